@@ -25,7 +25,8 @@ struct Recorder(Vec<String>);
 impl Predictor for Recorder {
     fn sending(&mut self, exchange: &Exchange<'_>) -> Vec<Candidate> {
         let referrer = exchange.referer.unwrap_or("-");
-        self.0.push(format!("{} {referrer}", exchange.url));
+        let frame = exchange.destination.map_or("", |_| " in a frame");
+        self.0.push(format!("{} {referrer}{frame}", exchange.url));
         let is_page = exchange.url.ends_with("/page");
         let candidate = Candidate {
             url: format!("{SITE}/learned.png").into(),
@@ -191,6 +192,38 @@ fn predictor_names_resources_of_a_page() {
     let path = promise.map(|promise| promise.request.path.to_string());
     assert_eq!(path.as_deref(), Some("/learned.png"));
     assert_eq!(scene.recorded(), [format!("{SITE}/page -")]);
+}
+
+#[test]
+fn predictor_knows_the_frames_of_a_page() {
+    let mut scene = Scene::new(Config::default());
+    scene.page("");
+    let page = format!("{SITE}/page");
+    let referrer = ("referer", &*page);
+    let frame = scene.ask("/frame", &[NAVIGATION[0], referrer]);
+    scene.head(frame, &mut head(200, HTML));
+    let image = scene.ask("/a.png", &[referrer]);
+    scene.head(image, &mut head(200, &[("content-type", "image/png")]));
+    let expected = [
+        format!("{SITE}/frame {page} in a frame"),
+        format!("{SITE}/a.png {page}"),
+    ];
+    assert_eq!(scene.recorded(), expected);
+}
+
+#[test]
+fn failed_response_is_no_copy_in_the_browser() {
+    for (status, promised) in [(200, 0), (404, 1)] {
+        let mut scene = Scene::new(Config::default());
+        let id = scene.ask("/a.png", &[]);
+        let fields = [("cache-control", "max-age=600")];
+        scene.head(id, &mut head(status, &fields));
+        scene.gateway.handle_end(id, true, None);
+        scene.gateway.release_answer(scene.now, id);
+        let page = scene.page("<img src=/a.png>");
+        let promises = scene.promises(Carrier::Answer(page));
+        assert_eq!(promises.len(), promised, "{status}");
+    }
 }
 
 #[test]
