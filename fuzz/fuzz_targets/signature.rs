@@ -17,6 +17,7 @@ fuzz_target!(|input: (&[u8], &[u8], &[u8], &str)| {
     let requirements = Requirements {
         tag: None,
         components: &["@method"],
+        if_present: &["content-type"],
         now: 1_000_000,
         max_age: 300,
     };

@@ -58,7 +58,7 @@ problems! {
     /// The client must not send to this path.
     PathNotAllowed "path-not-allowed" 403
         "This credential must not send to this path"
-        "Send to a path that the operator has granted. Dot segments and encoded slashes are refused.";
+        "Send to a path that the operator has granted. Dot segments, empty segments, semicolons and encoded separators are refused.";
     /// The client must not send this media type.
     TypeNotAllowed "type-not-allowed" 415
         "This credential must not send this media type"

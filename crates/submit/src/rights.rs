@@ -23,31 +23,64 @@ pub const DEFAULT_MAX_BYTES: u64 = 1 << 20;
 /// The largest value of `max-bytes`: 64 MiB. The gateway holds a body in memory.
 pub const LARGEST_MAX_BYTES: u64 = 64 << 20;
 
-/// The reason why the file of rights cannot be used.
+/// The reason why the file of rights cannot be used. The text goes to a log, so that it holds no
+/// name and no value of the file. Clients are numbered from 1, in the order of the file.
 #[derive(Debug, thiserror::Error)]
 pub enum RightsError {
     /// The file is not valid TOML, or has an unknown key or a wrong value.
-    #[error("{0}")]
-    Toml(String),
+    #[error("line {line}: {problem}")]
+    Toml {
+        /// The number of the line, from 1.
+        line: usize,
+        /// The problem, without the text of the line.
+        problem: String,
+    },
     /// The file has no client.
     #[error("the file has no [[client]]")]
     Empty,
     /// Two clients have the same name or the same credential.
-    #[error("client {0:?}: the name or a credential is given twice")]
-    Twice(String),
-    /// A client has no credential.
-    #[error("client {0:?}: give token-sha256 or certificate-sha256")]
-    NoCredential(String),
+    #[error("client {0}: the name or a credential is given twice")]
+    Twice(usize),
+    /// A value of a client is missing or not valid.
+    #[error("client {client}: {problem}")]
+    Client {
+        /// The number of the client.
+        client: usize,
+        /// The problem and the remedy.
+        problem: ClientError,
+    },
+}
+
+/// The problem of one client.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// The client has no credential.
+    #[error("give token-sha256 or certificate-sha256")]
+    NoCredential,
     /// A value is not valid.
-    #[error("client {client:?}: {key}: {problem}")]
+    #[error("{key}: {problem}")]
     Value {
-        /// The name of the client.
-        client: String,
         /// The key.
         key: &'static str,
         /// The problem and the remedy.
         problem: &'static str,
     },
+}
+
+impl RightsError {
+    fn toml(text: &str, error: &toml::de::Error) -> Self {
+        let start = error.span().map_or(0, |span| span.start);
+        let before = text.get(..start).unwrap_or(text);
+        // The message quotes keys and values of the file, which may be misplaced tokens.
+        let message = error.message();
+        let end = message
+            .find(['`', '"', '\'', '\n'])
+            .unwrap_or(message.len());
+        Self::Toml {
+            line: before.matches('\n').count() + 1,
+            problem: message[..end].trim_end().to_owned(),
+        }
+    }
 }
 
 #[derive(Deserialize)]
@@ -116,22 +149,25 @@ impl Rights {
     /// # Errors
     /// Returns the first problem of the file.
     pub fn parse(text: &str) -> Result<Self, RightsError> {
-        let file: File = toml::from_str(text)
-            .map_err(|error| RightsError::Toml(error.to_string().trim_end().to_owned()))?;
+        let file: File = toml::from_str(text).map_err(|error| RightsError::toml(text, &error))?;
         if file.client.is_empty() {
             return Err(RightsError::Empty);
         }
         let (mut names, mut credentials) = (HashSet::new(), HashSet::new());
         let mut clients = Vec::new();
-        for entry in file.client {
-            let client = entry.checked()?;
+        for (at, entry) in file.client.into_iter().enumerate() {
+            let number = at + 1;
+            let client = entry.checked().map_err(|problem| RightsError::Client {
+                client: number,
+                problem,
+            })?;
             let is_new = names.insert(client.name.clone())
                 && client.token.is_none_or(|hash| credentials.insert(hash))
                 && client
                     .certificate
                     .is_none_or(|hash| credentials.insert(hash));
             if !is_new {
-                return Err(RightsError::Twice(client.name));
+                return Err(RightsError::Twice(number));
             }
             clients.push(client);
         }
@@ -157,15 +193,8 @@ impl Rights {
 }
 
 impl Entry {
-    fn checked(self) -> Result<Client, RightsError> {
-        let wrong = |key, problem| {
-            let client = self.name.clone();
-            Err(RightsError::Value {
-                client,
-                key,
-                problem,
-            })
-        };
+    fn checked(self) -> Result<Client, ClientError> {
+        let wrong = |key, problem| Err(ClientError::Value { key, problem });
         let is_name = |name: &str| {
             (1..=128).contains(&name.len()) && name.chars().all(|letter| !letter.is_control())
         };
@@ -176,13 +205,16 @@ impl Entry {
         let (token, certificate) = (hash(&self.token_sha256), hash(&self.certificate_sha256));
         let digits = "must be 64 hexadecimal digits";
         let (token, certificate) = match (token, certificate) {
-            (None, None) => return Err(RightsError::NoCredential(self.name)),
+            (None, None) => return Err(ClientError::NoCredential),
             (Some(None), _) => return wrong("token-sha256", digits),
             (_, Some(None)) => return wrong("certificate-sha256", digits),
             (token, certificate) => (token.flatten(), certificate.flatten()),
         };
         if !self.paths.iter().all(|path| is_plain(path)) {
-            return wrong("paths", "must begin with / and have no dot segments");
+            return wrong(
+                "paths",
+                "must be plain paths that begin with /, such as /reports",
+            );
         }
         if !self.types.iter().all(|kind| kind.contains('/')) {
             return wrong("types", "must be media types, such as image/png or image/*");
@@ -250,15 +282,60 @@ impl Client {
     }
 }
 
-/// Returns true if the path begins with `/` and means the same to every server: it has no dot
-/// segments, no backslash, and no encoded dot or slash.
+/// Returns true if the path begins with `/` and means the same to every server, also to one that
+/// removes parameters (`;`), decodes twice or merges slashes. Only a trailing slash may follow a
+/// slash or an encoded character.
 fn is_plain(path: &str) -> bool {
-    let lower = path.to_ascii_lowercase();
-    let has_dots = path.split('/').any(|segment| matches!(segment, "." | ".."));
-    let is_encoded = ["%2e", "%2f", "%5c", "\\"]
-        .iter()
-        .any(|text| lower.contains(text));
-    path.starts_with('/') && !has_dots && !is_encoded
+    let Some(path) = path.strip_prefix('/') else {
+        return false;
+    };
+    let path = path.strip_suffix('/').unwrap_or(path);
+    path.is_empty() || path.split('/').all(is_plain_segment)
+}
+
+/// Returns true for a segment of `pchar` without `;` (RFC 3986 section 3.3) that is not empty and
+/// no dot segment. It has no encoded separators, dots, percent signs or control characters.
+fn is_plain_segment(segment: &str) -> bool {
+    let mut bytes = segment.bytes();
+    while let Some(byte) = bytes.next() {
+        let is_plain = match byte {
+            b'%' => {
+                let mut digit = || char::from(bytes.next()?).to_digit(16);
+                let decoded = digit().zip(digit()).map(|(high, low)| high << 4 | low);
+                decoded
+                    .and_then(|decoded| u8::try_from(decoded).ok())
+                    .is_some_and(|byte| byte == b' ' || byte >= 0x80 || is_pchar(byte))
+            }
+            b'.' => true,
+            _ => is_pchar(byte),
+        };
+        if !is_plain {
+            return false;
+        }
+    }
+    !matches!(segment, "" | "." | "..")
+}
+
+/// Returns true for the characters of a segment, except `;`, `.` and `%`.
+const fn is_pchar(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric()
+        || matches!(
+            byte,
+            b'-' | b'_'
+                | b'~'
+                | b'!'
+                | b'$'
+                | b'&'
+                | b'\''
+                | b'('
+                | b')'
+                | b'*'
+                | b'+'
+                | b','
+                | b'='
+                | b':'
+                | b'@'
+        )
 }
 
 fn sha256_of(text: &str) -> Option<[u8; 32]> {
@@ -303,16 +380,22 @@ mod tests {
     }
 
     #[test]
-    fn rights_errors_name_client_and_key() {
+    fn rights_errors_count_clients_and_lines() {
         let wrong = |text: &str| Rights::parse(text).expect_err(text).to_string();
         assert_eq!(wrong(""), "the file has no [[client]]");
-        assert!(wrong("[[client]]\nname = \"a\"\n").contains("\"a\": give token-sha256"));
-        assert!(wrong("[[client]]\nnames = \"a\"\n").contains("names"));
+        assert!(wrong("[[client]]\nname = \"a\"\n").contains("client 1: give token-sha256"));
+        assert_eq!(
+            wrong("[[client]]\nnames = \"a\"\n"),
+            "line 2: unknown field"
+        );
         let entry = format!("[[client]]\nname = \"a\"\ntoken-sha256 = \"{TOKEN}\"\n");
-        assert!(wrong(&entry.repeat(2)).contains("\"a\": the name or a credential is given twice"));
+        assert!(
+            wrong(&entry.repeat(2)).contains("client 2: the name or a credential is given twice")
+        );
         for (line, key) in [
             ("paths = [\"x\"]", "paths"),
             ("paths = [\"/a/../b\"]", "paths"),
+            ("paths = [\"/a;b\"]", "paths"),
             ("types = [\"json\"]", "types"),
             ("max-bytes = 0", "max-bytes"),
             ("max-bytes = 67108865", "max-bytes"),
@@ -324,6 +407,32 @@ mod tests {
     }
 
     #[test]
+    fn rights_errors_hide_the_text_of_the_file() {
+        let entry = format!("[[client]]\nname = \"carol\"\ntoken-sha256 = \"{TOKEN}\"\n");
+        for line in [
+            "token-sha256 = carol-s-token",
+            "carol-s-token",
+            "\"carol-s-token\" = 1",
+            "max-bytes = \"carol-s-token\"",
+            "per-day = 'carol-s-token'",
+            "paths = [\"carol-s-token\"]",
+            "[[client]]\nname = \"carol\"\ntoken-sha256 = \"carol-s-token\"",
+            "[[client]]\nname = \"carol\"",
+            "[[carol-s-token]]",
+            "[carol-s-token",
+            "name = \"carol\"",
+        ] {
+            let error = Rights::parse(&format!("{entry}{line}")).expect_err(line);
+            let text = format!("{error}");
+            assert!(
+                !text.contains("carol") && !text.contains("s-token"),
+                "{text}"
+            );
+            assert!(text.contains("line ") || text.contains("client "), "{text}");
+        }
+    }
+
+    #[test]
     fn client_check_applies_each_right() {
         let client = client(
             "paths = [\"/reports\", \"/a/\"]\ntypes = [\"image/*\", \"Application/JSON\"]\n\
@@ -331,7 +440,13 @@ mod tests {
         );
         let check =
             |path: &str, kind: &str, length| client.check(path, Some(kind.as_bytes()), length);
-        for path in ["/reports", "/reports/x", "/a", "/a/b"] {
+        for path in [
+            "/reports",
+            "/reports/",
+            "/reports/caf%c3%a9.x",
+            "/a",
+            "/a/b:(c)'d'@e",
+        ] {
             assert_eq!(check(path, "image/png", Some(100)), Ok(()), "{path}");
         }
         for path in [
@@ -341,6 +456,19 @@ mod tests {
             "/reports/../x",
             "/reports/%2E%2e/x",
             "/reports/a%2fb",
+            "/reports/..;/admin",
+            "/reports/..;x=1/admin",
+            "/reports/a;b",
+            "/reports/%252e%252e%252fadmin",
+            "/reports/a%00",
+            "/reports/a%3bb",
+            "/reports/a%5Cb",
+            "/reports//a",
+            "/reports/a%2",
+            "/reports/a%zz",
+            "/reports/caf\u{e9}",
+            "/reports/a b",
+            "/reports/a\"b",
         ] {
             let problem = check(path, "image/png", None);
             assert_eq!(problem, Err(Problem::PathNotAllowed), "{path}");
@@ -373,14 +501,49 @@ mod tests {
         assert!(quota.allows(2, 10) && !quota.allows(3, 0) && !quota.allows(0, 11));
     }
 
+    /// Decodes the percent-encoded characters once.
+    fn decoded(text: &str) -> String {
+        let mut parts = text.split('%');
+        let mut decoded = parts.next().unwrap_or_default().to_owned();
+        for part in parts {
+            let digits = part
+                .get(..2)
+                .and_then(|digits| u8::from_str_radix(digits, 16).ok());
+            match digits {
+                Some(byte) => decoded.push_str(&format!("{}{}", char::from(byte), &part[2..])),
+                None => decoded.push_str(&format!("%{part}")),
+            }
+        }
+        decoded
+    }
+
+    /// Resolves a path as the most liberal servers do: they remove parameters, decode twice, take
+    /// backslashes for slashes, merge slashes, and resolve dot segments.
+    fn resolved(path: &str) -> String {
+        let mut text = path.to_owned();
+        for _ in 0..3 {
+            let segments = text.split('/').map(|segment| segment.split(';').next());
+            let segments: Vec<_> = segments.map(Option::unwrap_or_default).collect();
+            text = decoded(&segments.join("/")).replace('\\', "/");
+        }
+        let mut segments = Vec::new();
+        for segment in text.split('/') {
+            match segment {
+                "" | "." => {}
+                ".." => drop(segments.pop()),
+                _ => segments.push(segment),
+            }
+        }
+        format!("/{}", segments.join("/"))
+    }
+
     proptest! {
         #[test]
-        fn granted_paths_stay_below_their_prefix(path in "[/a%2e.f5c\\\\]{0,16}") {
+        fn granted_paths_stay_below_their_prefix(path in "(/a)?[/a%2e.f5c3b;\\\\]{0,16}") {
             let client = client("paths = [\"/a\"]");
             if client.check(&path, None, None).is_ok() {
-                prop_assert!(path == "/a" || path.starts_with("/a/"));
-                prop_assert!(!path.split('/').any(|segment| segment.starts_with("..")
-                    && segment.len() == 2));
+                let resolved = resolved(&path);
+                prop_assert!(resolved == "/a" || resolved.starts_with("/a/"), "{resolved}");
             }
         }
 

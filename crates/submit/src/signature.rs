@@ -69,6 +69,9 @@ pub struct Requirements<'a> {
     pub tag: Option<&'a str>,
     /// The components that the signature must cover.
     pub components: &'a [&'a str],
+    /// The fields that the signature must cover if the request has them. Without this, a field
+    /// could be added on the way.
+    pub if_present: &'a [&'a str],
     /// The present time, in seconds since 1970.
     pub now: i64,
     /// The accepted age, and the accepted error of clocks, in seconds.
@@ -167,7 +170,9 @@ pub fn verify(
     let signature = signature.ok_or(SignatureError::Malformed("signature"))?;
     let parameters = read(list)?;
     check_time(&parameters, requirements)?;
-    for required in requirements.components {
+    let present = requirements.if_present.iter();
+    let present = present.filter(|name| request.fields.contains(name));
+    for required in requirements.components.iter().chain(present) {
         if !list.items.iter().any(|item| name(item) == Some(*required)) {
             return Err(SignatureError::NotCovered((*required).to_owned()));
         }

@@ -216,9 +216,19 @@ fn gateway_reveals_nothing_about_submissions() {
         "{counters}"
     );
     texts.push(counters);
+    // A token at a wrong place of the file of rights does not reach the log.
+    let rights = files.directory().join("rights.toml");
+    let broken = std::fs::read_to_string(&rights).unwrap() + "token-sha256 = pasted-token\n";
+    std::fs::write(&rights, broken).unwrap();
+    let mut log = std::mem::take(&mut gateway.before).into_bytes();
+    while !String::from_utf8_lossy(&log).contains("cannot be used, so the old one stays") {
+        let mut byte = [0];
+        gateway.rest().read_exact(&mut byte).unwrap();
+        log.extend(byte);
+    }
     gateway.signal("TERM");
-    let mut log = std::mem::take(&mut gateway.before);
-    gateway.rest().read_to_string(&mut log).unwrap();
+    gateway.rest().read_to_end(&mut log).unwrap();
+    let log = String::from_utf8(log).unwrap();
     assert!(
         log.contains("the server does not take a submission"),
         "{log}"
@@ -235,6 +245,7 @@ fn gateway_reveals_nothing_about_submissions() {
             "private-type",
             "private-content",
             "short-key",
+            "pasted-token",
             bare_key,
             &id,
         ] {

@@ -73,6 +73,7 @@ fn signed() -> RequestHead {
 const REQUIREMENTS: Requirements<'static> = Requirements {
     tag: None,
     components: &["@method", "@path", "@authority"],
+    if_present: &[],
     now: 1_618_884_473,
     max_age: 300,
 };

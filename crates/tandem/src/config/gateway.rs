@@ -309,6 +309,7 @@ impl GatewayOptions {
         let secret_files = keys
             .chain(token_files.iter().cloned())
             .chain(self.submit_key.clone())
+            .chain(self.submit_rights.clone())
             .collect();
         Ok(GatewayConfig {
             mode,

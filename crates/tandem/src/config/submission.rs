@@ -114,6 +114,15 @@ impl GatewayOptions {
             self.response_timeout,
             Duration::from_secs(60),
         )?;
+        let retry = positive("submit-retry", self.submit_retry, hours(24))?;
+        let keep = positive("submit-keep", self.submit_keep, hours(168))?;
+        if keep < retry.max(hours(1)) {
+            return Err(ConfigError::value(
+                "submit-keep",
+                "must be at least submit-retry and one hour, because a request that is repeated \
+                 later is delivered again",
+            ));
+        }
         Ok(Some(SubmissionConfig {
             server,
             rights,
@@ -124,8 +133,8 @@ impl GatewayOptions {
                     .submit_wait
                     .map_or(Duration::from_secs(10), |span| span.0),
                 attempt: answer,
-                retry: positive("submit-retry", self.submit_retry, hours(24))?,
-                keep: positive("submit-keep", self.submit_keep, hours(168))?,
+                retry,
+                keep,
                 pause: path.timeouts.head,
             },
         }))

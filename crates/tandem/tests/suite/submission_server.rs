@@ -99,10 +99,13 @@ impl Received {
                 "@method",
                 "@authority",
                 "@path",
+                "@query",
+                "content-type",
                 "content-digest",
                 "submission-id",
                 "idempotency-key",
             ],
+            if_present: &tandem_submit::fields::PASSED,
             now: now.unwrap().as_secs().try_into().unwrap(),
             max_age: 300,
         };

@@ -201,6 +201,11 @@ fn refusals_name_the_problem_and_store_nothing() {
             "path-not-allowed",
         ),
         (
+            good.replace("/reports", "/reports/..;/admin"),
+            403,
+            "path-not-allowed",
+        ),
+        (
             good.replace("text/plain", "text/html"),
             415,
             "type-not-allowed",
@@ -360,7 +365,7 @@ fn submissions_need_rights_key_and_store() {
     let files = Files::new("submit-config", "");
     let complete = || options(&files, "http://127.0.0.1:1");
     type Change = fn(&mut GatewayOptions);
-    let wrong: [(Change, &str); 9] = [
+    let wrong: [(Change, &str); 11] = [
         (
             |it| it.submit_rights = None,
             "submit-rights: mode=submit needs it",
@@ -385,6 +390,14 @@ fn submissions_need_rights_key_and_store() {
         (|it| it.open = Some(true), "open: mode=submit admits"),
         (|it| it.log_urls = Some(true), "log-urls: "),
         (|it| it.push = Some(true), "push: "),
+        (
+            |it| it.submit_keep = Some("59m".parse().unwrap()),
+            "submit-keep: must be at least",
+        ),
+        (
+            |it| it.submit_retry = Some("169h".parse().unwrap()),
+            "submit-keep: must be at least",
+        ),
     ];
     for (change, part) in wrong {
         let mut options = complete();

@@ -9,6 +9,7 @@ use rustls::pki_types::pem::PemObject as _;
 use tandem_http::RequestHead;
 use tandem_submit::digest::{self, CONTENT_DIGEST};
 use tandem_submit::directory::{self, PublicKey};
+use tandem_submit::fields;
 use tandem_submit::signature::{self, Parameters, SignatureError};
 use tandem_submit::submission::{IDEMPOTENCY_KEY, SUBMISSION_ID};
 
@@ -18,12 +19,18 @@ pub const TAG: &str = "tandem-submission";
 /// The seconds for which a signature is valid.
 const LIFETIME: i64 = 300;
 
-/// The components that each signature covers. The gateway covers `@query` and `content-type` if
-/// the request has them.
-pub const COMPONENTS: [&str; 6] = [
+/// The type of a body without a media type (RFC 9110 section 8.3).
+const UNKNOWN_TYPE: &str = "application/octet-stream";
+
+/// The components that each signature covers. The gateway also covers the other fields of
+/// [`fields::PASSED`] that the request has. A request without a query has the component `@query`,
+/// so that none can be added.
+pub const COMPONENTS: [&str; 8] = [
     "@method",
     "@authority",
     "@path",
+    "@query",
+    "content-type",
     CONTENT_DIGEST,
     SUBMISSION_ID,
     IDEMPOTENCY_KEY,
@@ -68,7 +75,8 @@ impl Signer {
         directory::write(std::slice::from_ref(&self.public))
     }
 
-    /// Adds the digest of the body and the signature to a request. `now` is in seconds since 1970.
+    /// Adds the digest of the body and the signature to a request, and a media type if it has none.
+    /// `now` is in seconds since 1970.
     ///
     /// # Errors
     /// Returns the component that the request lacks.
@@ -79,13 +87,13 @@ impl Signer {
         now: i64,
     ) -> Result<(), SignatureError> {
         request.fields.set(CONTENT_DIGEST, digest::value(digest));
+        if !request.fields.contains("content-type") {
+            request.fields.set("content-type", UNKNOWN_TYPE);
+        }
         let mut components = COMPONENTS.to_vec();
-        if request.path.contains('?') {
-            components.push("@query");
-        }
-        if request.fields.contains("content-type") {
-            components.push("content-type");
-        }
+        let further = fields::PASSED.into_iter();
+        let further = further.filter(|name| !COMPONENTS.contains(name));
+        components.extend(further.filter(|name| request.fields.contains(name)));
         let parameters = Parameters {
             created: now,
             expires: Some(now.saturating_add(LIFETIME)),
@@ -112,12 +120,56 @@ pub(super) fn sha256(parts: &[&[u8]]) -> [u8; 32] {
 
 #[cfg(test)]
 pub(in crate::middle::submit) mod tests {
+    use ring::signature::{ED25519, UnparsedPublicKey};
+    use tandem_http::Scheme;
+    use tandem_submit::signature::Requirements;
+
     use super::*;
 
     /// The key of RFC 9421 appendix B.1.4.
     pub(in crate::middle::submit) const PEM: &[u8] = b"-----BEGIN PRIVATE KEY-----\n\
         MC4CAQAwBQYDK2VwBCIEIJ+DYvh6SEqVTm50DFtMDoQikTmiCqirVv9mWG9qfSnF\n\
         -----END PRIVATE KEY-----\n";
+
+    #[test]
+    fn signature_leaves_no_room_for_additions() {
+        let signer = Signer::from_pem(PEM).expect("a key");
+        let mut request = RequestHead::get(Scheme::Http, "server", "/reports");
+        for name in [SUBMISSION_ID, IDEMPOTENCY_KEY] {
+            request.fields.set(name, "1");
+        }
+        signer.sign(&mut request, &[0; 32], 1000).expect("signed");
+        let requirements = Requirements {
+            tag: Some(TAG),
+            components: &COMPONENTS,
+            if_present: &fields::PASSED,
+            now: 1000,
+            max_age: 300,
+        };
+        let is_genuine = |_: &str, base: &[u8], signature: &[u8]| {
+            let key = UnparsedPublicKey::new(&ED25519, signer.public.key);
+            key.verify(base, signature).is_ok()
+        };
+        let verify = |request: &RequestHead| signature::verify(request, &requirements, is_genuine);
+        assert!(verify(&request).is_ok());
+        let with = |name: &str, value: &str| {
+            let mut changed = request.clone();
+            changed.fields.set(name, value);
+            changed
+        };
+        let with_query = RequestHead {
+            path: "/reports?x=y".into(),
+            ..request.clone()
+        };
+        for changed in [
+            with_query,
+            with("content-type", "text/html"),
+            with("content-encoding", "gzip"),
+            with("content-language", "de"),
+        ] {
+            assert!(verify(&changed).is_err(), "{changed:?}");
+        }
+    }
 
     #[test]
     fn signer_reads_the_key_of_rfc_9421() {
