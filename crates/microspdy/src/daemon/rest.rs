@@ -22,6 +22,11 @@ impl Rest {
         self.awake.get_or_insert(now);
     }
 
+    /// Returns true if the session has had input.
+    pub(super) fn has_begun(&self) -> bool {
+        self.awake.is_some() || self.rested.is_some()
+    }
+
     /// Returns the time at which the contexts of an idle session should be freed.
     pub(super) fn due(&self, last_activity: Instant) -> Option<Instant> {
         self.awake.map(|_| last_activity + REST_TIME)
@@ -79,11 +84,12 @@ mod tests {
     fn rest_waits_while_exchanges_are_frequent() {
         let start = Instant::now();
         let mut rest = Rest::default();
-        assert!(!rest.is_rare());
+        assert!(!rest.is_rare() && !rest.has_begun());
         assert_eq!(rest.due(start), None);
         rest.wake(start);
         assert!(rest.is_rare());
         rest.end(Some(start));
+        assert!(rest.has_begun());
         rest.wake(start + REST_TIME / 2);
         assert!(!rest.is_rare());
         assert_eq!(rest.due(start), Some(start + REST_TIME));

@@ -522,7 +522,8 @@ impl Session {
                     self.sent += count as u64;
                     *frames = frames.saturating_sub(count.div_ceil(FRAME));
                     moved |= count > 0;
-                    if count > 0 {
+                    // The SETTINGS of this end are no sign of an active client.
+                    if count > 0 && self.rest.has_begun() {
                         self.last_activity = now;
                     }
                     self.blocked = !self.out.is_empty() || self.transport.wants_write();
