@@ -139,11 +139,12 @@ impl Server {
         line.trim_end().to_owned()
     }
 
-    /// Returns the memory of the program in bytes (the proportional set size).
+    /// Returns the resident memory of the program in bytes, without files such as libraries: their
+    /// pages are shared with the programs of other tests.
     pub(crate) fn memory(&self) -> u64 {
-        let path = format!("/proc/{}/smaps_rollup", self.child.id());
+        let path = format!("/proc/{}/status", self.child.id());
         let text = std::fs::read_to_string(path).expect("the program runs");
-        let line = text.lines().find_map(|line| line.strip_prefix("Pss:"));
+        let line = text.lines().find_map(|line| line.strip_prefix("RssAnon:"));
         let size = line.and_then(|line| line.trim().strip_suffix(" kB"));
         size.and_then(|size| size.trim().parse::<u64>().ok())
             .expect("a size in kB")
