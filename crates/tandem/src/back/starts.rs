@@ -260,7 +260,9 @@ impl Starts {
                 );
             }
             let detail = "too many exchanges with the origin last";
-            let error = Error::new(Kind::Busy, Side::Local, detail);
+            // It is no refusal: the client would send the request again, and the origin may have
+            // processed it.
+            let error = Error::new(Kind::Reset, Side::Local, detail);
             running.reply.fail(error);
         }
     }
@@ -451,9 +453,10 @@ mod tests {
     use std::task::{Context, Poll, Waker};
 
     use proptest::prelude::*;
-    use tandem_http::ResponseHead;
+    use tandem_http::{Reason, ResponseHead};
 
     use super::*;
+    use crate::error::Retry;
     use crate::exchange::{Part, Reply};
 
     const LATE: Duration = Duration::from_millis(1);
@@ -579,7 +582,14 @@ mod tests {
         let mut fifth = endless(&starts, 3);
         starts.advance(expired + 2 * ROUND + FRESH_FOR);
         let cancelled = part(&mut unread[0]);
-        assert!(matches!(cancelled, Poll::Ready(Some(Err(error))) if error.kind == Kind::Busy));
+        let Poll::Ready(Some(Err(error))) = cancelled else {
+            panic!("{cancelled:?}");
+        };
+        // The origin may have processed the request, so the client must not repeat it.
+        assert_eq!(
+            (error.retry, error.reason()),
+            (Retry::Never, Reason::Internal)
+        );
         let mut others = unread[1..].iter_mut().chain(&mut moving);
         assert!(others.all(|reply| part(reply).is_pending()));
         assert!(part(&mut fifth).is_pending());

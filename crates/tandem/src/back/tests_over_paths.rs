@@ -215,7 +215,7 @@ async fn stalled_exchanges_of_many_visitors_are_bounded() {
             open.set(open.get() + 1);
             tokio::task::spawn_local(async move {
                 let part = reply.part().await;
-                assert!(matches!(part, Some(Err(error)) if error.kind == Kind::Busy));
+                assert!(matches!(part, Some(Err(error)) if error.kind == Kind::Reset));
                 open.set(open.get() - 1);
             })
         };
