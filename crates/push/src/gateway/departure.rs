@@ -1,7 +1,7 @@
 //! The pages that the browser has left for another page.
 //!
-//! A browser ends the requests of a page that it leaves. A session with one user does the same with
-//! the fetches of earlier pages that have not begun and that no request waits for. A page whose
+//! A browser ends the requests of a page that it leaves. A session with one user likewise gives up
+//! the fetches of earlier pages that have not begun and have no waiting request. A page whose
 //! document is still arriving is not left, since the browser would have closed its stream. If two
 //! tabs load pages, the fetches of the earlier one are left to the browser.
 

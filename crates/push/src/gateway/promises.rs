@@ -186,7 +186,10 @@ impl Gateway {
         };
         // A style sheet or a script is no page that is visited, and the cookies of the next
         // visit are unknown before a response that changes them.
-        let is_visit = is_navigation(page.request()) && !page.sets_cookies;
+        // A redirect names nothing at the next visit either.
+        let is_visit = is_navigation(page.request())
+            && !page.sets_cookies
+            && page.document_url() == &**page.url();
         if self.config.has_one_user && is_visit {
             self.revisits.note_promise(page.url(), page.policy(), need);
         }

@@ -311,6 +311,38 @@ fn revisit_waits_for_the_cookies_of_the_page() {
 }
 
 #[test]
+fn only_documents_are_revisited() {
+    let mut pair = Pair::with(
+        one_user(9),
+        &[
+            ("http://a.test/", redirect("/home")),
+            ("http://a.test/home", known("<img src=c.png>")),
+            (
+                "http://a.test/s.css",
+                page("text/css", "i { background: url(d.png) }"),
+            ),
+        ],
+    );
+    let part = [("accept", "text/css"), ("referer", "http://a.test/home")];
+    for (url, fields) in [
+        ("http://a.test/", NAVIGATION),
+        ("http://a.test/s.css", &part),
+    ] {
+        assert!(pair.load(url, fields).len() > 1, "{url}");
+        for name in ["c.png", "d.png", "home"] {
+            pair.report(Fate::Used, &format!("http://a.test/{name}"));
+        }
+        pair.run();
+        let again = request(url, NAVIGATION).into();
+        let id = pair.gateway.handle_request(pair.time(), &again, true);
+        let id = id.expect("an answer");
+        assert!(!pair.gateway.interest_in(id).promises, "{url}");
+        pair.gateway.handle_end(id, false, None);
+        pair.gateway.release_answer(pair.time(), id);
+    }
+}
+
+#[test]
 fn fetches_of_a_left_page_do_not_begin() {
     let first = images(100);
     let mut pair = Pair::with(

@@ -10,8 +10,8 @@
 //!
 //! Pushes never hold more than half of the places of a fixed limit. The data of a push waits behind
 //! all requested data, so a push may hold its place for long. It must not take that place from the
-//! requests that delay it. Of a measured limit, pushes leave one place: the browser's requests join
-//! them, and would otherwise get fewer connections than without pushes.
+//! requests that delay it. Of a measured limit, a push never takes one of the last two places: most
+//! requests of the browser join pushes, and a new page and an upload find a place.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -124,11 +124,13 @@ impl<O: Id> Places<O> {
         match &self.measured {
             None => state.has_room(&self.limits, origin, push, |most| most / 2),
             Some(measured) => {
+                let most = |limit: usize| if push { limit.max(3) - 2 } else { limit };
                 let limits = Limits {
-                    per_origin: measured(session, origin),
+                    per_origin: most(measured(session, origin)),
+                    per_session: most(self.limits.per_session),
                     ..self.limits
                 };
-                state.has_room(&limits, origin, push, |most| most.max(2) - 1)
+                state.has_room(&limits, origin, push, |most| most)
             }
         }
     }
@@ -456,8 +458,8 @@ mod tests {
         let mut pushes = [ask(&places, 1, 0, true), ask(&places, 1, 0, true)];
         assert!(pushes.iter_mut().all(|push| poll(push).is_none()));
         assert!(places.is_awaited(1, &0) && !places.is_awaited(1, &1));
-        let request = poll(&mut ask(&places, 1, 0, false)).expect("pushes leave one place");
-        limit.set(3);
+        let request = poll(&mut ask(&places, 1, 0, false)).expect("pushes leave two places");
+        limit.set(5);
         places.serve(1);
         let second = poll(&mut pushes[0]).expect("a new place is waiting");
         assert!(poll(&mut pushes[1]).is_none());

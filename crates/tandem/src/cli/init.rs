@@ -1,11 +1,13 @@
 //! `tandem init`: asks at most five questions, writes the files of both ends, prints the commands
 //! to run, and tests the path where this machine can reach both ends.
 //!
-//! `questions` asks, `plan` makes the files of each role, and `files` writes them.
+//! `questions` asks, `plan` makes the files of each role, `files` writes them, and `steps` prints
+//! the commands.
 
 mod files;
 mod plan;
 mod questions;
+mod steps;
 
 use std::io::{BufRead, IsTerminal as _, Write};
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
@@ -17,7 +19,7 @@ use super::{ClientArgs, Failure, doctor, serve};
 use crate::config::ClientOptions;
 use crate::config::gateway::ModeOption;
 use crate::config::share_url::{MAX_LENGTH, ShareUrl};
-use crate::endpoint::{Endpoint, Usage, Via, is_onion, split_authority};
+use crate::endpoint::{Endpoint, Usage, Via, split_authority};
 use crate::runtime::Running;
 use crate::transport::registry::Transports;
 use plan::{CLIENT, GATEWAY, OwnGateway, Plan};
@@ -25,6 +27,7 @@ use questions::{
     ADDRESS, CONTROL, IP, MARKED_PORT, MARKER, ONION, ORIGIN, PORT, Questions, ROLE, SOCKS,
     TOR_GATEWAY,
 };
+use steps::{print_steps, quoted};
 
 const EXAMPLES: &str = "Examples:
   tandem init
@@ -121,6 +124,7 @@ pub(super) fn run(args: &InitArgs, transports: &Transports) -> Result<(), Failur
             return Err("nothing was written".into());
         }
     }
+    let is_tested = may_test(args, &mut questions, &plan)?;
     let written = files::write(&directory, &plan.files)?;
     let mut out = questions.output;
     writeln!(out, "Written:")?;
@@ -128,7 +132,7 @@ pub(super) fn run(args: &InitArgs, transports: &Transports) -> Result<(), Failur
         writeln!(out, "  {}", path.display())?;
     }
     print_steps(&mut out, &plan, &directory)?;
-    test(&mut out, args, &plan, &directory, transports)
+    test(&mut out, is_tested, &plan, &directory, transports)
 }
 
 /// Asks the questions of the set-up.
@@ -146,7 +150,7 @@ fn plan_of<I: BufRead, O: Write>(
             }
             text => text.trim().parse()?,
         };
-        let via = via(args, questions, &url.endpoint()?)?;
+        let via = via(args, questions, &url)?;
         return plan::shared(&url, via.as_ref());
     }
     let role = match args.role {
@@ -301,13 +305,29 @@ fn tor_gateway(text: &str) -> Result<Reached, String> {
 fn via<I: BufRead, O: Write>(
     args: &InitArgs,
     questions: &mut Questions<I, O>,
-    gateway: &Endpoint,
+    url: &ShareUrl,
 ) -> Result<Option<Via>, Failure> {
-    let needs_tor = is_onion(&gateway.host) || gateway.option("exit").is_some();
-    if needs_tor || args.via.is_some() {
-        return ask_via(args, questions, gateway).map(Some);
+    if url.needs_tor() || args.via.is_some() {
+        return ask_via(args, questions, &url.endpoint()?).map(Some);
     }
     Ok(None)
+}
+
+/// Tells that the client of a shared URL connects without Tor. Returns whether the test may do so.
+fn may_test<I: BufRead, O: Write>(
+    args: &InitArgs,
+    questions: &mut Questions<I, O>,
+    plan: &Plan,
+) -> Result<bool, Failure> {
+    let Some(direct) = plan.direct.as_ref().filter(|_| !args.no_test) else {
+        return Ok(!args.no_test);
+    };
+    let text = format!("This client connects to {direct} directly, without Tor (see --via).");
+    if questions.asks {
+        return questions.confirm(&format!("{text} Test the path now?"));
+    }
+    writeln!(questions.output, "{text}")?;
+    Ok(true)
 }
 
 fn ask_via<I: BufRead, O: Write>(
@@ -322,60 +342,10 @@ fn ask_via<I: BufRead, O: Write>(
     })
 }
 
-/// Prints the steps that are left for the user.
-fn print_steps(out: &mut impl Write, plan: &Plan, directory: &Path) -> Result<(), Failure> {
-    let (gateway, client) = (directory.join(GATEWAY), directory.join(CLIENT));
-    for step in &plan.steps {
-        writeln!(out, "\n{step}")?;
-    }
-    if plan.has_gateway {
-        writeln!(
-            out,
-            "\nStart the gateway (if it is another machine, copy the directory there):\n  \
-             cd {} && tandem gateway -c gateway.toml",
-            quoted(&gateway)
-        )?;
-    }
-    let client = quoted(&client);
-    writeln!(
-        out,
-        "\nStart the client beside the browser:\n  cd {client} && tandem client -c client.toml"
-    )?;
-    if plan.has_gateway {
-        writeln!(
-            out,
-            "\nThis command prints a URL for other machines (tandem init --from 'URL'):\n  \
-             cd {client} && tandem share -c client.toml"
-        )?;
-    }
-    if plan.has_dashboard {
-        writeln!(
-            out,
-            "\nOpen the client's dashboard:\n  cd {client} && tandem open -c client.toml"
-        )?;
-    }
-    writeln!(
-        out,
-        "\nSet the browser's automatic proxy configuration to http://127.0.0.1:8118/proxy.pac"
-    )?;
-    Ok(())
-}
-
-/// Quotes a path for a POSIX shell, where needed.
-fn quoted(path: &Path) -> String {
-    let text = path.display().to_string();
-    let is_plain = |b: u8| b.is_ascii_alphanumeric() || b"/._-+".contains(&b);
-    if text.bytes().all(is_plain) {
-        text
-    } else {
-        format!("'{}'", text.replace('\'', r"'\''"))
-    }
-}
-
 /// Tests the path. The gateway of this machine runs for the time of the test.
 fn test(
     out: &mut impl Write,
-    args: &InitArgs,
+    is_tested: bool,
     plan: &Plan,
     directory: &Path,
     transports: &Transports,
@@ -383,7 +353,7 @@ fn test(
     let is_here = plan
         .address
         .is_some_and(|ip| TcpListener::bind((ip, 0)).is_ok());
-    if args.no_test || (plan.has_gateway && !is_here) {
+    if !is_tested || (plan.has_gateway && !is_here) {
         let client = quoted(&directory.join(CLIENT));
         writeln!(
             out,
@@ -489,6 +459,33 @@ mod tests {
     }
 
     #[test]
+    fn direct_test_of_a_shared_url_is_confirmed() {
+        let url = "tandem://gw.example:443?ip=203.0.113.5";
+        for (given, input, expected) in [
+            (&["--from", url][..], "n\n", false),
+            (&["--from", url], "y\n", true),
+            (&["--from", url, "--no-test"], "", false),
+            (
+                &["--from", url, "--via", "socks5://127.0.0.1:9050"],
+                "",
+                true,
+            ),
+        ] {
+            let mut questions = Questions {
+                input: input.as_bytes(),
+                output: Vec::new(),
+                asks: true,
+            };
+            let args = arguments(given);
+            let plan = plan_of(&args, &mut questions).expect("a plan");
+            let is_tested = may_test(&args, &mut questions, &plan);
+            assert_eq!(is_tested.expect("an answer"), expected, "{given:?}");
+            let output = String::from_utf8(questions.output).expect("text");
+            assert_eq!(output.contains("gw.example:443"), !input.is_empty());
+        }
+    }
+
+    #[test]
     fn flags_answer_every_question() {
         let onion = format!("{}.onion", "a".repeat(56));
         let short = "h2+tcp://gw.example:9980";
@@ -508,6 +505,11 @@ mod tests {
             ),
             (vec!["exit"], "exit=auto"),
             (vec!["--from", "tandem://a.onion:1?transport=tcp"], "9050"),
+            (vec!["--from", "tandem://a.example:1"], "9050"),
+            (
+                vec!["--from", "tandem://a.example:1?ip=203.0.113.5&via=tor"],
+                "9050",
+            ),
             (
                 vec!["--from", "tandem://a.example:1?resolve=system"],
                 "a.example",
@@ -544,11 +546,5 @@ mod tests {
         assert!(onion_host("/nonexistent/hostname").is_err());
         assert!(tor_gateway("gw.example").is_err());
         assert!(tor_gateway("http://gw.example:1").is_err());
-    }
-
-    #[test]
-    fn quoted_path_is_one_word_of_a_shell() {
-        assert_eq!(quoted(Path::new("/srv/tandem")), "/srv/tandem");
-        assert_eq!(quoted(Path::new("/a b/c'd")), r"'/a b/c'\''d'");
     }
 }

@@ -62,7 +62,8 @@ fn url(args: &ShareArgs) -> Result<ShareUrl, Failure> {
         .as_deref()
         .map(|file| read_secret("token-file", file))
         .transpose()?;
-    Ok(ShareUrl::new(gateway, token, ca(gateway)?)?)
+    let url = ShareUrl::new(gateway, token, ca(gateway)?)?;
+    Ok(url.through_tor(options.via.is_some()))
 }
 
 /// Returns the certificate of the option `ca=FILE`.

@@ -14,7 +14,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use url::form_urlencoded;
 
 use super::check_secret;
-use crate::endpoint::{Endpoint, Usage, split_authority};
+use crate::endpoint::{Endpoint, Usage, is_onion, split_authority};
 use crate::transport::tor::Exit;
 
 /// The scheme with its separator.
@@ -36,6 +36,8 @@ pub struct ShareUrl {
     gateway: Endpoint,
     token: Option<String>,
     ca: Option<Vec<u8>>,
+    /// The client that shared the gateway reaches it through Tor.
+    is_through_tor: bool,
 }
 
 /// The reason for which a text is not such a URL, or a gateway cannot be shared. It never contains
@@ -96,7 +98,32 @@ impl ShareUrl {
             check_certificate(ca)?;
         }
         let gateway = Usage::Gateway.parse(&text).map_err(bad)?;
-        Ok(Self { gateway, token, ca })
+        Ok(Self {
+            gateway,
+            token,
+            ca,
+            is_through_tor: false,
+        })
+    }
+
+    /// Sets whether clients reach the gateway through Tor.
+    #[must_use]
+    pub fn through_tor(mut self, is_through_tor: bool) -> Self {
+        self.is_through_tor = is_through_tor;
+        self
+    }
+
+    /// Returns whether a client needs Tor: the URL says so, or it has no address for the gateway.
+    pub fn needs_tor(&self) -> bool {
+        let gateway = &self.gateway;
+        let has_address = gateway.ip().is_some()
+            || ["ip", "resolve"]
+                .iter()
+                .any(|key| gateway.option(key).is_some());
+        self.is_through_tor
+            || !has_address
+            || is_onion(&gateway.host)
+            || gateway.option("exit").is_some()
     }
 
     /// Returns the gateway's endpoint. With a certificate, the option `ca` names [`CA_FILE`].
@@ -161,6 +188,7 @@ impl FromStr for ShareUrl {
         let pairs: Vec<_> = form_urlencoded::parse(query.as_bytes()).collect();
         let (mut session, mut transport) = ("h2", "tls");
         let (mut token, mut ca, mut options) = (None, None, Vec::new());
+        let mut is_through_tor = false;
         for (i, (key, value)) in pairs.iter().enumerate() {
             if pairs[..i].iter().any(|(earlier, _)| earlier == key) {
                 return Err(bad(format!("{key:?} is given twice")));
@@ -173,11 +201,13 @@ impl FromStr for ShareUrl {
                     let der = URL_SAFE_NO_PAD.decode(&**value);
                     ca = Some(der.map_err(|_| bad("the value of \"ca\" is not base64url"))?);
                 }
+                "via" if *value == "tor" => is_through_tor = true,
                 key => options.push((key, &**value)),
             }
         }
         let name = [session, transport];
-        Self::checked(name, authority, options.into_iter(), token, ca)
+        let url = Self::checked(name, authority, options.into_iter(), token, ca)?;
+        Ok(url.through_tor(is_through_tor))
     }
 }
 
@@ -196,6 +226,9 @@ impl fmt::Display for ShareUrl {
             if let Some(value) = gateway.option(key) {
                 query.append_pair(key, value);
             }
+        }
+        if self.is_through_tor {
+            query.append_pair("via", "tor");
         }
         if let Some(ca) = &self.ca {
             query.append_pair("ca", &URL_SAFE_NO_PAD.encode(ca));
@@ -251,8 +284,9 @@ mod tests {
             ("spdy3.1+tcp://example.onion:9980", None, None),
             ("h2+tcp://192.0.2.80:9980?exit=auto", None, None),
         ] {
+            let is_through_tor = ca.is_some();
             let url = ShareUrl::new(&gateway(endpoint), token.map(str::to_owned), ca);
-            let url = url.expect("a URL");
+            let url = url.expect("a URL").through_tor(is_through_tor);
             let text = url.to_string();
             assert_eq!(text.parse(), Ok(url.clone()), "{text}");
             assert!(
@@ -268,6 +302,24 @@ mod tests {
         let url: ShareUrl = onion.parse().expect("a URL");
         let endpoint = url.endpoint().expect("an endpoint");
         assert_eq!(endpoint.to_string(), "h2+tcp://example.onion:9980");
+    }
+
+    #[test]
+    fn share_url_needs_tor_unless_it_has_an_address() {
+        for (text, expected) in [
+            ("tandem://gw.example:443?ip=203.0.113.5", false),
+            ("tandem://gw.example:443?resolve=system", false),
+            ("tandem://203.0.113.5:443", false),
+            ("tandem://[2001:db8::1]:443", false),
+            ("tandem://gw.example:443?ip=203.0.113.5&via=tor", true),
+            ("tandem://gw.example:443", true),
+            ("tandem://a.onion:443?transport=tcp&ip=203.0.113.5", true),
+            ("tandem://192.0.2.80:9980?transport=tcp&exit=auto", true),
+        ] {
+            let url: ShareUrl = text.parse().expect("a URL");
+            assert_eq!(url.needs_tor(), expected, "{text}");
+        }
+        assert!("tandem://a:1?via=socks".parse::<ShareUrl>().is_err());
     }
 
     #[test]

@@ -17,6 +17,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tandem_http::Scheme;
+use tandem_push::fetch_standard::is_navigation;
 use tandem_push::wire::{is_companion, is_reserved};
 use tokio::time::Instant;
 
@@ -154,10 +155,21 @@ impl SoloSessions {
     }
 }
 
-/// Returns whether one of the patterns covers the host of a request.
+/// Returns whether one of the patterns covers the host of a request, or the host of the page that
+/// caused it.
 pub fn is_excepted(except: &[HostPattern], exchange: &Exchange) -> bool {
-    split_authority(&exchange.request.authority, Some(80))
-        .is_ok_and(|(host, _)| except.iter().any(|pattern| pattern.covers(&host)))
+    let request = &exchange.request;
+    let referrer = request
+        .fields
+        .get("referer")
+        .filter(|_| !is_navigation(request));
+    let referrer = referrer.and_then(|url| std::str::from_utf8(url).ok());
+    let page = referrer.and_then(|url| url.split_once("://")?.1.split('/').next());
+    let is_covered = |authority: &str| {
+        split_authority(authority, Some(80))
+            .is_ok_and(|(host, _)| except.iter().any(|pattern| pattern.covers(&host)))
+    };
+    is_covered(&request.authority) || page.is_some_and(is_covered)
 }
 
 /// The stage that makes no early request to some hosts, whichever page names their resources.
@@ -378,6 +390,36 @@ mod tests {
             drop(busy);
         })
         .await;
+    }
+
+    #[test]
+    fn exception_covers_the_parts_of_its_pages() {
+        let except = ["www.a.test".parse().expect("a pattern")];
+        for (host, referrer, accept, expected) in [
+            ("www.a.test:80", None, "*/*", true),
+            (
+                "static.a.test",
+                Some("http://www.a.test/x"),
+                "text/css",
+                true,
+            ),
+            ("static.a.test", Some("http://www.A.test:80"), "*/*", true),
+            ("static.a.test", Some("http://b.test/"), "*/*", false),
+            ("b.test", Some("http://www.a.test/"), "text/html", false),
+            ("b.test", Some("no URL"), "*/*", false),
+        ] {
+            let mut request = RequestHead::get(Scheme::Http, host, "/");
+            request.fields.push("accept", accept);
+            if let Some(referrer) = referrer {
+                request.fields.push("referer", referrer);
+            }
+            let exchange = Exchange::internal(request);
+            assert_eq!(
+                is_excepted(&except, &exchange),
+                expected,
+                "{host} {referrer:?}"
+            );
+        }
     }
 
     #[tokio::test]

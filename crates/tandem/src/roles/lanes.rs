@@ -192,7 +192,7 @@ impl ClientConfig {
         let options = PushOptions {
             store: StoreLimits {
                 memory: if self.push { self.push_memory } else { 0 },
-                // A gateway learns from it which resources the browser has. Without one, nobody does.
+                // A cancelled push tells a gateway elsewhere which resources the browser has.
                 cancel_useless: is_local || self.cancel_pushes,
             },
             early_hints: self.early_hints,

@@ -1,7 +1,7 @@
-//! The early requests under way: requests that no request of the browser waits for.
+//! The early requests under way, as long as no request of the browser has joined them.
 //!
 //! An early request ends if it makes no progress, and if a request that must not be repeated needs
-//! its connection. A browser whose request joins it later makes the request again.
+//! its connection. A later request of the browser for the same resource is sent as usual.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;

@@ -33,6 +33,8 @@ pub(super) struct Plan {
     pub(super) has_dashboard: bool,
     /// The address at which clients reach a gateway without a proxy on the way.
     pub(super) address: Option<IpAddr>,
+    /// The host and port of a shared gateway, if the client connects to it without Tor.
+    pub(super) direct: Option<String>,
 }
 
 /// A gateway with a certificate and a token.
@@ -102,6 +104,7 @@ impl OwnGateway {
             has_gateway: true,
             has_dashboard: true,
             address,
+            direct: None,
         })
     }
 }
@@ -129,6 +132,7 @@ pub(super) fn onion(host: &str, origin: &str, port: u16) -> Plan {
         has_gateway: true,
         has_dashboard: false,
         address: None,
+        direct: None,
     }
 }
 
@@ -154,6 +158,7 @@ pub(super) fn exit(address: std::net::Ipv4Addr, port: u16) -> Plan {
         has_gateway: true,
         has_dashboard: false,
         address: None,
+        direct: None,
     }
 }
 
@@ -165,6 +170,7 @@ pub(super) fn visitor(gateway: &Endpoint, via: Option<&Via>) -> Plan {
         has_gateway: false,
         has_dashboard: via.is_none(),
         address: None,
+        direct: None,
     }
 }
 
@@ -187,6 +193,7 @@ pub(super) fn shared(url: &ShareUrl, via: Option<&Via>) -> Result<Plan, Failure>
         has_gateway: false,
         has_dashboard: via.is_none(),
         address: None,
+        direct: via.is_none().then(|| endpoint.authority()),
     })
 }
 

@@ -1,0 +1,72 @@
+//! The commands that `tandem init` prints for the user.
+
+use std::io::Write;
+use std::path::Path;
+
+use super::plan::{CLIENT, GATEWAY, Plan};
+use crate::cli::Failure;
+
+/// Prints the steps that are left for the user.
+pub(super) fn print_steps(
+    out: &mut impl Write,
+    plan: &Plan,
+    directory: &Path,
+) -> Result<(), Failure> {
+    let (gateway, client) = (directory.join(GATEWAY), directory.join(CLIENT));
+    for step in &plan.steps {
+        writeln!(out, "\n{step}")?;
+    }
+    if plan.has_gateway {
+        writeln!(
+            out,
+            "\nStart the gateway (if it is another machine, copy the directory there):\n  \
+             cd {} && tandem gateway -c gateway.toml",
+            quoted(&gateway)
+        )?;
+    }
+    let client = quoted(&client);
+    writeln!(
+        out,
+        "\nStart the client beside the browser:\n  cd {client} && tandem client -c client.toml"
+    )?;
+    if plan.has_gateway {
+        writeln!(
+            out,
+            "\nThis command prints a URL for other machines (tandem init --from 'URL'):\n  \
+             cd {client} && tandem share -c client.toml"
+        )?;
+    }
+    if plan.has_dashboard {
+        writeln!(
+            out,
+            "\nOpen the client's dashboard:\n  cd {client} && tandem open -c client.toml"
+        )?;
+    }
+    writeln!(
+        out,
+        "\nSet the browser's automatic proxy configuration to http://127.0.0.1:8118/proxy.pac"
+    )?;
+    Ok(())
+}
+
+/// Quotes a path for a POSIX shell, where needed.
+pub(super) fn quoted(path: &Path) -> String {
+    let text = path.display().to_string();
+    let is_plain = |b: u8| b.is_ascii_alphanumeric() || b"/._-+".contains(&b);
+    if text.bytes().all(is_plain) {
+        text
+    } else {
+        format!("'{}'", text.replace('\'', r"'\''"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quoted_path_is_one_word_of_a_shell() {
+        assert_eq!(quoted(Path::new("/srv/tandem")), "/srv/tandem");
+        assert_eq!(quoted(Path::new("/a b/c'd")), r"'/a b/c'\''d'");
+    }
+}
