@@ -49,9 +49,12 @@ const TABLES: &str = "
 ";
 
 /// The changes from version 1 to version 2: the server of each submission, and the time of the last
-/// removal of old ones.
+/// removal of old ones. The column of the server comes after the body, so that SQLite reads the
+/// whole body to reach it. The index has all columns of the frequent queries.
 const CHANGES: &str = "
     ALTER TABLE submissions ADD COLUMN server TEXT;
+    DROP INDEX submissions_due;
+    CREATE INDEX submissions_waiting ON submissions (state, due, server, id) WHERE state = 0;
     CREATE TABLE cleaning (one INTEGER PRIMARY KEY NOT NULL, at INTEGER NOT NULL) STRICT;
     PRAGMA user_version = 2;
 ";

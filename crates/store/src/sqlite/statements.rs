@@ -14,8 +14,18 @@ const ACCEPTED: i64 = 0;
 const ANSWERED: i64 = 1;
 const NOT_DELIVERED: i64 = 2;
 
-/// The columns that [`record`] reads.
-const RECORD: &str = "id, key, state, status, answer_fields, answer_body, fingerprint";
+/// The columns that [`record`] reads. SQLite would read a body to reach the columns after it.
+const RECORD: &str = "id, key, state, iif(state = 0, NULL, status),
+    iif(state = 0, NULL, answer_fields), iif(state = 0, NULL, answer_body), fingerprint";
+
+/// The submissions that a claim may take. A submission of version 1 of the tables names no server.
+pub(super) const DUE: &str = "SELECT id FROM submissions
+    WHERE state = 0 AND (due <= ?1 OR due > ?2) AND (server = ?3 OR server IS NULL)
+    ORDER BY due LIMIT ?4";
+
+/// The numbers of all submissions that wait, and of those for other servers.
+pub(super) const WAITING: &str = "SELECT count(*), count(*) FILTER (WHERE server <> ?1)
+    FROM submissions WHERE state = 0";
 
 /// Removes the content, and ends the delivery.
 const END: &str = "path = NULL, fields = NULL, body = NULL, digest = NULL";
@@ -124,12 +134,9 @@ fn record(row: &Row<'_>) -> Result<Record> {
 }
 
 pub(super) fn claim(connection: &Connection, claim: &Claim) -> Result<Vec<Delivery>> {
-    // A submission of version 1 of the tables names no server.
-    let mut query = connection.prepare_cached(
-        "SELECT id, length(body) FROM submissions
-         WHERE state = 0 AND (due <= ?1 OR due > ?2) AND (server = ?3 OR server IS NULL)
-         ORDER BY due LIMIT ?4",
-    )?;
+    let mut query = connection.prepare_cached(DUE)?;
+    let mut length =
+        connection.prepare_cached("SELECT length(body) FROM submissions WHERE id = ?1")?;
     let limit = i64::try_from(claim.limit).unwrap_or(i64::MAX);
     let due = params![claim.now, claim.latest, claim.server, limit];
     let mut lease = connection.prepare_cached("UPDATE submissions SET due = ?2 WHERE id = ?1")?;
@@ -137,12 +144,13 @@ pub(super) fn claim(connection: &Connection, claim: &Claim) -> Result<Vec<Delive
         "SELECT id, path, fields, body, digest, accepted, attempts FROM submissions
          WHERE id = ?1",
     )?;
-    let due = query.query_map(due, |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let due = query.query_map(due, |row| row.get(0))?;
     // The updates below must not change the rows of the query while it runs.
-    let due = due.collect::<Result<Vec<([u8; 16], i64)>>>()?;
+    let due = due.collect::<Result<Vec<[u8; 16]>>>()?;
     let mut left = claim.bytes;
     let mut deliveries = Vec::new();
-    for (id, bytes) in due {
+    for id in due {
+        let bytes: i64 = length.query_row([id], |row| row.get(0))?;
         let bytes = bytes.unsigned_abs();
         let Some(rest) = left.checked_sub(bytes) else {
             break;
@@ -245,15 +253,12 @@ pub(super) fn forget(connection: &Connection, now: Millis, keep: Millis) -> Resu
 }
 
 pub(super) fn waiting(connection: &Connection, server: &str) -> Result<Waiting> {
-    let count = "SELECT count(*), count(*) FILTER (WHERE server <> ?1) FROM submissions
-                 WHERE state = 0";
-    connection
-        .prepare_cached(count)?
-        .query_row([server], |row| {
-            let (all, elsewhere): (i64, i64) = (row.get(0)?, row.get(1)?);
-            Ok(Waiting {
-                here: all.saturating_sub(elsewhere).unsigned_abs(),
-                elsewhere: elsewhere.unsigned_abs(),
-            })
+    let mut query = connection.prepare_cached(WAITING)?;
+    query.query_row([server], |row| {
+        let (all, elsewhere): (i64, i64) = (row.get(0)?, row.get(1)?);
+        Ok(Waiting {
+            here: all.saturating_sub(elsewhere).unsigned_abs(),
+            elsewhere: elsewhere.unsigned_abs(),
         })
+    })
 }

@@ -323,6 +323,26 @@ fn sqlite_claims_for_one_server() {
 }
 
 #[test]
+fn sqlite_finds_waiting_submissions_without_bodies() {
+    let directory = Directory::new();
+    let store = directory.open();
+    for query in [statements::DUE, statements::WAITING] {
+        let plan = store.call(move |connection| {
+            let mut plan = connection.prepare(&format!("EXPLAIN QUERY PLAN {query}"))?;
+            let values = [SERVER; 4];
+            let values = &values[..plan.parameter_count()];
+            let lines = plan.query_map(rusqlite::params_from_iter(values), |row| row.get(3))?;
+            lines.collect::<rusqlite::Result<Vec<String>>>()
+        });
+        let plan = wait(plan).join("\n");
+        assert!(
+            plan.contains("COVERING INDEX submissions_waiting"),
+            "{plan}"
+        );
+    }
+}
+
+#[test]
 fn sqlite_asks_quotas_without_a_charge() {
     let directory = Directory::new();
     let store = directory.open();
@@ -353,8 +373,9 @@ fn sqlite_takes_over_version_1() {
     wait(store.admit(new(1)));
     drop(store);
     let connection = Connection::open(directory.file()).expect("the file");
-    let back = "ALTER TABLE submissions DROP COLUMN server; DROP TABLE cleaning;
-                PRAGMA user_version = 1;";
+    let back = "DROP INDEX submissions_waiting; ALTER TABLE submissions DROP COLUMN server;
+                CREATE INDEX submissions_due ON submissions (due) WHERE state = 0;
+                DROP TABLE cleaning; PRAGMA user_version = 1;";
     connection.execute_batch(back).expect("version 1");
     drop(connection);
     let store = directory.open();
