@@ -22,7 +22,7 @@ const FLUSHED: [u8; 4] = [0, 0, 0xff, 0xff];
 #[derive(Debug)]
 pub(crate) struct Inflate {
     state: State,
-    /// True if the context keeps what `rest` needs.
+    /// True if the context keeps the text for `rest`.
     rests: bool,
     /// The peer's window in bytes; 0 before the first byte.
     window: usize,

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 /// The time without input or output after which a session frees its compression contexts. A session
-/// whose contexts are younger than their absence before them frees them as soon as it is idle.
+/// that was without them for this time frees new ones as soon as it is idle.
 const REST_TIME: Duration = Duration::from_secs(1);
 
 /// The state of a session's compression contexts.

@@ -137,7 +137,7 @@ fn send(socket: &Socket, out: &mut SendBuf) -> io::Result<usize> {
     Ok(sent)
 }
 
-/// Drops what has come, up to 256 KiB; returns false once the peer has closed its side. Without the
+/// Drops received bytes, up to 256 KiB; returns false once the peer has closed its side. Without the
 /// limit, a peer that sends as fast as this end reads would keep the program here.
 pub(crate) fn drain(socket: &Socket) -> bool {
     let mut buffer = [MaybeUninit::<u8>::uninit(); 16 << 10];
