@@ -477,7 +477,7 @@ mod tests {
     fn endpoint_errors_name_the_problem() {
         for (text, part) in [
             ("gw.example:443", "SESSION+TRANSPORT"),
-            ("h3+tls://x:1", "unknown session"),
+            ("h4+tls://x:1", "unknown session"),
             ("h2+://x:1", "no name of a transport"),
             ("h2+s/c://x:1", "no name of a transport"),
             ("h2://x", "port is missing"),
@@ -504,7 +504,7 @@ mod tests {
     fn endpoint_use_lists_only_its_sessions() {
         let error = Usage::Gateway.parse("https://gw.example").unwrap_err();
         let words = error.to_string();
-        assert!(words.contains("it may be h2, spdy3, spdy3.1, such as h2+tls://HOST:443"));
+        assert!(words.contains("it may be h2, h3, spdy3, spdy3.1, such as h2+tls://HOST:443"));
         assert!(
             !words.contains("socks5") && !words.contains("http,"),
             "{words}"
