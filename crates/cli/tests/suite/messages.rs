@@ -267,7 +267,7 @@ fn option_errors_list_valid_values() {
     for (arguments, says, hides) in [
         (
             vec!["client", "--gateway", "https://gw.example"],
-            "it may be h2, spdy3, spdy3.1, such as h2+tls://HOST:443",
+            "it may be h2, h3, spdy3, spdy3.1, such as h2+tls://HOST:443",
             "socks5",
         ),
         (
@@ -349,7 +349,7 @@ fn unknown_key_error_names_the_nearest_key() {
     std::fs::write(&path, text).unwrap();
     let (ok, _, error) = run(&["check-config", path.to_str().unwrap()]);
     assert!(
-        !ok && error.contains("it may be h2, spdy3, spdy3.1"),
+        !ok && error.contains("it may be h2, h3, spdy3, spdy3.1"),
         "{error}"
     );
     std::fs::remove_file(path).unwrap();

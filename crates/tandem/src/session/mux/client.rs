@@ -20,6 +20,7 @@ use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::{Body, Chunk, Exchange, Part, Parts, PushedPart, Reply, SessionMark, Sink};
 use crate::path::Facts;
 use crate::priority::{Precedence, PriorityWatch, SharedPriority};
+use crate::probe::Stamp;
 use crate::probe::points::{HEADERS_ENCODE, SESSION_DIAL, SESSION_STREAM};
 use crate::session::http1::DECLINED;
 use crate::session::{Connected, SessionEvents, SessionState, Task};
@@ -73,7 +74,8 @@ impl MuxClient {
             Core::Bytes(_) => session.timeouts.probe_after / 2,
             Core::Streams(_) => Duration::MAX,
         };
-        tokio::task::spawn_local(drive(task_shared, core, dial, pace));
+        let dialling = shared.watch.begin();
+        tokio::task::spawn_local(drive(task_shared, core, dial, pace, dialling));
         let token = RefCell::new(session.token.as_ref().map(|token| token.get()));
         Self {
             shared,
@@ -168,8 +170,8 @@ async fn drive(
     core: Core,
     dial: LocalBoxFuture<'static, Result<Carrier, Error>>,
     pace: Pace,
+    dialling: Stamp,
 ) {
-    let dialling = shared.watch.begin();
     let begun = Instant::now();
     let carrier = match dial.await {
         Ok(carrier) => carrier,
