@@ -40,11 +40,18 @@ fn slow_uploads_leave_room_for_other_clients() {
     let (files, server) = (Files::new("submit-slow", &rights), SubmissionServer::new());
     let mut options = options(&files, &server.url(""));
     options.workers = Some(1);
+    // A slow disk needs more than the usual time for the large body.
+    let patience = Duration::from_secs(120);
+    options.submit_wait = Some("120s".parse().unwrap());
     let gateway = start(options);
     let mut silent = Client::to(gateway.address);
     silent.send(head(1, 64 << 20));
     let mut slow = Client::to(gateway.address);
     slow.send(head(2, LARGE));
+    slow.stream
+        .get_ref()
+        .set_read_timeout(Some(patience))
+        .unwrap();
     slow.send(vec![b'x'; LARGE - 1]);
     // The slow body exceeds the share of its client, and takes the place for one such body.
     let second = exchange(&gateway, "POST", &head(3, LARGE));
