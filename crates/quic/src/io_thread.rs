@@ -13,7 +13,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
 /// The time for the last datagrams of connections that are closed.
-const LAST: Duration = Duration::from_millis(250);
+const LAST: Duration = Duration::from_secs(1);
 /// The turns of the thread in which the closed connections send their last datagrams.
 const LAST_TURNS: usize = 16;
 
@@ -44,6 +44,8 @@ impl IoThread {
                     tokio::task::yield_now().await;
                 }
             });
+            // The tasks hold the sockets, whose ports are free after this.
+            drop(runtime);
             // The other side may have stopped waiting.
             let _ = tell.send(());
         })?;
