@@ -23,6 +23,8 @@ use crate::wakers::Wakers;
 const ADAPT: Duration = Duration::from_millis(5);
 /// The least bytes that a connection may hold for sending.
 const LEAST_SEND_WINDOW: u64 = 128 << 10;
+/// The most bytes that a connection may hold for sending.
+const MOST_SEND_WINDOW: u64 = 16 << 20;
 
 type Opened = Result<(quinn::SendStream, Option<RecvStream>), ConnectionError>;
 type Accepted = Result<(Option<quinn::SendStream>, RecvStream), ConnectionError>;
@@ -85,7 +87,7 @@ impl Shared {
         let window = self.connection.stats().path.cwnd;
         // Bytes behind a lost packet stay in the buffer for another round trip.
         let room = window.saturating_mul(3).saturating_add(LEAST_SEND_WINDOW);
-        self.connection.set_send_window(room);
+        self.connection.set_send_window(room.min(MOST_SEND_WINDOW));
     }
 }
 

@@ -223,17 +223,33 @@ impl Connection {
         let Some(incoming) = self.incoming.get(&stream) else {
             return false;
         };
-        let id = match incoming.source {
-            Source::Message(id) => Some(id),
-            Source::Push(push) => Some(super::push::stream_of(push)),
-            _ => None,
-        };
-        let paused = |id| {
-            self.streams
-                .get(&id)
-                .is_some_and(|stream: &Stream| stream.paused)
-        };
-        incoming.wait.is_none() && id.is_none_or(|id| !self.paused && !paused(id))
+        let message = incoming.message();
+        incoming.wait.is_none() && message.is_none_or(|id| !self.is_paused(id))
+    }
+
+    fn is_paused(&self, id: StreamId) -> bool {
+        self.paused || self.streams.get(&id).is_some_and(|stream| stream.paused)
+    }
+
+    /// Returns the streams that are not read because the user holds too much, each with the
+    /// number of its exchange.
+    pub fn unread(&self) -> Vec<(u64, StreamId)> {
+        let messages = self.incoming.iter().filter(|(_, it)| it.wait.is_none());
+        messages
+            .filter_map(|(stream, it)| Some((*stream, it.message()?)))
+            .filter(|(_, id)| self.is_paused(*id))
+            .collect()
+    }
+
+    /// Returns true if the caller can do more at once: execute commands, read streams that are
+    /// resumed, or write on streams that are open.
+    pub fn wants_round(&self) -> bool {
+        let writes = |it: &Critical| it.carrier.is_some() && !it.out.is_empty() && !it.busy;
+        !self.commands.is_empty()
+            || !self.resumed.is_empty()
+            || !self.ready.is_empty()
+            || self.decoder.has_output()
+            || self.critical.iter().any(writes)
     }
 
     /// Returns the next stream that may be read again.

@@ -187,6 +187,15 @@ impl Incoming {
         }
     }
 
+    /// Returns the number of the exchange or push, if the stream belongs to one.
+    pub(super) fn message(&self) -> Option<StreamId> {
+        match self.source {
+            Source::Message(id) => Some(id),
+            Source::Push(push) => Some(super::push::stream_of(push)),
+            _ => None,
+        }
+    }
+
     /// Returns true if the session cannot exist without the stream.
     pub(super) const fn is_critical(&self) -> bool {
         matches!(

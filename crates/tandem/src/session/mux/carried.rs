@@ -150,6 +150,11 @@ impl Carried {
         self.receiving.is_none() && self.sending.is_none()
     }
 
+    /// Returns true until the receiving half has ended.
+    pub(super) const fn is_receiving(&self) -> bool {
+        self.receiving.is_some()
+    }
+
     /// Returns true while the peer lacks a part of a message that has ended.
     pub(super) fn is_undelivered(&self) -> bool {
         let unsent = |sending: &Sending| sending.finished || sending.end;

@@ -589,3 +589,10 @@ impl<O: Owner> Driver<O> {
         Ok(())
     }
 }
+
+impl<O> Drop for Driver<O> {
+    /// Fails the exchanges of a session that is dropped before its end.
+    fn drop(&mut self) {
+        self.shared.end_dropped(self.side);
+    }
+}

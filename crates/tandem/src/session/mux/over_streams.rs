@@ -19,7 +19,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use tandem_http::h3::{self, Command, Connection};
-use tandem_http::{Event, Mux, Reason, SessionError};
+use tandem_http::{Event, Mux, Reason, SessionError, StreamId};
 use tokio::io::ReadBuf;
 use tokio::time::Sleep;
 
@@ -146,7 +146,11 @@ impl<O: Owner> StreamsDriver<O> {
         if self.shared.draining.get() {
             self.core.borrow_mut().go_away(Reason::NoError);
         }
-        self.turn(cx)?;
+        let more = self.turn(cx)?;
+        let ended_well = matches!(self.carrier_ended, Some(None));
+        if ended_well && self.side == Side::Peer && (more || self.has_unread_input()) {
+            return Poll::Pending;
+        }
         if let Some(end) = self.carrier_ended.take() {
             return Poll::Ready(self.after_carrier(end));
         }
@@ -175,11 +179,30 @@ impl<O: Owner> StreamsDriver<O> {
         if self.core.borrow().active() == 0 && end.is_none() {
             return Ok(());
         }
-        Err(end.unwrap_or_else(|| {
-            let detail = "the session's connection was closed";
-            let error = Error::new(Kind::Truncated, self.side, detail);
-            error.with_retry(Retry::IfIdempotent)
-        }))
+        Err(end.unwrap_or_else(|| self.truncated()))
+    }
+
+    fn truncated(&self) -> Error {
+        let detail = "the session's connection was closed";
+        let error = Error::new(Kind::Truncated, self.side, detail);
+        error.with_retry(Retry::IfIdempotent)
+    }
+
+    /// Returns true if readers still have to take responses that arrived before the carrier ended.
+    /// All other exchanges fail, and no new ones begin.
+    fn has_unread_input(&self) -> bool {
+        let mut unread = self.core.borrow().unread();
+        unread.retain(|(stream, _)| {
+            let stream = self.streams.get(stream);
+            stream.is_some_and(Carried::is_receiving)
+        });
+        if unread.is_empty() {
+            return false;
+        }
+        self.core.borrow_mut().go_away(Reason::NoError);
+        let is_unread = |id| unread.iter().any(|(_, unread)| *unread == id);
+        self.shared.fail_unless(is_unread, &self.truncated());
+        true
     }
 
     /// Resolves once the peer has all messages that have ended, or the carrier has ended.
@@ -202,8 +225,9 @@ impl<O: Owner> StreamsDriver<O> {
         Poll::Pending
     }
 
-    /// Moves bytes until there is nothing to do.
-    fn turn(&mut self, cx: &mut Context<'_>) -> Result<(), Error> {
+    /// Moves bytes until there is nothing to do. Returns true if it stopped before that, and the
+    /// task runs again.
+    fn turn(&mut self, cx: &mut Context<'_>) -> Result<bool, Error> {
         for _ in 0..ROUNDS_PER_TURN {
             self.accept(cx)?;
             self.open(cx)?;
@@ -213,21 +237,13 @@ impl<O: Owner> StreamsDriver<O> {
             self.write_ready()?;
             self.dispatch();
             self.execute();
-            if self.awake.is_empty() && !self.has_work() {
-                return Ok(());
+            // A stream that the carrier does not open wakes the task later.
+            if self.awake.is_empty() && !self.core.borrow().wants_round() {
+                return Ok(false);
             }
         }
         cx.waker().wake_by_ref();
-        Ok(())
-    }
-
-    /// Returns true if another round would change something.
-    fn has_work(&self) -> bool {
-        let mut core = self.core.borrow_mut();
-        let opens = core.wants_stream(h3::Direction::Unidirectional)
-            || core.wants_stream(h3::Direction::Bidirectional);
-        // A stream that the carrier does not open wakes the task later.
-        !opens && core.wants_output()
+        Ok(true)
     }
 
     fn accept(&mut self, cx: &mut Context<'_>) -> Result<(), Error> {
@@ -516,6 +532,34 @@ impl<O: Owner> StreamsDriver<O> {
         } else {
             limits.head
         }
+    }
+}
+
+impl Shared {
+    /// Ends a session whose driver was dropped. A session that has ended keeps its reason.
+    pub(super) fn end_dropped(&self, side: Side) {
+        let error = Error::new(Kind::Reset, side, "the session was dropped");
+        self.end(&error.with_retry(Retry::IfIdempotent));
+    }
+
+    /// Fails the unfinished exchanges except those for which `keep` returns true. Requests that
+    /// wait for a stream look at the session again.
+    fn fail_unless(&self, keep: impl Fn(StreamId) -> bool, error: &Error) {
+        for (id, stream) in self.streams.borrow_mut().iter_mut() {
+            if !stream.complete && !keep(*id) {
+                stream.fail(error.clone());
+            }
+        }
+        self.wake_waiting();
+    }
+}
+
+impl<O> Drop for StreamsDriver<O> {
+    /// Fails the exchanges of a session that is dropped before its end.
+    fn drop(&mut self) {
+        self.shared.end_dropped(self.side);
+        self.carrier
+            .close(Code(h3::Code::NO_ERROR.0), "the session was dropped");
     }
 }
 

@@ -32,6 +32,30 @@ fn exchange() -> Exchange {
     Exchange::internal(RequestHead::get(Scheme::Http, "site.example", "/"))
 }
 
+/// The runtime drops the driver of an open session, and the session ends for its users.
+#[test]
+fn dropped_driver_ends_its_session() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    runtime.block_on(async {
+        let local = tokio::task::LocalSet::new();
+        let (near, _far) = Path::pair(1 << 20);
+        let client = local.run_until(async {
+            let dialled = std::future::ready(Ok(Carrier::Bytes(near)));
+            let client = MuxClient::connect(&session(Multiplexed::H2), Box::pin(dialled));
+            tokio::task::yield_now().await;
+            client
+        });
+        let client = client.await;
+        drop(local);
+        let ended = client.shared.ended.borrow();
+        let error = ended.as_ref().expect("an end");
+        assert_eq!(error.detail, "the session was dropped");
+    });
+}
+
 /// The peer responds, sends GOAWAY and closes at once, while the client has more to send. The write
 /// fails, but the response is in the path and is delivered.
 #[tokio::test(flavor = "current_thread")]
