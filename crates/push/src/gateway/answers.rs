@@ -452,7 +452,8 @@ impl Gateway {
         let (Some(view), Some(referrer)) = (&self.view, request.fields.get("referer")) else {
             return false;
         };
-        view.causes(now, referrer)
+        // Browsers that send metadata tell a frame from a link. Others click no link so soon.
+        request.fields.get("sec-fetch-dest") != Some(b"document") && view.causes(now, referrer)
     }
 
     /// Returns whether the last page gets no pushes.

@@ -356,7 +356,12 @@ fn fetches_of_a_left_page_do_not_begin() {
     pair.send("http://a.test/one", NAVIGATION);
     pair.run_until_asked(5);
     pair.report(Fate::Late, "http://a.test/97.png");
-    pair.send("http://a.test/two", NAVIGATION);
+    let link = [
+        ("accept", "text/html"),
+        ("sec-fetch-dest", "document"),
+        ("referer", "http://a.test/one"),
+    ];
+    pair.send("http://a.test/two", &link);
     pair.run();
     let asked = pair.take_asked();
     let count = |url: &str| asked.iter().filter(|asked| asked.url == url).count();
