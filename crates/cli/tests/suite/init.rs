@@ -165,7 +165,10 @@ fn init_writes_valid_files_for_tor() {
     let shared = directory.path("onion-operator/client/client.toml");
     let (ok, out, _) = run(&["share", "-c", &shared, "--no-qr"]);
     assert!(ok);
-    assert_eq!(out, format!("tandem://{onion}:9980?transport=tcp\n"));
+    assert_eq!(
+        out,
+        format!("tandem://{onion}:9980?transport=tcp&via=tor\n")
+    );
 }
 
 #[test]
