@@ -9,9 +9,9 @@ use tandem_dtls::envelope::Envelope;
 use tandem_tunnel::Closed;
 
 use crate::certificates::Certificates;
-use crate::harness::{Client, PATIENCE, Scene, block_on};
+use crate::harness::{Client, PATIENCE, Scene};
 use crate::network::{identity, settings};
-use crate::pair::{start_client, start_gateway};
+use crate::provided::{start_client, start_gateway, stop};
 
 /// A client without a proxy, which does as it likes.
 struct Peer {
@@ -91,7 +91,7 @@ fn gateway_ends_a_client_that_resets_streams() {
         matches!(ended, Some(AssociationError::Closed(Closed::Peer(0x107)))),
         "{ended:?}"
     );
-    block_on(gateway.drain(Duration::ZERO));
+    stop([gateway]);
 }
 
 #[test]
@@ -120,9 +120,7 @@ fn gateway_serves_beside_forged_datagrams() {
         forger.send_to(&datagram, address).unwrap();
     }
     assert_eq!(Client::to(http).get(&origin.url("/")).body, b"ok");
-    for running in [client, gateway] {
-        block_on(running.drain(Duration::ZERO));
-    }
+    stop([client, gateway]);
 }
 
 #[test]
@@ -155,7 +153,5 @@ fn gateway_serves_beside_half_open_handshakes() {
         }
     }
     assert_eq!(Client::to(http).get(&origin.url("/")).body, b"ok");
-    for running in [client, gateway] {
-        block_on(running.drain(Duration::ZERO));
-    }
+    stop([client, gateway]);
 }

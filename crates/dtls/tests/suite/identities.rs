@@ -1,31 +1,14 @@
 //! The certificates of gateways and clients: chains, large ones, required and optional ones.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use tandem::runtime::Running;
 
 use crate::certificates::Certificates;
-use crate::harness::{Client, Scene, block_on, endpoint, gateway_options};
-use crate::pair::{start_client, start_client_of, start_gateway, transports};
-
-const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
-
-/// Returns the status and the body of a request through the client at `http`.
-fn get(http: SocketAddr) -> (u16, String) {
-    let origin = Scene::answering(OK);
-    let answer = Client::to(http).get(&origin.url("/"));
-    let body = String::from_utf8_lossy(&answer.body).into_owned();
-    (answer.status, body)
-}
-
-fn stop(all: impl IntoIterator<Item = Running>) {
-    for running in all {
-        block_on(running.drain(Duration::ZERO));
-    }
-}
+use crate::harness::{block_on, endpoint, gateway_options};
+use crate::provided::{get, listener, start_client, start_gateway, stop};
+use crate::transports;
 
 /// Replaces the gateway's certificate by one with a chain of `between` authorities, and with many
 /// names. Returns the size of the chain in bytes.
@@ -86,14 +69,8 @@ fn gateway_refuses_a_chain_without_room() {
     let certificates = Certificates::new("dtls-huge");
     let size = replace_gateway(&certificates, 0, 500);
     assert!(size > 10_000, "{size} bytes");
-    let (cert, key) = (
-        certificates.path("gateway.pem"),
-        certificates.path("gateway.key"),
-    );
     let mut options = gateway_options();
-    options.listen = vec![endpoint(&format!(
-        "http+dtls://127.0.0.1:0?cert={cert}&key={key}"
-    ))];
+    options.listen = vec![endpoint(&listener(&certificates, 0))];
     let config = options.typed_with(&transports()).unwrap();
     let error = block_on(Running::start(Arc::new(config))).err().unwrap();
     let text = error.to_string();
@@ -119,59 +96,4 @@ fn client_names_the_remedy_for_an_authority() {
         "{text}"
     );
     stop([client, gateway]);
-}
-
-/// Starts a client that shows a certificate from the directory of `shown`.
-fn client_with(
-    certificates: &Certificates,
-    shown: &Certificates,
-    gateway: SocketAddr,
-) -> (Running, SocketAddr) {
-    let (cert, key) = (shown.path("client.pem"), shown.path("client.key"));
-    let ca = certificates.path("ca.pem");
-    let endpoint = format!("http+dtls://{gateway}?ca={ca}&cert={cert}&key={key}");
-    start_client_of(&endpoint, |_| {})
-}
-
-#[test]
-fn gateway_admits_by_certificate() {
-    let certificates = Certificates::new("dtls-certified");
-    let others = Certificates::new("dtls-foreign");
-    let ca = certificates.path("ca.pem");
-    let (gateway, address) = start_gateway(&certificates, 0, |options| {
-        options.open = None;
-        options.auth = vec![format!("client-ca={ca}")];
-    });
-    let (right, http) = client_with(&certificates, &certificates, address);
-    assert_eq!(get(http), (200, "ok".into()));
-    let (wrong, http) = client_with(&certificates, &others, address);
-    let (status, text) = get(http);
-    assert!(status >= 500 && text.contains("client-ca names"), "{text}");
-    let (none, http) = start_client(&certificates, address, |_| {});
-    let (status, text) = get(http);
-    assert!(
-        status >= 500 && text.contains("wants a client certificate: add ?cert=FILE&amp;key=FILE"),
-        "{text}"
-    );
-    stop([right, wrong, none, gateway]);
-}
-
-#[test]
-fn gateway_admits_by_certificate_or_token() {
-    let certificates = Certificates::new("dtls-either");
-    let (ca, file) = (certificates.path("ca.pem"), certificates.path("token"));
-    std::fs::write(&file, "a-token-of-many-characters\n").unwrap();
-    let (gateway, address) = start_gateway(&certificates, 0, |options| {
-        options.open = None;
-        options.auth = vec![format!("client-ca={ca}"), format!("token-file={file}")];
-    });
-    let (certified, http) = client_with(&certificates, &certificates, address);
-    assert_eq!(get(http), (200, "ok".into()));
-    let (with_token, http) = start_client(&certificates, address, |options| {
-        options.token_file = Some(file.clone());
-    });
-    assert_eq!(get(http), (200, "ok".into()));
-    let (neither, http) = start_client(&certificates, address, |_| {});
-    assert_eq!(get(http).0, 407);
-    stop([certified, with_token, neither, gateway]);
 }

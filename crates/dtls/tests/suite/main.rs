@@ -16,5 +16,22 @@ mod harness;
 mod identities;
 mod network;
 mod pair;
+#[path = "../../../tandem/tests/suite/provided.rs"]
+mod provided;
+#[path = "../../../tandem/tests/suite/provided_scenes.rs"]
+mod provided_scenes;
 mod refusals;
 mod translator;
+
+use tandem::transport::registry::Transports;
+use tandem_dtls::DtlsProvider;
+
+/// The name of the transport, and the scheme of its endpoints.
+const NAME: &str = "dtls";
+const SCHEME: &str = "http+dtls";
+
+fn transports() -> Transports {
+    let mut transports = Transports::default();
+    transports.add(DtlsProvider::default());
+    transports
+}

@@ -1,95 +1,21 @@
 //! The pair over loopback: a session over dtls between a client and a gateway.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use socket2::SockRef;
-use tandem::config::{ClientOptions, GatewayOptions};
-use tandem::runtime::Running;
-use tandem::transport::registry::Transports;
-use tandem_dtls::DtlsProvider;
 
 use crate::certificates::Certificates;
-use crate::harness::{
-    Client, PATIENCE, Pair, Scene, block_on, client_options, endpoint, gateway_options, request,
-};
+use crate::harness::{Client, PATIENCE, Pair, Scene, block_on, endpoint, gateway_options, request};
+use crate::provided::{OK, echo_bodies, start_client, start_gateway, start_pair, stop};
 use crate::translator::Translator;
-
-pub(crate) fn transports() -> Transports {
-    let mut transports = Transports::default();
-    transports.add(DtlsProvider::default());
-    transports
-}
-
-/// Starts a gateway that listens on `port`, or on any if it is 0.
-pub(crate) fn start_gateway(
-    certificates: &Certificates,
-    port: u16,
-    change: impl FnOnce(&mut GatewayOptions),
-) -> (Running, SocketAddr) {
-    let (cert, key) = (
-        certificates.path("gateway.pem"),
-        certificates.path("gateway.key"),
-    );
-    let listen = endpoint(&format!(
-        "http+dtls://127.0.0.1:{port}?cert={cert}&key={key}"
-    ));
-    let mut options = gateway_options();
-    options.listen = vec![listen.clone()];
-    change(&mut options);
-    let config = options.typed_with(&transports()).unwrap();
-    let running = block_on(Running::start(Arc::new(config))).unwrap();
-    let address = running.address(&listen).unwrap();
-    (running, address)
-}
-
-pub(crate) fn start_client(
-    certificates: &Certificates,
-    gateway: SocketAddr,
-    change: impl FnOnce(&mut ClientOptions),
-) -> (Running, SocketAddr) {
-    let ca = certificates.path("ca.pem");
-    start_client_of(&format!("http+dtls://{gateway}?ca={ca}"), change)
-}
-
-/// Starts a client of the gateway that an endpoint names.
-pub(crate) fn start_client_of(
-    gateway: &str,
-    change: impl FnOnce(&mut ClientOptions),
-) -> (Running, SocketAddr) {
-    let listen = endpoint("http://127.0.0.1:0");
-    let mut options = client_options(gateway);
-    options.listen = vec![listen.clone()];
-    change(&mut options);
-    let config = options.typed_with(&transports()).unwrap();
-    let running = block_on(Running::start(Arc::new(config))).unwrap();
-    let address = running.address(&listen).unwrap();
-    (running, address)
-}
 
 fn pair(name: &str) -> (Pair, Certificates) {
     let certificates = Certificates::new(name);
-    let (gateway, address) = start_gateway(&certificates, 0, |_| {});
-    let (client, http) = start_client(&certificates, address, |_| {});
-    (Pair::of(client, gateway, http), certificates)
-}
-
-/// An origin that sends back the body of each request.
-fn echo() -> Scene {
-    Scene::new(|_, mut client| {
-        while let Some(asked) = client.request() {
-            let length = asked
-                .field("content-length")
-                .map_or(0, |text| text.parse().unwrap());
-            let body = client.read_exact(length);
-            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n");
-            client.send(head);
-            client.send(body);
-        }
-    })
+    (start_pair(&certificates, |_| {}, |_| {}), certificates)
 }
 
 #[test]
@@ -126,36 +52,18 @@ fn session_carries_heads_bodies_and_trailers() {
     assert_eq!(browser.answer("GET").status, 204);
 }
 
-/// Posts all bodies at once, each over its own connection, and expects each back.
-fn echo_bodies(pair: &Pair, origin: &Scene, bodies: impl Iterator<Item = Vec<u8>>) {
-    let (url, http) = (&origin.url("/"), pair.http);
-    std::thread::scope(|scope| {
-        for (number, body) in bodies.enumerate() {
-            scope.spawn(move || {
-                let mut browser = Client::to(http);
-                let length = format!("Content-Length: {}\r\n", body.len());
-                browser.send(request("POST", url, &length));
-                browser.send(&body);
-                assert!(browser.answer("POST").body == body, "stream {number}");
-            });
-        }
-    });
-}
-
 #[test]
 fn session_carries_a_hundred_streams() {
     let (pair, _certificates) = pair("dtls-hundred");
-    let origin = echo();
     let body = |number: usize| vec![number as u8; 20_000 + number];
-    echo_bodies(&pair, &origin, (0..100).map(body));
+    echo_bodies(&pair, (0..100).map(body));
 }
 
 #[test]
 fn session_carries_a_mebibyte_each_way_at_once() {
     let (pair, _certificates) = pair("dtls-mebibyte");
-    let origin = echo();
     let body = |number: usize| (0..1_usize << 20).map(move |at| (at * (number + 3) % 253) as u8);
-    echo_bodies(&pair, &origin, (0..4).map(|number| body(number).collect()));
+    echo_bodies(&pair, (0..4).map(|number| body(number).collect()));
 }
 
 #[test]
@@ -176,28 +84,8 @@ fn truncated_response_is_reset() {
     let ended = browser.stream.read_to_end(&mut Vec::new()).unwrap_err();
     assert_eq!(ended.kind(), ErrorKind::ConnectionReset);
     // The session goes on.
-    let next = Scene::answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+    let next = Scene::answering(OK);
     assert_eq!(pair.connect().get(&next.url("/")).body, b"ok");
-}
-
-#[test]
-fn cancelled_request_reaches_the_origin() {
-    let (pair, _certificates) = pair("dtls-cancelled");
-    let (told, ended) = std::sync::mpsc::channel();
-    let origin = Scene::new(move |_, mut client| {
-        if client.request().is_some() {
-            client.send("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nfirst");
-            told.send(client.request_ends()).unwrap();
-        }
-    });
-    let mut browser = pair.connect();
-    browser.send(request("GET", &origin.url("/"), ""));
-    assert_eq!(browser.head().unwrap().status, 200);
-    // A browser that only ends its side may still read the response.
-    let stream = SockRef::from(browser.stream.get_ref());
-    stream.set_linger(Some(Duration::ZERO)).unwrap();
-    drop(browser);
-    assert_eq!(ended.recv_timeout(PATIENCE), Ok(true));
 }
 
 #[test]
@@ -259,7 +147,7 @@ fn client_fails_when_the_gateway_dies_and_recovers() {
             client.send("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nfirst");
             client.request_ends();
         } else {
-            client.send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+            client.send(OK);
         }
     });
     let mut browser = Client::to(http);
@@ -284,7 +172,7 @@ fn workers_share_the_socket_and_reload_keeps_it() {
     let (mut gateway, address) = start_gateway(&certificates, 0, |options| {
         options.workers = Some(3);
     });
-    let origin = Scene::answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+    let origin = Scene::answering(OK);
     let clients: Vec<_> = (0..5)
         .map(|_| start_client(&certificates, address, |_| {}))
         .collect();
@@ -299,7 +187,7 @@ fn workers_share_the_socket_and_reload_keeps_it() {
     let any = format!("http+dtls://127.0.0.1:0?cert={cert}&key={key}");
     options.listen = vec![endpoint(&any)];
     options.workers = Some(3);
-    let config = options.typed_with(&transports()).unwrap();
+    let config = options.typed_with(&crate::transports()).unwrap();
     block_on(gateway.reload(Arc::new(config))).unwrap();
     for (_, http) in &clients {
         assert_eq!(Client::to(*http).get(&origin.url("/")).body, b"ok");
@@ -311,35 +199,19 @@ fn workers_share_the_socket_and_reload_keeps_it() {
 }
 
 #[test]
-fn tcp_and_dtls_share_a_port() {
-    let certificates = Certificates::new("dtls-port");
-    let (tcp, address) = crate::harness::start_gateway(gateway_options());
-    let (udp, same) = start_gateway(&certificates, address.port(), |_| {});
-    assert_eq!(address, same);
-    let (client, http) = start_client(&certificates, same, |_| {});
-    let origin = Scene::answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
-    assert_eq!(Client::to(http).get(&origin.url("/")).body, b"ok");
-    for running in [client, tcp, udp] {
-        block_on(running.drain(Duration::ZERO));
-    }
-}
-
-#[test]
 fn request_moves_on_when_its_gateway_has_forgotten() {
     let certificates = Certificates::new("dtls-forgotten");
     let (first, address) = start_gateway(&certificates, 0, |_| {});
     let (second, other) = start_gateway(&certificates, 0, |_| {});
     let translator = Translator::to(address);
     let (client, http) = start_client(&certificates, translator.address, |_| {});
-    let origin = Scene::answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+    let origin = Scene::answering(OK);
     assert_eq!(Client::to(http).get(&origin.url("/")).body, b"ok");
     // The second gateway knows no associations, like a gateway that was killed and started again.
     *translator.gateway.lock().unwrap() = other;
     translator.rebind.store(true, Ordering::SeqCst);
     assert_eq!(Client::to(http).get(&origin.url("/")).body, b"ok");
-    for running in [client, first, second] {
-        block_on(running.drain(Duration::ZERO));
-    }
+    stop([client, first, second]);
 }
 
 #[test]
@@ -369,9 +241,7 @@ fn download_survives_loss_and_a_new_address() {
     go.send(()).unwrap();
     got.extend(browser.read_exact(body.len() / 2));
     assert!(got == body);
-    for running in [client, gateway] {
-        block_on(running.drain(Duration::ZERO));
-    }
+    stop([client, gateway]);
 }
 
 #[test]

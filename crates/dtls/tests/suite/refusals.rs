@@ -1,10 +1,9 @@
 //! Configurations and peers that the transport refuses.
 
-use std::time::Duration;
-
 use crate::certificates::Certificates;
-use crate::harness::{Client, Scene, block_on, client_options, endpoint, gateway_options};
-use crate::pair::{start_client, start_gateway, transports};
+use crate::harness::{Client, Scene, client_options, endpoint, gateway_options};
+use crate::provided::{OK, get, start_client, start_gateway, stop};
+use crate::transports;
 
 #[test]
 fn client_refuses_datagrams_through_a_proxy() {
@@ -36,16 +35,9 @@ fn client_refuses_a_gateway_with_another_certificate() {
     );
     let (gateway, address) = start_gateway(&own, 0, |_| {});
     let (client, http) = start_client(&other, address, |_| {});
-    let origin = Scene::answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
-    let answer = Client::to(http).get(&origin.url("/"));
-    let text = String::from_utf8_lossy(&answer.body).into_owned();
-    assert!(
-        answer.status >= 500 && text.contains("certificate"),
-        "{text}"
-    );
-    for running in [client, gateway] {
-        block_on(running.drain(Duration::ZERO));
-    }
+    let (status, text) = get(http);
+    assert!(status >= 500 && text.contains("certificate"), "{text}");
+    stop([client, gateway]);
 }
 
 #[test]
@@ -62,7 +54,7 @@ fn gateway_admits_by_token_only() {
         options.open = None;
         options.auth = vec![format!("token-file={right}")];
     });
-    let origin = Scene::answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+    let origin = Scene::answering(OK);
     for (token, admitted) in [(None, false), (Some(wrong), false), (Some(right), true)] {
         let (client, http) = start_client(&certificates, address, |options| {
             options.token_file = token;
@@ -71,20 +63,7 @@ fn gateway_admits_by_token_only() {
             let answer = Client::to(http).get(&origin.url("/"));
             assert_eq!(answer.status == 200, admitted, "{}", answer.status);
         }
-        block_on(client.drain(Duration::ZERO));
+        stop([client]);
     }
-    block_on(gateway.drain(Duration::ZERO));
-}
-
-#[test]
-fn session_without_gateway_fails_at_once() {
-    let certificates = Certificates::new("dtls-nobody");
-    let free = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-    let address = free.local_addr().unwrap();
-    drop(free);
-    let (client, http) = start_client(&certificates, address, |_| {});
-    let answer = Client::to(http).get("http://127.0.0.1:1/");
-    let text = String::from_utf8_lossy(&answer.body).into_owned();
-    assert!(answer.status >= 500 && text.contains("refused"), "{text}");
-    block_on(client.drain(Duration::ZERO));
+    stop([gateway]);
 }

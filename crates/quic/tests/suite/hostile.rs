@@ -10,9 +10,8 @@ use tandem::transport::tls::ClientTls;
 
 use crate::certificates::Certificates;
 use crate::harness::{Client, PATIENCE, Scene, block_on};
-use crate::pairs::{start_client, start_gateway, stop};
+use crate::provided::{OK, start_client, start_gateway, stop};
 
-const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 /// H3_EXCESSIVE_LOAD (RFC 9114 section 8.1).
 const EXCESSIVE_LOAD: VarInt = VarInt::from_u32(0x107);
 /// The beginning of a control stream with empty SETTINGS.

@@ -4,9 +4,8 @@ use std::sync::{Arc, Mutex, mpsc};
 
 use crate::certificates::Certificates;
 use crate::harness::{Client, PATIENCE, Scene, block_on, endpoint, gateway_options, request};
-use crate::pairs::{listener, start_client, start_gateway, stop, transports};
-
-const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+use crate::provided::{OK, listener, start_client, start_gateway, stop};
+use crate::transports;
 
 #[test]
 fn client_fails_when_the_gateway_ends_and_recovers() {
@@ -61,18 +60,6 @@ fn workers_share_the_socket_and_reload_keeps_it() {
     }
     stop(clients.into_iter().map(|(client, _)| client));
     stop([gateway]);
-}
-
-#[test]
-fn tcp_and_quic_share_a_port() {
-    let certificates = Certificates::new("quic-port");
-    let (tcp, address) = crate::harness::start_gateway(gateway_options());
-    let (udp, same) = start_gateway(&certificates, address.port(), |_| {});
-    assert_eq!(address, same);
-    let (client, http) = start_client(&certificates, same, |_| {});
-    let origin = Scene::answering(OK);
-    assert_eq!(Client::to(http).get(&origin.url("/")).body, b"ok");
-    stop([client, tcp, udp]);
 }
 
 #[test]

@@ -13,10 +13,26 @@ mod certificates;
 #[path = "../../../tandem/tests/suite/harness.rs"]
 mod harness;
 mod hostile;
-mod identities;
 mod lives;
 mod pairs;
+#[path = "../../../tandem/tests/suite/provided.rs"]
+mod provided;
+#[path = "../../../tandem/tests/suite/provided_scenes.rs"]
+mod provided_scenes;
 #[path = "../../../tandem/tests/suite/push_matrix.rs"]
 mod push_matrix;
 mod refusals;
 mod streams;
+
+use tandem::transport::registry::Transports;
+use tandem_quic::QuicProvider;
+
+/// The name of the transport, and the scheme of its endpoints.
+const NAME: &str = "quic";
+const SCHEME: &str = "h3+quic";
+
+fn transports() -> Transports {
+    let mut transports = Transports::default();
+    transports.add(QuicProvider::default());
+    transports
+}

@@ -2,9 +2,8 @@
 
 use crate::certificates::Certificates;
 use crate::harness::{Client, Scene, client_options, endpoint, gateway_options};
-use crate::pairs::{start_client, start_client_of, start_gateway, stop, transports};
-
-const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
+use crate::provided::{OK, get, listener, start_client, start_client_of, start_gateway, stop};
+use crate::transports;
 
 /// Returns the error of a client's gateway.
 fn refused(gateway: &str, via: Option<&str>) -> String {
@@ -45,34 +44,16 @@ fn client_refuses_a_gateway_with_another_certificate() {
     );
     let (gateway, address) = start_gateway(&own, 0, |_| {});
     let (client, http) = start_client(&other, address, |_| {});
-    let origin = Scene::answering(OK);
-    let answer = Client::to(http).get(&origin.url("/"));
-    let text = String::from_utf8_lossy(&answer.body).into_owned();
-    assert!(
-        answer.status >= 500 && text.contains("peer certificate"),
-        "{text}"
-    );
+    let (status, text) = get(http);
+    assert!(status >= 500 && text.contains("peer certificate"), "{text}");
     stop([client, gateway]);
-}
-
-#[test]
-fn connection_without_gateway_fails_at_once() {
-    let certificates = Certificates::new("quic-nobody");
-    let free = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-    let address = free.local_addr().unwrap();
-    drop(free);
-    let (client, http) = start_client(&certificates, address, |_| {});
-    let answer = Client::to(http).get("http://127.0.0.1:1/");
-    let text = String::from_utf8_lossy(&answer.body).into_owned();
-    assert!(answer.status >= 500 && text.contains("refused"), "{text}");
-    stop([client]);
 }
 
 #[test]
 fn pair_works_with_either_congestion_control() {
     let certificates = Certificates::new("quic-congestion");
     let (gateway, address) = start_gateway(&certificates, 0, |options| {
-        let listen = crate::pairs::listener(&certificates, 0);
+        let listen = listener(&certificates, 0);
         options.listen = vec![endpoint(&format!("{listen}&congestion=bbr"))];
     });
     let ca = certificates.path("ca.pem");

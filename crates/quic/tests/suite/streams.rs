@@ -8,45 +8,16 @@ use std::time::Duration;
 
 use socket2::SockRef;
 
-use crate::harness::{Client, PATIENCE, Pair, Scene, request};
-
-const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
-
-/// An origin that sends back the body of each request.
-fn echo() -> Scene {
-    Scene::new(|_, mut client| {
-        while let Some(asked) = client.request() {
-            let length = asked
-                .field("content-length")
-                .map_or(0, |text| text.parse().unwrap());
-            let body = client.read_exact(length);
-            client.send(format!(
-                "HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n"
-            ));
-            client.send(body);
-        }
-    })
-}
+use crate::harness::{Client, Pair, Scene, request};
+use crate::provided::{OK, echo_bodies};
 
 /// Sends bodies of these sizes at once, and checks that they come back.
 fn echo_at_once(sizes: &[usize]) {
-    let pair = Pair::start();
-    let origin = echo();
-    std::thread::scope(|scope| {
-        for (number, &size) in sizes.iter().enumerate() {
-            let (url, http) = (origin.url("/"), pair.http);
-            scope.spawn(move || {
-                let body: Vec<u8> = (0..size)
-                    .map(|at| (at * (number + 3) % 253) as u8)
-                    .collect();
-                let mut browser = Client::to(http);
-                let length = format!("Content-Length: {size}\r\n");
-                browser.send(request("POST", &url, &length));
-                browser.send(&body);
-                assert!(browser.answer("POST").body == body, "stream {number}");
-            });
-        }
+    let bodies = sizes.iter().enumerate().map(|(number, &size)| {
+        let bytes = (0..size).map(|at| (at * (number + 3) % 253) as u8);
+        bytes.collect()
     });
+    echo_bodies(&Pair::start(), bodies);
 }
 
 #[test]
@@ -79,26 +50,6 @@ fn connection_goes_on_after_a_truncated_response() {
     assert_eq!(ended.kind(), ErrorKind::ConnectionReset);
     let next = Scene::answering(OK);
     assert_eq!(pair.connect().get(&next.url("/")).body, b"ok");
-}
-
-#[test]
-fn cancelled_request_reaches_the_origin() {
-    let pair = Pair::start();
-    let (told, ended) = mpsc::channel();
-    let origin = Scene::new(move |_, mut client| {
-        if client.request().is_some() {
-            client.send("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nfirst");
-            told.send(client.request_ends()).unwrap();
-        }
-    });
-    let mut browser = pair.connect();
-    browser.send(request("GET", &origin.url("/"), ""));
-    assert_eq!(browser.head().unwrap().status, 200);
-    // A browser that only ends its side may still read the response.
-    let stream = SockRef::from(browser.stream.get_ref());
-    stream.set_linger(Some(Duration::ZERO)).unwrap();
-    drop(browser);
-    assert_eq!(ended.recv_timeout(PATIENCE), Ok(true));
 }
 
 /// Opens a tunnel to the origin.
