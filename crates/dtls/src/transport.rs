@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use dimpl::DtlsCertificate;
 use rustls::client::WebPkiServerVerifier;
 use rustls::pki_types::ServerName;
-use tandem::carrier::{Carrier, Direction, Streams};
+use tandem::carrier::{Carrier, Streams, open_path};
 use tandem::endpoint::{BadEndpoint, Endpoint};
 use tandem::error::{Error, Kind, Retry, Side};
 use tandem::exchange::Isolation;
@@ -195,14 +195,7 @@ impl Transport for Dialling {
         _: &'a Target,
         _: &'a Isolation,
     ) -> LocalBoxFuture<'a, Result<Path, Error>> {
-        Box::pin(async move {
-            let carried = self.connect().await?;
-            let open = std::future::poll_fn(|cx| carried.poll_open(Direction::Bidirectional, cx));
-            let stream = open.await?;
-            stream.into_path(carried.facts()).ok_or_else(|| {
-                Error::new(Kind::Internal, Side::Local, "the stream lacks a direction")
-            })
-        })
+        Box::pin(async move { open_path(&self.connect().await?).await })
     }
 
     fn carrier<'a>(
@@ -223,17 +216,6 @@ struct Listening {
 }
 
 impl Transport for Listening {
-    fn dial<'a>(
-        &'a self,
-        _: &'a Target,
-        _: &'a Isolation,
-    ) -> LocalBoxFuture<'a, Result<Path, Error>> {
-        Box::pin(async {
-            let detail = "a listener does not dial";
-            Err(Error::new(Kind::Internal, Side::Local, detail))
-        })
-    }
-
     fn listen(&self, socket: Bound) -> io::Result<Box<dyn Listener>> {
         let socket = Rc::new(UdpSocket::from_std(socket.into_udp()?)?);
         enlarge(&socket);

@@ -67,10 +67,10 @@ pub(crate) fn check(endpoint: &Endpoint) -> Result<(), BadEndpoint> {
 
 /// Returns the parameters of a client.
 pub(crate) fn client(endpoint: &Endpoint) -> Result<ClientConfig, TransportError> {
-    let option = |key: &str| endpoint.option(key).map(str::to_owned);
+    let identity = endpoint.identity_files()?;
     let tls = ClientTls {
-        ca: option("ca"),
-        identity: option("cert").zip(option("key")),
+        ca: endpoint.option("ca").map(str::to_owned),
+        identity: identity.map(|(cert, key)| (cert.to_owned(), key.to_owned())),
         alpn: vec![endpoint.session.alpn().to_vec()],
         unlinkable: true,
     };
@@ -94,12 +94,9 @@ pub(crate) fn server(
     clients: Option<ClientCertificates<'_>>,
     max_streams: u32,
 ) -> Result<ServerConfig, TransportError> {
-    let file = |key| {
-        let missing = || endpoint.bad("quic needs ?cert=FILE&key=FILE");
-        endpoint.option(key).ok_or_else(missing)
-    };
+    let (cert, key) = endpoint.certificate_files()?;
     let alpn = [endpoint.session.alpn()];
-    let tls = acceptor(file("cert")?, file("key")?, clients, &alpn)?;
+    let tls = acceptor(cert, key, clients, &alpn)?;
     let crypto = QuicServerConfig::try_from(Arc::clone(tls.config()));
     let mut config = ServerConfig::with_crypto(Arc::new(crypto.map_err(|_| no_cipher())?));
     let mut transport = transport(endpoint)?;

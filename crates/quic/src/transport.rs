@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use quinn::{ClientConfig, Endpoint as QuicEndpoint, EndpointConfig, ServerConfig};
 use rustls::pki_types::ServerName;
-use tandem::carrier::{Carrier, Direction, Streams};
+use tandem::carrier::{Carrier, open_path};
 use tandem::endpoint::{BadEndpoint, Endpoint, SessionKind};
 use tandem::error::{Error, Kind, Retry, Side};
 use tandem::exchange::Isolation;
@@ -80,9 +80,7 @@ impl Provider for QuicProvider {
 
     fn check_listener(&self, endpoint: &Endpoint) -> Result<(), BadEndpoint> {
         endpoint.options(&["cert", "key", CONGESTION])?;
-        if endpoint.option("cert").is_none() || endpoint.option("key").is_none() {
-            return Err(endpoint.bad("quic needs ?cert=FILE&key=FILE"));
-        }
+        endpoint.certificate_files()?;
         settings::check(endpoint)
     }
 
@@ -91,9 +89,7 @@ impl Provider for QuicProvider {
     }
 
     fn check_dial(&self, endpoint: &Endpoint) -> Result<(), BadEndpoint> {
-        if endpoint.option("cert").is_some() != endpoint.option("key").is_some() {
-            return Err(endpoint.bad("cert and key go together"));
-        }
+        endpoint.identity_files()?;
         settings::check(endpoint)
     }
 
@@ -188,14 +184,7 @@ impl Transport for Dialling {
         _: &'a Target,
         _: &'a Isolation,
     ) -> LocalBoxFuture<'a, Result<Path, Error>> {
-        Box::pin(async move {
-            let carried = self.connect().await?;
-            let open = std::future::poll_fn(|cx| carried.poll_open(Direction::Bidirectional, cx));
-            let stream = open.await?;
-            stream.into_path(carried.facts()).ok_or_else(|| {
-                Error::new(Kind::Internal, Side::Local, "the stream lacks a direction")
-            })
-        })
+        Box::pin(async move { open_path(&self.connect().await?).await })
     }
 
     fn carrier<'a>(
@@ -216,17 +205,6 @@ struct Listening {
 }
 
 impl Transport for Listening {
-    fn dial<'a>(
-        &'a self,
-        _: &'a Target,
-        _: &'a Isolation,
-    ) -> LocalBoxFuture<'a, Result<Path, Error>> {
-        Box::pin(async {
-            let detail = "a listener does not dial";
-            Err(Error::new(Kind::Internal, Side::Local, detail))
-        })
-    }
-
     fn listen(&self, socket: Socket) -> io::Result<Box<dyn Listener>> {
         let (socket, io) = (socket.into_udp()?, self.state.io()?);
         let accepting = Accepting::new(

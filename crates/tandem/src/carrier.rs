@@ -131,6 +131,15 @@ pub trait Streams {
     }
 }
 
+/// Opens a bidirectional stream, and returns it as a byte stream. Waits while the peer allows no
+/// more streams.
+pub async fn open_path(streams: &dyn Streams) -> Result<Path, Error> {
+    let stream = std::future::poll_fn(|cx| streams.poll_open(Direction::Bidirectional, cx)).await?;
+    let detail = "the stream lacks a direction";
+    let missing = || Error::new(Kind::Internal, Side::Local, detail);
+    stream.into_path(streams.facts()).ok_or_else(missing)
+}
+
 impl fmt::Debug for dyn Streams {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Streams")

@@ -17,7 +17,7 @@ use std::task::{Context, Poll};
 pub use crate::carrier::LocalBoxFuture;
 
 use crate::carrier::Carrier;
-use crate::error::Error;
+use crate::error::{Error, Kind, Side};
 use crate::exchange::Isolation;
 use crate::path::Path;
 use registry::Socket;
@@ -43,11 +43,15 @@ pub trait Transport {
     /// Opens a byte stream to `target`. Paths of different isolation keys share no state that the
     /// transport can keep apart. The path may be returned before the other end has answered, so
     /// that the first bytes leave with the handshake. A later failure is reported by a read.
+    ///
+    /// Fails with [`Kind::Internal`] if the transport only listens.
     fn dial<'a>(
         &'a self,
-        target: &'a Target,
-        isolation: &'a Isolation,
-    ) -> LocalBoxFuture<'a, Result<Path, Error>>;
+        _target: &'a Target,
+        _isolation: &'a Isolation,
+    ) -> LocalBoxFuture<'a, Result<Path, Error>> {
+        Box::pin(std::future::ready(Err(only_listens())))
+    }
 
     /// Opens the carrier of a session: the byte stream of [`Transport::dial`], unless the transport
     /// has many streams.
@@ -73,6 +77,11 @@ pub trait Transport {
     /// Notes that a path of this transport failed before it carried any input. The next dial takes
     /// another way, if there is a choice.
     fn failed(&self) {}
+}
+
+/// The error of a dial through the listening end of a transport.
+fn only_listens() -> Error {
+    Error::new(Kind::Internal, Side::Local, "a listener does not dial")
 }
 
 /// Accepts connections on one thread.

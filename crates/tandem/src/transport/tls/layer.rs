@@ -17,7 +17,7 @@ use crate::path::Path;
 use crate::probe::points::FRONT_HANDSHAKE;
 use crate::transport::registry::{DialContext, ListenContext, Provider, Socket, TransportError};
 use crate::transport::tcp::Tcp;
-use crate::transport::{Incoming, Listener, LocalBoxFuture, Target, Transport};
+use crate::transport::{Incoming, Listener, LocalBoxFuture, Target, Transport, only_listens};
 
 /// TLS over the transport below.
 pub struct Tls {
@@ -87,8 +87,7 @@ impl Transport for Tls {
                 side,
             } = &self.end
             else {
-                let detail = "a listener does not dial";
-                return Err(Error::new(Kind::Internal, Side::Local, detail));
+                return Err(only_listens());
             };
             let path = self.below.dial(target, isolation).await?;
             let name = name.as_ref().unwrap_or(&target.host);
