@@ -41,6 +41,7 @@ pub mod renewal;
 pub mod response_cache;
 pub mod roles;
 pub mod runtime;
+mod secret;
 pub mod services;
 pub mod session;
 pub mod stage;

@@ -23,6 +23,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("exchange", &["error", "priority"]),
     ("textual", &[]),
     ("files", &[]),
+    ("secret", &[]),
     ("endpoint", &["textual"]),
     ("hosts", &["endpoint", "textual"]),
     ("metrics", &[]),
@@ -52,6 +53,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "middle",
         &[
+            "secret",
             "journal",
             "carrier",
             "hosts",
@@ -116,6 +118,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "admin",
         &[
+            "secret",
             "journal",
             "connections",
             "middle",
@@ -191,10 +194,11 @@ const ARROWS: &[(&str, &[&str])] = &[
 
 const VALUES: &[&str] = &[
     "error", "renewal", "exchange", "priority", "failure", "stage", "endpoint", "metrics", "probe",
-    "path", "carrier",
+    "path", "carrier", "secret",
 ];
 
 const EVERYTHING: &[&str] = &[
+    "secret",
     "journal",
     "renewal",
     "textual",

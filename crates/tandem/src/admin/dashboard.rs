@@ -15,11 +15,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
-use tandem_http::{Method, RequestHead, ResponseHead};
+use tandem_http::{RequestHead, ResponseHead};
 
 use super::door::Door;
 use super::overview::OverviewSource;
-use super::{head, is_own};
+use super::{comes_from, head, is_own};
 use crate::exchange::{Exchange, Part, Reply};
 use crate::stage::Stage;
 
@@ -117,13 +117,7 @@ impl Dashboard {
 /// Returns whether the user, a program or the dashboard's own page asks. A page of another origin
 /// sends `Origin`, `Referer`, or another `Sec-Fetch-Site`.
 fn is_from_here(request: &RequestHead) -> bool {
-    let fields = &request.fields;
-    request.method == Method::Get
-        && !fields.contains("origin")
-        && !fields.contains("referer")
-        && fields
-            .get("sec-fetch-site")
-            .is_none_or(|site| site == b"none" || site == b"same-origin")
+    comes_from(request, &["none", "same-origin"])
 }
 
 fn protected(status: u16, kind: &'static str, length: usize) -> ResponseHead {

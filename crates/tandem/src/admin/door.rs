@@ -10,10 +10,9 @@ use std::net::SocketAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use ring::rand::{SecureRandom as _, SystemRandom};
 use tandem_http::RequestHead;
+
+use crate::secret::{is_equal, token};
 
 /// The time in which a code can be exchanged.
 const CODE_LIFE: Duration = Duration::from_secs(60);
@@ -36,7 +35,7 @@ impl Door {
     pub fn new(address: SocketAddr) -> std::io::Result<Self> {
         Ok(Self {
             address,
-            key: secret()?,
+            key: token()?,
             codes: Mutex::default(),
         })
     }
@@ -62,7 +61,7 @@ impl Door {
     /// # Errors
     /// Fails if the system has no random numbers.
     pub fn url_for_once(&self, now: Instant) -> std::io::Result<String> {
-        let code = secret()?;
+        let code = token()?;
         let url = format!("http://{}/#{code}", self.address);
         let mut codes = self.codes.lock().unwrap_or_else(PoisonError::into_inner);
         if codes.len() == MAX_CODES {
@@ -102,26 +101,11 @@ impl std::fmt::Debug for Door {
     }
 }
 
-/// Returns 192 random bits as text.
-fn secret() -> std::io::Result<String> {
-    let mut bytes = [0; 24];
-    SystemRandom::new()
-        .fill(&mut bytes)
-        .map_err(|_| std::io::Error::other("the system has no random numbers"))?;
-    Ok(URL_SAFE_NO_PAD.encode(bytes))
-}
-
 /// Returns the secret that a request shows (RFC 6750 section 2.1).
 fn shown(request: &RequestHead) -> Option<&[u8]> {
     let value = request.fields.get("authorization")?;
     let (scheme, secret) = value.split_at_checked(7)?;
     scheme.eq_ignore_ascii_case(b"bearer ").then_some(secret)
-}
-
-/// Compares in a time that does not depend on the position of a difference.
-fn is_equal(a: &[u8], b: &[u8]) -> bool {
-    let differences = a.iter().zip(b).fold(0, |sum, (x, y)| sum | (x ^ y));
-    a.len() == b.len() && differences == 0
 }
 
 #[cfg(test)]

@@ -97,13 +97,18 @@ fn not_found() -> Reply {
 /// Returns whether a user or a program asks, and not a web page: pages send `Origin`, `Referer`, or
 /// a `Sec-Fetch-Site` other than `none`.
 fn is_typed_in(request: &RequestHead) -> bool {
+    comes_from(request, &["none"])
+}
+
+/// Returns true for a GET from one of the `sites`, which are values of Sec-Fetch-Site (Fetch
+/// Metadata section 2.4). A browser without that field must not name the page.
+fn comes_from(request: &RequestHead, sites: &[&str]) -> bool {
     let fields = &request.fields;
+    let site = fields.get("sec-fetch-site");
     request.method == Method::Get
         && !fields.contains("origin")
         && !fields.contains("referer")
-        && fields
-            .get("sec-fetch-site")
-            .is_none_or(|site| site == b"none")
+        && site.is_none_or(|site| sites.iter().any(|allowed| allowed.as_bytes() == site))
 }
 
 fn head(status: u16, kind: &'static str, length: usize) -> ResponseHead {

@@ -203,18 +203,8 @@ mod tests {
     use tandem_http::ResponseHead;
 
     use super::super::Reply;
+    use super::super::tests::now;
     use super::*;
-
-    fn now<T>(future: impl Future<Output = T>) -> T {
-        let mut future = std::pin::pin!(future);
-        match future
-            .as_mut()
-            .poll(&mut Context::from_waker(std::task::Waker::noop()))
-        {
-            Poll::Ready(value) => value,
-            Poll::Pending => panic!("would wait"),
-        }
-    }
 
     #[test]
     fn reply_generates_parts_in_order() {

@@ -13,6 +13,7 @@ use crate::exchange::{Exchange, Reply};
 use crate::log_limit::LogLimit;
 use crate::metrics::METRICS;
 use crate::renewal::Renewable;
+use crate::secret::is_equal;
 use crate::stage::Stage;
 
 static REFUSALS: LogLimit = LogLimit::new();
@@ -67,13 +68,4 @@ impl Stage for Auth {
         };
         Reply::fail(Error::new(Kind::Unauthorized, Side::Client, detail))
     }
-}
-
-/// Compares in a time that does not depend on the position of a difference.
-fn is_equal(a: &[u8], b: &[u8]) -> bool {
-    a.len() == b.len()
-        && a.iter()
-            .zip(b)
-            .fold(0, |difference, (x, y)| difference | (x ^ y))
-            == 0
 }

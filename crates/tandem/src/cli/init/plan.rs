@@ -4,8 +4,6 @@ use std::net::IpAddr;
 use std::time::SystemTime;
 
 use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use ring::rand::SecureRandom as _;
 use rustls::pki_types::CertificateDer;
 use toml::Value;
 
@@ -13,6 +11,7 @@ use super::files::NewFile;
 use crate::cli::Failure;
 use crate::config::share_url::{CA_FILE, ShareUrl};
 use crate::endpoint::{Endpoint, Via};
+use crate::secret::token;
 use crate::transport::tls::self_signed::self_signed;
 
 /// The directories of both ends inside the directory of the set-up.
@@ -50,7 +49,7 @@ pub(super) struct OwnGateway {
 
 impl OwnGateway {
     pub(super) fn plan(&self, now: SystemTime) -> Result<Plan, Failure> {
-        let token = token()?;
+        let token = token().map_err(|error| error.to_string())?;
         let address = self.host.parse().ok().or(self.ip);
         let host = match self.host.parse() {
             Ok(IpAddr::V6(ip)) => format!("[{ip}]"),
@@ -217,15 +216,6 @@ fn client(gateway: &str, via: Option<&Via>, token: Option<&str>) -> NewFile {
         entries.push(("control", text("control")));
     }
     NewFile::public("client/client.toml", table(CLIENT, &entries))
-}
-
-/// Returns a new token of 192 random bits.
-fn token() -> Result<String, Failure> {
-    let mut bytes = [0; 24];
-    ring::rand::SystemRandom::new()
-        .fill(&mut bytes)
-        .map_err(|_| "the system has no random numbers")?;
-    Ok(URL_SAFE_NO_PAD.encode(bytes))
 }
 
 fn pem(certificate: &CertificateDer<'_>) -> String {
