@@ -1,5 +1,5 @@
-//! The C interface of `tandem-microspdy`, called in an order that the input chooses, with handles
-//! that are live, destroyed, of another type or made up, while a client sends arbitrary frames.
+//! The C interface of `tandem-microspdy`. The input chooses the order of the calls and the handles,
+//! which are live, destroyed, of another type or invented. A client sends arbitrary frames.
 #![no_main]
 
 use std::ffi::{c_char, c_int, c_uint, c_void};

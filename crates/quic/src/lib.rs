@@ -6,12 +6,12 @@
 //!                 transport ◀── listeners ◀── incoming connections
 //! ```
 //!
-//! One thread moves the datagrams of all connections of a process, since the datagrams of one
+//! A single thread moves the datagrams of all connections of a process, since the datagrams of a
 //! connection may come from any address. The sessions stay on the worker threads, and use the
 //! streams of their connection as a [`Carrier`](tandem::carrier::Carrier).
 //!
-//! A client opens a socket for each connection, connected to the gateway: the kernel sends no
-//! datagram to another address, and passes none of another address on. The client keeps neither
+//! A client opens a socket for each connection, connected to the gateway. The kernel sends no
+//! datagram to another address, and accepts none from another address. The client keeps neither
 //! session tickets nor address tokens, which would link its sessions. There is no 0-RTT: its data
 //! could be replayed.
 

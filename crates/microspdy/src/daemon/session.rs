@@ -522,7 +522,7 @@ impl Session {
                     self.sent += count as u64;
                     *frames = frames.saturating_sub(count.div_ceil(FRAME));
                     moved |= count > 0;
-                    // The SETTINGS of this end are no sign of an active client.
+                    // The SETTINGS of this end do not show that the client is active.
                     if count > 0 && self.rest.has_begun() {
                         self.last_activity = now;
                     }

@@ -17,8 +17,8 @@ use super::table::{FetchId, PageId};
 use crate::fetch_standard::is_navigation;
 
 impl Gateway {
-    /// Gives up the fetches of pages that have arrived, because `request` is for another page. Fetches of `kept`
-    /// resources stay for [`Self::adopt`].
+    /// Gives up the fetches of pages that have arrived, because `request` is for another page.
+    /// Fetches of `kept` resources stay for [`Self::adopt`].
     pub(super) fn leave_pages(&mut self, request: &RequestHead, kept: &[Need]) {
         if !self.config.has_one_user || !is_navigation(request) {
             return;

@@ -46,7 +46,7 @@ fn links() -> impl Strategy<Value = LinkConfig> {
         })
 }
 
-/// One action of an application.
+/// An action of an application.
 #[derive(Clone, Debug)]
 enum Action {
     Open(bool),

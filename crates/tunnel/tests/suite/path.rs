@@ -19,7 +19,7 @@ pub(crate) struct End {
     /// Only counts are kept of what is read.
     pub(crate) counts_only: bool,
     pub(crate) bytes_read: BTreeMap<StreamId, u64>,
-    /// Nothing is read while this is set.
+    /// True while the test reads no data.
     pub(crate) is_paused: bool,
 }
 
@@ -84,7 +84,7 @@ pub(crate) struct Path {
     down: Link,
     /// Datagrams larger than this vanish.
     pub(crate) mtu: usize,
-    /// Nothing passes at all.
+    /// True while the link drops every datagram.
     pub(crate) is_cut: bool,
     /// Every n-th datagram arrives with a congestion mark; 0: none.
     pub(crate) mark_every: u64,

@@ -217,7 +217,7 @@ fn grow(polite: &Polite) {
     }
 }
 
-/// Answers GET never, and all else at once. Counts the GETs under way.
+/// Never responds to GET, and responds to other methods at once. Counts the GETs under way.
 fn silent(under_way: &Rc<Cell<usize>>) -> Rc<dyn Stage> {
     struct UnderWay(Rc<Cell<usize>>);
     impl Drop for UnderWay {

@@ -1,9 +1,9 @@
 //! The memory for bodies of one thread, and the number of its deliveries.
 //!
-//! Bodies share [`SHARED`] bytes, of which one client gets a quarter at most. One body at a time that
-//! does not fit has space beside them, up to the largest size of a body. A client that sends slowly,
-//! or that sends much, thus leaves room for the others. Bytes count when they arrive, not when they
-//! are announced.
+//! Bodies share [`SHARED`] bytes, of which a client gets at most a quarter. A single body that does
+//! not fit has space beside them, up to the largest size of a body. A client that sends slowly or
+//! much therefore leaves room for the others. Bytes count when they arrive, not when they are
+//! announced.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;

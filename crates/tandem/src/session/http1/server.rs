@@ -50,8 +50,8 @@ pub struct Http1Server {
     stage: Rc<dyn Stage>,
 }
 
-/// Resolves when a connection without a request is to end: a moment after the drain began. The
-/// client has no reason to send a first request again, and it may be on its way.
+/// Resolves when a connection without a request is to end: a moment after the drain began. A first
+/// request may be on its way, and the client has no reason to repeat it.
 fn first_request_missed(drain: &Drain) -> impl Future<Output = ()> + 'static {
     let begun = drain.begun();
     async move {

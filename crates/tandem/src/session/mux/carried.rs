@@ -1,4 +1,4 @@
-//! One stream of a carrier as the driver of HTTP/3 uses it, and the list of streams to look at.
+//! A stream of a carrier as the driver of HTTP/3 uses it, and the list of streams to look at.
 
 use std::io;
 use std::pin::Pin;

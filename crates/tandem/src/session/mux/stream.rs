@@ -1,4 +1,4 @@
-//! One stream of a multiplexed session: the input that waits for its reader, and the tasks that
+//! A stream of a multiplexed session: the input that waits for its reader, and the tasks that
 //! wait for the stream.
 
 use std::collections::{HashMap, VecDeque};
