@@ -335,7 +335,7 @@ pub trait Mux {
     fn release(&mut self, id: StreamId, count: usize);
 
     /// Sends a ping, which the peer answers with [`Event::Pong`]. Returns false if the protocol has no
-    /// pings: its carrier then watches the path.
+    /// pings. HTTP/3 then sends a frame that only its carrier acknowledges.
     fn ping(&mut self, payload: u32) -> bool;
 
     /// No new streams; those open run to their end. Idempotent.

@@ -9,13 +9,14 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use quinn::{Connection, ConnectionError, RecvStream};
+use quinn::{Connection, ConnectionError, RecvStream, VarInt};
 use rustls::pki_types::CertificateDer;
 use tandem::carrier::{CarrierStream, Code, Direction, Streams};
 use tandem::error::{Error, Retry, Side};
 use tandem::path::{Facts, Measure};
 
 use crate::failure;
+use crate::settings::ADMITTED_WINDOW;
 use crate::stream::{Receiving, Sending, number};
 use crate::wakers::Wakers;
 
@@ -139,6 +140,19 @@ impl Facts for ConnectionFacts {
         Some(&self.alpn)
     }
 
+    fn datagrams_received(&self) -> Option<u64> {
+        Some(self.connection.stats().udp_rx.datagrams)
+    }
+
+    fn acknowledgements(&self) -> Option<u64> {
+        Some(self.connection.stats().frame_rx.acks)
+    }
+
+    fn admitted(&self) {
+        self.connection
+            .set_receive_window(VarInt::from_u32(ADMITTED_WINDOW));
+    }
+
     fn has_peer_certificate(&self) -> bool {
         self.certificate.is_some()
     }
@@ -188,7 +202,7 @@ impl Carried {
         let id = id.or_else(|| receive.as_ref().map(|stream| stream.id()));
         let shared = || Rc::clone(&self.shared);
         CarrierStream {
-            id: id.map_or(0, |id| quinn::VarInt::from(id).into_inner()),
+            id: id.map_or(0, |id| VarInt::from(id).into_inner()),
             send: send.map(|stream| Box::new(Sending::new(stream, shared())) as _),
             receive: receive.map(|stream| Box::new(Receiving::new(stream, shared())) as _),
         }

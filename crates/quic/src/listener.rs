@@ -44,6 +44,8 @@ pub(crate) struct Hub {
     listeners: Mutex<Listeners>,
     half_open: Arc<AtomicUsize>,
     stop: Arc<Notify>,
+    /// The socket, for listeners that begin while connections of earlier ones live.
+    bound: UdpSocket,
     /// The thread that moves the datagrams of the endpoint.
     _io: Arc<IoThread>,
 }
@@ -97,6 +99,7 @@ impl Hubs {
         }
         hubs.retain(|_, hub| hub.strong_count() > 0);
         enlarge(&socket);
+        let bound = socket.try_clone()?;
         let runtime = io.runtime();
         let endpoint = Endpoint::new(
             EndpointConfig::default(),
@@ -109,12 +112,21 @@ impl Hubs {
             listeners: Mutex::default(),
             half_open: Arc::default(),
             stop: Arc::default(),
+            bound,
             _io: Arc::clone(io),
         });
         let (stop, weak) = (Arc::clone(&hub.stop), Arc::downgrade(&hub));
         io.handle().spawn(distribute(endpoint, weak, stop));
         hubs.insert(address, Arc::downgrade(&hub));
         Ok(hub)
+    }
+}
+
+impl Hubs {
+    /// Returns the socket of the hub with this address, if it has one.
+    pub(crate) fn bound(&self, address: SocketAddr) -> Option<UdpSocket> {
+        let hub = lock(&self.0).get(&address).and_then(Weak::upgrade)?;
+        hub.bound.try_clone().ok()
     }
 }
 

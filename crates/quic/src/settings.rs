@@ -16,11 +16,11 @@ const STREAM_WINDOW: u32 = 8 << 20;
 /// The bytes that a peer may send on all streams before they are read. A few streams that are not
 /// read leave room for the others.
 const WINDOW: u32 = 64 << 20;
-/// The bytes that a client may send on one stream before a gateway reads them. Large uploads need
-/// less than large responses, and a client can fill the windows before it has shown a token.
-const UPLOAD_STREAM_WINDOW: u32 = 1 << 20;
-/// The bytes that a client may send on all streams before a gateway reads them.
-const UPLOAD_WINDOW: u32 = 8 << 20;
+/// The bytes that a client may send on all streams before a gateway reads them, until the gateway
+/// has admitted a request: anyone can fill this window.
+const FIRST_UPLOAD_WINDOW: u32 = 1 << 20;
+/// The same for a client that was admitted. Two streams can fill it.
+pub(crate) const ADMITTED_WINDOW: u32 = 16 << 20;
 /// The bytes that a connection may hold for sending at its beginning. The carrier adapts the
 /// number to the congestion window.
 const SEND_WINDOW: u64 = 256 << 10;
@@ -101,8 +101,7 @@ pub(crate) fn server(
     let mut config = ServerConfig::with_crypto(Arc::new(crypto.map_err(|_| no_cipher())?));
     let mut transport = transport(endpoint)?;
     transport
-        .stream_receive_window(VarInt::from_u32(UPLOAD_STREAM_WINDOW))
-        .receive_window(VarInt::from_u32(UPLOAD_WINDOW))
+        .receive_window(VarInt::from_u32(FIRST_UPLOAD_WINDOW))
         .max_concurrent_bidi_streams(VarInt::from_u32(max_streams))
         .max_concurrent_uni_streams(VarInt::from_u32(CLIENT_UNI_STREAMS));
     config.transport_config(Arc::new(transport));

@@ -93,6 +93,10 @@ impl Provider for QuicProvider {
         settings::check(endpoint)
     }
 
+    fn bound(&self, address: SocketAddr) -> Option<Socket> {
+        self.state.hubs.bound(address).map(Socket::Udp)
+    }
+
     fn dialling(
         &self,
         endpoint: &Endpoint,

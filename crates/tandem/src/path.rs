@@ -86,6 +86,25 @@ pub trait Facts {
         self.below().is_some_and(Facts::has_unacknowledged)
     }
 
+    /// Returns the number of datagrams that have arrived from the other end. Returns `None` if the
+    /// connection does not count them.
+    fn datagrams_received(&self) -> Option<u64> {
+        self.below()?.datagrams_received()
+    }
+
+    /// Returns the number of acknowledgements that have arrived from the other end. Returns `None`
+    /// if the connection does not count them.
+    fn acknowledgements(&self) -> Option<u64> {
+        self.below()?.acknowledgements()
+    }
+
+    /// Notes that the other end was admitted. The connection may then hold more of its unread data.
+    fn admitted(&self) {
+        if let Some(below) = self.below() {
+            below.admitted();
+        }
+    }
+
     /// Returns a future that resolves once the other end has reset the connection, even without
     /// reads or writes. Returns `None` if that cannot be watched.
     fn broken(&self) -> Option<Pin<Box<dyn Future<Output = ()>>>> {

@@ -115,7 +115,7 @@ impl Running {
             let key = key(&*role, endpoint)?;
             let listener = match self.listeners.get(&key) {
                 Some(listener) => listener.try_clone()?,
-                None => bind(key.0, endpoint)?,
+                None => bind(&*role, endpoint)?,
             };
             ordered.push(listener.try_clone()?);
             listeners.insert(key, listener);
@@ -188,7 +188,7 @@ impl Running {
     }
 }
 
-fn bind(protocol: Protocol, endpoint: &Endpoint) -> Result<Socket, StartError> {
+fn bind(role: &dyn Role, endpoint: &Endpoint) -> Result<Socket, StartError> {
     let failed = |error| StartError::Listen {
         endpoint: endpoint.to_string(),
         error,
@@ -198,7 +198,12 @@ fn bind(protocol: Protocol, endpoint: &Endpoint) -> Result<Socket, StartError> {
             "give an address to listen on, not a name",
         ))
     })?;
-    Socket::bind(protocol, address).map_err(failed)
+    let provider = role.transports().of(endpoint);
+    let provider = provider.map_err(ConfigError::from)?;
+    match provider.bound(address) {
+        Some(socket) => Ok(socket),
+        None => Socket::bind(provider.protocol(), address).map_err(failed),
+    }
 }
 
 fn worker(mut inbox: mpsc::UnboundedReceiver<Command>) {

@@ -78,6 +78,9 @@ pub struct Connection {
     failed: Option<Fault>,
 }
 
+/// The unsent bytes of the control stream above which no probe is added.
+const MAX_PROBES: usize = 1024;
+
 impl Connection {
     /// Creates an endpoint of a new session.
     pub fn new(config: MuxConfig) -> Self {
@@ -156,6 +159,18 @@ impl Connection {
     /// Notes if the carrier permits no more bidirectional streams now.
     pub fn set_blocked(&mut self, blocked: bool) {
         self.blocked = blocked;
+    }
+
+    /// Removes the requests that wait for a stream of the carrier. The peer has seen none of them.
+    pub fn take_unopened(&mut self) -> Vec<StreamId> {
+        let waiting = std::mem::take(&mut self.opening[Direction::Bidirectional as usize]);
+        let unopened = waiting.into_iter().filter_map(|sender| match sender {
+            Sender::Stream(id) => Some(id),
+            Sender::Critical(_) => None,
+        });
+        unopened
+            .filter(|id| self.remove(*id, false).is_some())
+            .collect()
     }
 
     /// Takes a stream that the peer has opened.
@@ -521,7 +536,13 @@ impl Mux for Connection {
         }
     }
 
+    /// Sends a frame of a reserved type, which the peer ignores (RFC 9114 section 7.2.8). The
+    /// carrier's acknowledgement shows that the path works.
     fn ping(&mut self, _: u32) -> bool {
+        let out = &mut self.critical[CONTROL].out;
+        if self.failed.is_none() && out.len() < MAX_PROBES {
+            frame::put_head(out, frame::RESERVED, 0);
+        }
         false
     }
 

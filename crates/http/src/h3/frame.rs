@@ -10,6 +10,8 @@ pub(super) const SETTINGS: u64 = 0x04;
 pub(super) const PUSH_PROMISE: u64 = 0x05;
 pub(super) const GOAWAY: u64 = 0x07;
 pub(super) const MAX_PUSH_ID: u64 = 0x0d;
+/// The first of the types that have no meaning.
+pub(super) const RESERVED: u64 = 0x21;
 /// PRIORITY_UPDATE of a request.
 pub(super) const PRIORITY_REQUEST: u64 = 0xf0700;
 /// PRIORITY_UPDATE of a push.

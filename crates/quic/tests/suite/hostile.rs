@@ -179,6 +179,65 @@ fn gateway_serves_beside_half_open_handshakes() {
     stop([client, gateway]);
 }
 
+/// Begins a POST to `origin` whose body is larger than all windows.
+async fn begin_upload(
+    connection: &Connection,
+    origin: SocketAddr,
+) -> (quinn::SendStream, quinn::RecvStream) {
+    let (mut send, receive) = connection.open_bi().await.unwrap();
+    let target = origin.to_string();
+    // :method POST, :scheme http, :path / and :authority (RFC 9204 appendix A).
+    let mut section = vec![0, 0, 0xd4, 0xd6, 0xc1, 0x50, target.len() as u8];
+    section.extend_from_slice(target.as_bytes());
+    let mut head = vec![0x01, section.len() as u8];
+    head.extend_from_slice(&section);
+    head.extend_from_slice(&[0x00, 0xbf, 0xff, 0xff, 0xff]);
+    send.write_all(&head).await.unwrap();
+    (send, receive)
+}
+
+/// Returns the bytes that fit into the windows, up to `enough`. The windows are full if nothing
+/// more fits for `patience`.
+async fn fill(send: &mut quinn::SendStream, enough: usize, patience: Duration) -> usize {
+    let (mut sent, piece) = (0, [0; 16 << 10]);
+    while sent < enough {
+        match tokio::time::timeout(patience, send.write(&piece)).await {
+            Ok(written) => sent += written.unwrap(),
+            Err(_) => break,
+        }
+    }
+    sent
+}
+
+#[test]
+fn upload_window_grows_once_the_client_is_admitted() {
+    let certificates = Certificates::new("quic-upload");
+    let (gateway, address) = start_gateway(&certificates, 0, |_| {});
+    // The origin reads the head of the request only.
+    let (go, wait) = std::sync::mpsc::channel::<()>();
+    let wait = std::sync::Mutex::new(wait);
+    let origin = Scene::new(move |_, mut origin| {
+        origin.request();
+        let _ = wait.lock().unwrap().recv();
+    });
+    let fill = async |has_settings: bool, patience| {
+        let (_endpoint, connection) = connect(&certificates, address).await;
+        let _control = match has_settings {
+            true => Some(open_control(&connection).await),
+            false => None,
+        };
+        let (mut send, _receive) = begin_upload(&connection, origin.address).await;
+        fill(&mut send, 7 << 20, patience).await
+    };
+    // A gateway admits no request before the settings of its client.
+    let sent = block_on(fill(false, Duration::from_secs(1)));
+    assert!(sent < 3 << 20, "{sent} bytes");
+    let sent = block_on(fill(true, PATIENCE));
+    assert!(sent >= 7 << 20, "{sent} bytes");
+    drop(go);
+    stop([gateway]);
+}
+
 /// Passes the first datagram of a client on to the gateway, and nothing else.
 struct Relay {
     near: UdpSocket,

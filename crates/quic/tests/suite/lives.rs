@@ -110,3 +110,43 @@ fn client_delivers_a_response_read_after_the_drain() {
     assert!(browser.read_exact(SIZE) == vec![b'x'; SIZE]);
     stop([client]);
 }
+
+#[test]
+fn reload_listens_again_while_an_old_connection_lives() {
+    let certificates = Certificates::new("quic-again");
+    let transports = transports();
+    let mut options = gateway_options();
+    let quic = endpoint(&listener(&certificates, 0));
+    let tcp = endpoint("h2+tcp://127.0.0.1:0");
+    options.listen = vec![quic, tcp.clone()];
+    let config = |options: &tandem::config::GatewayOptions| {
+        Arc::new(options.clone().typed_with(&transports).unwrap())
+    };
+    let mut gateway = block_on(tandem::runtime::Running::start(config(&options))).unwrap();
+    let address = gateway.address(&options.listen[0]).unwrap();
+    let (client, http) = start_client(&certificates, address, |_| {});
+    let (go, wait) = mpsc::channel::<()>();
+    let wait = Mutex::new(wait);
+    let origin = Scene::new(move |_, mut origin| {
+        while let Some(asked) = origin.request() {
+            if asked.line.contains("/long ") {
+                origin.send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n");
+                wait.lock().unwrap().recv().unwrap();
+                origin.send("ok");
+            } else {
+                origin.send(OK);
+            }
+        }
+    });
+    let mut browser = Client::to(http);
+    browser.send(request("GET", &origin.url("/long"), ""));
+    assert_eq!(browser.head().unwrap().status, 200);
+    options.listen = vec![tcp];
+    block_on(gateway.reload(config(&options))).unwrap();
+    options.listen = vec![endpoint(&listener(&certificates, address.port()))];
+    block_on(gateway.reload(config(&options))).unwrap();
+    assert_eq!(Client::to(http).get(&origin.url("/")).body, b"ok");
+    go.send(()).unwrap();
+    assert_eq!(browser.read_exact(2), b"ok");
+    stop([client, gateway]);
+}

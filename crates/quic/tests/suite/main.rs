@@ -15,6 +15,7 @@ mod harness;
 mod hostile;
 mod lives;
 mod pairs;
+mod paths;
 #[path = "../../../tandem/tests/suite/provided.rs"]
 mod provided;
 #[path = "../../../tandem/tests/suite/provided_scenes.rs"]

@@ -203,6 +203,12 @@ impl Connection {
                 .table
                 .borrow_mut()
                 .authenticate(now, self.id);
+            let established = self.connections.established.borrow();
+            let facts = established.get(&self.id).and_then(|it| it.facts.upgrade());
+            drop(established);
+            if let Some(facts) = facts {
+                facts.admitted();
+            }
         }
     }
 

@@ -212,6 +212,12 @@ pub trait Provider: Send + Sync {
         Ok(())
     }
 
+    /// Returns the socket that connections of an earlier listener still use, if one is bound to the
+    /// address. A reload then listens on it again.
+    fn bound(&self, _address: SocketAddr) -> Option<Socket> {
+        None
+    }
+
     /// Creates the transport that dials an endpoint.
     fn dialling(
         &self,

@@ -14,6 +14,7 @@ mod carrying;
 mod certificates;
 mod edges;
 mod faults;
+mod h3_carriers;
 mod half_open;
 mod harness;
 mod isolation;

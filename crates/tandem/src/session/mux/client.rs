@@ -69,18 +69,13 @@ impl MuxClient {
             timeouts: session.timeouts.clone(),
             write_limit: session.write_limit,
         };
-        // The carrier of many streams has probes, and ends when its path is lost.
-        let rest = match core {
-            Core::Bytes(_) => session.timeouts.probe_after / 2,
-            Core::Streams(_) => Duration::MAX,
-        };
         let dialling = shared.watch.begin();
         tokio::task::spawn_local(drive(task_shared, core, dial, pace, dialling));
         let token = RefCell::new(session.token.as_ref().map(|token| token.get()));
         Self {
             shared,
             token,
-            rest,
+            rest: session.timeouts.probe_after / 2,
             asked_in: Cell::default(),
             admission: Cell::default(),
         }
@@ -100,15 +95,19 @@ impl MuxClient {
             request = &shown;
         }
         let opening = std::future::poll_fn(|cx| self.poll_open(request, exchange, cx.waker()));
-        let full = async {
+        let waited = async {
             let _ = self.established().await;
             tokio::time::sleep(FULL_PATIENCE).await;
         };
         tokio::select! {
             biased;
             opened = opening => opened,
-            () = full => Err(Error::new(Kind::Full, Side::Peer, FULL).with_retry(Retry::Safe)),
+            () = waited => Err(full()),
         }
+    }
+
+    fn datagrams_received(&self) -> Option<u64> {
+        self.facts()?.datagrams_received()
     }
 
     fn poll_open(
@@ -369,6 +368,8 @@ impl SessionEvents for MuxClient {
                     shared.core.borrow_mut().ping(AWAKE);
                     shared.kick();
                 }
+                // Over a carrier with datagrams, an acknowledgement of the probe suffices.
+                let arrived = self.datagrams_received();
                 let (trips, least, most) = PATIENCE;
                 tokio::time::sleep(
                     shared
@@ -378,7 +379,7 @@ impl SessionEvents for MuxClient {
                         .clamp(least, most),
                 )
                 .await;
-                if shared.heard.get() == Some(heard) {
+                if shared.heard.get() == Some(heard) && self.datagrams_received() == arrived {
                     return;
                 }
             }
@@ -394,9 +395,13 @@ impl Drop for MuxClient {
 }
 
 /// The time that a request waits for a stream on a session whose peer permits no more.
-const FULL_PATIENCE: Duration = Duration::from_secs(5);
+pub(super) const FULL_PATIENCE: Duration = Duration::from_secs(5);
 
-const FULL: &str = "the session has as many requests and tunnels under way as its peer permits";
+/// Returns the error of a request for which the peer has permitted no stream in time.
+pub(super) fn full() -> Error {
+    let detail = "the session has as many requests and tunnels under way as its peer permits";
+    Error::new(Kind::Full, Side::Peer, detail).with_retry(Retry::Safe)
+}
 
 /// A stream that this end opened, or that the peer pushed. Dropping it before its end resets it.
 struct OwnStream {

@@ -18,6 +18,7 @@ mod carried;
 mod client;
 mod core;
 mod driver;
+mod leaving;
 mod mismatch;
 mod over_streams;
 mod server;

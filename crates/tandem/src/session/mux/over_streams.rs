@@ -24,6 +24,7 @@ use tokio::io::ReadBuf;
 use tokio::time::Sleep;
 
 use super::carried::{Awake, Carried, Read, Written};
+use super::client::{FULL_PATIENCE, full};
 use super::driver::{Owner, Pace};
 use super::{Heard, Shared, set_waker};
 use crate::carrier::{CarrierStream, Code, Direction, Streams};
@@ -36,10 +37,6 @@ const READ_SIZE: usize = 64 << 10;
 const READS_PER_STREAM: usize = 4;
 /// The number of rounds before the exchanges get their turn.
 const ROUNDS_PER_TURN: usize = 8;
-/// The time that a session which has ended waits until the peer has its last bytes.
-const LINGER: Duration = Duration::from_secs(3);
-/// The time for which a server waits until the client of a drained session closes it.
-const FAREWELL: Duration = Duration::from_secs(1);
 
 thread_local! {
     static SCRATCH: RefCell<Vec<u8>> = RefCell::new(vec![0; READ_SIZE]);
@@ -49,16 +46,18 @@ thread_local! {
 pub(super) struct StreamsDriver<O> {
     shared: Rc<Shared>,
     core: Rc<RefCell<Connection>>,
-    carrier: Rc<dyn Streams>,
+    pub(super) carrier: Rc<dyn Streams>,
     owner: O,
-    side: Side,
+    pub(super) side: Side,
     pace: Pace,
     drain: Option<Pin<Box<dyn Future<Output = ()>>>>,
-    streams: HashMap<u64, Carried>,
+    pub(super) streams: HashMap<u64, Carried>,
     awake: Arc<Awake>,
     clock: Clock,
     /// The end of the carrier, once it was noticed.
-    carrier_ended: Option<Option<Error>>,
+    pub(super) carrier_ended: Option<Option<Error>>,
+    /// The end of the wait of requests for which the peer permits no stream.
+    patience: Option<Pin<Box<Sleep>>>,
 }
 
 /// The times against which the limits of the session are checked.
@@ -103,6 +102,7 @@ impl<O: Owner> StreamsDriver<O> {
                 unasked_since: (side == Side::Client).then_some(now),
             },
             carrier_ended: None,
+            patience: None,
         }
     }
 
@@ -118,13 +118,7 @@ impl<O: Owner> StreamsDriver<O> {
         };
         self.shared.end(&error);
         if result.is_ok() {
-            let deliver = std::future::poll_fn(|cx| self.poll_delivered(cx));
-            // A peer that stays away does not hold the session.
-            let _ = Box::pin(tokio::time::timeout(LINGER, deliver)).await;
-            if self.side == Side::Client {
-                let leave = std::future::poll_fn(|cx| self.poll_farewell(cx));
-                let _ = Box::pin(tokio::time::timeout(FAREWELL, leave)).await;
-            }
+            Box::pin(self.leave()).await;
         }
         let (code, reason) = self
             .core
@@ -154,6 +148,7 @@ impl<O: Owner> StreamsDriver<O> {
         if let Some(end) = self.carrier_ended.take() {
             return Poll::Ready(self.after_carrier(end));
         }
+        self.poll_patience(cx);
         let over = self.poll_clock(cx) || self.is_over();
         if over {
             self.core.borrow_mut().go_away(Reason::NoError);
@@ -163,7 +158,7 @@ impl<O: Owner> StreamsDriver<O> {
         Poll::Pending
     }
 
-    fn register(&self, cx: &Context<'_>) {
+    pub(super) fn register(&self, cx: &Context<'_>) {
         set_waker(&mut self.shared.driver.borrow_mut(), cx.waker());
         self.awake.set_task(cx.waker());
     }
@@ -205,29 +200,9 @@ impl<O: Owner> StreamsDriver<O> {
         true
     }
 
-    /// Resolves once the peer has all messages that have ended, or the carrier has ended.
-    fn poll_delivered(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        self.register(cx);
-        let failed = self.turn(cx).is_err();
-        let undelivered = self.streams.values().any(Carried::is_undelivered);
-        if failed || self.carrier_ended.is_some() || !undelivered {
-            return Poll::Ready(());
-        }
-        Poll::Pending
-    }
-
-    /// Resolves once the carrier has ended. Requests that still arrive are refused.
-    fn poll_farewell(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        self.register(cx);
-        if self.turn(cx).is_err() || self.carrier_ended.is_some() {
-            return Poll::Ready(());
-        }
-        Poll::Pending
-    }
-
     /// Moves bytes until there is nothing to do. Returns true if it stopped before that, and the
     /// task runs again.
-    fn turn(&mut self, cx: &mut Context<'_>) -> Result<bool, Error> {
+    pub(super) fn turn(&mut self, cx: &mut Context<'_>) -> Result<bool, Error> {
         for _ in 0..ROUNDS_PER_TURN {
             self.accept(cx)?;
             self.open(cx)?;
@@ -291,6 +266,8 @@ impl<O: Owner> StreamsDriver<O> {
                     Poll::Pending => {
                         if is_request {
                             self.core.borrow_mut().set_blocked(true);
+                            self.patience
+                                .get_or_insert_with(|| Box::pin(tokio::time::sleep(FULL_PATIENCE)));
                         }
                         break;
                     }
@@ -299,6 +276,9 @@ impl<O: Owner> StreamsDriver<O> {
                         self.insert(stream);
                         self.core.borrow_mut().handle_opened(wanted, id);
                         opened = true;
+                        if is_request {
+                            self.patience = None;
+                        }
                     }
                     // The end of the carrier tells more.
                     Poll::Ready(Err(_)) if self.carrier.has_ended() => break,
@@ -307,6 +287,7 @@ impl<O: Owner> StreamsDriver<O> {
             }
             if is_request && !self.core.borrow_mut().wants_stream(wanted) {
                 self.core.borrow_mut().set_blocked(false);
+                self.patience = None;
             }
             if is_request && opened {
                 self.shared.wake_waiting();
@@ -314,6 +295,23 @@ impl<O: Owner> StreamsDriver<O> {
         }
         self.execute();
         Ok(())
+    }
+
+    /// Refuses the requests for which the peer has permitted no stream in time.
+    fn poll_patience(&mut self, cx: &mut Context<'_>) {
+        let patience = self.patience.as_mut();
+        if patience.is_none_or(|patience| patience.as_mut().poll(cx).is_pending()) {
+            return;
+        }
+        self.patience = None;
+        let refused = self.core.borrow_mut().take_unopened();
+        for id in refused {
+            self.shared.watch.forget(id);
+            if let Some(stream) = self.shared.streams.borrow_mut().get_mut(&id) {
+                stream.fail(full());
+            }
+        }
+        self.shared.wake_waiting();
     }
 
     /// Looks at the streams that may have become readable or writable.

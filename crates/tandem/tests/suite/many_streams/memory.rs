@@ -229,11 +229,19 @@ impl Connection {
     }
 }
 
-struct NoFacts;
+/// The facts that a test sets.
+#[derive(Default)]
+pub(crate) struct MemoryFacts {
+    pub(crate) acknowledgements: Cell<u64>,
+}
 
-impl Facts for NoFacts {
+impl Facts for MemoryFacts {
     fn below(&self) -> Option<&dyn Facts> {
         None
+    }
+
+    fn acknowledgements(&self) -> Option<u64> {
+        Some(self.acknowledgements.get())
     }
 }
 
@@ -243,15 +251,23 @@ pub(crate) struct MemoryStreams {
     /// The streams that this end has opened, by direction.
     opened: [Cell<u64>; 2],
     facts: Rc<dyn Facts>,
+    /// The bidirectional streams that may still be opened.
+    permitted: u64,
 }
 
 impl MemoryStreams {
     pub(crate) fn new(connection: Connection) -> Rc<Self> {
-        Rc::new(Self {
+        Rc::new(Self::with(connection, u64::MAX, Rc::default()))
+    }
+
+    /// Creates an end that may open `permitted` bidirectional streams.
+    pub(crate) fn with(connection: Connection, permitted: u64, facts: Rc<MemoryFacts>) -> Self {
+        Self {
             opened: Default::default(),
             connection,
-            facts: Rc::new(NoFacts),
-        })
+            facts,
+            permitted,
+        }
     }
 }
 
@@ -279,6 +295,9 @@ impl Streams for MemoryStreams {
         }
         // The numbers are those of QUIC (RFC 9000 section 2.1).
         let opened = &self.opened[direction as usize];
+        if direction == Direction::Bidirectional && opened.get() >= self.permitted {
+            return Poll::Pending;
+        }
         let number = opened.replace(opened.get() + 1);
         let id = 4 * number + 2 * direction as u64 + self.connection.own as u64;
         let (out, back) = (Arc::<Mutex<Pipe>>::default(), Arc::default());

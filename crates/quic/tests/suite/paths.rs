@@ -1,0 +1,120 @@
+//! Paths that lose every datagram from some moment on.
+
+use std::collections::HashMap;
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use crate::certificates::Certificates;
+use crate::harness::{Client, Scene};
+use crate::provided::{OK, start_client, start_gateway, stop};
+
+/// The outer sockets of a forwarder by the address of the client.
+type Outer = Arc<Mutex<HashMap<SocketAddr, (UdpSocket, Arc<AtomicBool>)>>>;
+
+/// Passes datagrams between clients and a gateway. Each client has an outer socket.
+struct Forwarder {
+    address: SocketAddr,
+    outer: Outer,
+    stop: Arc<AtomicBool>,
+}
+
+impl Forwarder {
+    fn to(gateway: SocketAddr) -> Self {
+        let near = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let (outer, stop) = (Outer::default(), Arc::<AtomicBool>::default());
+        let this = Self {
+            address: near.local_addr().unwrap(),
+            outer: Arc::clone(&outer),
+            stop: Arc::clone(&stop),
+        };
+        std::thread::spawn(move || {
+            let mut buf = [0; 2048];
+            receive(&near, &stop, &mut buf, |datagram, from| {
+                let mut outer = outer.lock().unwrap();
+                let entry = outer
+                    .entry(from)
+                    .or_insert_with(|| back(&near, gateway, from, &stop));
+                if !entry.1.load(Ordering::SeqCst) {
+                    // The gateway may have ended.
+                    let _ = entry.0.send(datagram);
+                }
+            });
+        });
+        this
+    }
+
+    /// Drops all datagrams of the present clients.
+    fn mute(&self) {
+        for (_, muted) in self.outer.lock().unwrap().values() {
+            muted.store(true, Ordering::SeqCst);
+        }
+    }
+}
+
+impl Drop for Forwarder {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::SeqCst);
+    }
+}
+
+/// Creates the outer socket of a client, and passes its datagrams back.
+fn back(
+    near: &UdpSocket,
+    gateway: SocketAddr,
+    client: SocketAddr,
+    stop: &Arc<AtomicBool>,
+) -> (UdpSocket, Arc<AtomicBool>) {
+    let far = UdpSocket::bind("127.0.0.1:0").unwrap();
+    far.connect(gateway).unwrap();
+    let (near, muted, stop) = (
+        near.try_clone().unwrap(),
+        Arc::<AtomicBool>::default(),
+        Arc::clone(stop),
+    );
+    let (reader, is_muted) = (far.try_clone().unwrap(), Arc::clone(&muted));
+    std::thread::spawn(move || {
+        let mut buf = [0; 2048];
+        receive(&reader, &stop, &mut buf, |datagram, _| {
+            if !is_muted.load(Ordering::SeqCst) {
+                // The client may have ended.
+                let _ = near.send_to(datagram, client);
+            }
+        });
+    });
+    (far, muted)
+}
+
+/// Passes on each datagram, until `stop`.
+fn receive(
+    socket: &UdpSocket,
+    stop: &AtomicBool,
+    buf: &mut [u8],
+    mut pass: impl FnMut(&[u8], SocketAddr),
+) {
+    let wait = Some(Duration::from_millis(20));
+    socket.set_read_timeout(wait).unwrap();
+    while !stop.load(Ordering::SeqCst) {
+        if let Ok((size, from)) = socket.recv_from(buf) {
+            pass(&buf[..size], from);
+        }
+    }
+}
+
+#[test]
+fn client_leaves_a_path_that_died_while_it_rested() {
+    let certificates = Certificates::new("quic-silent");
+    let (gateway, address) = start_gateway(&certificates, 0, |_| {});
+    let forwarder = Forwarder::to(address);
+    let (client, http) = start_client(&certificates, forwarder.address, |options| {
+        options.probe_after = Some("1s".parse().unwrap());
+    });
+    let origin = Scene::answering(OK);
+    assert_eq!(Client::to(http).get(&origin.url("/")).body, b"ok");
+    forwarder.mute();
+    // A session counts as rested after half of the limit.
+    std::thread::sleep(Duration::from_millis(600));
+    assert_eq!(Client::to(http).get(&origin.url("/")).body, b"ok");
+    stop([client, gateway]);
+}

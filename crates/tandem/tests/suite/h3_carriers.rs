@@ -1,0 +1,145 @@
+//! Sessions of HTTP/3 over carriers that are slow or full, in virtual time.
+
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tandem::carrier::{Carrier, CarrierStream, Direction, Streams};
+use tandem::error::{Error, Kind, Retry};
+use tandem::exchange::{Exchange, Part, Peer, Reply};
+use tandem::session::mux::{HeaderCompression, Multiplexed, MuxSession};
+use tandem::session::{Drain, Session, Timeouts};
+use tandem_http::{MuxConfig, RequestHead, ResponseHead, Role, Scheme};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::many_streams::memory::{Connection, MemoryFacts, MemoryStreams};
+
+/// A control stream with empty SETTINGS.
+const CONTROL: [u8; 3] = [0x00, 0x04, 0x00];
+/// HEADERS of a GET request for `https://a/` (RFC 9204 appendix A).
+const REQUEST: [u8; 10] = [0x01, 0x08, 0, 0, 0xd1, 0xd7, 0xc1, 0x50, 0x01, b'a'];
+
+fn session() -> MuxSession {
+    MuxSession {
+        protocol: Multiplexed::H3,
+        config: MuxConfig::new(Role::Client),
+        timeouts: Timeouts::default(),
+        write_limit: 16 << 10,
+        header_compression: HeaderCompression::Safe,
+        token: None,
+        who: "gateway",
+    }
+}
+
+/// Runs a scene in virtual time.
+fn in_virtual_time(scene: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .start_paused(true)
+        .build()
+        .unwrap();
+    tokio::task::LocalSet::new().block_on(&runtime, scene);
+}
+
+async fn open(streams: &MemoryStreams, direction: Direction, bytes: &[u8]) -> CarrierStream {
+    let opened = poll_fn(|cx| streams.poll_open(direction, cx)).await;
+    let mut stream = opened.unwrap();
+    let send = stream.send.as_mut().unwrap();
+    send.write_all(bytes).await.unwrap();
+    stream
+}
+
+/// A server that drains while its client has not received the response.
+struct Draining {
+    client: MemoryStreams,
+    response: CarrierStream,
+    _control: CarrierStream,
+    facts: Rc<MemoryFacts>,
+}
+
+async fn draining() -> Draining {
+    let (near, far) = Connection::pair();
+    let facts = Rc::<MemoryFacts>::default();
+    let server = MemoryStreams::with(near, u64::MAX, Rc::clone(&facts));
+    let client = MemoryStreams::with(far, u64::MAX, Rc::default());
+    let stage = Rc::new(|_: Exchange| {
+        Reply::generate(|mut sink| async move {
+            sink.send(Part::Head(ResponseHead::new(200))).await;
+            sink.send(Part::Data(Bytes::from_static(&[7; 10_000])))
+                .await;
+            Ok(())
+        })
+    });
+    let drain = Drain::new();
+    let carrier = Carrier::Streams(Rc::new(server));
+    let serving = session().serve(carrier, Peer::none(), stage, drain.clone());
+    tokio::task::spawn_local(serving);
+    let control = open(&client, Direction::Unidirectional, &CONTROL).await;
+    let mut response = open(&client, Direction::Bidirectional, &REQUEST).await;
+    response.send.as_mut().unwrap().shutdown().await.unwrap();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    drain.begin();
+    Draining {
+        client,
+        response,
+        _control: control,
+        facts,
+    }
+}
+
+#[test]
+fn drained_server_waits_while_data_is_acknowledged() {
+    in_virtual_time(async {
+        let mut scene = draining().await;
+        for number in 1..20 {
+            scene.facts.acknowledgements.set(number);
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            assert!(!scene.client.has_ended(), "closed after {} s", 2 * number);
+        }
+        let mut bytes = Vec::new();
+        let receive = scene.response.receive.as_mut().unwrap();
+        receive.read_to_end(&mut bytes).await.unwrap();
+        assert!(bytes.ends_with(&[7; 10_000]));
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        assert!(scene.client.has_ended(), "everything has arrived");
+    });
+}
+
+#[test]
+fn drained_server_leaves_a_client_that_is_gone() {
+    in_virtual_time(async {
+        let scene = draining().await;
+        scene.facts.acknowledgements.set(1);
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        assert!(scene.client.has_ended());
+    });
+}
+
+#[test]
+fn client_refuses_requests_that_get_no_stream() {
+    in_virtual_time(async {
+        let (near, _far) = Connection::pair();
+        let carrier: Rc<dyn Streams> = Rc::new(MemoryStreams::with(near, 0, Rc::default()));
+        let dialled = Box::pin(std::future::ready(Ok(Carrier::Streams(carrier))));
+        let client = session().connect(dialled);
+        let requests = (0..3).map(|_| {
+            let client = Rc::clone(&client);
+            tokio::task::spawn_local(async move {
+                let head = RequestHead::get(Scheme::Http, "site.example", "/");
+                let mut exchange = Exchange::internal(head);
+                let mut reply = Reply::generate(|mut sink| async move {
+                    client.run(&mut exchange, &mut sink).await
+                });
+                reply.part().await.expect("a part").map(drop)
+            })
+        });
+        let requests: Vec<_> = requests.collect();
+        for request in requests {
+            let done = tokio::time::timeout(Duration::from_secs(60), request).await;
+            let error: Error = done.expect("a limit").unwrap().unwrap_err();
+            assert_eq!((error.kind, error.retry), (Kind::Full, Retry::Safe));
+        }
+        assert_eq!(client.active(), 0);
+    });
+}
