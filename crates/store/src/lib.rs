@@ -4,12 +4,19 @@
 //!
 //! The crate is built only with the feature `submit` of `tandem`, because SQLite is C code.
 
+#[cfg(test)]
+mod conformance;
 pub mod sqlite;
 
 use std::path::Path;
 use std::sync::Arc;
 
 use tandem_submit::store::Store;
+
+/// The numbers of the states in the tables.
+const ACCEPTED: i64 = 0;
+const ANSWERED: i64 = 1;
+const NOT_DELIVERED: i64 = 2;
 
 /// The reason why a store cannot be opened.
 #[derive(Debug, thiserror::Error)]

@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
 use tandem_submit::store::{
-    Admission, Claim, Delivery, Inquiry, Millis, NewSubmission, Pending, Record, Store, StoreError,
-    Waiting,
+    Admission, Claim, Delivery, Epoch, Inquiry, Millis, NewSubmission, Pending, Prospect, Record,
+    Store, StoreError, Waiting,
 };
 use tandem_submit::submission::{Answer, SubmissionId};
 use tokio::sync::oneshot;
@@ -189,12 +189,16 @@ impl Store for Sqlite {
         self.call(move |connection| statements::admit(connection, &new))
     }
 
-    fn has_quota(&self, inquiry: Inquiry) -> Pending<bool> {
-        self.call(move |connection| statements::has_quota(connection, &inquiry))
+    fn inquire(&self, inquiry: Inquiry) -> Pending<Prospect> {
+        self.call(move |connection| statements::inquire(connection, &inquiry))
     }
 
     fn find(&self, id: SubmissionId) -> Pending<Option<Record>> {
         self.call(move |connection| statements::find(connection, id))
+    }
+
+    fn state(&self, id: SubmissionId) -> Pending<Option<Record>> {
+        self.call(move |connection| statements::state(connection, id))
     }
 
     fn claim(&self, claim: Claim) -> Pending<Vec<Delivery>> {
@@ -205,7 +209,7 @@ impl Store for Sqlite {
         self.call(move |connection| statements::answer(connection, id, &answer, now))
     }
 
-    fn postpone(&self, id: SubmissionId, due: Millis) -> Pending<()> {
+    fn postpone(&self, id: SubmissionId, due: Millis, _: Millis) -> Pending<()> {
         self.call(move |connection| statements::postpone(connection, id, due))
     }
 
@@ -215,6 +219,10 @@ impl Store for Sqlite {
 
     fn forget(&self, now: Millis, keep: Millis) -> Pending<u64> {
         self.call(move |connection| statements::forget(connection, now, keep))
+    }
+
+    fn end_epochs(&self, first: Epoch) -> Pending<()> {
+        self.call(move |connection| statements::end_epochs(connection, first))
     }
 
     fn waiting(&self, server: String) -> Pending<Waiting> {

@@ -123,6 +123,18 @@ problems! {
     Busy "busy" 503
         "The gateway has too much work at this moment"
         "Send the same request again after the time in Retry-After.";
+    /// Another submission has spent the token.
+    TokenSpent "token-spent" 401
+        "Another submission has spent this token"
+        "Send the data with another token. Only a repetition of the same request may use a token again.";
+    /// The epoch of the token is over.
+    EpochOver "epoch-over" 401
+        "The token is no longer valid"
+        "Get tokens of the present epoch, and send the data again.";
+    /// The store of the gateway has no room.
+    StoreFull "store-full" 503
+        "The gateway stores as much data as it may"
+        "Send the same request again after the time in Retry-After. The gateway removes data when the server takes it.";
     /// The store of the gateway fails.
     StoreFailed "store-failed" 503
         "The gateway cannot store submissions at this moment"

@@ -190,6 +190,12 @@ impl Rights {
     pub fn has_certificates(&self) -> bool {
         self.clients.iter().any(|it| it.certificate.is_some())
     }
+
+    /// Returns the largest body that a client may send, in bytes.
+    pub fn largest_body(&self) -> u64 {
+        let sizes = self.clients.iter().map(|client| client.max_bytes);
+        sizes.max().unwrap_or_default()
+    }
 }
 
 impl Entry {

@@ -23,6 +23,13 @@ pub const CLEANING_GAP: Millis = 2 * 3_600_000;
 /// The slowest connection to the server over which a submission is delivered, in bytes a second.
 const LOWEST_RATE: u64 = 16 << 10;
 
+/// The bytes that count for each stored submission beside its body or its answer: the row, the
+/// fields and the path.
+pub const OVERHEAD: u64 = 4096;
+
+/// The number of an epoch of tokens. Later epochs have larger numbers.
+pub type Epoch = u32;
+
 /// Returns the time that the delivery of a body may take beyond that of an empty one.
 pub fn upload_time(bytes: u64) -> Millis {
     let time = bytes.saturating_mul(1000).div_ceil(LOWEST_RATE);
@@ -36,6 +43,15 @@ pub type Pending<T> = Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the store failed: {0}")]
 pub struct StoreError(pub String);
+
+/// A token that a submission spends.
+#[derive(Clone, Copy)]
+pub struct SpentToken {
+    /// The epoch in which the token is valid.
+    pub epoch: Epoch,
+    /// The nonce of the token, or a hash of it. It is unique within the epoch.
+    pub nonce: [u8; 32],
+}
 
 /// A submission that the gateway has received.
 #[derive(Clone)]
@@ -58,6 +74,10 @@ pub struct NewSubmission {
     pub quota: Quota,
     /// The URL of the server that gets the submission. No other server gets it.
     pub server: String,
+    /// The token that pays for the submission, if clients have no accounts.
+    pub spent: Option<SpentToken>,
+    /// The bytes that the store may hold after the admission, as [`Waiting::stored`] counts them.
+    pub max_stored: u64,
 }
 
 /// A question about a submission whose body has not arrived.
@@ -73,6 +93,19 @@ pub struct Inquiry {
     pub now: Millis,
     /// The rights of the client to further submissions.
     pub quota: Quota,
+    /// The bytes that the store may hold after the admission.
+    pub max_stored: u64,
+}
+
+/// The answer to an [`Inquiry`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Prospect {
+    /// The submission would be stored, or is stored already.
+    Admissible,
+    /// The client has used its rights.
+    OverQuota,
+    /// The store holds too many bytes.
+    Full,
 }
 
 /// The submissions that a deliverer can take.
@@ -94,13 +127,16 @@ pub struct Claim {
     pub bytes: u64,
 }
 
-/// The numbers of submissions that wait for an answer.
+/// The numbers of submissions that wait for an answer, and the size of all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Waiting {
     /// The number of those for a server.
     pub here: u64,
     /// The number of those for other servers.
     pub elsewhere: u64,
+    /// The bytes of all bodies that wait and of all answers that are kept, and [`OVERHEAD`] for
+    /// each submission.
+    pub stored: u64,
 }
 
 /// The data of a submission.
@@ -125,6 +161,12 @@ pub enum Admission {
     Known(Record),
     /// Another request has the same key.
     KeyReused,
+    /// Another submission has spent the token.
+    TokenSpent,
+    /// The epoch of the token is over, and its tokens have been removed.
+    EpochOver,
+    /// The store holds too many bytes.
+    Full,
     /// The client has used its rights.
     OverQuota,
 }
@@ -140,7 +182,7 @@ pub struct Record {
     pub state: State,
     /// The status code of the last answer.
     pub status: Option<u16>,
-    /// The answer, in the state [`State::Answered`].
+    /// The answer, in the state [`State::Answered`]. [`Store::state`] leaves it out.
     pub answer: Option<Answer>,
 }
 
@@ -185,17 +227,30 @@ impl fmt::Debug for Delivery {
     }
 }
 
+/// Hides the nonce.
+impl fmt::Debug for SpentToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SpentToken").finish_non_exhaustive()
+    }
+}
+
 /// A store of submissions. Several threads use it, and several processes may.
+///
+/// The caller passes its present time to most methods. A store that several machines share uses its
+/// own clock, and takes only the differences between the times of one call.
 pub trait Store: Send + Sync + fmt::Debug {
-    /// Stores a submission and charges it to the quota of its client, unless it is known.
+    /// Stores a submission, spends its token, and charges it to the quota of its client if there is
+    /// one. A known submission is not stored, charged or paid again. A refusal changes nothing.
     fn admit(&self, new: NewSubmission) -> Pending<Admission>;
 
-    /// Returns true if [`Store::admit`] would not refuse the submission for its quota. A known key
-    /// needs no quota.
-    fn has_quota(&self, inquiry: Inquiry) -> Pending<bool>;
+    /// Returns the likely decision of [`Store::admit`]. A known key is always admissible.
+    fn inquire(&self, inquiry: Inquiry) -> Pending<Prospect>;
 
-    /// Returns a stored submission.
+    /// Returns a stored submission with its answer.
     fn find(&self, id: SubmissionId) -> Pending<Option<Record>>;
+
+    /// Returns a stored submission, and reads no answer.
+    fn state(&self, id: SubmissionId) -> Pending<Option<Record>>;
 
     /// Returns submissions that are due, the earliest first, and leases them. Other claims do not
     /// return them before the lease ends. The first submission that exceeds a limit ends the claim.
@@ -205,7 +260,7 @@ pub trait Store: Send + Sync + fmt::Debug {
     fn answer(&self, id: SubmissionId, answer: Answer, now: Millis) -> Pending<()>;
 
     /// Counts a failed attempt. The next one is due at `due`.
-    fn postpone(&self, id: SubmissionId, due: Millis) -> Pending<()>;
+    fn postpone(&self, id: SubmissionId, due: Millis, now: Millis) -> Pending<()>;
 
     /// Gives the delivery up and removes the content. `status` is that of the last answer.
     fn give_up(&self, id: SubmissionId, status: Option<u16>, now: Millis) -> Pending<()>;
@@ -217,6 +272,10 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// been set wrongly, and a removed submission could be delivered again.
     fn forget(&self, now: Millis, keep: Millis) -> Pending<u64>;
 
-    /// Returns the numbers of submissions that wait for an answer.
+    /// Removes the spent tokens of all epochs before `first`. From then on, a token of such an
+    /// epoch is refused, so that no token is spent twice.
+    fn end_epochs(&self, first: Epoch) -> Pending<()>;
+
+    /// Returns the numbers of submissions that wait for an answer, and the size of all.
     fn waiting(&self, server: String) -> Pending<Waiting>;
 }

@@ -249,6 +249,8 @@ metrics! {
     submissions_given_up "counter"
         "Gateway: submissions that the server did not take within submit-retry.";
     submissions_waiting "gauge" "Gateway: stored submissions without an answer.";
+    submissions_stored_bytes "gauge"
+        "Gateway: bytes of the stored submissions and answers, compared with submit-max-stored.";
     fallbacks "counter" "Requests sent without the gateway because the user asked for it.";
 }
 

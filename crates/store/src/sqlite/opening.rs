@@ -15,30 +15,40 @@ use super::text;
 use crate::OpenError;
 
 /// The version of the tables, which the file holds as `user_version`.
-const VERSION: i64 = 2;
+const VERSION: i64 = 3;
 
-/// The tables of version 1.
+/// The tables of version 3. The contents and the answers have tables of their own, so that SQLite
+/// reads no body to reach a state. The index of waiting submissions has all columns of the frequent
+/// queries. A submission of version 1 names no server.
 const TABLES: &str = "
     CREATE TABLE submissions (
         id BLOB PRIMARY KEY NOT NULL,
         key BLOB NOT NULL UNIQUE,
         client TEXT NOT NULL,
         fingerprint BLOB NOT NULL,
+        server TEXT,
         accepted INTEGER NOT NULL,
         state INTEGER NOT NULL,
         due INTEGER NOT NULL,
         attempts INTEGER NOT NULL,
-        path TEXT,
-        fields BLOB,
-        body BLOB,
-        digest BLOB,
+        size INTEGER NOT NULL,
         ended INTEGER,
-        status INTEGER,
-        answer_fields BLOB,
-        answer_body BLOB
+        status INTEGER
     ) STRICT;
-    CREATE INDEX submissions_due ON submissions (due) WHERE state = 0;
+    CREATE INDEX submissions_waiting ON submissions (state, due, server, id) WHERE state = 0;
     CREATE INDEX submissions_ended ON submissions (ended) WHERE ended IS NOT NULL;
+    CREATE TABLE contents (
+        id BLOB PRIMARY KEY NOT NULL,
+        path TEXT NOT NULL,
+        fields BLOB NOT NULL,
+        digest BLOB NOT NULL,
+        body BLOB NOT NULL
+    ) STRICT;
+    CREATE TABLE answers (
+        id BLOB PRIMARY KEY NOT NULL,
+        fields BLOB NOT NULL,
+        body BLOB NOT NULL
+    ) STRICT;
     CREATE TABLE usage (
         client TEXT NOT NULL,
         day INTEGER NOT NULL,
@@ -46,17 +56,54 @@ const TABLES: &str = "
         bytes INTEGER NOT NULL,
         PRIMARY KEY (client, day)
     ) STRICT, WITHOUT ROWID;
+    CREATE TABLE spent (
+        epoch INTEGER NOT NULL,
+        nonce BLOB NOT NULL,
+        PRIMARY KEY (epoch, nonce)
+    ) STRICT, WITHOUT ROWID;
+    CREATE TABLE totals (
+        one INTEGER PRIMARY KEY NOT NULL CHECK (one = 1),
+        size INTEGER NOT NULL,
+        first_epoch INTEGER NOT NULL,
+        cleaned INTEGER
+    ) STRICT;
+    INSERT INTO totals VALUES (1, 0, 0, NULL);
+    PRAGMA user_version = 3;
 ";
 
 /// The changes from version 1 to version 2: the server of each submission, and the time of the last
-/// removal of old ones. The column of the server comes after the body, so that SQLite reads the
-/// whole body to reach it. The index has all columns of the frequent queries.
-const CHANGES: &str = "
+/// removal of old ones.
+const TO_VERSION_2: &str = "
     ALTER TABLE submissions ADD COLUMN server TEXT;
     DROP INDEX submissions_due;
     CREATE INDEX submissions_waiting ON submissions (state, due, server, id) WHERE state = 0;
     CREATE TABLE cleaning (one INTEGER PRIMARY KEY NOT NULL, at INTEGER NOT NULL) STRICT;
-    PRAGMA user_version = 2;
+";
+
+/// The first part of the changes from version 2 to version 3, before [`TABLES`].
+const BEFORE_VERSION_3: &str = "
+    DROP INDEX submissions_waiting;
+    DROP INDEX submissions_ended;
+    ALTER TABLE submissions RENAME TO old_submissions;
+    ALTER TABLE usage RENAME TO old_usage;
+";
+
+/// The second part of these changes. 4096 is the overhead of each submission.
+const AFTER_VERSION_3: &str = "
+    INSERT INTO submissions
+        SELECT id, key, client, fingerprint, server, accepted, state, due, attempts,
+            4096 + ifnull(length(body), 0) + ifnull(length(answer_body), 0), ended, status
+        FROM old_submissions;
+    INSERT INTO contents
+        SELECT id, path, fields, digest, body FROM old_submissions WHERE state = 0;
+    INSERT INTO answers
+        SELECT id, answer_fields, answer_body FROM old_submissions WHERE state = 1;
+    INSERT INTO usage SELECT client, day, submissions, bytes FROM old_usage;
+    UPDATE totals SET size = (SELECT ifnull(sum(size), 0) FROM submissions),
+        cleaned = (SELECT at FROM cleaning);
+    DROP TABLE old_submissions;
+    DROP TABLE old_usage;
+    DROP TABLE cleaning;
 ";
 
 /// The settings of the connection, with the values that SQLite then reports:
@@ -130,11 +177,12 @@ fn prepare(path: &Path) -> std::result::Result<Connection, Unusable> {
     connection.execute_batch("BEGIN IMMEDIATE")?;
     let version: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
     match version {
-        0 => {
-            connection.execute_batch(TABLES)?;
-            connection.execute_batch(CHANGES)?;
+        0 => connection.execute_batch(TABLES)?,
+        1 => {
+            connection.execute_batch(TO_VERSION_2)?;
+            to_version_3(&connection)?;
         }
-        1 => connection.execute_batch(CHANGES)?,
+        2 => to_version_3(&connection)?,
         VERSION => {}
         other => return Err(Unusable::Version(other)),
     }
@@ -143,6 +191,13 @@ fn prepare(path: &Path) -> std::result::Result<Connection, Unusable> {
     check_settings(&connection)?;
     truncate_log(&connection)?;
     Ok(connection)
+}
+
+/// Moves the submissions of version 2 into the tables of version 3.
+fn to_version_3(connection: &Connection) -> Result<()> {
+    [BEFORE_VERSION_3, TABLES, AFTER_VERSION_3]
+        .into_iter()
+        .try_for_each(|statements| connection.execute_batch(statements))
 }
 
 /// Checks that SQLite uses the settings. It ignores those that the file system does not support.

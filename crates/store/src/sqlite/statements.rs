@@ -5,20 +5,14 @@ use rusqlite::{Connection, OptionalExtension as _, Result, Row, params};
 use tandem_submit::fields;
 use tandem_submit::rights::Quota;
 use tandem_submit::store::{
-    Admission, CLEANING_GAP, Claim, Content, DAY, Delivery, Inquiry, Millis, NewSubmission, Record,
-    Waiting, upload_time,
+    Admission, CLEANING_GAP, Claim, Content, DAY, Delivery, Epoch, Inquiry, Millis, NewSubmission,
+    OVERHEAD, Prospect, Record, SpentToken, Waiting, upload_time,
 };
 use tandem_submit::submission::{Answer, IdempotencyKey, State, SubmissionId};
 
-const ACCEPTED: i64 = 0;
-const ANSWERED: i64 = 1;
-const NOT_DELIVERED: i64 = 2;
+use crate::{ACCEPTED, ANSWERED, NOT_DELIVERED};
 
-/// The columns that [`record`] reads. SQLite would read a body to reach the columns after it.
-const RECORD: &str = "id, key, state, iif(state = 0, NULL, status),
-    iif(state = 0, NULL, answer_fields), iif(state = 0, NULL, answer_body), fingerprint";
-
-/// The submissions that a claim may take. A submission of version 1 of the tables names no server.
+/// The submissions that a claim may take.
 pub(super) const DUE: &str = "SELECT id FROM submissions
     WHERE state = 0 AND (due <= ?1 OR due > ?2) AND (server = ?3 OR server IS NULL)
     ORDER BY due LIMIT ?4";
@@ -27,53 +21,118 @@ pub(super) const DUE: &str = "SELECT id FROM submissions
 pub(super) const WAITING: &str = "SELECT count(*), count(*) FILTER (WHERE server <> ?1)
     FROM submissions WHERE state = 0";
 
-/// Removes the content, and ends the delivery.
-const END: &str = "path = NULL, fields = NULL, body = NULL, digest = NULL";
-
 pub(super) fn admit(connection: &Connection, new: &NewSubmission) -> Result<Admission> {
-    let query = format!("SELECT {RECORD} FROM submissions WHERE key = ?1");
-    let known = connection
-        .prepare_cached(&query)?
-        .query_row([new.key.0], |row| {
-            Ok((record(row)?, row.get::<_, [u8; 32]>(6)?))
-        })
+    let known: Option<([u8; 16], [u8; 32])> = connection
+        .prepare_cached("SELECT id, fingerprint FROM submissions WHERE key = ?1")?
+        .query_row([new.key.0], |row| Ok((row.get(0)?, row.get(1)?)))
         .optional()?;
-    if let Some((record, fingerprint)) = known {
-        return Ok(match fingerprint == new.fingerprint {
-            true => Admission::Known(record),
-            false => Admission::KeyReused,
-        });
+    if let Some((id, fingerprint)) = known {
+        let is_same = new.fingerprint == fingerprint;
+        let record = find(connection, SubmissionId(id))?.filter(|_| is_same);
+        return Ok(record.map_or(Admission::KeyReused, Admission::Known));
+    }
+    if let Some(token) = &new.spent
+        && let Some(refusal) = refuse_token(connection, token)?
+    {
+        return Ok(refusal);
+    }
+    let bytes = new.content.body.len() as u64;
+    let size = OVERHEAD.saturating_add(bytes);
+    if stored(connection)?.saturating_add(size) > new.max_stored {
+        return Ok(Admission::Full);
     }
     let day = new.now.div_euclid(DAY);
-    let total = charged(connection, &new.client, day, new.content.body.len() as u64)?;
+    let total = charged(connection, &new.client, day, bytes)?;
     if !allows(&new.quota, total) {
         return Ok(Admission::OverQuota);
     }
-    connection
-        .prepare_cached("INSERT OR REPLACE INTO usage VALUES (?1, ?2, ?3, ?4)")?
-        .execute(params![new.client, day, total.0, total.1])?;
-    let content = &new.content;
+    if let Some(token) = &new.spent {
+        connection
+            .prepare_cached("INSERT INTO spent VALUES (?1, ?2)")?
+            .execute(params![token.epoch, token.nonce])?;
+    }
+    if new.quota != Quota::default() {
+        connection
+            .prepare_cached("INSERT OR REPLACE INTO usage VALUES (?1, ?2, ?3, ?4)")?
+            .execute(params![new.client, day, total.0, total.1])?;
+    }
+    insert(connection, new, integer(size))?;
+    Ok(Admission::Stored)
+}
+
+fn insert(connection: &Connection, new: &NewSubmission, size: i64) -> Result<()> {
     connection
         .prepare_cached(
-            "INSERT INTO submissions
-                (id, key, client, fingerprint, accepted, state, due, attempts,
-                 path, fields, body, digest, server)
-             VALUES (?1, ?2, ?3, ?4, ?5, 0, ?6, 0, ?7, ?8, ?9, ?10, ?11)",
+            "INSERT INTO submissions (id, key, client, fingerprint, server, accepted, state, due,
+                attempts, size)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, 0, ?7, 0, ?8)",
         )?
         .execute(params![
             new.id.0,
             new.key.0,
             new.client,
             new.fingerprint,
+            new.server,
             new.now,
             new.leased_until,
+            size,
+        ])?;
+    let content = &new.content;
+    connection
+        .prepare_cached(
+            "INSERT INTO contents (id, path, fields, digest, body) VALUES (?1, ?2, ?3, ?4, ?5)",
+        )?
+        .execute(params![
+            new.id.0,
             content.path,
             fields::write(&content.fields),
-            &content.body[..],
             content.digest,
-            new.server,
+            &content.body[..],
         ])?;
-    Ok(Admission::Stored)
+    add_stored(connection, size)
+}
+
+/// Returns the reason why a token cannot be spent.
+fn refuse_token(connection: &Connection, token: &SpentToken) -> Result<Option<Admission>> {
+    let first: Epoch = connection
+        .prepare_cached("SELECT first_epoch FROM totals")?
+        .query_row((), |row| row.get(0))?;
+    if token.epoch < first {
+        return Ok(Some(Admission::EpochOver));
+    }
+    let is_spent = connection
+        .prepare_cached("SELECT 1 FROM spent WHERE epoch = ?1 AND nonce = ?2")?
+        .exists(params![token.epoch, token.nonce])?;
+    Ok(is_spent.then_some(Admission::TokenSpent))
+}
+
+pub(super) fn end_epochs(connection: &Connection, first: Epoch) -> Result<()> {
+    connection
+        .prepare_cached("UPDATE totals SET first_epoch = max(first_epoch, ?1)")?
+        .execute([first])?;
+    connection
+        .prepare_cached("DELETE FROM spent WHERE epoch < ?1")?
+        .execute([first])?;
+    Ok(())
+}
+
+fn integer(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+/// Returns the size of all submissions.
+fn stored(connection: &Connection) -> Result<u64> {
+    let size: i64 = connection
+        .prepare_cached("SELECT size FROM totals")?
+        .query_row((), |row| row.get(0))?;
+    Ok(u64::try_from(size).unwrap_or_default())
+}
+
+fn add_stored(connection: &Connection, size: i64) -> Result<()> {
+    connection
+        .prepare_cached("UPDATE totals SET size = size + ?1")?
+        .execute([size])?;
+    Ok(())
 }
 
 /// Returns the number and the bytes of a client's submissions of a day, with one more of `bytes`.
@@ -83,8 +142,10 @@ fn charged(connection: &Connection, client: &str, day: i64, bytes: u64) -> Resul
         .query_row(params![client, day], |row| Ok((row.get(0)?, row.get(1)?)))
         .optional()?;
     let (count, total) = used.unwrap_or_default();
-    let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
-    Ok((count.saturating_add(1), total.saturating_add(bytes)))
+    Ok((
+        count.saturating_add(1),
+        total.saturating_add(integer(bytes)),
+    ))
 }
 
 /// Returns true if the quota allows these totals of a day.
@@ -92,21 +153,47 @@ fn allows(quota: &Quota, (count, total): (i64, i64)) -> bool {
     quota.allows(count.unsigned_abs(), total.unsigned_abs())
 }
 
-pub(super) fn has_quota(connection: &Connection, inquiry: &Inquiry) -> Result<bool> {
+pub(super) fn inquire(connection: &Connection, inquiry: &Inquiry) -> Result<Prospect> {
     let is_known = connection
         .prepare_cached("SELECT 1 FROM submissions WHERE key = ?1")?
         .exists([inquiry.key.0])?;
+    if is_known {
+        return Ok(Prospect::Admissible);
+    }
+    let size = OVERHEAD.saturating_add(inquiry.bytes);
+    if stored(connection)?.saturating_add(size) > inquiry.max_stored {
+        return Ok(Prospect::Full);
+    }
     let day = inquiry.now.div_euclid(DAY);
     let total = charged(connection, &inquiry.client, day, inquiry.bytes)?;
-    Ok(is_known || allows(&inquiry.quota, total))
+    Ok(match allows(&inquiry.quota, total) {
+        true => Prospect::Admissible,
+        false => Prospect::OverQuota,
+    })
+}
+
+pub(super) fn state(connection: &Connection, id: SubmissionId) -> Result<Option<Record>> {
+    connection
+        .prepare_cached("SELECT id, key, state, status FROM submissions WHERE id = ?1")?
+        .query_row([id.0], record)
+        .optional()
 }
 
 pub(super) fn find(connection: &Connection, id: SubmissionId) -> Result<Option<Record>> {
-    let query = format!("SELECT {RECORD} FROM submissions WHERE id = ?1");
-    connection
-        .prepare_cached(&query)?
-        .query_row([id.0], record)
-        .optional()
+    let Some(record) = state(connection, id)? else {
+        return Ok(None);
+    };
+    let answer = connection
+        .prepare_cached("SELECT fields, body FROM answers WHERE id = ?1")?
+        .query_row([id.0], |row| {
+            Ok(Answer {
+                status: record.status.unwrap_or_default(),
+                fields: fields::read(&row.get::<_, Vec<u8>>(0)?),
+                body: row.get::<_, Vec<u8>>(1)?.into(),
+            })
+        })
+        .optional()?;
+    Ok(Some(Record { answer, ..record }))
 }
 
 fn record(row: &Row<'_>) -> Result<Record> {
@@ -116,33 +203,25 @@ fn record(row: &Row<'_>) -> Result<Record> {
         NOT_DELIVERED => State::NotDelivered,
         other => return Err(rusqlite::Error::IntegralValueOutOfRange(2, other)),
     };
-    let status: Option<u16> = row.get(3)?;
-    let answer = status.filter(|_| state == State::Answered).map(|status| {
-        Ok::<_, rusqlite::Error>(Answer {
-            status,
-            fields: fields::read(&row.get::<_, Vec<u8>>(4)?),
-            body: row.get::<_, Vec<u8>>(5)?.into(),
-        })
-    });
     Ok(Record {
         id: SubmissionId(row.get(0)?),
         key: IdempotencyKey(row.get(1)?),
         state,
-        status,
-        answer: answer.transpose()?,
+        status: row.get(3)?,
+        answer: None,
     })
 }
 
 pub(super) fn claim(connection: &Connection, claim: &Claim) -> Result<Vec<Delivery>> {
     let mut query = connection.prepare_cached(DUE)?;
     let mut length =
-        connection.prepare_cached("SELECT length(body) FROM submissions WHERE id = ?1")?;
+        connection.prepare_cached("SELECT length(body) FROM contents WHERE id = ?1")?;
     let limit = i64::try_from(claim.limit).unwrap_or(i64::MAX);
     let due = params![claim.now, claim.latest, claim.server, limit];
     let mut lease = connection.prepare_cached("UPDATE submissions SET due = ?2 WHERE id = ?1")?;
     let mut read = connection.prepare_cached(
-        "SELECT id, path, fields, body, digest, accepted, attempts FROM submissions
-         WHERE id = ?1",
+        "SELECT id, path, fields, body, digest, accepted, attempts
+         FROM submissions JOIN contents USING (id) WHERE id = ?1",
     )?;
     let due = query.query_map(due, |row| row.get(0))?;
     // The updates below must not change the rows of the query while it runs.
@@ -187,18 +266,19 @@ pub(super) fn answer(
     answer: &Answer,
     now: Millis,
 ) -> Result<()> {
-    let statement = format!(
-        "UPDATE submissions SET state = {ANSWERED}, ended = ?2, status = ?3, answer_fields = ?4,
-             answer_body = ?5, {END} WHERE id = ?1 AND state <> {ANSWERED}"
-    );
-    let fields = fields::write(&answer.fields);
-    connection.prepare_cached(&statement)?.execute(params![
-        id.0,
-        now,
-        answer.status,
-        fields,
-        &answer.body[..]
-    ])?;
+    let size = integer(OVERHEAD.saturating_add(answer.body.len() as u64));
+    let end = (ANSWERED, Some(answer.status), size);
+    // An answer replaces a failure, and no earlier answer.
+    if !end_delivery(connection, id, end, now, |state| state != ANSWERED)? {
+        return Ok(());
+    }
+    connection
+        .prepare_cached("INSERT INTO answers (id, fields, body) VALUES (?1, ?2, ?3)")?
+        .execute(params![
+            id.0,
+            fields::write(&answer.fields),
+            &answer.body[..]
+        ])?;
     Ok(())
 }
 
@@ -217,23 +297,44 @@ pub(super) fn give_up(
     status: Option<u16>,
     now: Millis,
 ) -> Result<()> {
-    let statement = format!(
-        "UPDATE submissions SET state = {NOT_DELIVERED}, ended = ?2, status = ?3, {END}
-         WHERE id = ?1 AND state = 0"
-    );
+    let end = (NOT_DELIVERED, status, integer(OVERHEAD));
+    end_delivery(connection, id, end, now, |state| state == ACCEPTED).map(drop)
+}
+
+/// Ends a delivery with a state, a status code and a size, and removes the content. Returns false
+/// without a change if `replaces` does not hold for the present state.
+fn end_delivery(
+    connection: &Connection,
+    id: SubmissionId,
+    (state, status, size): (i64, Option<u16>, i64),
+    now: Millis,
+    replaces: impl Fn(i64) -> bool,
+) -> Result<bool> {
+    let previous: Option<(i64, i64)> = connection
+        .prepare_cached("SELECT state, size FROM submissions WHERE id = ?1")?
+        .query_row([id.0], |row| Ok((row.get(0)?, row.get(1)?)))
+        .optional()?;
+    let Some((_, old_size)) = previous.filter(|(old, _)| replaces(*old)) else {
+        return Ok(false);
+    };
     connection
-        .prepare_cached(&statement)?
-        .execute(params![id.0, now, status])?;
-    Ok(())
+        .prepare_cached(
+            "UPDATE submissions SET state = ?2, status = ?3, size = ?4, ended = ?5 WHERE id = ?1",
+        )?
+        .execute(params![id.0, state, status, size, now])?;
+    connection
+        .prepare_cached("DELETE FROM contents WHERE id = ?1")?
+        .execute([id.0])?;
+    add_stored(connection, size.saturating_sub(old_size))?;
+    Ok(true)
 }
 
 pub(super) fn forget(connection: &Connection, now: Millis, keep: Millis) -> Result<u64> {
     let last: Option<Millis> = connection
-        .prepare_cached("SELECT at FROM cleaning")?
-        .query_row((), |row| row.get(0))
-        .optional()?;
+        .prepare_cached("SELECT cleaned FROM totals")?
+        .query_row((), |row| row.get(0))?;
     connection
-        .prepare_cached("INSERT OR REPLACE INTO cleaning (one, at) VALUES (1, ?1)")?
+        .prepare_cached("UPDATE totals SET cleaned = ?1")?
         .execute([now])?;
     if last.is_none_or(|last| now.saturating_sub(last) > CLEANING_GAP) {
         return Ok(0);
@@ -246,6 +347,15 @@ pub(super) fn forget(connection: &Connection, now: Millis, keep: Millis) -> Resu
     connection
         .prepare_cached("DELETE FROM usage WHERE day < ?1")?
         .execute([before.div_euclid(DAY)])?;
+    connection
+        .prepare_cached(
+            "DELETE FROM answers WHERE id IN (SELECT id FROM submissions WHERE ended < ?1)",
+        )?
+        .execute([before])?;
+    let size: i64 = connection
+        .prepare_cached("SELECT ifnull(sum(size), 0) FROM submissions WHERE ended < ?1")?
+        .query_row([before], |row| row.get(0))?;
+    add_stored(connection, -size)?;
     let removed = connection
         .prepare_cached("DELETE FROM submissions WHERE ended < ?1")?
         .execute([before])?;
@@ -254,11 +364,11 @@ pub(super) fn forget(connection: &Connection, now: Millis, keep: Millis) -> Resu
 
 pub(super) fn waiting(connection: &Connection, server: &str) -> Result<Waiting> {
     let mut query = connection.prepare_cached(WAITING)?;
-    query.query_row([server], |row| {
-        let (all, elsewhere): (i64, i64) = (row.get(0)?, row.get(1)?);
-        Ok(Waiting {
-            here: all.saturating_sub(elsewhere).unsigned_abs(),
-            elsewhere: elsewhere.unsigned_abs(),
-        })
+    let (all, elsewhere): (i64, i64) =
+        query.query_row([server], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    Ok(Waiting {
+        here: all.saturating_sub(elsewhere).unsigned_abs(),
+        elsewhere: elsewhere.unsigned_abs(),
+        stored: stored(connection)?,
     })
 }

@@ -110,6 +110,8 @@ with_path! {
         submit_key: Option<String> [help_heading = "Submissions", value_name = "FILE"],
         /// Store of submissions: sqlite:FILE
         submit_store: Option<String> [help_heading = "Submissions", value_name = "STORE"],
+        /// Bytes that the store may hold: bodies, answers and 4 KiB each [default: 1GiB]
+        submit_max_stored: Option<Size> [help_heading = "Submissions", value_name = "BYTES"],
         /// Time for which a client waits for the server's answer before it gets status 202
         /// [default: 10s]
         submit_wait: Option<Span> [help_heading = "Submissions", value_name = "TIME"],

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tandem_http::Scheme;
 use tandem_submit::rights::Rights;
+use tandem_submit::store::OVERHEAD;
 
 use super::gateway::CacheOption;
 use super::mode::ModeOption;
@@ -29,6 +30,8 @@ pub struct SubmissionConfig {
     pub signer: Arc<Signer>,
     /// The address of the store.
     pub store: String,
+    /// The bytes that the store may hold.
+    pub max_stored: u64,
     /// The times.
     pub times: Times,
 }
@@ -108,6 +111,13 @@ impl GatewayOptions {
         let store = needed("submit-store", &self.submit_store, "sqlite:FILE")?;
         crate::services::check_store(&store)
             .map_err(|problem| ConfigError::value("submit-store", problem))?;
+        let max_stored = self.submit_max_stored.map_or(1 << 30, |size| size.0);
+        if max_stored < rights_read.largest_body().saturating_add(OVERHEAD) {
+            return Err(ConfigError::value(
+                "submit-max-stored",
+                "must hold the largest body that the rights allow, and 4 KiB",
+            ));
+        }
         let hours = |hours: u64| Duration::from_secs(hours * 3600);
         let answer = positive(
             "response-timeout",
@@ -128,6 +138,7 @@ impl GatewayOptions {
             rights,
             signer: Arc::new(signer),
             store,
+            max_stored,
             times: Times {
                 wait: self
                     .submit_wait
@@ -146,6 +157,7 @@ impl GatewayOptions {
             ("submit-rights", self.submit_rights.is_some()),
             ("submit-key", self.submit_key.is_some()),
             ("submit-store", self.submit_store.is_some()),
+            ("submit-max-stored", self.submit_max_stored.is_some()),
             ("submit-wait", self.submit_wait.is_some()),
             ("submit-retry", self.submit_retry.is_some()),
             ("submit-keep", self.submit_keep.is_some()),

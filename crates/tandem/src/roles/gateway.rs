@@ -205,7 +205,7 @@ impl GatewayConfig {
             config.times,
             config.watch_rights()?,
             Arc::clone(&config.signer),
-            Arc::clone(store),
+            (Arc::clone(store), config.max_stored),
             Rc::new(ToOrigin(Rc::clone(origin))),
         )))
     }

@@ -177,3 +177,35 @@ fn submissions_stay_with_their_server() {
     assert_eq!(first.processed()[0].body, b"for the first");
     assert_eq!(second.processed()[0].body, b"for the second");
 }
+
+#[test]
+fn full_store_refuses_new_submissions_only() {
+    let rights = "per-day = 9\nmax-bytes = 100000\n";
+    let (files, gate) = (Files::new("submit-full", rights), Arc::<Gate>::default());
+    let server = SubmissionServer::waiting(&gate);
+    let mut options = options(&files, &server.url(""));
+    options.submit_max_stored = Some("120000".parse().unwrap());
+    let gateway = start(options);
+    let body = "x".repeat(50_000);
+    let request = |number| post("/submissions", number, "Prefer: respond-async\r\n", &body);
+    let (first, second) = (request(1), request(2));
+    let location = |answer: &Answer| answer.field("location").unwrap().to_owned();
+    let stored = exchange(&gateway, "POST", &first);
+    let also_stored = exchange(&gateway, "POST", &second);
+    assert_eq!((stored.status, also_stored.status), (202, 202));
+    // It is refused before its body arrives. The repetition of a stored one is not.
+    let full = exchange(&gateway, "POST", &head(3, 50_000));
+    assert_eq!((full.status, slug(&full)), (503, "store-full"));
+    assert_eq!(full.field("retry-after"), Some("60"));
+    let again = exchange(&gateway, "POST", &first);
+    assert_eq!((again.status, location(&again)), (202, location(&stored)));
+    gate.open();
+    for (number, answer) in [(1, &stored), (2, &also_stored)] {
+        let state = wait_for_answer(&gateway, &location(answer), number);
+        assert_eq!(state.status, Some(201));
+    }
+    assert_eq!(exchange(&gateway, "POST", &request(3)).status, 202);
+    while server.processed().len() < 3 {
+        pause();
+    }
+}

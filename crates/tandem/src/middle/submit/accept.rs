@@ -12,7 +12,9 @@ use tandem_submit::digest::{self, CONTENT_DIGEST, DigestError};
 use tandem_submit::fields;
 use tandem_submit::problem::Problem;
 use tandem_submit::rights::{Client, Quota, Rights};
-use tandem_submit::store::{Admission, Content, Delivery, Inquiry, NewSubmission, Record};
+use tandem_submit::store::{
+    Admission, Content, Delivery, Inquiry, NewSubmission, Prospect, Record,
+};
 use tandem_submit::submission::{Answer, IdempotencyKey, State, SubmissionId};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -22,6 +24,7 @@ use super::respond::Response;
 use super::signer::sha256;
 use super::{Submissions, is_async, now};
 use crate::exchange::{Body, Chunk, Exchange};
+use crate::log_limit::LogLimit;
 use crate::metrics::METRICS;
 
 /// The lowest rate of a body, in bytes per second, after [`SLOW_START`].
@@ -38,6 +41,8 @@ const GROWTH: usize = 64 << 10;
 
 /// The longest path with its query, in bytes.
 const MAX_PATH: usize = 2048;
+
+static FULL: LogLimit = LogLimit::new();
 
 /// The credential of a client: a SHA-256 hash.
 enum Credential {
@@ -81,7 +86,7 @@ impl Submissions {
         check_rights(client, request, &path, length)?;
         let key = IdempotencyKey::of(&request.fields)?;
         let passed = fields::passed(&request.fields).ok_or(Problem::BadFields)?;
-        self.check_quota(client, key, length).await?;
+        self.check_room(client, key, length).await?;
         let held = self.budget.open(&client.name, length);
         let mut held = held.ok_or(Problem::Busy)?;
         let body = exchange.body.share();
@@ -107,35 +112,53 @@ impl Submissions {
             leased_until: now(),
             quota: client.quota,
             server: self.server.url(),
+            spent: None,
+            max_stored: self.max_stored,
         };
         self.wait(new, held, is_async(&exchange)).await
     }
 
-    /// Checks the quota before the body of an announced length arrives.
-    async fn check_quota(
+    /// Checks the quota and the room of the store before the body of an announced length arrives.
+    async fn check_room(
         &self,
         client: &Client,
         key: IdempotencyKey,
         length: Option<u64>,
     ) -> Result<(), Problem> {
-        if client.quota == Quota::default() {
+        let bytes = length.unwrap_or_default();
+        let stored = self.stored.get().saturating_add(bytes);
+        if client.quota == Quota::default() && stored <= self.max_stored {
             return Ok(());
         }
         let inquiry = Inquiry {
             key,
             client: client.name.clone(),
-            bytes: length.unwrap_or_default(),
+            bytes,
             now: now(),
             quota: client.quota,
+            max_stored: self.max_stored,
         };
-        match self.store.has_quota(inquiry).await {
-            Ok(true) => Ok(()),
-            Ok(false) => Err(Problem::OverQuota),
+        match self.store.inquire(inquiry).await {
+            Ok(Prospect::Admissible) => Ok(()),
+            Ok(Prospect::OverQuota) => Err(Problem::OverQuota),
+            Ok(Prospect::Full) => Err(self.full()),
             Err(error) => {
                 self.note(&error);
                 Err(Problem::StoreFailed)
             }
         }
+    }
+
+    /// Returns the problem of a full store, and warns the operator.
+    fn full(&self) -> Problem {
+        if let Some(held_back) = FULL.admit() {
+            tracing::warn!(
+                "submissions are refused, because the store holds submit-max-stored bytes \
+                 ({held_back} more since the last line): check the server, and compare \
+                 submit-keep with the free space of the disk"
+            );
+        }
+        Problem::StoreFull
     }
 
     /// Starts a task that stores and delivers the submission, and waits for the server's answer
@@ -152,6 +175,9 @@ impl Submissions {
         let delivered = tokio::task::spawn_local(task);
         match admission.await.map_err(|_| Problem::StoreFailed)?? {
             Admission::OverQuota => return Err(Problem::OverQuota),
+            Admission::Full => return Err(self.full()),
+            Admission::TokenSpent => return Err(Problem::TokenSpent),
+            Admission::EpochOver => return Err(Problem::EpochOver),
             Admission::KeyReused => return Err(Problem::KeyReused),
             Admission::Known(record) => return Ok(Response::answer(record)),
             Admission::Stored => {}

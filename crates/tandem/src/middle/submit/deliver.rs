@@ -143,6 +143,8 @@ impl Submissions {
             Ok(waiting) => waiting,
             Err(error) => return self.note(&error),
         };
+        self.stored.set(waiting.stored);
+        METRICS.submissions_stored_bytes.set(waiting.stored);
         METRICS
             .submissions_waiting
             .set(waiting.here.saturating_add(waiting.elsewhere));
@@ -226,8 +228,9 @@ impl Submissions {
             METRICS.submissions_given_up.add(1);
             self.store.give_up(delivery.id, status, now())
         } else {
-            let due = now().saturating_add(pause(delivery.attempts, random()));
-            self.store.postpone(delivery.id, due)
+            let now = now();
+            let due = now.saturating_add(pause(delivery.attempts, random()));
+            self.store.postpone(delivery.id, due, now)
         };
         if let Err(error) = stored.await {
             self.note(&error);
@@ -439,7 +442,7 @@ mod tests {
             times,
             Arc::new(rights.expect("rights")),
             Arc::new(Signer::from_pem(PEM).expect("a key")),
-            tandem_store::open(store).expect("a store"),
+            (tandem_store::open(store).expect("a store"), u64::MAX),
             Rc::new(Slow),
         )
     }

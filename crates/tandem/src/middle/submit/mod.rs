@@ -90,19 +90,23 @@ pub struct Submissions {
     /// The way to the server.
     next: Rc<dyn Stage>,
     budget: Rc<Budget>,
+    /// The bytes that the store may hold.
+    max_stored: u64,
+    /// The bytes that the store held at the last look.
+    stored: Cell<u64>,
     /// True after the warning about submissions for other servers.
     has_warned: Cell<bool>,
 }
 
 impl Submissions {
     /// Creates the submissions of a thread. Stored submissions are delivered as long as the result
-    /// exists.
+    /// exists. The store may hold `max_stored` bytes.
     pub fn new(
         server: Server,
         times: Times,
         rights: Arc<Renewable<Rights>>,
         signer: Arc<Signer>,
-        store: Arc<dyn Store>,
+        (store, max_stored): (Arc<dyn Store>, u64),
         next: Rc<dyn Stage>,
     ) -> Rc<Self> {
         let submissions = Rc::new(Self {
@@ -113,6 +117,8 @@ impl Submissions {
             store,
             next,
             budget: Rc::default(),
+            max_stored,
+            stored: Cell::new(0),
             has_warned: Cell::new(false),
         });
         tokio::task::spawn_local(deliver::recover(Rc::downgrade(&submissions)));
@@ -135,7 +141,11 @@ impl Submissions {
         else {
             return Response::problem(Problem::UnknownSubmission);
         };
-        match self.store.find(id).await {
+        let record = match wants_answer {
+            true => self.store.find(id),
+            false => self.store.state(id),
+        };
+        match record.await {
             Err(error) => {
                 self.note(&error);
                 Response::problem(Problem::StoreFailed)

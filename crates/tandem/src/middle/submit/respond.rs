@@ -12,6 +12,9 @@ use crate::exchange::{Part, Sink};
 /// The seconds after which a client may ask again.
 const RETRY_AFTER: &str = "2";
 
+/// The seconds after which a client may send again to a full store.
+const RETRY_WHEN_FULL: &str = "60";
+
 /// A complete response.
 pub(super) struct Response {
     head: ResponseHead,
@@ -50,6 +53,7 @@ impl Response {
                 let seconds = (DAY - now().rem_euclid(DAY)).div_euclid(1000) + 1;
                 fields.push("retry-after", seconds.to_string());
             }
+            Problem::StoreFull => fields.push("retry-after", RETRY_WHEN_FULL),
             Problem::Busy | Problem::StoreFailed => fields.push("retry-after", RETRY_AFTER),
             _ => {}
         }
