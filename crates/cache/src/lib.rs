@@ -18,6 +18,7 @@
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
+mod asker;
 pub mod cache;
 pub mod key;
 pub mod response;

@@ -333,7 +333,8 @@ mod tests {
     use tandem_http::{RequestHead, ResponseHead, Scheme};
 
     use super::*;
-    use crate::stored::{Asker, Body, selecting};
+    use crate::asker::Asker;
+    use crate::stored::{Body, selecting};
 
     fn key(path: u64) -> Key {
         let request = RequestHead::get(Scheme::Http, "h", format!("/{path}"));

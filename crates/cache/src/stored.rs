@@ -1,15 +1,15 @@
 //! A stored response: its head, the request that it was a response to, and its body.
 
-use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use tandem_http::cache::{Freshness, ResponsePolicy, accepts_content_encoding, validation, vary};
+use tandem_http::cache::{Freshness, ResponsePolicy, validation, vary};
 use tandem_http::{Fields, Method, RequestHead, ResponseHead};
 
 use crate::Now;
+use crate::asker::Asker;
 
 /// The bytes of memory that an entry needs besides its texts.
 const OVERHEAD: usize = 512;
@@ -105,36 +105,6 @@ fn joined(pieces: Vec<Bytes>) -> (Vec<Bytes>, u64) {
     (vec![whole.freeze()], len as u64)
 }
 
-/// The fields of a request that decide about the use of a response besides `Vary`. Many origins
-/// choose a response by them without saying so.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Asker {
-    /// A hash of the cookies and credentials, if only requests with the same ones may get the
-    /// response.
-    credentials: Option<u64>,
-    /// The request accepted the content coding of the response.
-    accepts_coding: bool,
-}
-
-impl Asker {
-    /// Returns the properties of a request with the fields `asked`. `is_personal` says that cookies
-    /// and credentials count.
-    pub(crate) fn new(asked: &Fields, response: &Fields, is_personal: bool) -> Self {
-        Self {
-            credentials: is_personal.then(|| credentials(asked)),
-            accepts_coding: accepts_content_encoding(asked, response),
-        }
-    }
-}
-
-/// Returns a hash of the cookies and credentials of a request, with a secret of this process.
-fn credentials(asked: &Fields) -> u64 {
-    static SECRET: LazyLock<RandomState> = LazyLock::new(RandomState::new);
-    let cookies: Vec<_> = asked.get_all("cookie").collect();
-    let credentials: Vec<_> = asked.get_all("authorization").collect();
-    SECRET.hash_one((cookies, credentials))
-}
-
 /// A stored response.
 #[derive(Clone, Debug)]
 pub struct Stored {
@@ -183,11 +153,7 @@ impl Stored {
         let is_equal = |name: &&str| vary::is_equal(name, &self.request, asked);
         vary::selects(response, &self.request, asked)
             && (self.head.status < 400 || OF_ERRORS.iter().all(is_equal))
-            && (!self.asker.accepts_coding || accepts_content_encoding(asked, response))
-            && self
-                .asker
-                .credentials
-                .is_none_or(|own| own == credentials(asked))
+            && self.asker.is_like(asked, response)
     }
 
     /// Returns true if the response, which has just arrived, may serve another request that waited

@@ -14,7 +14,8 @@ use tandem_http::message::content_length;
 use tandem_http::{Fields, Method, RequestHead, ResponseHead};
 
 use super::{Cache, Fetch, MAX_MARKS, Pending, Received};
-use crate::stored::{Asker, Body, Stored, selecting};
+use crate::asker::{Asker, Compared};
+use crate::stored::{Body, Stored, selecting};
 use crate::{Now, Sharing};
 
 /// The time for which requests for an uncacheable URL do not wait for each other.
@@ -297,12 +298,18 @@ fn entry(
         let limit = freshness.age(Duration::ZERO) + ERROR_LIFETIME;
         freshness.lifetime = freshness.lifetime.map(|lifetime| lifetime.min(limit));
     }
-    // A response for one user's cookies is not for another one who shares the session.
     let is_open = policy.control.public || policy.control.s_maxage.is_some();
-    let is_personal = !rules.shared && (policy.control.private || !is_open);
+    let compared = if rules.shared {
+        Compared::None
+    } else if is_open && !policy.control.private {
+        Compared::Browser
+    } else {
+        // A response for one user's cookies is not for another one who shares the session.
+        Compared::Person
+    };
     Stored {
         request: selecting(&head, &fetch.asked.fields),
-        asker: Asker::new(&fetch.asked.fields, &head.fields, is_personal),
+        asker: Asker::new(&fetch.asked.fields, &head.fields, compared),
         head,
         trailers: None,
         body: Body::default(),

@@ -552,6 +552,39 @@ fn personal_head_response_changes_no_entry() {
 }
 
 #[test]
+fn private_response_serves_the_same_browser() {
+    let own = [
+        ("accept", "image/*"),
+        ("accept-language", "de"),
+        ("user-agent", "x"),
+    ];
+    let mut world = World::new(Sharing::Private, 1);
+    let open = [("cache-control", "public, max-age=60")];
+    world.store(&own, &open, "own");
+    let mut same: Vec<_> = own.into_iter().rev().collect();
+    same.extend([("cookie", "a=b"), ("priority", "u=1"), ("referer", "/b")]);
+    assert_eq!(
+        world.served(&same).as_deref(),
+        Some("own"),
+        "in another order"
+    );
+    for (at, value) in [(0, "text/html"), (1, "fr"), (2, "y"), (2, "")] {
+        let mut other = own;
+        other[at].1 = value;
+        assert_eq!(world.served(&other), None, "{other:?}");
+    }
+    for unknown in [("save-data", "on"), ("x-unknown", "1"), ("dnt", "1")] {
+        let other: Vec<_> = own.into_iter().chain([unknown]).collect();
+        assert_eq!(world.served(&other), None, "{unknown:?}");
+    }
+    assert_eq!(world.served(&own[..2]), None);
+    // A shared cache keeps to Vary.
+    let mut world = World::origin();
+    world.store(&own, &open, "own");
+    assert!(world.served(&own[..1]).is_some());
+}
+
+#[test]
 fn private_response_serves_the_same_credentials() {
     let (alice, bob) = ([("cookie", "id=alice")], [("cookie", "id=bob")]);
     for (control, is_shared) in [

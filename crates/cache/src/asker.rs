@@ -1,0 +1,101 @@
+//! The properties of a request that decide about the use of a response besides `Vary` (RFC 9111
+//! section 4.1). Many origins choose a response by them and do not say so.
+//!
+//! | fields | compared |
+//! |---|---|
+//! | `Accept-Encoding` | if the response has a content coding, the request must accept it |
+//! | `Cookie`, `Authorization` | in a private cache, unless the response says `public` or `s-maxage` |
+//! | all other fields of a browser | in a private cache: several browsers may share its session |
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::LazyLock;
+
+use tandem_http::Fields;
+use tandem_http::cache::accepts_content_encoding;
+
+/// The fields that a private cache does not compare, because they belong to the connection, to
+/// caches, to the way to the resource or to the rows above.
+const IGNORED: [&[u8]; 21] = [
+    b"accept-encoding",
+    b"authorization",
+    b"cache-control",
+    b"connection",
+    b"cookie",
+    b"host",
+    b"if-modified-since",
+    b"if-none-match",
+    b"if-range",
+    b"keep-alive",
+    b"pragma",
+    b"priority",
+    b"proxy-authorization",
+    b"proxy-connection",
+    b"purpose",
+    b"range",
+    b"referer",
+    b"sec-fetch-user",
+    b"sec-purpose",
+    b"te",
+    b"upgrade-insecure-requests",
+];
+
+/// The secret of this process by which fields are hashed.
+static SECRET: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+
+/// The fields that a cache compares besides the content coding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Compared {
+    /// None: the response serves several users.
+    None,
+    /// The fields of the browser.
+    Browser,
+    /// The fields of the browser, its cookies and its credentials.
+    Person,
+}
+
+/// The properties of the request for a stored response.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Asker {
+    /// A hash of the cookies and credentials, if only requests with the same ones may get the
+    /// response.
+    credentials: Option<u64>,
+    /// A hash of the fields of the browser, in a private cache.
+    browser: Option<u64>,
+    /// The request accepted the content coding of the response.
+    accepts_coding: bool,
+}
+
+impl Asker {
+    /// Returns the properties of a request with the fields `asked`, whose response has the fields
+    /// `response`.
+    pub(crate) fn new(asked: &Fields, response: &Fields, compared: Compared) -> Self {
+        Self {
+            credentials: (compared == Compared::Person).then(|| credentials(asked)),
+            browser: (compared != Compared::None).then(|| browser(asked)),
+            accepts_coding: accepts_content_encoding(asked, response),
+        }
+    }
+
+    /// Returns true if a request with the fields `asked` may get the response, which has the fields
+    /// `response`.
+    pub(crate) fn is_like(&self, asked: &Fields, response: &Fields) -> bool {
+        (!self.accepts_coding || accepts_content_encoding(asked, response))
+            && self.browser.is_none_or(|own| own == browser(asked))
+            && self.credentials.is_none_or(|own| own == credentials(asked))
+    }
+}
+
+fn credentials(asked: &Fields) -> u64 {
+    let cookies: Vec<_> = asked.get_all("cookie").collect();
+    let credentials: Vec<_> = asked.get_all("authorization").collect();
+    SECRET.hash_one((cookies, credentials))
+}
+
+/// Returns a hash of the compared fields, in which their order has no part.
+fn browser(asked: &Fields) -> u64 {
+    asked
+        .iter()
+        .filter(|field| !IGNORED.contains(&field.name))
+        .map(|field| SECRET.hash_one((field.name, field.value)))
+        .fold(0, u64::wrapping_add)
+}
