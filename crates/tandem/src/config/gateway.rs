@@ -95,7 +95,7 @@ with_path! {
         /// Percentage of page loads without push, as a control group for measurements [default: 2]
         hold_out: Option<f64> [help_heading = "Push", value_name = "PERCENT"],
         /// Cache of responses: off; private, separate for each session; or shared by all users
-        /// [default: off]
+        /// [default: private]
         cache: Option<CacheOption> [help_heading = "Cache", value_name = "MODE"],
         /// Bytes of memory for the cache [default: 64MiB]
         cache_memory: Option<Size> [help_heading = "Cache", value_name = "BYTES"],
@@ -159,9 +159,9 @@ pub enum WorthOption {
 #[serde(rename_all = "kebab-case")]
 pub enum CacheOption {
     /// Store nothing
-    #[default]
     Off,
     /// Store responses for the session that fetched them, until it ends
+    #[default]
     Private,
     /// Store responses for all users, who must trust each other or use one site
     Shared,
@@ -298,7 +298,11 @@ impl GatewayOptions {
         } else {
             None
         };
-        let cache = self.caching(&mode)?;
+        let cache = if submission.is_none() {
+            self.caching(&mode)?
+        } else {
+            None
+        };
         let max_connections = self.max_connections.unwrap_or(4096).max(1);
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let keys = self.listen.iter().filter_map(|it| it.option("key"));
