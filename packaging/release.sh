@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds a release of the committed tree: Debian packages of the program and of both roles, an archive for other systems,
+# Builds a release of the committed tree: Debian packages of the program and of its roles, an archive for other systems,
 # a list of its components (CycloneDX), and checksums.
 #
 #   packaging/release.sh [DIRECTORY]     the directory is new (dist)
@@ -61,13 +61,13 @@ tandem-proxy ($version-1) unstable; urgency=medium
  -- Tandem maintainers <maintainers@example.invalid>  $(date -u -R -d "@$SOURCE_DATE_EPOCH")
 EOF
 
-for variant in '' client gateway; do
+for variant in '' client gateway relay; do
     cargo deb --quiet --no-build --locked --strip -p tandem-cli ${variant:+--variant "$variant"} --output "$out/"
 done
 
 archive=tandem-$version-$(rustc -vV | sed -n 's/^host: //p')
 mkdir "$staging/$archive"
-cp -r "$generated"/{man,completions,third-party-licences.txt.gz} packaging/{client,gateway}.toml packaging/systemd \
+cp -r "$generated"/{man,completions,third-party-licences.txt.gz} packaging/{client,gateway,relay}.toml packaging/systemd \
     README.md SECURITY.md CHANGELOG.md LICENSE-MIT LICENSE-APACHE "$staging/$archive"
 cp -r docs/src "$staging/$archive/docs"
 install -m 755 "$program" "$staging/$archive/tandem"

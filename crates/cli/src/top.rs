@@ -236,6 +236,9 @@ impl View {
             let asked = answered + self.counter("cache_misses");
             return format!("The cache answered {answered} of {asked} requests.");
         }
+        if self.overview.role == "relay" {
+            return "A relay passes pushes on, and measures no page loads.".into();
+        }
         let saving = &self.overview.saving;
         match &saving.seconds {
             Some(seconds) => format!(
@@ -279,7 +282,7 @@ impl View {
     fn session(&self, session: &SessionStatus) -> [String; 6] {
         let other = match (session.opened, self.overview.role.as_str()) {
             (Opened::Here, _) => "sites, without a gateway",
-            (Opened::There, "gateway") => "a client",
+            (Opened::There, "gateway" | "relay") => "a client",
             (Opened::There, _) => "a browser",
         };
         let number = |value: Option<f64>, factor: f64, unit: &str| {

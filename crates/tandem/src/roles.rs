@@ -1,10 +1,11 @@
-//! Client and gateway as compositions of the same parts: front, middle, back.
+//! Client, gateway and relay as compositions of the same parts: front, middle, back.
 //!
 //! `ARCHITECTURE.md` lists the stages of each role in their order.
 
 mod client;
 mod gateway;
 mod lanes;
+mod relay;
 mod solo;
 
 use std::rc::Rc;

@@ -18,6 +18,7 @@ mod messages;
 mod packaging;
 mod probes;
 mod process;
+mod relays;
 #[expect(dead_code, reason = "the tests of the library use the rest")]
 #[path = "../../../tandem/tests/suite/submission_server.rs"]
 mod submission_server;

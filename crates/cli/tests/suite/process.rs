@@ -167,6 +167,26 @@ fn example_files_contain_the_defaults() {
         "gateway",
         &serde_json::to_value(tandem::config::GatewayOptions::default()).unwrap(),
     );
+
+    let text = &example("relay");
+    let parsed: tandem::config::File = toml::from_str(text).unwrap();
+    let relay = parsed.relay.expect("[relay]");
+    let needed = tandem::config::RelayOptions {
+        listen: relay.listen.clone(),
+        gateway: relay.gateway.clone(),
+        open: relay.open,
+        ..Default::default()
+    };
+    let typed = |options: tandem::config::RelayOptions| {
+        let transports = tandem::transport::registry::Transports::default();
+        format!("{:?}", options.typed_with(&transports).unwrap())
+    };
+    assert_eq!(typed(relay), typed(needed));
+    assert_covers(
+        text,
+        "relay",
+        &serde_json::to_value(tandem::config::RelayOptions::default()).unwrap(),
+    );
 }
 
 fn example(role: &str) -> String {
@@ -204,7 +224,7 @@ fn check_config_names_the_error() {
             "[client]\ngateway = [\"h2+tcp://127.0.0.1:1\"]\nmax-age = \"10 parsecs\"\n",
             "10 parsecs",
         ),
-        ("nothing.toml", "", "neither [client] nor [gateway]"),
+        ("nothing.toml", "", "nor [relay] is in it"),
         (
             "noone.toml",
             "[gateway]\nlisten = [\"h2+tcp://127.0.0.1:1\"]\n",

@@ -13,7 +13,7 @@ use crate::status::{Status, StatusSource};
 /// The overview.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Overview {
-    /// The role of the process, `client` or `gateway`.
+    /// the role of the process: `client`, `gateway` or `relay`.
     pub role: String,
     /// The version of the program.
     pub version: String,

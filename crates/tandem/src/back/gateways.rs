@@ -27,6 +27,7 @@ use crate::session::{Connected, Session, SessionState, Task};
 use crate::stage::{CurrentSession, SessionPool, Stage};
 use crate::status::{Opened, SessionStatus};
 use crate::transport::{Target, Transport};
+use crate::warm_up;
 use ready::introduce;
 
 /// The largest number of attempts at an exchange.
@@ -224,6 +225,14 @@ impl Gateways {
     pub fn drain(&self) {
         self.draining.set(true);
         for slot in self.slots.borrow().values() {
+            slot.current.drain();
+        }
+    }
+
+    /// Drains the sessions of a key that is no longer used.
+    pub fn end(&self, isolation: &Isolation) {
+        let mut slots = self.slots.borrow_mut();
+        for (_, slot) in slots.extract_if(|(key, _), _| key == isolation) {
             slot.current.drain();
         }
     }
@@ -449,7 +458,9 @@ impl Stage for ToGateway {
         if is_companion(&exchange.request) {
             return pool.accompany(exchange);
         }
-        if is_reserved(&exchange.request.authority) {
+        // A relay passes the warm-up of a client on, so that it opens the windows of all hops.
+        let is_warm_up = warm_up::asked(&exchange.request).is_some();
+        if is_reserved(&exchange.request.authority) && !is_warm_up {
             let error = Error::new(Kind::Dns, Side::Origin, "no origin has this name");
             return Reply::fail(error);
         }

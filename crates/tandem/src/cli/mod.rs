@@ -22,7 +22,7 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 
-use crate::config::{ClientOptions, GatewayOptions};
+use crate::config::{ClientOptions, GatewayOptions, RelayOptions};
 use crate::transport::registry::Transports;
 
 /// The examples at the end of the help of the program.
@@ -60,6 +60,16 @@ const GATEWAY_EXAMPLES: &str = "Examples:
   tandem gateway -c /etc/tandem/gateway.toml --drain-timeout 5m
       Read options from a file, and give sessions more time to end";
 
+const RELAY_EXAMPLES: &str = "Examples:
+  tandem relay --listen 'h2+tls://0.0.0.0:443?cert=relay.pem&key=relay.key' --open \\
+      --gateway 'h2+tls://gw.example:443?ip=203.0.113.5' --token-file gateway-token
+      Carry the sessions of clients on to a gateway, over TCP
+  tandem relay --listen h2+tcp://127.0.0.1:9980 --open \\
+      --gateway 'http+dtls://relay.example:443?ip=203.0.113.6' --share-tunnels
+      Carry the tunnels of all local clients in one flow of datagrams to the next relay
+  tandem relay -c /etc/tandem/relay.toml
+      Read options from a file";
+
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
@@ -68,6 +78,8 @@ pub enum Command {
     Client(Box<ClientArgs>),
     /// Run the proxy at the far end: it accepts the client's session and fetches from the origins
     Gateway(Box<GatewayArgs>),
+    /// Run a node between client and gateway: it carries each client's session on to the next hop
+    Relay(Box<RelayArgs>),
     /// Set up one of four roles: write the configuration files, the token and the certificate of
     /// both ends, and print the commands to run
     Init(init::InitArgs),
@@ -78,12 +90,12 @@ pub enum Command {
     Doctor(doctor::DoctorCommand),
     /// Tell which gateway a URL goes to, and why, without any connection or look-up
     Explain(Box<explain::ExplainArgs>),
-    /// Open the dashboard of a running client or gateway in a browser
+    /// Open the dashboard of a running client, gateway or relay in a browser
     Open(open::OpenArgs),
     /// Let browsers on this machine trust the client's h2+tls listener, by a local authority that
     /// can certify this machine only
     Trust(trust::TrustArgs),
-    /// Observe the queues and delays in the data path of a running client or gateway
+    /// Observe the queues and delays in the data path of a running client, gateway or relay
     #[command(subcommand, after_help = probe::EXAMPLES)]
     Probe(probe::ProbeCommand),
     /// List the gateways that Tor exits announce
@@ -126,6 +138,18 @@ pub struct GatewayArgs {
     pub options: GatewayOptions,
 }
 
+/// Arguments of `tandem relay`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = RELAY_EXAMPLES)]
+pub struct RelayArgs {
+    /// Read options from the "relay" table of this TOML file; flags take precedence over the file
+    #[arg(short, long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// The options of the role.
+    #[command(flatten)]
+    pub options: RelayOptions,
+}
+
 /// The failure of a command, printed in one line.
 pub type Failure = Box<dyn std::error::Error>;
 
@@ -142,6 +166,7 @@ pub fn run(
     match command {
         Command::Client(args) => serve::client(*args, transports),
         Command::Gateway(args) => serve::gateway(*args, transports),
+        Command::Relay(args) => serve::relay(*args, transports),
         Command::Init(args) => init::run(&args, transports),
         Command::Share(args) => share::run(&args),
         Command::Doctor(command) => doctor::run(&command, transports),

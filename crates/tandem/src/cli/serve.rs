@@ -1,5 +1,5 @@
-//! `tandem client`, `tandem gateway` and `tandem check-config`: starts a role from its options, and
-//! handles signals.
+//! `tandem client`, `tandem gateway`, `tandem relay` and `tandem check-config`: starts a role from
+//! its options, and handles signals.
 
 use std::cell::OnceCell;
 use std::io::IsTerminal as _;
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::{ClientArgs, Failure, GatewayArgs, start_log};
+use super::{ClientArgs, Failure, GatewayArgs, RelayArgs, start_log};
 use crate::admin;
 use crate::admin::control::Control;
 use crate::admin::door::Door;
@@ -136,6 +136,40 @@ pub(super) fn gateway(args: GatewayArgs, transports: &Transports) -> Result<(), 
         config.workers = *workers.get_or_init(|| config.workers);
         Ok(Loaded {
             drain_limit: config.drain_timeout,
+            fixed,
+            warnings,
+            role: Arc::new(config),
+        })
+    })
+}
+
+pub(super) fn relay(args: RelayArgs, transports: &Transports) -> Result<(), Failure> {
+    let file_log = read(args.config.as_deref())?
+        .relay
+        .and_then(|options| options.log);
+    start_log(args.options.log.as_deref().or(file_log.as_deref()))?;
+    let workers = OnceCell::new();
+    serve("relay", || {
+        let file = read(args.config.as_deref())?.relay.unwrap_or_default();
+        let options = args.options.clone().or(file);
+        let log = options.log.clone();
+        let mut config = options.typed_with(transports)?;
+        let mut warnings = config.warnings();
+        let near = &mut config.near;
+        warnings.extend(warning_of_congestion(&near.path.socket));
+        let fixed = Fixed {
+            log,
+            metrics: near.metrics,
+            admin: near.admin,
+            control: near.control.clone(),
+            workers: near.workers,
+            predict: None,
+            store: None,
+        };
+        // The limits are divided among the threads. A reload keeps the number of threads.
+        near.workers = *workers.get_or_init(|| near.workers);
+        Ok(Loaded {
+            drain_limit: near.drain_timeout,
             fixed,
             warnings,
             role: Arc::new(config),
@@ -302,9 +336,9 @@ pub(super) fn check(args: &CheckArgs, transports: &Transports) -> Result<(), Fai
         .or(args.file.as_ref())
         .ok_or("give a file")?;
     let file = File::read(path)?;
-    if file.client.is_none() && file.gateway.is_none() {
+    if file.client.is_none() && file.gateway.is_none() && file.relay.is_none() {
         return Err(format!(
-            "{}: neither [client] nor [gateway] is in it",
+            "{}: neither [client] nor [gateway] nor [relay] is in it",
             path.display()
         )
         .into());
@@ -321,6 +355,11 @@ pub(super) fn check(args: &CheckArgs, transports: &Transports) -> Result<(), Fai
             let config = options.typed_with(transports)?;
             warnings.extend(config.warnings());
             check_role("gateway", &config)?;
+        }
+        if let Some(options) = file.relay {
+            let config = options.typed_with(transports)?;
+            warnings.extend(config.warnings());
+            check_role("relay", &config)?;
         }
         for warning in &warnings {
             println!("warning: {warning}");

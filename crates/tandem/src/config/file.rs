@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use super::client::SoloMode;
 use super::gateways::RouteOption;
-use super::{ClientOptions, ConfigError, GatewayOptions};
+use super::{ClientOptions, ConfigError, GatewayOptions, RelayOptions};
 use crate::back::policy::AllowDest;
 use crate::hosts::HostPattern;
 
@@ -22,6 +22,8 @@ pub struct File {
     pub solo: Option<SoloTable>,
     /// The options of the table `[gateway]`.
     pub gateway: Option<GatewayOptions>,
+    /// The options of the table `[relay]`.
+    pub relay: Option<RelayOptions>,
 }
 
 /// The table `[solo]`: the options of the client whose names begin with `solo`.

@@ -8,6 +8,7 @@ pub mod file;
 pub mod gateway;
 pub mod gateways;
 pub mod mode;
+pub mod relay;
 pub mod share_url;
 pub mod submission;
 pub mod units;
@@ -21,6 +22,7 @@ use serde::Deserialize;
 pub use client::{ClientConfig, ClientOptions};
 pub use file::File;
 pub use gateway::{GatewayConfig, GatewayOptions};
+pub use relay::{RelayConfig, RelayOptions};
 
 use crate::endpoint::{BadEndpoint, Endpoint};
 use crate::session::Timeouts;
@@ -118,7 +120,7 @@ macro_rules! options {
 }
 pub(crate) use options;
 
-/// Declares the slow path's options, the same for both roles: it appends them to the arguments of
+/// Declares the slow path's options, the same for all roles: it appends them to the arguments of
 /// another macro. The literals in brackets are the help texts that differ between the roles.
 macro_rules! with_path {
     ($then:ident [$connect:literal $idle:literal $write:literal $probe:literal] $($given:tt)*) => {
@@ -197,7 +199,7 @@ impl From<Compression> for HeaderCompression {
     }
 }
 
-/// The configuration of the sessions of both roles over the slow path.
+/// The configuration of the sessions of all roles over the slow path.
 #[derive(Clone, Debug)]
 pub struct PathConfig {
     /// The flow-control window of a stream, in bytes.

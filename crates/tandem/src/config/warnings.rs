@@ -8,7 +8,7 @@ use std::time::SystemTime;
 
 use super::client::is_certified_locally;
 use super::gateways::GatewayEndpoint;
-use super::{ClientConfig, GatewayConfig};
+use super::{ClientConfig, GatewayConfig, RelayConfig};
 use crate::endpoint::{Endpoint, Via, is_onion};
 use crate::transport::tls::authority::validity;
 use crate::transport::tls::files::Validity;
@@ -43,13 +43,7 @@ impl ClientConfig {
             ));
         }
         for gateway in self.all_gateways() {
-            if gateway.token_file.is_some() && is_exposed(gateway, self.via.as_ref()) {
-                warnings.push(format!(
-                    "{}: the access token goes there in clear text, and others on the way can \
-                     read it: use h2+tls",
-                    gateway.endpoint
-                ));
-            }
+            warnings.extend(exposed_token(gateway, self.via.as_ref()));
             warnings.extend(certificate(&gateway.endpoint));
         }
         warnings.extend(self.secret_files.iter().filter_map(|file| secret(file)));
@@ -79,6 +73,31 @@ impl GatewayConfig {
         warnings.extend(self.secret_files.iter().filter_map(|file| secret(file)));
         warnings
     }
+}
+
+impl RelayConfig {
+    /// Returns the warnings, one sentence each.
+    pub fn warnings(&self) -> Vec<String> {
+        let mut warnings = self.near.warnings();
+        let far = &self.far;
+        for hop in far.all_gateways() {
+            warnings.extend(exposed_token(hop, None));
+            warnings.extend(certificate(&hop.endpoint));
+        }
+        warnings.extend(far.secret_files.iter().filter_map(|file| secret(file)));
+        warnings
+    }
+}
+
+/// Returns a warning if a gateway's token goes there in clear text.
+fn exposed_token(gateway: &GatewayEndpoint, via: Option<&Via>) -> Option<String> {
+    (gateway.token_file.is_some() && is_exposed(gateway, via)).then(|| {
+        format!(
+            "{}: the access token goes there in clear text, and others on the way can read it: \
+             use h2+tls",
+            gateway.endpoint
+        )
+    })
 }
 
 /// Returns true if others can read the traffic to a gateway on its way.

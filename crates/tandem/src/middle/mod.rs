@@ -1,7 +1,7 @@
 //! The stages between `front` and `back`. Each stage holds the next.
 //!
 //! - [`isolate`] reads isolation keys, and [`pair_fields`] removes the pair's own fields.
-//! - [`max_forwards`] handles `Max-Forwards`.
+//! - [`max_forwards`] handles `Max-Forwards`, and [`hops`] counts relays.
 //! - [`auth`] admits sessions, and [`track`] reports the use of connections.
 //! - [`routes`] chooses the client's route by the host of a request.
 //! - [`count`] counts exchanges, [`access_log`] logs them, and [`record`] keeps them for the
@@ -18,6 +18,7 @@ pub mod access_log;
 pub mod auth;
 pub mod cache;
 pub mod count;
+pub mod hops;
 pub mod isolate;
 pub mod loads;
 pub mod max_forwards;

@@ -17,6 +17,7 @@ use crate::front::{Front, NewStage, Protocol};
 use crate::middle::auth::Auth;
 use crate::middle::cache::CacheStage;
 use crate::middle::count::Count;
+use crate::middle::hops::Hops;
 use crate::middle::max_forwards::MaxForwards;
 use crate::middle::pair_fields::PairFields;
 use crate::middle::push::{NoPush, Push, Pushing};
@@ -26,7 +27,7 @@ use crate::middle::warm_up::WarmUp;
 use crate::path::Facts;
 use crate::services::Services;
 use crate::session::http1::Http1Session;
-use crate::session::mux::Multiplexed;
+use crate::session::mux::{Multiplexed, MuxSession};
 use crate::session::streams::StreamsSession;
 use crate::session::{Drain, Session};
 use crate::stage::Stage;
@@ -76,14 +77,7 @@ impl Role for GatewayConfig {
             named,
             options: self.path.socket.clone(),
         });
-        let http1 = Http1Session {
-            limits: Limits {
-                head: self.max_head,
-                ..Limits::default()
-            },
-            response_timeout: self.response_timeout,
-            ..http1_session("gateway", &self.path)
-        };
+        let http1 = self.http1("gateway");
         let h2 = Rc::new(mux_session(
             Multiplexed::H2,
             &self.path,
@@ -110,19 +104,10 @@ impl Role for GatewayConfig {
             timeout,
             limits,
         );
-        let connections = Connections::new(ConnectionLimits {
-            total: self.max_connections.div_ceil(self.workers),
-            per_client: self.max_connections_per_client.div_ceil(self.workers),
-            listeners: self.listen.len(),
-            head: self.path.timeouts.head,
-        });
         let submissions = self.submissions(services, &origin)?;
-        let new_stage = self.admission(&origin, self.pushing(services), services, submissions)?;
-        let mut fronts = Vec::new();
-        for (listener, endpoint) in self.listen.iter().enumerate() {
-            let front = self.front(endpoint, &http1, &new_stage, &connections, drain)?;
-            fronts.push(Rc::new(Front { listener, ..front }));
-        }
+        let inner = self.inner_stages(&origin, self.pushing(services), services, submissions);
+        let new_stage = self.admitted(true, inner)?;
+        let (fronts, connections) = self.fronts(&http1, &new_stage, drain)?;
         Ok(Built {
             fronts,
             connections,
@@ -132,7 +117,43 @@ impl Role for GatewayConfig {
     }
 }
 
+/// Creates the stages of one session behind those that gateways and relays have in common.
+pub(super) type InnerStages = Box<dyn Fn(&Rc<dyn Facts>, Peer) -> Rc<dyn Stage>>;
+
 impl GatewayConfig {
+    /// Returns HTTP/1.1 of the listeners. `who` is the name of the role.
+    pub(super) fn http1(&self, who: &'static str) -> Http1Session {
+        Http1Session {
+            limits: Limits {
+                head: self.max_head,
+                ..Limits::default()
+            },
+            response_timeout: self.response_timeout,
+            ..http1_session(who, &self.path)
+        }
+    }
+
+    /// Creates the fronts of all listeners, and the table of their connections.
+    pub(super) fn fronts(
+        &self,
+        http1: &Http1Session,
+        new_stage: &NewStage,
+        drain: &Drain,
+    ) -> Result<(Vec<Rc<Front>>, Rc<Connections>), ConfigError> {
+        let connections = Connections::new(ConnectionLimits {
+            total: self.max_connections.div_ceil(self.workers),
+            per_client: self.max_connections_per_client.div_ceil(self.workers),
+            listeners: self.listen.len(),
+            head: self.path.timeouts.head,
+        });
+        let mut fronts = Vec::new();
+        for (listener, endpoint) in self.listen.iter().enumerate() {
+            let front = self.front(endpoint, http1, new_stage, &connections, drain)?;
+            fronts.push(Rc::new(Front { listener, ..front }));
+        }
+        Ok((fronts, connections))
+    }
+
     fn front(
         &self,
         endpoint: &Endpoint,
@@ -159,12 +180,11 @@ impl GatewayConfig {
         let session: Rc<dyn Session> = match Multiplexed::of(endpoint.session) {
             None if provider.has_streams() => Rc::new(StreamsSession::new(http1, None)),
             None => Rc::new(http1),
-            Some(protocol) => Rc::new(mux_session(
-                protocol,
-                &self.path,
-                self.max_streams,
-                self.max_head,
-            )),
+            Some(protocol) => {
+                let who = http1.who;
+                let session = mux_session(protocol, &self.path, self.max_streams, self.max_head);
+                Rc::new(MuxSession { who, ..session })
+            }
         };
         Ok(Front {
             protocol: Protocol::Session(session),
@@ -210,59 +230,68 @@ impl GatewayConfig {
         )))
     }
 
-    /// Creates the stages of each session. They keep its admission and the list of pushed resources
-    /// until it ends.
-    fn admission(
+    /// Creates the stages of each session between those of [`Self::admitted`] and the origins. They
+    /// keep the list of pushed resources until the session ends.
+    fn inner_stages(
         &self,
         origin: &Rc<Origin>,
         pushing: Option<Rc<Pushing>>,
         services: &Services,
         submissions: Option<Rc<Submissions>>,
-    ) -> Result<NewStage, ConfigError> {
+    ) -> InnerStages {
         let (cache, users) = (services.cache(), Arc::clone(services.users()));
+        let origin = Rc::clone(origin);
+        let tells_status = self.cache_status;
+        Box::new(move |path: &Rc<dyn Facts>, peer: Peer| {
+            let last: Rc<dyn Stage> = match &submissions {
+                Some(submissions) => Rc::new(Submit {
+                    submissions: Rc::clone(submissions),
+                    certificate: path.peer_certificate(),
+                }),
+                None => Rc::new(OriginsOfSession {
+                    session: peer.session,
+                    next: ToOrigin(Rc::clone(&origin)),
+                }),
+            };
+            let out: Rc<dyn Stage> = Rc::new(PairFields { next: last });
+            let out: Rc<dyn Stage> = match &cache {
+                None => out,
+                Some(cache) => {
+                    let user = users.number(peer.session, peer.address);
+                    Rc::new(CacheStage::new(cache, peer, user, tells_status, out))
+                }
+            };
+            match &pushing {
+                Some(pushing) => Rc::new(Push::new(pushing, Some(path), peer, out)),
+                None => Rc::new(NoPush { next: out }),
+            }
+        })
+    }
+
+    /// Creates the stages of each session, which keep its admission until it ends. A gateway
+    /// answers the warm-up, and a relay passes it on.
+    pub(super) fn admitted(
+        &self,
+        is_gateway: bool,
+        inner: InnerStages,
+    ) -> Result<NewStage, ConfigError> {
         let tokens = gateway_tokens(&self.token_files)?;
         let (open, by_certificate) = (self.open, self.client_ca.is_some());
-        let origin = Rc::clone(origin);
         let (log_requests, log_urls) = (self.log_requests, self.log_urls);
-        let tells_status = self.cache_status;
         Ok(Rc::new(
             move |path: &Rc<dyn Facts>, peer: Peer, connection: &Rc<Connection>| {
-                let last: Rc<dyn Stage> = match &submissions {
-                    Some(submissions) => Rc::new(Submit {
-                        submissions: Rc::clone(submissions),
-                        certificate: path.peer_certificate(),
-                    }),
-                    None => Rc::new(OriginsOfSession {
-                        session: peer.session,
-                        next: ToOrigin(Rc::clone(&origin)),
-                    }),
-                };
-                let out: Rc<dyn Stage> = Rc::new(PairFields { next: last });
-                let out = match &cache {
-                    None => out,
-                    Some(cache) => {
-                        let user = users.number(peer.session, peer.address);
-                        Rc::new(CacheStage::new(cache, peer, user, tells_status, out))
-                            as Rc<dyn Stage>
-                    }
-                };
-                let pushed = |pushing| {
-                    Rc::new(Push::new(pushing, Some(path), peer, Rc::clone(&out))) as Rc<dyn Stage>
-                };
-                let next = pushing.as_ref().map_or_else(
-                    || {
-                        Rc::new(NoPush {
-                            next: Rc::clone(&out),
-                        }) as _
-                    },
-                    pushed,
-                );
                 let admitted = open || (by_certificate && path.has_peer_certificate());
+                let next = inner(path, peer);
+                let next = Rc::new(Hops { is_gateway, next });
                 let next = Rc::new(MaxForwards { next });
-                let next = Rc::new(Count {
+                let next: Rc<dyn Stage> = Rc::new(Count {
                     next: logged(log_requests, log_urls, next),
                 });
-                let next = Rc::new(WarmUp::new(path.is_over_bbr(), next));
+                let next: Rc<dyn Stage> = if is_gateway {
+                    Rc::new(WarmUp::new(path.is_over_bbr(), next))
+                } else {
+                    next
+                };
                 let next = Rc::new(Track {
                     connection: Rc::clone(connection),
                     next,

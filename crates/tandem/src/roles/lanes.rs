@@ -102,7 +102,7 @@ impl ClientConfig {
         })
     }
 
-    fn pool(
+    pub(super) fn pool(
         &self,
         gateways: &[GatewayEndpoint],
         fallback: Option<Rc<dyn Stage>>,

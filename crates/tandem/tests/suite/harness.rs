@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::time::Duration;
 
-use tandem::config::{ClientOptions, GatewayOptions};
+use tandem::config::{ClientOptions, GatewayOptions, RelayOptions};
 use tandem::endpoint::Endpoint;
 use tandem::runtime::Running;
 use tandem::transport::registry::Transports;
@@ -19,13 +19,15 @@ pub(crate) fn endpoint(text: &str) -> Endpoint {
     text.parse().unwrap()
 }
 
-/// A running client and gateway; both stop when the pair is dropped.
+/// A running client and gateway, and the relays between them; they stop when the pair is dropped.
 pub(crate) struct Pair {
     pub(crate) http: SocketAddr,
     pub(crate) socks: SocketAddr,
     pub(crate) gateway: SocketAddr,
     client_running: Option<Running>,
     gateway_running: Option<Running>,
+    /// The relays on the way, from the client's side.
+    relays: Vec<Running>,
 }
 
 pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
@@ -69,12 +71,34 @@ fn start_gateway_with(options: GatewayOptions, transports: &Transports) -> (Runn
     (running, address)
 }
 
+/// Starts a relay with one listener, which admits everyone, to this next hop.
+pub(crate) fn start_relay(
+    listen: &str,
+    next: &str,
+    transports: &Transports,
+    change: impl FnOnce(&mut RelayOptions),
+) -> (Running, SocketAddr) {
+    let listen = endpoint(listen);
+    let mut options = RelayOptions {
+        listen: vec![listen.clone()],
+        gateway: vec![endpoint(next)],
+        open: Some(true),
+        workers: Some(1),
+        ..RelayOptions::default()
+    };
+    change(&mut options);
+    let config = options.typed_with(transports).unwrap();
+    let running = block_on(Running::start(Arc::new(config))).unwrap();
+    let address = running.address(&listen).unwrap();
+    (running, address)
+}
+
 /// Starts a client without a gateway; returns the addresses of its HTTP and SOCKS5 listeners.
 pub(crate) fn start_client(options: ClientOptions) -> (Running, SocketAddr, SocketAddr) {
     start_client_with(options, &Transports::default())
 }
 
-fn start_client_with(
+pub(crate) fn start_client_with(
     mut options: ClientOptions,
     transports: &Transports,
 ) -> (Running, SocketAddr, SocketAddr) {
@@ -115,6 +139,35 @@ impl Pair {
             gateway,
             client_running: Some(client_running),
             gateway_running: Some(gateway_running),
+            relays: Vec::new(),
+        }
+    }
+
+    /// Starts a pair with two relays on its way, whose sessions are h2, h3 over `between`, and h2.
+    pub(crate) fn relayed(
+        between: &str,
+        transports: &Transports,
+        gateway: impl FnOnce(&mut GatewayOptions),
+        client: impl FnOnce(&mut ClientOptions),
+    ) -> Self {
+        let mut options = gateway_options();
+        gateway(&mut options);
+        let (gateway_running, gateway) = start_gateway_with(options, transports);
+        let middle = format!("{between}://127.0.0.1:0");
+        let next = format!("h2+tcp://{gateway}");
+        let (second, address) = start_relay(&middle, &next, transports, |_| {});
+        let next = format!("{between}://{address}");
+        let (first, address) = start_relay("h2+tcp://127.0.0.1:0", &next, transports, |_| {});
+        let mut options = client_options(&format!("h2+tcp://{address}"));
+        client(&mut options);
+        let (client_running, http, socks) = start_client_with(options, transports);
+        Self {
+            http,
+            socks,
+            gateway,
+            client_running: Some(client_running),
+            gateway_running: Some(gateway_running),
+            relays: vec![first, second],
         }
     }
 
@@ -126,6 +179,7 @@ impl Pair {
             gateway: http,
             client_running: Some(client),
             gateway_running: Some(gateway),
+            relays: Vec::new(),
         }
     }
 
@@ -142,10 +196,8 @@ impl Pair {
 
 impl Drop for Pair {
     fn drop(&mut self) {
-        for running in [self.client_running.take(), self.gateway_running.take()]
-            .into_iter()
-            .flatten()
-        {
+        let ends = [self.client_running.take(), self.gateway_running.take()];
+        for running in ends.into_iter().flatten().chain(self.relays.drain(..)) {
             block_on(running.drain(Duration::ZERO));
         }
     }

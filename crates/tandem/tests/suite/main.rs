@@ -29,6 +29,7 @@ mod preconnect;
 mod priorities;
 mod push_matrix;
 mod pushes;
+mod relays;
 mod roundtrips;
 mod routes;
 mod solo;

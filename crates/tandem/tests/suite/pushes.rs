@@ -124,18 +124,19 @@ fn push_with_inherited_fields_must_fit_them() {
 
 #[test]
 fn client_without_push_gets_none() {
-    let (origin, told) = origin();
-    let pair = Pair::with("h2", |_| {}, |client| client.push = Some(false));
-    pair.connect().get(&origin.url("/page"));
-    for path in ["/a.css", "/b.js", "/page"] {
-        pair.connect().get(&origin.url(path));
+    for session in ["h2", "relayed"] {
+        let (origin, told) = origin();
+        let pair = Pair::with(session, |_| {}, |client| client.push = Some(false));
+        pair.connect().get(&origin.url("/page"));
+        for path in ["/a.css", "/b.js", "/page"] {
+            pair.connect().get(&origin.url(path));
+        }
+        assert_eq!(
+            received(&told),
+            ["/page", "/a.css", "/b.js", "/page"],
+            "{session}: the origin gets no other request"
+        );
     }
-    let once_each = ["/page", "/a.css", "/b.js", "/page"];
-    assert_eq!(
-        received(&told),
-        once_each,
-        "the origin gets no other request"
-    );
 }
 
 #[test]

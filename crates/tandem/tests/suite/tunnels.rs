@@ -52,7 +52,7 @@ fn full_session_is_followed_by_another() {
 
 #[test]
 fn tunnel_carries_both_directions_and_half_close() {
-    for session in ["h2", "h3", "spdy3.1"] {
+    for session in ["h2", "h3", "spdy3.1", "relayed"] {
         let echo = echo();
         let pair = Pair::with(session, |_| {}, |_| {});
         let mut client = pair.connect();
@@ -91,6 +91,8 @@ fn tunnel_survives_server_half_close() {
         ("h2", "http"),
         ("h2", "socks"),
         ("h2", "websocket"),
+        ("relayed", "http"),
+        ("relayed", "websocket"),
         ("spdy3.1", "http"),
         ("spdy3.1", "socks"),
     ] {

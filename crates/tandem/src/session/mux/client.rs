@@ -426,7 +426,7 @@ impl Parts for OwnStream {
             Some(Inbound::Data(data)) => Some(Ok(Part::Data(data))),
             Some(Inbound::Trailers(fields)) => Some(Ok(Part::Trailers(fields))),
             Some(Inbound::Pushed { id, request }) => {
-                let priority = SharedPriority::new(Precedence::push(Priority::default()));
+                let priority = SharedPriority::new(Precedence::push(push_priority(&request)));
                 let reply = Reply::new(Self {
                     shared: Rc::clone(&self.shared),
                     id,
@@ -463,6 +463,16 @@ impl Drop for OwnStream {
                 .forget(self.id, (!complete).then_some(Reason::Cancel));
         }
     }
+}
+
+/// Returns the place of a push in the order of sending of a relay: behind all requests, and by the
+/// kind of resource among pushes. A promise carries no urgency.
+fn push_priority(request: &RequestHead) -> Priority {
+    Priority(match request.fields.get("sec-fetch-dest") {
+        Some(b"style" | b"script" | b"font") => 4,
+        Some(b"image" | b"audio" | b"video") => 6,
+        _ => 5,
+    })
 }
 
 /// The progress of a task that sends a request body.

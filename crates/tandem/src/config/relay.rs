@@ -1,0 +1,203 @@
+//! The options of a relay, and the configuration that they make: the listeners and the admission of
+//! a gateway, and the next hop of a client.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use serde::Deserializer;
+
+use super::units::{Size, Span};
+use super::{ClientConfig, ClientOptions, ConfigError, GatewayConfig, GatewayOptions};
+use super::{options, with_path};
+use crate::endpoint::{Endpoint, SessionKind, Usage};
+use crate::transport::registry::Transports;
+
+with_path! {
+    options [
+        "Time limit for a connection and its handshakes towards the next hop [default: 30s]"
+        "Idle time after which sessions are closed [default: 10m]"
+        "Time after which a peer that reads no bytes is disconnected [default: 1m]"
+        "Silence after which a busy peer must answer a ping [default: 20s]"
+    ]
+    /// Options of `tandem relay`; each is a flag and a key of `[relay]`.
+    RelayOptions {
+        /// Listener for clients and other relays: h2+tls://ADDRESS:PORT?cert=FILE&key=FILE, the
+        /// same with h3+quic or http+dtls (UDP), h2+tcp://127.0.0.1:9980, … (repeatable)
+        listen: Vec<Endpoint> [help_heading = "Listening", value_name = "URL", value_parser = |text: &str| Usage::GatewayListener.parse(text)] with "listeners",
+        /// URL of the next hop, a relay or the gateway: h2+tls://HOST:PORT, the same with h3+quic
+        /// or http+dtls (UDP), … (repeatable, best first)
+        gateway: Vec<Endpoint> [help_heading = "Next hop", value_name = "URL", value_parser = |text: &str| Usage::Gateway.parse(text)] with "next_hops",
+        /// File with the access token that the next hop requires
+        token_file: Option<String> [help_heading = "Next hop", value_name = "FILE"],
+        /// Admit all clients [default: false]
+        open: Option<bool> [help_heading = "Admission", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
+        /// Admit clients with a token of this file (token-file=FILE) or a certificate from this
+        /// authority (client-ca=FILE) (repeatable)
+        auth: Vec<String> [help_heading = "Admission", value_name = "CREDENTIAL"],
+        /// Pass on pushes, for clients that accept them [default: true]
+        push: Option<bool> [help_heading = "Next hop", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
+        /// Carry the tunnels of all sessions in one session to the next hop for each thread. All
+        /// other requests keep a session for each client [default: false]
+        share_tunnels: Option<bool> [help_heading = "Next hop", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
+        /// Number of threads [default: one for each core]
+        workers: Option<usize> [help_heading = "Listening", value_name = "N"],
+        /// Maximum number of concurrent requests on one session [default: 256]
+        max_streams: Option<u32> [help_heading = "Listening", value_name = "N"],
+        /// Maximum size of the head of a request or response [default: 64KiB]
+        max_head: Option<Size> [help_heading = "Listening", value_name = "BYTES"],
+        /// Maximum number of connections from clients [default: 4096]
+        max_connections: Option<usize> [help_heading = "Listening", value_name = "N"],
+        /// Maximum number of connections from one address; none for loopback addresses
+        /// [default: 1024]
+        max_connections_per_client: Option<usize> [help_heading = "Listening", value_name = "N"],
+    } {
+        /// Time limit for open sessions after SIGTERM [default: 30s]
+        drain_timeout: Option<Span> [help_heading = "Time limits", value_name = "TIME"],
+        /// Address of the listener for Prometheus metrics, loopback only [default: none]
+        metrics: Option<SocketAddr> [help_heading = "Watching", value_name = "ADDRESS"],
+        /// Address of the listener for the dashboard, loopback only; `tandem open` opens it
+        /// [default: none]
+        admin: Option<SocketAddr> [help_heading = "Watching", value_name = "ADDRESS"],
+        /// Path of the Unix socket for `tandem open`, `top` and `probe`, accessible to this user
+        /// only [default: none]
+        control: Option<PathBuf> [help_heading = "Watching", value_name = "PATH"],
+        /// Log level or filter, such as info or tandem=debug [default: info]
+        log: Option<String> [help_heading = "Watching", value_name = "FILTER"],
+        /// Log a line for each request: method, status, bytes and time [default: false]
+        log_requests: Option<bool> [help_heading = "Watching", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
+        /// Log each request with its URL, which is private [default: false]
+        log_urls: Option<bool> [help_heading = "Watching", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
+    }
+}
+
+fn listeners<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Endpoint>, D::Error> {
+    Usage::GatewayListener.read_list(deserializer)
+}
+
+fn next_hops<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Endpoint>, D::Error> {
+    Usage::Gateway.read_list(deserializer)
+}
+
+/// The checked configuration of a relay.
+#[derive(Clone, Debug)]
+pub struct RelayConfig {
+    /// The end towards clients: listeners, admission and limits of a gateway without origins.
+    pub near: GatewayConfig,
+    /// The end towards the next hop: the gateways of a client without listeners.
+    pub far: ClientConfig,
+    /// True if the tunnels of all sessions share a session to the next hop.
+    pub share_tunnels: bool,
+}
+
+impl RelayOptions {
+    /// Checks the options; the endpoints may name the given transports.
+    ///
+    /// # Errors
+    /// Fails if an option is not valid, or if a token or certificate cannot be read.
+    pub fn typed_with(mut self, transports: &Transports) -> Result<RelayConfig, ConfigError> {
+        let path = self.take_path().typed()?;
+        let bad = |problem: String| Err(ConfigError::value("gateway", problem));
+        if self.gateway.is_empty() {
+            return bad("give the next hop, such as h2+tls://gw.example:443".into());
+        }
+        let is_spdy =
+            |it: &&Endpoint| matches!(it.session, SessionKind::Spdy3 | SessionKind::Spdy31);
+        if let Some(endpoint) = self.gateway.iter().find(is_spdy) {
+            return bad(format!(
+                "{endpoint}: the promises of SPDY lack the fields of their requests, so a relay \
+                 cannot pass them on: use h2, h3, or http over dtls"
+            ));
+        }
+        let near = GatewayOptions {
+            listen: self.listen,
+            open: self.open,
+            auth: self.auth,
+            workers: self.workers,
+            max_streams: self.max_streams,
+            max_head: self.max_head,
+            max_connections: self.max_connections,
+            max_connections_per_client: self.max_connections_per_client,
+            push: Some(false),
+            drain_timeout: self.drain_timeout,
+            metrics: self.metrics,
+            admin: self.admin,
+            control: self.control,
+            log_requests: self.log_requests,
+            log_urls: self.log_urls,
+            ..GatewayOptions::default()
+        };
+        let near = near.typed_with(transports)?;
+        let far = ClientOptions {
+            gateway: self.gateway,
+            token_file: self.token_file,
+            push: self.push,
+            max_sessions: Some(near.max_connections.div_ceil(near.workers)),
+            ..ClientOptions::default()
+        };
+        let far = far.typed_with(transports)?;
+        Ok(RelayConfig {
+            near: GatewayConfig {
+                path: path.clone(),
+                ..near
+            },
+            far: ClientConfig { path, ..far },
+            share_tunnels: self.share_tunnels.unwrap_or(false),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn relay(change: impl FnOnce(&mut RelayOptions)) -> Result<RelayConfig, String> {
+        let mut options = RelayOptions {
+            listen: vec!["h2+tcp://127.0.0.1:9980".parse().expect("an endpoint")],
+            gateway: vec!["h2+tcp://127.0.0.1:9981".parse().expect("an endpoint")],
+            open: Some(true),
+            ..RelayOptions::default()
+        };
+        change(&mut options);
+        let checked = options.typed_with(&Transports::default());
+        checked.map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn relay_errors_name_the_remedy() {
+        type Change = fn(&mut RelayOptions);
+        let cases: [(Change, &str); 6] = [
+            (|it| it.gateway.clear(), "gateway: give the next hop"),
+            (|it| it.listen.clear(), "listen: give at least one"),
+            (|it| it.open = None, "would let no one in"),
+            (
+                |it| it.token_file = Some("/nonexistent".into()),
+                "/nonexistent",
+            ),
+            (
+                |it| it.gateway = vec!["spdy3.1+tcp://127.0.0.1:1".parse().expect("an endpoint")],
+                "use h2, h3",
+            ),
+            (
+                |it| it.gateway = vec!["h2+tls://gw.example:443".parse().expect("an endpoint")],
+                "add ?ip=ADDRESS",
+            ),
+        ];
+        for (change, part) in cases {
+            let error = relay(change).expect_err(part);
+            assert!(error.contains(part), "{error}");
+        }
+    }
+
+    #[test]
+    fn relay_applies_the_path_to_both_ends() {
+        let wide = relay(|it| it.path_rate = Some(super::super::units::Rate(200_000_000)));
+        let (wide, usual) = (wide.expect("a relay"), relay(|_| {}).expect("a relay"));
+        for (wide, usual) in [
+            (&wide.near.path, &usual.near.path),
+            (&wide.far.path, &usual.far.path),
+        ] {
+            assert!(wide.stream_window > usual.stream_window);
+        }
+        assert!(usual.near.push.is_none() && usual.far.push && !usual.share_tunnels);
+    }
+}
