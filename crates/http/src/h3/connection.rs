@@ -243,7 +243,9 @@ impl Connection {
     }
 
     fn is_paused(&self, id: StreamId) -> bool {
-        self.paused || self.streams.get(&id).is_some_and(|stream| stream.paused)
+        // A server keeps nothing for a client that has not sent its settings.
+        let unknown = !self.is_client() && !self.peer.known;
+        unknown || self.paused || self.streams.get(&id).is_some_and(|stream| stream.paused)
     }
 
     /// Returns the streams that are not read because the user holds too much, each with the

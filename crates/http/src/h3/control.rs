@@ -61,6 +61,9 @@ impl Connection {
         self.encoder
             .set_limits(capacity, 0, &mut self.critical[ENCODER].out);
         self.events.push_back(Event::Settings);
+        if !self.is_client() {
+            self.resumed.extend(self.incoming.keys());
+        }
         Ok(())
     }
 
