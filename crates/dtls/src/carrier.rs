@@ -1,11 +1,10 @@
-//! A DTLS association as a carrier of many streams: the task that moves its datagrams, and the
-//! streams that sessions use.
+//! A DTLS association as a carrier of many streams, which sessions use.
 //!
 //! All of it is on one thread. A stream's call changes the tunnel and wakes the task, which sends
 //! the datagrams that are due and wakes the streams that can go on.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
@@ -13,27 +12,31 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use tandem::carrier::{CarrierStream, Code, Direction, Streams};
 use tandem::error::{Error, Kind, Retry, Side};
-use tandem::metrics::METRICS;
 use tandem::path::Facts;
 use tandem_http::flood::FloodBudget;
-use tandem_tunnel::{Closed, Event, StreamId};
+use tandem_tunnel::{Closed, Event, Read, StreamError, StreamId, Tunnel};
 use tokio::sync::Notify;
 
 use crate::association::{Association, AssociationError};
 use crate::certificates::refusal_of;
-use crate::socket::{After, Socket};
+use crate::driver::Driver;
+use crate::socket::Socket;
 use crate::stream::{Receiving, Sending};
 
-/// The datagrams that are sent or received before other tasks of the thread run.
-const BATCH: usize = 64;
 /// The code that ends an association for too much work, as in HTTP/3 (RFC 9114, section 8.1).
 const EXCESSIVE_LOAD: u32 = 0x107;
+/// The code with which HTTP/3 closes a session without an error (RFC 9114, section 8.1).
+const H3_NO_ERROR: u32 = 0x100;
+/// The kinds of streams: the first byte of each. Both ends send, or only the end that opened it.
+const BOTH_WAYS: u8 = 0;
+const ONE_WAY: u8 = 1;
+/// The code that resets a stream of another kind, as in HTTP/3 (RFC 9114, section 8.1).
+const CREATION_ERROR: u32 = 0x103;
 /// The time that streams have to end after the carrier was dropped.
-const LINGER: Duration = Duration::from_secs(3);
-/// The failures of the socket in a row, without a datagram between them, that end an association.
-const MAX_FAILURES: u32 = 3;
+pub(crate) const LINGER: Duration = Duration::from_secs(3);
 
 /// The state of one stream that the application uses.
 #[derive(Debug, Default)]
@@ -51,6 +54,8 @@ pub(crate) struct Entry {
     pub(crate) ended: bool,
     /// The halves that the application holds.
     pub(crate) halves: u8,
+    /// True if only the end that opened the stream sends.
+    pub(crate) one_way: bool,
 }
 
 impl Entry {
@@ -64,9 +69,12 @@ impl Entry {
 pub(crate) struct Shared {
     pub(crate) association: RefCell<Association>,
     pub(crate) streams: RefCell<HashMap<StreamId, Entry>>,
-    opened: RefCell<VecDeque<StreamId>>,
+    /// The streams of the peer whose first byte, the kind, has not arrived yet.
+    unknown: RefCell<HashSet<StreamId>>,
+    /// The streams of the peer that wait to be accepted.
+    opened: RefCell<VecDeque<(StreamId, Direction)>>,
     waiting: RefCell<Vec<Waker>>,
-    ended: RefCell<Option<Error>>,
+    pub(crate) ended: RefCell<Option<Error>>,
     /// True if this end or the peer has closed the association regularly.
     regular: Cell<bool>,
     /// True once the carrier was dropped.
@@ -75,16 +83,18 @@ pub(crate) struct Shared {
     /// The resets that a client may cause (RFC 9114, section 10.5).
     flood: RefCell<FloodBudget>,
     facts: Rc<dyn Facts>,
-    side: Side,
+    pub(crate) side: Side,
     /// The streams that this end may have open.
     max_streams: usize,
 }
 
 /// The facts about an association.
 #[derive(Debug)]
-struct AssociationFacts {
-    peer: Cell<SocketAddr>,
-    has_peer_certificate: Cell<bool>,
+pub(crate) struct AssociationFacts {
+    pub(crate) peer: Cell<SocketAddr>,
+    pub(crate) has_peer_certificate: Cell<bool>,
+    /// The datagrams that have arrived.
+    pub(crate) received: Cell<u64>,
 }
 
 impl Facts for AssociationFacts {
@@ -94,6 +104,15 @@ impl Facts for AssociationFacts {
 
     fn peer_address(&self) -> Option<SocketAddr> {
         Some(self.peer.get())
+    }
+
+    fn datagrams_received(&self) -> Option<u64> {
+        Some(self.received.get())
+    }
+
+    /// Counts all datagrams: most of them acknowledge something.
+    fn acknowledgements(&self) -> Option<u64> {
+        Some(self.received.get())
     }
 
     fn has_peer_certificate(&self) -> bool {
@@ -115,7 +134,7 @@ impl Shared {
             .into_io()
     }
 
-    fn end(&self, error: &AssociationError) {
+    pub(crate) fn end(&self, error: &AssociationError) {
         if self.ended.borrow().is_some() {
             return;
         }
@@ -129,13 +148,13 @@ impl Shared {
         };
         let regular = matches!(
             error,
-            AssociationError::Closed(Closed::Local | Closed::Peer(0))
+            AssociationError::Closed(Closed::Local | Closed::Peer(0 | H3_NO_ERROR))
         );
         self.regular.set(regular);
         self.fail(Error::new(kind, self.side, error.to_string()));
     }
 
-    fn fail(&self, error: Error) {
+    pub(crate) fn fail(&self, error: Error) {
         let error = error.with_retry(Retry::IfIdempotent);
         self.ended.borrow_mut().get_or_insert(error);
         self.streams.borrow_mut().values_mut().for_each(Entry::wake);
@@ -155,15 +174,16 @@ impl Shared {
     }
 
     /// Passes the tunnel's events on.
-    fn dispatch(&self) {
+    pub(crate) fn dispatch(&self) {
         loop {
             let event = self.association.borrow_mut().tunnel().poll_event();
             let Some(event) = event else { return };
             match event {
                 Event::Opened(id) => {
-                    self.opened.borrow_mut().push_back(id);
-                    self.wake_waiting();
+                    self.unknown.borrow_mut().insert(id);
+                    self.read_kind(id);
                 }
+                Event::Readable(id) if self.unknown.borrow().contains(&id) => self.read_kind(id),
                 Event::Readable(id) => self.on_readable(id),
                 Event::Writable(id) => self.with_entry(id, |entry| {
                     if let Some(waker) = entry.write.take() {
@@ -171,8 +191,10 @@ impl Shared {
                     }
                 }),
                 Event::Finished(id) => {
-                    self.flood.borrow_mut().credit_exchange();
                     self.with_entry(id, |entry| {
+                        if !entry.one_way {
+                            self.flood.borrow_mut().credit_exchange();
+                        }
                         entry.finished = true;
                         if let Some(waker) = entry.stopped.take() {
                             waker.wake();
@@ -180,6 +202,7 @@ impl Shared {
                     });
                 }
                 Event::Reset(id, code) => {
+                    self.unknown.borrow_mut().remove(&id);
                     self.with_entry(id, |entry| {
                         entry.reset = Some(code);
                         entry.wake();
@@ -212,6 +235,33 @@ impl Shared {
         }
     }
 
+    /// Reads the kind of a stream that the peer opened. The end that does not send on a stream ends
+    /// its direction at once.
+    fn read_kind(&self, id: StreamId) {
+        let mut association = self.association.borrow_mut();
+        let now = association.tunnel_time(Instant::now());
+        let tunnel = association.tunnel();
+        let kind = match tunnel.read(now, id, 1) {
+            Ok(Read::Blocked) => return,
+            Ok(Read::Data(kind)) => kind.first().copied(),
+            Ok(Read::End) | Err(_) => None,
+        };
+        self.unknown.borrow_mut().remove(&id);
+        let direction = match kind {
+            Some(BOTH_WAYS) => Direction::Bidirectional,
+            Some(ONE_WAY) if tunnel.finish(id).is_ok() => Direction::Unidirectional,
+            _ => {
+                // A stream that has ended already needs no reset.
+                let _ = tunnel.reset(id, CREATION_ERROR);
+                drop(association);
+                return self.charge_reset();
+            }
+        };
+        self.opened.borrow_mut().push_back((id, direction));
+        drop(association);
+        self.wake_waiting();
+    }
+
     fn on_readable(&self, id: StreamId) {
         let discard = match self.streams.borrow_mut().get_mut(&id) {
             Some(entry) if !entry.discard => {
@@ -222,7 +272,7 @@ impl Shared {
             }
             Some(_) => true,
             // The stream waits to be accepted, or both halves were dropped.
-            None => !self.opened.borrow().contains(&id),
+            None => !self.opened.borrow().iter().any(|(opened, _)| *opened == id),
         };
         if discard {
             self.discard(id);
@@ -237,22 +287,28 @@ impl Shared {
         while let Ok(tandem_tunnel::Read::Data(_)) = tunnel.read(now, id, usize::MAX) {}
     }
 
-    /// Returns the halves of a stream.
-    fn halves(self: &Rc<Self>, id: StreamId) -> CarrierStream {
+    /// Returns the halves of a stream that this end has.
+    fn halves(self: &Rc<Self>, id: StreamId, direction: Direction) -> CarrierStream {
+        let one_way = direction == Direction::Unidirectional;
+        let is_own = self.association.borrow().side() == id.opener();
+        let (sends, receives) = (!one_way || is_own, !one_way || !is_own);
         let entry = Entry {
-            halves: 2,
+            halves: u8::from(sends) + u8::from(receives),
+            one_way,
+            discard: !receives,
+            ended: !receives,
             ..Entry::default()
         };
         self.streams.borrow_mut().insert(id, entry);
         CarrierStream {
-            id: u64::from(id.get()),
-            send: Some(Box::new(Sending::new(Rc::clone(self), id))),
-            receive: Some(Box::new(Receiving::new(Rc::clone(self), id))),
+            id: number(id, direction),
+            send: sends.then(|| Box::new(Sending::new(Rc::clone(self), id)) as _),
+            receive: receives.then(|| Box::new(Receiving::new(Rc::clone(self), id)) as _),
         }
     }
 
     /// Returns true if nothing is left to send after the carrier was dropped.
-    fn is_done(&self, dropped_at: &mut Option<Instant>, now: Instant) -> bool {
+    pub(crate) fn is_done(&self, dropped_at: &mut Option<Instant>, now: Instant) -> bool {
         if !self.dropped.get() || !self.streams.borrow().is_empty() {
             return false;
         }
@@ -292,10 +348,12 @@ impl Carried {
         let facts = Rc::new(AssociationFacts {
             peer: Cell::new(association.remote()),
             has_peer_certificate: Cell::new(false),
+            received: Cell::new(0),
         });
         let shared = Rc::new(Shared {
             association: RefCell::new(association),
             streams: RefCell::default(),
+            unknown: RefCell::default(),
             opened: RefCell::default(),
             waiting: RefCell::default(),
             ended: RefCell::default(),
@@ -346,6 +404,30 @@ impl Carried {
     }
 }
 
+/// Returns the number of a stream as in QUIC (RFC 9000 section 2.1), which HTTP/3 uses. Both ends
+/// derive the same number.
+fn number(id: StreamId, direction: Direction) -> u64 {
+    let id = u64::from(id.get());
+    let one_way = u64::from(direction == Direction::Unidirectional);
+    4 * (id >> 1) + 2 * one_way + (id & 1)
+}
+
+/// Opens a stream and writes its kind, which the first segment carries with the data.
+fn open(tunnel: &mut Tunnel, now: Duration, direction: Direction) -> Result<StreamId, StreamError> {
+    let kind: &[u8] = match direction {
+        Direction::Bidirectional => &[BOTH_WAYS],
+        Direction::Unidirectional => &[ONE_WAY],
+    };
+    let id = tunnel.open(now)?;
+    let mut kind = Bytes::from_static(kind);
+    tunnel.write(id, &mut kind)?;
+    if kind.is_empty() {
+        return Ok(id);
+    }
+    tunnel.reset(id, CREATION_ERROR)?;
+    Err(StreamError::Exhausted)
+}
+
 impl Streams for Carried {
     fn facts(&self) -> &Rc<dyn Facts> {
         &self.0.facts
@@ -363,20 +445,20 @@ impl Streams for Carried {
         if let Some(error) = &*self.0.ended.borrow() {
             return Poll::Ready(Err(error.clone().with_retry(Retry::Safe)));
         }
-        if direction == Direction::Unidirectional {
-            let detail = "the streams of dtls have both directions";
-            return Poll::Ready(Err(Error::new(Kind::Internal, Side::Local, detail)));
-        }
-        if self.0.streams.borrow().len() >= self.0.max_streams {
+        let side = self.0.association.borrow().side();
+        let streams = self.0.streams.borrow();
+        let own = streams.keys().filter(|id| id.opener() == side).count();
+        drop(streams);
+        if own >= self.0.max_streams {
             self.0.wait(cx);
             return Poll::Pending;
         }
         let mut association = self.0.association.borrow_mut();
         let now = association.tunnel_time(Instant::now());
-        let opened = association.tunnel().open(now);
+        let opened = open(association.tunnel(), now, direction);
         drop(association);
         Poll::Ready(match opened {
-            Ok(id) => Ok(self.0.halves(id)),
+            Ok(id) => Ok(self.0.halves(id, direction)),
             Err(error) => {
                 let error = Error::new(Kind::Full, self.0.side, error.to_string());
                 Err(error.with_retry(Retry::Safe))
@@ -394,7 +476,7 @@ impl Streams for Carried {
         }
         let id = self.0.opened.borrow_mut().pop_front();
         match id {
-            Some(id) => Poll::Ready(Ok(Some(self.0.halves(id)))),
+            Some((id, direction)) => Poll::Ready(Ok(Some(self.0.halves(id, direction)))),
             None => {
                 self.0.wait(cx);
                 Poll::Pending
@@ -413,172 +495,5 @@ impl Drop for Carried {
     fn drop(&mut self) {
         self.0.dropped.set(true);
         self.0.work.notify_one();
-    }
-}
-
-impl Drop for Driver {
-    /// Tells the peer if the task ends with its thread.
-    fn drop(&mut self) {
-        let mut association = self.shared.association.borrow_mut();
-        association.close(0);
-        for _ in 0..BATCH {
-            let to = association.poll_output(Instant::now(), &mut self.out);
-            let Some(to) = to else { return };
-            self.socket.try_send(to, &self.out);
-        }
-    }
-}
-
-/// Moves the datagrams of one association.
-struct Driver {
-    shared: Rc<Shared>,
-    socket: Socket,
-    facts: Rc<AssociationFacts>,
-    /// True once the tasks that wait for the handshake were woken.
-    announced: bool,
-    dropped_at: Option<Instant>,
-    failures: u32,
-    out: Vec<u8>,
-}
-
-impl Driver {
-    async fn run(mut self) {
-        METRICS.dtls_associations.add(1);
-        loop {
-            let all = self.send().await;
-            self.shared.dispatch();
-            let (ended, wake_at, remote, connected, certified) = {
-                let association = self.shared.association.borrow();
-                if let Some(error) = association.ended() {
-                    self.shared.end(error);
-                }
-                let ended = association.ended().is_some();
-                let (remote, connected) = (association.remote(), association.is_connected());
-                let certified = connected && association.has_peer_certificate();
-                (
-                    ended,
-                    association.poll_timeout(),
-                    remote,
-                    connected,
-                    certified,
-                )
-            };
-            self.facts.peer.set(remote);
-            self.facts.has_peer_certificate.set(certified);
-            if connected && !self.announced {
-                self.announced = true;
-                self.shared.wake_waiting();
-            }
-            if ended || self.shared.ended.borrow().is_some() {
-                break;
-            }
-            let now = Instant::now();
-            if self.shared.is_done(&mut self.dropped_at, now) {
-                let mut association = self.shared.association.borrow_mut();
-                if !association.is_connected() {
-                    drop(association);
-                    let detail = "the handshake was given up";
-                    self.shared
-                        .fail(Error::new(Kind::Reset, self.shared.side, detail));
-                    break;
-                }
-                association.close(0);
-                continue;
-            }
-            self.wait(all, wake_at).await;
-        }
-        METRICS.dtls_associations.sub(1);
-    }
-
-    /// Sends the datagrams that are due. Returns false if more of them wait.
-    async fn send(&mut self) -> bool {
-        for _ in 0..BATCH {
-            let now = Instant::now();
-            let mut out = std::mem::take(&mut self.out);
-            let to = self
-                .shared
-                .association
-                .borrow_mut()
-                .poll_output(now, &mut out);
-            self.out = out;
-            let Some(to) = to else { return true };
-            match self.socket.send(to, &self.out).await {
-                Ok(()) => METRICS.dtls_datagrams_sent.add(1),
-                Err(error) => self.on_failure(&error),
-            }
-        }
-        false
-    }
-
-    /// Acts on an error of the socket. A datagram that could not be sent counts as lost.
-    fn on_failure(&mut self, error: &io::Error) {
-        match self.socket.after(error) {
-            After::Ignore => {}
-            After::Moved => {
-                let mut association = self.shared.association.borrow_mut();
-                let now = association.tunnel_time(Instant::now());
-                association.tunnel().path_changed(now);
-            }
-            After::Refused => {
-                self.failures += 1;
-                let connected = self.shared.association.borrow().is_connected();
-                if !connected || self.failures >= MAX_FAILURES {
-                    self.shared.fail(Error::io(error, self.shared.side));
-                }
-            }
-        }
-    }
-
-    /// Waits for a datagram, a call of a stream or a timer.
-    async fn wait(&mut self, all_sent: bool, wake_at: Option<Instant>) {
-        if !all_sent {
-            tokio::task::yield_now().await;
-        }
-        let linger = self.dropped_at.map(|at| at + LINGER);
-        let wake_at = if all_sent {
-            wake_at.into_iter().chain(linger).min()
-        } else {
-            Some(Instant::now())
-        };
-        let timer = async {
-            match wake_at {
-                Some(at) => tokio::time::sleep_until(at.into()).await,
-                None => std::future::pending().await,
-            }
-        };
-        let shared = Rc::clone(&self.shared);
-        let received = tokio::select! {
-            biased;
-            received = self.socket.receive() => Some(received),
-            () = shared.work.notified() => None,
-            () = timer => None,
-        };
-        if let Some(received) = received {
-            self.take(received);
-            // More datagrams are often there already.
-            for _ in 1..BATCH {
-                match self.socket.try_receive() {
-                    Some(received) => self.take(received),
-                    None => break,
-                }
-            }
-        }
-        shared
-            .association
-            .borrow_mut()
-            .handle_timeout(Instant::now());
-    }
-
-    fn take(&mut self, received: io::Result<(SocketAddr, Vec<u8>)>) {
-        match received {
-            Ok((from, datagram)) => {
-                METRICS.dtls_datagrams_received.add(1);
-                self.failures = 0;
-                let now = Instant::now();
-                let mut association = self.shared.association.borrow_mut();
-                association.handle_datagram(now, from, &datagram);
-            }
-            Err(error) => self.on_failure(&error),
-        }
     }
 }

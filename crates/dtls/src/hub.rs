@@ -8,7 +8,8 @@
 //! ```
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::io;
+use std::net::{SocketAddr, UdpSocket};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 
@@ -31,6 +32,8 @@ pub(crate) struct Hub {
     cookies: Cookies,
     start: Instant,
     state: Mutex<State>,
+    /// The socket, for listeners that begin while associations of earlier ones live.
+    bound: UdpSocket,
 }
 
 #[derive(Debug, Default)]
@@ -66,21 +69,29 @@ impl Drop for Route {
 pub(crate) struct Hubs(Arc<Mutex<HashMap<SocketAddr, Weak<Hub>>>>);
 
 impl Hubs {
-    /// Returns the hub of the socket that is bound to `address`.
-    pub(crate) fn of(&self, address: SocketAddr) -> Arc<Hub> {
+    /// Returns the hub of a socket, and creates it if there is none.
+    pub(crate) fn of(&self, socket: &UdpSocket) -> io::Result<Arc<Hub>> {
+        let address = socket.local_addr()?;
         let mut hubs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         hubs.retain(|_, hub| hub.strong_count() > 0);
         if let Some(hub) = hubs.get(&address).and_then(Weak::upgrade) {
-            return hub;
+            return Ok(hub);
         }
-        let hub = Arc::new(Hub::new());
+        let hub = Arc::new(Hub::new(socket.try_clone()?));
         hubs.insert(address, Arc::downgrade(&hub));
-        hub
+        Ok(hub)
+    }
+
+    /// Returns the socket of the hub with this address, if it has one.
+    pub(crate) fn bound(&self, address: SocketAddr) -> Option<UdpSocket> {
+        let hubs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let hub = hubs.get(&address).and_then(Weak::upgrade)?;
+        hub.bound.try_clone().ok()
     }
 }
 
 impl Hub {
-    fn new() -> Self {
+    fn new(bound: UdpSocket) -> Self {
         let mut secret = [0; 32];
         SystemRandom::new()
             .fill(&mut secret)
@@ -89,6 +100,7 @@ impl Hub {
             cookies: Cookies::new(&secret),
             start: Instant::now(),
             state: Mutex::default(),
+            bound,
         }
     }
 
@@ -227,9 +239,13 @@ mod tests {
         datagram
     }
 
+    fn socket() -> UdpSocket {
+        UdpSocket::bind("127.0.0.1:0").expect("a port")
+    }
+
     #[test]
     fn hub_keeps_state_only_after_a_cookie() {
-        let hub = Arc::new(Hub::new());
+        let hub = Arc::new(Hub::new(socket()));
         let (number, mut newcomers) = hub.add_listener();
         let from: SocketAddr = "192.0.2.7:1000".parse().expect("an address");
         let other: SocketAddr = "192.0.2.8:1000".parse().expect("an address");
@@ -255,7 +271,7 @@ mod tests {
 
     #[test]
     fn hub_bounds_newcomers_and_queues() {
-        let hub = Arc::new(Hub::new());
+        let hub = Arc::new(Hub::new(socket()));
         let (number, mut newcomers) = hub.add_listener();
         let mut reply = Vec::new();
         for port in 1..1000 {

@@ -8,7 +8,7 @@
 //! - [`association`]: DTLS and tunnel of one peer, without sockets or clocks.
 //! - `crypto`, `certificates`: the cryptography of DTLS by ring, and the certificates of both ends.
 //! - `socket`, `hub`: the sockets of clients and gateways.
-//! - `carrier`, `stream`: the association as a carrier of streams.
+//! - `carrier`, `stream`, `driver`: the association as a carrier of streams, and its task.
 //! - [`transport`]: the transport that endpoints name.
 
 pub mod association;
@@ -19,6 +19,7 @@ pub mod transport;
 mod carrier;
 mod certificates;
 mod crypto;
+mod driver;
 mod hub;
 mod socket;
 mod stream;

@@ -182,8 +182,8 @@ impl Drop for Sending {
 
 /// The half that receives.
 ///
-/// A tunnel resets both directions at once, so a half that is dropped early throws its input away
-/// while the other half is in use.
+/// A tunnel resets both directions at once. If the application also sends on the stream, a half
+/// that is dropped early therefore throws its input away.
 pub(crate) struct Receiving {
     shared: Rc<Shared>,
     id: StreamId,
@@ -242,10 +242,15 @@ impl AsyncRead for Receiving {
 }
 
 impl ReceiveStream for Receiving {
-    fn stop(&mut self, _: Code) {
+    fn stop(&mut self, code: Code) {
         if !self.done.replace(true) {
+            let mut one_way = false;
             if let Some(entry) = self.shared.streams.borrow_mut().get_mut(&self.id) {
                 entry.discard = true;
+                one_way = entry.one_way && entry.reset.is_none();
+            }
+            if one_way {
+                return self.shared.reset(self.id, code);
             }
             self.shared.discard(self.id);
             self.shared.work.notify_one();

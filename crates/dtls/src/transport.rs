@@ -11,7 +11,7 @@ use dimpl::DtlsCertificate;
 use rustls::client::WebPkiServerVerifier;
 use rustls::pki_types::ServerName;
 use tandem::carrier::{Carrier, Streams, open_path};
-use tandem::endpoint::{BadEndpoint, Endpoint};
+use tandem::endpoint::{BadEndpoint, Endpoint, SessionKind};
 use tandem::error::{Error, Kind, Retry, Side};
 use tandem::exchange::Isolation;
 use tandem::path::Path;
@@ -88,6 +88,10 @@ impl Provider for DtlsProvider {
         true
     }
 
+    fn sessions(&self) -> &'static [SessionKind] {
+        &[SessionKind::H3, SessionKind::Http]
+    }
+
     fn has_client_certificates(&self) -> bool {
         true
     }
@@ -103,6 +107,10 @@ impl Provider for DtlsProvider {
 
     fn check_dial(&self, endpoint: &Endpoint) -> Result<(), BadEndpoint> {
         endpoint.identity_files().map(drop)
+    }
+
+    fn bound(&self, address: SocketAddr) -> Option<Bound> {
+        self.hubs.bound(address).map(Bound::Udp)
     }
 
     fn dialling(
@@ -217,9 +225,10 @@ struct Listening {
 
 impl Transport for Listening {
     fn listen(&self, socket: Bound) -> io::Result<Box<dyn Listener>> {
-        let socket = Rc::new(UdpSocket::from_std(socket.into_udp()?)?);
+        let socket = socket.into_udp()?;
+        let hub = self.hubs.of(&socket)?;
+        let socket = Rc::new(UdpSocket::from_std(socket)?);
         enlarge(&socket);
-        let hub = self.hubs.of(socket.local_addr()?);
         let (number, newcomers) = hub.add_listener();
         let reading = Rc::new(Reading(Rc::default()));
         let stop = Rc::clone(&reading.0);

@@ -21,6 +21,7 @@ mod provided;
 #[path = "../../../tandem/tests/suite/provided_scenes.rs"]
 mod provided_scenes;
 mod refusals;
+mod streams;
 mod translator;
 
 use tandem::transport::registry::Transports;

@@ -13,8 +13,11 @@ mod certificates;
 #[path = "../../../tandem/tests/suite/harness.rs"]
 mod harness;
 mod hostile;
+#[path = "../../../tandem/tests/suite/provided_lives.rs"]
 mod lives;
+#[path = "../../../tandem/tests/suite/provided_pairs.rs"]
 mod pairs;
+#[path = "../../../tandem/tests/suite/provided_paths.rs"]
 mod paths;
 #[path = "../../../tandem/tests/suite/provided.rs"]
 mod provided;
@@ -23,7 +26,9 @@ mod provided_scenes;
 #[path = "../../../tandem/tests/suite/push_matrix.rs"]
 mod push_matrix;
 mod refusals;
+#[path = "../../../tandem/tests/suite/provided_streams.rs"]
 mod streams;
+mod windows;
 
 use tandem::transport::registry::Transports;
 use tandem_quic::QuicProvider;

@@ -44,7 +44,7 @@ with_path! {
         /// Directory of the local authority for h2+tls:// listeners, which `tandem trust` creates
         /// [default: ~/.local/share/tandem]
         authority: Option<PathBuf> [help_heading = "Listening", value_name = "DIR"],
-        /// URL of the gateway: h2+tls://HOST:PORT, the same with h3+quic or http+dtls (UDP),
+        /// URL of the gateway: h2+tls://HOST:PORT, the same with h3+quic or h3+dtls (UDP),
         /// h2+tcp://HOST:PORT?exit=auto, … (repeatable, best first)
         gateway: Vec<Endpoint> [help_heading = "Gateway", value_name = "URL", value_parser = |text: &str| Usage::Gateway.parse(text)] with "default_gateways",
         /// Proxy on the way to the gateway: socks5://ADDRESS:PORT, or Tor's control port as

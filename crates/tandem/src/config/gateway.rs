@@ -30,7 +30,7 @@ with_path! {
     /// Options of `tandem gateway`; each is a flag and a key of `[gateway]`.
     GatewayOptions {
         /// Listener for clients: h2+tls://ADDRESS:PORT?cert=FILE&key=FILE, the same with h3+quic
-        /// or http+dtls (UDP), h2+tcp://192.0.2.80:9980, … (repeatable)
+        /// or h3+dtls (UDP), h2+tcp://192.0.2.80:9980, … (repeatable)
         listen: Vec<Endpoint> [help_heading = "Listening", value_name = "URL", value_parser = |text: &str| Usage::GatewayListener.parse(text)] with "listeners",
         /// Origins to serve: forward and transparent serve those that requests name, reverse=URL
         /// serves one, submit=URL takes submissions for one [default: forward]

@@ -185,7 +185,8 @@ pub trait Provider: Send + Sync {
         }
         if !self.has_streams() && endpoint.session == SessionKind::H3 {
             let problem = format!(
-                "HTTP/3 needs a transport with many streams, and {name} has one: use h3+quic"
+                "HTTP/3 needs a transport with many streams, and {name} has one: use h3+quic or \
+                 h3+dtls"
             );
             return Err(endpoint.bad(problem));
         }

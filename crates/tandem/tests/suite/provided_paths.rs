@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::NAME;
 use crate::certificates::Certificates;
 use crate::harness::{Client, Scene};
 use crate::provided::{OK, start_client, start_gateway, stop};
@@ -104,7 +105,7 @@ fn receive(
 
 #[test]
 fn client_leaves_a_path_that_died_while_it_rested() {
-    let certificates = Certificates::new("quic-silent");
+    let certificates = Certificates::new(&format!("{NAME}-silent"));
     let (gateway, address) = start_gateway(&certificates, 0, |_| {});
     let forwarder = Forwarder::to(address);
     let (client, http) = start_client(&certificates, forwarder.address, |options| {

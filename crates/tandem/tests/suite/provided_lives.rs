@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex, mpsc};
 use crate::certificates::Certificates;
 use crate::harness::{Client, PATIENCE, Scene, block_on, endpoint, gateway_options, request};
 use crate::provided::{OK, listener, start_client, start_gateway, stop};
-use crate::transports;
+use crate::{NAME, transports};
 
 #[test]
 fn client_fails_when_the_gateway_ends_and_recovers() {
-    let certificates = Certificates::new("quic-restart");
+    let certificates = Certificates::new(&format!("{NAME}-restart"));
     let (gateway, address) = start_gateway(&certificates, 0, |_| {});
     let (client, http) = start_client(&certificates, address, |_| {});
     let origin = Scene::new(|_, mut client| {
@@ -38,7 +38,7 @@ fn client_fails_when_the_gateway_ends_and_recovers() {
 
 #[test]
 fn workers_share_the_socket_and_reload_keeps_it() {
-    let certificates = Certificates::new("quic-workers");
+    let certificates = Certificates::new(&format!("{NAME}-workers"));
     let transports = transports();
     let mut options = gateway_options();
     let listen = endpoint(&listener(&certificates, 0));
@@ -64,7 +64,7 @@ fn workers_share_the_socket_and_reload_keeps_it() {
 
 #[test]
 fn draining_gateway_delivers_its_last_response() {
-    let certificates = Certificates::new("quic-drain");
+    let certificates = Certificates::new(&format!("{NAME}-drain"));
     let (gateway, address) = start_gateway(&certificates, 0, |_| {});
     let (client, http) = start_client(&certificates, address, |_| {});
     let (go, wait) = mpsc::channel::<()>();
@@ -91,34 +91,13 @@ fn draining_gateway_delivers_its_last_response() {
 }
 
 #[test]
-fn client_delivers_a_response_read_after_the_drain() {
-    // The sockets take a part of the response, and the windows of the connection hold the rest.
-    const SIZE: usize = 7 << 20;
-    let certificates = Certificates::new("quic-late");
-    let (gateway, address) = start_gateway(&certificates, 0, |_| {});
-    let (client, http) = start_client(&certificates, address, |_| {});
-    let origin = Scene::new(|_, mut origin| {
-        while origin.request().is_some() {
-            origin.send(format!("HTTP/1.1 200 OK\r\nContent-Length: {SIZE}\r\n\r\n"));
-            origin.send(vec![b'x'; SIZE]);
-        }
-    });
-    let mut browser = Client::to(http);
-    browser.send(request("GET", &origin.url("/"), ""));
-    assert_eq!(browser.head().unwrap().status, 200);
-    block_on(gateway.drain(PATIENCE));
-    assert!(browser.read_exact(SIZE) == vec![b'x'; SIZE]);
-    stop([client]);
-}
-
-#[test]
 fn reload_listens_again_while_an_old_connection_lives() {
-    let certificates = Certificates::new("quic-again");
+    let certificates = Certificates::new(&format!("{NAME}-again"));
     let transports = transports();
     let mut options = gateway_options();
-    let quic = endpoint(&listener(&certificates, 0));
+    let over_udp = endpoint(&listener(&certificates, 0));
     let tcp = endpoint("h2+tcp://127.0.0.1:0");
-    options.listen = vec![quic, tcp.clone()];
+    options.listen = vec![over_udp, tcp.clone()];
     let config = |options: &tandem::config::GatewayOptions| {
         Arc::new(options.clone().typed_with(&transports).unwrap())
     };

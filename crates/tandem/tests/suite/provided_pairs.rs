@@ -1,9 +1,10 @@
-//! Pairs with `h3+quic`, as the shared tests of the library start them.
+//! Pairs with HTTP/3 over a transport that another crate provides, as the shared tests of the library start them.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tandem::config::{ClientOptions, GatewayOptions};
 
+use crate::NAME;
 use crate::certificates::Certificates;
 use crate::harness::Pair;
 use crate::provided::start_pair;
@@ -31,7 +32,7 @@ impl Pair {
     ) -> Self {
         assert_eq!(session, "h3");
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let certificates = Certificates::new(&format!("quic-pair-{number}"));
+        let certificates = Certificates::new(&format!("{NAME}-pair-{number}"));
         start_pair(&certificates, gateway, client)
     }
 }
