@@ -1,10 +1,11 @@
 //! The response that a proxy gives by itself when it cannot get the real one: a readable page
-//! without names, versions or script, and `Proxy-Status` (RFC 9209).
+//! without names, versions or script, and `Proxy-Status` (RFC 9209). The client reads the reason
+//! from such a response of its gateway.
 
 use bytes::Bytes;
 use tandem_http::ResponseHead;
 
-use crate::error::{Error, Side};
+use crate::error::{Error, Kind, Side};
 
 /// Returns the response that tells of a failure. `who` is this proxy's role, `client` or `gateway`.
 pub fn response(error: &Error, who: &'static str) -> (ResponseHead, Bytes) {
@@ -59,10 +60,42 @@ fn escape(text: &str) -> String {
         .replace('>', "&gt;")
 }
 
+/// The maximum length of a gateway's explanation, in characters.
+const MAX_DETAIL: usize = 200;
+
+/// Reads the reason from the `Proxy-Status` field of a gateway's response to a CONNECT.
+pub fn refusal(head: &ResponseHead) -> Error {
+    let kind = match head.status {
+        400 => Kind::BadRequest,
+        403 => Kind::Forbidden,
+        407 => Kind::Unauthorized,
+        421 => Kind::Misdirected,
+        503 => Kind::Busy,
+        504 => Kind::Timeout,
+        _ => Kind::Unreachable,
+    };
+    let said = head
+        .fields
+        .get("proxy-status")
+        .map(String::from_utf8_lossy)
+        .unwrap_or_default();
+    let details = said
+        .split_once("details=\"")
+        .and_then(|(_, rest)| rest.split_once('"'))
+        .map(|(details, _)| details);
+    let detail = details.map_or_else(
+        || format!("it refused the tunnel with status {}", head.status),
+        |details| {
+            let visible = |c: &char| c.is_ascii_graphic() || *c == ' ';
+            details.chars().filter(visible).take(MAX_DETAIL).collect()
+        },
+    );
+    Error::new(kind, Side::Peer, detail)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::Kind;
 
     #[test]
     fn response_escapes_the_detail_of_an_error() {
@@ -74,5 +107,18 @@ mod tests {
             Some(&b"gateway; error=connection_refused; details=\"<b>x\""[..])
         );
         assert!(!String::from_utf8_lossy(&body).contains("<b>"));
+    }
+
+    #[test]
+    fn refusals_keep_their_reason() {
+        let mut head = ResponseHead::new(502);
+        assert!(refusal(&head).detail.contains("status 502"));
+        head.fields.push(
+            "proxy-status",
+            "gateway; error=dns_error; details=\"the name could not be resolved\"",
+        );
+        let error = refusal(&head);
+        assert_eq!(error.detail, "the name could not be resolved");
+        assert_eq!(error.kind, Kind::Unreachable);
     }
 }

@@ -251,6 +251,9 @@ metrics! {
     submissions_waiting "gauge" "Gateway: stored submissions without an answer.";
     submissions_stored_bytes "gauge"
         "Gateway: bytes of the stored submissions and answers, compared with submit-max-stored.";
+    https_opened "counter" "Client: HTTPS connections of listed hosts that were opened.";
+    https_spliced "counter"
+        "Client: HTTPS connections of listed hosts that were passed on unopened.";
     fallbacks "counter" "Requests sent without the gateway because the user asked for it.";
 }
 

@@ -5,6 +5,7 @@
 mod client;
 mod gateway;
 mod lanes;
+mod opened;
 mod relay;
 mod solo;
 

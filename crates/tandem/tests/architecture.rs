@@ -100,6 +100,8 @@ const ARROWS: &[(&str, &[&str])] = &[
         "front",
         &[
             "error",
+            "failure",
+            "log_limit",
             "exchange",
             "priority",
             "status",
@@ -154,6 +156,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         "roles",
         &[
             "journal",
+            "error",
             "renewal",
             "config",
             "endpoint",

@@ -6,6 +6,7 @@
 //! origin shares its connections among all sessions.
 
 mod permit;
+pub mod prepare;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -76,17 +77,21 @@ pub enum Mode {
     },
 }
 
+/// The transports to origins.
+pub struct OriginTransports {
+    /// The transport without TLS.
+    pub plain: Rc<dyn Transport>,
+    /// The transport with TLS.
+    pub secure: Rc<dyn Transport>,
+    /// The transport with TLS that offers HTTP/1.1 only, for exchanges that HTTP/2 rarely carries.
+    pub secure_http1: Rc<dyn Transport>,
+}
+
 /// The last stage of the gateway's pipeline.
 pub struct Origin {
     /// The rule by which requests get their origin.
     pub mode: Mode,
-    /// The transport to origins.
-    pub transport: Rc<dyn Transport>,
-    /// The same transport with TLS.
-    secure: Rc<dyn Transport>,
-    /// The same transport with TLS that offers HTTP/1.1 only, for exchanges that HTTP/2 rarely
-    /// carries.
-    secure_http1: Rc<dyn Transport>,
+    transports: OriginTransports,
     /// The HTTP/1.1 protocol towards origins.
     pub http1: Http1Session,
     /// The HTTP/2 protocol towards origins.
@@ -140,14 +145,6 @@ impl Origin {
         connect_timeout: Duration,
         limits: Limits,
     ) -> Rc<Self> {
-        let (places, pool) = (Places::new(limits), RefCell::default());
-        // The sessions of a reverse gateway share connections, and thus the limit on them.
-        let is_shared = matches!(mode, Mode::Reverse { .. });
-        let starts = is_shared.then(|| Starts::new(limits.per_session, limits.lasting));
-        let fixed = match &mode {
-            Mode::Reverse { scheme, target, .. } => Some(Rc::new((*scheme, target.clone()))),
-            Mode::Forward => None,
-        };
         let secure = |connector| {
             let below = Rc::clone(&transport);
             Rc::new(Tls::dialling(
@@ -158,13 +155,33 @@ impl Origin {
                 Side::Origin,
             ))
         };
-        let secure_http1 = secure(offering(&tls, &[b"http/1.1"]));
-        let secure = secure(tls);
+        let transports = OriginTransports {
+            secure_http1: secure(offering(&tls, &[b"http/1.1"])),
+            secure: secure(tls),
+            plain: transport,
+        };
+        Self::over_transports(mode, transports, http1, h2, limits)
+    }
+
+    /// Creates a stage without connections over these transports.
+    pub fn over_transports(
+        mode: Mode,
+        transports: OriginTransports,
+        http1: Http1Session,
+        h2: Rc<MuxSession>,
+        limits: Limits,
+    ) -> Rc<Self> {
+        let (places, pool) = (Places::new(limits), RefCell::default());
+        // The sessions of a reverse gateway share connections, and thus the limit on them.
+        let is_shared = matches!(mode, Mode::Reverse { .. });
+        let starts = is_shared.then(|| Starts::new(limits.per_session, limits.lasting));
+        let fixed = match &mode {
+            Mode::Reverse { scheme, target, .. } => Some(Rc::new((*scheme, target.clone()))),
+            Mode::Forward => None,
+        };
         let this = Rc::new(Self {
             mode,
-            transport,
-            secure,
-            secure_http1,
+            transports,
             http1,
             h2,
             limits,
@@ -376,9 +393,9 @@ impl Origin {
         let is_upgrade = exchange.request.protocol.is_some();
         let (scheme, target) = &*key.origin;
         let transport = match scheme {
-            Scheme::Http => &self.transport,
-            Scheme::Https if is_upgrade => &self.secure_http1,
-            Scheme::Https => &self.secure,
+            Scheme::Http => &self.transports.plain,
+            Scheme::Https if is_upgrade => &self.transports.secure_http1,
+            Scheme::Https => &self.transports.secure,
         };
         let path = transport.dial(target, &exchange.isolation).await?;
         ORIGIN_DIAL.stop(dialling, 0);
@@ -476,7 +493,11 @@ impl Origin {
             ));
         }
         let origin = self.key(exchange)?.origin;
-        let path = self.transport.dial(&origin.1, &exchange.isolation).await?;
+        let path = self
+            .transports
+            .plain
+            .dial(&origin.1, &exchange.isolation)
+            .await?;
         sink.send(Part::Head(tandem_http::ResponseHead::new(200)))
             .await;
         let (read, write) = tokio::io::split(path);

@@ -97,13 +97,22 @@ fn explain(config: &ClientConfig, url: &str) -> Result<String, Failure> {
     if let Some(failure) = failure(config, gateways) {
         line("failure", failure);
     }
+    let opened = config
+        .open
+        .as_ref()
+        .filter(|open| asked.scheme != Some(Scheme::Http) && open.covers(&asked.host, asked.port));
     match solo {
         _ if refusal.is_some() => {}
+        _ if opened.is_some() => line("content", OPENED),
         Some(solo) => line("content", without_gateway(&asked, solo, config)),
         None => line("content", content(&asked, gateways)),
     }
     Ok(text)
 }
+
+/// Describes the treatment of HTTPS of a listed host.
+const OPENED: &str = "HTTPS, opened on this machine for browsers of the HTTP listeners: this \
+                      program reads it, and the gateway sees the host and the port only";
 
 /// Returns the reason for which a client without a gateway and without a proxy refuses a
 /// destination, as far as it shows without a look-up.
@@ -172,6 +181,7 @@ fn content(asked: &Asked, gateways: &[GatewayEndpoint]) -> &'static str {
 mod tests {
     use super::*;
     use crate::config::ClientOptions;
+    use crate::transport::tls::authority::create;
 
     fn told(options: ClientOptions, url: &str) -> String {
         let config = options.typed_offline(&Transports::default());
@@ -281,6 +291,30 @@ content  plain HTTP: the gateway reads it, compresses its fields and pushes reso
             assert_eq!(text.contains("none: refused"), is_refused, "{url}: {text}");
             assert_eq!(text.contains("content"), !is_refused, "{url}: {text}");
         }
+    }
+
+    #[test]
+    fn explain_tells_that_a_host_is_opened() {
+        let name = format!("tandem-explain-{}", std::process::id());
+        let directory = std::env::temp_dir().join(name);
+        let (opened, now) = (["a.test".to_owned()], std::time::SystemTime::now());
+        create(&directory, &opened, now).expect("an authority");
+        let options = ClientOptions {
+            open_https: vec!["*.a.test".parse().expect("a pattern")],
+            authority: Some(directory.clone()),
+            ..options()
+        };
+        for (url, is_opened) in [
+            ("https://www.a.test/", true),
+            ("wss://www.a.test/", true),
+            ("https://www.a.test:8443/", false),
+            ("https://a.test/", false),
+            ("http://www.a.test/", false),
+        ] {
+            let text = told(options.clone(), url);
+            assert_eq!(text.contains("opened on this machine"), is_opened, "{text}");
+        }
+        std::fs::remove_dir_all(&directory).expect("removed");
     }
 
     #[test]

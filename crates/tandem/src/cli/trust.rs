@@ -10,7 +10,9 @@ use std::io::{BufRead as _, IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use super::Failure;
+use super::{Failure, serve};
+use crate::config::open::{check_hosts, constraints};
+use crate::hosts::HostPattern;
 use crate::transport::tls::authority::{
     self, Authority, HOSTS, NAME, certificate_file, default_directory, key_file,
 };
@@ -21,6 +23,8 @@ const EXAMPLES: &str = "Examples:
       Create the authority and add it to the browsers of this user, after a question
   sudo tandem trust --authority /home/USER/.local/share/tandem --store system
       Add it to the system's store too, for curl and other programs
+  tandem trust -c client.toml
+      Issue it again for the hosts that the file lists in [open], and add it to the browsers
   tandem trust --remove
       Remove it from every store, and delete it";
 
@@ -40,41 +44,81 @@ pub struct TrustArgs {
     /// Change only this store (repeatable) [default: each store on this machine]
     #[arg(long, value_name = "STORE")]
     store: Vec<Kind>,
-    /// Directory of the authority [default: ~/.local/share/tandem]
+    /// Let the authority certify the hosts that this client's file lists in [open], and no others
+    #[arg(short, long, value_name = "FILE", conflicts_with = "remove")]
+    config: Option<PathBuf>,
+    /// Let the authority certify this host, and no other that is not given: NAME or *.SUFFIX
+    /// (repeatable) [default: the hosts that it can certify now]
+    #[arg(long, value_name = "HOST", conflicts_with_all = ["remove", "config"])]
+    open_https: Vec<HostPattern>,
+    /// Directory of the authority [default: that of the file, or ~/.local/share/tandem]
     #[arg(long, value_name = "DIR")]
     authority: Option<PathBuf>,
 }
 
 pub(super) fn run(args: &TrustArgs) -> Result<(), Failure> {
+    let file = match &args.config {
+        None => None,
+        Some(file) => Some(serve::read(Some(file))?.client.unwrap_or_default()),
+    };
     let directory = args
         .authority
         .clone()
+        .or_else(|| file.as_ref()?.authority.clone())
         .or_else(default_directory)
         .ok_or("neither HOME nor XDG_DATA_HOME is set: give the directory with --authority")?;
     let directory = std::path::absolute(directory)?;
     let places = Places::of_environment()?;
     if args.remove {
-        remove(args, &directory, &places)
-    } else {
-        install(args, &directory, &places)
+        return remove(args, &directory, &places);
     }
+    let listed = match &file {
+        Some(options) => Some(&options.open_https),
+        None => Some(&args.open_https).filter(|hosts| !hosts.is_empty()),
+    };
+    if let Some(hosts) = listed {
+        check_hosts(hosts)?;
+    }
+    let listed = listed.map(|hosts| constraints(hosts));
+    install(args, &directory, &places, listed)
 }
 
 #[expect(clippy::print_stdout, reason = "the command's output")]
-fn install(args: &TrustArgs, directory: &Path, places: &Places) -> Result<(), Failure> {
+fn install(
+    args: &TrustArgs,
+    directory: &Path,
+    places: &Places,
+    listed: Option<Vec<String>>,
+) -> Result<(), Failure> {
     let now = SystemTime::now();
-    let state = State::of(directory, now)?;
+    let state = State::of(directory, listed.as_deref(), now)?;
+    let opened = match listed {
+        Some(hosts) => hosts,
+        None if state == State::Missing => Vec::new(),
+        None => Authority::load(directory)?.opened().to_vec(),
+    };
     let chosen = stores::to_install(&args.store, places);
     println!(
-        "The local authority of Tandem can certify {} only: critical name constraints\n\
-         make programs refuse its certificates for any other host.\n",
-        HOSTS.join(", ")
+        "The local authority of Tandem can certify {}{} only: critical name\n\
+         constraints make programs refuse its certificates for any other host.\n",
+        HOSTS.join(", "),
+        opened
+            .iter()
+            .map(|name| format!(", {name}"))
+            .collect::<String>()
     );
+    if !opened.is_empty() {
+        println!("{}", consequences(&opened));
+    }
     println!("These changes will be made:");
     match state {
         State::Good => {}
         State::Missing => println!("  create {} (mode 0600)", key_file(directory).display()),
         State::Old => println!("  replace {}, which expires", key_file(directory).display()),
+        State::Other => println!(
+            "  replace {}, which is for other hosts",
+            key_file(directory).display()
+        ),
     }
     for store in &chosen.stores {
         println!("  add \"{NAME}\" to {store}");
@@ -87,11 +131,11 @@ fn install(args: &TrustArgs, directory: &Path, places: &Places) -> Result<(), Fa
     }
     stores::check_tools(&chosen.stores)?;
     confirm(args)?;
-    if state == State::Old {
+    if matches!(state, State::Old | State::Other) {
         delete(directory)?;
     }
     if state != State::Good {
-        authority::create(directory, now)?;
+        authority::create(directory, &opened, now)?;
         println!("created {}", key_file(directory).display());
     }
     let mut failed = 0;
@@ -112,6 +156,10 @@ fn install(args: &TrustArgs, directory: &Path, places: &Places) -> Result<(), Fa
             chosen.stores.len()
         )
         .into());
+    }
+    if !opened.is_empty() {
+        println!("\nRestart the browsers and the client that lists these hosts.");
+        return Ok(());
     }
     println!(
         "\nRestart the browsers, and let the client listen for them:\n  \
@@ -166,6 +214,17 @@ fn remove(args: &TrustArgs, directory: &Path, places: &Places) -> Result<(), Fai
     Ok(())
 }
 
+/// Tells the user about the effect of an authority for other hosts than this machine.
+fn consequences(opened: &[String]) -> String {
+    format!(
+        "It is for HTTPS of {}, and of the names below them. A client that lists them\n\
+         reads this traffic on this machine. Whoever gets the key can stand for these hosts\n\
+         towards the programs that trust the authority, for 90 days at most. For these hosts,\n\
+         programs no longer check revocation and Certificate Transparency (SECURITY.md).\n",
+        opened.join(", ")
+    )
+}
+
 fn delete(directory: &Path) -> Result<(), Failure> {
     for file in [key_file(directory), certificate_file(directory)] {
         match std::fs::remove_file(&file) {
@@ -185,17 +244,23 @@ enum State {
     Good,
     /// It expires soon, or its validity has not begun.
     Old,
+    /// It can certify other hosts than those that are wanted.
+    Other,
 }
 
 impl State {
-    fn of(directory: &Path, now: SystemTime) -> Result<Self, Failure> {
+    /// Returns the state of an authority for the hosts of `listed`, or for any hosts.
+    fn of(directory: &Path, listed: Option<&[String]>, now: SystemTime) -> Result<Self, Failure> {
         let exists = [key_file(directory), certificate_file(directory)].map(|file| file.exists());
         if exists == [false, false] {
             return Ok(Self::Missing);
         }
-        Authority::load(directory)
+        let authority = Authority::load(directory)
             .map_err(|error| format!("{error}; tandem trust --remove deletes it"))?;
-        let validity = authority::validity(directory)?;
+        if listed.is_some_and(|hosts| hosts != authority.opened()) {
+            return Ok(Self::Other);
+        }
+        let validity = authority.validity();
         let seconds = |time: SystemTime| {
             let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
             i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
@@ -235,9 +300,9 @@ mod tests {
         let name = format!("tandem-trust-state-{}", std::process::id());
         let directory = std::env::temp_dir().join(name);
         let now = SystemTime::now();
-        let state = |time| State::of(&directory, time).map_err(|error| error.to_string());
+        let state = |time| State::of(&directory, None, time).map_err(|error| error.to_string());
         assert_eq!(state(now), Ok(State::Missing));
-        authority::create(&directory, now).expect("an authority");
+        authority::create(&directory, &[], now).expect("an authority");
         let day = Duration::from_secs(86_400);
         for (time, expected) in [
             (now, State::Good),
@@ -246,6 +311,17 @@ mod tests {
             (now - 2 * day, State::Old),
         ] {
             assert_eq!(state(time), Ok(expected), "{time:?}");
+        }
+        let hosts = ["a.test".to_owned()];
+        let state_for = |hosts: &[String]| State::of(&directory, Some(hosts), now).ok();
+        assert_eq!(state_for(&[]), Some(State::Good));
+        assert_eq!(state_for(&hosts), Some(State::Other));
+        delete(&directory).expect("deleted");
+        authority::create(&directory, &hosts, now).expect("an authority");
+        assert_eq!(state_for(&hosts), Some(State::Good));
+        assert_eq!(state_for(&[]), Some(State::Other));
+        for (days, expected) in [(50, State::Good), (70, State::Old)] {
+            assert_eq!(state(now + days * day), Ok(expected), "{days}");
         }
         std::fs::remove_file(key_file(&directory)).expect("removed");
         let words = state(now).expect_err("half of an authority");

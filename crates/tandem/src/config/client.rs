@@ -7,7 +7,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
+pub use super::solo::{Solo, SoloMode};
+
 use super::gateways::{Dialled, GatewayEndpoint, Lookups, Route, RouteOption};
+use super::open::OpenedHttps;
 use super::units::{Size, Span};
 use super::{ConfigError, PathConfig, distinct, options, read_secret, with_path};
 use crate::back::policy::AllowDest;
@@ -74,6 +77,13 @@ with_path! {
         solo_allow_dest: Vec<AllowDest> [help_heading = "Solo", value_name = "NET"],
         /// Percentage of page loads without early requests, as a control group [default: 2]
         solo_hold_out: Option<f64> [help_heading = "Solo", value_name = "PERCENT"],
+        /// Open HTTPS of this host on this machine: NAME or *.SUFFIX (repeatable). It needs the
+        /// authority of `tandem trust`, and --via is limited
+        open_https: Vec<HostPattern> [help_heading = "Opened HTTPS", value_name = "HOST"],
+        /// Open HTTPS of these hosts at this port too, besides 443 (repeatable)
+        open_https_port: Vec<u16> [help_heading = "Opened HTTPS", value_name = "PORT"],
+        /// PEM file of the authorities to trust for these hosts instead of the public ones
+        open_https_ca: Option<String> [help_heading = "Opened HTTPS", value_name = "FILE"],
         /// Age at which a session is replaced; 0s means never [default: 615s with --via, just over
         /// Tor's ten minutes, otherwise 0s]
         max_age: Option<Span> [help_heading = "Sessions", value_name = "TIME"],
@@ -133,43 +143,6 @@ fn default_gateways<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<En
     Usage::Gateway.read_list(deserializer)
 }
 
-/// The way of requests without a gateway.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub enum SoloMode {
-    /// Through the proxy of --via
-    #[default]
-    Via,
-    /// From this machine: it looks up the names of sites and connects to them
-    Direct,
-}
-
-impl SoloMode {
-    /// Returns the error for a proxy that is missing.
-    pub(crate) fn needs_via() -> ConfigError {
-        ConfigError::value(
-            "solo",
-            "needs --via, so that nothing else is connected to; --solo=direct connects to sites \
-             from this machine",
-        )
-    }
-}
-
-/// The settings of a client without a gateway.
-#[derive(Clone, Debug)]
-pub struct Solo {
-    /// The way of its requests.
-    pub mode: SoloMode,
-    /// The largest number of connections to one origin.
-    pub connections: usize,
-    /// The hosts for which nothing is requested early.
-    pub except: Vec<HostPattern>,
-    /// The exceptions to the addresses that are refused without a proxy.
-    pub allow_dest: Vec<AllowDest>,
-    /// The share of pages without early requests, for comparison: 0 to 1.
-    pub hold_out: f64,
-}
-
 /// The checked configuration of a client.
 #[derive(Clone, Debug)]
 pub struct ClientConfig {
@@ -185,6 +158,8 @@ pub struct ClientConfig {
     pub route_map: HostMap,
     /// The settings for all other hosts without a default gateway.
     pub solo: Option<Solo>,
+    /// The hosts whose HTTPS is opened.
+    pub open: Option<OpenedHttps>,
     /// The proxy on the way to the gateway.
     pub via: Option<Via>,
     /// The password of Tor's control port.
@@ -264,6 +239,7 @@ impl ClientOptions {
     ) -> Result<ClientConfig, ConfigError> {
         let path = self.take_path();
         let solo = self.solo()?;
+        let open = self.opened()?;
         let listen = if self.listen.is_empty() {
             default_listen()
         } else {
@@ -313,9 +289,13 @@ impl ClientOptions {
         let all = gateways
             .iter()
             .chain(routes.iter().flat_map(|route| &route.gateways));
-        let secret_files = secret_files(all, self.tor_password_file.as_ref());
+        let secret_files = secret_files(all.clone(), self.tor_password_file.as_ref());
+        if let Some(open) = &open {
+            open.check_ways(via.as_ref(), all, solo.as_ref(), fallback)?;
+        }
+        let authority = authority(&listen, open.as_ref(), self.authority)?;
         Ok(ClientConfig {
-            authority: authority(&listen, self.authority)?,
+            authority,
             listen,
             secret_files,
             gateways,
@@ -326,6 +306,7 @@ impl ClientOptions {
             routes,
             route_map,
             solo,
+            open,
             fallback,
             max_age,
             max_sessions: self.max_sessions.unwrap_or(4096).max(1),
@@ -349,60 +330,6 @@ impl ClientOptions {
             transports: transports.clone(),
             via,
         })
-    }
-}
-
-impl ClientOptions {
-    /// Checks the options of a client without a gateway. Returns `None` if that is off.
-    fn solo(&self) -> Result<Option<Solo>, ConfigError> {
-        let bad = |problem: &str| Err(ConfigError::value("solo", problem));
-        let Some(mode) = self.solo else {
-            let given = self.solo_connections.is_some()
-                || self.solo_hold_out.is_some()
-                || !(self.solo_except.is_empty() && self.solo_allow_dest.is_empty());
-            return if given {
-                bad("is off, but another option of it is given: add --solo, or remove that one")
-            } else {
-                Ok(None)
-            };
-        };
-        match (mode, &self.via) {
-            (SoloMode::Via, None) => return Err(SoloMode::needs_via()),
-            (SoloMode::Direct, Some(_)) => {
-                return bad("=direct contradicts --via: it would go around the proxy");
-            }
-            _ => {}
-        }
-        if !self.gateway.is_empty() {
-            return bad(
-                "and --gateway contradict each other, since both serve all other hosts: name the \
-                 gateway's hosts in --route",
-            );
-        }
-        if mode == SoloMode::Via && !self.solo_allow_dest.is_empty() {
-            return Err(ConfigError::value(
-                "solo-allow-dest",
-                "needs --solo=direct: with --via the proxy decides",
-            ));
-        }
-        let percent = self.solo_hold_out.unwrap_or(2.0);
-        if !(0.0..=100.0).contains(&percent) {
-            return Err(ConfigError::value("solo-hold-out", "must be from 0 to 100"));
-        }
-        let connections = self.solo_connections.unwrap_or(32);
-        if !(6..=64).contains(&connections) {
-            return Err(ConfigError::value(
-                "solo-connections",
-                "must be from 6 to 64",
-            ));
-        }
-        Ok(Some(Solo {
-            mode,
-            connections,
-            except: self.solo_except.clone(),
-            allow_dest: self.solo_allow_dest.clone(),
-            hold_out: percent / 100.0,
-        }))
     }
 }
 
@@ -439,26 +366,34 @@ pub(super) fn is_certified_locally(endpoint: &Endpoint) -> bool {
     endpoint.session == SessionKind::H2 && given == [false, false]
 }
 
-/// Returns the directory of the local authority, if a listener needs it.
-fn authority(listen: &[Endpoint], given: Option<PathBuf>) -> Result<Option<PathBuf>, ConfigError> {
-    let Some(endpoint) = listen.iter().find(|it| is_certified_locally(it)) else {
+/// Returns the directory of the local authority, if a listener or an opened host needs it.
+fn authority(
+    listen: &[Endpoint],
+    open: Option<&OpenedHttps>,
+    given: Option<PathBuf>,
+) -> Result<Option<PathBuf>, ConfigError> {
+    let listener = listen.iter().find(|it| is_certified_locally(it));
+    if listener.is_none() && open.is_none() {
         return Ok(given);
-    };
+    }
     let directory = given.or_else(default_directory).ok_or_else(|| {
         let problem = "neither HOME nor XDG_DATA_HOME is set: give the directory";
         ConfigError::value("authority", problem)
     })?;
-    if certificate_file(&directory).exists() {
-        return Ok(Some(directory));
+    if let Some(open) = open {
+        open.check_authority(&directory)?;
     }
-    Err(ConfigError::value(
-        "listen",
-        format!(
-            "{endpoint} needs the local authority, and {} has none: run `tandem trust` first, or \
-             add ?cert=FILE&key=FILE",
-            directory.display()
-        ),
-    ))
+    match listener {
+        Some(endpoint) if !certificate_file(&directory).exists() => Err(ConfigError::value(
+            "listen",
+            format!(
+                "{endpoint} needs the local authority, and {} has none: run `tandem trust` first, \
+                 or add ?cert=FILE&key=FILE",
+                directory.display()
+            ),
+        )),
+        _ => Ok(Some(directory)),
+    }
 }
 
 /// Returns the files that no other user may read.

@@ -20,6 +20,8 @@ pub struct File {
     pub route: Vec<RouteOption>,
     /// The table `[solo]` of the client. Reading moves it to `client`.
     pub solo: Option<SoloTable>,
+    /// The table `[open]` of the client. Reading moves it to `client`.
+    pub open: Option<OpenTable>,
     /// The options of the table `[gateway]`.
     pub gateway: Option<GatewayOptions>,
     /// The options of the table `[relay]`.
@@ -55,6 +57,29 @@ impl From<SoloTable> for ClientOptions {
     }
 }
 
+/// The table `[open]`: the hosts whose HTTPS the client opens.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
+pub struct OpenTable {
+    /// `open-https`.
+    pub hosts: Vec<HostPattern>,
+    /// `open-https-port`.
+    pub ports: Vec<u16>,
+    /// `open-https-ca`.
+    pub ca: Option<String>,
+}
+
+impl From<OpenTable> for ClientOptions {
+    fn from(table: OpenTable) -> Self {
+        Self {
+            open_https: table.hosts,
+            open_https_port: table.ports,
+            open_https_ca: table.ca,
+            ..Self::default()
+        }
+    }
+}
+
 impl File {
     /// Reads a file.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
@@ -74,9 +99,13 @@ impl File {
             let routes = std::mem::take(&mut read.route);
             read.client.get_or_insert_default().route.extend(routes);
         }
-        if let Some(solo) = read.solo.take() {
+        let tables = [
+            read.solo.take().map(ClientOptions::from),
+            read.open.take().map(ClientOptions::from),
+        ];
+        for table in tables.into_iter().flatten() {
             let client = read.client.take().unwrap_or_default();
-            read.client = Some(client.or(solo.into()));
+            read.client = Some(client.or(table));
         }
         Ok(read)
     }

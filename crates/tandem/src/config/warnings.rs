@@ -8,9 +8,10 @@ use std::time::SystemTime;
 
 use super::client::is_certified_locally;
 use super::gateways::GatewayEndpoint;
+use super::open::constraints;
 use super::{ClientConfig, GatewayConfig, RelayConfig};
 use crate::endpoint::{Endpoint, Via, is_onion};
-use crate::transport::tls::authority::validity;
+use crate::transport::tls::authority::{Authority, validity};
 use crate::transport::tls::files::Validity;
 
 impl ClientConfig {
@@ -32,7 +33,7 @@ impl ClientConfig {
             warnings.extend(certificate(endpoint));
         }
         if let Some(directory) = &self.authority
-            && self.listen.iter().any(is_certified_locally)
+            && (self.open.is_some() || self.listen.iter().any(is_certified_locally))
             && let Some(problem) = validity(directory)
                 .ok()
                 .and_then(|validity| validity.warning(SystemTime::now()))
@@ -42,12 +43,39 @@ impl ClientConfig {
                 "the local authority in {directory} {problem}: tandem trust"
             ));
         }
+        warnings.extend(self.unlisted_names());
         for gateway in self.all_gateways() {
             warnings.extend(exposed_token(gateway, self.via.as_ref()));
             warnings.extend(certificate(&gateway.endpoint));
         }
         warnings.extend(self.secret_files.iter().filter_map(|file| secret(file)));
         warnings
+    }
+}
+
+impl ClientConfig {
+    /// Returns a warning if the local authority can certify more hosts than those whose HTTPS is
+    /// opened.
+    fn unlisted_names(&self) -> Option<String> {
+        let directory = self.authority.as_deref()?;
+        let open = self.open.as_ref()?;
+        let listed = constraints(&open.hosts);
+        let authority = Authority::load(directory).ok()?;
+        let is_unlisted = |name: &&String| !listed.contains(name);
+        let unlisted: Vec<_> = authority
+            .opened()
+            .iter()
+            .filter(is_unlisted)
+            .cloned()
+            .collect();
+        (!unlisted.is_empty()).then(|| {
+            format!(
+                "the local authority in {} can certify {} too, which open-https does not list: \
+                 tandem trust -c FILE",
+                directory.display(),
+                unlisted.join(", ")
+            )
+        })
     }
 }
 

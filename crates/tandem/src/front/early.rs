@@ -10,8 +10,9 @@ use std::rc::Rc;
 use tandem_http::ResponseHead;
 
 use crate::endpoint::split_authority;
-use crate::error::{Error, Kind, Side};
-use crate::exchange::{Exchange, Part, Reply};
+use crate::error::Error;
+use crate::exchange::{Exchange, Part, Reply, Sink};
+use crate::failure::refusal;
 use crate::stage::{SessionPool, Stage};
 
 /// The stage that agrees to tunnels early.
@@ -57,81 +58,39 @@ pub fn tell(error: &Error) {
 
 /// Puts an agreement before the reply to a CONNECT and drops the far end's own response. Calls
 /// `failed` with the reason if the far end does not agree.
-pub fn agree(mut reply: Reply, failed: impl FnOnce(&Error) + 'static) -> Reply {
+pub fn agree(reply: Reply, failed: impl FnOnce(&Error) + 'static) -> Reply {
     Reply::generate(|mut sink| async move {
         sink.send(Part::Head(ResponseHead::new(200))).await;
-        // A failure after the far end's agreement ends the tunnel, and is not a refusal.
-        let mut failed = Some(failed);
-        while let Some(part) = reply.part().await {
-            let error = match part {
-                Ok(Part::Head(head)) if (200..300).contains(&head.status) => {
-                    failed = None;
-                    continue;
-                }
-                Ok(Part::Head(head)) => refusal(&head),
-                Ok(Part::Hints(_)) => continue,
-                Ok(part) => {
-                    sink.send(part).await;
-                    continue;
-                }
-                Err(error) => error,
-            };
-            if let Some(failed) = failed.take() {
-                failed(&error);
-            }
-            return Err(error);
-        }
-        Ok(())
+        follow(reply, failed, &mut sink).await
     })
 }
 
-/// The maximum length of a gateway's explanation, in characters.
-const MAX_DETAIL: usize = 200;
-
-/// Reads the reason from the `Proxy-Status` field of a gateway's response (RFC 9209).
-fn refusal(head: &ResponseHead) -> Error {
-    let kind = match head.status {
-        400 => Kind::BadRequest,
-        403 => Kind::Forbidden,
-        407 => Kind::Unauthorized,
-        421 => Kind::Misdirected,
-        503 => Kind::Busy,
-        504 => Kind::Timeout,
-        _ => Kind::Unreachable,
-    };
-    let said = head
-        .fields
-        .get("proxy-status")
-        .map(String::from_utf8_lossy)
-        .unwrap_or_default();
-    let details = said
-        .split_once("details=\"")
-        .and_then(|(_, rest)| rest.split_once('"'))
-        .map(|(details, _)| details);
-    let detail = details.map_or_else(
-        || format!("it refused the tunnel with status {}", head.status),
-        |details| {
-            let visible = |c: &char| c.is_ascii_graphic() || *c == ' ';
-            details.chars().filter(visible).take(MAX_DETAIL).collect()
-        },
-    );
-    Error::new(kind, Side::Peer, detail)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn refusals_keep_their_reason() {
-        let mut head = ResponseHead::new(502);
-        assert!(refusal(&head).detail.contains("status 502"));
-        head.fields.push(
-            "proxy-status",
-            "gateway; error=dns_error; details=\"the name could not be resolved\"",
-        );
-        let error = refusal(&head);
-        assert_eq!(error.detail, "the name could not be resolved");
-        assert_eq!(error.kind, Kind::Unreachable);
+/// Passes the reply to a CONNECT on that was agreed to, as [`agree`] does.
+pub(super) async fn follow(
+    mut reply: Reply,
+    failed: impl FnOnce(&Error),
+    sink: &mut Sink,
+) -> Result<(), Error> {
+    // A failure after the far end's agreement ends the tunnel, and is not a refusal.
+    let mut failed = Some(failed);
+    while let Some(part) = reply.part().await {
+        let error = match part {
+            Ok(Part::Head(head)) if (200..300).contains(&head.status) => {
+                failed = None;
+                continue;
+            }
+            Ok(Part::Head(head)) => refusal(&head),
+            Ok(Part::Hints(_)) => continue,
+            Ok(part) => {
+                sink.send(part).await;
+                continue;
+            }
+            Err(error) => error,
+        };
+        if let Some(failed) = failed.take() {
+            failed(&error);
+        }
+        return Err(error);
     }
+    Ok(())
 }

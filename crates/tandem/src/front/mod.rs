@@ -1,7 +1,9 @@
 //! Accepts connections, limits their number and completes their handshakes. The session protocol of
-//! the listener then turns the input into exchanges.
+//! the listener then turns the input into exchanges. [`opened`] does the same inside tunnels to
+//! listed hosts.
 
 pub mod early;
+pub mod opened;
 pub mod socks;
 
 use std::future::poll_fn;
@@ -56,6 +58,11 @@ pub struct Front {
 
 static NEXT_SESSION: AtomicU64 = AtomicU64::new(1);
 
+/// Returns the number of a new connection or session, which is unique while the process runs.
+fn next_session() -> u64 {
+    NEXT_SESSION.fetch_add(1, Ordering::Relaxed)
+}
+
 impl Front {
     /// Accepts until `stop` resolves. Open connections continue after that.
     pub async fn accept(
@@ -90,7 +97,7 @@ impl Front {
     fn admit(self: &Rc<Self>, incoming: Incoming) {
         METRICS.connections.add(1);
         let Incoming { address, carrier } = incoming;
-        let id = NEXT_SESSION.fetch_add(1, Ordering::Relaxed);
+        let id = next_session();
         let client = address.ip();
         let admitted = self
             .connections

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tandem_http::h1::Form;
 
-use super::{Built, Role, http1_session, mux_session};
+use super::{Built, Role, http1_session, mux_session, opened};
 use crate::admin::{own_authorities, pac};
 use crate::config::{ClientConfig, ConfigError};
 use crate::connections::{ConnectionLimits, Connections};
@@ -66,6 +66,19 @@ impl Role for ClientConfig {
         }
         let out = Rc::new(MaxForwards { next: out });
         let out: Rc<dyn Stage> = Rc::new(PairFields { next: out });
+        // Tor Browser comes by SOCKS, and nothing of it is opened.
+        let http = match (&self.open, &self.authority) {
+            (Some(open), Some(directory)) => {
+                let parts = opened::Parts {
+                    next: &out,
+                    routes: &routes,
+                    journal,
+                    drain,
+                };
+                self.opened_hosts(open, directory, &parts)?
+            }
+            _ => Rc::clone(&out),
+        };
         let connections = Connections::new(ConnectionLimits {
             total: self.max_connections,
             per_client: self.max_connections,
@@ -79,7 +92,8 @@ impl Role for ClientConfig {
         };
         for (listener, (endpoint, address)) in self.listen.iter().zip(listening).enumerate() {
             let parts = FrontParts {
-                out: &out,
+                socks: &out,
+                http: &http,
                 routes: &routes,
                 connections: &connections,
                 drain,
@@ -139,7 +153,10 @@ fn from_browser(
 
 /// The parts of a client that all its fronts share.
 struct FrontParts<'a> {
-    out: &'a Rc<dyn Stage>,
+    /// The stage behind a listener for SOCKS.
+    socks: &'a Rc<dyn Stage>,
+    /// The stage behind a listener for HTTP.
+    http: &'a Rc<dyn Stage>,
     routes: &'a Rc<Routes>,
     connections: &'a Rc<Connections>,
     drain: &'a Drain,
@@ -181,7 +198,7 @@ impl ClientConfig {
                     handshake: timeout,
                     early_connect: self.early_connect,
                 };
-                (Protocol::Socks(Rc::new(socks)), Rc::clone(parts.out))
+                (Protocol::Socks(Rc::new(socks)), Rc::clone(parts.socks))
             } else {
                 let own: Rc<[String]> = own_authorities(address, provider.scheme()).into();
                 let http1 = Http1Session {
@@ -196,7 +213,7 @@ impl ClientConfig {
                 } else {
                     Protocol::Session(Rc::new(http1))
                 };
-                let stage = from_browser(own, proxies, is_h2, Rc::clone(parts.out));
+                let stage = from_browser(own, proxies, is_h2, Rc::clone(parts.http));
                 (protocol, stage)
             };
         let context = ListenContext {

@@ -2,14 +2,16 @@
 //!
 //! [`files`] reads certificates and keys, and `identity` renews them. [`authority`] certifies
 //! listeners on this machine, and [`self_signed`] a gateway. [`records`] is the path over TLS, and
-//! [`layer`] the transport.
+//! [`layer`] the transport. [`leaves`] and [`verified`] are the two ends of opened connections.
 
 pub mod authority;
 pub mod files;
 mod identity;
 pub mod layer;
+pub mod leaves;
 pub mod records;
 pub mod self_signed;
+pub mod verified;
 
 pub use layer::{DIAL_OPTIONS, Tls, TlsProvider};
 

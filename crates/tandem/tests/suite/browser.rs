@@ -93,7 +93,7 @@ fn start_client(
     mut options: ClientOptions,
 ) -> (Running, SocketAddr, SocketAddr, PathBuf) {
     let directory = std::env::temp_dir().join(format!("tandem-test-{name}-{}", std::process::id()));
-    authority::create(&directory, SystemTime::now()).unwrap();
+    authority::create(&directory, &[], SystemTime::now()).unwrap();
     // Two listeners on port 0 need different addresses.
     let tls = Usage::ClientListener.parse("h2+tls://127.0.0.1:0").unwrap();
     let http = endpoint("http://127.0.0.2:0");
@@ -105,7 +105,7 @@ fn start_client(
     (running, tls, http, directory)
 }
 
-type TlsStream = StreamOwned<ClientConnection, TcpStream>;
+pub(crate) type TlsStream = StreamOwned<ClientConnection, TcpStream>;
 
 fn connect_tls(address: SocketAddr, config: &Arc<rustls::ClientConfig>) -> TlsStream {
     let stream = TcpStream::connect(address).unwrap();
@@ -119,7 +119,7 @@ fn connect_tls(address: SocketAddr, config: &Arc<rustls::ClientConfig>) -> TlsSt
 }
 
 /// An HTTP/2 client that uses the listener as its proxy.
-struct Browser {
+pub(crate) struct Browser {
     stream: TlsStream,
     core: Connection,
     streams: HashMap<StreamId, Received>,
@@ -128,19 +128,19 @@ struct Browser {
 
 /// The part of a response that has arrived.
 #[derive(Default)]
-struct Received {
+pub(crate) struct Received {
     head: Option<ResponseHead>,
-    body: Vec<u8>,
+    pub(crate) body: Vec<u8>,
     has_ended: bool,
-    reset: Option<Reason>,
+    pub(crate) reset: Option<Reason>,
 }
 
 impl Received {
-    fn status(&self) -> u16 {
+    pub(crate) fn status(&self) -> u16 {
         self.head.as_ref().map_or(0, |head| head.status)
     }
 
-    fn field(&self, name: &str) -> Option<String> {
+    pub(crate) fn field(&self, name: &str) -> Option<String> {
         let value = self.head.as_ref()?.fields.get(name)?;
         Some(String::from_utf8_lossy(value).into_owned())
     }
@@ -148,8 +148,13 @@ impl Received {
 
 impl Browser {
     fn connect(address: SocketAddr, config: &Arc<rustls::ClientConfig>) -> Self {
+        Self::over(connect_tls(address, config))
+    }
+
+    /// Begins HTTP/2 over a TLS stream.
+    pub(crate) fn over(stream: TlsStream) -> Self {
         let mut browser = Self {
-            stream: connect_tls(address, config),
+            stream,
             core: Connection::new(MuxConfig::new(Role::Client)),
             streams: HashMap::new(),
             has_settings: false,
@@ -169,14 +174,14 @@ impl Browser {
         self.stream.flush().unwrap();
     }
 
-    fn open(&mut self, request: &RequestHead, end: bool) -> StreamId {
+    pub(crate) fn open(&mut self, request: &RequestHead, end: bool) -> StreamId {
         let id = self.core.open(request, end, Priority::default()).unwrap();
         self.streams.insert(id, Received::default());
         self.flush();
         id
     }
 
-    fn send(&mut self, id: StreamId, data: &'static str, end: bool) {
+    pub(crate) fn send(&mut self, id: StreamId, data: &'static str, end: bool) {
         self.core
             .send_data(id, Bytes::from_static(data.as_bytes()), end);
         self.flush();
@@ -222,13 +227,13 @@ impl Browser {
     }
 
     /// Waits for the end of a response.
-    fn response(&mut self, id: StreamId) -> &Received {
+    pub(crate) fn response(&mut self, id: StreamId) -> &Received {
         self.read_until(|it| it.streams[&id].has_ended || it.streams[&id].reset.is_some());
         &self.streams[&id]
     }
 
     /// Waits for the head of a response and this many bytes after it.
-    fn beginning(&mut self, id: StreamId, count: usize) -> &Received {
+    pub(crate) fn beginning(&mut self, id: StreamId, count: usize) -> &Received {
         self.read_until(|it| {
             let stream = &it.streams[&id];
             let is_over = stream.has_ended || stream.reset.is_some();
@@ -237,13 +242,13 @@ impl Browser {
         &self.streams[&id]
     }
 
-    fn get(&mut self, url: &str) -> &Received {
+    pub(crate) fn get(&mut self, url: &str) -> &Received {
         let id = self.open(&get(url), true);
         self.response(id)
     }
 }
 
-fn get(url: &str) -> RequestHead {
+pub(crate) fn get(url: &str) -> RequestHead {
     let (scheme, rest) = url.split_once("://").unwrap();
     let (host, path) = rest.split_once('/').unwrap();
     let scheme = match scheme {
@@ -253,7 +258,7 @@ fn get(url: &str) -> RequestHead {
     RequestHead::get(scheme, host, format!("/{path}"))
 }
 
-fn connect(authority: &str, protocol: Option<&str>) -> RequestHead {
+pub(crate) fn connect(authority: &str, protocol: Option<&str>) -> RequestHead {
     let mut request = RequestHead::connect(authority);
     if let Some(protocol) = protocol {
         request.protocol = Some(protocol.to_owned());
@@ -262,7 +267,7 @@ fn connect(authority: &str, protocol: Option<&str>) -> RequestHead {
     request
 }
 
-fn ok(body: &str) -> String {
+pub(crate) fn ok(body: &str) -> String {
     format!(
         "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}",
         body.len()
@@ -352,7 +357,7 @@ fn tls_listener_carries_websockets() {
     assert_eq!(browser.beginning(id, 8).body, b"firstxyz");
 }
 
-fn base64(bytes: &[u8]) -> String {
+pub(crate) fn base64(bytes: &[u8]) -> String {
     const DIGITS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let bits: String = bytes.iter().map(|byte| format!("{byte:08b}")).collect();
     let digit = |group: &[u8]| {

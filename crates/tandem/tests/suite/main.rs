@@ -21,6 +21,7 @@ mod isolation;
 mod learning;
 mod limits;
 mod many_streams;
+mod opened;
 mod origins;
 mod outside_transport;
 mod pairs;

@@ -1,9 +1,11 @@
 //! The local authority of `tandem trust`. Browsers then accept the certificate of a client's TLS
-//! listener on this machine.
+//! listener on this machine, and the client's certificates for the hosts that the user lists.
 //!
-//! Critical name constraints (RFC 5280 section 4.2.1.10) limit the authority to 127.0.0.1, ::1 and
-//! localhost, so that a thief of its key cannot open connections to other hosts. The key is a file
-//! of mode 0600. The keys of certificates exist in memory only.
+//! Critical name constraints (RFC 5280 section 4.2.1.10) limit the authority to 127.0.0.1, ::1,
+//! localhost and the listed hosts, so that a thief of its key cannot open connections to other
+//! hosts. A constraint for a name always permits the names below it too. The key is a file of mode
+//! 0600. The keys of certificates exist in memory only: [`super::leaves`] makes those of listed
+//! hosts.
 
 use std::fs::{DirBuilder, OpenOptions};
 use std::io::Write as _;
@@ -21,6 +23,8 @@ use rustls::crypto::ring::default_provider;
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
+use x509_parser::certificate::X509Certificate;
+use x509_parser::extensions::GeneralName;
 
 use super::TlsError;
 use super::files::{Validity, certificates};
@@ -29,13 +33,18 @@ use crate::renewal::{Renewable, watch};
 /// The common name of every local authority, before the digits of its key.
 pub const NAME: &str = "Tandem local authority";
 
-/// The names that the authority can certify.
-pub const HOSTS: [&str; 3] = ["127.0.0.1", "::1", "localhost"];
+/// The names that every authority can certify.
+pub const HOSTS: [&str; 3] = ["127.0.0.1", "::1", LOCALHOST];
 
-/// The validity of the authority.
+const LOCALHOST: &str = "localhost";
+
+/// The validity of an authority for this machine only.
 const AUTHORITY_LIFE: Duration = Duration::from_secs(2 * 365 * 86_400);
 
-/// The validity of a certificate, which is replaced after half of it.
+/// The validity of an authority for listed hosts, with the time before its creation.
+const OPENING_LIFE: Duration = Duration::from_secs(90 * 86_400);
+
+/// The validity of the listener's certificate, which is replaced after half of it.
 const LEAF_LIFE: Duration = Duration::from_secs(7 * 86_400);
 
 /// The time by which a certificate begins early, for clocks that are set back.
@@ -71,14 +80,16 @@ fn failed(directory: &Path, problem: impl ToString) -> TlsError {
     }
 }
 
-/// Creates an authority in `directory`.
+/// Creates an authority in `directory`, which can also certify the names of `opened` and all names
+/// below them.
 ///
 /// # Errors
-/// Fails if the files cannot be written or exist already.
-pub fn create(directory: &Path, now: SystemTime) -> Result<(), TlsError> {
+/// Fails if the files cannot be written or exist already, or if a name cannot stand in a
+/// certificate.
+pub fn create(directory: &Path, opened: &[String], now: SystemTime) -> Result<(), TlsError> {
     let failed = |problem: &dyn ToString| failed(directory, problem.to_string());
     let key = KeyPair::generate().map_err(|error| failed(&error))?;
-    let authority = parameters(&key, now).map_err(|error| failed(&error))?;
+    let authority = parameters(&key, opened, now).map_err(|error| failed(&error))?;
     let certificate = authority
         .self_signed(&key)
         .map_err(|error| failed(&error))?;
@@ -98,7 +109,11 @@ pub fn create(directory: &Path, now: SystemTime) -> Result<(), TlsError> {
 }
 
 /// Returns the content of the authority's certificate.
-fn parameters(key: &KeyPair, now: SystemTime) -> Result<CertificateParams, rcgen::Error> {
+fn parameters(
+    key: &KeyPair,
+    opened: &[String],
+    now: SystemTime,
+) -> Result<CertificateParams, rcgen::Error> {
     let mut authority = CertificateParams::new(Vec::new())?;
     let digits: String = authority
         .key_identifier(key)
@@ -113,22 +128,29 @@ fn parameters(key: &KeyPair, now: SystemTime) -> Result<CertificateParams, rcgen
     authority.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     authority.key_usages = vec![KeyUsagePurpose::KeyCertSign];
     authority.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    let mut permitted_subtrees = vec![
+        GeneralSubtree::IpAddress(CidrSubnet::from_addr_prefix(
+            IpAddr::V4(Ipv4Addr::LOCALHOST),
+            32,
+        )),
+        GeneralSubtree::IpAddress(CidrSubnet::from_addr_prefix(
+            IpAddr::V6(Ipv6Addr::LOCALHOST),
+            128,
+        )),
+        GeneralSubtree::DnsName(LOCALHOST.into()),
+    ];
+    permitted_subtrees.extend(opened.iter().cloned().map(GeneralSubtree::DnsName));
     authority.name_constraints = Some(NameConstraints {
-        permitted_subtrees: vec![
-            GeneralSubtree::IpAddress(CidrSubnet::from_addr_prefix(
-                IpAddr::V4(Ipv4Addr::LOCALHOST),
-                32,
-            )),
-            GeneralSubtree::IpAddress(CidrSubnet::from_addr_prefix(
-                IpAddr::V6(Ipv6Addr::LOCALHOST),
-                128,
-            )),
-            GeneralSubtree::DnsName("localhost".into()),
-        ],
+        permitted_subtrees,
         excluded_subtrees: Vec::new(),
     });
     authority.not_before = (now - BACK_DATED).into();
-    authority.not_after = (now + AUTHORITY_LIFE).into();
+    let end = if opened.is_empty() {
+        now + AUTHORITY_LIFE
+    } else {
+        now + (OPENING_LIFE - BACK_DATED)
+    };
+    authority.not_after = end.into();
     Ok(authority)
 }
 
@@ -136,6 +158,8 @@ fn parameters(key: &KeyPair, now: SystemTime) -> Result<CertificateParams, rcgen
 pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
     certificate: CertificateDer<'static>,
+    opened: Vec<String>,
+    validity: Validity,
 }
 
 impl Authority {
@@ -170,15 +194,36 @@ impl Authority {
         if parsed.public_key().raw != pair.subject_public_key_info() {
             return Err(failed(&"the key does not belong to the certificate"));
         }
+        let opened = opened(&parsed);
+        let validity = Validity::of(&parsed);
         let issuer =
             Issuer::from_ca_cert_der(&certificate, pair).map_err(|error| failed(&error))?;
         Ok(Self {
             issuer,
             certificate,
+            opened,
+            validity,
         })
     }
 
-    /// Certifies `hosts` with a new key. The result is the chain that a listener presents.
+    /// Returns the names that the authority can certify besides [`HOSTS`], sorted. They include
+    /// the names below them.
+    pub fn opened(&self) -> &[String] {
+        &self.opened
+    }
+
+    /// Returns the period in which the authority is valid.
+    pub const fn validity(&self) -> Validity {
+        self.validity
+    }
+
+    /// Returns whether the name constraints permit `host`, which is in lower case.
+    pub fn covers(&self, host: &str) -> bool {
+        is_below(host, LOCALHOST) || self.opened.iter().any(|name| is_below(host, name))
+    }
+
+    /// Certifies `hosts` with a new key for `life` from `now`. The result is the chain that a
+    /// listener presents.
     ///
     /// # Errors
     /// Fails if a host cannot stand in a certificate. A host outside the name constraints is
@@ -187,6 +232,7 @@ impl Authority {
         &self,
         hosts: &[&str],
         now: SystemTime,
+        life: Duration,
     ) -> Result<(Vec<CertificateDer<'static>>, KeyPair), rcgen::Error> {
         let hosts: Vec<String> = hosts.iter().map(|host| (*host).to_owned()).collect();
         let mut leaf = CertificateParams::new(hosts)?;
@@ -197,7 +243,7 @@ impl Authority {
         leaf.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         leaf.use_authority_key_identifier_extension = true;
         leaf.not_before = (now - BACK_DATED).into();
-        leaf.not_after = (now + LEAF_LIFE).into();
+        leaf.not_after = (now + life).into();
         let key = KeyPair::generate()?;
         let certificate = leaf.signed_by(&key, &self.issuer)?;
         Ok((
@@ -205,6 +251,28 @@ impl Authority {
             key,
         ))
     }
+}
+
+/// Returns whether `host` is `name` or ends in a dot and `name`.
+fn is_below(host: &str, name: &str) -> bool {
+    host.strip_suffix(name)
+        .is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+}
+
+/// Reads the names that an authority can certify besides [`HOSTS`].
+fn opened(authority: &X509Certificate<'_>) -> Vec<String> {
+    let constraints = authority.name_constraints().ok().flatten();
+    let permitted = constraints.and_then(|it| it.value.permitted_subtrees.as_ref());
+    let mut names: Vec<_> = permitted
+        .into_iter()
+        .flatten()
+        .filter_map(|subtree| match &subtree.base {
+            GeneralName::DNSName(name) if *name != LOCALHOST => Some((*name).to_owned()),
+            _ => None,
+        })
+        .collect();
+    names.sort();
+    names
 }
 
 /// Returns the validity of the authority in `directory`.
@@ -251,7 +319,7 @@ impl LocalIdentity {
 impl Leaf {
     fn issue(authority: &Authority, now: SystemTime) -> Result<Self, String> {
         let (chain, key) = authority
-            .certify(&HOSTS, now)
+            .certify(&HOSTS, now, LEAF_LIFE)
             .map_err(|error| error.to_string())?;
         let key = PrivatePkcs8KeyDer::from(key.serialize_der());
         let certified = CertifiedKey::from_der(chain, key.into(), &default_provider())
@@ -327,7 +395,7 @@ mod tests {
     fn verify(directory: &Path, host: &str) -> Result<(), rustls::Error> {
         let authority = Authority::load(directory).expect("an authority");
         let (chain, _) = authority
-            .certify(&[host], SystemTime::now())
+            .certify(&[host], SystemTime::now(), LEAF_LIFE)
             .expect("a certificate");
         let mut roots = RootCertStore::empty();
         roots
@@ -348,7 +416,7 @@ mod tests {
     #[test]
     fn authority_certifies_this_machine_only() {
         let directory = Directory::new("hosts");
-        create(&directory.0, SystemTime::now()).expect("an authority");
+        create(&directory.0, &[], SystemTime::now()).expect("an authority");
         for host in HOSTS {
             assert_eq!(verify(&directory.0, host), Ok(()), "{host}");
         }
@@ -373,9 +441,29 @@ mod tests {
     }
 
     #[test]
+    fn authority_certifies_opened_names() {
+        let directory = Directory::new("opened");
+        let now = SystemTime::now();
+        let opened = ["a.test", "b.test"].map(str::to_owned);
+        create(&directory.0, &opened, now).expect("an authority");
+        let authority = Authority::load(&directory.0).expect("an authority");
+        assert_eq!(authority.opened(), opened);
+        for host in ["a.test", "www.b.test", "localhost"] {
+            assert_eq!(verify(&directory.0, host), Ok(()), "{host}");
+            assert!(authority.covers(host), "{host}");
+        }
+        for host in ["c.test", "xa.test", "test", "a.test.c.test"] {
+            assert!(verify(&directory.0, host).is_err(), "{host}");
+            assert!(!authority.covers(host), "{host}");
+        }
+        let Validity { from, until } = authority.validity();
+        assert!(until - from <= 90 * 86_400, "{from} to {until}");
+    }
+
+    #[test]
     fn authority_has_critical_constraints() {
         let directory = Directory::new("critical");
-        create(&directory.0, SystemTime::now()).expect("an authority");
+        create(&directory.0, &[], SystemTime::now()).expect("an authority");
         let authority = Authority::load(&directory.0).expect("an authority");
         let (_, parsed) =
             x509_parser::parse_x509_certificate(&authority.certificate).expect("a certificate");
@@ -391,13 +479,13 @@ mod tests {
     #[test]
     fn authority_key_is_private() {
         let directory = Directory::new("mode");
-        create(&directory.0, SystemTime::now()).expect("an authority");
+        create(&directory.0, &[], SystemTime::now()).expect("an authority");
         let key = key_file(&directory.0);
         let mode =
             |path: &Path| std::fs::metadata(path).expect("there").permissions().mode() & 0o777;
         assert_eq!((mode(&key), mode(&directory.0)), (0o600, 0o700));
         assert!(
-            create(&directory.0, SystemTime::now()).is_err(),
+            create(&directory.0, &[], SystemTime::now()).is_err(),
             "the files exist"
         );
         std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o640)).expect("set");
@@ -408,7 +496,7 @@ mod tests {
     #[test]
     fn authority_refuses_another_key() {
         let directory = Directory::new("pair");
-        create(&directory.0, SystemTime::now()).expect("an authority");
+        create(&directory.0, &[], SystemTime::now()).expect("an authority");
         let other = KeyPair::generate().expect("a key").serialize_pem();
         std::fs::write(key_file(&directory.0), other).expect("written");
         let refused = Authority::load(&directory.0).err().map(|e| e.to_string());
@@ -418,7 +506,7 @@ mod tests {
     #[test]
     fn listener_replaces_its_certificate() {
         let directory = Directory::new("renewal");
-        create(&directory.0, SystemTime::now()).expect("an authority");
+        create(&directory.0, &[], SystemTime::now()).expect("an authority");
         let authority = Authority::load(&directory.0).expect("an authority");
         let now = SystemTime::now();
         let local = Local {

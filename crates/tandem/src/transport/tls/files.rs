@@ -100,18 +100,32 @@ impl Validity {
         let chain = certificates(file)?;
         let (_, certificate) = x509_parser::parse_x509_certificate(&chain[0])
             .map_err(|error| file_error(file, format!("its certificate is malformed: {error}")))?;
+        Ok(Self::of(&certificate))
+    }
+
+    /// Returns the validity of a certificate.
+    pub(super) fn of(certificate: &x509_parser::certificate::X509Certificate<'_>) -> Self {
         let validity = certificate.validity();
-        Ok(Self {
+        Self {
             from: validity.not_before.timestamp(),
             until: validity.not_after.timestamp(),
-        })
+        }
+    }
+
+    /// Returns whether `now` is within the period.
+    pub fn contains(self, now: SystemTime) -> bool {
+        let now = unix_seconds(now);
+        self.from <= now && now <= self.until
+    }
+
+    /// Returns the last day for people, such as `1 March 2027`.
+    pub fn last_day(self) -> String {
+        day(self.until)
     }
 
     /// Returns a warning if the certificate is not valid at `now`, or expires soon.
     pub fn warning(self, now: SystemTime) -> Option<String> {
-        let now = now
-            .duration_since(SystemTime::UNIX_EPOCH)
-            .map_or(0, |time| i64::try_from(time.as_secs()).unwrap_or(i64::MAX));
+        let now = unix_seconds(now);
         if now < self.from {
             let from = day(self.from);
             Some(format!(
@@ -131,6 +145,11 @@ impl Validity {
             None
         }
     }
+}
+
+fn unix_seconds(time: SystemTime) -> i64 {
+    time.duration_since(SystemTime::UNIX_EPOCH)
+        .map_or(0, |time| i64::try_from(time.as_secs()).unwrap_or(i64::MAX))
 }
 
 fn day(seconds: i64) -> String {

@@ -1,0 +1,56 @@
+//! Connections that are opened before their first exchange. The client opens one to the origin of
+//! a listed host before it answers the browser's TLS handshake, so that the origin's certificate
+//! decides whether the connection is opened.
+
+use std::rc::Rc;
+
+use tandem_http::Scheme;
+
+use super::{Key, Origin};
+use crate::error::Error;
+use crate::exchange::Isolation;
+use crate::session::Session as _;
+use crate::session::http1::Http1Client;
+use crate::transport::Target;
+
+/// A session of a client that will send exchanges to one origin.
+#[derive(Clone, Debug)]
+pub struct Prepared {
+    /// The number of the session, as in the peer of its exchanges.
+    pub session: u64,
+    /// The isolation key of its exchanges.
+    pub isolation: Isolation,
+    /// The host and port of the origin.
+    pub target: Target,
+}
+
+impl Origin {
+    /// Opens a connection over TLS for the exchanges of a session. It is kept like other idle
+    /// connections. Returns true if the origin speaks HTTP/2, which is offered if `is_h2_offered`.
+    ///
+    /// # Errors
+    /// Returns the reason why the origin cannot be reached, or why its certificate is not accepted.
+    pub async fn prepare(&self, session: Prepared, is_h2_offered: bool) -> Result<bool, Error> {
+        let key = Key {
+            session: session.session,
+            isolation: session.isolation,
+            origin: Rc::new((Scheme::Https, session.target)),
+        };
+        let transport = if is_h2_offered {
+            &self.transports.secure
+        } else {
+            &self.transports.secure_http1
+        };
+        let path = transport.dial(&key.origin.1, &key.isolation).await?;
+        let is_h2 = path.facts().alpn() == Some(b"h2");
+        if is_h2 {
+            let path = Box::pin(std::future::ready(Ok(path.into())));
+            let session = self.h2.connect(path);
+            self.pool.borrow_mut().multiplexed.insert(&key, session);
+        } else {
+            let connection = Http1Client::over(self.http1.clone(), path);
+            self.keep(&key, Box::new(connection));
+        }
+        Ok(is_h2)
+    }
+}

@@ -1,0 +1,302 @@
+//! The hosts whose HTTPS the client opens, by the user's consent.
+//!
+//! A list is refused if it covers the hosts of strangers, or if sites could notice the opening at a
+//! Tor exit: there the TLS of this program would distinguish its user from users of Tor Browser.
+
+use std::net::IpAddr;
+use std::path::Path;
+use std::time::SystemTime;
+
+use super::client::{Fallback, Solo, SoloMode};
+use super::gateways::GatewayEndpoint;
+use super::{ClientOptions, ConfigError};
+use crate::endpoint::Via;
+use crate::hosts::HostPattern;
+use crate::transport::tls::authority::{Authority, certificate_file};
+
+/// The command that issues an authority for the list.
+const REMEDY: &str = "run `tandem trust -c FILE` with the client's file, or `tandem trust \
+                      --open-https HOST` for each host";
+
+/// The port of HTTPS.
+const HTTPS: u16 = 443;
+
+/// The hosts whose HTTPS is opened.
+#[derive(Clone, Debug)]
+pub struct OpenedHttps {
+    /// The patterns of the hosts.
+    pub hosts: Vec<HostPattern>,
+    /// The ports, with 443.
+    pub ports: Vec<u16>,
+    /// The PEM file of the authorities to trust instead of the public ones.
+    pub ca: Option<String>,
+}
+
+impl OpenedHttps {
+    /// Returns whether HTTPS of a host, which is in lower case, is opened at a port.
+    pub fn covers(&self, host: &str, port: u16) -> bool {
+        // A host with the dot of the root is another name in a certificate.
+        !host.ends_with('.')
+            && self.ports.contains(&port)
+            && self.hosts.iter().any(|pattern| pattern.covers(host))
+    }
+
+    /// Refuses ways on which a site at a Tor exit, or its operator, could notice the opening.
+    pub(super) fn check_ways<'a>(
+        &self,
+        via: Option<&Via>,
+        mut gateways: impl Iterator<Item = &'a GatewayEndpoint>,
+        solo: Option<&Solo>,
+        fallback: Fallback,
+    ) -> Result<(), ConfigError> {
+        let problem = if gateways.any(|gateway| gateway.exit.is_some()) {
+            "is refused with a gateway at a Tor exit (exit=): sites there could distinguish you \
+             from other users of Tor"
+        } else if matches!(via, Some(Via::Socks(_)) | None) {
+            match (via, solo, fallback) {
+                (Some(_), Some(solo), _) if solo.mode == SoloMode::Via => {
+                    "is refused with --solo through --via: give the hosts a gateway of your own, \
+                     and leave out --solo"
+                }
+                (Some(_), _, Fallback::Via) => {
+                    "is refused with --fallback via: without the gateway, sites could distinguish \
+                     you from other users of the proxy"
+                }
+                _ => return Ok(()),
+            }
+        } else {
+            "is refused with Tor's control port as --via: use Tor Browser without opening, or \
+             reach a gateway of your own through --via socks5://"
+        };
+        Err(ConfigError::value("open-https", problem))
+    }
+
+    /// Checks that the authority in `directory` can certify the hosts now.
+    pub(super) fn check_authority(&self, directory: &Path) -> Result<(), ConfigError> {
+        let bad = |problem: String| Err(ConfigError::value("open-https", problem));
+        let at = directory.display();
+        if !certificate_file(directory).exists() {
+            return bad(format!(
+                "needs the local authority, and {at} has none: {REMEDY}"
+            ));
+        }
+        let authority = Authority::load(directory)?;
+        if !authority.validity().contains(SystemTime::now()) {
+            let problem = "is not valid now, and lives for 90 days at most";
+            return bad(format!("the local authority in {at} {problem}: {REMEDY}"));
+        }
+        let names = constraints(&self.hosts);
+        match names.iter().find(|name| !authority.covers(name)) {
+            Some(name) => bad(format!(
+                "the local authority in {at} does not cover {name}: {REMEDY}"
+            )),
+            None => Ok(()),
+        }
+    }
+}
+
+impl ClientOptions {
+    /// Checks the list of opened hosts. Returns `None` if it is empty.
+    pub(super) fn opened(&self) -> Result<Option<OpenedHttps>, ConfigError> {
+        if self.open_https.is_empty() {
+            let key = if self.open_https_ca.is_some() {
+                "open-https-ca"
+            } else if !self.open_https_port.is_empty() {
+                "open-https-port"
+            } else {
+                return Ok(None);
+            };
+            let problem = "has no effect without a host: add --open-https HOST, or remove it";
+            return Err(ConfigError::value(key, problem));
+        }
+        check_hosts(&self.open_https)?;
+        let mut ports = vec![HTTPS];
+        ports.extend(&self.open_https_port);
+        if ports.contains(&0) || ports.contains(&80) {
+            let problem = "HTTPS has another port than 0 and 80";
+            return Err(ConfigError::value("open-https-port", problem));
+        }
+        Ok(Some(OpenedHttps {
+            hosts: self.open_https.clone(),
+            ports,
+            ca: self.open_https_ca.clone(),
+        }))
+    }
+}
+
+/// Refuses patterns that no certificate can name, or that cover the hosts of strangers.
+///
+/// # Errors
+/// Names the pattern and the remedy.
+pub fn check_hosts(hosts: &[HostPattern]) -> Result<(), ConfigError> {
+    for pattern in hosts {
+        let problem = match pattern {
+            HostPattern::Any => "is every host: name each host to open",
+            HostPattern::Name(name) | HostPattern::Below(name) => {
+                if name.parse::<IpAddr>().is_ok() {
+                    "is an address, which no TLS client names: give the name of the host"
+                } else if is_public_suffix(name) {
+                    "covers the sites of strangers: name each host to open"
+                } else if !is_dns_name(name) {
+                    "cannot stand in a certificate: name each host to open"
+                } else {
+                    continue;
+                }
+            }
+        };
+        let problem = format!("{pattern} {problem}");
+        return Err(ConfigError::value("open-https", problem));
+    }
+    Ok(())
+}
+
+/// Returns whether anyone can register a name below `name`, by the Public Suffix List.
+fn is_public_suffix(name: &str) -> bool {
+    name != "localhost" && psl::suffix_str(name) == Some(name)
+}
+
+/// Returns whether `name` consists of labels as host names have them (RFC 1123 section 2.1).
+fn is_dns_name(name: &str) -> bool {
+    name.len() <= 253
+        && name.split('.').all(|label| {
+            let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+            (1..=63).contains(&label.len()) && label.bytes().all(is_plain)
+        })
+}
+
+/// Returns the names to which an authority for these hosts is constrained, sorted. A name includes
+/// the names below it.
+pub fn constraints(hosts: &[HostPattern]) -> Vec<String> {
+    let mut names: Vec<_> = hosts
+        .iter()
+        .filter_map(|pattern| match pattern {
+            HostPattern::Any => None,
+            HostPattern::Name(name) | HostPattern::Below(name) => Some(name.clone()),
+        })
+        .filter(|name| name != "localhost")
+        .collect();
+    names.sort();
+    names.dedup();
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::transport::tls::authority::create;
+
+    fn patterns(hosts: &[&str]) -> Vec<HostPattern> {
+        let parse = |text: &&str| text.parse().expect("a pattern");
+        hosts.iter().map(parse).collect()
+    }
+
+    fn options(hosts: &[&str], gateway: &str) -> ClientOptions {
+        ClientOptions {
+            open_https: patterns(hosts),
+            gateway: vec![gateway.parse().expect("an endpoint")],
+            authority: Some("/nonexistent".into()),
+            ..ClientOptions::default()
+        }
+    }
+
+    fn problem(options: ClientOptions) -> String {
+        options.typed().expect_err("a refusal").to_string()
+    }
+
+    const OWN: &str = "h2+tls://gw.example:443?ip=203.0.113.5";
+
+    #[test]
+    fn list_refuses_hosts_of_strangers() {
+        for (host, part) in [
+            ("*", "name each host"),
+            ("*.test", "strangers"),
+            ("com", "strangers"),
+            ("*.co.uk", "strangers"),
+            ("192.0.2.1", "an address"),
+            ("[2001:db8::1]", "an address"),
+            ("a%b.example.com", "cannot stand"),
+        ] {
+            let problem = problem(options(&[host], OWN));
+            assert!(problem.starts_with("open-https: "), "{problem}");
+            assert!(problem.contains(part), "{host}: {problem}");
+        }
+        for host in ["localhost", "a.test", "*.example.co.uk", "abc.onion"] {
+            assert!(check_hosts(&patterns(&[host])).is_ok(), "{host}");
+        }
+    }
+
+    #[test]
+    fn list_is_refused_at_tor_exits() {
+        let own = || options(&["www.example.com"], OWN);
+        let tor = Some("socks5://127.0.0.1:9050".parse().expect("a proxy"));
+        let control: Option<Via> = Some("tor://127.0.0.1:9051".parse().expect("a port"));
+        let at_exit = ClientOptions {
+            via: control.clone(),
+            ..options(&["www.example.com"], "h2+tcp://192.0.2.80:9980?exit=auto")
+        };
+        assert!(problem(at_exit).contains("a gateway at a Tor exit"));
+        let over_control = ClientOptions {
+            via: control,
+            ..own()
+        };
+        assert!(problem(over_control).contains("Tor's control port"));
+        let falling_back = ClientOptions {
+            via: tor.clone(),
+            fallback: Some(Fallback::Via),
+            ..own()
+        };
+        assert!(problem(falling_back).contains("--fallback via"));
+        let solo = ClientOptions {
+            via: tor.clone(),
+            solo: Some(SoloMode::Via),
+            gateway: Vec::new(),
+            ..own()
+        };
+        assert!(problem(solo).contains("--solo"));
+        // A gateway of the user's own may be reached through Tor. The authority comes next.
+        let permitted = ClientOptions { via: tor, ..own() };
+        assert!(problem(permitted).contains("tandem trust -c FILE"));
+    }
+
+    #[test]
+    fn list_needs_an_authority_that_covers_it() {
+        let name = format!("tandem-open-{}", std::process::id());
+        let directory = std::env::temp_dir().join(name);
+        let now = SystemTime::now();
+        create(&directory, &["a.test".to_owned()], now).expect("an authority");
+        let with = |hosts: &[&str]| ClientOptions {
+            authority: Some(directory.clone()),
+            ..options(hosts, OWN)
+        };
+        let config = with(&["*.a.test", "a.test"])
+            .typed()
+            .expect("it is covered");
+        let open = config.open.expect("a list");
+        assert!(open.covers("a.test", 443) && open.covers("www.a.test", 443));
+        assert!(!open.covers("a.test", 8443) && !open.covers("b.test", 443));
+        assert!(!open.covers("a.test.", 443));
+        let problem = problem(with(&["a.test", "b.test"]));
+        assert!(problem.contains("does not cover b.test"), "{problem}");
+        std::fs::remove_dir_all(&directory).expect("removed");
+    }
+
+    #[test]
+    fn options_without_a_host_are_refused() {
+        let port = ClientOptions {
+            open_https_port: vec![8443],
+            ..options(&[], OWN)
+        };
+        assert!(problem(port).contains("--open-https HOST"));
+        let plain = ClientOptions {
+            open_https_port: vec![80],
+            ..options(&["a.test"], OWN)
+        };
+        assert!(problem(plain).contains("another port"));
+    }
+
+    #[test]
+    fn constraints_are_sorted_and_distinct() {
+        let hosts = patterns(&["*.b.test", "b.test", "a.test", "localhost"]);
+        assert_eq!(constraints(&hosts), ["a.test", "b.test"]);
+    }
+}

@@ -1,0 +1,98 @@
+//! The options of a client without a gateway, whose names begin with `solo`.
+
+use serde::{Deserialize, Serialize};
+
+use super::{ClientOptions, ConfigError};
+use crate::back::policy::AllowDest;
+use crate::hosts::HostPattern;
+
+/// The way of requests without a gateway.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum SoloMode {
+    /// Through the proxy of --via
+    #[default]
+    Via,
+    /// From this machine: it looks up the names of sites and connects to them
+    Direct,
+}
+
+impl SoloMode {
+    /// Returns the error for a proxy that is missing.
+    pub(crate) fn needs_via() -> ConfigError {
+        ConfigError::value(
+            "solo",
+            "needs --via, so that nothing else is connected to; --solo=direct connects to sites \
+             from this machine",
+        )
+    }
+}
+
+/// The settings of a client without a gateway.
+#[derive(Clone, Debug)]
+pub struct Solo {
+    /// The way of its requests.
+    pub mode: SoloMode,
+    /// The largest number of connections to one origin.
+    pub connections: usize,
+    /// The hosts for which nothing is requested early.
+    pub except: Vec<HostPattern>,
+    /// The exceptions to the addresses that are refused without a proxy.
+    pub allow_dest: Vec<AllowDest>,
+    /// The share of pages without early requests, for comparison: 0 to 1.
+    pub hold_out: f64,
+}
+
+impl ClientOptions {
+    /// Checks the options of a client without a gateway. Returns `None` if that is off.
+    pub(super) fn solo(&self) -> Result<Option<Solo>, ConfigError> {
+        let bad = |problem: &str| Err(ConfigError::value("solo", problem));
+        let Some(mode) = self.solo else {
+            let given = self.solo_connections.is_some()
+                || self.solo_hold_out.is_some()
+                || !(self.solo_except.is_empty() && self.solo_allow_dest.is_empty());
+            return if given {
+                bad("is off, but another option of it is given: add --solo, or remove that one")
+            } else {
+                Ok(None)
+            };
+        };
+        match (mode, &self.via) {
+            (SoloMode::Via, None) => return Err(SoloMode::needs_via()),
+            (SoloMode::Direct, Some(_)) => {
+                return bad("=direct contradicts --via: it would go around the proxy");
+            }
+            _ => {}
+        }
+        if !self.gateway.is_empty() {
+            return bad(
+                "and --gateway contradict each other, since both serve all other hosts: name the \
+                 gateway's hosts in --route",
+            );
+        }
+        if mode == SoloMode::Via && !self.solo_allow_dest.is_empty() {
+            return Err(ConfigError::value(
+                "solo-allow-dest",
+                "needs --solo=direct: with --via the proxy decides",
+            ));
+        }
+        let percent = self.solo_hold_out.unwrap_or(2.0);
+        if !(0.0..=100.0).contains(&percent) {
+            return Err(ConfigError::value("solo-hold-out", "must be from 0 to 100"));
+        }
+        let connections = self.solo_connections.unwrap_or(32);
+        if !(6..=64).contains(&connections) {
+            return Err(ConfigError::value(
+                "solo-connections",
+                "must be from 6 to 64",
+            ));
+        }
+        Ok(Some(Solo {
+            mode,
+            connections,
+            except: self.solo_except.clone(),
+            allow_dest: self.solo_allow_dest.clone(),
+            hold_out: percent / 100.0,
+        }))
+    }
+}

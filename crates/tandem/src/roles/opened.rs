@@ -1,0 +1,163 @@
+//! The stages for HTTPS that the client opens, between the browser's TLS and the origin's.
+//!
+//! ```text
+//!  opened ─┬─▶ websocket ─▶ pair_fields ─▶ record ─▶ count ─▶ access_log ─▶ origin ─▶ TLS
+//!          └─▶ splice ─▶ next ◀──────────────────────────── tunnels ◀───────────────────┘
+//! ```
+
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use tandem_http::Scheme;
+use tandem_http::h1::Limits;
+
+use super::{http1_session, logged, mux_session};
+use crate::back::origin::prepare::Prepared;
+use crate::back::origin::{Limits as OriginLimits, Mode, Origin, OriginTransports, ToOrigin};
+use crate::carrier::LocalBoxFuture;
+use crate::config::open::OpenedHttps;
+use crate::config::{ClientConfig, ConfigError};
+use crate::error::Error;
+use crate::front::opened::{OpenedConnection, OpenedHosts, Opening, VerifiedOrigins};
+use crate::journal::Journal;
+use crate::middle::count::Count;
+use crate::middle::pair_fields::PairFields;
+use crate::middle::record::Record;
+use crate::middle::routes::Routes;
+use crate::middle::websocket::WebSocketKey;
+use crate::session::http1::Http1Session;
+use crate::session::mux::{Multiplexed, MuxSession};
+use crate::session::{Drain, Session};
+use crate::stage::{SessionPools, Stage};
+use crate::transport::Target;
+use crate::transport::connect::ConnectTunnels;
+use crate::transport::tls::leaves::Leaves;
+use crate::transport::tls::verified::VerifiedTls;
+
+/// The streams that a browser may open at once on an opened connection.
+const STREAMS: u32 = 256;
+
+/// The window of an upload from the browser, which is on this machine.
+const STREAM_WINDOW: u32 = 256 << 10;
+
+/// The bytes of uploads that may be under way on one connection.
+const SESSION_WINDOW: u32 = 1 << 20;
+
+/// The parts of a client that opened connections use.
+pub(super) struct Parts<'a> {
+    /// The stage that receives tunnels.
+    pub(super) next: &'a Rc<dyn Stage>,
+    pub(super) routes: &'a Rc<Routes>,
+    pub(super) journal: &'a Arc<Journal>,
+    pub(super) drain: &'a Drain,
+}
+
+impl ClientConfig {
+    /// Creates the stage that opens HTTPS of listed hosts, with the local authority in `directory`.
+    pub(super) fn opened_hosts(
+        &self,
+        open: &OpenedHttps,
+        directory: &Path,
+        parts: &Parts<'_>,
+    ) -> Result<Rc<dyn Stage>, ConfigError> {
+        let origin = self.opened_origins(open, parts.next)?;
+        let listed = open.clone();
+        let head = Limits::default().head;
+        let mut h2 = mux_session(Multiplexed::H2, &self.path, STREAMS, head);
+        h2.config.stream_window = STREAM_WINDOW;
+        h2.config.session_window = SESSION_WINDOW;
+        let h2 = MuxSession {
+            who: "client",
+            ..h2
+        };
+        let http1 = Http1Session {
+            scheme: Scheme::Https,
+            ..http1_session("client", &self.path)
+        };
+        tracing::info!(
+            "HTTPS of the listed hosts ({}) is opened on this machine",
+            open.hosts.len()
+        );
+        Ok(Rc::new(OpenedHosts::new(Opening {
+            is_listed: Box::new(move |host, port| listed.covers(host, port)),
+            leaves: Leaves::watch(directory)?,
+            inside: self.inside(&origin, parts.journal),
+            origins: Rc::new(Origins(origin)),
+            h2: Rc::new(h2) as Rc<dyn Session>,
+            http1: Rc::new(http1),
+            pools: Rc::clone(parts.routes) as Rc<dyn SessionPools>,
+            handshake: self.path.timeouts.head,
+            drain: parts.drain.clone(),
+            next: Rc::clone(parts.next),
+        })))
+    }
+
+    /// Creates the pool of connections to origins, which are reached through tunnels.
+    fn opened_origins(
+        &self,
+        open: &OpenedHttps,
+        next: &Rc<dyn Stage>,
+    ) -> Result<Rc<Origin>, ConfigError> {
+        let tunnels = Rc::new(ConnectTunnels {
+            next: Rc::clone(next),
+        });
+        let timeout = self.path.socket.connect_timeout;
+        let secure = |alpn: &[&[u8]]| {
+            let below = Rc::clone(&tunnels) as _;
+            VerifiedTls::new(below, open.ca.as_deref(), alpn, timeout).map(Rc::new)
+        };
+        let transports = OriginTransports {
+            secure: secure(&[b"h2", b"http/1.1"])?,
+            secure_http1: secure(&[b"http/1.1"])?,
+            plain: tunnels,
+        };
+        let head = Limits::default().head;
+        let h2 = mux_session(Multiplexed::H2, &self.path, STREAMS, head);
+        Ok(Origin::over_transports(
+            Mode::Forward,
+            transports,
+            http1_session("client", &self.path),
+            Rc::new(h2),
+            OriginLimits::default(),
+        ))
+    }
+
+    /// Creates the stages of exchanges inside opened connections.
+    fn inside(&self, origin: &Rc<Origin>, journal: &Arc<Journal>) -> Rc<dyn Stage> {
+        let to_origin = Rc::new(ToOrigin(Rc::clone(origin)));
+        let mut stage: Rc<dyn Stage> = Rc::new(Count {
+            next: logged(self.log_requests, self.log_urls, to_origin),
+        });
+        if journal.is_recording() {
+            stage = Rc::new(Record::new(Arc::clone(journal), stage));
+        }
+        let next = Rc::new(PairFields { next: stage });
+        Rc::new(WebSocketKey { next })
+    }
+}
+
+/// The pool as the front sees it.
+struct Origins(Rc<Origin>);
+
+impl VerifiedOrigins for Origins {
+    fn connect<'a>(
+        &'a self,
+        connection: &'a OpenedConnection,
+        is_h2_offered: bool,
+    ) -> LocalBoxFuture<'a, Result<bool, Error>> {
+        let prepared = Prepared {
+            session: connection.session,
+            isolation: connection.isolation.clone(),
+            target: Target {
+                host: connection.host.clone(),
+                port: connection.port,
+            },
+        };
+        Box::pin(self.0.prepare(prepared, is_h2_offered))
+    }
+
+    fn end(&self, session: u64) {
+        self.0.end_session(session);
+    }
+}
