@@ -73,8 +73,10 @@ pub enum Usage {
     Gateway,
     /// A listener of a client.
     ClientListener,
-    /// A listener of a gateway.
+    /// A listener of a gateway or a bridge.
     GatewayListener,
+    /// The server behind a bridge.
+    Server,
 }
 
 impl Usage {
@@ -88,7 +90,7 @@ impl Usage {
                 SessionKind::Http,
             ],
             Self::ClientListener => &[SessionKind::Http, SessionKind::H2, SessionKind::Socks5],
-            Self::GatewayListener => &[
+            Self::GatewayListener | Self::Server => &[
                 SessionKind::H2,
                 SessionKind::H3,
                 SessionKind::Spdy3,
@@ -103,6 +105,7 @@ impl Usage {
             Self::Gateway => "h2+tls://HOST:443",
             Self::ClientListener => "http://127.0.0.1:8118",
             Self::GatewayListener => "h2+tls://0.0.0.0:443?cert=FILE&key=FILE",
+            Self::Server => "h2+tls://HOST:443",
         }
     }
 
@@ -225,6 +228,24 @@ impl Endpoint {
                 }
             ))),
         }
+    }
+
+    /// Creates an endpoint without options.
+    pub fn new(session: SessionKind, transport: &str, host: &str, port: u16) -> Self {
+        Self {
+            session,
+            transport: transport.to_owned(),
+            host: host.to_owned(),
+            port,
+            options: BTreeMap::new(),
+        }
+    }
+
+    /// Returns the endpoint with one more option, or another value of it.
+    #[must_use]
+    pub fn with_option(mut self, key: &str, value: &str) -> Self {
+        self.options.insert(key.to_owned(), value.to_owned());
+        self
     }
 
     /// Returns the error for a problem with this endpoint.

@@ -7,7 +7,7 @@ use tandem_http::ResponseHead;
 
 use crate::error::{Error, Kind, Side};
 
-/// Returns the response that tells of a failure. `who` is this proxy's role, `client` or `gateway`.
+/// Returns the response that tells of a failure. `who` is this proxy's role, such as `client`.
 pub fn response(error: &Error, who: &'static str) -> (ResponseHead, Bytes) {
     let status = error.status();
     let detail: String = error
@@ -42,8 +42,8 @@ const fn headline(error: &Error) -> &'static str {
     match (error.status(), error.side) {
         (400, _) => "The request is malformed",
         (403, _) => "That destination is not allowed",
-        (407, _) => "The gateway wants an access token",
-        (421, _) => "This gateway does not stand for that site",
+        (407, _) => "The proxy wants an access token",
+        (421, _) => "This proxy does not stand for that site",
         (431, _) => "The request is too large",
         (503, _) => "Too much at once",
         (504, _) => "No answer in time",

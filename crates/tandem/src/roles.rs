@@ -1,10 +1,12 @@
-//! Client, gateway and relay as compositions of the same parts: front, middle, back.
+//! Client, gateway, relay and bridge as compositions of the same parts: front, middle, back.
 //!
 //! `ARCHITECTURE.md` lists the stages of each role in their order.
 
+mod bridge;
 mod client;
 mod gateway;
 mod lanes;
+mod listeners;
 mod opened;
 mod relay;
 mod solo;

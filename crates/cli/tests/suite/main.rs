@@ -5,6 +5,7 @@
     reason = "a scene that cannot be set up has failed"
 )]
 
+mod bridges;
 #[path = "../../../tandem/tests/suite/certificates.rs"]
 mod certificates;
 mod counters;

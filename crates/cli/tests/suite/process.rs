@@ -187,6 +187,24 @@ fn example_files_contain_the_defaults() {
         "relay",
         &serde_json::to_value(tandem::config::RelayOptions::default()).unwrap(),
     );
+
+    let text = &example("bridge");
+    let parsed: tandem::config::File = toml::from_str(text).unwrap();
+    let bridge = parsed.bridge.expect("[bridge]");
+    let needed = tandem::config::BridgeOptions {
+        listen: bridge.listen.clone(),
+        open: bridge.open,
+        ..Default::default()
+    };
+    assert_eq!(
+        format!("{:?}", bridge.clone().typed().unwrap()),
+        format!("{:?}", needed.typed().unwrap())
+    );
+    assert_covers(
+        text,
+        "bridge",
+        &serde_json::to_value(tandem::config::BridgeOptions::default()).unwrap(),
+    );
 }
 
 fn example(role: &str) -> String {
@@ -224,7 +242,17 @@ fn check_config_names_the_error() {
             "[client]\ngateway = [\"h2+tcp://127.0.0.1:1\"]\nmax-age = \"10 parsecs\"\n",
             "10 parsecs",
         ),
-        ("nothing.toml", "", "nor [relay] is in it"),
+        ("nothing.toml", "", "nor [bridge] is in it"),
+        (
+            "bridge.toml",
+            "[bridge]\nlisten = [\"http://127.0.0.1:1\"]\n",
+            "the bridge would let no one in",
+        ),
+        (
+            "back.toml",
+            "[bridge]\nopen = true\nlisten = [\"http://127.0.0.1:1\"]\nback = \"h2\"\nmode = \"reverse=http://127.0.0.1:2\"\n",
+            "back: needs --mode forward",
+        ),
         (
             "noone.toml",
             "[gateway]\nlisten = [\"h2+tcp://127.0.0.1:1\"]\n",

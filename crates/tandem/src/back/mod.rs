@@ -4,8 +4,9 @@
 //! [`policy`] decides which addresses an origin may have. `places` limits the connections of a
 //! session, and `starts` the exchanges that all sessions start at once. `lasting` limits those that
 //! last. `multiplexed` holds the HTTP/2 sessions with origins. [`polite`] limits the connections of
-//! a client without a gateway by the measured benefit, and `growth` is its policy. [`announce`] logs
-//! whether gateways answer, and `failures` remembers the tunnels that failed.
+//! a client without a gateway by the measured benefit, and `growth` is its policy. [`provided`]
+//! dials origins over a transport of many streams. [`announce`] logs whether gateways answer, and
+//! `failures` remembers the tunnels that failed.
 
 pub mod announce;
 mod failures;
@@ -17,6 +18,7 @@ pub mod origin;
 mod places;
 pub mod policy;
 pub mod polite;
+pub mod provided;
 mod starts;
 #[cfg(test)]
 mod tests_over_paths;

@@ -1,4 +1,4 @@
-//! The HTTP/2 sessions of a gateway with origins. An origin gets another session when the streams
+//! The multiplexed sessions of a gateway or a bridge with origins. An origin gets another session when the streams
 //! of the present ones are taken.
 
 use std::collections::HashMap;
@@ -30,8 +30,11 @@ impl<K: Clone + Eq + Hash> Multiplexed<K> {
         .cloned()
     }
 
+    /// Adds a session, and removes those of the key that have ended.
     pub(super) fn insert(&mut self, key: &K, session: Rc<dyn Connected>) {
-        self.0.entry(key.clone()).or_default().push(session);
+        let sessions = self.0.entry(key.clone()).or_default();
+        sessions.retain(|session| !session.is_closed());
+        sessions.push(session);
     }
 
     /// Removes the sessions that have ended.

@@ -1,12 +1,14 @@
-//! Exchanges with origins: HTTP/1.1 over kept connections, HTTP/2 if TLS negotiates it, and plain
-//! tunnels.
+//! Exchanges with origins: HTTP/1.1 over kept connections, HTTP/2 if TLS negotiates it, one fixed
+//! protocol, and plain tunnels.
 //!
 //! Each session of a client has its own kept connections. An origin may tie a login to its
 //! connection, as NTLM does, so two clients must never share one. A gateway in front of one fixed
 //! origin shares its connections among all sessions.
 
+mod of_session;
 mod permit;
 pub mod prepare;
+mod reach;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -19,7 +21,9 @@ use tandem_http::Scheme;
 use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 
+pub use of_session::OriginsOfSession;
 pub(super) use permit::with_precedence;
+pub use reach::{OriginProtocols, OriginTransports};
 
 use crate::back::multiplexed::Multiplexed;
 use crate::back::places::Places;
@@ -34,10 +38,8 @@ use crate::probe::Stamp;
 use crate::probe::points::{ORIGIN_DIAL, ORIGIN_HEAD};
 use crate::session::http1::{Http1Client, Http1Session};
 use crate::session::mux::MuxSession;
-use crate::session::{Connected, Session, SessionState as _, Task};
+use crate::session::{Connected, SessionState as _, Task};
 use crate::stage::Stage;
-use crate::transport::tls::Tls;
-use crate::transport::tls::layer::offering;
 use crate::transport::{Target, Transport};
 
 /// The largest number of idle connections to one target.
@@ -58,7 +60,7 @@ const TRIES: usize = 3;
 
 /// The text of the response to a visitor with a wrong name. The operator may be the visitor.
 const NOT_SERVED: &str =
-    "this gateway stands for one origin, and not for that host (--allow-host names others)";
+    "this proxy stands for one origin, and not for that host (--allow-host names others)";
 
 /// The rule by which a request gets its origin.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,32 +77,27 @@ pub enum Mode {
         /// The hosts that requests may name.
         hosts: Vec<HostPattern>,
     },
-}
-
-/// The transports to origins.
-pub struct OriginTransports {
-    /// The transport without TLS.
-    pub plain: Rc<dyn Transport>,
-    /// The transport with TLS.
-    pub secure: Rc<dyn Transport>,
-    /// The transport with TLS that offers HTTP/1.1 only, for exchanges that HTTP/2 rarely carries.
-    pub secure_http1: Rc<dyn Transport>,
+    /// Always the same proxy, which serves the origin that the request's authority names. It also
+    /// gets the requests for tunnels.
+    Proxy {
+        /// The scheme that selects the transport to the proxy.
+        scheme: Scheme,
+        /// The address of the proxy.
+        target: Target,
+    },
 }
 
 /// The last stage of the gateway's pipeline.
 pub struct Origin {
     /// The rule by which requests get their origin.
-    pub mode: Mode,
+    mode: Mode,
     transports: OriginTransports,
-    /// The HTTP/1.1 protocol towards origins.
-    pub http1: Http1Session,
-    /// The HTTP/2 protocol towards origins.
-    pub h2: Rc<MuxSession>,
+    protocols: OriginProtocols,
     limits: Limits,
     places: Rc<Places<Wanted>>,
     /// The exchanges that all sessions of a reverse gateway start at once.
     starts: Option<Rc<Starts>>,
-    /// The origin of a reverse gateway.
+    /// The origin of a reverse gateway, or the proxy.
     fixed: Option<Wanted>,
     /// The authority that last passed the check of a reverse gateway. Most requests repeat it.
     served: RefCell<String>,
@@ -135,7 +132,7 @@ struct Idle {
 }
 
 impl Origin {
-    /// Creates a stage without connections.
+    /// Creates a stage without connections, for HTTP/2 and HTTP/1.1 as TLS negotiates them.
     pub fn new(
         mode: Mode,
         transport: Rc<dyn Transport>,
@@ -145,30 +142,20 @@ impl Origin {
         connect_timeout: Duration,
         limits: Limits,
     ) -> Rc<Self> {
-        let secure = |connector| {
-            let below = Rc::clone(&transport);
-            Rc::new(Tls::dialling(
-                below,
-                connector,
-                None,
-                connect_timeout,
-                Side::Origin,
-            ))
+        let transports = OriginTransports::with_tls(transport, &tls, None, connect_timeout);
+        let protocols = OriginProtocols {
+            http1,
+            multiplexed: h2,
+            always: None,
         };
-        let transports = OriginTransports {
-            secure_http1: secure(offering(&tls, &[b"http/1.1"])),
-            secure: secure(tls),
-            plain: transport,
-        };
-        Self::over_transports(mode, transports, http1, h2, limits)
+        Self::with(mode, transports, protocols, limits)
     }
 
-    /// Creates a stage without connections over these transports.
-    pub fn over_transports(
+    /// Creates a stage without connections, over these transports and protocols.
+    pub fn with(
         mode: Mode,
         transports: OriginTransports,
-        http1: Http1Session,
-        h2: Rc<MuxSession>,
+        protocols: OriginProtocols,
         limits: Limits,
     ) -> Rc<Self> {
         let (places, pool) = (Places::new(limits), RefCell::default());
@@ -176,14 +163,15 @@ impl Origin {
         let is_shared = matches!(mode, Mode::Reverse { .. });
         let starts = is_shared.then(|| Starts::new(limits.per_session, limits.lasting));
         let fixed = match &mode {
-            Mode::Reverse { scheme, target, .. } => Some(Rc::new((*scheme, target.clone()))),
+            Mode::Reverse { scheme, target, .. } | Mode::Proxy { scheme, target } => {
+                Some(Rc::new((*scheme, target.clone())))
+            }
             Mode::Forward => None,
         };
         let this = Rc::new(Self {
             mode,
             transports,
-            http1,
-            h2,
+            protocols,
             limits,
             places,
             starts,
@@ -250,6 +238,11 @@ impl Origin {
                     origin: Rc::clone(origin),
                 })
             }
+            (Mode::Proxy { .. }, Some(proxy)) => Ok(Key {
+                session: exchange.peer.session,
+                isolation: exchange.isolation.clone(),
+                origin: Rc::clone(proxy),
+            }),
             _ => {
                 let scheme = request.scheme;
                 let (host, port) = split_authority(&request.authority, Some(scheme.default_port()))
@@ -285,7 +278,8 @@ impl Origin {
     }
 
     async fn answer(&self, exchange: &mut Exchange, sink: &mut Sink) -> Result<(), Error> {
-        if exchange.request.is_connect() && exchange.request.protocol.is_none() {
+        let is_tunnel = exchange.request.is_connect() && exchange.request.protocol.is_none();
+        if is_tunnel && !matches!(self.mode, Mode::Proxy { .. }) {
             return Box::pin(self.tunnel(exchange, sink)).await;
         }
         let key = self.key(exchange)?;
@@ -316,6 +310,9 @@ impl Origin {
         fresh: bool,
         sink: &mut Sink,
     ) -> Result<(), Error> {
+        if self.protocols.always.is_some() {
+            return Box::pin(self.over_fixed(exchange, key, sink)).await;
+        }
         // A WebSocket needs a separate connection: few origins support extended CONNECT (RFC 8441).
         let is_upgrade = exchange.request.protocol.is_some();
         // The streams of a shared session are limited for each session of a client.
@@ -345,7 +342,7 @@ impl Origin {
                     let _permit = permit.filter(|_| is_shared);
                     return Box::pin(self.over_h2(exchange, key, path, sink)).await;
                 }
-                Box::new(Http1Client::over(self.http1.clone(), path))
+                Box::new(Http1Client::over(self.protocols.http1.clone(), path))
             }
         };
         let result = connection.exchange(exchange, sink).await;
@@ -415,7 +412,8 @@ impl Origin {
             return self.over(&*session, exchange, sink).await;
         }
         let session = self
-            .h2
+            .protocols
+            .multiplexed
             .connect(Box::pin(std::future::ready(Ok(path.into()))));
         self.pool
             .borrow_mut()
@@ -433,19 +431,23 @@ impl Origin {
         sink: &mut Sink,
     ) -> Result<(), Error> {
         let has_body = !exchange.body.is_empty();
-        let (is_used, limit) = (sink.usage(), self.http1.response_timeout);
+        let (is_used, limit) = (sink.usage(), self.protocols.http1.response_timeout);
         let mut run = session.run(exchange, sink);
         let done = match tokio::time::timeout(limit, &mut run).await {
             Ok(done) => done,
             Err(_) if has_body || is_used() => run.await,
             Err(_) => return Err(Error::new(Kind::Timeout, Side::Origin, "no answer in time")),
         };
-        done.map_err(|error| error.at(Side::Origin))
+        // A session names its other end a peer.
+        done.map_err(|error| match error.side {
+            Side::Peer => error.at(Side::Origin),
+            _ => error,
+        })
     }
 
     /// Returns true if the idle connections of `key` belong to all sessions.
     fn shares(&self, key: &Key) -> bool {
-        self.fixed.is_some() && key.session == 0
+        self.starts.is_some() && key.session == 0
     }
 
     fn take_idle(&self, key: &Key) -> Option<Box<Http1Client>> {
@@ -482,7 +484,7 @@ impl Origin {
             return Err(Error::new(
                 Kind::Forbidden,
                 Side::Local,
-                "this gateway opens no tunnels",
+                "a proxy for one origin opens no tunnels",
             ));
         }
         if !exchange.request.authority.contains(':') {
@@ -495,7 +497,7 @@ impl Origin {
         let origin = self.key(exchange)?.origin;
         let path = self
             .transports
-            .plain
+            .tunnels
             .dial(&origin.1, &exchange.isolation)
             .await?;
         sink.send(Part::Head(tandem_http::ResponseHead::new(200)))

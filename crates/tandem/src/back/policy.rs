@@ -240,6 +240,40 @@ impl Direct {
     }
 }
 
+impl Direct {
+    /// Resolves a target. Returns one to four addresses, which the policy permits.
+    pub(super) async fn addresses(&self, target: &Target) -> Result<Vec<SocketAddr>, Error> {
+        let named = self.named.as_ref() == Some(target);
+        let wanted = |address: &SocketAddr| match self.policy.family {
+            Family::Any => true,
+            Family::V4 => address.is_ipv4(),
+            Family::V6 => address.is_ipv6(),
+        };
+        let found = self.resolve(target).await?.into_iter().filter(wanted);
+        let mut addresses: Vec<_> = found.take(4).collect();
+        if addresses.is_empty() {
+            let detail = "the name has no address";
+            return Err(Error::new(Kind::Dns, Side::Origin, detail));
+        }
+        addresses.retain(|address| named || self.permits(*address));
+        if addresses.is_empty() {
+            let detail = "that address or port is not allowed";
+            return Err(Error::new(Kind::Forbidden, Side::Local, detail));
+        }
+        Ok(addresses)
+    }
+
+    /// Returns whether the policy permits an address, and reports a refusal.
+    fn permits(&self, address: SocketAddr) -> bool {
+        let permitted = self.policy.permits(address);
+        if !permitted {
+            METRICS.destinations_refused.add(1);
+            self.policy.tell_refusal(address);
+        }
+        permitted
+    }
+}
+
 impl Transport for Direct {
     fn dial<'a>(
         &'a self,
@@ -247,28 +281,9 @@ impl Transport for Direct {
         _: &'a Isolation,
     ) -> LocalBoxFuture<'a, Result<Path, Error>> {
         Box::pin(async move {
-            let named = self.named.as_ref() == Some(target);
-            let addresses = self.resolve(target).await?;
+            let addresses = self.addresses(target).await?;
             let mut last = None;
-            let wanted = |address: &SocketAddr| match self.policy.family {
-                Family::Any => true,
-                Family::V4 => address.is_ipv4(),
-                Family::V6 => address.is_ipv6(),
-            };
-            let addresses: Vec<_> = addresses.into_iter().filter(wanted).take(4).collect();
             for (i, &address) in addresses.iter().enumerate() {
-                if !named && !self.policy.permits(address) {
-                    METRICS.destinations_refused.add(1);
-                    self.policy.tell_refusal(address);
-                    last.get_or_insert_with(|| {
-                        Error::new(
-                            Kind::Forbidden,
-                            Side::Local,
-                            "that address or port is not allowed",
-                        )
-                    });
-                    continue;
-                }
                 // An address that does not answer must not use up the time of the next address.
                 let patience = if i + 1 < addresses.len() {
                     NEXT_ADDRESS

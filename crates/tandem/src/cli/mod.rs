@@ -22,7 +22,7 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 
-use crate::config::{ClientOptions, GatewayOptions, RelayOptions};
+use crate::config::{BridgeOptions, ClientOptions, GatewayOptions, RelayOptions};
 use crate::transport::registry::Transports;
 
 /// The examples at the end of the help of the program.
@@ -70,6 +70,16 @@ const RELAY_EXAMPLES: &str = "Examples:
   tandem relay -c /etc/tandem/relay.toml
       Read options from a file";
 
+const BRIDGE_EXAMPLES: &str = "Examples:
+  tandem bridge --listen http://127.0.0.1:8080 --open --mode 'reverse=h2+tls://origin.example:443' \\
+      --allow-host localhost
+      Serve an HTTP/2 origin to clients that speak HTTP/1.1 only
+  tandem bridge --listen 'h2+tls://0.0.0.0:443?cert=site.pem&key=site.key' --open \\
+      --mode reverse=http://127.0.0.1:80 --allow-host www.example
+      Serve an HTTP/1.1 server over HTTP/2
+  tandem bridge --listen http://127.0.0.1:8118 --open --mode 'proxy=h2+tls://proxy.example:443'
+      Reach a proxy that speaks HTTP/2 from programs that speak HTTP/1.1";
+
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
@@ -80,6 +90,9 @@ pub enum Command {
     Gateway(Box<GatewayArgs>),
     /// Run a node between client and gateway: it carries each client's session on to the next hop
     Relay(Box<RelayArgs>),
+    /// Run a proxy between two protocols: HTTP/1.1, HTTP/2, HTTP/3 or SPDY at each side, without
+    /// push and without a gateway
+    Bridge(Box<BridgeArgs>),
     /// Set up one of four roles: write the configuration files, the token and the certificate of
     /// both ends, and print the commands to run
     Init(init::InitArgs),
@@ -150,6 +163,18 @@ pub struct RelayArgs {
     pub options: RelayOptions,
 }
 
+/// Arguments of `tandem bridge`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = BRIDGE_EXAMPLES)]
+pub struct BridgeArgs {
+    /// Read options from the "bridge" table of this TOML file; flags take precedence over the file
+    #[arg(short, long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// The options of the role.
+    #[command(flatten)]
+    pub options: BridgeOptions,
+}
+
 /// The failure of a command, printed in one line.
 pub type Failure = Box<dyn std::error::Error>;
 
@@ -167,6 +192,7 @@ pub fn run(
         Command::Client(args) => serve::client(*args, transports),
         Command::Gateway(args) => serve::gateway(*args, transports),
         Command::Relay(args) => serve::relay(*args, transports),
+        Command::Bridge(args) => serve::bridge(*args, transports),
         Command::Init(args) => init::run(&args, transports),
         Command::Share(args) => share::run(&args),
         Command::Doctor(command) => doctor::run(&command, transports),

@@ -1,5 +1,5 @@
-//! `tandem client`, `tandem gateway`, `tandem relay` and `tandem check-config`: starts a role from
-//! its options, and handles signals.
+//! `tandem client`, `gateway`, `relay`, `bridge` and `check-config`: starts a role from its options,
+//! and handles signals.
 
 use std::cell::OnceCell;
 use std::io::IsTerminal as _;
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::{ClientArgs, Failure, GatewayArgs, RelayArgs, start_log};
+use super::{BridgeArgs, ClientArgs, Failure, GatewayArgs, RelayArgs, start_log};
 use crate::admin;
 use crate::admin::control::Control;
 use crate::admin::door::Door;
@@ -177,6 +177,37 @@ pub(super) fn relay(args: RelayArgs, transports: &Transports) -> Result<(), Fail
     })
 }
 
+pub(super) fn bridge(args: BridgeArgs, transports: &Transports) -> Result<(), Failure> {
+    let file_log = read(args.config.as_deref())?
+        .bridge
+        .and_then(|options| options.log);
+    start_log(args.options.log.as_deref().or(file_log.as_deref()))?;
+    let workers = OnceCell::new();
+    serve("bridge", || {
+        let file = read(args.config.as_deref())?.bridge.unwrap_or_default();
+        let options = args.options.clone().or(file);
+        let log = options.log.clone();
+        let mut config = options.typed_with(transports)?;
+        let mut warnings = config.warnings();
+        warnings.extend(warning_of_congestion(&config.path.socket));
+        let fixed = Fixed {
+            log,
+            metrics: config.metrics,
+            control: config.control.clone(),
+            workers: config.workers,
+            ..Fixed::default()
+        };
+        // The limits are divided among the threads. A reload keeps the number of threads.
+        config.workers = *workers.get_or_init(|| config.workers);
+        Ok(Loaded {
+            drain_limit: config.drain_timeout,
+            fixed,
+            warnings,
+            role: Arc::new(config),
+        })
+    })
+}
+
 /// Logs the warnings about a configuration, and shows them on the dashboard.
 fn warn(warnings: Vec<String>, journal: &Journal) {
     for warning in &warnings {
@@ -336,9 +367,13 @@ pub(super) fn check(args: &CheckArgs, transports: &Transports) -> Result<(), Fai
         .or(args.file.as_ref())
         .ok_or("give a file")?;
     let file = File::read(path)?;
-    if file.client.is_none() && file.gateway.is_none() && file.relay.is_none() {
+    let has_role = file.client.is_some()
+        || file.gateway.is_some()
+        || file.relay.is_some()
+        || file.bridge.is_some();
+    if !has_role {
         return Err(format!(
-            "{}: neither [client] nor [gateway] nor [relay] is in it",
+            "{}: neither [client] nor [gateway] nor [relay] nor [bridge] is in it",
             path.display()
         )
         .into());
@@ -360,6 +395,11 @@ pub(super) fn check(args: &CheckArgs, transports: &Transports) -> Result<(), Fai
             let config = options.typed_with(transports)?;
             warnings.extend(config.warnings());
             check_role("relay", &config)?;
+        }
+        if let Some(options) = file.bridge {
+            let config = options.typed_with(transports)?;
+            warnings.extend(config.warnings());
+            check_role("bridge", &config)?;
         }
         for warning in &warnings {
             println!("warning: {warning}");

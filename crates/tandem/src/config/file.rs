@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use super::client::SoloMode;
 use super::gateways::RouteOption;
-use super::{ClientOptions, ConfigError, GatewayOptions, RelayOptions};
+use super::{BridgeOptions, ClientOptions, ConfigError, GatewayOptions, RelayOptions};
 use crate::back::policy::AllowDest;
 use crate::hosts::HostPattern;
 
@@ -26,6 +26,8 @@ pub struct File {
     pub gateway: Option<GatewayOptions>,
     /// The options of the table `[relay]`.
     pub relay: Option<RelayOptions>,
+    /// The options of the table `[bridge]`.
+    pub bridge: Option<BridgeOptions>,
 }
 
 /// The table `[solo]`: the options of the client whose names begin with `solo`.

@@ -139,7 +139,9 @@ with_path! {
     }
 }
 
-fn listeners<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Endpoint>, D::Error> {
+pub(super) fn listeners<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Vec<Endpoint>, D::Error> {
     Usage::GatewayListener.read_list(deserializer)
 }
 
@@ -386,8 +388,8 @@ impl GatewayOptions {
                 hosts.extend(default_hosts(hosts))
             }
             Mode::Reverse { hosts, .. } => hosts.extend_from_slice(&self.allow_host),
-            Mode::Forward if self.allow_host.is_empty() => {}
-            Mode::Forward => {
+            _ if self.allow_host.is_empty() => {}
+            Mode::Forward | Mode::Proxy { .. } => {
                 return Err(ConfigError::value("allow-host", "needs --mode reverse=URL"));
             }
         }
@@ -469,14 +471,14 @@ impl GatewayOptions {
 
 /// Returns the default of `allow-host`. An origin that is an address has no host name. As a rule it
 /// is behind an onion service, and the gateway cannot know the service's name.
-fn default_hosts(own: &[HostPattern]) -> Option<HostPattern> {
+pub(super) fn default_hosts(own: &[HostPattern]) -> Option<HostPattern> {
     let is_address = own
         .iter()
         .any(|host| matches!(host, HostPattern::Name(name) if literal_ip(name).is_some()));
     is_address.then(|| HostPattern::Below("onion".into()))
 }
 
-fn listener(endpoint: &Endpoint, transports: &Transports) -> Result<(), ConfigError> {
+pub(super) fn listener(endpoint: &Endpoint, transports: &Transports) -> Result<(), ConfigError> {
     let bad = |problem: &str| {
         Err(ConfigError::value(
             "listen",
@@ -491,7 +493,7 @@ fn listener(endpoint: &Endpoint, transports: &Transports) -> Result<(), ConfigEr
     Ok(provider.check_listener(endpoint)?)
 }
 
-fn admission(auth: &[String]) -> Result<(Vec<String>, Option<String>), ConfigError> {
+pub(super) fn admission(auth: &[String]) -> Result<(Vec<String>, Option<String>), ConfigError> {
     let (mut tokens, mut client_ca) = (Vec::new(), None);
     for entry in auth {
         match entry.split_once('=') {

@@ -3,6 +3,7 @@
 //!
 //! A flag takes precedence over the file, and the file over the default. Errors name the key.
 
+pub mod bridge;
 pub mod client;
 pub mod file;
 pub mod gateway;
@@ -21,6 +22,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
+pub use bridge::{BridgeConfig, BridgeOptions};
 pub use client::{ClientConfig, ClientOptions};
 pub use file::File;
 pub use gateway::{GatewayConfig, GatewayOptions};

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::SystemTime;
 
+use super::bridge::BridgeConfig;
 use super::client::is_certified_locally;
 use super::gateways::GatewayEndpoint;
 use super::open::constraints;
@@ -113,6 +114,34 @@ impl RelayConfig {
             warnings.extend(certificate(&hop.endpoint));
         }
         warnings.extend(far.secret_files.iter().filter_map(|file| secret(file)));
+        warnings
+    }
+}
+
+impl BridgeConfig {
+    /// Returns the warnings, one sentence each.
+    pub fn warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        for endpoint in &self.listen {
+            let is_near = endpoint.ip().is_some_and(is_near);
+            if endpoint.transport == "tcp" && !self.tokens.is_empty() && !is_near {
+                warnings.push(format!(
+                    "{endpoint}: access tokens come in clear text there, and others on the way \
+                     can read them: use a session over tls"
+                ));
+            }
+            warnings.extend(certificate(endpoint));
+        }
+        if let Some(server) = self.server()
+            && server.transport == "tcp"
+            && !server.ip().is_some_and(is_near)
+        {
+            warnings.push(format!(
+                "{server}: requests go there in clear text, and others on the way can read and \
+                 change them: use a session over tls"
+            ));
+        }
+        warnings.extend(self.secret_files.iter().filter_map(|file| secret(file)));
         warnings
     }
 }

@@ -6,7 +6,8 @@
 //! - [`routes`] chooses the client's route by the host of a request.
 //! - [`count`] counts exchanges, [`access_log`] logs them, and [`record`] keeps them for the
 //!   dashboard.
-//! - [`websocket`] adds the key of WebSockets that arrive over HTTP/2.
+//! - [`websocket`] adds the key of WebSockets that arrive over HTTP/2, or the proof of those that
+//!   leave over it.
 //! - [`warm_up`] opens the congestion window of a new session.
 //! - [`cache`] answers requests from the gateway's cache.
 //! - [`push`] pushes the resources of pages at the gateway.

@@ -2,7 +2,8 @@
 //! CONNECT without `Sec-WebSocket-Key` (RFC 8441 section 5.1).
 //!
 //! The origin speaks HTTP/1.1 and requires the key (RFC 6455 section 4.2.1). The stage adds a key,
-//! and checks the origin's proof on the way back.
+//! and checks the origin's proof on the way back. A bridge from HTTP/1.1 to HTTP/2 needs the
+//! opposite: it takes the key out and adds the proof.
 
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -29,12 +30,7 @@ pub struct WebSocketKey {
 
 impl Stage for WebSocketKey {
     fn call(&self, mut exchange: Exchange) -> Reply {
-        let request = &exchange.request;
-        let is_websocket = request
-            .protocol
-            .as_deref()
-            .is_some_and(|protocol| protocol.eq_ignore_ascii_case("websocket"));
-        if !is_websocket || request.fields.contains(KEY) {
+        if !is_websocket(&exchange) || exchange.request.fields.contains(KEY) {
             return self.next.call(exchange);
         }
         let mut nonce = [0; 16];
@@ -50,6 +46,51 @@ impl Stage for WebSocketKey {
             accept,
         })
     }
+}
+
+/// The stage before a session that carries WebSockets as extended CONNECT. A client over HTTP/1.1
+/// requires the proof, which a server over HTTP/2 does not send (RFC 8441 section 5).
+pub struct WebSocketProof {
+    /// The stage that receives the exchanges.
+    pub next: Rc<dyn Stage>,
+}
+
+impl Stage for WebSocketProof {
+    fn call(&self, mut exchange: Exchange) -> Reply {
+        let request = &exchange.request;
+        let key = (request.fields.get(KEY)).filter(|_| is_websocket(&exchange));
+        let Some(key) = key.map(|key| String::from_utf8_lossy(key).into_owned()) else {
+            return self.next.call(exchange);
+        };
+        exchange.request_mut().fields.remove(KEY);
+        Reply::new(Proving {
+            reply: self.next.call(exchange),
+            accept: proof(&key),
+        })
+    }
+}
+
+/// A reply whose agreement gets the proof.
+struct Proving {
+    reply: Reply,
+    accept: String,
+}
+
+impl Parts for Proving {
+    fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
+        let mut part = self.reply.poll_part(cx);
+        if let Poll::Ready(Some(Ok(Part::Head(head)))) = &mut part
+            && (200..300).contains(&head.status)
+        {
+            head.fields.set(ACCEPT, self.accept.as_str());
+        }
+        part
+    }
+}
+
+fn is_websocket(exchange: &Exchange) -> bool {
+    let protocol = exchange.request.protocol.as_deref();
+    protocol.is_some_and(|protocol| protocol.eq_ignore_ascii_case("websocket"))
 }
 
 /// Returns the proof that a server has read `key`.

@@ -6,14 +6,15 @@ use std::sync::Arc;
 
 use tandem_http::h1::Limits;
 
+use super::listeners::Listeners;
 use super::{Built, Role, gateway_tokens, http1_session, logged, mux_session};
-use crate::back::origin::{Limits as OriginLimits, Mode, Origin, ToOrigin};
+use crate::back::origin::{Limits as OriginLimits, Mode, Origin, OriginsOfSession, ToOrigin};
 use crate::back::policy::Direct;
 use crate::config::{ConfigError, GatewayConfig};
 use crate::connections::{Connection, ConnectionLimits, Connections};
 use crate::endpoint::Endpoint;
-use crate::exchange::{Exchange, Peer, Reply};
-use crate::front::{Front, NewStage, Protocol};
+use crate::exchange::Peer;
+use crate::front::{Front, NewStage};
 use crate::middle::auth::Auth;
 use crate::middle::cache::CacheStage;
 use crate::middle::count::Count;
@@ -26,12 +27,11 @@ use crate::middle::track::Track;
 use crate::middle::warm_up::WarmUp;
 use crate::path::Facts;
 use crate::services::Services;
+use crate::session::Drain;
 use crate::session::http1::Http1Session;
-use crate::session::mux::{Multiplexed, MuxSession};
-use crate::session::streams::StreamsSession;
-use crate::session::{Drain, Session};
+use crate::session::mux::Multiplexed;
 use crate::stage::Stage;
-use crate::transport::registry::{ListenContext, Transports};
+use crate::transport::registry::Transports;
 use crate::transport::tls::ClientTls;
 
 impl Role for GatewayConfig {
@@ -70,7 +70,7 @@ impl Role for GatewayConfig {
     ) -> Result<Built, ConfigError> {
         let named = match &self.mode {
             Mode::Reverse { target, .. } => Some(target.clone()),
-            Mode::Forward => None,
+            Mode::Forward | Mode::Proxy { .. } => None,
         };
         let transport = Rc::new(Direct {
             policy: self.policy.clone(),
@@ -146,54 +146,19 @@ impl GatewayConfig {
             listeners: self.listen.len(),
             head: self.path.timeouts.head,
         });
-        let mut fronts = Vec::new();
-        for (listener, endpoint) in self.listen.iter().enumerate() {
-            let front = self.front(endpoint, http1, new_stage, &connections, drain)?;
-            fronts.push(Rc::new(Front { listener, ..front }));
-        }
-        Ok((fronts, connections))
-    }
-
-    fn front(
-        &self,
-        endpoint: &Endpoint,
-        http1: &Http1Session,
-        new_stage: &NewStage,
-        connections: &Rc<Connections>,
-        drain: &Drain,
-    ) -> Result<Front, ConfigError> {
-        let context = ListenContext {
-            socket: Some(self.path.socket.clone()),
+        let listeners = Listeners {
+            transports: &self.transports,
+            path: &self.path,
+            http1: http1.clone(),
             client_ca: self.client_ca.as_deref(),
             optional_certificate: !self.tokens.is_empty() || self.submission.is_some(),
-            alpn: None,
             max_streams: self.max_streams,
-            authority: None,
-            timeout: self.path.timeouts.head,
-        };
-        let provider = self.transports.of(endpoint)?;
-        let transport = provider.listening(endpoint, context)?;
-        let http1 = Http1Session {
-            scheme: provider.scheme(),
-            ..http1.clone()
-        };
-        let session: Rc<dyn Session> = match Multiplexed::of(endpoint.session) {
-            None if provider.has_streams() => Rc::new(StreamsSession::new(http1, None)),
-            None => Rc::new(http1),
-            Some(protocol) => {
-                let who = http1.who;
-                let session = mux_session(protocol, &self.path, self.max_streams, self.max_head);
-                Rc::new(MuxSession { who, ..session })
-            }
-        };
-        Ok(Front {
-            protocol: Protocol::Session(session),
-            transport,
+            negotiates: false,
             new_stage: Rc::clone(new_stage),
-            connections: Rc::clone(connections),
-            listener: 0,
+            connections: Rc::clone(&connections),
             drain: drain.clone(),
-        })
+        };
+        Ok((listeners.fronts(&self.listen)?, connections))
     }
 
     /// Returns the settings of push, with the predictor if one is configured.
@@ -248,10 +213,7 @@ impl GatewayConfig {
                     submissions: Rc::clone(submissions),
                     certificate: path.peer_certificate(),
                 }),
-                None => Rc::new(OriginsOfSession {
-                    session: peer.session,
-                    next: ToOrigin(Rc::clone(&origin)),
-                }),
+                None => Rc::new(OriginsOfSession::new(peer.session, &origin)),
             };
             let out: Rc<dyn Stage> = Rc::new(PairFields { next: last });
             let out: Rc<dyn Stage> = match &cache {
@@ -303,23 +265,5 @@ impl GatewayConfig {
                 })
             },
         ))
-    }
-}
-
-/// The way to origins of one session. Dropping it closes the idle connections of the session.
-struct OriginsOfSession {
-    session: u64,
-    next: ToOrigin,
-}
-
-impl Stage for OriginsOfSession {
-    fn call(&self, exchange: Exchange) -> Reply {
-        self.next.call(exchange)
-    }
-}
-
-impl Drop for OriginsOfSession {
-    fn drop(&mut self) {
-        self.next.0.end_session(self.session);
     }
 }

@@ -14,7 +14,9 @@ use tandem_http::h1::Limits;
 
 use super::{http1_session, logged, mux_session};
 use crate::back::origin::prepare::Prepared;
-use crate::back::origin::{Limits as OriginLimits, Mode, Origin, OriginTransports, ToOrigin};
+use crate::back::origin::{
+    Limits as OriginLimits, Mode, Origin, OriginProtocols, OriginTransports, ToOrigin,
+};
 use crate::carrier::LocalBoxFuture;
 use crate::config::open::OpenedHttps;
 use crate::config::{ClientConfig, ConfigError};
@@ -110,17 +112,18 @@ impl ClientConfig {
         let transports = OriginTransports {
             secure: secure(&[b"h2", b"http/1.1"])?,
             secure_http1: secure(&[b"http/1.1"])?,
-            plain: tunnels,
+            plain: Rc::clone(&tunnels) as _,
+            tunnels,
         };
         let head = Limits::default().head;
         let h2 = mux_session(Multiplexed::H2, &self.path, STREAMS, head);
-        Ok(Origin::over_transports(
-            Mode::Forward,
-            transports,
-            http1_session("client", &self.path),
-            Rc::new(h2),
-            OriginLimits::default(),
-        ))
+        let protocols = OriginProtocols {
+            http1: http1_session("client", &self.path),
+            multiplexed: Rc::new(h2),
+            always: None,
+        };
+        let limits = OriginLimits::default();
+        Ok(Origin::with(Mode::Forward, transports, protocols, limits))
     }
 
     /// Creates the stages of exchanges inside opened connections.

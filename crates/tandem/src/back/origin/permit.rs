@@ -55,7 +55,7 @@ impl Origin {
             reply: sink.canceller(),
             body: exchange.body.progress(),
         };
-        if exchange.request.protocol.is_some() {
+        if exchange.request.is_connect() {
             let start = self.starts.as_ref().map(|starts| starts.enter(&running()));
             return Ok(start.map(Permit::of_tunnel));
         }
@@ -121,7 +121,7 @@ impl Origin {
                 "all connections to that origin are in use, and none got free",
             )
         };
-        tokio::time::timeout(self.http1.response_timeout, permit)
+        tokio::time::timeout(self.protocols.http1.response_timeout, permit)
             .await
             .map_err(|_| busy())
     }

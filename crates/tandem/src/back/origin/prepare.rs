@@ -9,7 +9,6 @@ use tandem_http::Scheme;
 use super::{Key, Origin};
 use crate::error::Error;
 use crate::exchange::Isolation;
-use crate::session::Session as _;
 use crate::session::http1::Http1Client;
 use crate::transport::Target;
 
@@ -45,10 +44,10 @@ impl Origin {
         let is_h2 = path.facts().alpn() == Some(b"h2");
         if is_h2 {
             let path = Box::pin(std::future::ready(Ok(path.into())));
-            let session = self.h2.connect(path);
+            let session = self.protocols.multiplexed.connect(path);
             self.pool.borrow_mut().multiplexed.insert(&key, session);
         } else {
-            let connection = Http1Client::over(self.http1.clone(), path);
+            let connection = Http1Client::over(self.protocols.http1.clone(), path);
             self.keep(&key, Box::new(connection));
         }
         Ok(is_h2)

@@ -39,7 +39,7 @@ pub struct Http1Session {
     pub timeouts: Timeouts,
     /// The time for the head of a response, and for the pause between two pieces of its body.
     pub response_timeout: Duration,
-    /// The name of this proxy in its own responses: `client` or `gateway`.
+    /// The name of this proxy in its own responses, such as `client`.
     pub who: &'static str,
     /// The scheme of received requests whose target names none. It is `https` behind TLS (RFC 9112
     /// section 3.3).

@@ -123,7 +123,7 @@ impl MuxClient {
         let extended_connect = self.shared.core.borrow().peer_extended_connect();
         if request.protocol.is_some() && extended_connect != Some(true) {
             if extended_connect.is_some() {
-                let detail = "the session to the gateway carries no upgrades: use HTTP/2";
+                let detail = "the session carries no upgrades: use HTTP/2";
                 return Poll::Ready(Err(Error::new(Kind::BadRequest, Side::Client, detail)));
             }
             // Extended CONNECT must wait for the peer's SETTINGS (RFC 8441 section 3).

@@ -96,7 +96,7 @@ pub struct MuxSession {
     pub header_compression: HeaderCompression,
     /// The access token that the client sends until the gateway has accepted it.
     pub token: Option<Arc<Renewable<String>>>,
-    /// The name of this proxy in its own responses: `client` or `gateway`.
+    /// The name of this proxy in its own responses, such as `client`.
     pub who: &'static str,
 }
 

@@ -1,0 +1,468 @@
+//! The options of the bridge, and the configuration that they make.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::client::loopback;
+use super::gateway::{admission, default_hosts, listener, listeners};
+use super::units::{Size, Span};
+use super::{ConfigError, PathConfig, distinct, options, positive, with_path};
+use crate::back::origin::Limits;
+use crate::back::policy::{AllowDest, Family, Policy};
+use crate::endpoint::{Endpoint, SessionKind, Usage};
+use crate::hosts::HostPattern;
+use crate::textual::textual;
+use crate::transport::registry::Transports;
+
+with_path! {
+    options [
+        "Time limit for a connection to an origin, and for handshakes [default: 30s]"
+        "Idle time after which sessions are closed [default: 10m]"
+        "Time after which a client that reads no bytes is disconnected [default: 1m]"
+        "Silence after which a busy session must answer a ping [default: 20s]"
+    ]
+    /// Options of `tandem bridge`; each is a flag and a key of `[bridge]`.
+    BridgeOptions {
+        /// Listener for clients: http://ADDRESS:PORT, h2+tls://ADDRESS:PORT?cert=FILE&key=FILE, the
+        /// same with http+tls, spdy3.1+tls or h3+quic (UDP), h2+tcp://ADDRESS:PORT, … (repeatable)
+        listen: Vec<Endpoint> [help_heading = "Listening", value_name = "URL", value_parser = |text: &str| Usage::GatewayListener.parse(text)] with "listeners",
+        /// Servers behind the bridge: forward serves the origins that requests name, reverse=URL
+        /// one origin, proxy=URL sends all requests and tunnels to another proxy; the URL has the
+        /// form of a listener, with ?ca=FILE for its authority [default: forward]
+        mode: Option<BridgeMode> [help_heading = "Destinations", value_name = "MODE"],
+        /// Protocol towards origins with mode=forward; auto is HTTP/2 or HTTP/1.1, as TLS
+        /// negotiates [default: auto]
+        back: Option<BackOption> [help_heading = "Destinations", value_name = "PROTOCOL"],
+        /// Admit all clients [default: false]
+        open: Option<bool> [help_heading = "Admission", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
+        /// Admit clients with a token of this file (token-file=FILE) or a certificate from this
+        /// authority (client-ca=FILE) (repeatable)
+        auth: Vec<String> [help_heading = "Admission", value_name = "CREDENTIAL"],
+        /// Destinations allowed besides the public Internet with mode=forward, and for tunnels: a
+        /// network, or a network and one port (repeatable)
+        allow_dest: Vec<AllowDest> [help_heading = "Destinations", value_name = "NET[:PORT]"],
+        /// Hosts that mode=reverse serves besides its origin's name: NAME, *.SUFFIX, or * for all
+        /// (repeatable) [default: *.onion if the origin is an address]
+        allow_host: Vec<HostPattern> [help_heading = "Destinations", value_name = "HOST"],
+        /// Ports allowed on the public Internet with mode=forward (repeatable) [default: 80, 443]
+        allow_port: Vec<u16> [help_heading = "Destinations", value_name = "PORT"],
+        /// PEM file with the authorities that sign origins' certificates with mode=forward
+        /// [default: those of the public web]
+        origin_ca: Option<String> [help_heading = "Destinations", value_name = "FILE"],
+        /// Number of threads [default: one for each core]
+        workers: Option<usize> [help_heading = "Listening", value_name = "N"],
+        /// Maximum number of concurrent requests on one session [default: 256]
+        max_streams: Option<u32> [help_heading = "Listening", value_name = "N"],
+        /// Maximum size of the head of a request or response [default: 64KiB]
+        max_head: Option<Size> [help_heading = "Listening", value_name = "BYTES"],
+        /// Maximum number of connections from clients [default: 4096]
+        max_connections: Option<usize> [help_heading = "Listening", value_name = "N"],
+        /// Maximum number of connections from one address; none for loopback addresses
+        /// [default: 1024]
+        max_connections_per_client: Option<usize> [help_heading = "Listening", value_name = "N"],
+        /// Maximum number of exchanges of one session that use connections to one origin at once
+        /// [default: 128]
+        max_connections_per_origin: Option<usize> [help_heading = "Destinations", value_name = "N"],
+        /// Maximum number of connections to all origins for one session, and of exchanges that all
+        /// sessions start at once with the origin of mode=reverse [default: 256]
+        max_origin_connections: Option<usize> [help_heading = "Destinations", value_name = "N"],
+        /// Maximum number of exchanges with the origin of mode=reverse that last, for all sessions;
+        /// at least max-connections [default: twice max-connections]
+        max_lasting_exchanges: Option<usize> [help_heading = "Destinations", value_name = "N"],
+        /// Time limit for an origin's response, and for each pause within it [default: 1m]
+        response_timeout: Option<Span> [help_heading = "Time limits", value_name = "TIME"],
+    } {
+        /// Time limit for open sessions after SIGTERM [default: 30s]
+        drain_timeout: Option<Span> [help_heading = "Time limits", value_name = "TIME"],
+        /// Address of the listener for Prometheus metrics, loopback only [default: none]
+        metrics: Option<SocketAddr> [help_heading = "Watching", value_name = "ADDRESS"],
+        /// Path of the Unix socket for `tandem top` and `probe`, accessible to this user only
+        /// [default: none]
+        control: Option<PathBuf> [help_heading = "Watching", value_name = "PATH"],
+        /// Log level or filter, such as info or tandem=debug [default: info]
+        log: Option<String> [help_heading = "Watching", value_name = "FILTER"],
+        /// Log a line for each request: method, status, bytes, time [default: false]
+        log_requests: Option<bool> [help_heading = "Watching", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
+        /// Log each request with its URL, which is private [default: false]
+        log_urls: Option<bool> [help_heading = "Watching", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
+    }
+}
+
+/// The option `mode` of the bridge: it selects the servers behind it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BridgeMode {
+    /// The origin that a request names.
+    Forward,
+    /// The same origin for all requests.
+    Reverse(Endpoint),
+    /// The same proxy for all requests and tunnels.
+    Proxy(Endpoint),
+}
+
+impl FromStr for BridgeMode {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let server = |url| Usage::Server.parse(url).map_err(|error| error.to_string());
+        match text.split_once('=') {
+            None if text == "forward" => Ok(Self::Forward),
+            Some(("reverse", url)) => server(url).map(Self::Reverse),
+            Some(("proxy", url)) => server(url).map(Self::Proxy),
+            _ => Err(format!(
+                "{text:?} is none of forward, reverse=URL, proxy=URL"
+            )),
+        }
+    }
+}
+
+impl std::fmt::Display for BridgeMode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Forward => f.write_str("forward"),
+            Self::Reverse(server) => write!(f, "reverse={server}"),
+            Self::Proxy(server) => write!(f, "proxy={server}"),
+        }
+    }
+}
+
+textual!(BridgeMode);
+
+/// The option `back` of the bridge: the protocol towards the origins that requests name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+pub enum BackOption {
+    /// HTTP/1.1 without TLS, and HTTP/2 or HTTP/1.1 over TLS
+    #[default]
+    #[serde(rename = "auto")]
+    Auto,
+    /// HTTP/1.1
+    #[serde(rename = "http")]
+    Http,
+    /// HTTP/2, by prior knowledge without TLS
+    #[serde(rename = "h2")]
+    H2,
+    /// HTTP/3 over QUIC, for https only
+    #[serde(rename = "h3")]
+    H3,
+    /// SPDY/3
+    #[serde(rename = "spdy3")]
+    Spdy3,
+    /// SPDY/3.1
+    #[serde(rename = "spdy3.1")]
+    #[value(name = "spdy3.1")]
+    Spdy31,
+}
+
+impl BackOption {
+    /// Returns the session protocol, or `None` if TLS negotiates it.
+    pub const fn session(self) -> Option<SessionKind> {
+        match self {
+            Self::Auto => None,
+            Self::Http => Some(SessionKind::Http),
+            Self::H2 => Some(SessionKind::H2),
+            Self::H3 => Some(SessionKind::H3),
+            Self::Spdy3 => Some(SessionKind::Spdy3),
+            Self::Spdy31 => Some(SessionKind::Spdy31),
+        }
+    }
+}
+
+/// The checked configuration of a bridge.
+#[derive(Clone, Debug)]
+pub struct BridgeConfig {
+    /// The endpoints of the listeners.
+    pub listen: Vec<Endpoint>,
+    /// The servers behind the bridge.
+    pub mode: BridgeMode,
+    /// The hosts that requests may name, with one origin.
+    pub hosts: Vec<HostPattern>,
+    /// The protocol towards origins in the mode `forward`.
+    pub back: BackOption,
+    /// True if all clients are admitted.
+    pub open: bool,
+    /// The tokens that admit a client.
+    pub tokens: Vec<String>,
+    /// The files that hold the tokens.
+    pub token_files: Vec<String>,
+    /// The PEM file of the authorities that sign the certificates of admitted clients.
+    pub client_ca: Option<String>,
+    /// The destinations that the bridge may connect to.
+    pub policy: Policy,
+    /// The PEM file of the authorities for origins in the mode `forward`.
+    pub origin_ca: Option<String>,
+    /// The number of threads.
+    pub workers: usize,
+    /// The maximum number of concurrent requests on a session.
+    pub max_streams: u32,
+    /// The maximum size of a head in bytes.
+    pub max_head: usize,
+    /// The maximum number of connections from clients.
+    pub max_connections: usize,
+    /// The maximum number of connections from one address.
+    pub max_connections_per_client: usize,
+    /// The limits of a session's connections to origins.
+    pub origin_limits: Limits,
+    /// The time limit for an origin's response.
+    pub response_timeout: Duration,
+    /// The time limit for open sessions after SIGTERM.
+    pub drain_timeout: Duration,
+    /// The limits of sessions.
+    pub path: PathConfig,
+    /// The address of the metrics listener.
+    pub metrics: Option<SocketAddr>,
+    /// The path of the control socket.
+    pub control: Option<PathBuf>,
+    /// True if the log has a line for each request.
+    pub log_requests: bool,
+    /// True if the log may contain URLs.
+    pub log_urls: bool,
+    /// The transports that the endpoints may name.
+    pub transports: Transports,
+    /// The files that hold secrets.
+    pub secret_files: Vec<String>,
+}
+
+impl BridgeConfig {
+    /// Returns the one server behind the bridge, if there is one.
+    pub const fn server(&self) -> Option<&Endpoint> {
+        match &self.mode {
+            BridgeMode::Forward => None,
+            BridgeMode::Reverse(server) | BridgeMode::Proxy(server) => Some(server),
+        }
+    }
+}
+
+impl BridgeOptions {
+    /// Checks the options without network access; the endpoints may name the standard transports.
+    pub fn typed(self) -> Result<BridgeConfig, ConfigError> {
+        self.typed_with(&Transports::default())
+    }
+
+    /// Checks the options as [`Self::typed`] does; the endpoints may name the given transports.
+    pub fn typed_with(mut self, transports: &Transports) -> Result<BridgeConfig, ConfigError> {
+        let path = self.take_path().typed()?;
+        self.check_listeners(transports)?;
+        let (mode, hosts) = self.servers(transports)?;
+        let (tokens, client_ca) = self.admitted(transports)?;
+        let max_connections = self.max_connections.unwrap_or(4096).max(1);
+        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let token_files = self.auth.iter();
+        let token_files = token_files.filter_map(|entry| entry.strip_prefix("token-file="));
+        let token_files: Vec<_> = token_files.map(str::to_owned).collect();
+        let ends = self.listen.iter().chain(server_of(&mode));
+        let keys = ends.filter_map(|end| end.option("key").map(str::to_owned));
+        let secret_files = keys.chain(token_files.iter().cloned()).collect();
+        Ok(BridgeConfig {
+            mode,
+            hosts,
+            back: self.back.unwrap_or_default(),
+            open: self.open.unwrap_or(false),
+            tokens,
+            token_files,
+            client_ca,
+            policy: Policy {
+                family: Family::Any,
+                allow: self.allow_dest,
+                ports: match self.allow_port.is_empty() {
+                    true => vec![80, 443],
+                    false => self.allow_port,
+                },
+            },
+            origin_ca: self.origin_ca,
+            workers: self.workers.unwrap_or(cores).clamp(1, 256),
+            max_streams: self.max_streams.unwrap_or(256).max(1),
+            max_head: usize::try_from(self.max_head.map_or(64 << 10, |size| size.0))
+                .unwrap_or(usize::MAX)
+                .clamp(4096, 16 << 20),
+            max_connections,
+            max_connections_per_client: self.max_connections_per_client.unwrap_or(1024).max(1),
+            origin_limits: Limits {
+                per_origin: self.max_connections_per_origin.unwrap_or(128).max(1),
+                per_session: self.max_origin_connections.unwrap_or(256).max(1),
+                lasting: self
+                    .max_lasting_exchanges
+                    .unwrap_or_else(|| max_connections.saturating_mul(2))
+                    .max(max_connections),
+            },
+            response_timeout: positive(
+                "response-timeout",
+                self.response_timeout,
+                Duration::from_secs(60),
+            )?,
+            drain_timeout: self
+                .drain_timeout
+                .map_or(Duration::from_secs(30), |span| span.0),
+            path,
+            metrics: loopback("metrics", self.metrics)?,
+            control: self.control,
+            log_requests: self.log_requests.unwrap_or(false),
+            log_urls: self.log_urls.unwrap_or(false),
+            transports: transports.clone(),
+            secret_files,
+            listen: self.listen,
+        })
+    }
+
+    fn check_listeners(&self, transports: &Transports) -> Result<(), ConfigError> {
+        if self.listen.is_empty() {
+            let problem = "give at least one, such as http://127.0.0.1:8080";
+            return Err(ConfigError::value("listen", problem));
+        }
+        distinct(&self.listen, transports)?;
+        let mut each = self.listen.iter();
+        each.try_for_each(|endpoint| listener(endpoint, transports))
+    }
+
+    /// Checks the admission. Returns the tokens and the authority of client certificates.
+    fn admitted(
+        &self,
+        transports: &Transports,
+    ) -> Result<(Vec<String>, Option<String>), ConfigError> {
+        let (tokens, client_ca) = admission(&self.auth)?;
+        let (open, some) = (self.open.unwrap_or(false), !self.auth.is_empty());
+        if !open && !some {
+            return Err(ConfigError::value(
+                "auth",
+                "the bridge would let no one in: give --auth token-file=FILE, --auth client-ca=FILE, \
+                 or --open",
+            ));
+        }
+        if open && some {
+            let problem = "--open and --auth contradict each other";
+            return Err(ConfigError::value("open", problem));
+        }
+        for endpoint in &self.listen {
+            let has = transports.of(endpoint)?.has_client_certificates();
+            if client_ca.is_some() && tokens.is_empty() && !has {
+                let problem = "client certificates need listeners over tls, quic or dtls";
+                return Err(ConfigError::value("auth", problem));
+            }
+        }
+        Ok((tokens, client_ca))
+    }
+
+    /// Checks the servers behind the bridge. Returns the hosts that requests may name.
+    fn servers(
+        &self,
+        transports: &Transports,
+    ) -> Result<(BridgeMode, Vec<HostPattern>), ConfigError> {
+        let mode = self.mode.clone().unwrap_or(BridgeMode::Forward);
+        let Some(server) = server_of(&mode) else {
+            if self.back == Some(BackOption::H3) {
+                transports.of(&quic_origins())?;
+            }
+            self.refuse_hosts()?;
+            return Ok((mode, Vec::new()));
+        };
+        let provider = transports.of(server)?;
+        server.options(provider.dial_options())?;
+        provider.check_dial(server)?;
+        provider.check_session(server)?;
+        for (key, is_given) in [
+            ("back", self.back.is_some()),
+            ("origin-ca", self.origin_ca.is_some()),
+        ] {
+            if is_given {
+                let problem = "needs --mode forward: the URL of one server names its protocol, and \
+                               its authority by ?ca=FILE";
+                return Err(ConfigError::value(key, problem));
+            }
+        }
+        if matches!(mode, BridgeMode::Proxy(_)) {
+            self.refuse_hosts()?;
+            return Ok((mode, Vec::new()));
+        }
+        let mut hosts = vec![HostPattern::Name(server.host.clone())];
+        match self.allow_host.is_empty() {
+            true => hosts.extend(default_hosts(&hosts)),
+            false => hosts.extend_from_slice(&self.allow_host),
+        }
+        Ok((mode, hosts))
+    }
+
+    fn refuse_hosts(&self) -> Result<(), ConfigError> {
+        match self.allow_host.is_empty() {
+            true => Ok(()),
+            false => Err(ConfigError::value("allow-host", "needs --mode reverse=URL")),
+        }
+    }
+}
+
+const fn server_of(mode: &BridgeMode) -> Option<&Endpoint> {
+    match mode {
+        BridgeMode::Forward => None,
+        BridgeMode::Reverse(server) | BridgeMode::Proxy(server) => Some(server),
+    }
+}
+
+/// Returns the form of the endpoints of origins over HTTP/3. Host and port are those of a request.
+pub fn quic_origins() -> Endpoint {
+    Endpoint::new(SessionKind::H3, "quic", "origin.invalid", 443)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(change: impl FnOnce(&mut BridgeOptions)) -> Result<BridgeConfig, ConfigError> {
+        let mut options = BridgeOptions {
+            listen: vec!["http://127.0.0.1:9980".parse().expect("an endpoint")],
+            open: Some(true),
+            ..BridgeOptions::default()
+        };
+        change(&mut options);
+        options.typed()
+    }
+
+    fn mode(text: &str) -> Option<BridgeMode> {
+        Some(text.parse().expect("a mode"))
+    }
+
+    #[test]
+    fn bridge_requires_auth_or_open() {
+        let error = options(|o| o.open = None).expect_err("no admission");
+        assert!(error.to_string().contains("would let no one in"), "{error}");
+        assert!(options(|_| {}).is_ok());
+    }
+
+    #[test]
+    fn bridge_mode_has_the_form_of_endpoints() {
+        for text in [
+            "forward",
+            "reverse=http://origin.example:80",
+            "reverse=h2+tls://origin.example:443?ca=ca.pem",
+            "proxy=spdy3.1+tls://proxy.example:443?sni=other.example",
+        ] {
+            assert_eq!(mode(text).expect("a mode").to_string(), text);
+        }
+        for bad in [
+            "reverse",
+            "reverse=https://origin.example",
+            "reverse=socks5://127.0.0.1:9050",
+            "sideways",
+        ] {
+            assert!(bad.parse::<BridgeMode>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn bridge_refuses_contradictory_options() {
+        for change in [
+            |o: &mut BridgeOptions| o.listen.clear(),
+            |o: &mut BridgeOptions| o.auth = vec!["client-ca=ca.pem".into()],
+            |o: &mut BridgeOptions| o.allow_host = vec![HostPattern::Any],
+            |o: &mut BridgeOptions| o.back = Some(BackOption::H3),
+            |o: &mut BridgeOptions| o.mode = mode("reverse=h2+tcp://192.0.2.1:80?ca=x"),
+            |o: &mut BridgeOptions| o.mode = mode("reverse=h3+tcp://192.0.2.1:80"),
+            |o: &mut BridgeOptions| {
+                o.mode = mode("reverse=http://192.0.2.1:80");
+                o.back = Some(BackOption::H2);
+            },
+        ] {
+            assert!(options(change).is_err());
+        }
+    }
+}
