@@ -502,8 +502,10 @@ impl Origin {
             .await?;
         sink.send(Part::Head(tandem_http::ResponseHead::new(200)))
             .await;
+        let facts = Rc::clone(path.facts());
         let (read, write) = tokio::io::split(path);
-        crate::session::http1::tunnel(read, write, exchange.body.share(), Bytes::new(), sink).await
+        let (body, early) = (exchange.body.share(), Bytes::new());
+        crate::session::http1::tunnel(read, write, facts, body, early, sink).await
     }
 }
 

@@ -318,13 +318,15 @@ async fn serve(
     mut sink: Sink,
 ) -> Result<(), Error> {
     let (near, far) = Path::pair(BUFFER);
+    let facts = Rc::clone(near.facts());
     let (read, mut write) = tokio::io::split(near);
     let Hello { accepted, rest, .. } = hello;
     let start = StartHandshake::from_parts(accepted, far);
     let _serving = Task::spawn(serve_browser(place, start, server));
     // The near end fails only if the task has ended, and the tunnel then ends too.
     let _ = write.write_all(&rest).await;
-    http1::tunnel(read, write, exchange.body.share(), Bytes::new(), &mut sink).await
+    let (body, early) = (exchange.body.share(), Bytes::new());
+    http1::tunnel(read, write, facts, body, early, &mut sink).await
 }
 
 /// Completes the browser's handshake and serves its requests.

@@ -37,6 +37,9 @@ const REJECTED: Code = Code(0x10b);
 const URGENCY: &str = "tandem-urgency";
 /// The time that a request waits for a stream if the carrier permits no more at present.
 const FULL_PATIENCE: Duration = Duration::from_secs(5);
+/// The time for which a gateway refuses requests before it closes the carrier. Their client did not
+/// know of the end, and repeats a refused request on another session.
+const FAREWELL: Duration = Duration::from_secs(1);
 
 /// The session protocol.
 #[derive(Clone, Debug)]
@@ -168,11 +171,9 @@ impl Server {
         let mut end = std::pin::pin!(end);
         loop {
             let stream = tokio::select! {
-                () = &mut end => {
-                    streams.close(Code(0), "the session has ended");
-                    return Ok(());
-                }
+                biased;
                 stream = poll_fn(|cx| streams.poll_accept(cx)) => stream?,
+                () = &mut end => break,
             };
             let Some(stream) = stream else { return Ok(()) };
             if drain.has_begun() {
@@ -181,6 +182,10 @@ impl Server {
                 self.serve_stream(stream, streams.facts());
             }
         }
+        // An error means that the carrier has ended, as the session is about to.
+        let _ = tokio::time::timeout(FAREWELL, refuse_all(streams)).await;
+        streams.close(Code(0), "the session has ended");
+        Ok(())
     }
 
     fn serve_stream(&self, stream: CarrierStream, facts: &Rc<dyn Facts>) {
@@ -222,6 +227,14 @@ fn refuse(mut stream: CarrierStream) {
     }
 }
 
+/// Refuses all streams that the peer opens, until the carrier ends.
+async fn refuse_all(streams: &dyn Streams) -> Result<(), Error> {
+    while let Some(stream) = poll_fn(|cx| streams.poll_accept(cx)).await? {
+        refuse(stream);
+    }
+    Ok(())
+}
+
 fn urgency(exchange: &Exchange) -> Option<Priority> {
     match exchange.request.fields.get(URGENCY)? {
         [digit @ b'0'..=b'7'] => Some(Priority(digit - b'0')),
@@ -260,18 +273,9 @@ impl State {
         self.established.set(true);
         self.streams.replace(Some(Rc::clone(&streams)));
         self.changed.notify_waiters();
-        let ended = async {
-            loop {
-                match poll_fn(|cx| streams.poll_accept(cx)).await {
-                    // A gateway opens no streams.
-                    Ok(Some(stream)) => refuse(stream),
-                    Ok(None) => break closed(),
-                    Err(error) => break error,
-                }
-            }
-        };
         tokio::select! {
-            error = ended => error,
+            // A gateway opens no streams.
+            ended = refuse_all(&*streams) => ended.err().unwrap_or_else(closed),
             () = self.active.idle_for(idle) => self.close(&*streams),
             () = self.drained() => self.close(&*streams),
         }

@@ -33,7 +33,7 @@ fn session() -> MuxSession {
 }
 
 /// Runs a scene in virtual time.
-fn in_virtual_time(scene: impl Future<Output = ()>) {
+pub(crate) fn in_virtual_time(scene: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .start_paused(true)

@@ -12,6 +12,7 @@ mod cached_pushes;
 mod caching;
 mod carrying;
 mod certificates;
+mod early_ends;
 mod edges;
 mod faults;
 mod h3_carriers;

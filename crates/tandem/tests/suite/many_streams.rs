@@ -43,7 +43,7 @@ use crate::harness::{Pair, block_on, endpoint};
 
 use memory::{Connection, MemoryStreams, Network, ROOM};
 
-fn http1(form: Form, who: &'static str) -> Http1Session {
+pub(crate) fn http1(form: Form, who: &'static str) -> Http1Session {
     Http1Session {
         form,
         limits: Limits::default(),

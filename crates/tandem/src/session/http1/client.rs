@@ -19,7 +19,7 @@ use crate::carrier::Carrier;
 use crate::carrier::LocalBoxFuture;
 use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::{Body, Chunk, Exchange, Part, Sink};
-use crate::path::Path;
+use crate::path::{Facts, Path};
 use crate::session::{Connected, SessionEvents, SessionState, Task};
 
 /// The client end of one HTTP/1.1 connection.
@@ -292,6 +292,7 @@ impl ResponseReader<'_> {
         sink: &mut Sink,
     ) -> Result<(), Error> {
         let upgrade = exchange.request.protocol.is_some();
+        let facts = Rc::clone(path.facts());
         let (mut read, write) = tokio::io::split(path);
         let get = Method::Get;
         if upgrade {
@@ -316,6 +317,7 @@ impl ResponseReader<'_> {
         tunnel(
             read,
             write,
+            facts,
             exchange.body.share(),
             std::mem::take(&mut self.input),
             sink,
@@ -384,43 +386,76 @@ async fn upload(
 }
 
 /// Carries bytes both ways until both ends have closed. The bytes in `early` came with the head.
+/// `facts` are those of the path. A tunnel that breaks off resets the path.
 pub(crate) async fn tunnel(
     mut read: ReadHalf<Path>,
-    mut write: WriteHalf<Path>,
-    mut body: Body,
+    write: WriteHalf<Path>,
+    facts: Rc<dyn Facts>,
+    body: Body,
     early: Bytes,
     sink: &mut Sink,
 ) -> Result<(), Error> {
-    let (done, uploaded) = tokio::sync::oneshot::channel::<()>();
+    let (done, uploaded) = tokio::sync::oneshot::channel();
     let _task = Task::spawn(async move {
-        while let Some(Ok(Chunk::Data(data))) = std::future::poll_fn(|cx| body.poll_chunk(cx)).await
-        {
-            if write.write_all(&data).await.is_err() {
-                break;
-            }
-            if write.flush().await.is_err() {
-                break;
-            }
-        }
-        let _ = write.shutdown().await;
-        let _ = done.send(());
+        // If this fails, the receiver was dropped with its exchange.
+        let _ = done.send(carry_up(write, body).await);
     });
-    if !early.is_empty() {
-        sink.send(Part::Data(early)).await;
-    }
-    loop {
-        let data = buffers::read(&mut read, buffers::Size::Rest).await;
-        let data =
-            data.map_err(|error| Error::io(&error, Side::Origin).with_retry(Retry::Never))?;
-        if data.is_empty() {
-            break;
+    // It is dropped first, so that the path still exists.
+    let mut upward = UpwardEnd {
+        facts,
+        is_regular: false,
+    };
+    let up = async {
+        let ended = uploaded.await.unwrap_or(Ok(true));
+        upward.is_regular = matches!(ended, Ok(true));
+        ended
+    };
+    let down = async {
+        if !early.is_empty() {
+            sink.send(Part::Data(early)).await;
         }
-        sink.send(Part::Data(data)).await;
+        loop {
+            let data = buffers::read(&mut read, buffers::Size::Rest).await;
+            let data =
+                data.map_err(|error| Error::io(&error, Side::Origin).with_retry(Retry::Never))?;
+            if data.is_empty() {
+                break;
+            }
+            sink.send(Part::Data(data)).await;
+        }
+        // The near end may still send, and closes when it has finished.
+        sink.send(Part::Closed).await;
+        Ok(())
+    };
+    tokio::try_join!(up, down).map(drop)
+}
+
+/// Writes the bytes of a tunnel towards its target, and closes that direction after them. Returns
+/// false if the target takes no more, and the error of a body that broke off.
+async fn carry_up(mut write: WriteHalf<Path>, mut body: Body) -> Result<bool, Error> {
+    while let Some(chunk) = std::future::poll_fn(|cx| body.poll_chunk(cx)).await {
+        if let Chunk::Data(data) = chunk?
+            && (write.write_all(&data).await.is_err() || write.flush().await.is_err())
+        {
+            return Ok(false);
+        }
     }
-    // The near end may still send, and closes when it has finished.
-    sink.send(Part::Closed).await;
-    let _ = uploaded.await;
-    Ok(())
+    Ok(write.shutdown().await.is_ok())
+}
+
+/// The end of the upward direction of a tunnel. If it is not regular, the path is reset: a regular
+/// close would look like the complete end of the data.
+struct UpwardEnd {
+    facts: Rc<dyn Facts>,
+    is_regular: bool,
+}
+
+impl Drop for UpwardEnd {
+    fn drop(&mut self) {
+        if !self.is_regular {
+            self.facts.reset_on_close();
+        }
+    }
 }
 
 impl Connected for Http1Client {

@@ -217,13 +217,14 @@ impl Connected for MuxClient {
             self.shared
                 .watch
                 .exchange(id, self.shared.established.get());
+            let uploaded = Rc::new(Uploaded::default());
             let mut stream = OwnStream {
                 shared: Rc::clone(&self.shared),
                 id,
                 done: false,
+                uploaded: Rc::clone(&uploaded),
                 priority: exchange.priority.watch(),
             };
-            let uploaded = Rc::new(Uploaded::default());
             let _upload = if exchange.body.is_empty() {
                 uploaded.done.set(true);
                 None
@@ -246,10 +247,6 @@ impl Connected for MuxClient {
                         if agreed {
                             sink.send(Part::Closed).await;
                             uploaded.rest().await;
-                        }
-                        if !uploaded.done.get() {
-                            self.shared.core.borrow_mut().reset(id, Reason::Cancel);
-                            self.shared.kick();
                         }
                         return Ok(());
                     }
@@ -403,11 +400,14 @@ pub(super) fn full() -> Error {
     Error::new(Kind::Full, Side::Peer, detail).with_retry(Retry::Safe)
 }
 
-/// A stream that this end opened, or that the peer pushed. Dropping it before its end resets it.
+/// A stream that this end opened, or that the peer pushed. Dropping it resets it unless both of its
+/// directions have ended.
 struct OwnStream {
     shared: Rc<Shared>,
     id: StreamId,
     done: bool,
+    /// The progress of the request's body.
+    uploaded: Rc<Uploaded>,
     priority: PriorityWatch,
 }
 
@@ -431,6 +431,7 @@ impl Parts for OwnStream {
                     shared: Rc::clone(&self.shared),
                     id,
                     done: false,
+                    uploaded: Rc::new(Uploaded::none()),
                     priority: priority.watch(),
                 });
                 Some(Ok(Part::Pushed(Box::new(PushedPart {
@@ -459,8 +460,9 @@ impl Drop for OwnStream {
                 .borrow()
                 .get(&self.id)
                 .is_none_or(|s| s.complete && s.inbound.is_empty());
+            let ended = complete && self.uploaded.done.get();
             self.shared
-                .forget(self.id, (!complete).then_some(Reason::Cancel));
+                .forget(self.id, (!ended).then_some(Reason::Cancel));
         }
     }
 }
@@ -487,6 +489,14 @@ struct Uploaded {
 }
 
 impl Uploaded {
+    /// Returns the state of a request without a body.
+    fn none() -> Self {
+        Self {
+            done: Cell::new(true),
+            ..Self::default()
+        }
+    }
+
     fn finish(&self) {
         self.done.set(true);
         self.notify.notify_one();
