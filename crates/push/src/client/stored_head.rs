@@ -22,7 +22,7 @@ pub(super) fn with_age(head: &ResponseHead, waited: Duration) -> ResponseHead {
 
 /// Returns whether a pushed head shows that the copy is still right for which a request asks (RFC
 /// 9111 section 4.3.2). Only the conditions of browsers count, and an answer must have a validator.
-pub(super) fn confirms_copy(asked: &RequestHead, head: &ResponseHead) -> bool {
+pub(crate) fn confirms_copy(asked: &RequestHead, head: &ResponseHead) -> bool {
     const CONDITIONS: [(&str, &str); 2] = [
         ("if-none-match", "etag"),
         ("if-modified-since", "last-modified"),
@@ -36,7 +36,7 @@ pub(super) fn confirms_copy(asked: &RequestHead, head: &ResponseHead) -> bool {
 
 /// Returns the 304 for a stored head (RFC 9110 section 15.4.5): the fields that describe the body
 /// are left out.
-pub(super) fn not_modified(head: &ResponseHead) -> ResponseHead {
+pub(crate) fn not_modified(head: &ResponseHead) -> ResponseHead {
     let describes_body = |name: &[u8]| {
         (name.starts_with(b"content-") && name != b"content-location")
             || matches!(name, b"transfer-encoding" | b"trailer" | b"accept-ranges")

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use tandem_http::cache::{CacheRules, Receipt, ResponsePolicy};
 use tandem_http::message::content_length;
 use tandem_http::{RequestHead, ResponseHead};
 use tandem_preload::Kind;
@@ -288,6 +289,7 @@ impl Gateway {
     /// not kept, and its length must be known.
     fn begin_repeat(&mut self, now: Instant, id: FetchId, head: &ResponseHead) {
         let length = content_length(&head.fields).ok().flatten();
+        let receipt = Receipt::at(self.clock.unix_time(now));
         let is_plain = head.status == 200 && !head.fields.contains("set-cookie");
         let Some(fetch) = self.fetches.get_mut(id).filter(|fetch| !fetch.requested) else {
             return;
@@ -298,13 +300,14 @@ impl Gateway {
                 hash: fetch.target.hash,
                 request,
                 asked: fetch.target.asked,
+                freshness: ResponsePolicy::of(head).freshness(CacheRules::BROWSER, receipt),
             };
             self.repeats.begin(now, begun, head, length);
         }
     }
 
-    /// Handles a request with an unsafe method, which may change the resources of its origin (RFC
-    /// 9111 section 4.4). No response from before it is repeated.
+    /// Handles a request with an unsafe method, or its response: it may change the resources of its
+    /// origin (RFC 9111 section 4.4). No response to an earlier fetch is repeated.
     pub fn handle_unsafe_request(&mut self) {
         self.repeats.clear();
         for fetch in self.fetches.values_mut() {

@@ -3,15 +3,19 @@
 //! A browser that has not received a promise yet requests the resource itself. The gateway then
 //! holds the response already, and needs no second request to the origin. A response is repeated
 //! once, to a request that its push would have answered, and only if caches may use it without a
-//! validation (RFC 9111 section 4.2).
+//! validation (RFC 9111 section 4.2). A request whose condition the response confirms gets 304. The
+//! directives of the request count too (RFC 9111 section 5.2.1): a reload goes to the origin.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+use tandem_http::cache::validation::is_conditional;
+use tandem_http::cache::{CacheRules, Freshness, RequestPolicy, ResponsePolicy, Reuse};
 use tandem_http::{RequestHead, ResponseHead};
 
 use super::table::FetchId;
 use crate::client::matching::PushFacts;
+use crate::client::{confirms_copy, not_modified};
 use crate::wire::RequestHashes;
 
 /// The length in bytes of the longest body that is kept.
@@ -27,7 +31,7 @@ const MAX_RESPONSES: usize = 64;
 /// path and the time that data ahead of it takes.
 const KEEP_PERIOD: Duration = Duration::from_secs(3);
 
-/// The responses of the last pushes, oldest first.
+/// The responses of the last pushes, in the order in which they began.
 #[derive(Default)]
 pub(super) struct Repeats {
     kept: VecDeque<Kept>,
@@ -38,12 +42,50 @@ pub(super) struct Repeats {
 struct Kept {
     fetch: FetchId,
     hash: u32,
+    /// The time at which the head arrived.
+    began: Instant,
     until: Instant,
+    freshness: Freshness,
     request: RequestHead,
     asked: RequestHashes,
     head: ResponseHead,
     body: Vec<u8>,
     length: usize,
+}
+
+impl Kept {
+    /// Returns whether the response is complete and right for a request.
+    fn serves(&self, now: Instant, asked: &RequestHead) -> bool {
+        let facts = PushFacts {
+            request: &self.request,
+            has_own_fields: true,
+            hashes: Some(self.asked),
+            head: Some(&self.head),
+        };
+        let directives = RequestPolicy::of(&asked.fields);
+        let reuse = directives.reuse(
+            CacheRules::BROWSER,
+            &ResponsePolicy::of(&self.head),
+            &self.freshness,
+            now.saturating_duration_since(self.began),
+        );
+        self.body.len() == self.length
+            && facts.check(asked).is_ok()
+            && !directives.wants_validation()
+            && reuse == Reuse::Fresh
+            && (!is_conditional(&asked.fields) || confirms_copy(asked, &self.head))
+    }
+
+    /// Returns the response to a request that it serves, with its age (RFC 9111 section 5.1).
+    fn into_response(mut self, now: Instant, asked: &RequestHead) -> (ResponseHead, Vec<u8>) {
+        let resident = now.saturating_duration_since(self.began);
+        let age = self.freshness.age(resident).as_secs();
+        self.head.fields.set("age", age.to_string());
+        match is_conditional(&asked.fields) {
+            true => (not_modified(&self.head), Vec::new()),
+            false => (self.head, self.body),
+        }
+    }
 }
 
 /// The push whose response begins.
@@ -53,12 +95,17 @@ pub(super) struct Begun {
     pub(super) hash: u32,
     pub(super) request: RequestHead,
     pub(super) asked: RequestHashes,
+    /// The age and the lifetime of the response on its arrival.
+    pub(super) freshness: Freshness,
 }
 
 impl Repeats {
     /// Keeps the response of a push, whose body has `length` bytes, if it is short.
     pub(super) fn begin(&mut self, now: Instant, begun: Begun, head: &ResponseHead, length: u64) {
         self.expire(now);
+        let Some(lifetime) = begun.freshness.remaining(Duration::ZERO) else {
+            return;
+        };
         let Some(length) = usize::try_from(length).ok().filter(|it| *it <= MAX_BODY) else {
             return;
         };
@@ -69,7 +116,9 @@ impl Repeats {
         self.kept.push_back(Kept {
             fetch: begun.fetch,
             hash: begun.hash,
-            until: now + KEEP_PERIOD,
+            began: now,
+            until: now + KEEP_PERIOD.min(lifetime),
+            freshness: begun.freshness,
             request: begun.request,
             asked: begun.asked,
             head: head.clone(),
@@ -100,16 +149,9 @@ impl Repeats {
         asked: &RequestHead,
     ) -> Option<(ResponseHead, Vec<u8>)> {
         self.expire(now);
-        let at = self.kept.iter().position(|kept| {
-            let facts = PushFacts {
-                request: &kept.request,
-                has_own_fields: true,
-                hashes: Some(kept.asked),
-                head: Some(&kept.head),
-            };
-            kept.hash == hash && kept.body.len() == kept.length && facts.check(asked).is_ok()
-        })?;
-        self.remove(at).map(|kept| (kept.head, kept.body))
+        let serves = |kept: &Kept| kept.hash == hash && kept.serves(now, asked);
+        let at = self.kept.iter().position(serves)?;
+        self.remove(at).map(|kept| kept.into_response(now, asked))
     }
 
     /// Forgets the response of a URL, because no request can cross its promise any more.
@@ -123,9 +165,18 @@ impl Repeats {
         *self = Self::default();
     }
 
-    fn expire(&mut self, now: Instant) {
-        while self.kept.front().is_some_and(|kept| kept.until <= now) {
-            self.drop_oldest();
+    /// Returns the time of the next call of [`Self::expire`], while a response is kept.
+    pub(super) fn next_timeout(&self) -> Option<Instant> {
+        self.kept.iter().map(|kept| kept.until).min()
+    }
+
+    /// Drops the responses that have been kept for long enough.
+    pub(super) fn expire(&mut self, now: Instant) {
+        while let Some(at) = self.kept.iter().position(|kept| kept.until <= now) {
+            self.remove(at);
+        }
+        if self.kept.is_empty() {
+            self.clear();
         }
     }
 
@@ -143,6 +194,7 @@ impl Repeats {
 #[cfg(test)]
 mod tests {
     use tandem_http::Scheme;
+    use tandem_http::cache::Receipt;
 
     use super::*;
 
@@ -151,14 +203,47 @@ mod tests {
     }
 
     fn begin(repeats: &mut Repeats, now: Instant, number: u64, length: u64) {
+        let fields = [("cache-control", "max-age=60")];
+        begin_with(repeats, now, number, length, &fields);
+    }
+
+    fn begin_with(
+        repeats: &mut Repeats,
+        now: Instant,
+        number: u64,
+        length: u64,
+        fields: &[(&str, &str)],
+    ) {
         let request = request(&format!("/{number}"));
+        let head = ResponseHead {
+            fields: fields.iter().copied().collect(),
+            ..ResponseHead::new(200)
+        };
+        let policy = ResponsePolicy::of(&head);
         let begun = Begun {
             fetch: FetchId::from(number),
             hash: u32::try_from(number).unwrap(),
             asked: RequestHashes::of(&request.fields),
+            freshness: policy.freshness(CacheRules::BROWSER, Receipt::default()),
             request,
         };
-        repeats.begin(now, begun, &ResponseHead::new(200), length);
+        repeats.begin(now, begun, &head, length);
+    }
+
+    /// Takes response 1 for a request with these fields, `after` its arrival.
+    fn take_with(
+        stored: &[(&str, &str)],
+        after: Duration,
+        fields: &[(&str, &str)],
+    ) -> Option<(ResponseHead, Vec<u8>)> {
+        let (mut repeats, now) = (Repeats::default(), Instant::now());
+        begin_with(&mut repeats, now, 1, 2, stored);
+        repeats.add(FetchId::from(1), b"ab");
+        let asked = RequestHead {
+            fields: fields.iter().copied().collect(),
+            ..request("/1")
+        };
+        repeats.take(now + after, 1, &asked)
     }
 
     fn take(repeats: &mut Repeats, now: Instant, number: u32) -> Option<Vec<u8>> {
@@ -191,6 +276,57 @@ mod tests {
         asked.fields.push("range", "bytes=0-1");
         assert_eq!(repeats.take(now, 1, &asked), None);
         assert!(take(&mut repeats, now, 1).is_some());
+    }
+
+    #[test]
+    fn repeats_confirm_the_copy_of_a_condition() {
+        let stored = [("cache-control", "max-age=60"), ("etag", "\"1\"")];
+        let at_once = Duration::ZERO;
+        let (head, body) = take_with(&stored, at_once, &[("if-none-match", "\"1\"")]).unwrap();
+        assert_eq!((head.status, body.len()), (304, 0));
+        let (head, body) = take_with(&stored, at_once, &[]).unwrap();
+        assert_eq!((head.status, body.len()), (200, 2));
+        let other = take_with(&stored, at_once, &[("if-none-match", "\"2\"")]);
+        assert_eq!(other, None, "the origin decides");
+        let without = take_with(&stored[..1], at_once, &[("if-none-match", "*")]);
+        assert_eq!(without, None);
+    }
+
+    #[test]
+    fn repeats_obey_the_directives_of_requests() {
+        let stored = [("cache-control", "max-age=60"), ("age", "20")];
+        let second = Duration::from_secs(1);
+        for (name, value, serves) in [
+            ("cache-control", "max-age=0", false),
+            ("cache-control", "no-cache", false),
+            ("pragma", "no-cache", false),
+            ("cache-control", "max-age=20", false),
+            ("cache-control", "max-age=21", true),
+            ("cache-control", "min-fresh=40", false),
+            ("cache-control", "min-fresh=39", true),
+        ] {
+            let taken = take_with(&stored, second, &[(name, value)]);
+            assert_eq!(taken.is_some(), serves, "{name}: {value}");
+        }
+        let (head, _) = take_with(&stored, second, &[]).unwrap();
+        assert_eq!(head.fields.get("age"), Some(&b"21"[..]));
+    }
+
+    #[test]
+    fn repeats_end_with_their_lifetime() {
+        let stored = [("cache-control", "max-age=1")];
+        let after = |millis| take_with(&stored, Duration::from_millis(millis), &[]);
+        assert!(after(999).is_some());
+        assert_eq!(after(1000), None);
+        let (mut repeats, now) = (Repeats::default(), Instant::now());
+        begin(&mut repeats, now, 1, 0);
+        begin_with(&mut repeats, now, 2, 0, &stored);
+        let second = Duration::from_secs(1);
+        assert_eq!(repeats.next_timeout(), Some(now + second));
+        repeats.expire(now + second);
+        assert_eq!(repeats.next_timeout(), Some(now + KEEP_PERIOD));
+        repeats.expire(now + KEEP_PERIOD);
+        assert_eq!((repeats.next_timeout(), repeats.kept.capacity()), (None, 0));
     }
 
     #[test]

@@ -165,7 +165,9 @@ impl Gateway {
         let slow = self.slow.front().map(|(at, _)| *at);
         let release = self.releases.front().map(|(at, _)| *at);
         let hold = self.next_hold_end();
-        slow.into_iter().chain(release).chain(hold).min()
+        let repeat = self.repeats.next_timeout();
+        let due = slow.into_iter().chain(release).chain(hold).chain(repeat);
+        due.min()
     }
 
     /// Runs the work that is due at `now`.
@@ -174,6 +176,7 @@ impl Gateway {
             self.give_slot_away(now, fetch);
         }
         self.end_holds(now);
+        self.repeats.expire(now);
         while let Some((_, host)) = self.releases.pop_front_if(|(at, _)| *at <= now) {
             for waiting in self.hosts.release(&host) {
                 self.promise_one(waiting.page, waiting.need);

@@ -654,12 +654,38 @@ fn request_across_a_promise_gets_its_response() {
     for fields in [
         &[("referer", "http://a.test/"), ("cookie", "a=b")][..],
         &[("referer", "http://a.test/"), ("cache-control", "no-cache")],
+        &[
+            ("referer", "http://a.test/"),
+            ("cache-control", "max-age=0"),
+        ],
+        &[("referer", "http://a.test/"), ("pragma", "no-cache")],
+        &[("referer", "http://a.test/"), ("if-none-match", "\"1\"")],
         &[("referer", "http://a.test/"), ("range", "bytes=0-0")],
     ] {
         let mut pair = with_promise_on_its_way(fresh_image());
         let asked = pair.load("http://b.test/d.png", fields);
         assert_eq!(asked, ["http://b.test/d.png"], "{fields:?}");
     }
+}
+
+#[test]
+fn copy_is_confirmed_across_a_promise() {
+    let condition = [("referer", "http://a.test/"), ("if-none-match", "\"1\"")];
+    let mut pair = with_promise_on_its_way(fresh_image().with("etag", "\"1\""));
+    let none: [&str; 0] = [];
+    assert_eq!(pair.load("http://b.test/d.png", &condition), none);
+    assert_eq!(pair.gateway.take_counts().repeated, 1);
+}
+
+#[test]
+fn response_is_repeated_for_a_short_time() {
+    let referrer = [("referer", "http://a.test/")];
+    let mut pair = with_promise_on_its_way(fresh_image());
+    // The timer drops the response, although no event of the session follows.
+    pair.run();
+    assert_eq!(pair.gateway.poll_timeout(), None);
+    let asked = pair.load("http://b.test/d.png", &referrer);
+    assert_eq!(asked, ["http://b.test/d.png"]);
 }
 
 #[test]

@@ -32,6 +32,7 @@ mod priorities;
 mod push_matrix;
 mod pushes;
 mod relays;
+mod repeats;
 mod roundtrips;
 mod routes;
 mod solo;

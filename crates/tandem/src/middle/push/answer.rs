@@ -30,8 +30,9 @@ impl Answer {
         let id = session.handle(|machine, now| machine.handle_request(now, request, takes_pushes));
         session.set_timer();
         let context = ExchangeContext::of(&exchange);
+        let may_repeat = takes_pushes && exchange.body.is_empty();
         let repeated =
-            takes_pushes.then(|| session.handle(|machine, now| machine.repeat(now, request)));
+            may_repeat.then(|| session.handle(|machine, now| machine.repeat(now, request)));
         let reply = match repeated.flatten() {
             Some((head, body)) => Reply::ready(head, body.into()),
             None => session.next().call(exchange),

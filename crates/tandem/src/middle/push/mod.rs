@@ -11,9 +11,11 @@
 //!
 //! `session` owns the machine, its timer and the wakers of all replies. `answer`, `fetch` and
 //! `companion` are the three kinds of replies: to a request, of a push, and to the client's
-//! companion. Fetches take the same pipeline as requests, so the same limits and policy hold.
+//! companion. `changing` is the reply to a request that may change resources. Fetches take the same
+//! pipeline as requests, so the same limits and policy hold.
 
 mod answer;
+mod changing;
 mod companion;
 mod fetch;
 mod predictor;
@@ -32,6 +34,7 @@ use crate::learned::Learned;
 use crate::path::Facts;
 use crate::stage::Stage;
 use answer::Answer;
+use changing::Changing;
 use companion::Companion;
 use session::Session;
 
@@ -87,9 +90,8 @@ impl Stage for Push {
         if is_reserved(&exchange.request.authority) {
             return unknown_host();
         }
-        if !is_safe(&exchange.request.method) {
-            self.session
-                .handle(|machine, _| machine.handle_unsafe_request());
+        if !is_safe(&exchange.request.method) && !exchange.request.is_connect() {
+            return Changing::reply(&self.session, exchange);
         }
         let watches = exchange.peer.push || self.learns;
         if !watches || exchange.request.method != Method::Get {

@@ -1,0 +1,58 @@
+//! The reply to a request that may change the resources of its origin (RFC 9111 section 4.4).
+//!
+//! A fetch can begin while the request is under way, and get the resource as it was before. The
+//! machine therefore learns of the request, of its response, and of the end.
+
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use super::session::Session;
+use crate::error::Error;
+use crate::exchange::{Exchange, Part, Parts, Reply};
+
+/// A reply to a request with an unsafe method. Dropping it counts as its end.
+pub(super) struct Changing {
+    session: Rc<Session>,
+    reply: Reply,
+    ended: bool,
+}
+
+impl Changing {
+    /// Sends an exchange on.
+    pub(super) fn reply(session: &Rc<Session>, exchange: Exchange) -> Reply {
+        invalidate(session);
+        Reply::new(Self {
+            session: Rc::clone(session),
+            reply: session.next().call(exchange),
+            ended: false,
+        })
+    }
+}
+
+/// Tells the machine that earlier responses may be out of date.
+fn invalidate(session: &Session) {
+    session.handle(|machine, _| machine.handle_unsafe_request());
+}
+
+impl Parts for Changing {
+    fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
+        let part = ready!(self.reply.poll_part(cx));
+        match &part {
+            Some(Ok(Part::Head(_))) => invalidate(&self.session),
+            Some(Ok(_)) => {}
+            Some(Err(_)) | None => {
+                self.ended = true;
+                invalidate(&self.session);
+            }
+        }
+        Poll::Ready(part)
+    }
+}
+
+impl Drop for Changing {
+    fn drop(&mut self) {
+        if !self.ended {
+            invalidate(&self.session);
+        }
+    }
+}
