@@ -1,8 +1,10 @@
-//! Experiments: benchmarks, attacks, a private Tor network, timing, push prediction on logs, and reports.
+//! Experiments: benchmarks, attacks, a private Tor network, timing, header studies, push prediction
+//! on logs, and reports.
 
 pub mod attack;
 pub mod bench;
 pub mod experiment;
+pub mod headers;
 pub mod predict;
 pub mod soak;
 pub mod timing;

@@ -19,6 +19,8 @@ mod replay;
 mod report;
 mod tune;
 
+pub(crate) use input::{for_each_line, open};
+
 /// The commands on logs.
 #[derive(Debug, Subcommand)]
 pub enum PredictCommand {

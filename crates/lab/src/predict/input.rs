@@ -132,7 +132,7 @@ fn name(path: &Path) -> String {
 }
 
 /// Opens a log for reading, decompressing it if its first bytes say so.
-fn open(path: &Path) -> io::Result<Box<dyn BufRead>> {
+pub(crate) fn open(path: &Path) -> io::Result<Box<dyn BufRead>> {
     let stdin = path.as_os_str() == "-";
     let file: Source = if stdin {
         Box::new(io::stdin())
@@ -271,7 +271,10 @@ impl<R: BufRead> Read for Zstd<R> {
 ///
 /// Zero bytes before a line are passed over, however many: a server that goes on writing where it
 /// was leaves a gap when its log is cut to nothing, as logrotate's `copytruncate` does.
-fn for_each_line(reader: &mut dyn BufRead, mut line: impl FnMut(&[u8])) -> io::Result<()> {
+pub(crate) fn for_each_line(
+    reader: &mut dyn BufRead,
+    mut line: impl FnMut(&[u8]),
+) -> io::Result<()> {
     let mut partial = Vec::new();
     loop {
         let buffer = match reader.fill_buf() {

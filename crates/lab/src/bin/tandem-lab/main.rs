@@ -3,6 +3,7 @@
 
 mod attack;
 mod bench;
+mod headers;
 mod origin;
 mod report;
 mod run;
@@ -29,6 +30,8 @@ enum Command {
     /// The cost of the pair, beside its peers
     #[command(subcommand)]
     Bench(bench::Command),
+    /// The sizes of heads and bodies, and the compression of heads in each protocol
+    Headers(headers::Arguments),
     /// An experiment from a file, on emulated links
     Run(run::Arguments),
     /// The results of an experiment as one HTML file
@@ -49,6 +52,7 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Attack(arguments) => attack::run(&arguments),
         Command::Bench(command) => bench::run(command),
+        Command::Headers(arguments) => headers::run(&arguments),
         Command::Run(arguments) => run::run(arguments),
         Command::Report(arguments) => report::run(&arguments),
         Command::Soak(arguments) => soak::run(&arguments),

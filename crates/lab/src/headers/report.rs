@@ -1,0 +1,267 @@
+//! The report of a study: JSON, plots as SVG, and one HTML page with both and the published
+//! figures.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use super::HeadersError;
+use super::study::{Distribution, Ratios, Study};
+
+const WIDTH: f64 = 640.0;
+const HEIGHT: f64 = 340.0;
+const LEFT: f64 = 56.0;
+const RIGHT: f64 = 190.0;
+const TOP: f64 = 36.0;
+const BOTTOM: f64 = 44.0;
+
+/// Colours that people with colour blindness can distinguish.
+const COLOURS: [&str; 9] = [
+    "#444444", "#0072b2", "#56b4e9", "#cc79a7", "#999933", "#009e73", "#d55e00", "#e69f00",
+    "#882255",
+];
+
+/// The greatest ratio of a plot.
+const MOST: f64 = 1.4;
+
+/// The figures of published studies, as rows of a table.
+const PUBLISHED: &str = "<tr><td>HPACK, first request of a page<td>0.625\
+    <tr><td>HPACK, second request<td>0.114\
+    <tr><td>HPACK, ten requests at each of ten sites<td>0.201\
+    <tr><td>median request head, bytes<td>384 (GET with status 200: 380)\
+    <tr><td>median response head, bytes<td>338 (335)\
+    <tr><td>median body, bytes<td>4,162 (4,357)\
+    <tr><td>saving of a hit, bytes<td>71\
+    <tr><td>cost of a mistake, bytes<td>4,457\
+    <tr><td>&#969;<td>1/63";
+
+/// Writes `headers.json`, three plots and `headers.html` to a directory.
+pub(super) fn write(study: &Study, directory: &Path) -> Result<(), HeadersError> {
+    let put = |name: &str, text: &str| {
+        let path = directory.join(name);
+        std::fs::write(&path, text).map_err(|source| HeadersError::Write {
+            path: path.display().to_string(),
+            source,
+        })
+    };
+    std::fs::create_dir_all(directory).map_err(|source| HeadersError::Write {
+        path: directory.display().to_string(),
+        source,
+    })?;
+    let json = serde_json::to_string_pretty(study).map_err(|error| HeadersError::Write {
+        path: "headers.json".into(),
+        source: error.into(),
+    })?;
+    put("headers.json", &json)?;
+    let plots = plots(study);
+    for (name, plot) in &plots {
+        put(name, plot)?;
+    }
+    put("headers.html", &html(study, &plots))
+}
+
+fn plots(study: &Study) -> [(&'static str, String); 2] {
+    [
+        (
+            "headers-requests.svg",
+            plot("Request heads: compressed bytes over text", &study.requests),
+        ),
+        (
+            "headers-responses.svg",
+            plot(
+                "Response heads: compressed bytes over text",
+                &study.responses,
+            ),
+        ),
+    ]
+}
+
+/// Plots the cumulative ratio of each codec over the position in the session, which has a
+/// logarithmic scale.
+fn plot(title: &str, ratios: &[Ratios]) -> String {
+    let last = ratios.iter().map(|each| each.positions.len()).max();
+    let span = (last.unwrap_or(1).max(2) as f64).ln();
+    let x = |position: usize| LEFT + (position as f64).ln() / span * (WIDTH - LEFT - RIGHT);
+    let y = |ratio: f64| HEIGHT - BOTTOM - ratio.min(MOST) / MOST * (HEIGHT - TOP - BOTTOM);
+    let mut svg = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{HEIGHT}\" \
+         font-family=\"sans-serif\" font-size=\"12\"><text x=\"{LEFT}\" y=\"20\">{title}</text>"
+    );
+    for tenths in (0..=14).step_by(2) {
+        let (at, right) = (y(f64::from(tenths) / 10.0), WIDTH - RIGHT);
+        let _ = write!(
+            svg,
+            "<path d=\"M{LEFT} {at:.1}H{right}\" stroke=\"#ddd\"/><text x=\"{:.0}\" y=\"{:.1}\" \
+             text-anchor=\"end\">{:.1}</text>",
+            LEFT - 6.0,
+            at + 4.0,
+            f64::from(tenths) / 10.0
+        );
+    }
+    let mut tick = 1;
+    while tick <= last.unwrap_or(1) {
+        let _ = write!(
+            svg,
+            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{tick}</text>",
+            x(tick),
+            HEIGHT - BOTTOM + 16.0
+        );
+        tick *= 10;
+    }
+    let _ = write!(
+        svg,
+        "<text x=\"{LEFT}\" y=\"{:.1}\">position in the session</text>",
+        HEIGHT - 8.0
+    );
+    for (index, each) in ratios.iter().enumerate() {
+        let colour = COLOURS[index % COLOURS.len()];
+        let mut path = String::new();
+        for position in &each.positions {
+            let command = if path.is_empty() { 'M' } else { 'L' };
+            let (x, y) = (x(position.position), y(position.cumulative));
+            let _ = write!(path, "{command}{x:.1} {y:.1}");
+        }
+        let legend = TOP + 18.0 * index as f64;
+        let _ = write!(
+            svg,
+            "<path d=\"{path}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.5\"/>\
+             <text x=\"{:.0}\" y=\"{legend:.0}\" fill=\"{colour}\">{}</text>",
+            WIDTH - RIGHT + 8.0,
+            each.codec.label()
+        );
+    }
+    svg.push_str("</svg>\n");
+    svg
+}
+
+fn html(study: &Study, plots: &[(&'static str, String)]) -> String {
+    let mut page = String::from(
+        "<!doctype html><meta charset=utf-8><title>Heads and bodies</title><style>body{font:15px \
+         sans-serif;max-width:70em;margin:2em auto}table{border-collapse:collapse}td,th{padding:\
+         .2em .6em;border-bottom:1px solid #ddd;text-align:right}td:first-child,th:first-child{\
+         text-align:left}</style><h1>Heads and bodies</h1>",
+    );
+    let _ = write!(
+        page,
+        "<p>{} sessions with {} exchanges. A ratio is the bytes of compressed heads over the bytes \
+         of their names and values. Each session has its own tables.</p>",
+        study.sessions, study.exchanges
+    );
+    for (title, ratios) in [
+        ("Request heads", &study.requests),
+        ("Response heads", &study.responses),
+    ] {
+        let _ = write!(
+            page,
+            "<h2>{title}</h2><table><tr><th>codec<th>first<th>second<th>first ten<th>all"
+        );
+        for each in ratios {
+            let _ = write!(
+                page,
+                "<tr><td>{}<td>{:.3}<td>{:.3}<td>{:.3}<td>{:.3}",
+                each.codec.label(),
+                each.first,
+                each.second,
+                each.ten,
+                each.all
+            );
+        }
+        page.push_str("</table>");
+    }
+    for (_, plot) in plots {
+        page.push_str(plot);
+    }
+    page.push_str("<h2>Sizes in bytes</h2><table><tr><th><th>count<th>mean<th>least<th>10 %");
+    page.push_str("<th>median<th>90 %<th>greatest");
+    for (name, sizes) in [
+        ("all", &study.all),
+        ("GET with status 200", &study.pushable),
+    ] {
+        for (part, values) in [
+            ("request heads", &sizes.request),
+            ("response heads", &sizes.response),
+            ("bodies", &sizes.body),
+        ] {
+            let _ = write!(page, "<tr><td>{part}, {name}{}", cells(values));
+        }
+    }
+    page.push_str(
+        "</table><h2>Worth of a push</h2><p>Medians of exchanges that could be pushed, in bytes. A \
+         hit saves a request. A mistake costs a promise, a response head and a body. Below \
+         &#969;, the share of mistakes saves bytes.</p><table><tr><th>codec<th>saving of a hit\
+         <th>promise<th>cost of a mistake<th>&#969;<th>&#969; without the body",
+    );
+    for each in &study.push {
+        let _ = write!(
+            page,
+            "<tr><td>{}<td>{}<td>{}<td>{}<td>1/{:.0}<td>1/{:.1}",
+            each.codec.label(),
+            each.saving,
+            each.promise,
+            each.mistake,
+            1.0 / each.omega.max(f64::MIN_POSITIVE),
+            1.0 / each.omega_without_body.max(f64::MIN_POSITIVE)
+        );
+    }
+    let _ = write!(
+        page,
+        "</table><h2>Published figures</h2><p>The sizes are those of 54 popular sites in 2013, and \
+         the ratios those of nghttp2 in 2016.</p><table>{PUBLISHED}</table>"
+    );
+    page
+}
+
+fn cells(values: &Distribution) -> String {
+    let Distribution {
+        count,
+        mean,
+        least,
+        tenth,
+        median,
+        ninetieth,
+        greatest,
+    } = values;
+    format!(
+        "<td>{count}<td>{mean:.0}<td>{least}<td>{tenth}<td>{median}<td>{ninetieth}<td>{greatest}"
+    )
+}
+
+/// Returns the main figures as lines of text.
+pub(super) fn text(study: &Study) -> String {
+    let mut text = format!(
+        "{} sessions, {} exchanges\n\n{:22} {:>7} {:>7} {:>7} {:>7} | {:>7} {:>7} {:>7} | {:>6}\n",
+        study.sessions,
+        study.exchanges,
+        "ratio",
+        "first",
+        "second",
+        "ten",
+        "all",
+        "first",
+        "ten",
+        "all",
+        "omega"
+    );
+    let rows = study.requests.iter().zip(&study.responses).zip(&study.push);
+    for ((up, down), push) in rows {
+        let _ = writeln!(
+            text,
+            "{:22} {:7.3} {:7.3} {:7.3} {:7.3} | {:7.3} {:7.3} {:7.3} | 1/{:.0}",
+            up.codec.label(),
+            up.first,
+            up.second,
+            up.ten,
+            up.all,
+            down.first,
+            down.ten,
+            down.all,
+            1.0 / push.omega.max(f64::MIN_POSITIVE)
+        );
+    }
+    let all = &study.all;
+    let _ = writeln!(
+        text,
+        "\nmedian bytes: request head {}, response head {}, body {}",
+        all.request.median, all.response.median, all.body.median
+    );
+    text
+}
