@@ -71,20 +71,6 @@ expect() {
     esac || { echo "$most images at once, not $1" && return 1; }
 }
 
-# check LABEL COMMAND...: as run, but in this shell.
-check() {
-    local label=$1 said
-    shift
-    count=$((count + 1))
-    if "$@" >"$work/said" 2>&1; then
-        echo "ok    $label"
-    else
-        said=$(tail -n 5 "$work/said")
-        echo "FAIL  $label: $said"
-        failed=$((failed + 1))
-    fi
-}
-
 # leaf NAME SAN: a certificate for the name by the local authority, in $work/NAME.pem and .key.
 leaf() {
     {

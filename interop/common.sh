@@ -83,6 +83,20 @@ run() {
     fi
 }
 
+# check LABEL COMMAND...: as run, but in this shell, without a time limit.
+check() {
+    local label=$1 said
+    shift
+    count=$((count + 1))
+    if "$@" >"$work/said" 2>&1; then
+        echo "ok    $label"
+    else
+        said=$(tail -n 5 "$work/said")
+        echo "FAIL  $label: $said"
+        failed=$((failed + 1))
+    fi
+}
+
 finish() {
     echo "$((count - failed)) of $count cases hold"
     [ "$failed" -eq 0 ]

@@ -59,8 +59,8 @@ impl ClientConfig {
     /// opened.
     fn unlisted_names(&self) -> Option<String> {
         let directory = self.authority.as_deref()?;
-        let open = self.open.as_ref()?;
-        let listed = constraints(&open.hosts);
+        let hosts = self.open.as_ref().map(|open| &open.hosts[..]);
+        let listed = constraints(hosts.unwrap_or_default());
         let authority = Authority::load(directory).ok()?;
         let is_unlisted = |name: &&String| !listed.contains(name);
         let unlisted: Vec<_> = authority

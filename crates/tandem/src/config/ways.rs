@@ -30,6 +30,17 @@ impl ClientConfig {
         }
     }
 
+    /// Returns the hosts whose HTTPS is opened, and a description of it.
+    pub fn opened_way(&self) -> Option<(String, String)> {
+        let open = self.open.as_ref()?;
+        let names: Vec<_> = open.hosts.iter().map(ToString::to_string).collect();
+        let hosts = format!("HTTPS of {}", names.join(", "));
+        Some((
+            hosts,
+            "opened on this machine, by the way of its route".into(),
+        ))
+    }
+
     /// Returns the hosts and the way of each route, most specific first. The last one covers all
     /// other hosts.
     pub fn ways(&self) -> Vec<(String, String)> {

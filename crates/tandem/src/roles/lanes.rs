@@ -48,8 +48,8 @@ use crate::transport::{Target, Transport};
 /// The largest number of isolation keys with a digest for `--push-digest`.
 const MAX_DIGESTS: usize = 256;
 
-/// The time limit for a response over a carrier with many streams: as long as a browser waits.
-const RESPONSE: Duration = Duration::from_secs(86_400);
+/// The time limit for a response where the browser decides how long to wait.
+pub(super) const RESPONSE: Duration = Duration::from_secs(86_400);
 
 /// The lanes of a client.
 pub(super) struct Lanes {
@@ -92,7 +92,7 @@ impl ClientConfig {
             lane
         };
         let routes = Routes::new(self.route_map.clone(), lanes, default);
-        let shown = self.ways().into_iter();
+        let shown = self.ways().into_iter().chain(self.opened_way());
         let shown = shown.map(|(hosts, way)| RouteEntry { hosts, way });
         journal.configure(problems, shown.collect());
         Ok(Lanes {

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use tandem_http::Scheme;
 use tandem_http::h1::Limits;
 
+use super::lanes::RESPONSE;
 use super::{http1_session, logged, mux_session};
 use crate::back::origin::prepare::Prepared;
 use crate::back::origin::{
@@ -118,7 +119,10 @@ impl ClientConfig {
         let head = Limits::default().head;
         let h2 = mux_session(Multiplexed::H2, &self.path, STREAMS, head);
         let protocols = OriginProtocols {
-            http1: http1_session("client", &self.path),
+            http1: Http1Session {
+                response_timeout: RESPONSE,
+                ..http1_session("client", &self.path)
+            },
             multiplexed: Rc::new(h2),
             always: None,
         };
