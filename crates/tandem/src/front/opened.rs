@@ -19,6 +19,8 @@
 mod hello;
 mod inside;
 mod spliced;
+#[cfg(test)]
+mod tests;
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -46,7 +48,7 @@ use crate::transport::tls::leaves::{Leaves, NoLeaf};
 use crate::transport::tls::wrap;
 use hello::Hello;
 use inside::Inside;
-use spliced::Spliced;
+use spliced::{OTHER_FAILURE, Spliced, TLS_FAILURE};
 
 /// The largest number of connections that are open at once. Further ones are spliced.
 const MAX_OPEN: usize = 256;
@@ -235,13 +237,15 @@ impl State {
         {
             Ok(is_h2) => is_h2,
             Err(error) => {
-                self.splice_later(connection, &error);
+                // The site may just not speak the only protocol of a simple program or a WebSocket.
+                // That decides nothing for other connections.
+                if hello.offers_h2 && hello.offers_http1 {
+                    self.splice_later(connection, &error);
+                }
                 return None;
             }
         };
         if !is_h2 && !hello.offers_http1 {
-            let detail = "browser and site share no version of HTTP";
-            self.splice_later(connection, &Error::new(Kind::Tls, Side::Origin, detail));
             return None;
         }
         let alpn: &[u8] = if is_h2 { b"h2" } else { b"http/1.1" };
@@ -267,9 +271,13 @@ impl State {
             port,
             ..
         } = connection;
-        self.spliced.note(isolation, host, *port);
+        let time = match error.kind {
+            Kind::Tls => TLS_FAILURE,
+            _ => OTHER_FAILURE,
+        };
+        self.spliced.note(isolation, host, *port, time);
         if SPLICED.admit().is_some() {
-            tracing::info!("HTTPS of a listed host is passed on unopened for a day: {error}");
+            tracing::info!("HTTPS of a listed host is passed on unopened for now: {error}");
         }
     }
 

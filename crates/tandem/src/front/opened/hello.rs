@@ -72,7 +72,7 @@ impl Hello {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::collections::VecDeque;
     use std::sync::Arc;
     use std::task::{Context, Poll};
@@ -93,7 +93,8 @@ mod tests {
         }
     }
 
-    fn hello(name: &'static str, alpn: &[&[u8]]) -> Vec<u8> {
+    /// Returns the first bytes of a TLS client.
+    pub(in crate::front::opened) fn hello(name: &'static str, alpn: &[&[u8]]) -> Vec<u8> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let mut config = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()

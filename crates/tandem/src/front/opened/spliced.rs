@@ -11,30 +11,35 @@ use tokio::time::Instant;
 
 use crate::exchange::Isolation;
 
-/// The time for which a host is remembered.
-const MEMORY: Duration = Duration::from_secs(86_400);
+/// The time for which a failure of TLS is remembered: a bad certificate, a request for a client
+/// certificate, or a program that refused the local authority's certificate.
+pub(super) const TLS_FAILURE: Duration = Duration::from_secs(86_400);
 
-/// The largest number of remembered hosts. The oldest is forgotten first.
+/// The time for which another failure is remembered, such as an origin that does not answer.
+pub(super) const OTHER_FAILURE: Duration = Duration::from_secs(600);
+
+/// The largest number of remembered hosts. The one that ends first is forgotten for another.
 const MAX_HOSTS: usize = 1024;
 
 type Host = (Isolation, String, u16);
 
-/// The hosts with their ports, by isolation key.
+/// The hosts with their ports, by isolation key, and the time until which they are remembered.
 #[derive(Debug, Default)]
 pub(super) struct Spliced(RefCell<HashMap<Host, Instant>>);
 
 impl Spliced {
-    pub(super) fn note(&self, isolation: &Isolation, host: &str, port: u16) {
+    /// Remembers a host for a time.
+    pub(super) fn note(&self, isolation: &Isolation, host: &str, port: u16, time: Duration) {
         let now = Instant::now();
         let mut hosts = self.0.borrow_mut();
-        hosts.retain(|_, at| now - *at < MEMORY);
+        hosts.retain(|_, until| now < *until);
         if hosts.len() >= MAX_HOSTS {
-            let oldest = hosts.iter().min_by_key(|(_, at)| **at);
-            if let Some(oldest) = oldest.map(|(host, _)| host.clone()) {
-                hosts.remove(&oldest);
+            let first = hosts.iter().min_by_key(|(_, until)| **until);
+            if let Some(first) = first.map(|(host, _)| host.clone()) {
+                hosts.remove(&first);
             }
         }
-        hosts.insert((isolation.clone(), host.to_owned(), port), now);
+        hosts.insert((isolation.clone(), host.to_owned(), port), now + time);
     }
 
     pub(super) fn contains(&self, isolation: &Isolation, host: &str, port: u16) -> bool {
@@ -44,7 +49,7 @@ impl Spliced {
         }
         hosts
             .get(&(isolation.clone(), host.to_owned(), port))
-            .is_some_and(|at| at.elapsed() < MEMORY)
+            .is_some_and(|until| Instant::now() < *until)
     }
 }
 
@@ -53,14 +58,18 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn spliced_hosts_are_forgotten_after_a_day() {
+    async fn spliced_hosts_are_forgotten_in_time() {
         let (spliced, none) = (Spliced::default(), Isolation::none());
-        spliced.note(&none, "a.test", 443);
+        spliced.note(&none, "a.test", 443, TLS_FAILURE);
+        spliced.note(&none, "c.test", 443, OTHER_FAILURE);
         let of = |isolation: &Isolation, host, port| spliced.contains(isolation, host, port);
         assert!(of(&none, "a.test", 443));
         assert!(!of(&none, "a.test", 8443) && !of(&none, "b.test", 443));
         assert!(!of(&Isolation::new(b"u", b""), "a.test", 443));
-        tokio::time::advance(MEMORY).await;
+        assert!(of(&none, "c.test", 443));
+        tokio::time::advance(OTHER_FAILURE).await;
+        assert!(of(&none, "a.test", 443) && !of(&none, "c.test", 443));
+        tokio::time::advance(TLS_FAILURE - OTHER_FAILURE).await;
         assert!(!of(&none, "a.test", 443));
     }
 
@@ -68,7 +77,7 @@ mod tests {
     async fn spliced_hosts_are_bounded() {
         let (spliced, none) = (Spliced::default(), Isolation::none());
         for number in 0..=MAX_HOSTS {
-            spliced.note(&none, &format!("{number}.test"), 443);
+            spliced.note(&none, &format!("{number}.test"), 443, TLS_FAILURE);
             tokio::time::advance(Duration::from_millis(1)).await;
         }
         assert_eq!(spliced.0.borrow().len(), MAX_HOSTS);
