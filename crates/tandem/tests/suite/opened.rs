@@ -140,7 +140,10 @@ impl TlsClient {
             if let Err(error) = stream.conn.complete_io(&mut stream.sock) {
                 // The alert leaves with the next write.
                 let _ = stream.conn.write_tls(&mut stream.sock);
-                return Err(error.to_string());
+                // The rest of the text is the time of the handshake.
+                let text = error.to_string();
+                let verdict = text.split(": verification time").next().unwrap_or_default();
+                return Err(verdict.to_owned());
             }
         }
         Ok(stream)
