@@ -30,6 +30,7 @@ step_install() {
         have "${tool%%:*}" || missing+=("${tool##*:}")
     done
     [ -e /usr/include/openssl/ssl.h ] || missing+=(libssl-dev)
+    [ -d /usr/lib/postgresql ] || missing+=(postgresql)
     rustup component add rustfmt clippy 2>/dev/null || cargo clippy --version || return 1
     # As udev leaves it (tandem-link works for all users): a machine that began without udev has it closed.
     [ "$(id -u)" -ne 0 ] || [ ! -e /dev/net/tun ] || chmod 666 /dev/net/tun || return 1

@@ -123,6 +123,19 @@ pub fn check_store(_: &str) -> Result<(), String> {
     Err(NO_STORES.to_owned())
 }
 
+/// Returns the file with the password that the address of a store names.
+#[cfg(feature = "submit")]
+pub fn store_secret(address: &str) -> Option<String> {
+    let file = tandem_store::password_file(address)?;
+    Some(file.display().to_string())
+}
+
+/// Returns nothing in a program without stores.
+#[cfg(not(feature = "submit"))]
+pub const fn store_secret(_: &str) -> Option<String> {
+    None
+}
+
 #[cfg(feature = "submit")]
 fn open(address: &str) -> Result<Arc<dyn Store>, String> {
     tandem_store::open(address).map_err(|error| error.to_string())

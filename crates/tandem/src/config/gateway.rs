@@ -18,6 +18,7 @@ use crate::back::policy::{AllowDest, Family, Policy};
 use crate::endpoint::{Endpoint, SessionKind, Usage, literal_ip};
 use crate::hosts::HostPattern;
 use crate::learned::PredictorConfig;
+use crate::services::store_secret;
 use crate::transport::registry::Transports;
 
 with_path! {
@@ -108,7 +109,8 @@ with_path! {
         submit_rights: Option<String> [help_heading = "Submissions", value_name = "FILE"],
         /// PEM file with the Ed25519 key that signs submissions
         submit_key: Option<String> [help_heading = "Submissions", value_name = "FILE"],
-        /// Store of submissions: sqlite:FILE
+        /// Store of submissions: sqlite:FILE for one gateway,
+        /// postgres://USER@HOST/DATABASE?password-file=FILE for several
         submit_store: Option<String> [help_heading = "Submissions", value_name = "STORE"],
         /// Bytes that the store may hold: bodies, answers and 4 KiB each [default: 1GiB]
         submit_max_stored: Option<Size> [help_heading = "Submissions", value_name = "BYTES"],
@@ -318,6 +320,7 @@ impl GatewayOptions {
             .chain(token_files.iter().cloned())
             .chain(self.submit_key.clone())
             .chain(self.submit_rights.clone())
+            .chain(self.submit_store.as_deref().and_then(store_secret))
             .collect();
         Ok(GatewayConfig {
             mode,

@@ -108,7 +108,11 @@ impl GatewayOptions {
             |problem: String| ConfigError::value("submit-key", format!("{file}: {problem}"));
         let pem = std::fs::read(&file).map_err(|error| wrong(error.to_string()))?;
         let signer = Signer::from_pem(&pem).map_err(|problem| wrong(problem.to_owned()))?;
-        let store = needed("submit-store", &self.submit_store, "sqlite:FILE")?;
+        let store = needed(
+            "submit-store",
+            &self.submit_store,
+            "sqlite:FILE or postgres://USER@HOST/DATABASE",
+        )?;
         crate::services::check_store(&store)
             .map_err(|problem| ConfigError::value("submit-store", problem))?;
         let max_stored = self.submit_max_stored.map_or(1 << 30, |size| size.0);

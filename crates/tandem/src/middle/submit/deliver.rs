@@ -52,8 +52,10 @@ const LONGEST_PAUSE: Millis = 300_000;
 /// clock that jumps thus ends no delivery.
 const MANY_ATTEMPTS: u32 = 10;
 
-/// The time of a lease beyond that of the attempt.
+/// The longest time of a lease beyond that of the attempt, and the shortest. It is half of
+/// `response-timeout`.
 const LEASE_RESERVE: Millis = 30_000;
+const SHORTEST_RESERVE: Millis = 1000;
 
 static FAILURES: LogLimit = LogLimit::new();
 
@@ -198,7 +200,9 @@ impl Submissions {
 
     /// Returns the time for which a submission that is being delivered belongs to its deliverer.
     pub(super) fn lease(&self, bytes: u64) -> Millis {
-        self.attempt_time(bytes).saturating_add(LEASE_RESERVE)
+        let reserve = millis(self.times.attempt) / 2;
+        let reserve = reserve.clamp(SHORTEST_RESERVE, LEASE_RESERVE);
+        self.attempt_time(bytes).saturating_add(reserve)
     }
 
     /// Makes one attempt at delivery, and stores its outcome. Returns the answer if there is one.

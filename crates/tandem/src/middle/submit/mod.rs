@@ -130,8 +130,8 @@ impl Submissions {
         if let Some(held_back) = STORE_FAILURES.admit() {
             tracing::error!(
                 %error,
-                "submissions cannot be stored ({held_back} more since the last line): check the \
-                 free space of the disk and the permissions of the store"
+                "submissions cannot be stored ({held_back} more since the last line): check that \
+                 the store can be reached, and has space and permissions"
             );
         }
     }
