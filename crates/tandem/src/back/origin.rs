@@ -5,6 +5,7 @@
 //! connection, as NTLM does, so two clients must never share one. A gateway in front of one fixed
 //! origin shares its connections among all sessions.
 
+mod binding;
 mod of_session;
 mod permit;
 pub mod prepare;
@@ -24,6 +25,9 @@ use tokio_rustls::TlsConnector;
 pub use of_session::OriginsOfSession;
 pub(super) use permit::with_precedence;
 pub use reach::{OriginProtocols, OriginTransports};
+
+use binding::{Binding, Bound};
+use permit::Permit;
 
 use crate::back::multiplexed::Multiplexed;
 use crate::back::places::Places;
@@ -113,6 +117,7 @@ struct Pool {
     /// The idle connections that all sessions of a reverse gateway share.
     shared: Vec<Idle>,
     multiplexed: Multiplexed<Key>,
+    binding: Binding,
     sweeper: Option<Task>,
     /// The task of [`Starts::run`].
     starter: Option<Task>,
@@ -197,6 +202,7 @@ impl Origin {
     pub fn end_session(&self, session: u64) {
         let mut pool = self.pool.borrow_mut();
         pool.idle.retain(|key, _| key.session != session);
+        pool.binding.end_session(session);
         pool.multiplexed.close(|key| key.session == session);
     }
 
@@ -277,7 +283,11 @@ impl Origin {
         Ok(())
     }
 
-    async fn answer(&self, exchange: &mut Exchange, sink: &mut Sink) -> Result<(), Error> {
+    async fn answer(
+        self: &Rc<Self>,
+        exchange: &mut Exchange,
+        sink: &mut Sink,
+    ) -> Result<(), Error> {
         let is_tunnel = exchange.request.is_connect() && exchange.request.protocol.is_none();
         if is_tunnel && !matches!(self.mode, Mode::Proxy { .. }) {
             return Box::pin(self.tunnel(exchange, sink)).await;
@@ -304,7 +314,7 @@ impl Origin {
     }
 
     async fn attempt(
-        &self,
+        self: &Rc<Self>,
         exchange: &mut Exchange,
         key: &Key,
         fresh: bool,
@@ -337,7 +347,19 @@ impl Origin {
             }
             None => {
                 self.make_room(key.session);
-                let path = self.dial(exchange, key).await?;
+                let dialling = ORIGIN_DIAL.start();
+                let path = if self.binds_late(key) && !fresh && !is_upgrade {
+                    match self.bind(exchange, key).await? {
+                        Bound::New(path) => path,
+                        Bound::Kept(connection) => {
+                            METRICS.origin_reused.add(1);
+                            return self.run(connection, exchange, key, permit, sink).await;
+                        }
+                    }
+                } else {
+                    self.dial(exchange, key).await?
+                };
+                ORIGIN_DIAL.stop(dialling, 0);
                 if path.facts().alpn() == Some(b"h2") {
                     let _permit = permit.filter(|_| is_shared);
                     return Box::pin(self.over_h2(exchange, key, path, sink)).await;
@@ -345,6 +367,18 @@ impl Origin {
                 Box::new(Http1Client::over(self.protocols.http1.clone(), path))
             }
         };
+        self.run(connection, exchange, key, permit, sink).await
+    }
+
+    /// Runs an exchange on a connection of HTTP/1.1.
+    async fn run(
+        &self,
+        connection: Box<Http1Client>,
+        exchange: &mut Exchange,
+        key: &Key,
+        permit: Option<Permit>,
+        sink: &mut Sink,
+    ) -> Result<(), Error> {
         let result = connection.exchange(exchange, sink).await;
         if connection.is_ready() {
             self.keep(key, connection);
@@ -383,20 +417,6 @@ impl Origin {
         } else {
             pool.multiplexed.drain_one(|key| key.session == session);
         }
-    }
-
-    async fn dial(&self, exchange: &Exchange, key: &Key) -> Result<Path, Error> {
-        let dialling = ORIGIN_DIAL.start();
-        let is_upgrade = exchange.request.protocol.is_some();
-        let (scheme, target) = &*key.origin;
-        let transport = match scheme {
-            Scheme::Http => &self.transports.plain,
-            Scheme::Https if is_upgrade => &self.transports.secure_http1,
-            Scheme::Https => &self.transports.secure,
-        };
-        let path = transport.dial(target, &exchange.isolation).await?;
-        ORIGIN_DIAL.stop(dialling, 0);
-        Ok(path)
     }
 
     async fn over_h2(
@@ -450,6 +470,12 @@ impl Origin {
         self.starts.is_some() && key.session == 0
     }
 
+    /// Returns true if exchanges of `key` may take a connection that becomes idle while they dial.
+    /// With TLS, the session protocol is unknown before the handshake.
+    fn binds_late(&self, key: &Key) -> bool {
+        key.origin.0 == Scheme::Http && !self.shares(key)
+    }
+
     fn take_idle(&self, key: &Key) -> Option<Box<Http1Client>> {
         let mut pool = self.pool.borrow_mut();
         let idle = match self.shares(key) {
@@ -462,6 +488,9 @@ impl Origin {
 
     fn keep(&self, key: &Key, connection: Box<Http1Client>) {
         let mut pool = self.pool.borrow_mut();
+        let Some(connection) = pool.binding.offer(key, connection) else {
+            return;
+        };
         let kept = Idle {
             connection,
             since: Instant::now(),

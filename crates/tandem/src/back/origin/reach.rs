@@ -16,6 +16,7 @@ use crate::endpoint::SessionKind;
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Exchange, Sink};
 use crate::metrics::METRICS;
+use crate::path::Path;
 use crate::probe::points::ORIGIN_DIAL;
 use crate::session::http1::Http1Session;
 use crate::session::{Connected, Session};
@@ -69,6 +70,18 @@ pub struct OriginProtocols {
 }
 
 impl Origin {
+    /// Dials the origin of `key` for a separate connection.
+    pub(super) async fn dial(&self, exchange: &Exchange, key: &Key) -> Result<Path, Error> {
+        let is_upgrade = exchange.request.protocol.is_some();
+        let (scheme, target) = &*key.origin;
+        let transport = match scheme {
+            Scheme::Http => &self.transports.plain,
+            Scheme::Https if is_upgrade => &self.transports.secure_http1,
+            Scheme::Https => &self.transports.secure,
+        };
+        transport.dial(target, &exchange.isolation).await
+    }
+
     /// Runs an exchange on a session of the fixed protocol. At a reverse proxy, where all clients
     /// share the sessions, it waits for its start like any other.
     pub(super) async fn over_fixed(

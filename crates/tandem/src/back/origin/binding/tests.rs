@@ -1,0 +1,275 @@
+//! Tests of late binding with an origin whose dials and responses wait for the test.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tandem_http::h1::{Form, Limits as HeadLimits};
+use tandem_http::{MuxConfig, RequestHead, Role, Scheme};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::sync::{Semaphore, oneshot};
+
+use super::super::{Limits, Mode, Origin, ToOrigin};
+use crate::carrier::LocalBoxFuture;
+use crate::error::{Error, Side};
+use crate::exchange::{Body, Exchange, Isolation, Part, Peer};
+use crate::path::Path;
+use crate::priority::SharedPriority;
+use crate::session::Timeouts;
+use crate::session::http1::{Http1Session, OriginForm};
+use crate::session::mux::{HeaderCompression, Multiplexed, MuxSession};
+use crate::stage::Stage;
+use crate::transport::tls::ClientTls;
+use crate::transport::{Target, Transport};
+
+/// An origin over HTTP/1.1. Its dials and its responses wait for the test.
+struct Waiting {
+    dials: RefCell<Vec<oneshot::Sender<Result<(), Error>>>>,
+    dialled: Cell<usize>,
+    /// A permit lets one response go.
+    responses: Rc<Semaphore>,
+    /// The number of requests that have arrived.
+    requests: Rc<Cell<usize>>,
+}
+
+impl Waiting {
+    fn new() -> Rc<Self> {
+        Rc::new(Self {
+            dials: RefCell::default(),
+            dialled: Cell::new(0),
+            responses: Rc::new(Semaphore::new(0)),
+            requests: Rc::default(),
+        })
+    }
+
+    /// Ends the oldest dial.
+    fn end_dial(&self, result: Result<(), Error>) {
+        let dial = self.dials.borrow_mut().remove(0);
+        dial.send(result).expect("a dial that goes on");
+    }
+}
+
+impl Transport for Waiting {
+    fn dial<'a>(
+        &'a self,
+        _: &'a Target,
+        _: &'a Isolation,
+    ) -> LocalBoxFuture<'a, Result<Path, Error>> {
+        self.dialled.set(self.dialled.get() + 1);
+        let (end, ended) = oneshot::channel();
+        self.dials.borrow_mut().push(end);
+        let (responses, requests) = (Rc::clone(&self.responses), Rc::clone(&self.requests));
+        Box::pin(async move {
+            ended.await.expect("the test ends each dial")?;
+            let (near, far) = Path::pair(1 << 16);
+            tokio::task::spawn_local(serve(far, responses, requests));
+            Ok(near)
+        })
+    }
+}
+
+/// Serves requests without bodies until the end of the connection.
+async fn serve(
+    mut path: Path,
+    responses: Rc<Semaphore>,
+    requests: Rc<Cell<usize>>,
+) -> io::Result<()> {
+    let mut input = Vec::new();
+    loop {
+        while !input.ends_with(b"\r\n\r\n") {
+            if path.read_buf(&mut input).await? == 0 {
+                return Ok(());
+            }
+        }
+        input.clear();
+        requests.set(requests.get() + 1);
+        responses.acquire().await.expect("open").forget();
+        path.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+            .await?;
+        path.flush().await?;
+    }
+}
+
+fn to_origin(origin: &Rc<Waiting>) -> ToOrigin {
+    let http1 = Http1Session {
+        form: Form::Origin,
+        limits: HeadLimits::default(),
+        timeouts: Timeouts::default(),
+        response_timeout: Duration::from_secs(60),
+        who: "gateway",
+        scheme: Scheme::Http,
+        origin_form: OriginForm::Any,
+    };
+    let h2 = MuxSession {
+        protocol: Multiplexed::H2,
+        config: MuxConfig::new(Role::Client),
+        timeouts: Timeouts::default(),
+        write_limit: 16 << 10,
+        header_compression: HeaderCompression::Safe,
+        token: None,
+        who: "gateway",
+    };
+    ToOrigin(Origin::new(
+        Mode::Forward,
+        Rc::clone(origin) as _,
+        ClientTls::default()
+            .connector()
+            .expect("public authorities"),
+        http1,
+        Rc::new(h2),
+        Duration::from_secs(30),
+        Limits::default(),
+    ))
+}
+
+/// Makes a request of session 1. The flag tells when its response has arrived.
+fn ask(stage: &ToOrigin) -> (tokio::task::JoinHandle<()>, Rc<Cell<bool>>) {
+    let mut reply = stage.call(Exchange {
+        request: RequestHead::get(Scheme::Http, "site.example", "/").into(),
+        body: Body::empty(),
+        isolation: Isolation::none(),
+        peer: Peer {
+            session: 1,
+            address: None,
+            push: false,
+        },
+        priority: SharedPriority::default(),
+    });
+    let done = Rc::new(Cell::new(false));
+    let is_done = Rc::clone(&done);
+    let task = tokio::task::spawn_local(async move {
+        let mut body = Vec::new();
+        while let Some(part) = reply.part().await {
+            if let Part::Data(data) = part.expect("a complete response") {
+                body.extend_from_slice(&data);
+            }
+        }
+        is_done.set(Bytes::from(body) == "ok");
+    });
+    (task, done)
+}
+
+/// Lets all tasks run until each of them waits.
+async fn settle() {
+    for _ in 0..50 {
+        tokio::task::yield_now().await;
+    }
+}
+
+fn run(scene: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .expect("a runtime");
+    tokio::task::LocalSet::new().block_on(&runtime, scene);
+}
+
+/// Brings a second exchange to a connection that the first has used. The dial of the second goes
+/// on. Returns the flags of both.
+async fn bound_late(origin: &Waiting, stage: &ToOrigin) -> [Rc<Cell<bool>>; 2] {
+    let (_, first) = ask(stage);
+    settle().await;
+    origin.end_dial(Ok(()));
+    settle().await;
+    let (_, second) = ask(stage);
+    settle().await;
+    assert_eq!((origin.dialled.get(), origin.requests.get()), (2, 1));
+    origin.responses.add_permits(1);
+    settle().await;
+    assert!(first.get() && !second.get());
+    assert_eq!(origin.requests.get(), 2, "over the first connection");
+    [first, second]
+}
+
+#[test]
+fn exchange_takes_a_connection_that_becomes_idle() {
+    run(async {
+        let origin = Waiting::new();
+        let stage = to_origin(&origin);
+        let [_, second] = bound_late(&origin, &stage).await;
+        // The next exchange waits for the spare dial.
+        let (_, third) = ask(&stage);
+        settle().await;
+        assert_eq!(origin.dialled.get(), 2);
+        origin.end_dial(Ok(()));
+        settle().await;
+        assert_eq!(origin.requests.get(), 3, "over the second connection");
+        origin.responses.add_permits(2);
+        settle().await;
+        assert!(second.get() && third.get());
+    });
+}
+
+#[test]
+fn exchange_dials_itself_after_its_spare_has_failed() {
+    run(async {
+        let origin = Waiting::new();
+        let stage = to_origin(&origin);
+        let _flags = bound_late(&origin, &stage).await;
+        let (_, third) = ask(&stage);
+        let (_, fourth) = ask(&stage);
+        settle().await;
+        assert_eq!(origin.dialled.get(), 3, "one spare serves one exchange");
+        origin.end_dial(Err(Error::io(
+            &io::ErrorKind::ConnectionRefused.into(),
+            Side::Origin,
+        )));
+        settle().await;
+        assert_eq!(origin.dialled.get(), 4);
+        origin.end_dial(Ok(()));
+        origin.end_dial(Ok(()));
+        origin.responses.add_permits(3);
+        settle().await;
+        assert!(third.get() && fourth.get());
+    });
+}
+
+#[test]
+fn cancelled_exchange_passes_its_connection_on() {
+    run(async {
+        let origin = Waiting::new();
+        let stage = to_origin(&origin);
+        let _flags = bound_late(&origin, &stage).await;
+        let (third, _) = ask(&stage);
+        let (_, fourth) = ask(&stage);
+        settle().await;
+        assert_eq!(origin.dialled.get(), 3);
+        // The third relies on the spare. Without it, the next exchange may rely on it.
+        third.abort();
+        settle().await;
+        let (_, fifth) = ask(&stage);
+        settle().await;
+        assert_eq!(origin.dialled.get(), 3);
+        origin.end_dial(Ok(()));
+        origin.end_dial(Ok(()));
+        origin.responses.add_permits(3);
+        settle().await;
+        assert!(fourth.get() && fifth.get());
+    });
+}
+
+#[test]
+fn unused_connection_serves_later_or_is_closed() {
+    run(async {
+        for (pause, dials) in [(1, 2), (6, 3)] {
+            let origin = Waiting::new();
+            let stage = to_origin(&origin);
+            let [_, second] = bound_late(&origin, &stage).await;
+            origin.end_dial(Ok(()));
+            settle().await;
+            tokio::time::sleep(Duration::from_secs(pause)).await;
+            let (_, third) = ask(&stage);
+            settle().await;
+            assert_eq!(origin.dialled.get(), dials, "after {pause} s");
+            if dials == 3 {
+                origin.end_dial(Ok(()));
+            }
+            origin.responses.add_permits(2);
+            settle().await;
+            assert!(second.get() && third.get());
+        }
+    });
+}
