@@ -172,7 +172,7 @@ pub struct BadEndpoint {
 }
 
 impl BadEndpoint {
-    fn new(text: &str, problem: impl Into<String>) -> Self {
+    pub(crate) fn new(text: &str, problem: impl Into<String>) -> Self {
         Self {
             text: text.into(),
             problem: problem.into(),

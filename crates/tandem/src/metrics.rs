@@ -193,6 +193,9 @@ metrics! {
     sessions_failed "counter" "Sessions that could not be opened.";
     sessions_lost "counter" "Sessions that did not answer after a pause and were replaced.";
     sessions_evicted "counter" "Idle sessions closed for another isolation key.";
+    ways_failed "counter" "Ways to a gateway that did not work on their network.";
+    ways_broken "counter" "Ways to a gateway that fell silent under way.";
+    ways_recovered "counter" "Ways to a gateway that work again after a failure.";
     sessions_rotated "counter" "Sessions replaced because of their age.";
     origin_connections "counter" "Connections opened to origins.";
     origin_reused "counter" "Requests sent on a reused connection to an origin.";

@@ -26,6 +26,8 @@ mod provided_scenes;
 mod push_matrix;
 #[path = "../../../tandem/tests/suite/provided_streams.rs"]
 mod streams;
+#[path = "../../../tandem/tests/suite/provided_ways.rs"]
+mod ways;
 
 use tandem::transport::registry::Transports;
 use tandem_dtls::DtlsProvider;

@@ -28,6 +28,8 @@ mod push_matrix;
 mod refusals;
 #[path = "../../../tandem/tests/suite/provided_streams.rs"]
 mod streams;
+#[path = "../../../tandem/tests/suite/provided_ways.rs"]
+mod ways;
 mod windows;
 
 use tandem::transport::registry::Transports;

@@ -21,6 +21,44 @@ fn client_refuses_datagrams_through_a_proxy() {
 }
 
 #[test]
+fn client_leaves_out_datagrams_behind_a_proxy() {
+    let ways = "h3+quic://gw.example:443,h2+tls://gw.example:443";
+    let mut options = client_options(ways);
+    options.via = Some("socks5://127.0.0.1:9050".parse().unwrap());
+    let config = options.typed_with(&transports()).unwrap();
+    let used: Vec<_> = config.all_gateways().collect();
+    assert_eq!(used.len(), 1);
+    assert_eq!(used[0].endpoint.transport, "tls");
+    let warning = config
+        .warnings()
+        .into_iter()
+        .find(|it| it.contains("is not used"));
+    let warning = warning.expect("a warning");
+    assert!(warning.starts_with("h3+quic://gw.example:443: this way"));
+    assert!(warning.contains("--via carries only TCP"), "{warning}");
+    let all = config.ways();
+    assert!(!all[0].1.contains("quic"), "{all:?}");
+}
+
+#[test]
+fn client_takes_ways_from_flags_files_and_routes() {
+    let ways = "h3+quic://192.0.2.1:443,h2+tls://192.0.2.1:443";
+    let config = client_options(ways).typed_with(&transports()).unwrap();
+    let kinds = config
+        .all_gateways()
+        .map(|it| (it.is_alternative, it.is_datagrams));
+    assert_eq!(kinds.collect::<Vec<_>>(), [(false, true), (true, false)]);
+    let (_, way) = &config.ways()[0];
+    let expected = "gateway h3+quic://192.0.2.1:443 or h2+tls://192.0.2.1:443";
+    assert_eq!(way, expected);
+    let mut routed = client_options("h2+tls://192.0.2.9:443");
+    routed.route = vec![format!("a.example={ways}").parse().unwrap()];
+    assert_eq!(routed.route[0].to_string(), format!("a.example={ways}"));
+    let config = routed.typed_with(&transports()).unwrap();
+    assert_eq!(config.routes[0].gateways.len(), 2);
+}
+
+#[test]
 fn endpoints_name_the_session_that_fits() {
     let error = refused("h2+quic://192.0.2.1:443", None);
     assert!(error.contains("its session is h3+quic"), "{error}");

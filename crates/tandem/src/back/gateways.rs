@@ -5,10 +5,13 @@
 //! is sent again, on another session or to another gateway. Any other request is sent again only if
 //! it is idempotent and no part of its response has been passed on.
 
+mod choice;
+mod lookup;
 mod ready;
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
@@ -19,15 +22,15 @@ use tokio::time::Instant;
 use crate::back::announce::Announcer;
 use crate::back::failures::Failures;
 use crate::carrier::Carrier;
-use crate::carrier::LocalBoxFuture;
 use crate::error::{Error, Kind, Retry, Side};
-use crate::exchange::{Exchange, Isolation, Part, Reply, SessionMark, Sink};
+use crate::exchange::{Exchange, Isolation, Part, Reply, Sink};
 use crate::metrics::METRICS;
 use crate::session::{Connected, Session, SessionState, Task};
-use crate::stage::{CurrentSession, SessionPool, Stage};
+use crate::stage::Stage;
 use crate::status::{Opened, SessionStatus};
 use crate::transport::{Target, Transport};
 use crate::warm_up;
+use choice::{WayGroup, observe};
 use ready::introduce;
 
 /// The largest number of attempts at an exchange.
@@ -50,6 +53,19 @@ pub struct Gateway {
     pub announcer: Announcer,
     /// True if sessions show an access token.
     pub has_token: bool,
+    /// The place among the ways to one gateway.
+    pub way: Way,
+}
+
+/// The place of a gateway's entry among the ways to the same gateway.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Way {
+    /// True if the entry is another way to the gateway of the entry before.
+    pub is_alternative: bool,
+    /// True if its transport sends datagrams, which some networks drop.
+    pub is_datagrams: bool,
+    /// The gateway's address, for a direct connection.
+    pub address: Option<SocketAddr>,
 }
 
 impl Gateway {
@@ -100,7 +116,10 @@ pub struct PoolLimits {
 
 /// The client's pool of sessions, which is the last stage of its pipeline.
 pub struct Gateways {
+    /// The ways to all gateways. Those to the same gateway are neighbours.
     gateways: Vec<Rc<Gateway>>,
+    /// The gateways as ranges of their ways.
+    groups: Vec<WayGroup>,
     limits: PoolLimits,
     fallback: Option<Rc<dyn Stage>>,
     /// The sessions by key and gateway. An attempt at one gateway leaves the session of another
@@ -156,7 +175,9 @@ impl Gateways {
         limits: PoolLimits,
         fallback: Option<Rc<dyn Stage>>,
     ) -> Rc<Self> {
+        let groups = WayGroup::all(&gateways);
         Rc::new_cyclic(|this| Self {
+            groups,
             gateways: gateways.into_iter().map(Rc::new).collect(),
             limits,
             fallback,
@@ -171,16 +192,16 @@ impl Gateways {
     /// Opens the session of a key if the key has none, and waits until a gateway has answered.
     async fn establish(&self, isolation: &Isolation) -> Result<(), Error> {
         let mut last = Error::new(Kind::Unreachable, Side::Peer, "no gateway is configured");
-        for attempt in 0..self.gateways.len() {
-            let index = (self.preferred.get() + attempt) % self.gateways.len();
-            let (mut session, mut in_use) = self.begin(isolation, index);
+        for attempt in 0..self.groups.len() {
+            let group = (self.preferred_group() + attempt) % self.groups.len();
+            let (mut session, mut index, mut in_use) = self.choose(isolation, group).await;
             let mut established = session.established().await;
             for _ in 1..TRIES {
                 // A reload drains sessions that wait for their gateway too.
                 if established.is_ok() || session.ended().await.is_some() {
                     break;
                 }
-                (session, in_use) = self.begin(isolation, index);
+                (session, index, in_use) = self.choose(isolation, group).await;
                 established = session.established().await;
             }
             drop(in_use);
@@ -301,7 +322,12 @@ impl Gateways {
         METRICS.sessions_opened.add(1);
         let gateway = Rc::clone(&self.gateways[index]);
         let session = Rc::clone(&gateway.session);
-        session.connect(Box::pin(dial(gateway, isolation.clone())))
+        let session = session.connect(Box::pin(dial(gateway, isolation.clone())));
+        if self.has_other_way(index) {
+            let observed = observe(self.this.clone(), isolation.clone(), index, &session);
+            tokio::task::spawn_local(observed);
+        }
+        session
     }
 
     /// Sends the companion of a key's session. It is sent on that session only.
@@ -311,14 +337,14 @@ impl Gateways {
     }
 
     async fn try_gateways(&self, exchange: &mut Exchange, sink: &mut Sink) -> Result<(), Error> {
-        let count = self.gateways.len();
-        let first = self.preferred.get();
+        let count = self.groups.len();
+        let first = self.preferred_group();
         let mut last = Error::new(Kind::Unreachable, Side::Peer, "no gateway is configured");
         // The number of gateways that failed and were skipped.
         let mut passed_over = 0;
         for _ in 0..TRIES.max(count) {
-            let index = (first + passed_over) % count;
-            let (session, _use) = self.begin(&exchange.isolation, index);
+            let group = (first + passed_over) % count;
+            let (session, index, _use) = self.choose(&exchange.isolation, group).await;
             let done = self.run(&session, index, exchange, sink).await;
             // A lost session does not mean a broken gateway: the next session to it may be open in
             // a moment.
@@ -377,8 +403,14 @@ impl Gateways {
         exchange: &mut Exchange,
         sink: &mut Sink,
     ) -> Option<Result<(), Error>> {
+        let (isolation, usage) = (exchange.isolation.clone(), sink.usage());
         if !is_safe(&exchange.request.method) {
-            return Some(session.run(exchange, sink).await);
+            let watched = self.leave(&isolation, gateway, session, || false);
+            return tokio::select! {
+                biased;
+                done = session.run(exchange, sink) => Some(done),
+                () = watched => None,
+            };
         }
         let is_tunnel = exchange.request.is_connect();
         let body = exchange.body.share();
@@ -389,13 +421,18 @@ impl Gateways {
                 std::future::pending::<()>().await;
             }
         };
-        let isolation = exchange.isolation.clone();
+        let body = exchange.body.share();
+        // A browser that has a part of a response gets the rest from the same session.
+        let may_repeat = || !is_tunnel || body.is_untouched() || body.begins_with(&TLS_HANDSHAKE);
+        let may_move = || !usage() && may_repeat();
+        let left = self.leave(&isolation, gateway, session, may_move);
         tokio::select! {
             biased;
             done = session.run(exchange, sink) => Some(done),
+            () = left => None,
             () = lost => {
                 METRICS.sessions_lost.add(1);
-                self.forget(&(isolation, gateway), session);
+                self.forget(&(isolation.clone(), gateway), session);
                 session.drain();
                 None
             }
@@ -500,70 +537,4 @@ async fn pass(mut reply: Reply, sink: &mut Sink) -> Result<(), Error> {
         sink.send(part).await;
     }
     Ok(())
-}
-
-impl SessionPool for ToGateway {
-    fn current(&self, isolation: &Isolation) -> Option<CurrentSession> {
-        let slots = self.0.slots.borrow();
-        let slot = slots.get(&(isolation.clone(), self.0.preferred.get()))?;
-        Some(CurrentSession {
-            mark: slot.current.mark()?,
-            has_rested: slot.current.has_rested(),
-            active: slot.current.active(),
-        })
-    }
-
-    fn open(&self, isolation: &Isolation) -> Option<Rc<SessionMark>> {
-        self.0.session(isolation, self.0.preferred.get()).mark()
-    }
-
-    fn is_current(&self, isolation: &Isolation, mark: &Rc<SessionMark>) -> bool {
-        let slots = self.0.slots.borrow();
-        (0..self.0.gateways.len()).any(|gateway| {
-            let slot = slots.get(&(isolation.clone(), gateway));
-            slot.filter(|slot| !slot.current.is_closed())
-                .and_then(|slot| slot.current.mark())
-                .is_some_and(|current| Rc::ptr_eq(&current, mark))
-        })
-    }
-
-    fn is_live(&self, isolation: &Isolation) -> bool {
-        let slots = self.0.slots.borrow();
-        let key = (isolation.clone(), self.0.preferred.get());
-        slots.get(&key).is_some_and(|slot| {
-            slot.current.is_established()
-                && slot.current.admission() == Some(true)
-                && !slot.current.is_closed()
-        })
-    }
-
-    fn is_awake(&self, isolation: &Isolation) -> bool {
-        let slots = self.0.slots.borrow();
-        let key = (isolation.clone(), self.0.preferred.get());
-        slots
-            .get(&key)
-            .is_some_and(|slot| !slot.current.has_rested())
-    }
-
-    fn has_failed(&self, isolation: &Isolation, authority: &str) -> bool {
-        self.0.failures.contains(isolation, authority)
-    }
-
-    fn failed(&self, isolation: &Isolation, authority: &str) {
-        self.0.failures.note(isolation, authority);
-    }
-
-    fn establish<'a>(&'a self, isolation: &'a Isolation) -> LocalBoxFuture<'a, Result<(), Error>> {
-        Box::pin(async move {
-            // If a fallback exists, the exchange itself finds out whether the destination is
-            // reachable.
-            self.0.establish(isolation).await.or_else(|error| {
-                if self.0.fallback.is_some() {
-                    Ok(())
-                } else {
-                    Err(error)
-                }
-            })
-        })
-    }
 }

@@ -6,7 +6,8 @@
 //! last. `multiplexed` holds the HTTP/2 sessions with origins. [`polite`] limits the connections of
 //! a client without a gateway by the measured benefit, and `growth` is its policy. [`provided`]
 //! dials origins over a transport of many streams. [`announce`] logs whether gateways answer, and
-//! `failures` remembers the tunnels that failed.
+//! `failures` remembers the tunnels that failed. `ways` chooses among several ways to one
+//! gateway.
 
 pub mod announce;
 mod failures;
@@ -22,3 +23,4 @@ pub mod provided;
 mod starts;
 #[cfg(test)]
 mod tests_over_paths;
+mod ways;

@@ -47,7 +47,7 @@ pub(super) fn run(args: &ShareArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Returns the URL for the first gateway of the client's file.
+/// Returns the URL for the first gateway of the client's file, by its last way.
 fn url(args: &ShareArgs) -> Result<ShareUrl, Failure> {
     let file = args.config.display();
     let options = serve::read(Some(&args.config))?
@@ -56,7 +56,8 @@ fn url(args: &ShareArgs) -> Result<ShareUrl, Failure> {
     let gateway = options
         .gateway
         .first()
-        .ok_or_else(|| format!("{file}: it names no gateway"))?;
+        .ok_or_else(|| format!("{file}: it names no gateway"))?
+        .last();
     let token = options
         .token_file
         .as_deref()

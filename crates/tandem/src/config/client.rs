@@ -9,6 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 pub use super::solo::{Solo, SoloMode};
 
+use super::gateway_ways::GatewayWays;
 use super::gateways::{Dialled, GatewayEndpoint, Lookups, Route, RouteOption};
 use super::open::OpenedHttps;
 use super::units::{Size, Span};
@@ -48,8 +49,9 @@ with_path! {
         /// [default: ~/.local/share/tandem]
         authority: Option<PathBuf> [help_heading = "Listening", value_name = "DIR"],
         /// URL of the gateway: h2+tls://HOST:PORT, the same with h3+quic or h3+dtls (UDP),
-        /// h2+tcp://HOST:PORT?exit=auto, … (repeatable, best first)
-        gateway: Vec<Endpoint> [help_heading = "Gateway", value_name = "URL", value_parser = |text: &str| Usage::Gateway.parse(text)] with "default_gateways",
+        /// h2+tcp://HOST:PORT?exit=auto, … (repeatable, best first). Commas join several ways to one
+        /// gateway: the client uses UDP where it works, and TCP elsewhere
+        gateway: Vec<GatewayWays> [help_heading = "Gateway", value_name = "URL[,URL]", value_parser = |text: &str| text.parse::<GatewayWays>()],
         /// Proxy on the way to the gateway: socks5://ADDRESS:PORT, or Tor's control port as
         /// tor://ADDRESS:PORT or tor:///PATH
         via: Option<Via> [help_heading = "Gateway", value_name = "URL"],
@@ -139,10 +141,6 @@ fn listeners<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Endpoint>
     Usage::ClientListener.read_list(deserializer)
 }
 
-fn default_gateways<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Endpoint>, D::Error> {
-    Usage::Gateway.read_list(deserializer)
-}
-
 /// The checked configuration of a client.
 #[derive(Clone, Debug)]
 pub struct ClientConfig {
@@ -152,6 +150,8 @@ pub struct ClientConfig {
     pub authority: Option<PathBuf>,
     /// The default gateways, best first. They serve the hosts without a route.
     pub gateways: Vec<GatewayEndpoint>,
+    /// The warnings about ways to gateways that are not used.
+    pub left_out: Vec<String>,
     /// The routes of other hosts.
     pub routes: Vec<Route>,
     /// The choice among the routes.
@@ -257,19 +257,19 @@ impl ClientOptions {
             ));
         }
         if let Some(file) = self.token_file.as_ref().filter(|_| self.gateway.is_empty()) {
-            return Err(ConfigError::value(
-                "token-file",
-                format!(
-                    "{file} is for the default gateway, and there is none: name the file in the \
-                     [[route]] that needs it"
-                ),
-            ));
+            let problem = format!(
+                "{file} is for the default gateway, and there is none: name the file in the \
+                 [[route]] that needs it"
+            );
+            return Err(ConfigError::value("token-file", problem));
         }
         let dialled = Dialled {
             via: via.as_ref(),
             transports,
             lookups,
         };
+        let routed = self.route.iter().flat_map(|route| &route.gateway);
+        let left_out = dialled.left_out(self.gateway.iter().chain(routed))?;
         let gateways = dialled.gateways(self.gateway, self.token_file.as_deref())?;
         let (routes, route_map) = dialled.routes(self.route)?;
         let fallback = self.fallback.unwrap_or_default();
@@ -298,6 +298,7 @@ impl ClientOptions {
             authority,
             listen,
             secret_files,
+            left_out,
             gateways,
             tor_password: self
                 .tor_password_file

@@ -10,8 +10,9 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
+use super::gateway_ways::GatewayWays;
 use super::{ConfigError, read_secret};
-use crate::endpoint::{Endpoint, SessionKind, Usage, Via, is_onion};
+use crate::endpoint::{Endpoint, SessionKind, Via, is_onion};
 use crate::hosts::{HostMap, HostPattern};
 use crate::transport::registry::{Protocol, Transports};
 use crate::transport::tor::Exit;
@@ -24,14 +25,14 @@ pub struct RouteOption {
     pub hosts: Vec<HostPattern>,
     /// The gateways, best first.
     #[serde(deserialize_with = "one_or_more")]
-    pub gateway: Vec<Endpoint>,
+    pub gateway: Vec<GatewayWays>,
     /// The file with the access token for these gateways.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token_file: Option<String>,
 }
 
 /// Reads one gateway or a list of them.
-fn one_or_more<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Endpoint>, D::Error> {
+fn one_or_more<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<GatewayWays>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged, expecting = "give the URL of a gateway, or a list of them")]
     enum Given {
@@ -42,7 +43,7 @@ fn one_or_more<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Endpoin
         Given::One(text) => vec![text],
         Given::More(texts) => texts,
     };
-    let parse = |text: &String| Usage::Gateway.parse(text).map_err(serde::de::Error::custom);
+    let parse = |text: &String| text.parse().map_err(serde::de::Error::custom);
     given.iter().map(parse).collect()
 }
 
@@ -54,7 +55,7 @@ impl FromStr for RouteOption {
         let (hosts, gateway) = text
             .split_once('=')
             .ok_or("write HOSTS=URL, such as '*.example.onion=h2+tcp://gw.onion:9980'")?;
-        let gateway = Usage::Gateway.parse(gateway);
+        let gateway: Result<GatewayWays, _> = gateway.parse();
         Ok(Self {
             hosts: hosts.split(',').map(str::parse).collect::<Result<_, _>>()?,
             gateway: vec![gateway.map_err(|error| error.to_string())?],
@@ -89,6 +90,10 @@ pub struct GatewayEndpoint {
     pub exit: Option<Exit>,
     /// The file with the access token that the gateway requires.
     pub token_file: Option<String>,
+    /// True if this is another way to the gateway of the entry before.
+    pub is_alternative: bool,
+    /// True if its transport sends datagrams, which some networks drop.
+    pub is_datagrams: bool,
 }
 
 /// The permission to look up the names of gateways with `resolve=system`.
@@ -110,16 +115,60 @@ impl Dialled<'_> {
     /// Checks the gateways of one route, and the file with their token.
     pub(super) fn gateways(
         &self,
-        endpoints: Vec<Endpoint>,
+        gateways: Vec<GatewayWays>,
         token_file: Option<&str>,
     ) -> Result<Vec<GatewayEndpoint>, ConfigError> {
         if let Some(file) = token_file {
             read_secret("token-file", file)?;
         }
-        let gateways = endpoints.into_iter();
-        gateways
-            .map(|endpoint| self.gateway(endpoint, token_file))
-            .collect()
+        let mut all = Vec::new();
+        for ways in gateways {
+            let used = self.usable(&ways)?;
+            for (index, endpoint) in used.into_iter().enumerate() {
+                let gateway = self.gateway(endpoint, token_file)?;
+                all.push(GatewayEndpoint {
+                    is_alternative: index > 0,
+                    ..gateway
+                });
+            }
+        }
+        Ok(all)
+    }
+
+    /// Returns the ways that the client can use. Behind a proxy only those over TCP can be used. If
+    /// there is none, all are returned, and the check of each tells the remedy.
+    fn usable(&self, ways: &GatewayWays) -> Result<Vec<Endpoint>, ConfigError> {
+        let mut used = ways.endpoints().to_vec();
+        if self.via.is_some() {
+            let mut over_tcp = Vec::new();
+            for way in &used {
+                if self.transports.of(way)?.protocol() == Protocol::Tcp {
+                    over_tcp.push(way.clone());
+                }
+            }
+            if !over_tcp.is_empty() {
+                used = over_tcp;
+            }
+        }
+        Ok(used)
+    }
+
+    /// Returns a warning for each way that the client leaves out.
+    pub(super) fn left_out<'a>(
+        &self,
+        gateways: impl Iterator<Item = &'a GatewayWays>,
+    ) -> Result<Vec<String>, ConfigError> {
+        let mut warnings = Vec::new();
+        for ways in gateways {
+            let used = self.usable(ways)?;
+            let unused = ways.endpoints().iter().filter(|way| !used.contains(way));
+            warnings.extend(
+                unused.map(|way| {
+                    format!("{way}: this way is not used, because --via carries only TCP")
+                }),
+            );
+        }
+        Ok(warnings)
     }
 
     /// Checks the routes, and joins their patterns into one map.
@@ -200,6 +249,8 @@ impl Dialled<'_> {
             address,
             exit,
             token_file: token_file.map(str::to_owned),
+            is_alternative: false,
+            is_datagrams: provider.protocol() == Protocol::Udp,
         })
     }
 }

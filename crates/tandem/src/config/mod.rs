@@ -7,6 +7,7 @@ pub mod bridge;
 pub mod client;
 pub mod file;
 pub mod gateway;
+pub mod gateway_ways;
 pub mod gateways;
 pub mod mode;
 pub mod open;

@@ -128,7 +128,7 @@ impl RelayOptions {
         };
         let near = near.typed_with(transports)?;
         let far = ClientOptions {
-            gateway: self.gateway,
+            gateway: self.gateway.into_iter().map(Into::into).collect(),
             token_file: self.token_file,
             push: self.push,
             max_sessions: Some(near.max_connections.div_ceil(near.workers)),

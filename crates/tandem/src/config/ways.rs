@@ -11,7 +11,13 @@ impl ClientConfig {
             .via
             .as_ref()
             .map_or_else(String::new, |via| format!(", through {via}"));
-        let names: Vec<_> = gateways.iter().map(|it| it.endpoint.to_string()).collect();
+        let mut names: Vec<String> = Vec::new();
+        for gateway in gateways {
+            match names.last_mut().filter(|_| gateway.is_alternative) {
+                Some(last) => *last = format!("{last} or {}", gateway.endpoint),
+                None => names.push(gateway.endpoint.to_string()),
+            }
+        }
         if let Some(solo) = self.solo.as_ref().filter(|_| names.is_empty()) {
             return match solo.mode {
                 SoloMode::Via => format!("solo: to the site{through}"),

@@ -17,7 +17,7 @@ use tokio_rustls::TlsConnector;
 
 use super::{client_token, http1_session, logged, mux_session};
 use crate::back::announce::Announcer;
-use crate::back::gateways::{Gateway, Gateways, PoolLimits, ToGateway};
+use crate::back::gateways::{Gateway, Gateways, PoolLimits, ToGateway, Way};
 use crate::back::origin::{Limits as OriginLimits, Mode, Origin, ToOrigin};
 use crate::config::client::Fallback;
 use crate::config::gateways::GatewayEndpoint;
@@ -251,6 +251,11 @@ impl ClientConfig {
             target,
             transport,
             session,
+            way: Way {
+                is_alternative: gateway.is_alternative,
+                is_datagrams: gateway.is_datagrams,
+                address: gateway.address,
+            },
         })
     }
 

@@ -117,6 +117,12 @@ pub trait SessionEvents {
     fn lost<'a>(&'a self) -> LocalBoxFuture<'a, ()> {
         Box::pin(std::future::pending())
     }
+
+    /// Resolves if the other end falls silent while the caller waits: no datagram arrives, not even
+    /// after a probe. Never resolves for a session over TCP.
+    fn silent<'a>(&'a self) -> LocalBoxFuture<'a, ()> {
+        Box::pin(std::future::pending())
+    }
 }
 
 /// The time limits of a session.

@@ -398,7 +398,7 @@ fn client_replaces_lost_idle_session() {
             .unwrap();
         options
             .gateway
-            .push(endpoint(&format!("{session}+tcp://{nobody}")));
+            .push(endpoint(&format!("{session}+tcp://{nobody}")).into());
         // A companion would keep an exchange open, and the session would be probed all the time.
         options.push_digest = Some(false);
         // The test would fail if a request waited for its response this long.

@@ -54,7 +54,7 @@ pub(crate) fn client_options(gateway: &str) -> ClientOptions {
             endpoint("http://127.0.0.1:0"),
             endpoint("socks5://127.0.0.1:0"),
         ],
-        gateway: vec![endpoint(gateway)],
+        gateway: vec![gateway.parse().unwrap()],
         ..ClientOptions::default()
     }
 }

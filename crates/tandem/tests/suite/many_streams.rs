@@ -132,6 +132,7 @@ fn client(network: &Network) -> Parts {
         transport: Rc::new(network.clone()),
         session: Rc::new(StreamsSession::new(http1(Form::Absolute, "client"), None)),
         blamed: Cell::default(),
+        way: Default::default(),
     };
     let limits = PoolLimits {
         reconnect: false,

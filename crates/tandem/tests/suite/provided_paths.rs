@@ -15,24 +15,31 @@ use crate::provided::{OK, start_client, start_gateway, stop};
 type Outer = Arc<Mutex<HashMap<SocketAddr, (UdpSocket, Arc<AtomicBool>)>>>;
 
 /// Passes datagrams between clients and a gateway. Each client has an outer socket.
-struct Forwarder {
-    address: SocketAddr,
+pub(crate) struct Forwarder {
+    pub(crate) address: SocketAddr,
     outer: Outer,
+    /// True while the datagrams of all clients are dropped.
+    pub(crate) blocked: Arc<AtomicBool>,
     stop: Arc<AtomicBool>,
 }
 
 impl Forwarder {
-    fn to(gateway: SocketAddr) -> Self {
+    pub(crate) fn to(gateway: SocketAddr) -> Self {
         let near = UdpSocket::bind("127.0.0.1:0").unwrap();
         let (outer, stop) = (Outer::default(), Arc::<AtomicBool>::default());
         let this = Self {
             address: near.local_addr().unwrap(),
             outer: Arc::clone(&outer),
+            blocked: Arc::default(),
             stop: Arc::clone(&stop),
         };
+        let blocked = Arc::clone(&this.blocked);
         std::thread::spawn(move || {
             let mut buf = [0; 2048];
             receive(&near, &stop, &mut buf, |datagram, from| {
+                if blocked.load(Ordering::SeqCst) {
+                    return;
+                }
                 let mut outer = outer.lock().unwrap();
                 let entry = outer
                     .entry(from)
@@ -47,7 +54,7 @@ impl Forwarder {
     }
 
     /// Drops all datagrams of the present clients.
-    fn mute(&self) {
+    pub(crate) fn mute(&self) {
         for (_, muted) in self.outer.lock().unwrap().values() {
             muted.store(true, Ordering::SeqCst);
         }

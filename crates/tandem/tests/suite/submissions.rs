@@ -327,13 +327,16 @@ fn client_certificate_is_a_credential() {
                 };
             },
             |client| {
-                let gateway = format!("{session}+tls://{}", client.gateway[0].authority());
-                client.gateway = vec![endpoint(&format!(
-                    "{gateway}?ca={}&cert={}&key={}",
-                    certificates.path("ca.pem"),
-                    certificates.path("client.pem"),
-                    certificates.path("client.key")
-                ))];
+                let gateway = format!("{session}+tls://{}", client.gateway[0].last().authority());
+                client.gateway = vec![
+                    endpoint(&format!(
+                        "{gateway}?ca={}&cert={}&key={}",
+                        certificates.path("ca.pem"),
+                        certificates.path("client.pem"),
+                        certificates.path("client.key")
+                    ))
+                    .into(),
+                ];
             },
         );
         let number = if session == "h2" { 1 } else { 2 };

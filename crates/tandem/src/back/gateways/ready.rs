@@ -29,10 +29,10 @@ impl Gateways {
     /// [`reconnect`](super::PoolLimits::reconnect) the pool tries again after a failure and after
     /// the gateway has closed the session.
     pub fn preconnect(self: &Rc<Self>, warm_up: u64) {
-        let (pool, reconnect) = (Rc::downgrade(self), self.limits.reconnect);
+        let (this, reconnect) = (Rc::downgrade(self), self.limits.reconnect);
         tokio::task::spawn_local(async move {
             let mut pause = FIRST_PAUSE;
-            while let Some(pool) = pool.upgrade().filter(|pool| !pool.draining.get()) {
+            while let Some(pool) = this.upgrade().filter(|pool| !pool.draining.get()) {
                 let (done, session) = pool.try_ahead(warm_up).await;
                 let closed = match (done, session) {
                     (Ok(()), Some(session)) => session.ended(),
@@ -44,7 +44,14 @@ impl Gateways {
                 };
                 drop(pool);
                 let begun = Instant::now();
-                if closed.await.is_none() || !reconnect {
+                let closed = closed.await;
+                let Some(pool) = this.upgrade().filter(|_| reconnect) else {
+                    return;
+                };
+                // A session by a better way may have replaced this one.
+                let replaced = pool.is_open(&Isolation::none(), pool.preferred.get());
+                drop(pool);
+                if closed.is_none() && !replaced {
                     return;
                 }
                 if begun.elapsed() > LONGEST_PAUSE {

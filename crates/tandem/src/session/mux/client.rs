@@ -6,18 +6,19 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use tandem_http::mux::OpenError;
 use tandem_http::{Event, Priority, Reason, RequestHead, Role, StreamId};
 
 use super::core::Core;
 use super::driver::{Driver, Owner, Pace};
 use super::over_streams::StreamsDriver;
+use super::silence::{Silence, Step};
+use super::upload::{Uploaded, upload};
 use super::{Heard, Inbound, MuxSession, Shared, set_waker};
 use crate::carrier::Carrier;
 use crate::carrier::LocalBoxFuture;
 use crate::error::{Error, Kind, Retry, Side};
-use crate::exchange::{Body, Chunk, Exchange, Part, Parts, PushedPart, Reply, SessionMark, Sink};
+use crate::exchange::{Exchange, Part, Parts, PushedPart, Reply, SessionMark, Sink};
 use crate::path::Facts;
 use crate::priority::{Precedence, PriorityWatch, SharedPriority};
 use crate::probe::Stamp;
@@ -34,12 +35,11 @@ pub struct MuxClient {
     rest: Duration,
     /// The last input before the latest probe. A silence is probed once.
     asked_in: Cell<Option<Heard>>,
+    /// The observation of a path over datagrams.
+    silence: RefCell<Silence>,
     /// The gateway's decision about the access token or its absence, once it is known.
     admission: Cell<Option<bool>>,
 }
-
-/// The time without data from the near end after which a half-closed tunnel is given up.
-const HALF_CLOSED: Duration = Duration::from_secs(60);
 
 /// The payload of the PING that probes a silent session.
 const AWAKE: u32 = 0x7a9e;
@@ -77,6 +77,7 @@ impl MuxClient {
             token,
             rest: session.timeouts.probe_after / 2,
             asked_in: Cell::default(),
+            silence: RefCell::new(Silence::new(tokio::time::Instant::now().into_std())),
             admission: Cell::default(),
         }
     }
@@ -353,6 +354,10 @@ impl SessionEvents for MuxClient {
         }))
     }
 
+    fn silent<'a>(&'a self) -> LocalBoxFuture<'a, ()> {
+        Box::pin(self.until_silent())
+    }
+
     fn lost<'a>(&'a self) -> LocalBoxFuture<'a, ()> {
         Box::pin(async move {
             let shared = &self.shared;
@@ -382,6 +387,35 @@ impl SessionEvents for MuxClient {
             }
             std::future::pending().await
         })
+    }
+}
+
+impl MuxClient {
+    /// Watches the path until it has fallen silent; see [`SessionEvents::silent`].
+    async fn until_silent(&self) {
+        loop {
+            let Some(facts) = self.facts() else {
+                return std::future::pending().await;
+            };
+            let Some(count) = facts.datagrams_received() else {
+                return std::future::pending().await;
+            };
+            let measured = facts.measure().map(|measure| measure.round_trip);
+            let round_trip = measured.and_then(|it| Duration::try_from_secs_f64(it).ok());
+            let round_trip = round_trip.unwrap_or_else(|| self.shared.answered_in.get());
+            let now = tokio::time::Instant::now().into_std();
+            let step = self.silence.borrow_mut().look(now, count, round_trip);
+            let wait = match step {
+                Step::Silent => return,
+                Step::Wait(wait) => wait,
+                Step::Probe(wait) => {
+                    self.shared.core.borrow_mut().ping(AWAKE);
+                    self.shared.kick();
+                    wait
+                }
+            };
+            tokio::time::sleep(wait).await;
+        }
     }
 }
 
@@ -475,96 +509,6 @@ fn push_priority(request: &RequestHead) -> Priority {
         Some(b"image" | b"audio" | b"video") => 6,
         _ => 5,
     })
-}
-
-/// The progress of a task that sends a request body.
-#[derive(Default)]
-struct Uploaded {
-    done: Cell<bool>,
-    /// The number of pieces taken from the body.
-    moved: Cell<u64>,
-    /// True while the task waits for room in the stream.
-    blocked: Cell<bool>,
-    notify: tokio::sync::Notify,
-}
-
-impl Uploaded {
-    /// Returns the state of a request without a body.
-    fn none() -> Self {
-        Self {
-            done: Cell::new(true),
-            ..Self::default()
-        }
-    }
-
-    fn finish(&self) {
-        self.done.set(true);
-        self.notify.notify_one();
-    }
-
-    /// Resolves when the upload ends, or when its source has been silent for [`HALF_CLOSED`]. A
-    /// tunnel with a closed far end would otherwise stay open without use.
-    async fn rest(&self) {
-        while !self.done.get() {
-            let moved = self.moved.get();
-            let ended = tokio::time::timeout(HALF_CLOSED, self.notify.notified()).await;
-            if ended.is_err() && self.moved.get() == moved && !self.blocked.get() {
-                return;
-            }
-        }
-    }
-}
-
-/// Sends a body into its stream at the rate that the stream accepts.
-async fn upload(shared: Rc<Shared>, id: StreamId, mut body: Body, uploaded: &Uploaded) {
-    let mut left = body.length();
-    loop {
-        uploaded.blocked.set(true);
-        if std::future::poll_fn(|cx| shared.poll_room(id, cx.waker()))
-            .await
-            .is_err()
-        {
-            return;
-        }
-        uploaded.blocked.set(false);
-        let chunk = std::future::poll_fn(|cx| body.poll_chunk(cx)).await;
-        uploaded.moved.set(uploaded.moved.get() + 1);
-        let mut core = shared.core.borrow_mut();
-        let ended = match chunk {
-            Some(Ok(Chunk::Data(data))) => {
-                // With a known length, the last data frame can carry the end of the stream.
-                left = left.map(|left| left.saturating_sub(data.len() as u64));
-                core.send_data(id, data, left == Some(0));
-                shared.watch.given(&*core, id);
-                left == Some(0)
-            }
-            Some(Ok(Chunk::Trailers(fields))) => {
-                core.send_trailers(id, &fields);
-                true
-            }
-            None => {
-                core.send_data(id, Bytes::new(), true);
-                true
-            }
-            Some(Err(error)) => {
-                core.reset(id, Reason::Cancel);
-                drop(core);
-                let mut streams = shared.streams.borrow_mut();
-                // A response that is already complete stays valid.
-                if let Some(stream) = streams.get_mut(&id).filter(|stream| !stream.complete) {
-                    stream.fail(error.at(Side::Client).with_retry(Retry::Never));
-                }
-                drop(streams);
-                shared.kick();
-                return;
-            }
-        };
-        drop(core);
-        shared.kick();
-        if ended {
-            return;
-        }
-    }
 }
 
 struct Asking {

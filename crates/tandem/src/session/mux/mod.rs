@@ -22,10 +22,12 @@ mod leaving;
 mod mismatch;
 mod over_streams;
 mod server;
+mod silence;
 mod stream;
 #[cfg(test)]
 mod tests_over_paths;
 mod unsent;
+mod upload;
 mod watch;
 
 use std::cell::{Cell, RefCell};

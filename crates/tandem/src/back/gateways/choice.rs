@@ -1,0 +1,329 @@
+//! The choice among several ways to one gateway: sessions by all of them race, and the policy of
+//! [`ways`](crate::back::ways) remembers the result.
+//!
+//! A request waits for the first session that is established. A session that lost the race is
+//! observed to its end, since the way may only be slow. If a session over datagrams falls silent,
+//! its exchanges move to another way once that way has answered. An exchange whose response has
+//! begun stays, because the path may come back.
+
+use std::cell::RefCell;
+use std::future::{Future, poll_fn};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::pin::Pin;
+use std::rc::{Rc, Weak};
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use super::{Gateway, Gateways, InUse};
+use crate::back::ways::{Network, Ways};
+use crate::error::{Error, Kind, Side};
+use crate::exchange::Isolation;
+use crate::metrics::METRICS;
+use crate::session::{Connected, SessionState};
+
+/// The time after which a way without an answer counts as failed. A later answer still counts.
+const PATIENCE: Duration = Duration::from_secs(4);
+/// The wait before another look at a silent path if no other way answers.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// The ways to one gateway, as a range of the pool's entries.
+pub(super) struct WayGroup {
+    first: usize,
+    len: usize,
+    ways: RefCell<Ways>,
+}
+
+impl WayGroup {
+    /// Returns the groups of all entries.
+    pub(super) fn all(gateways: &[Gateway]) -> Vec<Self> {
+        let mut groups: Vec<Self> = Vec::new();
+        for (index, gateway) in gateways.iter().enumerate() {
+            match groups.last_mut().filter(|_| gateway.way.is_alternative) {
+                Some(group) => group.len += 1,
+                None => groups.push(Self {
+                    first: index,
+                    len: 1,
+                    ways: RefCell::new(Ways::new(Vec::new())),
+                }),
+            }
+        }
+        for group in &mut groups {
+            let ways = &gateways[group.first..group.first + group.len];
+            let datagrams = ways.iter().map(|it| it.way.is_datagrams).collect();
+            group.ways = RefCell::new(Ways::new(datagrams));
+        }
+        groups
+    }
+
+    fn contains(&self, index: usize) -> bool {
+        (self.first..self.first + self.len).contains(&index)
+    }
+}
+
+/// A session, the index of its way, and the guard that counts an exchange on it.
+pub(super) type Chosen = (Rc<dyn Connected>, usize, Option<InUse>);
+
+type Established = Pin<Box<dyn Future<Output = Result<(), Error>>>>;
+
+/// Sessions that are being opened.
+#[derive(Default)]
+struct Race(Vec<(Established, Chosen)>);
+
+impl Race {
+    fn add(&mut self, chosen: Chosen) {
+        let session = Rc::clone(&chosen.0);
+        let established = Box::pin(async move { session.established().await });
+        self.0.push((established, chosen));
+    }
+
+    /// Resolves when a session is established, or has failed. The session leaves the race.
+    async fn next(&mut self) -> (Result<(), Error>, Chosen) {
+        poll_fn(|cx| {
+            for at in 0..self.0.len() {
+                if let Poll::Ready(ended) = self.0[at].0.as_mut().poll(cx) {
+                    return Poll::Ready((ended, self.0.remove(at).1));
+                }
+            }
+            Poll::Pending
+        })
+        .await
+    }
+}
+
+impl Gateways {
+    /// Returns the group of the way that answered last.
+    pub(super) fn preferred_group(&self) -> usize {
+        let preferred = self.preferred.get();
+        let group = self.groups.iter().position(|it| it.contains(preferred));
+        group.unwrap_or(0)
+    }
+
+    /// Returns true if there are other ways to the same gateway.
+    pub(super) fn has_other_way(&self, index: usize) -> bool {
+        self.group(index).is_some_and(|group| group.len > 1)
+    }
+
+    fn group(&self, index: usize) -> Option<&WayGroup> {
+        self.groups.iter().find(|group| group.contains(index))
+    }
+
+    /// Returns a session to a gateway. With several ways it waits until one of them is established,
+    /// or all have failed. The session has failed in the latter case.
+    pub(super) async fn choose(&self, isolation: &Isolation, group: usize) -> Chosen {
+        let group = &self.groups[group];
+        let begin = |index| {
+            let (session, in_use) = self.begin(isolation, index);
+            (session, index, in_use)
+        };
+        if group.len == 1 {
+            return begin(group.first);
+        }
+        let network = self.network(group.first);
+        let order = group.ways.borrow_mut().order(network, Instant::now());
+        if let Some(way) = order.retried {
+            drop(begin(group.first + way));
+        }
+        let first = begin(group.first + order.first);
+        if first.0.is_established() {
+            return first;
+        }
+        let others = order.others.iter().map(|way| group.first + way);
+        let mut others: Vec<usize> = others.collect();
+        if let Some(open) = others.iter().find(|index| self.is_open(isolation, **index)) {
+            return begin(*open);
+        }
+        let mut race = Race::default();
+        race.add(first);
+        let mut stagger = Box::pin(tokio::time::sleep(order.stagger));
+        loop {
+            tokio::select! {
+                biased;
+                (ended, chosen) = race.next() => {
+                    if ended.is_ok() {
+                        self.preferred.set(chosen.1);
+                        return chosen;
+                    }
+                    if race.0.is_empty() && others.is_empty() {
+                        return chosen;
+                    }
+                }
+                () = &mut stagger, if !others.is_empty() => {}
+            }
+            others.drain(..).for_each(|index| race.add(begin(index)));
+        }
+    }
+
+    pub(super) fn is_open(&self, isolation: &Isolation, index: usize) -> bool {
+        let slots = self.slots.borrow();
+        let slot = slots.get(&(isolation.clone(), index));
+        slot.is_some_and(|slot| slot.current.is_established() && !slot.current.is_closed())
+    }
+
+    /// Returns the network on which the gateway is reached.
+    fn network(&self, index: usize) -> Network {
+        self.gateways[index].way.address.and_then(own_address)
+    }
+
+    /// Resolves when an exchange should move from a session that has fallen silent: another way has
+    /// answered, and `may_move` permits it.
+    pub(super) async fn leave(
+        &self,
+        isolation: &Isolation,
+        index: usize,
+        session: &Rc<dyn Connected>,
+        may_move: impl Fn() -> bool,
+    ) {
+        let Some(other) = self.refuge(index) else {
+            return std::future::pending().await;
+        };
+        loop {
+            session.silent().await;
+            let before = datagrams(&**session);
+            let (next, in_use) = self.begin(isolation, other);
+            let established = next.established().await;
+            drop(in_use);
+            if datagrams(&**session) != before {
+                continue;
+            }
+            if established.is_err() {
+                tokio::time::sleep(AGAIN).await;
+                continue;
+            }
+            self.broke(index, other);
+            if may_move() {
+                return;
+            }
+            return std::future::pending().await;
+        }
+    }
+
+    /// Returns the way to which exchanges move from a way over datagrams: the first one over TCP.
+    fn refuge(&self, index: usize) -> Option<usize> {
+        let group = self.group(index)?;
+        if !self.gateways[index].way.is_datagrams {
+            return None;
+        }
+        let mut all = group.first..group.first + group.len;
+        all.find(|other| !self.gateways[*other].way.is_datagrams)
+    }
+
+    /// Notes that a way has fallen silent while another one works. Its sessions take no more
+    /// requests.
+    fn broke(&self, index: usize, other: usize) {
+        let Some(group) = self.group(index) else {
+            return;
+        };
+        let (network, way) = (self.network(index), index - group.first);
+        if group.ways.borrow().has_failed(network, way) {
+            return;
+        }
+        METRICS.ways_broken.add(1);
+        let error = Error::new(Kind::Timeout, Side::Peer, "its path has fallen silent");
+        self.way_failed(index, &error);
+        self.preferred.set(other);
+        self.close_all(|_, of| of == index);
+    }
+
+    /// Drains the sessions for which `matches` returns true, and removes them from their keys.
+    fn close_all(&self, matches: impl Fn(&Isolation, usize) -> bool) {
+        let mut slots = self.slots.borrow_mut();
+        let closed = slots.extract_if(|(isolation, index), _| matches(isolation, *index));
+        let closed: Vec<_> = closed.map(|(_, slot)| slot).collect();
+        drop(slots);
+        closed.iter().for_each(|slot| slot.current.drain());
+    }
+
+    fn way_failed(&self, index: usize, error: &Error) {
+        let Some(group) = self.group(index) else {
+            return;
+        };
+        let (network, way) = (self.network(index), index - group.first);
+        let rest = group.ways.borrow_mut().failed(network, way, Instant::now());
+        METRICS.ways_failed.add(1);
+        let gateway = &self.gateways[index];
+        tracing::info!(
+            "gateway {}: {} does not work on this network ({}): other ways are used, and this \
+             one is tried again after {} s",
+            gateway.target.host,
+            gateway.announcer.protocol(),
+            error.detail,
+            rest.as_secs()
+        );
+    }
+
+    fn way_works(&self, isolation: &Isolation, index: usize, session: &dyn SessionState) {
+        let Some(group) = self.group(index) else {
+            return;
+        };
+        let (network, way) = (self.network(index), index - group.first);
+        let mut ways = group.ways.borrow_mut();
+        let had_failed = ways.has_failed(network, way);
+        ways.succeeded(network, way, session.answered_in(), Instant::now());
+        drop(ways);
+        let gateway = &self.gateways[index];
+        if had_failed {
+            METRICS.ways_recovered.add(1);
+            let (host, protocol) = (&gateway.target.host, gateway.announcer.protocol());
+            tracing::info!("gateway {host}: {protocol} works again");
+        }
+        if !gateway.way.is_datagrams {
+            return;
+        }
+        if group.contains(self.preferred.get()) {
+            self.preferred.set(index);
+        }
+        let over_tcp = |of: usize| group.contains(of) && !self.gateways[of].way.is_datagrams;
+        self.close_all(|of, slot| of == isolation && over_tcp(slot));
+    }
+}
+
+fn datagrams(session: &dyn Connected) -> Option<u64> {
+    session.facts()?.datagrams_received()
+}
+
+/// Observes a session until it is established or has failed, and notes the result for its way.
+pub(super) fn observe(
+    pool: Weak<Gateways>,
+    isolation: Isolation,
+    index: usize,
+    session: &Rc<dyn Connected>,
+) -> impl Future<Output = ()> + 'static {
+    let session = Rc::clone(session);
+    async move {
+        let mut established = session.established();
+        let in_time = tokio::time::timeout(PATIENCE, &mut established).await;
+        let late = in_time.is_err();
+        let ended = match in_time {
+            Ok(ended) => ended,
+            Err(_) => {
+                let error = Error::new(Kind::Timeout, Side::Peer, "no answer");
+                if let Some(pool) = pool.upgrade() {
+                    pool.way_failed(index, &error);
+                }
+                established.await
+            }
+        };
+        let Some(pool) = pool.upgrade() else { return };
+        match ended {
+            Ok(()) => pool.way_works(&isolation, index, &*session),
+            // This end may have closed a session that lost the race.
+            Err(error) if !late && session.ended().await.is_some() => {
+                pool.way_failed(index, &error);
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+/// Returns this machine's address towards another one. A UDP socket is connected for that, which
+/// sends nothing.
+fn own_address(to: SocketAddr) -> Option<IpAddr> {
+    let any: SocketAddr = if to.is_ipv4() {
+        (Ipv4Addr::UNSPECIFIED, 0).into()
+    } else {
+        (Ipv6Addr::UNSPECIFIED, 0).into()
+    };
+    let socket = UdpSocket::bind(any).ok()?;
+    socket.connect(to).ok()?;
+    Some(socket.local_addr().ok()?.ip())
+}

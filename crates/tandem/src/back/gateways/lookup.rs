@@ -1,0 +1,75 @@
+//! The pool as the other stages see it: the present session of an isolation key.
+
+use std::rc::Rc;
+
+use super::ToGateway;
+use crate::carrier::LocalBoxFuture;
+use crate::error::Error;
+use crate::exchange::{Isolation, SessionMark};
+use crate::stage::{CurrentSession, SessionPool};
+
+impl SessionPool for ToGateway {
+    fn current(&self, isolation: &Isolation) -> Option<CurrentSession> {
+        let slots = self.0.slots.borrow();
+        let slot = slots.get(&(isolation.clone(), self.0.preferred.get()))?;
+        Some(CurrentSession {
+            mark: slot.current.mark()?,
+            has_rested: slot.current.has_rested(),
+            active: slot.current.active(),
+        })
+    }
+
+    fn open(&self, isolation: &Isolation) -> Option<Rc<SessionMark>> {
+        self.0.session(isolation, self.0.preferred.get()).mark()
+    }
+
+    fn is_current(&self, isolation: &Isolation, mark: &Rc<SessionMark>) -> bool {
+        let slots = self.0.slots.borrow();
+        (0..self.0.gateways.len()).any(|gateway| {
+            let slot = slots.get(&(isolation.clone(), gateway));
+            slot.filter(|slot| !slot.current.is_closed())
+                .and_then(|slot| slot.current.mark())
+                .is_some_and(|current| Rc::ptr_eq(&current, mark))
+        })
+    }
+
+    fn is_live(&self, isolation: &Isolation) -> bool {
+        let slots = self.0.slots.borrow();
+        let key = (isolation.clone(), self.0.preferred.get());
+        slots.get(&key).is_some_and(|slot| {
+            slot.current.is_established()
+                && slot.current.admission() == Some(true)
+                && !slot.current.is_closed()
+        })
+    }
+
+    fn is_awake(&self, isolation: &Isolation) -> bool {
+        let slots = self.0.slots.borrow();
+        let key = (isolation.clone(), self.0.preferred.get());
+        slots
+            .get(&key)
+            .is_some_and(|slot| !slot.current.has_rested())
+    }
+
+    fn has_failed(&self, isolation: &Isolation, authority: &str) -> bool {
+        self.0.failures.contains(isolation, authority)
+    }
+
+    fn failed(&self, isolation: &Isolation, authority: &str) {
+        self.0.failures.note(isolation, authority);
+    }
+
+    fn establish<'a>(&'a self, isolation: &'a Isolation) -> LocalBoxFuture<'a, Result<(), Error>> {
+        Box::pin(async move {
+            // If a fallback exists, the exchange itself finds out whether the destination is
+            // reachable.
+            self.0.establish(isolation).await.or_else(|error| {
+                if self.0.fallback.is_some() {
+                    Ok(())
+                } else {
+                    Err(error)
+                }
+            })
+        })
+    }
+}

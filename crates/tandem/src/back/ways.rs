@@ -1,0 +1,264 @@
+//! The policy that chooses among several ways to one gateway: pure, with time as an argument.
+//!
+//! ```text
+//!  order(now) ─▶ first: UDP, or the way that worked last on this network
+//!             └▶ others: TCP, after 300 ms or two round trips (as in RFC 8305)
+//!  succeeded · failed ─▶ the record of the network
+//! ```
+//!
+//! A way over UDP that failed rests for a minute, and twice as long after each further failure. The
+//! next request then tries it beside TCP. The records are in memory only.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+/// The least time after which the other ways are tried too.
+pub(crate) const STAGGER: Duration = Duration::from_millis(300);
+/// The longest time after which the other ways are tried too.
+const LONGEST_STAGGER: Duration = Duration::from_secs(2);
+/// The first and the longest rest of a way that failed.
+const FIRST_REST: Duration = Duration::from_secs(60);
+const LONGEST_REST: Duration = Duration::from_secs(3600);
+/// The number of networks that are remembered.
+const MAX_NETWORKS: usize = 16;
+
+/// The identity of a network: this machine's address towards the gateway, if it is known.
+pub(crate) type Network = Option<IpAddr>;
+
+/// The ways to try for a session.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Order {
+    /// The way to try first.
+    pub(crate) first: usize,
+    /// The ways to try after `stagger`, or once the first one fails.
+    pub(crate) others: Vec<usize>,
+    /// The wait before the other ways.
+    pub(crate) stagger: Duration,
+    /// A way that rested. It is tried beside the others, and no request waits for it.
+    pub(crate) retried: Option<usize>,
+}
+
+/// The failure of a way.
+#[derive(Clone, Copy, Debug)]
+struct Failure {
+    until: Instant,
+    rest: Duration,
+}
+
+/// The knowledge about one network.
+#[derive(Debug, Default)]
+struct Record {
+    failures: HashMap<usize, Failure>,
+    /// The way that worked last.
+    best: Option<usize>,
+    round_trip: Duration,
+    used: Option<Instant>,
+}
+
+/// The ways to one gateway, by their numbers from the best to the last one.
+#[derive(Debug)]
+pub(crate) struct Ways {
+    /// True for each way over datagrams, which some networks drop.
+    datagrams: Vec<bool>,
+    networks: HashMap<Network, Record>,
+}
+
+impl Ways {
+    /// Creates the policy for ways of these kinds. There is at least one.
+    pub(crate) fn new(datagrams: Vec<bool>) -> Self {
+        Self {
+            datagrams,
+            networks: HashMap::new(),
+        }
+    }
+
+    fn record(&mut self, network: Network, now: Instant) -> &mut Record {
+        if !self.networks.contains_key(&network) && self.networks.len() >= MAX_NETWORKS {
+            let oldest = self.networks.iter().min_by_key(|(_, record)| record.used);
+            if let Some(oldest) = oldest.map(|(network, _)| *network) {
+                self.networks.remove(&oldest);
+            }
+        }
+        let record = self.networks.entry(network).or_default();
+        record.used = Some(now);
+        record
+    }
+
+    /// Returns the ways to try for a session on a network.
+    pub(crate) fn order(&mut self, network: Network, now: Instant) -> Order {
+        let datagrams = self.datagrams.clone();
+        let record = self.record(network, now);
+        let rests = |way: &usize| {
+            let failure = record.failures.get(way);
+            failure.is_some_and(|failure| now < failure.until)
+        };
+        let has_failed = |way: &usize| record.failures.contains_key(way);
+        let all = 0..datagrams.len();
+        let mut usable: Vec<usize> = all.clone().filter(|way| !has_failed(way)).collect();
+        if usable.is_empty() {
+            usable = all.clone().collect();
+        }
+        // A way over datagrams that never failed here stays before TCP, which may only be faster.
+        let best = record.best.filter(|best| usable.contains(best));
+        let first = best
+            .filter(|best| datagrams[*best] && datagrams[usable[0]])
+            .unwrap_or(usable[0]);
+        let retried = all
+            .clone()
+            .find(|way| has_failed(way) && !rests(way) && *way != first);
+        let others = usable.into_iter().filter(|way| *way != first).collect();
+        let stagger = (2 * record.round_trip).clamp(STAGGER, LONGEST_STAGGER);
+        if let Some(failure) = retried.and_then(|way| record.failures.get_mut(&way)) {
+            // Only one request tries the way.
+            failure.until = now + failure.rest;
+        }
+        Order {
+            first,
+            others,
+            stagger,
+            retried,
+        }
+    }
+
+    /// Notes that a session by this way works, whose first response took `round_trip`.
+    pub(crate) fn succeeded(
+        &mut self,
+        network: Network,
+        way: usize,
+        round_trip: Option<Duration>,
+        now: Instant,
+    ) {
+        let is_datagrams = self.datagrams[way];
+        let record = self.record(network, now);
+        record.failures.remove(&way);
+        if is_datagrams
+            || record
+                .best
+                .is_none_or(|best| record.failures.contains_key(&best))
+        {
+            record.best = Some(way);
+        }
+        record.round_trip = round_trip.unwrap_or(record.round_trip);
+    }
+
+    /// Notes that a way does not work, and returns the time for which it rests.
+    pub(crate) fn failed(&mut self, network: Network, way: usize, now: Instant) -> Duration {
+        let record = self.record(network, now);
+        if record.best == Some(way) {
+            record.best = None;
+        }
+        let before = record.failures.get(&way).map(|failure| failure.rest);
+        let rest = before.map_or(FIRST_REST, |rest| (2 * rest).min(LONGEST_REST));
+        let until = now + rest;
+        record.failures.insert(way, Failure { until, rest });
+        rest
+    }
+
+    /// Returns true if the way failed on this network and has not worked since.
+    pub(crate) fn has_failed(&self, network: Network, way: usize) -> bool {
+        let record = self.networks.get(&network);
+        record.is_some_and(|record| record.failures.contains_key(&way))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOME: Network = Some(IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1)));
+    const TRAIN: Network = Some(IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 2)));
+    const QUIC: usize = 0;
+    const DTLS: usize = 1;
+    const TLS: usize = 2;
+
+    fn ways() -> (Ways, Instant) {
+        (Ways::new(vec![true, true, false]), Instant::now())
+    }
+
+    #[test]
+    fn first_session_tries_udp_before_tcp() {
+        let (mut ways, now) = ways();
+        let order = ways.order(HOME, now);
+        assert_eq!((order.first, &order.others[..]), (QUIC, &[DTLS, TLS][..]));
+        assert_eq!((order.stagger, order.retried), (STAGGER, None));
+    }
+
+    #[test]
+    fn stagger_is_two_round_trips_within_bounds() {
+        let (mut ways, now) = ways();
+        for (round_trip, stagger) in [(100, 300), (400, 800), (9000, 2000)] {
+            let round_trip = Some(Duration::from_millis(round_trip));
+            ways.succeeded(HOME, QUIC, round_trip, now);
+            let expected = Duration::from_millis(stagger);
+            assert_eq!(ways.order(HOME, now).stagger, expected);
+        }
+    }
+
+    #[test]
+    fn way_that_worked_goes_first_on_its_network() {
+        let (mut ways, now) = ways();
+        ways.succeeded(HOME, DTLS, None, now);
+        assert_eq!(ways.order(HOME, now).first, DTLS);
+        assert_eq!(ways.order(TRAIN, now).first, QUIC);
+    }
+
+    #[test]
+    fn blocked_udp_rests_and_is_tried_beside_tcp() {
+        let (mut ways, now) = ways();
+        ways.succeeded(HOME, TLS, None, now);
+        assert_eq!(ways.order(HOME, now).first, QUIC, "TCP was only faster");
+        ways.failed(HOME, QUIC, now);
+        assert_eq!(ways.order(HOME, now).first, DTLS);
+        ways.failed(HOME, DTLS, now);
+        let order = ways.order(HOME, now);
+        assert_eq!(
+            (order.first, order.others.len(), order.retried),
+            (TLS, 0, None)
+        );
+        let later = now + FIRST_REST;
+        let order = ways.order(HOME, later);
+        assert_eq!((order.first, order.retried), (TLS, Some(QUIC)));
+        assert_eq!(ways.order(HOME, later).retried, Some(DTLS));
+        assert_eq!(ways.order(HOME, later).retried, None, "each is tried once");
+        ways.succeeded(HOME, QUIC, None, later);
+        assert_eq!(ways.order(HOME, later).first, QUIC);
+    }
+
+    #[test]
+    fn rest_doubles_with_each_failure_up_to_an_hour() {
+        let (mut ways, mut now) = ways();
+        let mut rests = Vec::new();
+        for _ in 0..8 {
+            let rest = ways.failed(HOME, QUIC, now);
+            now += rest;
+            rests.push(rest.as_secs());
+        }
+        assert_eq!(rests, [60, 120, 240, 480, 960, 1920, 3600, 3600]);
+        ways.succeeded(HOME, QUIC, None, now);
+        assert_eq!(ways.failed(HOME, QUIC, now), FIRST_REST);
+    }
+
+    #[test]
+    fn ways_over_udp_only_are_all_tried_again() {
+        let now = Instant::now();
+        let mut ways = Ways::new(vec![true, true]);
+        ways.failed(HOME, 0, now);
+        ways.failed(HOME, 1, now);
+        let order = ways.order(HOME, now);
+        assert_eq!((order.first, &order.others[..]), (0, &[1][..]));
+    }
+
+    #[test]
+    fn oldest_network_is_forgotten() {
+        let (mut ways, now) = ways();
+        for number in 0..=MAX_NETWORKS as u8 {
+            let network = Some(IpAddr::from([10, 0, 0, number]));
+            let at = now + Duration::from_secs(u64::from(number));
+            ways.failed(network, QUIC, at);
+        }
+        assert_eq!(ways.networks.len(), MAX_NETWORKS);
+        assert!(!ways.has_failed(Some(IpAddr::from([10, 0, 0, 0])), QUIC));
+        assert!(ways.has_failed(Some(IpAddr::from([10, 0, 0, 1])), QUIC));
+    }
+}

@@ -1,0 +1,158 @@
+//! Several ways to one gateway: the transport of this suite, and TCP with TLS.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::{Duration, Instant};
+
+use tandem::runtime::Running;
+
+use crate::certificates::Certificates;
+use crate::harness::{Client, PATIENCE, Scene, block_on, endpoint, request};
+use crate::paths::Forwarder;
+use crate::provided::{OK, start_client_of, start_gateway, stop};
+use crate::{NAME, SCHEME};
+
+/// A gateway with two ways, a client that knows both, and the network between them.
+struct Ways {
+    _certificates: Certificates,
+    network: Forwarder,
+    gateway: Running,
+    client: Running,
+    http: SocketAddr,
+}
+
+impl Ways {
+    fn start(name: &str, is_blocked: bool) -> Self {
+        let certificates = Certificates::new(&format!("{NAME}-{name}"));
+        let file = |name| certificates.path(name);
+        let (cert, key) = (file("gateway.pem"), file("gateway.key"));
+        let tls = endpoint(&format!("h2+tls://127.0.0.1:0?cert={cert}&key={key}"));
+        let (gateway, udp) = start_gateway(&certificates, 0, |options| {
+            options.listen.push(tls.clone());
+        });
+        let tls = gateway.address(&tls).unwrap();
+        let network = Forwarder::to(udp);
+        network.blocked.store(is_blocked, Ordering::SeqCst);
+        let (ca, udp) = (file("ca.pem"), network.address);
+        let ways = format!("{SCHEME}://{udp}?ca={ca},h2+tls://{tls}?ca={ca}");
+        let (client, http) = start_client_of(&ways, |_| {});
+        Self {
+            _certificates: certificates,
+            network,
+            gateway,
+            client,
+            http,
+        }
+    }
+
+    /// Returns true if the client has a session with this protocol.
+    fn has_session(&self, protocol: &str) -> bool {
+        let status = block_on(self.client.status().snapshot());
+        let mut protocols = status.sessions.iter().filter_map(|it| it.protocol.as_ref());
+        protocols.any(|it| it.starts_with(protocol))
+    }
+
+    fn stop(self) {
+        stop([self.client, self.gateway]);
+    }
+}
+
+/// Waits until a condition holds.
+fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !condition() {
+        assert!(begun.elapsed() < PATIENCE, "{what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn client_uses_udp_where_it_works() {
+    let ways = Ways::start("way-open", false);
+    let origin = Scene::answering(OK);
+    for _ in 0..5 {
+        assert_eq!(Client::to(ways.http).get(&origin.url("/")).body, b"ok");
+    }
+    assert!(ways.has_session("h3 over"));
+    until("the other session is closed", || {
+        !ways.has_session("h2 over")
+    });
+    ways.stop();
+}
+
+#[test]
+fn client_uses_tcp_where_udp_is_blocked() {
+    let ways = Ways::start("way-blocked", true);
+    let origin = Scene::answering(OK);
+    assert_eq!(Client::to(ways.http).get(&origin.url("/")).body, b"ok");
+    assert!(ways.has_session("h2 over TLS"));
+    ways.stop();
+}
+
+#[test]
+fn client_returns_to_udp_once_it_works() {
+    let ways = Ways::start("way-late", true);
+    let origin = Scene::answering(OK);
+    assert_eq!(Client::to(ways.http).get(&origin.url("/")).body, b"ok");
+    ways.network.blocked.store(false, Ordering::SeqCst);
+    until("the session over TCP is closed", || {
+        !ways.has_session("h2 over")
+    });
+    assert_eq!(Client::to(ways.http).get(&origin.url("/")).body, b"ok");
+    assert!(ways.has_session("h3 over"));
+    ways.stop();
+}
+
+#[test]
+fn requests_move_to_tcp_when_udp_breaks() {
+    let ways = Ways::start("way-broken", false);
+    let (go, wait) = mpsc::channel::<()>();
+    let wait = Mutex::new(wait);
+    let (asked, requests) = mpsc::channel();
+    let asked = Mutex::new(asked);
+    let [slow, posts] = [(); 2].map(|()| Arc::<AtomicUsize>::default());
+    let posted = Arc::clone(&posts);
+    let origin = Scene::new(move |_, mut origin| {
+        while let Some(request) = origin.request() {
+            if request.line.contains("/download ") {
+                // The download never ends.
+                origin.send("HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n");
+                origin.send(vec![b'x'; 1000]);
+                let _ = wait.lock().unwrap().recv();
+                return;
+            }
+            let is_post = request.line.starts_with("POST");
+            let is_slow = request.line.contains("/slow ");
+            if is_post && posts.fetch_add(1, Ordering::SeqCst) == 0
+                || is_slow && slow.fetch_add(1, Ordering::SeqCst) == 0
+            {
+                asked.lock().unwrap().send(()).unwrap();
+                origin.request_ends();
+                return;
+            }
+            origin.send(OK);
+        }
+    });
+    let mut download = Client::to(ways.http);
+    download.send(request("GET", &origin.url("/download"), ""));
+    assert_eq!(download.head().unwrap().status, 200);
+    download.read_exact(1000);
+    assert!(ways.has_session("h3 over"));
+    let mut waiting = Client::to(ways.http);
+    waiting.send(request("GET", &origin.url("/slow"), ""));
+    let mut posting = Client::to(ways.http);
+    posting.send(request("POST", &origin.url("/"), "Content-Length: 0\r\n"));
+    for _ in 0..2 {
+        requests.recv_timeout(PATIENCE).unwrap();
+    }
+    ways.network.blocked.store(true, Ordering::SeqCst);
+    ways.network.mute();
+    // A new request, and one whose response has not begun.
+    assert_eq!(Client::to(ways.http).get(&origin.url("/")).body, b"ok");
+    assert_eq!(waiting.answer("GET").status, 200);
+    assert_eq!(posted.load(Ordering::SeqCst), 1, "it may not be repeated");
+    assert!(ways.has_session("h2 over TLS"));
+    drop(go);
+    ways.stop();
+}
