@@ -74,6 +74,35 @@ if [ "$(id -u)" -eq 0 ]; then
     dpkg -i "${packages[@]}" >"$work/log" || { cat "$work/log" && fail 'the packages cannot be installed'; }
     "$installed/usr/bin/tandem" --version
     if grep -wE 'start|restart|enable' "$work/calls" 2>/dev/null; then fail 'a service was started'; fi
+
+    # The files of `tandem init` in the directory of the gateway's unit, as a user without rights like that of the service.
+    # Such a user needs the credentials that docs/src/installation.md describes, and an error must say so.
+    chmod 711 "$work"
+    unit=$(find "$installed" -path '*/systemd/system/tandem-gateway.service')
+    directory=$(sed -n 's/^WorkingDirectory=//p' "$unit")
+    as_service() {
+        (cd "$installed$directory" && INVOCATION_ID=check setpriv --reuid=65534 --regid=65534 --clear-groups \
+            "$installed/usr/bin/tandem" check-config gateway.toml 2>&1)
+    }
+    cp "$installed/etc/tandem/gateway.toml" "$work/gateway.toml"
+    "$installed/usr/bin/tandem" init own-gateway --to "$work/init" --address 127.0.0.1 --no-test >"$work/log" 2>&1 ||
+        { cat "$work/log" && fail 'tandem init failed'; }
+    for name in gateway.toml token cert.pem key.pem; do
+        install -m 644 "$work/init/gateway/$name" "$installed/etc/tandem/"
+    done
+    as_service >"$work/log" || { cat "$work/log" && fail "the directory of the unit is not that of its files"; }
+    chmod 600 "$installed/etc/tandem/token" "$installed/etc/tandem/key.pem"
+    if as_service >"$work/log" || ! grep -q LoadCredential "$work/log"; then
+        cat "$work/log"
+        fail 'an error does not name LoadCredential'
+    fi
+    install -d -o 65534 -m 700 "$work/credentials"
+    install -o 65534 -m 400 "$installed/etc/tandem/"{token,cert.pem,key.pem} "$work/credentials/"
+    sed -i -E "s#(token-file=|cert=|key=)#\\1$work/credentials/#g" "$installed/etc/tandem/gateway.toml"
+    as_service >"$work/log" || { cat "$work/log" && fail 'the service cannot use its credentials'; }
+    rm "$installed/etc/tandem/"{token,cert.pem,key.pem}
+    cp "$work/gateway.toml" "$installed/etc/tandem/gateway.toml"
+
     [ -z "$(find "$installed/etc/systemd" -name 'tandem*' 2>/dev/null)" ] || fail 'a service is enabled'
     echo '# edited' >>"$installed/etc/tandem/client.toml"
     dpkg -i "${packages[@]}" >"$work/log" || { cat "$work/log" && fail 'the packages cannot be upgraded'; }

@@ -18,6 +18,20 @@ pub(crate) fn token() -> io::Result<String> {
     Ok(URL_SAFE_NO_PAD.encode(bytes))
 }
 
+/// Describes the error of a file with a secret. systemd starts a service as a user who cannot read
+/// files of root, and sets a variable from which the service recognises this.
+pub(crate) fn unreadable(error: &io::Error) -> String {
+    explain(error, std::env::var_os("INVOCATION_ID").is_some())
+}
+
+fn explain(error: &io::Error, is_service: bool) -> String {
+    if is_service && error.kind() == io::ErrorKind::PermissionDenied {
+        format!("{error}: pass the file to the service by LoadCredential= in its unit")
+    } else {
+        error.to_string()
+    }
+}
+
 /// Compares a secret in a time that does not depend on the position of a difference.
 pub(crate) fn is_equal(a: &[u8], b: &[u8]) -> bool {
     let difference = a.iter().zip(b).fold(0, |sum, (x, y)| sum | (x ^ y));
@@ -33,6 +47,15 @@ mod tests {
         let (one, other) = (token().unwrap(), token().unwrap());
         assert_eq!((one.len(), other.len()), (32, 32));
         assert_ne!(one, other);
+    }
+
+    #[test]
+    fn unreadable_secret_of_a_service_has_a_remedy() {
+        let denied = io::Error::from(io::ErrorKind::PermissionDenied);
+        assert!(explain(&denied, true).contains("LoadCredential="));
+        assert_eq!(explain(&denied, false), denied.to_string());
+        let missing = io::Error::from(io::ErrorKind::NotFound);
+        assert_eq!(explain(&missing, true), missing.to_string());
     }
 
     #[test]

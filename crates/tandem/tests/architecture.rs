@@ -139,6 +139,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "config",
         &[
+            "secret",
             "renewal",
             "textual",
             "services",

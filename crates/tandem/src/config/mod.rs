@@ -30,6 +30,7 @@ pub use gateway::{GatewayConfig, GatewayOptions};
 pub use relay::{RelayConfig, RelayOptions};
 
 use crate::endpoint::{BadEndpoint, Endpoint};
+use crate::secret::unreadable;
 use crate::session::Timeouts;
 use crate::session::mux::HeaderCompression;
 use crate::transport::registry::{TransportError, Transports};
@@ -307,8 +308,10 @@ pub(crate) fn positive(
 
 /// Reads a secret of one line from a file.
 pub(crate) fn read_secret(key: &'static str, file: &str) -> Result<String, ConfigError> {
-    let text = std::fs::read_to_string(file)
-        .map_err(|error| ConfigError::value(key, format!("cannot read {file}: {error}")))?;
+    let text = std::fs::read_to_string(file).map_err(|error| {
+        let problem = unreadable(&error);
+        ConfigError::value(key, format!("cannot read {file}: {problem}"))
+    })?;
     let secret = text.lines().next().unwrap_or_default().trim();
     check_secret(secret)
         .map_err(|problem| ConfigError::value(key, format!("{file}: the first line {problem}")))?;

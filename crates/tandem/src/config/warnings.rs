@@ -194,7 +194,10 @@ fn certificate(endpoint: &Endpoint) -> Option<String> {
 fn secret(file: &str) -> Option<String> {
     let mode = std::fs::metadata(file).ok()?.permissions().mode();
     (mode & 0o004 != 0).then(|| {
-        format!("{file} holds a secret, and every user of this machine can read it: chmod 600 it")
+        format!(
+            "{file} holds a secret, and every user of this machine can read it: chmod 600 it; a \
+             systemd service gets it by LoadCredential="
+        )
     })
 }
 

@@ -8,6 +8,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::TlsError;
+use crate::secret::unreadable;
 
 fn file_error(file: &str, problem: impl ToString) -> TlsError {
     TlsError::File {
@@ -17,7 +18,7 @@ fn file_error(file: &str, problem: impl ToString) -> TlsError {
 }
 
 fn read(file: &str) -> Result<Vec<u8>, TlsError> {
-    std::fs::read(file).map_err(|error| file_error(file, error))
+    std::fs::read(file).map_err(|error| file_error(file, unreadable(&error)))
 }
 
 /// Reads a chain of certificates, beginning with that of this end.
