@@ -1,6 +1,9 @@
 //! Questions to a running process over its control socket.
+//!
+//! A path may name the socket of another user, who then gives the answers. Only the own user and
+//! root are believed, and a text from the process cannot control the terminal.
 
-use std::io::{Read as _, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -8,19 +11,27 @@ use std::path::{Path, PathBuf};
 use super::{Failure, serve};
 use crate::admin::control::{Answer, PATIENCE};
 
+/// The user who administers the machine.
+pub(super) const ROOT: u32 = 0;
+
 /// The limit of an answer in bytes: every point with a full sample fits several times.
 const MAX_ANSWER: u64 = 64 << 20;
 
 /// Sends one line to the control socket at `control`, and returns the answer.
 ///
 /// # Errors
-/// Fails if no process listens there, or if its answer cannot be read.
+/// Fails if no process of this user or of root listens there, or if its answer cannot be read.
 pub fn ask(control: &Path, line: &str) -> Result<Answer, Failure> {
-    let failed = |error: std::io::Error| format!("{}: {error}", control.display());
+    let failed = |error: io::Error| format!("{}: {error}", control.display());
     let mut stream = UnixStream::connect(control).map_err(|error| {
         let problem = failed(error);
         format!("{problem}: start a client or gateway with this control socket (--control)")
     })?;
+    let peer = peer_user(&stream).map_err(failed)?;
+    if !is_trusted(own_user().map_err(failed)?, peer) {
+        let problem = "the process there belongs to another user";
+        return Err(format!("{}: {problem}", control.display()).into());
+    }
     stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
     stream.set_write_timeout(Some(PATIENCE)).map_err(failed)?;
     stream
@@ -32,13 +43,53 @@ pub fn ask(control: &Path, line: &str) -> Result<Answer, Failure> {
         .take(MAX_ANSWER)
         .read_to_end(&mut text)
         .map_err(failed)?;
-    serde_json::from_slice(&text).map_err(|_| {
+    let answer = serde_json::from_slice(&text).map_err(|_| {
         format!(
             "{}: that is not the control socket of a tandem",
             control.display()
         )
-        .into()
+    })?;
+    Ok(match answer {
+        Answer::Error(problem) => Answer::Error(plain(&problem)),
+        answer => answer,
     })
+}
+
+/// Returns whether a user takes the answers of a process of user `peer`. Root asks the services,
+/// which have users of their own.
+const fn is_trusted(own: u32, peer: u32) -> bool {
+    own == ROOT || peer == ROOT || own == peer
+}
+
+/// Returns the user of this process.
+pub(super) fn own_user() -> io::Result<u32> {
+    peer_user(&UnixStream::pair()?.0)
+}
+
+/// Returns the user of the process at the other end of a connection.
+fn peer_user(stream: &UnixStream) -> io::Result<u32> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .build()?;
+    let _entered = runtime.enter();
+    // Both descriptors share the mode.
+    stream.set_nonblocking(true)?;
+    let copy = tokio::net::UnixStream::from_std(stream.try_clone()?)?;
+    let credentials = copy.peer_cred();
+    stream.set_nonblocking(false)?;
+    credentials.map(|credentials| credentials.uid())
+}
+
+/// Returns a text without the characters that control a terminal or change the direction of its
+/// text. URLs and problems are data of others.
+pub fn plain(text: &str) -> String {
+    let is_format = |c: char| {
+        matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}'
+            | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}'
+            | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
+    };
+    let kept = text.chars().filter(|c| !c.is_control() && !is_format(*c));
+    kept.collect()
 }
 
 /// The process to ask: by its control socket, or by the file that names the socket.
@@ -68,5 +119,33 @@ impl ProcessArgs {
         of_client
             .or(of_gateway)
             .ok_or_else(|| "the file names no control socket: add control = \"PATH\"".into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plain_text_cannot_control_a_terminal() {
+        let hostile = "a\x1b[2J\u{9b}b\u{202e}c\u{200b}\u{2066}d\u{feff}\u{e0041}é\n";
+        assert_eq!(plain(hostile), "a[2Jbcdé");
+    }
+
+    #[test]
+    fn answers_of_other_users_are_not_taken() {
+        let (own, other) = (1000, 1001);
+        assert!(is_trusted(own, own) && is_trusted(own, ROOT) && is_trusted(ROOT, other));
+        assert!(!is_trusted(own, other));
+    }
+
+    #[test]
+    fn user_of_a_connection_is_known() {
+        let (near, far) = UnixStream::pair().expect("a pair");
+        let own = own_user().expect("a user");
+        assert_eq!(peer_user(&near).expect("credentials"), own);
+        (&far).write_all(b"x").expect("room");
+        let mut byte = [0];
+        (&near).read_exact(&mut byte).expect("it still blocks");
     }
 }

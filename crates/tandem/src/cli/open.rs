@@ -1,9 +1,12 @@
 //! `tandem open`: opens the dashboard of a running client or gateway in a browser.
 
+use std::net::SocketAddr;
 use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
 
 use super::Failure;
-use super::ask::{ProcessArgs, ask};
+use super::ask::{ProcessArgs, ROOT, ask, own_user};
 use crate::admin::control::Answer;
 
 const EXAMPLES: &str = "Examples:
@@ -11,6 +14,9 @@ const EXAMPLES: &str = "Examples:
       Open the dashboard of the client with this file
   tandem open --control /run/tandem-gateway/control --print
       Print its address, which is valid once within a minute";
+
+/// The time for which a failure of the browser's start is waited for.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Arguments of `tandem open`.
 #[derive(Debug, clap::Args)]
@@ -26,7 +32,8 @@ pub struct OpenArgs {
 #[expect(clippy::print_stdout, reason = "the command's output")]
 pub(super) fn run(args: &OpenArgs) -> Result<(), Failure> {
     let url = match ask(&args.process.control()?, "open")? {
-        Answer::Url(url) => url,
+        Answer::Url(url) if is_dashboard(&url) => url,
+        Answer::Url(_) => return Err("the process named no dashboard of this machine".into()),
         Answer::Error(problem) => return Err(problem.into()),
         _ => return Err("the process answered another question".into()),
     };
@@ -34,14 +41,65 @@ pub(super) fn run(args: &OpenArgs) -> Result<(), Failure> {
     if args.print {
         return Ok(());
     }
-    let opened = Command::new("xdg-open")
-        .arg(&url)
+    if own_user()? == ROOT {
+        eprintln!("tandem: root opens no browser: open the address above as another user");
+        return Ok(());
+    }
+    open(&url)
+}
+
+/// Returns whether a URL is that of a dashboard: a loopback address, and a code of plain letters.
+fn is_dashboard(url: &str) -> bool {
+    let parts = url
+        .strip_prefix("http://")
+        .and_then(|rest| rest.split_once("/#"));
+    parts.is_some_and(|(address, code)| {
+        let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+        let address = address.parse::<SocketAddr>();
+        address.is_ok_and(|address| address.ip().is_loopback()) && code.bytes().all(is_letter)
+    })
+}
+
+/// Opens a URL in the user's browser. A browser that stays in the foreground is not waited for.
+fn open(url: &str) -> Result<(), Failure> {
+    let failed = "xdg-open did not open a browser: open the address above by hand";
+    let mut opening = Command::new("xdg-open")
+        .arg(url)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
-        .status();
-    match opened {
-        Ok(status) if status.success() => Ok(()),
-        _ => Err("xdg-open did not open a browser: open the address above by hand".into()),
+        .spawn()
+        .map_err(|_| failed)?;
+    let (ended, end) = mpsc::channel();
+    std::thread::spawn(move || ended.send(opening.wait()));
+    match end.recv_timeout(PATIENCE) {
+        Ok(Ok(status)) if status.success() => Ok(()),
+        Ok(_) => Err(failed.into()),
+        Err(_) => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn url_is_that_of_a_local_dashboard() {
+        for url in ["http://127.0.0.1:8117/#aZ-_09", "http://[::1]:8117/#a"] {
+            assert!(is_dashboard(url), "{url}");
+        }
+        for url in [
+            "file:///etc/passwd",
+            "--help",
+            "https://127.0.0.1:8117/#a",
+            "http://attacker.example:80/#a",
+            "http://192.0.2.1:80/#a",
+            "http://127.0.0.1:8117/other#a",
+            "http://127.0.0.1:8117@attacker.example/#a",
+            "http://127.0.0.1:8117/#a\x1b[2J",
+            "http://127.0.0.1:8117/#a b",
+        ] {
+            assert!(!is_dashboard(url), "{url}");
+        }
     }
 }
