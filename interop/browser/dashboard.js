@@ -327,6 +327,21 @@ async function main() {
     const found = await gateway.axe();
     return found.length > 0 ? found : undefined;
   });
+  await check('an exchange of the code that fails is repeated', async () => {
+    const other = await browser.page();
+    let lost = 0;
+    await other.send('Fetch.enable', { patterns: [{ urlPattern: '*/session' }] });
+    browser.listeners.push(({ sessionId, method, params }) => {
+      if (sessionId !== other.session || method !== 'Fetch.requestPaused') return;
+      lost += 1;
+      const { requestId } = params;
+      if (lost === 1) other.send('Fetch.failRequest', { requestId, errorReason: 'Failed' });
+      else other.send('Fetch.continueRequest', { requestId });
+    });
+    await other.open(urlOf(clientControl));
+    await other.until(`${LOAD} !== undefined`);
+    return equal(lost, 2);
+  });
 
   const hostile = await browser.page();
   await hostile.open(`http://127.0.0.1:${attacker.address().port}/`);

@@ -1,5 +1,6 @@
 //! `tandem top`: shows the overview of a running client or gateway in a terminal.
 
+use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::io::{IsTerminal as _, Write as _};
 use std::path::Path;
@@ -14,7 +15,7 @@ use ratatui::widgets::{Paragraph, Row, Table, Widget as _, Wrap};
 use tandem::admin::control::Answer;
 use tandem::admin::overview::Overview;
 use tandem::cli::Failure;
-use tandem::cli::ask::{ProcessArgs, ask};
+use tandem::cli::ask::{ProcessArgs, ask, plain};
 use tandem::exchange::Supply;
 use tandem::journal::PageLoad;
 use tandem::status::{Opened, SessionStatus};
@@ -67,7 +68,7 @@ pub(crate) struct TopArgs {
 
 pub(crate) fn run(args: &TopArgs) -> Result<(), Failure> {
     let control = args.process.control()?;
-    let overview = overview(&control)?;
+    let overview = overview(&control, 0)?;
     let mut out = std::io::stdout();
     if args.once || !out.is_terminal() {
         return Ok(out.write_all(View::new(overview).text().as_bytes())?);
@@ -78,9 +79,9 @@ pub(crate) fn run(args: &TopArgs) -> Result<(), Failure> {
     ended
 }
 
-/// Asks the process for its state.
-fn overview(control: &Path) -> Result<Overview, Failure> {
-    match ask(control, "overview")? {
+/// Asks the process for its state, with the page loads that changed after the revision `known`.
+fn overview(control: &Path, known: u64) -> Result<Overview, Failure> {
+    match ask(control, &format!("overview {known}"))? {
         Answer::Overview(overview) => Ok(*overview),
         Answer::Error(problem) => Err(problem.into()),
         _ => Err("the process answered another question".into()),
@@ -102,7 +103,12 @@ fn watch(terminal: &mut DefaultTerminal, control: &Path, mut view: View) -> Resu
                 return Ok(());
             }
         }
-        view.overview = overview(control)?;
+        let mut new = overview(control, view.overview.revision)?;
+        if new.status.uptime < view.overview.status.uptime {
+            // Another process counts its revisions from 0 again.
+            new = overview(control, 0)?;
+        }
+        view.update(new);
     }
 }
 
@@ -119,6 +125,15 @@ impl View {
             overview,
             skipped: 0,
         }
+    }
+
+    /// Shows a newer overview, which leaves out the page loads that did not change.
+    fn update(&mut self, mut new: Overview) {
+        let known = self.overview.loads.drain(..).chain(new.loads.drain(..));
+        let mut loads: HashMap<u64, PageLoad> = known.map(|load| (load.number, load)).collect();
+        let kept = new.kept.iter();
+        new.loads = kept.filter_map(|number| loads.remove(number)).collect();
+        self.overview = new;
     }
 
     /// Obeys a key. Returns false if it ends the display.
@@ -234,22 +249,21 @@ impl View {
         if self.overview.role == "gateway" {
             let answered = self.counter("cache_hits") + self.counter("cache_collapsed");
             let asked = answered + self.counter("cache_misses");
+            if asked == 0 {
+                return "The cache has answered no request, or it is off (--cache).".into();
+            }
             return format!("The cache answered {answered} of {asked} requests.");
         }
         if self.overview.role == "relay" {
             return "A relay passes pushes on, and measures no page loads.".into();
         }
         let saving = &self.overview.saving;
-        match &saving.seconds {
-            Some(seconds) => format!(
-                "Push saves a page load {:.2} s (95 % confidence: {:.2} to {:.2} s).",
-                seconds.estimate, seconds.low, seconds.high
-            ),
-            None => format!(
-                "There are too few page loads to estimate savings: {} with push, {} without.",
-                saving.loads_pushed, saving.loads_held_out
-            ),
-        }
+        format!(
+            "{} Page loads: {} with push, {} without.",
+            plain(&saving.summary),
+            saving.loads_pushed,
+            saving.loads_held_out
+        )
     }
 
     fn counters(&self) -> String {
@@ -271,9 +285,11 @@ impl View {
         sorted.sort_by_key(|session| session.gateway.is_none());
         let shown = sorted.iter().take(MAX_SESSIONS);
         let mut rows: Vec<_> = shown.map(|it| self.session(it)).collect();
-        if sorted.len() > MAX_SESSIONS {
+        let left_out = self.overview.left_out;
+        let all = sorted.len() + left_out.sessions + left_out.others;
+        if all > MAX_SESSIONS {
             let mut row: [String; 6] = Default::default();
-            row[0] = format!("and {} more", sorted.len() - MAX_SESSIONS);
+            row[0] = format!("and {} more", all - MAX_SESSIONS);
             rows.push(row);
         }
         rows
@@ -318,9 +334,9 @@ fn load(load: &PageLoad) -> [String; 7] {
         of_kind.count().to_string()
     };
     let bytes: u64 = load.resources.iter().map(|it| it.bytes).sum();
-    let ends = load.resources.iter().filter_map(|it| it.end);
+    let seconds = load.duration.map(|seconds| format!("{seconds:.2}"));
     [
-        format!("{:.2}", ends.fold(0.0, f64::max)),
+        seconds.unwrap_or_else(|| "loading".into()),
         format!("{:.1}", bytes as f64 / 1e3),
         count(Supply::Requested),
         count(Supply::Joined),
@@ -338,12 +354,6 @@ fn table<const N: usize>(
     let titles = Row::new(columns.map(|(title, _)| title)).style(Style::new().dim());
     let widths = columns.map(|(_, width)| width);
     Table::new(rows.into_iter().map(Row::new), widths).header(titles)
-}
-
-/// Returns a text without control characters, which a terminal would obey. URLs are data of
-/// others.
-fn plain(text: &str) -> String {
-    text.chars().filter(|c| !c.is_control()).collect()
 }
 
 fn age(seconds: f64) -> String {
@@ -387,6 +397,39 @@ mod tests {
             vec![answer]
         });
         View::new(OverviewSource::new("client", status, journal).take(0).await)
+    }
+
+    #[tokio::test]
+    async fn newer_overview_keeps_unchanged_loads() {
+        let mut view = view().await;
+        let mut new = view.overview.clone();
+        new.kept.pop();
+        new.loads.truncate(1);
+        new.loads[0].title = "changed".into();
+        new.revision += 1;
+        view.update(new.clone());
+        let titles: Vec<_> = view.overview.loads.iter().map(|it| &*it.title).collect();
+        assert_eq!(titles, ["changed"], "a load that is gone is not shown");
+        new.loads.clear();
+        view.update(new);
+        assert_eq!(view.overview.loads.len(), 1);
+    }
+
+    #[tokio::test]
+    async fn load_shows_its_duration_without_tunnels() {
+        let mut view = view().await;
+        let line = |view: &View| {
+            let text = view.text();
+            let line = text.lines().find(|line| line.contains("site.example"));
+            line.expect("a load")
+                .split_whitespace()
+                .next()
+                .map(str::to_owned)
+        };
+        assert_eq!(line(&view).as_deref(), Some("loading"));
+        view.overview.loads[0].duration = Some(1.234);
+        view.overview.loads[0].resources[0].end = Some(75.0);
+        assert_eq!(line(&view).as_deref(), Some("1.23"));
     }
 
     /// Returns the lines of a drawn screen.

@@ -3,7 +3,9 @@
 //!
 //! Page loads are recorded only if the dashboard is on (`--admin`), since URLs are private. The
 //! threads of the process share one journal. Its lock is held for microseconds, and never while a
-//! body passes.
+//! body passes. The times of page loads, which contain no URLs, are kept in any case.
+
+pub mod saving;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,6 +15,7 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 
 use crate::exchange::Supply;
+use saving::{LoadTimes, Saving};
 
 /// The number of page loads that are kept.
 pub const MAX_LOADS: usize = 12;
@@ -50,6 +53,8 @@ pub struct Resource {
     pub bytes: u64,
     /// The reason of a failure.
     pub problem: Option<String>,
+    /// True for a stream of events, which lasts for as long as its page is open.
+    pub is_stream: bool,
 }
 
 /// A page load, or other requests that followed each other closely.
@@ -61,6 +66,9 @@ pub struct PageLoad {
     pub title: String,
     /// Seconds since the beginning.
     pub age: f64,
+    /// The seconds to the end of the last resource. Tunnels and streams of events count only if
+    /// there is nothing else. `None` before any of them has ended.
+    pub duration: Option<f64>,
     /// The resources, in the order of their requests.
     pub resources: Vec<Resource>,
     /// The number of resources beyond [`MAX_RESOURCES`].
@@ -110,6 +118,8 @@ struct State {
     problems: Arc<Problems>,
     routes: Vec<RouteEntry>,
     warnings: Vec<String>,
+    /// The times of page loads by their way in words.
+    times: BTreeMap<String, Arc<LoadTimes>>,
 }
 
 /// The present problems of one configuration. An earlier configuration writes to its own ones only,
@@ -211,6 +221,7 @@ impl Journal {
             end: None,
             bytes: 0,
             problem: None,
+            is_stream: false,
         });
         Some(Entry {
             load: load.number,
@@ -268,6 +279,30 @@ impl Journal {
     pub fn routes(&self) -> Vec<RouteEntry> {
         self.state().routes.clone()
     }
+
+    /// Returns the place for the times of the page loads on a way. A reload finds it again. Beyond
+    /// the number of routes that are kept, the times of ways without use make room, and those of a
+    /// further way are not shown.
+    pub fn load_times(&self, way: &str) -> Arc<LoadTimes> {
+        let mut state = self.state();
+        if let Some(times) = state.times.get(way) {
+            return Arc::clone(times);
+        }
+        if state.times.len() > MAX_ROUTES {
+            state.times.retain(|_, times| Arc::strong_count(times) > 1);
+        }
+        let times = Arc::<LoadTimes>::default();
+        if state.times.len() <= MAX_ROUTES {
+            state.times.insert(way.to_owned(), Arc::clone(&times));
+        }
+        times
+    }
+
+    /// Returns the time that push saves a page load.
+    pub fn saving(&self) -> Saving {
+        let times: Vec<_> = self.state().times.values().cloned().collect();
+        Saving::of(times.iter().map(|times| &**times))
+    }
 }
 
 impl State {
@@ -286,9 +321,26 @@ impl Load {
             number: self.number,
             title: self.title.clone(),
             age: seconds(self.began, now),
+            duration: duration(&self.resources),
             resources: self.resources.clone(),
             left_out: self.left_out,
         }
+    }
+}
+
+/// Returns the end of a load, without tunnels and streams where possible: they may stay open long
+/// after the page.
+fn duration(resources: &[Resource]) -> Option<f64> {
+    let is_plain = |resource: &&Resource| resource.supply != Supply::Tunnel && !resource.is_stream;
+    let end = |resource: &Resource| resource.end;
+    if resources.iter().any(|resource| is_plain(&resource)) {
+        resources
+            .iter()
+            .filter(is_plain)
+            .filter_map(end)
+            .reduce(f64::max)
+    } else {
+        resources.iter().filter_map(end).reduce(f64::max)
     }
 }
 
@@ -354,6 +406,50 @@ mod tests {
         let problem = resource.problem.as_ref().expect("a problem");
         assert!(problem.len() <= MAX_TEXT + '…'.len_utf8());
         assert_eq!(loads[0].age, 5.0);
+    }
+
+    #[test]
+    fn duration_leaves_out_tunnels_and_streams() {
+        let (journal, now) = (Journal::default(), Instant::now());
+        let load = journal.open_load("http://a/", now);
+        let duration = || journal.changes(0, now).loads[0].duration;
+        let begin = |supply| {
+            let entry = journal.begin(load, "GET", "http://a/", supply, now);
+            entry.expect("room")
+        };
+        let end = |entry, seconds, is_stream| {
+            let change = |resource: &mut Resource, time| {
+                (resource.end, resource.is_stream) = (Some(time), is_stream);
+            };
+            journal.update(entry, now + Duration::from_secs(seconds), change);
+        };
+        end(begin(Supply::Tunnel), 75, false);
+        assert_eq!(duration(), Some(75.0), "there is nothing else");
+        let (page, events) = (begin(Supply::Requested), begin(Supply::Requested));
+        assert_eq!(duration(), None, "the page is loading");
+        end(page, 2, false);
+        end(events, 600, true);
+        end(begin(Supply::Pushed), 1, false);
+        assert_eq!(duration(), Some(2.0));
+    }
+
+    #[test]
+    fn load_times_outlive_a_reload_within_bounds() {
+        let journal = Journal::default();
+        let second = Duration::from_secs(1);
+        journal.load_times("gateway a").note(true, second);
+        assert!(Arc::ptr_eq(
+            &journal.load_times("gateway a"),
+            &journal.load_times("gateway a")
+        ));
+        assert_eq!(journal.saving().loads_pushed, 1);
+        let used: Vec<_> = (0..2 * MAX_ROUTES)
+            .map(|number| journal.load_times(&number.to_string()))
+            .collect();
+        assert!(journal.state().times.len() <= MAX_ROUTES + 1);
+        drop(used);
+        journal.load_times("gateway b").note(false, second);
+        assert_eq!(journal.saving().loads_held_out, 1);
     }
 
     #[test]

@@ -178,6 +178,8 @@ metrics! {
     connections "counter" "Connections accepted.";
     connections_open "gauge" "Connections open now.";
     connections_refused "counter" "Connections refused because too many were open.";
+    admin_connections_refused "counter"
+        "Connections to the metrics and the dashboard refused because too many were open.";
     connections_evicted "counter" "Connections closed so that another could be admitted.";
     connections_expired "counter"
         "Connections closed because they sent no admitted request in time.";
@@ -205,7 +207,8 @@ metrics! {
         "Gateway: bytes of padding sent to open the congestion windows of new sessions.";
     pushes_promised "counter" "Gateway: resources offered as pushes.";
     push_bytes_sent "counter" "Gateway: bytes of bodies fetched for pushes.";
-    pages_pushed "counter" "Gateway: pages sent with pushes of the resources that they need.";
+    pages_pushed "counter"
+        "Gateway: pages that were not held out, so that their resources could be pushed.";
     pages_returning "counter"
         "Gateway: pages with promises without bodies for a returning browser.";
     pages_held_out "counter" "Gateway: pages sent without pushes, for comparison.";

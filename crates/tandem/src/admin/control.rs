@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   list│on│off│dump  all│FAMILY│FAMILY.NAME \n   ─▶   one JSON document, then the end
-//!   status│overview│open \n                      ─▶   the same
+//!   status│overview [REVISION]│open \n           ─▶   the same
 //! ```
 //!
 //! Only the owner of the process may connect. The socket serves at most [`MAX_CLIENTS`] connections
@@ -287,6 +287,10 @@ async fn converse(
     let answer = match line.trim_ascii_end() {
         b"status" => Answer::Status(source.status().snapshot().await),
         b"overview" => Answer::Overview(Box::new(source.take(0).await)),
+        line if line.starts_with(b"overview ") => match revision(line) {
+            Some(known) => Answer::Overview(Box::new(source.take(known).await)),
+            None => Answer::Error("the revision of an overview is a number".into()),
+        },
         b"open" => match &door {
             Some(door) => Answer::Url(door.url_for_once(Instant::now())?),
             None => Answer::Error("the dashboard is off: start the program with --admin".into()),
@@ -299,6 +303,12 @@ async fn converse(
     // Closing a socket with unread bytes would reset the connection and lose the response.
     tokio::io::copy(&mut stream.take(MAX_IGNORED), &mut tokio::io::sink()).await?;
     Ok(())
+}
+
+/// Returns the revision in a request for an overview.
+fn revision(line: &[u8]) -> Option<u64> {
+    let number = line.strip_prefix(b"overview ")?;
+    std::str::from_utf8(number).ok()?.parse().ok()
 }
 
 #[cfg(test)]
@@ -469,6 +479,12 @@ mod tests {
         assert!(ask(&path, b"\0\xff\n").await.starts_with("{\"error\":"));
         let status = ask(&path, b"status\n").await;
         assert!(status.starts_with("{\"status\":{\"uptime\":"), "{status}");
+        for request in [&b"overview\n"[..], b"overview 17\n"] {
+            let overview = ask(&path, request).await;
+            assert!(overview.starts_with("{\"overview\":{\"role\":"));
+        }
+        let refused = ask(&path, b"overview all\n").await;
+        assert!(refused.contains("is a number"), "{refused}");
         drop(silent);
     }
 }

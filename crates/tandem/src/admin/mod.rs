@@ -205,7 +205,7 @@ fn listen<T>(
                 })
             },
         ),
-        connections: Connections::new(ConnectionLimits {
+        connections: Connections::internal(ConnectionLimits {
             total: MAX_CONNECTIONS,
             per_client: MAX_CONNECTIONS,
             listeners: 1,

@@ -1,14 +1,15 @@
 //! The overview of the process for its local user: status, page loads, savings and problems. The
 //! dashboard and `tandem top` show it.
 
-use std::sync::Arc;
-use std::time::Instant;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+use crate::journal::saving::Saving;
 use crate::journal::{Changes, Journal, PageLoad, RouteEntry};
 use crate::metrics::METRICS;
-use crate::status::{Status, StatusSource};
+use crate::status::{Opened, SessionStatus, Status, StatusSource};
 
 /// The overview.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -17,8 +18,10 @@ pub struct Overview {
     pub role: String,
     /// The version of the program.
     pub version: String,
-    /// The sessions and counters.
+    /// The counters, and the sessions within a bound.
     pub status: Status,
+    /// The sessions beyond that bound.
+    pub left_out: LeftOut,
     /// The present problems, one sentence each.
     pub problems: Vec<String>,
     /// The routes of a client, most specific first.
@@ -33,107 +36,25 @@ pub struct Overview {
     pub loads: Vec<PageLoad>,
 }
 
-/// The time that push saves a page load, from the loads that the gateway held out.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Saving {
-    /// The number of page loads with push.
-    pub loads_pushed: u64,
-    /// The number of page loads without push, for comparison.
-    pub loads_held_out: u64,
-    /// The mean of the former, in seconds.
-    pub mean_pushed: Option<f64>,
-    /// The mean of the latter, in seconds.
-    pub mean_held_out: Option<f64>,
-    /// The difference in seconds with its 95 % confidence interval, from two loads of each kind
-    /// on.
-    pub seconds: Option<Interval>,
+/// The sessions that an overview leaves out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeftOut {
+    /// The sessions of the kind that the page is about: a client's to gateways and sites, and a
+    /// gateway's from clients.
+    pub sessions: usize,
+    /// The others, such as a client's connections from browsers.
+    pub others: usize,
 }
 
-/// An estimate with its confidence interval.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Interval {
-    /// The estimate.
-    pub estimate: f64,
-    /// The lower bound.
-    pub low: f64,
-    /// The upper bound.
-    pub high: f64,
-}
+/// The number of sessions in an overview.
+const MAX_SESSIONS: usize = 100;
 
-/// The number of page loads of one kind, with the sums of their milliseconds and of the squares.
-#[derive(Clone, Copy, Debug)]
-struct Sample {
-    count: u64,
-    sum: u64,
-    squares: u64,
-}
+/// The time for which all readers share one status. It is less than the second between two requests
+/// of one reader. Each status asks all threads, and measures every session.
+const SHARED_PERIOD: Duration = Duration::from_millis(900);
 
-impl Sample {
-    fn mean(self) -> Option<f64> {
-        (self.count > 0).then(|| self.sum as f64 / 1e3 / self.count as f64)
-    }
-
-    /// Returns the squared standard error of the mean.
-    fn squared_error(self) -> Option<f64> {
-        let (n, sum) = (self.count as f64, self.sum as f64 / 1e3);
-        let squares = self.squares as f64 / 1e6;
-        (self.count > 1).then(|| ((squares - sum * sum / n) / (n - 1.0)).max(0.0) / n)
-    }
-}
-
-/// The quantiles 0.975 of Student's t distribution for 1 to 30 degrees of freedom.
-const STUDENT_T: [f64; 30] = [
-    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,
-    2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056,
-    2.052, 2.048, 2.045, 2.042,
-];
-
-impl Saving {
-    fn measured() -> Self {
-        let pushed = Sample {
-            count: METRICS.loads_pushed.value(),
-            sum: METRICS.loads_pushed_ms.value(),
-            squares: METRICS.loads_pushed_ms_squared.value(),
-        };
-        let held_out = Sample {
-            count: METRICS.loads_held_out.value(),
-            sum: METRICS.loads_held_out_ms.value(),
-            squares: METRICS.loads_held_out_ms_squared.value(),
-        };
-        Self::of(pushed, held_out)
-    }
-
-    fn of(pushed: Sample, held_out: Sample) -> Self {
-        Self {
-            loads_pushed: pushed.count,
-            loads_held_out: held_out.count,
-            mean_pushed: pushed.mean(),
-            mean_held_out: held_out.mean(),
-            seconds: difference(held_out, pushed),
-        }
-    }
-}
-
-/// Returns the difference of two means with Welch's interval for unequal variances.
-fn difference(slow: Sample, fast: Sample) -> Option<Interval> {
-    let estimate = slow.mean()? - fast.mean()?;
-    let (a, b) = (slow.squared_error()?, fast.squared_error()?);
-    let terms = a * a / (slow.count - 1) as f64 + b * b / (fast.count - 1) as f64;
-    let reach = if a + b > 0.0 {
-        let freedom = ((a + b).powi(2) / terms).max(1.0) as usize;
-        // Beyond the table, the normal distribution's value plus its first correction is exact to
-        // three digits.
-        let t = STUDENT_T.get(freedom - 1).copied();
-        t.unwrap_or_else(|| 1.960 + 2.4 / freedom as f64) * (a + b).sqrt()
-    } else {
-        0.0
-    };
-    Some(Interval {
-        estimate,
-        low: estimate - reach,
-        high: estimate + reach,
-    })
-}
+/// The least time for which a refusal counts as a present problem.
+const RECENT_PERIOD: Duration = Duration::from_secs(300);
 
 /// Takes overviews.
 #[derive(Clone, Debug)]
@@ -141,15 +62,29 @@ pub struct OverviewSource {
     role: &'static str,
     status: StatusSource,
     journal: Arc<Journal>,
+    shared: Arc<Shared>,
+}
+
+/// The state that all readers share.
+#[derive(Debug)]
+struct Shared {
+    /// The last status with the sessions that it leaves out, and its time.
+    status: tokio::sync::Mutex<Option<(Instant, Status, LeftOut)>>,
+    recent: Mutex<Recent>,
 }
 
 impl OverviewSource {
     /// Creates a source for a process of this role.
-    pub const fn new(role: &'static str, status: StatusSource, journal: Arc<Journal>) -> Self {
+    pub fn new(role: &'static str, status: StatusSource, journal: Arc<Journal>) -> Self {
+        let recent = Recent::new(Instant::now(), Refusals::now());
         Self {
             role,
             status,
             journal,
+            shared: Arc::new(Shared {
+                status: tokio::sync::Mutex::default(),
+                recent: Mutex::new(recent),
+            }),
         }
     }
 
@@ -158,12 +93,23 @@ impl OverviewSource {
         &self.status
     }
 
+    /// Notes the refusals so far. It is called every few seconds, with or without readers.
+    pub fn look(&self) {
+        self.recent().look(Instant::now(), Refusals::now());
+    }
+
+    fn recent(&self) -> MutexGuard<'_, Recent> {
+        let recent = self.shared.recent.lock();
+        recent.unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Takes an overview with the page loads that changed after the revision `known`; 0 is before
     /// all of them.
     pub async fn take(&self, known: u64) -> Overview {
-        let status = self.status.snapshot().await;
+        let (status, left_out) = self.shared_status().await;
         let mut problems = self.journal.problems();
-        problems.extend(refusals(&status));
+        let refusals = self.recent().problems(Instant::now(), Refusals::now());
+        problems.extend(refusals);
         let Changes {
             revision,
             kept,
@@ -173,69 +119,166 @@ impl OverviewSource {
             role: self.role.to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             status,
+            left_out,
             problems,
             routes: self.journal.routes(),
-            saving: Saving::measured(),
+            saving: self.journal.saving(),
             revision,
             kept,
             loads,
         }
     }
+
+    /// Returns the status of this moment, or one that another reader got shortly before.
+    async fn shared_status(&self) -> (Status, LeftOut) {
+        let mut shared = self.shared.status.lock().await;
+        if let Some((at, status, left_out)) = &*shared
+            && at.elapsed() < SHARED_PERIOD
+        {
+            return (status.clone(), *left_out);
+        }
+        let mut status = self.status.snapshot().await;
+        let left_out = shorten(&mut status.sessions, self.role);
+        *shared = Some((Instant::now(), status.clone(), left_out));
+        (status, left_out)
+    }
 }
 
-/// Returns the problems that the counters show.
-fn refusals(status: &Status) -> Vec<String> {
-    let count = |name: &str| status.counters.get(name).copied().unwrap_or(0);
-    let mut problems = Vec::new();
-    if let refused @ 1.. = count("connections_refused") {
-        problems.push(format!(
-            "{refused} connection(s) were refused since the start because too many were open: \
-             raise max-connections"
-        ));
+/// Puts the sessions that the page is about in front, and leaves out those beyond a number.
+fn shorten(sessions: &mut Vec<SessionStatus>, role: &str) -> LeftOut {
+    let main = match role {
+        "client" => Opened::Here,
+        _ => Opened::There,
+    };
+    sessions.sort_by_key(|session| session.opened != main);
+    let left_out = sessions.split_off(sessions.len().min(MAX_SESSIONS));
+    let of_main = left_out.iter().filter(|it| it.opened == main).count();
+    LeftOut {
+        sessions: of_main,
+        others: left_out.len() - of_main,
     }
-    if let unauthorized @ 1.. = count("unauthorized") {
-        problems.push(format!(
-            "{unauthorized} request(s) since the start showed no valid access token: if a client \
-             of yours fails, compare the first lines of both token files"
-        ));
+}
+
+/// The counts of refusals since the start.
+#[derive(Clone, Copy, Debug)]
+struct Refusals {
+    connections: u64,
+    unauthorized: u64,
+}
+
+impl Refusals {
+    fn now() -> Self {
+        Self {
+            connections: METRICS.connections_refused.value(),
+            unauthorized: METRICS.unauthorized.value(),
+        }
     }
-    problems
+}
+
+/// The counts of refusals at two moments, which are [`RECENT_PERIOD`] apart or more. Refusals since
+/// the first moment are present problems.
+#[derive(Debug)]
+struct Recent {
+    first: (Instant, Refusals),
+    second: (Instant, Refusals),
+}
+
+impl Recent {
+    const fn new(now: Instant, count: Refusals) -> Self {
+        Self {
+            first: (now, count),
+            second: (now, count),
+        }
+    }
+
+    fn look(&mut self, now: Instant, count: Refusals) {
+        if now.saturating_duration_since(self.second.0) >= RECENT_PERIOD {
+            self.first = std::mem::replace(&mut self.second, (now, count));
+        }
+    }
+
+    /// Returns the problems, one sentence each.
+    fn problems(&self, now: Instant, count: Refusals) -> Vec<String> {
+        let (since, before) = self.first;
+        let minutes = now.saturating_duration_since(since).as_secs().div_ceil(60);
+        let mut problems = Vec::new();
+        if let refused @ 1.. = count.connections.saturating_sub(before.connections) {
+            problems.push(format!(
+                "{refused} connection(s) were refused in the last {minutes} min because too many \
+                 were open: raise max-connections"
+            ));
+        }
+        if let refused @ 1.. = count.unauthorized.saturating_sub(before.unauthorized) {
+            problems.push(format!(
+                "{refused} request(s) in the last {minutes} min showed no valid access token: if a \
+                 client of yours fails, compare the first lines of both token files"
+            ));
+        }
+        problems
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn sample(times_ms: &[u64]) -> Sample {
-        Sample {
-            count: times_ms.len() as u64,
-            sum: times_ms.iter().sum(),
-            squares: times_ms.iter().map(|ms| ms * ms).sum(),
+    /// Counts of refused connections and requests without a token.
+    const fn refused(connections: u64, unauthorized: u64) -> Refusals {
+        Refusals {
+            connections,
+            unauthorized,
         }
     }
 
     #[test]
-    fn saving_has_a_confidence_interval() {
-        let fast = sample(&[900, 1000, 1100, 1000]);
-        let slow = sample(&[2900, 3000, 3100]);
-        let saving = Saving::of(fast, slow);
-        let seconds = saving.seconds.expect("an interval");
-        assert!((seconds.estimate - 2.0).abs() < 1e-9);
-        // Welch: the standard error is 0.0707, with 3.94 degrees of freedom, so 3 of the table.
-        assert!((seconds.high - 2.2250).abs() < 1e-3, "{seconds:?}");
-        assert!((seconds.low - 1.7750).abs() < 1e-3, "{seconds:?}");
-        assert_eq!((saving.loads_pushed, saving.loads_held_out), (4, 3));
+    fn refusals_are_a_problem_for_some_minutes() {
+        let start = Instant::now();
+        let mut recent = Recent::new(start, refused(7, 3));
+        let at = |minutes: u64| start + Duration::from_secs(60 * minutes);
+        recent.look(at(1), refused(9, 3));
+        let problems = recent.problems(at(1), refused(9, 3));
+        assert_eq!(problems.len(), 1, "{problems:?}");
+        let start = "2 connection(s) were refused in the last 1 min because";
+        assert!(problems[0].starts_with(start), "{problems:?}");
+        for minute in 2..=4 {
+            recent.look(at(minute), refused(9, 3));
+            assert_eq!(recent.problems(at(minute), refused(9, 3)).len(), 1);
+        }
+        for minute in 5..=10 {
+            recent.look(at(minute), refused(9, 3));
+        }
+        assert!(recent.problems(at(10), refused(9, 3)).is_empty());
+        let problems = recent.problems(at(11), refused(9, 4));
+        assert!(problems[0].contains("showed no valid access token"));
     }
 
-    #[test]
-    fn saving_of_few_loads_is_unknown() {
-        let (none, one) = (sample(&[]), sample(&[500]));
-        assert_eq!(Saving::of(none, none).mean_pushed, None);
-        let saving = Saving::of(one, sample(&[600, 700]));
-        assert_eq!((saving.mean_pushed, saving.seconds), (Some(0.5), None));
-        let equal = sample(&[500, 500]);
-        let seconds = Saving::of(equal, equal).seconds.expect("an interval");
-        assert_eq!((seconds.low, seconds.high), (0.0, 0.0));
+    #[tokio::test]
+    async fn overview_has_a_bounded_number_of_sessions() {
+        let asked = Arc::<std::sync::atomic::AtomicUsize>::default();
+        let count = Arc::clone(&asked);
+        let status = StatusSource::new(move || {
+            count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            let session = |opened| SessionStatus::new(opened, Instant::now(), None);
+            let (sender, answer) = tokio::sync::oneshot::channel();
+            let mut sessions = vec![session(Opened::There); 150];
+            sessions.extend(vec![session(Opened::Here); 30]);
+            sender.send(sessions).expect("the source awaits it");
+            vec![answer]
+        });
+        let source = OverviewSource::new("client", status, Arc::default());
+        let overview = source.take(0).await;
+        let shown = &overview.status.sessions;
+        assert_eq!(shown.len(), MAX_SESSIONS);
+        assert!(shown[..30].iter().all(|it| it.opened == Opened::Here));
+        let left_out = LeftOut {
+            sessions: 0,
+            others: 80,
+        };
+        assert_eq!(overview.left_out, left_out);
+        let again = source.clone().take(0).await;
+        assert_eq!(again.status.uptime, overview.status.uptime);
+        let count = asked.load(std::sync::atomic::Ordering::Relaxed);
+        assert_eq!(count, 1, "the readers share one status");
     }
 
     #[tokio::test]

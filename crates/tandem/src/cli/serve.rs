@@ -252,7 +252,7 @@ pub(super) fn serve(
         let source = OverviewSource::new(name, running.status(), Arc::clone(&journal));
         let control = loaded.fixed.control.as_deref();
         let door = loaded.fixed.admin.map(|address| dashboard(address, control, &source)).transpose()?;
-        let _control = control.map(|path| Control::listen(path, source, door)).transpose()?;
+        let _control = control.map(|path| Control::listen(path, source.clone(), door)).transpose()?;
         for endpoint in loaded.role.listen() {
             let address = running.address(endpoint).map_or_else(|| endpoint.authority(), |address| address.to_string());
             eprintln!("tandem {name}: listening on {}://{address}", endpoint.scheme());
@@ -262,7 +262,10 @@ pub(super) fn serve(
         looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             tokio::select! {
-                _ = looks.tick() => look_for_renewals(),
+                _ = looks.tick() => {
+                    look_for_renewals();
+                    source.look();
+                }
                 _ = terminate.recv() => break,
                 _ = interrupt.recv() => break,
                 _ = hangup.recv() => match load() {
@@ -297,8 +300,7 @@ pub(super) fn serve(
     Ok(services?.save()?)
 }
 
-/// Serves the dashboard and prints its address. The key stands in the line only if a person reads
-/// it: logs are files.
+/// Serves the dashboard and prints its address.
 fn dashboard(
     address: SocketAddr,
     control: Option<&Path>,
@@ -306,15 +308,26 @@ fn dashboard(
 ) -> Result<Arc<Door>, Failure> {
     let door = admin::serve_dashboard(address, source.clone())
         .map_err(|error| format!("admin: cannot listen on {address}: {error}"))?;
-    if std::io::stderr().is_terminal() {
-        eprintln!("tandem: dashboard on {}", door.lasting_url());
-    } else {
-        eprintln!("tandem: dashboard on http://{}/", door.address());
-    }
-    if control.is_none() && !std::io::stderr().is_terminal() {
+    let is_terminal = std::io::stderr().is_terminal();
+    eprintln!("{}", announcement(&door, control, is_terminal));
+    if control.is_none() && !is_terminal {
         tracing::warn!("nothing can open the dashboard without the control socket: set control");
     }
     Ok(door)
+}
+
+/// Returns the line about the dashboard. It has the key only if there is no other way to open the
+/// page, and a person reads the line: logs are files, and terminals may be recorded.
+fn announcement(door: &Door, control: Option<&Path>, is_terminal: bool) -> String {
+    let address = door.address();
+    match control {
+        Some(control) if is_terminal => format!(
+            "tandem: dashboard on http://{address}/: open it with `tandem open --control {}`",
+            control.display()
+        ),
+        None if is_terminal => format!("tandem: dashboard on {}", door.lasting_url()),
+        _ => format!("tandem: dashboard on http://{address}/"),
+    }
 }
 
 /// Raises the soft limit of descriptors to the hard one. The usual soft limit of 1,024 is lower
@@ -428,4 +441,29 @@ fn check_role(name: &str, role: &dyn Role) -> Result<(), ConfigError> {
         role.workers()
     );
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn announcement_has_the_key_without_other_ways_only() {
+        let door = Door::new(([127, 0, 0, 1], 8117).into()).expect("a door");
+        let control = Path::new("control");
+        for (control, is_terminal, has_key) in [
+            (None, true, true),
+            (None, false, false),
+            (Some(control), true, false),
+            (Some(control), false, false),
+        ] {
+            let line = announcement(&door, control, is_terminal);
+            assert!(line.starts_with("tandem: dashboard on http://127.0.0.1:8117/"));
+            assert_eq!(
+                line.contains(door.key()),
+                has_key,
+                "{control:?} {is_terminal}"
+            );
+        }
+    }
 }

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 pub use table::ConnectionLimits;
 use table::{Decision, Table};
 
-use crate::metrics::METRICS;
+use crate::metrics::{METRICS, Metric};
 use crate::path::Facts;
 use crate::session::{Drain, Task};
 use crate::status::{Opened, SessionStatus};
@@ -43,6 +43,8 @@ pub struct Connections {
     running: Cell<usize>,
     /// The limit of connections in the table.
     total: usize,
+    /// The counter of connections that were refused.
+    refused: &'static Metric,
     /// Wakes the task that closes new connections in time.
     admitted: Rc<Notify>,
     _expiry: Task,
@@ -76,6 +78,15 @@ pub struct Connection {
 impl Connections {
     /// Returns an empty table. Runs within a local task set.
     pub fn new(limits: ConnectionLimits) -> Rc<Self> {
+        Self::counting(limits, &METRICS.connections_refused)
+    }
+
+    /// Returns an empty table for a listener of the process itself, such as that of its dashboard.
+    pub fn internal(limits: ConnectionLimits) -> Rc<Self> {
+        Self::counting(limits, &METRICS.admin_connections_refused)
+    }
+
+    fn counting(limits: ConnectionLimits, refused: &'static Metric) -> Rc<Self> {
         Rc::new_cyclic(|this| {
             let admitted = Rc::<Notify>::default();
             Self {
@@ -85,6 +96,7 @@ impl Connections {
                 established: RefCell::default(),
                 running: Cell::new(0),
                 total: limits.total,
+                refused,
                 _expiry: Task::spawn(expire(this.clone(), Rc::clone(&admitted))),
                 admitted,
             }
@@ -123,7 +135,7 @@ impl Connections {
         let now = Instant::now().into_std();
         let decision = self.table.borrow_mut().admit(now, id, listener, client);
         let Decision::Admit { evicted } = decision else {
-            METRICS.connections_refused.add(1);
+            self.refused.add(1);
             return None;
         };
         for evicted in evicted {

@@ -8,6 +8,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -17,6 +18,7 @@ use tandem_push::wire::{PUSH_FIELD, Treatment};
 
 use crate::error::Error;
 use crate::exchange::{Exchange, Isolation, Part, Parts, Reply, Supply};
+use crate::journal::saving::LoadTimes;
 use crate::metrics::METRICS;
 use crate::stage::Stage;
 
@@ -29,14 +31,16 @@ const LONGEST: Duration = Duration::from_secs(300);
 /// The stage that measures page loads.
 pub struct Loads {
     next: Rc<dyn Stage>,
+    times: Arc<LoadTimes>,
     open: Rc<RefCell<HashMap<Isolation, Rc<Load>>>>,
 }
 
 impl Loads {
-    /// Creates a stage before `next`.
-    pub fn new(next: Rc<dyn Stage>) -> Self {
+    /// Creates a stage before `next`, which adds the loads to `times`.
+    pub fn new(times: Arc<LoadTimes>, next: Rc<dyn Stage>) -> Self {
         Self {
             next,
+            times,
             open: Rc::default(),
         }
     }
@@ -48,6 +52,7 @@ struct Load {
     last: Cell<Instant>,
     under_way: Cell<usize>,
     treatment: Treatment,
+    times: Arc<LoadTimes>,
 }
 
 impl Stage for Loads {
@@ -65,6 +70,7 @@ impl Stage for Loads {
             reply: self.next.call(exchange),
             load,
             isolation,
+            times: Arc::clone(&self.times),
             open: Rc::clone(&self.open),
         })
     }
@@ -75,6 +81,7 @@ struct Timed {
     reply: Reply,
     load: Option<Rc<Load>>,
     isolation: Isolation,
+    times: Arc<LoadTimes>,
     open: Rc<RefCell<HashMap<Isolation, Rc<Load>>>>,
 }
 
@@ -105,6 +112,7 @@ impl Timed {
             last: Cell::new(now),
             under_way: Cell::new(1),
             treatment,
+            times: Arc::clone(&self.times),
         });
         self.load = Some(Rc::clone(&load));
         self.open
@@ -148,16 +156,17 @@ async fn watch(
             break;
         }
         if load.under_way.get() == 0 && load.last.get().elapsed() >= QUIET {
-            count(load.treatment, load.last.get() - load.began);
+            count(&load, load.last.get() - load.began);
             break;
         }
     }
     open.borrow_mut().remove(&isolation);
 }
 
-fn count(treatment: Treatment, took: Duration) {
+fn count(load: &Load, took: Duration) {
+    load.times.note(load.treatment == Treatment::Pushed, took);
     let ms = took.as_millis() as u64;
-    let (loads, sum, squares) = match treatment {
+    let (loads, sum, squares) = match load.treatment {
         Treatment::Pushed => (
             &METRICS.loads_pushed,
             &METRICS.loads_pushed_ms,

@@ -2,7 +2,8 @@
 //! on which each response came.
 //!
 //! A navigation begins a load. Requests of the same isolation key belong to it until three seconds
-//! have passed without an event.
+//! have passed without a request, a head or an end. While a response is under way, the time is ten
+//! seconds. Tunnels and streams of events do not count as under way.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -11,7 +12,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tandem_http::{Method, RequestHead};
+use tandem_http::{Method, RequestHead, ResponseHead};
 use tandem_push::fetch_standard::is_navigation;
 use tokio::time::Instant;
 
@@ -22,6 +23,9 @@ use crate::stage::Stage;
 
 /// The time without an event after which a request begins another load.
 const QUIET: Duration = Duration::from_secs(3);
+
+/// The same time while responses are under way. A long poll does not keep a load alive for longer.
+const QUIET_UNDER_WAY: Duration = Duration::from_secs(10);
 
 /// The number of isolation keys whose present load is known.
 const MAX_KEYS: usize = 256;
@@ -37,7 +41,7 @@ pub struct Record {
 struct Present {
     load: u64,
     last: Instant,
-    /// The requests without a complete response, except tunnels.
+    /// The requests without a complete response, except tunnels and streams of events.
     under_way: usize,
 }
 
@@ -79,7 +83,11 @@ impl Record {
 
 impl Present {
     fn is_live(&self, now: Instant) -> bool {
-        self.under_way > 0 || now - self.last < QUIET
+        let quiet = match self.under_way {
+            0 => QUIET,
+            _ => QUIET_UNDER_WAY,
+        };
+        now - self.last < quiet
     }
 }
 
@@ -112,10 +120,18 @@ impl Stage for Record {
             entry,
             present,
             is_tunnel,
+            counts: !is_tunnel,
             bytes: 0,
             problem: Some("cancelled".into()),
         })
     }
+}
+
+/// Returns whether a response is a stream of events (HTML standard, section 9.2).
+fn is_event_stream(head: &ResponseHead) -> bool {
+    let kind = head.fields.get("content-type").unwrap_or_default();
+    let kind = kind.split(|byte| *byte == b';').next().unwrap_or_default();
+    kind.trim_ascii().eq_ignore_ascii_case(b"text/event-stream")
 }
 
 fn url(request: &RequestHead) -> String {
@@ -133,11 +149,37 @@ struct Recorded {
     entry: Option<Entry>,
     present: Rc<RefCell<Present>>,
     is_tunnel: bool,
+    /// The reply counts as under way.
+    counts: bool,
     bytes: u64,
     problem: Option<String>,
 }
 
 impl Recorded {
+    fn on_head(&mut self, head: &ResponseHead) {
+        let (status, supply) = (head.status, self.reply.supply());
+        let (is_tunnel, is_stream) = (self.is_tunnel, is_event_stream(head));
+        self.update(|resource, time| {
+            resource.status = Some(status);
+            resource.head = Some(time);
+            resource.is_stream = is_stream;
+            if !is_tunnel {
+                resource.supply = supply;
+            }
+        });
+        self.present.borrow_mut().last = Instant::now();
+        if is_stream {
+            self.leave();
+        }
+    }
+
+    /// Counts no longer as under way.
+    fn leave(&mut self) {
+        if std::mem::take(&mut self.counts) {
+            self.present.borrow_mut().under_way -= 1;
+        }
+    }
+
     fn update(&self, change: impl FnOnce(&mut Resource, f64)) {
         if let Some(entry) = self.entry {
             self.journal
@@ -156,17 +198,7 @@ impl Parts for Recorded {
         match &part {
             None => self.problem = None,
             Some(Err(error)) => self.problem = Some(error.detail.to_string()),
-            Some(Ok(Part::Head(head))) => {
-                let (status, supply) = (head.status, self.reply.supply());
-                let is_tunnel = self.is_tunnel;
-                self.update(|resource, time| {
-                    resource.status = Some(status);
-                    resource.head = Some(time);
-                    if !is_tunnel {
-                        resource.supply = supply;
-                    }
-                });
-            }
+            Some(Ok(Part::Head(head))) => self.on_head(head),
             Some(Ok(Part::Data(data))) => self.bytes += data.len() as u64,
             Some(Ok(_)) => {}
         }
@@ -187,16 +219,15 @@ impl Drop for Recorded {
             }
             resource.problem = problem;
         });
-        let mut present = self.present.borrow_mut();
-        present.last = Instant::now();
-        present.under_way -= usize::from(!is_tunnel);
+        self.leave();
+        self.present.borrow_mut().last = Instant::now();
     }
 }
 
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use tandem_http::{ResponseHead, Scheme};
+    use tandem_http::Scheme;
 
     use super::*;
     use crate::error::{Kind, Side};
@@ -244,6 +275,36 @@ mod tests {
             (Some(200), 4, &None)
         );
         assert!(page.head.is_some() && page.end.is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn open_responses_do_not_prolong_a_load() {
+        let (record, journal) = record(|exchange| {
+            Reply::generate(move |mut sink| async move {
+                let mut head = ResponseHead::new(200);
+                if exchange.request.path == "/events" {
+                    head.fields
+                        .push("content-type", "Text/Event-Stream; charset=utf-8");
+                }
+                sink.send(Part::Head(head)).await;
+                std::future::pending().await
+            })
+        });
+        for (path, quiet) in [("/events", QUIET), ("/poll", QUIET_UNDER_WAY)] {
+            let loads = || journal.changes(0, Instant::now().into_std()).loads;
+            let mut open = record.call(exchange(path, true));
+            assert!(matches!(open.part().await, Some(Ok(Part::Head(_)))));
+            let before = loads().len();
+            tokio::time::advance(quiet - Duration::from_millis(1)).await;
+            drop(record.call(exchange("/a.css", false)));
+            assert_eq!(loads().len(), before, "{path}");
+            tokio::time::advance(quiet).await;
+            drop(record.call(exchange("/later", false)));
+            assert_eq!(loads().len(), before + 1, "{path}");
+            let own = &loads()[1].resources[0];
+            assert_eq!((own.is_stream, own.end), (path == "/events", None));
+            drop(open);
+        }
     }
 
     #[tokio::test]

@@ -25,6 +25,7 @@ use crate::config::{ClientConfig, ConfigError};
 use crate::endpoint::Via;
 use crate::exchange::{Exchange, Reply};
 use crate::front::early::EarlyConnect;
+use crate::journal::saving::LoadTimes;
 use crate::journal::{Journal, Problems, RouteEntry};
 use crate::middle::count::Count;
 use crate::middle::loads::Loads;
@@ -69,14 +70,14 @@ impl ClientConfig {
         let (mut lanes, mut pools) = (Vec::new(), Vec::new());
         for route in &self.routes {
             let pool = self.pool(&route.gateways, fallback.clone(), &problems)?;
-            lanes.push(self.lane(&pool));
+            lanes.push(self.lane(&pool, journal.load_times(&self.way(&route.gateways))));
             pools.push(pool);
         }
         let mut solo = None;
         let default = if let Some(options) = &self.solo {
             let sessions = self.solo_sessions(options)?;
             solo = Some(Rc::clone(&sessions));
-            self.solo_lane(sessions)
+            self.solo_lane(sessions, journal.load_times(&self.way(&[])))
         } else if self.gateways.is_empty() {
             self.lane_without_gateway(fallback)
         } else {
@@ -87,7 +88,7 @@ impl ClientConfig {
             if self.preconnect {
                 pool.preconnect(self.warm_up);
             }
-            let lane = self.lane(&pool);
+            let lane = self.lane(&pool, journal.load_times(&self.way(&self.gateways)));
             pools.push(pool);
             lane
         };
@@ -121,9 +122,9 @@ impl ClientConfig {
         Ok(Gateways::new(gateways, limits, fallback))
     }
 
-    fn lane(&self, pool: &Rc<Gateways>) -> Lane {
+    fn lane(&self, pool: &Rc<Gateways>, times: Arc<LoadTimes>) -> Lane {
         let to_gateway = Rc::new(ToGateway(Rc::clone(pool)));
-        let counted = self.with_pushes(&to_gateway, false);
+        let counted = self.with_pushes(&to_gateway, false, times);
         let stage: Rc<dyn Stage> = if self.early_connect {
             Rc::new(EarlyConnect {
                 sessions: Rc::clone(&to_gateway) as _,
@@ -138,23 +139,24 @@ impl ClientConfig {
         }
     }
 
-    fn solo_lane(&self, sessions: Rc<SoloSessions>) -> Lane {
+    fn solo_lane(&self, sessions: Rc<SoloSessions>, times: Arc<LoadTimes>) -> Lane {
         let to_solo = Rc::new(ToSolo(sessions));
         Lane {
-            stage: self.with_pushes(&to_solo, true),
+            stage: self.with_pushes(&to_solo, true, times),
             sessions: to_solo,
         }
     }
 
     /// Creates the stages before the sessions of a lane, which may push. `is_local` is true if the
-    /// sessions end in this process.
+    /// sessions end in this process. `times` gets the times of page loads.
     fn with_pushes<T: Stage + SessionPool + 'static>(
         &self,
         sessions: &Rc<T>,
         is_local: bool,
+        times: Arc<LoadTimes>,
     ) -> Rc<dyn Stage> {
         let pushed = Rc::new(self.pushed(sessions, is_local));
-        self.counted(Rc::new(Loads::new(pushed)))
+        self.counted(Rc::new(Loads::new(times, pushed)))
     }
 
     fn lane_without_gateway(&self, fallback: Option<Rc<dyn Stage>>) -> Lane {

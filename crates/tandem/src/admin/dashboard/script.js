@@ -79,7 +79,7 @@ function showGatewaySavings({ status }) {
   showPairs(byId('figures'), [
     ['Responses confirmed by origins', String(counters.cache_validations)],
     ['Bytes from the cache', bytes(counters.cache_bytes)],
-    ['Pages with pushes', String(counters.pages_pushed)],
+    ['Pages not held out', String(counters.pages_pushed)],
     ['Pages held out for comparison', String(counters.pages_held_out)],
     ['Resources offered as pushes', String(counters.pushes_promised)],
     ['Bytes fetched for pushes', bytes(counters.push_bytes_sent)],
@@ -88,17 +88,8 @@ function showGatewaySavings({ status }) {
 
 function showSavings({ saving, status }) {
   const { counters } = status;
-  const interval = saving.seconds;
-  let text;
-  if (interval) {
-    text =
-      `Push saves a page load ${interval.estimate.toFixed(2)} s ` +
-      `(95 % confidence: ${interval.low.toFixed(2)} to ${interval.high.toFixed(2)} s).`;
-  } else {
-    text = 'There are too few page loads of both kinds to estimate the time that push saves.';
-  }
-  text +=
-    ` Page loads with push: ${saving.loads_pushed} (mean ${seconds(saving.mean_pushed)}), ` +
+  const text =
+    `${saving.summary} Page loads with push: ${saving.loads_pushed} (mean ${seconds(saving.mean_pushed)}), ` +
     `without push for comparison: ${saving.loads_held_out} (mean ${seconds(saving.mean_held_out)}).`;
   setText(byId('saving'), text);
   showPairs(byId('figures'), [
@@ -112,12 +103,11 @@ function showSavings({ saving, status }) {
 }
 
 /** Shows the sessions: those of a client to gateways and sites, and those of a gateway's clients. */
-function showSessions(sessions, role) {
+function showSessions({ status, role, left_out: leftOut }) {
   const isShown = (session) => session.opened === (role === 'client' ? 'here' : 'there');
   const other = role === 'client' ? 'sites, without a gateway' : 'a client';
-  const rows = sessions
-    .filter(isShown)
-    .slice(0, 100)
+  const shown = status.sessions.filter(isShown);
+  const rows = shown
     .map((session) => [
       session.gateway ?? other,
       session.protocol ?? '–',
@@ -126,9 +116,14 @@ function showSessions(sessions, role) {
       session.exchanges === null ? '–' : String(session.exchanges),
       age(session.age),
     ]);
-  const rest = sessions.length - rows.length;
+  const others = status.sessions.length - shown.length + leftOut.others;
   const kind = role === 'client' ? 'connections from browsers' : 'other connections';
-  setText(byId('rest'), rest > 0 ? `Besides, there are ${rest} ${kind}.` : '');
+  const rest = [
+    [leftOut.sessions, 'more sessions'],
+    [others, kind],
+  ].filter(([count]) => count > 0);
+  const counts = rest.map(([count, name]) => `${count} ${name}`).join(' and ');
+  setText(byId('rest'), counts === '' ? '' : `Besides, there are ${counts}.`);
   if (rows.length === 0) rows.push(['No session is open.', '', '', '', '', '']);
   const body = byId('sessions');
   while (body.children.length > rows.length) body.lastElementChild.remove();
@@ -182,29 +177,22 @@ function resourceRow(resource, whole) {
   return row;
 }
 
-/** Returns the time of a load: to the end of its last resource, without tunnels where possible. */
-function duration(load) {
-  const ended = load.resources.filter((resource) => resource.end !== null);
-  const plain = ended.filter((resource) => resource.supply !== 'tunnel');
-  return Math.max(0.001, ...(plain.length > 0 ? plain : ended).map((resource) => resource.end));
-}
-
 function fillLoad(details, load) {
-  const time = duration(load);
   const counts = Object.keys(SUPPLIES)
     .map((supply) => [supply, load.resources.filter((it) => it.supply === supply).length])
     .filter(([, count]) => count > 0)
     .map(([supply, count]) => `${count} ${SUPPLIES[supply]}`);
   const size = load.resources.reduce((sum, resource) => sum + resource.bytes, 0);
-  const summary = `${details.began} · ${load.title} · ${seconds(time)} · ${bytes(size)} · ${counts.join(', ')}`;
+  const result = load.duration === null ? 'loading' : `${seconds(load.duration)} · ${bytes(size)}`;
+  const summary = `${details.began} · ${load.title} · ${result} · ${counts.join(', ')}`;
   setText(details.children[0], summary);
   const body = details.querySelector('tbody');
-  // Tunnels may begin and stay open long after the page, so their bars are cut at its end.
-  const plain = load.resources.filter((resource) => resource.supply !== 'tunnel');
+  // Tunnels and streams may stay open long after the page, so their bars are cut at its end.
+  const plain = load.resources.filter((resource) => resource.supply !== 'tunnel' && !resource.is_stream);
   const timed = plain.length > 0 ? plain : load.resources;
   const open = timed.some((resource) => resource.end === null);
   const shown = timed.map((resource) => resource.head ?? resource.start);
-  const whole = Math.max(time, ...shown, open ? Math.min(load.age, 60) : 0);
+  const whole = Math.max(0.001, load.duration ?? 0, ...shown, open ? Math.min(load.age, 60) : 0);
   body.replaceChildren(...load.resources.map((resource) => resourceRow(resource, whole)));
   setText(
     details.children[2],
@@ -262,7 +250,7 @@ function show(overview) {
   if (isClient) showSavings(overview);
   else showGatewaySavings(overview);
   showPairs(byId('routes'), overview.routes.map(({ hosts, way }) => [hosts, way]));
-  showSessions(overview.status.sessions, overview.role);
+  showSessions(overview);
   showLoads(overview.kept, overview.loads);
   const counters = Object.entries(overview.status.counters);
   showPairs(byId('counters'), counters.map(([name, value]) => [name, String(value)]));
@@ -281,13 +269,29 @@ async function get(path, key) {
   return response.json();
 }
 
-/** Exchanges the fragment of the address for the key, and removes it from the address. */
-async function keyOfProcess() {
-  const shown = location.hash.slice(1);
-  if (shown !== '') {
+/** The code of the address, until it was exchanged for the key or refused. */
+let code = '';
+
+/** Returns whether there is a code to exchange. */
+function hasCode() {
+  if (location.hash !== '') {
+    code = location.hash.slice(1);
     history.replaceState(null, '', '/');
-    const { key } = await get('/session', shown);
-    sessionStorage.setItem('key', key);
+  }
+  return code !== '';
+}
+
+/** Exchanges the code for the key. Without an answer, the code stays for the next attempt. */
+async function keyOfProcess() {
+  if (hasCode()) {
+    try {
+      const { key } = await get('/session', code);
+      sessionStorage.setItem('key', key);
+      code = '';
+    } catch (error) {
+      if (error.message === 'key') code = '';
+      throw error;
+    }
   }
   return sessionStorage.getItem('key');
 }
@@ -299,7 +303,15 @@ async function run() {
   for (;;) {
     if (!document.hidden) {
       try {
-        if (key === null || location.hash !== '') key = await keyOfProcess();
+        if (key === null || hasCode()) {
+          const found = await keyOfProcess();
+          if (found !== key) {
+            // Another process counts its page loads from 1 again.
+            byId('loads').replaceChildren();
+            revision = 0;
+          }
+          key = found;
+        }
         if (key === null) throw new Error('key');
         const overview = await get(`/overview?revision=${revision}`, key);
         revision = overview.revision;
