@@ -27,6 +27,7 @@ fuzz_target!(|input: &[u8]| {
         if let Some(id) = SubmissionId::parse(text) {
             assert!(id.to_string() == text);
         }
+        let _ = tandem_submit::issuers::parse(text);
         if let Ok(rights) = Rights::parse(text) {
             let _ = rights.has_certificates();
         }

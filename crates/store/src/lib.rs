@@ -2,12 +2,14 @@
 //!
 //! - [`sqlite`]: a file, for one gateway.
 //! - [`postgres`]: a database, for several gateways.
+//! - [`issued`]: the numbers of tokens that the accounts of an issuer have got.
 //!
 //! The crate is built only with the feature `submit` of `tandem`, because SQLite is C code.
 
 #[cfg(test)]
 mod conformance;
 pub mod postgres;
+pub mod issued;
 pub mod sqlite;
 #[cfg(test)]
 mod test_database;

@@ -8,6 +8,8 @@
 //! ```
 //!
 //! - [`rights`]: the clients, and the amount of data that each may send (the operator's file).
+//! - [`issuers`] and [`batch`]: the tokens that clients without accounts spend, and the delivery of
+//!   their submissions in random order.
 //! - [`submission`]: identifiers, keys, states and answers.
 //! - [`fields`]: the fields that pass the gateway.
 //! - [`signature`], [`digest`], [`directory`]: the signature of the gateway (RFC 9421), the digest
@@ -20,9 +22,11 @@
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
+pub mod batch;
 pub mod digest;
 pub mod directory;
 pub mod fields;
+pub mod issuers;
 pub mod problem;
 pub mod rights;
 pub mod signature;

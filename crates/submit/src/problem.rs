@@ -8,6 +8,9 @@ pub const MEDIA_TYPE: &str = "application/problem+json";
 /// The path below which the gateway explains the types of problems.
 pub const PATH: &str = "/problems/";
 
+/// The registered type of [`Problem::OhttpKey`] (RFC 9458 section 5.3).
+const OHTTP_KEY: &str = "https://iana.org/assignments/http-problem-types#ohttp-key";
+
 /// The largest problem document that is read, in bytes.
 const MAX_LENGTH: usize = 16 << 10;
 
@@ -131,6 +134,58 @@ problems! {
     EpochOver "epoch-over" 401
         "The token is no longer valid"
         "Get tokens of the present epoch, and send the data again.";
+    /// The request has no token of an issuer.
+    MissingToken "missing-token" 401
+        "The request has no token of an issuer"
+        "Get tokens for the challenge in WWW-Authenticate, and send Authorization: PrivateToken within an encapsulated request.";
+    /// The token cannot be read.
+    MalformedToken "malformed-token" 400
+        "The token is malformed"
+        "Send a token of type 2 (RFC 9578) in base64url as Authorization: PrivateToken token=\"...\".";
+    /// The gateway accepts no tokens with this key.
+    UnknownIssuer "unknown-issuer" 401
+        "The gateway does not accept tokens of this issuer"
+        "Get tokens for the challenge of this gateway, signed with the key in it.";
+    /// The token answers another challenge.
+    WrongChallenge "wrong-challenge" 401
+        "The token is for another challenge"
+        "Get tokens for the challenge of this gateway.";
+    /// The signature of the token is not valid.
+    ForgedToken "forged-token" 401
+        "The signature of the token is not valid"
+        "Get tokens from the issuer.";
+    /// The media type is not that of an encapsulated request.
+    WrongMediaType "wrong-media-type" 415
+        "The content is no encapsulated request"
+        "Send an encapsulated request (RFC 9458) as message/ohttp-req.";
+    /// The request is encapsulated for another key.
+    OhttpKey "ohttp-key" 422
+        "The request is encapsulated for another key"
+        "Get the present key of the gateway as application/ohttp-keys, and encapsulate the request again.";
+    /// The encapsulated request cannot be decrypted.
+    BadEncapsulation "bad-encapsulation" 400
+        "The encapsulated request cannot be opened"
+        "Encapsulate the request again for the present key of the gateway.";
+    /// The encapsulated request was received before.
+    Replayed "replayed" 409
+        "The encapsulated request was received before"
+        "Encapsulate a repeated request again, with the same token and Idempotency-Key.";
+    /// The message within the encapsulation cannot be read.
+    BadMessage "bad-message" 400
+        "The encapsulated message is malformed"
+        "Send a binary HTTP message (RFC 9292) with at most 16 KiB of fields.";
+    /// The message within the encapsulation has no uniform length.
+    BadPadding "bad-padding" 400
+        "The encapsulated message is not padded"
+        "Pad the message with zeros to the next power of two, and to at least 4096 bytes.";
+    /// The account has got its tokens of the epoch.
+    NoTokensLeft "no-tokens-left" 429
+        "The account has got all its tokens of this epoch"
+        "Ask again in the next epoch, as Retry-After says.";
+    /// The token request cannot be read, or is for another key.
+    BadTokenRequest "bad-token-request" 422
+        "The token request is not valid"
+        "Send a token request of type 2 (RFC 9578) for the present key in the directory of the issuer.";
     /// The store of the gateway has no room.
     StoreFull "store-full" 503
         "The gateway stores as much data as it may"
@@ -171,6 +226,9 @@ impl Document {
 
     /// Returns the problem of this gateway that the document describes.
     pub fn problem(&self) -> Option<Problem> {
+        if self.kind == OHTTP_KEY {
+            return Some(Problem::OhttpKey);
+        }
         let slug = self.kind.strip_prefix(PATH)?;
         Problem::of(slug)
     }
@@ -186,7 +244,10 @@ impl Problem {
     /// Returns the document. It names no client, no address and no content.
     pub fn document(self) -> Document {
         Document {
-            kind: format!("{PATH}{}", self.slug()),
+            kind: match self {
+                Self::OhttpKey => OHTTP_KEY.to_owned(),
+                _ => format!("{PATH}{}", self.slug()),
+            },
             title: self.title().to_owned(),
             status: self.status(),
             detail: self.remedy().to_owned(),

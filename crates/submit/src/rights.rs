@@ -38,6 +38,17 @@ pub enum RightsError {
     /// The file has no client.
     #[error("the file has no [[client]]")]
     Empty,
+    /// The file has no issuer.
+    #[error("the file has no [[issuer]]")]
+    NoIssuer,
+    /// A value of an issuer is not valid.
+    #[error("issuer {issuer}: {problem}")]
+    Issuer {
+        /// The number of the issuer.
+        issuer: usize,
+        /// The problem and the remedy.
+        problem: ClientError,
+    },
     /// Two clients have the same name or the same credential.
     #[error("client {0}: the name or a credential is given twice")]
     Twice(usize),
@@ -68,7 +79,7 @@ pub enum ClientError {
 }
 
 impl RightsError {
-    fn toml(text: &str, error: &toml::de::Error) -> Self {
+    pub(crate) fn toml(text: &str, error: &toml::de::Error) -> Self {
         let start = error.span().map_or(0, |span| span.start);
         let before = text.get(..start).unwrap_or(text);
         // The message quotes keys and values of the file, which may be misplaced tokens.
@@ -144,6 +155,13 @@ pub struct Rights {
 }
 
 impl Rights {
+    /// Returns rights without clients, for a gateway that accepts tokens only.
+    pub const fn none() -> Self {
+        Self {
+            clients: Vec::new(),
+        }
+    }
+
     /// Reads the file of rights.
     ///
     /// # Errors
@@ -201,51 +219,68 @@ impl Rights {
 impl Entry {
     fn checked(self) -> Result<Client, ClientError> {
         let wrong = |key, problem| Err(ClientError::Value { key, problem });
-        let is_name = |name: &str| {
-            (1..=128).contains(&name.len()) && name.chars().all(|letter| !letter.is_control())
-        };
-        if !is_name(&self.name) {
-            return wrong("name", "must have 1 to 128 characters");
-        }
         let hash = |text: &Option<String>| text.as_deref().map(sha256_of);
         let (token, certificate) = (hash(&self.token_sha256), hash(&self.certificate_sha256));
         let digits = "must be 64 hexadecimal digits";
+        let limited = Client::limited(self.name, self.paths, self.types, self.max_bytes)?;
         let (token, certificate) = match (token, certificate) {
             (None, None) => return Err(ClientError::NoCredential),
             (Some(None), _) => return wrong("token-sha256", digits),
             (_, Some(None)) => return wrong("certificate-sha256", digits),
             (token, certificate) => (token.flatten(), certificate.flatten()),
         };
-        if !self.paths.iter().all(|path| is_plain(path)) {
-            return wrong(
-                "paths",
-                "must be plain paths that begin with /, such as /reports",
-            );
-        }
-        if !self.types.iter().all(|kind| kind.contains('/')) {
-            return wrong("types", "must be media types, such as image/png or image/*");
-        }
-        let max_bytes = self.max_bytes.unwrap_or(DEFAULT_MAX_BYTES);
-        if max_bytes == 0 || max_bytes > LARGEST_MAX_BYTES {
-            return wrong("max-bytes", "must be from 1 to 67108864 (64 MiB)");
-        }
-        let lower = |kind: &String| kind.to_ascii_lowercase();
         Ok(Client {
             token,
             certificate,
-            types: self.types.iter().map(lower).collect(),
-            paths: self.paths,
-            max_bytes,
             quota: Quota {
                 submissions: self.per_day,
                 bytes: self.bytes_per_day,
             },
-            name: self.name,
+            ..limited
         })
     }
 }
 
 impl Client {
+    /// Returns a client without a credential and without a quota.
+    pub(crate) fn limited(
+        name: String,
+        paths: Vec<String>,
+        types: Vec<String>,
+        max_bytes: Option<u64>,
+    ) -> Result<Self, ClientError> {
+        let wrong = |key, problem| Err(ClientError::Value { key, problem });
+        let is_name = |name: &str| {
+            (1..=128).contains(&name.len()) && name.chars().all(|letter| !letter.is_control())
+        };
+        if !is_name(&name) {
+            return wrong("name", "must have 1 to 128 characters");
+        }
+        if !paths.iter().all(|path| is_plain(path)) {
+            return wrong(
+                "paths",
+                "must be plain paths that begin with /, such as /reports",
+            );
+        }
+        if !types.iter().all(|kind| kind.contains('/')) {
+            return wrong("types", "must be media types, such as image/png or image/*");
+        }
+        let max_bytes = max_bytes.unwrap_or(DEFAULT_MAX_BYTES);
+        if max_bytes == 0 || max_bytes > LARGEST_MAX_BYTES {
+            return wrong("max-bytes", "must be from 1 to 67108864 (64 MiB)");
+        }
+        let lower = |kind: &String| kind.to_ascii_lowercase();
+        Ok(Self {
+            name,
+            token: None,
+            certificate: None,
+            types: types.iter().map(lower).collect(),
+            paths,
+            max_bytes,
+            quota: Quota::default(),
+        })
+    }
+
     /// Checks the rights to a request, except the quota. The path has no query. `length` is the
     /// size of the body in bytes, if it is known.
     ///

@@ -7,8 +7,8 @@ use crate::token::{FormatError, SIGNATURE_LENGTH, Token};
 /// The length of an encoded key in bytes.
 pub const SPKI_LENGTH: usize = PREFIX.len() + SIGNATURE_LENGTH + SUFFIX.len();
 
-/// The encoding of a key up to its modulus: a `SubjectPublicKeyInfo` of RSASSA-PSS with SHA-384,
-/// MGF1 with SHA-384 and a salt of 48 bytes, whose modulus has 2048 bits.
+/// The encoding of a key of 2048 bits up to its modulus: a `SubjectPublicKeyInfo` of RSASSA-PSS
+/// with SHA-384, MGF1 with SHA-384 and a salt of 48 bytes.
 const PREFIX: [u8; 81] = [
     0x30, 0x82, 0x01, 0x52, 0x30, 0x3d, 0x06, 0x09, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01,
     0x0a, 0x30, 0x30, 0xa0, 0x0d, 0x30, 0x0b, 0x06, 0x09, 0x60, 0x86, 0x48, 0x01, 0x65, 0x03, 0x04,

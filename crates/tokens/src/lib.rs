@@ -11,6 +11,7 @@
 //! - [`issuance`]: blinding at the client, and signatures at the issuer (RFC 9474).
 //! - [`redemption`]: the checks of a token at the gateway.
 //! - [`oblivious`]: encapsulated requests and responses (RFC 9458).
+//! - [`replays`]: the requests that a gateway has received.
 //! - [`message`]: binary HTTP messages of uniform sizes (RFC 9292).
 //!
 //! The crate opens no socket and reads no clock. The operating system provides random numbers.
@@ -26,6 +27,7 @@ pub mod message;
 pub mod oblivious;
 mod reader;
 pub mod redemption;
+pub mod replays;
 pub mod token;
 
 /// Returns the SHA-256 hash of the concatenated parts.

@@ -146,7 +146,7 @@ pub const fn class_of(length: usize) -> usize {
     }
 }
 
-/// Returns the length of the largest padded message whose content has `body` bytes.
+/// Returns the length of the largest padded message with `body` bytes of content.
 pub const fn longest(body: usize) -> usize {
     class_of(body.saturating_add(MAX_HEAD))
 }

@@ -354,7 +354,7 @@ mod tests {
     /// The private key of the example in RFC 9458 appendix A.
     const PRIVATE: &str = "3c168975674b2fa8e465970b79c8dcf09f1c741626480bd4c6162fc5b6a98e1a";
 
-    /// Its key configuration, which also has the suite with ChaCha20-Poly1305.
+    /// The key configuration of the example, which also has the suite with ChaCha20-Poly1305.
     const CONFIG: &str = "01002031e1f05a740102115220e9af918f738674aec95f54db6e04eb705aae8e7981\
                           5500080001000100010003";
 

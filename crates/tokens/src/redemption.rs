@@ -23,7 +23,7 @@ pub enum TokenError {
     Forged,
 }
 
-/// An issuer whose tokens a gateway accepts.
+/// An issuer that a gateway trusts, with the challenge and the keys of its tokens.
 #[derive(Clone, Debug)]
 pub struct AcceptedIssuer {
     challenge: TokenChallenge,
@@ -96,7 +96,7 @@ impl AcceptedIssuer {
     /// Checks a token at the time `now`, in seconds since 1970.
     ///
     /// # Errors
-    /// Returns the first check that fails. The signature, whose check costs most, is the last one.
+    /// Returns the first check that fails. That of the signature costs most, and is the last one.
     pub fn check(&self, token: &Token, now: u64) -> Result<ValidToken, TokenError> {
         let dated = self.key(&token.key_id).ok_or(TokenError::UnknownIssuer)?;
         let epoch = self.epochs.of_key(dated.not_before);

@@ -12,10 +12,11 @@ use tandem_submit::submission::{Answer, IdempotencyKey, State, SubmissionId};
 
 use crate::{ACCEPTED, ANSWERED, NOT_DELIVERED};
 
-/// The submissions that a claim may take.
+/// The submissions that a claim may take. Those of a batch have one time, and the order of their
+/// random identifiers.
 pub(super) const DUE: &str = "SELECT id FROM submissions
     WHERE state = 0 AND (due <= ?1 OR due > ?2) AND (server = ?3 OR server IS NULL)
-    ORDER BY due LIMIT ?4";
+    ORDER BY due, server, id LIMIT ?4";
 
 /// The numbers of all submissions that wait, and of those for other servers.
 pub(super) const WAITING: &str = "SELECT count(*), count(*) FILTER (WHERE server <> ?1)

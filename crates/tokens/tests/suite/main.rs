@@ -2,6 +2,7 @@
 //! crates `privacypass` and `ohttp`.
 
 mod foreign;
+mod linking;
 mod redeeming;
 mod vectors;
 
