@@ -8,8 +8,8 @@
 
 #[cfg(test)]
 mod conformance;
-pub mod postgres;
 pub mod issued;
+pub mod postgres;
 pub mod sqlite;
 #[cfg(test)]
 mod test_database;

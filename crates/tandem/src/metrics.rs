@@ -255,6 +255,12 @@ metrics! {
     submissions_given_up "counter"
         "Gateway: submissions that the server did not take within submit-retry.";
     submissions_waiting "gauge" "Gateway: stored submissions without an answer.";
+    submission_batches "counter" "Gateway: batches of unlinkable submissions delivered together.";
+    submission_batch_members "counter" "Gateway: submissions in all of these batches.";
+    submission_batch_size "gauge"
+        "Gateway: submissions in the last batch, the set in which each of them hides.";
+    tokens_issued "counter" "Issuer: tokens signed for accounts.";
+    token_requests_refused "counter" "Issuer: token requests refused with a problem document.";
     submissions_stored_bytes "gauge"
         "Gateway: bytes of the stored submissions and answers, compared with submit-max-stored.";
     https_opened "counter" "Client: HTTPS connections of listed hosts that were opened.";

@@ -5,6 +5,8 @@
 mod bridge;
 mod client;
 mod gateway;
+#[cfg(feature = "submit")]
+mod issuer;
 mod lanes;
 mod listeners;
 mod opened;

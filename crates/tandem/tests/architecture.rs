@@ -53,6 +53,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "middle",
         &[
+            "files",
             "secret",
             "journal",
             "carrier",

@@ -114,6 +114,14 @@ with_path! {
         submit_store: Option<String> [help_heading = "Submissions", value_name = "STORE"],
         /// Bytes that the store may hold: bodies, answers and 4 KiB each [default: 1GiB]
         submit_max_stored: Option<Size> [help_heading = "Submissions", value_name = "BYTES"],
+        /// File with the issuers whose tokens pay for submissions of clients without accounts
+        submit_issuers: Option<String> [help_heading = "Submissions", value_name = "FILE"],
+        /// PEM file with the X25519 key of encapsulated requests, for --submit-issuers
+        submit_oblivious_key: Option<String> [help_heading = "Submissions", value_name = "FILE"],
+        /// Number of submissions with tokens that are delivered together [default: 20]
+        submit_batch: Option<usize> [help_heading = "Submissions", value_name = "N"],
+        /// Time after which an incomplete batch is delivered [default: 10m]
+        submit_batch_wait: Option<Span> [help_heading = "Submissions", value_name = "TIME"],
         /// Time for which a client waits for the server's answer before it gets status 202
         /// [default: 10s]
         submit_wait: Option<Span> [help_heading = "Submissions", value_name = "TIME"],
@@ -319,6 +327,7 @@ impl GatewayOptions {
         let secret_files = keys
             .chain(token_files.iter().cloned())
             .chain(self.submit_key.clone())
+            .chain(self.submit_oblivious_key.clone())
             .chain(self.submit_rights.clone())
             .chain(self.submit_store.as_deref().and_then(store_secret))
             .collect();

@@ -9,6 +9,8 @@ pub mod file;
 pub mod gateway;
 pub mod gateway_ways;
 pub mod gateways;
+#[cfg(feature = "submit")]
+pub mod issuer;
 pub mod mode;
 pub mod open;
 pub mod relay;
@@ -16,6 +18,8 @@ pub mod share_url;
 mod solo;
 pub mod submission;
 pub mod units;
+#[cfg(feature = "submit")]
+mod unlinkable;
 mod warnings;
 mod ways;
 
@@ -27,6 +31,8 @@ pub use bridge::{BridgeConfig, BridgeOptions};
 pub use client::{ClientConfig, ClientOptions};
 pub use file::File;
 pub use gateway::{GatewayConfig, GatewayOptions};
+#[cfg(feature = "submit")]
+pub use issuer::{IssuerConfig, IssuerOptions};
 pub use relay::{RelayConfig, RelayOptions};
 
 use crate::endpoint::{BadEndpoint, Endpoint};

@@ -24,8 +24,11 @@ use crate::transport::Target;
 pub struct SubmissionConfig {
     /// The server that gets the submissions.
     pub server: Server,
-    /// The file of the clients' rights.
-    pub rights: String,
+    /// The file of the clients' rights; `None` if clients have tokens only.
+    pub rights: Option<String>,
+    /// The unlinkable mode, if the gateway has issuers.
+    #[cfg(feature = "submit")]
+    pub unlinkable: Option<Arc<crate::middle::submit::oblivious::Unlinkable>>,
     /// The key that signs submissions.
     pub signer: Arc<Signer>,
     /// The address of the store.
@@ -42,7 +45,11 @@ impl SubmissionConfig {
     /// # Errors
     /// Returns the first problem of the file.
     pub fn watch_rights(&self) -> Result<Arc<Renewable<Rights>>, ConfigError> {
-        let file = self.rights.clone();
+        let Some(file) = self.rights.clone() else {
+            let none = || Ok::<_, ConfigError>(Rights::none());
+            let rights = Renewable::new("no rights".to_owned(), Vec::new(), none)?;
+            return Ok(Arc::new(rights));
+        };
         let name = format!("the rights in {file}");
         let files = vec![PathBuf::from(&file)];
         let rights = Renewable::new(name, files, move || read_rights(&file))?;
@@ -67,12 +74,15 @@ impl GatewayOptions {
             let value = value.clone();
             value.ok_or_else(|| ConfigError::value(key, format!("mode=submit needs it: {remedy}")))
         };
-        let rights = needed(
-            "submit-rights",
-            &self.submit_rights,
-            "a TOML file of clients",
-        )?;
-        let rights_read = read_rights(&rights)?;
+        let rights = match self.submit_issuers {
+            Some(_) => self.submit_rights.clone(),
+            None => {
+                let remedy = "a TOML file of clients";
+                Some(needed("submit-rights", &self.submit_rights, remedy)?)
+            }
+        };
+        let rights_read = rights.as_deref().map(read_rights).transpose()?;
+        let rights_read = rights_read.unwrap_or_else(Rights::none);
         let has_authority = self.auth.iter().any(|auth| auth.starts_with("client-ca="));
         if rights_read.has_certificates() && !has_authority {
             return Err(ConfigError::value(
@@ -140,6 +150,8 @@ impl GatewayOptions {
         Ok(Some(SubmissionConfig {
             server,
             rights,
+            #[cfg(feature = "submit")]
+            unlinkable: self.unlinkable()?,
             signer: Arc::new(signer),
             store,
             max_stored,
@@ -163,6 +175,10 @@ impl GatewayOptions {
             ("submit-store", self.submit_store.is_some()),
             ("submit-max-stored", self.submit_max_stored.is_some()),
             ("submit-wait", self.submit_wait.is_some()),
+            ("submit-issuers", self.submit_issuers.is_some()),
+            ("submit-oblivious-key", self.submit_oblivious_key.is_some()),
+            ("submit-batch", self.submit_batch.is_some()),
+            ("submit-batch-wait", self.submit_batch_wait.is_some()),
             ("submit-retry", self.submit_retry.is_some()),
             ("submit-keep", self.submit_keep.is_some()),
         ];

@@ -12,7 +12,7 @@
 //! - [`cache`] answers requests from the gateway's cache.
 //! - [`push`] pushes the resources of pages at the gateway.
 //! - [`solo`] holds the sessions of a client without a gateway.
-//! - [`submit`] takes anonymous submissions.
+//! - [`submit`] takes anonymous submissions, and `issuer` issues tokens for them.
 //! - [`pushed`] takes pushes at the client, and [`loads`] measures page loads.
 
 pub mod access_log;
@@ -21,6 +21,8 @@ pub mod cache;
 pub mod count;
 pub mod hops;
 pub mod isolate;
+#[cfg(feature = "submit")]
+pub mod issuer;
 pub mod loads;
 pub mod max_forwards;
 pub mod pair_fields;

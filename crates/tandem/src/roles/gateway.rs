@@ -192,6 +192,8 @@ impl GatewayConfig {
             Arc::clone(&config.signer),
             (Arc::clone(store), config.max_stored),
             Rc::new(ToOrigin(Rc::clone(origin))),
+            #[cfg(feature = "submit")]
+            config.unlinkable.clone(),
         )))
     }
 

@@ -41,3 +41,4 @@ mod submission_bounds;
 mod submission_server;
 mod submissions;
 mod tunnels;
+mod unlinkable;

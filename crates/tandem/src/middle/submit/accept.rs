@@ -45,13 +45,16 @@ const MAX_PATH: usize = 2048;
 static FULL: LogLimit = LogLimit::new();
 
 /// The credential of a client: a SHA-256 hash.
-enum Credential {
+pub(in crate::middle) enum Credential {
     Token([u8; 32]),
     Certificate([u8; 32]),
 }
 
 impl Credential {
-    fn of(request: &RequestHead, certificate: Option<[u8; 32]>) -> Result<Self, Problem> {
+    pub(in crate::middle) fn of(
+        request: &RequestHead,
+        certificate: Option<[u8; 32]>,
+    ) -> Result<Self, Problem> {
         match token(request)? {
             Some(token) => Ok(Self::Token(sha256(&[token]))),
             None => certificate
@@ -60,7 +63,7 @@ impl Credential {
         }
     }
 
-    fn client<'a>(&self, rights: &'a Rights) -> Result<&'a Client, Problem> {
+    pub(in crate::middle) fn client<'a>(&self, rights: &'a Rights) -> Result<&'a Client, Problem> {
         let client = match self {
             Self::Token(hash) => rights.by_token(hash),
             Self::Certificate(hash) => rights.by_certificate(hash),
@@ -173,14 +176,10 @@ impl Submissions {
         let (admitted, admission) = oneshot::channel();
         let task = Rc::clone(&self).admit(new, held, admitted);
         let delivered = tokio::task::spawn_local(task);
-        match admission.await.map_err(|_| Problem::StoreFailed)?? {
-            Admission::OverQuota => return Err(Problem::OverQuota),
-            Admission::Full => return Err(self.full()),
-            Admission::TokenSpent => return Err(Problem::TokenSpent),
-            Admission::EpochOver => return Err(Problem::EpochOver),
-            Admission::KeyReused => return Err(Problem::KeyReused),
-            Admission::Known(record) => return Ok(Response::answer(record)),
-            Admission::Stored => {}
+        let admission = admission.await.map_err(|_| Problem::StoreFailed)??;
+        self.check_admission(&admission)?;
+        if let Admission::Known(record) = admission {
+            return Ok(Response::answer(record));
         }
         let mut record = Record {
             id,
@@ -197,6 +196,18 @@ impl Submissions {
             record.answer = Some(answer);
         }
         Ok(Response::answer(record))
+    }
+
+    /// Returns the problem of a submission that the store refuses.
+    pub(super) fn check_admission(&self, admission: &Admission) -> Result<(), Problem> {
+        match admission {
+            Admission::OverQuota => Err(Problem::OverQuota),
+            Admission::Full => Err(self.full()),
+            Admission::TokenSpent => Err(Problem::TokenSpent),
+            Admission::EpochOver => Err(Problem::EpochOver),
+            Admission::KeyReused => Err(Problem::KeyReused),
+            Admission::Known(_) | Admission::Stored => Ok(()),
+        }
     }
 
     /// Stores a submission, reports the decision of the store, and makes the first attempt at
@@ -241,7 +252,7 @@ impl Submissions {
     }
 
     /// Reads a body of up to `most` bytes, and computes its SHA-256 hash.
-    async fn read(
+    pub(super) async fn read(
         &self,
         mut body: Body,
         most: u64,
@@ -289,7 +300,7 @@ fn upload_limit(received: u64, announced: Option<u64>) -> Duration {
 }
 
 /// Checks the rights to a request, except the quota.
-fn check_rights(
+pub(super) fn check_rights(
     client: &Client,
     request: &RequestHead,
     path: &str,
@@ -321,7 +332,7 @@ fn token(request: &RequestHead) -> Result<Option<&[u8]>, Problem> {
 }
 
 /// Compares the body with the digest that the client may have sent.
-fn check_digest(fields: &Fields, content: &Content) -> Result<(), Problem> {
+pub(super) fn check_digest(fields: &Fields, content: &Content) -> Result<(), Problem> {
     if !fields.contains(CONTENT_DIGEST) {
         return Ok(());
     }
@@ -334,7 +345,7 @@ fn check_digest(fields: &Fields, content: &Content) -> Result<(), Problem> {
 
 /// Returns a hash of the client and its request. Each part has its length before it, so that
 /// different requests have different inputs.
-fn fingerprint(client: &Client, content: &Content) -> [u8; 32] {
+pub(super) fn fingerprint(client: &Client, content: &Content) -> [u8; 32] {
     let fields = fields::write(&content.fields);
     let length = |part: &[u8]| (part.len() as u64).to_be_bytes();
     let (name, path) = (client.name.as_bytes(), content.path.as_bytes());
@@ -349,7 +360,7 @@ fn fingerprint(client: &Client, content: &Content) -> [u8; 32] {
     ])
 }
 
-fn random_id() -> Result<SubmissionId, Problem> {
+pub(super) fn random_id() -> Result<SubmissionId, Problem> {
     let random = ring::rand::generate(&ring::rand::SystemRandom::new());
     let random: ring::rand::Random<[u8; 16]> = random.map_err(|_| Problem::Busy)?;
     Ok(SubmissionId(random.expose()))

@@ -119,7 +119,11 @@ pub(super) async fn recover(submissions: Weak<Submissions>) {
             if let Err(error) = this.store.forget(now(), millis(this.times.keep)).await {
                 this.note(&error);
             }
+            #[cfg(feature = "submit")]
+            this.end_epochs().await;
         }
+        #[cfg(feature = "submit")]
+        this.end_batch();
         this.count_waiting().await;
         this.deliver_due(&claimed).await;
         drop(this);
@@ -169,7 +173,7 @@ impl Submissions {
             server: self.server.url(),
             now,
             leased_until: now.saturating_add(self.lease(0)),
-            latest: now.saturating_add(self.lease(LARGEST_MAX_BYTES).max(LONGEST_PAUSE)),
+            latest: now.saturating_add(self.longest_wait()),
             limit: AT_ONCE.saturating_sub(count),
             bytes: match count {
                 0 => LARGEST_MAX_BYTES,
@@ -191,6 +195,14 @@ impl Submissions {
                 drop(place);
             });
         }
+    }
+
+    /// Returns the longest time for which a submission waits or is leased.
+    fn longest_wait(&self) -> Millis {
+        let longest = self.lease(LARGEST_MAX_BYTES).max(LONGEST_PAUSE);
+        #[cfg(feature = "submit")]
+        let longest = longest.max(self.batch_wait());
+        longest
     }
 
     /// Returns the time limit of an attempt with a body of `bytes`, in milliseconds.
@@ -448,6 +460,7 @@ mod tests {
             Arc::new(Signer::from_pem(PEM).expect("a key")),
             (tandem_store::open(store).expect("a store"), u64::MAX),
             Rc::new(Slow),
+            None,
         )
     }
 

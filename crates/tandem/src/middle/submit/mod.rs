@@ -8,16 +8,19 @@
 //!
 //! - `accept` checks the credential and the rights, reads the body and stores the submission.
 //! - `budget` bounds the memory of bodies and the number of deliveries.
+//! - `oblivious` takes submissions of clients without accounts, which spend tokens.
 //! - [`deliver`] signs it and sends it to the server, until the server answers.
 //! - [`signer`] holds the key of the gateway, and `respond` builds the responses.
 //!
 //! A submission is stored before it is sent and before the client gets a response. After a crash,
 //! the gateway sends it again with the same identifier. `tandem_submit` holds the formats.
 
-mod accept;
+pub(super) mod accept;
 mod budget;
 pub mod deliver;
-mod respond;
+#[cfg(feature = "submit")]
+pub mod oblivious;
+pub(super) mod respond;
 pub mod signer;
 
 use std::cell::Cell;
@@ -25,7 +28,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use tandem_http::{Method, Scheme};
+use tandem_http::{Fields, Method, Scheme};
 use tandem_submit::problem::{self, Problem};
 use tandem_submit::rights::Rights;
 use tandem_submit::store::{Millis, Store, StoreError};
@@ -96,6 +99,9 @@ pub struct Submissions {
     stored: Cell<u64>,
     /// True after the warning about submissions for other servers.
     has_warned: Cell<bool>,
+    /// The unlinkable mode, if the gateway has issuers.
+    #[cfg(feature = "submit")]
+    unlinkable: Option<Arc<oblivious::Unlinkable>>,
 }
 
 impl Submissions {
@@ -108,8 +114,9 @@ impl Submissions {
         signer: Arc<Signer>,
         (store, max_stored): (Arc<dyn Store>, u64),
         next: Rc<dyn Stage>,
+        #[cfg(feature = "submit")] unlinkable: Option<Arc<oblivious::Unlinkable>>,
     ) -> Rc<Self> {
-        let submissions = Rc::new(Self {
+        Self::start(Self {
             server,
             times,
             rights,
@@ -120,7 +127,13 @@ impl Submissions {
             max_stored,
             stored: Cell::new(0),
             has_warned: Cell::new(false),
-        });
+            #[cfg(feature = "submit")]
+            unlinkable,
+        })
+    }
+
+    fn start(submissions: Self) -> Rc<Self> {
+        let submissions = Rc::new(submissions);
         tokio::task::spawn_local(deliver::recover(Rc::downgrade(&submissions)));
         submissions
     }
@@ -136,9 +149,13 @@ impl Submissions {
         }
     }
 
-    async fn state(&self, exchange: &Exchange, id: &str, wants_answer: bool) -> Response {
-        let (Some(id), Some(secret)) = (SubmissionId::parse(id), secret(&exchange.request.fields))
-        else {
+    /// Answers a question about the submission with this path below [`SUBMISSIONS`].
+    async fn state_of(&self, fields: &Fields, path: &str) -> Response {
+        let (id, wants_answer) = match path.strip_suffix("/answer") {
+            Some(id) => (id, true),
+            None => (path, false),
+        };
+        let (Some(id), Some(secret)) = (SubmissionId::parse(id), secret(fields)) else {
             return Response::problem(Problem::UnknownSubmission);
         };
         let record = match wants_answer {
@@ -158,6 +175,15 @@ impl Submissions {
         }
     }
 
+    /// Returns the response to a request without encapsulation that is refused.
+    fn refusal(&self, problem: Problem) -> Response {
+        #[cfg(feature = "submit")]
+        if let (Problem::MissingCredential, Some(unlinkable)) = (problem, &self.unlinkable) {
+            return Response::challenges(problem, unlinkable.challenges());
+        }
+        Response::problem(problem)
+    }
+
     async fn respond(
         self: Rc<Self>,
         exchange: Exchange,
@@ -166,26 +192,36 @@ impl Submissions {
         let target = exchange.request.path.clone();
         let path = target.split('?').next().unwrap_or_default();
         let method = exchange.request.method.clone();
+        #[cfg(feature = "submit")]
+        if let Some(unlinkable) = self.unlinkable.clone()
+            && path == tandem_tokens::oblivious::PATH
+        {
+            return match method {
+                Method::Post => self.respond_obliviously(exchange, unlinkable).await,
+                Method::Get => unlinkable.keys(),
+                _ => Response::method_not_allowed("GET, POST"),
+            };
+        }
         let below = path
             .strip_prefix(SUBMISSIONS)
             .filter(|rest| rest.is_empty() || rest.starts_with('/'));
         match (&method, path, below) {
             (Method::Post, _, Some(_)) => {
                 let content_path = target[SUBMISSIONS.len()..].to_owned();
-                match self.accept(exchange, content_path, certificate).await {
+                match Rc::clone(&self)
+                    .accept(exchange, content_path, certificate)
+                    .await
+                {
                     Ok(response) => response,
                     Err(problem) => {
                         METRICS.submissions_refused.add(1);
-                        Response::problem(problem)
+                        self.refusal(problem)
                     }
                 }
             }
             (Method::Get, _, Some(rest)) if !rest.is_empty() => {
-                let id = rest.trim_start_matches('/');
-                match id.strip_suffix("/answer") {
-                    Some(id) => self.state(&exchange, id, true).await,
-                    None => self.state(&exchange, id, false).await,
-                }
+                let path = rest.trim_start_matches('/');
+                self.state_of(&exchange.request.fields, path).await
             }
             (Method::Get, directory::PATH, _) => {
                 Response::document(directory::MEDIA_TYPE, self.signer.directory())

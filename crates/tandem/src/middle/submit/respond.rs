@@ -16,7 +16,7 @@ const RETRY_AFTER: &str = "2";
 const RETRY_WHEN_FULL: &str = "60";
 
 /// A complete response.
-pub(super) struct Response {
+pub(in crate::middle) struct Response {
     head: ResponseHead,
     body: Bytes,
 }
@@ -30,19 +30,19 @@ impl Response {
         Self { head, body }
     }
 
-    pub(super) fn document(media_type: &str, body: String) -> Self {
+    pub(in crate::middle) fn document(media_type: &str, body: impl Into<Bytes>) -> Self {
         let mut response = Self::new(200, media_type, body);
         response.head.fields.set("cache-control", "max-age=3600");
         response
     }
 
     /// Returns the explanation of a type of problems, in plain text.
-    pub(super) fn explanation(problem: Problem) -> Self {
+    pub(in crate::middle) fn explanation(problem: Problem) -> Self {
         let text = format!("{}.\n{}\n", problem.title(), problem.remedy());
         Self::document("text/plain; charset=utf-8", text)
     }
 
-    pub(super) fn problem(problem: Problem) -> Self {
+    pub(in crate::middle) fn problem(problem: Problem) -> Self {
         let mut response = Self::new(problem.status(), problem::MEDIA_TYPE, problem.json());
         let fields = &mut response.head.fields;
         match problem {
@@ -60,10 +60,46 @@ impl Response {
         response
     }
 
-    pub(super) fn method_not_allowed(allow: &str) -> Self {
+    pub(in crate::middle) fn method_not_allowed(allow: &str) -> Self {
         let mut response = Self::problem(Problem::MethodNotAllowed);
         response.head.fields.push("allow", allow);
         response
+    }
+
+    /// Returns content for one client, which no cache may keep.
+    #[cfg(feature = "submit")]
+    pub(in crate::middle) fn private(media_type: &str, body: Vec<u8>) -> Self {
+        Self::new(200, media_type, body)
+    }
+
+    /// Returns a problem that may be over after some seconds.
+    #[cfg(feature = "submit")]
+    pub(in crate::middle) fn retry_after(problem: Problem, seconds: u64) -> Self {
+        let mut response = Self::problem(problem);
+        response.head.fields.set("retry-after", seconds.to_string());
+        response
+    }
+
+    /// Returns a problem with challenges (RFC 9577 section 2.1).
+    #[cfg(feature = "submit")]
+    pub(super) fn challenges(problem: Problem, challenges: Vec<String>) -> Self {
+        let mut response = Self::problem(problem);
+        for challenge in challenges {
+            response.head.fields.push("www-authenticate", challenge);
+        }
+        response
+    }
+
+    /// Returns the message for an encapsulated response. Its length is that of its content.
+    #[cfg(feature = "submit")]
+    pub(super) fn into_message(self) -> tandem_tokens::message::Response {
+        let mut fields = self.head.fields;
+        fields.remove("content-length");
+        tandem_tokens::message::Response {
+            status: self.head.status,
+            fields,
+            body: self.body,
+        }
     }
 
     /// Returns the state of a submission, as the response to a question about it.
@@ -115,7 +151,7 @@ impl Response {
         response
     }
 
-    pub(super) async fn send(self, mut sink: Sink) {
+    pub(in crate::middle) async fn send(self, mut sink: Sink) {
         sink.send(Part::Head(self.head)).await;
         if !self.body.is_empty() {
             sink.send(Part::Data(self.body)).await;

@@ -1,0 +1,256 @@
+//! The issuer of tokens (`tandem issuer`): the last stage of its sessions (RFC 9578).
+//!
+//! ```text
+//!  POST /token-request ─▶ account ─▶ quota of the epoch ─▶ blind signature ─▶ next tick
+//!  GET  /.well-known/private-token-issuer-directory
+//! ```
+//!
+//! The issuer knows accounts, and never sees a token. It answers at ticks of [`TICK`], so that the
+//! time of an answer tells little about the private operation. The log names no account.
+
+pub mod keys;
+
+use std::fmt;
+use std::future::poll_fn;
+use std::sync::{Arc, LazyLock};
+use std::time::{Duration, SystemTime};
+
+use bytes::{Bytes, BytesMut};
+use tandem_http::Method;
+use tandem_store::issued::IssuedTokens;
+use tandem_submit::problem::{self, Problem};
+use tandem_submit::rights::Rights;
+use tandem_tokens::directory;
+use tandem_tokens::token::{REQUEST_LENGTH, REQUEST_TYPE, RESPONSE_TYPE, TokenRequest};
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+
+use self::keys::EpochKeys;
+use super::submit::accept::Credential;
+use super::submit::respond::Response;
+use crate::exchange::{Body, Chunk, Exchange, Reply};
+use crate::log_limit::LogLimit;
+use crate::metrics::METRICS;
+use crate::renewal::Renewable;
+use crate::stage::Stage;
+
+/// The path of token requests.
+pub const TOKEN_REQUEST: &str = "/token-request";
+
+/// The time between two ticks at which the issuer answers.
+pub const TICK: Duration = Duration::from_millis(100);
+
+/// The number of token requests that wait for a signature at the same time.
+const WAITING: usize = 1024;
+
+/// The time limit for the body of a token request.
+const BODY_TIME: Duration = Duration::from_secs(30);
+
+static FAILURES: LogLimit = LogLimit::new();
+
+static STARTED: LazyLock<Instant> = LazyLock::new(Instant::now);
+
+/// The issuer of a process. All threads share it.
+pub struct Issuer {
+    keys: EpochKeys,
+    accounts: Arc<Renewable<Rights>>,
+    issued: IssuedTokens,
+    /// The tokens of an account in an epoch, unless `per-day` says otherwise.
+    tokens: u64,
+    waiting: Arc<Semaphore>,
+}
+
+impl fmt::Debug for Issuer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Issuer").finish_non_exhaustive()
+    }
+}
+
+impl Issuer {
+    /// Returns an issuer that gives `tokens` tokens of an epoch to each account without `per-day`.
+    pub fn new(
+        keys: EpochKeys,
+        accounts: Arc<Renewable<Rights>>,
+        issued: IssuedTokens,
+        tokens: u64,
+    ) -> Self {
+        Self {
+            keys,
+            accounts,
+            issued,
+            tokens,
+            waiting: Arc::new(Semaphore::new(WAITING)),
+        }
+    }
+
+    /// Creates the keys of a new epoch, and forgets old ones. It blocks for some seconds.
+    pub fn renew(&self) {
+        let now = now();
+        let first = self.keys.epochs.at(now);
+        let renewed = self.keys.renew(now).map_err(|error| error.to_string());
+        let ended = self.issued.end_epochs(first);
+        let ended = ended.map_err(|error| error.to_string());
+        if let Err(error) = renewed.and(ended) {
+            note(&error);
+        }
+    }
+
+    async fn respond(
+        self: Arc<Self>,
+        exchange: Exchange,
+        certificate: Option<[u8; 32]>,
+    ) -> Response {
+        let target = exchange.request.path.clone();
+        let path = target.split('?').next().unwrap_or_default();
+        match (&exchange.request.method, path) {
+            (Method::Post, TOKEN_REQUEST) => {
+                let issued = Arc::clone(&self).issue(exchange, certificate).await;
+                wait_for_tick().await;
+                match issued {
+                    Ok(signature) => {
+                        METRICS.tokens_issued.add(1);
+                        Response::private(RESPONSE_TYPE, signature)
+                    }
+                    Err(problem) => {
+                        METRICS.token_requests_refused.add(1);
+                        self.refusal(problem)
+                    }
+                }
+            }
+            (Method::Get, directory::PATH) => {
+                let keys = self.keys.directory(TOKEN_REQUEST).write();
+                Response::document(directory::MEDIA_TYPE, keys)
+            }
+            (Method::Get, _) if path.starts_with(problem::PATH) => {
+                Problem::of(&path[problem::PATH.len()..]).map_or_else(
+                    || Response::problem(Problem::NotFound),
+                    Response::explanation,
+                )
+            }
+            (_, TOKEN_REQUEST) => Response::method_not_allowed("POST"),
+            (_, directory::PATH) => Response::method_not_allowed("GET"),
+            _ => Response::problem(Problem::NotFound),
+        }
+    }
+
+    fn refusal(&self, problem: Problem) -> Response {
+        match problem {
+            Problem::NoTokensLeft => {
+                let (epochs, now) = (self.keys.epochs, now());
+                let next = epochs.start(epochs.at(now).saturating_add(1));
+                Response::retry_after(problem, next.saturating_sub(now).max(1))
+            }
+            _ => Response::problem(problem),
+        }
+    }
+
+    /// Checks a token request and signs it. The account is charged before the signature.
+    async fn issue(
+        self: Arc<Self>,
+        exchange: Exchange,
+        certificate: Option<[u8; 32]>,
+    ) -> Result<Vec<u8>, Problem> {
+        let request = &exchange.request;
+        let credential = Credential::of(request, certificate)?;
+        let accounts = self.accounts.get();
+        let account = credential.client(&accounts)?;
+        let most = account.quota.submissions.unwrap_or(self.tokens);
+        let account = tandem_tokens::sha256(&[b"tandem account", account.name.as_bytes()]);
+        if !request.fields.get("content-type").is_some_and(|kind| {
+            let essence = kind.split(|byte| *byte == b';').next().unwrap_or_default();
+            essence
+                .trim_ascii()
+                .eq_ignore_ascii_case(REQUEST_TYPE.as_bytes())
+        }) {
+            return Err(Problem::BadTokenRequest);
+        }
+        let permit = Arc::clone(&self.waiting).try_acquire_owned();
+        let permit = permit.map_err(|_| Problem::Busy)?;
+        let body = tokio::time::timeout(BODY_TIME, read(exchange.body.share()));
+        let body = body.await.map_err(|_| Problem::SlowBody)??;
+        let request = TokenRequest::read(&body).map_err(|_| Problem::BadTokenRequest)?;
+        let signed = tokio::task::spawn_blocking(move || {
+            let _permit = permit;
+            self.charge_and_sign(&request, &account, most)
+        });
+        signed.await.map_err(|_| Problem::StoreFailed)?
+    }
+
+    fn charge_and_sign(
+        &self,
+        request: &TokenRequest,
+        account: &[u8; 32],
+        most: u64,
+    ) -> Result<Vec<u8>, Problem> {
+        let (epoch, key) = self.keys.present(now()).ok_or(Problem::StoreFailed)?;
+        if request.truncated_key_id != key.public().truncated_id() {
+            return Err(Problem::BadTokenRequest);
+        }
+        let charged = self.issued.charge(epoch, account, most).map_err(|error| {
+            note(&error.to_string());
+            Problem::StoreFailed
+        })?;
+        match charged {
+            true => key.sign(request).map_err(|_| Problem::BadTokenRequest),
+            false => Err(Problem::NoTokensLeft),
+        }
+    }
+}
+
+/// Reads the body of a token request, which has one length.
+async fn read(mut body: Body) -> Result<Bytes, Problem> {
+    let mut bytes = BytesMut::new();
+    while let Some(chunk) = poll_fn(|cx| body.poll_chunk(cx)).await {
+        if let Chunk::Data(data) = chunk.map_err(|_| Problem::IncompleteBody)? {
+            bytes.extend_from_slice(&data);
+        }
+        if bytes.len() > REQUEST_LENGTH {
+            return Err(Problem::BadTokenRequest);
+        }
+    }
+    Ok(bytes.freeze())
+}
+
+/// Waits for the next tick of the process.
+async fn wait_for_tick() {
+    let tick = TICK.as_millis();
+    let past = STARTED.elapsed().as_millis();
+    let next = (past / tick + 1) * tick;
+    let next = Duration::from_millis(u64::try_from(next).unwrap_or(u64::MAX));
+    tokio::time::sleep_until(*STARTED + next).await;
+}
+
+/// Logs a failure of the issuer, which concerns the operator and no account.
+fn note(error: &str) {
+    if let Some(held_back) = FAILURES.admit() {
+        tracing::error!(
+            "tokens cannot be issued: {error} ({held_back} more since the last line): check the \
+             directory of keys and its free space"
+        );
+    }
+}
+
+/// Returns the present time in seconds since 1970.
+pub fn now() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs())
+}
+
+/// The stage of one connection.
+pub struct Issue {
+    /// The issuer.
+    pub issuer: Arc<Issuer>,
+    /// The SHA-256 hash of the client's certificate.
+    pub certificate: Option<[u8; 32]>,
+}
+
+impl Stage for Issue {
+    fn call(&self, exchange: Exchange) -> Reply {
+        let (issuer, certificate) = (Arc::clone(&self.issuer), self.certificate);
+        Reply::generate(|sink| async move {
+            let response = issuer.respond(exchange, certificate).await;
+            response.send(sink).await;
+            Ok(())
+        })
+    }
+}

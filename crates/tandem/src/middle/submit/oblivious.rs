@@ -1,0 +1,381 @@
+//! The unlinkable mode: clients without accounts spend tokens of an issuer, within encapsulated
+//! requests (RFC 9458).
+//!
+//! ```text
+//!  relay ─▶ decapsulate ─▶ token ─▶ rights ─▶ store: spend and admit ─▶ batch ─▶ deliver
+//! ```
+//!
+//! The gateway learns neither the client nor its address. The submission waits in the store until
+//! its batch ends, and the client asks for the answer later.
+
+use std::fmt;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tandem_http::{RequestHead, Scheme};
+use tandem_submit::batch::{Batch, Joined};
+use tandem_submit::fields;
+use tandem_submit::problem::Problem;
+use tandem_submit::rights::Client;
+use tandem_submit::store::{Admission, Content, Epoch, Millis, NewSubmission, Record, SpentToken};
+use tandem_submit::submission::{IdempotencyKey, State, SubmissionId};
+use tandem_tokens::message::{self, MAX_HEAD, MessageError};
+use tandem_tokens::oblivious::{self, GatewayKey, ObliviousError, Pending};
+use tandem_tokens::redemption::{AcceptedIssuer, TokenError, ValidToken};
+use tandem_tokens::replays::Replays;
+use tandem_tokens::token::Token;
+
+use super::accept::{check_digest, check_rights, fingerprint, random_id};
+use super::budget::Held;
+use super::respond::Response;
+use super::signer::sha256;
+use super::{SUBMISSIONS, Submissions, now};
+use crate::exchange::Exchange;
+use crate::metrics::METRICS;
+use crate::renewal::Renewable;
+
+/// The number of encapsulated requests that are surely known as replays.
+const REPLAYS: usize = 32_768;
+
+/// The seconds of a day, by which spent tokens are removed.
+const DAY: u64 = 86_400;
+
+/// The days for which spent tokens are kept after their last valid one.
+const SPENT_RESERVE: u64 = 1;
+
+/// An issuer, with the rights of its tokens.
+#[derive(Clone, Debug)]
+pub struct TrustedIssuer {
+    /// The checks of its tokens.
+    pub accepted: AcceptedIssuer,
+    /// The rights of a token.
+    pub rights: Client,
+}
+
+/// The unlinkable mode of a process. All threads share it.
+pub struct Unlinkable {
+    /// The issuers.
+    pub issuers: Arc<Renewable<Vec<TrustedIssuer>>>,
+    /// The key of encapsulated requests.
+    pub key: GatewayKey,
+    batch: Mutex<Batch>,
+    wait: Millis,
+    replays: Mutex<Replays>,
+}
+
+impl fmt::Debug for Unlinkable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Unlinkable")
+            .field("key", &self.key)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Unlinkable {
+    /// Returns the mode with batches of `size` submissions or `wait` milliseconds.
+    pub fn new(
+        issuers: Arc<Renewable<Vec<TrustedIssuer>>>,
+        key: GatewayKey,
+        size: usize,
+        wait: Millis,
+    ) -> Self {
+        Self {
+            issuers,
+            key,
+            batch: Mutex::new(Batch::new(size, wait)),
+            wait,
+            replays: Mutex::new(Replays::new(REPLAYS)),
+        }
+    }
+
+    /// Returns the challenges of all issuers, for the field `WWW-Authenticate`.
+    pub(super) fn challenges(&self) -> Vec<String> {
+        let issuers = self.issuers.get();
+        let challenge = |issuer: &TrustedIssuer| issuer.accepted.www_authenticate(seconds());
+        issuers.iter().filter_map(challenge).collect()
+    }
+
+    /// Returns the list of keys for encapsulated requests.
+    pub(super) fn keys(&self) -> Response {
+        Response::document(oblivious::KEYS_TYPE, self.key.config().write_list())
+    }
+
+    /// Checks the token of a request, and returns it with the rights of its issuer.
+    fn redeem(&self, head: &RequestHead) -> Result<(ValidToken, Client), Problem> {
+        let value = head.fields.get("authorization");
+        let value = value.ok_or(Problem::MissingToken)?;
+        let token = Token::from_authorization(value).map_err(|_| Problem::MalformedToken)?;
+        let token = token.ok_or(Problem::MissingToken)?;
+        let issuers = self.issuers.get();
+        let mut issuers = issuers.iter();
+        let issuer = issuers.find(|issuer| issuer.accepted.has_key(&token.key_id));
+        let issuer = issuer.ok_or(Problem::UnknownIssuer)?;
+        let checked = issuer.accepted.check(&token, seconds());
+        let valid = checked.map_err(|error| match error {
+            TokenError::UnknownIssuer => Problem::UnknownIssuer,
+            TokenError::StaleEpoch => Problem::EpochOver,
+            TokenError::WrongChallenge => Problem::WrongChallenge,
+            TokenError::Forged => Problem::ForgedToken,
+        })?;
+        Ok((valid, issuer.rights.clone()))
+    }
+
+    /// Returns the longest encapsulated request, in bytes.
+    fn longest(&self) -> u64 {
+        let issuers = self.issuers.get();
+        let sizes = issuers.iter().map(|issuer| issuer.rights.max_bytes);
+        let largest = usize::try_from(sizes.max().unwrap_or_default()).unwrap_or(usize::MAX);
+        let padded = message::longest(largest).saturating_add(oblivious::REQUEST_OVERHEAD);
+        padded as u64
+    }
+
+    fn batch<T>(&self, change: impl FnOnce(&mut Batch) -> T) -> T {
+        change(&mut self.batch.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// A message that has been decapsulated.
+struct Opened {
+    request: message::Request,
+    pending: Pending,
+}
+
+impl Submissions {
+    /// Answers an encapsulated request. Problems with the encapsulation are answered in clear,
+    /// all others within it.
+    pub(super) async fn respond_obliviously(
+        self: Rc<Self>,
+        exchange: Exchange,
+        unlinkable: Arc<Unlinkable>,
+    ) -> Response {
+        let opened = self.open(exchange, &unlinkable).await;
+        let (opened, held) = match opened {
+            Ok(opened) => opened,
+            Err(problem) => {
+                METRICS.submissions_refused.add(1);
+                return Response::problem(problem);
+            }
+        };
+        let (request, pending) = (opened.request, opened.pending);
+        let response = self.respond_to(request, held, &unlinkable).await;
+        let written = response.into_message().write();
+        let sealed = written.map(|written| pending.encapsulate(&written));
+        match sealed {
+            Ok(Ok(sealed)) => Response::private(oblivious::RESPONSE_TYPE, sealed),
+            // The fields of an answer are bounded, and so this needs a lack of random numbers.
+            _ => Response::problem(Problem::Busy),
+        }
+    }
+
+    /// Reads and opens an encapsulated request.
+    async fn open(
+        &self,
+        exchange: Exchange,
+        unlinkable: &Unlinkable,
+    ) -> Result<(Opened, Held), Problem> {
+        let kind = exchange.request.fields.get("content-type");
+        let essence = kind.and_then(|kind| kind.split(|byte| *byte == b';').next());
+        let is_request = essence.is_some_and(|essence| {
+            let essence = essence.trim_ascii();
+            essence.eq_ignore_ascii_case(oblivious::REQUEST_TYPE.as_bytes())
+        });
+        if !is_request {
+            return Err(Problem::WrongMediaType);
+        }
+        let (length, most) = (exchange.body.length(), unlinkable.longest());
+        if length.is_some_and(|length| length > most) {
+            return Err(Problem::TooLarge);
+        }
+        // A session may carry the requests of many clients, or of one that floods.
+        let share = format!("session {}", exchange.peer.session);
+        let mut held = self.budget.open(&share, length).ok_or(Problem::Busy)?;
+        let body = exchange.body.share();
+        let (body, _) = self.read(body, most, &mut held).await?;
+        let (message, pending) =
+            unlinkable
+                .key
+                .decapsulate(&body)
+                .map_err(|error| match error {
+                    ObliviousError::UnknownKey => Problem::OhttpKey,
+                    _ => Problem::BadEncapsulation,
+                })?;
+        drop(body);
+        let mut replays = unlinkable
+            .replays
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if !replays.insert(*pending.encapsulated_key()) {
+            return Err(Problem::Replayed);
+        }
+        drop(replays);
+        let request = message::Request::read(&message).map_err(|error| match error {
+            MessageError::Padding => Problem::BadPadding,
+            MessageError::Malformed | MessageError::TooLong => Problem::BadMessage,
+        })?;
+        Ok((Opened { request, pending }, held))
+    }
+
+    /// Answers a request that was encapsulated.
+    async fn respond_to(
+        self: Rc<Self>,
+        request: message::Request,
+        held: Held,
+        unlinkable: &Unlinkable,
+    ) -> Response {
+        let head = RequestHead {
+            fields: request.fields,
+            ..RequestHead::get(Scheme::Https, request.authority, request.path)
+        };
+        let path = head.path.split('?').next().unwrap_or_default();
+        let below = path
+            .strip_prefix(SUBMISSIONS)
+            .filter(|rest| rest.is_empty() || rest.starts_with('/'));
+        match (request.method.as_str(), below) {
+            ("POST", Some(_)) => {
+                let content_path = head.path[SUBMISSIONS.len()..].to_owned();
+                let accepted = self.spend(&head, content_path, request.body, unlinkable);
+                let response = accepted.await;
+                drop(held);
+                response.unwrap_or_else(|problem| {
+                    METRICS.submissions_refused.add(1);
+                    Response::problem(problem)
+                })
+            }
+            ("GET", Some(rest)) if !rest.is_empty() => {
+                self.state_of(&head.fields, rest.trim_start_matches('/'))
+                    .await
+            }
+            (_, Some(_)) => Response::method_not_allowed("GET, POST"),
+            _ => Response::problem(Problem::NotFound),
+        }
+    }
+
+    /// Takes a submission that a token pays for. The token is spent in the transaction that stores
+    /// the submission.
+    async fn spend(
+        &self,
+        head: &RequestHead,
+        path: String,
+        body: bytes::Bytes,
+        unlinkable: &Unlinkable,
+    ) -> Result<Response, Problem> {
+        let (token, rights) = unlinkable.redeem(head)?;
+        check_rights(&rights, head, &path, Some(body.len() as u64))?;
+        let key = IdempotencyKey::of(&head.fields)?;
+        let content = Content {
+            digest: sha256(&[&body]),
+            path,
+            fields: fields::passed(&head.fields).ok_or(Problem::BadFields)?,
+            body,
+        };
+        check_digest(&head.fields, &content)?;
+        let (id, arrived) = (random_id()?, now());
+        let due = unlinkable.batch(|batch| batch.end(arrived));
+        let new = NewSubmission {
+            id,
+            key,
+            fingerprint: fingerprint(&rights, &content),
+            client: rights.name,
+            content,
+            now: arrived,
+            leased_until: due,
+            quota: rights.quota,
+            server: self.server.url(),
+            spent: Some(SpentToken {
+                epoch: epoch_of(token.expires),
+                nonce: token.spent_id,
+            }),
+            max_stored: self.max_stored,
+        };
+        let admission = self.store.admit(new).await.map_err(|error| {
+            self.note(&error);
+            Problem::StoreFailed
+        })?;
+        self.check_admission(&admission)?;
+        if let Admission::Known(record) = admission {
+            return Ok(Response::answer(record));
+        }
+        METRICS.submissions_accepted.add(1);
+        self.join_batch(id, due, unlinkable).await;
+        Ok(Response::answer(Record {
+            id,
+            key,
+            state: State::Accepted,
+            status: None,
+            answer: None,
+        }))
+    }
+
+    /// Adds a stored submission to its batch, and releases the batch if it is full. If the store
+    /// fails, its submissions are delivered when the time of the batch is over.
+    async fn join_batch(&self, id: SubmissionId, due: Millis, unlinkable: &Unlinkable) {
+        let now = now();
+        let (released, due) = match unlinkable.batch(|batch| batch.join(id, due, now)) {
+            Joined::Waits => return,
+            Joined::Moved(end) => (vec![id], end),
+            Joined::Full(mut members) => {
+                count_batch(members.len());
+                // A store with a clock of its own sets the times one after the other.
+                members.sort_unstable();
+                (members, now)
+            }
+        };
+        // One time for all: the store then orders them by their random identifiers.
+        for id in released {
+            if let Err(error) = self.store.postpone(id, due, now).await {
+                self.note(&error);
+            }
+        }
+    }
+
+    /// Returns the longest time of a batch, and zero without the unlinkable mode.
+    pub(super) fn batch_wait(&self) -> Millis {
+        self.unlinkable.as_ref().map_or(0, |it| it.wait)
+    }
+
+    /// Counts a batch that time has ended.
+    pub(super) fn end_batch(&self) {
+        let Some(unlinkable) = &self.unlinkable else {
+            return;
+        };
+        let ended = unlinkable.batch(|batch| {
+            batch.handle_timeout(now());
+            batch.poll_ended()
+        });
+        if let Some(members) = ended {
+            count_batch(members);
+        }
+    }
+
+    /// Removes the spent tokens that no issuer's epoch permits any more.
+    pub(super) async fn end_epochs(&self) {
+        if self.unlinkable.is_none() {
+            return;
+        }
+        let first = epoch_of(seconds().saturating_sub(SPENT_RESERVE * DAY));
+        if let Err(error) = self.store.end_epochs(first).await {
+            self.note(&error);
+        }
+    }
+}
+
+/// Counts a batch, whose size is that of the set in which each submission hides.
+fn count_batch(members: usize) {
+    METRICS.submission_batches.add(1);
+    METRICS.submission_batch_members.add(members as u64);
+    METRICS.submission_batch_size.set(members as u64);
+}
+
+/// Returns the number by which the store knows the end of a token's validity: a day. The epochs of
+/// several issuers may differ.
+fn epoch_of(expires: u64) -> Epoch {
+    Epoch::try_from(expires / DAY).unwrap_or(Epoch::MAX)
+}
+
+/// Returns the present time in seconds since 1970.
+fn seconds() -> u64 {
+    u64::try_from(now().div_euclid(1000)).unwrap_or_default()
+}
+
+/// The longest head of a message, which bounds the fields of an answer.
+const _: () = assert!(fields::MAX_LENGTH < MAX_HEAD);

@@ -1,0 +1,57 @@
+//! The issuer: the fronts of a gateway, and a stage that issues tokens in place of the origins.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use super::{Built, Role};
+use crate::config::{ConfigError, IssuerConfig};
+use crate::endpoint::Endpoint;
+use crate::exchange::Peer;
+use crate::middle::issuer::Issue;
+use crate::path::Facts;
+use crate::services::Services;
+use crate::session::Drain;
+use crate::stage::Stage;
+use crate::transport::registry::Transports;
+
+impl Role for IssuerConfig {
+    fn listen(&self) -> &[Endpoint] {
+        &self.near.listen
+    }
+
+    fn transports(&self) -> &Transports {
+        &self.near.transports
+    }
+
+    fn workers(&self) -> usize {
+        self.near.workers
+    }
+
+    fn open(&self, _: &Services) -> Result<(), ConfigError> {
+        self.issuer().map(drop)
+    }
+
+    fn build(
+        &self,
+        _: &Services,
+        _: &[std::net::SocketAddr],
+        drain: &Drain,
+    ) -> Result<Built, ConfigError> {
+        let issuer = self.issuer()?;
+        let inner = Box::new(move |path: &Rc<dyn Facts>, _: Peer| {
+            Rc::new(Issue {
+                issuer: Arc::clone(&issuer),
+                certificate: path.peer_certificate(),
+            }) as Rc<dyn Stage>
+        });
+        let new_stage = self.near.admitted(true, inner)?;
+        let http1 = self.near.http1("issuer");
+        let (fronts, connections) = self.near.fronts(&http1, &new_stage, drain)?;
+        Ok(Built {
+            fronts,
+            connections,
+            dialled: Box::new(Vec::new),
+            on_drain: Box::new(|| {}),
+        })
+    }
+}
