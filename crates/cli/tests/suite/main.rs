@@ -26,3 +26,4 @@ mod submission_server;
 mod submission_store;
 mod submissions;
 mod timing;
+mod unlinkable;

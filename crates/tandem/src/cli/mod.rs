@@ -14,6 +14,8 @@ mod probe;
 mod serve;
 mod share;
 mod shell;
+#[cfg(feature = "submit")]
+mod submit;
 mod trust;
 
 use std::io::IsTerminal as _;
@@ -93,6 +95,13 @@ pub enum Command {
     /// Run a proxy between two protocols: HTTP/1.1, HTTP/2, HTTP/3 or SPDY at each side, without
     /// push and without a gateway
     Bridge(Box<BridgeArgs>),
+    /// Run an issuer of tokens for anonymous submissions: it knows accounts, and sees no submission
+    #[cfg(feature = "submit")]
+    Issuer(Box<IssuerArgs>),
+    /// Send files as anonymous submissions, and ask for the answers
+    #[cfg(feature = "submit")]
+    #[command(subcommand, after_help = submit::EXAMPLES)]
+    Submit(submit::SubmitCommand),
     /// Set up one of four roles: write the configuration files, the token and the certificate of
     /// both ends, and print the commands to run
     Init(init::InitArgs),
@@ -175,6 +184,24 @@ pub struct BridgeArgs {
     pub options: BridgeOptions,
 }
 
+#[cfg(feature = "submit")]
+const ISSUER_EXAMPLES: &str = "Examples:
+  tandem issuer --listen 'h2+tls://0.0.0.0:443?cert=issuer.pem&key=issuer.key' \\
+      --accounts accounts.toml --keys /var/lib/tandem/issuer
+      Issue up to 100 tokens on a day to each account of a file
+  curl https://issuer.example/.well-known/private-token-issuer-directory -o issuer.json
+      Get the keys of the issuer for the gateway of submissions, at least once in each epoch";
+
+/// Arguments of `tandem issuer`.
+#[cfg(feature = "submit")]
+#[derive(Debug, clap::Args)]
+#[command(after_help = ISSUER_EXAMPLES)]
+pub struct IssuerArgs {
+    /// The options of the role.
+    #[command(flatten)]
+    pub options: crate::config::IssuerOptions,
+}
+
 /// The failure of a command, printed in one line.
 pub type Failure = Box<dyn std::error::Error>;
 
@@ -193,6 +220,10 @@ pub fn run(
         Command::Gateway(args) => serve::gateway(*args, transports),
         Command::Relay(args) => serve::relay(*args, transports),
         Command::Bridge(args) => serve::bridge(*args, transports),
+        #[cfg(feature = "submit")]
+        Command::Issuer(args) => serve::issuer(*args, transports),
+        #[cfg(feature = "submit")]
+        Command::Submit(command) => submit::run(&command, transports),
         Command::Init(args) => init::run(&args, transports),
         Command::Share(args) => share::run(&args),
         Command::Doctor(command) => doctor::run(&command, transports),

@@ -208,6 +208,32 @@ pub(super) fn bridge(args: BridgeArgs, transports: &Transports) -> Result<(), Fa
     })
 }
 
+#[cfg(feature = "submit")]
+pub(super) fn issuer(args: super::IssuerArgs, transports: &Transports) -> Result<(), Failure> {
+    start_log(args.options.log.as_deref())?;
+    let (workers, opened) = (OnceCell::new(), OnceCell::new());
+    serve("issuer", || {
+        let log = args.options.log.clone();
+        let mut config = args.options.clone().typed_with(transports)?;
+        let warnings = config.near.warnings();
+        let fixed = Fixed {
+            log,
+            metrics: config.near.metrics,
+            workers: config.near.workers,
+            ..Fixed::default()
+        };
+        // The limits are divided among the threads. A reload keeps the threads and the keys.
+        config.near.workers = *workers.get_or_init(|| config.near.workers);
+        config.opened = Arc::clone(opened.get_or_init(|| Arc::clone(&config.opened)));
+        Ok(Loaded {
+            drain_limit: config.near.drain_timeout,
+            fixed,
+            warnings,
+            role: Arc::new(config),
+        })
+    })
+}
+
 /// Logs the warnings about a configuration, and shows them on the dashboard.
 fn warn(warnings: Vec<String>, journal: &Journal) {
     for warning in &warnings {

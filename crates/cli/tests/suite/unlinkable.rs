@@ -1,0 +1,276 @@
+//! The whole path of unlinkable submissions with the program: an issuer, a relay, a gateway, a
+//! server, and `tandem submit`.
+
+use std::io::Read as _;
+use std::path::Path;
+use std::process::Command;
+
+use crate::certificates::Certificates;
+use crate::process::{Process, run};
+use crate::submission_server::{Files, SubmissionServer, hex, sha256};
+
+const ACCOUNT_TOKEN: &str = "token-of-the-account-of-carol";
+const RELAY_TOKEN: &str = "token-of-the-relay-for-all";
+
+/// Runs the program and returns its output.
+fn tandem(arguments: &[&str]) -> String {
+    let (succeeded, output, errors) = run(arguments);
+    assert!(succeeded, "{arguments:?}: {output}{errors}");
+    format!("{output}{errors}")
+}
+
+fn start(arguments: &[String]) -> Process {
+    let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
+    Process::start(&arguments)
+}
+
+fn words(text: &str) -> Vec<String> {
+    text.split_whitespace().map(str::to_owned).collect()
+}
+
+/// The parties of the path, which stop when they are dropped.
+struct Parties {
+    files: Files,
+    certificates: Certificates,
+    server: SubmissionServer,
+    issuer: Process,
+    relay: Process,
+    gateway: Process,
+}
+
+impl Parties {
+    fn new(name: &str) -> Self {
+        let (files, server) = (Files::new(name, ""), SubmissionServer::new());
+        let certificates = Certificates::new(&format!("{name}-tls"));
+        let write = |name: &str, text: &str| {
+            std::fs::write(files.directory().join(name), text).unwrap();
+        };
+        let hash = hex(&sha256(ACCOUNT_TOKEN.as_bytes()));
+        write(
+            "accounts.toml",
+            &format!("[[client]]\nname = \"carol\"\ntoken-sha256 = \"{hash}\"\nper-day = 7\n"),
+        );
+        write("account.token", ACCOUNT_TOKEN);
+        write("relay.token", RELAY_TOKEN);
+        let made = Command::new("openssl")
+            .args(["genpkey", "-algorithm", "x25519", "-out"])
+            .arg(files.path("oblivious.pem"))
+            .status()
+            .expect("openssl: apt-get install openssl");
+        assert!(made.success());
+        let tls = format!(
+            "h2+tls://127.0.0.1:0?cert={}&key={}",
+            certificates.path("gateway.pem"),
+            certificates.path("gateway.key")
+        );
+        let issuer = start(&words(&format!(
+            "issuer --listen {tls} --accounts {} --keys {} --workers 1",
+            files.path("accounts.toml"),
+            files.path("issuer")
+        )));
+        // The operator of the gateway gets the keys of the issuer.
+        let directory = Command::new("curl")
+            // OpenSSL takes the certificates of the tests for self-signed ones.
+            .args(["--silent", "--fail", "--insecure"])
+            .args(["-o", &files.path("issuer.json")])
+            .arg(format!(
+                "https://{}/.well-known/private-token-issuer-directory",
+                issuer.address
+            ))
+            .status()
+            .expect("curl: apt-get install curl");
+        assert!(directory.success());
+        write(
+            "issuers.toml",
+            "[[issuer]]\nname = \"issuer.example\"\norigin = \"submissions.example\"\n\
+             directory = \"issuer.json\"\n",
+        );
+        let gateway = start(&words(&format!(
+            "gateway --listen {tls} --mode submit={} --submit-issuers {} --submit-oblivious-key {} \
+             --submit-key {} --submit-store {} --submit-batch 2 --submit-batch-wait 1h --workers 2 \
+             --log debug",
+            server.url("/in"),
+            files.path("issuers.toml"),
+            files.path("oblivious.pem"),
+            files.path("key.pem"),
+            files.store(),
+        )));
+        let relay = start(&words(&format!(
+            "gateway --listen {tls} --auth token-file={} --allow-dest 127.0.0.0/8 --workers 1 \
+             --origin-ca {} --allow-port {}",
+            files.path("relay.token"),
+            certificates.path("ca.pem"),
+            gateway.address.port(),
+        )));
+        Self {
+            files,
+            certificates,
+            server,
+            issuer,
+            relay,
+            gateway,
+        }
+    }
+
+    fn url(&self, process: &Process) -> String {
+        let ca = self.certificates.path("ca.pem");
+        format!("h2+tls://{}?ca={ca}", process.address)
+    }
+
+    fn state(&self) -> String {
+        self.files.path("client")
+    }
+
+    fn enrol(&self, tokens: &str) -> String {
+        tandem(&[
+            "submit",
+            "enrol",
+            "--gateway",
+            &self.url(&self.gateway),
+            "--relay",
+            &self.url(&self.relay),
+            "--relay-token-file",
+            &self.files.path("relay.token"),
+            "--issuer",
+            &self.url(&self.issuer),
+            "--token-file",
+            &self.files.path("account.token"),
+            "--tokens",
+            tokens,
+            "--state",
+            &self.state(),
+        ])
+    }
+
+    /// Stops a party and returns its log.
+    fn log(process: &mut Process) -> String {
+        process.signal("TERM");
+        let mut log = String::new();
+        process.rest().read_to_string(&mut log).unwrap();
+        log
+    }
+}
+
+/// Returns the text of all files below a directory.
+fn content(directory: &Path) -> Vec<u8> {
+    let mut all = Vec::new();
+    for entry in std::fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        match path.is_dir() {
+            true => all.extend(content(&path)),
+            false => all.extend(std::fs::read(path).unwrap()),
+        }
+    }
+    all
+}
+
+fn contains(text: &[u8], part: &str) -> bool {
+    text.windows(part.len())
+        .any(|window| window == part.as_bytes())
+}
+
+#[test]
+fn submissions_travel_through_all_parties() {
+    let mut parties = Parties::new("unlinkable-path");
+    assert!(parties.enrol("3").contains("3 tokens are ready"));
+    let photos = parties.files.directory().join("photos");
+    std::fs::create_dir_all(&photos).unwrap();
+    std::fs::write(photos.join("one.txt"), "the first confession").unwrap();
+    std::fs::write(photos.join("two.txt"), "the second confession").unwrap();
+    let (photos, state) = (photos.display().to_string(), parties.state());
+    let answers = parties.files.path("answers");
+    let posted = tandem(&[
+        "submit", "post", &photos, "--to", "/reports", "--state", &state,
+    ]);
+    assert_eq!(posted.matches(": accepted").count(), 2, "{posted}");
+    // A second post of the same files sends nothing.
+    let again = tandem(&[
+        "submit", "post", &photos, "--to", "/reports", "--state", &state,
+    ]);
+    assert_eq!(again.matches("was sent before").count(), 2, "{again}");
+    loop {
+        let (succeeded, output, _) =
+            run(&["submit", "answers", "--output", &answers, "--state", &state]);
+        if succeeded {
+            break;
+        }
+        assert!(output.contains(": accepted"), "{output}");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    let text = content(Path::new(&answers));
+    assert!(contains(&text, "took 20 bytes") && contains(&text, "took 21 bytes"));
+    let states = tandem(&["submit", "state", "--state", &state]);
+    assert_eq!(
+        states.matches("answered with status 201").count(),
+        2,
+        "{states}"
+    );
+    let mut bodies: Vec<_> = parties
+        .server
+        .processed()
+        .into_iter()
+        .map(|it| it.body)
+        .collect();
+    bodies.sort();
+    assert_eq!(
+        bodies,
+        [
+            b"the first confession".to_vec(),
+            b"the second confession".to_vec()
+        ]
+    );
+    // The account has a bound.
+    let (succeeded, output, errors) = run(&["submit", "tokens", "9", "--state", &state]);
+    assert!(
+        !succeeded && errors.contains("has got all its tokens"),
+        "{output}{errors}"
+    );
+    // No log, and no file of another party, has what the party must not know.
+    let (issuer, gateway) = (&mut parties.issuer, &mut parties.gateway);
+    let logs = [
+        Parties::log(issuer),
+        Parties::log(gateway),
+        Parties::log(&mut parties.relay),
+    ];
+    for log in &logs {
+        for secret in [
+            "carol",
+            "confession",
+            ACCOUNT_TOKEN,
+            RELAY_TOKEN,
+            "/reports",
+            "PrivateToken",
+        ] {
+            assert!(!log.contains(secret), "{secret}: {log}");
+        }
+    }
+    let issued = content(&parties.files.directory().join("issuer"));
+    for secret in ["carol", "confession", ACCOUNT_TOKEN] {
+        assert!(!contains(&issued, secret), "{secret}");
+    }
+}
+
+#[test]
+fn submissions_fail_closed_without_their_proxy() {
+    let parties = Parties::new("unlinkable-closed");
+    // Nothing listens there.
+    let via = "socks5://127.0.0.1:1";
+    let (succeeded, _, errors) = run(&[
+        "submit",
+        "enrol",
+        "--gateway",
+        &parties.url(&parties.gateway),
+        "--via",
+        via,
+        "--issuer",
+        &parties.url(&parties.issuer),
+        "--token-file",
+        &parties.files.path("account.token"),
+        "--state",
+        &parties.state(),
+    ]);
+    assert!(
+        !succeeded && errors.contains("the proxy on the way to gateway"),
+        "{errors}"
+    );
+}

@@ -1,0 +1,135 @@
+//! `tandem submit state` and `tandem submit answers`.
+
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use tandem_http::{Fields, Method};
+use tandem_submit::submission::{
+    SUBMISSION_ID, SUBMISSION_SECRET, State as SubmissionState, StateDocument,
+};
+
+use super::network::{Outgoing, Received, Way};
+use super::post::word;
+use super::state::{ClientFiles, JournalEntry, Settings};
+use super::{StateDirectory, print};
+use crate::cli::Failure;
+use crate::exchange::Isolation;
+use crate::transport::registry::Transports;
+
+/// Arguments of `tandem submit answers`.
+#[derive(Debug, clap::Args)]
+pub struct AnswersArgs {
+    /// StateDirectory for the answers, one file for each submission
+    #[arg(long, value_name = "DIRECTORY", default_value = "answers")]
+    output: PathBuf,
+    #[command(flatten)]
+    directory: StateDirectory,
+}
+
+pub(super) async fn states(
+    directory: &StateDirectory,
+    transports: &Transports,
+) -> Result<(), Failure> {
+    let state = directory.open()?;
+    let settings = state.settings()?;
+    let way = Way::to_gateway(&settings, transports)?;
+    for mut entry in state.journal()? {
+        if entry.location.is_some() && entry.state == Some(SubmissionState::Accepted) {
+            ask(&mut entry, &settings, &way, &state).await?;
+        }
+        print(&describe(&entry));
+    }
+    Ok(())
+}
+
+pub(super) async fn answers(args: &AnswersArgs, transports: &Transports) -> Result<(), Failure> {
+    let state = args.directory.open()?;
+    let settings = state.settings()?;
+    let way = Way::to_gateway(&settings, transports)?;
+    std::fs::create_dir_all(&args.output)?;
+    let mut waiting = 0;
+    for mut entry in state.journal()? {
+        if entry.has_answer || entry.location.is_none() {
+            continue;
+        }
+        let response = get(&entry, "/answer", &settings, &way).await?;
+        if response.status == 202 {
+            waiting += 1;
+            print(&describe(&entry));
+            continue;
+        }
+        // A response about another thing than this submission is no answer.
+        if response.text(SUBMISSION_ID).is_none() {
+            let (file, refusal) = (&entry.file, response.refusal());
+            return Err(format!("{file}: {refusal}").into());
+        }
+        let name = Path::new(&entry.file).file_name().unwrap_or_default();
+        let name = name.to_string_lossy();
+        // Files of one name in several directories have distinct answers.
+        let answer = args
+            .output
+            .join(format!("{name}.{}.answer", &entry.name[..6]));
+        std::fs::write(&answer, &response.body)?;
+        entry.status = Some(response.status);
+        entry.state = Some(SubmissionState::Answered);
+        entry.has_answer = true;
+        state.record(&entry)?;
+        let (file, status) = (&entry.file, response.status);
+        print(&format!(
+            "{file}: status {status}, written to {}",
+            answer.display()
+        ));
+    }
+    match waiting {
+        0 => Ok(()),
+        _ => Err(format!("{waiting} submissions have no answer yet; ask again later").into()),
+    }
+}
+
+/// Asks for the state of a submission, and writes it to the journal.
+async fn ask(
+    entry: &mut JournalEntry,
+    settings: &Settings,
+    way: &Way,
+    state: &ClientFiles,
+) -> Result<(), Failure> {
+    let response = get(entry, "", settings, way).await?;
+    let document = StateDocument::read(&response.body).filter(|_| response.status == 200);
+    let document = document.ok_or_else(|| format!("{}: {}", entry.file, response.refusal()))?;
+    entry.state = Some(document.state);
+    entry.status = document.status;
+    state.record(entry)
+}
+
+async fn get(
+    entry: &JournalEntry,
+    end: &str,
+    settings: &Settings,
+    way: &Way,
+) -> Result<Received, Failure> {
+    let location = entry.location.as_deref().unwrap_or_default();
+    let path = format!("{location}{end}");
+    let mut fields = Fields::new();
+    fields.push(SUBMISSION_SECRET, &entry.secret);
+    let request = Outgoing {
+        method: Method::Get,
+        path: &path,
+        fields,
+        body: Bytes::new(),
+    };
+    match &settings.unlinkable {
+        Some(unlinkable) => {
+            way.send_obliviously(request, &unlinkable.keys(), None)
+                .await
+        }
+        None => way.send(request, Isolation::none(), None).await,
+    }
+}
+
+fn describe(entry: &JournalEntry) -> String {
+    let state = entry.state.map_or("not sent", word);
+    match entry.status {
+        Some(status) => format!("{}: {state} with status {status}", entry.file),
+        None => format!("{}: {state}", entry.file),
+    }
+}

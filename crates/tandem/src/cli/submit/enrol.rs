@@ -1,0 +1,194 @@
+//! `tandem submit enrol` and `tandem submit tokens`.
+
+use bytes::Bytes;
+use tandem_http::{Fields, Method};
+use tandem_tokens::challenge::TokenChallenge;
+use tandem_tokens::directory::{self, Directory as IssuerDirectory};
+use tandem_tokens::issuance::Unsigned;
+use tandem_tokens::key::PublicKey;
+use tandem_tokens::oblivious;
+use tandem_tokens::token::{REQUEST_TYPE, RESPONSE_TYPE};
+
+use super::network::{Outgoing, Received, Way, isolated};
+use super::state::{ClientFiles, Settings, UnlinkableSettings};
+use super::{StateDirectory, print};
+use crate::cli::Failure;
+use crate::config::read_secret;
+use crate::exchange::Isolation;
+use crate::middle::submit::SUBMISSIONS;
+use crate::transport::registry::Transports;
+
+/// Arguments of `tandem submit enrol`.
+#[derive(Debug, clap::Args)]
+pub struct EnrolArgs {
+    /// URL of the gateway that takes submissions: h2+tls://HOST:PORT?ip=ADDRESS, …
+    #[arg(long, value_name = "URL")]
+    gateway: String,
+    /// URL of a Tandem gateway that relays encapsulated requests, so that the gateway of
+    /// submissions does not see this address
+    #[arg(long, value_name = "URL", requires = "issuer")]
+    relay: Option<String>,
+    /// File with the access token that the relay requires
+    #[arg(long, value_name = "FILE", requires = "relay")]
+    relay_token_file: Option<String>,
+    /// Proxy on the way to all hosts: socks5://ADDRESS:PORT, or Tor's control port
+    #[arg(long, value_name = "URL")]
+    via: Option<String>,
+    /// URL of the issuer; without it, the gateway knows the client (simple mode)
+    #[arg(long, value_name = "URL", requires = "token_file")]
+    issuer: Option<String>,
+    /// File with the token of the account: at the issuer, or at the gateway in the simple mode
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<String>,
+    /// Number of tokens to get
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    tokens: usize,
+    #[command(flatten)]
+    directory: StateDirectory,
+}
+
+/// Arguments of `tandem submit tokens`.
+#[derive(Debug, clap::Args)]
+pub struct TokensArgs {
+    /// Number of tokens to get
+    #[arg(value_name = "N", default_value_t = 10)]
+    tokens: usize,
+    #[command(flatten)]
+    directory: StateDirectory,
+}
+
+pub(super) async fn enrol(args: &EnrolArgs, transports: &Transports) -> Result<(), Failure> {
+    let state = args.directory.open()?;
+    let absolute = |file: &Option<String>| {
+        let path = file.as_ref().map(std::path::absolute).transpose()?;
+        Ok::<_, Failure>(path.map(|path| path.display().to_string()))
+    };
+    let mut settings = Settings {
+        gateway: args.gateway.clone(),
+        relay: args.relay.clone(),
+        relay_token_file: absolute(&args.relay_token_file)?,
+        via: args.via.clone(),
+        token_file: absolute(&args.token_file)?,
+        unlinkable: None,
+    };
+    if let Some(issuer) = &args.issuer {
+        let way = Way::to_gateway(&settings, transports)?;
+        let (challenge, _) = challenge(&way).await?;
+        let keys = get(&way, oblivious::PATH, isolated()?).await?;
+        oblivious::KeyConfig::read_list(&keys.body)?;
+        settings.unlinkable = Some(UnlinkableSettings {
+            issuer: issuer.clone(),
+            issuer_name: challenge.issuer_name,
+            oblivious_keys: UnlinkableSettings::encode_keys(&keys.body),
+        });
+    }
+    state.write_settings(&settings)?;
+    let directory = state.path().display();
+    print(&format!(
+        "settings of {} written to {directory}",
+        settings.gateway
+    ));
+    match settings.unlinkable {
+        Some(_) => fetch(&state, &settings, args.tokens, transports).await,
+        None => Ok(()),
+    }
+}
+
+pub(super) async fn tokens(args: &TokensArgs, transports: &Transports) -> Result<(), Failure> {
+    let state = args.directory.open()?;
+    let settings = state.settings()?;
+    fetch(&state, &settings, args.tokens, transports).await
+}
+
+/// Gets tokens for the present challenge of the gateway.
+async fn fetch(
+    state: &ClientFiles,
+    settings: &Settings,
+    count: usize,
+    transports: &Transports,
+) -> Result<(), Failure> {
+    let Some(unlinkable) = &settings.unlinkable else {
+        return Err("the simple mode needs no tokens: enrol with --issuer".into());
+    };
+    let gateway = Way::to_gateway(settings, transports)?;
+    let (challenge, key) = challenge(&gateway).await?;
+    if challenge.issuer_name != unlinkable.issuer_name {
+        return Err("the gateway now trusts another issuer: enrol again".into());
+    }
+    let issuer = Way::to(&unlinkable.issuer, settings.via.as_deref(), transports)?;
+    check_key(&issuer, &key).await?;
+    let token_file = settings.token_file.as_deref().unwrap_or_default();
+    let account = read_secret("token-file", token_file)?;
+    let digest = challenge.digest();
+    for number in 0..count {
+        let (request, unsigned) = Unsigned::new(&key, digest)?;
+        let mut fields = Fields::new();
+        fields.push("authorization", format!("Bearer {account}"));
+        fields.push("content-type", REQUEST_TYPE);
+        let request = Outgoing {
+            method: Method::Post,
+            path: crate::middle::issuer::TOKEN_REQUEST,
+            fields,
+            body: request.write().into(),
+        };
+        let response = issuer.send(request, Isolation::none(), None).await?;
+        let kind = response.text("content-type").unwrap_or_default();
+        if response.status != 200 || kind != RESPONSE_TYPE {
+            let refusal = response.refusal();
+            return Err(format!("the issuer refuses token {}: {refusal}", number + 1).into());
+        }
+        state.add_token(&unsigned.sign(&response.body)?)?;
+    }
+    print(&format!("{} tokens are ready", state.count_tokens()?));
+    Ok(())
+}
+
+/// Returns the challenge of the gateway, and the issuer's key in it.
+async fn challenge(gateway: &Way) -> Result<(TokenChallenge, PublicKey), Failure> {
+    let request = Outgoing {
+        method: Method::Post,
+        path: SUBMISSIONS,
+        fields: Fields::new(),
+        body: Bytes::new(),
+    };
+    let response = gateway.send(request, isolated()?, None).await?;
+    let values = response.fields.get_all("www-authenticate");
+    let read = |value: &[u8]| {
+        let value = std::str::from_utf8(value).ok()?;
+        let (challenge, key) = TokenChallenge::from_www_authenticate(value).ok()?;
+        Some((challenge, PublicKey::from_spki(&key).ok()?))
+    };
+    let found = values.filter_map(read).next();
+    found.ok_or_else(|| {
+        "the gateway has no challenge for tokens: check its URL, and its --submit-issuers".into()
+    })
+}
+
+/// Checks that the issuer publishes the key that the gateway expects from all clients. An issuer
+/// could otherwise recognise a client by its key.
+async fn check_key(issuer: &Way, key: &PublicKey) -> Result<(), Failure> {
+    let response = get(issuer, directory::PATH, Isolation::none()).await?;
+    let published = IssuerDirectory::read(&response.body)?;
+    match published.keys.iter().any(|dated| dated.key == *key) {
+        true => Ok(()),
+        false => Err(
+            "the issuer does not publish the key that the gateway accepts: \
+                      the gateway needs the present directory of the issuer"
+                .into(),
+        ),
+    }
+}
+
+async fn get(way: &Way, path: &str, isolation: Isolation) -> Result<Received, Failure> {
+    let request = Outgoing {
+        method: Method::Get,
+        path,
+        fields: Fields::new(),
+        body: Bytes::new(),
+    };
+    let response = way.send(request, isolation, None).await?;
+    match response.status {
+        200 => Ok(response),
+        _ => Err(format!("{path}: {}", response.refusal()).into()),
+    }
+}

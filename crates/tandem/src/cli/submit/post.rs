@@ -1,0 +1,251 @@
+//! `tandem submit post`.
+
+use std::path::{Path, PathBuf};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use bytes::Bytes;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use tandem_http::{Fields, Method};
+use tandem_submit::problem::Problem;
+use tandem_submit::submission::{IDEMPOTENCY_KEY, IdempotencyKey, State as SubmissionState};
+use tandem_tokens::sha256;
+
+use super::network::{Outgoing, Received, Way};
+use super::state::{ClientFiles, JournalEntry, Settings};
+use super::{StateDirectory, print, random};
+use crate::cli::Failure;
+use crate::config::read_secret;
+use crate::exchange::Isolation;
+use crate::middle::submit::SUBMISSIONS;
+use crate::transport::registry::Transports;
+
+/// The tokens that a submission tries: the first ones may be spent or over.
+const ATTEMPTS: usize = 4;
+
+/// Arguments of `tandem submit post`.
+#[derive(Debug, clap::Args)]
+pub struct PostArgs {
+    /// File to send, or directory whose files are sent (repeatable)
+    #[arg(value_name = "PATH", required = true)]
+    paths: Vec<PathBuf>,
+    /// Path at the server, below its base
+    #[arg(long, value_name = "PATH", default_value = "")]
+    to: String,
+    /// Media type of the files [default: by the end of the file's name]
+    #[arg(long = "type", value_name = "TYPE")]
+    kind: Option<String>,
+    #[command(flatten)]
+    directory: StateDirectory,
+}
+
+pub(super) async fn post(args: &PostArgs, transports: &Transports) -> Result<(), Failure> {
+    let state = args.directory.open()?;
+    let settings = state.settings()?;
+    let way = Way::to_gateway(&settings, transports)?;
+    let mut files = Vec::new();
+    for path in &args.paths {
+        collect(path, &mut files)?;
+    }
+    files.sort();
+    let mut refused = 0;
+    for file in &files {
+        let sent = send_file(args, file, &state, &settings, &way).await;
+        match sent {
+            Ok(text) => print(&format!("{}: {text}", file.display())),
+            Err(error) => {
+                refused += 1;
+                print(&format!("{}: not sent: {error}", file.display()));
+            }
+        }
+    }
+    match refused {
+        0 => Ok(()),
+        _ => Err(format!(
+            "{refused} of {} files were not sent; post them again",
+            files.len()
+        )
+        .into()),
+    }
+}
+
+/// Adds a file, or the files of a directory and those below it.
+fn collect(path: &Path, files: &mut Vec<PathBuf>) -> Result<(), Failure> {
+    let wrong = |error: std::io::Error| format!("{}: {error}", path.display());
+    if !std::fs::metadata(path).map_err(wrong)?.is_dir() {
+        files.push(path.to_owned());
+        return Ok(());
+    }
+    for entry in std::fs::read_dir(path).map_err(wrong)? {
+        let entry = entry.map_err(wrong)?;
+        let kind = entry.file_type().map_err(wrong)?;
+        // A symbolic link could lead to a file that the user does not mean to send.
+        if kind.is_dir() {
+            collect(&entry.path(), files)?;
+        } else if kind.is_file() {
+            files.push(entry.path());
+        }
+    }
+    Ok(())
+}
+
+async fn send_file(
+    args: &PostArgs,
+    file: &Path,
+    state: &ClientFiles,
+    settings: &Settings,
+    way: &Way,
+) -> Result<String, Failure> {
+    let content = Bytes::from(std::fs::read(file)?);
+    let digest = URL_SAFE_NO_PAD.encode(sha256(&[&content]));
+    let name = std::path::absolute(file)?.display().to_string();
+    let is_same = |entry: &JournalEntry| {
+        entry.file == name && entry.digest == digest && entry.path == args.to
+    };
+    let known = state.journal()?.into_iter().find(is_same);
+    if let Some(state) = known.as_ref().and_then(|entry| entry.state) {
+        return Ok(format!("was sent before ({})", word(state)));
+    }
+    let mut entry = match known {
+        Some(entry) => entry,
+        None => JournalEntry {
+            name: format!("{}.json", URL_SAFE_NO_PAD.encode(random::<12>()?)),
+            file: name,
+            digest,
+            path: args.to.clone(),
+            secret: URL_SAFE_NO_PAD.encode(random::<32>()?),
+            token: None,
+            location: None,
+            state: None,
+            status: None,
+            has_answer: false,
+        },
+    };
+    let kind = args
+        .kind
+        .clone()
+        .unwrap_or_else(|| media_type(file).to_owned());
+    for _ in 0..ATTEMPTS {
+        if settings.unlinkable.is_some() && entry.token.is_none() {
+            let (token, kept) = state.token()?;
+            entry.token = Some(token);
+            state.record(&entry)?;
+            std::fs::remove_file(kept)?;
+        } else {
+            state.record(&entry)?;
+        }
+        let response = send(&entry, &kind, content.clone(), settings, way).await?;
+        let problem = response.problem().and_then(|document| document.problem());
+        if matches!(problem, Some(Problem::TokenSpent | Problem::EpochOver)) {
+            entry.token = None;
+            continue;
+        }
+        return finish(entry, &response, state);
+    }
+    Err("the tokens are spent or over: run tandem submit tokens".into())
+}
+
+/// Sends the content of an entry of the journal.
+async fn send(
+    entry: &JournalEntry,
+    kind: &str,
+    content: Bytes,
+    settings: &Settings,
+    way: &Way,
+) -> Result<Received, Failure> {
+    let path = format!("{SUBMISSIONS}{}", entry.path);
+    let mut fields = Fields::new();
+    let key = IdempotencyKey(sha256(&[&entry.secret()]));
+    fields.push(IDEMPOTENCY_KEY, key.value());
+    fields.push("content-type", kind);
+    let progress = progress(&entry.file, content.len() as u64);
+    if let Some(unlinkable) = &settings.unlinkable {
+        fields.push("authorization", entry.token.as_deref().unwrap_or_default());
+        let request = Outgoing {
+            method: Method::Post,
+            path: &path,
+            fields,
+            body: content,
+        };
+        return way
+            .send_obliviously(request, &unlinkable.keys(), Some(progress))
+            .await;
+    }
+    if let Some(file) = &settings.token_file {
+        let token = read_secret("token-file", file)?;
+        fields.push("authorization", format!("Bearer {token}"));
+    }
+    fields.push("prefer", "respond-async");
+    let request = Outgoing {
+        method: Method::Post,
+        path: &path,
+        fields,
+        body: content,
+    };
+    way.send(request, Isolation::none(), Some(progress)).await
+}
+
+/// Writes the outcome to the journal.
+fn finish(
+    mut entry: JournalEntry,
+    response: &Received,
+    state: &ClientFiles,
+) -> Result<String, Failure> {
+    let location = response.text("location");
+    let Some(location) = location.filter(|path| path.starts_with(SUBMISSIONS)) else {
+        return Err(response.refusal().into());
+    };
+    entry.location = Some(location);
+    entry.token = None;
+    let is_answered = response.status != 202;
+    entry.state = Some(match is_answered {
+        true => SubmissionState::Answered,
+        false => SubmissionState::Accepted,
+    });
+    entry.status = is_answered.then_some(response.status);
+    state.record(&entry)?;
+    Ok(match is_answered {
+        true => format!("the server has answered with status {}", response.status),
+        false => "accepted".to_owned(),
+    })
+}
+
+/// Returns the word for a state.
+pub(super) const fn word(state: SubmissionState) -> &'static str {
+    match state {
+        SubmissionState::Accepted => "accepted",
+        SubmissionState::Answered => "answered",
+        SubmissionState::NotDelivered => "not delivered",
+    }
+}
+
+/// Returns a progress bar on the terminal, or a hidden one without a terminal.
+fn progress(file: &str, length: u64) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(Some(length), ProgressDrawTarget::stderr());
+    let template = "{msg} [{bar:30}] {bytes}/{total_bytes} {eta}";
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style);
+    }
+    let name = Path::new(file).file_name().unwrap_or_default();
+    bar.set_message(name.to_string_lossy().into_owned());
+    bar
+}
+
+/// Returns the media type of a file by the end of its name.
+fn media_type(file: &Path) -> &'static str {
+    let end = file.extension().map(|end| end.to_ascii_lowercase());
+    match end.as_deref().and_then(std::ffi::OsStr::to_str) {
+        Some("json" | "geojson") => "application/json",
+        Some("txt" | "log") => "text/plain",
+        Some("csv") => "text/csv",
+        Some("html" | "htm") => "text/html",
+        Some("xml" | "gpx" | "kml") => "application/xml",
+        Some("pdf") => "application/pdf",
+        Some("zip") => "application/zip",
+        Some("png") => "image/png",
+        Some("jpg" | "jpeg") => "image/jpeg",
+        Some("webp") => "image/webp",
+        Some("mp4") => "video/mp4",
+        _ => "application/octet-stream",
+    }
+}

@@ -1,0 +1,196 @@
+//! The directory of `tandem submit`: settings, tokens and the journal of submissions.
+//!
+//! Only its owner may read it. Files are replaced as a whole, and are on the disk before a request
+//! is sent.
+
+use std::fs::OpenOptions;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use tandem_submit::submission::State as SubmissionState;
+use tandem_tokens::token::Token;
+
+use super::random;
+use crate::cli::Failure;
+use crate::files;
+
+/// The settings of a gateway.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) struct Settings {
+    /// The URL of the gateway.
+    pub(super) gateway: String,
+    /// The URL of the relay, if there is one.
+    pub(super) relay: Option<String>,
+    /// The file with the access token of the relay.
+    pub(super) relay_token_file: Option<String>,
+    /// The proxy on the way to all of them.
+    pub(super) via: Option<String>,
+    /// The file with the token of the account.
+    pub(super) token_file: Option<String>,
+    /// The settings of the unlinkable mode.
+    pub(super) unlinkable: Option<UnlinkableSettings>,
+}
+
+/// The settings of the unlinkable mode.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) struct UnlinkableSettings {
+    /// The URL of the issuer.
+    pub(super) issuer: String,
+    /// The name of the issuer in the gateway's challenge.
+    pub(super) issuer_name: String,
+    /// The gateway's key for encapsulated requests, in base64url.
+    pub(super) oblivious_keys: String,
+}
+
+impl UnlinkableSettings {
+    pub(super) fn keys(&self) -> Vec<u8> {
+        URL_SAFE_NO_PAD
+            .decode(&self.oblivious_keys)
+            .unwrap_or_default()
+    }
+
+    pub(super) fn encode_keys(keys: &[u8]) -> String {
+        URL_SAFE_NO_PAD.encode(keys)
+    }
+}
+
+/// A submission in the journal.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) struct JournalEntry {
+    /// The name of the entry.
+    #[serde(skip)]
+    pub(super) name: String,
+    /// The file that was sent.
+    pub(super) file: String,
+    /// The SHA-256 hash of its content, in base64url.
+    pub(super) digest: String,
+    /// The path at the server.
+    pub(super) path: String,
+    /// The secret of the submission, in base64url.
+    pub(super) secret: String,
+    /// The token that pays for it, as the value of a field.
+    pub(super) token: Option<String>,
+    /// The path of the submission at the gateway.
+    pub(super) location: Option<String>,
+    /// The last known state.
+    pub(super) state: Option<SubmissionState>,
+    /// The status code of the server.
+    pub(super) status: Option<u16>,
+    /// True if the answer was written to a file.
+    #[serde(default)]
+    pub(super) has_answer: bool,
+}
+
+impl JournalEntry {
+    pub(super) fn secret(&self) -> Vec<u8> {
+        URL_SAFE_NO_PAD.decode(&self.secret).unwrap_or_default()
+    }
+}
+
+/// The directory.
+pub(super) struct ClientFiles(PathBuf);
+
+impl ClientFiles {
+    pub(super) fn open(directory: PathBuf) -> Result<Self, Failure> {
+        let wrong = |error: std::io::Error| format!("{}: {error}", directory.display());
+        for part in ["tokens", "journal"] {
+            let mut builder = std::fs::DirBuilder::new();
+            let made = builder
+                .recursive(true)
+                .mode(0o700)
+                .create(directory.join(part));
+            made.map_err(wrong)?;
+        }
+        Ok(Self(directory))
+    }
+
+    /// Returns the directory.
+    pub(super) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    pub(super) fn settings(&self) -> Result<Settings, Failure> {
+        let file = self.0.join("settings.json");
+        if !file.exists() {
+            let directory = self.0.display();
+            return Err(format!("{directory} has no settings: run tandem submit enrol").into());
+        }
+        read(&file)
+    }
+
+    pub(super) fn write_settings(&self, settings: &Settings) -> Result<(), Failure> {
+        write(
+            &self.0.join("settings.json"),
+            &serde_json::to_vec_pretty(settings)?,
+        )
+    }
+
+    /// Keeps a token.
+    pub(super) fn add_token(&self, token: &Token) -> Result<(), Failure> {
+        let name = URL_SAFE_NO_PAD.encode(random::<12>()?);
+        let file = self.0.join("tokens").join(name);
+        write(&file, token.authorization().as_bytes())
+    }
+
+    /// Returns the number of kept tokens.
+    pub(super) fn count_tokens(&self) -> Result<usize, Failure> {
+        Ok(std::fs::read_dir(self.0.join("tokens"))?.count())
+    }
+
+    /// Returns a kept token with its file. The file is removed once the journal has the token.
+    pub(super) fn token(&self) -> Result<(String, PathBuf), Failure> {
+        for entry in std::fs::read_dir(self.0.join("tokens"))? {
+            let file = entry?.path();
+            let text = std::fs::read_to_string(&file)?;
+            if matches!(Token::from_authorization(text.as_bytes()), Ok(Some(_))) {
+                return Ok((text, file));
+            }
+            // A crash interrupted the writing of the file.
+            std::fs::remove_file(&file)?;
+        }
+        Err("no tokens are left: run tandem submit tokens".into())
+    }
+
+    /// Writes an entry of the journal.
+    pub(super) fn record(&self, entry: &JournalEntry) -> Result<(), Failure> {
+        let file = self.0.join("journal").join(&entry.name);
+        write(&file, &serde_json::to_vec_pretty(entry)?)
+    }
+
+    /// Returns the entries of the journal, in the order of the files that were sent.
+    pub(super) fn journal(&self) -> Result<Vec<JournalEntry>, Failure> {
+        let mut entries = Vec::new();
+        for file in std::fs::read_dir(self.0.join("journal"))? {
+            let file = file?.path();
+            if file.extension().is_some_and(|end| end == "json") {
+                let mut entry: JournalEntry = read(&file)?;
+                let name = file.file_name().unwrap_or_default();
+                entry.name = name.to_string_lossy().into_owned();
+                entries.push(entry);
+            }
+        }
+        entries.sort_by(|one, other| (&one.file, &one.name).cmp(&(&other.file, &other.name)));
+        Ok(entries)
+    }
+}
+
+fn read<T: DeserializeOwned>(file: &Path) -> Result<T, Failure> {
+    let wrong = |problem: String| format!("{}: {problem}", file.display());
+    let text = std::fs::read(file).map_err(|error| wrong(error.to_string()))?;
+    Ok(serde_json::from_slice(&text).map_err(|error| wrong(error.to_string()))?)
+}
+
+fn write(file: &Path, content: &[u8]) -> Result<(), Failure> {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    let new = files::beside(file, ".new");
+    files::replace(file, &new, &options, content)
+        .map_err(|error| format!("{}: {error}", file.display()).into())
+}
