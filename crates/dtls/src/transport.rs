@@ -18,10 +18,10 @@ use tandem::path::Path;
 use tandem::transport::registry::{
     DialContext, ListenContext, Protocol, Provider, Socket as Bound, TransportError,
 };
-use tandem::transport::tls::{DIAL_OPTIONS, TlsError};
+use tandem::transport::tls::TlsError;
 use tandem::transport::{Incoming, Listener, LocalBoxFuture, Target, Transport};
 use tandem_http::Scheme;
-use tandem_tunnel::{Algorithm, Config as TunnelConfig};
+use tandem_tunnel::{Algorithm, Config as TunnelConfig, Coupling};
 use tokio::net::UdpSocket;
 use tokio::sync::{Notify, mpsc};
 
@@ -45,18 +45,32 @@ const IDLE: Duration = Duration::from_secs(50);
 /// The datagrams that a listener reads before other tasks of the thread run.
 const BATCH: usize = 64;
 
+/// The option of an endpoint that chooses the way in which streams share the path.
+const COUPLING: &str = "coupling";
+
 /// The transport `dtls`. All threads share it.
 #[derive(Debug, Default)]
 pub struct DtlsProvider {
     hubs: Hubs,
 }
 
+/// Returns the way in which the streams of an endpoint share the path.
+fn coupling(endpoint: &Endpoint) -> Result<Coupling, BadEndpoint> {
+    match endpoint.option(COUPLING) {
+        None | Some("all") => Ok(Coupling::Coupled),
+        Some("stream") => Ok(Coupling::PerStream),
+        Some(_) => Err(endpoint.bad("coupling= may be all or stream")),
+    }
+}
+
 fn settings(
+    endpoint: &Endpoint,
     congestion: &str,
     timeout: Duration,
     client_certificates: bool,
-) -> Result<Settings, TlsError> {
+) -> Result<Settings, TransportError> {
     let tunnel = TunnelConfig {
+        coupling: coupling(endpoint)?,
         algorithm: if congestion == "cubic" {
             Algorithm::Cubic
         } else {
@@ -68,7 +82,7 @@ fn settings(
         ..TunnelConfig::default()
     };
     Settings::new(tunnel, timeout, client_certificates)
-        .map_err(|problem| TlsError::Config(rustls::Error::General(problem)))
+        .map_err(|problem| TlsError::Config(rustls::Error::General(problem)).into())
 }
 
 impl Provider for DtlsProvider {
@@ -97,15 +111,17 @@ impl Provider for DtlsProvider {
     }
 
     fn check_listener(&self, endpoint: &Endpoint) -> Result<(), BadEndpoint> {
-        endpoint.options(&["cert", "key"])?;
+        endpoint.options(&["cert", "key", COUPLING])?;
+        coupling(endpoint)?;
         endpoint.certificate_files().map(drop)
     }
 
     fn dial_options(&self) -> &'static [&'static str] {
-        DIAL_OPTIONS
+        &["ca", "cert", "key", "sni", COUPLING]
     }
 
     fn check_dial(&self, endpoint: &Endpoint) -> Result<(), BadEndpoint> {
+        coupling(endpoint)?;
         endpoint.identity_files().map(drop)
     }
 
@@ -127,7 +143,7 @@ impl Provider for DtlsProvider {
             .map_err(|_| endpoint.bad("its host name cannot stand in a certificate"))?;
         Ok(Rc::new(Dialling {
             address,
-            settings: settings(&context.congestion, context.timeout, false)?,
+            settings: settings(endpoint, &context.congestion, context.timeout, false)?,
             verifier: gateway_verifier(endpoint.option("ca"))?,
             identity: own.map(|(cert, key)| identity(cert, key)).transpose()?,
             name,
@@ -149,7 +165,7 @@ impl Provider for DtlsProvider {
             .transpose()?;
         Ok(Rc::new(Listening {
             hubs: self.hubs.clone(),
-            settings: settings(&congestion, context.timeout, clients.is_some())?,
+            settings: settings(endpoint, &congestion, context.timeout, clients.is_some())?,
             identity: identity(cert, key)?,
             clients,
         }))

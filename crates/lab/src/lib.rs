@@ -1,8 +1,9 @@
-//! Experiments: benchmarks, attacks, a private Tor network, timing, header studies, push prediction
-//! on logs, and reports.
+//! Experiments: benchmarks, attacks, chains of relays, a private Tor network, timing, header studies,
+//! push prediction on logs, and reports.
 
 pub mod attack;
 pub mod bench;
+pub mod chain;
 pub mod experiment;
 pub mod headers;
 pub mod predict;

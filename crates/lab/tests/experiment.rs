@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use programs::{Scratch, output, require, tandem, wait};
 use proptest::prelude::*;
+use tandem_lab::chain::{self, Study};
 use tandem_lab::experiment::plan::{self, Selection};
 use tandem_lab::experiment::results::{self, Line, Measured, Outcome, Record};
 use tandem_lab::experiment::{Axis, Experiment, ExperimentError, report};
@@ -497,6 +498,12 @@ fn the_repositorys_experiments_are_valid() {
         .collect();
     assert!(files.len() >= 3);
     for file in files {
+        let text = std::fs::read_to_string(&file).expect("a file");
+        if chain::file::is_chain(&text) {
+            let study = Study::parse(&text);
+            study.unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+            continue;
+        }
         let (experiment, _) =
             Experiment::open(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
         let [small, full] = [false, true].map(|full| {

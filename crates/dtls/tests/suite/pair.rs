@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use socket2::SockRef;
+use tandem::endpoint::Endpoint;
 
 use crate::certificates::Certificates;
 use crate::harness::{Client, PATIENCE, Pair, Scene, block_on, endpoint, gateway_options, request};
@@ -57,6 +58,19 @@ fn session_carries_a_hundred_streams() {
     let (pair, _certificates) = pair("dtls-hundred");
     let body = |number: usize| vec![number as u8; 20_000 + number];
     echo_bodies(&pair, (0..100).map(body));
+}
+
+#[test]
+fn streams_with_their_own_windows_carry_bodies() {
+    let certificates = Certificates::new("dtls-own-windows");
+    let own = |endpoint: &Endpoint| format!("{endpoint}&coupling=stream").parse().unwrap();
+    let pair = start_pair(
+        &certificates,
+        |gateway| gateway.listen = gateway.listen.iter().map(own).collect(),
+        |client| client.gateway = client.gateway.iter().map(own).collect(),
+    );
+    let body = |number: usize| vec![number as u8; 300_000 + number];
+    echo_bodies(&pair, (0..8).map(body));
 }
 
 #[test]

@@ -31,6 +31,18 @@ fn endpoints_need_the_session_of_many_streams() {
 }
 
 #[test]
+fn endpoints_name_the_possible_couplings() {
+    let expected = "coupling= may be all or stream";
+    let options = client_options("http+dtls://192.0.2.1:443?coupling=none");
+    let error = options.typed_with(&transports()).unwrap_err().to_string();
+    assert!(error.contains(expected), "{error}");
+    let mut options = gateway_options();
+    options.listen = vec![endpoint("http+dtls://127.0.0.1:0?cert=a&key=b&coupling=")];
+    let error = options.typed_with(&transports()).unwrap_err().to_string();
+    assert!(error.contains(expected), "{error}");
+}
+
+#[test]
 fn client_refuses_a_gateway_with_another_certificate() {
     let (own, other) = (
         Certificates::new("dtls-own"),

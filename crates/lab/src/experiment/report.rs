@@ -8,8 +8,8 @@
 mod contest;
 mod plot;
 mod spreads;
-mod table;
-mod text;
+pub(crate) mod table;
+pub(crate) mod text;
 mod tornet;
 
 use std::fmt::Write as _;
@@ -31,7 +31,8 @@ use tandem_net::stats::{self, Summary};
 /// Tor network.
 pub const TORNET: &str = "tornet.json";
 
-const STYLE: &str = "body{font:15px/1.45 sans-serif;max-width:72em;margin:2em auto;padding:0 1em;color:#222}\
+/// The style sheet of reports.
+pub(crate) const STYLE: &str = "body{font:15px/1.45 sans-serif;max-width:72em;margin:2em auto;padding:0 1em;color:#222}\
     table{border-collapse:collapse;margin:.8em 0}td,th{padding:.2em .6em;border-bottom:1px solid #ddd;text-align:right;\
     vertical-align:top;white-space:nowrap}td:first-child,th,td.t{white-space:normal}td:first-child,th:first-child,td.t,th.t{text-align:left}svg{margin:.4em 1em .4em 0;vertical-align:top}\
     .wins{color:#116611}.loses{color:#aa1111}.even{color:#666}code{background:#f3f3f3}small{color:#555}";

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use tandem_lab::experiment::{ExperimentError, report};
+use tandem_lab::chain;
+use tandem_lab::experiment::{ExperimentError, report, results};
 
 /// Makes a report of an experiment's results.
 #[derive(Debug, Args)]
@@ -20,7 +21,13 @@ pub(crate) struct Arguments {
 
 /// Does it.
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
-    let html = report::of_directory(&arguments.directory)?;
+    let file = arguments.directory.join(results::EXPERIMENT);
+    let text = std::fs::read_to_string(&file).map_err(ExperimentError::file("read", &file))?;
+    let html = if chain::file::is_chain(&text) {
+        chain::report::of_directory(&arguments.directory)?
+    } else {
+        report::of_directory(&arguments.directory)?
+    };
     let file = arguments
         .output
         .clone()

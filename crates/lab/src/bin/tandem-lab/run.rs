@@ -9,6 +9,7 @@ use std::time::Duration;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use tandem_lab::bench::programs;
+use tandem_lab::chain::{self, Study};
 use tandem_lab::experiment::plan::Selection;
 use tandem_lab::experiment::report;
 use tandem_lab::experiment::results::{self, Outcome, Record};
@@ -30,7 +31,7 @@ pub(crate) struct Arguments {
     /// Directory of results; by default results/NAME
     #[arg(long, value_name = "DIRECTORY")]
     out: Option<PathBuf>,
-    /// Only this sweep, set-up or axis=value; one of each given kind must match (repeatable)
+    /// Only this sweep, cell, set-up or axis=value; one of each given kind must match (repeatable)
     #[arg(long, value_name = "WHAT", value_delimiter = ',')]
     only: Vec<String>,
     /// Pages of this directory (recorded pages, HAR files, page models) instead of the experiment's
@@ -47,6 +48,12 @@ pub(crate) struct Arguments {
 /// Does it.
 pub(crate) fn run(arguments: Arguments) -> Result<ExitCode, Box<dyn Error>> {
     let named = |error: ExperimentError| format!("{}: {error}", arguments.file.display());
+    let file = &arguments.file;
+    let text = std::fs::read_to_string(file).map_err(ExperimentError::file("read", file))?;
+    if chain::file::is_chain(&text) {
+        let study = Study::parse(&text).map_err(named)?;
+        return run_chain(arguments, &study, &text);
+    }
     let (mut experiment, mut text) = Experiment::open(&arguments.file).map_err(named)?;
     if let Some(directory) = &arguments.pages {
         let pages = run::pages_of(directory)?;
@@ -83,6 +90,38 @@ pub(crate) fn run(arguments: Arguments) -> Result<ExitCode, Box<dyn Error>> {
     say(&format!(
         "{measured} page loads measured, {failed} failed, {before} were there; `tandem-lab report {}` shows them",
         out.display()
+    ));
+    Ok(if failed == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(2)
+    })
+}
+
+/// Runs an experiment with circuits over a chain of relays.
+fn run_chain(arguments: Arguments, study: &Study, text: &str) -> Result<ExitCode, Box<dyn Error>> {
+    if arguments.pages.is_some() {
+        return Err("--pages: this experiment loads no pages".into());
+    }
+    let out = arguments
+        .out
+        .unwrap_or_else(|| PathBuf::from("results").join(&study.name));
+    let options = chain::run::Options {
+        tandem: programs::tandem(arguments.tandem.as_deref())?,
+        out: out.clone(),
+        full: arguments.full,
+        passes: arguments.passes.map(usize::from),
+        only: arguments.only,
+    };
+    let quiet = arguments.quiet;
+    let failed = chain::run::run(study, text, &options, &mut |line| {
+        if !quiet {
+            say(line);
+        }
+    })?;
+    let out = out.display();
+    say(&format!(
+        "{failed} failed; `tandem-lab report {out}` shows the results"
     ));
     Ok(if failed == 0 {
         ExitCode::SUCCESS

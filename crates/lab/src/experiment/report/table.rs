@@ -1,7 +1,7 @@
 //! Tables. Cells are HTML already.
 
 /// A table under construction.
-pub(super) struct Table {
+pub(crate) struct Table {
     heads: Vec<String>,
     rows: Vec<Vec<String>>,
     /// Columns of text, besides the first.
@@ -10,7 +10,7 @@ pub(super) struct Table {
 
 impl Table {
     /// An empty one.
-    pub(super) fn new(heads: &[impl AsRef<str>]) -> Self {
+    pub(crate) fn new(heads: &[impl AsRef<str>]) -> Self {
         let heads = heads.iter().map(|head| head.as_ref().to_owned()).collect();
         Self {
             heads,
@@ -20,7 +20,7 @@ impl Table {
     }
 
     /// These columns are text.
-    pub(super) fn text_columns(self, text: &[usize]) -> Self {
+    pub(crate) fn text_columns(self, text: &[usize]) -> Self {
         Self {
             text: text.to_vec(),
             ..self
@@ -28,17 +28,17 @@ impl Table {
     }
 
     /// Adds a row.
-    pub(super) fn row(&mut self, cells: Vec<String>) {
+    pub(crate) fn row(&mut self, cells: Vec<String>) {
         self.rows.push(cells);
     }
 
     /// Returns true if it has no rows.
-    pub(super) const fn is_empty(&self) -> bool {
+    pub(crate) const fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
     /// Returns the table as HTML.
-    pub(super) fn html(&self) -> String {
+    pub(crate) fn html(&self) -> String {
         let line = |cells: &[String], tag: &str| {
             let cells = cells.iter().enumerate().map(|(column, cell)| {
                 let class = if self.text.contains(&column) {

@@ -4,7 +4,7 @@ use tandem_net::stats::Summary;
 
 /// Escapes text for an element or a quoted attribute. Characters that are invalid in XML become a
 /// question mark.
-pub(super) fn escaped(text: &str) -> String {
+pub(crate) fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for character in text.chars() {
         match character {
@@ -22,7 +22,7 @@ pub(super) fn escaped(text: &str) -> String {
 }
 
 /// Three digits, or all before the point.
-pub(super) fn number(value: f64) -> String {
+pub(crate) fn number(value: f64) -> String {
     match value.abs() {
         0.0 => "0".into(),
         ..0.1 => format!("{value:.3}"),
@@ -33,17 +33,17 @@ pub(super) fn number(value: f64) -> String {
 }
 
 /// Percent.
-pub(super) fn percent(value: f64) -> String {
+pub(crate) fn percent(value: f64) -> String {
     format!("{value:.1} %")
 }
 
 /// Percent with its sign.
-pub(super) fn signed(value: f64) -> String {
+pub(crate) fn signed(value: f64) -> String {
     format!("{value:+.1} %")
 }
 
 /// A median and its spread.
-pub(super) fn spread(all: &Summary) -> String {
+pub(crate) fn spread(all: &Summary) -> String {
     let mut out = number(all.median);
     if all.count > 1 {
         out.push_str(&format!(" ({}–{})", number(all.min), number(all.max)));
