@@ -1,5 +1,5 @@
-//! Experiments: benchmarks, attacks, chains of relays, a private Tor network, timing, header studies,
-//! push prediction on logs, and reports.
+//! Experiments: benchmarks, attacks, chains of relays, a private Tor network, timing, header
+//! studies, push prediction on logs, and reports.
 
 pub mod attack;
 pub mod bench;
