@@ -20,10 +20,14 @@ mod packaging;
 mod probes;
 mod process;
 mod relays;
+mod submission_instances;
 #[expect(dead_code, reason = "the tests of the library use the rest")]
 #[path = "../../../tandem/tests/suite/submission_server.rs"]
 mod submission_server;
 mod submission_store;
 mod submissions;
+#[expect(dead_code, reason = "the tests of the store use the rest")]
+#[path = "../../../store/src/test_database.rs"]
+mod test_database;
 mod timing;
 mod unlinkable;

@@ -50,7 +50,7 @@ pub(crate) fn secret(number: usize) -> [u8; 32] {
     sha256(&number.to_be_bytes())
 }
 
-fn post(number: usize) -> String {
+pub(crate) fn post(number: usize) -> String {
     let body = format!("report {number}");
     format!(
         "POST /submissions HTTP/1.1\r\nHost: gateway\r\nAuthorization: Bearer {TOKEN}\r\n\
@@ -65,7 +65,7 @@ fn post(number: usize) -> String {
     )
 }
 
-fn state(location: &str, number: usize) -> String {
+pub(crate) fn state(location: &str, number: usize) -> String {
     let secret = write_secret(&secret(number));
     format!("GET {location} HTTP/1.1\r\nHost: gateway\r\nSubmission-Secret: {secret}\r\n\r\n")
 }
