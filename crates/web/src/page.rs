@@ -18,7 +18,7 @@ use std::collections::HashMap;
 use std::path::Path;
 
 pub use caching::Caching;
-pub(crate) use caching::{DATE, Kept};
+pub(crate) use caching::{Kept, date};
 pub use site::{Asset, Reference, Site};
 
 /// Most resources of a page.

@@ -1,12 +1,14 @@
 //! Which head and which bytes a request gets. RFC 9110 sections 9.3, 13 and 14.
 
+use std::time::SystemTime;
+
 use bytes::{Bytes, BytesMut};
 use tandem_http::h1::{Framing, Request, Version, write_response};
 use tandem_http::{Fields, Method, RequestHead, ResponseHead};
 
 use super::Shared;
 use super::target::{Target, Unsized, What};
-use crate::page::{DATE, Kind, Site};
+use crate::page::{Kind, Site, date};
 
 const ALLOWED: &str = "GET, HEAD, OPTIONS, POST";
 
@@ -81,7 +83,7 @@ fn fields(site: &Site, index: usize) -> Fields {
     let resource = &site.page().resources[index];
     let mut fields = base_fields();
     fields.push("content-type", content_type(&resource.mime));
-    for field in site.caching_fields(index).iter() {
+    for field in site.caching_fields(index, SystemTime::now()).iter() {
         fields.push(field.name, field.value);
     }
     fields.push("accept-ranges", "bytes");
@@ -97,8 +99,9 @@ fn fields(site: &Site, index: usize) -> Fields {
 }
 
 fn base_fields() -> Fields {
+    let date = date(SystemTime::now());
     [
-        ("date", DATE),
+        ("date", date.as_str()),
         ("server", "tandem-lab"),
         ("vary", "Accept-Encoding"),
     ]

@@ -1,6 +1,6 @@
 //! The caching fields of a page's responses, and the state of a browser's cache that kept them.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
 use tandem_http::cache::{CacheRules, Receipt, ResponsePolicy};
@@ -8,9 +8,8 @@ use tandem_http::{Fields, RequestHead, ResponseHead};
 
 use super::{Kind, Site};
 
-/// The time at which every response was made: equal runs give equal bytes.
-pub(crate) const DATE: &str = "Mon, 05 Jan 2026 10:00:00 GMT";
-const LAST_MODIFIED: &str = "Fri, 02 Jan 2026 08:30:00 GMT";
+/// The age of every resource: the heuristic lifetime is a tenth of it.
+const UNCHANGED: Duration = Duration::from_secs(73 * 3600 + 1800);
 /// The `Cache-Control` of pages that were not recorded.
 const WEEK: &str = "public, max-age=604800";
 /// Longest `Cache-Control` that is taken from a recording.
@@ -89,13 +88,19 @@ fn is_value(text: &str) -> bool {
         && text.bytes().all(|b| b == b' ' || b.is_ascii_graphic())
 }
 
+/// Returns a time as the value of a field. Proxies compare it with their clocks, so a response has
+/// the present date. All dates have the same length.
+pub(crate) fn date(time: SystemTime) -> String {
+    httpdate::fmt_http_date(time)
+}
+
 impl Site {
-    /// Returns the caching fields of a resource.
-    pub(crate) fn caching_fields(&self, index: usize) -> Fields {
+    /// Returns the caching fields of a resource in a response that is made at `now`.
+    pub(crate) fn caching_fields(&self, index: usize, now: SystemTime) -> Fields {
         let caching = &self.page().resources[index].caching;
         let mut fields = Fields::new();
         if caching.validators {
-            fields.push("last-modified", LAST_MODIFIED);
+            fields.push("last-modified", date(now - UNCHANGED));
             fields.push("etag", &self.asset(index).etag);
         }
         if let Some(control) = &caching.control {
@@ -108,8 +113,10 @@ impl Site {
     pub(crate) fn kept(&self, index: usize, age: Duration) -> Kept {
         let resource = &self.page().resources[index];
         let mut head = ResponseHead::new(resource.status);
-        head.fields = self.caching_fields(index);
-        head.fields.push("date", DATE);
+        // Only the difference of the dates counts.
+        let now = SystemTime::UNIX_EPOCH + 2 * UNCHANGED;
+        head.fields = self.caching_fields(index, now);
+        head.fields.push("date", date(now));
         let policy = ResponsePolicy::of(&head);
         let request = RequestHead::get(self.scheme(), self.authority(index), &resource.path);
         if !policy.is_storable(&request, BROWSER) {
