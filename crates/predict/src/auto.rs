@@ -48,7 +48,7 @@ use found::Found;
 use ledger::Ledger;
 use model::{Lesson, Likely, Model};
 use session::{Load, Offer, Session};
-use store::{Place, Store};
+use store::{Entry, NONE, Place, Store};
 use url::Kind;
 
 /// When a push is worth making.
@@ -231,6 +231,8 @@ const LOAD_IDLE: i64 = 20_000;
 const HORIZON: i64 = 600_000;
 /// Loads of a session that wait to be learned from at most.
 const MAX_LOADS: usize = 8;
+/// The share of a page's visits above which a resource belongs to the page.
+const LEAST_RATE: f32 = 0.5;
 /// URLs of a session that are remembered as held at most; after that nothing is offered to it.
 const MAX_HELD: usize = 20_000;
 
@@ -347,6 +349,41 @@ impl Auto {
             load.fetched(url, &mut self.store);
         }
         session.hold(url, &self.store.at(url).name, self.next_load, false);
+    }
+
+    /// Returns the resources that more than half of the visits to a page request, most probable
+    /// first. Enough users must have requested each of them. Unlike [`Auto::sending`], it changes
+    /// nothing and takes no account of the session.
+    #[must_use]
+    pub fn resources(&self, page: &str) -> Vec<Candidate> {
+        let least_users = self.least_users();
+        let Some(context) = self
+            .store
+            .find(page)
+            .map(|id| self.store.at(id).contexts[0])
+        else {
+            return Vec::new();
+        };
+        if context == NONE {
+            return Vec::new();
+        }
+        let known = self.store.known(context, least_users);
+        let mut likely: Vec<_> = known
+            .filter(|entry| {
+                entry.rate.p > LEAST_RATE && self.store.is_public(entry.url, least_users)
+            })
+            .collect();
+        likely.sort_by(|a, b| b.rate.p.total_cmp(&a.rate.p));
+        let candidate = |entry: &Entry| {
+            let url = self.store.at(entry.url);
+            Candidate {
+                url: url.name.clone(),
+                kind: url.kind,
+                probability: f64::from(entry.rate.p),
+                expected_size: f64::from(url.size),
+            }
+        };
+        likely.into_iter().map(candidate).collect()
     }
 
     /// The client refused a push: it holds the resource or does not want it. It is not offered to

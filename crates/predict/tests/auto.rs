@@ -91,6 +91,24 @@ fn auto_offers_current_assets_only() {
 }
 
 #[test]
+fn resources_of_a_page_depend_on_no_session() {
+    let auto = taught(3, 30);
+    let before = auto.save();
+    let mut found: Vec<_> = auto
+        .resources(PAGE)
+        .into_iter()
+        .map(|candidate| candidate.url.to_string())
+        .collect();
+    found.sort();
+    let mut want = ASSETS;
+    want.sort_unstable();
+    assert_eq!(found, want);
+    assert!(auto.resources(ASSETS[0]).is_empty() && auto.resources("http://x/").is_empty());
+    assert_eq!(auto.save(), before, "nothing changes");
+    assert!(taught(3, 2).resources(PAGE).is_empty(), "too few users");
+}
+
+#[test]
 fn auto_offers_a_new_page_the_assets_of_its_kind() {
     let mut auto = Auto::new(config(3));
     for number in 0..60 {

@@ -46,14 +46,11 @@ pub enum Reuse {
 }
 
 /// Returns the use that a browser's cache can make of an answer (RFC 9111 sections 4.2 and 4.3,
-/// with heuristic lifetimes). `unix_time` is the time of its arrival in seconds since 1970, UTC.
+/// with heuristic lifetimes). The fields of a 304 are those of the stored answer. `unix_time` is the
+/// time of its arrival in seconds since 1970, UTC.
 pub fn browser_reuse(head: &ResponseHead, unix_time: u64) -> Reuse {
-    let policy = ResponsePolicy::of(head);
-    let receipt = Receipt {
-        at: Some(unix_time),
-        ..Receipt::default()
-    };
-    let freshness = policy.freshness(CacheRules::BROWSER, receipt);
+    let policy = stored_policy(head);
+    let freshness = policy.freshness(CacheRules::BROWSER, Receipt::at(unix_time));
     if policy.forbids_storage() {
         Reuse::Never
     } else if freshness.is_fresh(Duration::ZERO) && !policy.needs_validation() {
@@ -63,6 +60,52 @@ pub fn browser_reuse(head: &ResponseHead, unix_time: u64) -> Reuse {
     } else {
         Reuse::Never
     }
+}
+
+/// The time for which a browser's cache uses its copy of a resource without a validation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CopyLifetime {
+    /// The lifetime of a new response. A copy that is older needs a validation.
+    pub whole: Duration,
+    /// The part of the lifetime that was left when the response arrived. A copy that needs a
+    /// validation is at least that old.
+    pub rest: Duration,
+}
+
+/// Returns the lifetime of copies of an answer; `None` if a cache can never validate one, or if a
+/// 304 does not name the lifetime. `unix_time` is the time of its arrival in seconds since 1970.
+pub(crate) fn copy_lifetime(head: &ResponseHead, unix_time: u64) -> Option<CopyLifetime> {
+    let policy = stored_policy(head);
+    let is_named = policy.control.max_age.is_some() || head.fields.contains("expires");
+    if policy.forbids_storage() || !policy.has_validator {
+        return None;
+    }
+    if policy.needs_validation() {
+        return Some(CopyLifetime {
+            whole: Duration::ZERO,
+            rest: Duration::ZERO,
+        });
+    }
+    if head.status == 304 && !is_named {
+        return None;
+    }
+    let freshness = policy.freshness(CacheRules::BROWSER, Receipt::at(unix_time));
+    let rest = freshness.remaining(Duration::ZERO).unwrap_or_default();
+    // A response that arrives stale needs a validation at once.
+    let whole = match rest.is_zero() {
+        true => Duration::ZERO,
+        false => freshness.lifetime.unwrap_or_default(),
+    };
+    Some(CopyLifetime { whole, rest })
+}
+
+/// Returns the policy of an answer, or of the stored answer that a 304 confirms.
+pub(crate) fn stored_policy(head: &ResponseHead) -> ResponsePolicy {
+    let mut policy = ResponsePolicy::of(head);
+    if policy.status == 304 {
+        policy.status = 200;
+    }
+    policy
 }
 
 /// Returns the target of a redirect, as a resource that the page needs. A redirect that sets a

@@ -8,7 +8,8 @@
 //! ```
 //!
 //! If the browser may have been at the site before (`visitors`), a promise leaves without its body.
-//! The fetch waits until the browser asks for the resource or for its neighbours (`holds`).
+//! The fetch waits until the browser asks for the resource or for its neighbours (`holds`). For a
+//! copy that is too old, the head alone is fetched and pushed (`copies`).
 //!
 //! A promise leaves before the bytes that mention its resource, so that the client never requests a
 //! resource that is already on its way. The data of a push leaves after all requested data. A
@@ -23,8 +24,10 @@
 //! make the decisions. The other files hold the records and policies.
 
 mod answers;
+mod budget;
 mod client_cache;
 mod cookies;
+mod copies;
 mod departure;
 mod document;
 mod fetch;
@@ -50,3 +53,5 @@ pub use page::Promise;
 pub use predictor::Predictor;
 pub use session::Gateway;
 pub use table::{AnswerId, FetchId};
+
+pub use crate::answer::CopyLifetime;

@@ -4,6 +4,7 @@
 //!  gateway ─▶ client  tandem-push: pushed | held-out   in the head of a page: its treatment
 //!                     tandem-asked: 40 hex digits      in the head of a push: its request's hashes
 //!  client ─▶ gateway  POST http://push.tandem.invalid/ the session's companion
+//!                     tandem-checks: 1                 in its head: promises of HEAD are taken
 //! ```
 //!
 //! The companion is one exchange that stays open while the session is in use. Its request body
@@ -21,7 +22,7 @@ mod request_hashes;
 mod treatment;
 mod url_hash;
 
-pub use companion::{companion_request, is_companion, is_reserved};
+pub use companion::{companion_request, is_companion, is_reserved, takes_checks};
 pub use report::{Fate, Report, ReportReader};
 pub use request_hashes::{ASKED_FIELD, RequestHashes};
 pub use treatment::{PUSH_FIELD, Treatment};

@@ -4,8 +4,8 @@
 //! It lives in memory. With `--predict-state` it is read at the start and written every ten minutes
 //! and at the end. Each write goes to a new file, which then replaces the old one.
 
-use std::collections::HashSet;
 use std::collections::hash_map::RandomState;
+use std::collections::{HashMap, HashSet};
 use std::fs::OpenOptions;
 use std::hash::BuildHasher;
 use std::net::IpAddr;
@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use tandem_predict::{Auto, AutoConfig, Candidate, Exchange, StateError, Worth};
 use tandem_preload::split;
+use tandem_push::gateway::CopyLifetime;
 
 use crate::files::beside;
 
@@ -58,12 +59,17 @@ pub enum LearnedError {
 /// The maximum number of URLs in `own_askers`.
 const OWN_ASKERS: usize = 1 << 16;
 
+/// The maximum number of URLs in `lifetimes`.
+const LIFETIMES: usize = 1 << 16;
+
 /// The predictor.
 pub struct Learned {
     config: AutoConfig,
     auto: Mutex<Kept>,
     /// The hashes of URLs that were last requested with a Referer of their own origin.
     own_askers: Mutex<HashSet<u64>>,
+    /// The lifetimes of copies in a browser's cache, by the hashes of their URLs.
+    lifetimes: Mutex<HashMap<u64, CopyLifetime>>,
     began: Instant,
     file: Option<PathBuf>,
     /// True if the present file cannot be parsed. It is then kept under another name.
@@ -105,6 +111,7 @@ impl Learned {
             config,
             auto: Mutex::new(Kept { auto, saved: began }),
             own_askers: Mutex::default(),
+            lifetimes: Mutex::default(),
             began,
             file,
             unreadable: AtomicBool::new(unreadable),
@@ -187,6 +194,34 @@ impl Learned {
         let (scheme, authority, _) =
             split(url).filter(|_| own.contains(&self.secret.hash_one(url)))?;
         Some(format!("{scheme}://{authority}/"))
+    }
+
+    /// Notes the lifetime of copies of a URL in a browser's cache. A table that is full starts
+    /// again.
+    pub fn note_lifetime(&self, url: &str, lifetime: CopyLifetime) {
+        let number = self.secret.hash_one(url);
+        let mut lifetimes = self
+            .lifetimes
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if lifetimes.len() >= LIFETIMES {
+            lifetimes.clear();
+        }
+        lifetimes.insert(number, lifetime);
+    }
+
+    /// Returns the noted lifetime of copies of a URL.
+    pub fn lifetime(&self, url: &str) -> Option<CopyLifetime> {
+        let lifetimes = self
+            .lifetimes
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        lifetimes.get(&self.secret.hash_one(url)).copied()
+    }
+
+    /// See [`Auto::resources`].
+    pub fn resources(&self, page: &str) -> Vec<Candidate> {
+        self.lock().auto.resources(page)
     }
 
     /// See [`Auto::body_sent`].
@@ -296,6 +331,23 @@ fn replace(file: &Path, content: &[u8]) -> std::io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lifetimes_of_copies_are_bounded() {
+        let learned = Learned::new(AutoConfig::default(), None).unwrap();
+        let lifetime = |seconds| CopyLifetime {
+            whole: Duration::from_secs(seconds),
+            rest: Duration::ZERO,
+        };
+        assert_eq!(learned.lifetime("http://h/0"), None);
+        for number in 0..LIFETIMES as u64 + 9 {
+            learned.note_lifetime(&format!("http://h/{number}"), lifetime(number));
+        }
+        let last = LIFETIMES as u64 + 8;
+        let found = learned.lifetime(&format!("http://h/{last}"));
+        assert_eq!(found, Some(lifetime(last)));
+        assert!(learned.lifetimes.lock().unwrap().len() <= LIFETIMES);
+    }
 
     #[test]
     fn learned_state_survives_in_a_file() {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tandem_http::ResponseHead;
 use tandem_http::cache::{CacheRules, Receipt, ResponsePolicy};
 
-use crate::answer::{is_pushable_status, may_be_handed_over};
+use crate::answer::{is_pushable_status, may_be_handed_over, stored_policy};
 
 /// The time after which no answer is used, however long it stays fresh.
 pub(super) const MAX_WAIT: Duration = Duration::from_secs(300);
@@ -65,6 +65,13 @@ pub(super) fn may_wait(head: &ResponseHead) -> bool {
 /// one.
 pub(super) fn is_of_use(head: &ResponseHead, is_awaited: bool) -> bool {
     may_wait(head) || (is_awaited && may_be_handed_over(head))
+}
+
+/// Returns whether the answer to a promise of HEAD can confirm a copy. The gateway sends it as a
+/// 304.
+pub(super) fn is_confirmation(head: &ResponseHead) -> bool {
+    let policy = stored_policy(head);
+    head.status == 304 && policy.has_validator && !policy.forbids_storage()
 }
 
 /// Returns the time for which a browser's cache can use an answer without another request, if its
@@ -179,6 +186,16 @@ mod tests {
         // The field means nothing beside 200 (RFC 9110 section 14.4).
         let range = ("content-range", "bytes 0-0/1");
         assert!(may_wait(&head(200, &[range])) && !may_wait(&head(206, &[range])));
+    }
+
+    #[test]
+    fn confirmation_is_a_304_with_a_validator() {
+        let tag = ("etag", "\"1\"");
+        assert!(is_confirmation(&head(304, &[tag])));
+        assert!(!is_confirmation(&head(304, &[])) && !is_confirmation(&head(200, &[tag])));
+        for field in [("cache-control", "no-store"), ("vary", "*")] {
+            assert!(!is_confirmation(&head(304, &[tag, field])), "{field:?}");
+        }
     }
 
     #[test]

@@ -147,7 +147,7 @@ impl PushFacts<'_> {
 
     fn check_target(&self, asked: &RequestHead) -> Result<(), Mismatch> {
         let promised = self.request;
-        if promised.method != Method::Get {
+        if !matches!(promised.method, Method::Get | Method::Head) {
             return Err(Mismatch::Method);
         }
         let is_same = promised.scheme == asked.scheme

@@ -1,10 +1,13 @@
 //! The hint that tells a browser about a push with its page (RFC 8288; HTML standard, "preload").
 
-use tandem_http::RequestHead;
+use tandem_http::{Method, RequestHead};
 
 /// Returns the value of a `Link` field that has the browser ask for a promised resource; `None` for
-/// a resource of unknown kind, which a browser would fetch twice.
+/// a resource of unknown kind, which a browser would fetch twice, and for a push without a body.
 pub fn preload_link(request: &RequestHead) -> Option<String> {
+    if request.method != Method::Get {
+        return None;
+    }
     let path = request.path.split('?').next().unwrap_or_default();
     let kind = match path.rsplit_once('.').map(|(_, extension)| extension) {
         Some("css") => "style",

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use tandem_http::{Fields, RequestHead, ResponseHead, Scheme};
+use tandem_http::{Fields, Method, RequestHead, ResponseHead, Scheme};
 
 use super::lifetime::{Lifetime, MAX_WAIT, PageLoad};
 use super::matching::{Mismatch, PushFacts};
@@ -119,6 +119,12 @@ pub(super) struct ArrivedAnswer {
 }
 
 impl Kept {
+    /// Returns whether the push is a check: the head alone was promised, with HEAD. It can confirm
+    /// the browser's copy, and serves no other request.
+    pub(super) fn is_check(&self) -> bool {
+        self.request.method == Method::Head
+    }
+
     /// Returns whether the push has waited too long.
     pub(super) fn is_over(&self, now: Instant, load: &PageLoad) -> bool {
         match &self.answer {

@@ -3,6 +3,7 @@
 //! The caller reads each push with one task and passes the parts on; a reader takes them out
 //! again. Decisions that concern other tasks are [`Output`]s.
 
+mod checks;
 mod output;
 
 use std::collections::{HashMap, VecDeque};
@@ -12,7 +13,7 @@ use bytes::Bytes;
 use tandem_http::cache::{RequestPolicy, validation::is_conditional};
 use tandem_http::{Fields, Method, RequestHead, ResponseHead};
 
-use super::lifetime::{Lifetime, PageLoad, is_of_use};
+use super::lifetime::{Lifetime, PageLoad, is_confirmation, is_of_use};
 use super::matching::check_request;
 use super::pushed::{
     ArrivedAnswer, Kept, Phase, Pushed, Reader, Target, size_of_fields, size_of_promise,
@@ -137,7 +138,13 @@ impl PushStore {
         let size = size_of_promise(&request);
         let has_room = self.held - bytes + size <= self.limits.memory
             && self.pushes.len() - entries < MAX_PUSHES;
-        let is_kept = has_room && request.method == Method::Get;
+        // A check confirms less than the head of a push that has arrived.
+        let is_kept = has_room
+            && match request.method {
+                Method::Get => true,
+                Method::Head => !replaced.is_some_and(|id| self.has_head(id)),
+                _ => false,
+            };
         if !is_kept && (self.limits.cancel_useless || self.pushes.len() >= MAX_PUSHES) {
             self.report(Fate::Cancelled, url, true);
             return Intake::Cancel;
@@ -184,10 +191,16 @@ impl PushStore {
         let hashes = head.fields.get(ASKED_FIELD).and_then(RequestHashes::parse);
         head.fields.remove(ASKED_FIELD);
         let size = size_of_fields(&head.fields);
-        let is_repeated = self.kept_mut(id).is_some_and(|kept| kept.answer.is_some());
+        let kept = self.kept_mut(id);
+        let is_repeated = kept.as_ref().is_some_and(|kept| kept.answer.is_some());
+        let is_check = kept.is_some_and(|kept| kept.is_check());
         let phase = self.pushes.get(&id).map(|pushed| &pushed.phase);
         let is_awaited = matches!(phase, Some(Phase::Claimed(..)));
-        if is_repeated || !is_of_use(&head, is_awaited) || !self.reserve(id, size) {
+        let is_of_use = match is_check {
+            true => is_confirmation(&head),
+            false => is_of_use(&head, is_awaited),
+        };
+        if is_repeated || !is_of_use || !self.reserve(id, size) {
             return self.discard(id, Fate::Cancelled);
         }
         let Some(pushed) = self.arriving_mut(id) else {
@@ -207,10 +220,12 @@ impl PushStore {
             Phase::Claimed(kept, reader) => kept.check(&reader.request).is_ok(),
             _ => true,
         };
-        if fits {
-            self.outputs.push_back(Output::WakeReader(id));
-        } else {
+        if !fits {
             self.discard(id, Fate::Cancelled);
+        } else if is_check && is_awaited {
+            self.end_check(now, id);
+        } else {
+            self.outputs.push_back(Output::WakeReader(id));
         }
     }
 
@@ -301,9 +316,15 @@ impl PushStore {
         let Phase::Kept(kept) = &pushed.phase else {
             return None;
         };
+        let is_check = kept.is_check();
+        if is_check && !is_conditional(&asked.fields) {
+            // The browser has no copy, and the push has no body for it.
+            return self.drop_check(id);
+        }
         // A full answer must not replace a 304, and without the head neither is known. The gateway
-        // may even hold the body back.
-        let is_unknown_condition = kept.answer.is_none() && is_conditional(&asked.fields);
+        // may even hold the body back. A check has no body, and its head comes soon.
+        let is_unknown_condition =
+            !is_check && kept.answer.is_none() && is_conditional(&asked.fields);
         let is_reload = RequestPolicy::of(&asked.fields).wants_validation();
         if kept.is_over(now, &self.load)
             || (kept.is_overdue(now) && !self.is_gateway_local)
@@ -321,6 +342,10 @@ impl PushStore {
             let head = not_modified(&with_age(&answer.head, now - kept.promised));
             return self.confirm(id, head);
         }
+        if is_check && answer.is_some() {
+            // The browser's copy is another version.
+            return self.drop_check(id);
+        }
         let reader = Reader {
             request: asked.clone(),
             has_head: false,
@@ -334,30 +359,17 @@ impl PushStore {
             true => (pushed.url, Fate::Used),
             false => (pushed.url, Fate::Late),
         };
-        pushed.reported = Some(fate);
-        self.report(fate, url, true);
+        // The head of a check decides on its fate.
+        if !is_check {
+            pushed.reported = Some(fate);
+            self.report(fate, url, true);
+        }
         if !is_complete {
             self.outputs.push_back(Output::Raise(id));
         }
         Some(Serve {
             push: id,
             is_complete,
-        })
-    }
-
-    /// Answers the request of a browser that holds a copy of the push. The body is of no use.
-    fn confirm(&mut self, id: PushId, head: ResponseHead) -> Option<Serve> {
-        let pushed = self.pushes.get_mut(&id)?;
-        let phase = Phase::Confirmed(Some(Box::new(head)));
-        if let Phase::Kept(kept) = std::mem::replace(&mut pushed.phase, phase) {
-            self.held -= kept.held;
-        }
-        pushed.reported = Some(Fate::Validated);
-        let url = pushed.url;
-        self.report(Fate::Validated, url, true);
-        Some(Serve {
-            push: id,
-            is_complete: true,
         })
     }
 

@@ -29,7 +29,7 @@ pub(crate) fn confirms_copy(asked: &RequestHead, head: &ResponseHead) -> bool {
     ];
     let (asked, stored) = (&asked.fields, &head.fields);
     let condition = CONDITIONS.iter().find(|(name, _)| asked.contains(name));
-    head.status == 200
+    matches!(head.status, 200 | 304)
         && condition.is_some_and(|(_, validator)| stored.contains(validator))
         && validation::is_not_modified(asked, head)
 }

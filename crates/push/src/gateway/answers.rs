@@ -12,10 +12,13 @@ use super::document::DocumentReader;
 use super::output::Interest;
 use super::page::Page;
 use super::page_view::PageView;
-use super::predictor::{self, Context, Predictor, is_learnable, is_reusable};
+use super::predictor::{
+    self, CachedCopy, Context, Predictor, copies_of, is_learnable, is_reusable,
+};
 use super::session::{Answer, Gateway};
 use super::table::{AnswerId, PageId};
-use crate::answer::{browser_reuse, is_redirect, redirect_target};
+use super::visitors::visited_site;
+use crate::answer::{browser_reuse, copy_lifetime, is_redirect, redirect_target};
 use crate::fetch_standard::{is_navigation, is_revalidation};
 use crate::hints::{named_resources, names_resources};
 use crate::url::{request_authority, request_url};
@@ -25,6 +28,8 @@ use crate::wire::{PUSH_FIELD, Treatment, url_hash, url_hash_of};
 struct Needs {
     named: Vec<Need>,
     learned: Vec<Need>,
+    /// The resources of which the browser may have copies.
+    copies: Vec<CachedCopy>,
 }
 
 impl Gateway {
@@ -45,6 +50,7 @@ impl Gateway {
         if takes_pushes {
             self.requested.push(hash);
             self.note_wanted(now, &request_authority(request), hash);
+            self.note_request(request, hash);
             self.detect_cache_loss(request, hash);
         } else if !is_learnable(request) {
             return None;
@@ -147,11 +153,18 @@ impl Gateway {
         if head.status != 200 || !DocumentReader::is_html(head) {
             self.end_revisit(now, id);
         }
+        let unix_time = self.clock.unix_time(now);
+        let lifetime = copy_lifetime(head, unix_time);
+        let shows_age = takes_pushes
+            && validation::is_conditional(&request.fields)
+            && !self.cache.has_received(hash);
         if takes_pushes {
             self.note_signs(&request, hash, head);
         }
-        if takes_pushes && head.status == 200 {
-            let unix_time = self.clock.unix_time(now);
+        if let Some(lifetime) = lifetime.filter(|_| shows_age) {
+            self.note_age(&visited_site(&request), &request, lifetime.rest);
+        }
+        if takes_pushes && (head.status == 200 || (head.status == 304 && lifetime.is_some())) {
             self.cache.note_answer(hash, browser_reuse(head, unix_time));
         }
         let predictor = predictor.filter(|_| is_learnable(&request) && is_reusable(&request, head));
@@ -163,15 +176,28 @@ impl Gateway {
             return Interest::default();
         };
         let mut named = named_resources(&url, head);
-        let learned = match predictor {
-            Some(predictor) => self.learn(now, id, &url, &request, head, predictor),
-            None => Vec::new(),
-        };
+        let (mut learned, mut copies) = (Vec::new(), Vec::new());
+        if let Some(predictor) = predictor {
+            if let (true, None, Some(known)) = (shows_age, lifetime, predictor.lifetime(&url)) {
+                self.note_age(&visited_site(&request), &request, known.rest);
+            }
+            if let Some(lifetime) = lifetime {
+                predictor.note_lifetime(&url, lifetime);
+            }
+            learned = self.learn(now, id, &url, &request, head, predictor);
+            if takes_pushes && self.companion.takes_checks && is_navigation(&request) {
+                copies = copies_of(predictor, &url);
+            }
+        }
         if head.status != 200 {
             named.clear();
         }
         if takes_pushes {
-            let needs = Needs { named, learned };
+            let needs = Needs {
+                named,
+                learned,
+                copies,
+            };
             self.begin_page(now, id, url, request, head, needs);
         }
         self.interest_in(id)
@@ -274,6 +300,8 @@ impl Gateway {
             return;
         }
         self.cache = Default::default();
+        self.visitors.forget_ages();
+        self.forget_copies();
         let Some(id) = self.skipping.take() else {
             return;
         };
@@ -333,18 +361,27 @@ impl Gateway {
         head: &mut ResponseHead,
         needs: Needs,
     ) {
-        let Needs { named, learned } = needs;
+        let Needs {
+            named,
+            learned,
+            copies,
+        } = needs;
         let readable = head.status == 200 && DocumentReader::is_readable(head);
         let target = redirect_target(&url, head);
         let is_page = readable && DocumentReader::is_html(head);
-        if (is_page || (target.is_some() && is_navigation(&request)))
+        let is_unmodified = head.status == 304;
+        let is_document = is_page || is_unmodified || target.is_some();
+        if (is_page || (is_document && is_navigation(&request)))
             && let Some(treatment) = self.treatment_of(now, id, &url, &request)
         {
             head.fields.set(PUSH_FIELD, treatment.as_str());
         }
-        // A browser that validates or reloads a page holds its resources, or wants none of ours.
-        let refuses = is_revalidation(&request);
-        let nothing = !readable && named.is_empty() && learned.is_empty() && target.is_none();
+        let refuses = self.refuses_pushes(&request);
+        let nothing = !readable
+            && named.is_empty()
+            && learned.is_empty()
+            && copies.is_empty()
+            && target.is_none();
         if self.is_held_out() || refuses || nothing {
             return self.end_revisit(now, id);
         }
@@ -373,9 +410,20 @@ impl Gateway {
         if let (Cookies::Changed(cookies), Some(page)) = (cookies, self.pages.get_mut(page)) {
             page.set_cookies(cookies);
         }
+        self.watch_copies(page, copies);
         self.promise(page, named);
         self.promise_learned(page, learned);
         debug_assert!(self.pages.get(page).is_some(), "its stream is open");
+    }
+
+    /// Returns whether a browser wants no pushes with the answer to its request. One that reloads a
+    /// page requests all anew. One that validates a page has its resources, and takes pushes only
+    /// if the gateway can hold their bodies back.
+    fn refuses_pushes(&self, request: &RequestHead) -> bool {
+        let policy = RequestPolicy::of(&request.fields);
+        let may_hold = is_navigation(request) && self.companion.known;
+        let is_conditional = validation::is_conditional(&request.fields);
+        policy.control.no_cache || (is_conditional && (policy.wants_validation() || !may_hold))
     }
 
     /// Notes where the answer at `url` leads, or that it is no redirect.

@@ -31,6 +31,8 @@ pub(super) struct ClientCache {
     earlier: HashSet<u32>,
     /// The URLs whose answers must not be pushed, so that each is fetched for nothing once only.
     unpushable: HashSet<u32>,
+    /// The URLs whose copies were checked for nothing. Each is checked for nothing once only.
+    uncheckable: HashSet<u32>,
 }
 
 impl ClientCache {
@@ -86,6 +88,18 @@ impl ClientCache {
 
     pub(super) fn is_unpushable(&self, url: u32) -> bool {
         self.unpushable.contains(&url)
+    }
+
+    /// Notes that a check of this URL confirmed no copy. A set that is full starts again.
+    pub(super) fn note_uncheckable(&mut self, url: u32) {
+        if self.uncheckable.len() >= GENERATION {
+            self.uncheckable.clear();
+        }
+        self.uncheckable.insert(url);
+    }
+
+    pub(super) fn is_uncheckable(&self, url: u32) -> bool {
+        self.uncheckable.contains(&url)
     }
 
     /// Notes that the client did not take a push.

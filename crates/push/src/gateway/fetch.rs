@@ -54,11 +54,19 @@ pub(super) struct Fetch {
     pub(super) request: Option<RequestHead>,
     /// The fetch waits until the browser shows that it lacks the resource.
     pub(super) held: bool,
-    /// The promise of a held fetch has been sent.
+    /// The promise has been sent.
     pub(super) promised: bool,
     /// The browser claimed the push while it was held. A body that caches can keep then shows that
     /// the browser has no copy.
     pub(super) is_sign: bool,
+    /// Only the head is requested, with HEAD: the browser has a copy that is too old.
+    pub(super) is_check: bool,
+    /// Requests that the browser makes just now may still arrive, so the fetch begins a moment
+    /// after its promise.
+    pub(super) gathers: bool,
+    /// A check of the same resource has taken the place of the held fetch. Only a request that
+    /// waits for the fetch begins it.
+    pub(super) is_superseded: bool,
     /// The browser has a copy that it must validate, so the head alone may suffice.
     pub(super) validates: bool,
     /// The head was passed on, and the body waits for a request that needs it.
@@ -83,5 +91,15 @@ impl Fetch {
     /// Returns whether the fetch, its head or its body waits for a request.
     pub(super) const fn waits(&self) -> bool {
         self.held || self.head_held || self.body_held
+    }
+
+    /// Returns whether a claim of another resource may begin the fetch.
+    pub(super) const fn is_releasable(&self) -> bool {
+        self.held && !self.is_superseded
+    }
+
+    /// Returns whether the fetch waits until the browser shows that it lacks the resource.
+    pub(super) const fn is_held_back(&self) -> bool {
+        self.held && matches!(self.phase, Phase::Waiting(_))
     }
 }

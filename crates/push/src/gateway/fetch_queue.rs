@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use tandem_http::Priority;
+
 use super::table::FetchId;
 
 /// The rank of a fetch for which a request waits: before each urgency.
@@ -79,6 +81,17 @@ impl FetchQueue {
     }
 }
 
+/// Returns the place of a push in the order of sending: behind all requests, which have urgency 3
+/// by default (RFC 9218 section 4.1).
+pub(super) const fn push_priority(urgency: u8) -> Priority {
+    Priority(match urgency {
+        0..=2 => 4,
+        3 => 5,
+        4..=5 => 6,
+        _ => 7,
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -126,5 +139,11 @@ mod tests {
         assert_eq!(queue.next(), None);
         queue.wait(raised, fetch(9));
         assert_eq!(queue.next(), Some(fetch(9)));
+    }
+
+    #[test]
+    fn push_priority_is_behind_requests() {
+        let of = |urgency| push_priority(urgency).0;
+        assert_eq!([0, 2, 3, 4, 5, 6, 7].map(of), [4, 4, 5, 6, 6, 7, 7]);
     }
 }

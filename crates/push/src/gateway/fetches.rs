@@ -13,7 +13,9 @@ use super::output::{Order, Output, PushError};
 use super::repeats::Begun;
 use super::session::Gateway;
 use super::table::FetchId;
-use crate::answer::{Reuse, browser_reuse, may_be_handed_over, may_be_pushed, redirect_target};
+use crate::answer::{
+    Reuse, browser_reuse, copy_lifetime, may_be_handed_over, may_be_pushed, redirect_target,
+};
 use crate::wire::{ASKED_FIELD, url_hash};
 
 /// The time after which a fetch without a head gives its slot to another.
@@ -22,14 +24,19 @@ const SLOT_PERIOD: Duration = Duration::from_secs(2);
 impl Gateway {
     /// Lets a fetch wait for its turn: its promise has been sent.
     pub fn queue_fetch(&mut self, now: Instant, id: FetchId) {
-        let Some(fetch) = self.fetches.get(id) else {
-            return;
+        let Some(fetch) = self.fetches.get_mut(id) else {
+            // The promise was withdrawn after the stream had taken it.
+            return self.outputs.push_back(Output::Cancel { fetch: id });
         };
+        fetch.promised = true;
         if !matches!(fetch.phase, Phase::Waiting(_)) {
             return;
         }
         if fetch.held {
             return self.begin_hold(now, id);
+        }
+        if fetch.gathers {
+            return self.gather(now, id);
         }
         self.queue.wait(fetch.turn, id);
         self.start_fetches(now);
@@ -47,6 +54,9 @@ impl Gateway {
         let Some(fetch) = self.fetches.get_mut(id) else {
             return Ok(Order::Now);
         };
+        if fetch.is_check {
+            return self.pass_check(now, id, head);
+        }
         let length = content_length(&head.fields).ok().flatten();
         fetch.sized = length.is_some();
         let length = length.unwrap_or(0);
@@ -71,6 +81,11 @@ impl Gateway {
         fetch.reported = !is_unwanted;
         let reuse = browser_reuse(head, self.clock.unix_time(now));
         self.cache.note_answer(fetch.target.hash, reuse);
+        if let Some(push) = self.unreported.get_mut(&fetch.target.hash)
+            && push.fetch == id
+        {
+            push.lifetime = copy_lifetime(head, self.clock.unix_time(now));
+        }
         if fetch.is_sign && head.status == 200 && reuse != Reuse::Never {
             let page = fetch.page;
             self.note_claim(now, page);
@@ -239,7 +254,7 @@ impl Gateway {
     }
 
     /// Ends a push if its answer must not be passed on.
-    fn fail_fetch(&mut self, now: Instant, id: FetchId) {
+    pub(super) fn fail_fetch(&mut self, now: Instant, id: FetchId) {
         if let Some(fetch) = self.fetches.get(id) {
             self.cache.forget(fetch.target.hash);
         }

@@ -53,6 +53,11 @@ impl ForeignHosts {
         admitted
     }
 
+    /// Returns whether the client wants resources of a host.
+    pub(super) fn is_wanted(&self, host: &str) -> bool {
+        self.wanted.contains(host)
+    }
+
     /// Records that another page begins, and returns the pages with needs that no longer wait.
     pub(super) fn begin_page(&mut self) -> Vec<PageId> {
         self.waiting.drain(..).map(|waiting| waiting.page).collect()

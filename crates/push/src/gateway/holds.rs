@@ -44,7 +44,10 @@ impl Gateway {
         if validation::is_conditional(&request.fields) {
             if !self.cache.has_received(hash) {
                 let site = visited_site(request);
-                self.hold_pages(&site);
+                // A client without a companion would never release the bodies.
+                if self.companion.known {
+                    self.hold_pages(&site);
+                }
                 self.visitors.note_return(site);
             }
         } else if is_navigation(request) && gets_first_cookie(request, head) {
@@ -94,24 +97,30 @@ impl Gateway {
     /// Holds a new fetch back if its page demands it. Documents are exempt, since browsers request
     /// most of them on each visit.
     pub(super) fn hold_if_doubtful(&mut self, page: PageId, id: FetchId, kind: Kind) {
-        let hold = self.pages.get_mut(page).and_then(|page| page.hold.as_mut());
-        let Some(hold) = hold.filter(|_| kind != Kind::Document) else {
+        let Some(page) = self.pages.get_mut(page) else {
             return;
         };
-        if let Some(allowance) = hold.allowance.checked_sub(1) {
-            hold.allowance = allowance;
-        } else if let Some(fetch) = self.fetches.get_mut(id) {
-            fetch.held = true;
-            hold.waiting.push_back(id);
+        let site = site_of(url::authority(page.document_url()));
+        let Some(hold) = page.hold.as_mut().filter(|_| kind != Kind::Document) else {
+            return;
+        };
+        let Some(fetch) = self.fetches.get_mut(id) else {
+            return;
+        };
+        let has_old_copies = self.visitors.age(&site).is_some();
+        let is_kept = has_old_copies && self.copies.contain(fetch.target.hash);
+        match hold.allowance.checked_sub(1).filter(|_| !is_kept) {
+            Some(allowance) => hold.allowance = allowance,
+            None => {
+                fetch.held = true;
+                hold.waiting.push_back(id);
+            }
         }
     }
 
     /// Notes that the promise of a held fetch has been sent.
     pub(super) fn begin_hold(&mut self, now: Instant, id: FetchId) {
-        if let Some(fetch) = self.fetches.get_mut(id) {
-            fetch.promised = true;
-            self.holds.push_back((now + HOLD_PERIOD, id));
-        }
+        self.holds.push_back((now + HOLD_PERIOD, id));
     }
 
     /// Holds the head of a push back until a request waits for it. The client could not keep the
@@ -152,7 +161,9 @@ impl Gateway {
     pub(super) fn note_validation(&mut self, now: Instant, hash: u32, push: &Unreported) {
         self.counts.validated += 1;
         self.counts.wasted_bytes += push.bytes;
-        self.cache.note_answer(hash, Reuse::Validate);
+        // The browser's copy is as good as the response that confirmed it.
+        let reuse = push.reuse.unwrap_or(Reuse::Validate);
+        self.cache.note_answer(hash, reuse);
         // A report on a head that was not sent is false, and its promise may wait for a stream.
         let fetch = self.fetches.get_mut(push.fetch);
         let Some(fetch) = fetch.filter(|fetch| fetch.reported) else {
@@ -188,31 +199,36 @@ impl Gateway {
             return;
         };
         let site = site_of(url::authority(page.document_url()));
-        let Some(hold) = &mut page.hold else {
+        let Some(mut hold) = page.hold.take() else {
             return;
         };
-        let released: Vec<FetchId> = match self.visitors.note_claim(&site) {
-            Trust::Full => page
-                .hold
-                .take()
-                .into_iter()
-                .flat_map(|hold| hold.waiting)
-                .collect(),
-            Trust::Bodies(count) => {
-                hold.allowance += count;
-                let mut released = Vec::new();
-                while hold.allowance > 0
-                    && let Some(fetch) = hold.waiting.pop_front()
-                {
-                    // A fetch that was claimed or given up meanwhile takes no allowance.
-                    if self.fetches.get(fetch).is_some_and(|fetch| fetch.held) {
-                        hold.allowance -= 1;
-                        released.push(fetch);
-                    }
-                }
-                released
+        let has_old_copies = self.visitors.age(&site).is_some();
+        let trust = self.visitors.note_claim(&site);
+        match trust {
+            Trust::Full => hold.allowance = usize::MAX,
+            Trust::Bodies(count) => hold.allowance = hold.allowance.saturating_add(count),
+        }
+        let (mut released, mut waiting) = (Vec::new(), VecDeque::new());
+        for id in std::mem::take(&mut hold.waiting) {
+            // A fetch that was claimed or given up meanwhile takes no allowance.
+            let Some(fetch) = self.fetches.get(id).filter(|fetch| fetch.is_releasable()) else {
+                continue;
+            };
+            let is_kept = has_old_copies && self.copies.contain(fetch.target.hash);
+            if is_kept || hold.allowance == 0 {
+                waiting.push_back(id);
+            } else {
+                hold.allowance -= 1;
+                released.push(id);
             }
-        };
+        }
+        hold.waiting = waiting;
+        // The browser has no copies at all, or some that it may use without a request.
+        if let Some(page) = self.pages.get_mut(id)
+            && (has_old_copies || trust != Trust::Full)
+        {
+            page.hold = Some(hold);
+        }
         for fetch in released {
             self.release_hold(now, fetch);
         }

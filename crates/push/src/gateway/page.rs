@@ -6,6 +6,7 @@ use std::sync::Arc;
 use tandem_http::{Priority, RequestHead, ResponseHead, Scheme};
 use tandem_preload::{self as scan, Kind, Need, Referrer};
 
+use super::budget::Budget;
 use super::document::{DocumentReader, Purpose};
 use super::holds::Hold;
 use super::table::{AnswerId, FetchId};
@@ -15,22 +16,6 @@ use crate::url;
 
 /// The number of resources for one page.
 pub(super) const MAX_RESOURCES: usize = 2048;
-
-/// The number of bytes of bodies for one page.
-const MAX_BODY_BYTES: u64 = 32 << 20;
-
-/// The number of bytes of promises for one page. No flow control holds promises back.
-const MAX_PROMISE_BYTES: usize = 256 << 10;
-
-/// The number of bytes of documents that are read for one page.
-const MAX_READ_BYTES: usize = 32 << 20;
-
-/// The number of resources of other origins for one page.
-const MAX_FOREIGN: usize = 256;
-
-/// The number of lazy images and frames that are pushed: those of the first few screens. Others are
-/// pushed if other users needed them.
-const MAX_LAZY: usize = 16;
 
 /// The number of hosts named by a page that are remembered.
 const MAX_NAMED_HOSTS: usize = 1024;
@@ -48,27 +33,6 @@ pub struct Promise {
     pub request: RequestHead,
     /// The place of the answer in the order of sending.
     pub priority: Priority,
-}
-
-/// The amounts that may still be spent on one page.
-struct Budget {
-    body_bytes: u64,
-    promise_bytes: usize,
-    read_bytes: usize,
-    foreign: usize,
-    lazy: usize,
-}
-
-impl Budget {
-    const fn new() -> Self {
-        Self {
-            body_bytes: MAX_BODY_BYTES,
-            promise_bytes: MAX_PROMISE_BYTES,
-            read_bytes: MAX_READ_BYTES,
-            foreign: MAX_FOREIGN,
-            lazy: MAX_LAZY,
-        }
-    }
 }
 
 /// A page and the resources that go with it.
@@ -98,6 +62,7 @@ pub(super) struct Page {
     /// The answer is no redirect, so that the document's location is known.
     settled: bool,
     policy: Referrer,
+    is_policy_unknown: bool,
     /// The bodies that wait, unless all are sent at once.
     pub(super) hold: Option<Hold>,
     /// The browser has left the page.
@@ -121,6 +86,7 @@ impl Page {
             expected: Vec::new(),
             settled: false,
             policy: Referrer::default(),
+            is_policy_unknown: false,
             hold: None,
             abandoned: false,
             fetches: 0,
@@ -176,7 +142,10 @@ impl Page {
         let first = url == self.location && !self.settled;
         if first {
             self.settled = true;
-            self.policy = fetch_standard::referrer_policy(head).unwrap_or_default();
+            let named = fetch_standard::referrer_policy(head);
+            // The page's own bytes, which are not sent again, may name a policy too.
+            self.is_policy_unknown = head.status == 304;
+            self.policy = named.unwrap_or_default();
         }
         first
     }
@@ -255,13 +224,9 @@ impl Page {
         if !self.settled || self.expected.is_empty() {
             return Vec::new();
         }
-        let own = url::authority(&self.url);
         let (mut now, later): (Vec<Need>, _) = std::mem::take(&mut self.expected)
             .into_iter()
-            .partition(|need| {
-                let host = url::authority(&need.url);
-                host == own || self.named_hosts.contains(host)
-            });
+            .partition(|need| self.names_host(url::authority(&need.url)));
         self.expected = later;
         let document = url::authority(self.document_url());
         for need in &mut now {
@@ -284,13 +249,19 @@ impl Page {
         left > 0
     }
 
+    /// Returns whether a host is the page's own, or one that the page's own bytes name.
+    pub(super) fn names_host(&self, host: &str) -> bool {
+        host == url::authority(&self.url) || self.named_hosts.contains(host)
+    }
+
+    /// Returns whether nothing more must be promised for the page.
+    pub(super) fn is_closed(&self) -> bool {
+        self.known.len() > MAX_RESOURCES || self.abandoned || self.has_too_many_hosts
+    }
+
     /// Returns whether a need must not be promised, or was promised before.
     pub(super) fn refuses(&self, need: &Need) -> bool {
-        self.known.len() > MAX_RESOURCES
-            || self.known.contains(&need.url)
-            || need.kind == Kind::Media
-            || self.abandoned
-            || self.has_too_many_hosts
+        self.is_closed() || self.known.contains(&need.url) || need.kind == Kind::Media
     }
 
     /// Returns whether a URL belongs to the site of the document.
@@ -318,7 +289,10 @@ impl Page {
             request: &self.request,
             document: self.document_url(),
             is_part: self.initiator.is_some(),
-            policy: self.policy,
+            policy: match self.is_policy_unknown && !own {
+                true => Referrer::None,
+                false => self.policy,
+            },
         };
         let request = fetch_standard::request_for(need, &page)?;
         if !own {
@@ -357,19 +331,9 @@ fn initiator(request: &RequestHead) -> Option<String> {
         .find_map(|url| scan::resolve(std::str::from_utf8(url).ok()?, ""))
 }
 
-/// Returns the place of a push in the order of sending: behind all requests, which have urgency 3
-/// by default (RFC 9218 section 4.1).
-pub(super) const fn push_priority(urgency: u8) -> Priority {
-    Priority(match urgency {
-        0..=2 => 4,
-        3 => 5,
-        4..=5 => 6,
-        _ => 7,
-    })
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::budget::{MAX_BODY_BYTES, MAX_FOREIGN, MAX_LAZY};
     use super::*;
 
     fn need(url: &str, kind: Kind, urgency: u8) -> Need {
@@ -593,11 +557,5 @@ mod tests {
         let page = page();
         assert!(page.is_same_site("http://a.test:81/x") && page.is_same_site("http://i.a.test/"));
         assert!(!page.is_same_site("http://b.test/"));
-    }
-
-    #[test]
-    fn push_priority_is_behind_requests() {
-        let of = |urgency| push_priority(urgency).0;
-        assert_eq!([0, 2, 3, 4, 5, 6, 7].map(of), [4, 4, 5, 6, 6, 7, 7]);
     }
 }

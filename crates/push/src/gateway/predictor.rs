@@ -14,6 +14,7 @@ use tandem_predict::auto::url::{Kind as ResourceKind, parts};
 use tandem_predict::{Candidate, Exchange};
 use tandem_preload::{Kind, Need};
 
+use crate::answer::CopyLifetime;
 use crate::fetch_standard::{has_only_browser_fields, is_navigation, wants_one_format};
 
 /// A predictor of the resources that pages need. One value stands for one session.
@@ -37,6 +38,33 @@ pub trait Predictor {
 
     /// Records that the client refused a push.
     fn cancelled(&mut self, url: &str);
+
+    /// Records the lifetime of copies of a URL in a browser's cache.
+    fn note_lifetime(&mut self, url: &str, lifetime: CopyLifetime);
+
+    /// Returns the recorded lifetime of copies of a URL.
+    fn lifetime(&self, url: &str) -> Option<CopyLifetime>;
+
+    /// Returns the resources that most visits to a page request, whatever this visit requests.
+    fn resources(&self, page: &str) -> Vec<Candidate>;
+}
+
+/// A resource of which the browser may have a copy.
+#[derive(Clone, Debug)]
+pub(super) struct CachedCopy {
+    pub(super) need: Need,
+    pub(super) lifetime: CopyLifetime,
+}
+
+/// Returns the resources that browsers keep copies of after a visit to a page.
+pub(super) fn copies_of(predictor: &dyn Predictor, page: &str) -> Vec<CachedCopy> {
+    let copy = |candidate: &Candidate| {
+        let lifetime = predictor.lifetime(&candidate.url)?;
+        let need = need_of(candidate, predictor.own_referrer(&candidate.url))?;
+        Some(CachedCopy { need, lifetime })
+    };
+    let resources = predictor.resources(page);
+    resources.iter().filter_map(copy).collect()
 }
 
 /// Returns whether the answer to a request may be recorded. A login, a script's own fields and a
@@ -135,6 +163,8 @@ fn need_of(candidate: &Candidate, referrer: Option<String>) -> Option<Need> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use tandem_http::Scheme;
 
     use super::*;
@@ -236,6 +266,29 @@ mod tests {
         fn used(&mut self, _: &str, _: &str) {}
 
         fn cancelled(&mut self, _: &str) {}
+
+        fn note_lifetime(&mut self, _: &str, _: CopyLifetime) {}
+
+        fn lifetime(&self, url: &str) -> Option<CopyLifetime> {
+            let lifetime = CopyLifetime {
+                whole: Duration::from_secs(60),
+                rest: Duration::from_secs(20),
+            };
+            url.ends_with(".css").then_some(lifetime)
+        }
+
+        fn resources(&self, page: &str) -> Vec<Candidate> {
+            ["p.html", "s.css", "unknown.js"]
+                .map(|name| candidate(&format!("{page}{name}"), ResourceKind::of_path(name)))
+                .into()
+        }
+    }
+
+    #[test]
+    fn copies_are_resources_with_known_lifetimes() {
+        let copies = copies_of(&Recorder::default(), "http://a/");
+        let urls: Vec<_> = copies.iter().map(|copy| copy.need.url.as_str()).collect();
+        assert_eq!(urls, ["http://a/s.css"]);
     }
 
     #[test]

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use tandem_http::RequestHead;
+use tandem_http::{Method, RequestHead};
 use tandem_preload::Need;
 
 use super::document::{DocumentReader, Purpose};
 use super::fetch::{Fetch, Phase, Target};
+use super::fetch_queue::push_priority;
 use super::output::{Carrier, Output};
-use super::page::{MAX_RESOURCES, Promise, push_priority};
+use super::page::{MAX_RESOURCES, Promise};
 use super::session::{Gateway, Unreported};
 use super::table::{FetchId, PageId};
 use crate::fetch_standard::{is_navigation, target_origin};
@@ -68,6 +69,7 @@ impl Gateway {
             self.promise_if_wanted(page, need, Source::Page);
         }
         if names_new_host {
+            self.check_copies(false);
             self.promise_expected(page);
         }
     }
@@ -149,7 +151,7 @@ impl Gateway {
         }
         let page = self.pages.get_mut(id);
         if page.is_some_and(|page| page.spend_promise(&need, &request)) {
-            self.add_promise(id, &need, target, request);
+            let _ = self.add_promise(id, &need, target, request);
         }
     }
 
@@ -180,10 +182,15 @@ impl Gateway {
     }
 
     /// Creates the fetch of a need, and its promise.
-    fn add_promise(&mut self, id: PageId, need: &Need, target: Target, request: RequestHead) {
-        let Some(page) = self.pages.get_mut(id) else {
-            return;
-        };
+    pub(super) fn add_promise(
+        &mut self,
+        id: PageId,
+        need: &Need,
+        target: Target,
+        request: RequestHead,
+    ) -> Option<FetchId> {
+        let page = self.pages.get_mut(id)?;
+        let is_check = request.method == Method::Head;
         // A style sheet or a script is no page that is visited, and the cookies of the next
         // visit are unknown before a response that changes them.
         // A redirect names nothing at the next visit either.
@@ -207,6 +214,9 @@ impl Gateway {
             held: false,
             promised: false,
             is_sign: false,
+            is_check,
+            gathers: false,
+            is_superseded: false,
             validates: self.cache.is_validatable(target.hash),
             body_held: false,
             head_held: false,
@@ -217,8 +227,10 @@ impl Gateway {
             sized: false,
             received: 0,
         });
-        self.hold_if_doubtful(id, fetch, need.kind);
-        self.note_promise(fetch, target, page_url);
+        if !is_check {
+            self.hold_if_doubtful(id, fetch, need.kind);
+        }
+        self.note_promise(fetch, target, page_url, is_check);
         let promise = Promise {
             fetch,
             request,
@@ -236,15 +248,23 @@ impl Gateway {
             }
             None => self.promise_on_companion(promise),
         }
+        Some(fetch)
     }
 
     /// Notes that a promise is made.
-    fn note_promise(&mut self, fetch: FetchId, target: Target, page_url: Arc<str>) {
+    fn note_promise(&mut self, fetch: FetchId, target: Target, page_url: Arc<str>, is_check: bool) {
         self.counts.promised += 1;
-        self.cache.note_promise(target.hash);
+        // A check gives the browser nothing new.
+        if !is_check {
+            self.cache.note_promise(target.hash);
+        }
         let push = Unreported {
             url: target.url,
             page_url,
+            is_check,
+            superseded: None,
+            reuse: None,
+            lifetime: None,
             fetch,
             asked: target.asked,
             begun: false,

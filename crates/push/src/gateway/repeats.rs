@@ -5,13 +5,14 @@
 //! once, to a request that its push would have answered, and only if caches may use it without a
 //! validation (RFC 9111 section 4.2). A request whose condition the response confirms gets 304. The
 //! directives of the request count too (RFC 9111 section 5.2.1): a reload goes to the origin.
+//! The head of a check answers conditional requests only.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use tandem_http::cache::validation::is_conditional;
 use tandem_http::cache::{CacheRules, Freshness, RequestPolicy, ResponsePolicy, Reuse};
-use tandem_http::{RequestHead, ResponseHead};
+use tandem_http::{Method, RequestHead, ResponseHead};
 
 use super::table::FetchId;
 use crate::client::matching::PushFacts;
@@ -54,6 +55,11 @@ struct Kept {
 }
 
 impl Kept {
+    /// Returns whether only the head was requested.
+    fn is_check(&self) -> bool {
+        self.request.method == Method::Head
+    }
+
     /// Returns whether the response is complete and right for a request.
     fn serves(&self, now: Instant, asked: &RequestHead) -> bool {
         let facts = PushFacts {
@@ -69,10 +75,15 @@ impl Kept {
             &self.freshness,
             now.saturating_duration_since(self.began),
         );
+        // The origin has confirmed the head of a check while the request was on its way.
+        let is_usable = match self.is_check() {
+            true => is_conditional(&asked.fields),
+            false => reuse == Reuse::Fresh,
+        };
         self.body.len() == self.length
             && facts.check(asked).is_ok()
             && !directives.wants_validation()
-            && reuse == Reuse::Fresh
+            && is_usable
             && (!is_conditional(&asked.fields) || confirms_copy(asked, &self.head))
     }
 
@@ -103,7 +114,12 @@ impl Repeats {
     /// Keeps the response of a push, whose body has `length` bytes, if it is short.
     pub(super) fn begin(&mut self, now: Instant, begun: Begun, head: &ResponseHead, length: u64) {
         self.expire(now);
-        let Some(lifetime) = begun.freshness.remaining(Duration::ZERO) else {
+        // A request that crosses a check comes to validate a copy, however short its lifetime is.
+        let lifetime = match begun.request.method {
+            Method::Head => Some(KEEP_PERIOD),
+            _ => begun.freshness.remaining(Duration::ZERO),
+        };
+        let Some(lifetime) = lifetime else {
             return;
         };
         let Some(length) = usize::try_from(length).ok().filter(|it| *it <= MAX_BODY) else {

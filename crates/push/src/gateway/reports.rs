@@ -9,13 +9,15 @@ use crate::url;
 use crate::wire::{Fate, Report, ReportReader};
 
 impl Gateway {
-    /// Opens the companion. Returns false if the session has one already.
-    pub fn open_companion(&mut self) -> bool {
+    /// Opens the companion. `takes_checks`: its client takes promises of HEAD. Returns false if the
+    /// session has a companion already.
+    pub fn open_companion(&mut self, takes_checks: bool) -> bool {
         if self.companion.open {
             return false;
         }
         self.companion.open = true;
         self.companion.known = true;
+        self.companion.takes_checks = takes_checks;
         self.companion.reader = ReportReader::default();
         if !self.companion.promises.is_empty() {
             self.outputs.push_back(Output::Promise(Carrier::Companion));
@@ -61,6 +63,9 @@ impl Gateway {
         let Some(push) = self.unreported.remove(&hash) else {
             return;
         };
+        if push.is_check && matches!(fate, Fate::Used | Fate::Late) {
+            return self.prefer_superseded(now, &push);
+        }
         match fate {
             Fate::Used => self.counts.used += 1,
             Fate::Late => {
@@ -79,18 +84,30 @@ impl Gateway {
             }
             Fate::Wasted | Fate::Cancelled => {
                 self.count_waste(&push);
-                self.cache.note_refusal(hash);
+                match push.is_check {
+                    true => self.cache.note_uncheckable(hash),
+                    false => self.cache.note_refusal(hash),
+                }
             }
         }
         if self.config.has_one_user {
             let is_used = matches!(fate, Fate::Used | Fate::Late | Fate::Validated);
             self.revisits.note_use(&push.page_url, &push.url, is_used);
         }
-        match (fate, predictor) {
-            (Fate::Used | Fate::Late, Some(predictor)) => predictor.used(&push.page_url, &push.url),
+        let Some(predictor) = predictor else {
+            return;
+        };
+        if let (Fate::Used | Fate::Late, Some(lifetime)) = (fate, push.lifetime) {
+            predictor.note_lifetime(&push.url, lifetime);
+        }
+        match fate {
+            Fate::Used | Fate::Late => predictor.used(&push.page_url, &push.url),
+            // The browser needed the resource, and no body was fetched for it.
+            Fate::Validated if push.is_check => predictor.used(&push.page_url, &push.url),
+            Fate::Cancelled if push.is_check => {}
             // A body that would have been a 304 was a mistake.
-            (Fate::Cancelled | Fate::Validated, Some(predictor)) => predictor.cancelled(&push.url),
-            _ => {}
+            Fate::Cancelled | Fate::Validated => predictor.cancelled(&push.url),
+            Fate::Wasted => {}
         }
     }
 }

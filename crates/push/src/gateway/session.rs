@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use tandem_http::RequestHead;
 
 use super::client_cache::ClientCache;
+use super::copies::Copies;
 use super::document::DocumentReader;
 use super::fetch::Fetch;
 use super::fetch_queue::FetchQueue;
@@ -20,11 +21,12 @@ use super::repeats::Repeats;
 use super::revisits::Revisits;
 use super::table::{AnswerId, FetchId, PageId, Table};
 use super::visitors::Visitors;
+use crate::answer::{CopyLifetime, Reuse};
 use crate::wire::{ReportReader, RequestHashes, Treatment};
 
 /// The time in which requests that browsers make together arrive. Needs of a host are released that
 /// long after the first request to it, so that no push is made for the other requests.
-const GATHER_PERIOD: Duration = Duration::from_millis(10);
+pub(super) const GATHER_PERIOD: Duration = Duration::from_millis(10);
 
 /// An answer to a request of the client, on its way.
 pub(super) struct Answer {
@@ -54,6 +56,14 @@ pub(super) struct Unreported {
     pub(super) page_url: Arc<str>,
     pub(super) fetch: FetchId,
     pub(super) asked: RequestHashes,
+    /// Only the head was promised.
+    pub(super) is_check: bool,
+    /// The held fetch of the same resource whose promise gave way to this one.
+    pub(super) superseded: Option<FetchId>,
+    /// The use that a browser's cache can make of the response, once its head has come.
+    pub(super) reuse: Option<Reuse>,
+    /// The lifetime of copies of the response, if its head has shown it.
+    pub(super) lifetime: Option<CopyLifetime>,
     /// The request of the push was made.
     pub(super) begun: bool,
     /// The bytes of its body so far.
@@ -66,6 +76,8 @@ pub(super) struct Companion {
     pub(super) open: bool,
     /// The session has had a companion, so its client reports.
     pub(super) known: bool,
+    /// The client takes promises of HEAD.
+    pub(super) takes_checks: bool,
     pub(super) reader: ReportReader,
     pub(super) promises: VecDeque<Promise>,
     /// The promises that were added while a companion was open.
@@ -90,6 +102,10 @@ pub struct Gateway {
     pub(super) repeats: Repeats,
     /// The held fetches, and the times at which they are given up.
     pub(super) holds: VecDeque<(Instant, FetchId)>,
+    /// The copies that the browser may have of the last pages' resources.
+    pub(super) copies: Copies,
+    /// The checks that begin at these times.
+    pub(super) checks: VecDeque<(Instant, FetchId)>,
     /// The URL hashes of the requests that are under way.
     pub(super) requested: Vec<u32>,
     /// The promises without a report, by URL hash.
@@ -135,6 +151,8 @@ impl Gateway {
             cookie_hosts: HashSet::new(),
             repeats: Repeats::default(),
             holds: VecDeque::new(),
+            copies: Copies::default(),
+            checks: VecDeque::new(),
             requested: Vec::new(),
             unreported: HashMap::new(),
             companion: Companion::default(),
@@ -166,8 +184,9 @@ impl Gateway {
         let release = self.releases.front().map(|(at, _)| *at);
         let hold = self.next_hold_end();
         let repeat = self.repeats.next_timeout();
+        let check = self.checks.front().map(|(at, _)| *at);
         let due = slow.into_iter().chain(release).chain(hold).chain(repeat);
-        due.min()
+        due.chain(check).min()
     }
 
     /// Runs the work that is due at `now`.
@@ -177,6 +196,7 @@ impl Gateway {
         }
         self.end_holds(now);
         self.repeats.expire(now);
+        self.begin_checks(now);
         while let Some((_, host)) = self.releases.pop_front_if(|(at, _)| *at <= now) {
             for waiting in self.hosts.release(&host) {
                 self.promise_one(waiting.page, waiting.need);
@@ -212,6 +232,8 @@ impl Gateway {
         }
         self.releases.clear();
         self.repeats.clear();
+        self.checks.clear();
+        self.forget_copies();
         let waiting = self.hosts.begin_page();
         self.collect_pages(waiting);
         if let Some(page) = self.skipping.take() {
@@ -271,6 +293,7 @@ impl Gateway {
         let is_used = page.promises.is_some()
             || page.fetches > 0
             || self.skipping == Some(id)
+            || self.copies.need(id)
             || self.hosts.is_awaited(id);
         if !is_used {
             self.pages.remove(id);

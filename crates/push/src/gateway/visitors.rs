@@ -18,6 +18,7 @@
 //! holds costs its whole length.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use tandem_http::cache::{ResponsePolicy, validation};
 use tandem_http::{RequestHead, ResponseHead};
@@ -60,6 +61,9 @@ enum Visit {
 #[derive(Default)]
 pub(super) struct Visitors {
     sites: HashMap<String, Visit>,
+    /// The least age of the copies that the browser has of a site's resources, unless this session
+    /// brought or confirmed them.
+    ages: HashMap<String, Duration>,
 }
 
 impl Visitors {
@@ -85,6 +89,29 @@ impl Visitors {
         if self.sites.len() < MAX_SITES || self.sites.contains_key(&site) {
             self.sites.insert(site, Visit::Returning(0));
         }
+    }
+
+    /// Notes that the browser's copies of a site's resources have at least this age. Returns whether
+    /// that is more than was known.
+    pub(super) fn note_age(&mut self, site: &str, age: Duration) -> bool {
+        if self.ages.get(site).is_some_and(|known| *known >= age) {
+            return false;
+        }
+        if self.ages.len() >= MAX_SITES {
+            self.ages.clear();
+        }
+        self.ages.insert(site.to_owned(), age);
+        true
+    }
+
+    /// Returns the least age of the browser's copies of a site's resources, if it is known.
+    pub(super) fn age(&self, site: &str) -> Option<Duration> {
+        self.ages.get(site).copied()
+    }
+
+    /// Forgets the ages of copies, because the browser has lost its cache.
+    pub(super) fn forget_ages(&mut self) {
+        self.ages.clear();
     }
 
     /// Notes that the browser is at a site for the first time, unless a sign says otherwise.
@@ -129,7 +156,7 @@ pub(super) fn visited_site(request: &RequestHead) -> String {
     }
 }
 
-fn referring_authority(request: &RequestHead) -> Option<&str> {
+pub(super) fn referring_authority(request: &RequestHead) -> Option<&str> {
     let referrer = std::str::from_utf8(request.fields.get("referer")?).ok()?;
     Some(url::authority(referrer)).filter(|authority| !authority.is_empty())
 }
@@ -219,6 +246,24 @@ mod tests {
             Trust::Full,
             "it was never held"
         );
+    }
+
+    #[test]
+    fn age_of_copies_rises_only() {
+        let mut visitors = Visitors::default();
+        let secs = Duration::from_secs;
+        assert_eq!(visitors.age("a.test"), None);
+        assert!(visitors.note_age("a.test", secs(0)));
+        assert!(visitors.note_age("a.test", secs(60)));
+        assert!(!visitors.note_age("a.test", secs(60)) && !visitors.note_age("a.test", secs(9)));
+        assert_eq!(visitors.age("a.test"), Some(secs(60)));
+        assert_eq!(visitors.age("b.test"), None);
+        for number in 0..2 * MAX_SITES {
+            visitors.note_age(&format!("{number}.test"), secs(1));
+        }
+        assert!(visitors.ages.len() <= MAX_SITES);
+        visitors.forget_ages();
+        assert!(visitors.ages.is_empty());
     }
 
     #[test]

@@ -8,12 +8,25 @@ const COMPANION: &str = "push.tandem.invalid";
 /// The domain of names that belong to the pair of proxies.
 const RESERVED: &str = "tandem.invalid";
 
-/// Returns the request that opens a companion.
-pub fn companion_request() -> RequestHead {
-    RequestHead {
+/// The field of a companion whose client takes promises of HEAD.
+const CHECKS_FIELD: &str = "tandem-checks";
+
+/// Returns the request that opens a companion. `takes_checks`: the client takes promises of HEAD,
+/// and the session's protocol can carry them.
+pub fn companion_request(takes_checks: bool) -> RequestHead {
+    let mut request = RequestHead {
         method: Method::Post,
         ..RequestHead::get(Scheme::Http, COMPANION, "/")
+    };
+    if takes_checks {
+        request.fields.push(CHECKS_FIELD, "1");
     }
+    request
+}
+
+/// Returns whether the client of a companion takes promises of HEAD.
+pub fn takes_checks(companion: &RequestHead) -> bool {
+    companion.fields.get(CHECKS_FIELD) == Some(b"1")
 }
 
 /// Returns whether a request opens a companion.
@@ -42,15 +55,23 @@ mod tests {
 
     #[test]
     fn companion_is_a_post_to_its_authority() {
-        assert!(is_companion(&companion_request()));
+        assert!(is_companion(&companion_request(false)));
+        assert!(is_companion(&companion_request(true)));
         let get = RequestHead::get(Scheme::Http, COMPANION, "/");
         assert!(!is_companion(&get));
         let elsewhere = RequestHead {
             authority: "push.example".to_owned(),
-            ..companion_request()
+            ..companion_request(false)
         };
         assert!(!is_companion(&elsewhere));
-        assert_eq!(companion_request().path, "/");
+        assert_eq!(companion_request(false).path, "/");
+    }
+
+    #[test]
+    fn companion_tells_whether_checks_are_taken() {
+        for taken in [false, true] {
+            assert_eq!(takes_checks(&companion_request(taken)), taken);
+        }
     }
 
     #[test]

@@ -51,13 +51,18 @@ impl Client {
         Some(serve.push)
     }
 
-    /// Returns the response to the last request.
-    pub(crate) fn reply(&mut self, now: Instant, served: Option<PushId>) -> Reply {
+    /// Returns the response to the last request; `None` if a push was to answer it and broke off.
+    pub(crate) fn reply(&mut self, now: Instant, served: Option<PushId>) -> Option<Reply> {
         let Some(id) = served else {
-            return self.reply.take().expect("the gateway answered");
+            return Some(self.reply.take().expect("the gateway answered"));
         };
-        let Piece::Head(head) = self.store.take_piece(now, id) else {
-            panic!("the push has no head");
+        let head = match self.store.take_piece(now, id) {
+            Piece::Head(head) => head,
+            Piece::Broken => {
+                self.store.on_reader_gone(id);
+                return None;
+            }
+            other => panic!("{other:?} begins the push"),
         };
         let mut body = Vec::new();
         loop {
@@ -68,11 +73,11 @@ impl Client {
             }
         }
         self.store.on_reader_gone(id);
-        Reply {
+        Some(Reply {
             head,
             body: String::from_utf8(body).expect("bodies are text"),
             is_pushed: true,
-        }
+        })
     }
 
     /// Takes the reports for the gateway.
@@ -91,7 +96,7 @@ impl Client {
 
     pub(crate) fn on_promise(&mut self, now: Instant, id: FetchId, mut request: RequestHead) {
         if !self.has_own_fields {
-            request = RequestHead::get(request.scheme, &request.authority, &request.path);
+            request.fields = Default::default();
         }
         match self.store.on_promise(now, request, self.has_own_fields) {
             Intake::Read(push) => self.pushes.insert(id, push),
@@ -105,7 +110,9 @@ impl Client {
 
     pub(crate) fn on_push_body(&mut self, now: Instant, id: FetchId, body: String) {
         let id = self.pushes[&id];
-        self.store.on_data(now, id, body.into());
+        if !body.is_empty() {
+            self.store.on_data(now, id, body.into());
+        }
         self.store.on_end(id, true);
     }
 

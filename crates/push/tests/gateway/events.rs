@@ -9,7 +9,7 @@ use tandem_http::{Method, RequestHead, ResponseHead, Scheme};
 use tandem_predict::auto::url::Kind;
 use tandem_predict::{Candidate, Exchange};
 use tandem_push::gateway::{
-    AnswerId, Carrier, Clock, Config, FetchId, Gateway, Order, Output, Predictor,
+    AnswerId, Carrier, Clock, Config, CopyLifetime, FetchId, Gateway, Order, Output, Predictor,
 };
 use tandem_push::wire::{Fate, Report, url_hash};
 
@@ -92,9 +92,8 @@ impl<'a> Choices<'a> {
 /// A predictor that returns candidates by the number of its calls.
 struct Guesses(usize);
 
-impl Predictor for Guesses {
-    fn sending(&mut self, exchange: &Exchange<'_>) -> Vec<Candidate> {
-        self.0 += exchange.url.len();
+impl Guesses {
+    fn candidates(&self) -> Vec<Candidate> {
         let kinds = [Kind::Style, Kind::Image, Kind::Data, Kind::Page, Kind::Font];
         let count = self.0 % 4;
         (0..count)
@@ -105,6 +104,13 @@ impl Predictor for Guesses {
                 expected_size: 1000.0,
             })
             .collect()
+    }
+}
+
+impl Predictor for Guesses {
+    fn sending(&mut self, exchange: &Exchange<'_>) -> Vec<Candidate> {
+        self.0 += exchange.url.len();
+        self.candidates()
     }
 
     fn note_referrer(&mut self, _: &str, _: &str) {}
@@ -118,6 +124,20 @@ impl Predictor for Guesses {
     fn used(&mut self, _: &str, _: &str) {}
 
     fn cancelled(&mut self, _: &str) {}
+
+    fn note_lifetime(&mut self, _: &str, _: CopyLifetime) {}
+
+    fn lifetime(&self, url: &str) -> Option<CopyLifetime> {
+        let lifetime = Duration::from_secs(url.len() as u64 % 3);
+        Some(CopyLifetime {
+            whole: lifetime,
+            rest: lifetime,
+        })
+    }
+
+    fn resources(&self, _: &str) -> Vec<Candidate> {
+        self.candidates()
+    }
 }
 
 fn request(url: &str) -> RequestHead {
@@ -226,7 +246,7 @@ impl Scene<'_> {
             }
             _ => match self.choices.below(4) {
                 0 => self.gateway.close_companion(),
-                _ => drop(self.gateway.open_companion()),
+                _ => drop(self.gateway.open_companion(true)),
             },
         }
     }
@@ -260,7 +280,7 @@ impl Scene<'_> {
             .gateway
             .handle_request(self.now, &request, takes_pushes);
         if let Some((head, body)) = self.gateway.repeat(self.now, &request) {
-            assert!(is_get && head.status == 200 && body.len() <= 64 << 10);
+            assert!(is_get && matches!(head.status, 200 | 304) && body.len() <= 64 << 10);
         }
         assert_eq!(id.is_some(), is_get);
         self.answers.extend(id);
@@ -414,7 +434,7 @@ impl Scene<'_> {
             match output {
                 Output::Promise(_) => {}
                 Output::Fetch { fetch, request } => {
-                    assert_eq!(request.method, Method::Get);
+                    assert!(matches!(request.method, Method::Get | Method::Head));
                     assert!(self.decided.insert(fetch), "decided twice");
                     assert!(!self.cancelled.contains(&fetch), "cancelled before");
                     // The caller may have released it before it looked at the output.
@@ -482,7 +502,7 @@ impl Scene<'_> {
         assert_eq!(self.gateway.records(), [0; 3], "records are left");
         // A new companion drops the incomplete report of the last one.
         self.gateway.close_companion();
-        assert!(self.gateway.open_companion());
+        assert!(self.gateway.open_companion(true));
         let mut reports = Vec::new();
         for hash in &self.hashes {
             Report::Became(Fate::Used, *hash).encode(&mut reports);

@@ -8,7 +8,8 @@ use tandem_http::{RequestHead, ResponseHead, Scheme};
 use tandem_predict::auto::url::Kind;
 use tandem_predict::{Candidate, Exchange};
 use tandem_push::gateway::{
-    AnswerId, Carrier, Clock, Config, FetchId, Gateway, Interest, Output, Predictor, PushError,
+    AnswerId, Carrier, Clock, Config, CopyLifetime, FetchId, Gateway, Interest, Output, Predictor,
+    PushError,
 };
 use tandem_push::wire::{Fate, Report, url_hash};
 
@@ -53,6 +54,16 @@ impl Predictor for Recorder {
 
     fn cancelled(&mut self, url: &str) {
         self.0.push(format!("cancelled {url}"));
+    }
+
+    fn note_lifetime(&mut self, _: &str, _: CopyLifetime) {}
+
+    fn lifetime(&self, _: &str) -> Option<CopyLifetime> {
+        None
+    }
+
+    fn resources(&self, _: &str) -> Vec<Candidate> {
+        Vec::new()
     }
 }
 
@@ -269,7 +280,7 @@ fn resources_of_an_unreported_push_belong_to_its_page() {
     let page = format!("{SITE}/page");
     assert_eq!(referrer(&mut scene, &style), learned(&page));
     assert_eq!(referrer(&mut scene, &other), learned(&other));
-    scene.gateway.open_companion();
+    scene.gateway.open_companion(true);
     scene.report(Fate::Used, "/a.css");
     assert_eq!(scene.recorded(), [format!("used {page} {style}")]);
     assert_eq!(referrer(&mut scene, &style), learned(&style));
@@ -416,7 +427,7 @@ fn end_of_a_style_sheet_names_its_last_resource() {
 fn wasted_bytes_of_a_push_are_counted_to_its_end() {
     let mut scene = Scene::new(Config::default());
     let images = scene.images(2);
-    scene.gateway.open_companion();
+    scene.gateway.open_companion(true);
     assert_eq!(scene.fetch_head(images[0], &[]), Ok(()));
     assert_eq!(scene.fetch_data(images[0], 10), Ok(()));
     scene.report(Fate::Wasted, "/0.png");
@@ -439,7 +450,7 @@ fn fates_are_counted_and_learned() {
     ] {
         let mut scene = Scene::new(Config::default());
         let images = scene.images(1);
-        scene.gateway.open_companion();
+        scene.gateway.open_companion(true);
         scene.outputs();
         scene.report(fate, "/0.png");
         scene.report(fate, "/0.png");
@@ -455,15 +466,15 @@ fn fates_are_counted_and_learned() {
 #[test]
 fn companion_opens_once_and_takes_waiting_promises() {
     let mut scene = Scene::new(Config::default());
-    assert!(scene.gateway.open_companion());
-    assert!(!scene.gateway.open_companion());
+    assert!(scene.gateway.open_companion(true));
+    assert!(!scene.gateway.open_companion(true));
     assert!(scene.outputs().is_empty(), "no promise waits");
     scene.gateway.close_companion();
     // The end of the page leaves its promise to the companion.
     let page = scene.page("<img src=/a.png>");
     scene.gateway.handle_end(page, true, None);
     scene.outputs();
-    assert!(scene.gateway.open_companion());
+    assert!(scene.gateway.open_companion(true));
     let promised = Output::Promise(Carrier::Companion);
     assert_eq!(scene.outputs(), [promised]);
     assert_eq!(scene.promises(Carrier::Companion).len(), 1);

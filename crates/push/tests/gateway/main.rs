@@ -3,6 +3,7 @@
 
 mod both;
 mod client;
+mod copies;
 mod events;
 mod machine;
 mod pair;

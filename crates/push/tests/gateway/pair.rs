@@ -7,12 +7,14 @@ use std::time::{Duration, Instant};
 
 use tandem_http::{Fields, Method, RequestHead, ResponseHead, Scheme};
 use tandem_link::{Link, LinkConfig};
+use tandem_push::client::PushId;
 use tandem_push::gateway::{
-    AnswerId, Carrier, Clock, Config, FetchId, Gateway, Order, Output, Promise,
+    AnswerId, Carrier, Clock, Config, FetchId, Gateway, Order, Output, Predictor, Promise,
 };
 use tandem_push::wire::{Fate, Report, url_hash};
 
 use crate::client::{Client, Reply};
+use crate::copies::Needs;
 
 /// The delay of the link in one direction.
 const DELAY: Duration = Duration::from_millis(100);
@@ -81,6 +83,8 @@ enum Asker {
 pub(crate) struct Asked {
     pub(crate) url: String,
     pub(crate) fields: Fields,
+    /// The method is HEAD.
+    pub(crate) is_head: bool,
 }
 
 impl Asked {
@@ -106,12 +110,16 @@ pub(crate) struct Pair {
     asked: Vec<Asked>,
     /// The pushes that the gateway holds back: URL, head unless it was sent, and body.
     held: HashMap<FetchId, (String, Option<ResponseHead>, String)>,
+    /// The checks that were promised, with their URLs.
+    checks: HashMap<FetchId, String>,
     /// The unfinished answer.
     unfinished: Option<AnswerId>,
     /// The messages that the client received, as text.
     pub(crate) received: Vec<String>,
     /// The treatment of the last page.
     pub(crate) treatment: Option<String>,
+    /// The predictor, in scenes with one.
+    pub(crate) predictor: Option<Needs>,
 }
 
 fn link() -> Link {
@@ -173,11 +181,13 @@ impl Pair {
             count: 0,
             asked: Vec::new(),
             held: HashMap::new(),
+            checks: HashMap::new(),
             unfinished: None,
             received: Vec::new(),
             treatment: None,
+            predictor: None,
         };
-        assert!(pair.gateway.open_companion());
+        assert!(pair.gateway.open_companion(true));
         pair.carry_out();
         pair
     }
@@ -200,11 +210,26 @@ impl Pair {
         let served = client.take_request(now, &request);
         self.report_outcomes();
         if served.is_none() {
-            self.transmit(Message::Request(request));
+            self.transmit(Message::Request(request.clone()));
         }
         self.run();
+        self.reply(request, served)
+    }
+
+    /// Returns the response to a request. One that no push answers after all is sent.
+    fn reply(&mut self, request: RequestHead, served: Option<PushId>) -> Reply {
+        let now = self.start + self.now;
         let client = self.client.as_mut().expect("the scene has a client");
-        client.reply(self.start + self.now, served)
+        if let Some(reply) = client.reply(now, served) {
+            return reply;
+        }
+        self.report_outcomes();
+        self.transmit(Message::Request(request));
+        self.run();
+        let client = self.client.as_mut().expect("the scene has a client");
+        client
+            .reply(self.start + self.now, None)
+            .expect("the gateway answered")
     }
 
     /// Does the same with GET, for a time only.
@@ -231,6 +256,11 @@ impl Pair {
         let first = page("text/html", "").with("set-cookie", "first=1");
         self.pages.insert(url.clone(), first);
         self.load(&url, &[("accept", "text/html")]);
+    }
+
+    /// Lets an origin serve another response from now on.
+    pub(crate) fn serve(&mut self, url: &str, page: Page) {
+        self.pages.insert(url.to_owned(), page);
     }
 
     /// Lets time pass in which nothing is sent.
@@ -379,7 +409,10 @@ impl Pair {
                     None => self.ask(asker, request),
                 }
             }
-            Message::Reports(body) => self.gateway.handle_reports(now, &body, None),
+            Message::Reports(body) => {
+                let predictor = self.predictor.as_mut().map(|it| it as &mut dyn Predictor);
+                self.gateway.handle_reports(now, &body, predictor);
+            }
             other => panic!("{other:?} goes down"),
         }
     }
@@ -418,6 +451,7 @@ impl Pair {
         self.asked.push(Asked {
             url: url(&request),
             fields: request.fields.clone(),
+            is_head: request.method == Method::Head,
         });
         self.count += 1;
         let key = (self.now + ORIGIN_TIME, self.count);
@@ -439,6 +473,9 @@ impl Pair {
             .push("content-length", page.body.len().to_string());
         match asker {
             Asker::Answer(id) => self.pass_answer(id, &url, head, &page),
+            Asker::Fetch(id) if request.method == Method::Head => {
+                self.pass_push(id, &url, head, "");
+            }
             Asker::Fetch(id) => self.pass_push(id, &url, head, &page.body),
             Asker::Other => {
                 self.transmit(Message::Head(asker, url.clone(), head));
@@ -449,7 +486,8 @@ impl Pair {
 
     fn pass_answer(&mut self, id: AnswerId, url: &str, mut head: ResponseHead, page: &Page) {
         let (now, asker) = (self.start + self.now, Asker::Answer(id));
-        self.gateway.handle_head(now, id, &mut head, None);
+        let predictor = self.predictor.as_mut().map(|it| it as &mut dyn Predictor);
+        self.gateway.handle_head(now, id, &mut head, predictor);
         self.carry_promises(Carrier::Answer(id));
         self.transmit(Message::Head(asker, url.to_owned(), head));
         for piece in page.body.as_bytes().chunks(4096) {
@@ -488,6 +526,7 @@ impl Pair {
         let now = self.start + self.now;
         let passed = self.gateway.handle_fetch_head(now, id, &mut head);
         self.obey(passed.unwrap_or(Order::Now));
+        self.checks.remove(&id);
         if passed.is_err() {
             self.transmit(Message::Reset(id, url.to_owned()));
             return self.gateway.release_fetch(now, id);
@@ -532,6 +571,9 @@ impl Pair {
 
     fn carry_promises(&mut self, carrier: Carrier) {
         while let Some(Promise { fetch, request, .. }) = self.gateway.take_promise(carrier) {
+            if request.method == Method::Head {
+                self.checks.insert(fetch, url(&request));
+            }
             self.transmit(Message::Promise(fetch, request));
             self.gateway.queue_fetch(self.start + self.now, fetch);
         }
@@ -545,6 +587,8 @@ impl Pair {
                 Output::Fetch { fetch, request } => self.ask(Asker::Fetch(fetch), request),
                 Output::Cancel { fetch } => {
                     if let Some((url, ..)) = self.held.remove(&fetch) {
+                        self.transmit(Message::Reset(fetch, url));
+                    } else if let Some(url) = self.checks.remove(&fetch) {
                         self.transmit(Message::Reset(fetch, url));
                     }
                     self.gateway.release_fetch(self.start + self.now, fetch);

@@ -193,6 +193,63 @@ fn held_out_page_gets_no_learned_push() {
     );
 }
 
+/// An origin whose responses must be validated. It records the methods and paths of its requests.
+fn validating_origin() -> (Scene, mpsc::Receiver<String>) {
+    let (tell, told) = mpsc::channel();
+    let scene = Scene::new(move |_, mut client| {
+        while let Some(asked) = client.request() {
+            let mut words = asked.line.split(' ');
+            let (method, path) = (words.next().unwrap(), words.next().unwrap());
+            tell.send(format!("{method} {path}")).unwrap();
+            let is_page = path == "/page";
+            let kind = if is_page { "text/html" } else { "image/png" };
+            let is_conditional = asked.field("if-none-match").is_some();
+            let status = if is_conditional {
+                "304 Not Modified"
+            } else {
+                "200 OK"
+            };
+            let head = format!(
+                "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nCache-Control: no-cache\r\nETag: \"1\"\r\n"
+            );
+            let has_body = method == "GET" && !is_conditional;
+            let body = if has_body { path } else { "" };
+            let length = match status.starts_with("304") {
+                true => String::new(),
+                false => format!("Content-Length: {}\r\n", path.len()),
+            };
+            client.send(format!("{head}{length}\r\n{body}"));
+        }
+    });
+    (scene, told)
+}
+
+#[test]
+fn client_answers_conditions_with_pushed_heads() {
+    const VISIT: &[&str] = &["/page", "/a.png", "/b.png"];
+    let (origin, told) = validating_origin();
+    let gateway = Gateway::start("h2", 0.0);
+    gateway.learn(&origin, &told, &[VISIT; 6]);
+    let (running, mut client) = gateway.client();
+    let validate = |client: &mut Client, path: &str, fields: &str| {
+        let condition = format!("User-Agent: Mozilla/5.0\r\nIf-None-Match: \"1\"\r\n{fields}");
+        client.send(request("GET", &origin.url(path), &condition));
+        client.answer("GET").status
+    };
+    let next = || told.recv_timeout(PATIENCE).unwrap();
+    assert_eq!(validate(&mut client, "/page", "Accept: text/html\r\n"), 304);
+    let mut asked = [next(), next(), next()];
+    asked.sort();
+    assert_eq!(asked, ["GET /page", "HEAD /a.png", "HEAD /b.png"]);
+    let referer = format!("Referer: {}\r\n", origin.url("/page"));
+    for path in ["/a.png", "/b.png"] {
+        assert_eq!(validate(&mut client, path, &referer), 304, "{path}");
+    }
+    client.get(&origin.url("/last"));
+    assert_eq!(next(), "GET /last", "no other request was made");
+    block_on(running.drain(Duration::ZERO));
+}
+
 #[test]
 fn predictor_keeps_its_state_in_a_file() {
     let folder = std::env::temp_dir().join(format!("tandem-state-{}", std::process::id()));

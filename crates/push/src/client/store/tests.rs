@@ -1,5 +1,6 @@
 //! Scenes of one session's pushes in virtual time, and random ones against the store's invariants.
 
+mod checks;
 mod memory;
 
 use tandem_http::Scheme;

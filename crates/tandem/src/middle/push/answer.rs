@@ -59,6 +59,8 @@ impl Answer {
                 self.interest = self.session.handle_learning(|machine, now, predictor| {
                     machine.handle_head(now, id, head, predictor)
                 });
+                // The head may begin fetches, which have deadlines.
+                self.session.set_timer();
             }
             Part::Data(data) if self.interest.body => {
                 self.session

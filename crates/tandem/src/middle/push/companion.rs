@@ -6,6 +6,7 @@ use std::task::{Context, Poll, ready};
 
 use tandem_http::ResponseHead;
 use tandem_push::gateway::Carrier;
+use tandem_push::wire::takes_checks;
 
 use super::ExchangeContext;
 use super::fetch::Fetch;
@@ -24,7 +25,8 @@ pub(super) struct Companion {
 impl Companion {
     /// Answers the request for a companion. A session has one at a time.
     pub(super) fn answer(session: &Rc<Session>, exchange: Exchange) -> Reply {
-        if !session.handle(|machine, _| machine.open_companion()) {
+        let takes_checks = takes_checks(&exchange.request);
+        if !session.handle(|machine, _| machine.open_companion(takes_checks)) {
             return Reply::fail(Error::new(
                 Kind::Busy,
                 Side::Client,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tandem_predict::{Candidate, Exchange, Worth};
-use tandem_push::gateway::Predictor;
+use tandem_push::gateway::{CopyLifetime, Predictor};
 
 use crate::learned::Learned;
 use crate::path_speed::{Measure, PathSpeed};
@@ -49,5 +49,17 @@ impl Predictor for SessionPredictor<'_> {
 
     fn cancelled(&mut self, url: &str) {
         self.learned.cancelled(self.session, url);
+    }
+
+    fn note_lifetime(&mut self, url: &str, lifetime: CopyLifetime) {
+        self.learned.note_lifetime(url, lifetime);
+    }
+
+    fn lifetime(&self, url: &str) -> Option<CopyLifetime> {
+        self.learned.lifetime(url)
+    }
+
+    fn resources(&self, page: &str) -> Vec<Candidate> {
+        self.learned.resources(page)
     }
 }

@@ -30,7 +30,7 @@ pub(super) async fn accompany(shared: Rc<Shared>, pushes: Rc<SessionPushes>, iso
         isolation: isolation.clone(),
         // The gateway decides on the pushes of a page by the companion. It should arrive first.
         priority: SharedPriority::new(Precedence::request(Priority(0))),
-        ..Exchange::internal(companion_request())
+        ..Exchange::internal(companion_request(pushes.mark().promises_have_fields))
     };
     let stage = Rc::clone(&shared);
     let mut reply = Reply::new(Observed {

@@ -1,0 +1,69 @@
+//! The requests of browsers that have a copy: a pushed head answers them with 304 (RFC 9110 section
+//! 15.4.5).
+//!
+//! A check is a promise of HEAD. A conditional request waits for its head, which the gateway has
+//! requested already. If the head does not confirm the copy, the request goes to the gateway.
+
+use std::time::Instant;
+
+use tandem_http::ResponseHead;
+
+use super::{Output, Phase, PushId, PushStore, Serve};
+use crate::client::stored_head::{confirms_copy, not_modified, with_age};
+use crate::wire::Fate;
+
+impl PushStore {
+    /// Returns whether the head of a push has arrived.
+    pub(super) fn has_head(&self, id: PushId) -> bool {
+        match self.pushes.get(&id).map(|pushed| &pushed.phase) {
+            Some(Phase::Kept(kept) | Phase::Claimed(kept, _)) => kept.answer.is_some(),
+            _ => false,
+        }
+    }
+
+    /// Answers the request that waits for a check. If the browser's copy is not confirmed, the
+    /// request is sent to the gateway.
+    pub(super) fn end_check(&mut self, now: Instant, id: PushId) {
+        let Some(pushed) = self.pushes.get(&id) else {
+            return;
+        };
+        let Phase::Claimed(kept, reader) = &pushed.phase else {
+            return;
+        };
+        let answer = kept.answer.as_ref();
+        let confirmed = answer.filter(|answer| confirms_copy(&reader.request, &answer.head));
+        match confirmed {
+            Some(answer) => {
+                let head = not_modified(&with_age(&answer.head, now - kept.promised));
+                self.confirm(id, head);
+                self.outputs.push_back(Output::WakeReader(id));
+            }
+            None => self.discard(id, Fate::Cancelled),
+        }
+    }
+
+    /// Answers the request of a browser that holds a copy of the push. The body is of no use.
+    pub(super) fn confirm(&mut self, id: PushId, head: ResponseHead) -> Option<Serve> {
+        let pushed = self.pushes.get_mut(&id)?;
+        let phase = Phase::Confirmed(Some(Box::new(head)));
+        if let Phase::Kept(kept) | Phase::Claimed(kept, _) =
+            std::mem::replace(&mut pushed.phase, phase)
+        {
+            self.held -= kept.held;
+        }
+        pushed.reported = Some(Fate::Validated);
+        let url = pushed.url;
+        self.report(Fate::Validated, url, true);
+        Some(Serve {
+            push: id,
+            is_complete: true,
+        })
+    }
+
+    /// Drops a check that cannot answer the request for its resource.
+    pub(super) fn drop_check(&mut self, id: PushId) -> Option<Serve> {
+        self.discard(id, Fate::Cancelled);
+        self.release(id);
+        None
+    }
+}

@@ -1,0 +1,38 @@
+//! The limits of the work that the gateway does for one page.
+
+/// The number of bytes of bodies for one page.
+pub(super) const MAX_BODY_BYTES: u64 = 32 << 20;
+
+/// The number of bytes of promises for one page. No flow control holds promises back.
+const MAX_PROMISE_BYTES: usize = 256 << 10;
+
+/// The number of bytes of documents that are read for one page.
+const MAX_READ_BYTES: usize = 32 << 20;
+
+/// The number of resources of other origins for one page.
+pub(super) const MAX_FOREIGN: usize = 256;
+
+/// The number of lazy images and frames that are pushed: those of the first few screens. Others are
+/// pushed if other users needed them.
+pub(super) const MAX_LAZY: usize = 16;
+
+/// The amounts that may still be spent on one page.
+pub(super) struct Budget {
+    pub(super) body_bytes: u64,
+    pub(super) promise_bytes: usize,
+    pub(super) read_bytes: usize,
+    pub(super) foreign: usize,
+    pub(super) lazy: usize,
+}
+
+impl Budget {
+    pub(super) const fn new() -> Self {
+        Self {
+            body_bytes: MAX_BODY_BYTES,
+            promise_bytes: MAX_PROMISE_BYTES,
+            read_bytes: MAX_READ_BYTES,
+            foreign: MAX_FOREIGN,
+            lazy: MAX_LAZY,
+        }
+    }
+}

@@ -1,0 +1,426 @@
+//! The copies in the browser's cache that are too old, and the checks of them.
+//!
+//! A conditional request shows that the browser has a copy, and that the copy is at least as old as
+//! its lifetime. The other copies of the site are from the same visit. Those with that lifetime or
+//! a shorter one are too old as well, and the browser will validate them. The gateway promises
+//! their heads at once, with HEAD, so that the browser's conditional requests wait for them at the
+//! client instead of crossing the path. It then requests the heads and sends each as a 304.
+//!
+//! A check takes the place of the browser's own request. Resources with an unknown lifetime are
+//! not checked. Those of another site are checked only if the page names their host, or has caused
+//! a request to it: anyone could teach the predictor a host, and would see the visits to the page.
+
+use std::collections::{HashSet, VecDeque};
+use std::time::{Duration, Instant};
+
+use tandem_http::cache::{CacheRules, Receipt, RequestPolicy, ResponsePolicy, validation};
+use tandem_http::{Method, RequestHead, ResponseHead};
+
+use super::fetch::{Fetch, Phase, Target};
+use super::output::{Order, Output, PushError};
+use super::predictor::CachedCopy;
+use super::repeats::Begun;
+use super::session::{GATHER_PERIOD, Gateway, Unreported};
+use super::table::{FetchId, PageId};
+use super::visitors::{referring_authority, visited_site};
+use crate::answer::{CopyLifetime, browser_reuse, may_be_pushed};
+use crate::client::not_modified;
+use crate::fetch_standard::is_navigation;
+use crate::site::site_of;
+use crate::url::{self, request_authority};
+use crate::wire::{ASKED_FIELD, RequestHashes, url_hash, url_hash_of};
+
+/// The part of a lifetime by which a copy may seem younger than it is, because the clocks of origins
+/// differ a little and a load takes some time.
+const TOLERANCE: u32 = 8;
+
+/// The age from which copies are thought to be twice as old as they show. Few visitors return
+/// between one and two days, weeks or months after their last visit.
+const LONG_ABSENCE: Duration = Duration::from_hours(24);
+
+/// The number of pages of which copies are remembered. A page may have frames with copies too.
+const MAX_PAGES: usize = 4;
+
+/// The number of copies of a page that are remembered.
+const MAX_COPIES: usize = 512;
+
+/// The number of hosts of a page that are remembered.
+const MAX_HOSTS: usize = 256;
+
+/// The copies that the browser may have of the resources of a page.
+struct PageCopies {
+    page: PageId,
+    site: String,
+    /// The authority of the document.
+    document: String,
+    /// The copies that were not checked, with the hashes of their URLs.
+    unchecked: Vec<(u32, CachedCopy)>,
+    /// The hosts of requests that the page caused.
+    hosts: HashSet<String>,
+}
+
+impl PageCopies {
+    /// Takes the copy of a resource that the browser requests. Returns its lifetime.
+    fn take(&mut self, hash: u32) -> Option<CopyLifetime> {
+        let at = self.unchecked.iter().position(|(own, _)| *own == hash)?;
+        Some(self.unchecked.swap_remove(at).1.lifetime)
+    }
+
+    /// Notes the host of a request, if the page caused the request. Returns whether it is new.
+    fn note_host(&mut self, request: &RequestHead) -> bool {
+        !is_navigation(request)
+            && referring_authority(request) == Some(self.document.as_str())
+            && self.hosts.len() < MAX_HOSTS
+            && self.hosts.insert(request_authority(request).into_owned())
+    }
+}
+
+/// The copies that the browser may have of the resources of the last pages, oldest first.
+#[derive(Default)]
+pub(super) struct Copies(VecDeque<PageCopies>);
+
+impl Copies {
+    /// Returns whether copies of the resources of a page may still be checked.
+    pub(super) fn need(&self, page: PageId) -> bool {
+        self.0.iter().any(|copies| copies.page == page)
+    }
+
+    /// Returns whether the browser may have a copy of a resource.
+    pub(super) fn contain(&self, hash: u32) -> bool {
+        let mut all = self.0.iter().flat_map(|copies| &copies.unchecked);
+        all.any(|(own, _)| *own == hash)
+    }
+}
+
+/// Returns whether a copy is likely to need a validation, if copies of its site have at least an
+/// age.
+fn is_old(lifetime: CopyLifetime, age: Duration) -> bool {
+    let tolerated = age + lifetime.whole / TOLERANCE;
+    let likely = match tolerated < LONG_ABSENCE {
+        true => tolerated,
+        false => 2 * tolerated,
+    };
+    likely >= lifetime.whole
+}
+
+impl Gateway {
+    /// Remembers the copies that the browser may have of the resources of a page.
+    pub(super) fn watch_copies(&mut self, id: PageId, copies: Vec<CachedCopy>) {
+        let Some(page) = self.pages.get(id) else {
+            return;
+        };
+        if copies.is_empty() || !self.companion.takes_checks || self.config.has_one_user {
+            return;
+        }
+        let document = url::authority(page.document_url());
+        let with_hash = |copy: CachedCopy| Some((url_hash_of(&copy.need.url)?, copy));
+        let copies = copies.into_iter().filter_map(with_hash).take(MAX_COPIES);
+        self.copies.0.push_back(PageCopies {
+            page: id,
+            site: site_of(document),
+            document: document.to_owned(),
+            unchecked: copies.collect(),
+            hosts: HashSet::new(),
+        });
+        if self.copies.0.len() > MAX_PAGES
+            && let Some(oldest) = self.copies.0.pop_front()
+        {
+            self.collect_page(oldest.page);
+        }
+        self.check_copies(false);
+    }
+
+    /// Forgets all copies.
+    pub(super) fn forget_copies(&mut self) {
+        for copies in std::mem::take(&mut self.copies.0) {
+            self.collect_page(copies.page);
+        }
+    }
+
+    /// Notes a request of the browser, which needs no check of its copy any more. The request may
+    /// show the age of the other copies, and a host of the page.
+    pub(super) fn note_request(&mut self, request: &RequestHead, hash: u32) {
+        let is_conditional = validation::is_conditional(&request.fields);
+        self.make_way_for_request(hash, is_conditional);
+        let (mut lifetime, mut names_host) = (None, false);
+        for copies in &mut self.copies.0 {
+            let taken = copies.take(hash);
+            lifetime = lifetime.or(taken);
+            names_host |= copies.note_host(request);
+        }
+        let is_evidence = is_conditional
+            && !self.cache.has_received(hash)
+            && !RequestPolicy::of(&request.fields).wants_validation();
+        let age = lifetime.filter(|_| is_evidence).map(|it| it.rest);
+        let is_older = age.is_some_and(|age| self.visitors.note_age(&visited_site(request), age));
+        if is_older || names_host {
+            self.check_copies(true);
+        }
+    }
+
+    /// Notes the least age of the copies of a site, which an answer to a conditional request shows.
+    /// A reload shows no age.
+    pub(super) fn note_age(&mut self, site: &str, request: &RequestHead, age: Duration) {
+        let is_reload = RequestPolicy::of(&request.fields).wants_validation();
+        if !is_reload && self.visitors.note_age(site, age) {
+            self.check_copies(true);
+        }
+    }
+
+    /// Promises checks of those copies that are too old. `gathers`: requests that the browser makes
+    /// just now may still arrive, so the checks begin a moment later.
+    pub(super) fn check_copies(&mut self, gathers: bool) {
+        let mut due = Vec::new();
+        for copies in &mut self.copies.0 {
+            let Some(page) = self.pages.get(copies.page) else {
+                continue;
+            };
+            let (cache, hosts, unreported) = (&self.cache, &self.hosts, &self.unreported);
+            let age = self.visitors.age(&copies.site);
+            let own_hosts = &copies.hosts;
+            let is_due = |(hash, copy): &mut (u32, CachedCopy)| {
+                let host = url::authority(&copy.need.url);
+                let is_received = cache.has_received(*hash) && !unreported.contains_key(hash);
+                let is_stale = match is_received {
+                    true => cache.is_validatable(*hash),
+                    false => age.is_some_and(|age| is_old(copy.lifetime, age)),
+                };
+                let is_named = page.names_host(host) || own_hosts.contains(host);
+                is_stale
+                    && (page.is_same_site(&copy.need.url) || (is_named && hosts.is_wanted(host)))
+            };
+            let id = copies.page;
+            let taken = copies.unchecked.extract_if(.., is_due);
+            due.extend(taken.map(|(_, copy)| (id, copy)));
+        }
+        due.sort_by_key(|(_, copy)| copy.need.urgency);
+        for (page, copy) in due {
+            self.promise_check(page, &copy, gathers);
+        }
+    }
+
+    /// Promises the head of a resource. A held promise of its body gives way.
+    fn promise_check(&mut self, id: PageId, copy: &CachedCopy, gathers: bool) {
+        let own_origin_only = self.config.own_origin_only;
+        let page = self.pages.get_mut(id);
+        let Some(page) = page.filter(|page| !self.closed && !page.is_closed()) else {
+            return;
+        };
+        let Some(mut request) = page.request_for(&copy.need, own_origin_only) else {
+            return;
+        };
+        request.method = Method::Head;
+        let target = Target {
+            hash: url_hash(&request),
+            asked: RequestHashes::of(&request.fields),
+            url: copy.need.url.as_str().into(),
+        };
+        if self.requested.contains(&target.hash)
+            || self.cache.is_uncheckable(target.hash)
+            || self.unreported.len() >= self.config.unreported
+        {
+            return;
+        }
+        let push = self.unreported.get(&target.hash).map(|push| push.fetch);
+        let is_held = |id| self.fetches.get(id).is_some_and(|it| it.is_held_back());
+        if push.is_some_and(|push| !is_held(push)) {
+            return;
+        }
+        let page = self.pages.get_mut(id);
+        if page.is_none_or(|page| !page.spend_promise(&copy.need, &request)) {
+            return;
+        }
+        let superseded = push.filter(|push| self.supersede(*push));
+        let fetch = self.add_promise(id, &copy.need, target.clone(), request);
+        if let Some(fetch) = fetch.and_then(|fetch| self.fetches.get_mut(fetch)) {
+            fetch.gathers = gathers;
+        }
+        if let Some(push) = self.unreported.get_mut(&target.hash) {
+            push.superseded = superseded;
+        }
+    }
+
+    /// Lets a check take the place of a held fetch of the same resource. Returns whether the client
+    /// may have its promise: a report may still name it.
+    fn supersede(&mut self, id: FetchId) -> bool {
+        let Some(fetch) = self.fetches.get_mut(id) else {
+            return false;
+        };
+        fetch.is_superseded = true;
+        fetch.reported = true;
+        let hash = fetch.target.hash;
+        self.unreported.remove(&hash);
+        self.cache.forget(hash);
+        self.counts.withheld += 1;
+        if self.take_back_promise(id) {
+            self.forget_fetch(id);
+            return false;
+        }
+        true
+    }
+
+    /// Begins a check once the requests that the browser made meanwhile have arrived.
+    pub(super) fn begin_checks(&mut self, now: Instant) {
+        while let Some((_, id)) = self.checks.pop_front_if(|(at, _)| *at <= now) {
+            let fetch = self.fetches.get(id);
+            if let Some(fetch) = fetch.filter(|it| matches!(it.phase, Phase::Waiting(_))) {
+                self.queue.wait(fetch.turn, id);
+            }
+        }
+        self.start_fetches(now);
+    }
+
+    /// Lets a check wait for requests that arrive in the next moment.
+    pub(super) fn gather(&mut self, now: Instant, id: FetchId) {
+        self.checks.push_back((now + GATHER_PERIOD, id));
+    }
+
+    /// Withdraws the promise of a resource that the browser requests itself, if its fetch has not
+    /// begun: a check, or a held fetch whose body the browser has.
+    fn make_way_for_request(&mut self, hash: u32, is_conditional: bool) {
+        let Some(push) = self.unreported.get(&hash) else {
+            return;
+        };
+        let (id, is_check) = (push.fetch, push.is_check);
+        let Some(fetch) = self.fetches.get(id) else {
+            return;
+        };
+        let has_begun = !matches!(fetch.phase, Phase::Waiting(_));
+        if is_check && has_begun && !is_conditional {
+            // The browser has no copy.
+            self.note_useless_check(hash);
+        } else if !has_begun && (is_check || (fetch.held && is_conditional)) {
+            self.withdraw_promise(id);
+        }
+    }
+
+    /// Withdraws a promise whose fetch has not begun.
+    fn withdraw_promise(&mut self, id: FetchId) {
+        let Some(fetch) = self.fetches.get_mut(id) else {
+            return;
+        };
+        let hash = fetch.target.hash;
+        self.queue.leave(fetch.turn);
+        fetch.phase = Phase::Over;
+        fetch.held = false;
+        fetch.reported = true;
+        if self.unreported.remove(&hash).is_some() {
+            self.counts.withheld += 1;
+            self.cache.forget(hash);
+        }
+        if self.take_back_promise(id) {
+            return self.forget_fetch(id);
+        }
+        self.outputs.push_back(Output::Cancel { fetch: id });
+    }
+
+    /// Takes a promise back that no stream has taken. Returns whether there was one.
+    fn take_back_promise(&mut self, id: FetchId) -> bool {
+        let page = self.fetches.get(id).map(|fetch| fetch.page);
+        let page = page.and_then(|page| self.pages.get_mut(page));
+        let of_page = page.and_then(|page| page.promises.as_mut());
+        let queues = of_page.into_iter().chain([&mut self.companion.promises]);
+        let mut is_found = false;
+        for queue in queues {
+            queue.retain(|promise| {
+                is_found |= promise.fetch == id;
+                promise.fetch != id
+            });
+        }
+        is_found
+    }
+
+    /// Passes the head of a check on as a 304, if it can confirm a copy.
+    pub(super) fn pass_check(
+        &mut self,
+        now: Instant,
+        id: FetchId,
+        head: &mut ResponseHead,
+    ) -> Result<Order, PushError> {
+        let has_validator = head.fields.contains("etag") || head.fields.contains("last-modified");
+        let is_right = head.status == 200 && has_validator && may_be_pushed(head);
+        let Some(fetch) = self.fetches.get_mut(id).filter(|_| is_right) else {
+            self.fail_check(now, id);
+            return Err(PushError::Forbidden);
+        };
+        fetch.reported = true;
+        let (hash, asked) = (fetch.target.hash, fetch.target.asked);
+        let unix_time = self.clock.unix_time(now);
+        let (reuse, receipt) = (browser_reuse(head, unix_time), Receipt::at(unix_time));
+        if let Some(push) = self.unreported.get_mut(&hash)
+            && push.fetch == id
+        {
+            push.reuse = Some(reuse);
+        }
+        if let Some(request) = fetch.request.take()
+            && !head.fields.contains("set-cookie")
+        {
+            let begun = Begun {
+                fetch: id,
+                hash,
+                request,
+                asked,
+                freshness: ResponsePolicy::of(head).freshness(CacheRules::BROWSER, receipt),
+            };
+            self.repeats.begin(now, begun, head, 0);
+        }
+        *head = not_modified(head);
+        head.fields.set(ASKED_FIELD, asked.encode());
+        Ok(Order::Now)
+    }
+
+    /// Ends a check whose answer confirms no copy, and remembers that.
+    fn fail_check(&mut self, now: Instant, id: FetchId) {
+        if let Some(fetch) = self.fetches.get(id) {
+            self.cache.note_uncheckable(fetch.target.hash);
+        }
+        self.fail_fetch(now, id);
+    }
+
+    /// Notes that a check has confirmed no copy.
+    pub(super) fn note_useless_check(&mut self, hash: u32) {
+        self.cache.note_uncheckable(hash);
+        if let Some(push) = self.unreported.remove(&hash) {
+            self.counts.cancelled += 1;
+            self.count_waste(&push);
+        }
+    }
+
+    /// Handles the report that a request waits for a resource whose promise a check has superseded.
+    /// The browser has no copy, so the check is of no use.
+    pub(super) fn prefer_superseded(&mut self, now: Instant, check: &Unreported) {
+        let is_begun = |it: &Fetch| !matches!(it.phase, Phase::Waiting(_));
+        if self.fetches.get(check.fetch).is_some_and(is_begun) {
+            self.counts.cancelled += 1;
+            self.count_waste(check);
+        } else {
+            self.counts.withheld += 1;
+            self.withdraw_promise(check.fetch);
+        }
+        if let Some(fetch) = check.superseded {
+            self.raise_fetch(now, fetch);
+            self.outputs.push_back(Output::Raise { fetch });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copy_is_old_after_its_lifetime() {
+        let hours = Duration::from_hours;
+        let of = |whole: u64, age: u64| {
+            let lifetime = CopyLifetime {
+                whole: hours(whole),
+                rest: Duration::ZERO,
+            };
+            is_old(lifetime, hours(age))
+        };
+        assert!(of(0, 0) && of(8, 8) && of(8, 7) && !of(8, 6));
+        assert!(!of(20, 16) && of(20, 18), "after less than a day");
+        assert!(of(2 * 168, 168) && of(30, 23), "after a long absence");
+        assert!(!of(720, 168) && !of(8766, 720));
+    }
+}
