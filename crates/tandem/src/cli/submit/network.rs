@@ -125,7 +125,7 @@ impl Way {
         transports: &Transports,
     ) -> Result<Self, Failure> {
         let options = ClientOptions {
-            gateway: vec![hop.clone()],
+            gateway: vec![hop.clone().into()],
             via: via.map(str::parse).transpose()?,
             token_file,
             push: Some(false),
