@@ -430,3 +430,35 @@ fn bridge_carries_websockets_from_http_1_to_h2() {
         assert_eq!(proof, Some("s3pPLMBiTxaQ9kYGzzhZRbK+xOo="));
     });
 }
+
+#[test]
+fn bridge_reuses_no_tunnel_for_requests() {
+    scene("http", |address| async move {
+        let (_running, front) = started("h2+tcp", |options| {
+            options.mode = Some(BridgeMode::Proxy(server("http", address)));
+        });
+        let visitor = Visitor::new("h2+tcp", front, true);
+        // The client's direction of this tunnel ends with the request.
+        let answer = read(visitor.send(connect("any.example:443"), Body::empty())).await;
+        assert_eq!(answer.status, 200);
+        for _ in 0..3 {
+            let answer = read(get(&visitor, "any.example", "/page")).await;
+            assert_eq!((answer.status, &answer.body[..]), (200, &b"page"[..]));
+        }
+    });
+}
+
+#[test]
+fn bridge_reads_the_authority_of_quic_at_its_start() {
+    let url = "reverse=h3+quic://127.0.0.1:9?ca=/nonexistent/ca.pem";
+    let options = tandem::config::BridgeOptions {
+        listen: vec!["http://127.0.0.1:0".parse().unwrap()],
+        mode: Some(url.parse().unwrap()),
+        open: Some(true),
+        ..tandem::config::BridgeOptions::default()
+    };
+    let config = options.typed_with(&ends::transports()).unwrap();
+    let started = block_on(tandem::runtime::Running::start(Arc::new(config)));
+    let error = started.expect_err("the file is missing").to_string();
+    assert!(error.contains("/nonexistent/ca.pem"), "{error}");
+}

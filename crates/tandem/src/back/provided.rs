@@ -14,7 +14,7 @@ use crate::error::{Error, Kind, Side};
 use crate::exchange::Isolation;
 use crate::metrics::METRICS;
 use crate::path::Path;
-use crate::transport::registry::{DialContext, Transports};
+use crate::transport::registry::{DialContext, TransportError, Transports};
 use crate::transport::{Target, Transport};
 
 /// Dials origins over a transport of the registry.
@@ -50,7 +50,13 @@ impl Provided {
             .of(endpoint)
             .map_err(|_| unusable())?
             .dialling(endpoint, context)
-            .map_err(|_| unusable())?;
+            .map_err(|error| match error {
+                TransportError::Endpoint(_) => unusable(),
+                TransportError::Tls(_) => {
+                    let detail = "the files with certificates for origins cannot be read";
+                    Error::new(Kind::Tls, Side::Local, detail)
+                }
+            })?;
         let dialled = transport.carrier(target, isolation).await;
         dialled.map_err(|error| match error.side {
             Side::Peer => error.at(Side::Origin),

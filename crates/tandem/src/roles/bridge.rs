@@ -185,6 +185,8 @@ impl BridgeConfig {
             alpn: vec![server.session.alpn().to_vec()],
             unlinkable: false,
         };
+        // Wrong files are an error at the start, also for transports that read them later.
+        let connector = tls.connector()?;
         let has_streams = provider.has_streams();
         let transports = if has_streams {
             let provided = self.provided(&direct, server.clone());
@@ -196,7 +198,7 @@ impl BridgeConfig {
             }
         } else {
             let timeout = self.path.socket.connect_timeout;
-            OriginTransports::with_tls(direct, &tls.connector()?, server.option("sni"), timeout)
+            OriginTransports::with_tls(direct, &connector, server.option("sni"), timeout)
         };
         let negotiates = server.session == SessionKind::Http && !has_streams;
         let always = (!negotiates).then_some(server.session);

@@ -131,7 +131,8 @@ impl Http1Client {
             let body = exchange.body.share();
             Box::pin(reader.with_upload(path, body, framing, sink)).await?
         };
-        if let Some(path) = path {
+        // The bytes after a CONNECT belong to its tunnel, also if the client sent none into it.
+        if let Some(path) = path.filter(|_| !tunnel) {
             *self.state.borrow_mut() = State::Idle(path, timer);
         }
         Ok(())
