@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use socket2::SockRef;
-use tandem::endpoint::Endpoint;
 
 use crate::certificates::Certificates;
 use crate::harness::{Client, PATIENCE, Pair, Scene, block_on, endpoint, gateway_options, request};
@@ -62,8 +61,11 @@ fn session_carries_a_hundred_streams() {
 
 #[test]
 fn streams_with_their_own_windows_carry_bodies() {
+    fn own<T: std::fmt::Display + std::str::FromStr>(endpoint: &T) -> T {
+        let changed = format!("{endpoint}&coupling=stream").parse();
+        changed.ok().unwrap()
+    }
     let certificates = Certificates::new("dtls-own-windows");
-    let own = |endpoint: &Endpoint| format!("{endpoint}&coupling=stream").parse().unwrap();
     let pair = start_pair(
         &certificates,
         |gateway| gateway.listen = gateway.listen.iter().map(own).collect(),
