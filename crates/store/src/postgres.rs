@@ -4,7 +4,7 @@
 //!  any thread ─▶ call ─▶ runtime of the store ─▶ pool ─▶ connection ─▶ statement
 //! ```
 //!
-//! - `address` reads the URL, and [`tls`] verifies the server.
+//! - `address` reads the URL, and `tls` verifies the server.
 //! - `pool` keeps the connections. It repeats a call over a lost connection, up to a time limit.
 //! - `schema` creates the tables of `schema.sql`, and `statements` has the statement of each call.
 //! - `failure` turns errors into texts for the operator.

@@ -40,7 +40,7 @@ fn number(integer: i64) -> u64 {
 
 /// Reads a column. A value of another type is an error, like a missing one.
 fn column<'a, T: FromSql<'a>>(row: &'a Row, index: usize) -> Result<T> {
-    row.try_get(index).map_err(|error| Failure::of(&error))
+    row.try_get(index).map_err(|_| Failure::invalid())
 }
 
 fn array<const N: usize>(row: &Row, index: usize) -> Result<[u8; N]> {

@@ -205,6 +205,21 @@ fn postgres_calls_survive_a_restart() {
 }
 
 #[test]
+fn postgres_reports_invalid_values_at_once() {
+    let schema = Schema::new();
+    let store = schema.store();
+    wait(store.admit(new(1)));
+    let table = format!("{}.submissions", schema.0);
+    database().sql(&format!("ALTER TABLE {table} ALTER status TYPE text"));
+    wait(store.answer(new(1).id, reply(200), DAY));
+    // A repetition would last for minutes.
+    let runtime = tokio::runtime::Builder::new_current_thread().build();
+    let failed = runtime.expect("a runtime").block_on(store.find(new(1).id));
+    let problem = failed.map(drop).expect_err("a text").to_string();
+    assert!(problem.contains("not valid"), "{problem}");
+}
+
+#[test]
 fn postgres_calls_end_without_an_answer() {
     let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = silent.local_addr().expect("an address").port();
