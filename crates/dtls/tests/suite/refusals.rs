@@ -21,7 +21,8 @@ fn endpoints_need_the_session_of_many_streams() {
         error.contains("its session is h3+dtls or http+dtls"),
         "{error}"
     );
-    let options = client_options("http+tls://192.0.2.1:443");
+    let mut options = client_options("h2+tls://192.0.2.1:443");
+    options.gateway = vec![endpoint("http+tls://192.0.2.1:443").into()];
     let error = options.typed_with(&transports()).unwrap_err().to_string();
     assert!(error.contains("or http over dtls"), "{error}");
     let mut options = gateway_options();
