@@ -30,6 +30,7 @@ const SITE: &str = "site2.test";
 const PAGE: &str = "gallery:100x2000";
 const HTTP: &str = "127.0.0.1:8118";
 const SOCKS: &str = "127.0.0.1:9150";
+const METRICS: &str = "127.0.0.1:9191";
 
 /// Two hosts, and a file of all packets on the client's device.
 struct Wire(TwoHosts);
@@ -101,11 +102,31 @@ impl Wire {
         assert_eq!(load.requests.len(), 101);
     }
 
-    /// curl beside the client: its standard output, the status unless `arguments` say otherwise.
+    /// Adds or removes the rule that drops datagrams to the gateway.
+    fn udp(&self, action: &str) {
+        let mut iptables = Command::new("iptables");
+        let port = GATEWAY.to_string();
+        iptables.args(["-w", action, "INPUT", "-p", "udp", "--dport", &port]);
+        iptables.args(["-j", "DROP"]);
+        let setup = ChildSetup {
+            network: Some(self.0.far.as_fd()),
+            ..ChildSetup::default()
+        };
+        sys::prepare(&mut iptables, setup);
+        let ended = iptables.output().expect("iptables starts");
+        assert!(ended.status.success(), "{ended:?}");
+    }
+
+    /// curl beside the client. Returns the status of the response, unless `arguments` change this.
     fn curl(&self, arguments: &[&str]) -> String {
+        let common = ["-sS", "-m", "60", "-o", "/dev/null", "-w", "%{http_code}"];
+        self.output(&[&common[..], arguments].concat())
+    }
+
+    /// Returns the standard output of curl beside the client.
+    fn output(&self, arguments: &[&str]) -> String {
         let mut curl = Command::new("curl");
-        curl.args(["-sS", "-m", "60", "-o", "/dev/null", "-w", "%{http_code}"])
-            .args(arguments);
+        curl.args(arguments);
         sys::prepare(
             &mut curl,
             ChildSetup {
@@ -182,7 +203,7 @@ fn is_allowed(packet: &Packet, far_end: FarEnd) -> bool {
     let from_gateway = packet.ports.is_some_and(|ports| ports.0 == GATEWAY);
     let is_connection = there && to_gateway || back && from_gateway;
     match i32::from(packet.protocol) {
-        libc::IPPROTO_TCP => !far_end.is_over_udp() && is_connection,
+        libc::IPPROTO_TCP => far_end.is_over_tcp() && is_connection,
         libc::IPPROTO_UDP => far_end.is_over_udp() && is_connection,
         libc::IPPROTO_ICMP => far_end.is_over_udp() && (there || back),
         _ => false,
@@ -197,13 +218,19 @@ enum FarEnd {
     GatewayOverDtls,
     /// A gateway that the client reaches by QUIC over UDP.
     GatewayOverQuic,
+    /// A gateway that the client reaches by QUIC, or by TCP where UDP does not work.
+    GatewayByWays,
     /// A SOCKS proxy, for a client without a gateway.
     Proxy,
 }
 
 impl FarEnd {
     fn is_over_udp(self) -> bool {
-        matches!(self, Self::GatewayOverDtls | Self::GatewayOverQuic)
+        !matches!(self, Self::Gateway | Self::Proxy)
+    }
+
+    fn is_over_tcp(self) -> bool {
+        !matches!(self, Self::GatewayOverDtls | Self::GatewayOverQuic)
     }
 }
 
@@ -223,16 +250,26 @@ fn client_over_quic_sends_only_to_its_gateway() {
 }
 
 #[test]
+fn client_with_two_ways_sends_only_to_its_gateway() {
+    records_only_permitted_packets(FarEnd::GatewayByWays);
+}
+
+#[test]
 fn solo_speaks_to_its_proxy_only() {
     records_only_permitted_packets(FarEnd::Proxy);
 }
 
 fn records_only_permitted_packets(far_end: FarEnd) {
-    require(&[("curl", "curl"), ("unshare", "util-linux")]);
+    require(&[
+        ("curl", "curl"),
+        ("unshare", "util-linux"),
+        ("iptables", "iptables"),
+    ]);
     let scratch = Scratch::new(match far_end {
         FarEnd::Gateway => "failclosed-test",
         FarEnd::GatewayOverDtls => "failclosed-dtls",
         FarEnd::GatewayOverQuic => "failclosed-quic",
+        FarEnd::GatewayByWays => "failclosed-ways",
         FarEnd::Proxy => "failclosed-solo",
     });
     let capture = scratch.file("near.pcap");
@@ -267,14 +304,19 @@ fn udp_endpoints(scratch: &Scratch, address: SocketAddr, far_end: FarEnd) -> [St
     std::fs::write(&cert, made.cert.pem()).expect("scratch space");
     std::fs::write(&key, made.signing_key.serialize_pem()).expect("scratch space");
     let (cert, key) = (cert.display(), key.display());
-    let scheme = if far_end == FarEnd::GatewayOverQuic {
-        "h3+quic"
+    let scheme = if far_end == FarEnd::GatewayOverDtls {
+        "h3+dtls"
     } else {
-        "http+dtls"
+        "h3+quic"
+    };
+    let over_tcp = if far_end == FarEnd::GatewayByWays {
+        format!(",h2+tcp://{address}")
+    } else {
+        String::new()
     };
     [
         format!("{scheme}://{address}?cert={cert}&key={key}"),
-        format!("{scheme}://{address}?ca={cert}"),
+        format!("{scheme}://{address}?ca={cert}{over_tcp}"),
     ]
 }
 
@@ -309,7 +351,10 @@ fn scenes(wire: &Wire, scratch: &Scratch, far_end: FarEnd) -> Running {
     command.arg(tandem());
     let [over_udp, dialled] = udp_endpoints(scratch, address, far_end);
     match far_end {
-        FarEnd::Gateway | FarEnd::GatewayOverDtls | FarEnd::GatewayOverQuic => {
+        FarEnd::Gateway
+        | FarEnd::GatewayOverDtls
+        | FarEnd::GatewayOverQuic
+        | FarEnd::GatewayByWays => {
             command.args(["gateway", "--open", "--mode", "forward"]);
             command.args(["--allow-dest", &format!("{FAR}/32")]);
             // The listener over TCP also tells when the gateway is up.
@@ -335,15 +380,22 @@ fn scenes(wire: &Wire, scratch: &Scratch, far_end: FarEnd) -> Running {
         &format!("http://{HTTP}"),
         "--listen",
         &format!("socks5://{SOCKS}"),
+        "--metrics",
+        METRICS,
     ]);
     match far_end {
         FarEnd::Gateway => command.args(["--gateway", &format!("h2+tcp://{address}")]),
-        FarEnd::GatewayOverDtls | FarEnd::GatewayOverQuic => command.args(["--gateway", &dialled]),
+        FarEnd::GatewayOverDtls | FarEnd::GatewayOverQuic | FarEnd::GatewayByWays => {
+            command.args(["--gateway", &dialled])
+        }
         FarEnd::Proxy => command.args(["--solo", "--via", &format!("socks5://{address}")]),
     };
     let listens = [HTTP, SOCKS].map(|address| address.parse().expect("an address"));
     let client = wire.start(&wire.0.near, command, &listens, &scratch.file("client.log"));
 
+    if far_end == FarEnd::GatewayByWays {
+        drops_of_udp(wire);
+    }
     wire.load_page(&scratch.file("client.log"));
     let (http, socks) = (format!("http://{HTTP}"), format!("socks5h://{SOCKS}"));
     for proxy in [&http, &socks] {
@@ -394,6 +446,31 @@ fn scenes(wire: &Wire, scratch: &Scratch, far_end: FarEnd) -> Running {
         );
     }
     client
+}
+
+/// Drops the datagrams to the gateway, and passes them again. The client's requests succeed all the
+/// time, by the way that works.
+fn drops_of_udp(wire: &Wire) {
+    let proxy = format!("http://{HTTP}");
+    let get = || {
+        let url = format!("http://{SITE}/images/0001.png");
+        assert_eq!(wire.curl(&["-x", &proxy, &url]), "200");
+    };
+    let until_way = |way: &str| {
+        let url = format!("http://{METRICS}/status");
+        let told = || {
+            let status = wire.output(&["-sS", "-m", "5", &url]);
+            status.contains(way).then_some(())
+        };
+        wait(way, Duration::from_secs(30), told);
+    };
+    get();
+    until_way("h3 over QUIC");
+    wire.udp("-A");
+    get();
+    until_way("h2 over TCP");
+    wire.udp("-D");
+    get();
 }
 
 /// Checks that the recorder sees forbidden packets.
