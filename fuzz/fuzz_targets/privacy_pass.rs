@@ -43,8 +43,10 @@ fuzz_target!(|input: &[u8]| {
     let mut padded = input.to_vec();
     padded.resize(class_of(input.len()), 0);
     if let Ok(request) = Request::read(&padded) {
-        let written = request.write().unwrap();
-        assert!(Request::read(&written) == Ok(request));
+        // The scheme that is written may be longer than the one that was read.
+        if let Ok(written) = request.write() {
+            assert!(Request::read(&written) == Ok(request));
+        }
     }
     if let Ok(response) = Response::read(&padded) {
         let _ = response.write();
