@@ -6,11 +6,11 @@ use tandem::transport::registry::Transports;
 use crate::harness::Pair;
 use crate::many_streams::memory::Network;
 
-/// The session protocols of [`Pair::with`], and h2 through two relays.
-pub(crate) const SESSIONS: [&str; 5] = ["h2", "h3", "spdy3", "spdy3.1", "relayed"];
+/// The session protocols of [`Pair::with`].
+pub(crate) const SESSIONS: [&str; 4] = ["h2", "h3", "spdy3", "spdy3.1"];
 
 /// The session protocols whose promises differ.
-pub(crate) const PUSHING: [&str; 4] = ["h2", "h3", "spdy3.1", "relayed"];
+pub(crate) const PUSHING: [&str; 3] = ["h2", "h3", "spdy3.1"];
 
 /// The session protocols that carry messages, with HTTP/1.1 over many streams.
 pub(crate) const CARRYING: [&str; 6] = ["h2", "h3", "spdy3", "spdy3.1", "streams", "relayed"];

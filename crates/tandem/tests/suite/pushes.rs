@@ -37,7 +37,7 @@ fn received(told: &mpsc::Receiver<String>) -> Vec<String> {
 
 #[test]
 fn resources_named_by_a_head_are_pushed() {
-    for session in SESSIONS {
+    for session in SESSIONS.into_iter().chain(["relayed"]) {
         let (origin, told) = origin();
         let pair = Pair::with(session, |_| {}, |_| {});
         let mut client = pair.connect();

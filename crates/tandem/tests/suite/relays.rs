@@ -1,5 +1,5 @@
 //! Tests of relays: admission at each hop, a session for each client, shared tunnels, and chains
-//! that lead back to themselves. The tests of messages, tunnels and pushes also run over a chain.
+//! that lead back to themselves. The tests of messages and tunnels also run over a chain.
 
 use std::time::{Duration, Instant};
 
