@@ -44,6 +44,8 @@ pub(crate) struct Order {
 struct Failure {
     until: Instant,
     rest: Duration,
+    /// True once the way was tried again.
+    retried: bool,
 }
 
 /// The knowledge about one network.
@@ -111,7 +113,7 @@ impl Ways {
         let stagger = (2 * record.round_trip).clamp(STAGGER, LONGEST_STAGGER);
         if let Some(failure) = retried.and_then(|way| record.failures.get_mut(&way)) {
             // Only one request tries the way.
-            failure.until = now + failure.rest;
+            (failure.until, failure.retried) = (now + failure.rest, true);
         }
         Order {
             first,
@@ -148,10 +150,18 @@ impl Ways {
         if record.best == Some(way) {
             record.best = None;
         }
-        let before = record.failures.get(&way).map(|failure| failure.rest);
-        let rest = before.map_or(FIRST_REST, |rest| (2 * rest).min(LONGEST_REST));
-        let until = now + rest;
-        record.failures.insert(way, Failure { until, rest });
+        let rest = match record.failures.get(&way) {
+            None => FIRST_REST,
+            Some(before) if before.retried => (2 * before.rest).min(LONGEST_REST),
+            // Several sessions by the way were opened before the first one failed.
+            Some(before) => return before.until.saturating_duration_since(now),
+        };
+        let failure = Failure {
+            until: now + rest,
+            rest,
+            retried: false,
+        };
+        record.failures.insert(way, failure);
         rest
     }
 
@@ -231,7 +241,9 @@ mod tests {
         let mut rests = Vec::new();
         for _ in 0..8 {
             let rest = ways.failed(HOME, QUIC, now);
+            assert_eq!(ways.failed(HOME, QUIC, now), rest, "another session");
             now += rest;
+            assert_eq!(ways.order(HOME, now).retried, Some(QUIC));
             rests.push(rest.as_secs());
         }
         assert_eq!(rests, [60, 120, 240, 480, 960, 1920, 3600, 3600]);
