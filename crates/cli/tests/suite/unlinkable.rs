@@ -82,7 +82,7 @@ impl Parties {
         assert!(directory.success());
         write(
             "issuers.toml",
-            "[[issuer]]\nname = \"issuer.example\"\norigin = \"submissions.example\"\n\
+            "[[issuer]]\nname = \"127.0.0.1\"\norigin = \"127.0.0.1\"\n\
              directory = \"issuer.json\"\n",
         );
         let gateway = start(&words(&format!(

@@ -9,19 +9,23 @@ use tandem_tokens::key::PublicKey;
 use tandem_tokens::oblivious;
 use tandem_tokens::token::{REQUEST_TYPE, RESPONSE_TYPE};
 
+use super::consistency::{check_challenge, check_key, check_oblivious_keys};
 use super::network::{Outgoing, Received, Way, isolated};
 use super::state::{ClientFiles, Settings, UnlinkableSettings};
 use super::{StateDirectory, print};
 use crate::cli::Failure;
 use crate::config::read_secret;
+use crate::endpoint::Usage;
 use crate::exchange::Isolation;
+use crate::middle::issuer::now;
 use crate::middle::submit::SUBMISSIONS;
 use crate::transport::registry::Transports;
 
 /// Arguments of `tandem submit enrol`.
 #[derive(Debug, clap::Args)]
 pub struct EnrolArgs {
-    /// URL of the gateway that takes submissions: h2+tls://HOST:PORT?ip=ADDRESS, …
+    /// URL of the gateway that takes submissions: h2+tls://HOST:PORT?ip=ADDRESS, … HOST is the
+    /// origin in the gateway's --submit-issuers
     #[arg(long, value_name = "URL")]
     gateway: String,
     /// URL of a Tandem gateway that relays encapsulated requests, so that the gateway of
@@ -34,7 +38,8 @@ pub struct EnrolArgs {
     /// Proxy on the way to all hosts: socks5://ADDRESS:PORT, or Tor's control port
     #[arg(long, value_name = "URL")]
     via: Option<String>,
-    /// URL of the issuer; without it, the gateway knows the client (simple mode)
+    /// URL of the issuer, with the name in the gateway's --submit-issuers as its host; without
+    /// it, the gateway knows the client (simple mode)
     #[arg(long, value_name = "URL", requires = "token_file")]
     issuer: Option<String>,
     /// File with the token of the account: at the issuer, or at the gateway in the simple mode
@@ -43,6 +48,9 @@ pub struct EnrolArgs {
     /// Number of tokens to get
     #[arg(long, value_name = "N", default_value_t = 10)]
     tokens: usize,
+    /// Accept a new key of the gateway for encapsulated requests in place of the kept one
+    #[arg(long, requires = "issuer")]
+    accept_new_key: bool,
     #[command(flatten)]
     directory: StateDirectory,
 }
@@ -73,13 +81,16 @@ pub(super) async fn enrol(args: &EnrolArgs, transports: &Transports) -> Result<(
     };
     if let Some(issuer) = &args.issuer {
         let way = Way::to_gateway(&settings, transports)?;
-        let (challenge, _) = challenge(&way).await?;
-        let keys = get(&way, oblivious::PATH, isolated()?).await?;
-        oblivious::KeyConfig::read_list(&keys.body)?;
+        challenge(&way, &settings, issuer).await?;
+        let keys = get(&way, oblivious::PATH, isolated()?).await?.body;
+        let again = get(&way, oblivious::PATH, isolated()?).await?.body;
+        let kept = state.kept_settings()?.and_then(|kept| kept.unlinkable);
+        let kept = kept.map(|unlinkable| unlinkable.keys());
+        check_oblivious_keys([&keys, &again], kept.as_deref(), args.accept_new_key)?;
+        oblivious::KeyConfig::read_list(&keys)?;
         settings.unlinkable = Some(UnlinkableSettings {
             issuer: issuer.clone(),
-            issuer_name: challenge.issuer_name,
-            oblivious_keys: UnlinkableSettings::encode_keys(&keys.body),
+            oblivious_keys: UnlinkableSettings::encode_keys(&keys),
         });
     }
     state.write_settings(&settings)?;
@@ -111,12 +122,11 @@ async fn fetch(
         return Err("the simple mode needs no tokens: enrol with --issuer".into());
     };
     let gateway = Way::to_gateway(settings, transports)?;
-    let (challenge, key) = challenge(&gateway).await?;
-    if challenge.issuer_name != unlinkable.issuer_name {
-        return Err("the gateway now trusts another issuer: enrol again".into());
-    }
+    let (challenge, key) = challenge(&gateway, settings, &unlinkable.issuer).await?;
     let issuer = Way::to(&unlinkable.issuer, settings.via.as_deref(), transports)?;
-    check_key(&issuer, &key).await?;
+    // The session of this request never carries the account.
+    let published = get(&issuer, directory::PATH, isolated()?).await?;
+    check_key(&IssuerDirectory::read(&published.body)?, &key, now())?;
     let token_file = settings.token_file.as_deref().unwrap_or_default();
     let account = read_secret("token-file", token_file)?;
     let digest = challenge.digest();
@@ -143,8 +153,12 @@ async fn fetch(
     Ok(())
 }
 
-/// Returns the challenge of the gateway, and the issuer's key in it.
-async fn challenge(gateway: &Way) -> Result<(TokenChallenge, PublicKey), Failure> {
+/// Returns the challenge of the gateway for the issuer with this URL, and the issuer's key in it.
+async fn challenge(
+    gateway: &Way,
+    settings: &Settings,
+    issuer: &str,
+) -> Result<(TokenChallenge, PublicKey), Failure> {
     let request = Outgoing {
         method: Method::Post,
         path: SUBMISSIONS,
@@ -158,25 +172,21 @@ async fn challenge(gateway: &Way) -> Result<(TokenChallenge, PublicKey), Failure
         let (challenge, key) = TokenChallenge::from_www_authenticate(value).ok()?;
         Some((challenge, PublicKey::from_spki(&key).ok()?))
     };
-    let found = values.filter_map(read).next();
-    found.ok_or_else(|| {
-        "the gateway has no challenge for tokens: check its URL, and its --submit-issuers".into()
-    })
+    let mut found: Vec<_> = values.filter_map(read).collect();
+    let (issuer, origin) = (host(issuer)?, host(&settings.gateway)?);
+    // A gateway has a challenge for each of its issuers.
+    found.sort_by_key(|(challenge, _)| challenge.issuer_name != issuer);
+    let first = found.into_iter().next();
+    let (challenge, key) = first.ok_or(
+        "the gateway has no challenge for tokens: check its URL, and its --submit-issuers",
+    )?;
+    check_challenge(&challenge, &issuer, &origin)?;
+    Ok((challenge, key))
 }
 
-/// Checks that the issuer publishes the key that the gateway expects from all clients. An issuer
-/// could otherwise recognise a client by its key.
-async fn check_key(issuer: &Way, key: &PublicKey) -> Result<(), Failure> {
-    let response = get(issuer, directory::PATH, Isolation::none()).await?;
-    let published = IssuerDirectory::read(&response.body)?;
-    match published.keys.iter().any(|dated| dated.key == *key) {
-        true => Ok(()),
-        false => Err(
-            "the issuer does not publish the key that the gateway accepts: \
-                      the gateway needs the present directory of the issuer"
-                .into(),
-        ),
-    }
+/// Returns the host of a URL.
+fn host(url: &str) -> Result<String, Failure> {
+    Ok(Usage::Gateway.parse(url)?.host)
 }
 
 async fn get(way: &Way, path: &str, isolation: Isolation) -> Result<Received, Failure> {

@@ -15,6 +15,7 @@
 //! the same secret, so that the gateway takes the submission once.
 
 mod ask;
+mod consistency;
 mod enrol;
 mod network;
 mod post;

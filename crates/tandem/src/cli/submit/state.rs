@@ -42,8 +42,6 @@ pub(super) struct Settings {
 pub(super) struct UnlinkableSettings {
     /// The URL of the issuer.
     pub(super) issuer: String,
-    /// The name of the issuer in the gateway's challenge.
-    pub(super) issuer_name: String,
     /// The gateway's key for encapsulated requests, in base64url.
     pub(super) oblivious_keys: String,
 }
@@ -123,6 +121,12 @@ impl ClientFiles {
             return Err(format!("{directory} has no settings: run tandem submit enrol").into());
         }
         read(&file)
+    }
+
+    /// Returns the settings of an earlier enrolment.
+    pub(super) fn kept_settings(&self) -> Result<Option<Settings>, Failure> {
+        let file = self.0.join("settings.json");
+        file.exists().then(|| read(&file)).transpose()
     }
 
     pub(super) fn write_settings(&self, settings: &Settings) -> Result<(), Failure> {
