@@ -19,8 +19,11 @@ use crate::rights::{Client, ClientError, RightsError};
 /// The hours of an epoch without `epoch-hours`.
 const DEFAULT_HOURS: u64 = 24;
 
-/// The longest epoch: 31 days.
+/// The hours of the longest epoch: 31 days.
 const MOST_HOURS: u64 = 744;
+
+/// The longest epoch that a file may state, in seconds.
+pub const LONGEST_EPOCH: u64 = MOST_HOURS * 3600;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]

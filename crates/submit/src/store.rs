@@ -47,7 +47,7 @@ pub struct StoreError(pub String);
 /// A token that a submission spends.
 #[derive(Clone, Copy)]
 pub struct SpentToken {
-    /// The epoch in which the token is valid.
+    /// The epoch of the token. It must be the same whenever the token is spent.
     pub epoch: Epoch,
     /// The nonce of the token, or a hash of it. It is unique within the epoch.
     pub nonce: [u8; 32],

@@ -37,8 +37,9 @@ pub struct AcceptedIssuer {
 pub struct ValidToken {
     /// The value by which the gateway knows the token when it is spent.
     pub spent_id: [u8; 32],
-    /// The time after which no token of the epoch is accepted, in seconds since 1970.
-    pub expires: u64,
+    /// The start of the token's key in the directory, in seconds since 1970. It does not depend on
+    /// the length of the epochs that the gateway has configured.
+    pub not_before: u64,
 }
 
 /// The directory has two keys of one epoch. The issuer could give one of them to certain clients,
@@ -109,7 +110,7 @@ impl AcceptedIssuer {
         match dated.key.has_signed(token) {
             true => Ok(ValidToken {
                 spent_id: token.spent_id(),
-                expires: self.epochs.end(epoch),
+                not_before: dated.not_before,
             }),
             false => Err(TokenError::Forged),
         }

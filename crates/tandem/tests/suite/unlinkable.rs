@@ -46,12 +46,13 @@ fn challenge(origin: &str) -> TokenChallenge {
 
 /// Starts a gateway whose issuer has both keys.
 fn gateway(files: &Files, server: &SubmissionServer, size: usize) -> Gateway {
+    gateway_with(files, server, size, 48)
+}
+
+/// Starts a gateway whose issuer has both keys, and epochs of this length.
+fn gateway_with(files: &Files, server: &SubmissionServer, size: usize, hours: u64) -> Gateway {
     // The present key begins yesterday: the test may run over midnight.
-    let keys = [
-        (&OLD_KEY, today() - 5),
-        (&KEY, today() - 1),
-        (&KEY, today()),
-    ];
+    let keys = [(&OLD_KEY, today() - 5), (&KEY, today() - 1)];
     let dated = keys.map(|(key, day)| DatedKey {
         key: key.public().clone(),
         not_before: day * DAY,
@@ -60,12 +61,14 @@ fn gateway(files: &Files, server: &SubmissionServer, size: usize) -> Gateway {
         request_uri: "/token-request".into(),
         keys: dated.to_vec(),
     };
-    let issuers = "[[issuer]]\nname = \"issuer.example\"\norigin = \"gw.example\"\n\
-        directory = \"directory.json\"\nepoch-hours = 48\npaths = [\"/reports\"]\n\
-        types = [\"text/plain\"]\nmax-bytes = 3000\n";
+    let issuers = format!(
+        "[[issuer]]\nname = \"issuer.example\"\norigin = \"gw.example\"\n\
+         directory = \"directory.json\"\nepoch-hours = {hours}\npaths = [\"/reports\"]\n\
+         types = [\"text/plain\"]\nmax-bytes = 3000\n"
+    );
     for (name, text) in [
         ("directory.json", directory.write().as_str()),
-        ("issuers.toml", issuers),
+        ("issuers.toml", issuers.as_str()),
         ("oblivious.pem", OBLIVIOUS_KEY),
     ] {
         std::fs::write(files.directory().join(name), text).unwrap();
@@ -205,6 +208,22 @@ fn token_pays_for_one_submission() {
             assert_eq!(received.field(name), None, "{name}");
         }
     }
+}
+
+#[test]
+fn spent_token_stays_spent_in_epochs_of_another_length() {
+    let (files, server) = (Files::new("unlinkable-epochs", ""), SubmissionServer::new());
+    let token = issue(&KEY, &challenge("gw.example")).authorization();
+    let first = gateway_with(&files, &server, 2, 48);
+    location(&send(&first, &post(1, &token, b"first report")));
+    drop(first);
+    let second = gateway_with(&files, &server, 2, 96);
+    let other = send(&second, &post(2, &token, b"another report"));
+    let problem = Document::read(&other.body).unwrap();
+    assert_eq!(
+        (other.status, problem.kind.as_str()),
+        (401, "/problems/token-spent")
+    );
 }
 
 #[test]

@@ -46,7 +46,7 @@ fn gateway_names_each_fault_of_a_token() {
     let (gateway, token) = (accepted(), issue(&challenge()));
     let now = 10 * DAY + 5;
     let valid = gateway.check(&token, now).expect("valid");
-    assert_eq!(valid.expires, 12 * DAY);
+    assert_eq!(valid.not_before, 10 * DAY);
     assert_eq!(valid.spent_id, token.spent_id());
     for (now, expected) in [
         (10 * DAY - 1, Some(TokenError::StaleEpoch)),

@@ -15,10 +15,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tandem_http::{RequestHead, Scheme};
 use tandem_submit::batch::{Batch, Joined};
 use tandem_submit::fields;
+use tandem_submit::issuers::LONGEST_EPOCH;
 use tandem_submit::problem::Problem;
 use tandem_submit::rights::Client;
 use tandem_submit::store::{Admission, Content, Epoch, Millis, NewSubmission, Record, SpentToken};
 use tandem_submit::submission::{IdempotencyKey, State, SubmissionId};
+use tandem_tokens::epoch::GRACE;
 use tandem_tokens::message::{self, MAX_HEAD, MessageError};
 use tandem_tokens::oblivious::{self, GatewayKey, ObliviousError, Pending};
 use tandem_tokens::redemption::{AcceptedIssuer, TokenError, ValidToken};
@@ -40,8 +42,9 @@ const REPLAYS: usize = 32_768;
 /// The seconds of a day, by which spent tokens are removed.
 const DAY: u64 = 86_400;
 
-/// The days for which spent tokens are kept after their last valid one.
-const SPENT_RESERVE: u64 = 1;
+/// The days for which spent tokens are kept after the start of their key: two epochs of the longest
+/// length, and a day for clocks.
+const SPENT_DAYS: u64 = LONGEST_EPOCH * (GRACE + 1) / DAY + 1;
 
 /// An issuer, with the rights of its tokens.
 #[derive(Clone, Debug)]
@@ -282,7 +285,7 @@ impl Submissions {
             quota: rights.quota,
             server: self.server.url(),
             spent: Some(SpentToken {
-                epoch: epoch_of(token.expires),
+                epoch: epoch_of(token.not_before),
                 nonce: token.spent_id,
             }),
             max_stored: self.max_stored,
@@ -352,7 +355,7 @@ impl Submissions {
         if self.unlinkable.is_none() {
             return;
         }
-        let first = epoch_of(seconds().saturating_sub(SPENT_RESERVE * DAY));
+        let first = epoch_of(seconds().saturating_sub(SPENT_DAYS * DAY));
         if let Err(error) = self.store.end_epochs(first).await {
             self.note(&error);
         }
@@ -366,10 +369,10 @@ fn count_batch(members: usize) {
     METRICS.submission_batch_size.set(members as u64);
 }
 
-/// Returns the number by which the store knows the end of a token's validity: a day. The epochs of
-/// several issuers may differ.
-fn epoch_of(expires: u64) -> Epoch {
-    Epoch::try_from(expires / DAY).unwrap_or(Epoch::MAX)
+/// Returns the number by which the store groups spent tokens: the day on which their key starts.
+/// A change of `epoch-hours` must not move a token to another group, or it could be spent again.
+fn epoch_of(not_before: u64) -> Epoch {
+    Epoch::try_from(not_before / DAY).unwrap_or(Epoch::MAX)
 }
 
 /// Returns the present time in seconds since 1970.
