@@ -35,6 +35,9 @@ pub enum KeyError {
     /// A file holds no key.
     #[error("{0} holds no key of this program: restore it, or remove it and its tokens")]
     NoKey(String),
+    /// A published key has no private key.
+    #[error("{0} has no private key beside it: restore the file with the end .pem, or remove this")]
+    NoPrivateKey(String),
     /// A key cannot be created.
     #[error("cannot create a key: {0}")]
     Creation(#[from] tandem_tokens::issuance::IssuanceError),
@@ -70,6 +73,9 @@ impl EpochKeys {
         for epoch in present.saturating_sub(GRACE)..=present + 1 {
             keys.load(epoch)?;
         }
+        for epoch in [present, present + 1] {
+            keys.check_pair(epoch)?;
+        }
         keys.renew(now)?;
         Ok(keys)
     }
@@ -89,10 +95,26 @@ impl EpochKeys {
         if let Some(pem) = read(&private)? {
             let key = IssuerKey::from_pem(&String::from_utf8_lossy(&pem));
             let key = key.map_err(|_| KeyError::NoKey(private.display().to_string()))?;
+            // A crash may have prevented that the second file was written.
+            if keys.public.get(&epoch) != Some(key.public()) {
+                write(&public, &key.public().spki())?;
+            }
             keys.public.insert(epoch, key.public().clone());
             keys.private.insert(epoch, Arc::new(key));
         }
         Ok(())
+    }
+
+    /// Checks that a public key has its private key, without which no tokens can be issued.
+    fn check_pair(&self, epoch: u64) -> Result<(), KeyError> {
+        let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner);
+        let is_lone = keys.public.contains_key(&epoch) && !keys.private.contains_key(&epoch);
+        match is_lone {
+            true => Err(KeyError::NoPrivateKey(
+                self.file(epoch, ".public").display().to_string(),
+            )),
+            false => Ok(()),
+        }
     }
 
     /// Creates the keys of the present and the next epoch, and removes old ones. This takes up to
@@ -136,8 +158,9 @@ impl EpochKeys {
                 break key;
             }
         };
-        write(&self.file(epoch, ".public"), &key.public().spki())?;
+        // The private key comes first: the public key can be derived from it after a crash.
         write(&self.file(epoch, ".pem"), key.to_pem()?.as_bytes())?;
+        write(&self.file(epoch, ".public"), &key.public().spki())?;
         let mut keys = self.keys.write().unwrap_or_else(PoisonError::into_inner);
         keys.public.insert(epoch, key.public().clone());
         keys.private.insert(epoch, Arc::new(key));
@@ -230,6 +253,31 @@ mod tests {
         std::fs::write(directory.join("12.pem"), "text").expect("written");
         let error = EpochKeys::open(&directory, epochs, 1200).expect_err("no key");
         assert!(error.to_string().contains("12.pem holds no key"));
+        std::fs::remove_dir_all(&directory).expect("removed");
+    }
+
+    #[test]
+    fn epoch_keys_survive_a_crash_between_two_files() {
+        let name = format!("tandem-test-epoch-crash-{}", std::process::id());
+        let directory = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&directory).expect("a directory");
+        let epochs = Epochs::new(100);
+        // A directory in its place makes the writing of the public key fail.
+        std::fs::create_dir_all(directory.join("10.public/x")).expect("a directory");
+        let keys = EpochKeys {
+            directory: directory.clone(),
+            epochs,
+            keys: RwLock::default(),
+        };
+        keys.renew(1000).expect_err("no second file");
+        assert!(directory.join("10.pem").exists());
+        std::fs::remove_dir_all(directory.join("10.public")).expect("removed");
+        let keys = EpochKeys::open(&directory, epochs, 1000).expect("keys");
+        assert!(keys.present(1000).is_some() && directory.join("10.public").exists());
+        // A public key alone is an error, since it would be published.
+        std::fs::remove_file(directory.join("10.pem")).expect("removed");
+        let error = EpochKeys::open(&directory, epochs, 1000).expect_err("no private key");
+        assert!(error.to_string().contains("10.public has no private key"));
         std::fs::remove_dir_all(&directory).expect("removed");
     }
 }

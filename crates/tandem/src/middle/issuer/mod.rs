@@ -10,9 +10,10 @@
 
 pub mod keys;
 
+use std::collections::HashMap;
 use std::fmt;
 use std::future::poll_fn;
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use bytes::{Bytes, BytesMut};
@@ -41,7 +42,10 @@ pub const TOKEN_REQUEST: &str = "/token-request";
 pub const TICK: Duration = Duration::from_millis(100);
 
 /// The number of token requests that wait for a signature at the same time.
-const WAITING: usize = 1024;
+const SIGNING: usize = 1024;
+
+/// The number of token requests of one account at the same time, with those that have no body yet.
+const WAITING: usize = 32;
 
 /// The time limit for the body of a token request.
 const BODY_TIME: Duration = Duration::from_secs(30);
@@ -57,7 +61,9 @@ pub struct Issuer {
     issued: IssuedTokens,
     /// The tokens of an account in an epoch, unless `per-day` says otherwise.
     tokens: u64,
-    waiting: Arc<Semaphore>,
+    signing: Arc<Semaphore>,
+    /// The requests of each account that are not answered yet.
+    waiting: Mutex<HashMap<[u8; 32], usize>>,
 }
 
 impl fmt::Debug for Issuer {
@@ -79,7 +85,8 @@ impl Issuer {
             accounts,
             issued,
             tokens,
-            waiting: Arc::new(Semaphore::new(WAITING)),
+            signing: Arc::new(Semaphore::new(SIGNING)),
+            waiting: Mutex::default(),
         }
     }
 
@@ -164,16 +171,22 @@ impl Issuer {
         }) {
             return Err(Problem::BadTokenRequest);
         }
-        let permit = Arc::clone(&self.waiting).try_acquire_owned();
-        let permit = permit.map_err(|_| Problem::Busy)?;
+        let waiting = Waiting::of(&self, account).ok_or(Problem::Busy)?;
         let body = tokio::time::timeout(BODY_TIME, read(exchange.body.share()));
         let body = body.await.map_err(|_| Problem::SlowBody)??;
         let request = TokenRequest::read(&body).map_err(|_| Problem::BadTokenRequest)?;
+        // A client that sends no body holds no place of the others.
+        let permit = Arc::clone(&self.signing).try_acquire_owned();
+        let permit = permit.map_err(|_| Problem::Busy)?;
         let signed = tokio::task::spawn_blocking(move || {
-            let _permit = permit;
+            let _held = (permit, waiting);
             self.charge_and_sign(&request, &account, most)
         });
         signed.await.map_err(|_| Problem::StoreFailed)?
+    }
+
+    fn lock_waiting(&self) -> MutexGuard<'_, HashMap<[u8; 32], usize>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn charge_and_sign(
@@ -182,7 +195,10 @@ impl Issuer {
         account: &[u8; 32],
         most: u64,
     ) -> Result<Vec<u8>, Problem> {
-        let (epoch, key) = self.keys.present(now()).ok_or(Problem::StoreFailed)?;
+        let (epoch, key) = self.keys.present(now()).ok_or_else(|| {
+            note("the present epoch has no private key");
+            Problem::StoreFailed
+        })?;
         if request.truncated_key_id != key.public().truncated_id() {
             return Err(Problem::BadTokenRequest);
         }
@@ -193,6 +209,39 @@ impl Issuer {
         match charged {
             true => key.sign(request).map_err(|_| Problem::BadTokenRequest),
             false => Err(Problem::NoTokensLeft),
+        }
+    }
+}
+
+/// The place of a request among those of its account, returned when it is dropped.
+struct Waiting {
+    issuer: Arc<Issuer>,
+    account: [u8; 32],
+}
+
+impl Waiting {
+    /// Returns a place, unless the account has too many requests.
+    fn of(issuer: &Arc<Issuer>, account: [u8; 32]) -> Option<Self> {
+        let mut waiting = issuer.lock_waiting();
+        let number = waiting.entry(account).or_default();
+        (*number < WAITING).then(|| {
+            *number += 1;
+            Self {
+                issuer: Arc::clone(issuer),
+                account,
+            }
+        })
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let mut waiting = self.issuer.lock_waiting();
+        if let Some(number) = waiting.get_mut(&self.account) {
+            *number -= 1;
+            if *number == 0 {
+                waiting.remove(&self.account);
+            }
         }
     }
 }
@@ -252,5 +301,89 @@ impl Stage for Issue {
             response.send(sink).await;
             Ok(())
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::{Context, Poll};
+
+    use tandem_http::{RequestHead, Scheme};
+    use tandem_tokens::epoch::Epochs;
+
+    use super::*;
+    use crate::error::Error;
+    use crate::exchange::Chunks;
+
+    /// A body that never arrives.
+    struct Silent;
+
+    impl Chunks for Silent {
+        fn poll_chunk(&mut self, _: &mut Context<'_>) -> Poll<Option<Result<Chunk, Error>>> {
+            Poll::Pending
+        }
+    }
+
+    fn issuer(directory: &std::path::Path) -> Issuer {
+        let entry = |name: &str| {
+            let digest = tandem_tokens::sha256(&[name.as_bytes()]);
+            let hash: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+            format!("[[client]]\nname = \"{name}\"\ntoken-sha256 = \"{hash}\"\n")
+        };
+        let text = entry("one") + &entry("two");
+        let accounts = Renewable::new("accounts".into(), Vec::new(), move || Rights::parse(&text));
+        Issuer::new(
+            EpochKeys::open(directory, Epochs::new(86_400), now()).expect("keys"),
+            Arc::new(accounts.expect("accounts")),
+            IssuedTokens::open(&directory.join("issued")).expect("a file"),
+            10,
+        )
+    }
+
+    fn request(account: &str, body: Body) -> Exchange {
+        let mut head = RequestHead::get(Scheme::Https, "issuer", TOKEN_REQUEST);
+        head.method = Method::Post;
+        let fields = &mut head.fields;
+        fields.push("authorization", format!("Bearer {account}"));
+        fields.push("content-type", REQUEST_TYPE);
+        Exchange {
+            body,
+            ..Exchange::internal(head)
+        }
+    }
+
+    #[tokio::test]
+    async fn account_without_bodies_leaves_room_for_others() {
+        let name = format!("tandem-test-issuer-{}", std::process::id());
+        let directory = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&directory).expect("a directory");
+        let issuer = Arc::new(issuer(&directory));
+        let mut silent = Vec::new();
+        let mut refused = 0;
+        for _ in 0..SIGNING {
+            let body = Body::new(Silent, Some(REQUEST_LENGTH as u64));
+            let mut issue = Box::pin(Arc::clone(&issuer).issue(request("one", body), None));
+            match poll_once(&mut issue) {
+                Poll::Ready(result) => {
+                    assert_eq!(result, Err(Problem::Busy));
+                    refused += 1;
+                }
+                Poll::Pending => silent.push(issue),
+            }
+        }
+        assert_eq!((silent.len(), refused), (WAITING, SIGNING - WAITING));
+        let other = Arc::clone(&issuer).issue(request("two", Body::empty()), None);
+        assert_eq!(other.await, Err(Problem::BadTokenRequest));
+        drop(silent);
+        assert!(issuer.lock_waiting().is_empty());
+        let first = Arc::clone(&issuer).issue(request("one", Body::empty()), None);
+        assert_eq!(first.await, Err(Problem::BadTokenRequest));
+        std::fs::remove_dir_all(&directory).expect("removed");
+    }
+
+    /// Polls a future once.
+    fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
+        let waker = std::task::Waker::noop();
+        std::pin::Pin::new(future).poll(&mut Context::from_waker(waker))
     }
 }
