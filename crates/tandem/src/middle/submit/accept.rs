@@ -27,14 +27,34 @@ use crate::exchange::{Body, Chunk, Exchange};
 use crate::log_limit::LogLimit;
 use crate::metrics::METRICS;
 
-/// The lowest rate of a body, in bytes per second, after [`SLOW_START`].
-const LOWEST_RATE: u64 = 1024;
+/// The time limits of a body.
+#[derive(Clone, Copy)]
+pub(super) struct UploadLimits {
+    /// The time after which the lowest rate applies.
+    start: Duration,
+    /// The lowest rate, in bytes per second.
+    lowest_rate: u64,
+    /// The longest time after `start`, whatever the length.
+    longest: Duration,
+    /// The longest pause, if it is shorter than that of the gateway.
+    pause: Duration,
+}
 
-/// The time after which the lowest rate applies.
-const SLOW_START: Duration = Duration::from_secs(60);
+/// The limits of a client with rights.
+const OF_CLIENTS: UploadLimits = UploadLimits {
+    start: Duration::from_secs(60),
+    lowest_rate: 1024,
+    longest: Duration::from_secs(1800),
+    pause: Duration::MAX,
+};
 
-/// The longest time for a body after [`SLOW_START`], whatever its length.
-const LONGEST_UPLOAD: Duration = Duration::from_secs(1800);
+/// The limits of an encapsulated request, whose token is unknown before its end.
+pub(super) const OF_ENCAPSULATED: UploadLimits = UploadLimits {
+    start: Duration::from_secs(30),
+    lowest_rate: 8 << 10,
+    longest: Duration::from_secs(300),
+    pause: Duration::from_secs(15),
+};
 
 /// The smallest growth of the buffer for a body, in bytes.
 const GROWTH: usize = 64 << 10;
@@ -93,7 +113,8 @@ impl Submissions {
         let held = self.budget.open(&client.name, length);
         let mut held = held.ok_or(Problem::Busy)?;
         let body = exchange.body.share();
-        let (body, digest) = self.read(body, client.max_bytes, &mut held).await?;
+        let read = self.read(body, client.max_bytes, &mut held, OF_CLIENTS);
+        let (body, digest) = read.await?;
         // The operator may have changed the rights while the body arrived.
         let rights = self.rights.get();
         let client = credential.client(&rights)?;
@@ -257,12 +278,14 @@ impl Submissions {
         mut body: Body,
         most: u64,
         held: &mut Held,
+        limits: UploadLimits,
     ) -> Result<(Bytes, [u8; 32]), Problem> {
+        let pause = self.times.pause.min(limits.pause);
         let (begun, announced) = (Instant::now(), body.length());
         let (mut bytes, mut hash) = (Vec::new(), Context::new(&SHA256));
         loop {
-            let received = upload_limit(bytes.len() as u64, announced);
-            let limit = (begun + SLOW_START + received).min(Instant::now() + self.times.pause);
+            let received = limits.time_for(bytes.len() as u64, announced);
+            let limit = (begun + limits.start + received).min(Instant::now() + pause);
             let chunk = tokio::time::timeout_at(limit, poll_fn(|cx| body.poll_chunk(cx)));
             let data = match chunk.await {
                 Err(_) => return Err(Problem::SlowBody),
@@ -292,11 +315,14 @@ impl Submissions {
     }
 }
 
-/// Returns the time in which the first `received` bytes of a body must have arrived.
-fn upload_limit(received: u64, announced: Option<u64>) -> Duration {
-    let longest = LONGEST_UPLOAD.as_secs();
-    let rate = announced.unwrap_or_default().div_ceil(longest);
-    Duration::from_secs(received / rate.max(LOWEST_RATE)).min(LONGEST_UPLOAD)
+impl UploadLimits {
+    /// Returns the time after `start` in which the first `received` bytes must have arrived.
+    fn time_for(self, received: u64, announced: Option<u64>) -> Duration {
+        let rate = announced
+            .unwrap_or_default()
+            .div_ceil(self.longest.as_secs());
+        Duration::from_secs(received / rate.max(self.lowest_rate)).min(self.longest)
+    }
 }
 
 /// Checks the rights to a request, except the quota.
@@ -372,12 +398,15 @@ mod tests {
 
     #[test]
     fn uploads_have_a_lowest_rate_and_a_longest_time() {
-        let limit = |received, announced| upload_limit(received, announced).as_secs();
+        let limit = |received, announced| OF_CLIENTS.time_for(received, announced).as_secs();
         assert_eq!(limit(0, None), 0);
         assert_eq!(limit(10 << 10, Some(1 << 20)), 10);
         // A large body has to arrive within the longest time, at a steady rate.
         assert!((890..=900).contains(&limit(32 << 20, Some(64 << 20))));
         assert!((1790..=1800).contains(&limit(64 << 20, Some(64 << 20))));
         assert_eq!(limit(64 << 20, None), 1800);
+        let limit = |received, announced| OF_ENCAPSULATED.time_for(received, announced).as_secs();
+        assert_eq!(limit(2 << 20, Some(2 << 20)), 256);
+        assert!((290..=300).contains(&limit(64 << 20, Some(64 << 20))));
     }
 }

@@ -3,7 +3,7 @@
 //! Bodies share [`SHARED`] bytes, of which a client gets at most a quarter. A single body that does
 //! not fit has space beside them, up to the largest size of a body. A client that sends slowly or
 //! much therefore leaves room for the others. Bytes count when they arrive, not when they are
-//! announced.
+//! announced. Encapsulated requests have a separate budget of this size.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;

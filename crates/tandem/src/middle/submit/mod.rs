@@ -93,6 +93,9 @@ pub struct Submissions {
     /// The way to the server.
     next: Rc<dyn Stage>,
     budget: Rc<Budget>,
+    /// The memory of encapsulated requests, whose clients have shown no right to any memory.
+    #[cfg(feature = "submit")]
+    encapsulated: Rc<Budget>,
     /// The bytes that the store may hold.
     max_stored: u64,
     /// The bytes that the store held at the last look.
@@ -124,6 +127,8 @@ impl Submissions {
             store,
             next,
             budget: Rc::default(),
+            #[cfg(feature = "submit")]
+            encapsulated: Rc::default(),
             max_stored,
             stored: Cell::new(0),
             has_warned: Cell::new(false),

@@ -27,7 +27,7 @@ use tandem_tokens::redemption::{AcceptedIssuer, TokenError, ValidToken};
 use tandem_tokens::replays::Replays;
 use tandem_tokens::token::Token;
 
-use super::accept::{check_digest, check_rights, fingerprint, random_id};
+use super::accept::{OF_ENCAPSULATED, check_digest, check_rights, fingerprint, random_id};
 use super::budget::Held;
 use super::respond::Response;
 use super::signer::sha256;
@@ -191,9 +191,11 @@ impl Submissions {
         }
         // A session may carry the requests of many clients, or of one that floods.
         let share = format!("session {}", exchange.peer.session);
-        let mut held = self.budget.open(&share, length).ok_or(Problem::Busy)?;
+        let held = self.encapsulated.open(&share, length);
+        let mut held = held.ok_or(Problem::Busy)?;
         let body = exchange.body.share();
-        let (body, _) = self.read(body, most, &mut held).await?;
+        let read = self.read(body, most, &mut held, OF_ENCAPSULATED);
+        let (body, _) = read.await?;
         let (message, pending) =
             unlinkable
                 .key
