@@ -211,7 +211,7 @@ fn token_pays_for_one_submission() {
 }
 
 #[test]
-fn spent_token_stays_spent_in_epochs_of_another_length() {
+fn spent_token_stays_spent_in_other_epochs() {
     let (files, server) = (Files::new("unlinkable-epochs", ""), SubmissionServer::new());
     let token = issue(&KEY, &challenge("gw.example")).authorization();
     let first = gateway_with(&files, &server, 2, 48);
