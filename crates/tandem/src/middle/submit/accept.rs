@@ -49,6 +49,7 @@ const OF_CLIENTS: UploadLimits = UploadLimits {
 };
 
 /// The limits of an encapsulated request, whose token is unknown before its end.
+#[cfg(any(test, feature = "submit"))]
 pub(super) const OF_ENCAPSULATED: UploadLimits = UploadLimits {
     start: Duration::from_secs(30),
     lowest_rate: 8 << 10,
