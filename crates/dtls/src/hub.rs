@@ -189,6 +189,13 @@ impl Hub {
         // The queue is new, so it has room.
         let _ = sender.try_send((from, datagram.to_vec()));
         let mut state = self.state();
+        if let Some(inbox) = state.routes.get(&id) {
+            // Another thread has read another datagram of the client's first flight meanwhile.
+            if inbox.try_send((from, datagram.to_vec())).is_err() {
+                METRICS.dtls_datagrams_dropped.add(1);
+            }
+            return true;
+        }
         let own = state.listeners.iter().find(|(own, _)| *own == number);
         let Some(listener) = own.or_else(|| state.listeners.first()) else {
             return false;
@@ -266,6 +273,24 @@ mod tests {
         );
         assert!(newcomer.inbox.try_recv().is_ok() && newcomer.inbox.try_recv().is_ok());
         drop(newcomer);
+        assert!(hub.state().routes.is_empty());
+    }
+
+    /// Two threads read the datagrams of one flight, and neither knows the association yet.
+    #[test]
+    fn threads_that_begin_at_once_share_an_association() {
+        let hub = Arc::new(Hub::new(socket()));
+        let listeners = [hub.add_listener(), hub.add_listener()];
+        let from: SocketAddr = "192.0.2.7:1000".parse().expect("an address");
+        let (id, cookie) = hello(&hub, from);
+        for (number, _) in &listeners {
+            assert!(hub.begin(*number, id, from, &initial(cookie)));
+        }
+        let newcomers = listeners.map(|(_, mut newcomers)| newcomers.try_recv().ok());
+        let mut newcomers: Vec<_> = newcomers.into_iter().flatten().collect();
+        assert_eq!(newcomers.len(), 1);
+        assert_eq!(newcomers[0].inbox.len(), 2);
+        newcomers.clear();
         assert!(hub.state().routes.is_empty());
     }
 
