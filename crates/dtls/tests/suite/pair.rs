@@ -7,10 +7,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use socket2::SockRef;
+use tandem::runtime::Running;
 
 use crate::certificates::Certificates;
 use crate::harness::{Client, PATIENCE, Pair, Scene, block_on, endpoint, gateway_options, request};
-use crate::provided::{OK, echo_bodies, start_client, start_gateway, start_pair, stop};
+use crate::provided::{OK, echo_bodies, listener, start_client, start_gateway, start_pair, stop};
 use crate::translator::Translator;
 
 fn pair(name: &str) -> (Pair, Certificates) {
@@ -185,9 +186,15 @@ fn client_fails_when_the_gateway_dies_and_recovers() {
 #[test]
 fn workers_share_the_socket_and_reload_keeps_it() {
     let certificates = Certificates::new("dtls-workers");
-    let (mut gateway, address) = start_gateway(&certificates, 0, |options| {
-        options.workers = Some(3);
-    });
+    // Both configurations have the same transports, as in the program.
+    let transports = crate::transports();
+    let mut options = gateway_options();
+    let listen = endpoint(&listener(&certificates, 0));
+    options.listen = vec![listen.clone()];
+    options.workers = Some(3);
+    let config = || Arc::new(options.clone().typed_with(&transports).unwrap());
+    let mut gateway = block_on(Running::start(config())).unwrap();
+    let address = gateway.address(&listen).unwrap();
     let origin = Scene::answering(OK);
     let clients: Vec<_> = (0..5)
         .map(|_| start_client(&certificates, address, |_| {}))
@@ -195,16 +202,7 @@ fn workers_share_the_socket_and_reload_keeps_it() {
     for (_, http) in &clients {
         assert_eq!(Client::to(*http).get(&origin.url("/")).body, b"ok");
     }
-    let (cert, key) = (
-        certificates.path("gateway.pem"),
-        certificates.path("gateway.key"),
-    );
-    let mut options = gateway_options();
-    let any = format!("http+dtls://127.0.0.1:0?cert={cert}&key={key}");
-    options.listen = vec![endpoint(&any)];
-    options.workers = Some(3);
-    let config = options.typed_with(&crate::transports()).unwrap();
-    block_on(gateway.reload(Arc::new(config))).unwrap();
+    block_on(gateway.reload(config())).unwrap();
     for (_, http) in &clients {
         assert_eq!(Client::to(*http).get(&origin.url("/")).body, b"ok");
     }
