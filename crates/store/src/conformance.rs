@@ -1,5 +1,7 @@
 //! The behaviour that each store has in common. Both stores run all of these tests.
 
+mod leases;
+
 use std::future::Future;
 use std::sync::Arc;
 
@@ -10,6 +12,11 @@ use tandem_submit::store::{
     Prospect, SpentToken, Store, StoreError, upload_time,
 };
 use tandem_submit::submission::{Answer, IdempotencyKey, State, SubmissionId};
+
+pub(crate) use leases::{
+    claims_one_time_by_identifiers, ignores_late_deliverers, releases_a_batch_at_one_time,
+    releases_no_leased_member,
+};
 
 /// The server of all submissions.
 pub(crate) const SERVER: &str = "http://server/in";
@@ -25,7 +32,9 @@ macro_rules! conformance {
     ($place:expr) => {
         crate::conformance::conformance!($place;
             admits_a_key_once, charges_quotas_by_day, asks_quotas_without_a_charge,
-            leases_due_submissions_once, claims_bodies_up_to_a_sum, claims_times_that_cannot_be,
+            leases_due_submissions_once, claims_one_time_by_identifiers,
+            releases_a_batch_at_one_time, releases_no_leased_member, ignores_late_deliverers,
+            claims_bodies_up_to_a_sum, claims_times_that_cannot_be,
             claims_for_one_server, keeps_the_first_answer, answers_after_giving_up,
             reads_states_without_answers, forgets_ended_submissions,
             forgets_nothing_after_a_jump_of_the_clock, bounds_the_stored_bytes,
@@ -161,7 +170,7 @@ pub(crate) fn leases_due_submissions_once(place: &dyn Place) {
     assert_eq!(&delivery.content.body[..], b"0123456789");
     assert_eq!(delivery.content.fields, new(1).content.fields);
     assert_eq!((delivery.accepted, delivery.attempts), (DAY, 0));
-    wait(store.postpone(delivery.id, DAY + 2000, DAY + 1000));
+    wait(store.postpone(delivery.lease(), DAY + 2000, DAY + 1000));
     let third = wait(store.claim(due(DAY + 2000, DAY + 5000)));
     assert_eq!(third.len(), 1);
     assert_eq!((third[0].id, third[0].attempts), (delivery.id, 1));
@@ -172,7 +181,7 @@ pub(crate) fn keeps_the_first_answer(place: &dyn Place) {
     wait(store.admit(new(1)));
     wait(store.answer(new(1).id, reply(201), DAY));
     wait(store.answer(new(1).id, reply(500), DAY));
-    wait(store.give_up(new(1).id, Some(503), DAY));
+    wait(store.give_up(new(1).lease(), Some(503), DAY));
     let record = wait(store.find(new(1).id)).expect("it is stored");
     assert_eq!(record.state, State::Answered);
     assert_eq!(record.answer, Some(reply(201)));
@@ -186,7 +195,7 @@ pub(crate) fn keeps_the_first_answer(place: &dyn Place) {
 pub(crate) fn answers_after_giving_up(place: &dyn Place) {
     let store = place.open();
     wait(store.admit(new(1)));
-    wait(store.give_up(new(1).id, Some(503), DAY));
+    wait(store.give_up(new(1).lease(), Some(503), DAY));
     let record = |store: &dyn Store| wait(store.find(new(1).id)).expect("stored");
     let given_up = record(&*store);
     assert_eq!(
@@ -208,7 +217,7 @@ pub(crate) fn forgets_ended_submissions(place: &dyn Place) {
         wait(store.admit(new(number)));
     }
     wait(store.answer(new(1).id, reply(200), DAY));
-    wait(store.give_up(new(2).id, None, DAY + 1));
+    wait(store.give_up(new(2).lease(), None, DAY + 1));
     let keep = 1000;
     wait(store.forget(DAY, keep));
     assert_eq!(wait(store.forget(DAY + keep + 1, keep)), 1);
@@ -361,7 +370,7 @@ pub(crate) fn bounds_the_stored_bytes(place: &dyn Place) {
     assert_eq!(inquire(2, 10), Prospect::Admissible);
     // An answer takes the place of the content, and a failure has none.
     wait(store.answer(new(1).id, reply(200), DAY));
-    wait(store.give_up(new(2).id, None, DAY));
+    wait(store.give_up(new(2).lease(), None, DAY));
     assert_eq!(stored(), 2 * OVERHEAD + 6);
     assert!(matches!(admit(3), Admission::Full));
     wait(store.answer(new(2).id, reply(200), DAY));

@@ -27,14 +27,14 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use tandem_submit::store::{
-    Admission, Claim, Delivery, Epoch, Inquiry, Millis, NewSubmission, Pending, Prospect, Record,
-    Store, StoreError, Waiting,
+    Admission, Claim, Delivery, Epoch, Inquiry, Lease, Millis, NewSubmission, Pending, Prospect,
+    Record, Store, StoreError, Waiting,
 };
 use tandem_submit::submission::{Answer, SubmissionId};
 use tokio::runtime::{Builder, Runtime};
 use tokio_postgres::Client;
 
-use crate::{ANSWERED, NOT_DELIVERED, OpenError};
+use crate::OpenError;
 use address::Address;
 use pool::{Answered, Pool};
 use statements::At;
@@ -185,22 +185,26 @@ impl Store for Postgres {
         let at = self.at(now);
         self.call(move |client| {
             let answer = answer.clone();
-            Box::pin(async move {
-                let end = (ANSWERED, Some(answer.status));
-                statements::finish(client, id, end, Some(&answer), at).await
-            })
+            Box::pin(async move { statements::answer(client, id, &answer, at).await })
         })
     }
 
-    fn postpone(&self, id: SubmissionId, due: Millis, now: Millis) -> Pending<()> {
+    fn postpone(&self, lease: Lease, due: Millis, now: Millis) -> Pending<()> {
         let (at, pause) = (self.at(now), due.saturating_sub(now));
-        self.call(move |client| Box::pin(statements::postpone(client, id, pause, at)))
+        self.call(move |client| Box::pin(statements::postpone(client, lease, pause, at)))
     }
 
-    fn give_up(&self, id: SubmissionId, status: Option<u16>, now: Millis) -> Pending<()> {
+    fn release(&self, batch: Vec<Lease>, now: Millis) -> Pending<()> {
+        let (at, batch) = (self.at(now), Arc::new(batch));
+        self.call(move |client| {
+            let batch = Arc::clone(&batch);
+            Box::pin(async move { statements::release(client, &batch, at).await })
+        })
+    }
+
+    fn give_up(&self, lease: Lease, status: Option<u16>, now: Millis) -> Pending<()> {
         let at = self.at(now);
-        let end = (NOT_DELIVERED, status);
-        self.call(move |client| Box::pin(statements::finish(client, id, end, None, at)))
+        self.call(move |client| Box::pin(statements::give_up(client, lease, status, at)))
     }
 
     fn forget(&self, now: Millis, keep: Millis) -> Pending<u64> {

@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
 use tandem_submit::store::{
-    Admission, Claim, Delivery, Epoch, Inquiry, Millis, NewSubmission, Pending, Prospect, Record,
-    Store, StoreError, Waiting,
+    Admission, Claim, Delivery, Epoch, Inquiry, Lease, Millis, NewSubmission, Pending, Prospect,
+    Record, Store, StoreError, Waiting,
 };
 use tandem_submit::submission::{Answer, SubmissionId};
 use tokio::sync::oneshot;
@@ -209,12 +209,16 @@ impl Store for Sqlite {
         self.call(move |connection| statements::answer(connection, id, &answer, now))
     }
 
-    fn postpone(&self, id: SubmissionId, due: Millis, _: Millis) -> Pending<()> {
-        self.call(move |connection| statements::postpone(connection, id, due))
+    fn postpone(&self, lease: Lease, due: Millis, _: Millis) -> Pending<()> {
+        self.call(move |connection| statements::postpone(connection, lease, due))
     }
 
-    fn give_up(&self, id: SubmissionId, status: Option<u16>, now: Millis) -> Pending<()> {
-        self.call(move |connection| statements::give_up(connection, id, status, now))
+    fn release(&self, batch: Vec<Lease>, now: Millis) -> Pending<()> {
+        self.call(move |connection| statements::release(connection, &batch, now))
+    }
+
+    fn give_up(&self, lease: Lease, status: Option<u16>, now: Millis) -> Pending<()> {
+        self.call(move |connection| statements::give_up(connection, lease, status, now))
     }
 
     fn forget(&self, now: Millis, keep: Millis) -> Pending<u64> {

@@ -27,6 +27,13 @@ const LOWEST_RATE: u64 = 16 << 10;
 /// fields and the path.
 pub const OVERHEAD: u64 = 4096;
 
+/// The longest time for which a batch collects submissions.
+pub const LONGEST_BATCH_WAIT: Millis = DAY;
+
+/// The time from the end of a batch until a submission without a release is due. A gateway that has
+/// crashed releases no batch.
+pub const BATCH_RESERVE: Millis = 60_000;
+
 /// The number of an epoch of tokens. Later epochs have larger numbers.
 pub type Epoch = u32;
 
@@ -78,6 +85,26 @@ pub struct NewSubmission {
     pub spent: Option<SpentToken>,
     /// The bytes that the store may hold after the admission, as [`Waiting::stored`] counts them.
     pub max_stored: u64,
+}
+
+impl NewSubmission {
+    /// Returns the lease with which the submission is stored.
+    pub fn lease(&self) -> Lease {
+        Lease {
+            id: self.id,
+            end: self.leased_until.saturating_sub(self.now),
+        }
+    }
+}
+
+/// The lease of a submission, which belongs to one deliverer. Each new lease has a later end, so the
+/// store can tell a deliverer that is late.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Lease {
+    /// The identifier of the submission.
+    pub id: SubmissionId,
+    /// The end of the lease, in milliseconds after the submission was stored.
+    pub end: Millis,
 }
 
 /// A question about a submission whose body has not arrived.
@@ -197,6 +224,18 @@ pub struct Delivery {
     pub accepted: Millis,
     /// The number of earlier attempts that failed.
     pub attempts: u32,
+    /// The end of the lease, as in [`Lease::end`].
+    pub lease_end: Millis,
+}
+
+impl Delivery {
+    /// Returns the lease of the deliverer.
+    pub fn lease(&self) -> Lease {
+        Lease {
+            id: self.id,
+            end: self.lease_end,
+        }
+    }
 }
 
 /// Hides the content and the client.
@@ -252,18 +291,24 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// Returns a stored submission, and reads no answer.
     fn state(&self, id: SubmissionId) -> Pending<Option<Record>>;
 
-    /// Returns submissions that are due, the earliest first, and leases them. Other claims do not
-    /// return them before the lease ends. The first submission that exceeds a limit ends the claim.
+    /// Returns submissions that are due, the earliest first, and leases them. Those of one time come
+    /// in the order of their identifiers. Other claims do not return them before the lease ends. The first submission that exceeds a limit ends the claim.
     fn claim(&self, claim: Claim) -> Pending<Vec<Delivery>>;
 
     /// Stores the answer and removes the content. The first answer stays.
     fn answer(&self, id: SubmissionId, answer: Answer, now: Millis) -> Pending<()>;
 
-    /// Counts a failed attempt. The next one is due at `due`.
-    fn postpone(&self, id: SubmissionId, due: Millis, now: Millis) -> Pending<()>;
+    /// Counts a failed attempt. The next one is due at `due`. The call changes nothing after a
+    /// later lease.
+    fn postpone(&self, lease: Lease, due: Millis, now: Millis) -> Pending<()>;
 
-    /// Gives the delivery up and removes the content. `status` is that of the last answer.
-    fn give_up(&self, id: SubmissionId, status: Option<u16>, now: Millis) -> Pending<()>;
+    /// Makes all submissions of a batch due at one time, which is the present. Members with a
+    /// later lease keep theirs.
+    fn release(&self, batch: Vec<Lease>, now: Millis) -> Pending<()>;
+
+    /// Gives the delivery up and removes the content. `status` is that of the last answer. The
+    /// call changes nothing after a later lease.
+    fn give_up(&self, lease: Lease, status: Option<u16>, now: Millis) -> Pending<()>;
 
     /// Removes the submissions that ended more than `keep` ago, and the use of rights on earlier
     /// days. Returns the number of submissions removed.

@@ -3,8 +3,8 @@
 
 use tandem_submit::fields;
 use tandem_submit::store::{
-    Admission, CLEANING_GAP, Claim, Content, Delivery, Epoch, Inquiry, Millis, NewSubmission,
-    OVERHEAD, Prospect, Record, SpentToken, Waiting, upload_time,
+    Admission, CLEANING_GAP, Claim, Content, Delivery, Epoch, Inquiry, Lease, Millis,
+    NewSubmission, OVERHEAD, Prospect, Record, SpentToken, Waiting, upload_time,
 };
 use tandem_submit::submission::{Answer, IdempotencyKey, State, SubmissionId};
 use tokio_postgres::error::SqlState;
@@ -243,11 +243,11 @@ const CLAIM: &str = "
     now_due AS MATERIALIZED (
         SELECT id, due, size FROM submissions
         WHERE state = 0 AND server = $4 AND due <= (SELECT at FROM start)
-        ORDER BY due LIMIT $5 FOR UPDATE SKIP LOCKED),
+        ORDER BY due, id LIMIT $5 FOR UPDATE SKIP LOCKED),
     wrongly_late AS MATERIALIZED (
         SELECT id, due, size FROM submissions
         WHERE state = 0 AND server = $4 AND due > (SELECT at FROM start) + $3
-        ORDER BY due LIMIT $5 FOR UPDATE SKIP LOCKED),
+        ORDER BY due, id LIMIT $5 FOR UPDATE SKIP LOCKED),
     summed AS (
         SELECT id, row_number() OVER places AS place, sum(size - $7) OVER places AS total
         FROM (SELECT * FROM now_due UNION ALL SELECT * FROM wrongly_late) AS both_kinds
@@ -255,8 +255,9 @@ const CLAIM: &str = "
     leased AS (
         UPDATE submissions SET due = (SELECT at FROM start) + $2 + upload
         FROM summed WHERE submissions.id = summed.id AND total <= $6 AND place <= $5
-        RETURNING submissions.id, place, (SELECT at FROM start) - accepted AS age, attempts)
-    SELECT id, path, fields, digest, body, age, attempts
+        RETURNING submissions.id, place, (SELECT at FROM start) - accepted AS age, attempts,
+            due - accepted AS lease_end)
+    SELECT id, path, fields, digest, body, age, attempts, lease_end
     FROM leased JOIN contents USING (id) ORDER BY place";
 
 pub(super) async fn claim(client: &Client, claim: &Claim, at: At) -> Result<Vec<Delivery>> {
@@ -289,21 +290,21 @@ pub(super) async fn claim(client: &Client, claim: &Claim, at: At) -> Result<Vec<
             // The clock of the caller may differ from that of the server.
             accepted: claim.now.saturating_sub(column(row, 5)?),
             attempts: attempts.try_into().map_err(|_| Failure::invalid())?,
+            lease_end: column(row, 7)?,
         })
     });
     deliveries.collect()
 }
 
-/// Ends a delivery with a state, a status code, and an answer if there is one.
-pub(super) async fn finish(
+/// Ends a delivery with an answer.
+pub(super) async fn answer(
     client: &Client,
     id: SubmissionId,
-    (state, status): (i64, Option<u16>),
-    answer: Option<&Answer>,
+    answer: &Answer,
     at: At,
 ) -> Result<()> {
-    let bytes = answer.map_or(0, |answer| answer.body.len() as u64);
-    let state = i16::try_from(state).map_err(|_| Failure::invalid())?;
+    let bytes = answer.body.len() as u64;
+    let state = i16::try_from(ANSWERED).map_err(|_| Failure::invalid())?;
     let done = rows(
         client,
         "SELECT finish($1, $2, $3, $4, $5, $6, $7)",
@@ -311,30 +312,72 @@ pub(super) async fn finish(
             (&at, Type::INT8),
             (&&id.0[..], Type::BYTEA),
             (&state, Type::INT2),
-            (&status.map(i32::from), Type::INT4),
+            (&i32::from(answer.status), Type::INT4),
             (&integer(OVERHEAD.saturating_add(bytes)), Type::INT8),
-            (&answer.map(|it| fields::write(&it.fields)), Type::BYTEA),
-            (&answer.map(|it| &it.body[..]), Type::BYTEA),
+            (&fields::write(&answer.fields), Type::BYTEA),
+            (&&answer.body[..], Type::BYTEA),
         ],
     )
     .await;
     done.map(drop)
 }
 
-pub(super) async fn postpone(
-    client: &Client,
-    id: SubmissionId,
-    pause: Millis,
-    at: At,
-) -> Result<()> {
+pub(super) async fn postpone(client: &Client, lease: Lease, pause: Millis, at: At) -> Result<()> {
     let done = rows(
         client,
         "UPDATE submissions SET due = present($1) + $2, attempts = attempts + 1
-         WHERE id = $3 AND state = 0",
+         WHERE id = $3 AND state = 0 AND due - accepted = $4",
         &[
             (&at, Type::INT8),
             (&pause.clamp(0, LONGEST), Type::INT8),
-            (&&id.0[..], Type::BYTEA),
+            (&&lease.id.0[..], Type::BYTEA),
+            (&lease.end, Type::INT8),
+        ],
+    )
+    .await;
+    done.map(drop)
+}
+
+/// Releases a batch. All members get one time, so that their identifiers decide the order.
+pub(super) async fn release(client: &Client, batch: &[Lease], at: At) -> Result<()> {
+    let ids: Vec<&[u8]> = batch.iter().map(|lease| &lease.id.0[..]).collect();
+    let ends: Vec<Millis> = batch.iter().map(|lease| lease.end).collect();
+    let done = rows(
+        client,
+        "WITH start AS MATERIALIZED (SELECT present($1) AS at)
+         UPDATE submissions SET due = (SELECT at FROM start)
+         FROM unnest($2, $3) AS member (id, lease_end)
+         WHERE submissions.id = member.id AND state = 0 AND due - accepted = lease_end",
+        &[
+            (&at, Type::INT8),
+            (&ids, Type::BYTEA_ARRAY),
+            (&ends, Type::INT8_ARRAY),
+        ],
+    )
+    .await;
+    done.map(drop)
+}
+
+/// Gives a delivery up. The lock comes before the check of the lease, so no claim comes between.
+pub(super) async fn give_up(
+    client: &Client,
+    lease: Lease,
+    status: Option<u16>,
+    at: At,
+) -> Result<()> {
+    let state = i16::try_from(NOT_DELIVERED).map_err(|_| Failure::invalid())?;
+    let done = rows(
+        client,
+        "WITH held AS MATERIALIZED (
+            SELECT id FROM submissions WHERE id = $2 AND due - accepted = $6 FOR UPDATE)
+         SELECT finish($1, id, $3, $4, $5, NULL, NULL) FROM held",
+        &[
+            (&at, Type::INT8),
+            (&&lease.id.0[..], Type::BYTEA),
+            (&state, Type::INT2),
+            (&status.map(i32::from), Type::INT4),
+            (&integer(OVERHEAD), Type::INT8),
+            (&lease.end, Type::INT8),
         ],
     )
     .await;

@@ -76,7 +76,7 @@ fn postgres_leases_by_the_clock_of_the_server() {
     assert!((98 * DAY..=99 * DAY).contains(&claimed[0].accepted));
     assert!(wait(one.claim(due(DAY, 2 * DAY))).is_empty());
     // A clock that is behind does not keep a submission from being due.
-    wait(other.postpone(new(2).id, 7 * DAY, 7 * DAY));
+    wait(other.postpone(claimed[0].lease(), 7 * DAY, 7 * DAY));
     assert_eq!(wait(one.claim(due(0, DAY))).len(), 1);
 }
 

@@ -5,8 +5,8 @@ use rusqlite::{Connection, OptionalExtension as _, Result, Row, params};
 use tandem_submit::fields;
 use tandem_submit::rights::Quota;
 use tandem_submit::store::{
-    Admission, CLEANING_GAP, Claim, Content, DAY, Delivery, Epoch, Inquiry, Millis, NewSubmission,
-    OVERHEAD, Prospect, Record, SpentToken, Waiting, upload_time,
+    Admission, CLEANING_GAP, Claim, Content, DAY, Delivery, Epoch, Inquiry, Lease, Millis,
+    NewSubmission, OVERHEAD, Prospect, Record, SpentToken, Waiting, upload_time,
 };
 use tandem_submit::submission::{Answer, IdempotencyKey, State, SubmissionId};
 
@@ -221,7 +221,7 @@ pub(super) fn claim(connection: &Connection, claim: &Claim) -> Result<Vec<Delive
     let due = params![claim.now, claim.latest, claim.server, limit];
     let mut lease = connection.prepare_cached("UPDATE submissions SET due = ?2 WHERE id = ?1")?;
     let mut read = connection.prepare_cached(
-        "SELECT id, path, fields, body, digest, accepted, attempts
+        "SELECT id, path, fields, body, digest, accepted, attempts, due - accepted
          FROM submissions JOIN contents USING (id) WHERE id = ?1",
     )?;
     let due = query.query_map(due, |row| row.get(0))?;
@@ -258,6 +258,7 @@ fn delivery(row: &Row<'_>) -> Result<Delivery> {
         },
         accepted: row.get(5)?,
         attempts,
+        lease_end: row.get(7)?,
     })
 }
 
@@ -283,23 +284,40 @@ pub(super) fn answer(
     Ok(())
 }
 
-pub(super) fn postpone(connection: &Connection, id: SubmissionId, due: Millis) -> Result<()> {
+pub(super) fn postpone(connection: &Connection, lease: Lease, due: Millis) -> Result<()> {
     connection
         .prepare_cached(
-            "UPDATE submissions SET due = ?2, attempts = attempts + 1 WHERE id = ?1 AND state = 0",
+            "UPDATE submissions SET due = ?3, attempts = attempts + 1
+             WHERE id = ?1 AND state = 0 AND due - accepted = ?2",
         )?
-        .execute(params![id.0, due])?;
+        .execute(params![lease.id.0, lease.end, due])?;
+    Ok(())
+}
+
+pub(super) fn release(connection: &Connection, batch: &[Lease], now: Millis) -> Result<()> {
+    let mut release = connection.prepare_cached(
+        "UPDATE submissions SET due = ?3 WHERE id = ?1 AND state = 0 AND due - accepted = ?2",
+    )?;
+    for lease in batch {
+        release.execute(params![lease.id.0, lease.end, now])?;
+    }
     Ok(())
 }
 
 pub(super) fn give_up(
     connection: &Connection,
-    id: SubmissionId,
+    lease: Lease,
     status: Option<u16>,
     now: Millis,
 ) -> Result<()> {
+    let is_held = connection
+        .prepare_cached("SELECT 1 FROM submissions WHERE id = ?1 AND due - accepted = ?2")?
+        .exists(params![lease.id.0, lease.end])?;
+    if !is_held {
+        return Ok(());
+    }
     let end = (NOT_DELIVERED, status, integer(OVERHEAD));
-    end_delivery(connection, id, end, now, |state| state == ACCEPTED).map(drop)
+    end_delivery(connection, lease.id, end, now, |state| state == ACCEPTED).map(drop)
 }
 
 /// Ends a delivery with a state, a status code and a size, and removes the content. Returns false

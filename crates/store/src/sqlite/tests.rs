@@ -171,7 +171,7 @@ fn sqlite_removes_content_from_its_files() {
     }
     assert!(marks(&directory.bytes()) > 0);
     wait(store.answer(new(1).id, reply(200), DAY));
-    wait(store.give_up(new(2).id, None, DAY));
+    wait(store.give_up(new(2).lease(), None, DAY));
     // The store keeps running. Its calls do not delay the removal.
     while marks(&directory.bytes()) > 0 {
         waiting(&store);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use rustls::pki_types::PrivatePkcs8KeyDer;
 use rustls::pki_types::pem::PemObject as _;
 use tandem_submit::issuers::{self, Issuer};
-use tandem_submit::store::Millis;
+use tandem_submit::store::{LONGEST_BATCH_WAIT, Millis};
 use tandem_tokens::challenge::TokenChallenge;
 use tandem_tokens::directory::Directory;
 use tandem_tokens::epoch::Epochs;
@@ -25,7 +25,7 @@ const BATCH: usize = 20;
 const BATCH_WAIT: Duration = Duration::from_secs(600);
 
 /// The longest time that a batch may take.
-const LONGEST_WAIT: Duration = Duration::from_secs(86_400);
+const LONGEST_WAIT: Duration = Duration::from_millis(LONGEST_BATCH_WAIT.unsigned_abs());
 
 impl GatewayOptions {
     /// Checks the options of unlinkable submissions. Returns `None` without them.

@@ -7,7 +7,8 @@
 
 use std::collections::HashMap;
 
-use tandem_submit::batch::{Batch, Joined};
+use tandem_submit::batch::{self, Batch};
+use tandem_submit::store::Lease;
 use tandem_submit::submission::SubmissionId;
 
 /// The number of submissions.
@@ -15,6 +16,14 @@ const SUBMISSIONS: usize = 10_000;
 
 /// The size of a batch.
 const BATCH: usize = 20;
+
+/// The time for which a batch waits, in milliseconds.
+const WAIT: i64 = 3_600_000;
+
+fn member(id: SubmissionId) -> Lease {
+    let end = batch::due(0, WAIT);
+    Lease { id, end }
+}
 
 /// A generator of random numbers with a fixed seed (xorshift64*).
 struct Random(u64);
@@ -39,18 +48,18 @@ impl Random {
 /// delivery, batch by batch. Account `n` gets its token at second `n`, and spends it at once: this
 /// is the worst case, in which the observer knows the order of arrival.
 fn deliver(random: &mut Random) -> Vec<Vec<usize>> {
-    let mut batch = Batch::new(BATCH, 3_600_000);
+    let mut batch = Batch::new(BATCH, WAIT);
     let mut accounts = HashMap::new();
     let mut delivered = Vec::new();
     for account in 0..SUBMISSIONS {
         let now = account as i64 * 1000;
-        let due = batch.end(now);
         let id = random.id();
         accounts.insert(id, account);
-        if let Joined::Full(mut members) = batch.join(id, due, now) {
+        batch.join(member(id), now);
+        if let Some(mut members) = batch.poll_ended() {
             // The store orders the submissions of one time by their identifiers.
             members.sort();
-            delivered.push(members.iter().map(|id| accounts[id]).collect());
+            delivered.push(members.iter().map(|it| accounts[&it.id]).collect());
         }
     }
     delivered
@@ -91,20 +100,20 @@ fn joined_logs_link_no_better_than_chance() {
 #[test]
 fn delivery_in_order_of_arrival_would_link() {
     // The same observer succeeds without the random order, so the test above can fail.
-    let mut batch = Batch::new(BATCH, 3_600_000);
+    let mut batch = Batch::new(BATCH, WAIT);
     let mut random = Random(0x5eed);
     let mut right = 0;
     let mut arrived = Vec::new();
     for account in 0..SUBMISSIONS {
         let now = account as i64 * 1000;
-        let due = batch.end(now);
         let id = random.id();
         arrived.push(id);
-        if let Joined::Full(members) = batch.join(id, due, now) {
+        batch.join(member(id), now);
+        if let Some(members) = batch.poll_ended() {
             right += members
                 .iter()
                 .zip(&arrived)
-                .filter(|(one, other)| one == other)
+                .filter(|(one, other)| one.id == **other)
                 .count();
             arrived.clear();
         }

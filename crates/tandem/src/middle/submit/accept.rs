@@ -267,6 +267,7 @@ impl Submissions {
             content: content.filter(|_| is_leased)?,
             accepted,
             attempts: 0,
+            lease_end: leased_until.saturating_sub(accepted),
         };
         let answer = self.deliver(delivery).await;
         drop((held, direct));

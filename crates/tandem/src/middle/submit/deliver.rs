@@ -13,7 +13,9 @@ use tandem_http::{Method, RequestHead, ResponseHead};
 use tandem_submit::fields;
 use tandem_submit::problem::{self, Problem};
 use tandem_submit::rights::LARGEST_MAX_BYTES;
-use tandem_submit::store::{Claim, Delivery, Millis, upload_time};
+use tandem_submit::store::{
+    BATCH_RESERVE, Claim, Delivery, LONGEST_BATCH_WAIT, Millis, upload_time,
+};
 use tandem_submit::submission::{Answer, IDEMPOTENCY_KEY, SUBMISSION_ID, is_final};
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -123,7 +125,7 @@ pub(super) async fn recover(submissions: Weak<Submissions>) {
             this.end_epochs().await;
         }
         #[cfg(feature = "submit")]
-        this.end_batch();
+        this.end_batches().await;
         this.count_waiting().await;
         this.deliver_due(&claimed).await;
         drop(this);
@@ -183,12 +185,29 @@ impl Submissions {
         if claim.limit == 0 {
             return;
         }
-        let due = match self.store.claim(claim).await {
-            Ok(due) => due,
-            Err(error) => return self.note(&error),
-        };
+        // The lease begins with the claim, and the store can answer late.
+        let claimed_at = Instant::now();
+        match self.store.claim(claim).await {
+            Ok(due) => self.start_deliveries(due, claimed_at, claimed),
+            Err(error) => self.note(&error),
+        }
+    }
+
+    /// Delivers submissions that were claimed at a time. It starts no attempt that the lease could
+    /// end: a later claim returns the submission.
+    fn start_deliveries(
+        self: &Rc<Self>,
+        due: Vec<Delivery>,
+        claimed_at: Instant,
+        claimed: &Rc<Claimed>,
+    ) {
         for delivery in due {
-            let place = Place::new(claimed, delivery.content.body.len() as u64);
+            let bytes = delivery.content.body.len() as u64;
+            let reserve = self.lease(bytes).saturating_sub(self.attempt_time(bytes));
+            if millis(claimed_at.elapsed()) > reserve {
+                continue;
+            }
+            let place = Place::new(claimed, bytes);
             let this = Rc::clone(self);
             tokio::task::spawn_local(async move {
                 this.deliver(delivery).await;
@@ -197,12 +216,11 @@ impl Submissions {
         }
     }
 
-    /// Returns the longest time for which a submission waits or is leased.
+    /// Returns the longest time for which a submission waits or is leased. The batches of other
+    /// gateways with this store count too, and their wait may be longer.
     fn longest_wait(&self) -> Millis {
-        let longest = self.lease(LARGEST_MAX_BYTES).max(LONGEST_PAUSE);
-        #[cfg(feature = "submit")]
-        let longest = longest.max(self.batch_wait());
-        longest
+        let batch = LONGEST_BATCH_WAIT.saturating_add(BATCH_RESERVE);
+        self.lease(LARGEST_MAX_BYTES).max(LONGEST_PAUSE).max(batch)
     }
 
     /// Returns the time limit of an attempt with a body of `bytes`, in milliseconds.
@@ -242,11 +260,11 @@ impl Submissions {
             && delivery.attempts.saturating_add(1) >= fewest_attempts(retry);
         let stored = if is_over {
             METRICS.submissions_given_up.add(1);
-            self.store.give_up(delivery.id, status, now())
+            self.store.give_up(delivery.lease(), status, now())
         } else {
             let now = now();
             let due = now.saturating_add(pause(delivery.attempts, random()));
-            self.store.postpone(delivery.id, due, now)
+            self.store.postpone(delivery.lease(), due, now)
         };
         if let Err(error) = stored.await {
             self.note(&error);
@@ -400,131 +418,4 @@ impl Chunks for Whole {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use tandem_http::{Fields, Scheme};
-    use tandem_submit::rights::Rights;
-    use tandem_submit::store::Content;
-    use tandem_submit::submission::SubmissionId;
-
-    use super::*;
-    use crate::exchange::Reply;
-    use crate::middle::submit::signer::{Signer, tests::PEM};
-    use crate::middle::submit::{Server, Times};
-    use crate::renewal::Renewable;
-    use crate::stage::Stage;
-
-    /// A server that takes the body, and answers two minutes later.
-    struct Slow;
-
-    impl Stage for Slow {
-        fn call(&self, exchange: Exchange) -> Reply {
-            Reply::generate(|mut sink| async move {
-                let mut body = exchange.body.share();
-                while let Some(chunk) = std::future::poll_fn(|cx| body.poll_chunk(cx)).await {
-                    assert!(matches!(chunk, Ok(Chunk::Data(data)) if data.len() <= PIECE));
-                }
-                tokio::time::sleep(Duration::from_secs(120)).await;
-                sink.send(Part::Head(ResponseHead::new(201))).await;
-                Ok(())
-            })
-        }
-    }
-
-    fn submissions(store: &str) -> Rc<Submissions> {
-        let rights = format!(
-            "[[client]]\nname = \"a\"\ntoken-sha256 = \"{}\"",
-            "0".repeat(64)
-        );
-        let rights = Renewable::new("rights".to_owned(), Vec::new(), move || {
-            Rights::parse(&rights)
-        });
-        let server = Server {
-            scheme: Scheme::Http,
-            authority: "server".to_owned(),
-            base: String::new(),
-        };
-        let minute = Duration::from_secs(60);
-        let times = Times {
-            wait: minute,
-            attempt: minute,
-            retry: minute,
-            keep: minute,
-            pause: minute,
-        };
-        Submissions::new(
-            server,
-            times,
-            Arc::new(rights.expect("rights")),
-            Arc::new(Signer::from_pem(PEM).expect("a key")),
-            (tandem_store::open(store).expect("a store"), u64::MAX),
-            Rc::new(Slow),
-            None,
-        )
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn attempt_has_time_for_a_large_body() {
-        let file = format!("tandem-deliver-{}", std::process::id());
-        let file = std::env::temp_dir().join(file);
-        let deliver = async {
-            let submissions = submissions(&format!("sqlite:{}", file.display()));
-            let attempt = async |length: usize| {
-                let content = Content {
-                    path: String::new(),
-                    fields: Fields::new(),
-                    body: vec![0; length].into(),
-                    digest: [0; 32],
-                };
-                let delivery = Delivery {
-                    id: SubmissionId([0; 16]),
-                    content,
-                    accepted: 0,
-                    attempts: 0,
-                };
-                submissions
-                    .deliver(delivery)
-                    .await
-                    .map(|answer| answer.status)
-            };
-            (attempt(0).await, attempt(2 << 20).await)
-        };
-        let answers = tokio::task::LocalSet::new().run_until(deliver).await;
-        for end in ["", "-wal"] {
-            let _ = std::fs::remove_file(format!("{}{end}", file.display()));
-        }
-        assert_eq!(answers, (None, Some(201)));
-    }
-
-    #[test]
-    fn pauses_double_up_to_five_minutes() {
-        assert_eq!(
-            [0, 1, 2].map(|attempts| pause(attempts, 1.0)),
-            [1000, 2000, 4000]
-        );
-        assert_eq!(pause(0, 0.0), 500);
-        assert_eq!(pause(u32::MAX, 1.0), LONGEST_PAUSE);
-    }
-
-    #[test]
-    fn many_attempts_precede_the_end() {
-        assert_eq!([0, 999, 1000, 3000].map(fewest_attempts), [1, 1, 2, 3]);
-        assert_eq!(fewest_attempts(Millis::MAX), MANY_ATTEMPTS);
-    }
-
-    #[test]
-    fn refusal_of_a_redirect_names_the_remedy() {
-        assert!(refusal(307).contains("--mode submit="));
-        assert!(!refusal(503).contains("--mode"));
-    }
-
-    #[test]
-    fn targets_begin_with_a_slash() {
-        assert_eq!(target("", ""), "/");
-        assert_eq!(target("", "?a"), "/?a");
-        assert_eq!(target("", "/x"), "/x");
-        assert_eq!(target("/in", "/x?a=b"), "/in/x?a=b");
-        assert_eq!(target("/in", ""), "/in");
-    }
-}
+mod tests;

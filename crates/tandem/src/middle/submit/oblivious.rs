@@ -13,13 +13,13 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tandem_http::{RequestHead, Scheme};
-use tandem_submit::batch::{Batch, Joined};
+use tandem_submit::batch::{self, Batch};
 use tandem_submit::fields;
 use tandem_submit::issuers::LONGEST_EPOCH;
 use tandem_submit::problem::Problem;
 use tandem_submit::rights::Client;
 use tandem_submit::store::{Admission, Content, Epoch, Millis, NewSubmission, Record, SpentToken};
-use tandem_submit::submission::{IdempotencyKey, State, SubmissionId};
+use tandem_submit::submission::{IdempotencyKey, State};
 use tandem_tokens::epoch::GRACE;
 use tandem_tokens::message::{self, MAX_HEAD, MessageError};
 use tandem_tokens::oblivious::{self, GatewayKey, ObliviousError, Pending};
@@ -225,7 +225,7 @@ impl Submissions {
         self: Rc<Self>,
         request: message::Request,
         held: Held,
-        unlinkable: &Unlinkable,
+        unlinkable: &Arc<Unlinkable>,
     ) -> Response {
         let head = RequestHead {
             fields: request.fields,
@@ -238,9 +238,8 @@ impl Submissions {
         match (request.method.as_str(), below) {
             ("POST", Some(_)) => {
                 let content_path = head.path[SUBMISSIONS.len()..].to_owned();
-                let accepted = self.spend(&head, content_path, request.body, unlinkable);
+                let accepted = self.spend(&head, (content_path, request.body), held, unlinkable);
                 let response = accepted.await;
-                drop(held);
                 response.unwrap_or_else(|problem| {
                     METRICS.submissions_refused.add(1);
                     Response::problem(problem)
@@ -258,11 +257,11 @@ impl Submissions {
     /// Takes a submission that a token pays for. The token is spent in the transaction that stores
     /// the submission.
     async fn spend(
-        &self,
+        self: Rc<Self>,
         head: &RequestHead,
-        path: String,
-        body: bytes::Bytes,
-        unlinkable: &Unlinkable,
+        (path, body): (String, bytes::Bytes),
+        held: Held,
+        unlinkable: &Arc<Unlinkable>,
     ) -> Result<Response, Problem> {
         let (token, rights) = unlinkable.redeem(head)?;
         check_rights(&rights, head, &path, Some(body.len() as u64))?;
@@ -275,7 +274,6 @@ impl Submissions {
         };
         check_digest(&head.fields, &content)?;
         let (id, arrived) = (random_id()?, now());
-        let due = unlinkable.batch(|batch| batch.end(arrived));
         let new = NewSubmission {
             id,
             key,
@@ -283,7 +281,7 @@ impl Submissions {
             client: rights.name,
             content,
             now: arrived,
-            leased_until: due,
+            leased_until: batch::due(arrived, unlinkable.wait),
             quota: rights.quota,
             server: self.server.url(),
             spent: Some(SpentToken {
@@ -292,16 +290,19 @@ impl Submissions {
             }),
             max_stored: self.max_stored,
         };
-        let admission = self.store.admit(new).await.map_err(|error| {
-            self.note(&error);
-            Problem::StoreFailed
-        })?;
+        // A client that goes must not keep its stored submission out of the batch.
+        let this = Rc::clone(&self);
+        let unlinkable = Arc::clone(unlinkable);
+        let admitting = tokio::task::spawn_local(async move {
+            let admission = this.admit_to_batch(new, &unlinkable).await;
+            drop(held);
+            admission
+        });
+        let admission = admitting.await.map_err(|_| Problem::StoreFailed)??;
         self.check_admission(&admission)?;
         if let Admission::Known(record) = admission {
             return Ok(Response::answer(record));
         }
-        METRICS.submissions_accepted.add(1);
-        self.join_batch(id, due, unlinkable).await;
         Ok(Response::answer(Record {
             id,
             key,
@@ -311,44 +312,36 @@ impl Submissions {
         }))
     }
 
-    /// Adds a stored submission to its batch, and releases the batch if it is full. If the store
-    /// fails, its submissions are delivered when the time of the batch is over.
-    async fn join_batch(&self, id: SubmissionId, due: Millis, unlinkable: &Unlinkable) {
-        let now = now();
-        let (released, due) = match unlinkable.batch(|batch| batch.join(id, due, now)) {
-            Joined::Waits => return,
-            Joined::Moved(end) => (vec![id], end),
-            Joined::Full(mut members) => {
-                count_batch(members.len());
-                // A store with a clock of its own sets the times one after the other.
-                members.sort_unstable();
-                (members, now)
-            }
-        };
-        // One time for all: the store then orders them by their random identifiers.
-        for id in released {
-            if let Err(error) = self.store.postpone(id, due, now).await {
-                self.note(&error);
-            }
+    /// Stores a submission, and adds it to the present batch.
+    async fn admit_to_batch(
+        &self,
+        new: NewSubmission,
+        unlinkable: &Unlinkable,
+    ) -> Result<Admission, Problem> {
+        let member = new.lease();
+        let admission = self.store.admit(new).await.map_err(|error| {
+            self.note(&error);
+            Problem::StoreFailed
+        })?;
+        if matches!(admission, Admission::Stored) {
+            METRICS.submissions_accepted.add(1);
+            unlinkable.batch(|batch| batch.join(member, now()));
         }
+        Ok(admission)
     }
 
-    /// Returns the longest time of a batch, and zero without the unlinkable mode.
-    pub(super) fn batch_wait(&self) -> Millis {
-        self.unlinkable.as_ref().map_or(0, |it| it.wait)
-    }
-
-    /// Counts a batch that time has ended.
-    pub(super) fn end_batch(&self) {
+    /// Releases the batches that have ended. If the store fails, the next look tries again.
+    pub(super) async fn end_batches(&self) {
         let Some(unlinkable) = &self.unlinkable else {
             return;
         };
-        let ended = unlinkable.batch(|batch| {
-            batch.handle_timeout(now());
-            batch.poll_ended()
-        });
-        if let Some(members) = ended {
-            count_batch(members);
+        unlinkable.batch(|batch| batch.handle_timeout(now()));
+        while let Some(members) = unlinkable.batch(Batch::poll_ended) {
+            if let Err(error) = self.store.release(members.clone(), now()).await {
+                unlinkable.batch(|batch| batch.put_back(members));
+                return self.note(&error);
+            }
+            count_batch(members.len());
         }
     }
 
