@@ -71,7 +71,10 @@ impl ShareUrl {
         let options = options.iter().filter(|(key, _)| *key != "ca");
         let options = options.map(|(key, value)| (key.as_str(), value.as_str()));
         let name = [gateway.session.as_str(), &gateway.transport];
-        Self::checked(name, &gateway.authority(), options, token, ca)
+        let url = Self::checked(name, &gateway.authority(), options, token, ca)?;
+        // The caller may still add Tor to the URL.
+        url.clone().through_tor(true).bounded()?;
+        Ok(url)
     }
 
     fn checked<'a>(
@@ -104,6 +107,12 @@ impl ShareUrl {
             ca,
             is_through_tor: false,
         })
+    }
+
+    /// Refuses a URL whose text [`FromStr`] would refuse for its length.
+    fn bounded(self) -> Result<Self, BadShareUrl> {
+        check_length(&self.to_string())?;
+        Ok(self)
     }
 
     /// Sets whether clients reach the gateway through Tor.
@@ -165,6 +174,13 @@ fn check_option(key: &str, value: &str) -> Result<(), BadShareUrl> {
         .ok_or_else(|| bad(format!("the value of {key:?} is invalid")))
 }
 
+fn check_length(text: &str) -> Result<(), BadShareUrl> {
+    if text.len() > MAX_LENGTH {
+        return Err(bad(format!("it is longer than {MAX_LENGTH} bytes")));
+    }
+    Ok(())
+}
+
 fn check_certificate(der: &[u8]) -> Result<(), BadShareUrl> {
     match x509_parser::parse_x509_certificate(der) {
         Ok(([], _)) => Ok(()),
@@ -176,9 +192,7 @@ impl FromStr for ShareUrl {
     type Err = BadShareUrl;
 
     fn from_str(text: &str) -> Result<Self, BadShareUrl> {
-        if text.len() > MAX_LENGTH {
-            return Err(bad(format!("it is longer than {MAX_LENGTH} bytes")));
-        }
+        check_length(text)?;
         let rest = text
             .strip_prefix(SCHEME)
             .ok_or_else(|| bad("it begins with tandem://HOST:PORT"))?;
@@ -207,7 +221,8 @@ impl FromStr for ShareUrl {
         }
         let name = [session, transport];
         let url = Self::checked(name, authority, options.into_iter(), token, ca)?;
-        Ok(url.through_tor(is_through_tor))
+        // Escapes can make the URL's own text longer than `text`.
+        url.through_tor(is_through_tor).bounded()
     }
 }
 
@@ -379,6 +394,16 @@ mod tests {
             .parse()
             .expect("a URL");
         assert!(!format!("{url:?}").contains("sss"));
+    }
+
+    #[test]
+    fn share_url_is_refused_if_its_escapes_make_it_too_long() {
+        let token = "/".repeat(MAX_LENGTH / 2);
+        let text = format!("tandem://gw.example:443?token={token}");
+        let error = text.parse::<ShareUrl>().expect_err("refused").to_string();
+        assert!(error.contains("longer than"), "{error}");
+        let endpoint = gateway("h2+tls://gw.example:443");
+        assert!(ShareUrl::new(&endpoint, Some(token), None).is_err());
     }
 
     proptest! {
