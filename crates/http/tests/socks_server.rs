@@ -88,6 +88,11 @@ fn targets() {
         of(b"\x03\x05[::1]\x00\x50"),
         Ok(Some((Command::Resolve, "[::1]:80".into())))
     );
+    assert_eq!(
+        of(b"\x03\x06[A::B]\x00\x50"),
+        Ok(Some((Command::Resolve, "[a::b]:80".into()))),
+        "an address in brackets has one form"
+    );
     assert_eq!(of(b"\x03\x00\x00\x50"), Err(BadSocks::Host));
     assert_eq!(of(b"\x03\x03a:1\x00\x50"), Err(BadSocks::Host));
     assert_eq!(of(b"\x03\x03a b\x00\x50"), Err(BadSocks::Host));

@@ -286,7 +286,8 @@ fn host(kind: u8, address: &[u8]) -> Option<String> {
         return Some(format!("[{}]", Ipv6Addr::from(octets)));
     }
     let name = std::str::from_utf8(address.get(1..)?).ok()?;
-    if let Ok(address) = name.parse::<Ipv6Addr>() {
+    let bare = name.strip_prefix('[').and_then(|n| n.strip_suffix(']'));
+    if let Ok(address) = bare.unwrap_or(name).parse::<Ipv6Addr>() {
         return Some(format!("[{address}]"));
     }
     Authority::parse(name.as_bytes())
