@@ -1,10 +1,10 @@
 //! The properties of a request that decide about the use of a response besides `Vary` (RFC 9111
-//! section 4.1). Many origins choose a response by them and do not say so.
+//! section 4.1). Many origins choose a response by them without a `Vary` field.
 //!
 //! | fields | compared |
 //! |---|---|
-//! | `Accept-Encoding` | if the response has a content coding, the request must accept it |
-//! | `Cookie`, `Authorization` | in a private cache, unless the response says `public` or `s-maxage` |
+//! | `Accept-Encoding` | a request must accept the content coding of the response |
+//! | `Cookie`, `Authorization` | in a private cache, except with `public` or `s-maxage` |
 //! | all other fields of a browser | in a private cache: several browsers may share its session |
 
 use std::hash::{BuildHasher, RandomState};
@@ -45,7 +45,7 @@ static SECRET: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 /// The fields that a cache compares besides the content coding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Compared {
-    /// None: the response serves several users.
+    /// No fields, because the response serves several users.
     None,
     /// The fields of the browser.
     Browser,

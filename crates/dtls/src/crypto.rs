@@ -1,8 +1,8 @@
 //! The cryptography of DTLS: ring, as for TLS, behind the interface of dimpl.
 //!
 //! Both ends are ours, so a single cipher suite suffices: ChaCha20-Poly1305 (RFC 8439).
-//! ring offers its mask for record numbers (RFC 9147, section 4.2.3). Keys are agreed on with X25519 or
-//! P-256, and certificates have ECDSA keys.
+//! ring offers its mask for record numbers (RFC 9147, section 4.2.3). Keys are agreed on with
+//! X25519 or P-256, and certificates have ECDSA keys.
 
 use std::fmt;
 

@@ -1,6 +1,6 @@
 //! HTTP/3 without I/O: [`Connection`] is one end of a session (RFC 9114) with server push, extended
-//! CONNECT (RFC 9220) and the urgency of extensible priorities (RFC 9218). Field sections go through
-//! [`crate::qpack`], and messages obey the same rules as those of HTTP/2.
+//! CONNECT (RFC 9220) and the urgency of extensible priorities (RFC 9218). Field sections go
+//! through [`crate::qpack`], and messages obey the same rules as those of HTTP/2.
 //!
 //! ```text
 //!   streams of a carrier            handle_input(stream, bytes)        poll_event() ──▶ events
@@ -11,8 +11,8 @@
 //! The interface is stream-wise: each stream of the carrier has separate input and output, so a
 //! stream that waits delays no other. The caller opens a stream when [`Connection::wants_stream`]
 //! asks for one, passes on what arrives, executes [`Connection::poll_command`], and writes the
-//! output of the streams that [`Connection::poll_ready`] returns. Flow control is the carrier's: the
-//! caller reads a stream only while [`Connection::wants_input`] permits it.
+//! output of the streams that [`Connection::poll_ready`] returns. Flow control is the carrier's:
+//! the caller reads a stream only while [`Connection::wants_input`] permits it.
 //!
 //! The carrier numbers its streams as QUIC does (RFC 9000 section 2.1).
 

@@ -1,5 +1,6 @@
-//! Heads of messages as field lists: reading them under all rules of RFC 9113 section 8, and writing
-//! them. The rules of HTTP/3 are the same (RFC 9114 sections 4.1 to 4.4), so both cores use them.
+//! Heads of messages as field lists: reading them under all rules of RFC 9113 section 8, and
+//! writing them. The rules of HTTP/3 are the same (RFC 9114 sections 4.1 to 4.4), so both cores use
+//! them.
 
 use crate::fields::Field;
 use crate::message::{is_framing_lookalike, is_token};

@@ -1,6 +1,6 @@
 //! The interface between a multiplexed session core and the task that drives it. The cores are
-//! HTTP/2 ([`crate::h2`]), SPDY/3 and SPDY/3.1 (crate `tandem-spdy`), which use one byte stream, and
-//! HTTP/3 ([`crate::h3`]), which uses many streams.
+//! HTTP/2 ([`crate::h2`]), SPDY/3 and SPDY/3.1 (crate `tandem-spdy`), which use one byte stream,
+//! and HTTP/3 ([`crate::h3`]), which uses many streams.
 //!
 //! ```text
 //!            handle_input(bytes)      poll_event() -> Request · Response · Data · …
@@ -9,8 +9,8 @@
 //!    poll_output(buffer, limit)       open · respond · send_data · send_trailers · reset · release
 //! ```
 //!
-//! After any input or command, drain [`Mux::poll_event`]. Then call [`ByteMux::poll_output`] whenever
-//! the socket takes bytes. A small `limit` lets the core choose the next stream as late as
+//! After any input or command, drain [`Mux::poll_event`]. Then call [`ByteMux::poll_output`]
+//! whenever the socket takes bytes. A small `limit` lets the core choose the next stream as late as
 //! possible. A server passes no more input while [`Mux::backlog`] is large, that is, while requests
 //! arrive faster than responses leave.
 
@@ -274,8 +274,8 @@ pub trait Mux {
     /// Returns the next event of the input, in wire order.
     fn poll_event(&mut self) -> Option<Event>;
 
-    /// Returns true if the core has bytes that should leave now. Credit and acknowledgements that can
-    /// go along with later frames do not count until they are urgent.
+    /// Returns true if the core has bytes that should leave now. Credit and acknowledgements that
+    /// can go along with later frames do not count until they are urgent.
     fn wants_output(&self) -> bool;
 
     /// Client: starts an exchange. `end`: no body follows.
@@ -334,8 +334,8 @@ pub trait Mux {
     /// Reports that `count` bytes of the stream's data were used: the peer may send as many more.
     fn release(&mut self, id: StreamId, count: usize);
 
-    /// Sends a ping, which the peer answers with [`Event::Pong`]. Returns false if the protocol has no
-    /// pings. HTTP/3 then sends a frame that only its carrier acknowledges.
+    /// Sends a ping, which the peer answers with [`Event::Pong`]. Returns false if the protocol has
+    /// no pings. HTTP/3 then sends a frame that only its carrier acknowledges.
     fn ping(&mut self, payload: u32) -> bool;
 
     /// No new streams; those open run to their end. Idempotent.

@@ -110,8 +110,8 @@ impl Histogram {
         self.max
     }
 
-    /// Returns the time below which a share `q` of the values lies, to within a bucket. Returns zero
-    /// without values.
+    /// Returns the time below which a share `q` of the values lies, to within a bucket. Returns
+    /// zero without values.
     pub fn quantile(&self, q: f64) -> Duration {
         let rank = (q.clamp(0.0, 1.0) * self.count as f64).ceil() as u64;
         let mut seen = 0;

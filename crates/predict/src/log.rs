@@ -2,8 +2,8 @@
 //!
 //! `line` reads the Common and Combined Log Formats as Apache and nginx write them, with a virtual
 //! host in front or further fields behind. It also reads Privoxy's logs, which mix the Common Log
-//! Format with other lines. `values` reads comma-separated values under a header line that names the columns.
-//! Lines of no known format are counted as unparsable.
+//! Format with other lines. `values` reads comma-separated values under a header line that names
+//! the columns. Lines of no known format are counted as unparsable.
 //!
 //! Strings are interned, so a record consists of a few numbers. [`AccessLog::finish`] renumbers
 //! URLs in byte order.

@@ -77,8 +77,8 @@ impl Shared {
         failure::of_connection(error, self.side)
     }
 
-    /// Keeps the bytes that wait in the connection near those that are on their way. A response that
-    /// becomes urgent then waits for little, and no stream takes the whole buffer.
+    /// Keeps the bytes that wait in the connection near those that are on their way. A response
+    /// that becomes urgent then waits for little, and no stream takes the whole buffer.
     pub(crate) fn adapt_send_window(&self) {
         let now = Instant::now();
         if self.adapted.get().is_some_and(|at| now - at < ADAPT) {

@@ -84,8 +84,8 @@ impl Deflate {
         })
     }
 
-    /// Returns the latest text for `resume`. Later matches refer to this text only, which is part of
-    /// the peer's window.
+    /// Returns the latest text for `resume`. Later matches refer to this text only, which is part
+    /// of the peer's window.
     pub(crate) fn rest(&self) -> RestingDeflate {
         let cut = self.text.len().saturating_sub(RESTING_TEXT);
         let secrets = self.secrets.iter().filter(|secret| secret.end > cut);

@@ -1,5 +1,6 @@
-//! A server that takes submissions of a gateway: it verifies the signature (RFC 9421) and the digest
-//! (RFC 9530), writes each body to a file, and answers a repeated request as it answered the first.
+//! A server that takes submissions of a gateway: it verifies the signature (RFC 9421) and the
+//! digest (RFC 9530), writes each body to a file, and answers a repeated request as it answered the
+//! first.
 //!
 //! ```text
 //! curl https://gateway.example/.well-known/http-message-signatures-directory > keys.json

@@ -4,8 +4,8 @@
 //! caller then releases it: the store gives all of them one time, and delivers those of one time in
 //! the order of their random identifiers.
 //!
-//! Each submission is stored with a later time of delivery (see [`due`]). A crash thus neither loses
-//! nor hastens it.
+//! Each submission is stored with a later time of delivery (see [`due`]). A crash thus neither
+//! loses nor hastens it.
 
 use std::collections::VecDeque;
 

@@ -97,8 +97,8 @@ impl NewSubmission {
     }
 }
 
-/// The lease of a submission, which belongs to one deliverer. Each new lease has a later end, so the
-/// store can tell a deliverer that is late.
+/// The lease of a submission, which belongs to one deliverer. Each new lease has a later end, so
+/// the store can tell a deliverer that is late.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Lease {
     /// The identifier of the submission.
@@ -291,8 +291,9 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// Returns a stored submission, and reads no answer.
     fn state(&self, id: SubmissionId) -> Pending<Option<Record>>;
 
-    /// Returns submissions that are due, the earliest first, and leases them. Those of one time come
-    /// in the order of their identifiers. Other claims do not return them before the lease ends. The first submission that exceeds a limit ends the claim.
+    /// Returns submissions that are due, the earliest first, and leases them. Those of one time
+    /// come in the order of their identifiers. Other claims do not return them before the lease
+    /// ends. The first submission that exceeds a limit ends the claim.
     fn claim(&self, claim: Claim) -> Pending<Vec<Delivery>>;
 
     /// Stores the answer and removes the content. The first answer stays.

@@ -445,8 +445,8 @@ impl fmt::Display for Via {
     }
 }
 
-/// Returns true if only Tor can resolve `host` (RFC 7686), in any case and with or without the dot of
-/// the root.
+/// Returns true if only Tor can resolve `host` (RFC 7686), in any case and with or without the dot
+/// of the root.
 pub fn is_onion(host: &str) -> bool {
     let host = host.strip_suffix('.').unwrap_or(host);
     let last = host.rsplit('.').next().unwrap_or(host);

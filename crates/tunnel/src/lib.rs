@@ -12,7 +12,8 @@
 //! - `flow`, `congestion`: CUBIC (RFC 9438) or BBR, for the tunnel as a whole or for each stream.
 //! - `pmtu`: the path's largest datagram (RFC 8899).
 //!
-//! The tunnel has no handshake: the carrier has proved the peer, so a stream begins with its first data.
+//! The tunnel has no handshake: the carrier has proved the peer, so a stream begins with its first
+//! data.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 

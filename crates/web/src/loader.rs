@@ -52,8 +52,8 @@ pub struct Loader {
     /// a proxy.
     pub resolve: Vec<(String, String)>,
     /// The time since an earlier visit of the browser, whose cache holds the page as its caching
-    /// fields permit: fresh resources need no request, and stale ones with a validator a conditional
-    /// one. `None` for a browser with an empty cache. Default `None`.
+    /// fields permit: fresh resources need no request, and stale ones with a validator a
+    /// conditional one. `None` for a browser with an empty cache. Default `None`.
     pub revisit: Option<Duration>,
     /// Fields sent with every request besides a browser's, such as `Proxy-Authorization`.
     pub headers: Vec<(String, String)>,

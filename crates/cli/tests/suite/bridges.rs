@@ -151,7 +151,8 @@ impl Cell {
         let answer = read(get(visitor, "site.example", "/half")).await;
         let seen = (answer.status, &answer.body[..]);
         if is_h3(self.front) || is_h3(self.back) {
-            // A reset of HTTP/3 discards the data before it. Without a head, the bridge answers 502.
+            // A reset of HTTP/3 discards the data before it. Without a head, the bridge
+            // answers 502.
             assert!(answer.is_broken || answer.status == 502, "{seen:?}");
         } else {
             assert!(

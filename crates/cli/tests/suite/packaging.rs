@@ -78,7 +78,8 @@ fn units_run_commands_that_exist() {
             .collect();
         assert_eq!(commands.len(), lines, "{unit}");
         for mut arguments in commands {
-            // The command reads the file first, so an absent one shows that its arguments are valid.
+            // The command reads the file first, so an absent file shows that the arguments are
+            // valid.
             *arguments.last_mut().unwrap() = "/nonexistent/tandem.toml";
             let (ok, _, error) = run(&arguments);
             assert!(!ok && error.contains("/nonexistent/tandem.toml"), "{error}");

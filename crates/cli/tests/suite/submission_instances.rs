@@ -1,5 +1,5 @@
-//! Three gateways with one store in PostgreSQL: each submission is delivered once, while gateways are
-//! killed, the database crashes, and a gateway is cut off from it.
+//! Three gateways with one store in PostgreSQL: each submission is delivered once, while gateways
+//! are killed, the database crashes, and a gateway is cut off from it.
 //!
 //! `TANDEM_TEST_SUBMISSIONS=10000 cargo test --release -p tandem-cli --test suite -- --nocapture
 //! instances_deliver` runs the same with more submissions, and prints figures.

@@ -1,4 +1,5 @@
-//! Tests of the store of submissions with the program: its files, and the directories of the system.
+//! Tests of the store of submissions with the program: its files, and the directories of the
+//! system.
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};

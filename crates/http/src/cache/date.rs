@@ -12,8 +12,8 @@ const DAYS: [&str; 7] = [
 ];
 
 /// Returns the seconds from 1970 to an HTTP date in any of its three forms; `None` for text that
-/// is no date, or for one before 1970. Case does not count (RFC 9111 section 4.2), nor does the name
-/// of a day that contradicts the date.
+/// is no date, or for one before 1970. Case does not count (RFC 9111 section 4.2), nor does the
+/// name of a day that contradicts the date.
 pub fn unix_seconds(text: &[u8]) -> Option<u64> {
     let text = std::str::from_utf8(text.trim_ascii()).ok()?;
     let parse = |text: &str| httpdate::parse_http_date(text).ok();

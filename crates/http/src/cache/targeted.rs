@@ -20,9 +20,9 @@ enum Value {
 }
 
 impl CacheControl {
-    /// Reads the targeted field `name` (lower case). Returns `None` if the field is absent, empty or
-    /// no dictionary; the cache then ignores the field (RFC 9213 section 2.1). A directive with a
-    /// value of a wrong type is ignored too (section 2.2).
+    /// Reads the targeted field `name` (lower case). Returns `None` if the field is absent, empty
+    /// or no dictionary; the cache then ignores the field (RFC 9213 section 2.1). A directive with
+    /// a value of a wrong type is ignored too (section 2.2).
     pub fn targeted(fields: &Fields, name: &str) -> Option<Self> {
         let lines: Vec<&[u8]> = fields.get_all(name).collect();
         let text = lines.join(&b", "[..]);

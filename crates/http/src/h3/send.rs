@@ -1,4 +1,5 @@
-//! Output: the commands of [`crate::Mux`], and the bytes of each stream (RFC 9114 sections 4 and 7).
+//! Output: the commands of [`crate::Mux`], and the bytes of each stream (RFC 9114, sections
+//! 4 and 7).
 
 use bytes::{Buf, Bytes};
 

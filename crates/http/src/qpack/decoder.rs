@@ -82,9 +82,9 @@ impl Decoder {
         !self.output.is_empty()
     }
 
-    /// Takes bytes of the peer's encoder stream, cut anywhere. It stops before the rest of the input
-    /// when a stream can go on, since a later instruction could evict what that stream needs. The
-    /// caller then drains [`Decoder::poll_unblocked`], and calls this again without input.
+    /// Takes bytes of the peer's encoder stream, cut anywhere. It stops before the rest of the
+    /// input when a stream can go on, since a later instruction could evict what that stream needs.
+    /// The caller then drains [`Decoder::poll_unblocked`], and calls this again without input.
     ///
     /// # Errors
     ///

@@ -1,5 +1,5 @@
-//! A gateway that attacks the client: this process plays the gateway, and a browser keeps asking the
-//! client for pages.
+//! A gateway that attacks the client: this process plays the gateway, and a browser keeps asking
+//! the client for pages.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};

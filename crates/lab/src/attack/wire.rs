@@ -12,8 +12,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// The preface of an HTTP/2 client and empty SETTINGS.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
-/// The number from which questions whether a session goes on are counted. It is odd, as the PINGs of
-/// SPDY's clients are, and far above those of floods.
+/// The number from which questions whether a session goes on are counted. It is odd, as the PINGs
+/// of SPDY's clients are, and far above those of floods.
 const MARK: u32 = 0x0700_0001;
 
 /// Types of HTTP/2 frames (RFC 9113 section 6, RFC 9218 section 7.1).
@@ -116,8 +116,8 @@ pub fn spdy_data(id: u32, flags: u8, payload: &[u8]) -> Vec<u8> {
     [&id.to_be_bytes()[..], &[flags], &length, payload].concat()
 }
 
-/// Two 32-bit numbers: the payload of RST_STREAM, WINDOW_UPDATE and GOAWAY in SPDY, and of GOAWAY in
-/// HTTP/2.
+/// Two 32-bit numbers: the payload of RST_STREAM, WINDOW_UPDATE and GOAWAY in SPDY, and of GOAWAY
+/// in HTTP/2.
 pub fn pair(first: u32, second: u32) -> Vec<u8> {
     [first.to_be_bytes(), second.to_be_bytes()].concat()
 }

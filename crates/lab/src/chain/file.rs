@@ -179,7 +179,7 @@ impl Cell {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Network {
-    /// Figure 5.21: eight clients and six relays. Six clients transfer in bulk, and two send stamps.
+    /// Figure 5.21: eight clients and six relays. Six transfer in bulk, and two send stamps.
     Splay,
     /// Experiment 11: two clients and one circuit of three relays. One client transfers in bulk.
     Line,

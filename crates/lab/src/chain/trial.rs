@@ -1,4 +1,5 @@
-//! One measurement: a network, the programs on its nodes, and the stamps and transfers of clients.
+//! A measurement. It sets up a network, starts the programs on its nodes, and runs the stamps and
+//! transfers of the clients.
 
 use std::fmt::Write as _;
 use std::io;

@@ -111,9 +111,9 @@ impl Cells {
         self.cells.get(&(point.clone(), setup))
     }
 
-    /// Returns the points of a sweep that have a measurement or a failure. They are those of the full
-    /// grid if the sweep has a point that is in no small grid. Otherwise they are those of the small
-    /// grid, since other sweeps may have left points of the full one.
+    /// Returns the points of a sweep that have a measurement or a failure. They are those of the
+    /// full grid if the sweep has a point that is in no small grid. Otherwise they are those of the
+    /// small grid, since other sweeps may have left points of the full one.
     pub fn points(&self, experiment: &Experiment, sweep: &Sweep) -> Vec<Point> {
         let seen = |point: &Point| {
             sweep

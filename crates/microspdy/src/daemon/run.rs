@@ -158,8 +158,8 @@ impl Daemon {
         address: SockAddr,
         now: Instant,
     ) -> Option<(SessionId, Handle)> {
-        // Each write carries all bytes that are ready, so there is nothing to wait for. A socket without
-        // the option still works.
+        // Each write carries all bytes that are ready, so there is nothing to wait for. A socket
+        // without the option still works.
         let _ = socket.set_tcp_nodelay(true);
         let transport = match &self.acceptor {
             None => Transport::Raw,

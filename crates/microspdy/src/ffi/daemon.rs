@@ -100,8 +100,8 @@ impl DaemonOptions {
 ///
 /// # Safety
 ///
-/// The paths must be NULL or C strings, and the callbacks NULL or functions of the documented types.
-/// `options` must be valid, with an address that is NULL or a complete socket address.
+/// The paths must be NULL or C strings, and the callbacks NULL or functions of the documented
+/// types. `options` must be valid, with an address that is NULL or a complete socket address.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn microspdy_start_daemon(
     port: u16,

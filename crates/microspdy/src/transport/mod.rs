@@ -137,8 +137,8 @@ fn send(socket: &Socket, out: &mut SendBuf) -> io::Result<usize> {
     Ok(sent)
 }
 
-/// Drops received bytes, up to 256 KiB; returns false once the peer has closed its side. Without the
-/// limit, a peer that sends as fast as this end reads would keep the program here.
+/// Drops received bytes, up to 256 KiB; returns false once the peer has closed its side. Without
+/// the limit, a peer that sends as fast as this end reads would keep the program here.
 pub(crate) fn drain(socket: &Socket) -> bool {
     let mut buffer = [MaybeUninit::<u8>::uninit(); 16 << 10];
     for _ in 0..16 {

@@ -1,7 +1,7 @@
 //! The emulator's thread: moves packets between TUN devices and the router, by the clock.
 //!
-//! The engine is one thread with real-time priority where the system allows it: then packets are handed over
-//! within about 0.1 ms of the time they are due, on a busy machine too.
+//! The engine is one thread with real-time priority where the system allows it: then packets are
+//! handed over within about 0.1 ms of the time they are due, on a busy machine too.
 
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::AsFd;

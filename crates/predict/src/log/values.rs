@@ -85,7 +85,8 @@ impl Columns {
     }
 }
 
-/// Reads a decimal number and returns it in milliseconds; `unit` is the number of milliseconds in one.
+/// Reads a decimal number and returns it in milliseconds; `unit` is the number of milliseconds in
+/// one.
 fn decimal(cell: &[u8], unit: f64) -> Option<i64> {
     let value: f64 = std::str::from_utf8(cell).ok()?.trim().parse().ok()?;
     // An f64 holds milliseconds up to the year 9999 exactly.

@@ -416,9 +416,9 @@ impl Gateway {
         debug_assert!(self.pages.get(page).is_some(), "its stream is open");
     }
 
-    /// Returns whether a browser wants no pushes with the answer to its request. One that reloads a
-    /// page requests all anew. One that validates a page has its resources, and takes pushes only
-    /// if the gateway can hold their bodies back.
+    /// Returns true if a browser takes no pushes with the answer to its request. A browser that
+    /// reloads a page requests each resource again. A browser that validates a page has its
+    /// resources, and takes pushes only if the gateway can hold their bodies back.
     fn refuses_pushes(&self, request: &RequestHead) -> bool {
         let policy = RequestPolicy::of(&request.fields);
         let may_hold = is_navigation(request) && self.companion.known;

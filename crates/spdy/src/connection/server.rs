@@ -69,8 +69,8 @@ impl Connection {
         idle
     }
 
-    /// Returns true if [`tandem_http::ByteMux::poll_output`] has given out everything that was queued
-    /// for the stream: head, data and end.
+    /// Returns true if [`tandem_http::ByteMux::poll_output`] has given out everything that was
+    /// queued for the stream: head, data and end.
     pub fn is_sent(&self, id: StreamId) -> bool {
         self.control.is_empty()
             && self

@@ -1,8 +1,8 @@
-//! The connections to PostgreSQL. A call gets a connection to itself. Lost connections are replaced,
-//! and a call is repeated, because each call may be repeated.
+//! The connections to PostgreSQL. A call gets a connection to itself. Lost connections are
+//! replaced, and a call is repeated, because each call may be repeated.
 //!
-//! A short outage thus delays calls, and no call fails. After a longer one, calls fail at once until
-//! a connection succeeds.
+//! A short outage thus delays calls, and no call fails. After a longer one, calls fail at once
+//! until a connection succeeds.
 
 use std::pin::Pin;
 use std::sync::{Mutex, PoisonError};

@@ -19,7 +19,7 @@ const LOCK: i64 = 0x7461_6e64_656d;
 /// Sets up a new connection. `schema` is a valid identifier.
 ///
 /// - A commit returns when it is on the disk, and at the standby that the server waits for.
-/// - The server ends statements that nobody waits for any more.
+/// - The server ends a statement after `limit`, when its call has been given up.
 pub(super) async fn set_up(client: &Client, schema: &str, limit: Duration) -> Result<(), Failure> {
     let limit = limit.as_millis();
     let settings = format!(

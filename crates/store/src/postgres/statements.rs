@@ -236,8 +236,8 @@ fn record(row: &Row) -> Result<Record> {
     })
 }
 
-/// The claim of submissions. Rows that another instance is claiming are skipped. Those whose time is
-/// too far in the future come last. The lease of those beyond the sum of bytes does not change.
+/// The claim of submissions. Rows that another instance is claiming are skipped. Those whose time
+/// is too far in the future come last. The lease of those beyond the sum of bytes does not change.
 const CLAIM: &str = "
     WITH start AS MATERIALIZED (SELECT present($1) AS at),
     now_due AS MATERIALIZED (

@@ -12,8 +12,8 @@
 //! not raised the throughput, the limit falls back and rests. A refusal by the origin makes it fall
 //! to the floor at once, and each further refusal doubles the rest.
 //!
-//! A request that must not be repeated holds the limit at the floor, since the client could not hide
-//! a refusal of it.
+//! A request that must not be repeated holds the limit at the floor, since the client could not
+//! hide a refusal of it.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};

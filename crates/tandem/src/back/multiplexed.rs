@@ -1,5 +1,5 @@
-//! The multiplexed sessions of a gateway or a bridge with origins. An origin gets another session when the streams
-//! of the present ones are taken.
+//! The multiplexed sessions of a gateway or a bridge with origins. An origin gets another session
+//! when the streams of the present ones are taken.
 
 use std::collections::HashMap;
 use std::hash::Hash;

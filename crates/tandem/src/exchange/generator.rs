@@ -19,7 +19,8 @@ use crate::error::Error;
 /// The state shared by a generator, its reader and its [`Canceller`].
 #[derive(Default)]
 struct Slot {
-    /// The future that sends the parts. It holds the slot in turn: [`Generator::drop`] takes it out.
+    /// The future that sends the parts. It holds the slot in turn: [`Generator::drop`] takes it
+    /// out.
     future: RefCell<Option<Sending>>,
     part: RefCell<Option<Part>>,
     /// True once a part has been sent.

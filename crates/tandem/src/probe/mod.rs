@@ -4,8 +4,8 @@
 //! All are off by default and then cost one relaxed load per passage. The control socket
 //! (`admin::control`) switches points, singly or by family. The values are kept in a
 //! histogram of bounded size ([`recorded`]) and dumped as a cumulative distribution. Each point is
-//! also a USDT probe ([`points`]): a tracer that attaches opens the same gate. Points record numbers
-//! only, never names.
+//! also a USDT probe ([`points`]): a tracer that attaches opens the same gate. Points record
+//! numbers only, never names.
 
 pub mod points;
 pub mod recorded;

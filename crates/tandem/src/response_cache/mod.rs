@@ -1,7 +1,7 @@
 //! The gateway's HTTP cache: one for all threads, kept across a reload without its content.
 //!
-//! [`tandem_cache`] decides under a mutex that is held for microseconds. The bodies are shared bytes
-//! outside it. A [`flight`] is a request under way whose response several requests read.
+//! [`tandem_cache`] decides under a mutex that is held for microseconds. The bodies are shared
+//! bytes outside it. A [`flight`] is a request under way whose response several requests read.
 
 pub mod flight;
 

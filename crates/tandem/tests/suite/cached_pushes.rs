@@ -1,4 +1,5 @@
-//! Pushes from the gateway's cache, end to end: the load of a page by a second user needs no origin.
+//! Pushes from the gateway's cache, end to end: the load of a page by a second user needs no
+//! origin.
 
 use std::sync::mpsc;
 use std::time::Duration;

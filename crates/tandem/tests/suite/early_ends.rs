@@ -109,7 +109,8 @@ fn dropped_reply_frees_a_half_closed_stream() {
     }
 }
 
-/// A request that crosses the end of a session on the path is refused, so that its client repeats it.
+/// A request that crosses the end of a session on the path is refused, so that its client
+/// repeats it.
 #[test]
 fn drained_server_refuses_late_streams() {
     in_virtual_time(async {

@@ -1,4 +1,5 @@
-//! Pairs with HTTP/3 over a transport that another crate provides, as the shared tests of the library start them.
+//! Pairs with HTTP/3 over a transport that another crate provides, as the shared tests of the
+//! library start them.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 

@@ -249,7 +249,7 @@ fn gateway_challenges_clients_without_tokens() {
 type Refused = (&'static str, fn(&mut Request));
 
 #[test]
-fn bad_submissions_get_their_problem_and_change_nothing() {
+fn bad_submissions_get_a_problem_and_change_nothing() {
     let (files, server) = (Files::new("unlinkable-bad", ""), SubmissionServer::new());
     let gateway = gateway(&files, &server, 2);
     let token = issue(&KEY, &challenge("gw.example")).authorization();

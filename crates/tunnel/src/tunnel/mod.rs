@@ -42,7 +42,8 @@ pub enum Coupling {
     /// A single congestion controller for the tunnel. To the network it is one flow.
     #[default]
     Coupled,
-    /// A single controller for each stream, as in document 001. N streams take the share of N flows.
+    /// A single controller for each stream, as in document 001. N streams take the share of N
+    /// flows.
     PerStream,
 }
 

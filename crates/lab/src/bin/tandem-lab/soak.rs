@@ -13,7 +13,8 @@ use tandem_lab::bench::programs;
 use tandem_lab::bench::workshop::Workshop;
 use tandem_lab::soak::{self, Options, Progress, cast};
 
-/// Runs visitors, kills, reloads and suspensions against the proxies, and checks that nothing grows.
+/// Runs visitors, kills, reloads and suspensions against the proxies, and checks that nothing
+/// grows.
 ///
 /// Resident memory of the programs that are never killed must stay within 5 % of its value after
 /// ten minutes (in a soak below twenty minutes: of its value at half time, and 16 MiB more).

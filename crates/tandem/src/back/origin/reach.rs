@@ -1,8 +1,8 @@
 //! The transports and session protocols towards origins, and exchanges in one fixed protocol.
 //!
 //! A gateway lets TLS negotiate HTTP/2 or HTTP/1.1. A bridge may have one multiplexed protocol for
-//! all origins: HTTP/2 by prior knowledge (RFC 9113 section 3.3), HTTP/3 or SPDY. Its sessions begin
-//! without a wait, so that exchanges that arrive together share one.
+//! all origins: HTTP/2 by prior knowledge (RFC 9113 section 3.3), HTTP/3 or SPDY. Its sessions
+//! begin without a wait, so that exchanges that arrive together share one.
 
 use std::rc::Rc;
 use std::time::Duration;

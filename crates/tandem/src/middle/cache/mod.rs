@@ -128,8 +128,8 @@ impl Session {
         Some(partition(&exchange.isolation, &site))
     }
 
-    /// Returns the partitions in which an unsafe request invalidates responses: that of its page, and
-    /// that of its own site.
+    /// Returns the partitions in which an unsafe request invalidates responses: that of its page,
+    /// and that of its own site.
     fn changed(&self, exchange: &Exchange) -> Vec<Vec<u8>> {
         if self.cache.config().sharing == Sharing::Origin {
             return vec![Vec::new()];

@@ -51,7 +51,7 @@ pub struct Http1Server {
 }
 
 /// Resolves when a connection without a request is to end: a moment after the drain began. A first
-/// request may be on its way, and the client has no reason to repeat it.
+/// request may be on its way, and its client would not repeat it.
 fn first_request_missed(drain: &Drain) -> impl Future<Output = ()> + 'static {
     let begun = drain.begun();
     async move {

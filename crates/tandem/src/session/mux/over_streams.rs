@@ -4,10 +4,10 @@
 //!   Carrier::Streams ◀──▶ StreamsDriver (one task) ◀──▶ h3::Connection ◀──▶ exchanges
 //! ```
 //!
-//! The [module above](super) shows its place. A stream that becomes readable or writable puts itself
-//! on a list, and a turn looks at the streams of that list only. The core chooses the stream that
-//! sends next. If the carrier takes no more, streams that wait are tried by urgency, and then by
-//! the bytes that each has sent: a bulk transfer does not delay an urgent response.
+//! The [module above](super) shows its place. A stream that becomes readable or writable puts
+//! itself on a list, and a turn looks at the streams of that list only. The core chooses the stream
+//! that sends next. If the carrier takes no more, streams that wait are tried by urgency, and then
+//! by the bytes that each has sent: a bulk transfer does not delay an urgent response.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
