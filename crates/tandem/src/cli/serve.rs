@@ -189,18 +189,19 @@ pub(super) fn bridge(args: BridgeArgs, transports: &Transports) -> Result<(), Fa
         let log = options.log.clone();
         let mut config = options.typed_with(transports)?;
         let mut warnings = config.warnings();
-        warnings.extend(warning_of_congestion(&config.path.socket));
+        let near = &mut config.near;
+        warnings.extend(warning_of_congestion(&near.path.socket));
         let fixed = Fixed {
             log,
-            metrics: config.metrics,
-            control: config.control.clone(),
-            workers: config.workers,
+            metrics: near.metrics,
+            control: near.control.clone(),
+            workers: near.workers,
             ..Fixed::default()
         };
         // The limits are divided among the threads. A reload keeps the number of threads.
-        config.workers = *workers.get_or_init(|| config.workers);
+        near.workers = *workers.get_or_init(|| near.workers);
         Ok(Loaded {
-            drain_limit: config.drain_timeout,
+            drain_limit: near.drain_timeout,
             fixed,
             warnings,
             role: Arc::new(config),

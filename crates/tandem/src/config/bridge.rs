@@ -3,16 +3,13 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::client::loopback;
-use super::gateway::{admission, default_hosts, listener, listeners};
+use super::gateway::{CacheOption, default_hosts, listeners};
 use super::units::{Size, Span};
-use super::{ConfigError, PathConfig, distinct, options, positive, with_path};
-use crate::back::origin::Limits;
-use crate::back::policy::{AllowDest, Family, Policy};
+use super::{ConfigError, GatewayConfig, GatewayOptions, options, with_path};
+use crate::back::policy::AllowDest;
 use crate::endpoint::{Endpoint, SessionKind, Usage};
 use crate::hosts::HostPattern;
 use crate::textual::textual;
@@ -173,56 +170,14 @@ impl BackOption {
 /// The checked configuration of a bridge.
 #[derive(Clone, Debug)]
 pub struct BridgeConfig {
-    /// The endpoints of the listeners.
-    pub listen: Vec<Endpoint>,
+    /// The end towards clients, and the limits: those of a gateway without push and cache.
+    pub near: GatewayConfig,
     /// The servers behind the bridge.
     pub mode: BridgeMode,
     /// The hosts that requests may name, with one origin.
     pub hosts: Vec<HostPattern>,
     /// The protocol towards origins in the mode `forward`.
     pub back: BackOption,
-    /// True if all clients are admitted.
-    pub open: bool,
-    /// The tokens that admit a client.
-    pub tokens: Vec<String>,
-    /// The files that hold the tokens.
-    pub token_files: Vec<String>,
-    /// The PEM file of the authorities that sign the certificates of admitted clients.
-    pub client_ca: Option<String>,
-    /// The destinations that the bridge may connect to.
-    pub policy: Policy,
-    /// The PEM file of the authorities for origins in the mode `forward`.
-    pub origin_ca: Option<String>,
-    /// The number of threads.
-    pub workers: usize,
-    /// The maximum number of concurrent requests on a session.
-    pub max_streams: u32,
-    /// The maximum size of a head in bytes.
-    pub max_head: usize,
-    /// The maximum number of connections from clients.
-    pub max_connections: usize,
-    /// The maximum number of connections from one address.
-    pub max_connections_per_client: usize,
-    /// The limits of a session's connections to origins.
-    pub origin_limits: Limits,
-    /// The time limit for an origin's response.
-    pub response_timeout: Duration,
-    /// The time limit for open sessions after SIGTERM.
-    pub drain_timeout: Duration,
-    /// The limits of sessions.
-    pub path: PathConfig,
-    /// The address of the metrics listener.
-    pub metrics: Option<SocketAddr>,
-    /// The path of the control socket.
-    pub control: Option<PathBuf>,
-    /// True if the log has a line for each request.
-    pub log_requests: bool,
-    /// True if the log may contain URLs.
-    pub log_urls: bool,
-    /// The transports that the endpoints may name.
-    pub transports: Transports,
-    /// The files that hold secrets.
-    pub secret_files: Vec<String>,
 }
 
 impl BridgeConfig {
@@ -244,104 +199,43 @@ impl BridgeOptions {
     /// Checks the options as [`Self::typed`] does; the endpoints may name the given transports.
     pub fn typed_with(mut self, transports: &Transports) -> Result<BridgeConfig, ConfigError> {
         let path = self.take_path().typed()?;
-        self.check_listeners(transports)?;
         let (mode, hosts) = self.servers(transports)?;
-        let (tokens, client_ca) = self.admitted(transports)?;
-        let max_connections = self.max_connections.unwrap_or(4096).max(1);
-        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        let token_files = self.auth.iter();
-        let token_files = token_files.filter_map(|entry| entry.strip_prefix("token-file="));
-        let token_files: Vec<_> = token_files.map(str::to_owned).collect();
-        let ends = self.listen.iter().chain(server_of(&mode));
-        let keys = ends.filter_map(|end| end.option("key").map(str::to_owned));
-        let secret_files = keys.chain(token_files.iter().cloned()).collect();
+        let near = GatewayOptions {
+            listen: self.listen,
+            open: self.open,
+            auth: self.auth,
+            allow_dest: self.allow_dest,
+            allow_port: self.allow_port,
+            origin_ca: self.origin_ca,
+            workers: self.workers,
+            max_streams: self.max_streams,
+            max_head: self.max_head,
+            max_connections: self.max_connections,
+            max_connections_per_client: self.max_connections_per_client,
+            max_lasting_exchanges: self.max_lasting_exchanges,
+            response_timeout: self.response_timeout,
+            push: Some(false),
+            cache: Some(CacheOption::Off),
+            drain_timeout: self.drain_timeout,
+            metrics: self.metrics,
+            control: self.control,
+            log_requests: self.log_requests,
+            log_urls: self.log_urls,
+            ..GatewayOptions::default()
+        };
+        let mut near = near.typed_as("bridge", transports)?;
+        near.path = path;
+        // Without push, one connection is enough.
+        near.origin_limits.per_origin = self.max_connections_per_origin.unwrap_or(128).max(1);
+        near.origin_limits.per_session = self.max_origin_connections.unwrap_or(256).max(1);
+        let key = server_of(&mode).and_then(|server| server.option("key"));
+        near.secret_files.extend(key.map(str::to_owned));
         Ok(BridgeConfig {
+            near,
             mode,
             hosts,
             back: self.back.unwrap_or_default(),
-            open: self.open.unwrap_or(false),
-            tokens,
-            token_files,
-            client_ca,
-            policy: Policy {
-                family: Family::Any,
-                allow: self.allow_dest,
-                ports: match self.allow_port.is_empty() {
-                    true => vec![80, 443],
-                    false => self.allow_port,
-                },
-            },
-            origin_ca: self.origin_ca,
-            workers: self.workers.unwrap_or(cores).clamp(1, 256),
-            max_streams: self.max_streams.unwrap_or(256).max(1),
-            max_head: usize::try_from(self.max_head.map_or(64 << 10, |size| size.0))
-                .unwrap_or(usize::MAX)
-                .clamp(4096, 16 << 20),
-            max_connections,
-            max_connections_per_client: self.max_connections_per_client.unwrap_or(1024).max(1),
-            origin_limits: Limits {
-                per_origin: self.max_connections_per_origin.unwrap_or(128).max(1),
-                per_session: self.max_origin_connections.unwrap_or(256).max(1),
-                lasting: self
-                    .max_lasting_exchanges
-                    .unwrap_or_else(|| max_connections.saturating_mul(2))
-                    .max(max_connections),
-            },
-            response_timeout: positive(
-                "response-timeout",
-                self.response_timeout,
-                Duration::from_secs(60),
-            )?,
-            drain_timeout: self
-                .drain_timeout
-                .map_or(Duration::from_secs(30), |span| span.0),
-            path,
-            metrics: loopback("metrics", self.metrics)?,
-            control: self.control,
-            log_requests: self.log_requests.unwrap_or(false),
-            log_urls: self.log_urls.unwrap_or(false),
-            transports: transports.clone(),
-            secret_files,
-            listen: self.listen,
         })
-    }
-
-    fn check_listeners(&self, transports: &Transports) -> Result<(), ConfigError> {
-        if self.listen.is_empty() {
-            let problem = "give at least one, such as http://127.0.0.1:8080";
-            return Err(ConfigError::value("listen", problem));
-        }
-        distinct(&self.listen, transports)?;
-        let mut each = self.listen.iter();
-        each.try_for_each(|endpoint| listener(endpoint, transports))
-    }
-
-    /// Checks the admission. Returns the tokens and the authority of client certificates.
-    fn admitted(
-        &self,
-        transports: &Transports,
-    ) -> Result<(Vec<String>, Option<String>), ConfigError> {
-        let (tokens, client_ca) = admission(&self.auth)?;
-        let (open, some) = (self.open.unwrap_or(false), !self.auth.is_empty());
-        if !open && !some {
-            return Err(ConfigError::value(
-                "auth",
-                "the bridge would let no one in: give --auth token-file=FILE, --auth client-ca=FILE, \
-                 or --open",
-            ));
-        }
-        if open && some {
-            let problem = "--open and --auth contradict each other";
-            return Err(ConfigError::value("open", problem));
-        }
-        for endpoint in &self.listen {
-            let has = transports.of(endpoint)?.has_client_certificates();
-            if client_ca.is_some() && tokens.is_empty() && !has {
-                let problem = "client certificates need listeners over tls, quic or dtls";
-                return Err(ConfigError::value("auth", problem));
-            }
-        }
-        Ok((tokens, client_ca))
     }
 
     /// Checks the servers behind the bridge. Returns the hosts that requests may name.

@@ -265,7 +265,16 @@ impl GatewayOptions {
     }
 
     /// Checks the options as [`Self::typed`] does; the endpoints may name the given transports.
-    pub fn typed_with(mut self, transports: &Transports) -> Result<GatewayConfig, ConfigError> {
+    pub fn typed_with(self, transports: &Transports) -> Result<GatewayConfig, ConfigError> {
+        self.typed_as("gateway", transports)
+    }
+
+    /// Checks the options of a role that has the listeners of a gateway. `role` is its name.
+    pub(super) fn typed_as(
+        mut self,
+        role: &str,
+        transports: &Transports,
+    ) -> Result<GatewayConfig, ConfigError> {
         let path = self.take_path();
         if self.listen.is_empty() {
             return Err(ConfigError::value(
@@ -286,7 +295,10 @@ impl GatewayOptions {
         if !open && tokens.is_empty() && client_ca.is_none() {
             return Err(ConfigError::value(
                 "auth",
-                "the gateway would let no one in: give --auth token-file=FILE, --auth client-ca=FILE, or --open",
+                format!(
+                    "the {role} would let no one in: give --auth token-file=FILE, \
+                     --auth client-ca=FILE, or --open"
+                ),
             ));
         }
         if open && submission.is_none() && (!tokens.is_empty() || client_ca.is_some()) {
@@ -302,7 +314,7 @@ impl GatewayOptions {
         if client_ca.is_some() && tokens.is_empty() && !by_certificate {
             return Err(ConfigError::value(
                 "auth",
-                "client certificates need listeners over tls or dtls",
+                "client certificates need listeners over tls, quic or dtls",
             ));
         }
         let push = if self.push.unwrap_or_else(|| submission.is_none()) {
@@ -490,7 +502,7 @@ pub(super) fn default_hosts(own: &[HostPattern]) -> Option<HostPattern> {
     is_address.then(|| HostPattern::Below("onion".into()))
 }
 
-pub(super) fn listener(endpoint: &Endpoint, transports: &Transports) -> Result<(), ConfigError> {
+fn listener(endpoint: &Endpoint, transports: &Transports) -> Result<(), ConfigError> {
     let bad = |problem: &str| {
         Err(ConfigError::value(
             "listen",
@@ -505,7 +517,7 @@ pub(super) fn listener(endpoint: &Endpoint, transports: &Transports) -> Result<(
     Ok(provider.check_listener(endpoint)?)
 }
 
-pub(super) fn admission(auth: &[String]) -> Result<(Vec<String>, Option<String>), ConfigError> {
+fn admission(auth: &[String]) -> Result<(Vec<String>, Option<String>), ConfigError> {
     let (mut tokens, mut client_ca) = (Vec::new(), None);
     for entry in auth {
         match entry.split_once('=') {

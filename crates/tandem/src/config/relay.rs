@@ -126,7 +126,7 @@ impl RelayOptions {
             log_urls: self.log_urls,
             ..GatewayOptions::default()
         };
-        let near = near.typed_with(transports)?;
+        let near = near.typed_as("relay", transports)?;
         let far = ClientOptions {
             gateway: self.gateway.into_iter().map(Into::into).collect(),
             token_file: self.token_file,

@@ -95,7 +95,7 @@ impl GatewayConfig {
             {
                 warnings.push(format!(
                     "{endpoint}: access tokens come in clear text there, and others on the way \
-                     can read them: use h2+tls"
+                     can read them: use a session over tls, such as h2+tls"
                 ));
             }
             warnings.extend(certificate(endpoint));
@@ -122,17 +122,7 @@ impl RelayConfig {
 impl BridgeConfig {
     /// Returns the warnings, one sentence each.
     pub fn warnings(&self) -> Vec<String> {
-        let mut warnings = Vec::new();
-        for endpoint in &self.listen {
-            let is_near = endpoint.ip().is_some_and(is_near);
-            if endpoint.transport == "tcp" && !self.tokens.is_empty() && !is_near {
-                warnings.push(format!(
-                    "{endpoint}: access tokens come in clear text there, and others on the way \
-                     can read them: use a session over tls"
-                ));
-            }
-            warnings.extend(certificate(endpoint));
-        }
+        let mut warnings = self.near.warnings();
         if let Some(server) = self.server()
             && server.transport == "tcp"
             && !server.ip().is_some_and(is_near)
@@ -142,7 +132,6 @@ impl BridgeConfig {
                  change them: use a session over tls"
             ));
         }
-        warnings.extend(self.secret_files.iter().filter_map(|file| secret(file)));
         warnings
     }
 }

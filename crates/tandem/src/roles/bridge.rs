@@ -5,32 +5,22 @@
 //!  auth ─▶ track ─▶ count ─▶ access_log ─▶ max_forwards ─▶ pair_fields ─▶ websocket ─▶ origin
 //! ```
 
-use std::cell::Cell;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::sync::Arc;
 
 use tandem_http::Scheme;
-use tandem_http::h1::{Form, Limits};
+use tandem_http::h1::Form;
 
-use super::listeners::Listeners;
-use super::{Built, Role, gateway_tokens, http1_session, logged, mux_session};
-use crate::back::origin::{
-    Limits as OriginLimits, Mode, Origin, OriginProtocols, OriginTransports, OriginsOfSession,
-};
+use super::gateway::NearRole;
+use super::{Built, Role, mux_session};
+use crate::back::origin::{Mode, Origin, OriginProtocols, OriginTransports, OriginsOfSession};
 use crate::back::policy::Direct;
 use crate::back::provided::{EncryptedOnly, Provided};
 use crate::config::bridge::{BackOption, BridgeMode, quic_origins};
 use crate::config::{BridgeConfig, ConfigError};
-use crate::connections::{Connection, ConnectionLimits, Connections};
 use crate::endpoint::{Endpoint, SessionKind};
 use crate::exchange::{Exchange, Peer};
-use crate::front::NewStage;
-use crate::middle::auth::Auth;
-use crate::middle::count::Count;
-use crate::middle::max_forwards::MaxForwards;
 use crate::middle::pair_fields::PairFields;
-use crate::middle::track::Track;
 use crate::middle::websocket::{WebSocketKey, WebSocketProof};
 use crate::path::Facts;
 use crate::services::Services;
@@ -48,15 +38,15 @@ const WHO: &str = "bridge";
 
 impl Role for BridgeConfig {
     fn listen(&self) -> &[Endpoint] {
-        &self.listen
+        &self.near.listen
     }
 
     fn transports(&self) -> &Transports {
-        &self.transports
+        &self.near.transports
     }
 
     fn workers(&self) -> usize {
-        self.workers
+        self.near.workers
     }
 
     fn build(&self, _: &Services, _: &[SocketAddr], drain: &Drain) -> Result<Built, ConfigError> {
@@ -64,30 +54,13 @@ impl Role for BridgeConfig {
             Some(server) => self.to_server(server)?,
             None => self.to_origins()?,
         };
-        let connections = Connections::new(ConnectionLimits {
-            total: self.max_connections.div_ceil(self.workers),
-            per_client: self.max_connections_per_client.div_ceil(self.workers),
-            listeners: self.listen.len(),
-            head: self.path.timeouts.head,
+        let inner = Box::new(move |_: &Rc<dyn Facts>, peer: Peer| {
+            let next = origin.stage(peer.session);
+            Rc::new(PairFields { next }) as Rc<dyn Stage>
         });
-        let listeners = Listeners {
-            transports: &self.transports,
-            path: &self.path,
-            http1: self.http1(Form::Origin),
-            client_ca: self.client_ca.as_deref(),
-            optional_certificate: !self.tokens.is_empty(),
-            max_streams: self.max_streams,
-            negotiates: true,
-            new_stage: self.new_stage(origin)?,
-            connections: Rc::clone(&connections),
-            drain: drain.clone(),
-        };
-        Ok(Built {
-            fronts: listeners.fronts(&self.listen)?,
-            connections,
-            dialled: Box::new(Vec::new),
-            on_drain: Box::new(|| {}),
-        })
+        let new_stage = self.near.admitted(NearRole::Bridge, inner)?;
+        self.near
+            .built(self.near.http1(WHO), true, new_stage, drain)
     }
 }
 
@@ -101,58 +74,35 @@ struct Back {
 }
 
 impl BridgeConfig {
-    fn http1(&self, form: Form) -> Http1Session {
-        Http1Session {
-            form,
-            limits: Limits {
-                head: self.max_head,
-                ..Limits::default()
-            },
-            response_timeout: self.response_timeout,
-            ..http1_session(WHO, &self.path)
-        }
-    }
-
     /// Creates the client's end of a multiplexed protocol, or of HTTP/1.1 over many streams.
     fn session(&self, kind: SessionKind, http1: &Http1Session) -> Rc<dyn Session> {
         match Multiplexed::of(kind) {
             Some(protocol) => Rc::new(MuxSession {
                 who: WHO,
-                ..mux_session(protocol, &self.path, self.max_streams, self.max_head)
+                ..mux_session(
+                    protocol,
+                    &self.near.path,
+                    self.near.max_streams,
+                    self.near.max_head,
+                )
             }),
             None => Rc::new(StreamsSession::new(http1.clone(), None)),
         }
     }
 
-    /// Opens byte streams to origins. A server that the operator named needs no permission.
-    fn direct(&self, named: Option<Target>) -> Rc<Direct> {
-        Rc::new(Direct {
-            policy: self.policy.clone(),
-            named,
-            options: self.path.socket.clone(),
-        })
-    }
-
     fn provided(&self, direct: &Rc<Direct>, endpoint: Endpoint) -> Rc<Provided> {
         Rc::new(Provided {
             direct: Rc::clone(direct),
-            transports: self.transports.clone(),
+            transports: self.near.transports.clone(),
             endpoint,
-            congestion: self.path.socket.congestion.clone(),
-            timeout: self.path.socket.connect_timeout,
+            congestion: self.near.path.socket.congestion.clone(),
+            timeout: self.near.path.socket.connect_timeout,
         })
-    }
-
-    fn origin_limits(&self) -> OriginLimits {
-        OriginLimits {
-            lasting: self.origin_limits.lasting.div_ceil(self.workers),
-            ..self.origin_limits
-        }
     }
 
     /// Creates the way to one server: an origin, or another proxy.
     fn to_server(&self, server: &Endpoint) -> Result<Back, ConfigError> {
-        let provider = self.transports.of(server)?;
+        let provider = self.near.transports.of(server)?;
         let scheme = provider.scheme();
         let target = Target {
             host: server.host.clone(),
@@ -177,7 +127,7 @@ impl BridgeConfig {
                 Some(scheme),
             ),
         };
-        let direct = self.direct(Some(target));
+        let direct = self.near.direct(Some(target));
         let identity = server.identity_files()?;
         let tls = ClientTls {
             ca: server.option("ca").map(str::to_owned),
@@ -197,7 +147,7 @@ impl BridgeConfig {
                 tunnels: direct,
             }
         } else {
-            let timeout = self.path.socket.connect_timeout;
+            let timeout = self.near.path.socket.connect_timeout;
             OriginTransports::with_tls(direct, &connector, server.option("sni"), timeout)
         };
         let negotiates = server.session == SessionKind::Http && !has_streams;
@@ -208,22 +158,22 @@ impl BridgeConfig {
     /// Creates the way to the origins that requests name.
     fn to_origins(&self) -> Result<Back, ConfigError> {
         let kind = self.back.session();
-        let direct = self.direct(None);
+        let direct = self.near.direct(None);
         let alpn = match kind {
             None => vec![b"h2".to_vec(), b"http/1.1".to_vec()],
             Some(kind) => vec![kind.alpn().to_vec()],
         };
         let tls = ClientTls {
-            ca: self.origin_ca.clone(),
+            ca: self.near.origin_ca.clone(),
             alpn,
             ..ClientTls::default()
         };
-        let timeout = self.path.socket.connect_timeout;
+        let timeout = self.near.path.socket.connect_timeout;
         let below = Rc::clone(&direct) as _;
         let mut transports = OriginTransports::with_tls(below, &tls.connector()?, None, timeout);
         if self.back == BackOption::H3 {
             let mut endpoint = quic_origins();
-            if let Some(ca) = &self.origin_ca {
+            if let Some(ca) = &self.near.origin_ca {
                 endpoint = endpoint.with_option("ca", ca);
             }
             transports.secure = self.provided(&direct, endpoint);
@@ -241,44 +191,20 @@ impl BridgeConfig {
         form: Form,
         scheme: Option<Scheme>,
     ) -> Back {
-        let http1 = self.http1(form);
+        let http1 = Http1Session {
+            form,
+            ..self.near.http1(WHO)
+        };
         let protocols = OriginProtocols {
             multiplexed: self.session(always.unwrap_or(SessionKind::H2), &http1),
             http1,
             always,
         };
         Back {
-            origin: Origin::with(mode, transports, protocols, self.origin_limits()),
+            origin: Origin::with(mode, transports, protocols, self.near.limits_of_thread()),
             scheme,
             extended_connect: matches!(always, Some(SessionKind::H2 | SessionKind::H3)),
         }
-    }
-
-    /// Creates the stages of each session.
-    fn new_stage(&self, back: Back) -> Result<NewStage, ConfigError> {
-        let tokens = gateway_tokens(&self.token_files)?;
-        let (open, by_certificate) = (self.open, self.client_ca.is_some());
-        let (log_requests, log_urls) = (self.log_requests, self.log_urls);
-        Ok(Rc::new(
-            move |path: &Rc<dyn Facts>, peer: Peer, connection: &Rc<Connection>| {
-                let next = back.stage(peer.session);
-                let next = Rc::new(PairFields { next });
-                let next = Rc::new(MaxForwards { next });
-                let next = Rc::new(Count {
-                    next: logged(log_requests, log_urls, next),
-                });
-                let next = Rc::new(Track {
-                    connection: Rc::clone(connection),
-                    next,
-                });
-                let admitted = open || (by_certificate && path.has_peer_certificate());
-                Rc::new(Auth {
-                    tokens: Arc::clone(&tokens),
-                    admitted: Cell::new(admitted),
-                    next,
-                })
-            },
-        ))
     }
 }
 

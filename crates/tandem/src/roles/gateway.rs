@@ -14,7 +14,7 @@ use crate::config::{ConfigError, GatewayConfig};
 use crate::connections::{Connection, ConnectionLimits, Connections};
 use crate::endpoint::Endpoint;
 use crate::exchange::Peer;
-use crate::front::{Front, NewStage};
+use crate::front::NewStage;
 use crate::middle::auth::Auth;
 use crate::middle::cache::CacheStage;
 use crate::middle::count::Count;
@@ -31,6 +31,7 @@ use crate::session::Drain;
 use crate::session::http1::Http1Session;
 use crate::session::mux::Multiplexed;
 use crate::stage::Stage;
+use crate::transport::Target;
 use crate::transport::registry::Transports;
 use crate::transport::tls::ClientTls;
 
@@ -72,11 +73,7 @@ impl Role for GatewayConfig {
             Mode::Reverse { target, .. } => Some(target.clone()),
             Mode::Forward | Mode::Proxy { .. } => None,
         };
-        let transport = Rc::new(Direct {
-            policy: self.policy.clone(),
-            named,
-            options: self.path.socket.clone(),
-        });
+        let transport = self.direct(named);
         let http1 = self.http1("gateway");
         let h2 = Rc::new(mux_session(
             Multiplexed::H2,
@@ -91,10 +88,6 @@ impl Role for GatewayConfig {
         }
         .connector()?;
         let timeout = self.path.socket.connect_timeout;
-        let limits = OriginLimits {
-            lasting: self.origin_limits.lasting.div_ceil(self.workers),
-            ..self.origin_limits
-        };
         let origin = Origin::new(
             self.mode.clone(),
             transport,
@@ -102,19 +95,22 @@ impl Role for GatewayConfig {
             http1.clone(),
             h2,
             timeout,
-            limits,
+            self.limits_of_thread(),
         );
         let submissions = self.submissions(services, &origin)?;
         let inner = self.inner_stages(&origin, self.pushing(services), services, submissions);
-        let new_stage = self.admitted(true, inner)?;
-        let (fronts, connections) = self.fronts(&http1, &new_stage, drain)?;
-        Ok(Built {
-            fronts,
-            connections,
-            dialled: Box::new(Vec::new),
-            on_drain: Box::new(|| {}),
-        })
+        let new_stage = self.admitted(NearRole::Gateway, inner)?;
+        self.built(http1, false, new_stage, drain)
     }
+}
+
+/// The role that the listeners of a gateway serve. A gateway answers the warm-up and ends the count
+/// of hops, a relay passes the warm-up on and counts itself, and a bridge does neither.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum NearRole {
+    Gateway,
+    Relay,
+    Bridge,
 }
 
 /// Creates the stages of one session behind those that gateways and relays have in common.
@@ -133,13 +129,33 @@ impl GatewayConfig {
         }
     }
 
-    /// Creates the fronts of all listeners, and the table of their connections.
-    pub(super) fn fronts(
+    /// Opens byte streams to origins. A server that the operator named needs no permission.
+    pub(super) fn direct(&self, named: Option<Target>) -> Rc<Direct> {
+        Rc::new(Direct {
+            policy: self.policy.clone(),
+            named,
+            options: self.path.socket.clone(),
+        })
+    }
+
+    /// Returns the limits of connections to origins for one of the threads.
+    pub(super) fn limits_of_thread(&self) -> OriginLimits {
+        OriginLimits {
+            lasting: self.origin_limits.lasting.div_ceil(self.workers),
+            ..self.origin_limits
+        }
+    }
+
+    /// Creates the fronts of all listeners, and the table of their connections, for a role that
+    /// keeps no sessions to next hops. The listeners for HTTP/2 over TLS serve clients without
+    /// HTTP/2 too if `negotiates` is true.
+    pub(super) fn built(
         &self,
-        http1: &Http1Session,
-        new_stage: &NewStage,
+        http1: Http1Session,
+        negotiates: bool,
+        new_stage: NewStage,
         drain: &Drain,
-    ) -> Result<(Vec<Rc<Front>>, Rc<Connections>), ConfigError> {
+    ) -> Result<Built, ConfigError> {
         let connections = Connections::new(ConnectionLimits {
             total: self.max_connections.div_ceil(self.workers),
             per_client: self.max_connections_per_client.div_ceil(self.workers),
@@ -149,16 +165,21 @@ impl GatewayConfig {
         let listeners = Listeners {
             transports: &self.transports,
             path: &self.path,
-            http1: http1.clone(),
+            http1,
             client_ca: self.client_ca.as_deref(),
             optional_certificate: !self.tokens.is_empty() || self.submission.is_some(),
             max_streams: self.max_streams,
-            negotiates: false,
-            new_stage: Rc::clone(new_stage),
+            negotiates,
+            new_stage,
             connections: Rc::clone(&connections),
             drain: drain.clone(),
         };
-        Ok((listeners.fronts(&self.listen)?, connections))
+        Ok(Built {
+            fronts: listeners.fronts(&self.listen)?,
+            connections,
+            dialled: Box::new(Vec::new),
+            on_drain: Box::new(|| {}),
+        })
     }
 
     /// Returns the settings of push, with the predictor if one is configured.
@@ -232,11 +253,10 @@ impl GatewayConfig {
         })
     }
 
-    /// Creates the stages of each session, which keep its admission until it ends. A gateway
-    /// answers the warm-up, and a relay passes it on.
+    /// Creates the stages of each session, which keep its admission until it ends.
     pub(super) fn admitted(
         &self,
-        is_gateway: bool,
+        role: NearRole,
         inner: InnerStages,
     ) -> Result<NewStage, ConfigError> {
         let tokens = gateway_tokens(&self.token_files)?;
@@ -246,7 +266,11 @@ impl GatewayConfig {
             move |path: &Rc<dyn Facts>, peer: Peer, connection: &Rc<Connection>| {
                 let admitted = open || (by_certificate && path.has_peer_certificate());
                 let next = inner(path, peer);
-                let next = Rc::new(Hops { is_gateway, next });
+                let is_gateway = role == NearRole::Gateway;
+                let next: Rc<dyn Stage> = match role {
+                    NearRole::Gateway | NearRole::Relay => Rc::new(Hops { is_gateway, next }),
+                    NearRole::Bridge => next,
+                };
                 let next = Rc::new(MaxForwards { next });
                 let next: Rc<dyn Stage> = Rc::new(Count {
                     next: logged(log_requests, log_urls, next),

@@ -3,6 +3,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
+use super::gateway::NearRole;
 use super::{Built, Role};
 use crate::config::{ConfigError, IssuerConfig};
 use crate::endpoint::Endpoint;
@@ -44,14 +45,8 @@ impl Role for IssuerConfig {
                 certificate: path.peer_certificate(),
             }) as Rc<dyn Stage>
         });
-        let new_stage = self.near.admitted(true, inner)?;
+        let new_stage = self.near.admitted(NearRole::Gateway, inner)?;
         let http1 = self.near.http1("issuer");
-        let (fronts, connections) = self.near.fronts(&http1, &new_stage, drain)?;
-        Ok(Built {
-            fronts,
-            connections,
-            dialled: Box::new(Vec::new),
-            on_drain: Box::new(|| {}),
-        })
+        self.near.built(http1, false, new_stage, drain)
     }
 }

@@ -12,6 +12,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
+use super::gateway::NearRole;
 use super::{Built, Role};
 use crate::back::gateways::{Gateways, ToGateway};
 use crate::config::{ClientConfig, ConfigError, RelayConfig};
@@ -52,15 +53,13 @@ impl Role for RelayConfig {
                 share_tunnels,
             }) as Rc<dyn Stage>
         });
-        let new_stage = self.near.admitted(false, inner)?;
+        let new_stage = self.near.admitted(NearRole::Relay, inner)?;
         let http1 = self.near.http1("relay");
-        let (fronts, connections) = self.near.fronts(&http1, &new_stage, drain)?;
         let shown = Rc::clone(&pools);
         Ok(Built {
-            fronts,
-            connections,
             dialled: Box::new(move || shown.all().flat_map(|pool| pool.status()).collect()),
             on_drain: Box::new(move || pools.all().for_each(|pool| pool.drain())),
+            ..self.near.built(http1, false, new_stage, drain)?
         })
     }
 }
