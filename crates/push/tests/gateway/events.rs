@@ -414,7 +414,7 @@ impl Scene<'_> {
         while let Some(promise) = self.gateway.take_promise(carrier) {
             count += 1;
             assert!(count <= 2048, "the promises of one stream are bounded");
-            assert_eq!(promise.request.method, Method::Get);
+            assert!(matches!(promise.request.method, Method::Get | Method::Head));
             assert!(self.promised.insert(promise.fetch), "a promise came twice");
             self.hashes.insert(url_hash(&promise.request));
             self.queued.insert(promise.fetch);
