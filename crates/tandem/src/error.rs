@@ -31,6 +31,8 @@ pub enum Kind {
     Truncated,
     /// The exchange or connection was reset.
     Reset,
+    /// The destination leads back to this proxy.
+    Loop,
     /// Policy forbids the destination.
     Forbidden,
     /// The request names a host that this server does not serve.
@@ -202,6 +204,7 @@ impl Error {
             Kind::Protocol => "http_protocol_error",
             Kind::Truncated => "http_response_incomplete",
             Kind::Reset => "connection_terminated",
+            Kind::Loop => "proxy_loop_detected",
             Kind::Forbidden => "destination_ip_prohibited",
             Kind::Unauthorized | Kind::Misdirected => "http_request_denied",
             Kind::BadRequest | Kind::TooLarge => "http_request_error",
@@ -216,9 +219,11 @@ impl Error {
         match self.kind {
             Kind::Busy | Kind::Full => Reason::Refused,
             Kind::BadRequest => Reason::Protocol,
-            Kind::ConnectionRefused | Kind::Unreachable | Kind::Dns | Kind::Forbidden => {
-                Reason::Connect
-            }
+            Kind::ConnectionRefused
+            | Kind::Unreachable
+            | Kind::Dns
+            | Kind::Loop
+            | Kind::Forbidden => Reason::Connect,
             _ => match self.side {
                 Side::Client => Reason::Cancel,
                 _ => Reason::Internal,

@@ -2,6 +2,7 @@
 //! for each cell.
 
 mod ends;
+mod loops;
 mod origin;
 
 use std::net::SocketAddr;
@@ -108,6 +109,11 @@ impl Cell {
         assert_eq!(answer.field("seen-authority"), Some("site.example"));
         assert_eq!(answer.field("seen-test"), Some("1"));
         assert_eq!(answer.field("seen-pair"), Some(""), "not the origin's");
+        let via = answer.field("seen-via").expect("the page tells it");
+        assert!(
+            via.starts_with(&format!("{} tandem-", received(self.front))),
+            "{via}"
+        );
         let scheme = if is_secure(self.back) {
             "https"
         } else {
@@ -234,6 +240,17 @@ fn is_h3(scheme: &str) -> bool {
 
 fn is_spdy(scheme: &str) -> bool {
     scheme.starts_with("spdy")
+}
+
+/// Returns the protocol that `Via` names.
+fn received(scheme: &str) -> &'static str {
+    match scheme.split('+').next() {
+        Some("http") => "1.1",
+        Some("h2") => "2.0",
+        Some("h3") => "3.0",
+        Some("spdy3") => "SPDY/3",
+        _ => "SPDY/3.1",
+    }
 }
 
 /// Returns the option `back` for the session of a scheme.

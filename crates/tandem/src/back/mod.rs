@@ -1,7 +1,8 @@
 //! The end of the pipeline: sessions to a gateway ([`gateways`]), or connections to origins
 //! ([`origin`]).
 //!
-//! [`policy`] decides which addresses an origin may have. `places` limits the connections of a
+//! [`policy`] decides which addresses an origin may have, and [`own`] knows the listeners of this
+//! process. `places` limits the connections of a
 //! session, and `starts` the exchanges that all sessions start at once. `lasting` limits those that
 //! last. `multiplexed` holds the HTTP/2 sessions with origins. [`polite`] limits the connections of
 //! a client without a gateway by the measured benefit, and `growth` is its policy. [`provided`]
@@ -16,6 +17,7 @@ mod growth;
 mod lasting;
 mod multiplexed;
 pub mod origin;
+pub mod own;
 mod places;
 pub mod policy;
 pub mod polite;

@@ -11,6 +11,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 use std::time::Duration;
 
+use super::own::OwnListeners;
 use crate::carrier::LocalBoxFuture;
 use crate::endpoint::is_onion;
 use crate::error::{Error, Kind, Retry, Side};
@@ -19,6 +20,7 @@ use crate::log_limit::LogLimit;
 use crate::metrics::METRICS;
 use crate::path::Path;
 use crate::textual::textual;
+use crate::transport::registry::Protocol;
 use crate::transport::tcp::{SocketOptions, connect, path};
 use crate::transport::{Target, Transport};
 
@@ -207,6 +209,31 @@ fn is_public_v6(ip: Ipv6Addr) -> bool {
 /// The time that an address may stay silent before the next address of the same name is tried.
 const NEXT_ADDRESS: Duration = Duration::from_secs(3);
 
+/// Dials addresses in order until one answers, and returns its connection. `dial` gets an address
+/// and the longest time for it. The last address has the whole `timeout`. An address that does not
+/// answer must not use up the time of the next one, so the others have at most three seconds.
+///
+/// Returns the error of the last address if all fail.
+pub(super) async fn first_to_answer<T>(
+    addresses: &[SocketAddr],
+    timeout: Duration,
+    dial: impl AsyncFn(SocketAddr, Duration) -> Result<T, Error>,
+) -> Result<T, Error> {
+    let mut failed = Error::new(Kind::Dns, Side::Origin, "the name has no address");
+    for (number, address) in addresses.iter().enumerate() {
+        let patience = if number + 1 < addresses.len() {
+            NEXT_ADDRESS.min(timeout)
+        } else {
+            timeout
+        };
+        match dial(*address, patience).await {
+            Ok(connection) => return Ok(connection),
+            Err(error) => failed = error,
+        }
+    }
+    Err(failed)
+}
+
 /// The gateway's transport to origins: it resolves names and dials the addresses that the policy
 /// permits.
 #[derive(Debug)]
@@ -215,6 +242,8 @@ pub struct Direct {
     pub policy: Policy,
     /// The target that the operator named, as in `--mode reverse=`. It needs no permission.
     pub named: Option<Target>,
+    /// The sockets of this process, which it must not dial.
+    pub own: OwnListeners,
     /// The socket options. Origins are near, so the defaults suffice.
     pub options: SocketOptions,
 }
@@ -241,8 +270,13 @@ impl Direct {
 }
 
 impl Direct {
-    /// Resolves a target. Returns one to four addresses, which the policy permits.
-    pub(super) async fn addresses(&self, target: &Target) -> Result<Vec<SocketAddr>, Error> {
+    /// Resolves a target. Returns one to four addresses, which the policy permits and at which this
+    /// process does not listen.
+    pub(super) async fn addresses(
+        &self,
+        protocol: Protocol,
+        target: &Target,
+    ) -> Result<Vec<SocketAddr>, Error> {
         let named = self.named.as_ref() == Some(target);
         let wanted = |address: &SocketAddr| match self.policy.family {
             Family::Any => true,
@@ -259,6 +293,11 @@ impl Direct {
         if addresses.is_empty() {
             let detail = "that address or port is not allowed";
             return Err(Error::new(Kind::Forbidden, Side::Local, detail));
+        }
+        addresses.retain(|address| !self.own.contains(protocol, *address));
+        if addresses.is_empty() {
+            let detail = "the destination is this proxy itself";
+            return Err(Error::new(Kind::Loop, Side::Local, detail));
         }
         Ok(addresses)
     }
@@ -281,32 +320,12 @@ impl Transport for Direct {
         _: &'a Isolation,
     ) -> LocalBoxFuture<'a, Result<Path, Error>> {
         Box::pin(async move {
-            let addresses = self.addresses(target).await?;
-            let mut last = None;
-            for (i, &address) in addresses.iter().enumerate() {
-                // An address that does not answer must not use up the time of the next address.
-                let patience = if i + 1 < addresses.len() {
-                    NEXT_ADDRESS
-                } else {
-                    self.options.connect_timeout
-                };
-                match connect(
-                    address,
-                    patience.min(self.options.connect_timeout),
-                    Side::Origin,
-                )
-                .await
-                {
-                    Ok(stream) => {
-                        METRICS.origin_connections.add(1);
-                        let _ = stream.set_nodelay(true);
-                        return Ok(path(stream));
-                    }
-                    Err(error) => last = Some(error),
-                }
-            }
-            Err(last
-                .unwrap_or_else(|| Error::new(Kind::Dns, Side::Origin, "the name has no address")))
+            let addresses = self.addresses(Protocol::Tcp, target).await?;
+            let dial = |address, patience| connect(address, patience, Side::Origin);
+            let stream = first_to_answer(&addresses, self.options.connect_timeout, dial).await?;
+            METRICS.origin_connections.add(1);
+            let _ = stream.set_nodelay(true);
+            Ok(path(stream))
         })
     }
 }
@@ -359,6 +378,7 @@ mod tests {
         let direct = Direct {
             policy: Policy::default(),
             named: None,
+            own: OwnListeners::default(),
             options: SocketOptions::default(),
         };
         for host in ["secretservice.onion", "www.a.ONION.", "onion"] {
@@ -370,6 +390,28 @@ mod tests {
             // A look-up would have failed on the side of the origin.
             assert_eq!((error.kind, error.side), (Kind::Dns, Side::Local), "{host}");
             assert!(error.detail.contains("--via"), "{error:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn direct_refuses_its_own_listener() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let bound = listener.local_addr().expect("an address");
+        let target = Target {
+            host: "127.0.0.1".into(),
+            port: bound.port(),
+        };
+        let transports = crate::transport::registry::Transports::default();
+        let endpoints = ["http://127.0.0.1:0".parse().expect("an endpoint")];
+        for (bound, expected) in [(&[bound][..], Some(Kind::Loop)), (&[], None)] {
+            let direct = Direct {
+                policy: Policy::default(),
+                named: Some(target.clone()),
+                own: OwnListeners::new(&endpoints, &transports, bound).expect("known"),
+                options: SocketOptions::default(),
+            };
+            let dialled = direct.dial(&target, &Isolation::none()).await;
+            assert_eq!(dialled.err().map(|error| error.kind), expected);
         }
     }
 

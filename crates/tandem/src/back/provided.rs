@@ -3,61 +3,120 @@
 //! The gateway's policy decides about the addresses, as it does for TCP. The transport then dials
 //! one address at a time.
 
+use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::policy::Direct;
+use super::policy::{Direct, first_to_answer};
 use crate::carrier::{Carrier, LocalBoxFuture};
 use crate::endpoint::Endpoint;
-use crate::error::{Error, Kind, Side};
+use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::Isolation;
 use crate::metrics::METRICS;
 use crate::path::Path;
 use crate::transport::registry::{DialContext, TransportError, Transports};
+use crate::transport::tcp::SocketOptions;
 use crate::transport::{Target, Transport};
+
+/// The number of addresses whose transports are kept.
+const MAX_KEPT: usize = 64;
 
 /// Dials origins over a transport of the registry.
 pub struct Provided {
     /// Resolves names, and permits or refuses their addresses.
-    pub direct: Rc<Direct>,
-    /// The registry.
-    pub transports: Transports,
+    direct: Rc<Direct>,
+    transports: Transports,
     /// The endpoint of an origin. Host and port are those of each target.
-    pub endpoint: Endpoint,
-    /// The congestion control.
-    pub congestion: String,
+    endpoint: Endpoint,
+    congestion: String,
     /// The time for a handshake.
-    pub timeout: Duration,
+    timeout: Duration,
+    /// The transports that were used last, oldest first. Each has read its certificates.
+    kept: RefCell<VecDeque<Kept>>,
+}
+
+/// The transport to one address of a host.
+struct Kept {
+    host: String,
+    address: SocketAddr,
+    transport: Rc<dyn Transport>,
 }
 
 impl Provided {
-    async fn dial_address(
-        &self,
-        endpoint: &Endpoint,
-        address: SocketAddr,
-        target: &Target,
-        isolation: &Isolation,
-    ) -> Result<Carrier, Error> {
+    /// Creates the way to origins whose endpoints are like `endpoint`, except for host and port.
+    pub fn new(
+        direct: Rc<Direct>,
+        transports: Transports,
+        endpoint: Endpoint,
+        options: &SocketOptions,
+    ) -> Self {
+        Self {
+            direct,
+            transports,
+            endpoint,
+            congestion: options.congestion.clone(),
+            timeout: options.connect_timeout,
+            kept: RefCell::default(),
+        }
+    }
+
+    /// Returns the transport to an address of a host. It is created once, since it may read files.
+    fn transport(&self, host: &str, address: SocketAddr) -> Result<Rc<dyn Transport>, Error> {
+        let mut kept = self.kept.borrow_mut();
+        let same = |it: &Kept| it.host == host && it.address == address;
+        let known = kept.iter().position(same).and_then(|at| kept.remove(at));
+        let entry = match known {
+            Some(entry) => entry,
+            None => Kept {
+                host: host.to_owned(),
+                address,
+                transport: self.create(host, address)?,
+            },
+        };
+        let transport = Rc::clone(&entry.transport);
+        kept.push_back(entry);
+        if kept.len() > MAX_KEPT {
+            kept.pop_front();
+        }
+        Ok(transport)
+    }
+
+    fn create(&self, host: &str, address: SocketAddr) -> Result<Rc<dyn Transport>, Error> {
+        let mut endpoint = self.endpoint.clone();
+        host.clone_into(&mut endpoint.host);
+        endpoint.port = address.port();
         let context = DialContext {
             streams: Rc::clone(&self.direct) as _,
             address: Some(address),
             congestion: self.congestion.clone(),
             timeout: self.timeout,
         };
-        let transport = self
-            .transports
-            .of(endpoint)
-            .map_err(|_| unusable())?
-            .dialling(endpoint, context)
-            .map_err(|error| match error {
-                TransportError::Endpoint(_) => unusable(),
-                TransportError::Tls(_) => {
-                    let detail = "the files with certificates for origins cannot be read";
-                    Error::new(Kind::Tls, Side::Local, detail)
-                }
-            })?;
-        let dialled = transport.carrier(target, isolation).await;
+        let provider = self.transports.of(&endpoint).map_err(|_| unusable())?;
+        let transport = provider.dialling(&endpoint, context);
+        transport.map_err(|error| match error {
+            TransportError::Endpoint(_) => unusable(),
+            TransportError::Tls(_) => {
+                let detail = "the files with certificates for origins cannot be read";
+                Error::new(Kind::Tls, Side::Local, detail)
+            }
+        })
+    }
+
+    /// Dials the addresses of a target in order until one answers.
+    async fn dial_any(
+        &self,
+        addresses: &[SocketAddr],
+        target: &Target,
+        isolation: &Isolation,
+    ) -> Result<Carrier, Error> {
+        let dial = async |address, patience| {
+            let transport = self.transport(&target.host, address)?;
+            let dialled = tokio::time::timeout(patience, transport.carrier(target, isolation));
+            dialled.await.unwrap_or_else(|_| Err(silent()))
+        };
+        let dialled = first_to_answer(addresses, self.timeout, dial).await;
         dialled.map_err(|error| match error.side {
             Side::Peer => error.at(Side::Origin),
             _ => error,
@@ -70,6 +129,12 @@ impl Provided {
 fn unusable() -> Error {
     let detail = "the transport cannot dial that host: its name cannot stand in a certificate";
     Error::new(Kind::Tls, Side::Origin, detail)
+}
+
+/// Returns the error for an address that does not answer in time.
+fn silent() -> Error {
+    let detail = "no answer to the handshake in time";
+    Error::new(Kind::Timeout, Side::Origin, detail).with_retry(Retry::Safe)
 }
 
 impl Transport for Provided {
@@ -87,23 +152,11 @@ impl Transport for Provided {
         isolation: &'a Isolation,
     ) -> LocalBoxFuture<'a, Result<Carrier, Error>> {
         Box::pin(async move {
-            let mut endpoint = self.endpoint.clone();
-            endpoint.host.clone_from(&target.host);
-            endpoint.port = target.port;
-            let mut last = None;
-            for address in self.direct.addresses(target).await? {
-                match self
-                    .dial_address(&endpoint, address, target, isolation)
-                    .await
-                {
-                    Ok(carrier) => {
-                        METRICS.origin_connections.add(1);
-                        return Ok(carrier);
-                    }
-                    Err(error) => last = Some(error),
-                }
-            }
-            Err(last.unwrap_or_else(unusable))
+            let provider = self.transports.of(&self.endpoint).map_err(|_| unusable())?;
+            let addresses = self.direct.addresses(provider.protocol(), target).await?;
+            let carrier = self.dial_any(&addresses, target, isolation).await?;
+            METRICS.origin_connections.add(1);
+            Ok(carrier)
         })
     }
 }
@@ -121,5 +174,135 @@ impl Transport for EncryptedOnly {
         let detail = "the bridge speaks HTTP/3 to origins, which serves https only";
         let error = Error::new(Kind::BadRequest, Side::Client, detail);
         Box::pin(std::future::ready(Err(error)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::back::own::OwnListeners;
+    use crate::back::policy::Policy;
+    use crate::transport::registry::{ListenContext, Provider};
+
+    /// A transport whose second address answers, and whose other ones are silent.
+    #[derive(Default)]
+    struct Fake {
+        created: Arc<AtomicUsize>,
+    }
+
+    impl Provider for Fake {
+        fn name(&self) -> &'static str {
+            "fake"
+        }
+
+        fn dialling(
+            &self,
+            _: &Endpoint,
+            context: DialContext,
+        ) -> Result<Rc<dyn Transport>, TransportError> {
+            self.created.fetch_add(1, Ordering::SeqCst);
+            Ok(Rc::new(Address(context.address == Some(address(2)))))
+        }
+
+        fn listening(
+            &self,
+            endpoint: &Endpoint,
+            _: ListenContext<'_>,
+        ) -> Result<Rc<dyn Transport>, TransportError> {
+            Err(endpoint.bad("it only dials").into())
+        }
+    }
+
+    struct Address(bool);
+
+    impl Transport for Address {
+        fn dial<'a>(
+            &'a self,
+            _: &'a Target,
+            _: &'a Isolation,
+        ) -> LocalBoxFuture<'a, Result<Path, Error>> {
+            Box::pin(async move {
+                if !self.0 {
+                    std::future::pending::<io::Result<()>>()
+                        .await
+                        .expect("pending");
+                }
+                Ok(Path::pair(1).0)
+            })
+        }
+    }
+
+    fn address(number: u8) -> SocketAddr {
+        ([192, 0, 2, number], 443).into()
+    }
+
+    fn provided() -> (Provided, Arc<AtomicUsize>) {
+        let fake = Fake::default();
+        let created = Arc::clone(&fake.created);
+        let mut transports = Transports::default();
+        transports.add(fake);
+        let direct = Direct {
+            policy: Policy::default(),
+            named: None,
+            own: OwnListeners::default(),
+            options: SocketOptions::default(),
+        };
+        let endpoint = "http+fake://origin.example:443"
+            .parse()
+            .expect("an endpoint");
+        let options = SocketOptions {
+            connect_timeout: Duration::from_secs(30),
+            ..SocketOptions::default()
+        };
+        let provided = Provided::new(Rc::new(direct), transports, endpoint, &options);
+        (provided, created)
+    }
+
+    /// Returns the result and the seconds of a dial to these addresses.
+    async fn dialled(provided: &Provided, addresses: &[u8]) -> (Option<Kind>, u64) {
+        let addresses: Vec<_> = addresses.iter().copied().map(address).collect();
+        let target = Target {
+            host: "origin.example".into(),
+            port: 443,
+        };
+        let (begun, isolation) = (Instant::now(), Isolation::none());
+        let done = provided.dial_any(&addresses, &target, &isolation).await;
+        let failed = done.err().map(|error| error.kind);
+        (failed, begun.elapsed().as_secs())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn silent_address_leaves_time_for_the_next() {
+        let (provided, _) = provided();
+        assert_eq!(dialled(&provided, &[1, 2]).await, (None, 3));
+        assert_eq!(dialled(&provided, &[1, 3, 2]).await, (None, 6));
+        assert_eq!(dialled(&provided, &[2, 1]).await, (None, 0));
+        assert_eq!(dialled(&provided, &[1]).await, (Some(Kind::Timeout), 30));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn transport_to_an_address_is_created_once() {
+        let (provided, created) = provided();
+        for _ in 0..3 {
+            assert_eq!(dialled(&provided, &[1, 2]).await.0, None);
+        }
+        assert_eq!(created.load(Ordering::SeqCst), 2);
+        for number in 3..=MAX_KEPT as u8 + 3 {
+            provided
+                .transport("origin.example", address(number))
+                .expect("known");
+        }
+        assert_eq!(provided.kept.borrow().len(), MAX_KEPT);
+        assert_eq!(
+            dialled(&provided, &[2]).await.0,
+            None,
+            "it is created again"
+        );
     }
 }

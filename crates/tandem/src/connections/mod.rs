@@ -71,6 +71,7 @@ struct End {
 pub struct Connection {
     connections: Rc<Connections>,
     id: u64,
+    listener: usize,
     end: Rc<End>,
     is_new: Cell<bool>,
 }
@@ -154,6 +155,7 @@ impl Connections {
         Some(Rc::new(Connection {
             connections: Rc::clone(self),
             id,
+            listener,
             end,
             is_new: Cell::new(true),
         }))
@@ -207,6 +209,11 @@ async fn expire(connections: Weak<Connections>, admitted: Rc<Notify>) {
 }
 
 impl Connection {
+    /// Returns the number of the listener that accepted the connection.
+    pub const fn listener(&self) -> usize {
+        self.listener
+    }
+
     /// Notes that an exchange of this connection was admitted.
     pub fn authenticate(&self) {
         if self.is_new.replace(false) {

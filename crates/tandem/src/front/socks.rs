@@ -247,7 +247,7 @@ const fn socks_reply(error: &Error) -> SocksReply {
         Kind::Forbidden | Kind::Unauthorized => SocksReply::NotAllowed,
         Kind::ConnectionRefused => SocksReply::ConnectionRefused,
         Kind::Timeout => SocksReply::TtlExpired,
-        Kind::Unreachable | Kind::Dns => SocksReply::HostUnreachable,
+        Kind::Unreachable | Kind::Dns | Kind::Loop => SocksReply::HostUnreachable,
         _ => SocksReply::GeneralFailure,
     }
 }

@@ -1,7 +1,8 @@
 //! The stages between `front` and `back`. Each stage holds the next.
 //!
 //! - [`isolate`] reads isolation keys, and [`pair_fields`] removes the pair's own fields.
-//! - [`max_forwards`] handles `Max-Forwards`, and [`hops`] counts relays.
+//! - [`max_forwards`] handles `Max-Forwards`, [`hops`] counts relays, and [`via`] ends loops of
+//!   bridges.
 //! - [`auth`] admits sessions, and [`track`] reports the use of connections.
 //! - [`routes`] chooses the client's route by the host of a request.
 //! - [`count`] counts exchanges, [`access_log`] logs them, and [`record`] keeps them for the
@@ -33,5 +34,6 @@ pub mod routes;
 pub mod solo;
 pub mod submit;
 pub mod track;
+pub mod via;
 pub mod warm_up;
 pub mod websocket;

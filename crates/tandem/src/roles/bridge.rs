@@ -2,7 +2,8 @@
 //! and adds nothing: it has no push, no cache and no session of the pair.
 //!
 //! ```text
-//!  auth ─▶ track ─▶ count ─▶ access_log ─▶ max_forwards ─▶ pair_fields ─▶ websocket ─▶ origin
+//!  auth ─▶ track ─▶ count ─▶ access_log ─▶ max_forwards ─▶ via ─▶ pair_fields ─▶
+//!  websocket ─▶ origin
 //! ```
 
 use std::net::SocketAddr;
@@ -49,10 +50,15 @@ impl Role for BridgeConfig {
         self.near.workers
     }
 
-    fn build(&self, _: &Services, _: &[SocketAddr], drain: &Drain) -> Result<Built, ConfigError> {
+    fn build(
+        &self,
+        _: &Services,
+        listening: &[SocketAddr],
+        drain: &Drain,
+    ) -> Result<Built, ConfigError> {
         let origin = match self.server() {
-            Some(server) => self.to_server(server)?,
-            None => self.to_origins()?,
+            Some(server) => self.to_server(server, listening)?,
+            None => self.to_origins(listening)?,
         };
         let inner = Box::new(move |_: &Rc<dyn Facts>, peer: Peer| {
             let next = origin.stage(peer.session);
@@ -91,17 +97,16 @@ impl BridgeConfig {
     }
 
     fn provided(&self, direct: &Rc<Direct>, endpoint: Endpoint) -> Rc<Provided> {
-        Rc::new(Provided {
-            direct: Rc::clone(direct),
-            transports: self.near.transports.clone(),
+        Rc::new(Provided::new(
+            Rc::clone(direct),
+            self.near.transports.clone(),
             endpoint,
-            congestion: self.near.path.socket.congestion.clone(),
-            timeout: self.near.path.socket.connect_timeout,
-        })
+            &self.near.path.socket,
+        ))
     }
 
     /// Creates the way to one server: an origin, or another proxy.
-    fn to_server(&self, server: &Endpoint) -> Result<Back, ConfigError> {
+    fn to_server(&self, server: &Endpoint, listening: &[SocketAddr]) -> Result<Back, ConfigError> {
         let provider = self.near.transports.of(server)?;
         let scheme = provider.scheme();
         let target = Target {
@@ -127,7 +132,7 @@ impl BridgeConfig {
                 Some(scheme),
             ),
         };
-        let direct = self.near.direct(Some(target));
+        let direct = self.near.direct(Some(target), listening)?;
         let identity = server.identity_files()?;
         let tls = ClientTls {
             ca: server.option("ca").map(str::to_owned),
@@ -156,9 +161,9 @@ impl BridgeConfig {
     }
 
     /// Creates the way to the origins that requests name.
-    fn to_origins(&self) -> Result<Back, ConfigError> {
+    fn to_origins(&self, listening: &[SocketAddr]) -> Result<Back, ConfigError> {
         let kind = self.back.session();
-        let direct = self.near.direct(None);
+        let direct = self.near.direct(None, listening)?;
         let alpn = match kind {
             None => vec![b"h2".to_vec(), b"http/1.1".to_vec()],
             Some(kind) => vec![kind.alpn().to_vec()],

@@ -1,6 +1,7 @@
 //! The gateway: a session for each client, the stages of each session, and the way to origins.
 
 use std::cell::Cell;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -9,10 +10,11 @@ use tandem_http::h1::Limits;
 use super::listeners::Listeners;
 use super::{Built, Role, gateway_tokens, http1_session, logged, mux_session};
 use crate::back::origin::{Limits as OriginLimits, Mode, Origin, OriginsOfSession, ToOrigin};
+use crate::back::own::OwnListeners;
 use crate::back::policy::Direct;
 use crate::config::{ConfigError, GatewayConfig};
 use crate::connections::{Connection, ConnectionLimits, Connections};
-use crate::endpoint::Endpoint;
+use crate::endpoint::{Endpoint, SessionKind};
 use crate::exchange::Peer;
 use crate::front::NewStage;
 use crate::middle::auth::Auth;
@@ -24,6 +26,7 @@ use crate::middle::pair_fields::PairFields;
 use crate::middle::push::{NoPush, Push, Pushing};
 use crate::middle::submit::{Submissions, Submit};
 use crate::middle::track::Track;
+use crate::middle::via::Via;
 use crate::middle::warm_up::WarmUp;
 use crate::path::Facts;
 use crate::services::Services;
@@ -66,14 +69,14 @@ impl Role for GatewayConfig {
     fn build(
         &self,
         services: &Services,
-        _: &[std::net::SocketAddr],
+        listening: &[SocketAddr],
         drain: &Drain,
     ) -> Result<Built, ConfigError> {
         let named = match &self.mode {
             Mode::Reverse { target, .. } => Some(target.clone()),
             Mode::Forward | Mode::Proxy { .. } => None,
         };
-        let transport = self.direct(named);
+        let transport = self.direct(named, listening)?;
         let http1 = self.http1("gateway");
         let h2 = Rc::new(mux_session(
             Multiplexed::H2,
@@ -105,7 +108,7 @@ impl Role for GatewayConfig {
 }
 
 /// The role that the listeners of a gateway serve. A gateway answers the warm-up and ends the count
-/// of hops, a relay passes the warm-up on and counts itself, and a bridge does neither.
+/// of hops, a relay passes the warm-up on and counts itself, and a bridge adds `Via`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum NearRole {
     Gateway,
@@ -129,13 +132,19 @@ impl GatewayConfig {
         }
     }
 
-    /// Opens byte streams to origins. A server that the operator named needs no permission.
-    pub(super) fn direct(&self, named: Option<Target>) -> Rc<Direct> {
-        Rc::new(Direct {
+    /// Opens byte streams to origins, except to the listeners, which are bound to `listening`. A
+    /// server that the operator named needs no permission.
+    pub(super) fn direct(
+        &self,
+        named: Option<Target>,
+        listening: &[SocketAddr],
+    ) -> Result<Rc<Direct>, ConfigError> {
+        Ok(Rc::new(Direct {
             policy: self.policy.clone(),
             named,
+            own: OwnListeners::new(&self.listen, &self.transports, listening)?,
             options: self.path.socket.clone(),
-        })
+        }))
     }
 
     /// Returns the limits of connections to origins for one of the threads.
@@ -261,6 +270,7 @@ impl GatewayConfig {
     ) -> Result<NewStage, ConfigError> {
         let tokens = gateway_tokens(&self.token_files)?;
         let (open, by_certificate) = (self.open, self.client_ca.is_some());
+        let listen = self.listen.clone();
         let (log_requests, log_urls) = (self.log_requests, self.log_urls);
         Ok(Rc::new(
             move |path: &Rc<dyn Facts>, peer: Peer, connection: &Rc<Connection>| {
@@ -269,7 +279,10 @@ impl GatewayConfig {
                 let is_gateway = role == NearRole::Gateway;
                 let next: Rc<dyn Stage> = match role {
                     NearRole::Gateway | NearRole::Relay => Rc::new(Hops { is_gateway, next }),
-                    NearRole::Bridge => next,
+                    NearRole::Bridge => Rc::new(Via {
+                        received: received(path, &listen[connection.listener()]),
+                        next,
+                    }),
                 };
                 let next = Rc::new(MaxForwards { next });
                 let next: Rc<dyn Stage> = Rc::new(Count {
@@ -291,5 +304,13 @@ impl GatewayConfig {
                 })
             },
         ))
+    }
+}
+
+/// Returns the protocol of a connection to a listener. One for HTTP/2 may serve HTTP/1.1 too.
+fn received(path: &Rc<dyn Facts>, listener: &Endpoint) -> SessionKind {
+    match path.alpn() {
+        Some(b"http/1.1") => SessionKind::Http,
+        _ => listener.session,
     }
 }

@@ -12,6 +12,7 @@ use tandem_http::h1::Limits;
 use super::lanes::tls_to_origins;
 use super::{http1_session, mux_session};
 use crate::back::origin::{Limits as OriginLimits, Mode, Origin};
+use crate::back::own::OwnListeners;
 use crate::back::policy::{Direct, Policy};
 use crate::back::polite::Polite;
 use crate::config::client::{Solo, SoloMode};
@@ -77,6 +78,7 @@ impl ClientConfig {
                     ..Policy::default()
                 },
                 named: None,
+                own: OwnListeners::default(),
                 options,
             }),
         };

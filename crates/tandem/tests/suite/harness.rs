@@ -479,7 +479,11 @@ struct WayState {
 
 impl Way {
     pub(crate) fn to(gateway: SocketAddr) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        Self::from(TcpListener::bind("127.0.0.1:0").unwrap(), gateway)
+    }
+
+    /// Passes the connections of a listener on.
+    pub(crate) fn from(listener: TcpListener, gateway: SocketAddr) -> Self {
         let address = listener.local_addr().unwrap();
         let state = Arc::<WayState>::default();
         let shared = Arc::clone(&state);

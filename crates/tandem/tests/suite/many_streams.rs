@@ -15,6 +15,7 @@ use bytes::Bytes;
 use tandem::back::announce::Announcer;
 use tandem::back::gateways::{Gateway, Gateways, PoolLimits, ToGateway};
 use tandem::back::origin::{Limits as OriginLimits, Mode, Origin, ToOrigin};
+use tandem::back::own::OwnListeners;
 use tandem::back::policy::{Direct, Policy};
 use tandem::carrier::{Carrier, CarrierStream, Code, Direction, StreamStopped, Streams};
 use tandem::config::ConfigError;
@@ -155,6 +156,7 @@ fn gateway(_: &Network) -> Parts {
     let direct = Direct {
         policy,
         named: None,
+        own: OwnListeners::default(),
         options: SocketOptions::default(),
     };
     let h2 = MuxSession {

@@ -150,6 +150,7 @@ fn page(exchange: &Exchange) -> Reply {
     put("seen-authority", request.authority.clone());
     put("seen-scheme", request.scheme.as_str().to_owned());
     put("seen-test", asked("x-test"));
+    put("seen-via", asked("via"));
     put("seen-pair", asked("tandem-test"));
     put("seen-credentials", asked("proxy-authorization"));
     if asked("if-none-match") == "\"1\"" {

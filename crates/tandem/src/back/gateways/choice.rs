@@ -8,13 +8,13 @@
 
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::pin::Pin;
 use std::rc::{Rc, Weak};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use super::{Gateway, Gateways, InUse};
+use crate::back::own::source_towards;
 use crate::back::ways::{Network, Ways};
 use crate::error::{Error, Kind, Side};
 use crate::exchange::Isolation;
@@ -161,7 +161,7 @@ impl Gateways {
 
     /// Returns the network on which the gateway is reached.
     fn network(&self, index: usize) -> Network {
-        self.gateways[index].way.address.and_then(own_address)
+        self.gateways[index].way.address.and_then(source_towards)
     }
 
     /// Resolves when an exchange should move from a session that has fallen silent: another way has
@@ -313,17 +313,4 @@ pub(super) fn observe(
             Err(_) => {}
         }
     }
-}
-
-/// Returns this machine's address towards another one. A UDP socket is connected for that, which
-/// sends nothing.
-fn own_address(to: SocketAddr) -> Option<IpAddr> {
-    let any: SocketAddr = if to.is_ipv4() {
-        (Ipv4Addr::UNSPECIFIED, 0).into()
-    } else {
-        (Ipv6Addr::UNSPECIFIED, 0).into()
-    };
-    let socket = UdpSocket::bind(any).ok()?;
-    socket.connect(to).ok()?;
-    Some(socket.local_addr().ok()?.ip())
 }
