@@ -242,7 +242,7 @@ fn check_config_names_the_error() {
             "[client]\ngateway = [\"h2+tcp://127.0.0.1:1\"]\nmax-age = \"10 parsecs\"\n",
             "10 parsecs",
         ),
-        ("nothing.toml", "", "nor [bridge] is in it"),
+        ("nothing.toml", "", "it has no table of a role"),
         (
             "bridge.toml",
             "[bridge]\nlisten = [\"http://127.0.0.1:1\"]\n",
@@ -389,6 +389,26 @@ fn sighup_reloads_and_sigterm_drains() {
     );
     assert!(process.child.wait().unwrap().success());
     std::fs::remove_file(path).unwrap();
+}
+
+#[test]
+fn check_config_creates_no_keys_of_an_issuer() {
+    let account = format!(
+        "[[client]]\nname = \"carol\"\ntoken-sha256 = \"{}\"\n",
+        "0".repeat(64)
+    );
+    let accounts = file("accounts.toml", &account);
+    let keys = accounts.with_file_name("keys-of-issuer");
+    let text = format!(
+        "[issuer]\nlisten = [\"h2+tcp://127.0.0.1:0\"]\naccounts = {accounts:?}\nkeys = {keys:?}\n"
+    );
+    let path = file("issuer.toml", &text);
+    let (ok, out, error) = run(&["check-config", path.to_str().unwrap()]);
+    assert!(ok && out.contains("issuer: listens on"), "{out}{error}");
+    assert!(!keys.exists());
+    let path = file("issuer.toml", &text.replace("keys = ", "keyz = "));
+    let (ok, _, error) = run(&["check-config", path.to_str().unwrap()]);
+    assert!(!ok && error.contains("did you mean `keys`?"), "{error}");
 }
 
 #[test]

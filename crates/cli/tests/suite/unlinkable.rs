@@ -63,10 +63,15 @@ impl Parties {
             certificates.path("gateway.pem"),
             certificates.path("gateway.key")
         );
-        let issuer = start(&words(&format!(
-            "issuer --listen {tls} --accounts {} --keys {} --workers 1",
+        let table = format!(
+            "[issuer]\nlisten = [\"{tls}\"]\naccounts = \"{}\"\nkeys = \"{}\"\n",
             files.path("accounts.toml"),
             files.path("issuer")
+        );
+        write("issuer.toml", &table);
+        let issuer = start(&words(&format!(
+            "issuer --config {} --workers 1",
+            files.path("issuer.toml")
         )));
         // The operator of the gateway gets the keys of the issuer.
         let directory = Command::new("curl")

@@ -4,6 +4,7 @@
 //! the proxies.
 
 pub mod ask;
+mod check_config;
 mod compat;
 mod doctor;
 mod explain;
@@ -11,6 +12,7 @@ mod gateways;
 mod init;
 mod open;
 mod probe;
+mod sections;
 mod serve;
 mod share;
 mod shell;
@@ -129,7 +131,7 @@ pub enum Command {
     #[command(name = "microspdy2http")]
     Microspdy2Http(compat::Microspdy2HttpArgs),
     /// Check a configuration file and print the resulting configuration
-    CheckConfig(serve::CheckArgs),
+    CheckConfig(check_config::CheckArgs),
     /// Write shell completions to standard output
     Completions(shell::CompletionsArgs),
     /// Write a manual page to standard output, or all of them to a directory
@@ -197,6 +199,9 @@ const ISSUER_EXAMPLES: &str = "Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_help = ISSUER_EXAMPLES)]
 pub struct IssuerArgs {
+    /// Read options from the "issuer" table of this TOML file; flags take precedence over the file
+    #[arg(short, long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
     /// The options of the role.
     #[command(flatten)]
     pub options: crate::config::IssuerOptions,
@@ -216,12 +221,14 @@ pub fn run(
     transports: &Transports,
 ) -> Result<(), Failure> {
     match command {
-        Command::Client(args) => serve::client(*args, transports),
-        Command::Gateway(args) => serve::gateway(*args, transports),
-        Command::Relay(args) => serve::relay(*args, transports),
-        Command::Bridge(args) => serve::bridge(*args, transports),
+        Command::Client(args) => sections::start(args.config.as_deref(), &args.options, transports),
+        Command::Gateway(args) => {
+            sections::start(args.config.as_deref(), &args.options, transports)
+        }
+        Command::Relay(args) => sections::start(args.config.as_deref(), &args.options, transports),
+        Command::Bridge(args) => sections::start(args.config.as_deref(), &args.options, transports),
         #[cfg(feature = "submit")]
-        Command::Issuer(args) => serve::issuer(*args, transports),
+        Command::Issuer(args) => sections::start(args.config.as_deref(), &args.options, transports),
         #[cfg(feature = "submit")]
         Command::Submit(command) => submit::run(&command, transports),
         Command::Init(args) => init::run(&args, transports),
@@ -234,7 +241,7 @@ pub fn run(
         Command::Gateways(args) => gateways::run(&args),
         Command::Mhd2Spdy(args) => compat::mhd2spdy(&args),
         Command::Microspdy2Http(args) => compat::microspdy2http(&args),
-        Command::CheckConfig(args) => serve::check(&args, transports),
+        Command::CheckConfig(args) => check_config::check(&args, transports),
         Command::Completions(args) => shell::completions(&args, program),
         Command::Man(args) => shell::man(&args, program),
     }

@@ -1,7 +1,5 @@
-//! `tandem client`, `gateway`, `relay`, `bridge` and `check-config`: starts a role from its options,
-//! and handles signals.
+//! Runs a role until a signal ends it, and reloads it.
 
-use std::cell::OnceCell;
 use std::io::IsTerminal as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -10,20 +8,16 @@ use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::{BridgeArgs, ClientArgs, Failure, GatewayArgs, RelayArgs, start_log};
+use super::Failure;
 use crate::admin;
 use crate::admin::control::Control;
 use crate::admin::door::Door;
 use crate::admin::overview::OverviewSource;
 use crate::config::{ConfigError, File};
-use crate::endpoint::Endpoint;
 use crate::journal::Journal;
 use crate::roles::Role;
 use crate::runtime::Running;
 use crate::services::Services;
-use crate::session::Drain;
-use crate::transport::registry::Transports;
-use crate::transport::tcp::SocketOptions;
 
 /// A role with the values that the process needs beside it.
 pub(super) struct Loaded {
@@ -74,184 +68,12 @@ impl Fixed {
     }
 }
 
-pub(super) fn client(args: ClientArgs, transports: &Transports) -> Result<(), Failure> {
-    let file_log = read(args.config.as_deref())?
-        .client
-        .and_then(|options| options.log);
-    start_log(args.options.log.as_deref().or(file_log.as_deref()))?;
-    serve("client", || {
-        let file = read(args.config.as_deref())?.client.unwrap_or_default();
-        let options = args.options.clone().or(file);
-        let log = options.log.clone();
-        let config = options.typed_with(transports)?;
-        let warnings = config.warnings();
-        let control = config.control.clone();
-        let fixed = Fixed {
-            log,
-            metrics: config.metrics,
-            admin: config.admin,
-            control,
-            workers: config.workers(),
-            predict: None,
-            store: None,
-        };
-        Ok(Loaded {
-            drain_limit: Duration::from_secs(10),
-            fixed,
-            warnings,
-            role: Arc::new(config),
-        })
-    })
-}
-
-pub(super) fn gateway(args: GatewayArgs, transports: &Transports) -> Result<(), Failure> {
-    let file_log = read(args.config.as_deref())?
-        .gateway
-        .and_then(|options| options.log);
-    start_log(args.options.log.as_deref().or(file_log.as_deref()))?;
-    let workers = OnceCell::new();
-    serve("gateway", || {
-        let file = read(args.config.as_deref())?.gateway.unwrap_or_default();
-        let options = args.options.clone().or(file);
-        let log = options.log.clone();
-        let mut config = options.typed_with(transports)?;
-        let mut warnings = config.warnings();
-        warnings.extend(warning_of_congestion(&config.path.socket));
-        let predictor = config
-            .push
-            .as_ref()
-            .and_then(|push| push.predictor.as_ref());
-        let predict = predictor.map(|predictor| format!("{predictor:?}"));
-        let control = config.control.clone();
-        let fixed = Fixed {
-            log,
-            metrics: config.metrics,
-            admin: config.admin,
-            control,
-            workers: config.workers,
-            predict,
-            store: config.submission.as_ref().map(|it| it.store.clone()),
-        };
-        // The limits are divided among the threads. A reload keeps the number of threads.
-        config.workers = *workers.get_or_init(|| config.workers);
-        Ok(Loaded {
-            drain_limit: config.drain_timeout,
-            fixed,
-            warnings,
-            role: Arc::new(config),
-        })
-    })
-}
-
-pub(super) fn relay(args: RelayArgs, transports: &Transports) -> Result<(), Failure> {
-    let file_log = read(args.config.as_deref())?
-        .relay
-        .and_then(|options| options.log);
-    start_log(args.options.log.as_deref().or(file_log.as_deref()))?;
-    let workers = OnceCell::new();
-    serve("relay", || {
-        let file = read(args.config.as_deref())?.relay.unwrap_or_default();
-        let options = args.options.clone().or(file);
-        let log = options.log.clone();
-        let mut config = options.typed_with(transports)?;
-        let mut warnings = config.warnings();
-        let near = &mut config.near;
-        warnings.extend(warning_of_congestion(&near.path.socket));
-        let fixed = Fixed {
-            log,
-            metrics: near.metrics,
-            admin: near.admin,
-            control: near.control.clone(),
-            workers: near.workers,
-            predict: None,
-            store: None,
-        };
-        // The limits are divided among the threads. A reload keeps the number of threads.
-        near.workers = *workers.get_or_init(|| near.workers);
-        Ok(Loaded {
-            drain_limit: near.drain_timeout,
-            fixed,
-            warnings,
-            role: Arc::new(config),
-        })
-    })
-}
-
-pub(super) fn bridge(args: BridgeArgs, transports: &Transports) -> Result<(), Failure> {
-    let file_log = read(args.config.as_deref())?
-        .bridge
-        .and_then(|options| options.log);
-    start_log(args.options.log.as_deref().or(file_log.as_deref()))?;
-    let workers = OnceCell::new();
-    serve("bridge", || {
-        let file = read(args.config.as_deref())?.bridge.unwrap_or_default();
-        let options = args.options.clone().or(file);
-        let log = options.log.clone();
-        let mut config = options.typed_with(transports)?;
-        let mut warnings = config.warnings();
-        let near = &mut config.near;
-        warnings.extend(warning_of_congestion(&near.path.socket));
-        let fixed = Fixed {
-            log,
-            metrics: near.metrics,
-            control: near.control.clone(),
-            workers: near.workers,
-            ..Fixed::default()
-        };
-        // The limits are divided among the threads. A reload keeps the number of threads.
-        near.workers = *workers.get_or_init(|| near.workers);
-        Ok(Loaded {
-            drain_limit: near.drain_timeout,
-            fixed,
-            warnings,
-            role: Arc::new(config),
-        })
-    })
-}
-
-#[cfg(feature = "submit")]
-pub(super) fn issuer(args: super::IssuerArgs, transports: &Transports) -> Result<(), Failure> {
-    start_log(args.options.log.as_deref())?;
-    let (workers, opened) = (OnceCell::new(), OnceCell::new());
-    serve("issuer", || {
-        let log = args.options.log.clone();
-        let mut config = args.options.clone().typed_with(transports)?;
-        let warnings = config.near.warnings();
-        let fixed = Fixed {
-            log,
-            metrics: config.near.metrics,
-            workers: config.near.workers,
-            ..Fixed::default()
-        };
-        // The limits are divided among the threads. A reload keeps the threads and the keys.
-        config.near.workers = *workers.get_or_init(|| config.near.workers);
-        config.opened = Arc::clone(opened.get_or_init(|| Arc::clone(&config.opened)));
-        Ok(Loaded {
-            drain_limit: config.near.drain_timeout,
-            fixed,
-            warnings,
-            role: Arc::new(config),
-        })
-    })
-}
-
 /// Logs the warnings about a configuration, and shows them on the dashboard.
 fn warn(warnings: Vec<String>, journal: &Journal) {
     for warning in &warnings {
         tracing::warn!("{warning}");
     }
     journal.set_warnings(warnings);
-}
-
-/// Returns a warning if the kernel lacks the congestion control: a lossy path is slow without it.
-fn warning_of_congestion(options: &SocketOptions) -> Option<String> {
-    let error = options.congestion_refused()?;
-    Some(format!(
-        "the kernel lacks the congestion control {} ({error}) and uses its default, which takes \
-         every loss for congestion and forgets an idle path: load it (modprobe tcp_bbr), or set \
-         congestion = \"\" to accept the default",
-        options.congestion
-    ))
 }
 
 pub(super) fn read(file: Option<&Path>) -> Result<File, ConfigError> {
@@ -376,98 +198,6 @@ fn look_for_renewals() {
             Err(sentence) => tracing::warn!("{sentence}"),
         }
     }
-}
-
-const CHECK_EXAMPLES: &str = "Examples:
-  tandem check-config /etc/tandem/gateway.toml
-      Check the file, its certificates and its tokens, and print warnings";
-
-/// Arguments of `tandem check-config`.
-#[derive(Debug, clap::Args)]
-#[command(after_help = CHECK_EXAMPLES)]
-pub struct CheckArgs {
-    /// Path of the TOML file
-    #[arg(
-        short,
-        long = "config",
-        value_name = "FILE",
-        required_unless_present = "file"
-    )]
-    config: Option<PathBuf>,
-    /// Path of the TOML file
-    #[arg(value_name = "FILE", conflicts_with = "config")]
-    file: Option<PathBuf>,
-}
-
-#[expect(clippy::print_stdout, reason = "the command's output")]
-pub(super) fn check(args: &CheckArgs, transports: &Transports) -> Result<(), Failure> {
-    let path = args
-        .config
-        .as_ref()
-        .or(args.file.as_ref())
-        .ok_or("give a file")?;
-    let file = File::read(path)?;
-    let has_role = file.client.is_some()
-        || file.gateway.is_some()
-        || file.relay.is_some()
-        || file.bridge.is_some();
-    if !has_role {
-        return Err(format!(
-            "{}: neither [client] nor [gateway] nor [relay] nor [bridge] is in it",
-            path.display()
-        )
-        .into());
-    }
-    let local = tokio::task::LocalSet::new();
-    local.block_on(&super::runtime()?, async {
-        let mut warnings = Vec::new();
-        if let Some(options) = file.client {
-            let config = options.typed_with(transports)?;
-            warnings.extend(config.warnings());
-            check_role("client", &config)?;
-        }
-        if let Some(options) = file.gateway {
-            let config = options.typed_with(transports)?;
-            warnings.extend(config.warnings());
-            check_role("gateway", &config)?;
-        }
-        if let Some(options) = file.relay {
-            let config = options.typed_with(transports)?;
-            warnings.extend(config.warnings());
-            check_role("relay", &config)?;
-        }
-        if let Some(options) = file.bridge {
-            let config = options.typed_with(transports)?;
-            warnings.extend(config.warnings());
-            check_role("bridge", &config)?;
-        }
-        for warning in &warnings {
-            println!("warning: {warning}");
-        }
-        match warnings.len() {
-            0 => println!("{}: good", path.display()),
-            count => println!("{}: can be used, with {count} warning(s)", path.display()),
-        }
-        Ok(())
-    })
-}
-
-/// Builds the role completely, including certificates, but opens no listener.
-#[expect(clippy::print_stdout, reason = "the command's output")]
-fn check_role(name: &str, role: &dyn Role) -> Result<(), ConfigError> {
-    let addresses: Vec<_> = role
-        .listen()
-        .iter()
-        .filter_map(Endpoint::socket_addr)
-        .collect();
-    role.build(&Services::default(), &addresses, &Drain::new())?;
-    let listen: Vec<_> = role.listen().iter().map(ToString::to_string).collect();
-    println!(
-        "{name}: listens on {}, {} thread(s)",
-        listen.join(", "),
-        role.workers()
-    );
-    Ok(())
 }
 
 #[cfg(test)]

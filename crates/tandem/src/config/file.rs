@@ -28,6 +28,9 @@ pub struct File {
     pub relay: Option<RelayOptions>,
     /// The options of the table `[bridge]`.
     pub bridge: Option<BridgeOptions>,
+    /// The options of the table `[issuer]`.
+    #[cfg(feature = "submit")]
+    pub issuer: Option<super::IssuerOptions>,
 }
 
 /// The table `[solo]`: the options of the client whose names begin with `solo`.

@@ -10,8 +10,9 @@ use tandem_store::issued::IssuedTokens;
 use tandem_submit::rights::Rights;
 use tandem_tokens::epoch::Epochs;
 
+use super::gateway::listeners;
 use super::units::Span;
-use super::{ConfigError, GatewayConfig, GatewayOptions};
+use super::{ConfigError, GatewayConfig, GatewayOptions, options};
 use crate::endpoint::{Endpoint, Usage};
 use crate::middle::issuer::keys::EpochKeys;
 use crate::middle::issuer::{Issuer, now};
@@ -24,38 +25,30 @@ const TOKENS: u64 = 100;
 /// The time between two looks for a new epoch.
 const RENEWAL: Duration = Duration::from_secs(5);
 
-/// Options of `tandem issuer`.
-#[derive(Clone, Debug, Default, clap::Args)]
-pub struct IssuerOptions {
-    /// Listener for clients: h2+tls://ADDRESS:PORT?cert=FILE&key=FILE, h2+tcp://127.0.0.1:9980, …
-    /// (repeatable)
-    #[arg(long, help_heading = "Listening", value_name = "URL", value_parser = |text: &str| Usage::GatewayListener.parse(text))]
-    pub listen: Vec<Endpoint>,
-    /// File with the accounts, in the form of --submit-rights; per-day is the number of tokens in
-    /// an epoch
-    #[arg(long, help_heading = "Tokens", value_name = "FILE")]
-    pub accounts: Option<String>,
-    /// Directory for the keys and the numbers of issued tokens; only this user may read it
-    #[arg(long, help_heading = "Tokens", value_name = "DIRECTORY")]
-    pub keys: Option<PathBuf>,
-    /// Length of an epoch, in whole hours; tokens are valid for one to two epochs [default: 24h]
-    #[arg(long, help_heading = "Tokens", value_name = "TIME")]
-    pub epoch: Option<Span>,
-    /// Number of tokens of an account in an epoch, for accounts without per-day [default: 100]
-    #[arg(long, help_heading = "Tokens", value_name = "N")]
-    pub tokens: Option<u64>,
-    /// Admit accounts with a certificate from this authority: client-ca=FILE
-    #[arg(long, help_heading = "Tokens", value_name = "CREDENTIAL")]
-    pub auth: Vec<String>,
-    /// Number of threads [default: one for each core]
-    #[arg(long, help_heading = "Listening", value_name = "N")]
-    pub workers: Option<usize>,
-    /// Address of the listener for Prometheus metrics, loopback only [default: none]
-    #[arg(long, help_heading = "Watching", value_name = "ADDRESS")]
-    pub metrics: Option<SocketAddr>,
-    /// Log level or filter, such as info or tandem=debug [default: info]
-    #[arg(long, help_heading = "Watching", value_name = "FILTER")]
-    pub log: Option<String>,
+options! { @all
+    /// Options of `tandem issuer`; each is a flag and a key of `[issuer]`.
+    IssuerOptions {
+        /// Listener for clients: h2+tls://ADDRESS:PORT?cert=FILE&key=FILE, h2+tcp://127.0.0.1:9980, …
+        /// (repeatable)
+        listen: Vec<Endpoint> [help_heading = "Listening", value_name = "URL", value_parser = |text: &str| Usage::GatewayListener.parse(text)] with "listeners",
+        /// File with the accounts, in the form of --submit-rights; per-day is the number of tokens in
+        /// an epoch
+        accounts: Option<String> [help_heading = "Tokens", value_name = "FILE"],
+        /// Directory for the keys and the numbers of issued tokens; only this user may read it
+        keys: Option<PathBuf> [help_heading = "Tokens", value_name = "DIRECTORY"],
+        /// Length of an epoch, in whole hours; tokens are valid for one to two epochs [default: 24h]
+        epoch: Option<Span> [help_heading = "Tokens", value_name = "TIME"],
+        /// Number of tokens of an account in an epoch, for accounts without per-day [default: 100]
+        tokens: Option<u64> [help_heading = "Tokens", value_name = "N"],
+        /// Admit accounts with a certificate from this authority: client-ca=FILE
+        auth: Vec<String> [help_heading = "Tokens", value_name = "CREDENTIAL"],
+        /// Number of threads [default: one for each core]
+        workers: Option<usize> [help_heading = "Listening", value_name = "N"],
+        /// Address of the listener for Prometheus metrics, loopback only [default: none]
+        metrics: Option<SocketAddr> [help_heading = "Watching", value_name = "ADDRESS"],
+        /// Log level or filter, such as info or tandem=debug [default: info]
+        log: Option<String> [help_heading = "Watching", value_name = "FILTER"],
+    }
 }
 
 /// The checked configuration of an issuer.
@@ -118,7 +111,7 @@ impl IssuerOptions {
             ..GatewayOptions::default()
         };
         Ok(IssuerConfig {
-            near: near.typed_with(transports)?,
+            near: near.typed_as("issuer", transports)?,
             accounts,
             keys,
             epoch: epoch.as_secs(),

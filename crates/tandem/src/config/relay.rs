@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use serde::Deserializer;
 
+use super::gateway::listeners;
 use super::units::{Size, Span};
 use super::{ClientConfig, ClientOptions, ConfigError, GatewayConfig, GatewayOptions};
 use super::{options, with_path};
@@ -68,10 +69,6 @@ with_path! {
         /// Log each request with its URL, which is private [default: false]
         log_urls: Option<bool> [help_heading = "Watching", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
     }
-}
-
-fn listeners<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Endpoint>, D::Error> {
-    Usage::GatewayListener.read_list(deserializer)
 }
 
 fn next_hops<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Endpoint>, D::Error> {

@@ -1,0 +1,265 @@
+//! The roles as the command line sees them: each has options, which are flags and a section of the
+//! configuration file, and the configuration that they make.
+
+use std::cell::OnceCell;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::serve::{Fixed, Loaded, read, serve};
+use super::{Failure, start_log};
+use crate::config::{
+    BridgeConfig, BridgeOptions, ClientConfig, ClientOptions, ConfigError, File, GatewayConfig,
+    GatewayOptions, RelayConfig, RelayOptions,
+};
+use crate::endpoint::Endpoint;
+use crate::roles::Role;
+use crate::services::Services;
+use crate::session::Drain;
+use crate::transport::registry::Transports;
+use crate::transport::tcp::SocketOptions;
+
+/// The options of a role.
+pub(super) trait Section: Clone + Default {
+    /// The configuration that the options make.
+    type Config: Configured;
+
+    /// The name of the role and of its table in the file.
+    const NAME: &'static str;
+
+    /// Takes the role's table out of a file.
+    fn take(file: &mut File) -> Option<Self>;
+
+    /// Returns these options, with `file` for those that are not set.
+    fn or(self, file: Self) -> Self;
+
+    /// Returns the filter of the log.
+    fn log(&self) -> Option<&str>;
+
+    /// Checks the options; the endpoints may name the given transports.
+    fn typed_with(self, transports: &Transports) -> Result<Self::Config, ConfigError>;
+}
+
+/// The checked configuration of a role.
+pub(super) trait Configured: Role + Clone + 'static {
+    /// Returns the warnings that hold on every machine, one sentence each.
+    fn warnings(&self) -> Vec<String>;
+
+    /// Returns the warnings about the machine's kernel.
+    fn warnings_of_kernel(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Returns the values that need a restart, apart from the log.
+    fn fixed(&self) -> Fixed;
+
+    /// Returns the time limit for open sessions after a signal.
+    fn drain_limit(&self) -> Duration;
+
+    /// Builds the role completely, including certificates, but opens no listener and no file that
+    /// the role writes.
+    fn check(&self) -> Result<(), ConfigError> {
+        check_role(self)
+    }
+
+    /// Takes over from the configuration of the start what a reload keeps.
+    fn keep(&mut self, _first: &Self) {}
+}
+
+/// Runs a role until a signal ends it. The flags take precedence over the file.
+pub(super) fn start<S: Section>(
+    file: Option<&Path>,
+    flags: &S,
+    transports: &Transports,
+) -> Result<(), Failure> {
+    let options = || {
+        let section = S::take(&mut read(file)?).unwrap_or_default();
+        Ok::<_, ConfigError>(flags.clone().or(section))
+    };
+    start_log(options()?.log())?;
+    let first = OnceCell::new();
+    serve(S::NAME, || {
+        let options = options()?;
+        let log = options.log().map(str::to_owned);
+        let mut config = options.typed_with(transports)?;
+        let mut warnings = config.warnings();
+        warnings.extend(config.warnings_of_kernel());
+        let fixed = Fixed {
+            log,
+            ..config.fixed()
+        };
+        let first = first.get_or_init(|| config.clone());
+        config.keep(first);
+        Ok(Loaded {
+            drain_limit: config.drain_limit(),
+            fixed,
+            warnings,
+            role: Arc::new(config),
+        })
+    })
+}
+
+/// Implements [`Section`] for options whose table has the role's name.
+macro_rules! section {
+    ($options:ident => $config:ident, $name:literal, $field:ident) => {
+        impl Section for $options {
+            type Config = $config;
+
+            const NAME: &'static str = $name;
+
+            fn take(file: &mut File) -> Option<Self> {
+                file.$field.take()
+            }
+
+            fn or(self, file: Self) -> Self {
+                $options::or(self, file)
+            }
+
+            fn log(&self) -> Option<&str> {
+                self.log.as_deref()
+            }
+
+            fn typed_with(self, transports: &Transports) -> Result<$config, ConfigError> {
+                $options::typed_with(self, transports)
+            }
+        }
+    };
+}
+section!(ClientOptions => ClientConfig, "client", client);
+section!(GatewayOptions => GatewayConfig, "gateway", gateway);
+section!(RelayOptions => RelayConfig, "relay", relay);
+section!(BridgeOptions => BridgeConfig, "bridge", bridge);
+
+impl Configured for ClientConfig {
+    fn warnings(&self) -> Vec<String> {
+        Self::warnings(self)
+    }
+
+    fn fixed(&self) -> Fixed {
+        Fixed {
+            metrics: self.metrics,
+            admin: self.admin,
+            control: self.control.clone(),
+            workers: self.workers(),
+            ..Fixed::default()
+        }
+    }
+
+    fn drain_limit(&self) -> Duration {
+        Duration::from_secs(10)
+    }
+}
+
+impl Configured for GatewayConfig {
+    fn warnings(&self) -> Vec<String> {
+        Self::warnings(self)
+    }
+
+    fn warnings_of_kernel(&self) -> Vec<String> {
+        warning_of_congestion(&self.path.socket)
+            .into_iter()
+            .collect()
+    }
+
+    fn fixed(&self) -> Fixed {
+        let predictor = self.push.as_ref().and_then(|push| push.predictor.as_ref());
+        Fixed {
+            log: None,
+            metrics: self.metrics,
+            admin: self.admin,
+            control: self.control.clone(),
+            workers: self.workers,
+            predict: predictor.map(|predictor| format!("{predictor:?}")),
+            store: self.submission.as_ref().map(|it| it.store.clone()),
+        }
+    }
+
+    fn drain_limit(&self) -> Duration {
+        self.drain_timeout
+    }
+
+    /// Keeps the number of threads: the limits are divided among them.
+    fn keep(&mut self, first: &Self) {
+        self.workers = first.workers;
+    }
+}
+
+/// Implements [`Configured`] for a role whose listeners are those of a gateway.
+macro_rules! near_end {
+    ($config:ident) => {
+        impl Configured for $config {
+            fn warnings(&self) -> Vec<String> {
+                Self::warnings(self)
+            }
+
+            fn warnings_of_kernel(&self) -> Vec<String> {
+                self.near.warnings_of_kernel()
+            }
+
+            fn fixed(&self) -> Fixed {
+                self.near.fixed()
+            }
+
+            fn drain_limit(&self) -> Duration {
+                self.near.drain_timeout
+            }
+
+            fn keep(&mut self, first: &Self) {
+                self.near.keep(&first.near);
+            }
+        }
+    };
+}
+near_end!(RelayConfig);
+near_end!(BridgeConfig);
+
+#[cfg(feature = "submit")]
+mod issuer {
+    use super::*;
+    use crate::config::{IssuerConfig, IssuerOptions};
+
+    section!(IssuerOptions => IssuerConfig, "issuer", issuer);
+
+    impl Configured for IssuerConfig {
+        fn warnings(&self) -> Vec<String> {
+            self.near.warnings()
+        }
+
+        fn fixed(&self) -> Fixed {
+            self.near.fixed()
+        }
+
+        fn drain_limit(&self) -> Duration {
+            self.near.drain_timeout
+        }
+
+        /// Checks the listeners: opening the issuer would create its keys.
+        fn check(&self) -> Result<(), ConfigError> {
+            check_role(&self.near)
+        }
+
+        /// Keeps the threads and the keys.
+        fn keep(&mut self, first: &Self) {
+            self.near.keep(&first.near);
+            self.opened = Arc::clone(&first.opened);
+        }
+    }
+}
+
+/// Returns a warning if the kernel lacks the congestion control: a lossy path is slow without it.
+fn warning_of_congestion(options: &SocketOptions) -> Option<String> {
+    let error = options.congestion_refused()?;
+    Some(format!(
+        "the kernel lacks the congestion control {} ({error}) and uses its default, which takes \
+         every loss for congestion and forgets an idle path: load it (modprobe tcp_bbr), or set \
+         congestion = \"\" to accept the default",
+        options.congestion
+    ))
+}
+
+fn check_role(role: &dyn Role) -> Result<(), ConfigError> {
+    let listen = role.listen().iter();
+    let addresses: Vec<_> = listen.filter_map(Endpoint::socket_addr).collect();
+    role.build(&Services::default(), &addresses, &Drain::new())?;
+    Ok(())
+}
