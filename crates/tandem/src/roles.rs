@@ -35,14 +35,13 @@ use crate::transport::registry::Transports;
 
 /// A role of a process. It names its listeners and can be built on any number of threads.
 pub trait Role: Send + Sync {
+    /// Returns the listeners and the threads that serve them.
+    fn listening(&self) -> Listening<'_>;
+
     /// Returns the endpoints to listen on.
-    fn listen(&self) -> &[Endpoint];
-
-    /// Returns the transports that its endpoints name.
-    fn transports(&self) -> &Transports;
-
-    /// Returns the number of threads.
-    fn workers(&self) -> usize;
+    fn listen(&self) -> &[Endpoint] {
+        self.listening().listen
+    }
 
     /// Opens the services that the role needs and that are not open yet.
     fn open(&self, _services: &Services) -> Result<(), ConfigError> {
@@ -57,6 +56,17 @@ pub trait Role: Send + Sync {
         listening: &[std::net::SocketAddr],
         drain: &Drain,
     ) -> Result<Built, ConfigError>;
+}
+
+/// The listeners of a role, and the threads that serve them.
+#[derive(Clone, Copy, Debug)]
+pub struct Listening<'a> {
+    /// The endpoints to listen on.
+    pub listen: &'a [Endpoint],
+    /// The transports that the endpoints name.
+    pub transports: &'a Transports,
+    /// The number of threads.
+    pub workers: usize,
 }
 
 /// The parts of a role on one thread.

@@ -63,7 +63,7 @@ pub struct Running {
 type Key = (Protocol, String);
 
 fn key(role: &dyn Role, endpoint: &Endpoint) -> Result<Key, ConfigError> {
-    let protocol = role.transports().of(endpoint)?.protocol();
+    let protocol = role.listening().transports.of(endpoint)?.protocol();
     Ok((protocol, endpoint.authority()))
 }
 
@@ -84,7 +84,7 @@ impl Running {
             role: Arc::clone(&role),
             services: Arc::default(),
         };
-        for index in 0..role.workers() {
+        for index in 0..role.listening().workers {
             let (commands, inbox) = mpsc::unbounded_channel();
             let thread = std::thread::Builder::new()
                 .name(format!("tandem-{index}"))
@@ -198,7 +198,7 @@ fn bind(role: &dyn Role, endpoint: &Endpoint) -> Result<Socket, StartError> {
             "give an address to listen on, not a name",
         ))
     })?;
-    let provider = role.transports().of(endpoint);
+    let provider = role.listening().transports.of(endpoint);
     let provider = provider.map_err(ConfigError::from)?;
     match provider.bound(address) {
         Some(socket) => Ok(socket),

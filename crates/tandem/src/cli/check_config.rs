@@ -92,7 +92,7 @@ fn check_section<S: Section>(
         "{}: listens on {}, {} thread(s)",
         S::NAME,
         listen.join(", "),
-        role.workers()
+        role.listening().workers
     );
     Ok(Some(role.warnings()))
 }

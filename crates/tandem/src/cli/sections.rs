@@ -140,7 +140,7 @@ impl Configured for ClientConfig {
             metrics: self.metrics,
             admin: self.admin,
             control: self.control.clone(),
-            workers: self.workers(),
+            workers: self.listening().workers,
             ..Fixed::default()
         }
     }

@@ -1,14 +1,12 @@
 //! The options of the bridge, and the configuration that they make.
 
-use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
 use super::gateway::{CacheOption, default_hosts, listeners};
-use super::units::{Size, Span};
-use super::{ConfigError, GatewayConfig, GatewayOptions, options, with_path};
+use super::units::Span;
+use super::{ConfigError, GatewayConfig, GatewayOptions, near_options, take_near, with_path};
 use crate::back::policy::AllowDest;
 use crate::endpoint::{Endpoint, SessionKind, Usage};
 use crate::hosts::HostPattern;
@@ -16,7 +14,7 @@ use crate::textual::textual;
 use crate::transport::registry::Transports;
 
 with_path! {
-    options [
+    near_options [
         "Time limit for a connection to an origin, and for handshakes [default: 30s]"
         "Idle time after which sessions are closed [default: 10m]"
         "Time after which a client that reads no bytes is disconnected [default: 1m]"
@@ -34,11 +32,6 @@ with_path! {
         /// Protocol towards origins with mode=forward; auto is HTTP/2 or HTTP/1.1, as TLS
         /// negotiates [default: auto]
         back: Option<BackOption> [help_heading = "Destinations", value_name = "PROTOCOL"],
-        /// Admit all clients [default: false]
-        open: Option<bool> [help_heading = "Admission", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
-        /// Admit clients with a token of this file (token-file=FILE) or a certificate from this
-        /// authority (client-ca=FILE) (repeatable)
-        auth: Vec<String> [help_heading = "Admission", value_name = "CREDENTIAL"],
         /// Destinations allowed besides the public Internet with mode=forward, and for tunnels: a
         /// network, or a network and one port (repeatable)
         allow_dest: Vec<AllowDest> [help_heading = "Destinations", value_name = "NET[:PORT]"],
@@ -50,17 +43,6 @@ with_path! {
         /// PEM file with the authorities that sign origins' certificates with mode=forward
         /// [default: those of the public web]
         origin_ca: Option<String> [help_heading = "Destinations", value_name = "FILE"],
-        /// Number of threads [default: one for each core]
-        workers: Option<usize> [help_heading = "Listening", value_name = "N"],
-        /// Maximum number of concurrent requests on one session [default: 256]
-        max_streams: Option<u32> [help_heading = "Listening", value_name = "N"],
-        /// Maximum size of the head of a request or response [default: 64KiB]
-        max_head: Option<Size> [help_heading = "Listening", value_name = "BYTES"],
-        /// Maximum number of connections from clients [default: 4096]
-        max_connections: Option<usize> [help_heading = "Listening", value_name = "N"],
-        /// Maximum number of connections from one address; none for loopback addresses
-        /// [default: 1024]
-        max_connections_per_client: Option<usize> [help_heading = "Listening", value_name = "N"],
         /// Maximum number of exchanges of one session that use connections to one origin at once
         /// [default: 128]
         max_connections_per_origin: Option<usize> [help_heading = "Destinations", value_name = "N"],
@@ -72,22 +54,10 @@ with_path! {
         max_lasting_exchanges: Option<usize> [help_heading = "Destinations", value_name = "N"],
         /// Time limit for an origin's response, and for each pause within it [default: 1m]
         response_timeout: Option<Span> [help_heading = "Time limits", value_name = "TIME"],
-    } {
-        /// Time limit for open sessions after SIGTERM [default: 30s]
-        drain_timeout: Option<Span> [help_heading = "Time limits", value_name = "TIME"],
-        /// Address of the listener for Prometheus metrics, loopback only [default: none]
-        metrics: Option<SocketAddr> [help_heading = "Watching", value_name = "ADDRESS"],
-        /// Path of the Unix socket for `tandem top` and `probe`, accessible to this user only
-        /// [default: none]
-        control: Option<PathBuf> [help_heading = "Watching", value_name = "PATH"],
-        /// Log level or filter, such as info or tandem=debug [default: info]
-        log: Option<String> [help_heading = "Watching", value_name = "FILTER"],
-        /// Log a line for each request: method, status, bytes, time [default: false]
-        log_requests: Option<bool> [help_heading = "Watching", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
-        /// Log each request with its URL, which is private [default: false]
-        log_urls: Option<bool> [help_heading = "Watching", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
     }
 }
+
+take_near!(BridgeOptions);
 
 /// The option `mode` of the bridge: it selects the servers behind it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -200,28 +170,16 @@ impl BridgeOptions {
     pub fn typed_with(mut self, transports: &Transports) -> Result<BridgeConfig, ConfigError> {
         let path = self.take_path().typed()?;
         let (mode, hosts) = self.servers(transports)?;
+        let near = self.take_near();
         let near = GatewayOptions {
-            listen: self.listen,
-            open: self.open,
-            auth: self.auth,
             allow_dest: self.allow_dest,
             allow_port: self.allow_port,
             origin_ca: self.origin_ca,
-            workers: self.workers,
-            max_streams: self.max_streams,
-            max_head: self.max_head,
-            max_connections: self.max_connections,
-            max_connections_per_client: self.max_connections_per_client,
             max_lasting_exchanges: self.max_lasting_exchanges,
             response_timeout: self.response_timeout,
             push: Some(false),
             cache: Some(CacheOption::Off),
-            drain_timeout: self.drain_timeout,
-            metrics: self.metrics,
-            control: self.control,
-            log_requests: self.log_requests,
-            log_urls: self.log_urls,
-            ..GatewayOptions::default()
+            ..near
         };
         let mut near = near.typed_as("bridge", transports)?;
         near.path = path;

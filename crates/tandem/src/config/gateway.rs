@@ -12,7 +12,7 @@ use super::client::loopback;
 pub use super::mode::ModeOption;
 use super::submission::SubmissionConfig;
 use super::units::{Size, Span};
-use super::{ConfigError, PathConfig, distinct, options, positive, read_secret, with_path};
+use super::{ConfigError, PathConfig, distinct, near_options, positive, read_secret, with_path};
 use crate::back::origin::{Limits, Mode};
 use crate::back::policy::{AllowDest, Family, Policy};
 use crate::endpoint::{Endpoint, SessionKind, Usage, literal_ip};
@@ -22,7 +22,7 @@ use crate::services::store_secret;
 use crate::transport::registry::Transports;
 
 with_path! {
-    options [
+    near_options [
         "Time limit for a connection to an origin, and for handshakes [default: 30s]"
         "Idle time after which sessions are closed [default: 10m]"
         "Time after which a client that reads no bytes is disconnected [default: 1m]"
@@ -36,11 +36,6 @@ with_path! {
         /// Origins to serve: forward and transparent serve those that requests name, reverse=URL
         /// serves one, submit=URL takes submissions for one [default: forward]
         mode: Option<ModeOption> [help_heading = "Destinations", value_name = "MODE"],
-        /// Admit all clients [default: false]
-        open: Option<bool> [help_heading = "Admission", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
-        /// Admit clients with a token of this file (token-file=FILE) or a certificate from this
-        /// authority (client-ca=FILE) (repeatable)
-        auth: Vec<String> [help_heading = "Admission", value_name = "CREDENTIAL"],
         /// Destinations allowed besides the public Internet: a network, or a network and one port
         /// (repeatable)
         allow_dest: Vec<AllowDest> [help_heading = "Destinations", value_name = "NET[:PORT]"],
@@ -52,17 +47,6 @@ with_path! {
         /// PEM file with the authorities that sign origins' certificates [default: those of the
         /// public web]
         origin_ca: Option<String> [help_heading = "Destinations", value_name = "FILE"],
-        /// Number of threads [default: one for each core]
-        workers: Option<usize> [help_heading = "Listening", value_name = "N"],
-        /// Maximum number of concurrent requests on one session [default: 256]
-        max_streams: Option<u32> [help_heading = "Listening", value_name = "N"],
-        /// Maximum size of the head of a request or response [default: 64KiB]
-        max_head: Option<Size> [help_heading = "Listening", value_name = "BYTES"],
-        /// Maximum number of connections from clients [default: 4096]
-        max_connections: Option<usize> [help_heading = "Listening", value_name = "N"],
-        /// Maximum number of connections from one address; none for loopback addresses, which the
-        /// visitors of an onion service share. Users of one exit share its address [default: 1024]
-        max_connections_per_client: Option<usize> [help_heading = "Listening", value_name = "N"],
         /// Maximum number of connections to one origin for one session; more requests wait, pushes
         /// last [default: 64]
         max_connections_per_origin: Option<usize> [help_heading = "Destinations", value_name = "N"],
@@ -129,23 +113,6 @@ with_path! {
         submit_retry: Option<Span> [help_heading = "Submissions", value_name = "TIME"],
         /// Time for which answers are kept [default: 168h]
         submit_keep: Option<Span> [help_heading = "Submissions", value_name = "TIME"],
-    } {
-        /// Time limit for open sessions after SIGTERM [default: 30s]
-        drain_timeout: Option<Span> [help_heading = "Time limits", value_name = "TIME"],
-        /// Address of the listener for Prometheus metrics, loopback only [default: none]
-        metrics: Option<SocketAddr> [help_heading = "Watching", value_name = "ADDRESS"],
-        /// Address of the listener for the dashboard, loopback only; `tandem open` opens it
-        /// [default: none]
-        admin: Option<SocketAddr> [help_heading = "Watching", value_name = "ADDRESS"],
-        /// Path of the Unix socket for `tandem open`, `top` and `probe`, accessible to this user
-        /// only [default: none]
-        control: Option<PathBuf> [help_heading = "Watching", value_name = "PATH"],
-        /// Log level or filter, such as info or tandem=debug [default: info]
-        log: Option<String> [help_heading = "Watching", value_name = "FILTER"],
-        /// Log a line for each request: method, status, bytes, time, pushed or not [default: false]
-        log_requests: Option<bool> [help_heading = "Watching", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
-        /// Log each request with its URL, which is private [default: false]
-        log_urls: Option<bool> [help_heading = "Watching", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
     }
 }
 

@@ -1,20 +1,16 @@
 //! The options of a relay, and the configuration that they make: the listeners and the admission of
 //! a gateway, and the next hop of a client.
 
-use std::net::SocketAddr;
-use std::path::PathBuf;
-
 use serde::Deserializer;
 
 use super::gateway::listeners;
-use super::units::{Size, Span};
 use super::{ClientConfig, ClientOptions, ConfigError, GatewayConfig, GatewayOptions};
-use super::{options, with_path};
+use super::{near_options, take_near, with_path};
 use crate::endpoint::{Endpoint, SessionKind, Usage};
 use crate::transport::registry::Transports;
 
 with_path! {
-    options [
+    near_options [
         "Time limit for a connection and its handshakes towards the next hop [default: 30s]"
         "Idle time after which sessions are closed [default: 10m]"
         "Time after which a peer that reads no bytes is disconnected [default: 1m]"
@@ -30,46 +26,15 @@ with_path! {
         gateway: Vec<Endpoint> [help_heading = "Next hop", value_name = "URL", value_parser = |text: &str| Usage::Gateway.parse(text)] with "next_hops",
         /// File with the access token that the next hop requires
         token_file: Option<String> [help_heading = "Next hop", value_name = "FILE"],
-        /// Admit all clients [default: false]
-        open: Option<bool> [help_heading = "Admission", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
-        /// Admit clients with a token of this file (token-file=FILE) or a certificate from this
-        /// authority (client-ca=FILE) (repeatable)
-        auth: Vec<String> [help_heading = "Admission", value_name = "CREDENTIAL"],
         /// Pass on pushes, for clients that accept them [default: true]
         push: Option<bool> [help_heading = "Next hop", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
         /// Carry the tunnels of all sessions in one session to the next hop for each thread. All
         /// other requests keep a session for each client [default: false]
         share_tunnels: Option<bool> [help_heading = "Next hop", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
-        /// Number of threads [default: one for each core]
-        workers: Option<usize> [help_heading = "Listening", value_name = "N"],
-        /// Maximum number of concurrent requests on one session [default: 256]
-        max_streams: Option<u32> [help_heading = "Listening", value_name = "N"],
-        /// Maximum size of the head of a request or response [default: 64KiB]
-        max_head: Option<Size> [help_heading = "Listening", value_name = "BYTES"],
-        /// Maximum number of connections from clients [default: 4096]
-        max_connections: Option<usize> [help_heading = "Listening", value_name = "N"],
-        /// Maximum number of connections from one address; none for loopback addresses
-        /// [default: 1024]
-        max_connections_per_client: Option<usize> [help_heading = "Listening", value_name = "N"],
-    } {
-        /// Time limit for open sessions after SIGTERM [default: 30s]
-        drain_timeout: Option<Span> [help_heading = "Time limits", value_name = "TIME"],
-        /// Address of the listener for Prometheus metrics, loopback only [default: none]
-        metrics: Option<SocketAddr> [help_heading = "Watching", value_name = "ADDRESS"],
-        /// Address of the listener for the dashboard, loopback only; `tandem open` opens it
-        /// [default: none]
-        admin: Option<SocketAddr> [help_heading = "Watching", value_name = "ADDRESS"],
-        /// Path of the Unix socket for `tandem open`, `top` and `probe`, accessible to this user
-        /// only [default: none]
-        control: Option<PathBuf> [help_heading = "Watching", value_name = "PATH"],
-        /// Log level or filter, such as info or tandem=debug [default: info]
-        log: Option<String> [help_heading = "Watching", value_name = "FILTER"],
-        /// Log a line for each request: method, status, bytes and time [default: false]
-        log_requests: Option<bool> [help_heading = "Watching", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
-        /// Log each request with its URL, which is private [default: false]
-        log_urls: Option<bool> [help_heading = "Watching", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
     }
 }
+
+take_near!(RelayOptions);
 
 fn next_hops<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Endpoint>, D::Error> {
     Usage::Gateway.read_list(deserializer)
@@ -106,22 +71,8 @@ impl RelayOptions {
             ));
         }
         let near = GatewayOptions {
-            listen: self.listen,
-            open: self.open,
-            auth: self.auth,
-            workers: self.workers,
-            max_streams: self.max_streams,
-            max_head: self.max_head,
-            max_connections: self.max_connections,
-            max_connections_per_client: self.max_connections_per_client,
             push: Some(false),
-            drain_timeout: self.drain_timeout,
-            metrics: self.metrics,
-            admin: self.admin,
-            control: self.control,
-            log_requests: self.log_requests,
-            log_urls: self.log_urls,
-            ..GatewayOptions::default()
+            ..self.take_near()
         };
         let near = near.typed_as("relay", transports)?;
         let far = ClientOptions {

@@ -13,7 +13,7 @@ use tandem_http::Scheme;
 use tandem_http::h1::Form;
 
 use super::gateway::NearRole;
-use super::{Built, Role, mux_session};
+use super::{Built, Listening, Role, mux_session};
 use crate::back::origin::{Mode, Origin, OriginProtocols, OriginTransports, OriginsOfSession};
 use crate::back::policy::Direct;
 use crate::back::provided::{EncryptedOnly, Provided};
@@ -31,23 +31,14 @@ use crate::session::streams::StreamsSession;
 use crate::session::{Drain, Session};
 use crate::stage::Stage;
 use crate::transport::Target;
-use crate::transport::registry::Transports;
 use crate::transport::tls::ClientTls;
 
 /// The name of the role.
 const WHO: &str = "bridge";
 
 impl Role for BridgeConfig {
-    fn listen(&self) -> &[Endpoint] {
-        &self.near.listen
-    }
-
-    fn transports(&self) -> &Transports {
-        &self.near.transports
-    }
-
-    fn workers(&self) -> usize {
-        self.near.workers
+    fn listening(&self) -> Listening<'_> {
+        self.near.listening()
     }
 
     fn build(

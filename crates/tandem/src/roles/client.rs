@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tandem_http::h1::Form;
 
-use super::{Built, Role, http1_session, mux_session, opened};
+use super::{Built, Listening, Role, http1_session, mux_session, opened};
 use crate::admin::{own_authorities, pac};
 use crate::config::{ClientConfig, ConfigError};
 use crate::connections::{ConnectionLimits, Connections};
@@ -28,20 +28,16 @@ use crate::session::http1::{Http1Session, OriginForm};
 use crate::session::mux::{Multiplexed, MuxSession};
 use crate::stage::Stage;
 use crate::status::{Opened, SessionStatus};
-use crate::transport::registry::{ListenContext, Transports};
+use crate::transport::registry::ListenContext;
 
 impl Role for ClientConfig {
-    fn listen(&self) -> &[Endpoint] {
-        &self.listen
-    }
-
-    fn transports(&self) -> &Transports {
-        &self.transports
-    }
-
-    /// Returns 1, because all connections of an isolation key share a session.
-    fn workers(&self) -> usize {
-        1
+    fn listening(&self) -> Listening<'_> {
+        Listening {
+            listen: &self.listen,
+            transports: &self.transports,
+            // All connections of an isolation key share a session.
+            workers: 1,
+        }
     }
 
     fn open(&self, services: &Services) -> Result<(), ConfigError> {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tandem_http::h1::Limits;
 
 use super::listeners::Listeners;
-use super::{Built, Role, gateway_tokens, http1_session, logged, mux_session};
+use super::{Built, Listening, Role, gateway_tokens, http1_session, logged, mux_session};
 use crate::back::origin::{Limits as OriginLimits, Mode, Origin, OriginsOfSession, ToOrigin};
 use crate::back::own::OwnListeners;
 use crate::back::policy::Direct;
@@ -35,20 +35,15 @@ use crate::session::http1::Http1Session;
 use crate::session::mux::Multiplexed;
 use crate::stage::Stage;
 use crate::transport::Target;
-use crate::transport::registry::Transports;
 use crate::transport::tls::ClientTls;
 
 impl Role for GatewayConfig {
-    fn listen(&self) -> &[Endpoint] {
-        &self.listen
-    }
-
-    fn transports(&self) -> &Transports {
-        &self.transports
-    }
-
-    fn workers(&self) -> usize {
-        self.workers
+    fn listening(&self) -> Listening<'_> {
+        Listening {
+            listen: &self.listen,
+            transports: &self.transports,
+            workers: self.workers,
+        }
     }
 
     fn open(&self, services: &Services) -> Result<(), ConfigError> {

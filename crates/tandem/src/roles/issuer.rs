@@ -4,28 +4,18 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::gateway::NearRole;
-use super::{Built, Role};
+use super::{Built, Listening, Role};
 use crate::config::{ConfigError, IssuerConfig};
-use crate::endpoint::Endpoint;
 use crate::exchange::Peer;
 use crate::middle::issuer::Issue;
 use crate::path::Facts;
 use crate::services::Services;
 use crate::session::Drain;
 use crate::stage::Stage;
-use crate::transport::registry::Transports;
 
 impl Role for IssuerConfig {
-    fn listen(&self) -> &[Endpoint] {
-        &self.near.listen
-    }
-
-    fn transports(&self) -> &Transports {
-        &self.near.transports
-    }
-
-    fn workers(&self) -> usize {
-        self.near.workers
+    fn listening(&self) -> Listening<'_> {
+        self.near.listening()
     }
 
     fn open(&self, _: &Services) -> Result<(), ConfigError> {

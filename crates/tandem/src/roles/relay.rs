@@ -13,29 +13,19 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::gateway::NearRole;
-use super::{Built, Role};
+use super::{Built, Listening, Role};
 use crate::back::gateways::{Gateways, ToGateway};
 use crate::config::{ClientConfig, ConfigError, RelayConfig};
-use crate::endpoint::Endpoint;
 use crate::exchange::{Exchange, Isolation, Peer, Reply};
 use crate::journal::{Problems, RouteEntry};
 use crate::path::Facts;
 use crate::services::Services;
 use crate::session::Drain;
 use crate::stage::Stage;
-use crate::transport::registry::Transports;
 
 impl Role for RelayConfig {
-    fn listen(&self) -> &[Endpoint] {
-        &self.near.listen
-    }
-
-    fn transports(&self) -> &Transports {
-        &self.near.transports
-    }
-
-    fn workers(&self) -> usize {
-        self.near.workers
+    fn listening(&self) -> Listening<'_> {
+        self.near.listening()
     }
 
     fn build(

@@ -24,7 +24,7 @@ use tandem::endpoint::Endpoint;
 use tandem::error::{Error, Kind, Side};
 use tandem::front::{Front, Protocol as FrontProtocol};
 use tandem::path::Path;
-use tandem::roles::{Built, Role};
+use tandem::roles::{Built, Listening, Role};
 use tandem::runtime::Running;
 use tandem::services::Services;
 use tandem::session::http1::{Http1Session, OriginForm};
@@ -80,16 +80,12 @@ struct Proxy {
 }
 
 impl Role for Proxy {
-    fn listen(&self) -> &[Endpoint] {
-        &self.listen
-    }
-
-    fn transports(&self) -> &Transports {
-        &self.transports
-    }
-
-    fn workers(&self) -> usize {
-        1
+    fn listening(&self) -> Listening<'_> {
+        Listening {
+            listen: &self.listen,
+            transports: &self.transports,
+            workers: 1,
+        }
     }
 
     fn build(&self, _: &Services, _: &[SocketAddr], drain: &Drain) -> Result<Built, ConfigError> {

@@ -18,7 +18,7 @@ use tandem::error::Error;
 use tandem::exchange::{Body, Chunk, Chunks, Exchange, Isolation, Part, Peer, Reply};
 use tandem::front::{Front, Protocol};
 use tandem::priority::SharedPriority;
-use tandem::roles::{Built, Role};
+use tandem::roles::{Built, Listening, Role};
 use tandem::runtime::Running;
 use tandem::services::Services;
 use tandem::session::http1::{Http1Session, OriginForm};
@@ -147,16 +147,12 @@ impl Origin {
 }
 
 impl Role for Origin {
-    fn listen(&self) -> &[Endpoint] {
-        &self.listen
-    }
-
-    fn transports(&self) -> &Transports {
-        &self.transports
-    }
-
-    fn workers(&self) -> usize {
-        1
+    fn listening(&self) -> Listening<'_> {
+        Listening {
+            listen: &self.listen,
+            transports: &self.transports,
+            workers: 1,
+        }
     }
 
     fn build(&self, _: &Services, _: &[SocketAddr], drain: &Drain) -> Result<Built, ConfigError> {
