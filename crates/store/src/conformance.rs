@@ -14,8 +14,8 @@ use tandem_submit::store::{
 use tandem_submit::submission::{Answer, IdempotencyKey, State, SubmissionId};
 
 pub(crate) use leases::{
-    claims_one_time_by_identifiers, ignores_late_deliverers, releases_a_batch_at_one_time,
-    releases_no_leased_member,
+    claims_one_time_by_identifiers, counts_what_waits, ends_batches_by_the_rule,
+    ignores_late_deliverers, releases_a_batch_at_one_time, releases_each_member_once,
 };
 
 /// The server of all submissions.
@@ -33,7 +33,8 @@ macro_rules! conformance {
         crate::conformance::conformance!($place;
             admits_a_key_once, charges_quotas_by_day, asks_quotas_without_a_charge,
             leases_due_submissions_once, claims_one_time_by_identifiers,
-            releases_a_batch_at_one_time, releases_no_leased_member, ignores_late_deliverers,
+            releases_a_batch_at_one_time, ends_batches_by_the_rule, releases_each_member_once,
+            counts_what_waits, ignores_late_deliverers,
             claims_bodies_up_to_a_sum, claims_times_that_cannot_be,
             claims_for_one_server, keeps_the_first_answer, answers_after_giving_up,
             reads_states_without_answers, forgets_ended_submissions,
@@ -75,6 +76,7 @@ pub(crate) fn new(number: u8) -> NewSubmission {
         quota: Quota::default(),
         server: SERVER.to_owned(),
         spent: None,
+        is_collected: false,
         max_stored: u64::MAX,
     }
 }
@@ -92,7 +94,7 @@ pub(crate) fn due(now: Millis, leased_until: Millis) -> Claim {
 }
 
 pub(crate) fn waiting(store: &dyn Store) -> u64 {
-    wait(store.waiting(SERVER.to_owned())).here
+    wait(store.waiting(SERVER.to_owned(), DAY)).here
 }
 
 pub(crate) fn reply(status: u16) -> Answer {
@@ -299,7 +301,7 @@ pub(crate) fn claims_for_one_server(place: &dyn Place) {
         ..due(2 * DAY, 3 * DAY)
     };
     assert!(wait(store.claim(other())).is_empty());
-    let counted = wait(store.waiting(other().server));
+    let counted = wait(store.waiting(other().server, DAY));
     assert_eq!((counted.here, counted.elsewhere), (0, 1));
     assert_eq!(wait(store.claim(due(2 * DAY, 3 * DAY))).len(), 1);
 }
@@ -348,7 +350,7 @@ pub(crate) fn bounds_the_stored_bytes(place: &dyn Place) {
             ..new(number)
         }))
     };
-    let stored = || wait(store.waiting(SERVER.to_owned())).stored;
+    let stored = || wait(store.waiting(SERVER.to_owned(), DAY)).stored;
     let inquire = |number, bytes| {
         wait(store.inquire(Inquiry {
             key: IdempotencyKey([number; 32]),

@@ -6,7 +6,8 @@
 //!
 //! - `address` reads the URL, and `tls` verifies the server.
 //! - `pool` keeps the connections. It repeats a call over a lost connection, up to a time limit.
-//! - `schema` creates the tables of `schema.sql`, and `statements` has the statement of each call.
+//! - `schema` creates the tables of `tables.sql` and the functions of `functions.sql`.
+//! - `statements` has the statement of each call.
 //! - `failure` turns errors into texts for the operator.
 //!
 //! Each call is one transaction. Unique constraints decide about keys and tokens, and a claim skips
@@ -26,6 +27,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
+use tandem_submit::batch::Rule;
 use tandem_submit::store::{
     Admission, Claim, Delivery, Epoch, Inquiry, Lease, Millis, NewSubmission, Pending, Prospect,
     Record, Store, StoreError, Waiting,
@@ -194,11 +196,11 @@ impl Store for Postgres {
         self.call(move |client| Box::pin(statements::postpone(client, lease, pause, at)))
     }
 
-    fn release(&self, batch: Vec<Lease>, now: Millis) -> Pending<()> {
-        let (at, batch) = (self.at(now), Arc::new(batch));
+    fn release(&self, server: String, rule: Rule, now: Millis) -> Pending<u64> {
+        let (at, server) = (self.at(now), Arc::<str>::from(server));
         self.call(move |client| {
-            let batch = Arc::clone(&batch);
-            Box::pin(async move { statements::release(client, &batch, at).await })
+            let server = Arc::clone(&server);
+            Box::pin(async move { statements::release(client, &server, &rule, at).await })
         })
     }
 
@@ -216,11 +218,15 @@ impl Store for Postgres {
         self.call(move |client| Box::pin(statements::end_epochs(client, first)))
     }
 
-    fn waiting(&self, server: String) -> Pending<Waiting> {
-        let server = Arc::<str>::from(server);
+    fn spent(&self, first: Epoch) -> Pending<Vec<(Epoch, u64)>> {
+        self.call(move |client| Box::pin(statements::spent(client, first)))
+    }
+
+    fn waiting(&self, server: String, now: Millis) -> Pending<Waiting> {
+        let (at, server) = (self.at(now), Arc::<str>::from(server));
         self.call(move |client| {
             let server = Arc::clone(&server);
-            Box::pin(async move { statements::waiting(client, &server).await })
+            Box::pin(async move { statements::waiting(client, &server, at).await })
         })
     }
 }

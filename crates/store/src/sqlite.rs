@@ -16,6 +16,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rusqlite::Connection;
+use tandem_submit::batch::Rule;
 use tandem_submit::store::{
     Admission, Claim, Delivery, Epoch, Inquiry, Lease, Millis, NewSubmission, Pending, Prospect,
     Record, Store, StoreError, Waiting,
@@ -213,8 +214,8 @@ impl Store for Sqlite {
         self.call(move |connection| statements::postpone(connection, lease, due))
     }
 
-    fn release(&self, batch: Vec<Lease>, now: Millis) -> Pending<()> {
-        self.call(move |connection| statements::release(connection, &batch, now))
+    fn release(&self, server: String, rule: Rule, now: Millis) -> Pending<u64> {
+        self.call(move |connection| statements::release(connection, &server, &rule, now))
     }
 
     fn give_up(&self, lease: Lease, status: Option<u16>, now: Millis) -> Pending<()> {
@@ -229,8 +230,12 @@ impl Store for Sqlite {
         self.call(move |connection| statements::end_epochs(connection, first))
     }
 
-    fn waiting(&self, server: String) -> Pending<Waiting> {
-        self.call(move |connection| statements::waiting(connection, &server))
+    fn spent(&self, first: Epoch) -> Pending<Vec<(Epoch, u64)>> {
+        self.call(move |connection| statements::spent(connection, first))
+    }
+
+    fn waiting(&self, server: String, now: Millis) -> Pending<Waiting> {
+        self.call(move |connection| statements::waiting(connection, &server, now))
     }
 }
 

@@ -8,6 +8,7 @@ use std::pin::Pin;
 use bytes::Bytes;
 use tandem_http::Fields;
 
+use crate::batch::Rule;
 use crate::rights::Quota;
 use crate::submission::{Answer, IdempotencyKey, State, SubmissionId};
 
@@ -30,8 +31,8 @@ pub const OVERHEAD: u64 = 4096;
 /// The longest time for which a batch collects submissions.
 pub const LONGEST_BATCH_WAIT: Millis = DAY;
 
-/// The time from the end of a batch until a submission without a release is due. A gateway that has
-/// crashed releases no batch.
+/// The time from the longest wait of a batch until a submission without a release is due. Gateways
+/// that have crashed release no batch.
 pub const BATCH_RESERVE: Millis = 60_000;
 
 /// The number of an epoch of tokens. Later epochs have larger numbers.
@@ -83,6 +84,9 @@ pub struct NewSubmission {
     pub server: String,
     /// The token that pays for the submission, if clients have no accounts.
     pub spent: Option<SpentToken>,
+    /// True if the submission waits for a batch. [`Store::release`] makes it due earlier than
+    /// `leased_until`.
+    pub is_collected: bool,
     /// The bytes that the store may hold after the admission, as [`Waiting::stored`] counts them.
     pub max_stored: u64,
 }
@@ -161,6 +165,10 @@ pub struct Waiting {
     pub here: u64,
     /// The number of those for other servers.
     pub elsewhere: u64,
+    /// The number of those for the server that a batch collects.
+    pub collected: u64,
+    /// The age of the oldest one for the server in milliseconds, or 0.
+    pub oldest: Millis,
     /// The bytes of all bodies that wait and of all answers that are kept, and [`OVERHEAD`] for
     /// each submission.
     pub stored: u64,
@@ -303,9 +311,11 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// later lease.
     fn postpone(&self, lease: Lease, due: Millis, now: Millis) -> Pending<()>;
 
-    /// Makes all submissions of a batch due at one time, which is the present. Members with a
-    /// later lease keep theirs.
-    fn release(&self, batch: Vec<Lease>, now: Millis) -> Pending<()>;
+    /// Makes all submissions that are collected for a server due at the present time, if the rule
+    /// ends their batch. Returns their number, and 0 if the batch goes on.
+    ///
+    /// Of several calls at once, one releases the batch.
+    fn release(&self, server: String, rule: Rule, now: Millis) -> Pending<u64>;
 
     /// Gives the delivery up and removes the content. `status` is that of the last answer. The
     /// call changes nothing after a later lease.
@@ -322,6 +332,10 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// epoch is refused, so that no token is spent twice.
     fn end_epochs(&self, first: Epoch) -> Pending<()>;
 
+    /// Returns the number of spent tokens of each epoch from `first` on, the earliest first.
+    /// Epochs without any are left out.
+    fn spent(&self, first: Epoch) -> Pending<Vec<(Epoch, u64)>>;
+
     /// Returns the numbers of submissions that wait for an answer, and the size of all.
-    fn waiting(&self, server: String) -> Pending<Waiting>;
+    fn waiting(&self, server: String, now: Millis) -> Pending<Waiting>;
 }

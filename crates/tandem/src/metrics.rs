@@ -259,6 +259,8 @@ metrics! {
     submission_batch_members "counter" "Gateway: submissions in all of these batches.";
     submission_batch_size "gauge"
         "Gateway: submissions in the last batch, the set in which each of them hides.";
+    submission_batches_small "counter"
+        "Gateway: batches below submit-batch-min, which were delivered after the longest wait.";
     tokens_issued "counter" "Issuer: tokens signed for accounts.";
     token_requests_refused "counter" "Issuer: token requests refused with a problem document.";
     submissions_stored_bytes "gauge"

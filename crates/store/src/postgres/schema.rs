@@ -8,10 +8,22 @@ use tokio_postgres::types::Type;
 use super::failure::Failure;
 
 /// The version of the tables.
-const VERSION: i32 = 1;
+const VERSION: i32 = 2;
 
-/// The tables and functions.
-const TABLES: &str = include_str!("schema.sql");
+/// The tables.
+const TABLES: &str = include_str!("tables.sql");
+
+/// The functions, which use the tables.
+const FUNCTIONS: &str = include_str!("functions.sql");
+
+/// The changes from version 1 to version 2, before [`FUNCTIONS`]: submissions that a batch
+/// collects.
+const TO_VERSION_2: &str = "
+    ALTER TABLE submissions ADD COLUMN collected boolean NOT NULL DEFAULT false;
+    CREATE INDEX submissions_collected ON submissions (server, accepted) WHERE collected;
+    DROP FUNCTION present, add_stored, admit, finish, begin_removal, remove_ended, begin_epoch,
+        end_epochs;
+    UPDATE version SET number = 2;";
 
 /// The number of the lock that lets one instance create the tables.
 const LOCK: i64 = 0x7461_6e64_656d;
@@ -44,13 +56,16 @@ pub(super) async fn set_up(client: &Client, schema: &str, limit: Duration) -> Re
 
 /// Checks that the tables have the version of this program.
 pub(super) async fn check(client: &Client) -> Result<(), Failure> {
+    match version(client).await? {
+        VERSION => Ok(()),
+        version => Err(other_version(version)),
+    }
+}
+
+async fn version(client: &Client) -> Result<i32, Failure> {
     let row = client.query_typed_one("SELECT number FROM version", &[]);
     let row = row.await.map_err(|error| Failure::of(&error))?;
-    match row.try_get(0) {
-        Ok(VERSION) => Ok(()),
-        Ok(version) => Err(other_version(version)),
-        Err(_) => Err(Failure::invalid()),
-    }
+    row.try_get(0).map_err(|_| Failure::invalid())
 }
 
 fn other_version(version: i32) -> Failure {
@@ -77,8 +92,17 @@ pub(super) async fn create(client: &Client, schema: &str) -> Result<(), Failure>
     if !has_schema {
         execute(client, &format!("CREATE SCHEMA {schema}")).await?;
     }
-    if !has_tables {
-        execute(client, TABLES).await?;
+    let former = match has_tables {
+        true => Some(version(client).await?),
+        false => None,
+    };
+    match former {
+        None => execute(client, TABLES).await?,
+        Some(1) => execute(client, TO_VERSION_2).await?,
+        Some(_) => {}
+    }
+    if matches!(former, None | Some(1)) {
+        execute(client, FUNCTIONS).await?;
     }
     check(client).await?;
     execute(client, "COMMIT").await

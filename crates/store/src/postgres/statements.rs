@@ -1,6 +1,7 @@
 //! The statements behind each method of the store. Each of them is one transaction and one round
-//! trip; `schema.sql` has the functions that they call.
+//! trip; `functions.sql` has the functions that they call.
 
+use tandem_submit::batch::Rule;
 use tandem_submit::fields;
 use tandem_submit::store::{
     Admission, CLEANING_GAP, Claim, Content, Delivery, Epoch, Inquiry, Lease, Millis,
@@ -103,7 +104,7 @@ async fn insert(client: &Client, new: &NewSubmission, at: At) -> Result<bool> {
     let row = row(
         client,
         "SELECT admit($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17,
-            $18)",
+            $18, $19)",
         &[
             (&at, Type::INT8),
             (&difference(new.leased_until, new.now), Type::INT8),
@@ -123,6 +124,7 @@ async fn insert(client: &Client, new: &NewSubmission, at: At) -> Result<bool> {
             (&limit(new.quota.bytes), Type::INT8),
             (&epoch, Type::INT8),
             (&nonce, Type::BYTEA),
+            (&new.is_collected, Type::BOOL),
         ],
     )
     .await;
@@ -253,7 +255,7 @@ const CLAIM: &str = "
         FROM (SELECT * FROM now_due UNION ALL SELECT * FROM wrongly_late) AS both_kinds
         WINDOW places AS (ORDER BY due, id)),
     leased AS (
-        UPDATE submissions SET due = (SELECT at FROM start) + $2 + upload
+        UPDATE submissions SET due = (SELECT at FROM start) + $2 + upload, collected = false
         FROM summed WHERE submissions.id = summed.id AND total <= $6 AND place <= $5
         RETURNING submissions.id, place, (SELECT at FROM start) - accepted AS age, attempts,
             due - accepted AS lease_end)
@@ -338,24 +340,22 @@ pub(super) async fn postpone(client: &Client, lease: Lease, pause: Millis, at: A
     done.map(drop)
 }
 
-/// Releases a batch. All members get one time, so that their identifiers decide the order.
-pub(super) async fn release(client: &Client, batch: &[Lease], at: At) -> Result<()> {
-    let ids: Vec<&[u8]> = batch.iter().map(|lease| &lease.id.0[..]).collect();
-    let ends: Vec<Millis> = batch.iter().map(|lease| lease.end).collect();
-    let done = rows(
+/// Releases a batch, if the rule ends it.
+pub(super) async fn release(client: &Client, server: &str, rule: &Rule, at: At) -> Result<u64> {
+    let released = row(
         client,
-        "WITH start AS MATERIALIZED (SELECT present($1) AS at)
-         UPDATE submissions SET due = (SELECT at FROM start)
-         FROM unnest($2, $3) AS member (id, lease_end)
-         WHERE submissions.id = member.id AND state = 0 AND due - accepted = lease_end",
+        "SELECT release($1, $2, $3, $4, $5, $6)",
         &[
             (&at, Type::INT8),
-            (&ids, Type::BYTEA_ARRAY),
-            (&ends, Type::INT8_ARRAY),
+            (&server, Type::TEXT),
+            (&integer(rule.size), Type::INT8),
+            (&integer(rule.least), Type::INT8),
+            (&rule.wait, Type::INT8),
+            (&rule.longest, Type::INT8),
         ],
     )
     .await;
-    done.map(drop)
+    Ok(number(column(&released?, 0)?))
 }
 
 /// Gives a delivery up. The lock comes before the check of the lease, so no claim comes between.
@@ -414,18 +414,36 @@ pub(super) async fn forget(client: &Client, keep: Millis, at: At) -> Result<u64>
     }
 }
 
-pub(super) async fn waiting(client: &Client, server: &str) -> Result<Waiting> {
+pub(super) async fn spent(client: &Client, first: Epoch) -> Result<Vec<(Epoch, u64)>> {
+    let rows = rows(
+        client,
+        "SELECT epoch, count(*) FROM spent WHERE epoch >= $1 GROUP BY epoch ORDER BY epoch",
+        &[(&i64::from(first), Type::INT8)],
+    )
+    .await;
+    let counted = |row| {
+        let epoch = u32::try_from(column::<i64>(row, 0)?).map_err(|_| Failure::invalid())?;
+        Ok((epoch, number(column(row, 1)?)))
+    };
+    rows?.iter().map(counted).collect()
+}
+
+pub(super) async fn waiting(client: &Client, server: &str, at: At) -> Result<Waiting> {
     let row = row(
         client,
         "SELECT count(*) FILTER (WHERE server = $1), count(*) FILTER (WHERE server <> $1),
+             count(*) FILTER (WHERE server = $1 AND collected),
+             coalesce(present($2) - min(accepted) FILTER (WHERE server = $1), 0),
              (SELECT sum(size)::bigint FROM totals)
          FROM submissions WHERE state = 0",
-        &[(&server, Type::TEXT)],
+        &[(&server, Type::TEXT), (&at, Type::INT8)],
     )
     .await?;
     Ok(Waiting {
         here: number(column(&row, 0)?),
         elsewhere: number(column(&row, 1)?),
-        stored: number(column(&row, 2)?),
+        collected: number(column(&row, 2)?),
+        oldest: column::<Millis>(&row, 3)?.max(0),
+        stored: number(column(&row, 4)?),
     })
 }

@@ -166,7 +166,7 @@ fn postgres_removes_many_submissions_in_parts() {
     );
     database().sql(&fill);
     assert_eq!(wait(store.forget(DAY, 0)), 2500);
-    assert_eq!(wait(store.waiting(SERVER.to_owned())).stored, 0);
+    assert_eq!(wait(store.waiting(SERVER.to_owned(), DAY)).stored, 0);
 }
 
 #[test]
@@ -316,4 +316,70 @@ fn postgres_verifies_the_server() {
         let problem = problem(&untrusted);
         assert!(problem.contains("invalid peer certificate"), "{problem}");
     }
+}
+
+#[test]
+fn postgres_takes_over_version_1() {
+    let schema = Schema::new();
+    let store = schema.open();
+    wait(store.admit(new(1)));
+    drop(store);
+    // Version 1 has no batches in the tables.
+    database().sql(&format!(
+        "SET search_path = {}; SET client_min_messages = error;
+         DROP FUNCTION release, admit;
+         CREATE FUNCTION admit(moment bigint) RETURNS boolean LANGUAGE sql AS 'SELECT false';
+         ALTER TABLE submissions DROP COLUMN collected;
+         UPDATE version SET number = 1",
+        schema.0
+    ));
+    let store = schema.open();
+    assert_eq!(waiting(&*store), 1);
+    let collected = NewSubmission {
+        is_collected: true,
+        ..new(2)
+    };
+    wait(store.admit(collected));
+    let counted = wait(store.waiting(SERVER.to_owned(), DAY));
+    assert_eq!((counted.here, counted.collected), (2, 1));
+}
+
+#[test]
+fn postgres_releases_a_batch_by_one_gateway() {
+    let schema = Schema::new();
+    let stores = [(); 3].map(|()| schema.open());
+    let rule = tandem_submit::batch::Rule {
+        size: 20,
+        least: 20,
+        wait: DAY,
+        longest: DAY,
+    };
+    let barrier = std::sync::Barrier::new(stores.len());
+    // Each gateway gets a part of the submissions, and looks for a full batch all the time.
+    let batches = std::thread::scope(|scope| {
+        let parts = stores.iter().zip(0_u8..).map(|(store, gateway)| {
+            let barrier = &barrier;
+            scope.spawn(move || {
+                barrier.wait();
+                let mut batches = Vec::new();
+                for number in 0..80 {
+                    wait(store.admit(NewSubmission {
+                        leased_until: rule.due(DAY),
+                        is_collected: true,
+                        ..new(gateway * 80 + number)
+                    }));
+                    batches.push(wait(store.release(SERVER.to_owned(), rule, DAY)));
+                }
+                batches
+            })
+        });
+        let parts: Vec<_> = parts.collect();
+        let joined = parts
+            .into_iter()
+            .map(|part| part.join().expect("a gateway"));
+        joined.flatten().filter(|it| *it > 0).collect::<Vec<u64>>()
+    });
+    assert!(batches.iter().all(|members| *members >= 20), "{batches:?}");
+    let counted = wait(stores[0].waiting(SERVER.to_owned(), DAY));
+    assert_eq!(batches.iter().sum::<u64>() + counted.collected, 240);
 }

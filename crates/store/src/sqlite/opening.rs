@@ -15,11 +15,11 @@ use super::text;
 use crate::OpenError;
 
 /// The version of the tables, which the file holds as `user_version`.
-const VERSION: i64 = 3;
+const VERSION: i64 = 4;
 
-/// The tables of version 3. The contents and the answers have tables of their own, so that SQLite
+/// The tables of version 4. The contents and the answers have tables of their own, so that SQLite
 /// reads no body to reach a state. The index of waiting submissions has all columns of the frequent
-/// queries. A submission of version 1 names no server.
+/// queries. A submission of version 1 names no server. A batch has the collected ones.
 const TABLES: &str = "
     CREATE TABLE submissions (
         id BLOB PRIMARY KEY NOT NULL,
@@ -33,9 +33,11 @@ const TABLES: &str = "
         attempts INTEGER NOT NULL,
         size INTEGER NOT NULL,
         ended INTEGER,
-        status INTEGER
+        status INTEGER,
+        collected INTEGER NOT NULL DEFAULT 0
     ) STRICT;
-    CREATE INDEX submissions_waiting ON submissions (state, due, server, id) WHERE state = 0;
+    CREATE INDEX submissions_waiting
+        ON submissions (state, due, server, id, accepted, collected) WHERE state = 0;
     CREATE INDEX submissions_ended ON submissions (ended) WHERE ended IS NOT NULL;
     CREATE TABLE contents (
         id BLOB PRIMARY KEY NOT NULL,
@@ -68,7 +70,7 @@ const TABLES: &str = "
         cleaned INTEGER
     ) STRICT;
     INSERT INTO totals VALUES (1, 0, 0, NULL);
-    PRAGMA user_version = 3;
+    PRAGMA user_version = 4;
 ";
 
 /// The changes from version 1 to version 2: the server of each submission, and the time of the last
@@ -80,8 +82,8 @@ const TO_VERSION_2: &str = "
     CREATE TABLE cleaning (one INTEGER PRIMARY KEY NOT NULL, at INTEGER NOT NULL) STRICT;
 ";
 
-/// The first part of the changes from version 2 to version 3, before [`TABLES`].
-const BEFORE_VERSION_3: &str = "
+/// The first part of the changes from version 2 to the present one, before [`TABLES`].
+const BEFORE_TABLES: &str = "
     DROP INDEX submissions_waiting;
     DROP INDEX submissions_ended;
     ALTER TABLE submissions RENAME TO old_submissions;
@@ -89,8 +91,9 @@ const BEFORE_VERSION_3: &str = "
 ";
 
 /// The second part of these changes. 4096 is the overhead of each submission.
-const AFTER_VERSION_3: &str = "
-    INSERT INTO submissions
+const AFTER_TABLES: &str = "
+    INSERT INTO submissions (id, key, client, fingerprint, server, accepted, state, due, attempts,
+            size, ended, status)
         SELECT id, key, client, fingerprint, server, accepted, state, due, attempts,
             4096 + ifnull(length(body), 0) + ifnull(length(answer_body), 0), ended, status
         FROM old_submissions;
@@ -104,6 +107,15 @@ const AFTER_VERSION_3: &str = "
     DROP TABLE old_submissions;
     DROP TABLE old_usage;
     DROP TABLE cleaning;
+";
+
+/// The changes from version 3 to version 4: submissions that a batch collects.
+const TO_VERSION_4: &str = "
+    ALTER TABLE submissions ADD COLUMN collected INTEGER NOT NULL DEFAULT 0;
+    DROP INDEX submissions_waiting;
+    CREATE INDEX submissions_waiting
+        ON submissions (state, due, server, id, accepted, collected) WHERE state = 0;
+    PRAGMA user_version = 4;
 ";
 
 /// The settings of the connection, with the values that SQLite then reports:
@@ -180,22 +192,24 @@ fn prepare(path: &Path) -> std::result::Result<Connection, Unusable> {
         0 => connection.execute_batch(TABLES)?,
         1 => {
             connection.execute_batch(TO_VERSION_2)?;
-            to_version_3(&connection)?;
+            replace_tables(&connection)?;
         }
-        2 => to_version_3(&connection)?,
+        2 => replace_tables(&connection)?,
+        3 => connection.execute_batch(TO_VERSION_4)?,
         VERSION => {}
         other => return Err(Unusable::Version(other)),
     }
-    connection.execute("UPDATE submissions SET due = 0 WHERE state = 0", ())?;
+    let end_leases = "UPDATE submissions SET due = 0 WHERE state = 0 AND collected = 0";
+    connection.execute(end_leases, ())?;
     connection.execute_batch("COMMIT")?;
     check_settings(&connection)?;
     truncate_log(&connection)?;
     Ok(connection)
 }
 
-/// Moves the submissions of version 2 into the tables of version 3.
-fn to_version_3(connection: &Connection) -> Result<()> {
-    [BEFORE_VERSION_3, TABLES, AFTER_VERSION_3]
+/// Moves the submissions of version 2 into the present tables.
+fn replace_tables(connection: &Connection) -> Result<()> {
+    [BEFORE_TABLES, TABLES, AFTER_TABLES]
         .into_iter()
         .try_for_each(|statements| connection.execute_batch(statements))
 }

@@ -2,6 +2,7 @@
 
 use rusqlite::types::Type;
 use rusqlite::{Connection, OptionalExtension as _, Result, Row, params};
+use tandem_submit::batch::Rule;
 use tandem_submit::fields;
 use tandem_submit::rights::Quota;
 use tandem_submit::store::{
@@ -18,9 +19,15 @@ pub(super) const DUE: &str = "SELECT id FROM submissions
     WHERE state = 0 AND (due <= ?1 OR due > ?2) AND (server = ?3 OR server IS NULL)
     ORDER BY due, server, id LIMIT ?4";
 
-/// The numbers of all submissions that wait, and of those for other servers.
-pub(super) const WAITING: &str = "SELECT count(*), count(*) FILTER (WHERE server <> ?1)
+/// The numbers of all submissions that wait, of those for other servers, and of those for the
+/// server that a batch collects, with the time of the oldest for the server.
+pub(super) const WAITING: &str = "SELECT count(*), count(*) FILTER (WHERE server <> ?1),
+        count(*) FILTER (WHERE server = ?1 AND collected), min(accepted) FILTER (WHERE server = ?1)
     FROM submissions WHERE state = 0";
+
+/// The number of the submissions that a batch collects, and the time of the oldest.
+pub(super) const COLLECTED: &str = "SELECT count(*), min(accepted)
+    FROM submissions WHERE state = 0 AND collected AND server = ?1";
 
 pub(super) fn admit(connection: &Connection, new: &NewSubmission) -> Result<Admission> {
     let known: Option<([u8; 16], [u8; 32])> = connection
@@ -65,8 +72,8 @@ fn insert(connection: &Connection, new: &NewSubmission, size: i64) -> Result<()>
     connection
         .prepare_cached(
             "INSERT INTO submissions (id, key, client, fingerprint, server, accepted, state, due,
-                attempts, size)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, 0, ?7, 0, ?8)",
+                attempts, size, collected)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, 0, ?7, 0, ?8, ?9)",
         )?
         .execute(params![
             new.id.0,
@@ -77,6 +84,7 @@ fn insert(connection: &Connection, new: &NewSubmission, size: i64) -> Result<()>
             new.now,
             new.leased_until,
             size,
+            new.is_collected,
         ])?;
     let content = &new.content;
     connection
@@ -219,7 +227,8 @@ pub(super) fn claim(connection: &Connection, claim: &Claim) -> Result<Vec<Delive
         connection.prepare_cached("SELECT length(body) FROM contents WHERE id = ?1")?;
     let limit = i64::try_from(claim.limit).unwrap_or(i64::MAX);
     let due = params![claim.now, claim.latest, claim.server, limit];
-    let mut lease = connection.prepare_cached("UPDATE submissions SET due = ?2 WHERE id = ?1")?;
+    let mut lease = connection
+        .prepare_cached("UPDATE submissions SET due = ?2, collected = 0 WHERE id = ?1")?;
     let mut read = connection.prepare_cached(
         "SELECT id, path, fields, body, digest, accepted, attempts, due - accepted
          FROM submissions JOIN contents USING (id) WHERE id = ?1",
@@ -294,14 +303,26 @@ pub(super) fn postpone(connection: &Connection, lease: Lease, due: Millis) -> Re
     Ok(())
 }
 
-pub(super) fn release(connection: &Connection, batch: &[Lease], now: Millis) -> Result<()> {
-    let mut release = connection.prepare_cached(
-        "UPDATE submissions SET due = ?3 WHERE id = ?1 AND state = 0 AND due - accepted = ?2",
-    )?;
-    for lease in batch {
-        release.execute(params![lease.id.0, lease.end, now])?;
+pub(super) fn release(
+    connection: &Connection,
+    server: &str,
+    rule: &Rule,
+    now: Millis,
+) -> Result<u64> {
+    let mut collected = connection.prepare_cached(COLLECTED)?;
+    let (members, oldest): (i64, Option<Millis>) =
+        collected.query_row([server], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let age = oldest.map_or(0, |oldest| now.saturating_sub(oldest));
+    if !rule.ends(members.unsigned_abs(), age) {
+        return Ok(0);
     }
-    Ok(())
+    let released = connection
+        .prepare_cached(
+            "UPDATE submissions SET due = ?2, collected = 0
+             WHERE state = 0 AND collected AND server = ?1",
+        )?
+        .execute(params![server, now])?;
+    Ok(released as u64)
 }
 
 pub(super) fn give_up(
@@ -381,13 +402,31 @@ pub(super) fn forget(connection: &Connection, now: Millis, keep: Millis) -> Resu
     Ok(removed as u64)
 }
 
-pub(super) fn waiting(connection: &Connection, server: &str) -> Result<Waiting> {
-    let mut query = connection.prepare_cached(WAITING)?;
-    let (all, elsewhere): (i64, i64) =
-        query.query_row([server], |row| Ok((row.get(0)?, row.get(1)?)))?;
-    Ok(Waiting {
-        here: all.saturating_sub(elsewhere).unsigned_abs(),
-        elsewhere: elsewhere.unsigned_abs(),
-        stored: stored(connection)?,
-    })
+pub(super) fn spent(connection: &Connection, first: Epoch) -> Result<Vec<(Epoch, u64)>> {
+    connection
+        .prepare_cached(
+            "SELECT epoch, count(*) FROM spent WHERE epoch >= ?1 GROUP BY epoch ORDER BY epoch",
+        )?
+        .query_map([first], |row| {
+            let tokens: i64 = row.get(1)?;
+            Ok((row.get(0)?, tokens.unsigned_abs()))
+        })?
+        .collect()
+}
+
+pub(super) fn waiting(connection: &Connection, server: &str, now: Millis) -> Result<Waiting> {
+    let stored = stored(connection)?;
+    connection
+        .prepare_cached(WAITING)?
+        .query_row([server], |row| {
+            let number = |index| row.get(index).map(i64::unsigned_abs);
+            let oldest: Option<Millis> = row.get(3)?;
+            Ok(Waiting {
+                here: number(0)?.saturating_sub(number(1)?),
+                elsewhere: number(1)?,
+                collected: number(2)?,
+                oldest: oldest.map_or(0, |oldest| now.saturating_sub(oldest).max(0)),
+                stored,
+            })
+        })
 }

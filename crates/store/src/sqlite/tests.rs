@@ -1,5 +1,7 @@
 //! Tests of the store in a file of a temporary directory.
 
+mod linking;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -59,7 +61,7 @@ impl Drop for Directory {
 fn sqlite_finds_waiting_submissions_without_bodies() {
     let directory = Directory::new();
     let store = directory.open();
-    for query in [statements::DUE, statements::WAITING] {
+    for query in [statements::DUE, statements::WAITING, statements::COLLECTED] {
         let plan = store.call(move |connection| {
             let mut plan = connection.prepare(&format!("EXPLAIN QUERY PLAN {query}"))?;
             let values = [SERVER; 4];
@@ -117,9 +119,53 @@ const VERSION_2: &str = "
     PRAGMA user_version = 2;
 ";
 
+/// The changes that lead from version 2 to version 3, without the tables of the other statements.
+const VERSION_3: &str = "
+    DROP INDEX submissions_waiting;
+    DROP INDEX submissions_ended;
+    ALTER TABLE submissions RENAME TO old;
+    CREATE TABLE submissions (
+        id BLOB PRIMARY KEY NOT NULL, key BLOB NOT NULL UNIQUE, client TEXT NOT NULL,
+        fingerprint BLOB NOT NULL, server TEXT, accepted INTEGER NOT NULL, state INTEGER NOT NULL,
+        due INTEGER NOT NULL, attempts INTEGER NOT NULL, size INTEGER NOT NULL, ended INTEGER,
+        status INTEGER
+    ) STRICT;
+    CREATE INDEX submissions_waiting ON submissions (state, due, server, id) WHERE state = 0;
+    CREATE INDEX submissions_ended ON submissions (ended) WHERE ended IS NOT NULL;
+    CREATE TABLE contents (
+        id BLOB PRIMARY KEY NOT NULL, path TEXT NOT NULL, fields BLOB NOT NULL,
+        digest BLOB NOT NULL, body BLOB NOT NULL
+    ) STRICT;
+    CREATE TABLE answers (
+        id BLOB PRIMARY KEY NOT NULL, fields BLOB NOT NULL, body BLOB NOT NULL
+    ) STRICT;
+    CREATE TABLE spent (
+        epoch INTEGER NOT NULL, nonce BLOB NOT NULL, PRIMARY KEY (epoch, nonce)
+    ) STRICT, WITHOUT ROWID;
+    CREATE TABLE totals (
+        one INTEGER PRIMARY KEY NOT NULL CHECK (one = 1), size INTEGER NOT NULL,
+        first_epoch INTEGER NOT NULL, cleaned INTEGER
+    ) STRICT;
+    INSERT INTO submissions
+        SELECT id, key, client, fingerprint, server, accepted, state, due, attempts,
+            4096 + ifnull(length(body), 0) + ifnull(length(answer_body), 0), ended, status
+        FROM old;
+    INSERT INTO contents SELECT id, path, fields, digest, body FROM old WHERE state = 0;
+    INSERT INTO answers SELECT id, answer_fields, answer_body FROM old WHERE state = 1;
+    INSERT INTO totals
+        SELECT 1, (SELECT sum(size) FROM submissions), 0, (SELECT at FROM cleaning);
+    DROP TABLE old;
+    DROP TABLE cleaning;
+    PRAGMA user_version = 3;
+";
+
 #[test]
 fn sqlite_takes_over_earlier_versions() {
-    for statements in [&[VERSION_1][..], &[VERSION_1, VERSION_2]] {
+    for statements in [
+        &[VERSION_1][..],
+        &[VERSION_1, VERSION_2],
+        &[VERSION_1, VERSION_2, VERSION_3],
+    ] {
         let directory = Directory::new();
         let connection = Connection::open(directory.file()).expect("the file");
         for batch in statements {
@@ -127,7 +173,7 @@ fn sqlite_takes_over_earlier_versions() {
         }
         drop(connection);
         let store = directory.open();
-        let counted = wait(store.waiting(SERVER.to_owned()));
+        let counted = wait(store.waiting(SERVER.to_owned(), DAY));
         assert_eq!((counted.here, counted.stored), (1, 3 * OVERHEAD + 16));
         let claimed = wait(store.claim(due(DAY, 2 * DAY)));
         assert_eq!((claimed.len(), claimed[0].attempts), (1, 2));

@@ -104,8 +104,12 @@ with_path! {
         submit_oblivious_key: Option<String> [help_heading = "Submissions", value_name = "FILE"],
         /// Number of submissions with tokens that are delivered together [default: 20]
         submit_batch: Option<usize> [help_heading = "Submissions", value_name = "N"],
+        /// Number of submissions that an incomplete batch must have [default: 5]
+        submit_batch_min: Option<usize> [help_heading = "Submissions", value_name = "N"],
         /// Time after which an incomplete batch is delivered [default: 10m]
         submit_batch_wait: Option<Span> [help_heading = "Submissions", value_name = "TIME"],
+        /// Time after which a batch below submit-batch-min is delivered [default: 6h]
+        submit_batch_max_wait: Option<Span> [help_heading = "Submissions", value_name = "TIME"],
         /// Time for which a client waits for the server's answer before it gets status 202
         /// [default: 10s]
         submit_wait: Option<Span> [help_heading = "Submissions", value_name = "TIME"],

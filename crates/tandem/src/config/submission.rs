@@ -178,7 +178,12 @@ impl GatewayOptions {
             ("submit-issuers", self.submit_issuers.is_some()),
             ("submit-oblivious-key", self.submit_oblivious_key.is_some()),
             ("submit-batch", self.submit_batch.is_some()),
+            ("submit-batch-min", self.submit_batch_min.is_some()),
             ("submit-batch-wait", self.submit_batch_wait.is_some()),
+            (
+                "submit-batch-max-wait",
+                self.submit_batch_max_wait.is_some(),
+            ),
             ("submit-retry", self.submit_retry.is_some()),
             ("submit-keep", self.submit_keep.is_some()),
         ];

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use rustls::pki_types::PrivatePkcs8KeyDer;
 use rustls::pki_types::pem::PemObject as _;
+use tandem_submit::batch::Rule;
 use tandem_submit::issuers::{self, Issuer};
 use tandem_submit::store::{LONGEST_BATCH_WAIT, Millis};
 use tandem_tokens::challenge::TokenChallenge;
@@ -21,8 +22,14 @@ use crate::renewal::{self, Renewable};
 /// The submissions of a batch, without an option.
 const BATCH: usize = 20;
 
-/// The longest time of a batch, without an option.
+/// The least number of submissions in a batch, without an option.
+const BATCH_MIN: usize = 5;
+
+/// The time of a batch, without an option.
 const BATCH_WAIT: Duration = Duration::from_secs(600);
+
+/// The time of a batch that stays below the least number, without an option.
+const BATCH_MAX_WAIT: Duration = Duration::from_secs(6 * 3600);
 
 /// The longest time that a batch may take.
 const LONGEST_WAIT: Duration = Duration::from_millis(LONGEST_BATCH_WAIT.unsigned_abs());
@@ -34,7 +41,12 @@ impl GatewayOptions {
             return match [
                 ("submit-oblivious-key", self.submit_oblivious_key.is_some()),
                 ("submit-batch", self.submit_batch.is_some()),
+                ("submit-batch-min", self.submit_batch_min.is_some()),
                 ("submit-batch-wait", self.submit_batch_wait.is_some()),
+                (
+                    "submit-batch-max-wait",
+                    self.submit_batch_max_wait.is_some(),
+                ),
             ]
             .into_iter()
             .find(|(_, is_set)| *is_set)
@@ -49,18 +61,6 @@ impl GatewayOptions {
                 "submit-issuers needs it: openssl genpkey -algorithm x25519 makes one",
             )
         })?;
-        let size = self.submit_batch.unwrap_or(BATCH);
-        if size == 0 {
-            return Err(ConfigError::value("submit-batch", "must be at least 1"));
-        }
-        let wait = self.submit_batch_wait.map_or(BATCH_WAIT, |span| span.0);
-        if wait > LONGEST_WAIT {
-            return Err(ConfigError::value(
-                "submit-batch-wait",
-                "must be at most 24h",
-            ));
-        }
-        let wait = Millis::try_from(wait.as_millis()).unwrap_or(Millis::MAX);
         let mut files = vec![PathBuf::from(file)];
         files.extend(
             read_entries(file)?
@@ -71,7 +71,43 @@ impl GatewayOptions {
         let issuers = Renewable::new(name, files, move || read_issuers(&read))?;
         let issuers = renewal::watch(issuers);
         let key = read_key(key)?;
-        Ok(Some(Arc::new(Unlinkable::new(issuers, key, size, wait))))
+        Ok(Some(Arc::new(Unlinkable::new(
+            issuers,
+            key,
+            self.batches()?,
+        ))))
+    }
+
+    /// Returns the rule by which batches end.
+    fn batches(&self) -> Result<Rule, ConfigError> {
+        let wrong = |key, problem| Err(ConfigError::value(key, problem));
+        let size = self.submit_batch.unwrap_or(BATCH);
+        if size == 0 {
+            return wrong("submit-batch", "must be at least 1");
+        }
+        let least = self.submit_batch_min.unwrap_or_else(|| BATCH_MIN.min(size));
+        if !(1..=size).contains(&least) {
+            return wrong("submit-batch-min", "must be from 1 to submit-batch");
+        }
+        let wait = self.submit_batch_wait.map_or(BATCH_WAIT, |span| span.0);
+        if wait > LONGEST_WAIT {
+            return wrong("submit-batch-wait", "must be at most 24h");
+        }
+        let longest = self.submit_batch_max_wait.map(|span| span.0);
+        let longest = longest.unwrap_or_else(|| BATCH_MAX_WAIT.max(wait));
+        if longest > LONGEST_WAIT || longest < wait {
+            return wrong(
+                "submit-batch-max-wait",
+                "must be from submit-batch-wait to 24h",
+            );
+        }
+        let millis = |time: Duration| Millis::try_from(time.as_millis()).unwrap_or(Millis::MAX);
+        Ok(Rule {
+            size: size as u64,
+            least: least as u64,
+            wait: millis(wait),
+            longest: millis(longest),
+        })
     }
 }
 
@@ -124,4 +160,58 @@ fn read_issuers(file: &str) -> Result<Vec<TrustedIssuer>, ConfigError> {
         .enumerate()
         .map(trusted)
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batches_have_consistent_bounds() {
+        let batches = |size, least, wait: Option<&str>, longest: Option<&str>| {
+            let span = |text: &str| text.parse().expect("a time");
+            let options = GatewayOptions {
+                submit_batch: size,
+                submit_batch_min: least,
+                submit_batch_wait: wait.map(span),
+                submit_batch_max_wait: longest.map(span),
+                ..GatewayOptions::default()
+            };
+            options.batches().map_err(|error| error.to_string())
+        };
+        let rule = |size, least, wait: Millis, longest: Millis| {
+            Ok(Rule {
+                size,
+                least,
+                wait: wait * 1000,
+                longest: longest * 1000,
+            })
+        };
+        assert_eq!(batches(None, None, None, None), rule(20, 5, 600, 21_600));
+        assert_eq!(batches(Some(2), None, None, None), rule(2, 2, 600, 21_600));
+        let long = batches(None, Some(9), Some("12h"), None);
+        assert_eq!(long, rule(20, 9, 43_200, 43_200));
+        for (problem, result) in [
+            ("submit-batch: ", batches(Some(0), None, None, None)),
+            ("submit-batch-min: ", batches(Some(2), Some(3), None, None)),
+            ("submit-batch-min: ", batches(None, Some(0), None, None)),
+            (
+                "submit-batch-wait: ",
+                batches(None, None, Some("25h"), None),
+            ),
+            (
+                "submit-batch-max-wait: ",
+                batches(None, None, Some("2h"), Some("1h")),
+            ),
+            (
+                "submit-batch-max-wait: ",
+                batches(None, None, None, Some("25h")),
+            ),
+        ] {
+            assert!(
+                result.is_err_and(|text| text.starts_with(problem)),
+                "{problem}"
+            );
+        }
+    }
 }

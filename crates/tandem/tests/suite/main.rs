@@ -40,5 +40,8 @@ mod spdy;
 mod submission_bounds;
 mod submission_server;
 mod submissions;
+#[expect(dead_code, reason = "the tests of the store use the rest")]
+#[path = "../../../store/src/test_database.rs"]
+mod test_database;
 mod tunnels;
 mod unlinkable;

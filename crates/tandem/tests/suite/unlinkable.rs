@@ -18,7 +18,8 @@ use tandem_tokens::token::Token;
 
 use crate::harness::{Answer, Client};
 use crate::submission_server::{Files, SubmissionServer, sha256};
-use crate::submissions::{Gateway, options, start};
+use crate::submissions::{self, Gateway, options, start};
+use crate::test_database::Database;
 
 const DAY: u64 = 86_400;
 
@@ -44,13 +45,22 @@ fn challenge(origin: &str) -> TokenChallenge {
     }
 }
 
+/// The rights of a token.
+const RIGHTS: &str = "epoch-hours = 48\npaths = [\"/reports\"]\ntypes = [\"text/plain\"]\n\
+                      max-bytes = 3000\n";
+
 /// Starts a gateway whose issuer has both keys.
 fn gateway(files: &Files, server: &SubmissionServer, size: usize) -> Gateway {
-    gateway_with(files, server, size, 48)
+    start(unlinkable(files, server, size, RIGHTS))
 }
 
-/// Starts a gateway whose issuer has both keys, and epochs of this length.
-fn gateway_with(files: &Files, server: &SubmissionServer, size: usize, hours: u64) -> Gateway {
+/// Returns the options of a gateway whose issuer has both keys, and tokens with these rights.
+fn unlinkable(
+    files: &Files,
+    server: &SubmissionServer,
+    size: usize,
+    rights: &str,
+) -> GatewayOptions {
     // The present key begins yesterday: the test may run over midnight.
     let keys = [(&OLD_KEY, today() - 5), (&KEY, today() - 1)];
     let dated = keys.map(|(key, day)| DatedKey {
@@ -63,8 +73,7 @@ fn gateway_with(files: &Files, server: &SubmissionServer, size: usize, hours: u6
     };
     let issuers = format!(
         "[[issuer]]\nname = \"issuer.example\"\norigin = \"gw.example\"\n\
-         directory = \"directory.json\"\nepoch-hours = {hours}\npaths = [\"/reports\"]\n\
-         types = [\"text/plain\"]\nmax-bytes = 3000\n"
+         directory = \"directory.json\"\n{rights}"
     );
     for (name, text) in [
         ("directory.json", directory.write().as_str()),
@@ -73,14 +82,14 @@ fn gateway_with(files: &Files, server: &SubmissionServer, size: usize, hours: u6
     ] {
         std::fs::write(files.directory().join(name), text).unwrap();
     }
-    start(GatewayOptions {
+    GatewayOptions {
         submit_rights: None,
         submit_issuers: Some(files.path("issuers.toml")),
         submit_oblivious_key: Some(files.path("oblivious.pem")),
         submit_batch: Some(size),
         submit_batch_wait: Some("1h".parse().unwrap()),
         ..options(files, &server.url("/in"))
-    })
+    }
 }
 
 fn issue(key: &IssuerKey, challenge: &TokenChallenge) -> Token {
@@ -184,11 +193,7 @@ fn token_pays_for_one_submission() {
     // A repetition gets the same answer, and the batch has one member.
     assert_eq!(location(&send(&gateway, &request)), place);
     let other = send(&gateway, &post(2, &first, b"another report"));
-    let problem = Document::read(&other.body).unwrap();
-    assert_eq!(
-        (other.status, problem.kind.as_str()),
-        (401, "/problems/token-spent")
-    );
+    assert_refused(&other, "token-spent");
     assert_eq!(server.requests(), 0);
     // The second member completes the batch.
     let second = issue(&KEY, &challenge).authorization();
@@ -214,16 +219,93 @@ fn token_pays_for_one_submission() {
 fn spent_token_stays_spent_in_other_epochs() {
     let (files, server) = (Files::new("unlinkable-epochs", ""), SubmissionServer::new());
     let token = issue(&KEY, &challenge("gw.example")).authorization();
-    let first = gateway_with(&files, &server, 2, 48);
+    let first = gateway(&files, &server, 2);
     location(&send(&first, &post(1, &token, b"first report")));
     drop(first);
-    let second = gateway_with(&files, &server, 2, 96);
+    let rights = RIGHTS.replace("48", "96");
+    let second = start(unlinkable(&files, &server, 2, &rights));
     let other = send(&second, &post(2, &token, b"another report"));
-    let problem = Document::read(&other.body).unwrap();
-    assert_eq!(
-        (other.status, problem.kind.as_str()),
-        (401, "/problems/token-spent")
+    assert_refused(&other, "token-spent");
+}
+
+/// Checks that a response is a refusal with this problem.
+fn assert_refused(response: &Response, problem: &str) {
+    let document = Document::read(&response.body).unwrap();
+    assert_eq!(document.kind, format!("/problems/{problem}"));
+}
+
+#[test]
+fn gateways_of_a_store_share_tokens_and_batches() {
+    let (files, server) = (Files::new("unlinkable-shared", ""), SubmissionServer::new());
+    let database = Database::start();
+    let new = || {
+        start(GatewayOptions {
+            submit_store: Some(database.url("tandem")),
+            ..unlinkable(&files, &server, 4, RIGHTS)
+        })
+    };
+    let (first, second, third) = (new(), new(), new());
+    let token = || issue(&KEY, &challenge("gw.example")).authorization();
+    let request = post(1, &token(), b"report 1");
+    let mut places = vec![location(&send(&first, &request))];
+    // Another gateway knows the request, and its token.
+    assert_eq!(location(&send(&second, &request)), places[0]);
+    let spent = request.fields.get("authorization").unwrap();
+    let spent = String::from_utf8(spent.to_vec()).unwrap();
+    let other = send(&second, &post(2, &spent, b"report 2"));
+    assert_refused(&other, "token-spent");
+    // The batch outlives a gateway.
+    drop(first);
+    places.push(location(&send(&second, &post(2, &token(), b"report 2"))));
+    places.push(location(&send(&third, &post(3, &token(), b"report 3"))));
+    assert_eq!(server.requests(), 0);
+    let fourth = new();
+    places.push(location(&send(&fourth, &post(4, &token(), b"report 4"))));
+    for (number, place) in (1..).zip(&places) {
+        let answer = wait_for_answer(&third, number, place);
+        assert_eq!(answer.status, 201);
+    }
+    assert_eq!((server.requests(), server.processed().len()), (4, 4));
+}
+
+#[test]
+fn encapsulated_requests_leave_memory_to_accounts() {
+    const LARGE: usize = 40 << 20;
+    let rights = format!("max-bytes = {LARGE}\n");
+    let (files, server) = (
+        Files::new("unlinkable-memory", &rights),
+        SubmissionServer::new(),
     );
+    let gateway = start(GatewayOptions {
+        submit_rights: Some(files.path("rights.toml")),
+        submit_wait: Some("120s".parse().unwrap()),
+        workers: Some(1),
+        ..unlinkable(&files, &server, 2, &rights)
+    });
+    let head = |length: usize| {
+        let (path, kind) = (oblivious::PATH, oblivious::REQUEST_TYPE);
+        format!(
+            "POST {path} HTTP/1.1\r\nHost: g\r\nContent-Type: {kind}\r\n\
+             Content-Length: {length}\r\n\r\n"
+        )
+    };
+    // A client without a token fills its share, and takes the place beside it.
+    let mut flood = Client::to(gateway.address);
+    flood.send(head(LARGE));
+    flood.send(vec![0; LARGE - 1]);
+    let mut second = Client::to(gateway.address);
+    second.send(head(LARGE));
+    let second = second.answer("POST");
+    assert_eq!(second.status, 503);
+    assert_eq!(Document::read(&second.body).unwrap().kind, "/problems/busy");
+    // Small ones of others fit, and clients with accounts have all of their memory.
+    let token = issue(&KEY, &challenge("gw.example")).authorization();
+    location(&send(&gateway, &post(1, &token, b"a report")));
+    let body = "x".repeat(17 << 20);
+    let large = submissions::post("/submissions", 2, "", &body);
+    let answer = submissions::exchange(&gateway, "POST", &large);
+    assert_eq!(answer.status, 201);
+    drop(flood);
 }
 
 #[test]

@@ -2,7 +2,6 @@
 //! crates `privacypass` and `ohttp`.
 
 mod foreign;
-mod linking;
 mod redeeming;
 mod vectors;
 

@@ -138,6 +138,7 @@ impl Submissions {
             quota: client.quota,
             server: self.server.url(),
             spent: None,
+            is_collected: false,
             max_stored: self.max_stored,
         };
         self.wait(new, held, is_async(&exchange)).await

@@ -125,7 +125,7 @@ pub(super) async fn recover(submissions: Weak<Submissions>) {
             this.end_epochs().await;
         }
         #[cfg(feature = "submit")]
-        this.end_batches().await;
+        this.end_batch().await;
         this.count_waiting().await;
         this.deliver_due(&claimed).await;
         drop(this);
@@ -147,7 +147,7 @@ pub(super) async fn recover(submissions: Weak<Submissions>) {
 
 impl Submissions {
     async fn count_waiting(&self) {
-        let waiting = match self.store.waiting(self.server.url()).await {
+        let waiting = match self.store.waiting(self.server.url(), now()).await {
             Ok(waiting) => waiting,
             Err(error) => return self.note(&error),
         };

@@ -13,12 +13,12 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tandem_http::{RequestHead, Scheme};
-use tandem_submit::batch::{self, Batch};
+use tandem_submit::batch::Rule;
 use tandem_submit::fields;
 use tandem_submit::issuers::LONGEST_EPOCH;
 use tandem_submit::problem::Problem;
 use tandem_submit::rights::Client;
-use tandem_submit::store::{Admission, Content, Epoch, Millis, NewSubmission, Record, SpentToken};
+use tandem_submit::store::{Admission, Content, Epoch, NewSubmission, Record, SpentToken};
 use tandem_submit::submission::{IdempotencyKey, State};
 use tandem_tokens::epoch::GRACE;
 use tandem_tokens::message::{self, MAX_HEAD, MessageError};
@@ -61,8 +61,8 @@ pub struct Unlinkable {
     pub issuers: Arc<Renewable<Vec<TrustedIssuer>>>,
     /// The key of encapsulated requests.
     pub key: GatewayKey,
-    batch: Mutex<Batch>,
-    wait: Millis,
+    /// The rule by which batches end.
+    batches: Rule,
     replays: Mutex<Replays>,
 }
 
@@ -75,18 +75,16 @@ impl fmt::Debug for Unlinkable {
 }
 
 impl Unlinkable {
-    /// Returns the mode with batches of `size` submissions or `wait` milliseconds.
+    /// Returns the mode with batches that end by a rule.
     pub fn new(
         issuers: Arc<Renewable<Vec<TrustedIssuer>>>,
         key: GatewayKey,
-        size: usize,
-        wait: Millis,
+        batches: Rule,
     ) -> Self {
         Self {
             issuers,
             key,
-            batch: Mutex::new(Batch::new(size, wait)),
-            wait,
+            batches,
             replays: Mutex::new(Replays::new(REPLAYS)),
         }
     }
@@ -130,10 +128,6 @@ impl Unlinkable {
         let largest = usize::try_from(sizes.max().unwrap_or_default()).unwrap_or(usize::MAX);
         let padded = message::longest(largest).saturating_add(oblivious::REQUEST_OVERHEAD);
         padded as u64
-    }
-
-    fn batch<T>(&self, change: impl FnOnce(&mut Batch) -> T) -> T {
-        change(&mut self.batch.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -225,7 +219,7 @@ impl Submissions {
         self: Rc<Self>,
         request: message::Request,
         held: Held,
-        unlinkable: &Arc<Unlinkable>,
+        unlinkable: &Unlinkable,
     ) -> Response {
         let head = RequestHead {
             fields: request.fields,
@@ -261,7 +255,7 @@ impl Submissions {
         head: &RequestHead,
         (path, body): (String, bytes::Bytes),
         held: Held,
-        unlinkable: &Arc<Unlinkable>,
+        unlinkable: &Unlinkable,
     ) -> Result<Response, Problem> {
         let (token, rights) = unlinkable.redeem(head)?;
         check_rights(&rights, head, &path, Some(body.len() as u64))?;
@@ -281,28 +275,27 @@ impl Submissions {
             client: rights.name,
             content,
             now: arrived,
-            leased_until: batch::due(arrived, unlinkable.wait),
+            leased_until: unlinkable.batches.due(arrived),
             quota: rights.quota,
             server: self.server.url(),
             spent: Some(SpentToken {
                 epoch: epoch_of(token.not_before),
                 nonce: token.spent_id,
             }),
+            is_collected: true,
             max_stored: self.max_stored,
         };
-        // A client that goes must not keep its stored submission out of the batch.
-        let this = Rc::clone(&self);
-        let unlinkable = Arc::clone(unlinkable);
-        let admitting = tokio::task::spawn_local(async move {
-            let admission = this.admit_to_batch(new, &unlinkable).await;
-            drop(held);
-            admission
-        });
-        let admission = admitting.await.map_err(|_| Problem::StoreFailed)??;
+        // The store admits it even if the client goes meanwhile.
+        let admission = self.store.admit(new).await.map_err(|error| {
+            self.note(&error);
+            Problem::StoreFailed
+        })?;
+        drop(held);
         self.check_admission(&admission)?;
         if let Admission::Known(record) = admission {
             return Ok(Response::answer(record));
         }
+        METRICS.submissions_accepted.add(1);
         Ok(Response::answer(Record {
             id,
             key,
@@ -312,36 +305,17 @@ impl Submissions {
         }))
     }
 
-    /// Stores a submission, and adds it to the present batch.
-    async fn admit_to_batch(
-        &self,
-        new: NewSubmission,
-        unlinkable: &Unlinkable,
-    ) -> Result<Admission, Problem> {
-        let member = new.lease();
-        let admission = self.store.admit(new).await.map_err(|error| {
-            self.note(&error);
-            Problem::StoreFailed
-        })?;
-        if matches!(admission, Admission::Stored) {
-            METRICS.submissions_accepted.add(1);
-            unlinkable.batch(|batch| batch.join(member, now()));
-        }
-        Ok(admission)
-    }
-
-    /// Releases the batches that have ended. If the store fails, the next look tries again.
-    pub(super) async fn end_batches(&self) {
+    /// Releases the batch of all gateways, if it ends. If the store fails, the next look tries
+    /// again.
+    pub(super) async fn end_batch(&self) {
         let Some(unlinkable) = &self.unlinkable else {
             return;
         };
-        unlinkable.batch(|batch| batch.handle_timeout(now()));
-        while let Some(members) = unlinkable.batch(Batch::poll_ended) {
-            if let Err(error) = self.store.release(members.clone(), now()).await {
-                unlinkable.batch(|batch| batch.put_back(members));
-                return self.note(&error);
-            }
-            count_batch(members.len());
+        let rule = unlinkable.batches;
+        match self.store.release(self.server.url(), rule, now()).await {
+            Ok(0) => {}
+            Ok(members) => count_batch(members, &rule),
+            Err(error) => self.note(&error),
         }
     }
 
@@ -358,10 +332,13 @@ impl Submissions {
 }
 
 /// Counts a batch, whose size is that of the set in which each submission hides.
-fn count_batch(members: usize) {
+fn count_batch(members: u64, rule: &Rule) {
     METRICS.submission_batches.add(1);
-    METRICS.submission_batch_members.add(members as u64);
-    METRICS.submission_batch_size.set(members as u64);
+    METRICS.submission_batch_members.add(members);
+    METRICS.submission_batch_size.set(members);
+    if members < rule.least {
+        METRICS.submission_batches_small.add(1);
+    }
 }
 
 /// Returns the number by which the store groups spent tokens: the day on which their key starts.

@@ -153,6 +153,7 @@ async fn batches_of_other_gateways_are_not_hastened() {
             quota: Quota::default(),
             server: submissions.server.url(),
             spent: None,
+            is_collected: false,
             max_stored: u64::MAX,
         };
         let admitted = submissions.store.admit(new).await;

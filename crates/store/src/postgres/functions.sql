@@ -1,68 +1,5 @@
--- The tables and functions of version 1, in a schema of their own. Times are milliseconds since
--- 1970. A function whose first parameter "moment" is NULL takes the time from the server's clock, which
--- all instances share.
-
-CREATE TABLE version (number integer NOT NULL);
-INSERT INTO version VALUES (1);
-
--- The states are 0 (accepted), 1 (answered) and 2 (not delivered). "upload" is the time that a lease
--- has for the body.
-CREATE TABLE submissions (
-    id bytea PRIMARY KEY,
-    key bytea NOT NULL UNIQUE,
-    client text NOT NULL,
-    fingerprint bytea NOT NULL,
-    server text NOT NULL,
-    accepted bigint NOT NULL,
-    state smallint NOT NULL DEFAULT 0,
-    due bigint NOT NULL,
-    attempts integer NOT NULL DEFAULT 0,
-    upload bigint NOT NULL,
-    size bigint NOT NULL,
-    ended bigint,
-    status integer
-);
-CREATE INDEX submissions_waiting ON submissions (server, due) WHERE state = 0;
-CREATE INDEX submissions_ended ON submissions (ended) WHERE ended IS NOT NULL;
-
--- Bodies are not compressed, and queries of states do not read them.
-CREATE TABLE contents (
-    id bytea PRIMARY KEY,
-    path text NOT NULL,
-    fields bytea NOT NULL,
-    digest bytea NOT NULL,
-    body bytea NOT NULL
-);
-CREATE TABLE answers (
-    id bytea PRIMARY KEY,
-    fields bytea NOT NULL,
-    body bytea NOT NULL
-);
-ALTER TABLE contents ALTER body SET STORAGE EXTERNAL;
-ALTER TABLE answers ALTER body SET STORAGE EXTERNAL;
-
-CREATE TABLE usage (
-    client text NOT NULL,
-    day bigint NOT NULL,
-    submissions bigint NOT NULL,
-    bytes bigint NOT NULL,
-    PRIMARY KEY (client, day)
-);
-
--- Each epoch is a partition, which is dropped as a whole.
-CREATE TABLE spent (
-    epoch bigint NOT NULL,
-    nonce bytea NOT NULL,
-    PRIMARY KEY (epoch, nonce)
-) PARTITION BY LIST (epoch);
-
--- The size of all submissions is the sum of these rows, so that admissions rarely wait for the same
--- row.
-CREATE TABLE totals (shard smallint PRIMARY KEY, size bigint NOT NULL);
-INSERT INTO totals SELECT shard, 0 FROM generate_series(0, 15) AS shard;
-
-CREATE TABLE progress (first_epoch bigint NOT NULL, cleaned bigint);
-INSERT INTO progress VALUES (0, NULL);
+-- The functions of version 2. A function whose first parameter "moment" is NULL takes the time from
+-- the server's clock, which all instances share.
 
 CREATE FUNCTION present(moment bigint) RETURNS bigint LANGUAGE sql VOLATILE AS $$
     SELECT coalesce(moment, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)
@@ -81,15 +18,16 @@ CREATE FUNCTION admit(
     moment bigint, lease bigint, new_id bytea, new_key bytea, new_client text, new_fingerprint bytea,
     new_server text, new_upload bigint, new_path text, new_fields bytea, new_digest bytea,
     new_body bytea, overhead bigint, max_stored bigint, max_submissions bigint, max_bytes bigint,
-    token_epoch bigint, token_nonce bytea
+    token_epoch bigint, token_nonce bytea, is_collected boolean
 ) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     start bigint := present(moment);
     body_bytes bigint := length(new_body);
 BEGIN
-    INSERT INTO submissions (id, key, client, fingerprint, server, accepted, due, upload, size)
+    INSERT INTO submissions (id, key, client, fingerprint, server, accepted, due, upload, size,
+            collected)
         VALUES (new_id, new_key, new_client, new_fingerprint, new_server, start, start + lease,
-            new_upload, overhead + body_bytes)
+            new_upload, overhead + body_bytes, is_collected)
         ON CONFLICT DO NOTHING;
     IF NOT FOUND THEN
         RETURN false;
@@ -117,6 +55,34 @@ BEGIN
     INSERT INTO contents VALUES (new_id, new_path, new_fields, new_digest, new_body);
     PERFORM add_stored(overhead + body_bytes);
     RETURN true;
+END
+$$;
+
+-- Releases the collected submissions of a server at one time, if their batch ends (see Rule::ends).
+-- Returns their number. One call at a time looks at them, since the rest of a batch that another call
+-- has released would be a small batch.
+CREATE FUNCTION release(
+    moment bigint, for_server text, full_size bigint, fewest bigint, wait bigint, longest bigint
+) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    start bigint := present(moment);
+    members bigint;
+    age bigint;
+BEGIN
+    IF NOT pg_try_advisory_xact_lock(to_regclass('submissions')::oid::bigint) THEN
+        RETURN 0;
+    END IF;
+    SELECT count(*), start - min(accepted) INTO members, age
+        FROM submissions WHERE collected AND server = for_server;
+    IF members = 0
+        OR NOT (members >= full_size OR (members >= fewest AND age >= wait) OR age >= longest)
+    THEN
+        RETURN 0;
+    END IF;
+    UPDATE submissions SET due = start, collected = false
+        WHERE collected AND server = for_server;
+    GET DIAGNOSTICS members = ROW_COUNT;
+    RETURN members;
 END
 $$;
 
