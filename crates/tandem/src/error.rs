@@ -11,7 +11,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
-use tandem_http::Reason;
+use tandem_http::{Method, Reason};
 
 /// The kind of failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -85,6 +85,17 @@ pub enum Retry {
     IfIdempotent,
     /// The request was certainly not processed.
     Safe,
+}
+
+impl Retry {
+    /// Returns true if a request with this method may be sent again.
+    pub fn permits(self, method: &Method) -> bool {
+        match self {
+            Self::Safe => true,
+            Self::IfIdempotent => method.is_idempotent(),
+            Self::Never => false,
+        }
+    }
 }
 
 /// The reason why an exchange failed.

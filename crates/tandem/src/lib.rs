@@ -14,6 +14,7 @@
 //! - [`roles`] holds the compositions, and [`runtime`] their threads.
 
 pub mod admin;
+pub mod announcement;
 pub mod back;
 pub mod carrier;
 pub mod cli;

@@ -198,6 +198,11 @@ metrics! {
     ways_failed "counter" "Ways to a gateway that did not work on their network.";
     ways_broken "counter" "Ways to a gateway that fell silent under way.";
     ways_recovered "counter" "Ways to a gateway that work again after a failure.";
+    discoveries_tried "counter" "Gateways announced by sites that were tried.";
+    discoveries_up "counter" "Gateways announced by sites that answered.";
+    discoveries_failed "counter" "Gateways announced by sites that failed while in use.";
+    discovered_exchanges "counter" "Requests sent to gateways announced by sites.";
+    announcements_refused "counter" "Announcements of gateways that were ignored, as they broke a rule.";
     sessions_rotated "counter" "Sessions replaced because of their age.";
     origin_connections "counter" "Connections opened to origins.";
     origin_reused "counter" "Requests sent on a reused connection to an origin.";

@@ -4,6 +4,7 @@
 
 mod bridge;
 mod client;
+mod discovery;
 mod gateway;
 #[cfg(feature = "submit")]
 mod issuer;

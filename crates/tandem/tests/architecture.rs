@@ -26,6 +26,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("secret", &[]),
     ("endpoint", &["textual"]),
     ("hosts", &["endpoint", "textual"]),
+    ("announcement", &["endpoint"]),
     ("metrics", &[]),
     ("log_limit", &[]),
     ("renewal", &[]),
@@ -53,6 +54,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "middle",
         &[
+            "announcement",
             "files",
             "secret",
             "journal",
@@ -157,6 +159,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "roles",
         &[
+            "announcement",
             "journal",
             "error",
             "renewal",
@@ -203,6 +206,7 @@ const VALUES: &[&str] = &[
 ];
 
 const EVERYTHING: &[&str] = &[
+    "announcement",
     "secret",
     "journal",
     "renewal",

@@ -20,6 +20,10 @@ const REMINDER: Duration = Duration::from_secs(600);
 const BURST: u32 = 6;
 const WINDOW: Duration = Duration::from_secs(60);
 
+/// The name of gateways that sites have announced. Their own names would tell which sites the user
+/// visits.
+const UNNAMED: &str = "of a site";
+
 /// The log lines about one gateway.
 #[derive(Debug)]
 pub struct Announcer {
@@ -34,6 +38,8 @@ pub struct Announcer {
     told: RefCell<Option<(Error, Instant)>>,
     /// The number of lines in the current window, and the window's beginning.
     lines: Cell<(u32, Option<Instant>)>,
+    /// True if no line is written, and no problem is shown.
+    is_silent: bool,
 }
 
 /// Returns the sentence that tells of a failure on the way to `gateway`, with the remedy if one is
@@ -77,12 +83,27 @@ impl Announcer {
             answers: Cell::new(None),
             told: RefCell::default(),
             lines: Cell::default(),
+            is_silent: false,
         }
+    }
+
+    /// Creates the announcer of a gateway that a site has announced. It writes nothing, because a
+    /// failure has no effect, and the lines would tell which sites the user visits.
+    pub fn silent(protocol: String) -> Self {
+        Self {
+            is_silent: true,
+            ..Self::new(UNNAMED.to_owned(), protocol, Arc::default())
+        }
+    }
+
+    /// Returns the gateway as the status shows it.
+    pub fn gateway(&self) -> &str {
+        &self.gateway
     }
 
     /// Logs that a session works. `answered_in` is the time to its first response.
     pub fn up(&self, answered_in: Option<Duration>) {
-        if self.answers.replace(Some(true)) == Some(true) {
+        if self.is_silent || self.answers.replace(Some(true)) == Some(true) {
             return;
         }
         self.problems.set(&self.gateway, None);
@@ -101,6 +122,9 @@ impl Announcer {
 
     /// Logs that the gateway cannot be used.
     pub fn down(&self, error: &Error) {
+        if self.is_silent {
+            return;
+        }
         let now = Instant::now();
         let repeated = self.answers.get() == Some(false)
             && self.told.borrow().as_ref().is_some_and(|(last, at)| {
@@ -119,7 +143,7 @@ impl Announcer {
 
     /// Logs that the gateway has not answered after `waited`.
     pub fn waiting(&self, waited: Duration) {
-        if self.answers.get().is_none() && self.may_speak() {
+        if !self.is_silent && self.answers.get().is_none() && self.may_speak() {
             let problem = format!(
                 "gateway {} has not answered in {} s ({}): still trying",
                 self.gateway,
@@ -187,6 +211,16 @@ mod tests {
              connection refused (127.0.0.1:9050): is Tor running, and is --via right?"
         );
         assert!(down(Side::Peer).starts_with("gateway gw.example:443 does not answer"));
+    }
+
+    #[test]
+    fn silent_announcer_shows_no_problem() {
+        let announcer = Announcer::silent("h2 over TCP".into());
+        let error = Error::new(Kind::ConnectionRefused, Side::Peer, "connection refused");
+        announcer.down(&error);
+        announcer.waiting(Duration::from_secs(4));
+        assert!(announcer.problems.list().is_empty());
+        assert_eq!(announcer.gateway(), "of a site");
     }
 
     #[test]

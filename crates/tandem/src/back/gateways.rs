@@ -33,8 +33,8 @@ use crate::warm_up;
 use choice::{WayGroup, observe};
 use ready::introduce;
 
-/// The largest number of attempts at an exchange.
-const TRIES: usize = 3;
+/// The usual number of attempts at an exchange.
+pub const TRIES: usize = 3;
 
 /// The first bytes of a TLS handshake (RFC 8446 section 5.1).
 const TLS_HANDSHAKE: [u8; 2] = [0x16, 3];
@@ -112,6 +112,8 @@ pub struct PoolLimits {
     pub max_sessions: usize,
     /// Makes the pool try again without a request when a gateway does not answer.
     pub reconnect: bool,
+    /// The largest number of attempts at an exchange, if there are fewer gateways.
+    pub tries: usize,
 }
 
 /// The client's pool of sessions, which is the last stage of its pipeline.
@@ -196,7 +198,7 @@ impl Gateways {
             let group = (self.preferred_group() + attempt) % self.groups.len();
             let (mut session, mut index, mut in_use) = self.choose(isolation, group).await;
             let mut established = session.established().await;
-            for _ in 1..TRIES {
+            for _ in 1..self.limits.tries {
                 // A reload drains sessions that wait for their gateway too.
                 if established.is_ok() || session.ended().await.is_some() {
                     break;
@@ -231,9 +233,8 @@ impl Gateways {
         let status = |((_, index), slot): (&(Isolation, usize), &Slot)| {
             let facts = slot.current.facts();
             let gateway = &self.gateways[*index];
-            let Target { host, port } = &gateway.target;
             SessionStatus {
-                gateway: Some(format!("{host}:{port}")),
+                gateway: Some(gateway.announcer.gateway().to_owned()),
                 protocol: Some(gateway.announcer.protocol().to_owned()),
                 exchanges: Some(slot.current.active()),
                 ..SessionStatus::new(Opened::Here, slot.opened.into_std(), facts.as_deref())
@@ -342,7 +343,7 @@ impl Gateways {
         let mut last = Error::new(Kind::Unreachable, Side::Peer, "no gateway is configured");
         // The number of gateways that failed and were skipped.
         let mut passed_over = 0;
-        for _ in 0..TRIES.max(count) {
+        for _ in 0..self.limits.tries.max(count) {
             let group = (first + passed_over) % count;
             let (session, index, _use) = self.choose(&exchange.isolation, group).await;
             let done = self.run(&session, index, exchange, sink).await;
@@ -378,7 +379,10 @@ impl Gateways {
                     self.gateways[index].blame(opened);
                 }
             }
-            if sink.is_used() || !may_repeat(&error, exchange) || !exchange.body.rewind() {
+            if sink.is_used()
+                || !error.retry.permits(&exchange.request.method)
+                || !exchange.body.rewind()
+            {
                 return Err(error);
             }
             // Another attempt does not help if a gateway cannot be reached at all. Another gateway
@@ -509,7 +513,9 @@ impl Stage for ToGateway {
             let unreachable = error.side.is_before_origin() && !sink.is_used();
             match &pool.fallback {
                 Some(fallback)
-                    if unreachable && may_repeat(&error, &exchange) && exchange.body.rewind() =>
+                    if unreachable
+                        && error.retry.permits(&exchange.request.method)
+                        && exchange.body.rewind() =>
                 {
                     METRICS.fallbacks.add(1);
                     tracing::debug!(%error, "no gateway: going on without one, through the same way");
@@ -518,16 +524,6 @@ impl Stage for ToGateway {
                 _ => Err(error),
             }
         })
-    }
-}
-
-/// Returns whether the failed exchange may be sent again: the gateway surely did not process it, or
-/// processing it twice is harmless.
-fn may_repeat(error: &Error, exchange: &Exchange) -> bool {
-    match error.retry {
-        Retry::Safe => true,
-        Retry::IfIdempotent => exchange.request.method.is_idempotent(),
-        Retry::Never => false,
     }
 }
 

@@ -16,7 +16,7 @@ use crate::back::announce::explain;
 use crate::back::gateways::unauthorized;
 use crate::config::gateways::GatewayEndpoint;
 use crate::config::{ClientConfig, ConfigError, GatewayConfig, PathConfig};
-use crate::endpoint::{Endpoint, Via};
+use crate::endpoint::{Endpoint, SessionKind, Via};
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Exchange, Part};
 use crate::middle::max_forwards::VERSION_FIELD;
@@ -158,6 +158,10 @@ pub(super) async fn client(
             Err(error) => fault(via, &error),
         });
     }
+    if config.discover {
+        let text = "gateways that onion services announce are used through the proxy";
+        findings.push(Finding::good("discovery", text));
+    }
     for gateway in config.all_gateways() {
         match config.path_to(gateway) {
             Ok(path) => findings.extend(reach(&config, gateway, &*path).await),
@@ -183,6 +187,7 @@ async fn gateway(
     findings.push(certificates(&config));
     findings.extend(ports(&config.listen));
     findings.extend(system(&config.path, "/proc/sys/net/ipv4/tcp_wmem"));
+    findings.extend(announced(&config));
     let name = args.resolve.clone();
     let looked_up = tokio::task::spawn_blocking(move || (name.as_str(), 443).to_socket_addrs());
     findings.push(match looked_up.await? {
@@ -199,6 +204,24 @@ async fn gateway(
         ),
     });
     Ok(findings)
+}
+
+/// Tells the ports under which a gateway announces itself to visitors of an onion service.
+fn announced(config: &GatewayConfig) -> Option<Finding> {
+    let is_plain =
+        |listener: &&Endpoint| listener.transport == "tcp" && listener.session != SessionKind::Http;
+    let listeners = config.listen.iter().filter(|_| config.announce);
+    let lines: Vec<_> = listeners
+        .filter(is_plain)
+        .map(|it| format!("HiddenServicePort {} {}", it.port, it.authority()))
+        .collect();
+    (!lines.is_empty()).then(|| {
+        let text = format!(
+            "visitors of an onion service learn of this gateway; torrc needs {}",
+            lines.join(", ")
+        );
+        Finding::good("discovery", text)
+    })
 }
 
 /// Classifies an error of the configuration by the part that it concerns.
@@ -451,6 +474,24 @@ mod tests {
         let large = of("4096\t131072\t5000000\n").expect("a number");
         assert_eq!(large.verdict, Verdict::Good);
         assert_eq!(of(""), None);
+    }
+
+    #[test]
+    fn announced_ports_are_named() {
+        let options = crate::config::GatewayOptions {
+            listen: vec!["h2+tcp://127.0.0.1:9980".parse().expect("an endpoint")],
+            mode: Some("reverse=http://127.0.0.1:80".parse().expect("a mode")),
+            open: Some(true),
+            ..Default::default()
+        };
+        let silent = crate::config::GatewayOptions {
+            announce: Some(false),
+            ..options.clone()
+        };
+        let found = announced(&options.typed().expect("a gateway")).expect("a finding");
+        let line = "HiddenServicePort 9980 127.0.0.1:9980";
+        assert!(found.text.contains(line), "{}", found.text);
+        assert_eq!(announced(&silent.typed().expect("a gateway")), None);
     }
 
     #[test]

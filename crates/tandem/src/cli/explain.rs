@@ -94,6 +94,9 @@ fn explain(config: &ClientConfig, url: &str) -> Result<String, Failure> {
             None => "no route covers the host".into(),
         },
     );
+    if let Some(discovery) = discovery(config, found.is_some(), &asked) {
+        line("discover", discovery);
+    }
     if let Some(failure) = failure(config, gateways) {
         line("failure", failure);
     }
@@ -108,6 +111,24 @@ fn explain(config: &ClientConfig, url: &str) -> Result<String, Failure> {
         None => line("content", content(&asked, gateways)),
     }
     Ok(text)
+}
+
+/// Describes the effect of an announcement by the site.
+fn discovery(config: &ClientConfig, has_route: bool, asked: &Asked) -> Option<&'static str> {
+    if !config.discover {
+        return None;
+    }
+    Some(match asked.scheme {
+        _ if has_route => "off for this host, since its route names the gateway",
+        Some(Scheme::Http) if is_onion(&asked.host) => {
+            "if the site announces its gateway, later requests of the same isolation key go to it \
+             through the same proxy (discovered), for as long as it works"
+        }
+        Some(Scheme::Http) => {
+            "never, since no address or certificate vouches for plain HTTP outside onion services"
+        }
+        _ => "never, since the client does not read the responses of a tunnel",
+    })
 }
 
 /// Describes the treatment of HTTPS of a listed host.
@@ -245,6 +266,27 @@ content  plain HTTP: the gateway reads it, compresses its fields and pushes reso
         assert!(text.contains("nothing is requested early"), "{text}");
         let text = told(solo, "http://a.example.onion/");
         assert!(text.contains("gateway h2+tcp://gw.onion:9980"), "{text}");
+    }
+
+    #[test]
+    fn explain_names_discovery() {
+        let mut solo = options();
+        solo.gateway.clear();
+        solo.solo = Some(SoloMode::Via);
+        for (url, part) in [
+            (
+                "http://a.test.onion/",
+                "to it through the same proxy (discovered)",
+            ),
+            ("http://a.example.onion/", "off for this host"),
+            ("http://www.example/", "discover never, since no address"),
+            ("https://a.test.onion/", "discover never, since the client"),
+        ] {
+            let text = told(solo.clone(), url);
+            assert!(text.contains(part), "{text}");
+        }
+        solo.discover = Some(false);
+        assert!(!told(solo, "http://a.test.onion/").contains("discover"));
     }
 
     #[test]

@@ -66,6 +66,9 @@ with_path! {
         /// Behaviour if no gateway answers: "none" reports the error, "via" continues without a
         /// gateway [default: none]
         fallback: Option<Fallback> [help_heading = "Gateway", value_name = "MODE"],
+        /// Use the gateway that a site announces for itself, through --via [default: true where
+        /// sites are reached through --via without a gateway]
+        discover: Option<bool> [help_heading = "Gateway", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
         /// Request the resources of pages early from this machine, for sites without a gateway:
         /// through --via, or with --solo=direct without a proxy
         solo: Option<SoloMode> [help_heading = "Solo", num_args = 0..=1, default_missing_value = "via", require_equals = true, value_name = "MODE"],
@@ -158,6 +161,8 @@ pub struct ClientConfig {
     pub route_map: HostMap,
     /// The settings for all other hosts without a default gateway.
     pub solo: Option<Solo>,
+    /// True if the client uses gateways that sites announce.
+    pub discover: bool,
     /// The hosts whose HTTPS is opened.
     pub open: Option<OpenedHttps>,
     /// The proxy on the way to the gateway.
@@ -240,6 +245,7 @@ impl ClientOptions {
         let path = self.take_path();
         let solo = self.solo()?;
         let open = self.opened()?;
+        let discover = self.discovery()?;
         let listen = if self.listen.is_empty() {
             default_listen()
         } else {
@@ -307,6 +313,7 @@ impl ClientOptions {
             routes,
             route_map,
             solo,
+            discover,
             open,
             fallback,
             max_age,

@@ -12,7 +12,9 @@ use super::client::loopback;
 pub use super::mode::ModeOption;
 use super::submission::SubmissionConfig;
 use super::units::{Size, Span};
-use super::{ConfigError, PathConfig, distinct, near_options, positive, read_secret, with_path};
+use super::{
+    ConfigError, PathConfig, discover, distinct, near_options, positive, read_secret, with_path,
+};
 use crate::back::origin::{Limits, Mode};
 use crate::back::policy::{AllowDest, Family, Policy};
 use crate::endpoint::{Endpoint, SessionKind, Usage, literal_ip};
@@ -44,6 +46,9 @@ with_path! {
         allow_host: Vec<HostPattern> [help_heading = "Destinations", value_name = "HOST"],
         /// Ports allowed on the public Internet (repeatable) [default: 80, 443]
         allow_port: Vec<u16> [help_heading = "Destinations", value_name = "PORT"],
+        /// Announce this gateway in responses to visitors without Tandem, and at
+        /// /.well-known/session-gateway [default: true with mode=reverse and --open]
+        announce: Option<bool> [help_heading = "Destinations", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
         /// PEM file with the authorities that sign origins' certificates [default: those of the
         /// public web]
         origin_ca: Option<String> [help_heading = "Destinations", value_name = "FILE"],
@@ -185,6 +190,8 @@ pub struct GatewayConfig {
     pub client_ca: Option<String>,
     /// The destinations that the gateway may connect to.
     pub policy: Policy,
+    /// True if the gateway announces itself to visitors without Tandem.
+    pub announce: bool,
     /// The PEM file of the authorities for origins.
     pub origin_ca: Option<String>,
     /// The number of threads.
@@ -315,6 +322,7 @@ impl GatewayOptions {
             .chain(self.submit_store.as_deref().and_then(store_secret))
             .collect();
         Ok(GatewayConfig {
+            announce: discover::announces(self.announce, &mode, open)?,
             mode,
             secret_files,
             token_files,

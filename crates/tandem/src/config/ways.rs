@@ -2,7 +2,11 @@
 
 use super::ClientConfig;
 use super::client::{Fallback, SoloMode};
+use super::discover::OWN_GATEWAYS;
 use super::gateways::GatewayEndpoint;
+
+/// The hosts that may announce a gateway, in words.
+const ONIONS: &str = "onion services with a gateway";
 
 impl ClientConfig {
     /// Describes the way of requests to these gateways.
@@ -55,6 +59,9 @@ impl ClientConfig {
             .filter_map(|(hosts, number)| Some((hosts.to_string(), self.routes.get(*number)?)))
             .map(|(hosts, route)| (hosts, self.way(&route.gateways)))
             .collect();
+        if self.discover {
+            ways.push((ONIONS.to_owned(), OWN_GATEWAYS.to_owned()));
+        }
         let rest = if ways.is_empty() {
             "all hosts"
         } else {

@@ -17,9 +17,11 @@
 //! - [`pushed`] takes pushes at the client, and [`loads`] measures page loads.
 
 pub mod access_log;
+pub mod announce;
 pub mod auth;
 pub mod cache;
 pub mod count;
+pub mod discovery;
 pub mod hops;
 pub mod isolate;
 #[cfg(feature = "submit")]

@@ -98,15 +98,20 @@ impl Role for ClientConfig {
             fronts.push(Rc::new(Front { listener, ..front }));
         }
         let (pools, solo) = (lanes.pools.clone(), lanes.solo);
+        let (discovered, draining) = (Rc::clone(&lanes.discovered), lanes.discovered);
         Ok(Built {
             fronts,
             connections,
             dialled: Box::new(move || {
                 let mut sessions: Vec<_> = pools.iter().flat_map(|pool| pool.status()).collect();
                 sessions.extend(solo.iter().flat_map(|solo| solo_status(solo)));
+                sessions.extend(discovered.status());
                 sessions
             }),
-            on_drain: Box::new(move || lanes.pools.iter().for_each(|pool| pool.drain())),
+            on_drain: Box::new(move || {
+                lanes.pools.iter().for_each(|pool| pool.drain());
+                draining.drain();
+            }),
         })
     }
 }

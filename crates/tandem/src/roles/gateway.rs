@@ -17,6 +17,7 @@ use crate::connections::{Connection, ConnectionLimits, Connections};
 use crate::endpoint::{Endpoint, SessionKind};
 use crate::exchange::Peer;
 use crate::front::NewStage;
+use crate::middle::announce::{Announce, OwnGateway};
 use crate::middle::auth::Auth;
 use crate::middle::cache::CacheStage;
 use crate::middle::count::Count;
@@ -97,6 +98,7 @@ impl Role for GatewayConfig {
         );
         let submissions = self.submissions(services, &origin)?;
         let inner = self.inner_stages(&origin, self.pushing(services), services, submissions);
+        let inner = self.announcing(listening, inner);
         let new_stage = self.admitted(NearRole::Gateway, inner)?;
         self.built(http1, false, new_stage, drain)
     }
@@ -254,6 +256,29 @@ impl GatewayConfig {
                 Some(pushing) => Rc::new(Push::new(pushing, Some(path), peer, out)),
                 None => Rc::new(NoPush { next: out }),
             }
+        })
+    }
+
+    /// Puts the announcement of the gateway before the stages of each session, if it is on.
+    fn announcing(&self, listening: &[SocketAddr], inner: InnerStages) -> InnerStages {
+        let Mode::Reverse { hosts, .. } = &self.mode else {
+            return inner;
+        };
+        if !self.announce {
+            return inner;
+        }
+        let bound = |(endpoint, address): (&Endpoint, &SocketAddr)| {
+            let mut endpoint = endpoint.clone();
+            endpoint.port = address.port();
+            endpoint
+        };
+        let gateway = Rc::new(OwnGateway {
+            listeners: self.listen.iter().zip(listening).map(bound).collect(),
+            hosts: hosts.clone(),
+        });
+        Box::new(move |path, peer| {
+            let (gateway, next) = (Rc::clone(&gateway), inner(path, peer));
+            Rc::new(Announce { gateway, next })
         })
     }
 

@@ -15,9 +15,10 @@ use tandem_http::h1::{Form, Limits};
 use tandem_push::client::{MAX_PUSHES, StoreLimits};
 use tokio_rustls::TlsConnector;
 
+use super::discovery::SitePools;
 use super::{client_token, http1_session, logged, mux_session};
 use crate::back::announce::Announcer;
-use crate::back::gateways::{Gateway, Gateways, PoolLimits, ToGateway, Way};
+use crate::back::gateways::{Gateway, Gateways, PoolLimits, TRIES, ToGateway, Way};
 use crate::back::origin::{Limits as OriginLimits, Mode, Origin, ToOrigin};
 use crate::config::client::Fallback;
 use crate::config::gateways::GatewayEndpoint;
@@ -60,6 +61,8 @@ pub(super) struct Lanes {
     pub(super) pools: Vec<Rc<Gateways>>,
     /// The sessions without a gateway.
     pub(super) solo: Option<Rc<SoloSessions>>,
+    /// The pools of gateways that sites have announced.
+    pub(super) discovered: Rc<SitePools>,
 }
 
 impl ClientConfig {
@@ -92,6 +95,8 @@ impl ClientConfig {
             pools.push(pool);
             lane
         };
+        let discovered = Rc::<SitePools>::default();
+        let default = self.discovering(default, &discovered, journal);
         let routes = Routes::new(self.route_map.clone(), lanes, default);
         let shown = self.ways().into_iter().chain(self.opened_way());
         let shown = shown.map(|(hosts, way)| RouteEntry { hosts, way });
@@ -100,6 +105,7 @@ impl ClientConfig {
             routes,
             pools,
             solo,
+            discovered,
         })
     }
 
@@ -118,6 +124,7 @@ impl ClientConfig {
             max_sessions: self.max_sessions.div_ceil(self.routes.len() + 1),
             // Over Tor, a new circuit every minute would be a recognisable pattern.
             reconnect: self.via.is_none(),
+            tries: TRIES,
         };
         Ok(Gateways::new(gateways, limits, fallback))
     }
@@ -149,7 +156,7 @@ impl ClientConfig {
 
     /// Creates the stages before the sessions of a lane, which may push. `is_local` is true if the
     /// sessions end in this process. `times` gets the times of page loads.
-    fn with_pushes<T: Stage + SessionPool + 'static>(
+    pub(super) fn with_pushes<T: Stage + SessionPool + 'static>(
         &self,
         sessions: &Rc<T>,
         is_local: bool,
@@ -184,6 +191,7 @@ impl ClientConfig {
             max_age: None,
             max_sessions: 1,
             reconnect: false,
+            tries: TRIES,
         };
         let pool = Gateways::new(vec![self.gateway(gateway, &Arc::default())?], limits, None);
         Ok(Rc::new(ToGateway(pool)))
@@ -206,7 +214,7 @@ impl ClientConfig {
         Pushed::new(options, Rc::clone(sessions) as _, Rc::clone(sessions) as _)
     }
 
-    fn gateway(
+    pub(super) fn gateway(
         &self,
         gateway: &GatewayEndpoint,
         problems: &Arc<Problems>,

@@ -15,13 +15,22 @@ use crate::harness::{
 pub(crate) fn socks_proxy(
     leads_to: std::net::SocketAddr,
 ) -> (std::net::SocketAddr, mpsc::Receiver<Asked>) {
+    socks_proxy_to(move |_| Some(leads_to))
+}
+
+/// Starts a SOCKS proxy that connects each request to the address of its target, reports the
+/// requests, and refuses those without an address.
+pub(crate) fn socks_proxy_to(
+    leads_to: impl Fn(&str) -> Option<std::net::SocketAddr> + Send + Sync + 'static,
+) -> (std::net::SocketAddr, mpsc::Receiver<Asked>) {
+    let leads_to = std::sync::Arc::new(leads_to);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let (tell, told) = mpsc::channel();
     std::thread::spawn(move || {
         for stream in listener.incoming() {
-            let tell = tell.clone();
-            std::thread::spawn(move || serve_socks(stream.unwrap(), leads_to, &tell));
+            let (tell, leads_to) = (tell.clone(), std::sync::Arc::clone(&leads_to));
+            std::thread::spawn(move || serve_socks(stream.unwrap(), &*leads_to, &tell));
         }
     });
     (address, told)
@@ -36,7 +45,11 @@ pub(crate) struct Asked {
     pub(crate) early: Vec<u8>,
 }
 
-fn serve_socks(mut stream: TcpStream, leads_to: std::net::SocketAddr, tell: &mpsc::Sender<Asked>) {
+fn serve_socks(
+    mut stream: TcpStream,
+    leads_to: &dyn Fn(&str) -> Option<std::net::SocketAddr>,
+    tell: &mpsc::Sender<Asked>,
+) {
     // The pause collects all bytes that are sent without a reply, in however many segments.
     std::thread::sleep(std::time::Duration::from_millis(150));
     let mut buf = vec![0; 65_536];
@@ -74,19 +87,27 @@ fn serve_socks(mut stream: TcpStream, leads_to: std::net::SocketAddr, tell: &mps
     let port = u16::from_be_bytes([bytes[at], bytes[at + 1]]);
     at += 2;
     let early = bytes[at..].to_vec();
-    let replies: &[u8] = if credentials.is_some() {
-        &[5, 2, 1, 0, 5, 0, 0, 1, 0, 0, 0, 0, 0, 0]
+    let target = format!("{host}:{port}");
+    let leads_to = leads_to(&target);
+    // "Connection refused" is 5 (RFC 1928 section 6).
+    let code = if leads_to.is_some() { 0 } else { 5 };
+    let method: &[u8] = if credentials.is_some() {
+        &[5, 2, 1, 0]
     } else {
-        &[5, 0, 5, 0, 0, 1, 0, 0, 0, 0, 0, 0]
+        &[5, 0]
     };
-    stream.write_all(replies).unwrap();
-    let mut far = TcpStream::connect(leads_to).unwrap();
-    far.write_all(&early).unwrap();
+    let replies = [method, &[5, code, 0, 1, 0, 0, 0, 0, 0, 0]].concat();
+    stream.write_all(&replies).unwrap();
+    let far = leads_to.map(|address| TcpStream::connect(address).unwrap());
+    if let Some(mut far) = far.as_ref() {
+        far.write_all(&early).unwrap();
+    }
     let _ = tell.send(Asked {
         credentials,
-        target: format!("{host}:{port}"),
+        target,
         early,
     });
+    let Some(mut far) = far else { return };
     let (mut near_read, mut far_write) = (stream.try_clone().unwrap(), far.try_clone().unwrap());
     std::thread::spawn(move || {
         let _ = std::io::copy(&mut near_read, &mut far_write);

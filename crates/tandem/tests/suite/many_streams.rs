@@ -133,6 +133,7 @@ fn client(network: &Network) -> Parts {
     };
     let limits = PoolLimits {
         reconnect: false,
+        tries: tandem::back::gateways::TRIES,
         max_age: None,
         max_sessions: 10,
     };

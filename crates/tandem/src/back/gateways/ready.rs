@@ -7,7 +7,7 @@ use tandem_http::Priority;
 use tokio::time::Instant;
 
 use super::Gateways;
-use crate::error::Error;
+use crate::error::{Error, Kind, Side};
 use crate::exchange::{Exchange, Isolation, Part, Reply};
 use crate::priority::{Precedence, SharedPriority};
 use crate::session::Connected;
@@ -123,13 +123,30 @@ impl Gateways {
         Ok(())
     }
 
+    /// Opens the session of a key, and resolves once the gateway has admitted it.
+    ///
+    /// # Errors
+    /// Fails if nothing answers, if the gateway does not admit the client, or if a server of another
+    /// kind answers.
+    pub async fn prepare(self: &Rc<Self>, isolation: &Isolation) -> Result<(), Error> {
+        self.establish(isolation).await?;
+        let mut reply = self.filler(isolation, 0);
+        while let Some(part) = reply.part().await {
+            match part? {
+                Part::Head(head) if head.status == 407 => return Err(super::unauthorized(false)),
+                Part::Head(head) if head.status != 200 => {
+                    let detail = "it does not answer as a gateway does";
+                    return Err(Error::new(Kind::Protocol, Side::Peer, detail));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
     /// Runs one round, and returns the number of received bytes.
     async fn fill(self: &Rc<Self>, bytes: u64) -> Result<u64, Error> {
-        let mut exchange = warm_up_exchange(bytes);
-        let pool = Rc::clone(self);
-        let mut reply = Reply::generate(move |mut sink| async move {
-            pool.try_gateways(&mut exchange, &mut sink).await
-        });
+        let mut reply = self.filler(&Isolation::none(), bytes);
         let mut came = 0;
         while let Some(part) = reply.part().await {
             match part? {
@@ -144,6 +161,16 @@ impl Gateways {
             }
         }
         Ok(came)
+    }
+
+    /// Requests filler bytes on the session of a key.
+    fn filler(self: &Rc<Self>, isolation: &Isolation, bytes: u64) -> Reply {
+        let mut exchange = warm_up_exchange(bytes);
+        exchange.isolation = isolation.clone();
+        let pool = Rc::clone(self);
+        Reply::generate(
+            move |mut sink| async move { pool.try_gateways(&mut exchange, &mut sink).await },
+        )
     }
 
     /// Prepares the transport to the first gateway before the first request, because some

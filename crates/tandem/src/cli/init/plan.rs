@@ -124,10 +124,16 @@ pub(super) fn onion(host: &str, origin: &str, port: u16) -> Plan {
             NewFile::public("gateway/gateway.toml", table(GATEWAY, &gateway)),
             client(&url, Some(&via), None),
         ],
-        steps: vec![format!(
-            "Add this line to the onion service in torrc, and reload Tor:\n  \
-             HiddenServicePort {port} 127.0.0.1:{port}"
-        )],
+        steps: vec![
+            format!(
+                "Add this line to the onion service in torrc, and reload Tor:\n  \
+                 HiddenServicePort {port} 127.0.0.1:{port}"
+            ),
+            format!(
+                "Announce the gateway, so that clients find it: let the web server send this \
+                 field with each page:\n  Session-Gateway: \"{url}\";ma=86400"
+            ),
+        ],
         has_gateway: true,
         has_dashboard: false,
         address: None,
