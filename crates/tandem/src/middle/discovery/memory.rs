@@ -230,12 +230,14 @@ impl<L: Clone> Memory<L> {
         }
     }
 
-    /// Notes that a gateway in use failed.
-    pub fn failed(&mut self, key: &SiteOfKey, trial: u64, now: Instant) {
+    /// Notes that a gateway in use failed. Returns false if that is known.
+    pub fn failed(&mut self, key: &SiteOfKey, trial: u64, now: Instant) -> bool {
         let state = self.entries.get(key).map(|entry| &entry.state);
-        if matches!(state, Some(State::Up { trial: number, .. }) if *number == trial) {
+        let is_new = matches!(state, Some(State::Up { trial: number, .. }) if *number == trial);
+        if is_new {
             self.fail(key, now);
         }
+        is_new
     }
 
     /// Forgets expired announcements and sites without requests.
@@ -398,7 +400,7 @@ mod tests {
             let trial = memory.trials;
             // This failure counts too.
             memory.tried(&key, trial, Some(1), now);
-            memory.failed(&key, trial, now);
+            assert!(memory.failed(&key, trial, now) && !memory.failed(&key, trial, now));
             now += LONGEST_REST;
         }
         assert_eq!(rests[..3], [30, 120, 480]);
@@ -499,7 +501,7 @@ mod tests {
         assert_eq!(memory.take_dropped(), [7]);
         assert_eq!(memory.request(&key, now, |_| true), Decision::Direct);
         memory.tried(&key, next, Some(8), now);
-        memory.failed(&key, trial, now);
+        assert!(!memory.failed(&key, trial, now));
         assert_eq!(
             memory.request(&key, now, |_| true),
             Decision::Gateway(8, next)

@@ -228,8 +228,9 @@ impl Watched {
             .filter(|exchange| retry.permits(&exchange.request.method) && exchange.body.rewind());
         // One reset stream does not mean a broken gateway.
         if has_refused || !through.lane.lane.sessions.is_live(&self.key.0) {
-            METRICS.discoveries_failed.add(1);
-            discovery.with_memory(|memory| memory.failed(&self.key, trial, Instant::now()));
+            let is_first =
+                discovery.with_memory(|memory| memory.failed(&self.key, trial, Instant::now()));
+            METRICS.discoveries_failed.add(u64::from(is_first));
         }
         let Some(exchange) = again else {
             return false;
@@ -271,3 +272,6 @@ impl Parts for Watched {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

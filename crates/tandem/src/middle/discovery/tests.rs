@@ -1,0 +1,254 @@
+//! Tests of the stage with a gateway that misbehaves. The way without a gateway echoes the body of
+//! the request.
+
+use std::cell::Cell;
+
+use bytes::Bytes;
+use tandem_http::{Method, RequestHead, Scheme};
+
+use super::*;
+use crate::announcement::FIELD;
+use crate::error::{Kind, Side};
+use crate::exchange::{Body, Chunk, Chunks, SessionMark};
+use crate::stage::{CurrentSession, SessionPool};
+
+/// A body of three pieces.
+struct Pieces(u8);
+
+impl Chunks for Pieces {
+    fn poll_chunk(&mut self, _: &mut Context<'_>) -> Poll<Option<Result<Chunk, Error>>> {
+        self.0 += 1;
+        let piece = Bytes::from(vec![self.0; 1000]);
+        Poll::Ready((self.0 <= 3).then(|| Ok(Chunk::Data(piece))))
+    }
+}
+
+/// A pool with a session that answers or not.
+struct Pool(Rc<Cell<bool>>);
+
+impl SessionPool for Pool {
+    fn current(&self, _: &Isolation) -> Option<CurrentSession> {
+        None
+    }
+
+    fn open(&self, _: &Isolation) -> Option<Rc<SessionMark>> {
+        None
+    }
+
+    fn is_current(&self, _: &Isolation, _: &Rc<SessionMark>) -> bool {
+        false
+    }
+
+    fn is_live(&self, _: &Isolation) -> bool {
+        self.0.get()
+    }
+
+    fn is_awake(&self, _: &Isolation) -> bool {
+        self.0.get()
+    }
+
+    fn has_failed(&self, _: &Isolation, _: &str) -> bool {
+        false
+    }
+
+    fn failed(&self, _: &Isolation, _: &str) {}
+
+    fn establish<'a>(&'a self, _: &'a Isolation) -> LocalBoxFuture<'a, Result<(), Error>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+}
+
+/// The behaviour of a gateway after it has read a piece of the body.
+#[derive(Clone)]
+enum Gateway {
+    Answers(u16),
+    Fails(Retry),
+    /// The session ends after the head.
+    Truncates,
+}
+
+async fn read(body: &mut Body, pieces: usize) -> Vec<u8> {
+    let mut read = Vec::new();
+    for _ in 0..pieces {
+        match std::future::poll_fn(|cx| body.poll_chunk(cx)).await {
+            Some(Ok(Chunk::Data(data))) => read.extend_from_slice(&data),
+            _ => break,
+        }
+    }
+    read
+}
+
+fn reset(retry: Retry) -> Error {
+    Error::new(Kind::Reset, Side::Peer, "reset").with_retry(retry)
+}
+
+impl Gateway {
+    /// Serves an exchange. `live` becomes false when the session ends.
+    fn serve(&self, mut exchange: Exchange, live: Rc<Cell<bool>>) -> Reply {
+        let behaviour = self.clone();
+        Reply::generate(|mut sink| async move {
+            read(&mut exchange.body, 1).await;
+            match behaviour {
+                Self::Answers(status) => {
+                    sink.send(Part::Head(ResponseHead::new(status))).await;
+                    Ok(())
+                }
+                Self::Fails(retry) => {
+                    live.set(false);
+                    Err(reset(retry))
+                }
+                Self::Truncates => {
+                    sink.send(Part::Head(ResponseHead::new(200))).await;
+                    live.set(false);
+                    Err(reset(Retry::Safe))
+                }
+            }
+        })
+    }
+}
+
+/// A client whose only site has this gateway.
+struct Client {
+    discovery: Rc<Discovery>,
+    live: Rc<Cell<bool>>,
+    /// The number of exchanges that the gateway got.
+    served: Rc<Cell<usize>>,
+}
+
+impl Client {
+    fn new(gateway: Gateway) -> Self {
+        let direct = |mut exchange: Exchange| {
+            Reply::generate(|mut sink| async move {
+                let mut head = ResponseHead::new(200);
+                let way = "\"h2+tcp://a.onion:9980\"";
+                head.fields.push(FIELD, way);
+                sink.send(Part::Head(head)).await;
+                let body = read(&mut exchange.body, 10).await;
+                sink.send(Part::Data(body.into())).await;
+                Ok(())
+            })
+        };
+        let (live, served) = (Rc::new(Cell::new(true)), Rc::new(Cell::new(0)));
+        let (of_lane, counter) = (Rc::clone(&live), Rc::clone(&served));
+        let new_lane = move |_: &[Endpoint]| {
+            let (gateway, live, served) = (gateway.clone(), of_lane.clone(), counter.clone());
+            let stage = move |exchange: Exchange| {
+                served.set(served.get() + 1);
+                gateway.serve(exchange, live.clone())
+            };
+            let lane = Lane {
+                stage: Rc::new(stage),
+                sessions: Rc::new(Pool(of_lane.clone())),
+            };
+            Some(SiteLane {
+                lane,
+                prepare: Box::new(|_| Box::pin(std::future::ready(Ok(())))),
+            })
+        };
+        Self {
+            discovery: Discovery::new(Rc::new(direct), Box::new(new_lane)),
+            live,
+            served,
+        }
+    }
+
+    /// Sends a request, and returns the status, the body and the error.
+    async fn send(&self, method: Method) -> (u16, Vec<u8>, Option<Error>) {
+        let mut request = RequestHead::get(Scheme::Http, "a.onion", "/");
+        request.method = method;
+        let mut exchange = Exchange::internal(request);
+        exchange.body = Body::new(Pieces(0), None);
+        let mut reply = self.discovery.call(exchange);
+        let (mut status, mut body) = (0, Vec::new());
+        while let Some(part) = reply.part().await {
+            match part {
+                Ok(Part::Head(head)) => status = head.status,
+                Ok(Part::Data(data)) => body.extend_from_slice(&data),
+                Ok(_) => {}
+                Err(error) => return (status, body, Some(error)),
+            }
+        }
+        (status, body, None)
+    }
+
+    /// Runs the steps up to a gateway in use.
+    async fn discover(&self) {
+        for _ in 0..2 {
+            assert_eq!(self.send(Method::Get).await.0, 200);
+        }
+        // The trial is a task.
+        while self.discovery.memory.borrow().gateways().count() == 0 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(self.served.get(), 0);
+    }
+}
+
+fn whole() -> Vec<u8> {
+    [1, 2, 3].map(|piece| vec![piece; 1000]).concat()
+}
+
+async fn outcome(gateway: Gateway, method: Method) -> (u16, bool, bool) {
+    let local = tokio::task::LocalSet::new();
+    let outcome = local.run_until(async {
+        let client = Client::new(gateway);
+        client.discover().await;
+        let (status, body, error) = client.send(method).await;
+        assert_eq!(client.served.get(), 1);
+        // The gateway rests, and the next request goes on without it.
+        if client.discovery.memory.borrow().gateways().count() == 0 {
+            assert_eq!(client.send(Method::Post).await.1, whole());
+            assert_eq!(client.served.get(), 1);
+        }
+        (status, body == whole(), error.is_some())
+    });
+    outcome.await
+}
+
+#[tokio::test]
+async fn refused_request_goes_directly_with_its_body() {
+    for status in [407, 421] {
+        let result = outcome(Gateway::Answers(status), Method::Post).await;
+        assert_eq!(result, (200, true, false), "{status}");
+    }
+    for status in [502, 504] {
+        let result = outcome(Gateway::Answers(status), Method::Put).await;
+        assert_eq!(result, (200, true, false), "{status}");
+        let result = outcome(Gateway::Answers(status), Method::Post).await;
+        assert_eq!(result, (status, false, false), "{status}");
+    }
+    for status in [200, 404, 500] {
+        let result = outcome(Gateway::Answers(status), Method::Post).await;
+        assert_eq!(result, (status, false, false), "{status}");
+    }
+}
+
+#[tokio::test]
+async fn lost_request_is_repeated_if_that_is_harmless() {
+    for (retry, method, expected) in [
+        (Retry::Safe, Method::Post, (200, true, false)),
+        (Retry::IfIdempotent, Method::Put, (200, true, false)),
+        (Retry::IfIdempotent, Method::Post, (0, false, true)),
+        (Retry::Never, Method::Get, (0, false, true)),
+    ] {
+        let result = outcome(Gateway::Fails(retry), method.clone()).await;
+        assert_eq!(result, expected, "{retry:?} {method:?}");
+    }
+    // A part of the response has been passed on.
+    let result = outcome(Gateway::Truncates, Method::Get).await;
+    assert_eq!(result, (200, false, true));
+}
+
+#[tokio::test]
+async fn closed_session_serves_no_request() {
+    let local = tokio::task::LocalSet::new();
+    let test = local.run_until(async {
+        let client = Client::new(Gateway::Answers(500));
+        client.discover().await;
+        client.live.set(false);
+        let (status, body, error) = client.send(Method::Post).await;
+        assert_eq!((status, body, error), (200, whole(), None));
+        assert_eq!(client.served.get(), 0);
+    });
+    test.await;
+}
