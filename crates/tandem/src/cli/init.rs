@@ -83,7 +83,8 @@ pub struct InitArgs {
     /// onion-operator: the URL of the web server
     #[arg(long, value_name = "URL")]
     origin: Option<String>,
-    /// tor-user: NAME.onion, a tandem:// URL, an endpoint, or "exit" for gateways at Tor exits
+    /// tor-user: "sites" for the gateways that sites announce, NAME.onion, a tandem:// URL, an
+    /// endpoint, or "exit" for gateways at Tor exits
     #[arg(long, value_name = "GATEWAY")]
     gateway: Option<String>,
     /// Clients through Tor: socks5://ADDRESS:PORT or tor://ADDRESS:PORT
@@ -176,12 +177,16 @@ fn plan_of<I: BufRead, O: Write>(
         SetUp::TorUser => {
             let gateway = questions.ask(&TOR_GATEWAY, args.gateway.as_deref(), tor_gateway)?;
             match gateway {
+                Reached::Sites => {
+                    let via = ask_via(args, questions, None)?;
+                    Ok(plan::sites(&via))
+                }
                 Reached::Url(url) => {
-                    let via = ask_via(args, questions, &url.endpoint()?)?;
+                    let via = ask_via(args, questions, Some(&url.endpoint()?))?;
                     plan::shared(&url, Some(&via))
                 }
                 Reached::Endpoint(endpoint) => {
-                    let via = ask_via(args, questions, &endpoint)?;
+                    let via = ask_via(args, questions, Some(&endpoint))?;
                     Ok(plan::visitor(&endpoint, Some(&via)))
                 }
             }
@@ -275,11 +280,16 @@ fn onion_host(text: &str) -> Result<String, String> {
 
 /// The gateway of a Tor user.
 enum Reached {
+    /// The gateways that sites announce for themselves.
+    Sites,
     Url(ShareUrl),
     Endpoint(Endpoint),
 }
 
 fn tor_gateway(text: &str) -> Result<Reached, String> {
+    if text == "sites" {
+        return Ok(Reached::Sites);
+    }
     if text.starts_with("tandem://") {
         let url: Result<ShareUrl, _> = text.parse();
         return url.map(Reached::Url).map_err(|error| error.to_string());
@@ -291,7 +301,9 @@ fn tor_gateway(text: &str) -> Result<Reached, String> {
     } else {
         let (host, port) = split_authority(text, Some(9980))?;
         if !host.ends_with(".onion") {
-            return Err(format!("{text:?} is neither an onion address nor \"exit\""));
+            return Err(format!(
+                "{text:?} is neither an onion address, \"sites\" nor \"exit\""
+            ));
         }
         format!("h2+tcp://{host}:{port}")
     };
@@ -308,7 +320,7 @@ fn via<I: BufRead, O: Write>(
     url: &ShareUrl,
 ) -> Result<Option<Via>, Failure> {
     if url.needs_tor() || args.via.is_some() {
-        return ask_via(args, questions, &url.endpoint()?).map(Some);
+        return ask_via(args, questions, Some(&url.endpoint()?)).map(Some);
     }
     Ok(None)
 }
@@ -333,9 +345,9 @@ fn may_test<I: BufRead, O: Write>(
 fn ask_via<I: BufRead, O: Write>(
     args: &InitArgs,
     questions: &mut Questions<I, O>,
-    gateway: &Endpoint,
+    gateway: Option<&Endpoint>,
 ) -> Result<Via, Failure> {
-    let at_exit = gateway.option("exit").is_some();
+    let at_exit = gateway.is_some_and(|gateway| gateway.option("exit").is_some());
     let question = if at_exit { &CONTROL } else { &SOCKS };
     questions.ask(question, args.via.as_deref(), |text| {
         text.parse().map_err(|error| format!("{error}"))
@@ -433,6 +445,7 @@ mod tests {
             (format!("onion-operator\n{onion}\n\n\n"), 2),
             (format!("tor-user\n{onion}\n\n"), 1),
             ("tor-user\nexit\n\n".to_owned(), 1),
+            ("tor-user\n\n\n".to_owned(), 1),
             ("exit\n\n\n".to_owned(), 2),
         ] {
             let (plan, asked) = answered(&input);
@@ -450,6 +463,7 @@ mod tests {
             "tandem://203.0.113.5:443",
             "h2+tls://gw.example:443?ip=203.0.113.5",
             "exit",
+            "sites",
             &onion,
         ] {
             let (plan, _) = answered(&format!("tor-user\n{gateway}\n\n"));
@@ -503,6 +517,7 @@ mod tests {
                 vec!["tor-user", "--gateway", short],
                 "socks5://127.0.0.1:9050",
             ),
+            (vec!["tor-user"], "solo = \"via\""),
             (vec!["exit"], "exit=auto"),
             (vec!["--from", "tandem://a.onion:1?transport=tcp"], "9050"),
             (vec!["--from", "tandem://a.example:1"], "9050"),

@@ -5,7 +5,6 @@
 
 pub mod bridge;
 pub mod client;
-pub mod compress;
 pub mod discover;
 pub mod file;
 pub mod gateway;

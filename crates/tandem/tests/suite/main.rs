@@ -12,7 +12,6 @@ mod cached_pushes;
 mod caching;
 mod carrying;
 mod certificates;
-mod compressing;
 mod discovery;
 mod early_ends;
 mod edges;

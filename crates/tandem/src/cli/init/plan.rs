@@ -179,6 +179,18 @@ pub(super) fn visitor(gateway: &Endpoint, via: Option<&Via>) -> Plan {
     }
 }
 
+/// Returns the plan for a client that uses the gateways that sites announce.
+pub(super) fn sites(via: &Via) -> Plan {
+    Plan {
+        files: vec![client_file(("solo", text("via")), Some(via), None)],
+        steps: Vec::new(),
+        has_gateway: false,
+        has_dashboard: false,
+        address: None,
+        direct: None,
+    }
+}
+
 /// Returns the plan for a client that a URL describes.
 pub(super) fn shared(url: &ShareUrl, via: Option<&Via>) -> Result<Plan, Failure> {
     let endpoint = url.endpoint()?;
@@ -202,9 +214,14 @@ pub(super) fn shared(url: &ShareUrl, via: Option<&Via>) -> Result<Plan, Failure>
     })
 }
 
-/// Returns the file of a client.
+/// Returns the file of a client of one gateway.
 fn client(gateway: &str, via: Option<&Via>, token: Option<&str>) -> NewFile {
-    let mut entries = vec![("gateway", list(gateway))];
+    client_file(("gateway", list(gateway)), via, token)
+}
+
+/// Returns the file of a client. `way` is the option that decides about the way to sites.
+fn client_file(way: (&str, Value), via: Option<&Via>, token: Option<&str>) -> NewFile {
+    let mut entries = vec![way];
     if let Some(via) = via {
         entries.push(("via", text(&via.to_string())));
         // Tor Browser's own Tor has the port of the default listener.
@@ -354,6 +371,13 @@ mod tests {
         let gateway = typed(&plan).expect("a gateway");
         gateway.typed().expect("a valid gateway");
         assert_eq!(gateway_of(&plan), "h2+tcp://192.0.2.80:9980?exit=auto");
+    }
+
+    #[test]
+    fn client_of_sites_discovers_gateways() {
+        let plan = sites(&Via::Socks(([127, 0, 0, 1], 9050).into()));
+        let client = read(&plan, "client/client.toml").client.expect("a client");
+        assert!(client.typed().expect("a valid client").discover);
     }
 
     #[test]

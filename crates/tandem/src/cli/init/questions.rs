@@ -48,8 +48,9 @@ pub(super) const MARKED_PORT: Question = Question {
 };
 pub(super) const TOR_GATEWAY: Question = Question {
     flag: "--gateway",
-    text: "Gateway: NAME.onion, a tandem:// URL, or \"exit\" for gateways at Tor exits",
-    default: None,
+    text: "Gateway: \"sites\" for those that sites announce, NAME.onion, a tandem:// URL, or \
+           \"exit\" for those at Tor exits",
+    default: Some("sites"),
 };
 pub(super) const SOCKS: Question = Question {
     flag: "--via",
