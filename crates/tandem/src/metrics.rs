@@ -247,6 +247,8 @@ metrics! {
     cache_collapsed "counter" "Gateway: requests that waited for another one of the same URL.";
     cache_bytes "counter" "Gateway: bytes of bodies sent from the cache.";
     cache_evicted "counter" "Gateway: resources evicted from the cache for others.";
+    coding_bytes_before "counter" "Bytes of bodies compressed between the proxies, before that.";
+    coding_bytes_after "counter" "Bytes of these bodies on the path, compressed.";
     dtls_associations "gauge" "Associations of the transport dtls that are open or in a handshake.";
     dtls_datagrams_sent "counter" "Datagrams sent by the transport dtls.";
     dtls_datagrams_received "counter" "Datagrams that reached an association of dtls.";

@@ -301,6 +301,7 @@ impl<'a> Stage<'a> {
         command.arg(format!("--preconnect={}", setup.warm));
         command
             .arg(format!("--push={}", setup.push))
+            .args(programs::without_compression(&setup.client_options))
             .args(&setup.client_options);
         command
     }

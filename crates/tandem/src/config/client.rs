@@ -9,6 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 pub use super::solo::{Solo, SoloMode};
 
+use super::compress::BodyCompression;
 use super::gateway_ways::GatewayWays;
 use super::gateways::{Dialled, GatewayEndpoint, Lookups, Route, RouteOption};
 use super::open::OpenedHttps;
@@ -120,6 +121,8 @@ with_path! {
         push_digest: Option<bool> [help_heading = "Push", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
         /// Mark pushed responses in the Cache-Status field; pages can read it [default: false]
         cache_status: Option<bool> [help_heading = "Push", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
+        /// Compression of text between gateway and client: auto or off [default: auto]
+        compress: Option<BodyCompression> [help_heading = "Compression", value_name = "MODE"],
     } {
         /// Maximum number of connections from browsers [default: 1024]
         max_connections: Option<usize> [help_heading = "Listening", value_name = "N"],
@@ -193,6 +196,8 @@ pub struct ClientConfig {
     pub push_digest: bool,
     /// True if responses have a Cache-Status field.
     pub cache_status: bool,
+    /// The compression of bodies on the way from gateways.
+    pub compress: BodyCompression,
     /// The configuration of the slow path.
     pub path: PathConfig,
     /// The maximum number of connections from browsers.
@@ -328,6 +333,7 @@ impl ClientOptions {
             early_hints: self.early_hints.unwrap_or_else(|| via.is_none()),
             push_digest: digest(self.push_digest, via.as_ref())?,
             cache_status: self.cache_status.unwrap_or(false),
+            compress: self.compress.unwrap_or_default(),
             path: path.typed()?,
             max_connections: self.max_connections.unwrap_or(1024).max(1),
             metrics: loopback("metrics", self.metrics)?,

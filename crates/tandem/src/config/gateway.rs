@@ -9,6 +9,7 @@ use tandem_cache::Sharing;
 use tandem_predict::{AutoConfig, Worth};
 
 use super::client::loopback;
+use super::compress::BodyCompression;
 pub use super::mode::ModeOption;
 use super::submission::SubmissionConfig;
 use super::units::{Size, Span};
@@ -94,6 +95,8 @@ with_path! {
         cache_users: Option<u8> [help_heading = "Cache", value_name = "N"],
         /// Add Cache-Status to responses, which says how the cache handled the request (RFC 9211)
         cache_status: Option<bool> [help_heading = "Cache", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
+        /// Compression of text for clients that can decode it: auto or off [default: auto]
+        compress: Option<BodyCompression> [help_heading = "Compression", value_name = "MODE"],
         /// File with the rights of clients, for mode=submit
         submit_rights: Option<String> [help_heading = "Submissions", value_name = "FILE"],
         /// PEM file with the Ed25519 key that signs submissions
@@ -212,6 +215,8 @@ pub struct GatewayConfig {
     pub cache: Option<tandem_cache::Config>,
     /// Adds `Cache-Status` to the responses of a gateway with a cache.
     pub cache_status: bool,
+    /// The compression of bodies on the way to clients.
+    pub compress: BodyCompression,
     /// The configuration of submissions, with `mode=submit`.
     pub submission: Option<SubmissionConfig>,
     /// The time limit for an origin's response.
@@ -358,6 +363,7 @@ impl GatewayOptions {
             push,
             cache,
             cache_status: self.cache_status.unwrap_or(false),
+            compress: self.compress.unwrap_or_default(),
             response_timeout: positive(
                 "response-timeout",
                 self.response_timeout,

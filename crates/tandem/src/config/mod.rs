@@ -5,6 +5,7 @@
 
 pub mod bridge;
 pub mod client;
+pub mod compress;
 pub mod discover;
 pub mod file;
 pub mod gateway;

@@ -11,6 +11,7 @@
 //!   leave over it.
 //! - [`warm_up`] opens the congestion window of a new session.
 //! - [`cache`] answers requests from the gateway's cache.
+//! - [`compress`] and [`decompress`] code bodies between the two proxies.
 //! - [`push`] pushes the resources of pages at the gateway.
 //! - [`solo`] holds the sessions of a client without a gateway.
 //! - [`submit`] takes anonymous submissions, and `issuer` issues tokens for them.
@@ -20,7 +21,9 @@ pub mod access_log;
 pub mod announce;
 pub mod auth;
 pub mod cache;
+pub mod compress;
 pub mod count;
+pub mod decompress;
 pub mod discovery;
 pub mod hops;
 pub mod isolate;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  routes ─▶ discovery ─┬─▶ the default lane
-//!                       └─▶ count ─▶ access_log ─▶ loads ─▶ pushed ─▶ gateways   for each site
+//!                       └─▶ count ─▶ access_log ─▶ loads ─▶ pushed ─▶ decompress ─▶ gateways
 //! ```
 //!
 //! Each lane has a separate pool with one session, no access token and no certificate of the client.
@@ -11,6 +11,8 @@
 use std::cell::RefCell;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
+
+use tandem_coding::Budget;
 
 use crate::back::announce::Announcer;
 use crate::back::gateways::{Gateways, PoolLimits, ToGateway};
@@ -66,6 +68,7 @@ impl ClientConfig {
         &self,
         default: Lane,
         pools: &Rc<SitePools>,
+        decoders: &Budget,
         journal: &Arc<Journal>,
     ) -> Lane {
         if !self.discover {
@@ -73,10 +76,12 @@ impl ClientConfig {
         }
         let config = Rc::new(self.clone());
         let times = journal.load_times(OWN_GATEWAYS);
-        let pools = Rc::clone(pools);
+        let (pools, decoders) = (Rc::clone(pools), decoders.clone());
         let new_lane = move |ways: &[Endpoint]| {
             let way = ways.iter().find(|way| config.can_discover(way))?;
-            config.site_lane(way, &pools, Arc::clone(&times)).ok()
+            config
+                .site_lane(way, &pools, &decoders, Arc::clone(&times))
+                .ok()
         };
         Lane {
             stage: Discovery::new(default.stage, Box::new(new_lane)),
@@ -89,6 +94,7 @@ impl ClientConfig {
         &self,
         way: &Endpoint,
         pools: &SitePools,
+        decoders: &Budget,
         times: Arc<LoadTimes>,
     ) -> Result<SiteLane, ConfigError> {
         let endpoint = GatewayEndpoint {
@@ -112,7 +118,7 @@ impl ClientConfig {
         pools.add(&pool);
         let to_gateway = Rc::new(ToGateway(Rc::clone(&pool)));
         let lane = Lane {
-            stage: self.with_pushes(&to_gateway, false, times),
+            stage: self.with_pushes(&to_gateway, Some(decoders), times),
             sessions: to_gateway,
         };
         let owned = Owned(pool);

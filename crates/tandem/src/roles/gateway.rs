@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use tandem_coding::Budget;
 use tandem_http::h1::Limits;
 
 use super::listeners::Listeners;
@@ -20,6 +21,7 @@ use crate::front::NewStage;
 use crate::middle::announce::{Announce, OwnGateway};
 use crate::middle::auth::Auth;
 use crate::middle::cache::CacheStage;
+use crate::middle::compress::{ALL_ENCODERS, Compress};
 use crate::middle::count::Count;
 use crate::middle::hops::Hops;
 use crate::middle::max_forwards::MaxForwards;
@@ -236,6 +238,7 @@ impl GatewayConfig {
         let (cache, users) = (services.cache(), Arc::clone(services.users()));
         let origin = Rc::clone(origin);
         let tells_status = self.cache_status;
+        let encoders = self.compress.is_on().then(|| Budget::new(ALL_ENCODERS));
         Box::new(move |path: &Rc<dyn Facts>, peer: Peer| {
             let last: Rc<dyn Stage> = match &submissions {
                 Some(submissions) => Rc::new(Submit {
@@ -252,9 +255,13 @@ impl GatewayConfig {
                     Rc::new(CacheStage::new(cache, peer, user, tells_status, out))
                 }
             };
-            match &pushing {
+            let out: Rc<dyn Stage> = match &pushing {
                 Some(pushing) => Rc::new(Push::new(pushing, Some(path), peer, out)),
                 None => Rc::new(NoPush { next: out }),
+            };
+            match &encoders {
+                Some(encoders) => Rc::new(Compress::new(encoders, path, out)),
+                None => out,
             }
         })
     }

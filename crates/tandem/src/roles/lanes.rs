@@ -1,9 +1,9 @@
 //! The lanes of a client: the stages and the sessions behind each route.
 //!
 //! ```text
-//!  routes ─▶ early ─▶ count ─▶ access_log ─▶ loads ─▶ pushed ─▶ gateways   for each route
-//!       ├──▶ count ─▶ access_log ─▶ loads ─▶ pushed ─▶ solo                 `--solo`
-//!       └──▶ count ─▶ access_log ─▶ the fallback, or an error               without a gateway
+//!  routes ─▶ early ─▶ count ─▶ access_log ─▶ loads ─▶ pushed ─▶ decompress ─▶ gateways
+//!       ├──▶ count ─▶ access_log ─▶ loads ─▶ pushed ─▶ solo            `--solo`
+//!       └──▶ count ─▶ access_log ─▶ the fallback, or an error          without a gateway
 //! ```
 
 use std::cell::Cell;
@@ -11,6 +11,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tandem_coding::Budget;
 use tandem_http::h1::{Form, Limits};
 use tandem_push::client::{MAX_PUSHES, StoreLimits};
 use tokio_rustls::TlsConnector;
@@ -29,7 +30,9 @@ use crate::front::early::EarlyConnect;
 use crate::journal::saving::LoadTimes;
 use crate::journal::{Journal, Problems, RouteEntry};
 use crate::middle::count::Count;
+use crate::middle::decompress::{ALL_DECODERS, Decompress};
 use crate::middle::loads::Loads;
+use crate::middle::pair_fields::PairFields;
 use crate::middle::push::NoPush;
 use crate::middle::pushed::{PushOptions, Pushed};
 use crate::middle::routes::{Lane, NoSessions, Routes, no_route};
@@ -70,10 +73,12 @@ impl ClientConfig {
     pub(super) fn lanes(&self, journal: &Arc<Journal>) -> Result<Lanes, ConfigError> {
         let problems = Arc::<Problems>::default();
         let fallback = self.fallback_stage()?;
+        let decoders = Budget::new(ALL_DECODERS);
         let (mut lanes, mut pools) = (Vec::new(), Vec::new());
         for route in &self.routes {
             let pool = self.pool(&route.gateways, fallback.clone(), &problems)?;
-            lanes.push(self.lane(&pool, journal.load_times(&self.way(&route.gateways))));
+            let times = journal.load_times(&self.way(&route.gateways));
+            lanes.push(self.lane(&pool, times, &decoders));
             pools.push(pool);
         }
         let mut solo = None;
@@ -91,12 +96,13 @@ impl ClientConfig {
             if self.preconnect {
                 pool.preconnect(self.warm_up);
             }
-            let lane = self.lane(&pool, journal.load_times(&self.way(&self.gateways)));
+            let times = journal.load_times(&self.way(&self.gateways));
+            let lane = self.lane(&pool, times, &decoders);
             pools.push(pool);
             lane
         };
         let discovered = Rc::<SitePools>::default();
-        let default = self.discovering(default, &discovered, journal);
+        let default = self.discovering(default, &discovered, &decoders, journal);
         let routes = Routes::new(self.route_map.clone(), lanes, default);
         let shown = self.ways().into_iter().chain(self.opened_way());
         let shown = shown.map(|(hosts, way)| RouteEntry { hosts, way });
@@ -129,9 +135,9 @@ impl ClientConfig {
         Ok(Gateways::new(gateways, limits, fallback))
     }
 
-    fn lane(&self, pool: &Rc<Gateways>, times: Arc<LoadTimes>) -> Lane {
+    fn lane(&self, pool: &Rc<Gateways>, times: Arc<LoadTimes>, decoders: &Budget) -> Lane {
         let to_gateway = Rc::new(ToGateway(Rc::clone(pool)));
-        let counted = self.with_pushes(&to_gateway, false, times);
+        let counted = self.with_pushes(&to_gateway, Some(decoders), times);
         let stage: Rc<dyn Stage> = if self.early_connect {
             Rc::new(EarlyConnect {
                 sessions: Rc::clone(&to_gateway) as _,
@@ -149,20 +155,21 @@ impl ClientConfig {
     fn solo_lane(&self, sessions: Rc<SoloSessions>, times: Arc<LoadTimes>) -> Lane {
         let to_solo = Rc::new(ToSolo(sessions));
         Lane {
-            stage: self.with_pushes(&to_solo, true, times),
+            stage: self.with_pushes(&to_solo, None, times),
             sessions: to_solo,
         }
     }
 
-    /// Creates the stages before the sessions of a lane, which may push. `is_local` is true if the
-    /// sessions end in this process. `times` gets the times of page loads.
+    /// Creates the stages before the sessions of a lane, which may push. `decoders` is the memory for
+    /// their coded bodies, or `None` if the sessions end in this process. `times` gets the times of
+    /// page loads.
     pub(super) fn with_pushes<T: Stage + SessionPool + 'static>(
         &self,
         sessions: &Rc<T>,
-        is_local: bool,
+        decoders: Option<&Budget>,
         times: Arc<LoadTimes>,
     ) -> Rc<dyn Stage> {
-        let pushed = Rc::new(self.pushed(sessions, is_local));
+        let pushed = Rc::new(self.pushed(sessions, decoders));
         self.counted(Rc::new(Loads::new(times, pushed)))
     }
 
@@ -198,7 +205,16 @@ impl ClientConfig {
     }
 
     /// Creates the stage that accepts pushes.
-    fn pushed<T: Stage + SessionPool + 'static>(&self, sessions: &Rc<T>, is_local: bool) -> Pushed {
+    fn pushed<T: Stage + SessionPool + 'static>(
+        &self,
+        sessions: &Rc<T>,
+        decoders: Option<&Budget>,
+    ) -> Pushed {
+        let is_local = decoders.is_none();
+        let mut next: Rc<dyn Stage> = Rc::clone(sessions) as _;
+        if let Some(decoders) = decoders.filter(|_| self.compress.is_on()) {
+            next = Rc::new(Decompress::new(decoders.clone(), next));
+        }
         let options = PushOptions {
             store: StoreLimits {
                 memory: if self.push { self.push_memory } else { 0 },
@@ -211,7 +227,7 @@ impl ClientConfig {
             is_gateway_local: is_local,
             max_keys: self.max_sessions.min(MAX_DIGESTS),
         };
-        Pushed::new(options, Rc::clone(sessions) as _, Rc::clone(sessions) as _)
+        Pushed::new(options, Rc::clone(sessions) as _, next)
     }
 
     pub(super) fn gateway(
@@ -326,7 +342,8 @@ impl ClientConfig {
             timeout,
             limits,
         );
-        Ok(Some(Rc::new(ToOrigin(origin))))
+        let next = Rc::new(ToOrigin(origin));
+        Ok(Some(Rc::new(PairFields { next })))
     }
 
     /// Returns the way to origins through the proxy, if there is one.

@@ -12,6 +12,7 @@ mod cached_pushes;
 mod caching;
 mod carrying;
 mod certificates;
+mod compressing;
 mod discovery;
 mod early_ends;
 mod edges;

@@ -15,6 +15,7 @@ use serde::Serialize;
 
 use super::client::{Client, counter};
 use super::{BROWSER_CONNECTIONS, MeasureError, Plan, Protocol, Push, Setup, Subject, Way};
+use crate::bench::programs::without_compression;
 use crate::tornet::layout::MARKER;
 use crate::tornet::state::Phase;
 use crate::tornet::{RunDirectory, State, TornetError};
@@ -431,6 +432,7 @@ impl<'a> Bench<'a> {
         };
         let mut arguments = vec!["--gateway".to_owned(), gateway, "--via".to_owned(), via];
         arguments.push(format!("--push={}", push != Push::Off));
+        arguments.extend(without_compression(&self.plan.client_arguments).map(str::to_owned));
         arguments.extend(self.plan.client_arguments.iter().cloned());
         let log = self.directory.path().join("measure-client.log");
         Client::start(&self.network, &self.plan.tandem, &arguments, log)

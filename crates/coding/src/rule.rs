@@ -1,0 +1,254 @@
+//! The rule for compression: a body that may mix a secret of the user with text of an attacker is
+//! never compressed.
+//!
+//! The session hides the bytes from an observer of the path, but not their number. A page may repeat
+//! text of its URL beside a secret. An attacker can make the browser request such a page with many
+//! guesses, and the length of the compressed body shows the right one (BREACH). The attack needs a
+//! body that depends on the browser's credentials, since the attacker can request any other body
+//! without the browser. A body is therefore not compressed in these cases:
+//!
+//! - The request has `Authorization`.
+//! - The request has cookies. Exceptions are responses with `public` or `s-maxage`, and style sheets
+//!   and scripts with an explicit lifetime.
+//! - The response sets a cookie without `public`, says `private` or `no-store`, or varies by cookie,
+//!   by authorization or by everything.
+//!
+//! Each body is compressed alone. Data of different URLs or users never meet in one frame.
+
+use std::time::Duration;
+
+use tandem_http::cache::{ResponsePolicy, vary};
+use tandem_http::message::content_length;
+use tandem_http::{Method, RequestHead, ResponseHead};
+
+/// The length in bytes below which a body is not compressed: the fields of the coding take as much.
+const MIN_LENGTH: u64 = 256;
+
+/// The credentials of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Credentials {
+    /// The request has none.
+    None,
+    /// The request has cookies.
+    Cookies,
+    /// The request has a password, a token or something unknown.
+    Other,
+}
+
+impl Credentials {
+    /// Returns the credentials of a request.
+    pub fn of(request: &RequestHead) -> Self {
+        let has = |name| request.fields.contains(name);
+        if has("authorization") || has("proxy-authorization") {
+            Self::Other
+        } else if has("cookie") || has("cookie2") {
+            Self::Cookies
+        } else {
+            Self::None
+        }
+    }
+}
+
+/// Returns whether the body of a response may be compressed.
+pub fn may_compress(request: &RequestHead, asked: Credentials, head: &ResponseHead) -> bool {
+    let has = |name| head.fields.contains(name);
+    let codings = head.fields.get_all("content-encoding");
+    let is_identity = codings
+        .filter(|coding| !coding.is_empty())
+        .all(|coding| coding.eq_ignore_ascii_case(b"identity"));
+    request.method == Method::Get
+        && request.protocol.is_none()
+        && matches!(head.status, 200 | 404 | 410)
+        && is_identity
+        && !has("content-range")
+        && is_long_enough(head)
+        && is_public(asked, head)
+}
+
+fn is_long_enough(head: &ResponseHead) -> bool {
+    match content_length(&head.fields) {
+        Ok(length) => length.is_none_or(|length| length >= MIN_LENGTH),
+        Err(_) => false,
+    }
+}
+
+/// The kind of text in a body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Text {
+    /// A style sheet or a script: a file, as a rule.
+    File,
+    /// Any other text, such as a page.
+    Other,
+}
+
+impl Text {
+    /// Returns the kind of a body by its media type, or `None` if it is no text. An event stream is
+    /// none, because its encoder would be kept for hours.
+    fn of(head: &ResponseHead) -> Option<Self> {
+        let value = head.fields.get("content-type")?;
+        let end = value.iter().position(|&byte| byte == b';');
+        let media = value[..end.unwrap_or(value.len())].trim_ascii();
+        let media = std::str::from_utf8(media).ok()?.to_ascii_lowercase();
+        let (kind, name) = media.split_once('/')?;
+        match (kind, name) {
+            ("text", "css" | "javascript" | "ecmascript" | "x-javascript")
+            | ("application", "javascript" | "x-javascript" | "ecmascript") => Some(Self::File),
+            ("text", "event-stream") => None,
+            ("text", _) | ("application", "json" | "xml") => Some(Self::Other),
+            _ if name.ends_with("+xml") || name.ends_with("+json") => Some(Self::Other),
+            _ => None,
+        }
+    }
+}
+
+/// Returns whether a body is text that does not depend on the credentials of its request.
+fn is_public(asked: Credentials, head: &ResponseHead) -> bool {
+    let Some(text) = Text::of(head) else {
+        return false;
+    };
+    let policy = ResponsePolicy::of(head);
+    let control = &policy.control;
+    let is_personal = control.private
+        || control.no_store
+        || policy.varies_on_anything
+        || vary::depends_on(&head.fields, "cookie")
+        || vary::depends_on(&head.fields, "authorization")
+        || (head.fields.contains("set-cookie") && !control.public);
+    let is_for_all = control.public || control.s_maxage.is_some();
+    !is_personal
+        && match asked {
+            Credentials::None => true,
+            Credentials::Cookies => is_for_all || (text == Text::File && has_lifetime(&policy)),
+            Credentials::Other => false,
+        }
+}
+
+/// Returns whether the origin says for how long a cache may use the response without it.
+fn has_lifetime(policy: &ResponsePolicy) -> bool {
+    let control = &policy.control;
+    match control.max_age {
+        Some(age) => age > Duration::ZERO && !control.no_cache,
+        None => !control.no_cache && policy.expires > policy.date && policy.date.is_some(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tandem_http::Scheme;
+
+    use super::*;
+
+    fn decides(request: &[(&str, &str)], response: &[(&str, &str)]) -> bool {
+        let request = RequestHead {
+            fields: request.iter().copied().collect(),
+            ..RequestHead::get(Scheme::Http, "own.example", "/")
+        };
+        let head = ResponseHead {
+            status: 200,
+            fields: response.iter().copied().collect(),
+        };
+        may_compress(&request, Credentials::of(&request), &head)
+    }
+
+    const HTML: (&str, &str) = ("content-type", "text/html; charset=utf-8");
+    const CSS: (&str, &str) = ("content-type", "Text/CSS");
+    const COOKIE: (&str, &str) = ("cookie", "a=b");
+    const DAY: (&str, &str) = ("cache-control", "max-age=86400");
+
+    fn control(value: &'static str) -> (&'static str, &'static str) {
+        ("cache-control", value)
+    }
+
+    #[test]
+    fn text_without_credentials_is_compressed() {
+        for media in [
+            "text/html",
+            "text/css",
+            "application/javascript",
+            "application/json",
+            "application/manifest+json",
+            "image/svg+xml",
+            "application/xhtml+xml;charset=utf-8",
+        ] {
+            assert!(decides(&[], &[("content-type", media)]), "{media}");
+        }
+        for media in ["image/png", "text/event-stream", "application/zip", "x", ""] {
+            assert!(!decides(&[], &[("content-type", media)]), "{media}");
+        }
+        assert!(!decides(&[], &[]), "the type is unknown");
+    }
+
+    #[test]
+    fn personal_text_is_not_compressed() {
+        for field in [
+            control("private"),
+            control("no-store"),
+            ("vary", "Cookie"),
+            ("vary", "Accept, Authorization"),
+            ("vary", "*"),
+            ("set-cookie", "a=b"),
+        ] {
+            assert!(!decides(&[], &[HTML, field]), "{field:?}");
+        }
+        let said = [HTML, ("set-cookie", "a=b"), control("public")];
+        assert!(decides(&[], &said));
+    }
+
+    #[test]
+    fn text_for_cookies_must_be_public() {
+        for (fields, expected) in [
+            (&[HTML][..], false),
+            (&[HTML, DAY], false),
+            (&[HTML, control("public, no-cache")], true),
+            (&[HTML, control("s-maxage=0")], true),
+            (&[CSS], false),
+            (&[CSS, DAY], true),
+            (&[CSS, control("max-age=0")], false),
+            (&[CSS, control("max-age=60, no-cache")], false),
+            (&[CSS, control("max-age=60, private")], false),
+            (&[CSS, DAY, ("vary", "cookie")], false),
+            (&[CSS, DAY, ("set-cookie", "a=b")], false),
+            (
+                &[
+                    CSS,
+                    ("date", "Sun, 06 Nov 1994 08:49:37 GMT"),
+                    ("expires", "Sun, 06 Nov 1994 09:49:37 GMT"),
+                ],
+                true,
+            ),
+            (&[CSS, ("expires", "0")], false),
+        ] {
+            assert_eq!(decides(&[COOKIE], fields), expected, "{fields:?}");
+        }
+        let login = ("authorization", "Basic eDp5");
+        assert!(!decides(&[login], &[CSS, control("public, max-age=60")]));
+    }
+
+    #[test]
+    fn coded_partial_and_short_bodies_stay_as_they_are() {
+        for field in [
+            ("content-encoding", "gzip"),
+            ("content-range", "bytes 0-9/10"),
+            ("content-length", "255"),
+            ("content-length", "x"),
+        ] {
+            assert!(!decides(&[], &[HTML, field]), "{field:?}");
+        }
+        for field in [("content-encoding", "identity"), ("content-length", "256")] {
+            assert!(decides(&[], &[HTML, field]), "{field:?}");
+        }
+        let get = RequestHead::get(Scheme::Http, "own.example", "/");
+        let post = RequestHead {
+            method: Method::Post,
+            ..get.clone()
+        };
+        let of = |request: &RequestHead, status| {
+            let fields = [HTML].into_iter().collect();
+            may_compress(request, Credentials::None, &ResponseHead { status, fields })
+        };
+        assert!(!of(&post, 200));
+        for status in [204, 206, 301, 304, 500] {
+            assert!(!of(&get, status), "{status}");
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! The fields with which the two proxies agree on a coded body. They never leave the pair.
+//!
+//! ```text
+//!  client ─▶ gateway  tandem-accept: zstd     the client decodes the response, and its pushes
+//!  gateway ─▶ client  tandem-coded: zstd      the body is one zstd frame
+//!                     tandem-length: 12345    its length before, in place of Content-Length
+//!                     vary: tandem-accept     for a cache between the two, which would mix them up
+//! ```
+//!
+//! A gateway without support removes the first field, and a client without support never sends it.
+//! A relay passes all of them on.
+
+use tandem_http::message::content_length;
+use tandem_http::{Fields, ResponseHead};
+
+use crate::CodingError;
+
+/// The field by which a client offers to decode bodies.
+const ACCEPT: &str = "tandem-accept";
+
+/// The field of a coded body.
+const CODED: &str = "tandem-coded";
+
+/// The field with the length of a coded body before its coding.
+const LENGTH: &str = "tandem-length";
+
+/// The field with the length of a body.
+const CONTENT_LENGTH: &str = "content-length";
+
+/// The name of the coding.
+const ZSTD: &str = "zstd";
+
+/// Adds the offer to decode bodies to a request.
+pub fn offer(fields: &mut Fields) {
+    fields.set(ACCEPT, ZSTD);
+}
+
+/// Returns true if a request has an offer of any kind, valid or not.
+pub fn has_offer(fields: &Fields) -> bool {
+    fields.contains(ACCEPT)
+}
+
+/// Removes the offer from a request. Returns true if it was valid.
+pub fn take_offer(fields: &mut Fields) -> bool {
+    let is_valid = fields.has_token(ACCEPT, ZSTD);
+    fields.remove(ACCEPT);
+    is_valid
+}
+
+/// Changes the head of a response to that of a coded body.
+pub fn mark(head: &mut ResponseHead) {
+    let mut fields = renamed(&head.fields, CONTENT_LENGTH, LENGTH);
+    fields.push(CODED, ZSTD);
+    fields.push("vary", ACCEPT);
+    head.fields = fields;
+}
+
+/// The coded body that follows a head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CodedBody {
+    /// The length in bytes before the coding, if the origin stated it.
+    pub length: Option<u64>,
+}
+
+/// Restores the head that the gateway had before [`mark`]. Returns `None` and changes nothing if
+/// the body is not coded.
+///
+/// # Errors
+/// Fails if the coding is unknown or the length malformed.
+pub fn restore(head: &mut ResponseHead) -> Result<Option<CodedBody>, CodingError> {
+    let codings: Vec<_> = head.fields.get_all(CODED).collect();
+    match codings[..] {
+        [] => return Ok(None),
+        [coding] if coding == ZSTD.as_bytes() => {}
+        _ => return Err(CodingError::Head),
+    }
+    drop(codings);
+    let mut fields = Fields::with_capacity(head.fields.len(), head.fields.text_len());
+    for field in renamed(&head.fields, LENGTH, CONTENT_LENGTH).iter() {
+        let is_ours = field.name == CODED.as_bytes()
+            || (field.name == b"vary" && field.value == ACCEPT.as_bytes());
+        if !is_ours {
+            copy(&mut fields, field.name, field.value, field.sensitive);
+        }
+    }
+    let length = content_length(&fields).map_err(|_| CodingError::Head)?;
+    head.fields = fields;
+    Ok(Some(CodedBody { length }))
+}
+
+/// Returns the fields with another name for one of them, in the same order. Fields that already
+/// have the new name are left out.
+fn renamed(fields: &Fields, from: &str, to: &str) -> Fields {
+    let mut all = Fields::with_capacity(fields.len() + 2, fields.text_len() + 64);
+    for field in fields.iter().filter(|field| field.name != to.as_bytes()) {
+        let name = if field.name == from.as_bytes() {
+            to.as_bytes()
+        } else {
+            field.name
+        };
+        copy(&mut all, name, field.value, field.sensitive);
+    }
+    all
+}
+
+fn copy(fields: &mut Fields, name: &[u8], value: &[u8], is_sensitive: bool) {
+    if is_sensitive {
+        fields.push_sensitive(name, value);
+    } else {
+        fields.push(name, value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn head(fields: &[(&str, &str)]) -> ResponseHead {
+        ResponseHead {
+            status: 200,
+            fields: fields.iter().copied().collect(),
+        }
+    }
+
+    #[test]
+    fn restored_head_is_the_original_one() {
+        for original in [
+            &[("content-type", "text/html"), ("content-length", "7")][..],
+            &[("content-length", "7"), ("vary", "Accept"), ("etag", "x")],
+            &[("vary", "Accept-Encoding"), ("vary", "Origin")],
+            &[],
+        ] {
+            let original = head(original);
+            let mut coded = original.clone();
+            mark(&mut coded);
+            assert!(!coded.fields.contains("content-length"));
+            assert!(coded.fields.has_token("vary", "tandem-accept"));
+            let length = original.fields.get("content-length").map(|_| 7);
+            assert_eq!(restore(&mut coded), Ok(Some(CodedBody { length })));
+            assert_eq!(coded, original);
+        }
+    }
+
+    #[test]
+    fn head_without_a_coding_stays_as_it_is() {
+        let original = head(&[("tandem-length", "7"), ("vary", "tandem-accept")]);
+        let mut plain = original.clone();
+        assert_eq!(restore(&mut plain), Ok(None));
+        assert_eq!(plain, original);
+    }
+
+    #[test]
+    fn malformed_head_is_refused() {
+        for bad in [
+            &[("tandem-coded", "br")][..],
+            &[("tandem-coded", "zstd"), ("tandem-coded", "zstd")],
+            &[("tandem-coded", "zstd"), ("tandem-length", "x")],
+            &[
+                ("tandem-coded", "zstd"),
+                ("tandem-length", "1"),
+                ("tandem-length", "2"),
+            ],
+        ] {
+            assert_eq!(restore(&mut head(bad)), Err(CodingError::Head), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn offer_is_taken_once() {
+        let mut fields = Fields::new();
+        assert!(!has_offer(&fields) && !take_offer(&mut fields));
+        offer(&mut fields);
+        assert!(has_offer(&fields) && take_offer(&mut fields));
+        assert!(fields.is_empty());
+        fields.push(ACCEPT, "br");
+        assert!(has_offer(&fields) && !take_offer(&mut fields) && fields.is_empty());
+    }
+}

@@ -1,0 +1,150 @@
+//! Bodies of any content and any division into pieces pass encoder and decoder unchanged.
+
+use bytes::Bytes;
+use proptest::prelude::*;
+use tandem_coding::decoder::MAX_PIECE;
+use tandem_coding::{CodingError, Decoder, Encoder};
+
+/// Encodes a body of known or unknown length, and flushes after each piece if `flushes`.
+fn encode(pieces: &[Vec<u8>], has_length: bool, flushes: bool) -> Vec<u8> {
+    let length = pieces.iter().map(|piece| piece.len() as u64).sum();
+    let mut encoder = Encoder::new(5, has_length.then_some(length)).expect("valid parameters");
+    let mut coded = Vec::new();
+    for piece in pieces {
+        encoder.write(piece).expect("the length is right");
+        if flushes {
+            encoder.flush().expect("nothing prevents it");
+            coded.extend(encoder.take().unwrap_or_default());
+        }
+    }
+    encoder.finish().expect("the length is right");
+    coded.extend(encoder.take().unwrap_or_default());
+    assert_eq!(encoder.counts(), (length, coded.len() as u64));
+    coded
+}
+
+/// Decodes a frame in pieces of `step` bytes.
+fn decode(coded: &[u8], step: usize, length: Option<u64>) -> Result<Vec<u8>, CodingError> {
+    let mut decoder = Decoder::new(length).expect("memory");
+    let mut body = Vec::new();
+    for piece in coded.chunks(step) {
+        decoder.write(Bytes::copy_from_slice(piece));
+        while let Some(piece) = decoder.read()? {
+            assert!(!piece.is_empty() && piece.len() <= MAX_PIECE);
+            body.extend(piece);
+        }
+    }
+    decoder.finish()?;
+    assert_eq!(decoder.counts(), (body.len() as u64, coded.len() as u64));
+    Ok(body)
+}
+
+/// Returns pieces of text with repetitions.
+fn pieces() -> impl Strategy<Value = Vec<Vec<u8>>> {
+    let piece = prop_oneof![
+        proptest::collection::vec(any::<u8>(), 0..2000),
+        (0usize..60_000).prop_map(|length| b"<li class=\"entry\">".repeat(length / 18)),
+    ];
+    proptest::collection::vec(piece, 0..6)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn body_passes_unchanged(
+        pieces in pieces(),
+        has_length: bool,
+        flushes: bool,
+        step in 1usize..5000,
+    ) {
+        let body = pieces.concat();
+        let coded = encode(&pieces, has_length, flushes);
+        let length = Some(body.len() as u64);
+        prop_assert_eq!(decode(&coded, step, length), Ok(body.clone()));
+        prop_assert_eq!(decode(&coded, step, None), Ok(body));
+    }
+
+    #[test]
+    fn truncated_frame_never_looks_complete(pieces in pieces(), cut in 1usize..200) {
+        let coded = encode(&pieces, false, false);
+        let kept = coded.len().saturating_sub(cut);
+        prop_assert_eq!(decode(&coded[..kept], 1000, None), Err(CodingError::Truncated));
+    }
+
+    #[test]
+    fn arbitrary_frame_is_refused_or_bounded(frame in proptest::collection::vec(any::<u8>(), 0..400)) {
+        let _ = decode(&frame, 100, Some(1000));
+    }
+}
+
+#[test]
+fn flushed_data_can_be_decoded_at_once() {
+    let mut encoder = Encoder::new(9, None).expect("valid parameters");
+    let mut decoder = Decoder::new(None).expect("memory");
+    for part in ["<title>One</title>", "<p>Two", "</p>"] {
+        encoder.write(part.as_bytes()).expect("no length");
+        encoder.flush().expect("nothing prevents it");
+        decoder.write(encoder.take().expect("flushed"));
+        assert_eq!(
+            decoder.read(),
+            Ok(Some(Bytes::from_static(part.as_bytes())))
+        );
+        assert_eq!(decoder.read(), Ok(None));
+    }
+    encoder.flush().expect("nothing prevents it");
+    assert_eq!(encoder.take(), None, "nothing is left to flush");
+}
+
+#[test]
+fn decoder_refuses_a_wrong_length_and_more_data() {
+    let coded = encode(&[b"four".repeat(100)], true, false);
+    for wrong in [399, 401] {
+        assert_eq!(decode(&coded, 7, Some(wrong)), Err(CodingError::Length));
+    }
+    for trailing in [&b"x"[..], &coded] {
+        let both = [&coded, trailing].concat();
+        for step in [1, both.len()] {
+            assert_eq!(decode(&both, step, None), Err(CodingError::Trailing));
+        }
+    }
+    assert_eq!(decode(b"", 1, None), Err(CodingError::Truncated));
+}
+
+#[test]
+fn encoder_refuses_a_body_of_another_length() {
+    for (length, body) in [(5, &b"four"[..]), (3, b"four")] {
+        let mut encoder = Encoder::new(5, Some(length)).expect("valid parameters");
+        let written = encoder.write(body);
+        assert!(written.and_then(|()| encoder.finish()).is_err(), "{length}");
+    }
+}
+
+#[test]
+fn decoder_refuses_a_large_window() {
+    // Magic number, then a frame header with a window of 2^20 bytes (RFC 8878 section 3.1.1.1).
+    let frame = |window: u8| [0x28, 0xb5, 0x2f, 0xfd, 0x00, window << 3, 0x01, 0x00, 0x00];
+    assert_eq!(
+        decode(&frame(9), 20, None),
+        Ok(Vec::new()),
+        "2^19 is allowed"
+    );
+    assert!(matches!(
+        decode(&frame(10), 20, None),
+        Err(CodingError::Malformed(_))
+    ));
+}
+
+#[test]
+fn expanding_frame_is_decoded_in_small_pieces() {
+    let coded = encode(&vec![vec![0; 1 << 20]; 8], false, false);
+    assert!(coded.len() < 10_000, "{}", coded.len());
+    let mut decoder = Decoder::new(None).expect("memory");
+    decoder.write(coded.into());
+    let mut total = 0;
+    while let Some(piece) = decoder.read().expect("a valid frame") {
+        assert!(piece.len() <= MAX_PIECE);
+        total += piece.len();
+    }
+    assert_eq!((total, decoder.finish()), (8 << 20, Ok(())));
+}

@@ -1,0 +1,202 @@
+//! Compression between the two proxies, end to end: the browser gets each byte and field as the
+//! origin sent it, and fewer bytes cross the path.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use tandem::config::compress::BodyCompression;
+use tandem::runtime::Running;
+
+use crate::harness::{
+    Client, Gate, Pair, Scene, Way, block_on, client_options, endpoint, gateway_options, request,
+    start_client, start_gateway, wait_for,
+};
+use crate::pairs::{CARRYING, carrying_pair};
+
+/// Returns text of about 36 kB, of which no two lines are equal.
+fn text() -> String {
+    let line = |n: usize| format!("<li class=\"entry\"><a href=\"/item/{n}\">Item {n}</a></li>\n");
+    (0..600).map(line).collect()
+}
+
+/// The fields of a page without anything personal.
+const PAGE: &str = "Content-Type: text/html\r\nETag: \"1\"\r\nVary: Accept-Encoding\r\n";
+
+/// Returns a response with the text as its body.
+fn page(fields: &str) -> String {
+    let text = text();
+    let length = text.len();
+    format!("HTTP/1.1 200 OK\r\n{fields}Content-Length: {length}\r\n\r\n{text}")
+}
+
+/// A pair, with a count of the bytes on the path to the client.
+struct Counted {
+    http: SocketAddr,
+    way: Way,
+    running: Vec<Running>,
+}
+
+impl Counted {
+    fn start(session: &str, at_gateway: BodyCompression, at_client: BodyCompression) -> Self {
+        let mut options = gateway_options();
+        options.listen = vec![endpoint(&format!("{session}+tcp://127.0.0.1:0"))];
+        options.compress = Some(at_gateway);
+        let (gateway, address) = start_gateway(options);
+        let way = Way::to(address);
+        let mut options = client_options(&format!("{session}+tcp://{}", way.address));
+        options.compress = Some(at_client);
+        // The warm-up would count as well.
+        options.warm_up = Some("0B".parse().unwrap());
+        let (client, http, _) = start_client(options);
+        Self {
+            http,
+            way,
+            running: vec![client, gateway],
+        }
+    }
+
+    /// Requests the page of an origin. Returns the number of bytes that crossed the path for it.
+    fn cost(&self, origin: &Scene, fields: &str) -> usize {
+        let before = self.way.down();
+        let mut client = Client::to(self.http);
+        client.send(request("GET", &origin.url("/"), fields));
+        assert_eq!(client.answer("GET").body, text().as_bytes());
+        self.way.down() - before
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        for running in self.running.drain(..) {
+            block_on(running.drain(Duration::ZERO));
+        }
+    }
+}
+
+#[test]
+fn body_and_fields_are_those_of_the_origin() {
+    let origin = Scene::answering(page(PAGE));
+    let chunked = Scene::answering(format!(
+        "HTTP/1.1 200 OK\r\n{PAGE}Transfer-Encoding: chunked\r\nTrailer: X-Sum\r\n\r\n\
+         {:x}\r\n{}\r\n0\r\nX-Sum: 7\r\n\r\n",
+        text().len(),
+        text()
+    ));
+    for session in CARRYING {
+        let pair = carrying_pair(session);
+        let answer = pair.connect().get(&origin.url("/"));
+        assert!(answer.body == text().as_bytes(), "{session}");
+        let length = text().len().to_string();
+        assert_eq!(answer.field("content-length"), Some(&*length), "{session}");
+        assert_eq!(answer.all("vary"), ["Accept-Encoding"], "{session}");
+        assert_eq!(answer.field("etag"), Some("\"1\""), "{session}");
+        let own = |(name, _): &&(String, String)| name.starts_with("tandem");
+        assert_eq!(answer.fields.iter().find(own), None, "{session}");
+        let mut client = pair.connect();
+        client.send(request("GET", &chunked.url("/"), "TE: trailers\r\n"));
+        let answer = client.answer("GET");
+        assert!(answer.body == text().as_bytes(), "{session}");
+        assert_eq!(answer.trailers, [("X-Sum".into(), "7".into())], "{session}");
+    }
+}
+
+#[test]
+fn text_crosses_the_path_compressed() {
+    let origin = Scene::answering(page(PAGE));
+    for session in ["h2", "spdy3", "spdy3.1"] {
+        let pair = Counted::start(session, BodyCompression::Auto, BodyCompression::Auto);
+        let cost = pair.cost(&origin, "");
+        assert!(cost * 5 < text().len(), "{session}: {cost}");
+    }
+}
+
+#[test]
+fn either_end_can_do_without() {
+    let origin = Scene::answering(page(PAGE));
+    for (gateway, client) in [
+        (BodyCompression::Off, BodyCompression::Auto),
+        (BodyCompression::Auto, BodyCompression::Off),
+    ] {
+        let pair = Counted::start("h2", gateway, client);
+        assert!(pair.cost(&origin, "") > text().len());
+    }
+}
+
+#[test]
+fn personal_text_crosses_the_path_as_it_is() {
+    let pair = Counted::start("h2", BodyCompression::Auto, BodyCompression::Auto);
+    let public = Scene::answering(page(PAGE));
+    assert!(pair.cost(&public, "Cookie: a=b\r\n") > text().len());
+    assert!(pair.cost(&public, "Authorization: Basic eDp5\r\n") > text().len());
+    for field in ["Set-Cookie: a=b", "Cache-Control: private", "Vary: Cookie"] {
+        let personal = Scene::answering(page(&format!("{PAGE}{field}\r\n")));
+        assert!(pair.cost(&personal, "") > text().len(), "{field}");
+    }
+}
+
+#[test]
+fn pushed_text_is_compressed() {
+    let (tell, told) = mpsc::channel();
+    let origin = Scene::new(move |_, mut client| {
+        while let Some(asked) = client.request() {
+            let path = asked.line.split(' ').nth(1).unwrap().to_owned();
+            client.send(match &*path {
+                "/page" => "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\
+                    Link: </a.css>; rel=preload; as=style\r\n\r\npage"
+                    .to_owned(),
+                _ => page("Content-Type: text/css\r\nCache-Control: max-age=60\r\n"),
+            });
+            tell.send(path).unwrap();
+        }
+    });
+    for session in ["h2", "spdy3.1"] {
+        let pair = Counted::start(session, BodyCompression::Auto, BodyCompression::Auto);
+        let mut client = Client::to(pair.http);
+        client.get(&origin.url("/page"));
+        assert_eq!(wait_for(&told, 2), ["/a.css", "/page"], "{session}");
+        let sheet = client.get(&origin.url("/a.css"));
+        assert!(sheet.body == text().as_bytes(), "{session}");
+        assert!(
+            told.try_recv().is_err(),
+            "{session}: a request to the origin"
+        );
+        let cost = pair.way.down();
+        assert!(cost * 4 < text().len(), "{session}: {cost}");
+    }
+}
+
+#[test]
+fn streaming_page_is_not_delayed() {
+    let seen = Arc::new(Gate::default());
+    let is_seen = Arc::clone(&seen);
+    let origin = Scene::new(move |_, mut client| {
+        client.request();
+        client.send(format!(
+            "HTTP/1.1 200 OK\r\n{PAGE}Transfer-Encoding: chunked\r\n\r\n5\r\nfirst\r\n"
+        ));
+        is_seen.wait();
+        client.send("4\r\nlast\r\n0\r\n\r\n");
+    });
+    let pair = Pair::start();
+    let mut client = pair.connect();
+    client.send(request("GET", &origin.url("/"), ""));
+    client.head().unwrap();
+    assert_eq!(client.read_exact(10), b"5\r\nfirst\r\n");
+    seen.open();
+    assert_eq!(client.read_exact(14), b"4\r\nlast\r\n0\r\n\r\n");
+}
+
+#[test]
+fn truncated_text_never_looks_complete() {
+    let mut cut = page(PAGE);
+    cut.truncate(cut.len() - 10);
+    let origin = Scene::new(move |_, mut client| {
+        client.request();
+        client.send(&cut);
+    });
+    let pair = Pair::start();
+    let mut client = pair.connect();
+    client.send(request("GET", &origin.url("/"), ""));
+    assert!(client.try_answer("GET").is_err());
+}

@@ -1,0 +1,99 @@
+//! A body passes encoder and decoder unchanged. Any frame from the other proxy is refused, or gives
+//! the same body however it is cut. Any head is restored or refused.
+#![no_main]
+
+use bytes::Bytes;
+use libfuzzer_sys::fuzz_target;
+use tandem_coding::decoder::MAX_PIECE;
+use tandem_coding::{CodingError, Decoder, Encoder, wire};
+use tandem_http::ResponseHead;
+
+/// The number of decoded bytes after which a frame is left.
+const ENOUGH: usize = 1 << 20;
+
+fuzz_target!(|data: &[u8]| {
+    let Some((&step, data)) = data.split_first() else {
+        return;
+    };
+    let step = usize::from(step) + 1;
+    restore(data);
+    let whole = decode(data, data.len().max(1), None);
+    assert_eq!(whole, decode(data, step, None));
+    if let Ok(body) = whole
+        && body.len() < ENOUGH
+    {
+        let length = body.len() as u64;
+        assert!(decode(data, step, Some(length)).is_ok());
+        assert!(decode(data, step, Some(length + 1)).is_err());
+    }
+    let coded = encode(data, step);
+    assert_eq!(decode(&coded, step, Some(data.len() as u64)).as_deref(), Ok(data));
+});
+
+/// Encodes a body in pieces, and flushes after each one if their size is odd.
+fn encode(body: &[u8], step: usize) -> Vec<u8> {
+    let length = (step % 3 == 0).then_some(body.len() as u64);
+    let mut encoder = Encoder::new(3, length).expect("valid parameters");
+    let mut coded = Vec::new();
+    for piece in body.chunks(step * 16) {
+        encoder.write(piece).expect("the length is right");
+        if step % 2 == 1 {
+            encoder.flush().expect("nothing prevents it");
+        }
+        coded.extend(encoder.take().unwrap_or_default());
+    }
+    encoder.finish().expect("the length is right");
+    coded.extend(encoder.take().unwrap_or_default());
+    coded
+}
+
+/// Decodes a frame in pieces, up to [`ENOUGH`] bytes of its body.
+fn decode(frame: &[u8], step: usize, length: Option<u64>) -> Result<Vec<u8>, CodingError> {
+    let mut decoder = Decoder::new(length).expect("memory");
+    let mut body = Vec::new();
+    for piece in frame.chunks(step) {
+        decoder.write(Bytes::copy_from_slice(piece));
+        while let Some(piece) = decoder.read().map_err(kind)? {
+            assert!(!piece.is_empty() && piece.len() <= MAX_PIECE);
+            body.extend_from_slice(&piece);
+            if body.len() >= ENOUGH {
+                body.truncate(ENOUGH);
+                return Ok(body);
+            }
+        }
+    }
+    decoder.finish().map_err(kind)?;
+    Ok(body)
+}
+
+/// Leaves out the text of an error, which depends on the place where zstd found it.
+fn kind(error: CodingError) -> CodingError {
+    match error {
+        CodingError::Malformed(_) | CodingError::Truncated | CodingError::Trailing => {
+            CodingError::Malformed(String::new())
+        }
+        other => other,
+    }
+}
+
+/// Reads lines as fields of a head.
+fn restore(data: &[u8]) {
+    let mut head = ResponseHead::new(200);
+    for line in data.split(|&byte| byte == b'\n').take(50) {
+        let at = line.iter().position(|&byte| byte == b':').unwrap_or(line.len());
+        let (name, value) = line.split_at(at);
+        head.fields.push(name, value.get(1..).unwrap_or_default());
+    }
+    let original = head.clone();
+    match wire::restore(&mut head) {
+        Ok(Some(_)) => assert!(!head.fields.contains("tandem-coded")),
+        Ok(None) | Err(_) => assert!(head == original),
+    }
+    let mut marked = original.clone();
+    if marked.fields.get_all("content-length").count() == 1 && !marked.fields.contains("tandem-coded")
+    {
+        wire::mark(&mut marked);
+        assert!(!marked.fields.contains("content-length"));
+        let _ = wire::restore(&mut marked);
+    }
+}
