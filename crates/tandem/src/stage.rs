@@ -26,30 +26,44 @@ pub struct CurrentSession {
 }
 
 /// Informs other stages about the sessions that their exchanges will take.
+///
+/// The default methods are those of a pool without sessions, and of failures that leave no trace.
 pub trait SessionPool {
     /// Returns the session of this key, if it is open or being opened.
-    fn current(&self, isolation: &Isolation) -> Option<CurrentSession>;
+    fn current(&self, _isolation: &Isolation) -> Option<CurrentSession> {
+        None
+    }
 
     /// Returns the session of this key, and begins one if there is none. Returns `None` for a
     /// session that carries no pushes.
-    fn open(&self, isolation: &Isolation) -> Option<Rc<SessionMark>>;
+    fn open(&self, _isolation: &Isolation) -> Option<Rc<SessionMark>> {
+        None
+    }
 
     /// Returns true if a session takes exchanges of this key.
-    fn is_current(&self, isolation: &Isolation, mark: &Rc<SessionMark>) -> bool;
+    fn is_current(&self, _isolation: &Isolation, _mark: &Rc<SessionMark>) -> bool {
+        false
+    }
 
     /// Returns true if an exchange of this key would use a session that has responded to a request
     /// and accepted this client.
-    fn is_live(&self, isolation: &Isolation) -> bool;
+    fn is_live(&self, _isolation: &Isolation) -> bool {
+        false
+    }
 
     /// Returns true if that session received input a moment ago, so that its path is certainly
     /// connected.
-    fn is_awake(&self, isolation: &Isolation) -> bool;
+    fn is_awake(&self, _isolation: &Isolation) -> bool {
+        false
+    }
 
     /// Returns true if a tunnel to this authority failed a moment ago after it was agreed to.
-    fn has_failed(&self, isolation: &Isolation, authority: &str) -> bool;
+    fn has_failed(&self, _isolation: &Isolation, _authority: &str) -> bool {
+        false
+    }
 
     /// Notes that a tunnel failed after it was agreed to.
-    fn failed(&self, isolation: &Isolation, authority: &str);
+    fn failed(&self, _isolation: &Isolation, _authority: &str) {}
 
     /// Resolves once the session of this key has responded or has failed.
     fn establish<'a>(&'a self, isolation: &'a Isolation) -> LocalBoxFuture<'a, Result<(), Error>>;

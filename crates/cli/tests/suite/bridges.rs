@@ -16,7 +16,7 @@ use tokio::task::LocalSet;
 
 use crate::harness::{Scene, block_on};
 use ends::{
-    Answer, DRAIN, Origin, Pieces, Visitor, authority, bridge, content, read, server, within,
+    Answer, DRAIN, Pieces, Visitor, authority, bridge, content, read, server, start_origin, within,
 };
 use origin::{AT_ONCE, Script, trailers};
 
@@ -73,7 +73,7 @@ matrix! {
 impl Cell {
     fn check(self) {
         let script = Arc::new(Script::new());
-        let (origin, address) = Origin::start(self.back, &script);
+        let (origin, address) = start_origin(self.back, &script);
         let local = LocalSet::new();
         block_on(local.run_until(async {
             self.reverse(address, &script).await;
@@ -323,7 +323,7 @@ async fn check_tunnel(reply: Reply) {
 
 /// Runs a scene with an origin of one protocol.
 fn scene<F: Future<Output = ()>>(back: &str, play: impl FnOnce(SocketAddr) -> F) {
-    let (origin, address) = Origin::start(back, &Arc::new(Script::new()));
+    let (origin, address) = start_origin(back, &Arc::new(Script::new()));
     block_on(LocalSet::new().run_until(play(address)));
     drop(origin);
 }

@@ -16,6 +16,8 @@ mod doctor;
 mod harness;
 mod init;
 mod messages;
+#[path = "../../../tandem/tests/suite/one_listener.rs"]
+mod one_listener;
 mod packaging;
 mod probes;
 mod process;

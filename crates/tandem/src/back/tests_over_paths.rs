@@ -6,19 +6,18 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tandem_http::h1::{Form, Limits as HeadLimits};
+use tandem_http::h1::Form;
 use tandem_http::{MuxConfig, RequestHead, ResponseHead, Role, Scheme};
 
 use super::origin::{Limits, Mode, Origin, ToOrigin};
 use crate::carrier::{Carrier, LocalBoxFuture};
 use crate::error::{Error, Kind};
-use crate::exchange::{Body, Exchange, Isolation, Part, Peer, Reply};
+use crate::exchange::{Exchange, Isolation, Part, Peer, Reply};
 use crate::hosts::HostPattern;
 use crate::path::{Facts, Path};
-use crate::priority::SharedPriority;
-use crate::session::http1::{Http1Session, OriginForm};
-use crate::session::mux::{HeaderCompression, Multiplexed, MuxSession};
-use crate::session::{Drain, Session, Timeouts};
+use crate::session::http1::Http1Session;
+use crate::session::mux::{Multiplexed, MuxSession};
+use crate::session::{Drain, Session};
 use crate::stage::Stage;
 use crate::transport::tls::ClientTls;
 use crate::transport::{Target, Transport};
@@ -79,24 +78,31 @@ impl Transport for Stalling {
 fn peer(session: u64) -> Peer {
     Peer {
         session,
-        address: None,
-        push: false,
+        ..Peer::none()
     }
 }
 
 fn h2(max_streams: u32) -> MuxSession {
-    MuxSession {
-        protocol: Multiplexed::H2,
-        config: MuxConfig {
-            max_streams,
-            ..MuxConfig::new(Role::Client)
-        },
-        timeouts: Timeouts::default(),
-        write_limit: 16 << 10,
-        header_compression: HeaderCompression::Safe,
-        token: None,
-        who: "gateway",
-    }
+    let config = MuxConfig {
+        max_streams,
+        ..MuxConfig::new(Role::Client)
+    };
+    MuxSession::new(Multiplexed::H2, config, "gateway")
+}
+
+/// Returns a stage that reaches its origins by `transport`.
+pub(super) fn to_origin(mode: Mode, transport: Rc<dyn Transport>, limits: Limits) -> ToOrigin {
+    ToOrigin(Origin::new(
+        mode,
+        transport,
+        ClientTls::default()
+            .connector()
+            .expect("public authorities"),
+        Http1Session::new(Form::Origin, "gateway"),
+        Rc::new(h2(256)),
+        Duration::from_secs(30),
+        limits,
+    ))
 }
 
 /// A reverse gateway in front of an origin that allows `streams` streams on each session.
@@ -122,36 +128,14 @@ fn limited_gateway(streams: u32, limits: Limits) -> (Rc<Stalling>, ToOrigin) {
         },
         hosts: vec![HostPattern::Any],
     };
-    let http1 = Http1Session {
-        form: Form::Origin,
-        limits: HeadLimits::default(),
-        timeouts: Timeouts::default(),
-        response_timeout: Duration::from_secs(60),
-        who: "gateway",
-        scheme: Scheme::Http,
-        origin_form: OriginForm::Any,
-    };
-    let stage = Origin::new(
-        mode,
-        Rc::clone(&origin) as _,
-        ClientTls::default()
-            .connector()
-            .expect("public authorities"),
-        http1,
-        Rc::new(h2(256)),
-        Duration::from_secs(30),
-        limits,
-    );
-    (origin, ToOrigin(stage))
+    let stage = to_origin(mode, Rc::clone(&origin) as _, limits);
+    (origin, stage)
 }
 
 fn ask(gateway: &ToOrigin, visitor: u64, path: &str) -> Reply {
     gateway.call(Exchange {
-        request: RequestHead::get(Scheme::Http, "site.example", path).into(),
-        body: Body::empty(),
-        isolation: Isolation::none(),
         peer: peer(visitor),
-        priority: SharedPriority::default(),
+        ..Exchange::internal(RequestHead::get(Scheme::Http, "site.example", path))
     })
 }
 

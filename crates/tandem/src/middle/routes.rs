@@ -8,9 +8,9 @@ use std::rc::Rc;
 use crate::carrier::LocalBoxFuture;
 use crate::endpoint::split_authority;
 use crate::error::{Error, Kind, Side};
-use crate::exchange::{Exchange, Isolation, Reply, SessionMark};
+use crate::exchange::{Exchange, Isolation, Reply};
 use crate::hosts::HostMap;
-use crate::stage::{CurrentSession, SessionPool, SessionPools, Stage};
+use crate::stage::{SessionPool, SessionPools, Stage};
 
 /// The stages of a route, and the pool of sessions behind them.
 pub struct Lane {
@@ -77,32 +77,6 @@ pub fn no_route() -> Error {
 }
 
 impl SessionPool for NoSessions {
-    fn current(&self, _: &Isolation) -> Option<CurrentSession> {
-        None
-    }
-
-    fn open(&self, _: &Isolation) -> Option<Rc<SessionMark>> {
-        None
-    }
-
-    fn is_current(&self, _: &Isolation, _: &Rc<SessionMark>) -> bool {
-        false
-    }
-
-    fn is_live(&self, _: &Isolation) -> bool {
-        false
-    }
-
-    fn is_awake(&self, _: &Isolation) -> bool {
-        false
-    }
-
-    fn has_failed(&self, _: &Isolation, _: &str) -> bool {
-        false
-    }
-
-    fn failed(&self, _: &Isolation, _: &str) {}
-
     fn establish<'a>(&'a self, _: &'a Isolation) -> LocalBoxFuture<'a, Result<(), Error>> {
         Box::pin(std::future::ready(if self.connects {
             Ok(())

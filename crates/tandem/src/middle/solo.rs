@@ -292,16 +292,6 @@ impl SessionPool for ToSolo {
         false
     }
 
-    fn is_awake(&self, _: &Isolation) -> bool {
-        false
-    }
-
-    fn has_failed(&self, _: &Isolation, _: &str) -> bool {
-        false
-    }
-
-    fn failed(&self, _: &Isolation, _: &str) {}
-
     fn establish<'a>(&'a self, _: &'a Isolation) -> LocalBoxFuture<'a, Result<(), Error>> {
         Box::pin(std::future::ready(Ok(())))
     }

@@ -97,21 +97,16 @@ mod tests {
     use tandem_http::{RequestHead, Scheme};
 
     use super::*;
-    use crate::exchange::{Body, Isolation, Peer};
-    use crate::priority::SharedPriority;
+    use crate::exchange::Peer;
     use crate::warm_up::request;
 
     fn exchange(bytes: u64) -> Exchange {
         Exchange {
-            request: request(bytes).into(),
-            body: Body::empty(),
-            isolation: Isolation::none(),
             peer: Peer {
                 session: 1,
-                address: None,
-                push: false,
+                ..Peer::none()
             },
-            priority: SharedPriority::default(),
+            ..Exchange::internal(request(bytes))
         }
     }
 

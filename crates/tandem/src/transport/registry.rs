@@ -132,6 +132,22 @@ pub struct ListenContext<'a> {
     pub timeout: Duration,
 }
 
+impl ListenContext<'_> {
+    /// Creates the settings of a listener on this machine, which accepts all clients and the
+    /// protocols of its endpoint.
+    pub const fn new(max_streams: u32, timeout: Duration) -> Self {
+        Self {
+            socket: None,
+            client_ca: None,
+            optional_certificate: false,
+            alpn: None,
+            max_streams,
+            authority: None,
+            timeout,
+        }
+    }
+}
+
 /// The reason for which an endpoint's transport cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum TransportError {

@@ -323,10 +323,9 @@ fn tls_listener_carries_tunnels() {
     }
 }
 
-/// The origin gets a key, and the browser gets no proof of it (RFC 8441 section 5.1).
-#[test]
-fn tls_listener_carries_websockets() {
-    let origin = Scene::new(|_, mut client| {
+/// An origin that accepts a WebSocket, sends `first`, and answers `abc` with `xyz`.
+pub(crate) fn websocket_scene() -> Scene {
+    Scene::new(|_, mut client| {
         let asked = client.request().unwrap();
         assert_eq!(asked.line, "GET /chat HTTP/1.1");
         assert_eq!(asked.field("upgrade"), Some("websocket"));
@@ -342,7 +341,13 @@ fn tls_listener_carries_websockets() {
         ));
         assert_eq!(client.read_exact(3), b"abc");
         client.send("xyz");
-    });
+    })
+}
+
+/// The origin gets a key, and the browser gets no proof of it (RFC 8441 section 5.1).
+#[test]
+fn tls_listener_carries_websockets() {
+    let origin = websocket_scene();
     let pair = TlsPair::start("websockets");
     let mut browser = pair.browser();
     let request = connect(&origin.address.to_string(), Some("websocket"));
@@ -357,7 +362,7 @@ fn tls_listener_carries_websockets() {
     assert_eq!(browser.beginning(id, 8).body, b"firstxyz");
 }
 
-pub(crate) fn base64(bytes: &[u8]) -> String {
+fn base64(bytes: &[u8]) -> String {
     const DIGITS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let bits: String = bytes.iter().map(|byte| format!("{byte:08b}")).collect();
     let digit = |group: &[u8]| {

@@ -7,9 +7,9 @@ use std::time::Duration;
 use tandem::carrier::{Carrier, Code, Direction, Streams};
 use tandem::exchange::{Body, Chunks, Exchange, Part, Peer, Reply};
 use tandem::path::Path;
-use tandem::session::mux::{HeaderCompression, Multiplexed, MuxSession};
+use tandem::session::mux::{Multiplexed, MuxSession};
 use tandem::session::streams::StreamsSession;
-use tandem::session::{Drain, Session, Timeouts};
+use tandem::session::{Drain, Session};
 use tandem_http::h1::Form;
 use tandem_http::{MuxConfig, RequestHead, ResponseHead, Role};
 use tandem_spdy::Version;
@@ -54,15 +54,7 @@ fn dropped_reply_frees_a_half_closed_stream() {
     ];
     for protocol in protocols {
         in_virtual_time(async move {
-            let session = MuxSession {
-                protocol,
-                config: MuxConfig::new(Role::Client),
-                timeouts: Timeouts::default(),
-                write_limit: 16 << 10,
-                header_compression: HeaderCompression::Safe,
-                token: None,
-                who: "gateway",
-            };
+            let session = MuxSession::new(protocol, MuxConfig::new(Role::Client), "gateway");
             let (near, far) = carriers(protocol);
             let (told, replies) = tokio::sync::mpsc::unbounded_channel::<()>();
             let stage = Rc::new(move |exchange: Exchange| {

@@ -8,8 +8,8 @@ use bytes::Bytes;
 use tandem::carrier::{Carrier, CarrierStream, Direction, Streams};
 use tandem::error::{Error, Kind, Retry};
 use tandem::exchange::{Exchange, Part, Peer, Reply};
-use tandem::session::mux::{HeaderCompression, Multiplexed, MuxSession};
-use tandem::session::{Drain, Session, Timeouts};
+use tandem::session::mux::{Multiplexed, MuxSession};
+use tandem::session::{Drain, Session};
 use tandem_http::{MuxConfig, RequestHead, ResponseHead, Role, Scheme};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -21,15 +21,7 @@ const CONTROL: [u8; 3] = [0x00, 0x04, 0x00];
 const REQUEST: [u8; 10] = [0x01, 0x08, 0, 0, 0xd1, 0xd7, 0xc1, 0x50, 0x01, b'a'];
 
 fn session() -> MuxSession {
-    MuxSession {
-        protocol: Multiplexed::H3,
-        config: MuxConfig::new(Role::Client),
-        timeouts: Timeouts::default(),
-        write_limit: 16 << 10,
-        header_compression: HeaderCompression::Safe,
-        token: None,
-        who: "gateway",
-    }
+    MuxSession::new(Multiplexed::H3, MuxConfig::new(Role::Client), "gateway")
 }
 
 /// Runs a scene in virtual time.

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use tandem::config::{ClientOptions, GatewayOptions, RelayOptions};
 use tandem::endpoint::Endpoint;
+use tandem::roles::Role;
 use tandem::runtime::Running;
 use tandem::transport::registry::Transports;
 
@@ -59,16 +60,20 @@ pub(crate) fn client_options(gateway: &str) -> ClientOptions {
     }
 }
 
+/// Starts a role. Returns the address of one of its listeners too.
+pub(crate) fn running(role: impl Role + 'static, listen: &Endpoint) -> (Running, SocketAddr) {
+    let running = block_on(Running::start(Arc::new(role))).unwrap();
+    let address = running.address(listen).unwrap();
+    (running, address)
+}
+
 pub(crate) fn start_gateway(options: GatewayOptions) -> (Running, SocketAddr) {
     start_gateway_with(options, &Transports::default())
 }
 
 fn start_gateway_with(options: GatewayOptions, transports: &Transports) -> (Running, SocketAddr) {
     let listen = options.listen[0].clone();
-    let config = options.typed_with(transports).unwrap();
-    let running = block_on(Running::start(Arc::new(config))).unwrap();
-    let address = running.address(&listen).unwrap();
-    (running, address)
+    running(options.typed_with(transports).unwrap(), &listen)
 }
 
 /// Starts a relay with one listener, which admits everyone, to this next hop.
@@ -87,10 +92,7 @@ pub(crate) fn start_relay(
         ..RelayOptions::default()
     };
     change(&mut options);
-    let config = options.typed_with(transports).unwrap();
-    let running = block_on(Running::start(Arc::new(config))).unwrap();
-    let address = running.address(&listen).unwrap();
-    (running, address)
+    running(options.typed_with(transports).unwrap(), &listen)
 }
 
 /// Starts a client without a gateway; returns the addresses of its HTTP and SOCKS5 listeners.
@@ -109,12 +111,8 @@ pub(crate) fn start_client_with(
         endpoint("socks5://127.0.0.2:0"),
     ];
     let (http, socks) = (options.listen[0].clone(), options.listen[1].clone());
-    let config = options.typed_with(transports).unwrap();
-    let running = block_on(Running::start(Arc::new(config))).unwrap();
-    let (http, socks) = (
-        running.address(&http).unwrap(),
-        running.address(&socks).unwrap(),
-    );
+    let (running, http) = running(options.typed_with(transports).unwrap(), &http);
+    let socks = running.address(&socks).unwrap();
     (running, http, socks)
 }
 
@@ -129,18 +127,9 @@ impl Pair {
         let mut options = gateway_options();
         options.listen = vec![endpoint(&format!("{scheme}://127.0.0.1:0"))];
         gateway(&mut options);
-        let (gateway_running, gateway) = start_gateway_with(options, transports);
-        let mut options = client_options(&format!("{scheme}://{gateway}"));
-        client(&mut options);
-        let (client_running, http, socks) = start_client_with(options, transports);
-        Self {
-            http,
-            socks,
-            gateway,
-            client_running: Some(client_running),
-            gateway_running: Some(gateway_running),
-            relays: Vec::new(),
-        }
+        let gateway = start_gateway_with(options, transports);
+        let next = format!("{scheme}://{}", gateway.1);
+        Self::before(gateway, Vec::new(), &next, transports, client)
     }
 
     /// Starts a pair with two relays on its way, whose sessions are h2, h3 over `between`, and h2.
@@ -152,14 +141,26 @@ impl Pair {
     ) -> Self {
         let mut options = gateway_options();
         gateway(&mut options);
-        let (gateway_running, gateway) = start_gateway_with(options, transports);
+        let gateway = start_gateway_with(options, transports);
         let middle = format!("{between}://127.0.0.1:0");
-        let next = format!("h2+tcp://{gateway}");
+        let next = format!("h2+tcp://{}", gateway.1);
         let (second, address) = start_relay(&middle, &next, transports, |_| {});
         let next = format!("{between}://{address}");
         let (first, address) = start_relay("h2+tcp://127.0.0.1:0", &next, transports, |_| {});
-        let mut options = client_options(&format!("h2+tcp://{address}"));
-        client(&mut options);
+        let next = format!("h2+tcp://{address}");
+        Self::before(gateway, vec![first, second], &next, transports, client)
+    }
+
+    /// Adds a client to a gateway and relays. The endpoint `next` is the client's next hop.
+    fn before(
+        (gateway_running, gateway): (Running, SocketAddr),
+        relays: Vec<Running>,
+        next: &str,
+        transports: &Transports,
+        change: impl FnOnce(&mut ClientOptions),
+    ) -> Self {
+        let mut options = client_options(next);
+        change(&mut options);
         let (client_running, http, socks) = start_client_with(options, transports);
         Self {
             http,
@@ -167,7 +168,7 @@ impl Pair {
             gateway,
             client_running: Some(client_running),
             gateway_running: Some(gateway_running),
-            relays: vec![first, second],
+            relays,
         }
     }
 

@@ -24,6 +24,7 @@ mod isolation;
 mod learning;
 mod limits;
 mod many_streams;
+mod one_listener;
 mod opened;
 mod origins;
 mod outside_transport;

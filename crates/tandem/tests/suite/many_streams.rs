@@ -6,10 +6,8 @@ pub(crate) mod memory;
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::io;
-use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use tandem::back::announce::Announcer;
@@ -18,103 +16,38 @@ use tandem::back::origin::{Limits as OriginLimits, Mode, Origin, ToOrigin};
 use tandem::back::own::OwnListeners;
 use tandem::back::policy::{Direct, Policy};
 use tandem::carrier::{Carrier, CarrierStream, Code, Direction, StreamStopped, Streams};
-use tandem::config::ConfigError;
-use tandem::connections::{ConnectionLimits, Connections};
-use tandem::endpoint::Endpoint;
 use tandem::error::{Error, Kind, Side};
-use tandem::front::{Front, Protocol as FrontProtocol};
 use tandem::path::Path;
-use tandem::roles::{Built, Listening, Role};
-use tandem::runtime::Running;
-use tandem::services::Services;
-use tandem::session::http1::{Http1Session, OriginForm};
-use tandem::session::mux::{HeaderCompression, Multiplexed, MuxSession};
+use tandem::session::Session;
+use tandem::session::http1::Http1Session;
+use tandem::session::mux::{Multiplexed, MuxSession};
 use tandem::session::streams::StreamsSession;
-use tandem::session::{Drain, Session, Timeouts};
 use tandem::stage::Stage;
 use tandem::transport::Target;
-use tandem::transport::registry::{ListenContext, Transports};
+use tandem::transport::registry::Transports;
 use tandem::transport::tcp::SocketOptions;
 use tandem::transport::tls::ClientTls;
-use tandem_http::h1::{Form, Limits};
-use tandem_http::{MuxConfig, Role as End, Scheme};
+use tandem_http::h1::Form;
+use tandem_http::{MuxConfig, Role};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::harness::{Pair, block_on, endpoint};
+use crate::harness::{PATIENCE, Pair, block_on, endpoint};
+use crate::one_listener::{OneListener, Parts};
 
 use memory::{Connection, MemoryStreams, Network, ROOM};
 
 pub(crate) fn http1(form: Form, who: &'static str) -> Http1Session {
     Http1Session {
-        form,
-        limits: Limits::default(),
-        timeouts: Timeouts::default(),
-        response_timeout: Duration::from_secs(20),
-        who,
-        scheme: Scheme::Http,
-        origin_form: OriginForm::Any,
+        response_timeout: PATIENCE,
+        ..Http1Session::new(form, who)
     }
 }
 
-fn connections() -> Rc<Connections> {
-    Connections::new(ConnectionLimits {
-        total: 100,
-        per_client: 100,
-        listeners: 1,
-        head: Duration::from_secs(30),
-    })
-}
-
-/// The parts of a proxy on one thread.
-struct Parts {
-    stage: Rc<dyn Stage>,
-    session: Rc<dyn Session>,
-}
-
-/// A client or a gateway with a session over the network in memory.
-struct Proxy {
-    listen: Vec<Endpoint>,
-    transports: Transports,
-    network: Network,
-    compose: fn(&Network) -> Parts,
-}
-
-impl Role for Proxy {
-    fn listening(&self) -> Listening<'_> {
-        Listening {
-            listen: &self.listen,
-            transports: &self.transports,
-            workers: 1,
-        }
-    }
-
-    fn build(&self, _: &Services, _: &[SocketAddr], drain: &Drain) -> Result<Built, ConfigError> {
-        let Parts { stage, session } = (self.compose)(&self.network);
-        let connections = connections();
-        let context = ListenContext {
-            socket: None,
-            client_ca: None,
-            optional_certificate: false,
-            alpn: None,
-            max_streams: 256,
-            authority: None,
-            timeout: Duration::from_secs(20),
-        };
-        let listen = &self.listen[0];
-        let front = Front {
-            protocol: FrontProtocol::Session(session),
-            transport: self.transports.of(listen)?.listening(listen, context)?,
-            new_stage: Rc::new(move |_, _, _| Rc::clone(&stage)),
-            listener: 0,
-            connections: Rc::clone(&connections),
-            drain: drain.clone(),
-        };
-        Ok(Built {
-            fronts: vec![Rc::new(front)],
-            connections,
-            dialled: Box::new(Vec::new),
-            on_drain: Box::new(|| {}),
-        })
+fn parts(session: impl Session + 'static, stage: impl Stage + 'static) -> Parts {
+    let stage = Rc::new(stage);
+    Parts {
+        session: Rc::new(session),
+        new_stage: Rc::new(move |_, _, _| Rc::clone(&stage) as _),
     }
 }
 
@@ -139,13 +72,10 @@ fn client(network: &Network) -> Parts {
     };
     let pool = Gateways::new(vec![gateway], limits, None);
     let front = http1(Form::Absolute, "client");
-    Parts {
-        stage: Rc::new(ToGateway(pool)),
-        session: Rc::new(front),
-    }
+    parts(front, ToGateway(pool))
 }
 
-fn gateway(_: &Network) -> Parts {
+fn gateway() -> Parts {
     let policy = Policy {
         allow: vec!["127.0.0.0/8".parse().expect("a network")],
         ..Policy::default()
@@ -156,15 +86,7 @@ fn gateway(_: &Network) -> Parts {
         own: OwnListeners::default(),
         options: SocketOptions::default(),
     };
-    let h2 = MuxSession {
-        protocol: Multiplexed::H2,
-        config: MuxConfig::new(End::Client),
-        timeouts: Timeouts::default(),
-        write_limit: 16 << 10,
-        header_compression: HeaderCompression::Safe,
-        token: None,
-        who: "gateway",
-    };
+    let h2 = MuxSession::new(Multiplexed::H2, MuxConfig::new(Role::Client), "gateway");
     let origin = Origin::new(
         Mode::Forward,
         Rc::new(direct),
@@ -173,14 +95,11 @@ fn gateway(_: &Network) -> Parts {
             .expect("public authorities"),
         http1(Form::Origin, "gateway"),
         Rc::new(h2),
-        Duration::from_secs(20),
+        PATIENCE,
         OriginLimits::default(),
     );
     let session = StreamsSession::new(http1(Form::Origin, "gateway"), None);
-    Parts {
-        stage: Rc::new(ToOrigin(origin)),
-        session: Rc::new(session),
-    }
+    parts(session, ToOrigin(origin))
 }
 
 /// Starts a client and a gateway with a session over a carrier of many streams.
@@ -188,19 +107,11 @@ pub(crate) fn pair() -> Pair {
     let network = Network::new();
     let mut transports = Transports::default();
     transports.add(network.clone());
-    let proxy = |listen: &str, compose| {
-        let proxy = Proxy {
-            listen: vec![endpoint(listen)],
-            transports: transports.clone(),
-            network: network.clone(),
-            compose,
-        };
-        block_on(Running::start(Arc::new(proxy))).expect("starts")
-    };
-    let gateway = proxy("http+memory://127.0.0.1:0", gateway);
-    let client = proxy("http://127.0.0.1:0", client);
-    let address = client.address(&endpoint("http://127.0.0.1:0"));
-    Pair::of(client, gateway, address.expect("listens"))
+    let listen = endpoint("http+memory://127.0.0.1:0");
+    let (gateway, _) = OneListener::start(listen, transports.clone(), |_| gateway());
+    let listen = endpoint("http://127.0.0.1:0");
+    let (client, http) = OneListener::start(listen, transports, move |_| client(&network));
+    Pair::of(client, gateway, http)
 }
 
 fn connected() -> (Rc<MemoryStreams>, Rc<MemoryStreams>) {

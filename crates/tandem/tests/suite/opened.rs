@@ -16,7 +16,7 @@ use tandem::config::{ClientOptions, GatewayOptions};
 use tandem::runtime::Running;
 use tandem::transport::tls::authority::certificate_file;
 
-use crate::browser::{Browser, TlsStream, base64, ok};
+use crate::browser::{Browser, TlsStream, ok, websocket_scene};
 use crate::harness::{
     Client, PATIENCE, Pair, Scene, client_options, endpoint, gateway_options, start_client,
     start_gateway,
@@ -427,24 +427,6 @@ fn opened_host_carries_large_bodies() {
     let _ = stream.read_to_end(&mut answer);
     assert!(answer.starts_with(b"HTTP/1.1 200"));
     assert!(answer.ends_with(&body), "{} bytes", answer.len());
-}
-
-fn websocket_scene() -> Scene {
-    Scene::new(|_, mut client| {
-        let asked = client.request().unwrap();
-        assert_eq!(asked.field("upgrade"), Some("websocket"));
-        let key = asked.field("sec-websocket-key").unwrap();
-        let text = format!("{key}258EAFA5-E914-47DA-95CA-C5AB0DC85B11");
-        let algorithm = &ring::digest::SHA1_FOR_LEGACY_USE_ONLY;
-        let sum = ring::digest::digest(algorithm, text.as_bytes());
-        client.send(format!(
-            "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
-             Sec-WebSocket-Accept: {}\r\n\r\nfirst",
-            base64(sum.as_ref())
-        ));
-        assert_eq!(client.read_exact(3), b"abc");
-        client.send("xyz");
-    })
 }
 
 /// Browsers open a WebSocket on a connection for HTTP/1.1.

@@ -2,15 +2,15 @@
 //! file names the transport in its root.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use tandem::config::{ClientOptions, GatewayOptions};
 use tandem::runtime::Running;
 
 use crate::certificates::Certificates;
-use crate::harness::request;
-use crate::harness::{Client, Pair, Scene, block_on, client_options, endpoint, gateway_options};
+use crate::harness::{
+    Client, Pair, Scene, block_on, client_options, endpoint, gateway_options, request, running,
+};
 use crate::{SCHEME, transports};
 
 pub(crate) const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
@@ -34,10 +34,7 @@ pub(crate) fn start_gateway(
     let mut options = gateway_options();
     options.listen = vec![listen.clone()];
     change(&mut options);
-    let config = options.typed_with(&transports()).unwrap();
-    let running = block_on(Running::start(Arc::new(config))).unwrap();
-    let address = running.address(&listen).unwrap();
-    (running, address)
+    running(options.typed_with(&transports()).unwrap(), &listen)
 }
 
 pub(crate) fn start_client(
@@ -58,10 +55,7 @@ pub(crate) fn start_client_of(
     let mut options = client_options(gateway);
     options.listen = vec![listen.clone()];
     change(&mut options);
-    let config = options.typed_with(&transports()).unwrap();
-    let running = block_on(Running::start(Arc::new(config))).unwrap();
-    let address = running.address(&listen).unwrap();
-    (running, address)
+    running(options.typed_with(&transports()).unwrap(), &listen)
 }
 
 /// Starts a pair with these certificates.

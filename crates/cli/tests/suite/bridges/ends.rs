@@ -11,31 +11,25 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tandem::config::{BridgeOptions, ConfigError};
-use tandem::connections::{ConnectionLimits, Connections};
+use tandem::config::BridgeOptions;
 use tandem::endpoint::Endpoint;
 use tandem::error::Error;
 use tandem::exchange::{Body, Chunk, Chunks, Exchange, Isolation, Part, Peer, Reply};
-use tandem::front::{Front, Protocol};
 use tandem::priority::SharedPriority;
-use tandem::roles::{Built, Listening, Role};
 use tandem::runtime::Running;
-use tandem::services::Services;
-use tandem::session::http1::{Http1Session, OriginForm};
-use tandem::session::mux::{HeaderCompression, Multiplexed, MuxSession};
-use tandem::session::{Connected, Drain, Session, Timeouts};
-use tandem::transport::registry::{DialContext, ListenContext, Transports};
+use tandem::session::http1::Http1Session;
+use tandem::session::mux::{Multiplexed, MuxSession};
+use tandem::session::{Connected, Session};
+use tandem::transport::registry::{DialContext, Transports};
 use tandem::transport::tcp::Tcp;
 use tandem::transport::tls::self_signed::self_signed;
 use tandem::transport::{Target, Transport};
-use tandem_http::h1::{Form, Limits};
-use tandem_http::{Fields, MuxConfig, RequestHead, ResponseHead, Role as End, Scheme};
+use tandem_http::h1::Form;
+use tandem_http::{Fields, MuxConfig, RequestHead, ResponseHead, Role, Scheme};
 
 use super::origin::Script;
-use crate::harness::{PATIENCE, block_on};
-
-/// The number of streams that a peer may open.
-pub(super) const STREAMS: u32 = 256;
+use crate::harness::{PATIENCE, running};
+use crate::one_listener::{OneListener, Parts, STREAMS};
 
 /// The transports of the program.
 pub(super) fn transports() -> Transports {
@@ -92,13 +86,9 @@ pub(super) fn server(scheme: &str, address: SocketAddr) -> Endpoint {
 
 fn http1(form: Form, scheme: Scheme) -> Http1Session {
     Http1Session {
-        form,
-        limits: Limits::default(),
-        timeouts: Timeouts::default(),
         response_timeout: PATIENCE,
-        who: "test",
         scheme,
-        origin_form: OriginForm::Any,
+        ..Http1Session::new(form, "test")
     }
 }
 
@@ -110,89 +100,28 @@ fn session(endpoint: &Endpoint, form: Form) -> Rc<dyn Session> {
         };
         return Rc::new(http1(form, scheme));
     };
-    Rc::new(MuxSession {
-        protocol,
-        config: MuxConfig {
-            max_streams: STREAMS,
-            ..MuxConfig::new(End::Client)
-        },
-        timeouts: Timeouts::default(),
-        write_limit: 16 << 10,
-        header_compression: HeaderCompression::Safe,
-        token: None,
-        who: "test",
-    })
+    let config = MuxConfig {
+        max_streams: STREAMS,
+        ..MuxConfig::new(Role::Client)
+    };
+    Rc::new(MuxSession::new(protocol, config, "test"))
 }
 
-/// An origin that plays a script; it stops when dropped.
-pub(super) struct Origin {
-    listen: Vec<Endpoint>,
-    transports: Transports,
-    script: Arc<Script>,
-}
-
-impl Origin {
-    /// Starts an origin with one protocol.
-    pub(super) fn start(scheme: &str, script: &Arc<Script>) -> (Running, SocketAddr) {
-        let origin = Self {
-            listen: vec![listener(scheme)],
-            transports: transports(),
-            script: Arc::clone(script),
-        };
-        let listen = origin.listen[0].clone();
-        let running = block_on(Running::start(Arc::new(origin))).expect("starts");
-        let address = running.address(&listen).expect("it listens");
-        (running, address)
-    }
-}
-
-impl Role for Origin {
-    fn listening(&self) -> Listening<'_> {
-        Listening {
-            listen: &self.listen,
-            transports: &self.transports,
-            workers: 1,
-        }
-    }
-
-    fn build(&self, _: &Services, _: &[SocketAddr], drain: &Drain) -> Result<Built, ConfigError> {
-        let connections = Connections::new(ConnectionLimits {
-            total: 1000,
-            per_client: 1000,
-            listeners: 1,
-            head: PATIENCE,
-        });
-        let context = ListenContext {
-            socket: None,
-            client_ca: None,
-            optional_certificate: false,
-            alpn: None,
-            max_streams: STREAMS,
-            authority: None,
-            timeout: PATIENCE,
-        };
-        let listen = &self.listen[0];
-        let script = Arc::clone(&self.script);
-        let front = Front {
-            protocol: Protocol::Session(session(listen, Form::Origin)),
-            transport: self.transports.of(listen)?.listening(listen, context)?,
+/// Starts an origin with one protocol, which plays a script.
+pub(super) fn start_origin(scheme: &str, script: &Arc<Script>) -> (Running, SocketAddr) {
+    let script = Arc::clone(script);
+    OneListener::start(listener(scheme), transports(), move |listen| {
+        let script = Arc::clone(&script);
+        Parts {
+            session: session(listen, Form::Origin),
             new_stage: Rc::new(move |_, _, connection| {
                 // Each connection counts as admitted.
                 connection.authenticate();
                 let script = Arc::clone(&script);
                 Rc::new(move |exchange: Exchange| script.answer(exchange))
             }),
-            listener: 0,
-            connections: Rc::clone(&connections),
-            drain: drain.clone(),
-        };
-        Ok(Built {
-            fronts: vec![Rc::new(front)],
-            connections,
-            dialled: Box::new(Vec::new),
-            on_drain: Box::new(|| {}),
-        })
-    }
+        }
+    })
 }
 
 /// Starts a bridge with one listener, which serves this machine only.
@@ -208,10 +137,8 @@ pub(super) fn bridge(
         ..BridgeOptions::default()
     };
     change(&mut options);
-    let config = options.typed_with(&transports()).expect("valid options");
-    let running = block_on(Running::start(Arc::new(config))).expect("starts");
-    let address = running.address(&listen).expect("it listens");
-    (running, address)
+    let config = options.typed_with(&transports());
+    running(config.expect("valid options"), &listen)
 }
 
 /// A client of a bridge: one multiplexed session, or a connection for each exchange of HTTP/1.1.

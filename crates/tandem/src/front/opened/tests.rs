@@ -7,26 +7,13 @@ use std::task::{Context, Poll, Waker};
 use tandem_http::RequestHead;
 
 use super::*;
-use crate::exchange::{Body, Chunk, Chunks, SessionMark};
-use crate::stage::CurrentSession;
+use crate::exchange::{Body, Chunk, Chunks};
 use crate::transport::tls::authority::create;
 
 /// Sessions that answer at once.
 struct Live;
 
 impl SessionPool for Live {
-    fn current(&self, _: &Isolation) -> Option<CurrentSession> {
-        None
-    }
-
-    fn open(&self, _: &Isolation) -> Option<Rc<SessionMark>> {
-        None
-    }
-
-    fn is_current(&self, _: &Isolation, _: &Rc<SessionMark>) -> bool {
-        false
-    }
-
     fn is_live(&self, _: &Isolation) -> bool {
         true
     }
@@ -34,12 +21,6 @@ impl SessionPool for Live {
     fn is_awake(&self, _: &Isolation) -> bool {
         true
     }
-
-    fn has_failed(&self, _: &Isolation, _: &str) -> bool {
-        false
-    }
-
-    fn failed(&self, _: &Isolation, _: &str) {}
 
     fn establish<'a>(&'a self, _: &'a Isolation) -> LocalBoxFuture<'a, Result<(), Error>> {
         Box::pin(std::future::ready(Ok(())))

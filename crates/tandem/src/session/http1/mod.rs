@@ -48,6 +48,22 @@ pub struct Http1Session {
     pub origin_form: OriginForm,
 }
 
+impl Http1Session {
+    /// Creates a protocol for plain HTTP with the default bounds and time limits. A response may
+    /// pause for a minute, and all origin-form requests are served. `who` is the name of this proxy.
+    pub fn new(form: Form, who: &'static str) -> Self {
+        Self {
+            form,
+            limits: Limits::default(),
+            timeouts: Timeouts::default(),
+            response_timeout: Duration::from_secs(60),
+            who,
+            scheme: Scheme::Http,
+            origin_form: OriginForm::Any,
+        }
+    }
+}
+
 impl Session for Http1Session {
     fn connect(&self, dial: LocalBoxFuture<'static, Result<Carrier, Error>>) -> Rc<dyn Connected> {
         Rc::new(Http1Client::connect(self.clone(), dial))

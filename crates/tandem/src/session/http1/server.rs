@@ -330,22 +330,12 @@ impl Http1Server {
 #[cfg(test)]
 mod tests {
     use tandem_http::Scheme;
-    use tandem_http::h1::Limits;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
-    use crate::session::Timeouts;
 
     fn session() -> Http1Session {
-        Http1Session {
-            form: Form::Absolute,
-            limits: Limits::default(),
-            timeouts: Timeouts::default(),
-            response_timeout: Duration::from_secs(60),
-            who: "client",
-            scheme: Scheme::Http,
-            origin_form: OriginForm::Any,
-        }
+        Http1Session::new(Form::Absolute, "client")
     }
 
     #[tokio::test]

@@ -102,6 +102,22 @@ pub struct MuxSession {
     pub who: &'static str,
 }
 
+impl MuxSession {
+    /// Creates a protocol with the default time limits, which writes 16 KiB at a time, compresses
+    /// SPDY's headers safely and sends no token. `who` is the name of this proxy.
+    pub fn new(protocol: Multiplexed, config: MuxConfig, who: &'static str) -> Self {
+        Self {
+            protocol,
+            config,
+            timeouts: Timeouts::default(),
+            write_limit: 16 << 10,
+            header_compression: HeaderCompression::Safe,
+            token: None,
+            who,
+        }
+    }
+}
+
 impl Session for MuxSession {
     fn connect(&self, dial: LocalBoxFuture<'static, Result<Carrier, Error>>) -> Rc<dyn Connected> {
         Rc::new(MuxClient::connect(self, dial))

@@ -9,23 +9,15 @@ use tandem_spdy::Version;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::core::Core;
-use super::{HeaderCompression, Multiplexed, MuxClient, MuxSession};
+use super::{Multiplexed, MuxClient, MuxSession};
 use crate::carrier::Carrier;
 use crate::error::Error;
 use crate::exchange::{Exchange, Part, Reply};
 use crate::path::Path;
-use crate::session::{Connected, Timeouts};
+use crate::session::Connected;
 
 fn session(protocol: Multiplexed) -> MuxSession {
-    MuxSession {
-        protocol,
-        config: MuxConfig::new(Role::Client),
-        timeouts: Timeouts::default(),
-        write_limit: 16 << 10,
-        header_compression: HeaderCompression::Safe,
-        token: None,
-        who: "gateway",
-    }
+    MuxSession::new(protocol, MuxConfig::new(Role::Client), "gateway")
 }
 
 fn exchange() -> Exchange {

@@ -6,22 +6,17 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tandem_http::h1::{Form, Limits as HeadLimits};
-use tandem_http::{MuxConfig, RequestHead, Role, Scheme};
+use tandem_http::{RequestHead, Scheme};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::{Semaphore, oneshot};
 
-use super::super::{Limits, Mode, Origin, ToOrigin};
+use super::super::{Limits, Mode, ToOrigin};
+use crate::back::tests_over_paths;
 use crate::carrier::LocalBoxFuture;
 use crate::error::{Error, Side};
-use crate::exchange::{Body, Exchange, Isolation, Part, Peer};
+use crate::exchange::{Exchange, Isolation, Part, Peer};
 use crate::path::Path;
-use crate::priority::SharedPriority;
-use crate::session::Timeouts;
-use crate::session::http1::{Http1Session, OriginForm};
-use crate::session::mux::{HeaderCompression, Multiplexed, MuxSession};
 use crate::stage::Stage;
-use crate::transport::tls::ClientTls;
 use crate::transport::{Target, Transport};
 
 /// An origin over HTTP/1.1. Its dials and its responses wait for the test.
@@ -93,49 +88,17 @@ async fn serve(
 }
 
 fn to_origin(origin: &Rc<Waiting>) -> ToOrigin {
-    let http1 = Http1Session {
-        form: Form::Origin,
-        limits: HeadLimits::default(),
-        timeouts: Timeouts::default(),
-        response_timeout: Duration::from_secs(60),
-        who: "gateway",
-        scheme: Scheme::Http,
-        origin_form: OriginForm::Any,
-    };
-    let h2 = MuxSession {
-        protocol: Multiplexed::H2,
-        config: MuxConfig::new(Role::Client),
-        timeouts: Timeouts::default(),
-        write_limit: 16 << 10,
-        header_compression: HeaderCompression::Safe,
-        token: None,
-        who: "gateway",
-    };
-    ToOrigin(Origin::new(
-        Mode::Forward,
-        Rc::clone(origin) as _,
-        ClientTls::default()
-            .connector()
-            .expect("public authorities"),
-        http1,
-        Rc::new(h2),
-        Duration::from_secs(30),
-        Limits::default(),
-    ))
+    tests_over_paths::to_origin(Mode::Forward, Rc::clone(origin) as _, Limits::default())
 }
 
 /// Makes a request of session 1. The flag tells when its response has arrived.
 fn ask(stage: &ToOrigin) -> (tokio::task::JoinHandle<()>, Rc<Cell<bool>>) {
     let mut reply = stage.call(Exchange {
-        request: RequestHead::get(Scheme::Http, "site.example", "/").into(),
-        body: Body::empty(),
-        isolation: Isolation::none(),
         peer: Peer {
             session: 1,
-            address: None,
-            push: false,
+            ..Peer::none()
         },
-        priority: SharedPriority::default(),
+        ..Exchange::internal(RequestHead::get(Scheme::Http, "site.example", "/"))
     });
     let done = Rc::new(Cell::new(false));
     let is_done = Rc::clone(&done);

@@ -1,0 +1,85 @@
+//! A role with one listener, whose session and stages a test composes.
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use tandem::config::ConfigError;
+use tandem::connections::{ConnectionLimits, Connections};
+use tandem::endpoint::Endpoint;
+use tandem::front::{Front, NewStage, Protocol};
+use tandem::roles::{Built, Listening, Role};
+use tandem::runtime::Running;
+use tandem::services::Services;
+use tandem::session::{Drain, Session};
+use tandem::transport::registry::{ListenContext, Transports};
+
+use crate::harness::{PATIENCE, running};
+
+/// The number of streams that a peer may open.
+pub(crate) const STREAMS: u32 = 256;
+
+/// The parts of a role on one thread.
+pub(crate) struct Parts {
+    pub(crate) session: Rc<dyn Session>,
+    pub(crate) new_stage: NewStage,
+}
+
+/// A role with one thread and one listener.
+pub(crate) struct OneListener<F> {
+    listen: Endpoint,
+    transports: Transports,
+    compose: F,
+}
+
+impl<F: Fn(&Endpoint) -> Parts + Send + Sync + 'static> OneListener<F> {
+    /// Starts the role, whose parts `compose` returns. Returns the address of its listener too.
+    pub(crate) fn start(
+        listen: Endpoint,
+        transports: Transports,
+        compose: F,
+    ) -> (Running, SocketAddr) {
+        let endpoint = listen.clone();
+        let role = Self {
+            listen,
+            transports,
+            compose,
+        };
+        running(role, &endpoint)
+    }
+}
+
+impl<F: Fn(&Endpoint) -> Parts + Send + Sync> Role for OneListener<F> {
+    fn listening(&self) -> Listening<'_> {
+        Listening {
+            listen: std::slice::from_ref(&self.listen),
+            transports: &self.transports,
+            workers: 1,
+        }
+    }
+
+    fn build(&self, _: &Services, _: &[SocketAddr], drain: &Drain) -> Result<Built, ConfigError> {
+        let Parts { session, new_stage } = (self.compose)(&self.listen);
+        let connections = Connections::new(ConnectionLimits {
+            total: 1000,
+            per_client: 1000,
+            listeners: 1,
+            head: PATIENCE,
+        });
+        let context = ListenContext::new(STREAMS, PATIENCE);
+        let provider = self.transports.of(&self.listen)?;
+        let front = Front {
+            protocol: Protocol::Session(session),
+            transport: provider.listening(&self.listen, context)?,
+            new_stage,
+            listener: 0,
+            connections: Rc::clone(&connections),
+            drain: drain.clone(),
+        };
+        Ok(Built {
+            fronts: vec![Rc::new(front)],
+            connections,
+            dialled: Box::new(Vec::new),
+            on_drain: Box::new(|| {}),
+        })
+    }
+}
