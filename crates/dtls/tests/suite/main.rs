@@ -18,8 +18,12 @@ mod network;
 mod pair;
 #[path = "../../../tandem/tests/suite/provided.rs"]
 mod provided;
+#[path = "../../../tandem/tests/suite/provided_lives.rs"]
+mod provided_lives;
 #[path = "../../../tandem/tests/suite/provided_scenes.rs"]
 mod provided_scenes;
+#[path = "../../../tandem/tests/suite/provided_streams.rs"]
+mod provided_streams;
 mod refusals;
 mod streams;
 mod translator;
@@ -32,7 +36,5 @@ const NAME: &str = "dtls";
 const SCHEME: &str = "http+dtls";
 
 fn transports() -> Transports {
-    let mut transports = Transports::default();
-    transports.add(DtlsProvider::default());
-    transports
+    provided::with_provider(DtlsProvider::default())
 }

@@ -1,27 +1,18 @@
 //! The pair over loopback: a session over dtls between a client and a gateway.
 
-use std::io::{ErrorKind, Read, Write};
-use std::net::TcpStream;
+use std::io::Read;
+use std::sync::Mutex;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use socket2::SockRef;
-use tandem::runtime::Running;
-
 use crate::certificates::Certificates;
-use crate::harness::{Client, PATIENCE, Pair, Scene, block_on, endpoint, gateway_options, request};
-use crate::provided::{OK, echo_bodies, listener, start_client, start_gateway, start_pair, stop};
+use crate::harness::{Client, PATIENCE, Scene, block_on, request};
+use crate::provided::{OK, echo_bodies, start_client, start_gateway, start_new_pair, stop};
 use crate::translator::Translator;
-
-fn pair(name: &str) -> (Pair, Certificates) {
-    let certificates = Certificates::new(name);
-    (start_pair(&certificates, |_| {}, |_| {}), certificates)
-}
 
 #[test]
 fn session_carries_heads_bodies_and_trailers() {
-    let (pair, _certificates) = pair("dtls-parts");
+    let pair = start_new_pair(|_| {}, |_| {});
     let answer = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: T\r\n\r\n\
                   5\r\nhello\r\n0\r\nT: end\r\n\r\n";
     let origin = Scene::new(move |_, mut client| {
@@ -54,162 +45,17 @@ fn session_carries_heads_bodies_and_trailers() {
 }
 
 #[test]
-fn session_carries_a_hundred_streams() {
-    let (pair, _certificates) = pair("dtls-hundred");
-    let body = |number: usize| vec![number as u8; 20_000 + number];
-    echo_bodies(&pair, (0..100).map(body));
-}
-
-#[test]
 fn streams_with_their_own_windows_carry_bodies() {
     fn own<T: std::fmt::Display + std::str::FromStr>(endpoint: &T) -> T {
         let changed = format!("{endpoint}&coupling=stream").parse();
         changed.ok().unwrap()
     }
-    let certificates = Certificates::new("dtls-own-windows");
-    let pair = start_pair(
-        &certificates,
+    let pair = start_new_pair(
         |gateway| gateway.listen = gateway.listen.iter().map(own).collect(),
         |client| client.gateway = client.gateway.iter().map(own).collect(),
     );
     let body = |number: usize| vec![number as u8; 300_000 + number];
     echo_bodies(&pair, (0..8).map(body));
-}
-
-#[test]
-fn session_carries_a_mebibyte_each_way_at_once() {
-    let (pair, _certificates) = pair("dtls-mebibyte");
-    let body = |number: usize| (0..1_usize << 20).map(move |at| (at * (number + 3) % 253) as u8);
-    echo_bodies(&pair, (0..4).map(|number| body(number).collect()));
-}
-
-#[test]
-fn truncated_response_is_reset() {
-    let (pair, _certificates) = pair("dtls-truncated");
-    let (go, wait) = std::sync::mpsc::channel::<()>();
-    let wait = Mutex::new(wait);
-    let origin = Scene::new(move |_, mut client| {
-        client.request();
-        client.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n");
-        wait.lock().unwrap().recv().unwrap();
-    });
-    let mut browser = pair.connect();
-    browser.send(request("GET", &origin.url("/"), ""));
-    assert_eq!(browser.head().unwrap().status, 200);
-    assert_eq!(browser.read_exact(10), b"5\r\nhello\r\n");
-    go.send(()).unwrap();
-    let ended = browser.stream.read_to_end(&mut Vec::new()).unwrap_err();
-    assert_eq!(ended.kind(), ErrorKind::ConnectionReset);
-    // The session goes on.
-    let next = Scene::answering(OK);
-    assert_eq!(pair.connect().get(&next.url("/")).body, b"ok");
-}
-
-#[test]
-fn tunnel_closes_each_direction_separately() {
-    let (pair, _certificates) = pair("dtls-tunnel");
-    let origin = Scene::new(|_, client| {
-        let mut stream = client.stream.into_inner();
-        let mut asked = Vec::new();
-        stream.read_to_end(&mut asked).unwrap();
-        stream.write_all(&asked).unwrap();
-    });
-    let mut browser = pair.connect();
-    // The policy of the gateway allows loopback destinations on all ports.
-    let target = origin.address.to_string();
-    browser.send(format!(
-        "CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n"
-    ));
-    assert_eq!(browser.head().unwrap().status, 200);
-    let body = vec![9; 300_000];
-    browser.send(&body);
-    let stream: &TcpStream = browser.stream.get_ref();
-    stream.shutdown(std::net::Shutdown::Write).unwrap();
-    let mut back = Vec::new();
-    browser.stream.read_to_end(&mut back).unwrap();
-    assert!(back == body);
-}
-
-#[test]
-fn tunnel_that_the_origin_resets_is_reset() {
-    let (pair, _certificates) = pair("dtls-tunnel-reset");
-    let origin = Scene::new(|_, client| {
-        let mut stream = client.stream.into_inner();
-        stream.read_to_end(&mut Vec::new()).unwrap();
-        let socket = SockRef::from(&stream);
-        socket.set_linger(Some(Duration::ZERO)).unwrap();
-    });
-    let mut browser = pair.connect();
-    let target = origin.address.to_string();
-    browser.send(format!(
-        "CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n"
-    ));
-    assert_eq!(browser.head().unwrap().status, 200);
-    let stream: &TcpStream = browser.stream.get_ref();
-    stream.shutdown(std::net::Shutdown::Write).unwrap();
-    let ended = browser.stream.read_to_end(&mut Vec::new()).unwrap_err();
-    assert_eq!(ended.kind(), ErrorKind::ConnectionReset);
-}
-
-#[test]
-fn client_fails_when_the_gateway_dies_and_recovers() {
-    let certificates = Certificates::new("dtls-restart");
-    let (gateway, address) = start_gateway(&certificates, 0, |_| {});
-    let (client, http) = start_client(&certificates, address, |_| {});
-    let origin = Scene::new(|_, mut client| {
-        if client
-            .request()
-            .is_some_and(|asked| asked.line.contains("/long"))
-        {
-            client.send("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nfirst");
-            client.request_ends();
-        } else {
-            client.send(OK);
-        }
-    });
-    let mut browser = Client::to(http);
-    browser.send(request("GET", &origin.url("/long"), ""));
-    assert_eq!(browser.head().unwrap().status, 200);
-    block_on(gateway.drain(Duration::ZERO));
-    let mut rest = Vec::new();
-    let ended = browser.stream.read_to_end(&mut rest);
-    assert!(
-        ended.is_err() || rest.len() < 100,
-        "it never looks complete"
-    );
-    let (again, _) = start_gateway(&certificates, address.port(), |_| {});
-    assert_eq!(Client::to(http).get(&origin.url("/")).body, b"ok");
-    block_on(client.drain(Duration::ZERO));
-    block_on(again.drain(Duration::ZERO));
-}
-
-#[test]
-fn workers_share_the_socket_and_reload_keeps_it() {
-    let certificates = Certificates::new("dtls-workers");
-    // Both configurations have the same transports, as in the program.
-    let transports = crate::transports();
-    let mut options = gateway_options();
-    let listen = endpoint(&listener(&certificates, 0));
-    options.listen = vec![listen.clone()];
-    options.workers = Some(3);
-    let config = || Arc::new(options.clone().typed_with(&transports).unwrap());
-    let mut gateway = block_on(Running::start(config())).unwrap();
-    let address = gateway.address(&listen).unwrap();
-    let origin = Scene::answering(OK);
-    let clients: Vec<_> = (0..5)
-        .map(|_| start_client(&certificates, address, |_| {}))
-        .collect();
-    for (_, http) in &clients {
-        assert_eq!(Client::to(*http).get(&origin.url("/")).body, b"ok");
-    }
-    block_on(gateway.reload(config())).unwrap();
-    for (_, http) in &clients {
-        assert_eq!(Client::to(*http).get(&origin.url("/")).body, b"ok");
-    }
-    for (client, _) in clients {
-        block_on(client.drain(Duration::ZERO));
-    }
-    block_on(gateway.drain(Duration::ZERO));
 }
 
 #[test]
@@ -302,7 +148,7 @@ fn draining_gateway_delivers_its_last_response() {
 
 #[test]
 fn truncated_response_keeps_its_beginning() {
-    let (pair, _certificates) = pair("dtls-beginning");
+    let pair = start_new_pair(|_| {}, |_| {});
     let origin = Scene::new(|_, mut origin| {
         if origin.request().is_some() {
             origin.send("HTTP/1.1 200 OK\r\nContent-Length: 200000\r\n\r\n");

@@ -2,7 +2,6 @@
 
 use std::future::poll_fn;
 use std::rc::Rc;
-use std::time::Duration;
 
 use tandem::carrier::{
     Carrier, CarrierStream, Code, Direction, StreamReset, StreamStopped, Streams,
@@ -15,24 +14,14 @@ use tandem_dtls::DtlsProvider;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::certificates::Certificates;
-use crate::harness::endpoint;
-
-const PATIENCE: Duration = Duration::from_secs(20);
+use crate::harness::{PATIENCE, endpoint};
 
 /// Connects two carriers over loopback.
 async fn connect(certificates: &Certificates) -> (Rc<dyn Streams>, Rc<dyn Streams>) {
     let file = |name| certificates.path(name);
     let (cert, key, ca) = (file("gateway.pem"), file("gateway.key"), file("ca.pem"));
     let provider = DtlsProvider::default();
-    let context = ListenContext {
-        socket: None,
-        client_ca: None,
-        optional_certificate: false,
-        alpn: None,
-        max_streams: 256,
-        authority: None,
-        timeout: PATIENCE,
-    };
+    let context = ListenContext::new(256, PATIENCE);
     let listen = endpoint(&format!("http+dtls://127.0.0.1:0?cert={cert}&key={key}"));
     let listening = provider.listening(&listen, context).unwrap();
     let socket = Socket::bind(Protocol::Udp, "127.0.0.1:0".parse().unwrap()).unwrap();

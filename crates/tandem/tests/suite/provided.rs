@@ -2,16 +2,18 @@
 //! file names the transport in its root.
 
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tandem::config::{ClientOptions, GatewayOptions};
 use tandem::runtime::Running;
+use tandem::transport::registry::{Provider, Transports};
 
 use crate::certificates::Certificates;
 use crate::harness::{
     Client, Pair, Scene, block_on, client_options, endpoint, gateway_options, request, running,
 };
-use crate::{SCHEME, transports};
+use crate::{NAME, SCHEME, transports};
 
 pub(crate) const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
@@ -56,6 +58,26 @@ pub(crate) fn start_client_of(
     options.listen = vec![listen.clone()];
     change(&mut options);
     running(options.typed_with(&transports()).unwrap(), &listen)
+}
+
+/// Returns the transports of the library and that of `provider`.
+pub(crate) fn with_provider(provider: impl Provider + 'static) -> Transports {
+    let mut transports = Transports::default();
+    transports.add(provider);
+    transports
+}
+
+/// The number of the next pair, which names the directory of its certificates.
+static NEXT: AtomicUsize = AtomicUsize::new(0);
+
+/// Starts a pair with new certificates.
+pub(crate) fn start_new_pair(
+    gateway: impl FnOnce(&mut GatewayOptions),
+    client: impl FnOnce(&mut ClientOptions),
+) -> Pair {
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let certificates = Certificates::new(&format!("{NAME}-pair-{number}"));
+    start_pair(&certificates, gateway, client)
 }
 
 /// Starts a pair with these certificates.

@@ -9,7 +9,11 @@ use std::time::Duration;
 use socket2::SockRef;
 
 use crate::harness::{Client, Pair, Scene, request};
-use crate::provided::{OK, echo_bodies};
+use crate::provided::{OK, echo_bodies, start_new_pair};
+
+fn pair() -> Pair {
+    start_new_pair(|_| {}, |_| {})
+}
 
 /// Sends bodies of these sizes at once, and checks that they come back.
 fn echo_at_once(sizes: &[usize]) {
@@ -17,7 +21,7 @@ fn echo_at_once(sizes: &[usize]) {
         let bytes = (0..size).map(|at| (at * (number + 3) % 253) as u8);
         bytes.collect()
     });
-    echo_bodies(&Pair::start(), bodies);
+    echo_bodies(&pair(), bodies);
 }
 
 #[test]
@@ -33,7 +37,7 @@ fn connection_carries_mebibytes_each_way_at_once() {
 
 #[test]
 fn connection_goes_on_after_a_truncated_response() {
-    let pair = Pair::start();
+    let pair = pair();
     let (go, wait) = mpsc::channel::<()>();
     let wait = Mutex::new(wait);
     let origin = Scene::new(move |_, mut client| {
@@ -65,7 +69,7 @@ fn tunnel(pair: &Pair, origin: &Scene) -> Client {
 
 #[test]
 fn tunnel_closes_each_direction_separately() {
-    let pair = Pair::start();
+    let pair = pair();
     let origin = Scene::new(|_, client| {
         let mut stream = client.stream.into_inner();
         let mut asked = Vec::new();
@@ -84,7 +88,7 @@ fn tunnel_closes_each_direction_separately() {
 
 #[test]
 fn tunnel_that_the_origin_resets_is_reset() {
-    let pair = Pair::start();
+    let pair = pair();
     let origin = Scene::new(|_, client| {
         let mut stream = client.stream.into_inner();
         stream.read_to_end(&mut Vec::new()).unwrap();
@@ -102,7 +106,7 @@ fn tunnel_that_the_origin_resets_is_reset() {
 /// A browser that reads nothing leaves its response in the windows. Others still get theirs.
 #[test]
 fn stream_that_is_not_read_delays_no_other() {
-    let pair = Pair::start();
+    let pair = pair();
     let origin = Scene::new(|_, mut client| {
         client.request();
         let length = 64 << 20;
