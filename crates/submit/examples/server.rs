@@ -17,7 +17,7 @@ use std::time::{Duration, SystemTime};
 use ring::digest::{SHA256, digest};
 use ring::signature::{ED25519, UnparsedPublicKey};
 use tandem_http::h1::{Framing, Limits, Request, parse_request};
-use tandem_http::{Method, Scheme};
+use tandem_http::{Method, RequestHead, Scheme};
 use tandem_submit::directory::{self, PublicKey};
 use tandem_submit::signature::{Requirements, verify};
 use tandem_submit::submission::{IDEMPOTENCY_KEY, SUBMISSION_ID, SubmissionId};
@@ -73,7 +73,7 @@ fn serve(
     let begun = body.len().min(length);
     body.resize(length, 0);
     stream.read_exact(&mut body[begun..])?;
-    let status = match check(&request, &body, keys) {
+    let status = match check(&request.head, &body, keys) {
         Err(error) => {
             eprintln!("a request is refused: {error}");
             401
@@ -94,8 +94,12 @@ fn serve(
 }
 
 /// Checks the signature and the digest. Returns the idempotency key.
-fn check(request: &Request, body: &[u8], keys: &[PublicKey]) -> Result<Vec<u8>, Box<dyn Error>> {
-    if request.head.method != Method::Post {
+pub(crate) fn check(
+    request: &RequestHead,
+    body: &[u8],
+    keys: &[PublicKey],
+) -> Result<Vec<u8>, Box<dyn Error>> {
+    if request.method != Method::Post {
         return Err("it is no POST".into());
     }
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
@@ -106,13 +110,13 @@ fn check(request: &Request, body: &[u8], keys: &[PublicKey]) -> Result<Vec<u8>, 
         now: now.as_secs().try_into()?,
         max_age: 300,
     };
-    verify(&request.head, &requirements, |id, base, signature| {
+    verify(request, &requirements, |id, base, signature| {
         let key = keys.iter().find(|key| key.id == id);
         let key = key.map(|key| UnparsedPublicKey::new(&ED25519, key.key));
         key.is_some_and(|key| key.verify(base, signature).is_ok())
     })?;
-    content_digest::check(&request.head.fields, &sha256(body))?;
-    let key = request.head.fields.get(IDEMPOTENCY_KEY);
+    content_digest::check(&request.fields, &sha256(body))?;
+    let key = request.fields.get(IDEMPOTENCY_KEY);
     Ok(key.ok_or("it has no idempotency key")?.to_vec())
 }
 

@@ -197,8 +197,7 @@ fn client_logs_loss_and_return_of_sessions() {
     let words = format!("session with gateway {place}: h2 over TCP, ");
     assert!(line.contains(&words) && line.contains(" ms"), "{line}");
     assert!(line.contains("INFO") && !line.contains('\u{1b}'), "{line}");
-    gateway.child.kill().unwrap();
-    gateway.child.wait().unwrap();
+    gateway.kill();
     client.wait_for("does not answer: connection refused");
     let _gateway = start();
     client.wait_for(&words);

@@ -102,6 +102,12 @@ impl Process {
         &mut self.stderr
     }
 
+    /// Ends the process with SIGKILL, so that it gets no chance to write anything.
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
     pub(crate) fn signal(&self, name: &str) {
         assert!(
             Command::new("kill")

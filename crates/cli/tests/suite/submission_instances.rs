@@ -4,7 +4,6 @@
 //! `TANDEM_TEST_SUBMISSIONS=10000 cargo test --release -p tandem-cli --test suite -- --nocapture
 //! instances_deliver` runs the same with more submissions, and prints figures.
 
-use std::io::Write as _;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -12,12 +11,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use tandem_submit::submission::{State, StateDocument};
-
-use crate::harness::{Answer, Client};
+use crate::harness::Answer;
 use crate::process::Process;
 use crate::submission_server::{Files, SubmissionServer};
-use crate::submissions::{arguments, post, state};
+use crate::submissions::{arguments, ask, assert_processed_once, await_answer, post};
 use crate::test_database::Database;
 
 /// The number of submissions, unless the environment has another one.
@@ -116,32 +113,20 @@ impl Instance {
         Process::start(&arguments.iter().map(String::as_str).collect::<Vec<_>>())
     }
 
-    /// Ends the process with SIGKILL, so that it gets no chance to write anything.
     fn kill(&self) {
-        let mut process = self.process.lock().unwrap();
-        process.child.kill().unwrap();
-        process.child.wait().unwrap();
+        self.process.lock().unwrap().kill();
     }
 
     fn restart(&self) {
         let started = Self::start(&self.arguments);
         *self.process.lock().unwrap() = started;
     }
-
-    /// Sends a request. Returns `None` if the gateway is down or ends meanwhile.
-    fn ask(&self, request: &str) -> Option<Answer> {
-        let address = self.process.lock().unwrap().address;
-        TcpStream::connect(address).ok()?;
-        let mut client = Client::to(address);
-        let sent = client.stream.get_mut().write_all(request.as_bytes());
-        sent.and_then(|()| client.try_answer("POST")).ok()
-    }
 }
 
 /// Sends a request to one gateway after the other, until one of them responds to it.
 fn insist(instances: &[Instance], first: usize, request: &str) -> Answer {
     for instance in instances.iter().cycle().skip(first) {
-        match instance.ask(request) {
+        match ask(&instance.process, request) {
             Some(answer) if answer.status != 503 => return answer,
             // The gateway is down, or it cannot reach the database.
             _ => std::thread::sleep(Duration::from_millis(5)),
@@ -215,24 +200,11 @@ fn instances_deliver_each_submission_once() {
     let answers = answers.into_inner().unwrap();
     assert_eq!(answers.len(), count);
     for (number, location) in answers {
-        loop {
-            let answer = insist(&instances, number + 2, &state(&location, number));
-            assert_eq!(answer.status, 200);
-            let state = StateDocument::read(&answer.body).unwrap();
-            assert_ne!(state.state, State::NotDelivered);
-            if state.state == State::Answered {
-                break;
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        await_answer(&location, number, |request| {
+            insist(&instances, number + 2, request)
+        });
     }
-    let mut bodies: Vec<_> = server.processed().into_iter().map(|it| it.body).collect();
-    bodies.sort();
-    let mut expected: Vec<_> = (0..count)
-        .map(|number| format!("report {number}").into_bytes())
-        .collect();
-    expected.sort();
-    assert!(bodies == expected, "{} of {count}", bodies.len());
+    assert_processed_once(&server, count);
     eprintln!(
         "{count} submissions sent twice in {sent:?}, all answered after {:?}, {} requests to the \
          server, {} rows",

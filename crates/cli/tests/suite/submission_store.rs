@@ -86,8 +86,7 @@ fn store_with_a_special_name_is_a_file() {
         };
         let mut gateway = start();
         assert_eq!(post(&gateway, 1, "a report").status, 201);
-        gateway.child.kill().unwrap();
-        gateway.child.wait().unwrap();
+        gateway.kill();
         let file = files.directory().join(name);
         assert!(file.metadata().unwrap().len() > 0, "{name}");
         // The next process knows the submission.

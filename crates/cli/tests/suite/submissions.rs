@@ -1,6 +1,7 @@
 //! Tests of submissions with the program: crashes of the gateway, and the privacy of its output.
 
-use std::io::Read as _;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 use std::process::Command;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -70,20 +71,48 @@ pub(crate) fn state(location: &str, number: usize) -> String {
     format!("GET {location} HTTP/1.1\r\nHost: gateway\r\nSubmission-Secret: {secret}\r\n\r\n")
 }
 
-/// Sends a request until it gets a complete response. The gateway may be down, or may end
-/// meanwhile.
+/// Sends a request. Returns `None` if the gateway is down or ends before the response is complete.
+pub(crate) fn ask(gateway: &Mutex<Process>, request: &str) -> Option<Answer> {
+    let address = gateway.lock().unwrap().address;
+    TcpStream::connect(address).ok()?;
+    let mut client = Client::to(address);
+    let sent = client.stream.get_mut().write_all(request.as_bytes());
+    sent.and_then(|()| client.try_answer("POST")).ok()
+}
+
+/// Sends a request until it gets a complete response.
 fn insist(gateway: &Mutex<Process>, request: &str) -> Answer {
     loop {
-        let address = gateway.lock().unwrap().address;
-        if std::net::TcpStream::connect(address).is_ok() {
-            let mut client = Client::to(address);
-            let sent = std::io::Write::write_all(client.stream.get_mut(), request.as_bytes());
-            if let Ok(answer) = sent.and_then(|()| client.try_answer("POST")) {
-                return answer;
-            }
+        if let Some(answer) = ask(gateway, request) {
+            return answer;
         }
         std::thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// Waits until a submission has its answer. The function `insist` sends a request.
+pub(crate) fn await_answer(location: &str, number: usize, insist: impl Fn(&str) -> Answer) {
+    loop {
+        let answer = insist(&state(location, number));
+        assert_eq!(answer.status, 200);
+        let state = StateDocument::read(&answer.body).unwrap();
+        assert_ne!(state.state, State::NotDelivered);
+        if state.state == State::Answered {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Checks that the server has processed each of the first `count` submissions once.
+pub(crate) fn assert_processed_once(server: &SubmissionServer, count: usize) {
+    let mut bodies: Vec<_> = server.processed().into_iter().map(|it| it.body).collect();
+    bodies.sort();
+    let mut expected: Vec<_> = (0..count)
+        .map(|number| format!("report {number}").into_bytes())
+        .collect();
+    expected.sort();
+    assert!(bodies == expected, "{} of {count}", bodies.len());
 }
 
 #[test]
@@ -114,33 +143,16 @@ fn killed_gateway_delivers_each_submission_once() {
                 std::thread::yield_now();
             }
             let mut gateway = gateway.lock().unwrap();
-            // SIGKILL: the process gets no chance to write anything.
-            gateway.child.kill().unwrap();
-            gateway.child.wait().unwrap();
+            gateway.kill();
             *gateway = start(&files, &server, &[]);
         }
     });
     // Each accepted submission gets its answer, under the location that its client was told.
     for (number, status, location) in answers.into_inner().unwrap() {
         assert!(matches!(status, 201 | 202), "{status}");
-        loop {
-            let answer = insist(&gateway, &state(&location, number));
-            assert_eq!(answer.status, 200);
-            let state = StateDocument::read(&answer.body).unwrap();
-            assert_ne!(state.state, State::NotDelivered);
-            if state.state == State::Answered {
-                break;
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        await_answer(&location, number, |request| insist(&gateway, request));
     }
-    let mut bodies: Vec<_> = server.processed().into_iter().map(|it| it.body).collect();
-    bodies.sort();
-    let mut sent: Vec<_> = (0..SUBMISSIONS)
-        .map(|number| format!("report {number}").into_bytes())
-        .collect();
-    sent.sort();
-    assert_eq!(bodies, sent);
+    assert_processed_once(&server, SUBMISSIONS);
 }
 
 #[test]

@@ -1,16 +1,17 @@
 //! A server that takes submissions: it verifies the gateway's signature, answers a repeated request
 //! as it answered the first, and keeps a record of all requests.
 
+#[expect(dead_code, reason = "the tests use its check of requests only")]
+#[path = "../../../submit/examples/server.rs"]
+mod example;
+
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
-use std::time::SystemTime;
 
 use ring::digest::{SHA256, digest};
-use ring::signature::{ED25519, UnparsedPublicKey};
 use tandem_http::{Method, RequestHead, Scheme};
 use tandem_submit::directory::PublicKey;
-use tandem_submit::signature::{Requirements, verify};
 
 use crate::harness::{Asked, Client, Gate, Scene};
 
@@ -81,7 +82,8 @@ impl Received {
         field.map(|(_, value)| value.as_str())
     }
 
-    /// Verifies the signature and the digest with a key of the gateway's directory.
+    /// Verifies the signature and the digest with a key of the gateway's directory, as the example
+    /// of a server does.
     pub(crate) fn verify(&self, keys: &[PublicKey]) {
         let target = self.line.split(' ').nth(1).unwrap();
         let host = self.field("host").unwrap();
@@ -92,30 +94,7 @@ impl Received {
         for (name, value) in &self.fields {
             request.fields.push(name.to_ascii_lowercase(), value);
         }
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-        let requirements = Requirements {
-            tag: Some("tandem-submission"),
-            components: &[
-                "@method",
-                "@authority",
-                "@path",
-                "@query",
-                "content-type",
-                "content-digest",
-                "submission-id",
-                "idempotency-key",
-            ],
-            if_present: &tandem_submit::fields::PASSED,
-            now: now.unwrap().as_secs().try_into().unwrap(),
-            max_age: 300,
-        };
-        let verified = verify(&request, &requirements, |id, base, signature| {
-            let key = keys.iter().find(|key| key.id == id).expect("a known key");
-            let key = UnparsedPublicKey::new(&ED25519, key.key);
-            key.verify(base, signature).is_ok()
-        });
-        verified.unwrap();
-        tandem_submit::digest::check(&request.fields, &sha256(&self.body)).unwrap();
+        example::check(&request, &self.body, keys).unwrap();
     }
 }
 
