@@ -83,12 +83,22 @@ pub enum ExperimentError {
     Bench(#[from] BenchError),
 }
 
+/// Returns the label in reports of something with this name: the label of its file, or the name.
+pub(crate) fn label_or_name<'a>(label: &'a str, name: &'a str) -> &'a str {
+    if label.is_empty() { name } else { label }
+}
+
 impl ExperimentError {
-    fn value(key: impl Into<String>, what: impl Into<String>) -> Self {
+    pub(crate) fn value(key: impl Into<String>, what: impl Into<String>) -> Self {
         Self::Value {
             key: key.into(),
             what: what.into(),
         }
+    }
+
+    /// Returns the error for a name that cannot be part of a file's name.
+    pub(crate) fn bad_name(key: impl Into<String>, name: &str) -> Self {
+        Self::value(key, format!("{name:?} is not letters, digits, - and _"))
     }
 
     /// Returns a conversion for `map_err`.

@@ -1,17 +1,17 @@
 //! Tests of chain experiments: errors of files name the key, and a small chain runs end to end with
 //! whole programs.
 
+mod lab;
 #[path = "../../web/tests/programs/mod.rs"]
 mod programs;
 
 use std::process::{Command, Stdio};
 
-use programs::{Scratch, output, require, tandem};
+use lab::LAB;
+use programs::{Scratch, output, require};
 use tandem_lab::chain::Study;
 use tandem_lab::chain::run::{self, Line, Outcome};
 use tandem_lab::chain::trial::Measured;
-
-const LAB: &str = env!("CARGO_BIN_EXE_tandem-lab");
 
 const TINY: &str = r#"
 kind = "chain"
@@ -104,21 +104,16 @@ fn chain_runs_and_resets_break_tcp_only() {
     require(&[]);
     let (file, out) = (scratch.file("tiny.toml"), scratch.file("out"));
     std::fs::write(&file, TINY).expect("room");
-    let lab = || {
-        let mut command = Command::new(LAB);
-        command.arg("run").arg(&file).arg("--out").arg(&out);
-        command.arg("--tandem").arg(tandem());
-        command
-    };
-    let wrong = lab().args(["--only", "sctp"]).stdin(Stdio::null()).output();
+    let lab = |only: &str| lab::run(&file, &out, &["--only", only]);
+    let wrong = lab("sctp").stdin(Stdio::null()).output();
     let wrong = wrong.expect("the program starts");
     let said = String::from_utf8_lossy(&wrong.stderr).into_owned();
     assert!(
         !wrong.status.success() && said.contains("\"sctp\" is neither"),
         "{said}"
     );
-    output(lab().args(["--only", "dtls"]));
-    output(lab().args(["--only", "tcp,reset"]));
+    output(&mut lab("dtls"));
+    output(&mut lab("tcp,reset"));
     let lines = run::read(&out).expect("results");
     for cell in ["none", "reset"] {
         let measured = figures(&lines, "dtls", cell);
@@ -133,7 +128,7 @@ fn chain_runs_and_resets_break_tcp_only() {
     assert!(reset.throughput() == 0.0 && reset.resets > 0, "{reset:?}");
     assert_eq!(reset.alive(), 0);
     // Trials with a result are not repeated.
-    output(lab().args(["--only", "dtls"]));
+    output(&mut lab("dtls"));
     assert_eq!(run::read(&out).expect("results").len(), lines.len());
     let html = output(Command::new(LAB).arg("report").arg(&out).args(["-o", "-"]));
     for part in ["DTLS &amp; streams", "<svg", "1026", "0 of 1"] {

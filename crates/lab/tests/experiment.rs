@@ -2,6 +2,7 @@
 //! right. One experiment runs end to end with whole programs, resumes after a stop, reports missing
 //! programs, and leaves no processes behind.
 
+mod lab;
 #[path = "../../web/tests/programs/mod.rs"]
 mod programs;
 
@@ -9,15 +10,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use programs::{Scratch, output, require, tandem, wait};
+use lab::{LAB, run};
+use programs::{Scratch, output, require, wait};
 use proptest::prelude::*;
 use tandem_lab::chain::{self, Study};
 use tandem_lab::experiment::plan::{self, Selection};
 use tandem_lab::experiment::results::{self, Line, Measured, Outcome, Record};
 use tandem_lab::experiment::{Axis, Experiment, ExperimentError, report};
 use tandem_net::emulator::sys;
-
-const LAB: &str = env!("CARGO_BIN_EXE_tandem-lab");
 
 /// Every way, on a page that is soon there.
 const TINY: &str = r#"
@@ -79,19 +79,6 @@ text = "too small & too near"
 
 fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments")
-}
-
-fn run(file: &Path, out: &Path, more: &[&str]) -> Command {
-    let mut command = Command::new(LAB);
-    command
-        .arg("run")
-        .arg(file)
-        .arg("--out")
-        .arg(out)
-        .arg("--tandem")
-        .arg(tandem())
-        .args(more);
-    command
 }
 
 fn records(directory: &Path) -> Vec<Record> {

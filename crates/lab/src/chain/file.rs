@@ -32,7 +32,7 @@ use serde::{Deserialize, Serialize};
 use tandem_link::text;
 use tandem_net::emulator::topology::LinkText;
 
-use crate::experiment::ExperimentError;
+use crate::experiment::{ExperimentError, label_or_name};
 
 /// The properties of a link by the names of the options of `tandem-link`.
 pub type LinkOptions = BTreeMap<String, String>;
@@ -100,7 +100,8 @@ impl Times {
     /// Fails if a text is no time.
     pub fn durations(&self) -> Result<[Duration; 3], ExperimentError> {
         let read = |key: &str, value: &str| {
-            let bad = |error: tandem_link::ConfigError| value_error(key, error.to_string());
+            let bad =
+                |error: tandem_link::ConfigError| ExperimentError::value(key, error.to_string());
             text::duration(value).map_err(bad)
         };
         Ok([
@@ -132,11 +133,7 @@ pub struct Setup {
 impl Setup {
     /// Returns the label in reports.
     pub fn label(&self) -> &str {
-        if self.label.is_empty() {
-            &self.name
-        } else {
-            &self.label
-        }
+        label_or_name(&self.label, &self.name)
     }
 
     /// Returns true if the hops are TCP connections.
@@ -167,11 +164,7 @@ pub struct Cell {
 impl Cell {
     /// Returns the label in reports.
     pub fn label(&self) -> &str {
-        if self.label.is_empty() {
-            &self.name
-        } else {
-            &self.label
-        }
+        label_or_name(&self.label, &self.name)
     }
 }
 
@@ -221,13 +214,6 @@ pub struct Figures {
     pub base: Option<f64>,
 }
 
-fn value_error(key: impl Into<String>, what: impl Into<String>) -> ExperimentError {
-    ExperimentError::Value {
-        key: key.into(),
-        what: what.into(),
-    }
-}
-
 /// Returns true if the text of an experiment's file describes a chain.
 pub fn is_chain(text: &str) -> bool {
     let table: Result<toml::Table, _> = text.parse();
@@ -255,7 +241,7 @@ pub fn link(name: &str, options: &[&LinkOptions]) -> Result<LinkText, Experiment
             _ => {
                 let known = LINK_OPTIONS.join(", ");
                 let what = format!("unknown key {key:?}; the keys are: {known}");
-                return Err(value_error(name, what));
+                return Err(ExperimentError::value(name, what));
             }
         };
         *place = Some(value.clone());
@@ -283,12 +269,11 @@ impl Study {
         let cells = self.cells.iter().map(|cell| &cell.name);
         for name in setups.chain(cells).chain([&self.name]) {
             if !is_name(name) {
-                let what = format!("{name:?} is not letters, digits, - and _");
-                return Err(value_error("name", what));
+                return Err(ExperimentError::bad_name("name", name));
             }
         }
         if self.passes == 0 || self.full_passes == 0 {
-            return Err(value_error("passes", "must be at least 1"));
+            return Err(ExperimentError::value("passes", "must be at least 1"));
         }
         self.times.durations()?;
         self.full_times.durations()?;
@@ -298,7 +283,7 @@ impl Study {
                 let key = format!("cells.{}", cell.name);
                 let text = link(&key, &[&self.link, changes])?;
                 let checked = text.directions(&key, &no_traces);
-                checked.map_err(|error| value_error(key, error.to_string()))?;
+                checked.map_err(|error| ExperimentError::value(key, error.to_string()))?;
             }
         }
         for table in &self.tables {
@@ -306,13 +291,19 @@ impl Study {
             for cell in table.cells.iter().chain(named) {
                 if !table.cells.contains(cell) || !self.cells.iter().any(|it| it.name == *cell) {
                     let what = format!("there is no cell {cell:?}");
-                    return Err(value_error(format!("tables {:?}", table.title), what));
+                    return Err(ExperimentError::value(
+                        format!("tables {:?}", table.title),
+                        what,
+                    ));
                 }
             }
             for figures in &table.documents {
                 if !self.setups.iter().any(|it| it.name == figures.setup) {
                     let what = format!("there is no set-up {:?}", figures.setup);
-                    return Err(value_error(format!("tables {:?}", table.title), what));
+                    return Err(ExperimentError::value(
+                        format!("tables {:?}", table.title),
+                        what,
+                    ));
                 }
             }
         }

@@ -70,10 +70,8 @@ pub fn trials(study: &Study, options: &Options) -> Result<Vec<Trial>, Experiment
     let is_cell = |name: &String| cells.iter().any(|it| it.name == *name);
     for name in &options.only {
         if !is_setup(name) && !is_cell(name) {
-            return Err(ExperimentError::Value {
-                key: "--only".into(),
-                what: format!("{name:?} is neither a set-up nor a cell of the experiment"),
-            });
+            let what = format!("{name:?} is neither a set-up nor a cell of the experiment");
+            return Err(ExperimentError::value("--only", what));
         }
     }
     let names_setups = options.only.iter().any(is_setup);

@@ -40,7 +40,7 @@ use serde::{Deserialize, Serialize};
 use tandem_link::text;
 
 use super::point::{Axis, Point};
-use super::{ExperimentError, plan};
+use super::{ExperimentError, label_or_name, plan};
 use raw::*;
 use tandem_web::page::{Page, PageError};
 
@@ -249,10 +249,7 @@ impl Experiment {
                 .map_err(|e| ExperimentError::value("deadline", e.to_string()))?,
         };
         if !is_name(&raw.name) {
-            return Err(ExperimentError::value(
-                "name",
-                format!("{:?} is not letters, digits, - and _", raw.name),
-            ));
+            return Err(ExperimentError::bad_name("name", &raw.name));
         }
         let setups = checked_setups(raw.setups)?;
         let baseline = index_of(&setups, "baseline", &raw.baseline)?;
@@ -363,11 +360,7 @@ impl Experiment {
 impl Setup {
     /// Returns the label in reports.
     pub fn label(&self) -> &str {
-        if self.label.is_empty() {
-            &self.name
-        } else {
-            &self.label
-        }
+        label_or_name(&self.label, &self.name)
     }
 
     /// Returns true if it is our pair, or our client alone.

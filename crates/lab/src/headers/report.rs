@@ -38,25 +38,24 @@ const PUBLISHED: &str = "<tr><td>HPACK, first request of a page<td>0.625\
 pub(super) fn write(study: &Study, directory: &Path) -> Result<(), HeadersError> {
     let put = |name: &str, text: &str| {
         let path = directory.join(name);
-        std::fs::write(&path, text).map_err(|source| HeadersError::Write {
-            path: path.display().to_string(),
-            source,
-        })
+        std::fs::write(&path, text).map_err(|error| failed(&path, error))
     };
-    std::fs::create_dir_all(directory).map_err(|source| HeadersError::Write {
-        path: directory.display().to_string(),
-        source,
-    })?;
-    let json = serde_json::to_string_pretty(study).map_err(|error| HeadersError::Write {
-        path: "headers.json".into(),
-        source: error.into(),
-    })?;
+    std::fs::create_dir_all(directory).map_err(|error| failed(directory, error))?;
+    let json = serde_json::to_string_pretty(study)
+        .map_err(|error| failed(Path::new("headers.json"), error))?;
     put("headers.json", &json)?;
     let plots = plots(study);
     for (name, plot) in &plots {
         put(name, plot)?;
     }
     put("headers.html", &html(study, &plots))
+}
+
+fn failed(path: &Path, error: impl Into<std::io::Error>) -> HeadersError {
+    HeadersError::Write {
+        path: path.display().to_string(),
+        source: error.into(),
+    }
 }
 
 fn plots(study: &Study) -> [(&'static str, String); 2] {
@@ -155,15 +154,11 @@ fn html(study: &Study, plots: &[(&'static str, String)]) -> String {
             "<h2>{title}</h2><table><tr><th>codec<th>first<th>second<th>first ten<th>all"
         );
         for each in ratios {
-            let _ = write!(
-                page,
-                "<tr><td>{}<td>{:.3}<td>{:.3}<td>{:.3}<td>{:.3}",
+            let ratios = [each.first, each.second, each.ten, each.all];
+            page.push_str(&row(
                 each.codec.label(),
-                each.first,
-                each.second,
-                each.ten,
-                each.all
-            );
+                ratios.map(|it| format!("{it:.3}")),
+            ));
         }
         page.push_str("</table>");
     }
@@ -181,7 +176,7 @@ fn html(study: &Study, plots: &[(&'static str, String)]) -> String {
             ("response heads", &sizes.response),
             ("bodies", &sizes.body),
         ] {
-            let _ = write!(page, "<tr><td>{part}, {name}{}", cells(values));
+            page.push_str(&row(&format!("{part}, {name}"), cells(values)));
         }
     }
     page.push_str(
@@ -191,16 +186,17 @@ fn html(study: &Study, plots: &[(&'static str, String)]) -> String {
          <th>promise<th>cost of a mistake<th>&#969;<th>&#969; without the body",
     );
     for each in &study.push {
-        let _ = write!(
-            page,
-            "<tr><td>{}<td>{}<td>{}<td>{}<td>1/{:.0}<td>1/{:.1}",
-            each.codec.label(),
-            each.saving,
-            each.promise,
-            each.mistake,
-            1.0 / each.omega.max(f64::MIN_POSITIVE),
-            1.0 / each.omega_without_body.max(f64::MIN_POSITIVE)
-        );
+        let cells = [
+            each.saving.to_string(),
+            each.promise.to_string(),
+            each.mistake.to_string(),
+            format!("1/{:.0}", 1.0 / each.omega.max(f64::MIN_POSITIVE)),
+            format!(
+                "1/{:.1}",
+                1.0 / each.omega_without_body.max(f64::MIN_POSITIVE)
+            ),
+        ];
+        page.push_str(&row(each.codec.label(), cells));
     }
     let _ = write!(
         page,
@@ -210,7 +206,12 @@ fn html(study: &Study, plots: &[(&'static str, String)]) -> String {
     page
 }
 
-fn cells(values: &Distribution) -> String {
+/// Returns a row of a table.
+fn row<const N: usize>(label: &str, cells: [String; N]) -> String {
+    format!("<tr><td>{label}<td>{}", cells.join("<td>"))
+}
+
+fn cells(values: &Distribution) -> [String; 7] {
     let Distribution {
         count,
         mean,
@@ -220,9 +221,15 @@ fn cells(values: &Distribution) -> String {
         ninetieth,
         greatest,
     } = values;
-    format!(
-        "<td>{count}<td>{mean:.0}<td>{least}<td>{tenth}<td>{median}<td>{ninetieth}<td>{greatest}"
-    )
+    [
+        count.to_string(),
+        format!("{mean:.0}"),
+        least.to_string(),
+        tenth.to_string(),
+        median.to_string(),
+        ninetieth.to_string(),
+        greatest.to_string(),
+    ]
 }
 
 /// Returns the main figures as lines of text.

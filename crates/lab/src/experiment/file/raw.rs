@@ -101,10 +101,7 @@ pub(super) struct Defaults<'a> {
 impl Defaults<'_> {
     pub(super) fn sweep(&self, raw: RawSweep) -> Result<Sweep, ExperimentError> {
         if !is_name(&raw.name) {
-            return Err(ExperimentError::value(
-                "sweeps.name",
-                format!("{:?} is not letters, digits, - and _", raw.name),
-            ));
+            return Err(ExperimentError::bad_name("sweeps.name", &raw.name));
         }
         let key = format!("sweeps.{}", raw.name);
         let mut base = self.base.clone();
