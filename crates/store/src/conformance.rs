@@ -306,22 +306,24 @@ pub(crate) fn claims_for_one_server(place: &dyn Place) {
     assert_eq!(wait(store.claim(due(2 * DAY, 3 * DAY))).len(), 1);
 }
 
+fn inquire(store: &dyn Store, number: u8, bytes: u64, quota: Quota, max_stored: u64) -> Prospect {
+    wait(store.inquire(Inquiry {
+        key: IdempotencyKey([number; 32]),
+        client: "client".to_owned(),
+        bytes,
+        now: DAY,
+        quota,
+        max_stored,
+    }))
+}
+
 pub(crate) fn asks_quotas_without_a_charge(place: &dyn Place) {
     let store = place.open();
     let quota = Quota {
         submissions: Some(1),
         bytes: Some(10),
     };
-    let inquire = |number, bytes| {
-        wait(store.inquire(Inquiry {
-            key: IdempotencyKey([number; 32]),
-            client: "client".to_owned(),
-            bytes,
-            now: DAY,
-            quota,
-            max_stored: u64::MAX,
-        }))
-    };
+    let inquire = |number, bytes| inquire(&*store, number, bytes, quota, u64::MAX);
     assert_eq!(inquire(1, 11), Prospect::OverQuota);
     for _ in 0..2 {
         assert_eq!(inquire(1, 10), Prospect::Admissible);
@@ -351,16 +353,7 @@ pub(crate) fn bounds_the_stored_bytes(place: &dyn Place) {
         }))
     };
     let stored = || wait(store.waiting(SERVER.to_owned(), DAY)).stored;
-    let inquire = |number, bytes| {
-        wait(store.inquire(Inquiry {
-            key: IdempotencyKey([number; 32]),
-            client: "client".to_owned(),
-            bytes,
-            now: DAY,
-            quota: Quota::default(),
-            max_stored,
-        }))
-    };
+    let inquire = |number, bytes| inquire(&*store, number, bytes, Quota::default(), max_stored);
     assert!(matches!(admit(1), Admission::Stored));
     assert_eq!(inquire(2, 11), Prospect::Full);
     assert_eq!(inquire(2, 10), Prospect::Admissible);
