@@ -251,6 +251,25 @@ impl Authority {
             key,
         ))
     }
+
+    /// Certifies `hosts` like [`Authority::certify`]. An error is a text for the log.
+    pub(super) fn issue(
+        &self,
+        hosts: &[&str],
+        now: SystemTime,
+        life: Duration,
+    ) -> Result<Leaf, String> {
+        let (chain, key) = self
+            .certify(hosts, now, life)
+            .map_err(|error| error.to_string())?;
+        let key = PrivatePkcs8KeyDer::from(key.serialize_der());
+        let certified = CertifiedKey::from_der(chain, key.into(), &default_provider())
+            .map_err(|error| error.to_string())?;
+        Ok(Leaf {
+            issued: now,
+            certified: Arc::new(certified),
+        })
+    }
 }
 
 /// Returns whether `host` is `name` or ends in a dot and `name`.
@@ -283,6 +302,26 @@ pub fn validity(directory: &Path) -> Result<Validity, TlsError> {
     Validity::of_file(&certificate_file(directory).display().to_string())
 }
 
+/// A certificate with its key, in the form that rustls uses.
+pub(super) struct Leaf {
+    /// The time from which it is valid, without the time before.
+    pub(super) issued: SystemTime,
+    pub(super) certified: Arc<CertifiedKey>,
+}
+
+/// Watches the files of the authority in `directory`. The function `build` makes the value of each
+/// authority that was read.
+pub(super) fn watched<T: Send + Sync + 'static>(
+    directory: &Path,
+    build: impl Fn(&Path, Authority) -> Result<T, TlsError> + Send + Sync + 'static,
+) -> Result<Arc<Renewable<T>>, TlsError> {
+    let name = format!("the local authority in {}", directory.display());
+    let files = vec![certificate_file(directory), key_file(directory)];
+    let directory = directory.to_owned();
+    let load = move || build(&directory, Authority::load(&directory)?);
+    Ok(watch(Renewable::new(name, files, load)?))
+}
+
 /// The certificate of a listener on this machine, which is replaced while the program runs.
 pub(super) struct LocalIdentity(Arc<Renewable<Local>>);
 
@@ -292,59 +331,36 @@ struct Local {
     leaf: Mutex<Leaf>,
 }
 
-struct Leaf {
-    issued: SystemTime,
-    certified: Arc<CertifiedKey>,
-}
-
 impl LocalIdentity {
     /// Reads the authority in `directory` and watches its files.
     pub(super) fn watch(directory: &Path) -> Result<Self, TlsError> {
-        let name = format!("the local authority in {}", directory.display());
-        let files = vec![certificate_file(directory), key_file(directory)];
-        let directory = directory.to_owned();
-        let load = move || {
-            let authority = Authority::load(&directory)?;
-            let leaf = Leaf::issue(&authority, SystemTime::now())
-                .map_err(|problem| failed(&directory, problem))?;
-            Ok::<_, TlsError>(Local {
+        let local = watched(directory, |directory, authority| {
+            let leaf = authority
+                .issue(&HOSTS, SystemTime::now(), LEAF_LIFE)
+                .map_err(|problem| failed(directory, problem))?;
+            Ok(Local {
                 authority,
                 leaf: Mutex::new(leaf),
             })
-        };
-        Ok(Self(watch(Renewable::new(name, files, load)?)))
+        });
+        Ok(Self(local?))
     }
 }
 
-impl Leaf {
-    fn issue(authority: &Authority, now: SystemTime) -> Result<Self, String> {
-        let (chain, key) = authority
-            .certify(&HOSTS, now, LEAF_LIFE)
-            .map_err(|error| error.to_string())?;
-        let key = PrivatePkcs8KeyDer::from(key.serialize_der());
-        let certified = CertifiedKey::from_der(chain, key.into(), &default_provider())
-            .map_err(|error| error.to_string())?;
-        Ok(Self {
-            issued: now,
-            certified: Arc::new(certified),
-        })
-    }
-
-    /// Returns true if the certificate is so old, or so far from the clock, that a new one is due.
-    fn is_stale(&self, now: SystemTime) -> bool {
-        now.duration_since(self.issued).map_or_else(
-            |back| back.duration() > BACK_DATED / 2,
-            |age| age > LEAF_LIFE / 2,
-        )
-    }
+/// Returns true if the certificate is so old, or so far from the clock, that a new one is due.
+fn is_stale(leaf: &Leaf, now: SystemTime) -> bool {
+    now.duration_since(leaf.issued).map_or_else(
+        |back| back.duration() > BACK_DATED / 2,
+        |age| age > LEAF_LIFE / 2,
+    )
 }
 
 impl Local {
     fn certificate(&self, now: SystemTime) -> Arc<CertifiedKey> {
         // The certificate is replaced in one step, so a panic elsewhere leaves it whole.
         let mut leaf = self.leaf.lock().unwrap_or_else(PoisonError::into_inner);
-        if leaf.is_stale(now) {
-            match Leaf::issue(&self.authority, now) {
+        if is_stale(&leaf, now) {
+            match self.authority.issue(&HOSTS, now, LEAF_LIFE) {
                 Ok(new) => *leaf = new,
                 Err(problem) => {
                     tracing::warn!("the listener keeps its old certificate: {problem}");
@@ -510,7 +526,11 @@ mod tests {
         let authority = Authority::load(&directory.0).expect("an authority");
         let now = SystemTime::now();
         let local = Local {
-            leaf: Mutex::new(Leaf::issue(&authority, now).expect("a certificate")),
+            leaf: Mutex::new(
+                authority
+                    .issue(&HOSTS, now, LEAF_LIFE)
+                    .expect("a certificate"),
+            ),
             authority,
         };
         let at = |time| local.certificate(time).cert[0].clone();

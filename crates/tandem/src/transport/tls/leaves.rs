@@ -11,14 +11,12 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use rustls::ServerConfig;
-use rustls::crypto::ring::default_provider;
-use rustls::pki_types::PrivatePkcs8KeyDer;
 use rustls::server::NoServerSessionStorage;
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 
 use super::TlsError;
-use super::authority::{Authority, certificate_file, key_file};
-use crate::renewal::{Renewable, watch};
+use super::authority::{Authority, Leaf, watched};
+use crate::renewal::Renewable;
 
 /// The largest number of hosts with a certificate. The oldest one is forgotten first.
 const MAX_HOSTS: usize = 256;
@@ -54,22 +52,13 @@ struct Kept {
     leaves: HashMap<String, Leaf>,
 }
 
-struct Leaf {
-    issued: SystemTime,
-    certified: Arc<CertifiedKey>,
-}
-
 impl Leaves {
     /// Reads the authority in `directory` and watches its files.
     ///
     /// # Errors
     /// Fails like [`Authority::load`].
     pub fn watch(directory: &Path) -> Result<Self, TlsError> {
-        let name = format!("the local authority in {}", directory.display());
-        let files = vec![certificate_file(directory), key_file(directory)];
-        let directory = directory.to_owned();
-        let authority = Renewable::new(name, files, move || Authority::load(&directory))?;
-        let authority = watch(authority);
+        let authority = watched(directory, |_, authority| Ok(authority))?;
         let kept = RefCell::new(Kept {
             authority: authority.get(),
             leaves: HashMap::new(),
@@ -123,11 +112,12 @@ impl Leaves {
                 leaves: HashMap::new(),
             };
         }
-        let fresh = kept.leaves.get(host).filter(|leaf| leaf.is_fresh(now));
+        let fresh = kept.leaves.get(host).filter(|leaf| is_fresh(leaf, now));
         if let Some(leaf) = fresh {
             return Ok(Arc::clone(&leaf.certified));
         }
-        let leaf = Leaf::issue(&kept.authority, host, now).map_err(NoLeaf::Failed)?;
+        let leaf = kept.authority.issue(&[host], now, LIFE);
+        let leaf = leaf.map_err(NoLeaf::Failed)?;
         let certified = Arc::clone(&leaf.certified);
         if kept.leaves.len() >= MAX_HOSTS && !kept.leaves.contains_key(host) {
             let oldest = kept.leaves.iter().min_by_key(|(_, leaf)| leaf.issued);
@@ -140,25 +130,10 @@ impl Leaves {
     }
 }
 
-impl Leaf {
-    fn issue(authority: &Authority, host: &str, now: SystemTime) -> Result<Self, String> {
-        let (chain, key) = authority
-            .certify(&[host], now, LIFE)
-            .map_err(|error| error.to_string())?;
-        let key = PrivatePkcs8KeyDer::from(key.serialize_der());
-        let certified = CertifiedKey::from_der(chain, key.into(), &default_provider())
-            .map_err(|error| error.to_string())?;
-        Ok(Self {
-            issued: now,
-            certified: Arc::new(certified),
-        })
-    }
-
-    /// Returns false if the certificate is so old, or so far from the clock, that a new one is due.
-    fn is_fresh(&self, now: SystemTime) -> bool {
-        now.duration_since(self.issued)
-            .is_ok_and(|age| age < LIFE / 2)
-    }
+/// Returns false if the certificate is so old, or so far from the clock, that a new one is due.
+fn is_fresh(leaf: &Leaf, now: SystemTime) -> bool {
+    now.duration_since(leaf.issued)
+        .is_ok_and(|age| age < LIFE / 2)
 }
 
 #[cfg(test)]
