@@ -66,14 +66,8 @@ fn doctor_names_each_fault_of_a_client() {
     let (_open, open) = start_gateway(gateway_options());
 
     let certificates = Certificates::new("doctor");
-    let (ca, cert) = (
-        certificates.path("ca.pem"),
-        certificates.path("gateway.pem"),
-    );
-    let listen = format!(
-        "h2+tls://127.0.0.1:0?cert={cert}&key={}",
-        certificates.path("gateway.key")
-    );
+    let ca = certificates.path("ca.pem");
+    let listen = format!("h2+tls://127.0.0.1:0?{}", certificates.identity());
     let mut options = gateway_options();
     options.listen = vec![endpoint(&listen)];
     let (_tls, tls) = start_gateway(options);

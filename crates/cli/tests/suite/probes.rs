@@ -223,11 +223,7 @@ fn first_exchange_records_wait_for_session() {
 fn gateway_measures_client_handshakes() {
     let origin = Scene::answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
     let certificates = Certificates::new("probes");
-    let own = format!(
-        "?cert={}&key={}",
-        certificates.path("gateway.pem"),
-        certificates.path("gateway.key")
-    );
+    let own = format!("?{}", certificates.identity());
     let pair = pair_over(
         "tls",
         "h2+tls",

@@ -55,14 +55,10 @@ fn relay(listen: &str, next: &str) -> Process {
 #[test]
 fn chain_over_quic_and_tls_uses_pushes() {
     let certificates = Certificates::new("relay-quic");
-    let (cert, key) = (
-        certificates.path("gateway.pem"),
-        certificates.path("gateway.key"),
-    );
-    let ca = certificates.path("ca.pem");
-    let gateway = gateway(&format!("h2+tls://127.0.0.1:0?cert={cert}&key={key}"));
+    let (identity, ca) = (certificates.identity(), certificates.path("ca.pem"));
+    let gateway = gateway(&format!("h2+tls://127.0.0.1:0?{identity}"));
     let far = relay(
-        &format!("h3+quic://127.0.0.1:0?cert={cert}&key={key}"),
+        &format!("h3+quic://127.0.0.1:0?{identity}"),
         &format!("h2+tls://{}?ca={ca}", gateway.address),
     );
     let next = format!("h3+quic://{}?ca={ca}", far.address);
@@ -80,12 +76,8 @@ fn chain_over_quic_and_tls_uses_pushes() {
 #[test]
 fn relay_reloads_and_drains_over_dtls() {
     let certificates = Certificates::new("relay-dtls");
-    let (cert, key) = (
-        certificates.path("gateway.pem"),
-        certificates.path("gateway.key"),
-    );
-    let ca = certificates.path("ca.pem");
-    let gateway = gateway(&format!("http+dtls://127.0.0.1:0?cert={cert}&key={key}"));
+    let (identity, ca) = (certificates.identity(), certificates.path("ca.pem"));
+    let gateway = gateway(&format!("http+dtls://127.0.0.1:0?{identity}"));
     let text = format!(
         "[relay]\nlisten = [\"h2+tcp://127.0.0.1:0\"]\nopen = true\nlog = \"debug\"\nlog-requests = true\n\
          metrics = \"127.0.0.1:0\"\ngateway = [\"http+dtls://{}?ca={ca}\"]\n",

@@ -58,11 +58,7 @@ impl Parties {
             .status()
             .expect("openssl: apt-get install openssl");
         assert!(made.success());
-        let tls = format!(
-            "h2+tls://127.0.0.1:0?cert={}&key={}",
-            certificates.path("gateway.pem"),
-            certificates.path("gateway.key")
-        );
+        let tls = format!("h2+tls://127.0.0.1:0?{}", certificates.identity());
         let table = format!(
             "[issuer]\nlisten = [\"{tls}\"]\naccounts = \"{}\"\nkeys = \"{}\"\n",
             files.path("accounts.toml"),

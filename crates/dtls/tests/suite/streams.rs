@@ -18,11 +18,10 @@ use crate::harness::{PATIENCE, endpoint};
 
 /// Connects two carriers over loopback.
 async fn connect(certificates: &Certificates) -> (Rc<dyn Streams>, Rc<dyn Streams>) {
-    let file = |name| certificates.path(name);
-    let (cert, key, ca) = (file("gateway.pem"), file("gateway.key"), file("ca.pem"));
+    let (identity, ca) = (certificates.identity(), certificates.path("ca.pem"));
     let provider = DtlsProvider::default();
     let context = ListenContext::new(256, PATIENCE);
-    let listen = endpoint(&format!("http+dtls://127.0.0.1:0?cert={cert}&key={key}"));
+    let listen = endpoint(&format!("http+dtls://127.0.0.1:0?{identity}"));
     let listening = provider.listening(&listen, context).unwrap();
     let socket = Socket::bind(Protocol::Udp, "127.0.0.1:0".parse().unwrap()).unwrap();
     let address = socket.local_addr().unwrap();

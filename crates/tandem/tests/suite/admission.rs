@@ -74,9 +74,8 @@ fn gateway_uses_http_2_with_origin_by_alpn() {
         // A gateway in reverse mode serves as an origin over TLS.
         let mut origin = crate::harness::gateway_options();
         origin.listen = vec![crate::harness::endpoint(&format!(
-            "{protocol}+tls://127.0.0.1:0?cert={}&key={}",
-            certificates.path("gateway.pem"),
-            certificates.path("gateway.key")
+            "{protocol}+tls://127.0.0.1:0?{}",
+            certificates.identity()
         ))];
         origin.mode = Some(
             format!("reverse=http://{}", behind.address)

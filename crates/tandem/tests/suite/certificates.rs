@@ -33,6 +33,12 @@ impl Certificates {
         this
     }
 
+    /// Returns the options by which an endpoint shows the gateway's certificate.
+    pub(crate) fn identity(&self) -> String {
+        let (certificate, key) = (self.path("gateway.pem"), self.path("gateway.key"));
+        format!("cert={certificate}&key={key}")
+    }
+
     pub(crate) fn path(&self, name: &str) -> String {
         self.directory.join(name).display().to_string()
     }

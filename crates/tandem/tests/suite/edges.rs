@@ -342,9 +342,8 @@ fn http_2_origin_response_is_forwarded_to_the_break() {
         let behind = breaking(kind, 300_000);
         let mut origin = gateway_options();
         origin.listen = vec![endpoint(&format!(
-            "h2+tls://127.0.0.1:0?cert={}&key={}",
-            certificates.path("gateway.pem"),
-            certificates.path("gateway.key")
+            "h2+tls://127.0.0.1:0?{}",
+            certificates.identity()
         ))];
         let target = format!("reverse=http://{}", behind.address);
         origin.mode = Some(target.parse().unwrap());

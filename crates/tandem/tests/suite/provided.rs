@@ -19,11 +19,8 @@ pub(crate) const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
 /// Returns the endpoint of a gateway that listens on `port`, or on any if it is 0.
 pub(crate) fn listener(certificates: &Certificates, port: u16) -> String {
-    let (cert, key) = (
-        certificates.path("gateway.pem"),
-        certificates.path("gateway.key"),
-    );
-    format!("{SCHEME}://127.0.0.1:{port}?cert={cert}&key={key}")
+    let identity = certificates.identity();
+    format!("{SCHEME}://127.0.0.1:{port}?{identity}")
 }
 
 /// Starts a gateway that listens on `port`, or on any if it is 0.

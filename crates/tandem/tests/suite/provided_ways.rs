@@ -25,16 +25,14 @@ struct Ways {
 impl Ways {
     fn start(name: &str, is_blocked: bool) -> Self {
         let certificates = Certificates::new(&format!("{NAME}-{name}"));
-        let file = |name| certificates.path(name);
-        let (cert, key) = (file("gateway.pem"), file("gateway.key"));
-        let tls = endpoint(&format!("h2+tls://127.0.0.1:0?cert={cert}&key={key}"));
+        let tls = endpoint(&format!("h2+tls://127.0.0.1:0?{}", certificates.identity()));
         let (gateway, udp) = start_gateway(&certificates, 0, |options| {
             options.listen.push(tls.clone());
         });
         let tls = gateway.address(&tls).unwrap();
         let network = Forwarder::to(udp);
         network.blocked.store(is_blocked, Ordering::SeqCst);
-        let (ca, udp) = (file("ca.pem"), network.address);
+        let (ca, udp) = (certificates.path("ca.pem"), network.address);
         let ways = format!("{SCHEME}://{udp}?ca={ca},h2+tls://{tls}?ca={ca}");
         let (client, http) = start_client_of(&ways, |_| {});
         Self {

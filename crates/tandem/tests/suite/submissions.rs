@@ -315,11 +315,7 @@ fn client_certificate_is_a_credential() {
         let pair = Pair::with(
             session,
             |gateway| {
-                let listen = format!(
-                    "{session}+tls://127.0.0.1:0?cert={}&key={}",
-                    certificates.path("gateway.pem"),
-                    certificates.path("gateway.key")
-                );
+                let listen = format!("{session}+tls://127.0.0.1:0?{}", certificates.identity());
                 *gateway = GatewayOptions {
                     listen: vec![endpoint(&listen)],
                     auth: vec![format!("client-ca={}", certificates.path("ca.pem"))],
