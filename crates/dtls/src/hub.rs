@@ -190,7 +190,7 @@ impl Hub {
         let _ = sender.try_send((from, datagram.to_vec()));
         let mut state = self.state();
         if let Some(inbox) = state.routes.get(&id) {
-            // Another thread has read another datagram of the client's first flight meanwhile.
+            // Another thread has read a datagram of the client's first flight before this one.
             if inbox.try_send((from, datagram.to_vec())).is_err() {
                 METRICS.dtls_datagrams_dropped.add(1);
             }

@@ -10,7 +10,7 @@
 //!
 //! The interface is stream-wise: each stream of the carrier has separate input and output, so a
 //! stream that waits delays no other. The caller opens a stream when [`Connection::wants_stream`]
-//! asks for one, passes on what arrives, executes [`Connection::poll_command`], and writes the
+//! asks for one, passes on the input, executes [`Connection::poll_command`], and writes the
 //! output of the streams that [`Connection::poll_ready`] returns. Flow control is the carrier's:
 //! the caller reads a stream only while [`Connection::wants_input`] permits it.
 //!

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Each circuit is a tunnel of a client. On a link between two relays, the tunnels of all clients
-//! share one session over one transport, which is what the experiments compare. Some clients
+//! share one session over one transport. The experiments compare these transports. Some clients
 //! transfer in bulk, and the others send single stamps and measure their delay.
 //!
 //! - [`mod@file`]: the experiments' files. [`network`]: the nodes and the links. [`trial`]: one

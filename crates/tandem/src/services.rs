@@ -23,8 +23,8 @@ pub struct Services {
 }
 
 impl Services {
-    /// Opens the predictor. An open predictor stays as it is: a reload keeps what was learned, with
-    /// the configuration that it began with.
+    /// Opens the predictor. An open predictor stays as it is: a reload keeps the learned
+    /// counts and the first configuration.
     ///
     /// # Errors
     /// Returns the reason why the state file cannot be used.
@@ -96,7 +96,7 @@ impl Services {
         &self.journal
     }
 
-    /// Writes what the services keep in files.
+    /// Writes the files of the services.
     ///
     /// # Errors
     /// Returns the reason why a file cannot be written.

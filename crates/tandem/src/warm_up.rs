@@ -10,7 +10,7 @@ const AUTHORITY: &str = "warm-up.tandem.invalid";
 /// Bytes that a gateway sends on a session at most.
 pub const MOST: u64 = 4 << 20;
 
-/// The request for so many bytes.
+/// Returns a request for this number of bytes.
 pub fn request(bytes: u64) -> RequestHead {
     RequestHead::get(Scheme::Http, AUTHORITY, format!("/{bytes}"))
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::congestion::{AckSample, Controller, DeliveryRate};
 use crate::rtt::Rtt;
 
-/// The segments that may leave at once however the rate is: what a timer's precision requires.
+/// The segments that may leave at once at any rate, since timers are not precise.
 const BURST_SEGMENTS: u64 = 10;
 
 /// The state of delivery at the time a segment left (draft-ietf-ccwg-bbr, section 4.1).

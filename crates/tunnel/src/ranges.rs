@@ -1,4 +1,4 @@
-//! A set of disjoint half-open ranges of offsets: what arrived out of order, and ids not seen yet.
+//! A set of disjoint half-open ranges: offsets of data out of order, or identifiers not seen yet.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -233,7 +233,7 @@ impl RecvHalf {
         Some(data)
     }
 
-    /// Opens the window for what was read.
+    /// Opens the window by the bytes that were read.
     pub(crate) fn on_read(&mut self, now: Duration, rtt: Option<Duration>, pool: &mut Pool) {
         if self.end.is_some() {
             return;

@@ -86,7 +86,7 @@ impl SendHalf {
         }
     }
 
-    /// Ends the stream after what was written.
+    /// Ends the stream after the written data.
     pub(crate) fn finish(&mut self) {
         self.fin = true;
     }
@@ -218,9 +218,9 @@ impl SendHalf {
         repeated
     }
 
-    /// Takes a transmission for lost; false if that segment was sent again or arrived meanwhile.
+    /// Takes a transmission for lost. Returns false if its segment was sent again or has arrived.
     pub(crate) fn on_lost(&mut self, offset: u64, number: u64) -> bool {
-        // An acknowledgement of a part has moved the start of what is left.
+        // An acknowledgement of a part has moved the start of the rest.
         match self.flying.range_mut(offset..).next() {
             Some((&at, flying)) if flying.number == number => {
                 flying.is_lost = true;

@@ -226,7 +226,7 @@ fn submissions_travel_through_all_parties() {
         !succeeded && errors.contains("has got all its tokens"),
         "{output}{errors}"
     );
-    // No log, and no file of another party, has what the party must not know.
+    // Neither the logs nor the files of a party contain a secret that it must not know.
     let (issuer, gateway) = (&mut parties.issuer, &mut parties.gateway);
     let logs = [
         Parties::log(issuer),

@@ -31,8 +31,8 @@ pub(super) const MAX_ID: StreamId = 0x7fff_ffff;
 /// Requests and pushes have numbers of this end, as in [`Mux`]: odd for requests and even for
 /// pushes. The carrier's streams have the carrier's numbers.
 ///
-/// The windows of [`MuxConfig`] limit what the user holds: a stream is not read while its user
-/// holds `stream_window` bytes, and none is while the session holds `receive_budget`.
+/// The windows of [`MuxConfig`] limit the bytes that the user holds. A stream is not read while its
+/// user holds `stream_window` bytes, and none is while the session holds `receive_budget`.
 #[derive(Debug)]
 pub struct Connection {
     pub(super) config: MuxConfig,

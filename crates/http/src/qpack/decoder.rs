@@ -83,8 +83,8 @@ impl Decoder {
     }
 
     /// Takes bytes of the peer's encoder stream, cut anywhere. It stops before the rest of the
-    /// input when a stream can go on, since a later instruction could evict what that stream needs.
-    /// The caller then drains [`Decoder::poll_unblocked`], and calls this again without input.
+    /// input when a stream can go on, since a later instruction could evict its entries. The caller
+    /// then drains [`Decoder::poll_unblocked`], and calls this again without input.
     ///
     /// # Errors
     ///

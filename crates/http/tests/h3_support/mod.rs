@@ -154,7 +154,7 @@ pub struct Pair {
     pub client: End,
     pub server: End,
     pub now: Instant,
-    /// Numbers that choose the order and the cuts of what arrives.
+    /// Numbers that choose the order and the cuts of the input.
     pub choices: Vec<usize>,
     turn: usize,
 }

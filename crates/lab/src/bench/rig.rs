@@ -69,7 +69,7 @@ impl Rig<'_> {
         })
     }
 
-    /// Runs the load program against a proxy, and measures the proxy meanwhile.
+    /// Runs the load program against a proxy, and measures the proxy while it runs.
     pub(super) fn load(
         &self,
         running: &Running,

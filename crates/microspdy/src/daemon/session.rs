@@ -243,7 +243,7 @@ impl Session {
         self.phase = Phase::Closing(now + FLUSH_TIME);
     }
 
-    /// Reads and handles what has come.
+    /// Reads and handles the received bytes.
     pub(super) fn receive(&mut self, buffer: &mut [u8], now: Instant) -> Vec<Notice> {
         let mut notices = Vec::new();
         for _ in 0..MAX_READS {

@@ -49,7 +49,7 @@ pub(crate) enum Transport {
 }
 
 impl Transport {
-    /// Reads what has come.
+    /// Reads the received bytes.
     pub(crate) fn receive(&mut self, socket: &Socket, buffer: &mut [u8]) -> io::Result<Received> {
         match self {
             Self::Raw => receive(socket, buffer),

@@ -1,7 +1,7 @@
 //! The candidates of a page while their probabilities are collected.
 //!
 //! A page view has hundreds of candidates, and most drop out. Each attribute therefore stands in a
-//! list of its own, and each step is a loop without branches over whole lists, which the compiler
+//! separate list, and each step is a loop without branches over whole lists, which the compiler
 //! can vectorise.
 
 use super::mixer::stretch_all;

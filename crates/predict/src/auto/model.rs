@@ -332,8 +332,8 @@ impl Model {
         ]
     }
 
-    /// Returns whether the weights still change so much that every load should be learned from.
-    /// Later, one load in three suffices.
+    /// Returns true if the weights still change much, so that the model should learn from each
+    /// load. Later, one load in three suffices.
     pub(super) fn has_much_to_learn(&self) -> bool {
         self.reliability
             .iter()

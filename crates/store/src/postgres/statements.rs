@@ -131,7 +131,8 @@ async fn insert(client: &Client, new: &NewSubmission, at: At) -> Result<bool> {
     column(&row?, 0)
 }
 
-/// Returns the decision about a submission whose key is known, unless it was removed meanwhile.
+/// Returns the decision about a submission whose key is known, or `None` if it has been
+/// removed since.
 async fn known(client: &Client, new: &NewSubmission) -> Result<Option<Admission>> {
     let found = rows(
         client,

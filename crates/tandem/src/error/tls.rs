@@ -49,7 +49,7 @@ fn certificate(error: &CertificateError, side: Side) -> Cow<'static, str> {
         )
         .into(),
         CertificateError::NotValidYet => "its certificate is not valid yet".into(),
-        // rustls has no name of its own for this error of webpki.
+        // rustls has no name for this error of webpki.
         other if side == Side::Peer && other.to_string().contains("CaUsedAsEndEntity") => {
             "its certificate is that of an authority (CA:TRUE), which cannot be a gateway's too: \
              make it with openssl req -x509 -addext basicConstraints=critical,CA:FALSE"

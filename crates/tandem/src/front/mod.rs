@@ -150,7 +150,7 @@ impl Front {
                 session.serve(carrier, peer, stage, drain)
             }
             Protocol::Socks(socks) => {
-                // The SOCKS handshake has a time limit of its own.
+                // The SOCKS handshake has a separate time limit.
                 connection.authenticate();
                 let (socks, path) = (Rc::clone(socks), carrier.into_bytes()?);
                 Box::pin(async move { socks.serve(path, peer, stage, drain).await })

@@ -109,7 +109,7 @@ impl SoloSessions {
             .borrow_mut()
             .extract_if(|_, session| !session.is_in_use() && session.last.get().elapsed() >= limit)
             .collect();
-        // Stages run when they are dropped, so the table is not borrowed meanwhile.
+        // Stages run when they are dropped, so the table must not be borrowed then.
         drop(ended);
     }
 

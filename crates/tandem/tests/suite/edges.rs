@@ -16,7 +16,7 @@ use crate::harness::{
 };
 use crate::pairs::SESSIONS;
 
-/// The sessions over one byte stream, which deliver what was sent before a reset. A reset of a
+/// The sessions over one byte stream, which deliver the data before a reset. A reset of a
 /// stream of QUIC discards it (RFC 9000 section 3.2).
 const BYTE_STREAMS: [&str; 3] = ["h2", "spdy3", "spdy3.1"];
 

@@ -241,7 +241,7 @@ fn listed_host_is_opened_over_http1() {
     assert!(answer.starts_with("HTTP/1.1 421"), "{answer}");
 }
 
-/// Only what the user has listed is opened, and only for browsers of the HTTP listeners.
+/// The client opens only hosts that the user has listed, for browsers of the HTTP listeners.
 #[test]
 fn other_connections_show_the_origins_certificate() {
     let (public, scene) = (Public::new("others"), telling());

@@ -168,7 +168,8 @@ impl Tunnel {
         }
     }
 
-    /// A segment for a stream that has ended: the peer repeats what it thinks is lost.
+    /// Handles a segment for a stream that has ended. The peer repeats segments that it takes for
+    /// lost.
     fn on_ended(&mut self, id: StreamId, segment: &StreamSegment<'_>) {
         let wants_answer = segment.data.is_some() || segment.reset.is_some();
         if wants_answer {
@@ -263,7 +264,7 @@ impl Tunnel {
         Ok(())
     }
 
-    /// Tells the application what an acknowledgement has changed.
+    /// Tells the application the effects of an acknowledgement.
     fn after_ack(&mut self, id: StreamId, freed: u64) {
         let room = self.config.send_buffer / 2;
         let Some(stream) = self.streams.get_mut(&id.0) else {
@@ -325,7 +326,7 @@ impl Tunnel {
         }
     }
 
-    /// Judges all acknowledgements of a datagram together, and then what they tell of losses.
+    /// Judges all acknowledgements of a datagram together, and then the losses that they show.
     fn finish_acks(&mut self, now: Duration) {
         let rtt = std::mem::take(&mut self.rtt);
         for flow in self.flows_mut() {

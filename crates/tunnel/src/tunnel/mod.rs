@@ -458,7 +458,7 @@ impl Tunnel {
         }
     }
 
-    /// Notes that the peer is reached on another path: what was measured is forgotten.
+    /// Notes that the peer is reached on another path, and forgets all measurements.
     pub fn path_changed(&mut self, now: Duration) {
         self.rtt.clear();
         self.recovery.clear_path();

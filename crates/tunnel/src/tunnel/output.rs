@@ -16,7 +16,7 @@ use crate::wire::{
     StreamSegment,
 };
 
-/// The least room for data that is worth a segment of its own at the end of a datagram.
+/// The least room for data, in bytes, that justifies another segment at the end of a datagram.
 const LEAST_DATA: usize = 64;
 
 impl Tunnel {

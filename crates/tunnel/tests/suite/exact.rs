@@ -124,7 +124,7 @@ impl Model {
         }
     }
 
-    /// Everything that was written to streams that nobody reset has arrived.
+    /// Checks that all data written to streams without a reset has arrived.
     fn check(&self, path: &Path) -> Result<(), TestCaseError> {
         for ((client, id), written) in &self.written {
             let reader = if *client { &path.server } else { &path.client };

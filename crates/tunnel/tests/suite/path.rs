@@ -16,7 +16,7 @@ pub(crate) struct End {
     /// Bytes read from each stream, and whether its end was read.
     pub(crate) received: BTreeMap<StreamId, (Vec<u8>, bool)>,
     pub(crate) events: Vec<Event>,
-    /// Only counts are kept of what is read.
+    /// True if only the counts of read bytes are kept.
     pub(crate) counts_only: bool,
     pub(crate) bytes_read: BTreeMap<StreamId, u64>,
     /// True while the test reads no data.
@@ -91,7 +91,7 @@ pub(crate) struct Path {
     datagrams: u64,
 }
 
-/// Bytes of checksum that the carrier adds: it drops what was damaged, as DTLS does.
+/// The bytes of the checksum by which the carrier drops damaged datagrams, as DTLS does.
 const CHECKSUM: usize = 4;
 
 fn checksum(datagram: &[u8]) -> [u8; CHECKSUM] {
@@ -117,7 +117,7 @@ impl Path {
         }
     }
 
-    /// Sends what both ends have to send.
+    /// Sends the waiting datagrams of both ends.
     fn flush(&mut self) {
         let mut datagram = Vec::new();
         let Self {

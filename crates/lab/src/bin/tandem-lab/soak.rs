@@ -1,5 +1,5 @@
-//! `tandem-lab soak`: hours of visitors, kills, reloads and suspensions, with bounds on what may
-//! grow.
+//! `tandem-lab soak`: hours of visitors, kills, reloads and suspensions, with bounds on
+//! memory and descriptors.
 
 use std::error::Error;
 use std::io::{IsTerminal as _, Write as _};

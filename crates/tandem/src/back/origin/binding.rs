@@ -56,7 +56,7 @@ struct Line {
 struct Waiting {
     number: u64,
     ready: oneshot::Sender<Box<Http1Client>>,
-    /// The exchange has no dial of its own.
+    /// True if the exchange relies on a spare dial.
     relies_on_spare: bool,
 }
 

@@ -69,7 +69,7 @@ impl<K: Clone + PartialEq> EarlyRequests<K> {
 
     /// Ends the newest early requests of a key that no request has joined, up to a number.
     pub(super) fn end(&self, key: &K, count: usize) {
-        // The end of a reply removes its entry, so the table is not borrowed meanwhile.
+        // The end of a reply removes its entry, so the table must not be borrowed then.
         let ended: Vec<Canceller> = {
             let under_way = self.under_way.borrow();
             let of_key = under_way.values().rev().filter(|it| it.key == *key);

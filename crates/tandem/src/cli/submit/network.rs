@@ -202,7 +202,7 @@ impl Way {
         })
     }
 
-    /// Sends a request within an encapsulated one, in a session of its own.
+    /// Sends a request within an encapsulated one, in a separate session.
     pub(super) async fn send_obliviously(
         &self,
         request: Outgoing<'_>,

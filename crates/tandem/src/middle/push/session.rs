@@ -1,8 +1,8 @@
 //! The owner of a session's state machine: it passes events in, carries decisions out, and wakes
 //! the affected replies.
 //!
-//! All mutable state is in one cell. It is borrowed during one event only, and no foreign code runs
-//! meanwhile. Replies take their decisions when they are polled.
+//! All mutable state is in one cell. It is borrowed during one event only, while no foreign code
+//! runs. Replies take their decisions when they are polled.
 
 use std::cell::RefCell;
 use std::rc::{Rc, Weak};

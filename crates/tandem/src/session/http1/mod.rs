@@ -50,7 +50,8 @@ pub struct Http1Session {
 
 impl Http1Session {
     /// Creates a protocol for plain HTTP with the default bounds and time limits. A response may
-    /// pause for a minute, and all origin-form requests are served. `who` is the name of this proxy.
+    /// pause for a minute, and all origin-form requests are served. `who` is the name of this
+    /// proxy.
     pub fn new(form: Form, who: &'static str) -> Self {
         Self {
             form,
