@@ -1,4 +1,5 @@
-//! Dates in fields (RFC 9110 section 5.6.7), by the crate `httpdate`.
+//! Dates in fields (RFC 9110 section 5.6.7), by the crate `httpdate` unless they have the preferred
+//! form.
 
 /// The names of the days, of which a date has the first letters or all of them.
 const DAYS: [&str; 7] = [
@@ -11,11 +12,87 @@ const DAYS: [&str; 7] = [
     "Saturday",
 ];
 
+/// The names of the months, each with the number of days before it in a year that is no leap year.
+const MONTHS: [(&[u8; 3], u64); 12] = [
+    (b"Jan", 0),
+    (b"Feb", 31),
+    (b"Mar", 59),
+    (b"Apr", 90),
+    (b"May", 120),
+    (b"Jun", 151),
+    (b"Jul", 181),
+    (b"Aug", 212),
+    (b"Sep", 243),
+    (b"Oct", 273),
+    (b"Nov", 304),
+    (b"Dec", 334),
+];
+
 /// Returns the seconds from 1970 to an HTTP date in any of its three forms; `None` for text that
 /// is no date, or for one before 1970. Case does not count (RFC 9111 section 4.2), nor does the
 /// name of a day that contradicts the date.
 pub fn unix_seconds(text: &[u8]) -> Option<u64> {
-    let text = std::str::from_utf8(text.trim_ascii()).ok()?;
+    let text = text.trim_ascii();
+    preferred(text).or_else(|| parsed(text))
+}
+
+/// Reads a date in the preferred form, such as `Sun, 06 Nov 1994 08:49:37 GMT`. Nearly all dates
+/// have it, and the crate takes seven times as long for them. Returns `None` for any other text.
+fn preferred(text: &[u8]) -> Option<u64> {
+    let (day, rest) = text.split_first_chunk::<3>()?;
+    let [b',', b' ', d1, d2, b' ', rest @ ..] = rest else {
+        return None;
+    };
+    let (month, rest) = rest.split_first_chunk::<3>()?;
+    let [
+        b' ',
+        y1,
+        y2,
+        y3,
+        y4,
+        b' ',
+        h1,
+        h2,
+        b':',
+        m1,
+        m2,
+        b':',
+        s1,
+        s2,
+        b' ',
+        b'G',
+        b'M',
+        b'T',
+    ] = rest
+    else {
+        return None;
+    };
+    let number = |digits: &[&u8]| {
+        digits.iter().try_fold(0, |number, digit| {
+            let digit = u64::from(digit.wrapping_sub(b'0'));
+            (digit < 10).then_some(10 * number + digit)
+        })
+    };
+    let (year, date) = (number(&[y1, y2, y3, y4])?, number(&[d1, d2])?);
+    let (hour, minute, second) = (number(&[h1, h2])?, number(&[m1, m2])?, number(&[s1, s2])?);
+    let at = MONTHS.iter().position(|(name, _)| *name == month)?;
+    let before = MONTHS[at].1;
+    let is_leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+    let end = MONTHS.get(at + 1).map_or(365, |next| next.1) + u64::from(is_leap && at == 1);
+    let is_date = year >= 1970 && (1..=end - before).contains(&date);
+    let is_day = DAYS.iter().any(|name| name.as_bytes().starts_with(day));
+    if !is_date || !is_day || hour > 23 || minute > 59 || second > 59 {
+        return None;
+    }
+    let leap_days = |year: u64| year / 4 - year / 100 + year / 400;
+    let years = 365 * (year - 1970) + leap_days(year - 1) - leap_days(1969);
+    let days = years + before + u64::from(is_leap && at > 1) + date - 1;
+    Some(((days * 24 + hour) * 60 + minute) * 60 + second)
+}
+
+/// Reads a date of any form by the crate.
+fn parsed(text: &[u8]) -> Option<u64> {
+    let text = std::str::from_utf8(text).ok()?;
     let parse = |text: &str| httpdate::parse_http_date(text).ok();
     let date = parse(text).or_else(|| robust(text, parse))?;
     let epoch = parse("Thu, 01 Jan 1970 00:00:00 GMT")?;
@@ -88,6 +165,19 @@ mod tests {
         fn date_takes_any_bytes(text: Vec<u8>, year in 0u64..20_000, day in 0u64..40) {
             unix_seconds(&text);
             unix_seconds(format!("Mon, {day:02} Jan {year} 00:00:00 GMT").as_bytes());
+        }
+
+        #[test]
+        fn preferred_form_agrees_with_the_crate(
+            day in 0usize..8, date in 0u64..33, month in 0usize..13, year in 1960u64..2500,
+            clock in (0u64..26, 0u64..62, 0u64..62),
+        ) {
+            let day = DAYS.get(day).map_or("Day", |day| &day[..3]);
+            let month = MONTHS.get(month).map_or(b"Foo", |month| month.0);
+            let month = std::str::from_utf8(month).expect("ASCII");
+            let (hour, minute, second) = clock;
+            let text = format!("{day}, {date:02} {month} {year} {hour:02}:{minute:02}:{second:02} GMT");
+            proptest::prop_assert_eq!(preferred(text.as_bytes()), parsed(text.as_bytes()), "{}", text);
         }
     }
 }

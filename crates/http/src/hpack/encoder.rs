@@ -96,12 +96,15 @@ impl Encoder {
         let place = BY_HASH.name(&STATIC, name, name_hash);
         let habit = place.map_or(Habit::Repeats, |place| HABITS[place]);
         let fixed = place.map(|place| place + 1);
-        if let Some(name_index) = fixed
+        // A name without a value in its first entry has no other entry.
+        let may_equal = |place: usize| !STATIC[place].1.is_empty() || value.is_empty();
+        if let Some(first) = place
+            && may_equal(first)
             && let Some(place) = BY_HASH.field(&STATIC, name, value, name_hash)
         {
             return Found {
                 field: Some(place + 1),
-                name: name_index,
+                name: first + 1,
                 habit,
             };
         }
@@ -134,6 +137,14 @@ static BY_HASH: StaticIndex<128> = StaticIndex::of(&STATIC);
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn encoder_finds_each_static_entry() {
+        for (place, &(name, value)) in STATIC.iter().enumerate() {
+            let found = Encoder::new().find(name, value, hash(name));
+            assert_eq!(found.field, Some(place + 1));
+        }
+    }
 
     #[test]
     fn every_static_name_is_found() {
