@@ -178,7 +178,10 @@ impl Gateway {
         let mut named = named_resources(&url, head);
         let (mut learned, mut copies) = (Vec::new(), Vec::new());
         if let Some(predictor) = predictor {
-            if let (true, None, Some(known)) = (shows_age, lifetime, predictor.lifetime(&url)) {
+            if shows_age
+                && lifetime.is_none()
+                && let Some(known) = predictor.lifetime(&url)
+            {
                 self.note_age(&visited_site(&request), &request, known.rest);
             }
             if let Some(lifetime) = lifetime {

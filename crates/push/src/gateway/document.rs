@@ -86,18 +86,11 @@ pub(super) enum DocumentType {
 impl DocumentType {
     /// Returns the type of the body that `Content-Type` names.
     pub(super) fn of(head: &ResponseHead) -> Option<Self> {
-        let field = head.fields.get("content-type").unwrap_or_default();
-        let essence = field
-            .split(|&byte| byte == b';')
-            .next()
-            .unwrap_or_default()
-            .trim_ascii();
-        let essence = std::str::from_utf8(essence).ok()?;
-        let is = |name: &str| essence.eq_ignore_ascii_case(name);
+        let essence = essence(head);
         Some(match () {
-            () if is("text/html") || is("application/xhtml+xml") => Self::Html,
-            () if is("text/css") => Self::Style,
-            () if is_script_type(essence) => Self::Script,
+            () if is_html(essence) => Self::Html,
+            () if essence.eq_ignore_ascii_case(b"text/css") => Self::Style,
+            () if is_script_type(std::str::from_utf8(essence).ok()?) => Self::Script,
             () => return None,
         })
     }
@@ -109,6 +102,18 @@ impl DocumentType {
             Self::Script => MAX_SCRIPT,
         }
     }
+}
+
+/// Returns the media type of a body without its parameters.
+fn essence(head: &ResponseHead) -> &[u8] {
+    let field = head.fields.get("content-type").unwrap_or_default();
+    let essence = field.split(|&byte| byte == b';').next();
+    essence.unwrap_or_default().trim_ascii()
+}
+
+fn is_html(essence: &[u8]) -> bool {
+    essence.eq_ignore_ascii_case(b"text/html")
+        || essence.eq_ignore_ascii_case(b"application/xhtml+xml")
 }
 
 /// A reader that collects the needs of one document.
@@ -153,7 +158,7 @@ impl DocumentReader {
 
     /// Returns whether an answer with this head is an HTML document.
     pub(super) fn is_html(head: &ResponseHead) -> bool {
-        DocumentType::of(head) == Some(DocumentType::Html)
+        is_html(essence(head))
     }
 
     /// Creates a reader for the answer with this head to a request for `url`, made for `purpose` in

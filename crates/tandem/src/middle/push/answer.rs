@@ -40,7 +40,7 @@ impl Answer {
         match id {
             None => reply,
             Some(id) => Reply::new(Self {
-                interest: session.handle(|machine, _| machine.interest_in(id)),
+                interest: session.interest_in(id),
                 session: Rc::clone(session),
                 id,
                 context,

@@ -12,7 +12,8 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use tandem_http::RequestHead;
 use tandem_predict::ids::IdMap;
 use tandem_push::gateway::{
-    Carrier, Clock, Config, Counts, FetchId, Gateway, Output, Predictor, Promise,
+    AnswerId, Carrier, Clock, Config, Counts, FetchId, Gateway, Interest, Output, Predictor,
+    Promise,
 };
 
 use super::Pushing;
@@ -118,6 +119,11 @@ impl Session {
         drop(state);
         wakers.into_iter().for_each(Waker::wake);
         result
+    }
+
+    /// Returns the events of an answer that matter.
+    pub(super) fn interest_in(&self, answer: AnswerId) -> Interest {
+        self.state.borrow().machine.interest_in(answer)
     }
 
     /// Passes an event with the predictor to the machine, and carries its decisions out.
