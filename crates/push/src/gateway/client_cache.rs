@@ -23,9 +23,15 @@ enum Holding {
     Unsure,
 }
 
-/// The URLs that the browser is thought to hold.
+/// The URLs that the browser is thought to hold. The tables are allocated with the first of them: a
+/// client that takes no pushes needs none.
 #[derive(Default)]
 pub(super) struct ClientCache {
+    tables: Option<Box<Tables>>,
+}
+
+#[derive(Default)]
+struct Tables {
     recent: HashMap<u32, Holding>,
     older: HashMap<u32, Holding>,
     earlier: HashSet<u32>,
@@ -37,13 +43,14 @@ pub(super) struct ClientCache {
 
 impl ClientCache {
     pub(super) fn is_empty(&self) -> bool {
-        self.recent.is_empty() && self.older.is_empty() && self.earlier.is_empty()
+        self.tables.as_ref().is_none_or(|tables| {
+            tables.recent.is_empty() && tables.older.is_empty() && tables.earlier.is_empty()
+        })
     }
 
     /// Returns whether the browser needs no push of this URL.
     pub(super) fn is_usable(&self, url: u32) -> bool {
-        matches!(self.get(url), Some(Holding::Reusable | Holding::Unsure))
-            || self.earlier.contains(&url)
+        matches!(self.get(url), Some(Holding::Reusable | Holding::Unsure)) || self.is_earlier(url)
     }
 
     /// Returns whether the browser can use this URL after a validation.
@@ -56,7 +63,7 @@ impl ClientCache {
     pub(super) fn has_received(&self, url: u32) -> bool {
         self.get(url)
             .is_some_and(|holding| holding != Holding::Unsure)
-            || self.earlier.contains(&url)
+            || self.is_earlier(url)
     }
 
     /// Notes that a push of this URL is promised.
@@ -75,31 +82,29 @@ impl ClientCache {
 
     /// Notes that the answer of this URL must not be pushed. A set that is full starts again.
     pub(super) fn note_unpushable(&mut self, url: u32) {
-        if self.unpushable.len() >= GENERATION {
-            self.unpushable.clear();
-        }
-        self.unpushable.insert(url);
+        insert_bounded(&mut self.tables_mut().unpushable, url);
     }
 
     /// Notes that a push of this URL served a request.
     pub(super) fn note_pushable(&mut self, url: u32) {
-        self.unpushable.remove(&url);
+        if let Some(tables) = &mut self.tables {
+            tables.unpushable.remove(&url);
+        }
     }
 
     pub(super) fn is_unpushable(&self, url: u32) -> bool {
-        self.unpushable.contains(&url)
+        let tables = self.tables.as_ref();
+        tables.is_some_and(|tables| tables.unpushable.contains(&url))
     }
 
     /// Notes that a check of this URL confirmed no copy. A set that is full starts again.
     pub(super) fn note_uncheckable(&mut self, url: u32) {
-        if self.uncheckable.len() >= GENERATION {
-            self.uncheckable.clear();
-        }
-        self.uncheckable.insert(url);
+        insert_bounded(&mut self.tables_mut().uncheckable, url);
     }
 
     pub(super) fn is_uncheckable(&self, url: u32) -> bool {
-        self.uncheckable.contains(&url)
+        let tables = self.tables.as_ref();
+        tables.is_some_and(|tables| tables.uncheckable.contains(&url))
     }
 
     /// Notes that the client did not take a push.
@@ -111,29 +116,49 @@ impl ClientCache {
 
     /// Notes that the client holds this URL from an earlier session.
     pub(super) fn note_earlier(&mut self, url: u32) {
-        if self.earlier.len() < MAX_EARLIER {
-            self.earlier.insert(url);
+        let earlier = &mut self.tables_mut().earlier;
+        if earlier.len() < MAX_EARLIER {
+            earlier.insert(url);
         }
     }
 
     pub(super) fn forget(&mut self, url: u32) {
-        self.recent.remove(&url);
-        self.older.remove(&url);
+        if let Some(tables) = &mut self.tables {
+            tables.recent.remove(&url);
+            tables.older.remove(&url);
+        }
+    }
+
+    fn tables_mut(&mut self) -> &mut Tables {
+        self.tables.get_or_insert_default()
+    }
+
+    fn is_earlier(&self, url: u32) -> bool {
+        let tables = self.tables.as_ref();
+        tables.is_some_and(|tables| tables.earlier.contains(&url))
     }
 
     fn get(&self, url: u32) -> Option<Holding> {
-        self.recent
-            .get(&url)
-            .or_else(|| self.older.get(&url))
-            .copied()
+        let tables = self.tables.as_ref()?;
+        let recent = tables.recent.get(&url);
+        recent.or_else(|| tables.older.get(&url)).copied()
     }
 
     fn insert(&mut self, url: u32, holding: Holding) {
-        if self.recent.len() >= GENERATION {
-            self.older = std::mem::take(&mut self.recent);
+        let tables = self.tables_mut();
+        if tables.recent.len() >= GENERATION {
+            tables.older = std::mem::take(&mut tables.recent);
         }
-        self.recent.insert(url, holding);
+        tables.recent.insert(url, holding);
     }
+}
+
+/// Adds a URL to a set. A set that is full starts again.
+fn insert_bounded(set: &mut HashSet<u32>, url: u32) {
+    if set.len() >= GENERATION {
+        set.clear();
+    }
+    set.insert(url);
 }
 
 #[cfg(test)]
@@ -194,6 +219,20 @@ mod tests {
         assert!(!cache.is_usable(4095) && cache.is_usable(4096));
         cache.forget(4096);
         assert!(!cache.is_usable(4096), "in the older generation, too");
-        assert_eq!(cache.recent.len() + cache.older.len(), 4096);
+        let tables = cache.tables.unwrap();
+        assert_eq!(tables.recent.len() + tables.older.len(), 4096);
+    }
+
+    #[test]
+    fn cache_without_urls_has_no_tables() {
+        let mut cache = ClientCache::default();
+        cache.forget(1);
+        cache.note_pushable(1);
+        cache.note_refusal(1);
+        assert!(!cache.is_usable(1) && !cache.is_validatable(1) && !cache.has_received(1));
+        assert!(!cache.is_unpushable(1) && !cache.is_uncheckable(1) && cache.is_empty());
+        assert!(cache.tables.is_none());
+        cache.note_uncheckable(1);
+        assert!(cache.is_uncheckable(1) && cache.is_empty());
     }
 }

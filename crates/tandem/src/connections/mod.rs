@@ -257,7 +257,8 @@ impl Connection {
     pub async fn has_to_end(&self) {
         let said = async {
             self.end.evicted.notified().await;
-            tokio::time::sleep(LAST_WORDS).await;
+            // The box keeps the timer out of the future of each connection.
+            Box::pin(tokio::time::sleep(LAST_WORDS)).await;
         };
         tokio::select! {
             () = said => {}
