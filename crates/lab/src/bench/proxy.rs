@@ -3,7 +3,8 @@
 //!
 //! The proxy runs on one processor, origin and load on another. Proxies take turns within each
 //! pass, and the reliable figure is the ratio of CPU times within a pass. Memory is that of idle
-//! sessions, each after one exchange.
+//! sessions, each after one exchange. A second figure of ours is without the cache, which keeps the
+//! response of that exchange.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -16,6 +17,9 @@ use super::usage::Memory;
 use super::workshop::{self, Workshop};
 use super::{BenchError, Size, ratios, turns};
 use tandem_net::stats::Summary;
+
+/// The name of our gateway without a cache.
+const WITHOUT_CACHE: &str = "tandem, no cache";
 
 /// The settings of a measurement.
 #[derive(Clone, Debug)]
@@ -85,7 +89,7 @@ pub struct MemoryReport {
     pub proxy: &'static str,
     /// Idle sessions.
     pub sessions: usize,
-    /// The memory before any session.
+    /// The memory after one session has ended.
     pub before: Memory,
     /// The memory with all of them idle.
     pub idle: Memory,
@@ -120,10 +124,13 @@ pub fn run(plan: &Plan, say: &mut dyn FnMut(&str)) -> Result<Report, BenchError>
         rest,
     };
     let bench = Bench { plan, rig };
-    let memory = all
-        .iter()
+    // The responses in our cache are no part of the sessions.
+    let without_cache: (_, _, &[&str]) = (Proxy::Tandem, WITHOUT_CACHE, &["--cache", "off"]);
+    let idle = all.iter().map(|proxy| (*proxy, proxy.name(), &[][..]));
+    let memory = std::iter::once(without_cache)
+        .chain(idle)
         .filter(|_| plan.sessions > 0)
-        .map(|proxy| bench.memory(*proxy, say))
+        .map(|(proxy, name, arguments)| bench.memory(proxy, name, arguments, say))
         .collect::<Result<_, _>>()?;
     let running = all
         .iter()
@@ -226,17 +233,20 @@ impl Bench<'_> {
     }
 
     /// Measures the memory of idle sessions.
-    fn memory(&self, proxy: Proxy, say: &mut dyn FnMut(&str)) -> Result<MemoryReport, BenchError> {
+    fn memory(
+        &self,
+        proxy: Proxy,
+        name: &'static str,
+        arguments: &[&str],
+        say: &mut dyn FnMut(&str),
+    ) -> Result<MemoryReport, BenchError> {
         let count = self.plan.sessions;
-        say(&format!(
-            "{}: memory of {count} idle sessions",
-            proxy.name()
-        ));
-        let memory = self.rig.idle(proxy, &[count])?;
+        say(&format!("{name}: memory of {count} idle sessions"));
+        let memory = self.rig.idle(proxy, arguments, &[count])?;
         let (before, idle) = (memory[0], memory[1]);
         let each = |before: u64, idle: u64| (idle as f64 - before as f64) / count as f64;
         Ok(MemoryReport {
-            proxy: proxy.name(),
+            proxy: name,
             sessions: count,
             before,
             idle,
@@ -298,7 +308,7 @@ impl Report {
         for row in &self.memory {
             let _ = writeln!(
                 out,
-                "{:<8} {:6.1} kB PSS, {:6.1} kB RSS per idle session ({} sessions)",
+                "{:<20} {:6.1} kB PSS, {:6.1} kB RSS per idle session ({} sessions)",
                 row.proxy,
                 row.pss_per_session / 1000.0,
                 row.rss_per_session / 1000.0,

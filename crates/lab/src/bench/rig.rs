@@ -52,8 +52,14 @@ pub(super) struct Cost {
 impl Rig<'_> {
     /// Starts a proxy, and waits until it listens.
     pub(super) fn start(&self, proxy: Proxy) -> Result<Running, BenchError> {
+        self.start_with(proxy, &[])
+    }
+
+    /// Starts a proxy with more arguments.
+    fn start_with(&self, proxy: Proxy, arguments: &[&str]) -> Result<Running, BenchError> {
         let address = super::workshop::free_address()?;
-        let command = proxy.command(self.workshop, self.tandem, address, self.origin)?;
+        let mut command = proxy.command(self.workshop, self.tandem, address, self.origin)?;
+        command.args(arguments);
         let name = proxy.name();
         let pid = self.workshop.start(Program {
             name,
@@ -87,12 +93,17 @@ impl Rig<'_> {
         })
     }
 
-    /// Measures the memory of a fresh proxy, with a heap that no other work has shaped: before any
-    /// session, and with each of the given numbers of idle sessions. Each session carries one
-    /// exchange first. The numbers must rise.
-    pub(super) fn idle(&self, proxy: Proxy, counts: &[usize]) -> Result<Vec<Memory>, BenchError> {
-        let running = self.start(proxy)?;
-        let mut memory = vec![usage::memory(running.pid)?];
+    /// Measures the memory of a fresh proxy, with a heap that no other work has shaped: after the
+    /// end of one session, which loads the pages of the program, and with each of the given numbers
+    /// of idle sessions. Each session carries one exchange first. The numbers must rise.
+    pub(super) fn idle(
+        &self,
+        proxy: Proxy,
+        arguments: &[&str],
+        counts: &[usize],
+    ) -> Result<Vec<Memory>, BenchError> {
+        let running = self.start_with(proxy, arguments)?;
+        let mut memory = Vec::new();
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -100,18 +111,24 @@ impl Rig<'_> {
         runtime.block_on(async {
             let mut request = browser::requests(&running.address.to_string()).swap_remove(0);
             request.path = format!("/{}", IDLE_SIZE.0);
+            let begin = async || {
+                let mut session = Session::connect(Protocol::H2, running.address).await?;
+                let work = Work {
+                    requests: std::slice::from_ref(&request),
+                    count: 1,
+                    streams: 1,
+                    size: IDLE_SIZE.0,
+                };
+                session.run(work).await?;
+                Ok::<_, BenchError>(session)
+            };
+            drop(begin().await?);
+            tokio::time::sleep(SETTLING).await;
+            memory.push(usage::memory(running.pid)?);
             let mut sessions = Vec::new();
             for &count in counts {
                 while sessions.len() < count {
-                    let mut session = Session::connect(Protocol::H2, running.address).await?;
-                    let work = Work {
-                        requests: std::slice::from_ref(&request),
-                        count: 1,
-                        streams: 1,
-                        size: IDLE_SIZE.0,
-                    };
-                    session.run(work).await?;
-                    sessions.push(session);
+                    sessions.push(begin().await?);
                 }
                 tokio::time::sleep(SETTLING).await;
                 memory.push(usage::memory(running.pid)?);

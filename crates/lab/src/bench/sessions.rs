@@ -243,7 +243,7 @@ impl Bench<'_> {
     }
 
     fn memory(&self, proxy: Proxy) -> Result<Vec<IdleReport>, BenchError> {
-        let memory = self.rig.idle(proxy, &self.plan.idle)?;
+        let memory = self.rig.idle(proxy, &[], &self.plan.idle)?;
         let before = memory[0];
         let report = |(sessions, memory): (&usize, &Memory)| IdleReport {
             proxy: proxy.name(),
