@@ -25,7 +25,7 @@ names = {it["name"] for it in bill["components"]}
 assert bill["bomFormat"] == "CycloneDX" and {"rustls", "tandem-http"} <= names, names
 PYTHON
 
-packages=("$dist"/tandem-{proxy,client,gateway,relay}_*.deb)
+packages=("$dist"/tandem-{proxy,client,gateway,relay,issuer}_*.deb)
 for package in "${packages[@]}"; do
     name=$(dpkg-deb -f "$package" Package)
     dpkg-deb -x "$package" "$work/root"
@@ -36,16 +36,17 @@ for package in "${packages[@]}"; do
         fail "$name starts a service"
     fi
 done
-for file in usr/bin/tandem etc/tandem/{client,gateway,relay}.toml usr/lib/systemd/user/tandem-client.service \
+for file in usr/bin/tandem etc/tandem/{client,gateway,relay,issuer}.toml usr/lib/systemd/user/tandem-client.service \
     usr/share/bash-completion/completions/tandem usr/share/zsh/vendor-completions/_tandem \
-    usr/share/fish/vendor_completions.d/tandem.fish usr/share/man/man1/tandem-{client,gateway,relay,open,top,init}.1.gz \
-    usr/share/doc/tandem-{proxy,client,gateway,relay}/copyright; do
+    usr/share/fish/vendor_completions.d/tandem.fish usr/share/man/man1/tandem-{client,gateway,relay,issuer,open,top,init}.1.gz \
+    usr/share/doc/tandem-{proxy,client,gateway,relay,issuer}/copyright; do
     [ -s "$work/root/$file" ] || fail "no package has /$file"
 done
-for role in client gateway relay; do
+for role in client gateway relay issuer; do
     [ "$(cat "$work/control/tandem-$role/conffiles")" = "/etc/tandem/$role.toml" ] || fail "$role.toml is no conffile"
     [ -n "$(find "$work/root" -path "*/systemd/system/tandem-$role.service")" ] || fail "the unit of the $role is missing"
-    "$work/root/usr/bin/tandem" check-config "$work/root/etc/tandem/$role.toml" >/dev/null
+    # The accounts of an issuer are no part of the package.
+    [ "$role" = issuer ] || "$work/root/usr/bin/tandem" check-config "$work/root/etc/tandem/$role.toml" >/dev/null
 done
 zcat "$work/root/usr/share/doc/tandem-proxy/third-party-licences.txt.gz" | grep -cE '(^|, )rustls ' >/dev/null ||
     fail 'the licences of the crates are missing'
@@ -107,9 +108,9 @@ if [ "$(id -u)" -eq 0 ]; then
     echo '# edited' >>"$installed/etc/tandem/client.toml"
     dpkg -i "${packages[@]}" >"$work/log" || { cat "$work/log" && fail 'the packages cannot be upgraded'; }
     grep -q '^# edited' "$installed/etc/tandem/client.toml" || fail 'an upgrade replaced a conffile'
-    dpkg -r tandem-client tandem-gateway tandem-relay tandem-proxy >"$work/log" || { cat "$work/log" && fail 'removal failed'; }
+    dpkg -r tandem-client tandem-gateway tandem-relay tandem-issuer tandem-proxy >"$work/log" || { cat "$work/log" && fail 'removal failed'; }
     [ -e "$installed/etc/tandem/client.toml" ] || fail 'removal deleted a conffile'
-    dpkg -P tandem-client tandem-gateway tandem-relay tandem-proxy >"$work/log" || { cat "$work/log" && fail 'the purge failed'; }
+    dpkg -P tandem-client tandem-gateway tandem-relay tandem-issuer tandem-proxy >"$work/log" || { cat "$work/log" && fail 'the purge failed'; }
     left=$(find "$installed" -name '*tandem*')
     [ -z "$left" ] || fail "the purge left $left"
 fi

@@ -61,13 +61,13 @@ tandem-proxy ($version-1) unstable; urgency=medium
  -- Tandem maintainers <maintainers@example.invalid>  $(date -u -R -d "@$SOURCE_DATE_EPOCH")
 EOF
 
-for variant in '' client gateway relay; do
+for variant in '' client gateway relay issuer; do
     cargo deb --quiet --no-build --locked --strip -p tandem-cli ${variant:+--variant "$variant"} --output "$out/"
 done
 
 archive=tandem-$version-$(rustc -vV | sed -n 's/^host: //p')
 mkdir "$staging/$archive"
-cp -r "$generated"/{man,completions,third-party-licences.txt.gz} packaging/{client,gateway,relay}.toml packaging/systemd \
+cp -r "$generated"/{man,completions,third-party-licences.txt.gz} packaging/{client,gateway,relay,issuer}.toml packaging/systemd \
     README.md SECURITY.md CHANGELOG.md LICENSE-MIT LICENSE-APACHE "$staging/$archive"
 cp -r docs/src "$staging/$archive/docs"
 install -m 755 "$program" "$staging/$archive/tandem"

@@ -70,6 +70,18 @@ impl IssuedTokens {
         Ok(changed == 1)
     }
 
+    /// Returns the number of tokens that all accounts have got in an epoch.
+    ///
+    /// # Errors
+    /// Fails if the file cannot be read.
+    pub fn total(&self, epoch: u64) -> Result<u64> {
+        let connection = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let total: i64 = connection
+            .prepare_cached("SELECT ifnull(sum(tokens), 0) FROM issued WHERE epoch = ?1")?
+            .query_row([number(epoch)], |row| row.get(0))?;
+        Ok(total.unsigned_abs())
+    }
+
     /// Removes the numbers of all epochs before `first`.
     ///
     /// # Errors

@@ -18,6 +18,7 @@ const RUN: &str = "cd \"$1\"
     {
         echo 'local all guarded scram-sha-256'
         echo 'local all all trust'
+        echo 'local replication all trust'
         echo 'hostssl all all 127.0.0.1/32 trust'
     } >data/pg_hba.conf
     echo \"unix_socket_directories = '$1'
@@ -25,6 +26,16 @@ const RUN: &str = "cd \"$1\"
         shared_buffers = 16MB
         max_connections = 200
         max_wal_size = 64MB\" >>data/postgresql.conf
+    \"$2/pg_ctl\" -D \"$1/data\" -l log -w start >control 2>&1 && echo started
+    read line
+    \"$2/pg_ctl\" -D \"$1/data\" -m immediate stop >>control 2>&1
+    rm -rf \"$1\"";
+
+/// Copies a running server, and starts the copy as its standby. The third argument is the directory
+/// of the primary.
+const RUN_STANDBY: &str = "cd \"$1\"
+    \"$2/pg_basebackup\" -h \"$3\" -U tandem -D data -R -X stream -c fast >log 2>&1 || exit
+    echo \"unix_socket_directories = '$1'\" >>data/postgresql.conf
     \"$2/pg_ctl\" -D \"$1/data\" -l log -w start >control 2>&1 && echo started
     read line
     \"$2/pg_ctl\" -D \"$1/data\" -m immediate stop >>control 2>&1
@@ -42,6 +53,22 @@ pub(crate) struct Database {
 impl Database {
     /// Starts a server with an empty database `postgres`, whose owner is the user `tandem`.
     pub(crate) fn start() -> Self {
+        Self::run(RUN, Path::new(""))
+    }
+
+    /// Starts a standby, whose confirmation each commit then needs.
+    pub(crate) fn start_standby(&self) -> Self {
+        let standby = Self::run(RUN_STANDBY, &self.directory);
+        self.sql("ALTER SYSTEM SET synchronous_standby_names = '*'");
+        self.sql("SELECT pg_reload_conf()");
+        let ready = "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'";
+        while self.sql(ready).trim() != "1" {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        standby
+    }
+
+    fn run(script: &str, primary: &Path) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("tandem-postgres-{}-{number}", std::process::id());
@@ -52,7 +79,8 @@ impl Database {
             chown(&directory, Some(user), Some(group)).expect("the owner of the directory");
         }
         let mut shell = as_user("sh", user);
-        shell.args(["-c", RUN, "sh"]).arg(&directory).arg(&programs);
+        shell.args(["-c", script, "sh"]);
+        shell.arg(&directory).arg(&programs).arg(primary);
         shell.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut shell = shell.spawn().expect("a shell");
         let mut line = String::new();

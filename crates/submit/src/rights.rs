@@ -204,6 +204,11 @@ impl Rights {
         clients.find(|client| client.certificate.as_ref() == Some(sha256))
     }
 
+    /// Returns the number of clients.
+    pub const fn count(&self) -> usize {
+        self.clients.len()
+    }
+
     /// Returns true if a client has a certificate as its credential.
     pub fn has_certificates(&self) -> bool {
         self.clients.iter().any(|it| it.certificate.is_some())

@@ -262,6 +262,18 @@ metrics! {
     submissions_given_up "counter"
         "Gateway: submissions that the server did not take within submit-retry.";
     submissions_waiting "gauge" "Gateway: stored submissions without an answer.";
+    submissions_over_quota "counter"
+        "Gateway: submissions refused because the client has used its rights.";
+    submissions_over_memory "counter" "Gateway: submissions refused for lack of memory.";
+    submissions_over_store "counter" "Gateway: submissions refused because the store was full.";
+    submissions_collected "gauge" "Gateway: submissions that wait for the end of their batch.";
+    submissions_oldest_seconds "gauge"
+        "Gateway: age of the oldest submission without an answer.";
+    submission_store "gauge" "Gateway: 1 if it has a store of submissions.";
+    submission_commits "counter" "Gateway: submissions with which the store has dealt.";
+    submission_commit_us "counter" "Gateway: microseconds that the store needed for them.";
+    tokens_spent_latest "gauge" "Gateway: spent tokens of the latest epoch.";
+    tokens_spent_before "gauge" "Gateway: spent tokens of the epoch before the latest one.";
     submission_batches "counter" "Gateway: batches of unlinkable submissions delivered together.";
     submission_batch_members "counter" "Gateway: submissions in all of these batches.";
     submission_batch_size "gauge"
@@ -270,6 +282,10 @@ metrics! {
         "Gateway: batches below submit-batch-min, which were delivered after the longest wait.";
     tokens_issued "counter" "Issuer: tokens signed for accounts.";
     token_requests_refused "counter" "Issuer: token requests refused with a problem document.";
+    token_requests_over_quota "counter"
+        "Issuer: token requests refused because the account has all its tokens.";
+    issuer_accounts "gauge" "Issuer: accounts that may get tokens.";
+    tokens_issued_epoch "gauge" "Issuer: tokens that all accounts have got in the present epoch.";
     submissions_stored_bytes "gauge"
         "Gateway: bytes of the stored submissions and answers, compared with submit-max-stored.";
     https_opened "counter" "Client: HTTPS connections of listed hosts that were opened.";

@@ -32,4 +32,5 @@ mod submissions;
 #[path = "../../../store/src/test_database.rs"]
 mod test_database;
 mod timing;
+mod token_rates;
 mod unlinkable;

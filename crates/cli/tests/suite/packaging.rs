@@ -31,7 +31,7 @@ fn packages_name_files_that_exist() {
     let manifest = manifest();
     let mut packages = vec![toml::Value::Table(manifest.clone())];
     packages.extend(manifest["variants"].as_table().unwrap().values().cloned());
-    assert_eq!(packages.len(), 4);
+    assert_eq!(packages.len(), 5);
     for package in &packages {
         for (source, _) in assets(package) {
             let is_built = source.starts_with("target/") || source.contains("/generated/");
@@ -67,6 +67,7 @@ fn units_run_commands_that_exist() {
         ("tandem-client.service", 2),
         ("tandem-gateway.service", 2),
         ("tandem-relay.service", 2),
+        ("tandem-issuer.service", 2),
         ("user/tandem-client.service", 2),
     ] {
         let text = std::fs::read_to_string(root().join("packaging/systemd").join(unit)).unwrap();

@@ -1,6 +1,7 @@
 //! Tests of the binary: configuration files, signals, completions, and the output of the demo.
 
 use std::io::{BufRead, BufReader, Read};
+use std::os::fd::AsFd as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
@@ -8,7 +9,9 @@ use crate::harness::{Client, Scene, gateway_options, start_gateway};
 use crate::messages::nowhere;
 
 pub(crate) fn tandem(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tandem"));
+    // Another build of the program, for figures of speed.
+    let program = std::env::var_os("TANDEM_TEST_PROGRAM");
+    let mut command = Command::new(program.unwrap_or_else(|| env!("CARGO_BIN_EXE_tandem").into()));
     command
         .args(arguments)
         .stdin(Stdio::null())
@@ -95,6 +98,19 @@ impl Process {
             );
         }
         line
+    }
+
+    /// Reads the log in a thread, which returns all of it at the end of the process. A process with
+    /// a full pipe would wait.
+    pub(crate) fn collect_log(&self) -> std::thread::JoinHandle<String> {
+        let mut log = self.before.clone().into_bytes();
+        log.extend(self.banner.as_bytes());
+        log.extend(self.stderr.buffer());
+        let rest = self.stderr.get_ref().as_fd().try_clone_to_owned().unwrap();
+        std::thread::spawn(move || {
+            std::fs::File::from(rest).read_to_end(&mut log).unwrap();
+            String::from_utf8(log).unwrap()
+        })
     }
 
     /// Returns the log lines to come.
@@ -192,6 +208,34 @@ fn example_files_contain_the_defaults() {
         text,
         "relay",
         &serde_json::to_value(tandem::config::RelayOptions::default()).unwrap(),
+    );
+
+    let text = &example("issuer");
+    let parsed: tandem::config::File = toml::from_str(text).unwrap();
+    let accounts = format!(
+        "[[client]]\nname = \"a\"\ntoken-sha256 = \"{}\"\n",
+        "0".repeat(64)
+    );
+    let accounts = file("accounts.toml", &accounts);
+    let issuer = tandem::config::IssuerOptions {
+        accounts: Some(accounts.display().to_string()),
+        ..parsed.issuer.expect("[issuer]")
+    };
+    let needed = tandem::config::IssuerOptions {
+        listen: issuer.listen.clone(),
+        accounts: issuer.accounts.clone(),
+        keys: issuer.keys.clone(),
+        ..Default::default()
+    };
+    let typed = |options: tandem::config::IssuerOptions| {
+        let transports = tandem::transport::registry::Transports::default();
+        format!("{:?}", options.typed_with(&transports).unwrap())
+    };
+    assert_eq!(typed(issuer), typed(needed));
+    assert_covers(
+        text,
+        "issuer",
+        &serde_json::to_value(tandem::config::IssuerOptions::default()).unwrap(),
     );
 
     let text = &example("bridge");

@@ -1,7 +1,8 @@
 //! The whole path of unlinkable submissions with the program: an issuer, a relay, a gateway, a
 //! server, and `tandem submit`.
 
-use std::io::Read as _;
+use std::io::Write as _;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Command;
 
@@ -28,6 +29,14 @@ fn words(text: &str) -> Vec<String> {
     text.split_whitespace().map(str::to_owned).collect()
 }
 
+/// Returns the options that log and show the most.
+fn watched(files: &Files, control: &str) -> String {
+    format!(
+        "--log trace --metrics 127.0.0.1:0 --admin 127.0.0.1:0 --control {}",
+        files.path(control)
+    )
+}
+
 /// The parties of the path, which stop when they are dropped.
 struct Parties {
     files: Files,
@@ -36,6 +45,8 @@ struct Parties {
     issuer: Process,
     relay: Process,
     gateway: Process,
+    /// The threads that read the logs.
+    logs: Vec<std::thread::JoinHandle<String>>,
 }
 
 impl Parties {
@@ -66,8 +77,9 @@ impl Parties {
         );
         write("issuer.toml", &table);
         let issuer = start(&words(&format!(
-            "issuer --config {} --workers 1",
-            files.path("issuer.toml")
+            "issuer --config {} --workers 1 {}",
+            files.path("issuer.toml"),
+            watched(&files, "issuer.control"),
         )));
         // The operator of the gateway gets the keys of the issuer.
         let directory = Command::new("curl")
@@ -89,20 +101,23 @@ impl Parties {
         let gateway = start(&words(&format!(
             "gateway --listen {tls} --mode submit={} --submit-issuers {} --submit-oblivious-key {} \
              --submit-key {} --submit-store {} --submit-batch 2 --submit-batch-wait 1h --workers 2 \
-             --log debug",
+             {}",
             server.url("/in"),
             files.path("issuers.toml"),
             files.path("oblivious.pem"),
             files.path("key.pem"),
             files.store(),
+            watched(&files, "gateway.control"),
         )));
         let relay = start(&words(&format!(
             "gateway --listen {tls} --auth token-file={} --allow-dest 127.0.0.0/8 --workers 1 \
-             --origin-ca {} --allow-port {}",
+             --origin-ca {} --allow-port {} {}",
             files.path("relay.token"),
             certificates.path("ca.pem"),
             gateway.address.port(),
+            watched(&files, "relay.control"),
         )));
+        let logs = [&issuer, &relay, &gateway].map(Process::collect_log);
         Self {
             files,
             certificates,
@@ -110,6 +125,7 @@ impl Parties {
             issuer,
             relay,
             gateway,
+            logs: logs.into(),
         }
     }
 
@@ -143,12 +159,27 @@ impl Parties {
         ])
     }
 
-    /// Stops a party and returns its log.
-    fn log(process: &mut Process) -> String {
-        process.signal("TERM");
-        let mut log = String::new();
-        process.rest().read_to_string(&mut log).unwrap();
-        log
+    /// Returns the metrics of a party, and the data of its page.
+    fn shown(&self, process: &Process, control: &str) -> (String, serde_json::Value) {
+        let mut lines = process.before.lines();
+        let line = lines.find(|line| line.contains("metrics on"));
+        let url = line.unwrap().rsplit(' ').next().unwrap();
+        let output = Command::new("curl").args(["-sf", url]).output().unwrap();
+        assert!(output.status.success());
+        let mut socket = UnixStream::connect(self.files.path(control)).unwrap();
+        socket.write_all(b"overview\n").unwrap();
+        let answer: serde_json::Value = serde_json::from_reader(socket).unwrap();
+        let metrics = String::from_utf8(output.stdout).unwrap();
+        (metrics, answer["overview"].clone())
+    }
+
+    /// Stops all parties and returns their logs.
+    fn logs(&mut self) -> Vec<String> {
+        for party in [&self.issuer, &self.relay, &self.gateway] {
+            party.signal("TERM");
+        }
+        let logs = self.logs.drain(..);
+        logs.map(|log| log.join().unwrap()).collect()
     }
 }
 
@@ -226,13 +257,34 @@ fn submissions_travel_through_all_parties() {
         !succeeded && errors.contains("has got all its tokens"),
         "{output}{errors}"
     );
-    // Neither the logs nor the files of a party contain a secret that it must not know.
-    let (issuer, gateway) = (&mut parties.issuer, &mut parties.gateway);
-    let logs = [
-        Parties::log(issuer),
-        Parties::log(gateway),
-        Parties::log(&mut parties.relay),
-    ];
+    // The pages of the operators have the numbers.
+    let gateway = parties.shown(&parties.gateway, "gateway.control");
+    let issuer = parties.shown(&parties.issuer, "issuer.control");
+    let relay = parties.shown(&parties.relay, "relay.control");
+    for (page, role, name, number) in [
+        (&gateway, "gateway", "submissions_answered", 2),
+        (&gateway, "gateway", "submission_batch_size", 2),
+        (&gateway, "gateway", "submission_commits", 2),
+        (&gateway, "gateway", "tokens_spent_latest", 2),
+        (&issuer, "issuer", "issuer_accounts", 1),
+        (&issuer, "issuer", "tokens_issued", 7),
+        (&issuer, "issuer", "token_requests_over_quota", 1),
+        (&relay, "gateway", "submission_store", 0),
+    ] {
+        assert_eq!(page.1["role"], role);
+        assert_eq!(page.1["status"]["counters"][name], number, "{name}");
+    }
+    assert!(
+        gateway
+            .0
+            .contains("\ntandem_submissions_answered_total 2\n")
+    );
+    // No log, no page, and no file of another party has what the party must not know.
+    let mut logs: Vec<String> = [gateway, issuer, relay]
+        .iter()
+        .flat_map(|(metrics, page)| [metrics.clone(), page.to_string()])
+        .collect();
+    logs.extend(parties.logs());
     for log in &logs {
         for secret in [
             "carol",

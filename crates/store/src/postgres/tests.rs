@@ -383,3 +383,36 @@ fn postgres_releases_a_batch_by_one_gateway() {
     let counted = wait(stores[0].waiting(SERVER.to_owned(), DAY));
     assert_eq!(batches.iter().sum::<u64>() + counted.collected, 240);
 }
+
+#[test]
+fn postgres_failover_loses_no_submission() {
+    let primary = Database::start();
+    let standby = primary.start_standby();
+    let (one, other) = (primary.directory().display(), standby.directory().display());
+    let url = format!(
+        "postgres://tandem@/postgres?host={one}&host={other}&target_session_attrs=read-write"
+    );
+    let store = patient(&url).unwrap_or_else(|error| panic!("{error}"));
+    let (admitted, admissions) = std::sync::mpsc::channel();
+    let (primary, standby) = (&primary, &standby);
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            // The primary crashes between two submissions or during one.
+            for () in admissions.iter().take(20) {}
+            primary.control(&["-m", "immediate", "stop"]);
+            standby.control(&["promote"]);
+        });
+        for number in 0..60 {
+            assert!(matches!(wait(store.admit(new(number))), Admission::Stored));
+            // The other thread has stopped to listen.
+            let _ = admitted.send(());
+        }
+    });
+    for number in 0..60 {
+        let record = wait(store.state(new(number).id)).expect("it was confirmed");
+        assert_eq!(record.state, State::Accepted);
+    }
+    assert_eq!(waiting(&store), 60);
+    let count = standby.sql("SELECT count(*) FROM tandem.submissions");
+    assert_eq!(count.trim(), "60");
+}

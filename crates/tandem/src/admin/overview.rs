@@ -14,7 +14,7 @@ use crate::status::{Opened, SessionStatus, Status, StatusSource};
 /// The overview.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Overview {
-    /// the role of the process: `client`, `gateway` or `relay`.
+    /// The role of the process, such as `client` or `gateway`.
     pub role: String,
     /// The version of the program.
     pub version: String,

@@ -46,6 +46,12 @@ options! { @all
         workers: Option<usize> [help_heading = "Listening", value_name = "N"],
         /// Address of the listener for Prometheus metrics, loopback only [default: none]
         metrics: Option<SocketAddr> [help_heading = "Watching", value_name = "ADDRESS"],
+        /// Address of the listener for the operator's page, loopback only; `tandem open` opens it
+        /// [default: none]
+        admin: Option<SocketAddr> [help_heading = "Watching", value_name = "ADDRESS"],
+        /// Path of the Unix socket for `tandem open` and `top`, accessible to this user only
+        /// [default: none]
+        control: Option<PathBuf> [help_heading = "Watching", value_name = "PATH"],
         /// Log level or filter, such as info or tandem=debug [default: info]
         log: Option<String> [help_heading = "Watching", value_name = "FILTER"],
     }
@@ -108,6 +114,8 @@ impl IssuerOptions {
             workers: self.workers,
             push: Some(false),
             metrics: self.metrics,
+            admin: self.admin,
+            control: self.control,
             ..GatewayOptions::default()
         };
         Ok(IssuerConfig {

@@ -103,6 +103,7 @@ struct Log {
     /// The distinct submissions, by idempotency key.
     processed: HashMap<String, Received>,
     requests: usize,
+    connections: usize,
 }
 
 /// The server. The first requests get the statuses of a list, and are not processed.
@@ -131,6 +132,7 @@ impl SubmissionServer {
         let log = Arc::<Mutex<Log>>::default();
         let shared = Arc::clone(&log);
         let scene = Scene::new(move |_, mut client| {
+            shared.lock().unwrap().connections += 1;
             while let Some(asked) = client.request() {
                 serve(&mut client, asked, &shared, (&statuses, &gate));
             }
@@ -151,6 +153,11 @@ impl SubmissionServer {
             .values()
             .cloned()
             .collect()
+    }
+
+    /// Returns the number of connections.
+    pub(crate) fn connections(&self) -> usize {
+        self.log.lock().unwrap().connections
     }
 
     /// Returns the number of requests, including repeated ones.

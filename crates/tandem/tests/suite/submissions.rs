@@ -98,6 +98,19 @@ pub(crate) fn wait_for_answer(gateway: &Gateway, location: &str, number: u8) -> 
 }
 
 #[test]
+fn deliveries_share_a_connection_to_the_server() {
+    let (files, server) = (Files::new("submit-kept", ""), SubmissionServer::new());
+    let mut options = options(&files, &server.url("/in"));
+    options.workers = Some(1);
+    let gateway = start(options);
+    for number in 1..=3 {
+        let request = post("/submissions/reports", number, "", "a report");
+        assert_eq!(exchange(&gateway, "POST", &request).status, 201);
+    }
+    assert_eq!((server.requests(), server.connections()), (3, 1));
+}
+
+#[test]
 fn submission_is_signed_and_answered() {
     let (files, server) = (Files::new("submit-simple", ""), SubmissionServer::new());
     let gateway = start(options(&files, &server.url("/in")));

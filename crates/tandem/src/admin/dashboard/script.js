@@ -77,12 +77,54 @@ function showGatewaySavings({ status }) {
       : 'The cache has answered no request, or it is off (--cache).';
   setText(byId('saving'), text);
   showPairs(byId('figures'), [
+    ['Requests', String(counters.exchanges)],
+    ['Requests under way', String(counters.exchanges_open)],
+    ['Requests that failed', String(counters.exchanges_failed)],
+    ['Requests without admission', String(counters.unauthorized)],
     ['Responses confirmed by origins', String(counters.cache_validations)],
     ['Bytes from the cache', bytes(counters.cache_bytes)],
     ['Pages not held out', String(counters.pages_pushed)],
     ['Pages held out for comparison', String(counters.pages_held_out)],
     ['Resources offered as pushes', String(counters.pushes_promised)],
     ['Bytes fetched for pushes', bytes(counters.push_bytes_sent)],
+  ]);
+}
+
+/** Shows the numbers of a gateway that takes submissions, and those of an issuer. */
+function showSubmissions({ status, role }) {
+  const { counters } = status;
+  byId('submitted').hidden = counters.submission_store === 0;
+  byId('issued').hidden = role !== 'issuer';
+  const commits = counters.submission_commits;
+  const latency = commits > 0 ? seconds(counters.submission_commit_us / commits / 1e6) : '–';
+  const batches = counters.submission_batches;
+  const members = batches > 0 ? (counters.submission_batch_members / batches).toFixed(1) : '–';
+  const oldest = counters.submissions_waiting > 0 ? age(counters.submissions_oldest_seconds) : '–';
+  showPairs(byId('submissions'), [
+    ['Waiting for an answer', String(counters.submissions_waiting)],
+    ['Age of the oldest', oldest],
+    ['Waiting for their batch', String(counters.submissions_collected)],
+    ['Delivered since the start', String(counters.submissions_answered)],
+    ['Given up since the start', String(counters.submissions_given_up)],
+    ['Attempts that failed', String(counters.submissions_failed_attempts)],
+    ['Members of the last batch', String(counters.submission_batch_size)],
+    ['Mean of the members', members],
+    ['Batches that were too small', String(counters.submission_batches_small)],
+    ['Tokens spent in the latest epoch', String(counters.tokens_spent_latest)],
+    ['Tokens spent in the epoch before', String(counters.tokens_spent_before)],
+    ['Refused', String(counters.submissions_refused)],
+    ['Refused at the limit of rights', String(counters.submissions_over_quota)],
+    ['Refused for lack of memory', String(counters.submissions_over_memory)],
+    ['Refused because the store was full', String(counters.submissions_over_store)],
+    ['Mean time of a commit', latency],
+    ['Bytes in the store', bytes(counters.submissions_stored_bytes)],
+  ]);
+  showPairs(byId('tokens'), [
+    ['Accounts', String(counters.issuer_accounts)],
+    ['Tokens of the present epoch', String(counters.tokens_issued_epoch)],
+    ['Tokens since the start', String(counters.tokens_issued)],
+    ['Refused', String(counters.token_requests_refused)],
+    ['Refused at the limit of an account', String(counters.token_requests_over_quota)],
   ]);
 }
 
@@ -249,6 +291,8 @@ function show(overview) {
   showProblems(overview.problems);
   if (isClient) showSavings(overview);
   else showGatewaySavings(overview);
+  byId('savings').hidden = overview.role === 'issuer' || overview.status.counters.submission_store > 0;
+  showSubmissions(overview);
   showPairs(byId('routes'), overview.routes.map(({ hosts, way }) => [hosts, way]));
   showSessions(overview);
   showLoads(overview.kept, overview.loads);

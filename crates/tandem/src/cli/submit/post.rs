@@ -12,7 +12,7 @@ use tandem_submit::submission::{IDEMPOTENCY_KEY, IdempotencyKey, State as Submis
 use tandem_tokens::sha256;
 
 use super::network::{Outgoing, Received, Way};
-use super::state::{ClientFiles, JournalEntry, Settings};
+use super::state::{ClientFiles, JournalEntry, Settings, key_of};
 use super::{StateDirectory, print, random};
 use crate::cli::Failure;
 use crate::config::read_secret;
@@ -125,9 +125,11 @@ async fn send_file(
         .kind
         .clone()
         .unwrap_or_else(|| media_type(file).to_owned());
+    // Tokens of these keys are kept: the gateway may not have the new keys of the issuer yet.
+    let mut unknown = Vec::new();
     for _ in 0..ATTEMPTS {
         if settings.unlinkable.is_some() && entry.token.is_none() {
-            let (token, kept) = state.token()?;
+            let (token, kept) = state.token(&unknown)?;
             entry.token = Some(token);
             state.record(&entry)?;
             std::fs::remove_file(kept)?;
@@ -136,11 +138,17 @@ async fn send_file(
         }
         let response = send(&entry, &kind, content.clone(), settings, way).await?;
         let problem = response.problem().and_then(|document| document.problem());
-        if matches!(problem, Some(Problem::TokenSpent | Problem::EpochOver)) {
-            entry.token = None;
-            continue;
+        let key = entry.token.as_deref().and_then(key_of);
+        match (problem, key) {
+            (Some(Problem::TokenSpent), _) => {}
+            (Some(Problem::EpochOver), Some(key)) => state.remove_tokens(key)?,
+            (Some(Problem::UnknownIssuer), Some(key)) => {
+                state.keep_token(entry.token.as_deref().unwrap_or_default())?;
+                unknown.push(key);
+            }
+            _ => return finish(entry, &response, state),
         }
-        return finish(entry, &response, state);
+        entry.token = None;
     }
     Err("the tokens are spent or over: run tandem submit tokens".into())
 }

@@ -92,6 +92,15 @@ impl JournalEntry {
     }
 }
 
+/// The identifier of an issuer's key, which stands for its epoch.
+pub(super) type KeyId = [u8; 32];
+
+/// Returns the key of a token in the form of a field.
+pub(super) fn key_of(token: &str) -> Option<KeyId> {
+    let token = Token::from_authorization(token.as_bytes()).ok()??;
+    Some(token.key_id)
+}
+
 /// The directory.
 pub(super) struct ClientFiles(PathBuf);
 
@@ -138,9 +147,14 @@ impl ClientFiles {
 
     /// Keeps a token.
     pub(super) fn add_token(&self, token: &Token) -> Result<(), Failure> {
+        self.keep_token(&token.authorization())
+    }
+
+    /// Keeps a token in the form of a field.
+    pub(super) fn keep_token(&self, token: &str) -> Result<(), Failure> {
         let name = URL_SAFE_NO_PAD.encode(random::<12>()?);
         let file = self.0.join("tokens").join(name);
-        write(&file, token.authorization().as_bytes())
+        write(&file, token.as_bytes())
     }
 
     /// Returns the number of kept tokens.
@@ -148,18 +162,38 @@ impl ClientFiles {
         Ok(std::fs::read_dir(self.0.join("tokens"))?.count())
     }
 
-    /// Returns a kept token with its file. The file is removed once the journal has the token.
-    pub(super) fn token(&self) -> Result<(String, PathBuf), Failure> {
+    /// Returns a kept token with its file, and none of these keys. The file is removed once the
+    /// journal has the token.
+    pub(super) fn token(&self, but: &[KeyId]) -> Result<(String, PathBuf), Failure> {
         for entry in std::fs::read_dir(self.0.join("tokens"))? {
             let file = entry?.path();
             let text = std::fs::read_to_string(&file)?;
-            if matches!(Token::from_authorization(text.as_bytes()), Ok(Some(_))) {
-                return Ok((text, file));
+            match key_of(&text) {
+                Some(key) if !but.contains(&key) => return Ok((text, file)),
+                Some(_) => {}
+                // A crash interrupted the writing of the file.
+                None => std::fs::remove_file(&file)?,
             }
-            // A crash interrupted the writing of the file.
-            std::fs::remove_file(&file)?;
         }
-        Err("no tokens are left: run tandem submit tokens".into())
+        Err(match but {
+            [] => "no tokens are left: run tandem submit tokens",
+            _ => {
+                "the gateway knows no key of the tokens that are left: run tandem submit tokens, \
+                  or wait until the gateway has the new keys of the issuer"
+            }
+        }
+        .into())
+    }
+
+    /// Removes the tokens of a key, whose epoch is over.
+    pub(super) fn remove_tokens(&self, of: KeyId) -> Result<(), Failure> {
+        for entry in std::fs::read_dir(self.0.join("tokens"))? {
+            let file = entry?.path();
+            if key_of(&std::fs::read_to_string(&file)?) == Some(of) {
+                std::fs::remove_file(&file)?;
+            }
+        }
+        Ok(())
     }
 
     /// Writes an entry of the journal.
@@ -197,4 +231,41 @@ fn write(file: &Path, content: &[u8]) -> Result<(), Failure> {
     let new = files::beside(file, ".new");
     files::replace(file, &new, &options, content)
         .map_err(|error| format!("{}: {error}", file.display()).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use tandem_tokens::issuance::{IssuerKey, Unsigned};
+
+    use super::*;
+
+    fn token(key: &IssuerKey) -> Token {
+        let (request, unsigned) = Unsigned::new(key.public(), [0; 32]).expect("a request");
+        let signed = key.sign(&request).expect("a signature");
+        unsigned.sign(&signed).expect("a token")
+    }
+
+    #[test]
+    fn tokens_of_an_ended_epoch_are_removed_together() {
+        let name = format!("tandem-test-client-files-{}", std::process::id());
+        let directory = std::env::temp_dir().join(name);
+        let files = ClientFiles::open(directory.clone()).expect("a directory");
+        let [old, new] = [(); 2].map(|()| IssuerKey::generate().expect("a key"));
+        for key in [&old, &old, &new] {
+            files.add_token(&token(key)).expect("kept");
+        }
+        std::fs::write(directory.join("tokens/broken"), "PrivateToken").expect("written");
+        let [old, new] = [old, new].map(|key| token(&key).key_id);
+        let (text, _) = files.token(&[old]).expect("a token");
+        assert_eq!(key_of(&text), Some(new));
+        files.remove_tokens(old).expect("removed");
+        let (text, file) = files.token(&[]).expect("a token");
+        assert_eq!(key_of(&text), Some(new));
+        let error = files.token(&[new]).expect_err("no other key").to_string();
+        assert!(error.contains("knows no key"), "{error}");
+        std::fs::remove_file(file).expect("removed");
+        let error = files.token(&[]).expect_err("no token").to_string();
+        assert!(error.contains("no tokens are left"), "{error}");
+        std::fs::remove_dir_all(&directory).expect("removed");
+    }
 }

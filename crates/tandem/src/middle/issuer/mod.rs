@@ -80,14 +80,16 @@ impl Issuer {
         issued: IssuedTokens,
         tokens: u64,
     ) -> Self {
-        Self {
+        let issuer = Self {
             keys,
             accounts,
             issued,
             tokens,
             signing: Arc::new(Semaphore::new(SIGNING)),
             waiting: Mutex::default(),
-        }
+        };
+        issuer.count(issuer.keys.epochs.at(now()));
+        issuer
     }
 
     /// Creates the keys of a new epoch, and forgets old ones. It blocks for some seconds.
@@ -99,6 +101,17 @@ impl Issuer {
         let ended = ended.map_err(|error| error.to_string());
         if let Err(error) = renewed.and(ended) {
             note(&error);
+        }
+        self.count(first);
+    }
+
+    /// Counts the accounts, and their tokens of an epoch.
+    fn count(&self, epoch: u64) {
+        let accounts = self.accounts.get().count();
+        METRICS.issuer_accounts.set(accounts as u64);
+        match self.issued.total(epoch) {
+            Ok(total) => METRICS.tokens_issued_epoch.set(total),
+            Err(error) => note(&error.to_string()),
         }
     }
 
@@ -120,6 +133,9 @@ impl Issuer {
                     }
                     Err(problem) => {
                         METRICS.token_requests_refused.add(1);
+                        if problem == Problem::NoTokensLeft {
+                            METRICS.token_requests_over_quota.add(1);
+                        }
                         self.refusal(problem)
                     }
                 }

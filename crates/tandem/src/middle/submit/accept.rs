@@ -250,10 +250,7 @@ impl Submissions {
         }
         let leased_until = new.leased_until;
         let content = direct.as_ref().map(|_| new.content.clone());
-        let admission = self.store.admit(new).await.map_err(|error| {
-            self.note(&error);
-            Problem::StoreFailed
-        });
+        let admission = self.commit(new).await;
         let is_stored = matches!(admission, Ok(Admission::Stored));
         // The client may have gone.
         let _ = admitted.send(admission);

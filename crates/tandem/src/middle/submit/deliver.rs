@@ -32,6 +32,10 @@ const LOOK: Duration = Duration::from_secs(1);
 /// The interval between two removals of old submissions.
 const CLEANING: Duration = Duration::from_secs(3600);
 
+/// The interval between two counts of spent tokens, which read many rows.
+#[cfg(feature = "submit")]
+const COUNTING: Duration = Duration::from_secs(60);
+
 /// The number of submissions that a thread takes from the store and delivers at the same time.
 const AT_ONCE: usize = 16;
 
@@ -115,6 +119,8 @@ impl Drop for Place {
 pub(super) async fn recover(submissions: Weak<Submissions>) {
     let claimed = Rc::<Claimed>::default();
     let mut cleaned: Option<Instant> = None;
+    #[cfg(feature = "submit")]
+    let mut counted: Option<Instant> = None;
     while let Some(this) = submissions.upgrade() {
         if cleaned.is_none_or(|at| at.elapsed() >= CLEANING) {
             cleaned = Some(Instant::now());
@@ -123,6 +129,11 @@ pub(super) async fn recover(submissions: Weak<Submissions>) {
             }
             #[cfg(feature = "submit")]
             this.end_epochs().await;
+        }
+        #[cfg(feature = "submit")]
+        if counted.is_none_or(|at| at.elapsed() >= COUNTING) {
+            counted = Some(Instant::now());
+            this.count_spent().await;
         }
         #[cfg(feature = "submit")]
         this.end_batch().await;
@@ -153,6 +164,10 @@ impl Submissions {
         };
         self.stored.set(waiting.stored);
         METRICS.submissions_stored_bytes.set(waiting.stored);
+        METRICS.submissions_collected.set(waiting.collected);
+        METRICS
+            .submissions_oldest_seconds
+            .set(waiting.oldest.unsigned_abs() / 1000);
         METRICS
             .submissions_waiting
             .set(waiting.here.saturating_add(waiting.elsewhere));

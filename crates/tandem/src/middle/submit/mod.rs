@@ -31,9 +31,10 @@ use std::time::{Duration, SystemTime};
 use tandem_http::{Fields, Method, Scheme};
 use tandem_submit::problem::{self, Problem};
 use tandem_submit::rights::Rights;
-use tandem_submit::store::{Millis, Store, StoreError};
+use tandem_submit::store::{Admission, Millis, NewSubmission, Store, StoreError};
 use tandem_submit::submission::{SubmissionId, secret};
 use tandem_submit::{directory, submission};
+use tokio::time::Instant;
 
 use crate::exchange::{Exchange, Reply};
 use crate::log_limit::LogLimit;
@@ -138,9 +139,23 @@ impl Submissions {
     }
 
     fn start(submissions: Self) -> Rc<Self> {
+        METRICS.submission_store.set(1);
         let submissions = Rc::new(submissions);
         tokio::task::spawn_local(deliver::recover(Rc::downgrade(&submissions)));
         submissions
+    }
+
+    /// Stores a submission, and measures the time of the commit. A failure is logged.
+    async fn commit(&self, new: NewSubmission) -> Result<Admission, Problem> {
+        let begun = Instant::now();
+        let admission = self.store.admit(new).await;
+        let micros = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
+        METRICS.submission_commits.add(1);
+        METRICS.submission_commit_us.add(micros);
+        admission.map_err(|error| {
+            self.note(&error);
+            Problem::StoreFailed
+        })
     }
 
     /// Logs a failure of the store, which concerns the operator and no client.
@@ -219,7 +234,7 @@ impl Submissions {
                 {
                     Ok(response) => response,
                     Err(problem) => {
-                        METRICS.submissions_refused.add(1);
+                        count_refusal(problem);
                         self.refusal(problem)
                     }
                 }
@@ -261,6 +276,17 @@ impl Stage for Submit {
             response.send(sink).await;
             Ok(())
         })
+    }
+}
+
+/// Counts a refusal. Limits count by themselves too.
+fn count_refusal(problem: Problem) {
+    METRICS.submissions_refused.add(1);
+    match problem {
+        Problem::OverQuota => METRICS.submissions_over_quota.add(1),
+        Problem::Busy => METRICS.submissions_over_memory.add(1),
+        Problem::StoreFull => METRICS.submissions_over_store.add(1),
+        _ => {}
     }
 }
 

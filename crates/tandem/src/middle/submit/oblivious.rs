@@ -31,7 +31,7 @@ use super::accept::{OF_ENCAPSULATED, check_digest, check_rights, fingerprint, ra
 use super::budget::Held;
 use super::respond::Response;
 use super::signer::sha256;
-use super::{SUBMISSIONS, Submissions, now};
+use super::{SUBMISSIONS, Submissions, count_refusal, now};
 use crate::exchange::Exchange;
 use crate::metrics::METRICS;
 use crate::renewal::Renewable;
@@ -149,7 +149,7 @@ impl Submissions {
         let (opened, held) = match opened {
             Ok(opened) => opened,
             Err(problem) => {
-                METRICS.submissions_refused.add(1);
+                count_refusal(problem);
                 return Response::problem(problem);
             }
         };
@@ -235,7 +235,7 @@ impl Submissions {
                 let accepted = self.spend(&head, (content_path, request.body), held, unlinkable);
                 let response = accepted.await;
                 response.unwrap_or_else(|problem| {
-                    METRICS.submissions_refused.add(1);
+                    count_refusal(problem);
                     Response::problem(problem)
                 })
             }
@@ -286,10 +286,7 @@ impl Submissions {
             max_stored: self.max_stored,
         };
         // The store admits it even if the client goes meanwhile.
-        let admission = self.store.admit(new).await.map_err(|error| {
-            self.note(&error);
-            Problem::StoreFailed
-        })?;
+        let admission = self.commit(new).await?;
         drop(held);
         self.check_admission(&admission)?;
         if let Admission::Known(record) = admission {
@@ -314,7 +311,32 @@ impl Submissions {
         let rule = unlinkable.batches;
         match self.store.release(self.server.url(), rule, now()).await {
             Ok(0) => {}
-            Ok(members) => count_batch(members, &rule),
+            Ok(members) => {
+                count_batch(members, &rule);
+                self.count_spent().await;
+            }
+            Err(error) => self.note(&error),
+        }
+    }
+
+    /// Counts the spent tokens of the last two epochs that have any.
+    pub(super) async fn count_spent(&self) {
+        if self.unlinkable.is_none() {
+            return;
+        }
+        let first = epoch_of(seconds().saturating_sub(SPENT_DAYS * DAY));
+        match self.store.spent(first).await {
+            Ok(spent) => {
+                let tokens = |back| {
+                    spent
+                        .iter()
+                        .rev()
+                        .nth(back)
+                        .map_or(0, |(_, tokens)| *tokens)
+                };
+                METRICS.tokens_spent_latest.set(tokens(0));
+                METRICS.tokens_spent_before.set(tokens(1));
+            }
             Err(error) => self.note(&error),
         }
     }

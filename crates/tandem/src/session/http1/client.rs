@@ -243,31 +243,32 @@ impl ResponseReader<'_> {
             // If this fails, the receiver was dropped with its exchange.
             let _ = done.send(upload(write, body, framing, &asked).await);
         });
-        let response = self
+        let (response, sent) = self
             .heads_or_failed_upload(&mut read, &mut uploaded, sink)
             .await?;
         let keep = response.keep_alive;
         self.rest(&mut read, response, sink).await?;
-        match uploaded.try_recv() {
-            Ok(Ok(write)) if keep && self.input.is_empty() => Ok(Some(read.unsplit(write))),
-            _ => Ok(None),
-        }
+        let sent = sent.or_else(|| uploaded.try_recv().ok()?.ok());
+        let sent = sent.filter(|_| keep && self.input.is_empty());
+        Ok(sent.map(|write| read.unsplit(write)))
     }
 
+    /// Reads the head of the response. Returns it with the write half of the path, if the request
+    /// is complete.
     async fn heads_or_failed_upload(
         &mut self,
         read: &mut ReadHalf<Path>,
         uploaded: &mut tokio::sync::oneshot::Receiver<Result<WriteHalf<Path>, Error>>,
         sink: &mut Sink,
-    ) -> Result<h1::Response, Error> {
+    ) -> Result<(h1::Response, Option<WriteHalf<Path>>), Error> {
         let mut heads = std::pin::pin!(self.heads(read, sink));
-        let mut failed = None;
+        let (mut failed, mut sent) = (None, None);
         let mut finished = false;
         std::future::poll_fn(|cx| {
             if let Poll::Ready(result) = heads.as_mut().poll(cx) {
                 return Poll::Ready(match (result, failed.take()) {
                     (Err(_), Some(error)) => Err(error),
-                    (result, _) => result,
+                    (result, _) => result.map(|response| (response, sent.take())),
                 });
             }
             if !finished && let Poll::Ready(result) = Pin::new(&mut *uploaded).poll(cx) {
@@ -277,7 +278,8 @@ impl ResponseReader<'_> {
                     // responded before it stopped reading.
                     Ok(Err(error)) if error.side == Side::Client => return Poll::Ready(Err(error)),
                     Ok(Err(error)) => failed = Some(error),
-                    Ok(Ok(_)) | Err(_) => {}
+                    Ok(Ok(write)) => sent = Some(write),
+                    Err(_) => {}
                 }
             }
             Poll::Pending
