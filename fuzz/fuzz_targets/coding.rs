@@ -27,7 +27,10 @@ fuzz_target!(|data: &[u8]| {
         assert!(decode(data, step, Some(length + 1)).is_err());
     }
     let coded = encode(data, step);
-    assert_eq!(decode(&coded, step, Some(data.len() as u64)).as_deref(), Ok(data));
+    assert_eq!(
+        decode(&coded, step, Some(data.len() as u64)).as_deref(),
+        Ok(data)
+    );
 });
 
 /// Encodes a body in pieces, and flushes after each one if their size is odd.
@@ -80,7 +83,10 @@ fn kind(error: CodingError) -> CodingError {
 fn restore(data: &[u8]) {
     let mut head = ResponseHead::new(200);
     for line in data.split(|&byte| byte == b'\n').take(50) {
-        let at = line.iter().position(|&byte| byte == b':').unwrap_or(line.len());
+        let at = line
+            .iter()
+            .position(|&byte| byte == b':')
+            .unwrap_or(line.len());
         let (name, value) = line.split_at(at);
         head.fields.push(name, value.get(1..).unwrap_or_default());
     }
@@ -90,7 +96,8 @@ fn restore(data: &[u8]) {
         Ok(None) | Err(_) => assert!(head == original),
     }
     let mut marked = original.clone();
-    if marked.fields.get_all("content-length").count() == 1 && !marked.fields.contains("tandem-coded")
+    if marked.fields.get_all("content-length").count() == 1
+        && !marked.fields.contains("tandem-coded")
     {
         wire::mark(&mut marked);
         assert!(!marked.fields.contains("content-length"));

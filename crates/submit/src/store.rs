@@ -314,7 +314,7 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// Makes all submissions that are collected for a server due at the present time, if the rule
     /// ends their batch. Returns their number, and 0 if the batch goes on.
     ///
-    /// Of several calls at once, one releases the batch.
+    /// If several calls come at once, only the first one releases the batch.
     fn release(&self, server: String, rule: Rule, now: Millis) -> Pending<u64>;
 
     /// Gives the delivery up and removes the content. `status` is that of the last answer. The

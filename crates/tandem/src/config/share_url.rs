@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn share_url_is_refused_if_its_escapes_make_it_too_long() {
+    fn share_url_is_refused_if_escapes_make_it_long() {
         let token = "/".repeat(MAX_LENGTH / 2);
         let text = format!("tandem://gw.example:443?token={token}");
         let error = text.parse::<ShareUrl>().expect_err("refused").to_string();
