@@ -9,19 +9,32 @@
 //! client apart. The companion of a client therefore passes as an ordinary exchange: its reports
 //! reach the gateway that pushed, and its pushes reach the client. The stage `pushed` is left out.
 
+use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use super::gateway::NearRole;
 use super::{Built, Listening, Role};
 use crate::back::gateways::{Gateways, ToGateway};
-use crate::config::{ClientConfig, ConfigError, RelayConfig};
-use crate::exchange::{Exchange, Isolation, Peer, Reply};
+use crate::config::{ClientConfig, ConfigError, PathConfig, RelayConfig};
+use crate::error::Error;
+use crate::exchange::{Exchange, Isolation, Part, Parts, Peer, Reply};
 use crate::journal::{Problems, RouteEntry};
 use crate::path::Facts;
 use crate::services::Services;
 use crate::session::Drain;
 use crate::stage::Stage;
+
+/// The tunnels of one session that may share a session to the next hop. Further tunnels use the
+/// session's own session.
+const MAX_SHARED_TUNNELS: usize = 8;
+
+/// The part of the receive budget that the unread bytes of one session's shared tunnels may fill.
+const SHARED_PART: usize = 8;
+
+/// The smallest flow-control window of a shared tunnel, in bytes.
+const MIN_SHARED_WINDOW: usize = 16 << 10;
 
 impl Role for RelayConfig {
     fn listening(&self) -> Listening<'_> {
@@ -41,6 +54,7 @@ impl Role for RelayConfig {
                 pools: Rc::clone(&inner),
                 isolation: Isolation::new(b"session", &peer.session.to_be_bytes()),
                 share_tunnels,
+                shared: Rc::default(),
             }) as Rc<dyn Stage>
         });
         let new_stage = self.near.admitted(NearRole::Relay, inner)?;
@@ -64,6 +78,11 @@ impl RelayConfig {
             ..far.clone()
         };
         let plain = without_push.pool(&far.gateways, None, &problems)?;
+        let for_tunnels = ClientConfig {
+            path: path_of_tunnels(&far.path),
+            ..without_push
+        };
+        let tunnels = for_tunnels.pool(&far.gateways, None, &problems)?;
         let entry = RouteEntry {
             hosts: "all hosts".into(),
             way: far.way(&far.gateways),
@@ -72,6 +91,7 @@ impl RelayConfig {
         Ok(Pools {
             pushing: ToGateway(pushing),
             plain: ToGateway(plain),
+            tunnels: ToGateway(tunnels),
         })
     }
 }
@@ -82,11 +102,13 @@ struct Pools {
     pushing: ToGateway,
     /// The sessions of other clients, so that no hop carries pushes that the next one drops.
     plain: ToGateway,
+    /// The sessions that carry the tunnels of several clients.
+    tunnels: ToGateway,
 }
 
 impl Pools {
     fn all(&self) -> impl Iterator<Item = &Rc<Gateways>> {
-        [&self.pushing.0, &self.plain.0].into_iter()
+        [&self.pushing.0, &self.plain.0, &self.tunnels.0].into_iter()
     }
 }
 
@@ -95,24 +117,32 @@ struct NextHop {
     pools: Rc<Pools>,
     isolation: Isolation,
     share_tunnels: bool,
+    /// The tunnels of the session that share a session with other clients.
+    shared: Rc<Cell<usize>>,
 }
 
 impl Stage for NextHop {
     fn call(&self, mut exchange: Exchange) -> Reply {
         let request = &exchange.request;
         // The gateway keeps no state for the tunnels of a session, unlike for its requests.
-        let is_shared = self.share_tunnels && request.is_connect() && request.protocol.is_none();
-        let pool = if exchange.peer.push && !is_shared {
-            &self.pools.pushing
-        } else {
-            &self.pools.plain
-        };
-        exchange.isolation = if is_shared {
-            Isolation::none()
-        } else {
-            self.isolation.clone()
-        };
-        pool.call(exchange)
+        let is_shared = self.share_tunnels
+            && request.is_connect()
+            && request.protocol.is_none()
+            && self.shared.get() < MAX_SHARED_TUNNELS;
+        if is_shared {
+            exchange.isolation = Isolation::none();
+            let counted = Counted::new(&self.shared);
+            let reply = self.pools.tunnels.call(exchange);
+            return Reply::new(SharedTunnel {
+                reply,
+                _counted: counted,
+            });
+        }
+        exchange.isolation = self.isolation.clone();
+        match exchange.peer.push {
+            true => self.pools.pushing.call(exchange),
+            false => self.pools.plain.call(exchange),
+        }
     }
 }
 
@@ -121,5 +151,77 @@ impl Drop for NextHop {
         for pool in self.pools.all() {
             pool.end(&self.isolation);
         }
+    }
+}
+
+/// Returns the limits of a session that carries the tunnels of several clients. A client that does
+/// not read its tunnels fills only a part of the receive budget, so that the session never stops
+/// for the others.
+fn path_of_tunnels(path: &PathConfig) -> PathConfig {
+    let window = path.receive_budget / SHARED_PART / MAX_SHARED_TUNNELS;
+    let window = u32::try_from(window.max(MIN_SHARED_WINDOW)).unwrap_or(u32::MAX);
+    PathConfig {
+        stream_window: path.stream_window.min(window),
+        ..path.clone()
+    }
+}
+
+/// An entry in a count, which ends when it is dropped.
+struct Counted(Rc<Cell<usize>>);
+
+impl Counted {
+    fn new(count: &Rc<Cell<usize>>) -> Self {
+        count.set(count.get() + 1);
+        Self(Rc::clone(count))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
+/// The reply of a tunnel that shares a session with other clients.
+struct SharedTunnel {
+    reply: Reply,
+    _counted: Counted,
+}
+
+impl Parts for SharedTunnel {
+    fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
+        self.reply.poll_part(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::RelayOptions;
+    use crate::config::units::Size;
+    use crate::transport::registry::Transports;
+
+    fn windows(budget: Option<u64>) -> (u32, u32) {
+        let options = RelayOptions {
+            listen: vec!["h2+tcp://127.0.0.1:9980".parse().expect("an endpoint")],
+            gateway: vec!["h2+tcp://127.0.0.1:9981".parse().expect("an endpoint")],
+            open: Some(true),
+            receive_budget: budget.map(Size),
+            ..RelayOptions::default()
+        };
+        let relay = options.typed_with(&Transports::default()).expect("valid");
+        let path = path_of_tunnels(&relay.far.path);
+        (path.stream_window, relay.far.path.stream_window)
+    }
+
+    #[test]
+    fn shared_tunnels_fill_a_part_of_the_budget() {
+        let (shared, usual) = windows(None);
+        let most = MAX_SHARED_TUNNELS as u32 * shared;
+        assert_eq!((shared, most), (1 << 20, 8 << 20));
+        assert!(usual > shared);
+        assert_eq!(windows(Some(1 << 20)).0, 16 << 10);
+        let (shared, usual) = windows(Some(4 << 30));
+        assert_eq!(shared, usual, "the path needs no larger window");
     }
 }

@@ -1,9 +1,11 @@
 //! Tests of relays: admission at each hop, a session for each client, shared tunnels, and chains
 //! that lead back to themselves. The tests of messages and tunnels also run over a chain.
 
+use std::io::Write;
 use std::time::{Duration, Instant};
 
 use tandem::config::RelayOptions;
+use tandem::config::units::Size;
 use tandem::runtime::Running;
 use tandem::status::{Opened, SessionStatus};
 use tandem::transport::registry::Transports;
@@ -118,6 +120,43 @@ fn tunnels_share_a_session_only_where_enabled() {
             assert_eq!(client.read_exact(4), b"pong");
         }
     }
+}
+
+/// Returns an origin that sends to each tunnel until no byte is taken for a while, and then tells.
+fn endless() -> (Scene, std::sync::mpsc::Receiver<String>) {
+    let (tell, told) = std::sync::mpsc::channel();
+    let origin = Scene::new(move |_, mut client| {
+        let stream = client.stream.get_mut();
+        let limit = Some(Duration::from_millis(500));
+        stream.set_write_timeout(limit).unwrap();
+        while stream.write_all(&[7; 16 << 10]).is_ok() {}
+        tell.send(String::new()).unwrap();
+        client.request_ends();
+    });
+    (origin, told)
+}
+
+#[test]
+fn unread_tunnels_stall_no_tunnel_of_others() {
+    let ((full, told), echo) = (endless(), echo());
+    let chain = Chain::start(|relay| {
+        relay.share_tunnels = Some(true);
+        relay.receive_budget = Some(Size(1 << 20));
+    });
+    let unread: Vec<_> = (0..10)
+        .map(|_| {
+            let (mut client, to) = (Client::to(chain.http[0]), full.address);
+            client.send(format!("CONNECT {to} HTTP/1.1\r\nHost: {to}\r\n\r\n"));
+            assert_eq!(client.head().unwrap().status, 200);
+            client
+        })
+        .collect();
+    wait_for(&told, unread.len());
+    let mut other = tunnel(chain.http[1], &echo);
+    other.send("pong");
+    assert_eq!(other.read_exact(4), b"pong");
+    // Eight tunnels share a session with those of others, and two have one for their client.
+    assert_eq!(chain.way.connections(), 2);
 }
 
 #[test]
