@@ -312,3 +312,36 @@ fn relay_without_push_asks_for_none() {
     }
     assert_eq!(told.try_iter().collect::<Vec<_>>(), ["GET / HTTP/1.1"; 3]);
 }
+
+/// The gateway pushes a resource again only after a report that the browser has used it.
+#[test]
+fn reports_on_pushes_reach_the_gateway() {
+    let (tell, told) = std::sync::mpsc::channel();
+    let origin = Scene::new(move |_, mut client| {
+        while let Some(asked) = client.request() {
+            let path = asked.line.split(' ').nth(1).unwrap().to_owned();
+            // A page makes the client open its companion.
+            let fields = match path.as_str() {
+                "/page" => "Content-Type: text/html\r\nLink: </a.css>; rel=preload; as=style\r\n",
+                _ => "Content-Type: text/css\r\n",
+            };
+            tell.send(path).unwrap();
+            client.send(format!(
+                "HTTP/1.1 200 OK\r\n{fields}Content-Length: 2\r\n\r\nok"
+            ));
+        }
+    });
+    let pair = Pair::with("relayed", |gateway| gateway.hold_out = Some(0.0), |_| {});
+    let mut client = pair.connect();
+    let mut load = |path: &str| assert_eq!(client.get(&origin.url(path)).body, b"ok");
+    load("/page");
+    assert_eq!(wait_for(&told, 2), ["/a.css", "/page"]);
+    load("/a.css");
+    assert!(told.try_recv().is_err(), "the push answered the request");
+    let begun = Instant::now();
+    while !told.try_iter().any(|path| path == "/a.css") {
+        assert!(begun.elapsed() < PATIENCE, "the gateway received no report");
+        std::thread::sleep(Duration::from_millis(10));
+        load("/page");
+    }
+}
