@@ -79,16 +79,19 @@ impl Gateway {
             return Err(PushError::Forbidden);
         }
         fetch.reported = !is_unwanted;
-        let reuse = browser_reuse(head, self.clock.unix_time(now));
+        let unix_time = self.clock.unix_time(now);
+        let reuse = match is_kept {
+            true => browser_reuse(head, unix_time),
+            false => Reuse::Never,
+        };
         self.cache.note_answer(fetch.target.hash, reuse);
         if let Some(push) = self.unreported.get_mut(&fetch.target.hash)
             && push.fetch == id
         {
-            push.lifetime = copy_lifetime(head, self.clock.unix_time(now));
+            push.lifetime = copy_lifetime(head, unix_time).filter(|_| is_kept);
         }
-        if fetch.is_sign && head.status == 200 && reuse != Reuse::Never {
-            let page = fetch.page;
-            self.note_claim(now, page);
+        if head.status == 200 {
+            self.note_reuse(now, id, reuse);
         }
         self.begin_push(id, head);
         if reuse == Reuse::Fresh {

@@ -4,12 +4,16 @@
 //! for it begins it. If its answer is one that caches keep, the browser has no copy, and further
 //! fetches of the page begin (see `visitors`). The others are given up after [`HOLD_PERIOD`].
 //!
+//! An answer that no cache keeps says nothing about the browser's copies of other resources. After
+//! two such answers the rest of their directory and kind begins too: no cache keeps those either,
+//! unless one of them turns out to be kept.
+//!
 //! If the browser must validate a copy that the session brought, only the head is sent. The client
 //! answers the conditional request with 304, and the body follows if it is needed. The head of an
 //! answer that must not be stored waits for its request too: a client can use such an answer only if
 //! the request waits when the head arrives.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use tandem_http::cache::validation;
@@ -20,7 +24,7 @@ use super::fetch::{Fetch, Phase};
 use super::output::Output;
 use super::session::{Gateway, Unreported};
 use super::table::{FetchId, PageId};
-use super::visitors::{Trust, gets_first_cookie, is_first_visit, visited_site};
+use super::visitors::{RELEASED_PER_CLAIM, Trust, gets_first_cookie, is_first_visit, visited_site};
 use crate::answer::Reuse;
 use crate::fetch_standard::is_navigation;
 use crate::site::{is_same_site, site_of};
@@ -36,6 +40,32 @@ pub(super) struct Hold {
     waiting: VecDeque<FetchId>,
     /// The number of fetches that may still begin at once.
     allowance: usize,
+    /// The number of claims of answers that no cache keeps. `None`: a cache can keep one of the
+    /// siblings.
+    unkept: HashMap<Siblings, Option<usize>>,
+}
+
+/// Resources of one kind in one directory of an origin.
+#[derive(PartialEq, Eq, Hash)]
+struct Siblings {
+    kind: Kind,
+    directory: Box<str>,
+}
+
+impl Siblings {
+    fn of(fetch: &Fetch) -> Self {
+        Self {
+            kind: fetch.purpose.kind(),
+            directory: directory(&fetch.target.url).into(),
+        }
+    }
+}
+
+/// Returns a URL up to the last slash of its path.
+fn directory(url: &str) -> &str {
+    let path = url.split('?').next().unwrap_or(url);
+    let end = path.rfind('/').map_or(path.len(), |slash| slash + 1);
+    &path[..end]
 }
 
 impl Gateway {
@@ -193,8 +223,82 @@ impl Gateway {
         }
     }
 
+    /// Notes the use that caches can make of an answer.
+    pub(super) fn note_reuse(&mut self, now: Instant, id: FetchId, reuse: Reuse) {
+        let Some(fetch) = self.fetches.get(id) else {
+            return;
+        };
+        let (page, is_sign) = (fetch.page, fetch.is_sign);
+        let siblings = Siblings::of(fetch);
+        if reuse == Reuse::Never {
+            if is_sign {
+                self.release_siblings(now, page, siblings);
+            }
+            return;
+        }
+        if let Some(hold) = self.pages.get_mut(page).and_then(|page| page.hold.as_mut()) {
+            hold.unkept.insert(siblings, None);
+        }
+        if is_sign {
+            self.note_claim(now, page);
+        }
+    }
+
+    /// Notes a claim of an answer that no cache keeps, and lets siblings of the resource begin. The
+    /// first claim releases none, since a page often has one such image among others.
+    fn release_siblings(&mut self, now: Instant, id: PageId, siblings: Siblings) {
+        let Some(page) = self.pages.get_mut(id) else {
+            return;
+        };
+        let Some(mut hold) = page.hold.take() else {
+            return;
+        };
+        let is_sibling = |fetch: &Fetch| Siblings::of(fetch) == siblings;
+        let earlier = hold.unkept.get(&siblings).copied().unwrap_or(Some(0));
+        let allowance = earlier.map_or(0, |claims| claims * RELEASED_PER_CLAIM);
+        let released = self
+            .take_released(&mut hold, false, allowance, is_sibling)
+            .0;
+        hold.unkept
+            .insert(siblings, earlier.map(|claims| claims + 1));
+        if let Some(page) = self.pages.get_mut(id) {
+            page.hold = Some(hold);
+        }
+        for fetch in released {
+            self.release_hold(now, fetch);
+        }
+    }
+
+    /// Takes at most `allowance` fetches that `is_covered` accepts out of those that wait. Returns
+    /// them, and the rest of the allowance. `spares_copies`: a fetch whose copy the browser holds
+    /// goes on waiting.
+    fn take_released(
+        &self,
+        hold: &mut Hold,
+        spares_copies: bool,
+        mut allowance: usize,
+        is_covered: impl Fn(&Fetch) -> bool,
+    ) -> (Vec<FetchId>, usize) {
+        let (mut released, mut waiting) = (Vec::new(), VecDeque::new());
+        for id in std::mem::take(&mut hold.waiting) {
+            // A fetch that was claimed or given up meanwhile takes no allowance.
+            let Some(fetch) = self.fetches.get(id).filter(|fetch| fetch.is_releasable()) else {
+                continue;
+            };
+            let is_kept = spares_copies && self.copies.contain(fetch.target.hash);
+            if is_kept || allowance == 0 || !is_covered(fetch) {
+                waiting.push_back(id);
+            } else {
+                allowance -= 1;
+                released.push(id);
+            }
+        }
+        hold.waiting = waiting;
+        (released, allowance)
+    }
+
     /// Notes that the browser has no copy of a resource that its cache could have kept.
-    pub(super) fn note_claim(&mut self, now: Instant, id: PageId) {
+    fn note_claim(&mut self, now: Instant, id: PageId) {
         let Some(page) = self.pages.get_mut(id) else {
             return;
         };
@@ -208,21 +312,10 @@ impl Gateway {
             Trust::Full => hold.allowance = usize::MAX,
             Trust::Bodies(count) => hold.allowance = hold.allowance.saturating_add(count),
         }
-        let (mut released, mut waiting) = (Vec::new(), VecDeque::new());
-        for id in std::mem::take(&mut hold.waiting) {
-            // A fetch that was claimed or given up meanwhile takes no allowance.
-            let Some(fetch) = self.fetches.get(id).filter(|fetch| fetch.is_releasable()) else {
-                continue;
-            };
-            let is_kept = has_old_copies && self.copies.contain(fetch.target.hash);
-            if is_kept || hold.allowance == 0 {
-                waiting.push_back(id);
-            } else {
-                hold.allowance -= 1;
-                released.push(id);
-            }
-        }
-        hold.waiting = waiting;
+        let allowance = hold.allowance;
+        let released;
+        (released, hold.allowance) =
+            self.take_released(&mut hold, has_old_copies, allowance, |_| true);
         // The browser has no copies at all, or some that it may use without a request.
         if let Some(page) = self.pages.get_mut(id)
             && (has_old_copies || trust != Trust::Full)

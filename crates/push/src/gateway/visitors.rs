@@ -36,7 +36,7 @@ const ENOUGH_CLAIMS: u32 = 4;
 /// The number of bodies that the first claim releases. The n-th releases n times as many: with a
 /// half-filled cache few bodies are sent for nothing, and three claims suffice for a median page
 /// of about 40 resources of one site.
-const RELEASED_PER_CLAIM: usize = 8;
+pub(super) const RELEASED_PER_CLAIM: usize = 8;
 
 /// The treatment of the bodies of a site's pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -120,6 +120,40 @@ fn claim_of_an_uncacheable_resource_releases_no_other() {
 }
 
 #[test]
+fn claims_of_uncacheable_siblings_release_the_rest() {
+    let name = |number: usize| format!("live/{}", image_name(number));
+    let images: String = (0..40).map(|n| format!("<img src={}>", name(n))).collect();
+    let page = html(&format!("{images}<img src=live/a.css><img src=other.png>"));
+    let mut pages = vec![(url("page"), page), (url("other.png"), fresh_image())];
+    let live = image().with("cache-control", "no-store");
+    pages.extend((0..40).map(|number| (url(&name(number)), live.clone())));
+    let mut pair = pair(&pages);
+    assert_eq!(fetches_with(&mut pair, "page", WITH_COOKIE), 0);
+    assert_eq!(fetches_after_claim(&mut pair, &name(0)), 1, "no sign yet");
+    assert_eq!(fetches_after_claim(&mut pair, &name(1)), 1 + 8);
+    assert_eq!(
+        fetches_after_claim(&mut pair, &name(2)),
+        0,
+        "it is released"
+    );
+    assert_eq!(fetches_after_claim(&mut pair, &name(30)), 1 + 16);
+}
+
+#[test]
+fn cacheable_sibling_ends_the_release() {
+    let mut pages = site(30, html);
+    for (_, page) in pages.iter_mut().filter(|(url, _)| url.contains("/0")) {
+        *page = image();
+    }
+    let mut pair = pair(&pages);
+    assert_eq!(fetches_with(&mut pair, "page", WITH_COOKIE), 0);
+    assert_eq!(fetches_after_claim(&mut pair, "00.png"), 1);
+    assert_eq!(fetches_after_claim(&mut pair, "15.png"), 1 + 8, "a sign");
+    let released = fetches_after_claim(&mut pair, "09.png");
+    assert_eq!(released, 1, "the images have different rules");
+}
+
+#[test]
 fn visit_is_remembered_for_the_next_page() {
     let style = |name: &str| signless(&format!("<link rel=stylesheet href={name}.css>"));
     let sheet = page("text/css", "").with("cache-control", "max-age=600");
