@@ -23,15 +23,27 @@ pub fn may_be_pushed(head: &ResponseHead) -> bool {
 
 /// Returns whether an answer that no cache may keep may still serve the request that it was promised
 /// for. It does not depend on the user, and only `no-store` forbids its storage (RFC 9111 section
-/// 5.2.2.5). A push of it needs a request that already waits when its head arrives.
+/// 5.2.2.5), or it is an error: a second request would burden an origin that is in trouble. A push
+/// of it needs a request that already waits when its head arrives.
 pub fn may_be_handed_over(head: &ResponseHead) -> bool {
     let mut policy = ResponsePolicy::of(head);
     let is_no_store = std::mem::take(&mut policy.control.no_store);
-    matches!(head.status, 200 | 204)
-        && is_no_store
+    let is_whole = matches!(head.status, 200 | 204) && is_no_store;
+    (is_whole || is_error_of_resource(head.status))
         && !policy.forbids_storage()
         && !vary::depends_on(&head.fields, "cookie")
         && !vary::depends_on(&head.fields, "authorization")
+}
+
+/// Returns whether a status is an error that every request for the resource would meet. The others
+/// depend on the user, on the connection or on fields of the request (RFC 9110 sections 15.5 and
+/// 15.6, RFC 6585, RFC 8470).
+const fn is_error_of_resource(status: u16) -> bool {
+    matches!(status, 400..600)
+        && !matches!(
+            status,
+            401 | 407 | 408 | 412 | 416 | 417 | 421 | 425 | 426 | 428 | 431 | 511
+        )
 }
 
 /// The use that a browser's cache can make of an answer.
@@ -179,6 +191,18 @@ mod tests {
         // The field means nothing beside 200 (RFC 9110 section 14.4).
         let range = ("content-range", "bytes 0-1/2");
         assert!(may_be_handed_over(&head(200, &[no_store, range])));
+    }
+
+    #[test]
+    fn error_of_a_resource_may_be_handed_over() {
+        for status in [400, 403, 404, 410, 429, 451, 500, 502, 503, 504] {
+            assert!(may_be_handed_over(&head(status, &[])), "{status}");
+            let vary = [("vary", "Cookie")];
+            assert!(!may_be_handed_over(&head(status, &vary)), "{status}");
+        }
+        for status in [401, 407, 408, 412, 416, 421, 425, 426, 511, 600] {
+            assert!(!may_be_handed_over(&head(status, &[])), "{status}");
+        }
     }
 
     #[test]

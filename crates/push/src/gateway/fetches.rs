@@ -67,7 +67,11 @@ impl Gateway {
                 .is_some_and(|page| page.spend_body(length));
         // A client without a companion does not report that a request waits.
         let is_kept = may_be_pushed(head);
-        let is_handed_over = !is_kept && self.companion.known && may_be_handed_over(head);
+        // An origin may refuse a push because there are so many. `back::polite` hides that for one
+        // user, and a gateway leaves the next attempt to the browser.
+        let is_refusal = matches!(head.status, 429 | 503) && !self.config.has_one_user;
+        let is_handed_over =
+            !is_kept && !is_refusal && self.companion.known && may_be_handed_over(head);
         let is_allowed = is_kept || is_handed_over;
         let is_unwanted = is_handed_over && !fetch.requested;
         if length > MAX_PUSH_BYTES || !is_allowed || is_unwanted {

@@ -73,6 +73,9 @@ fn pushes_answer_one_request_each() {
     }
 }
 
+/// The time after which all messages of a load have arrived, and no held push is given up.
+const LOADED: Duration = Duration::from_secs(2);
+
 /// The time after which the promises of a page have arrived, and the heads of its pushes have not.
 const PROMISED: Duration = Duration::from_millis(230);
 
@@ -110,6 +113,72 @@ fn head_without_storage_waits_for_its_request() {
         assert!(reply.is_pushed && reply.body == "x");
         assert!(asked.is_empty(), "{asked:?}");
         assert_eq!(pair.gateway.take_counts().extra_requests, 0);
+    }
+}
+
+/// Returns a pair whose page names an image that answers with an error.
+fn failing(has_own_fields: bool, has_one_user: bool, status: u16) -> Pair {
+    let config = Config {
+        has_one_user,
+        ..Config::default()
+    };
+    let failed = Page {
+        status,
+        ..page("text/html", "sorry")
+    };
+    // A cookie of the page would have to come back with the image.
+    let document = page("text/html", "<img src=p.png>").with("etag", "\"1\"");
+    let pages = [
+        ("http://a.test/page", document),
+        ("http://a.test/p.png", failed),
+    ];
+    Pair::with(config, &pages).with_client(has_own_fields)
+}
+
+#[test]
+fn error_serves_the_request_that_waits() {
+    for promises in PROMISES {
+        for (has_one_user, status) in [(true, 503), (true, 429), (true, 403), (false, 500)] {
+            for wait in [PROMISED, LOADED] {
+                let mut pair = failing(promises, has_one_user, status);
+                pair.browse_for(wait, "http://a.test/page", NAVIGATION);
+                let (reply, asked) = pair.get("http://a.test/p.png", &[]);
+                assert!(
+                    reply.is_pushed && reply.body == "sorry",
+                    "{status} {wait:?}"
+                );
+                assert_eq!(reply.head.status, status);
+                let images = asked.iter().filter(|url| url.ends_with(".png"));
+                assert_eq!(images.count(), 1, "{status} {wait:?}");
+                assert_eq!(pair.gateway.take_counts().extra_requests, 0);
+            }
+        }
+    }
+}
+
+#[test]
+fn error_without_a_request_is_dropped() {
+    for promises in PROMISES {
+        let mut pair = failing(promises, true, 503);
+        pair.get("http://a.test/page", NAVIGATION);
+        pair.run();
+        let data = "data http://a.test/p.png".to_owned();
+        assert!(!pair.received.contains(&data));
+        assert_eq!(pair.gateway.records(), [0, 0, 0]);
+        let (reply, asked) = pair.get("http://a.test/p.png", &[]);
+        assert!(!reply.is_pushed && asked.len() == 1);
+    }
+}
+
+#[test]
+fn refusal_of_a_push_reaches_no_browser_of_a_gateway() {
+    for promises in PROMISES {
+        let mut pair = failing(promises, false, 503);
+        pair.browse_for(LOADED, "http://a.test/page", NAVIGATION);
+        let (reply, asked) = pair.get("http://a.test/p.png", &[]);
+        assert!(!reply.is_pushed);
+        let images = asked.iter().filter(|url| url.ends_with(".png"));
+        assert_eq!(images.count(), 2);
     }
 }
 

@@ -182,8 +182,7 @@ impl State {
         });
         let _place = place.await;
         if is_early() && self.refuses_early(key) {
-            let detail = "the origin has refused requests, so none is made early";
-            return Attempt::Over(Err(Error::new(Kind::Busy, Side::Local, detail)));
+            return Attempt::Over(Err(early_refused()));
         }
         let is_crowded = || self.places.taken_at(*session, origin) > FLOOR;
         let was_crowded = is_crowded();
@@ -207,13 +206,13 @@ impl State {
             if let Some(refusal) = refusal(part.as_ref()) {
                 // A request that has timed out would occupy the browser for as long again.
                 let is_timeout = matches!(&part, Some(Err(error)) if error.kind == Kind::Timeout);
-                let is_repeated = may_repeat
-                    && !is_begun
-                    && !is_timeout
-                    && !is_early()
-                    && (was_crowded || is_crowded());
+                let is_for_number = !is_begun && (was_crowded || is_crowded());
                 self.note(key, |growth, now| growth.note_refusal(now, refusal));
-                if is_repeated {
+                if is_for_number && is_early() {
+                    // A request that joins later would otherwise get the refusal.
+                    return Attempt::Over(Err(early_refused()));
+                }
+                if is_for_number && may_repeat && !is_timeout {
                     return Attempt::Refused;
                 }
             }
@@ -312,6 +311,12 @@ impl Drop for Hold<'_> {
         }
         self.state.places.serve(self.key.0);
     }
+}
+
+/// Returns the error of an early request to an origin that refuses requests.
+fn early_refused() -> Error {
+    let detail = "the origin has refused requests, so none is made early";
+    Error::new(Kind::Busy, Side::Local, detail)
 }
 
 /// Returns the refusal that a part of a reply shows.

@@ -600,14 +600,15 @@ fn response_without_a_body_is_pushed() {
             assert_eq!(client.get(&origin.url(path)).status, status, "{session}");
         }
         // The status of a SPDY push is sent before the response is known, so it can only be 200.
-        let again: &[_] = if !session.starts_with("spdy") {
-            &["/broken"]
-        } else {
-            &["/pixel", "/broken"]
+        let again: &[_] = match session.starts_with("spdy") {
+            true => &["/pixel"],
+            false => &[],
         };
+        let mut asked = received(&told);
+        // An error is dropped if it comes before the companion, which tells of waiting requests.
+        asked.retain(|path| path != "/broken");
         assert_eq!(
-            received(&told),
-            again,
+            asked, again,
             "{session}: only responses that cannot be pushed are requested again"
         );
     }

@@ -333,6 +333,38 @@ fn solo_hides_refusals_above_six_connections() {
 }
 
 #[test]
+fn solo_requests_no_failed_image_twice() {
+    let images = 3;
+    let (tell, told) = mpsc::channel();
+    let origin = Scene::new(move |_, mut client| {
+        while let Some(asked) = client.request() {
+            let path = asked.line.split(' ').nth(1).unwrap().to_owned();
+            let answer = match path.as_str() {
+                "/page" => answer("text/html", &page(images)),
+                _ => "HTTP/1.1 503 Busy\r\nContent-Length: 5\r\n\r\nsorry".to_owned(),
+            };
+            client.send(answer);
+            let _ = tell.send(path);
+        }
+    });
+    let (_client, http, _) = start_client(options(SoloMode::Direct));
+    let mut client = Client::to(http);
+    client.send(request("GET", &origin.url("/page"), NAVIGATION));
+    assert_eq!(client.answer("GET").status, 200);
+    // The first refusal stops further early requests, so only one image is surely requested early.
+    let mut asked = wait_for(&told, 2);
+    let paths: Vec<_> = (0..images).map(|image| format!("/{image}.png")).collect();
+    for path in &paths {
+        let answer = client.get(&origin.url(path));
+        assert_eq!((answer.status, &answer.body[..]), (503, &b"sorry"[..]));
+    }
+    asked.extend(told.try_iter());
+    asked.sort();
+    assert_eq!(asked[..images], paths, "each is requested once");
+    assert_eq!(asked[images..], ["/page"]);
+}
+
+#[test]
 fn solo_uses_at_most_the_permitted_connections() {
     let images = 200;
     let (origin, greatest, refused) = limited_origin(images, usize::MAX, Refusal::Close);

@@ -404,3 +404,18 @@ async fn origins_at_rest_are_bounded() {
     assert!(!growths.contains_key(&key(1, "99.test")), "the oldest");
     assert!(growths.contains_key(&key(1, "100.test")));
 }
+
+#[tokio::test(start_paused = true)]
+async fn refused_early_requests_have_no_response() {
+    let origin = Scripted::new(7, unavailable);
+    let polite = self::polite(origin.stage());
+    let failed = load(&polite, 200, true).await;
+    assert!(origin.refused.get() > 0);
+    assert!(
+        !failed.is_empty() && failed.iter().all(Result::is_err),
+        "{failed:?}"
+    );
+    // Six connections would have met the refusal as well.
+    let polite = self::polite(Scripted::new(0, unavailable).stage());
+    assert_eq!(load(&polite, 1, true).await, [Ok(503)]);
+}

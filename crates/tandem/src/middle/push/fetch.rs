@@ -1,5 +1,6 @@
 //! The reply of a push: it makes the request when its turn comes, and passes the answer on.
 
+use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -15,6 +16,10 @@ use crate::exchange::{Body, Exchange, Part, Parts, PushedPart, Reply};
 use crate::metrics::METRICS;
 use crate::priority::{PriorityWatch, SharedPriority};
 
+/// The bytes of a body that are read while the head waits for a request. A short body then holds no
+/// connection to its origin.
+const READ_AHEAD: usize = 16 << 10;
+
 /// A push on its way.
 pub(super) struct Fetch {
     session: Rc<Session>,
@@ -23,9 +28,15 @@ pub(super) struct Fetch {
     priority: PriorityWatch,
     /// True if the fetch waits for its turn or has begun.
     queued: bool,
+    /// True if the request was made.
+    begun: bool,
     reply: Option<Reply>,
     /// The part that follows promises of the companion, or the head that waits for a request.
     held: Option<Part>,
+    /// The parts that were read while the head waited.
+    ahead: VecDeque<Result<Part, Error>>,
+    /// The bytes of data in `ahead` so far.
+    ahead_bytes: usize,
     ended: bool,
 }
 
@@ -42,8 +53,11 @@ impl Fetch {
             context: context.clone(),
             priority: priority.watch(),
             queued: false,
+            begun: false,
             reply: None,
             held: None,
+            ahead: VecDeque::new(),
+            ahead_bytes: 0,
             ended: false,
         };
         Part::Pushed(Box::new(PushedPart {
@@ -64,7 +78,7 @@ impl Fetch {
             self.session.set_timer();
         }
         match self.session.poll_fetch(id, cx) {
-            None if self.reply.is_none() => Poll::Pending,
+            None if !self.begun => Poll::Pending,
             None => Poll::Ready(Ok(())),
             Some(FetchOrder::Cancel) => Poll::Ready(Err(Error::new(
                 Kind::Reset,
@@ -79,6 +93,7 @@ impl Fetch {
                     peer: self.context.peer,
                     priority: self.priority.shared().clone(),
                 };
+                self.begun = true;
                 self.reply = Some(self.session.next().call(exchange));
                 self.session.set_timer();
                 Poll::Ready(Ok(()))
@@ -132,6 +147,7 @@ impl Parts for Fetch {
         let id = self.id;
         if self.session.handle(|machine, _| machine.holds_head(id)) {
             self.session.set_timer();
+            self.read_ahead(cx);
             return Poll::Pending;
         }
         if let Some(part) = self.held.take() {
@@ -142,10 +158,7 @@ impl Parts for Fetch {
                 self.session.set_timer();
                 return Poll::Pending;
             }
-            let Some(reply) = &mut self.reply else {
-                return Poll::Ready(None);
-            };
-            let mut part = match ready!(reply.poll_part(cx)) {
+            let mut part = match ready!(self.poll_reply(cx)) {
                 Some(Ok(Part::Hints(_) | Part::Pushed(_))) => continue,
                 Some(Ok(part)) => part,
                 end => {
@@ -163,6 +176,7 @@ impl Parts for Fetch {
                 Ok(_) if is_head_held => {
                     self.held = Some(part);
                     self.session.set_timer();
+                    self.read_ahead(cx);
                     return Poll::Pending;
                 }
                 Ok(Order::Now) => return Poll::Ready(Some(Ok(part))),
@@ -178,6 +192,37 @@ impl Parts for Fetch {
                 }
             }
         }
+    }
+}
+
+impl Fetch {
+    /// Polls for the next part of the response. The reply is dropped at its end.
+    fn poll_reply(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
+        if let Some(part) = self.ahead.pop_front() {
+            return Poll::Ready(Some(part));
+        }
+        let Some(reply) = &mut self.reply else {
+            return Poll::Ready(None);
+        };
+        let part = ready!(reply.poll_part(cx));
+        if !matches!(part, Some(Ok(_))) {
+            self.reply = None;
+        }
+        Poll::Ready(part)
+    }
+
+    /// Reads the first bytes of the body while the head waits for a request.
+    fn read_ahead(&mut self, cx: &mut Context<'_>) {
+        let mut read = std::mem::take(&mut self.ahead);
+        while self.ahead_bytes < READ_AHEAD
+            && let Poll::Ready(Some(part)) = self.poll_reply(cx)
+        {
+            if let Ok(Part::Data(data)) = &part {
+                self.ahead_bytes += data.len();
+            }
+            read.push_back(part);
+        }
+        self.ahead = read;
     }
 }
 
