@@ -447,16 +447,16 @@ fn check_config_creates_no_keys_of_an_issuer() {
         "[[client]]\nname = \"carol\"\ntoken-sha256 = \"{}\"\n",
         "0".repeat(64)
     );
-    let accounts = file("accounts.toml", &account);
+    let accounts = file("checked-accounts.toml", &account);
     let keys = accounts.with_file_name("keys-of-issuer");
     let text = format!(
         "[issuer]\nlisten = [\"h2+tcp://127.0.0.1:0\"]\naccounts = {accounts:?}\nkeys = {keys:?}\n"
     );
-    let path = file("issuer.toml", &text);
+    let path = file("checked-issuer.toml", &text);
     let (ok, out, error) = run(&["check-config", path.to_str().unwrap()]);
     assert!(ok && out.contains("issuer: listens on"), "{out}{error}");
     assert!(!keys.exists());
-    let path = file("issuer.toml", &text.replace("keys = ", "keyz = "));
+    let path = file("checked-issuer.toml", &text.replace("keys = ", "keyz = "));
     let (ok, _, error) = run(&["check-config", path.to_str().unwrap()]);
     assert!(!ok && error.contains("did you mean `keys`?"), "{error}");
 }
