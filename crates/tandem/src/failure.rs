@@ -63,6 +63,34 @@ fn escape(text: &str) -> String {
 /// The maximum length of a gateway's explanation, in characters.
 const MAX_DETAIL: usize = 200;
 
+/// An error that a gateway reports by itself, in place of a response of the origin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OwnError {
+    /// The gateway does not serve this client or this destination.
+    Denied,
+    /// The gateway is overloaded, or has failed.
+    Itself,
+    /// The gateway did not get a response of the origin.
+    Origin,
+}
+
+/// Returns the error that the gateway reports by itself, from the `Proxy-Status` field of its
+/// response. Returns `None` for a response of the origin.
+pub fn own_error(head: &ResponseHead) -> Option<OwnError> {
+    // The last member is that of the nearest proxy (RFC 9209 section 2).
+    let said = head.fields.get_all("proxy-status").last()?;
+    let said = std::str::from_utf8(said).ok()?;
+    let (_, error) = said
+        .split_once("gateway; error=")
+        .filter(|it| it.0.is_empty())?;
+    let error = error.split(';').next().unwrap_or_default();
+    Some(match (error.trim(), head.status) {
+        ("http_request_denied", _) | ("destination_ip_prohibited", 403) => OwnError::Denied,
+        ("connection_limit_reached", 503) | ("proxy_internal_error", 500) => OwnError::Itself,
+        _ => OwnError::Origin,
+    })
+}
+
 /// Reads the reason from the `Proxy-Status` field of a gateway's response to a CONNECT.
 pub fn refusal(head: &ResponseHead) -> Error {
     let kind = match head.status {
@@ -107,6 +135,25 @@ mod tests {
             Some(&b"gateway; error=connection_refused; details=\"<b>x\""[..])
         );
         assert!(!String::from_utf8_lossy(&body).contains("<b>"));
+    }
+
+    #[test]
+    fn own_error_differs_from_a_response_of_the_origin() {
+        let of = |kind, side| own_error(&response(&Error::new(kind, side, "x"), "gateway").0);
+        for kind in [Kind::Unauthorized, Kind::Misdirected, Kind::Forbidden] {
+            assert_eq!(of(kind, Side::Local), Some(OwnError::Denied), "{kind:?}");
+        }
+        for kind in [Kind::Busy, Kind::Internal] {
+            assert_eq!(of(kind, Side::Local), Some(OwnError::Itself), "{kind:?}");
+        }
+        for kind in [Kind::ConnectionRefused, Kind::Timeout, Kind::Reset] {
+            assert_eq!(of(kind, Side::Origin), Some(OwnError::Origin), "{kind:?}");
+        }
+        let mut head = ResponseHead::new(502);
+        assert_eq!(own_error(&head), None);
+        head.fields
+            .push("proxy-status", "cdn; error=http_request_denied");
+        assert_eq!(own_error(&head), None);
     }
 
     #[test]

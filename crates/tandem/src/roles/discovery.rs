@@ -77,14 +77,14 @@ impl ClientConfig {
         let config = Rc::new(self.clone());
         let times = journal.load_times(OWN_GATEWAYS);
         let (pools, decoders) = (Rc::clone(pools), decoders.clone());
-        let new_lane = move |ways: &[Endpoint]| {
-            let way = ways.iter().find(|way| config.can_discover(way))?;
-            config
-                .site_lane(way, &pools, &decoders, Arc::clone(&times))
-                .ok()
+        let max_lanes = config.max_sessions;
+        let new_lane = move |way: &Endpoint| {
+            let can_use = config.can_discover(way);
+            let lane = || config.site_lane(way, &pools, &decoders, Arc::clone(&times));
+            can_use.then(lane)?.ok()
         };
         Lane {
-            stage: Discovery::new(default.stage, Box::new(new_lane)),
+            stage: Discovery::new(default.stage, Box::new(new_lane), max_lanes),
             sessions: default.sessions,
         }
     }

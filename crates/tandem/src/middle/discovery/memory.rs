@@ -4,10 +4,13 @@
 //! ```text
 //!              announced            request              tried: works
 //!  (unknown) ───────────▶ Known ───────────▶ Trying ───────────────────▶ Up
-//!      ▲                    ▲                  │ tried: fails              │ failed, or closed soon
-//!      │ idle, expired      │ announced        ▼                           │
+//!      ▲                    ▲                  │ tried: fails              │ failed, closed soon,
+//!      │ idle, a day old    │ announced        ▼                           │ expired or cleared
 //!      └────────────────────┴────────────── Resting ◀──────────────────────┘
 //! ```
+//!
+//! A site in state `Trying` is never forgotten, and a gateway that was in use rests after its end.
+//! Therefore a site cannot start trials faster by withdrawing and repeating its announcement.
 //!
 //! Each isolation key has a separate memory. Therefore an announcement that one key received never
 //! changes the requests of another, and two keys cannot be linked by it.
@@ -17,7 +20,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::announcement::{AnnouncedWay, Site};
+use crate::announcement::{AnnouncedWay, MAX_LIFETIME, Site};
 use crate::endpoint::Endpoint;
 use crate::exchange::Isolation;
 
@@ -27,6 +30,19 @@ pub const MAX_SITES: usize = 256;
 
 /// The largest number of sites of one isolation key, so that no key takes the places of others.
 pub const MAX_SITES_OF_KEY: usize = 16;
+
+/// The largest number of trials under way for one isolation key.
+pub const MAX_TRIALS_OF_KEY: usize = 2;
+
+/// The largest number of trials under way.
+pub const MAX_TRIALS: usize = 16;
+
+/// The number of exchanges in a row that a gateway may fail before it rests.
+pub const MAX_MISSES: u32 = 3;
+
+/// The longest time for which a site is remembered after its first announcement, even if it repeats
+/// the announcement. A site could use the memory as a mark of the visitor for as long.
+pub const MAX_AGE: Duration = MAX_LIFETIME;
 
 /// The time without a request after which a site is forgotten.
 pub const IDLE: Duration = Duration::from_secs(600);
@@ -53,7 +69,8 @@ pub enum Decision<L> {
     /// The way as without a gateway. Beside the request, a session with the gateway is tried, and
     /// [`Memory::tried`] receives the result with the number of the trial.
     Try(Vec<Endpoint>, u64),
-    /// The gateway, and the number of its trial for [`Memory::failed`].
+    /// The gateway, and the number of its trial for [`Memory::refused`], [`Memory::missed`] and
+    /// [`Memory::served`].
     Gateway(L, u64),
 }
 
@@ -61,6 +78,8 @@ pub enum Decision<L> {
 #[derive(Debug)]
 pub struct Memory<L> {
     entries: HashMap<SiteOfKey, Entry<L>>,
+    /// The largest number of gateways in use or being tried.
+    max_lanes: usize,
     /// The number of the last trial.
     trials: u64,
     /// The gateways that are no longer used.
@@ -72,6 +91,10 @@ struct Entry<L> {
     state: State<L>,
     /// The failures since the gateway last worked.
     failures: u32,
+    /// The exchanges in a row that the gateway in use failed.
+    misses: u32,
+    /// The time of the first announcement.
+    begun: Instant,
     used: Instant,
 }
 
@@ -85,6 +108,7 @@ enum State<L> {
         trial: u64,
         since: Instant,
     },
+    /// The site has no gateway that may be used. An announcement counts after this time.
     Resting {
         until: Instant,
     },
@@ -106,17 +130,44 @@ impl<L> State<L> {
     }
 }
 
-impl<L> Default for Memory<L> {
-    fn default() -> Self {
-        Self {
-            entries: HashMap::new(),
-            trials: 0,
-            dropped: Vec::new(),
-        }
+impl<L> Entry<L> {
+    fn is_trying(&self) -> bool {
+        matches!(self.state, State::Trying(..))
+    }
+
+    fn is_old(&self, now: Instant) -> bool {
+        now.duration_since(self.begun) >= MAX_AGE && !self.is_trying()
+    }
+
+    fn has_expired(&self, now: Instant) -> bool {
+        let offer = self.state.offer();
+        offer.is_some_and(|offer| offer.expires <= now)
+    }
+
+    /// Returns true if another site of the same key may take the place. Failures and recent use
+    /// count against it, so that many sites cannot repeat their trials in turn.
+    fn is_replaceable(&self, now: Instant) -> bool {
+        self.failures == 0
+            && match self.state {
+                State::Known(_) => true,
+                State::Trying(..) => false,
+                State::Up { .. } => now.duration_since(self.used) >= FIRST_REST,
+                State::Resting { until } => until <= now,
+            }
     }
 }
 
 impl<L: Clone> Memory<L> {
+    /// Creates an empty memory for at most `max_lanes` gateways in use or being tried.
+    pub fn new(max_lanes: usize) -> Self {
+        Self {
+            entries: HashMap::new(),
+            max_lanes,
+            trials: 0,
+            dropped: Vec::new(),
+        }
+    }
+
     /// Chooses the way of a request. `is_live` returns true if the session with a gateway is open.
     pub fn request(
         &mut self,
@@ -127,15 +178,15 @@ impl<L: Clone> Memory<L> {
         let Some(entry) = self.entries.get_mut(key) else {
             return Decision::Direct;
         };
-        if entry
-            .state
-            .offer()
-            .is_some_and(|offer| offer.expires <= now)
-        {
+        if entry.is_old(now) {
             self.forget(key);
             return Decision::Direct;
         }
         entry.used = now;
+        if entry.has_expired(now) {
+            self.withdraw(key, now);
+            return Decision::Direct;
+        }
         let offer = match &entry.state {
             State::Trying(..) | State::Resting { .. } => return Decision::Direct,
             State::Known(offer) => offer.clone(),
@@ -160,6 +211,9 @@ impl<L: Clone> Memory<L> {
                 offer
             }
         };
+        if !self.may_try(key) {
+            return Decision::Direct;
+        }
         self.trials += 1;
         let (ways, trial) = (offer.ways.clone(), self.trials);
         self.replace(key, State::Trying(offer, trial));
@@ -171,20 +225,24 @@ impl<L: Clone> Memory<L> {
     pub fn announced(&mut self, key: &SiteOfKey, announced: &[AnnouncedWay], now: Instant) {
         let lifetime = announced.iter().map(|way| way.lifetime).min();
         let Some(lifetime) = lifetime else { return };
-        let new = Offer {
+        let mut new = Offer {
             ways: announced.iter().map(|way| way.endpoint.clone()).collect(),
-            expires: now + lifetime,
+            expires: now + lifetime.min(MAX_AGE),
         };
         let Some(entry) = self.entries.get_mut(key) else {
-            self.make_room(&key.0);
-            let entry = Entry {
-                state: State::Known(new),
-                failures: 0,
-                used: now,
-            };
-            self.entries.insert(key.clone(), entry);
+            if self.make_room(&key.0, now) {
+                let entry = Entry {
+                    state: State::Known(new),
+                    failures: 0,
+                    misses: 0,
+                    begun: now,
+                    used: now,
+                };
+                self.entries.insert(key.clone(), entry);
+            }
             return;
         };
+        new.expires = new.expires.min(entry.begun + MAX_AGE);
         match &mut entry.state {
             State::Known(offer) => *offer = new,
             State::Trying(offer, _) | State::Up { offer, .. } if offer.ways == new.ways => {
@@ -195,15 +253,13 @@ impl<L: Clone> Memory<L> {
         }
     }
 
-    /// Notes that the site has no gateway any more. The rest after a failure continues.
-    pub fn cleared(&mut self, key: &SiteOfKey) {
-        let has_offer = |entry: &Entry<L>| entry.state.offer().is_some();
-        if self.entries.get(key).is_some_and(has_offer) {
-            self.forget(key);
-        }
+    /// Notes that the site has no gateway any more. A trial and the rest after a failure continue.
+    pub fn cleared(&mut self, key: &SiteOfKey, now: Instant) {
+        self.withdraw(key, now);
     }
 
-    /// Notes the result of a trial: the gateway, or `None` if it does not work.
+    /// Notes the result of a trial: the gateway, or `None` if it does not work. A gateway whose
+    /// announcement has ended meanwhile is not used.
     pub fn tried(&mut self, key: &SiteOfKey, trial: u64, gateway: Option<L>, now: Instant) {
         let state = self.entries.get(key).map(|entry| &entry.state);
         let offer = match state {
@@ -215,6 +271,10 @@ impl<L: Clone> Memory<L> {
         };
         match gateway {
             None => self.fail(key, now),
+            Some(gateway) if offer.expires <= now => {
+                self.dropped.push(gateway);
+                self.rest(key, FIRST_REST, now);
+            }
             Some(gateway) => {
                 let since = now;
                 self.replace(
@@ -230,27 +290,61 @@ impl<L: Clone> Memory<L> {
         }
     }
 
-    /// Notes that a gateway in use failed. Returns false if that is known.
-    pub fn failed(&mut self, key: &SiteOfKey, trial: u64, now: Instant) -> bool {
-        let state = self.entries.get(key).map(|entry| &entry.state);
-        let is_new = matches!(state, Some(State::Up { trial: number, .. }) if *number == trial);
+    /// Notes that a gateway in use refuses the requests of its site. Returns false if it is not in
+    /// use any more.
+    pub fn refused(&mut self, key: &SiteOfKey, trial: u64, now: Instant) -> bool {
+        let is_new = self.in_use(key, trial).is_some();
         if is_new {
             self.fail(key, now);
         }
         is_new
     }
 
-    /// Forgets expired announcements and sites without requests.
+    /// Notes that a gateway in use failed an exchange. `is_live` is true if its session is open.
+    /// Returns true if the gateway is left for that: after some failures in a row, or if the
+    /// session has ended.
+    pub fn missed(&mut self, key: &SiteOfKey, trial: u64, is_live: bool, now: Instant) -> bool {
+        let Some(entry) = self.in_use(key, trial) else {
+            return false;
+        };
+        entry.misses += 1;
+        let is_useless = entry.misses >= MAX_MISSES;
+        if is_live && !is_useless {
+            return false;
+        }
+        match &entry.state {
+            // The session is replaced, as one that closed without an exchange.
+            State::Up { offer, since, .. }
+                if !is_useless && now.duration_since(*since) >= PROBATION =>
+            {
+                let offer = offer.clone();
+                entry.failures = 0;
+                self.replace(key, State::Known(offer));
+            }
+            _ => self.fail(key, now),
+        }
+        true
+    }
+
+    /// Notes that a gateway in use served an exchange completely.
+    pub fn served(&mut self, key: &SiteOfKey, trial: u64) {
+        if let Some(entry) = self.in_use(key, trial) {
+            entry.misses = 0;
+        }
+    }
+
+    /// Forgets sites without requests, and withdraws expired announcements.
     pub fn sweep(&mut self, now: Instant) {
         let is_over = |entry: &Entry<L>| {
-            let expires = entry.state.offer().map(|offer| offer.expires);
-            let idle = now.duration_since(entry.used) >= IDLE;
-            let rests = matches!(entry.state, State::Resting { until } if until > now);
-            expires.is_some_and(|expires| expires <= now) || idle && !rests
+            let is_idle = now.duration_since(entry.used) >= IDLE && !entry.is_trying();
+            is_idle || entry.is_old(now)
         };
         let over = self.entries.extract_if(|_, entry| is_over(entry));
         let over: Vec<_> = over.map(|(_, entry)| entry.state).collect();
         over.into_iter().for_each(|state| self.drop_state(state));
+        let expired = self.entries.iter().filter(|it| it.1.has_expired(now));
+        let expired: Vec<_> = expired.map(|(key, _)| key.clone()).collect();
+        expired.iter().for_each(|key| self.withdraw(key, now));
     }
 
     /// Returns the gateways in use.
@@ -270,6 +364,41 @@ impl<L: Clone> Memory<L> {
         std::mem::take(&mut self.dropped)
     }
 
+    /// Returns the site whose gateway is in use since this trial.
+    fn in_use(&mut self, key: &SiteOfKey, trial: u64) -> Option<&mut Entry<L>> {
+        let is_same =
+            |state: &State<L>| matches!(state, State::Up { trial: it, .. } if *it == trial);
+        self.entries
+            .get_mut(key)
+            .filter(|entry| is_same(&entry.state))
+    }
+
+    /// Returns true if the limits permit another trial. The site's own gateway may be replaced.
+    fn may_try(&self, key: &SiteOfKey) -> bool {
+        let trials = self.entries.iter().filter(|(_, entry)| entry.is_trying());
+        let of_key = trials.clone().filter(|(it, _)| it.0 == key.0).count();
+        let others = self.entries.iter().filter(|(it, entry)| {
+            let has_lane = matches!(entry.state, State::Trying(..) | State::Up { .. });
+            has_lane && *it != key
+        });
+        of_key < MAX_TRIALS_OF_KEY && trials.count() < MAX_TRIALS && others.count() < self.max_lanes
+    }
+
+    /// Ends the announcement of a site, and keeps its failures and its trial. A gateway that was in
+    /// use rests, so that another announcement does not try it at once.
+    fn withdraw(&mut self, key: &SiteOfKey, now: Instant) {
+        let Some(entry) = self.entries.get_mut(key) else {
+            return;
+        };
+        match &mut entry.state {
+            State::Trying(offer, _) => offer.expires = offer.expires.min(now),
+            State::Up { .. } => self.rest(key, FIRST_REST, now),
+            State::Known(_) if entry.failures == 0 => self.forget(key),
+            State::Known(_) => self.rest(key, Duration::ZERO, now),
+            State::Resting { .. } => {}
+        }
+    }
+
     fn fail(&mut self, key: &SiteOfKey, now: Instant) {
         let Some(entry) = self.entries.get_mut(key) else {
             return;
@@ -277,11 +406,16 @@ impl<L: Clone> Memory<L> {
         let doublings = entry.failures.min(16);
         entry.failures = entry.failures.saturating_add(1);
         let rest = FIRST_REST.saturating_mul(1 << doublings).min(LONGEST_REST);
-        self.replace(key, State::Resting { until: now + rest });
+        self.rest(key, rest, now);
+    }
+
+    fn rest(&mut self, key: &SiteOfKey, time: Duration, now: Instant) {
+        self.replace(key, State::Resting { until: now + time });
     }
 
     fn replace(&mut self, key: &SiteOfKey, state: State<L>) {
         if let Some(entry) = self.entries.get_mut(key) {
+            entry.misses = 0;
             let old = std::mem::replace(&mut entry.state, state);
             self.drop_state(old);
         }
@@ -299,235 +433,26 @@ impl<L: Clone> Memory<L> {
         }
     }
 
-    /// Forgets the sites without a request for longest, first those of the same key.
-    fn make_room(&mut self, isolation: &Isolation) {
+    /// Forgets the site without a request for longest if there is no place, first of the same key.
+    /// Returns false if no site may be forgotten.
+    fn make_room(&mut self, isolation: &Isolation, now: Instant) -> bool {
         let own = |(key, _): &(&SiteOfKey, &Entry<L>)| key.0 == *isolation;
         let own_is_full = self.entries.iter().filter(own).count() >= MAX_SITES_OF_KEY;
         if !own_is_full && self.entries.len() < MAX_SITES {
-            return;
+            return true;
         }
-        let candidates = self.entries.iter().filter(|it| !own_is_full || own(it));
+        let candidates = self.entries.iter().filter(|it| match own_is_full {
+            true => own(it) && it.1.is_replaceable(now),
+            false => !it.1.is_trying(),
+        });
         let oldest = candidates.min_by_key(|(_, entry)| entry.used);
-        if let Some(key) = oldest.map(|(key, _)| key.clone()) {
-            self.forget(&key);
-        }
+        let Some(key) = oldest.map(|(key, _)| key.clone()) else {
+            return false;
+        };
+        self.forget(&key);
+        true
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use tandem_http::Scheme;
-
-    use super::*;
-
-    const HOUR: Duration = Duration::from_secs(3600);
-
-    fn key(user: &str, host: &str) -> SiteOfKey {
-        let site = Site {
-            scheme: Scheme::Http,
-            host: host.to_owned(),
-            port: 80,
-        };
-        (Isolation::new(user.as_bytes(), b""), site)
-    }
-
-    fn way(port: u16, lifetime: Duration) -> Vec<AnnouncedWay> {
-        let endpoint = format!("h2+tcp://a.onion:{port}");
-        let endpoint = endpoint.parse().expect("an endpoint");
-        vec![AnnouncedWay { endpoint, lifetime }]
-    }
-
-    /// Announces a gateway at port 1, and returns the number of the trial of the next request.
-    fn begin(memory: &mut Memory<u32>, key: &SiteOfKey, now: Instant) -> u64 {
-        memory.announced(key, &way(1, HOUR), now);
-        match memory.request(key, now, |_| false) {
-            Decision::Try(ways, trial) => {
-                assert_eq!(ways[0].port, 1);
-                trial
-            }
-            other => panic!("{other:?}"),
-        }
-    }
-
-    #[test]
-    fn gateway_is_used_once_its_trial_succeeds() {
-        let (mut memory, now) = (Memory::default(), Instant::now());
-        let key = key("u", "a.onion");
-        assert_eq!(memory.request(&key, now, |_| true), Decision::Direct);
-        let trial = begin(&mut memory, &key, now);
-        // No request waits for the trial, and there is one trial at a time.
-        assert_eq!(memory.request(&key, now, |_| true), Decision::Direct);
-        memory.announced(&key, &way(2, HOUR), now);
-        assert_eq!(memory.request(&key, now, |_| true), Decision::Direct);
-        memory.tried(&key, trial, Some(7), now);
-        let used = Decision::Gateway(7, trial);
-        assert_eq!(memory.request(&key, now, |_| true), used);
-        memory.announced(&key, &way(2, HOUR), now);
-        assert_eq!(memory.request(&key, now, |_| true), used);
-        assert_eq!(memory.gateways().copied().collect::<Vec<_>>(), [7]);
-    }
-
-    #[test]
-    fn gateway_belongs_to_one_key_and_one_origin() {
-        let (mut memory, now) = (Memory::default(), Instant::now());
-        let first = key("u", "a.onion");
-        let trial = begin(&mut memory, &first, now);
-        memory.tried(&first, trial, Some(7), now);
-        let mut other_port = first.clone();
-        other_port.1.port = 8080;
-        let mut secure = first.clone();
-        secure.1.scheme = Scheme::Https;
-        for other in [key("v", "a.onion"), key("u", "b.onion"), other_port, secure] {
-            assert_eq!(memory.request(&other, now, |_| true), Decision::Direct);
-        }
-    }
-
-    #[test]
-    fn failed_gateway_rests_for_longer_each_time() {
-        let (mut memory, mut now) = (Memory::<u32>::default(), Instant::now());
-        let key = key("u", "a.onion");
-        let mut rests = Vec::new();
-        for _ in 0..9 {
-            let trial = begin(&mut memory, &key, now);
-            memory.tried(&key, trial, None, now);
-            let begun = now;
-            while !matches!(memory.request(&key, now, |_| false), Decision::Try(..)) {
-                now += Duration::from_secs(10);
-                memory.announced(&key, &way(1, HOUR), now);
-                memory.sweep(now);
-            }
-            rests.push(now.duration_since(begun).as_secs());
-            let trial = memory.trials;
-            // This failure counts too.
-            memory.tried(&key, trial, Some(1), now);
-            assert!(memory.failed(&key, trial, now) && !memory.failed(&key, trial, now));
-            now += LONGEST_REST;
-        }
-        assert_eq!(rests[..3], [30, 120, 480]);
-        assert_eq!(rests[8], LONGEST_REST.as_secs());
-        assert_eq!(memory.take_dropped().len(), 9);
-    }
-
-    #[test]
-    fn lasting_gateway_begins_without_failures() {
-        let (mut memory, now) = (Memory::default(), Instant::now());
-        let key = key("u", "a.onion");
-        let trial = begin(&mut memory, &key, now);
-        memory.tried(&key, trial, None, now);
-        let later = now + FIRST_REST;
-        let trial = begin(&mut memory, &key, later);
-        memory.tried(&key, trial, Some(7), later);
-        // A session that closes at once is a failure.
-        assert_eq!(memory.request(&key, later, |_| false), Decision::Direct);
-        memory.announced(&key, &way(1, HOUR), later + FIRST_REST);
-        let soon = later + FIRST_REST;
-        assert_eq!(memory.request(&key, soon, |_| true), Decision::Direct);
-        let later = later + 2 * FIRST_REST;
-        let trial = begin(&mut memory, &key, later);
-        memory.tried(&key, trial, Some(8), later);
-        let lasted = later + PROBATION;
-        assert_eq!(
-            memory.request(&key, lasted, |_| true),
-            Decision::Gateway(8, trial)
-        );
-        // A session that closes later is replaced.
-        let Decision::Try(_, next) = memory.request(&key, lasted, |_| false) else {
-            panic!("no trial");
-        };
-        memory.tried(&key, next, None, lasted);
-        let rested = lasted + FIRST_REST;
-        memory.announced(&key, &way(1, HOUR), rested);
-        assert!(matches!(
-            memory.request(&key, rested, |_| false),
-            Decision::Try(..)
-        ));
-        assert_eq!(memory.take_dropped(), [7, 8]);
-    }
-
-    #[test]
-    fn announcement_ends_with_its_lifetime() {
-        let (mut memory, now) = (Memory::default(), Instant::now());
-        let key = key("u", "a.onion");
-        let trial = begin(&mut memory, &key, now);
-        memory.tried(&key, trial, Some(7), now);
-        let used = Decision::Gateway(7, trial);
-        let soon = now + HOUR - Duration::from_secs(1);
-        assert_eq!(memory.request(&key, soon, |_| true), used);
-        // The same ways are renewed.
-        memory.announced(&key, &way(1, HOUR), soon);
-        assert_eq!(memory.request(&key, now + HOUR, |_| true), used);
-        memory.announced(&key, &way(2, 9 * HOUR), now + HOUR);
-        assert_eq!(
-            memory.request(&key, soon + HOUR, |_| true),
-            Decision::Direct
-        );
-        assert_eq!(memory.take_dropped(), [7]);
-        assert!(memory.entries.is_empty());
-    }
-
-    #[test]
-    fn cleared_and_idle_sites_are_forgotten() {
-        let (mut memory, now) = (Memory::default(), Instant::now());
-        let (one, two, three) = (
-            key("u", "a.onion"),
-            key("u", "b.onion"),
-            key("u", "c.onion"),
-        );
-        for (key, gateway) in [(&one, Some(1)), (&two, Some(2)), (&three, None)] {
-            let trial = begin(&mut memory, key, now);
-            memory.tried(key, trial, gateway, now);
-        }
-        memory.cleared(&one);
-        memory.cleared(&three);
-        assert_eq!(memory.take_dropped(), [1]);
-        assert_eq!(
-            memory.entries.len(),
-            2,
-            "a failure is not forgotten at once"
-        );
-        memory.sweep(now + IDLE);
-        assert_eq!(memory.take_dropped(), [2]);
-        assert!(memory.entries.is_empty());
-    }
-
-    #[test]
-    fn late_trial_of_a_forgotten_site_is_dropped() {
-        let (mut memory, now) = (Memory::default(), Instant::now());
-        let key = key("u", "a.onion");
-        let trial = begin(&mut memory, &key, now);
-        memory.cleared(&key);
-        let next = begin(&mut memory, &key, now);
-        memory.tried(&key, trial, Some(7), now);
-        assert_eq!(memory.take_dropped(), [7]);
-        assert_eq!(memory.request(&key, now, |_| true), Decision::Direct);
-        memory.tried(&key, next, Some(8), now);
-        assert!(!memory.failed(&key, trial, now));
-        assert_eq!(
-            memory.request(&key, now, |_| true),
-            Decision::Gateway(8, next)
-        );
-    }
-
-    #[test]
-    fn memory_is_bounded_for_each_key_and_overall() {
-        let (mut memory, now) = (Memory::<u32>::default(), Instant::now());
-        let second = Duration::from_secs(1);
-        let victim = key("victim", "a.onion");
-        memory.announced(&victim, &way(1, HOUR), now + 100 * second);
-        for number in 0..50 {
-            let host = format!("{number}.onion");
-            memory.announced(
-                &key("attacker", &host),
-                &way(1, HOUR),
-                now + number * second,
-            );
-        }
-        assert_eq!(memory.entries.len(), MAX_SITES_OF_KEY + 1);
-        assert!(memory.entries.contains_key(&victim));
-        for number in 0..1000 {
-            let user = format!("u{number}");
-            memory.announced(&key(&user, "a.onion"), &way(1, HOUR), now + 200 * second);
-        }
-        assert_eq!(memory.entries.len(), MAX_SITES);
-    }
-}
+mod tests;

@@ -17,20 +17,26 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tandem_http::ResponseHead;
+use tandem_http::cache::is_safe;
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::announcement::{Announcement, Site};
 use crate::carrier::LocalBoxFuture;
 use crate::endpoint::Endpoint;
-use crate::error::{Error, Retry};
+use crate::error::{Error, Kind, Retry};
 use crate::exchange::{Exchange, Isolation, Part, Parts, Reply, Supply};
+use crate::failure::{OwnError, own_error};
 use crate::metrics::METRICS;
 use crate::middle::routes::Lane;
 use crate::stage::Stage;
 use memory::{Decision, Memory, SiteOfKey};
 
-/// The longest trial of a gateway.
+/// The longest trial of a gateway, in which its ways share the time.
 const TRIAL: Duration = Duration::from_secs(60);
+
+/// The largest number of ways that a trial uses.
+const MAX_WAYS: usize = 3;
 
 /// The pause between two sweeps of the memory.
 const SWEEP: Duration = Duration::from_secs(60);
@@ -43,9 +49,9 @@ pub struct SiteLane {
     pub prepare: Box<dyn Fn(Isolation) -> LocalBoxFuture<'static, Result<(), Error>>>,
 }
 
-/// Creates the lane of a gateway without connecting. Returns `None` if this client can use none of
-/// the ways.
-pub type NewLane = Box<dyn Fn(&[Endpoint]) -> Option<SiteLane>>;
+/// Creates the lane of a way to a gateway without connecting. Returns `None` if this client cannot
+/// use the way.
+pub type NewLane = Box<dyn Fn(&Endpoint) -> Option<SiteLane>>;
 
 /// The stage before the lane of all hosts without a route and without a gateway.
 pub struct Discovery {
@@ -53,16 +59,20 @@ pub struct Discovery {
     direct: Rc<dyn Stage>,
     new_lane: NewLane,
     memory: RefCell<Memory<Rc<SiteLane>>>,
+    /// The trials under way, which end with this stage.
+    trials: RefCell<JoinSet<()>>,
 }
 
 impl Discovery {
-    /// Creates the stage. `direct` serves requests without a gateway.
-    pub fn new(direct: Rc<dyn Stage>, new_lane: NewLane) -> Rc<Self> {
+    /// Creates the stage. `direct` serves requests without a gateway. At most `max_lanes` gateways
+    /// are in use or being tried.
+    pub fn new(direct: Rc<dyn Stage>, new_lane: NewLane, max_lanes: usize) -> Rc<Self> {
         let this = Rc::new_cyclic(|this: &Weak<Self>| Self {
             this: this.clone(),
             direct,
             new_lane,
-            memory: RefCell::default(),
+            memory: RefCell::new(Memory::new(max_lanes)),
+            trials: RefCell::default(),
         });
         let weak = Rc::downgrade(&this);
         tokio::task::spawn_local(async move {
@@ -86,20 +96,16 @@ impl Discovery {
         result
     }
 
-    /// Tries a gateway beside the requests of its site.
+    /// Tries a gateway beside the requests of its site. Its ways are tried in their order.
     fn try_beside(&self, key: SiteOfKey, ways: &[Endpoint], trial: u64) {
-        let lane = (self.new_lane)(ways).map(Rc::new);
+        let usable = ways.iter().filter_map(|way| (self.new_lane)(way));
+        let lanes: Vec<_> = usable.take(MAX_WAYS).map(Rc::new).collect();
         let this = self.this.clone();
-        tokio::task::spawn_local(async move {
-            let lane = match lane {
-                Some(lane) => {
-                    METRICS.discoveries_tried.add(1);
-                    let prepared = (lane.prepare)(key.0.clone());
-                    let works = tokio::time::timeout(TRIAL, prepared).await;
-                    matches!(works, Ok(Ok(()))).then_some(lane)
-                }
-                None => None,
-            };
+        let mut trials = self.trials.borrow_mut();
+        // Only the trials under way are kept.
+        while trials.try_join_next().is_some() {}
+        trials.spawn_local(async move {
+            let lane = first_that_works(lanes, &key.0).await;
             METRICS.discoveries_up.add(u64::from(lane.is_some()));
             if let Some(this) = this.upgrade() {
                 this.with_memory(|memory| memory.tried(&key, trial, lane, Instant::now()));
@@ -119,7 +125,9 @@ impl Discovery {
             Ok(Announcement::Ways(ways)) => {
                 self.with_memory(|memory| memory.announced(key, &ways, Instant::now()));
             }
-            Ok(Announcement::Clear) => self.with_memory(|memory| memory.cleared(key)),
+            Ok(Announcement::Clear) => {
+                self.with_memory(|memory| memory.cleared(key, Instant::now()));
+            }
             Err(error) => {
                 METRICS.announcements_refused.add(1);
                 tracing::debug!(%error, "an announcement of a gateway is ignored");
@@ -133,8 +141,22 @@ impl Discovery {
             discovery: self.this.clone(),
             key,
             through: None,
+            has_failed: false,
         })
     }
+}
+
+/// Opens the session of the first lane that works.
+async fn first_that_works(lanes: Vec<Rc<SiteLane>>, key: &Isolation) -> Option<Rc<SiteLane>> {
+    let share = TRIAL / u32::try_from(lanes.len().max(1)).unwrap_or(u32::MAX);
+    for lane in lanes {
+        METRICS.discoveries_tried.add(1);
+        let prepared = (lane.prepare)(key.clone());
+        if let Ok(Ok(())) = tokio::time::timeout(share, prepared).await {
+            return Some(lane);
+        }
+    }
+    None
 }
 
 impl Stage for Discovery {
@@ -151,6 +173,12 @@ impl Stage for Discovery {
                 self.try_beside(key.clone(), &ways, trial);
                 self.direct(key, exchange)
             }
+            // The loss of a silent session shows late, and the request cannot be repeated then.
+            Decision::Gateway(lane, _)
+                if !is_safe(&exchange.request.method) && !lane.lane.sessions.is_awake(&key.0) =>
+            {
+                self.direct(key, exchange)
+            }
             Decision::Gateway(lane, trial) => {
                 METRICS.discovered_exchanges.add(1);
                 let again = copy(&exchange);
@@ -163,6 +191,7 @@ impl Stage for Discovery {
                         again: Some(again),
                         lane,
                     }),
+                    has_failed: false,
                 })
             }
         }
@@ -187,6 +216,8 @@ struct Watched {
     key: SiteOfKey,
     /// Present if the gateway serves the request.
     through: Option<Through>,
+    /// True if the gateway failed, and its response is passed on.
+    has_failed: bool,
 }
 
 /// The state of a request that the site's gateway serves.
@@ -199,45 +230,82 @@ struct Through {
     lane: Rc<SiteLane>,
 }
 
-/// Judges a part of a response by a gateway. Returns the rule for another attempt without it if the
-/// part is a failure. A gateway that refuses the site (421) or the client (407), or that cannot
-/// reach the origin (502, 504), is of no use.
-fn failure(part: &Result<Part, Error>) -> Option<Retry> {
-    match part {
-        Ok(Part::Head(head)) => match head.status {
-            407 | 421 => Some(Retry::Safe),
-            502 | 504 => Some(Retry::IfIdempotent),
-            _ => None,
-        },
-        Ok(_) => None,
-        Err(error) => error.side.is_before_origin().then_some(error.retry),
+/// The failure of a gateway to serve an exchange.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Failure {
+    /// The gateway refuses the client or the site, or reports a fault in itself.
+    Refused(Retry),
+    /// The exchange failed. Some such failures in a row mean that the gateway is of no use.
+    Missed(Retry),
+    /// The session has no free stream, or takes no new requests.
+    Full(Retry),
+}
+
+impl Failure {
+    /// Judges a part of a response by a gateway. A response of the origin, whatever its status, is
+    /// no failure of the gateway. The gateway tells the two apart in `Proxy-Status`.
+    fn of(part: &Result<Part, Error>) -> Option<Self> {
+        match part {
+            Ok(Part::Head(head)) => match (head.status, own_error(head)) {
+                // Other gateways may send no reason. An origin that is misdirected has not processed
+                // the request either (RFC 9110 section 15.5.20).
+                (407 | 421, _) | (_, Some(OwnError::Denied)) => Some(Self::Refused(Retry::Safe)),
+                (_, Some(OwnError::Itself)) => Some(Self::Refused(Retry::IfIdempotent)),
+                (_, Some(OwnError::Origin)) => Some(Self::Missed(Retry::IfIdempotent)),
+                (_, None) => None,
+            },
+            Err(error) if !error.side.is_before_origin() => None,
+            Err(error) if error.kind == Kind::Full => Some(Self::Full(error.retry)),
+            Err(error) => Some(Self::Missed(error.retry)),
+            Ok(_) => None,
+        }
+    }
+
+    const fn retry(self) -> Retry {
+        match self {
+            Self::Refused(retry) | Self::Missed(retry) | Self::Full(retry) => retry,
+        }
     }
 }
 
 impl Watched {
-    /// Notes that the gateway failed, if it has refused the request or its session has ended.
-    /// Continues without it and returns true if the request may be repeated.
-    fn leave(&mut self, retry: Retry, has_refused: bool) -> bool {
+    /// Notes that the gateway failed. Continues without it and returns true if the request may be
+    /// repeated.
+    fn leave(&mut self, failure: Failure) -> bool {
         let (Some(discovery), Some(through)) = (self.discovery.upgrade(), &mut self.through) else {
             return false;
         };
-        let trial = through.trial;
+        let (trial, now) = (through.trial, Instant::now());
+        let may_repeat = |exchange: &Exchange| {
+            let method = &exchange.request.method;
+            failure.retry().permits(method) || is_safe(method)
+        };
         let again = through
             .again
             .take()
-            .filter(|exchange| retry.permits(&exchange.request.method) && exchange.body.rewind());
-        // One reset stream does not mean a broken gateway.
-        if has_refused || !through.lane.lane.sessions.is_live(&self.key.0) {
-            let is_first =
-                discovery.with_memory(|memory| memory.failed(&self.key, trial, Instant::now()));
-            METRICS.discoveries_failed.add(u64::from(is_first));
-        }
+            .filter(|exchange| may_repeat(exchange) && exchange.body.rewind());
+        let is_live = through.lane.lane.sessions.is_live(&self.key.0);
+        let is_left = discovery.with_memory(|memory| match failure {
+            Failure::Refused(_) => memory.refused(&self.key, trial, now),
+            Failure::Missed(_) => memory.missed(&self.key, trial, is_live, now),
+            Failure::Full(_) => false,
+        });
+        METRICS.discoveries_failed.add(u64::from(is_left));
         let Some(exchange) = again else {
             return false;
         };
         self.reply = discovery.direct.call(exchange);
         self.through = None;
         true
+    }
+
+    /// Notes that the gateway served the exchange completely.
+    fn finish(&self) {
+        if let (Some(discovery), Some(through)) = (self.discovery.upgrade(), &self.through)
+            && !self.has_failed
+        {
+            discovery.with_memory(|memory| memory.served(&self.key, through.trial));
+        }
     }
 }
 
@@ -250,20 +318,25 @@ impl Parts for Watched {
         loop {
             let part = std::task::ready!(self.reply.poll_part(cx));
             let Some(part) = part else {
+                self.finish();
                 return Poll::Ready(None);
             };
             if self.through.is_some() {
-                if let Some(retry) = failure(&part)
-                    && self.leave(retry, part.is_ok())
+                let failure = Failure::of(&part);
+                if let Some(failure) = failure
+                    && self.leave(failure)
                 {
                     continue;
                 }
+                self.has_failed |= failure.is_some();
                 // Another attempt would repeat parts that the browser has.
                 if let Some(through) = &mut self.through {
                     through.again = None;
                 }
             }
+            // A response in the store of pushes may have come long ago.
             if let Ok(Part::Head(head)) = &part
+                && self.reply.supply() == Supply::Requested
                 && let Some(discovery) = self.discovery.upgrade()
             {
                 discovery.read(&self.key, head);

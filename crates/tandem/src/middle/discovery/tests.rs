@@ -23,8 +23,11 @@ impl Chunks for Pieces {
     }
 }
 
-/// A pool with a session that answers or not.
-struct Pool(Rc<Cell<bool>>);
+/// A pool with a session that is open or not, and silent or not.
+struct Pool {
+    live: Rc<Cell<bool>>,
+    awake: Rc<Cell<bool>>,
+}
 
 impl SessionPool for Pool {
     fn current(&self, _: &Isolation) -> Option<CurrentSession> {
@@ -40,11 +43,11 @@ impl SessionPool for Pool {
     }
 
     fn is_live(&self, _: &Isolation) -> bool {
-        self.0.get()
+        self.live.get()
     }
 
     fn is_awake(&self, _: &Isolation) -> bool {
-        self.0.get()
+        self.awake.get()
     }
 
     fn has_failed(&self, _: &Isolation, _: &str) -> bool {
@@ -62,7 +65,12 @@ impl SessionPool for Pool {
 #[derive(Clone)]
 enum Gateway {
     Answers(u16),
+    /// The gateway itself reports an error.
+    Reports(Kind, Side),
+    /// The session ends before the head.
     Fails(Retry),
+    /// The session stays open, and the exchange fails.
+    Resets(Kind, Retry),
     /// The session ends after the head.
     Truncates,
 }
@@ -93,6 +101,15 @@ impl Gateway {
                     sink.send(Part::Head(ResponseHead::new(status))).await;
                     Ok(())
                 }
+                Self::Reports(kind, side) => {
+                    let error = Error::new(kind, side, "x");
+                    let (head, _) = crate::failure::response(&error, "gateway");
+                    sink.send(Part::Head(head)).await;
+                    Ok(())
+                }
+                Self::Resets(kind, retry) => {
+                    Err(Error::new(kind, Side::Peer, "reset").with_retry(retry))
+                }
                 Self::Fails(retry) => {
                     live.set(false);
                     Err(reset(retry))
@@ -111,6 +128,7 @@ impl Gateway {
 struct Client {
     discovery: Rc<Discovery>,
     live: Rc<Cell<bool>>,
+    awake: Rc<Cell<bool>>,
     /// The number of exchanges that the gateway got.
     served: Rc<Cell<usize>>,
 }
@@ -129,8 +147,10 @@ impl Client {
             })
         };
         let (live, served) = (Rc::new(Cell::new(true)), Rc::new(Cell::new(0)));
+        let awake = Rc::new(Cell::new(true));
         let (of_lane, counter) = (Rc::clone(&live), Rc::clone(&served));
-        let new_lane = move |_: &[Endpoint]| {
+        let of_pool = Rc::clone(&awake);
+        let new_lane = move |_: &Endpoint| {
             let (gateway, live, served) = (gateway.clone(), of_lane.clone(), counter.clone());
             let stage = move |exchange: Exchange| {
                 served.set(served.get() + 1);
@@ -138,7 +158,10 @@ impl Client {
             };
             let lane = Lane {
                 stage: Rc::new(stage),
-                sessions: Rc::new(Pool(of_lane.clone())),
+                sessions: Rc::new(Pool {
+                    live: of_lane.clone(),
+                    awake: of_pool.clone(),
+                }),
             };
             Some(SiteLane {
                 lane,
@@ -146,8 +169,9 @@ impl Client {
             })
         };
         Self {
-            discovery: Discovery::new(Rc::new(direct), Box::new(new_lane)),
+            discovery: Discovery::new(Rc::new(direct), Box::new(new_lane), 8),
             live,
+            awake,
             served,
         }
     }
@@ -211,16 +235,107 @@ async fn refused_request_goes_directly_with_its_body() {
         let result = outcome(Gateway::Answers(status), Method::Post).await;
         assert_eq!(result, (200, true, false), "{status}");
     }
-    for status in [502, 504] {
-        let result = outcome(Gateway::Answers(status), Method::Put).await;
+    let forbidden = Gateway::Reports(Kind::Forbidden, Side::Local);
+    assert_eq!(outcome(forbidden, Method::Post).await, (200, true, false));
+    for (kind, side, status) in [
+        (Kind::Busy, Side::Local, 503),
+        (Kind::Internal, Side::Local, 500),
+        (Kind::ConnectionRefused, Side::Origin, 502),
+    ] {
+        let result = outcome(Gateway::Reports(kind, side), Method::Put).await;
         assert_eq!(result, (200, true, false), "{status}");
-        let result = outcome(Gateway::Answers(status), Method::Post).await;
+        let result = outcome(Gateway::Reports(kind, side), Method::Post).await;
         assert_eq!(result, (status, false, false), "{status}");
     }
-    for status in [200, 404, 500] {
-        let result = outcome(Gateway::Answers(status), Method::Post).await;
-        assert_eq!(result, (status, false, false), "{status}");
+}
+
+#[tokio::test]
+async fn origin_keeps_its_errors_and_its_gateway() {
+    for status in [200, 404, 500, 502, 503, 504] {
+        for method in [Method::Get, Method::Post] {
+            let result = outcome(Gateway::Answers(status), method).await;
+            assert_eq!(result, (status, false, false), "{status}");
+        }
+        assert_eq!(uses_until_left(Gateway::Answers(status)).await, 9);
     }
+}
+
+/// Sends nine requests, and returns the number of those that the gateway got.
+async fn uses_until_left(gateway: Gateway) -> usize {
+    let local = tokio::task::LocalSet::new();
+    let uses = local.run_until(async {
+        let client = Client::new(gateway);
+        client.discover().await;
+        for _ in 0..9 {
+            client.send(Method::Get).await;
+        }
+        client.served.get()
+    });
+    uses.await
+}
+
+#[tokio::test]
+async fn gateway_that_fails_exchanges_is_left() {
+    let busy = Gateway::Reports(Kind::Busy, Side::Local);
+    assert_eq!(uses_until_left(busy).await, 1);
+    for gateway in [
+        Gateway::Resets(Kind::Reset, Retry::Never),
+        Gateway::Resets(Kind::Busy, Retry::Safe),
+        Gateway::Reports(Kind::ConnectionRefused, Side::Origin),
+    ] {
+        assert_eq!(uses_until_left(gateway).await, 3);
+    }
+    // A full session is no failure.
+    let full = Gateway::Resets(Kind::Full, Retry::Safe);
+    assert_eq!(uses_until_left(full.clone()).await, 9);
+    assert_eq!(outcome(full, Method::Post).await, (200, true, false));
+}
+
+#[tokio::test]
+async fn silent_session_gets_safe_requests_only() {
+    let local = tokio::task::LocalSet::new();
+    let test = local.run_until(async {
+        let client = Client::new(Gateway::Answers(404));
+        client.discover().await;
+        client.awake.set(false);
+        for method in [Method::Post, Method::Put, Method::Delete] {
+            assert_eq!(client.send(method).await.1, whole());
+        }
+        assert_eq!(client.served.get(), 0);
+        assert_eq!(client.send(Method::Get).await.0, 404);
+        client.awake.set(true);
+        assert_eq!(client.send(Method::Post).await.0, 404);
+    });
+    test.await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn trial_uses_the_ways_in_their_order() {
+    let lane = |works: Option<bool>| {
+        let stage = |_: Exchange| Reply::fail(reset(Retry::Never));
+        let (live, awake) = (Rc::default(), Rc::default());
+        let lane = Lane {
+            stage: Rc::new(stage),
+            sessions: Rc::new(Pool { live, awake }),
+        };
+        Rc::new(SiteLane {
+            lane,
+            prepare: Box::new(move |_| {
+                Box::pin(async move {
+                    match works {
+                        Some(true) => Ok(()),
+                        Some(false) => Err(reset(Retry::Never)),
+                        None => std::future::pending().await,
+                    }
+                })
+            }),
+        })
+    };
+    let lanes = vec![lane(Some(false)), lane(None), lane(Some(true))];
+    let found = first_that_works(lanes.clone(), &Isolation::none()).await;
+    assert!(found.is_some_and(|found| Rc::ptr_eq(&found, &lanes[2])));
+    let lanes = lanes[..2].to_vec();
+    assert!(first_that_works(lanes, &Isolation::none()).await.is_none());
 }
 
 #[tokio::test]
@@ -229,7 +344,8 @@ async fn lost_request_is_repeated_if_that_is_harmless() {
         (Retry::Safe, Method::Post, (200, true, false)),
         (Retry::IfIdempotent, Method::Put, (200, true, false)),
         (Retry::IfIdempotent, Method::Post, (0, false, true)),
-        (Retry::Never, Method::Get, (0, false, true)),
+        (Retry::Never, Method::Get, (200, true, false)),
+        (Retry::Never, Method::Put, (0, false, true)),
     ] {
         let result = outcome(Gateway::Fails(retry), method.clone()).await;
         assert_eq!(result, expected, "{retry:?} {method:?}");
