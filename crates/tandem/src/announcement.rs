@@ -166,20 +166,24 @@ impl Announcement {
         if list.len() > MAX_MEMBERS {
             return Err(AnnouncementError::Malformed);
         }
-        let (mut ways, mut has_expired) = (Vec::new(), false);
+        let (mut ways, mut has_expired, mut is_cleared) = (Vec::new(), false, false);
         for member in &list {
             let ListEntry::Item(item) = member else {
                 continue;
             };
             if matches!(&item.bare_item, BareItem::Token(token) if token.as_str() == "clear") {
-                return Ok(Self::Clear);
+                is_cleared = true;
+                continue;
             }
-            let Some(endpoint) = endpoint(item) else {
+            let BareItem::String(text) = &item.bare_item else {
                 continue;
             };
-            if endpoint.host != site.host {
+            if named_host(text.as_str()).is_some_and(|host| host != site.host) {
                 return Err(AnnouncementError::OtherHost);
             }
+            let Some(endpoint) = endpoint(text.as_str()) else {
+                continue;
+            };
             let lifetime = lifetime(item).saturating_sub(age);
             if !is_supported(&endpoint) || !site.is_proven_by(&endpoint) {
                 continue;
@@ -190,6 +194,9 @@ impl Announcement {
             }
             ways.push(AnnouncedWay { endpoint, lifetime });
         }
+        if is_cleared {
+            return Ok(Self::Clear);
+        }
         match (ways.is_empty(), has_expired) {
             (false, _) => Ok(Self::Ways(ways)),
             (true, true) => Err(AnnouncementError::Expired),
@@ -198,13 +205,19 @@ impl Announcement {
     }
 }
 
-/// Returns the endpoint that a member names. The rest of a scheme that is not known may mean
-/// anything, so such a member is left out.
-fn endpoint(item: &Item) -> Option<Endpoint> {
-    let BareItem::String(text) = &item.bare_item else {
-        return None;
-    };
-    text.as_str().parse().ok()
+/// Returns the host in a member with any scheme, even one that this version does not know.
+fn named_host(text: &str) -> Option<String> {
+    let (_, rest) = text.split_once("://")?;
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or(rest);
+    let (host, _) = split_authority(authority, Some(0)).ok()?;
+    Some(host)
+}
+
+/// Returns the endpoint of a member that has all parts and no others. Other members are left out.
+fn endpoint(text: &str) -> Option<Endpoint> {
+    let (scheme, rest) = text.split_once("://")?;
+    let is_exact = scheme.contains('+') && !rest.contains(['/', '?', '#', '@']);
+    is_exact.then(|| text.parse())?.ok()
 }
 
 /// Returns the lifetime of a member (`ma`), or zero if the parameter is no positive integer.
@@ -235,8 +248,13 @@ impl fmt::Display for Announcement {
         for (index, way) in ways.iter().enumerate() {
             let comma = if index == 0 { "" } else { ", " };
             let seconds = way.lifetime.as_secs();
+            let (session, transport) = (way.endpoint.session.as_str(), &way.endpoint.transport);
+            let authority = way.endpoint.authority();
             // An endpoint has neither quotes nor backslashes.
-            write!(f, "{comma}\"{}\";ma={seconds}", way.endpoint)?;
+            write!(
+                f,
+                "{comma}\"{session}+{transport}://{authority}\";ma={seconds}"
+            )?;
         }
         Ok(())
     }
@@ -286,7 +304,9 @@ mod tests {
             r#""h2+tcp://a.onion:1";ma=999999999"#,
         );
         assert_eq!(long[0].1, MAX_LIFETIME.as_secs());
-        assert_eq!(parse("http://a.onion", "clear"), Ok(Announcement::Clear));
+        for value in ["clear", r#""h2+tcp://a.onion:1", clear"#] {
+            assert_eq!(parse("http://a.onion", value), Ok(Announcement::Clear));
+        }
     }
 
     #[test]
@@ -332,6 +352,16 @@ mod tests {
                 r#""h2+tcp://a.onion:1?exit=auto""#,
                 E::NoWay,
             ),
+            ("http://a.onion", r#""h2+tcp://a.onion:1?""#, E::NoWay),
+            ("http://a.onion", r#""h2+tcp://a.onion:1/""#, E::NoWay),
+            ("http://a.onion", r#""h2://a.onion:1""#, E::NoWay),
+            (
+                "http://a.onion",
+                r#"clear, "h2+tcp://b.onion:1""#,
+                E::OtherHost,
+            ),
+            ("http://a.onion", r#""h9+tcp://b.onion:1""#, E::OtherHost),
+            ("http://a.onion", r#""new://b.onion/path""#, E::OtherHost),
             ("http://a.onion", r#""socks5://a.onion:1""#, E::NoWay),
             ("http://a.onion", r#""http://a.onion:1""#, E::NoWay),
             ("http://a.onion", r#""h2+tcp://a.onion:1";ma=0"#, E::Expired),
@@ -354,6 +384,13 @@ mod tests {
         }
         let long = format!("\"{}\"", "x".repeat(MAX_BYTES));
         assert_eq!(parse("http://a.onion", &long), Err(E::Malformed));
+    }
+
+    #[test]
+    fn display_names_all_parts_of_a_way() {
+        let value = r#""h3+tcp://a.onion:1";ma=5, "h2+tcp://a.onion:2";ma=6"#;
+        let parsed = parse("http://a.onion", value).map(|it| it.to_string());
+        assert_eq!(parsed.as_deref(), Ok(value));
     }
 
     #[test]

@@ -6,19 +6,22 @@
 //! nothing but the gateways through `--via`. The gateway's checks include a look-up of one name.
 
 use std::fmt;
-use std::net::{SocketAddr, TcpListener, ToSocketAddrs as _};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs as _};
 use std::time::{Duration, Instant, SystemTime};
 
 use tandem_http::{Fields, Method, RequestHead, Scheme};
 
 use super::{ClientArgs, Failure, GatewayArgs, serve};
+use crate::announcement::{Announcement, Site};
 use crate::back::announce::explain;
 use crate::back::gateways::unauthorized;
+use crate::back::origin::Mode;
 use crate::config::gateways::GatewayEndpoint;
 use crate::config::{ClientConfig, ConfigError, GatewayConfig, PathConfig};
-use crate::endpoint::{Endpoint, SessionKind, Via};
+use crate::endpoint::{Endpoint, Via, is_onion};
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Exchange, Part};
+use crate::hosts::HostPattern;
 use crate::middle::max_forwards::VERSION_FIELD;
 use crate::roles::Role;
 use crate::services::Services;
@@ -206,15 +209,39 @@ async fn gateway(
     Ok(findings)
 }
 
-/// Tells the ports under which a gateway announces itself to visitors of an onion service.
+/// Tells the ports under which a gateway announces itself to visitors of an onion service, if it
+/// serves one.
 fn announced(config: &GatewayConfig) -> Option<Finding> {
-    let is_plain =
-        |listener: &&Endpoint| listener.transport == "tcp" && listener.session != SessionKind::Http;
-    let listeners = config.listen.iter().filter(|_| config.announce);
-    let lines: Vec<_> = listeners
-        .filter(is_plain)
-        .map(|it| format!("HiddenServicePort {} {}", it.port, it.authority()))
-        .collect();
+    let Mode::Reverse { hosts, .. } = &config.mode else {
+        return None;
+    };
+    let of_onions = |pattern: &HostPattern| match pattern {
+        HostPattern::Any => true,
+        HostPattern::Name(host) | HostPattern::Below(host) => is_onion(host),
+    };
+    if !config.announce || !hosts.iter().any(of_onions) {
+        return None;
+    }
+    let site = Site {
+        scheme: Scheme::Http,
+        host: "site.onion".into(),
+        port: Scheme::Http.default_port(),
+    };
+    let is_announced = |listener: &&Endpoint| {
+        Announcement::of_listeners(&site, std::slice::from_ref(*listener)).is_some()
+    };
+    let line = |listener: &Endpoint| {
+        let mut local = listener.clone();
+        // Tor needs an address to connect to.
+        match local.host.parse() {
+            Ok(IpAddr::V4(Ipv4Addr::UNSPECIFIED)) => local.host = "127.0.0.1".into(),
+            Ok(IpAddr::V6(Ipv6Addr::UNSPECIFIED)) => local.host = "::1".into(),
+            _ => {}
+        }
+        format!("HiddenServicePort {} {}", local.port, local.authority())
+    };
+    let listeners = config.listen.iter().filter(is_announced);
+    let lines: Vec<_> = listeners.map(line).collect();
     (!lines.is_empty()).then(|| {
         let text = format!(
             "visitors of an onion service learn of this gateway; torrc needs {}",
@@ -479,18 +506,31 @@ mod tests {
     #[test]
     fn announced_ports_are_named() {
         let options = crate::config::GatewayOptions {
-            listen: vec!["h2+tcp://127.0.0.1:9980".parse().expect("an endpoint")],
+            listen: [
+                "h2+tcp://127.0.0.1:9980",
+                "h2+tcp://0.0.0.0:9981",
+                "spdy3+tcp://127.0.0.1:1",
+            ]
+            .map(|listener| listener.parse().expect("an endpoint"))
+            .to_vec(),
             mode: Some("reverse=http://127.0.0.1:80".parse().expect("a mode")),
             open: Some(true),
+            allow_host: vec!["a.onion".parse().expect("a pattern")],
             ..Default::default()
         };
         let silent = crate::config::GatewayOptions {
             announce: Some(false),
             ..options.clone()
         };
+        let plain = crate::config::GatewayOptions {
+            allow_host: vec!["site.example".parse().expect("a pattern")],
+            ..options.clone()
+        };
         let found = announced(&options.typed().expect("a gateway")).expect("a finding");
-        let line = "HiddenServicePort 9980 127.0.0.1:9980";
-        assert!(found.text.contains(line), "{}", found.text);
+        let lines = "needs HiddenServicePort 9980 127.0.0.1:9980, \
+                     HiddenServicePort 9981 127.0.0.1:9981";
+        assert!(found.text.ends_with(lines), "{}", found.text);
+        assert_eq!(announced(&plain.typed().expect("a gateway")), None);
         assert_eq!(announced(&silent.typed().expect("a gateway")), None);
     }
 

@@ -97,7 +97,16 @@ struct Site {
 
 impl Site {
     fn new(onions: &Onions, host: &str, change: impl FnOnce(&mut GatewayOptions)) -> Self {
-        let behind = page("gateway", "");
+        Self::before(page("gateway", ""), onions, host, change)
+    }
+
+    /// Starts a site whose gateway is in front of this origin.
+    fn before(
+        behind: Scene,
+        onions: &Onions,
+        host: &str,
+        change: impl FnOnce(&mut GatewayOptions),
+    ) -> Self {
         let mut options = gateway_of(&behind);
         change(&mut options);
         let (gateway, address) = start_gateway(options);
@@ -261,7 +270,7 @@ fn announcement_of_anything_else_is_refused() {
         (
             "redirect.onion",
             "302 Found",
-            own("good.onion") + "Location: http://good.onion/\r\n",
+            own("redirect.onion") + "Location: http://good.onion/\r\n",
         ),
         (
             "options.onion",
@@ -338,6 +347,35 @@ fn lost_gateway_is_left_for_the_direct_way() {
         direct(http, "a.onion", "u");
     }
     assert_eq!(onions.targets().len(), 2);
+}
+
+#[test]
+fn error_of_an_origin_keeps_its_gateway() {
+    let onions = Onions::new();
+    let behind = status_page("502 Bad Gateway", "gateway", "");
+    let _site = Site::before(behind, &onions, "a.onion", |_| {});
+    let (_client, http) = onions.client(|_| {});
+    let begun = std::time::Instant::now();
+    while get(http, "http://a.onion/", "u").status == 200 {
+        assert!(begun.elapsed() < PATIENCE, "the gateway was not discovered");
+    }
+    for _ in 0..10 {
+        let answer = get(http, "http://a.onion/", "u");
+        assert_eq!((answer.status, &answer.body[..]), (502, &b"gateway"[..]));
+    }
+}
+
+#[test]
+fn cleared_gateway_is_left_for_the_direct_way() {
+    let onions = Onions::new();
+    let behind = page("gateway", "Session-Gateway: clear\r\n");
+    let _site = Site::before(behind, &onions, "a.onion", |_| {});
+    let (_client, http) = onions.client(|_| {});
+    discovered(http, "a.onion", "u");
+    // The site announces the gateway again, which is left alone for 30 s.
+    for _ in 0..5 {
+        direct(http, "a.onion", "u");
+    }
 }
 
 #[test]

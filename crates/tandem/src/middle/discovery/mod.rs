@@ -247,7 +247,7 @@ impl Failure {
     fn of(part: &Result<Part, Error>) -> Option<Self> {
         match part {
             Ok(Part::Head(head)) => match (head.status, own_error(head)) {
-                // Other gateways may send no reason. An origin that is misdirected has not processed
+                // Other gateways may send no reason. An origin that answers 421 has not processed
                 // the request either (RFC 9110 section 15.5.20).
                 (407 | 421, _) | (_, Some(OwnError::Denied)) => Some(Self::Refused(Retry::Safe)),
                 (_, Some(OwnError::Itself)) => Some(Self::Refused(Retry::IfIdempotent)),
