@@ -5,6 +5,7 @@
 //!                     tandem-asked: 40 hex digits      in the head of a push: its request's hashes
 //!  client ─▶ gateway  POST http://push.tandem.invalid/ the session's companion
 //!                     tandem-checks: 1                 in its head: promises of HEAD are taken
+//!                     tandem-opened: a.test *.b.test   in requests for HTTPS that the client opens
 //! ```
 //!
 //! The companion is one exchange that stays open while the session is in use. Its request body
@@ -17,12 +18,14 @@
 //! sessions and can still use.
 
 mod companion;
+mod opened;
 mod report;
 mod request_hashes;
 mod treatment;
 mod url_hash;
 
 pub use companion::{companion_request, is_companion, is_reserved, takes_checks};
+pub use opened::{MAX_OPENED_LIST, OPENED_FIELD, OpenedList};
 pub use report::{Fate, Report, ReportReader};
 pub use request_hashes::{ASKED_FIELD, RequestHashes};
 pub use treatment::{PUSH_FIELD, Treatment};

@@ -46,6 +46,7 @@ impl Gateway {
         if request.method != Method::Get || request.protocol.is_some() {
             return None;
         }
+        self.note_opened(request);
         let hash = url_hash(request);
         if takes_pushes {
             self.requested.push(hash);

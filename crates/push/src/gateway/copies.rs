@@ -202,8 +202,9 @@ impl Gateway {
     /// Promises the head of a resource. A held promise of its body gives way.
     fn promise_check(&mut self, id: PageId, copy: &CachedCopy, gathers: bool) {
         let own_origin_only = self.config.own_origin_only;
+        let is_over = self.closed || self.is_tunnelled(&copy.need.url);
         let page = self.pages.get_mut(id);
-        let Some(page) = page.filter(|page| !self.closed && !page.is_closed()) else {
+        let Some(page) = page.filter(|page| !is_over && !page.is_closed()) else {
             return;
         };
         let Some(mut request) = page.request_for(&copy.need, own_origin_only) else {

@@ -3,7 +3,7 @@
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
-use tandem_http::{Priority, RequestHead, ResponseHead, Scheme};
+use tandem_http::{Priority, RequestHead, ResponseHead};
 use tandem_preload::{self as scan, Kind, Need, Referrer};
 
 use super::budget::Budget;
@@ -278,11 +278,12 @@ impl Page {
     ) -> Option<RequestHead> {
         let (scheme, authority, _) = scan::split(&need.url)?;
         let own = is_own_origin(&self.request, scheme, authority);
-        // Requests over TLS reach the gateway as tunnels only: no browser makes them in plain text.
-        let is_upgrade = scheme != self.request.scheme.as_str() && scheme == Scheme::Https.as_str();
+        // The parts of a plain page that use TLS reach the gateway as tunnels only. The plain parts
+        // of a page over TLS are mixed content, which browsers request over TLS or not at all.
+        let is_other_scheme = scheme != self.request.scheme.as_str();
         // Answers to a login are the user's own, and some logins count their uses.
         let needs_login = own && self.request.fields.contains("authorization");
-        if is_upgrade || needs_login || (!own && own_origin_only) {
+        if is_other_scheme || needs_login || (!own && own_origin_only) {
             return None;
         }
         let page = fetch_standard::Page {
@@ -333,6 +334,8 @@ fn initiator(request: &RequestHead) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use tandem_http::Scheme;
+
     use super::super::budget::{MAX_BODY_BYTES, MAX_FOREIGN, MAX_LAZY};
     use super::*;
 
@@ -481,6 +484,13 @@ mod tests {
         assert!(page.request_for(&foreign, true).is_none());
         assert!(page.request_for(&foreign, false).is_some());
         assert!(page.request_for(&secure, false).is_none());
+        let mut over_tls = Page::new(
+            AnswerId::from(0),
+            RequestHead::get(Scheme::Https, "a.test", "/page").into(),
+            "https://a.test/page".into(),
+        );
+        assert!(over_tls.request_for(&secure, false).is_some());
+        assert!(over_tls.request_for(&own, false).is_none(), "mixed content");
         let mut login = page_with(&[("authorization", "Basic eDp5")]);
         assert!(login.request_for(&own, false).is_none());
         assert!(login.request_for(&foreign, false).is_some());

@@ -101,16 +101,19 @@ impl Gateway {
 
     /// Promises a need unless this client is likely to do without it.
     fn promise_if_wanted(&mut self, id: PageId, need: Need, source: Source) {
-        if self.closed {
+        if self.closed || self.is_tunnelled(&need.url) {
             return;
         }
+        let is_opened = self.is_opened(&need.url);
         let Some(page) = self.pages.get_mut(id) else {
             return;
         };
         if page.refuses(&need) || (source == Source::Page && !page.is_near(&need)) {
             return;
         }
+        // The user has agreed to the gateway's requests to listed hosts.
         if page.is_same_site(&need.url)
+            || is_opened
             || self
                 .hosts
                 .admits(id, &need, self.config.foreign_after_request)
@@ -121,7 +124,7 @@ impl Gateway {
 
     /// Promises a need, unless the client has it, requests it just now, or a limit is reached.
     pub(super) fn promise_one(&mut self, id: PageId, need: Need) {
-        if self.closed {
+        if self.closed || self.is_tunnelled(&need.url) {
             return;
         }
         let own_origin_only = self.config.own_origin_only;

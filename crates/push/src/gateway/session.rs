@@ -22,7 +22,8 @@ use super::revisits::Revisits;
 use super::table::{AnswerId, FetchId, PageId, Table};
 use super::visitors::Visitors;
 use crate::answer::{CopyLifetime, Reuse};
-use crate::wire::{ReportReader, RequestHashes, Treatment};
+use crate::url;
+use crate::wire::{OPENED_FIELD, OpenedList, ReportReader, RequestHashes, Treatment};
 
 /// The time in which requests that browsers make together arrive. Needs of a host are released that
 /// long after the first request to it, so that no push is made for the other requests.
@@ -112,6 +113,8 @@ pub struct Gateway {
     pub(super) unreported: HashMap<u32, Unreported>,
     pub(super) companion: Companion,
     pub(super) hosts: ForeignHosts,
+    /// The hosts whose HTTPS the client opens; `None` before it has sent a list.
+    opened: Option<OpenedList>,
     /// The hosts of needs that are released at this time.
     pub(super) releases: VecDeque<(Instant, String)>,
     /// The page that the reader looks at.
@@ -157,6 +160,7 @@ impl Gateway {
             unreported: HashMap::new(),
             companion: Companion::default(),
             hosts: ForeignHosts::default(),
+            opened: None,
             releases: VecDeque::new(),
             view: None,
             skipping: None,
@@ -166,6 +170,28 @@ impl Gateway {
             closed: false,
             config,
         }
+    }
+
+    /// Takes over the list of hosts whose HTTPS the client opens, if a request carries one.
+    pub(super) fn note_opened(&mut self, request: &RequestHead) {
+        let Some(value) = request.fields.get(OPENED_FIELD) else {
+            return;
+        };
+        if !self.opened.as_ref().is_some_and(|list| list.is_of(value)) {
+            self.opened = Some(OpenedList::parse(value));
+        }
+    }
+
+    /// Returns whether the client opens HTTPS of a URL: its user has listed the host.
+    pub(super) fn is_opened(&self, url: &str) -> bool {
+        let list = self.opened.as_ref();
+        list.is_some_and(|list| url.starts_with("https:") && list.covers(url::authority(url)))
+    }
+
+    /// Returns whether the browser would request a URL through a tunnel, as all HTTPS that the
+    /// client does not open.
+    pub(super) fn is_tunnelled(&self, url: &str) -> bool {
+        self.opened.is_some() && url.starts_with("https:") && !self.is_opened(url)
     }
 
     /// Returns the next decision.
