@@ -11,6 +11,7 @@ use crate::back::policy::Policy;
 use crate::config::ClientConfig;
 use crate::config::client::{Fallback, Solo, SoloMode};
 use crate::config::gateways::GatewayEndpoint;
+use crate::config::open::OpenLevel;
 use crate::endpoint::{is_onion, split_authority};
 use crate::transport::registry::Transports;
 
@@ -103,10 +104,12 @@ fn explain(config: &ClientConfig, url: &str) -> Result<String, Failure> {
     let opened = config
         .open
         .as_ref()
-        .filter(|open| asked.scheme != Some(Scheme::Http) && open.covers(&asked.host, asked.port));
+        .filter(|_| asked.scheme != Some(Scheme::Http))
+        .and_then(|open| open.level(&asked.host, asked.port));
     match solo {
         _ if refusal.is_some() => {}
-        _ if opened.is_some() => line("content", OPENED),
+        _ if opened == Some(OpenLevel::Local) => line("content", OPENED),
+        _ if opened == Some(OpenLevel::Gateway) => line("content", OPENED_AT_GATEWAY),
         Some(solo) => line("content", without_gateway(&asked, solo, config)),
         None => line("content", content(&asked, gateways)),
     }
@@ -134,6 +137,11 @@ fn discovery(config: &ClientConfig, has_route: bool, asked: &Asked) -> Option<&'
 /// Describes the treatment of HTTPS of a listed host.
 const OPENED: &str = "HTTPS, opened on this machine for browsers of the HTTP listeners: this \
                       program reads it, and the gateway sees the host and the port only";
+
+/// Describes the treatment of HTTPS that the gateway fetches.
+const OPENED_AT_GATEWAY: &str = "HTTPS, opened on this machine for browsers of the HTTP listeners, \
+                                 and fetched by the gateway: both read it, passwords and cookies \
+                                 included";
 
 /// Returns the reason for which a client without a gateway and without a proxy refuses a
 /// destination, as far as it shows without a look-up.

@@ -73,13 +73,13 @@ pub(super) fn run(args: &TrustArgs) -> Result<(), Failure> {
         return remove(args, &directory, &places);
     }
     let listed = match &file {
-        Some(options) => Some(&options.open_https),
-        None => Some(&args.open_https).filter(|hosts| !hosts.is_empty()),
+        Some(options) => Some([&options.open_https[..], &options.open_https_at_gateway].concat()),
+        None => Some(args.open_https.clone()).filter(|hosts| !hosts.is_empty()),
     };
-    if let Some(hosts) = listed {
+    if let Some(hosts) = &listed {
         check_hosts(hosts)?;
     }
-    let listed = listed.map(|hosts| constraints(hosts));
+    let listed = listed.map(|hosts| constraints(&hosts));
     install(args, &directory, &places, listed)
 }
 

@@ -86,6 +86,9 @@ with_path! {
         /// Open HTTPS of this host on this machine: NAME or *.SUFFIX (repeatable). It needs the
         /// authority of `tandem trust`, and --via is limited
         open_https: Vec<HostPattern> [help_heading = "Opened HTTPS", value_name = "HOST"],
+        /// Open HTTPS of this host, and let the gateway fetch and read it: NAME or *.SUFFIX
+        /// (repeatable). The gateway must be your own (own=yes in its URL), and permit it
+        open_https_at_gateway: Vec<HostPattern> [help_heading = "Opened HTTPS", value_name = "HOST"],
         /// Open HTTPS of these hosts at this port too, besides 443 (repeatable)
         open_https_port: Vec<u16> [help_heading = "Opened HTTPS", value_name = "PORT"],
         /// PEM file of the authorities to trust for these hosts instead of the public ones
@@ -303,6 +306,7 @@ impl ClientOptions {
         let secret_files = secret_files(all.clone(), self.tor_password_file.as_ref());
         if let Some(open) = &open {
             open.check_ways(via.as_ref(), all, solo.as_ref(), fallback)?;
+            open.check_gateways(via.as_ref(), &gateways, &routes, &route_map)?;
         }
         let authority = authority(&listen, open.as_ref(), self.authority)?;
         Ok(ClientConfig {

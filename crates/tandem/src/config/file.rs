@@ -68,6 +68,8 @@ impl From<SoloTable> for ClientOptions {
 pub struct OpenTable {
     /// `open-https`.
     pub hosts: Vec<HostPattern>,
+    /// `open-https-at-gateway`.
+    pub at_gateway: Vec<HostPattern>,
     /// `open-https-port`.
     pub ports: Vec<u16>,
     /// `open-https-ca`.
@@ -78,6 +80,7 @@ impl From<OpenTable> for ClientOptions {
     fn from(table: OpenTable) -> Self {
         Self {
             open_https: table.hosts,
+            open_https_at_gateway: table.at_gateway,
             open_https_port: table.ports,
             open_https_ca: table.ca,
             ..Self::default()

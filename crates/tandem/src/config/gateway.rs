@@ -39,6 +39,8 @@ with_path! {
         /// Origins to serve: forward and transparent serve those that requests name, reverse=URL
         /// serves one, submit=URL takes submissions for one [default: forward]
         mode: Option<ModeOption> [help_heading = "Destinations", value_name = "MODE"],
+        /// Fetch HTTPS of hosts that authenticated clients open, and read it [default: false]
+        open_https: Option<bool> [help_heading = "Admission", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
         /// Destinations allowed besides the public Internet: a network, or a network and one port
         /// (repeatable)
         allow_dest: Vec<AllowDest> [help_heading = "Destinations", value_name = "NET[:PORT]"],
@@ -185,6 +187,8 @@ pub struct GatewayConfig {
     pub mode: Mode,
     /// True if all clients are admitted.
     pub open: bool,
+    /// True if the gateway fetches HTTPS of hosts that its clients open.
+    pub fetches_opened: bool,
     /// The tokens that admit a client.
     pub tokens: Vec<String>,
     /// The files that hold the tokens.
@@ -290,6 +294,12 @@ impl GatewayOptions {
                 "--open and --auth contradict each other",
             ));
         }
+        let fetches_opened = self.open_https.unwrap_or(false);
+        if fetches_opened && (open || mode != Mode::Forward) {
+            let problem = "needs --auth and --mode forward: the gateway reads what authenticated \
+                           users open";
+            return Err(ConfigError::value("open-https", problem));
+        }
         let mut by_certificate = true;
         for endpoint in &self.listen {
             by_certificate &= transports.of(endpoint)?.has_client_certificates();
@@ -332,6 +342,7 @@ impl GatewayOptions {
             secret_files,
             token_files,
             open,
+            fetches_opened,
             tokens,
             client_ca,
             policy: Policy {

@@ -94,6 +94,8 @@ pub struct GatewayEndpoint {
     pub is_alternative: bool,
     /// True if its transport sends datagrams, which some networks drop.
     pub is_datagrams: bool,
+    /// True if the user states that it is their own (`own=yes`).
+    pub is_own: bool,
 }
 
 /// The permission to look up the names of gateways with `resolve=system`.
@@ -204,7 +206,7 @@ impl Dialled<'_> {
     ) -> Result<GatewayEndpoint, ConfigError> {
         let bad = |problem: &str| ConfigError::value("gateway", format!("{endpoint}: {problem}"));
         let provider = self.transports.of(&endpoint)?;
-        let options = [&["exit", "ip", "resolve"], provider.dial_options()].concat();
+        let options = [&["exit", "ip", "own", "resolve"], provider.dial_options()].concat();
         endpoint.options(&options)?;
         provider.check_dial(&endpoint)?;
         if endpoint.session == SessionKind::Socks5
@@ -240,6 +242,11 @@ impl Dialled<'_> {
                  ?exit=FINGERPRINT and --via tor://…",
             ));
         }
+        let is_own = match endpoint.option("own") {
+            None => false,
+            Some("yes") => true,
+            Some(_) => return Err(bad("own= can only be yes")),
+        };
         let address = match self.via {
             Some(_) => None,
             None => own_address(&endpoint, self.lookups)?,
@@ -251,6 +258,7 @@ impl Dialled<'_> {
             token_file: token_file.map(str::to_owned),
             is_alternative: false,
             is_datagrams: provider.protocol() == Protocol::Udp,
+            is_own,
         })
     }
 }

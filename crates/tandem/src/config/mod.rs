@@ -15,6 +15,7 @@ pub mod gateways;
 pub mod issuer;
 pub mod mode;
 pub mod open;
+mod open_gateways;
 pub mod relay;
 pub mod share_url;
 mod solo;

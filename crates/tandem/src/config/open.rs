@@ -1,5 +1,8 @@
 //! The hosts whose HTTPS the client opens, by the user's consent.
 //!
+//! Two levels are named apart. At the level `local`, this program fetches the resources through the
+//! tunnel. At the level `gateway`, a gateway of the user's own does, and reads them.
+//!
 //! A list is refused if it covers the hosts of strangers, or if sites could notice the opening at a
 //! Tor exit: there the TLS of this program would distinguish its user from users of Tor Browser.
 
@@ -13,6 +16,7 @@ use super::{ClientOptions, ConfigError};
 use crate::endpoint::Via;
 use crate::hosts::HostPattern;
 use crate::transport::tls::authority::{Authority, certificate_file};
+use tandem_push::wire::MAX_OPENED_LIST;
 
 /// The command that issues an authority for the list.
 const REMEDY: &str = "run `tandem trust -c FILE` with the client's file, or `tandem trust \
@@ -21,11 +25,22 @@ const REMEDY: &str = "run `tandem trust -c FILE` with the client's file, or `tan
 /// The port of HTTPS.
 const HTTPS: u16 = 443;
 
+/// The party that fetches the resources of an opened host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpenLevel {
+    /// This program. The gateway sees encrypted bytes.
+    Local,
+    /// The gateway, which reads them.
+    Gateway,
+}
+
 /// The hosts whose HTTPS is opened.
 #[derive(Clone, Debug)]
 pub struct OpenedHttps {
-    /// The patterns of the hosts.
+    /// The patterns of the hosts at the level `local`.
     pub hosts: Vec<HostPattern>,
+    /// The patterns of the hosts at the level `gateway`.
+    pub at_gateway: Vec<HostPattern>,
     /// The ports, with 443.
     pub ports: Vec<u16>,
     /// The PEM file of the authorities to trust instead of the public ones.
@@ -33,12 +48,33 @@ pub struct OpenedHttps {
 }
 
 impl OpenedHttps {
-    /// Returns whether HTTPS of a host, which is in lower case, is opened at a port.
-    pub fn covers(&self, host: &str, port: u16) -> bool {
+    /// Returns the level at which HTTPS of a host, which is in lower case, is opened at a port. The
+    /// most specific pattern decides, and `local` between equal ones.
+    pub fn level(&self, host: &str, port: u16) -> Option<OpenLevel> {
         // A host with the dot of the root is another name in a certificate.
-        !host.ends_with('.')
-            && self.ports.contains(&port)
-            && self.hosts.iter().any(|pattern| pattern.covers(host))
+        if host.ends_with('.') || !self.ports.contains(&port) {
+            return None;
+        }
+        let best = |patterns: &[HostPattern]| {
+            let covering = patterns.iter().filter(|pattern| pattern.covers(host));
+            covering.map(specificity).max()
+        };
+        match (best(&self.hosts), best(&self.at_gateway)) {
+            (None, None) => None,
+            (local, gateway) if local >= gateway => Some(OpenLevel::Local),
+            _ => Some(OpenLevel::Gateway),
+        }
+    }
+
+    /// Returns the patterns of all levels.
+    pub fn all_hosts(&self) -> Vec<HostPattern> {
+        [&self.hosts[..], &self.at_gateway[..]].concat()
+    }
+
+    /// Returns the list of the level `gateway` in the form that requests carry.
+    pub fn list(&self) -> String {
+        let names: Vec<_> = self.at_gateway.iter().map(ToString::to_string).collect();
+        names.join(" ")
     }
 
     /// Refuses ways on which a site at a Tor exit, or its operator, could notice the opening.
@@ -85,7 +121,7 @@ impl OpenedHttps {
             let problem = "is not valid now, and lives for 90 days at most";
             return bad(format!("the local authority in {at} {problem}: {REMEDY}"));
         }
-        let names = constraints(&self.hosts);
+        let names = constraints(&self.all_hosts());
         match names.iter().find(|name| !authority.covers(name)) {
             Some(name) => bad(format!(
                 "the local authority in {at} does not cover {name}: {REMEDY}"
@@ -98,7 +134,7 @@ impl OpenedHttps {
 impl ClientOptions {
     /// Checks the list of opened hosts. Returns `None` if it is empty.
     pub(super) fn opened(&self) -> Result<Option<OpenedHttps>, ConfigError> {
-        if self.open_https.is_empty() {
+        if self.open_https.is_empty() && self.open_https_at_gateway.is_empty() {
             let key = if self.open_https_ca.is_some() {
                 "open-https-ca"
             } else if !self.open_https_port.is_empty() {
@@ -110,6 +146,8 @@ impl ClientOptions {
             return Err(ConfigError::value(key, problem));
         }
         check_hosts(&self.open_https)?;
+        check_hosts(&self.open_https_at_gateway)?;
+        self.check_levels()?;
         let mut ports = vec![HTTPS];
         ports.extend(&self.open_https_port);
         if ports.contains(&0) || ports.contains(&80) {
@@ -118,9 +156,43 @@ impl ClientOptions {
         }
         Ok(Some(OpenedHttps {
             hosts: self.open_https.clone(),
+            at_gateway: self.open_https_at_gateway.clone(),
             ports,
             ca: self.open_https_ca.clone(),
         }))
+    }
+
+    /// Refuses lists that contradict each other, or are too long for the field of requests.
+    fn check_levels(&self) -> Result<(), ConfigError> {
+        let bad = |problem: String| Err(ConfigError::value("open-https-at-gateway", problem));
+        let at_gateway = &self.open_https_at_gateway;
+        if let Some(twice) = at_gateway.iter().find(|it| self.open_https.contains(it)) {
+            return bad(format!(
+                "{twice} is listed at both levels: keep it in open-https if the gateway must not \
+                 read it"
+            ));
+        }
+        let length: usize = at_gateway.iter().map(|it| it.to_string().len() + 1).sum();
+        if length > MAX_OPENED_LIST {
+            return bad(format!(
+                "the list is longer than {MAX_OPENED_LIST} bytes: use *.SUFFIX for hosts of one site"
+            ));
+        }
+        if self.open_https.is_empty() && self.open_https_ca.is_some() {
+            let problem = "concerns hosts of open-https only: the gateway verifies the others, by \
+                           its --origin-ca";
+            return Err(ConfigError::value("open-https-ca", problem));
+        }
+        Ok(())
+    }
+}
+
+/// Returns the place of a pattern in the order from general to specific.
+const fn specificity(pattern: &HostPattern) -> (u8, usize) {
+    match pattern {
+        HostPattern::Any => (0, 0),
+        HostPattern::Below(suffix) => (1, suffix.len()),
+        HostPattern::Name(_) => (2, 0),
     }
 }
 
@@ -272,9 +344,12 @@ mod tests {
             .typed()
             .expect("it is covered");
         let open = config.open.expect("a list");
-        assert!(open.covers("a.test", 443) && open.covers("www.a.test", 443));
-        assert!(!open.covers("a.test", 8443) && !open.covers("b.test", 443));
-        assert!(!open.covers("a.test.", 443));
+        let local = Some(OpenLevel::Local);
+        assert_eq!(open.level("a.test", 443), local);
+        assert_eq!(open.level("www.a.test", 443), local);
+        for (host, port) in [("a.test", 8443), ("b.test", 443), ("a.test.", 443)] {
+            assert_eq!(open.level(host, port), None, "{host}:{port}");
+        }
         let problem = problem(with(&["a.test", "b.test"]));
         assert!(problem.contains("does not cover b.test"), "{problem}");
         std::fs::remove_dir_all(&directory).expect("removed");
@@ -292,6 +367,41 @@ mod tests {
             ..options(&["a.test"], OWN)
         };
         assert!(problem(plain).contains("another port"));
+    }
+
+    #[test]
+    fn most_specific_pattern_has_the_level() {
+        let open = OpenedHttps {
+            hosts: patterns(&["*.a.test", "x.b.test"]),
+            at_gateway: patterns(&["www.a.test", "*.b.test", "*.c.a.test"]),
+            ports: vec![443],
+            ca: None,
+        };
+        for (host, level) in [
+            ("www.a.test", OpenLevel::Gateway),
+            ("mail.a.test", OpenLevel::Local),
+            ("x.c.a.test", OpenLevel::Gateway),
+            ("x.b.test", OpenLevel::Local),
+            ("y.b.test", OpenLevel::Gateway),
+        ] {
+            assert_eq!(open.level(host, 443), Some(level), "{host}");
+        }
+        assert_eq!(open.list(), "www.a.test *.b.test *.c.a.test");
+    }
+
+    #[test]
+    fn host_has_one_level() {
+        let both = ClientOptions {
+            open_https_at_gateway: patterns(&["a.test"]),
+            ..options(&["a.test"], OWN)
+        };
+        assert!(problem(both).contains("both levels"));
+        let unused = ClientOptions {
+            open_https_at_gateway: patterns(&["a.test"]),
+            open_https_ca: Some("root.pem".into()),
+            ..options(&[], OWN)
+        };
+        assert!(problem(unused).contains("--origin-ca"));
     }
 
     #[test]

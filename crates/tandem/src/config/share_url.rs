@@ -66,9 +66,12 @@ impl ShareUrl {
                 "the gateway admits this client by its certificate, and a private key is never shared",
             ));
         }
-        let known = [&PLAIN[..], &["ca"]].concat();
+        let known = [&PLAIN[..], &["ca", "own"]].concat();
         let options = gateway.options(&known).map_err(bad)?;
-        let options = options.iter().filter(|(key, _)| *key != "ca");
+        // A gateway of this user is not the receiver's own.
+        let options = options
+            .iter()
+            .filter(|(key, _)| *key != "ca" && *key != "own");
         let options = options.map(|(key, value)| (key.as_str(), value.as_str()));
         let name = [gateway.session.as_str(), &gateway.transport];
         let url = Self::checked(name, &gateway.authority(), options, token, ca)?;

@@ -9,7 +9,7 @@ use std::time::SystemTime;
 use super::bridge::BridgeConfig;
 use super::client::is_certified_locally;
 use super::gateways::GatewayEndpoint;
-use super::open::constraints;
+use super::open::{OpenedHttps, constraints};
 use super::{ClientConfig, GatewayConfig, RelayConfig};
 use crate::endpoint::{Endpoint, Via, is_onion};
 use crate::transport::tls::authority::{Authority, validity};
@@ -60,8 +60,8 @@ impl ClientConfig {
     /// opened.
     fn unlisted_names(&self) -> Option<String> {
         let directory = self.authority.as_deref()?;
-        let hosts = self.open.as_ref().map(|open| &open.hosts[..]);
-        let listed = constraints(hosts.unwrap_or_default());
+        let hosts = self.open.as_ref().map(OpenedHttps::all_hosts);
+        let listed = constraints(&hosts.unwrap_or_default());
         let authority = Authority::load(directory).ok()?;
         let is_unlisted = |name: &&String| !listed.contains(name);
         let unlisted: Vec<_> = authority
@@ -148,7 +148,7 @@ fn exposed_token(gateway: &GatewayEndpoint, via: Option<&Via>) -> Option<String>
 }
 
 /// Returns true if others can read the traffic to a gateway on its way.
-fn is_exposed(gateway: &GatewayEndpoint, via: Option<&Via>) -> bool {
+pub(super) fn is_exposed(gateway: &GatewayEndpoint, via: Option<&Via>) -> bool {
     let endpoint = &gateway.endpoint;
     let address = gateway
         .address

@@ -40,15 +40,21 @@ impl ClientConfig {
         }
     }
 
-    /// Returns the hosts whose HTTPS is opened, and a description of it.
-    pub fn opened_way(&self) -> Option<(String, String)> {
-        let open = self.open.as_ref()?;
-        let names: Vec<_> = open.hosts.iter().map(ToString::to_string).collect();
-        let hosts = format!("HTTPS of {}", names.join(", "));
-        Some((
-            hosts,
-            "opened on this machine, by the way of its route".into(),
-        ))
+    /// Returns the hosts whose HTTPS is opened at each level, and a description of it.
+    pub fn opened_ways(&self) -> Vec<(String, String)> {
+        let Some(open) = &self.open else {
+            return Vec::new();
+        };
+        let local = "opened on this machine, by the way of its route";
+        let gateway =
+            "opened on this machine and fetched by the gateway of its route, which reads it";
+        let levels = [(&open.hosts, local), (&open.at_gateway, gateway)];
+        let used = levels.into_iter().filter(|(hosts, _)| !hosts.is_empty());
+        used.map(|(hosts, way)| {
+            let names: Vec<_> = hosts.iter().map(ToString::to_string).collect();
+            (format!("HTTPS of {}", names.join(", ")), way.to_owned())
+        })
+        .collect()
     }
 
     /// Returns the hosts and the way of each route, most specific first. The last one covers all

@@ -9,8 +9,11 @@
 //! The connection to the origin comes first. If its certificate is not valid, if it asks for a
 //! client certificate, or if both ends share no protocol, the browser's bytes go to the origin as
 //! they are. The browser then sees the origin's own certificate and gives its own verdict. The same
-//! happens to hosts that a program has refused to trust (`spliced`), without a valid authority,
+//! happens to hosts that a program has refused to trust (`remembered`), without a valid authority,
 //! and above the limit of connections.
+//!
+//! Each listed host has a way ([`OpenedWay`]): this program fetches its resources through the
+//! tunnel, or the gateway does. In the second case, the gateway verifies the certificate.
 //!
 //! Each connection of the browser has separate connections to the origin, so that the browser's
 //! partitions stay apart. Failures inside reset the exchange: no page of this program appears under
@@ -18,7 +21,7 @@
 
 mod hello;
 mod inside;
-mod spliced;
+mod remembered;
 #[cfg(test)]
 mod tests;
 
@@ -48,7 +51,8 @@ use crate::transport::tls::leaves::{Leaves, NoLeaf};
 use crate::transport::tls::wrap;
 use hello::Hello;
 use inside::Inside;
-use spliced::{OTHER_FAILURE, Spliced, TLS_FAILURE};
+use remembered::{OTHER_FAILURE, TLS_FAILURE};
+pub use remembered::{RememberedHosts, VERIFIED};
 
 /// The largest number of connections that are open at once. Further ones are spliced.
 const MAX_OPEN: usize = 256;
@@ -59,8 +63,16 @@ const HELLO_TIME: Duration = Duration::from_secs(3);
 /// The bytes of TLS records that wait in each direction between the tunnel and its near end.
 const BUFFER: usize = 64 << 10;
 
-/// Returns whether the user has listed a host, in lower case, and a port.
-pub type Listed = Box<dyn Fn(&str, u16) -> bool>;
+/// Returns the way of a host, in lower case, and a port, if the user has listed them.
+pub type Listed = Box<dyn Fn(&str, u16) -> Option<Rc<OpenedWay>>>;
+
+/// The way of the exchanges of opened hosts.
+pub struct OpenedWay {
+    /// The connections to origins.
+    pub origins: Rc<dyn VerifiedOrigins>,
+    /// The stage that receives the exchanges.
+    pub inside: Rc<dyn Stage>,
+}
 
 /// Connects to the origins of opened connections.
 pub trait VerifiedOrigins {
@@ -92,13 +104,9 @@ pub struct OpenedConnection {
 /// The parts that opened connections need.
 pub struct Opening {
     /// The list of the user.
-    pub is_listed: Listed,
+    pub way_of: Listed,
     /// The certificates for browsers.
     pub leaves: Leaves,
-    /// The connections to origins.
-    pub origins: Rc<dyn VerifiedOrigins>,
-    /// The stage that receives the exchanges of opened connections.
-    pub inside: Rc<dyn Stage>,
     /// HTTP/2 towards the browser.
     pub h2: Rc<dyn Session>,
     /// HTTP/1.1 towards the browser.
@@ -118,7 +126,7 @@ pub struct OpenedHosts(Rc<State>);
 
 struct State {
     parts: Opening,
-    spliced: Spliced,
+    spliced: RememberedHosts,
     open: Cell<usize>,
 }
 
@@ -127,7 +135,7 @@ impl OpenedHosts {
     pub fn new(parts: Opening) -> Self {
         Self(Rc::new(State {
             parts,
-            spliced: Spliced::default(),
+            spliced: RememberedHosts::default(),
             open: Cell::new(0),
         }))
     }
@@ -146,13 +154,14 @@ impl Stage for OpenedHosts {
 /// A place among the connections that may be open at once, for a connection that may be opened.
 struct Place {
     state: Rc<State>,
+    way: Rc<OpenedWay>,
     connection: OpenedConnection,
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
         self.state.open.set(self.state.open.get() - 1);
-        self.state.parts.origins.end(self.connection.session);
+        self.way.origins.end(self.connection.session);
     }
 }
 
@@ -165,9 +174,7 @@ impl State {
             return None;
         }
         let (host, port) = split_authority(&request.authority, None).ok()?;
-        if !(self.parts.is_listed)(&host, port) {
-            return None;
-        }
+        let way = (self.parts.way_of)(&host, port)?;
         let sessions = self.parts.pools.of(&request.authority);
         let isolation = exchange.isolation.clone();
         let is_known = self.spliced.contains(&isolation, &host, port)
@@ -185,6 +192,7 @@ impl State {
         self.open.set(self.open.get() + 1);
         Some(Place {
             state: Rc::clone(self),
+            way,
             connection: OpenedConnection {
                 session: next_session(),
                 isolation,
@@ -213,7 +221,7 @@ impl State {
         let opened = match hello {
             None => None,
             Some(hello) => {
-                let server = self.verify(connection, &hello).await;
+                let server = self.verify(&place, &hello).await;
                 server.map(|server| (hello, server))
             }
         };
@@ -228,13 +236,10 @@ impl State {
 
     /// Connects to the origin, and returns the server that stands for it. Returns `None` if the
     /// connection is to be spliced.
-    async fn verify(&self, connection: &OpenedConnection, hello: &Hello) -> Option<Server> {
-        let is_h2 = match self
-            .parts
-            .origins
-            .connect(connection, hello.offers_h2)
-            .await
-        {
+    async fn verify(&self, place: &Place, hello: &Hello) -> Option<Server> {
+        let connection = &place.connection;
+        let connected = place.way.origins.connect(connection, hello.offers_h2);
+        let is_h2 = match connected.await {
             Ok(is_h2) => is_h2,
             Err(error) => {
                 // The site may just not speak the only protocol of a simple program or a WebSocket.
@@ -262,7 +267,9 @@ impl State {
     /// Splices the later connections to a host, unless the gateway could not be reached.
     fn splice_later(&self, connection: &OpenedConnection, error: &Error) {
         static SPLICED: LogLimit = LogLimit::new();
-        if error.side.is_before_origin() {
+        // A gateway that does not consent will not do so in a moment.
+        let is_refused = error.kind == Kind::Forbidden;
+        if error.side.is_before_origin() && !is_refused {
             return;
         }
         let OpenedConnection {
@@ -277,7 +284,11 @@ impl State {
         };
         self.spliced.note(isolation, host, *port, time);
         if SPLICED.admit().is_some() {
-            tracing::info!("HTTPS of a listed host is passed on unopened for now: {error}");
+            let what = "HTTPS of a listed host is passed on unopened for now";
+            match is_refused {
+                true => tracing::warn!("{what}: {error}"),
+                false => tracing::info!("{what}: {error}"),
+            }
         }
     }
 
@@ -365,7 +376,7 @@ async fn serve_browser(place: Place, start: StartHandshake<Path>, server: Server
     let failing = (Rc::clone(state), ending.clone());
     let stage = Rc::new(Inside {
         connection: place.connection.clone(),
-        next: Rc::clone(&state.parts.inside),
+        next: Rc::clone(&place.way.inside),
         failed: Rc::new(move |connection: &OpenedConnection, error: &Error| {
             let (state, ending) = &failing;
             // The browser connects again, and meets the origin's certificate.

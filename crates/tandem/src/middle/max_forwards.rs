@@ -14,7 +14,7 @@ use crate::exchange::{Exchange, Reply};
 use crate::stage::Stage;
 
 /// The name of the field.
-const FIELD: &str = "max-forwards";
+pub(super) const FIELD: &str = "max-forwards";
 
 /// The field of an answer with the version of the program. Only the two proxies see it.
 pub const VERSION_FIELD: &str = "tandem-version";

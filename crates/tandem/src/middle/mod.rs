@@ -15,6 +15,7 @@
 //! - [`push`] pushes the resources of pages at the gateway.
 //! - [`solo`] holds the sessions of a client without a gateway.
 //! - [`submit`] takes anonymous submissions, and `issuer` issues tokens for them.
+//! - [`opened`] lets the gateway fetch HTTPS of listed hosts, by the consent of both ends.
 //! - [`pushed`] takes pushes at the client, and [`loads`] measures page loads.
 
 pub mod access_log;
@@ -31,6 +32,7 @@ pub mod isolate;
 pub mod issuer;
 pub mod loads;
 pub mod max_forwards;
+pub mod opened;
 pub mod pair_fields;
 pub mod push;
 pub mod pushed;

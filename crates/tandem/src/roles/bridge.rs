@@ -55,7 +55,8 @@ impl Role for BridgeConfig {
             let next = origin.stage(peer.session);
             Rc::new(PairFields { next }) as Rc<dyn Stage>
         });
-        let new_stage = self.near.admitted(NearRole::Bridge, inner)?;
+        let permission = Err("a bridge takes no HTTPS of opened hosts");
+        let new_stage = self.near.admitted(NearRole::Bridge, permission, inner)?;
         self.near
             .built(self.near.http1(WHO), true, new_stage, drain)
     }

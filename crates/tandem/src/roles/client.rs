@@ -12,6 +12,7 @@ use crate::config::{ClientConfig, ConfigError};
 use crate::connections::{ConnectionLimits, Connections};
 use crate::endpoint::{Endpoint, SessionKind};
 use crate::exchange::Exchange;
+use crate::front::opened::RememberedHosts;
 use crate::front::socks::SocksFront;
 use crate::front::{Front, Protocol};
 use crate::middle::isolate::Isolate;
@@ -54,7 +55,10 @@ impl Role for ClientConfig {
         drain: &Drain,
     ) -> Result<Built, ConfigError> {
         let journal = services.journal();
-        let lanes = self.lanes(journal)?;
+        let verified = Rc::new(RememberedHosts::default());
+        let entrusted = self.open.as_ref();
+        let entrusted = entrusted.and_then(|open| opened::entrusted(open, &verified));
+        let lanes = self.lanes(journal, entrusted.map(Rc::new).as_ref())?;
         let routes = Rc::new(lanes.routes);
         let mut out: Rc<dyn Stage> = Rc::clone(&routes) as _;
         if journal.is_recording() {
@@ -70,6 +74,7 @@ impl Role for ClientConfig {
                     routes: &routes,
                     journal,
                     drain,
+                    verified: &verified,
                 };
                 self.opened_hosts(open, directory, &parts)?
             }

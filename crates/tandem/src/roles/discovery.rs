@@ -104,6 +104,7 @@ impl ClientConfig {
             token_file: None,
             is_alternative: false,
             is_datagrams: false,
+            is_own: false,
         };
         let mut gateway = self.gateway(&endpoint, &Arc::default())?;
         gateway.announcer = Announcer::silent(gateway.announcer.protocol().to_owned());
@@ -118,7 +119,12 @@ impl ClientConfig {
         pools.add(&pool);
         let to_gateway = Rc::new(ToGateway(Rc::clone(&pool)));
         let lane = Lane {
-            stage: self.with_pushes(&to_gateway, Some(decoders), times),
+            stage: self.with_pushes(
+                Rc::clone(&to_gateway) as _,
+                Rc::clone(&to_gateway) as _,
+                Some(decoders),
+                times,
+            ),
             sessions: to_gateway,
         };
         let owned = Owned(pool);

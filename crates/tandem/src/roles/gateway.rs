@@ -10,7 +10,11 @@ use tandem_http::h1::Limits;
 
 use super::listeners::Listeners;
 use super::{Built, Listening, Role, gateway_tokens, http1_session, logged, mux_session};
-use crate::back::origin::{Limits as OriginLimits, Mode, Origin, OriginsOfSession, ToOrigin};
+use crate::back::origin::prepare::Prepared;
+use crate::back::origin::{
+    Limits as OriginLimits, Mode, Origin, OriginProtocols, OriginTransports, OriginsOfSession,
+    ToOrigin,
+};
 use crate::back::own::OwnListeners;
 use crate::back::policy::Direct;
 use crate::config::{ConfigError, GatewayConfig};
@@ -25,6 +29,7 @@ use crate::middle::compress::{ALL_ENCODERS, Compress};
 use crate::middle::count::Count;
 use crate::middle::hops::Hops;
 use crate::middle::max_forwards::MaxForwards;
+use crate::middle::opened::{Consent, Permission};
 use crate::middle::pair_fields::PairFields;
 use crate::middle::push::{NoPush, Push, Pushing};
 use crate::middle::submit::{Submissions, Submit};
@@ -37,8 +42,9 @@ use crate::session::Drain;
 use crate::session::http1::Http1Session;
 use crate::session::mux::Multiplexed;
 use crate::stage::Stage;
-use crate::transport::Target;
 use crate::transport::tls::ClientTls;
+use crate::transport::tls::verified::VerifiedTls;
+use crate::transport::{Target, Transport};
 
 impl Role for GatewayConfig {
     fn listening(&self) -> Listening<'_> {
@@ -82,26 +88,18 @@ impl Role for GatewayConfig {
             self.max_streams,
             self.max_head,
         ));
-        let connector = ClientTls {
-            ca: self.origin_ca.clone(),
-            alpn: vec![b"h2".to_vec(), b"http/1.1".to_vec()],
-            ..ClientTls::default()
-        }
-        .connector()?;
-        let timeout = self.path.socket.connect_timeout;
-        let origin = Origin::new(
-            self.mode.clone(),
-            transport,
-            connector,
-            http1.clone(),
-            h2,
-            timeout,
-            self.limits_of_thread(),
-        );
+        let protocols = OriginProtocols {
+            http1: http1.clone(),
+            multiplexed: h2,
+            always: None,
+        };
+        let transports = self.to_origins(transport)?;
+        let limits = self.limits_of_thread();
+        let origin = Origin::with(self.mode.clone(), transports, protocols, limits);
         let submissions = self.submissions(services, &origin)?;
         let inner = self.inner_stages(&origin, self.pushing(services), services, submissions);
         let inner = self.announcing(listening, inner);
-        let new_stage = self.admitted(NearRole::Gateway, inner)?;
+        let new_stage = self.admitted(NearRole::Gateway, self.permission(&origin), inner)?;
         self.built(http1, false, new_stage, drain)
     }
 }
@@ -188,6 +186,49 @@ impl GatewayConfig {
             dialled: Box::new(Vec::new),
             on_drain: Box::new(|| {}),
         })
+    }
+
+    /// Returns the transports to origins. A gateway that fetches HTTPS of opened hosts notices
+    /// origins that ask for a client certificate, which only the browser can choose.
+    fn to_origins(&self, below: Rc<dyn Transport>) -> Result<OriginTransports, ConfigError> {
+        let (ca, timeout) = (self.origin_ca.as_deref(), self.path.socket.connect_timeout);
+        let alpn: [&[u8]; 2] = [b"h2", b"http/1.1"];
+        if self.fetches_opened {
+            let secure = |alpn| VerifiedTls::new(Rc::clone(&below), ca, alpn, timeout).map(Rc::new);
+            return Ok(OriginTransports {
+                secure: secure(&alpn)?,
+                secure_http1: secure(&alpn[1..])?,
+                plain: Rc::clone(&below),
+                tunnels: below,
+            });
+        }
+        let tls = ClientTls {
+            ca: ca.map(str::to_owned),
+            alpn: alpn.iter().map(|name| name.to_vec()).collect(),
+            ..ClientTls::default()
+        };
+        let connector = tls.connector()?;
+        Ok(OriginTransports::with_tls(below, &connector, None, timeout))
+    }
+
+    /// Returns the permission to fetch HTTPS of opened hosts.
+    fn permission(&self, origin: &Rc<Origin>) -> Permission {
+        if !self.fetches_opened {
+            return Err(
+                "it does not fetch HTTPS of opened hosts: start the gateway with \
+                        --open-https",
+            );
+        }
+        let origin = Rc::clone(origin);
+        Ok(Rc::new(move |session, isolation, (host, port)| {
+            let prepared = Prepared {
+                session,
+                isolation,
+                target: Target { host, port },
+            };
+            let origin = Rc::clone(&origin);
+            Box::pin(async move { origin.verify(prepared).await })
+        }))
     }
 
     /// Returns the settings of push, with the predictor if one is configured.
@@ -293,6 +334,7 @@ impl GatewayConfig {
     pub(super) fn admitted(
         &self,
         role: NearRole,
+        permission: Permission,
         inner: InnerStages,
     ) -> Result<NewStage, ConfigError> {
         let tokens = gateway_tokens(&self.token_files)?;
@@ -312,6 +354,10 @@ impl GatewayConfig {
                     }),
                 };
                 let next = Rc::new(MaxForwards { next });
+                let next = Rc::new(Consent {
+                    permission: permission.clone(),
+                    next,
+                });
                 let next: Rc<dyn Stage> = Rc::new(Count {
                     next: logged(log_requests, log_urls, next),
                 });

@@ -35,7 +35,8 @@ impl Role for IssuerConfig {
                 certificate: path.peer_certificate(),
             }) as Rc<dyn Stage>
         });
-        let new_stage = self.near.admitted(NearRole::Gateway, inner)?;
+        let permission = Err("an issuer takes no HTTPS of opened hosts");
+        let new_stage = self.near.admitted(NearRole::Gateway, permission, inner)?;
         let http1 = self.near.http1("issuer");
         self.near.built(http1, false, new_stage, drain)
     }

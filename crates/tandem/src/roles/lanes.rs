@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!  routes ─▶ early ─▶ count ─▶ access_log ─▶ loads ─▶ pushed ─▶ decompress ─▶ gateways
+//!       │     `opened` comes before `gateways`, if the user entrusts them with HTTPS
 //!       ├──▶ count ─▶ access_log ─▶ loads ─▶ pushed ─▶ solo            `--solo`
 //!       └──▶ count ─▶ access_log ─▶ the fallback, or an error          without a gateway
 //! ```
@@ -32,6 +33,7 @@ use crate::journal::{Journal, Problems, RouteEntry};
 use crate::middle::count::Count;
 use crate::middle::decompress::{ALL_DECODERS, Decompress};
 use crate::middle::loads::Loads;
+use crate::middle::opened::{Entrust, Entrusted};
 use crate::middle::pair_fields::PairFields;
 use crate::middle::push::NoPush;
 use crate::middle::pushed::{PushOptions, Pushed};
@@ -70,7 +72,11 @@ pub(super) struct Lanes {
 
 impl ClientConfig {
     /// Creates the lanes of all routes, and opens the first session of the default gateway.
-    pub(super) fn lanes(&self, journal: &Arc<Journal>) -> Result<Lanes, ConfigError> {
+    pub(super) fn lanes(
+        &self,
+        journal: &Arc<Journal>,
+        entrusted: Option<&Rc<Entrusted>>,
+    ) -> Result<Lanes, ConfigError> {
         let problems = Arc::<Problems>::default();
         let fallback = self.fallback_stage()?;
         let decoders = Budget::new(ALL_DECODERS);
@@ -78,7 +84,7 @@ impl ClientConfig {
         for route in &self.routes {
             let pool = self.pool(&route.gateways, fallback.clone(), &problems)?;
             let times = journal.load_times(&self.way(&route.gateways));
-            lanes.push(self.lane(&pool, times, &decoders));
+            lanes.push(self.lane(&pool, times, &decoders, entrusted, &route.gateways));
             pools.push(pool);
         }
         let mut solo = None;
@@ -97,14 +103,14 @@ impl ClientConfig {
                 pool.preconnect(self.warm_up);
             }
             let times = journal.load_times(&self.way(&self.gateways));
-            let lane = self.lane(&pool, times, &decoders);
+            let lane = self.lane(&pool, times, &decoders, entrusted, &self.gateways);
             pools.push(pool);
             lane
         };
         let discovered = Rc::<SitePools>::default();
         let default = self.discovering(default, &discovered, &decoders, journal);
         let routes = Routes::new(self.route_map.clone(), lanes, default);
-        let shown = self.ways().into_iter().chain(self.opened_way());
+        let shown = self.ways().into_iter().chain(self.opened_ways());
         let shown = shown.map(|(hosts, way)| RouteEntry { hosts, way });
         journal.configure(problems, shown.collect());
         Ok(Lanes {
@@ -135,9 +141,25 @@ impl ClientConfig {
         Ok(Gateways::new(gateways, limits, fallback))
     }
 
-    fn lane(&self, pool: &Rc<Gateways>, times: Arc<LoadTimes>, decoders: &Budget) -> Lane {
+    fn lane(
+        &self,
+        pool: &Rc<Gateways>,
+        times: Arc<LoadTimes>,
+        decoders: &Budget,
+        entrusted: Option<&Rc<Entrusted>>,
+        gateways: &[GatewayEndpoint],
+    ) -> Lane {
         let to_gateway = Rc::new(ToGateway(Rc::clone(pool)));
-        let counted = self.with_pushes(&to_gateway, Some(decoders), times);
+        let next: Rc<dyn Stage> = match entrusted {
+            None => Rc::clone(&to_gateway) as _,
+            Some(hosts) => Rc::new(Entrust {
+                hosts: Rc::clone(hosts),
+                is_permitted: gateways.iter().all(GatewayEndpoint::is_entrusted),
+                next: Rc::clone(&to_gateway) as _,
+            }),
+        };
+        let sessions = Rc::clone(&to_gateway) as _;
+        let counted = self.with_pushes(sessions, next, Some(decoders), times);
         let stage: Rc<dyn Stage> = if self.early_connect {
             Rc::new(EarlyConnect {
                 sessions: Rc::clone(&to_gateway) as _,
@@ -155,21 +177,28 @@ impl ClientConfig {
     fn solo_lane(&self, sessions: Rc<SoloSessions>, times: Arc<LoadTimes>) -> Lane {
         let to_solo = Rc::new(ToSolo(sessions));
         Lane {
-            stage: self.with_pushes(&to_solo, None, times),
+            stage: self.with_pushes(
+                Rc::clone(&to_solo) as _,
+                Rc::clone(&to_solo) as _,
+                None,
+                times,
+            ),
             sessions: to_solo,
         }
     }
 
-    /// Creates the stages before the sessions of a lane, which may push. `decoders` is the memory for
+    /// Creates the stages before the sessions of a lane, which may push. `next` is
+    /// the way to the sessions. `decoders` is the memory for
     /// their coded bodies, or `None` if the sessions end in this process. `times` gets the times of
     /// page loads.
-    pub(super) fn with_pushes<T: Stage + SessionPool + 'static>(
+    pub(super) fn with_pushes(
         &self,
-        sessions: &Rc<T>,
+        sessions: Rc<dyn SessionPool>,
+        next: Rc<dyn Stage>,
         decoders: Option<&Budget>,
         times: Arc<LoadTimes>,
     ) -> Rc<dyn Stage> {
-        let pushed = Rc::new(self.pushed(sessions, decoders));
+        let pushed = Rc::new(self.pushed(sessions, next, decoders));
         self.counted(Rc::new(Loads::new(times, pushed)))
     }
 
@@ -205,13 +234,13 @@ impl ClientConfig {
     }
 
     /// Creates the stage that accepts pushes.
-    fn pushed<T: Stage + SessionPool + 'static>(
+    fn pushed(
         &self,
-        sessions: &Rc<T>,
+        sessions: Rc<dyn SessionPool>,
+        mut next: Rc<dyn Stage>,
         decoders: Option<&Budget>,
     ) -> Pushed {
         let is_local = decoders.is_none();
-        let mut next: Rc<dyn Stage> = Rc::clone(sessions) as _;
         if let Some(decoders) = decoders.filter(|_| self.compress.is_on()) {
             next = Rc::new(Decompress::new(decoders.clone(), next));
         }
@@ -227,7 +256,7 @@ impl ClientConfig {
             is_gateway_local: is_local,
             max_keys: self.max_sessions.min(MAX_DIGESTS),
         };
-        Pushed::new(options, Rc::clone(sessions) as _, next)
+        Pushed::new(options, sessions, next)
     }
 
     pub(super) fn gateway(

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!  opened ─┬─▶ websocket ─▶ pair_fields ─▶ record ─▶ count ─▶ access_log ─▶ origin ─▶ TLS
-//!          └─▶ splice ─▶ next ◀──────────────────────────── tunnels ◀───────────────────┘
+//!          ├─▶ splice ─▶ next ◀──────────────────────────── tunnels ◀───────────────────┘
+//!          └─▶ websocket ─▶ next, at the level `gateway`
 //! ```
 
 use std::path::Path;
@@ -19,12 +20,16 @@ use crate::back::origin::{
     Limits as OriginLimits, Mode, Origin, OriginProtocols, OriginTransports, ToOrigin,
 };
 use crate::carrier::LocalBoxFuture;
-use crate::config::open::OpenedHttps;
+use crate::config::open::{OpenLevel, OpenedHttps};
 use crate::config::{ClientConfig, ConfigError};
-use crate::error::Error;
-use crate::front::opened::{OpenedConnection, OpenedHosts, Opening, VerifiedOrigins};
+use crate::error::{Error, Kind, Side};
+use crate::exchange::{Exchange, Isolation, Part};
+use crate::front::opened::{
+    OpenedConnection, OpenedHosts, OpenedWay, Opening, RememberedHosts, VERIFIED, VerifiedOrigins,
+};
 use crate::journal::Journal;
 use crate::middle::count::Count;
+use crate::middle::opened::{Entrusted, probe};
 use crate::middle::pair_fields::PairFields;
 use crate::middle::record::Record;
 use crate::middle::routes::Routes;
@@ -54,6 +59,8 @@ pub(super) struct Parts<'a> {
     pub(super) routes: &'a Rc<Routes>,
     pub(super) journal: &'a Arc<Journal>,
     pub(super) drain: &'a Drain,
+    /// The hosts whose certificates the gateways have verified.
+    pub(super) verified: &'a Rc<RememberedHosts>,
 }
 
 impl ClientConfig {
@@ -65,6 +72,19 @@ impl ClientConfig {
         parts: &Parts<'_>,
     ) -> Result<Rc<dyn Stage>, ConfigError> {
         let origin = self.opened_origins(open, parts.next)?;
+        let local = Rc::new(OpenedWay {
+            inside: self.inside(&origin, parts.journal),
+            origins: Rc::new(Origins(origin)),
+        });
+        let at_gateway = Rc::new(OpenedWay {
+            inside: Rc::new(WebSocketKey {
+                next: Rc::clone(parts.next),
+            }),
+            origins: Rc::new(OriginsOfGateway {
+                routes: Rc::clone(parts.routes),
+                verified: Rc::clone(parts.verified),
+            }),
+        });
         let listed = open.clone();
         let head = Limits::default().head;
         let mut h2 = mux_session(Multiplexed::H2, &self.path, STREAMS, head);
@@ -79,14 +99,17 @@ impl ClientConfig {
             ..http1_session("client", &self.path)
         };
         tracing::info!(
-            "HTTPS of the listed hosts ({}) is opened on this machine",
-            open.hosts.len()
+            "HTTPS of the listed hosts is opened on this machine ({} hosts), and fetched by the \
+             gateway ({} hosts)",
+            open.hosts.len(),
+            open.at_gateway.len()
         );
         Ok(Rc::new(OpenedHosts::new(Opening {
-            is_listed: Box::new(move |host, port| listed.covers(host, port)),
+            way_of: Box::new(move |host, port| match listed.level(host, port)? {
+                OpenLevel::Local => Some(Rc::clone(&local)),
+                OpenLevel::Gateway => Some(Rc::clone(&at_gateway)),
+            }),
             leaves: Leaves::watch(directory)?,
-            inside: self.inside(&origin, parts.journal),
-            origins: Rc::new(Origins(origin)),
             h2: Rc::new(h2) as Rc<dyn Session>,
             http1: Rc::new(http1),
             pools: Rc::clone(parts.routes) as Rc<dyn SessionPools>,
@@ -167,4 +190,73 @@ impl VerifiedOrigins for Origins {
     fn end(&self, session: u64) {
         self.0.end_session(session);
     }
+}
+
+/// The origins of hosts that the gateway fetches. The gateway verifies their certificates.
+struct OriginsOfGateway {
+    routes: Rc<Routes>,
+    verified: Rc<RememberedHosts>,
+}
+
+impl VerifiedOrigins for OriginsOfGateway {
+    /// Makes the gateway verify the origin's certificate, unless it has done so a while ago. The
+    /// gateway speaks any protocol to the origin, so the browser gets the one that it prefers.
+    fn connect<'a>(
+        &'a self,
+        connection: &'a OpenedConnection,
+        is_h2_offered: bool,
+    ) -> LocalBoxFuture<'a, Result<bool, Error>> {
+        let OpenedConnection {
+            isolation,
+            host,
+            port,
+            ..
+        } = connection;
+        Box::pin(async move {
+            if self.verified.contains(isolation, host, *port) {
+                return Ok(is_h2_offered);
+            }
+            let exchange = Exchange {
+                isolation: isolation.clone(),
+                ..Exchange::internal(probe(&authority(host, *port)))
+            };
+            let mut reply = self.routes.call(exchange);
+            while let Some(part) = reply.part().await {
+                if let Part::Head(_) = part? {
+                    self.verified.note(isolation, host, *port, VERIFIED);
+                    return Ok(is_h2_offered);
+                }
+            }
+            let detail = "the gateway has not answered whether the certificate is valid";
+            Err(Error::new(Kind::Truncated, Side::Peer, detail))
+        })
+    }
+
+    fn end(&self, _: u64) {}
+}
+
+/// Returns host and port as the authority of a request over TLS.
+fn authority(host: &str, port: u16) -> String {
+    match port == Scheme::Https.default_port() {
+        true => host.to_owned(),
+        false => format!("{host}:{port}"),
+    }
+}
+
+/// Returns the hosts that the user entrusts to gateways. `verified` remembers the origins whose
+/// certificates the gateways have verified.
+pub(super) fn entrusted(open: &OpenedHttps, verified: &Rc<RememberedHosts>) -> Option<Entrusted> {
+    if open.at_gateway.is_empty() {
+        return None;
+    }
+    let (listed, verified) = (open.clone(), Rc::clone(verified));
+    Some(Entrusted {
+        list: open.list().into(),
+        covers: Rc::new(move |host, port| listed.level(host, port) == Some(OpenLevel::Gateway)),
+        verified: Rc::new(move |isolation: &Isolation, host: &str, port: u16| {
+            if !verified.contains(isolation, host, port) {
+                verified.note(isolation, host, port, VERIFIED);
+            }
+        }),
+    })
 }

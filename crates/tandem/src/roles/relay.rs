@@ -21,10 +21,15 @@ use crate::config::{ClientConfig, ConfigError, PathConfig, RelayConfig};
 use crate::error::Error;
 use crate::exchange::{Exchange, Isolation, Part, Parts, Peer, Reply};
 use crate::journal::{Problems, RouteEntry};
+use crate::middle::opened::Permission;
 use crate::path::Facts;
 use crate::services::Services;
 use crate::session::Drain;
 use crate::stage::Stage;
+
+/// The refusal of HTTPS that a client opens for its gateway.
+const OPENED_REFUSED: Permission =
+    Err("a relay takes no HTTPS of opened hosts, since it would read it: name the gateway itself");
 
 /// The tunnels of one session that may share a session to the next hop. Further tunnels use the
 /// session's own session.
@@ -57,7 +62,7 @@ impl Role for RelayConfig {
                 shared: Rc::default(),
             }) as Rc<dyn Stage>
         });
-        let new_stage = self.near.admitted(NearRole::Relay, inner)?;
+        let new_stage = self.near.admitted(NearRole::Relay, OPENED_REFUSED, inner)?;
         let http1 = self.near.http1("relay");
         let shown = Rc::clone(&pools);
         Ok(Built {

@@ -3,6 +3,7 @@
 //!
 //! The only host is `localhost`, which needs no resolver. Ports distinguish listed origins.
 
+mod at_gateway;
 mod public;
 
 use std::io::{Read, Write};
@@ -16,7 +17,7 @@ use tandem::config::{ClientOptions, GatewayOptions};
 use tandem::runtime::Running;
 use tandem::transport::tls::authority::certificate_file;
 
-use crate::browser::{Browser, TlsStream, ok, websocket_scene};
+use crate::browser::{Browser, TlsStream, get, ok, websocket_scene};
 use crate::harness::{
     Client, PATIENCE, Pair, Scene, client_options, endpoint, gateway_options, start_client,
     start_gateway,
@@ -435,11 +436,16 @@ fn opened_host_carries_websockets() {
     let (public, scene) = (Public::new("websocket"), websocket_scene());
     let site = Site::new("http", &public.identity("good"), &scene);
     let pair = opening(&public, &[&site]);
+    exchange_over_websocket(&public, &pair, &site);
+}
+
+/// Opens a WebSocket with the scene of [`websocket_scene`], and sends bytes in both directions.
+fn exchange_over_websocket(public: &Public, pair: &Pair, site: &Site) {
     let client = TlsClient {
         alpn: HTTP1,
         ..TlsClient::trusting(Trust::Local)
     };
-    let mut stream = client.connect(&public, &pair, &site.authority()).unwrap();
+    let mut stream = client.connect(public, pair, &site.authority()).unwrap();
     let request = format!(
         "GET /chat HTTP/1.1\r\nHost: {}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
          Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n",
@@ -466,22 +472,44 @@ fn opened_host_keeps_isolation_keys_apart() {
     let (public, scene) = (Public::new("isolation"), telling());
     let site = Site::new("http", &public.identity("good"), &scene);
     let (_gateway, gateway) = start_gateway(gateway_options());
+    assert_keys_apart(
+        &public,
+        &site,
+        gateway,
+        "h2+tcp://gw.example:80",
+        |client| {
+            list(&public, &[&site], client);
+        },
+    );
+}
+
+/// Opens a site with two isolation keys through a proxy, and checks that each has one session.
+fn assert_keys_apart(
+    public: &Public,
+    site: &Site,
+    gateway: SocketAddr,
+    url: &str,
+    change: impl FnOnce(&mut ClientOptions),
+) {
     let (socks, told) = socks_proxy(gateway);
-    let mut options = client_options("h2+tcp://gw.example:80");
+    let mut options = client_options(url);
     options.via = Some(format!("socks5://{socks}").parse().unwrap());
     options.preconnect = Some(false);
-    list(&public, &[&site], &mut options);
+    change(&mut options);
     let (_client, http, _) = start_client(options);
-    let client = TlsClient::trusting(Trust::Local);
+    let client = TlsClient {
+        alpn: HTTP1,
+        ..TlsClient::trusting(Trust::Local)
+    };
     let authority = site.authority();
     for (key, user) in [("YTox", "a"), ("Yjoy", "b")] {
         let fields = format!("Proxy-Authorization: Basic {key}\r\n");
         let tunnel = tunnel(http, &authority, &fields);
-        let mut stream = client.handshake(&public, tunnel).unwrap();
+        let mut stream = client.handshake(public, tunnel).unwrap();
         let answer = get1(&mut stream, "/", &authority);
         assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
         let asked = told.recv_timeout(PATIENCE).unwrap();
-        assert_eq!(asked.target, "gw.example:80");
+        assert_eq!(asked.target, endpoint(url).authority());
         assert_eq!(asked.credentials.unwrap().0, user);
     }
     assert!(told.try_recv().is_err(), "each key has one session");

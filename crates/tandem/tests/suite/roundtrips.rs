@@ -13,14 +13,14 @@ use crate::isolation::socks_proxy;
 
 /// A path that delays all bytes by half a second each way, and counts the lumps of bytes upwards:
 /// bytes that are sent without waiting for a response leave in one lump.
-struct Lumps {
-    address: SocketAddr,
-    up: Arc<AtomicUsize>,
+pub(crate) struct Lumps {
+    pub(crate) address: SocketAddr,
+    pub(crate) up: Arc<AtomicUsize>,
 }
 
 const HOLD: Duration = Duration::from_millis(500);
 
-fn lumps(to: SocketAddr) -> Lumps {
+pub(crate) fn lumps(to: SocketAddr) -> Lumps {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let up = Arc::new(AtomicUsize::new(0));

@@ -1,6 +1,6 @@
 //! Connections that are opened before their first exchange. The client opens one to the origin of
 //! a listed host before it answers the browser's TLS handshake, so that the origin's certificate
-//! decides whether the connection is opened.
+//! decides whether the connection is opened. A gateway does the same at the client's request.
 
 use std::rc::Rc;
 
@@ -30,11 +30,7 @@ impl Origin {
     /// # Errors
     /// Returns the reason why the origin cannot be reached, or why its certificate is not accepted.
     pub async fn prepare(&self, session: Prepared, is_h2_offered: bool) -> Result<bool, Error> {
-        let key = Key {
-            session: session.session,
-            isolation: session.isolation,
-            origin: Rc::new((Scheme::Https, session.target)),
-        };
+        let key = session.key();
         let transport = if is_h2_offered {
             &self.transports.secure
         } else {
@@ -51,5 +47,30 @@ impl Origin {
             self.keep(&key, Box::new(connection));
         }
         Ok(is_h2)
+    }
+
+    /// Checks that the certificate of an origin is valid: a connection of the session is open, or
+    /// one can be opened.
+    ///
+    /// # Errors
+    /// As for [`Self::prepare`].
+    pub async fn verify(&self, session: Prepared) -> Result<(), Error> {
+        let key = session.key();
+        let is_idle = self.pool.borrow().idle.contains_key(&key);
+        if is_idle || self.multiplexed(&key).is_some() {
+            return Ok(());
+        }
+        self.make_room(key.session);
+        self.prepare(session, true).await.map(drop)
+    }
+}
+
+impl Prepared {
+    fn key(&self) -> Key {
+        Key {
+            session: self.session,
+            isolation: self.isolation.clone(),
+            origin: Rc::new((Scheme::Https, self.target.clone())),
+        }
     }
 }

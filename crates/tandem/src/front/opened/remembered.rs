@@ -1,5 +1,6 @@
-//! A memory of listed hosts that must not be opened: their certificate failed, they asked for a
-//! client certificate, or a program refused the local authority's certificate for them.
+//! A memory of listed hosts. One holds hosts that must not be opened: their certificate failed, they
+//! asked for a client certificate, or a program refused the local authority's certificate for them.
+//! Another one holds hosts whose certificate the gateway has verified.
 //!
 //! The memory belongs to an isolation key, so that no key learns about another one's hosts.
 
@@ -18,6 +19,10 @@ pub(super) const TLS_FAILURE: Duration = Duration::from_secs(86_400);
 /// The time for which another failure is remembered, such as an origin that does not answer.
 pub(super) const OTHER_FAILURE: Duration = Duration::from_secs(600);
 
+/// The time for which a certificate that the gateway has verified needs no other check before the
+/// browser's handshake. The gateway verifies it for each of its connections all the same.
+pub const VERIFIED: Duration = Duration::from_secs(3600);
+
 /// The largest number of remembered hosts. The one that ends first is forgotten for another.
 const MAX_HOSTS: usize = 1024;
 
@@ -25,11 +30,11 @@ type Host = (Isolation, String, u16);
 
 /// The hosts with their ports, by isolation key, and the time until which they are remembered.
 #[derive(Debug, Default)]
-pub(super) struct Spliced(RefCell<HashMap<Host, Instant>>);
+pub struct RememberedHosts(RefCell<HashMap<Host, Instant>>);
 
-impl Spliced {
+impl RememberedHosts {
     /// Remembers a host for a time.
-    pub(super) fn note(&self, isolation: &Isolation, host: &str, port: u16, time: Duration) {
+    pub fn note(&self, isolation: &Isolation, host: &str, port: u16, time: Duration) {
         let now = Instant::now();
         let mut hosts = self.0.borrow_mut();
         hosts.retain(|_, until| now < *until);
@@ -42,7 +47,8 @@ impl Spliced {
         hosts.insert((isolation.clone(), host.to_owned(), port), now + time);
     }
 
-    pub(super) fn contains(&self, isolation: &Isolation, host: &str, port: u16) -> bool {
+    /// Returns whether a host is remembered.
+    pub fn contains(&self, isolation: &Isolation, host: &str, port: u16) -> bool {
         let hosts = self.0.borrow();
         if hosts.is_empty() {
             return false;
@@ -58,8 +64,8 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn spliced_hosts_are_forgotten_in_time() {
-        let (spliced, none) = (Spliced::default(), Isolation::none());
+    async fn remembered_hosts_are_forgotten_in_time() {
+        let (spliced, none) = (RememberedHosts::default(), Isolation::none());
         spliced.note(&none, "a.test", 443, TLS_FAILURE);
         spliced.note(&none, "c.test", 443, OTHER_FAILURE);
         let of = |isolation: &Isolation, host, port| spliced.contains(isolation, host, port);
@@ -74,8 +80,8 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn spliced_hosts_are_bounded() {
-        let (spliced, none) = (Spliced::default(), Isolation::none());
+    async fn remembered_hosts_are_bounded() {
+        let (spliced, none) = (RememberedHosts::default(), Isolation::none());
         for number in 0..=MAX_HOSTS {
             spliced.note(&none, &format!("{number}.test"), 443, TLS_FAILURE);
             tokio::time::advance(Duration::from_millis(1)).await;

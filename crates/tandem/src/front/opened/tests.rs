@@ -92,11 +92,16 @@ impl Scene {
         create(&directory, &opened, SystemTime::now()).expect("an authority");
         let (origins, passed) = (Rc::new(Unreachable::default()), Rc::default());
         let bodies: Rc<RefCell<Vec<Body>>> = Rc::clone(&passed);
-        let stage = OpenedHosts::new(Opening {
-            is_listed: Box::new(|host, port| host.ends_with("a.test") && port == 443),
-            leaves: Leaves::watch(&directory).expect("an authority"),
+        let way = Rc::new(OpenedWay {
             origins: Rc::clone(&origins) as _,
             inside: Rc::new(|_| Reply::ready(ResponseHead::new(200), Bytes::new())),
+        });
+        let stage = OpenedHosts::new(Opening {
+            way_of: Box::new(move |host, port| {
+                let is_listed = host.ends_with("a.test") && port == 443;
+                is_listed.then(|| Rc::clone(&way))
+            }),
+            leaves: Leaves::watch(&directory).expect("an authority"),
             h2: Rc::new(Unserved),
             http1: Rc::new(Unserved),
             pools: Rc::new(Live),

@@ -1,0 +1,167 @@
+//! The client's end: it sends the list of hosts to a gateway of the user's own, and takes no
+//! response that the gateway has made itself.
+
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use tandem_http::{RequestHead, ResponseHead, Scheme};
+use tandem_push::wire::{OPENED_FIELD, is_companion};
+
+use super::MARK;
+use crate::endpoint::split_authority;
+use crate::error::{Error, Kind, Side};
+use crate::exchange::{Exchange, Isolation, Part, Parts, PushedPart, Reply, Supply};
+use crate::stage::Stage;
+
+/// Returns whether a list covers a host, in lower case, and a port.
+pub type Covers = Rc<dyn Fn(&str, u16) -> bool>;
+
+/// Receives the isolation key, host and port of each origin whose certificate a gateway has
+/// verified.
+pub type Verified = Rc<dyn Fn(&Isolation, &str, u16)>;
+
+/// The hosts that the user entrusts to gateways.
+#[derive(Clone)]
+pub struct Entrusted {
+    /// The coverage of the list.
+    pub covers: Covers,
+    /// The list, as requests carry it.
+    pub list: Rc<str>,
+    /// Learns of verified origins.
+    pub verified: Verified,
+}
+
+/// The stage before the sessions to the gateways of one route.
+pub struct Entrust {
+    /// The hosts.
+    pub hosts: Rc<Entrusted>,
+    /// True if all gateways of the route belong to the user and authenticate the client.
+    pub is_permitted: bool,
+    /// The stage that exchanges go on to.
+    pub next: Rc<dyn Stage>,
+}
+
+impl Entrusted {
+    /// Returns the host and port of a request for a listed host over TLS. A tunnel is none.
+    fn origin(&self, request: &RequestHead) -> Option<(String, u16)> {
+        let is_tunnel = request.is_connect() && request.protocol.is_none();
+        if request.scheme != Scheme::Https || is_tunnel {
+            return None;
+        }
+        let default = Some(Scheme::Https.default_port());
+        let (host, port) = split_authority(&request.authority, default).ok()?;
+        (self.covers)(&host, port).then_some((host, port))
+    }
+}
+
+impl Stage for Entrust {
+    fn call(&self, mut exchange: Exchange) -> Reply {
+        let origin = self.hosts.origin(&exchange.request);
+        if origin.is_none() && !is_companion(&exchange.request) {
+            return self.next.call(exchange);
+        }
+        if origin.is_some() {
+            if !self.is_permitted {
+                let detail = "the route of this host has a gateway that is not marked as the \
+                              user's own (own=yes)";
+                return Reply::fail(Error::new(Kind::Forbidden, Side::Local, detail));
+            }
+            let list = self.hosts.list.as_bytes().to_vec();
+            exchange.request_mut().fields.set(OPENED_FIELD, list);
+        }
+        let (hosts, isolation) = (Rc::clone(&self.hosts), exchange.isolation.clone());
+        let reply = self.next.call(exchange);
+        Reply::new(FromGateway {
+            reply,
+            hosts,
+            isolation,
+            needs_mark: origin.is_some(),
+            origin,
+        })
+    }
+}
+
+/// A reply that may tell that the gateway has verified an origin.
+struct FromGateway {
+    reply: Reply,
+    hosts: Rc<Entrusted>,
+    isolation: Isolation,
+    /// True if a response without the mark is a failure.
+    needs_mark: bool,
+    /// The origin, until its head has come.
+    origin: Option<(String, u16)>,
+}
+
+impl Parts for FromGateway {
+    fn supply(&self) -> Supply {
+        self.reply.supply()
+    }
+
+    fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
+        let part = match std::task::ready!(self.reply.poll_part(cx)) {
+            Some(Ok(part)) => part,
+            end => return Poll::Ready(end),
+        };
+        Poll::Ready(Some(match part {
+            Part::Pushed(pushed) => Ok(Part::Pushed(Box::new(self.watched(*pushed)))),
+            Part::Head(head) => self.checked(head).map(Part::Head),
+            part => Ok(part),
+        }))
+    }
+}
+
+impl FromGateway {
+    /// Watches a push of HTTPS, whose head shows that the gateway has verified its origin.
+    fn watched(&self, pushed: PushedPart) -> PushedPart {
+        let Some(origin) = self.hosts.origin(&pushed.request) else {
+            return pushed;
+        };
+        PushedPart {
+            reply: Reply::new(Self {
+                reply: pushed.reply,
+                hosts: Rc::clone(&self.hosts),
+                isolation: self.isolation.clone(),
+                needs_mark: false,
+                origin: Some(origin),
+            }),
+            ..pushed
+        }
+    }
+
+    /// Takes the head of a response from the origin, and refuses a page of the gateway.
+    fn checked(&mut self, head: ResponseHead) -> Result<ResponseHead, Error> {
+        if self.needs_mark && head.fields.get(OPENED_FIELD) != Some(MARK.as_bytes()) {
+            return Err(failure(&head));
+        }
+        if let Some((host, port)) = self.origin.take() {
+            (self.hosts.verified)(&self.isolation, &host, port);
+        }
+        Ok(head)
+    }
+}
+
+/// The largest number of characters of a gateway's explanation.
+const MAX_DETAIL: usize = 200;
+
+/// Returns the failure that a page of the gateway tells (`Proxy-Status`, RFC 9209).
+fn failure(head: &ResponseHead) -> Error {
+    let told = head.fields.get("proxy-status").unwrap_or_default();
+    let told = String::from_utf8_lossy(told);
+    let (kind, side) = match (head.status, &told) {
+        (403, _) if !told.contains("destination_ip_prohibited") => (Kind::Forbidden, Side::Peer),
+        (403, _) => (Kind::Forbidden, Side::Origin),
+        (407, _) => (Kind::Unauthorized, Side::Peer),
+        (_, told) if told.contains("error=tls_") => (Kind::Tls, Side::Origin),
+        (200..=299, _) => (Kind::Forbidden, Side::Peer),
+        _ => (Kind::Unreachable, Side::Origin),
+    };
+    let detail = told
+        .split_once("details=\"")
+        .and_then(|(_, rest)| rest.split_once('"'))
+        .map(|(detail, _)| detail.chars().filter(|c| c.is_ascii_graphic() || *c == ' '));
+    let detail: String = match detail {
+        Some(detail) => detail.take(MAX_DETAIL).collect(),
+        None => "it does not know HTTPS of opened hosts: update it".into(),
+    };
+    Error::new(kind, side, detail)
+}
