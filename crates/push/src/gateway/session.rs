@@ -326,3 +326,36 @@ impl Gateway {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tandem_http::Scheme;
+
+    use super::*;
+
+    #[test]
+    fn list_separates_opened_urls_from_tunnels() {
+        let clock = Clock {
+            instant: Instant::now(),
+            unix_time: 0,
+        };
+        let mut gateway = Gateway::new(Config::default(), clock);
+        let url = "https://www.a.test/x";
+        assert!(!gateway.is_opened(url) && !gateway.is_tunnelled(url));
+        let mut request = RequestHead::get(Scheme::Https, "www.a.test", "/");
+        let list = "*.a.test !mail.a.test :443 :8443";
+        request.fields.push(OPENED_FIELD, list);
+        gateway.note_opened(&request);
+        for (url, is_opened, is_tunnelled) in [
+            (url, true, false),
+            ("https://www.a.test:8443/x", true, false),
+            ("https://www.a.test:9443/x", false, true),
+            ("https://mail.a.test/x", false, true),
+            ("https://b.test/x", false, true),
+            ("http://www.a.test/x", false, false),
+        ] {
+            assert_eq!(gateway.is_opened(url), is_opened, "{url}");
+            assert_eq!(gateway.is_tunnelled(url), is_tunnelled, "{url}");
+        }
+    }
+}

@@ -71,10 +71,22 @@ impl OpenedHttps {
         [&self.hosts[..], &self.at_gateway[..]].concat()
     }
 
-    /// Returns the list of the level `gateway` in the form that requests carry.
+    /// Returns the list of the level `gateway` in the form that requests carry: the patterns, the
+    /// exceptions of the level `local` after `!`, and the ports after `:`.
     pub fn list(&self) -> String {
-        let names: Vec<_> = self.at_gateway.iter().map(ToString::to_string).collect();
-        names.join(" ")
+        let is_exception = |local: &&HostPattern| {
+            let within = |pattern: &HostPattern| match local {
+                HostPattern::Name(name) | HostPattern::Below(name) => pattern.covers(name),
+                HostPattern::Any => false,
+            };
+            self.at_gateway.iter().any(within)
+        };
+        let listed = self.at_gateway.iter().map(ToString::to_string);
+        let exceptions = self.hosts.iter().filter(is_exception);
+        let exceptions = exceptions.map(|pattern| format!("!{pattern}"));
+        let ports = self.ports.iter().map(|port| format!(":{port}"));
+        let tokens: Vec<_> = listed.chain(exceptions).chain(ports).collect();
+        tokens.join(" ")
     }
 
     /// Refuses ways on which a site at a Tor exit, or its operator, could notice the opening.
@@ -154,15 +166,23 @@ impl ClientOptions {
             let problem = "HTTPS has another port than 0 and 80";
             return Err(ConfigError::value("open-https-port", problem));
         }
-        Ok(Some(OpenedHttps {
+        let open = OpenedHttps {
             hosts: self.open_https.clone(),
             at_gateway: self.open_https_at_gateway.clone(),
             ports,
             ca: self.open_https_ca.clone(),
-        }))
+        };
+        if !open.at_gateway.is_empty() && open.list().len() > MAX_OPENED_LIST {
+            let problem = format!(
+                "the list with its exceptions and ports is longer than {MAX_OPENED_LIST} bytes: \
+                 use *.SUFFIX for hosts of one site"
+            );
+            return Err(ConfigError::value("open-https-at-gateway", problem));
+        }
+        Ok(Some(open))
     }
 
-    /// Refuses lists that contradict each other, or are too long for the field of requests.
+    /// Refuses lists that contradict each other.
     fn check_levels(&self) -> Result<(), ConfigError> {
         let bad = |problem: String| Err(ConfigError::value("open-https-at-gateway", problem));
         let at_gateway = &self.open_https_at_gateway;
@@ -170,12 +190,6 @@ impl ClientOptions {
             return bad(format!(
                 "{twice} is listed at both levels: keep it in open-https if the gateway must not \
                  read it"
-            ));
-        }
-        let length: usize = at_gateway.iter().map(|it| it.to_string().len() + 1).sum();
-        if length > MAX_OPENED_LIST {
-            return bad(format!(
-                "the list is longer than {MAX_OPENED_LIST} bytes: use *.SUFFIX for hosts of one site"
             ));
         }
         if self.open_https.is_empty() && self.open_https_ca.is_some() {
@@ -254,6 +268,8 @@ pub fn constraints(hosts: &[HostPattern]) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use tandem_push::wire::OpenedList;
+
     use super::*;
     use crate::transport::tls::authority::create;
 
@@ -374,7 +390,7 @@ mod tests {
         let open = OpenedHttps {
             hosts: patterns(&["*.a.test", "x.b.test"]),
             at_gateway: patterns(&["www.a.test", "*.b.test", "*.c.a.test"]),
-            ports: vec![443],
+            ports: vec![443, 8443],
             ca: None,
         };
         for (host, level) in [
@@ -386,7 +402,24 @@ mod tests {
         ] {
             assert_eq!(open.level(host, 443), Some(level), "{host}");
         }
-        assert_eq!(open.list(), "www.a.test *.b.test *.c.a.test");
+        assert_eq!(
+            open.list(),
+            "www.a.test *.b.test *.c.a.test !x.b.test :443 :8443"
+        );
+        let list = OpenedList::parse(open.list().as_bytes());
+        for host in [
+            "www.a.test",
+            "mail.a.test",
+            "x.c.a.test",
+            "x.b.test",
+            "y.b.test",
+            "z.test",
+        ] {
+            for port in [443, 8443, 9443] {
+                let is_covered = open.level(host, port) == Some(OpenLevel::Gateway);
+                assert_eq!(list.covers(&format!("{host}:{port}")), is_covered, "{host}");
+            }
+        }
     }
 
     #[test]
