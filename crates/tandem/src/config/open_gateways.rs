@@ -4,8 +4,7 @@
 use super::ConfigError;
 use super::gateways::{GatewayEndpoint, Route};
 use super::open::OpenedHttps;
-use super::warnings::is_exposed;
-use crate::endpoint::Via;
+use crate::endpoint::{Via, is_onion};
 use crate::hosts::{HostMap, HostPattern};
 
 impl GatewayEndpoint {
@@ -62,6 +61,21 @@ fn routes_of(pattern: &HostPattern, map: &HostMap) -> Vec<Option<usize>> {
     numbers
 }
 
+/// Returns true if others can read the traffic to a gateway: it is in clear text, and leaves this
+/// machine other than to an onion service. Private networks have readers too.
+fn is_readable(gateway: &GatewayEndpoint, via: Option<&Via>) -> bool {
+    let endpoint = &gateway.endpoint;
+    let address = gateway
+        .address
+        .map_or_else(|| endpoint.ip(), |address| Some(address.ip()));
+    let is_secret = match via {
+        // A loopback address is that of the proxy's far end.
+        Some(_) => is_onion(&endpoint.host),
+        None => address.is_some_and(|ip| ip.to_canonical().is_loopback()),
+    };
+    endpoint.transport == "tcp" && !is_secret
+}
+
 /// Checks the gateways of one route.
 fn check(
     pattern: &HostPattern,
@@ -89,7 +103,7 @@ fn check(
                  URL, {local}"
             ));
         }
-        if is_exposed(gateway, via) {
+        if is_readable(gateway, via) {
             return bad(format!(
                 "HTTPS of {pattern} would go to {at} in clear text: use h2+tls, {local}"
             ));
@@ -108,6 +122,16 @@ mod tests {
 
     /// Returns the problem of a client whose gateway has a token if `token` is true.
     fn problem(hosts: &[&str], gateway: &str, token: bool, route: Option<&str>) -> String {
+        problem_via(None, hosts, gateway, token, route)
+    }
+
+    fn problem_via(
+        via: Option<&str>,
+        hosts: &[&str],
+        gateway: &str,
+        token: bool,
+        route: Option<&str>,
+    ) -> String {
         static CALLS: AtomicUsize = AtomicUsize::new(0);
         let call = CALLS.fetch_add(1, Ordering::Relaxed);
         let name = format!("tandem-open-gateway-{}-{call}", std::process::id());
@@ -117,6 +141,7 @@ mod tests {
         let options = ClientOptions {
             open_https_at_gateway: hosts.collect(),
             gateway: vec![gateway.parse().expect("an endpoint")],
+            via: via.map(|via| via.parse().expect("a proxy")),
             route: route
                 .map(|text| text.parse().expect("a route"))
                 .into_iter()
@@ -145,6 +170,25 @@ mod tests {
         }
         let certified = format!("{OWN}&cert=a.pem&key=a.key");
         assert!(of(&certified, false).contains("tandem trust -c FILE"));
+    }
+
+    #[test]
+    fn clear_text_stays_on_this_machine() {
+        let onion = format!("h2+tcp://{}.onion:80?own=yes", "a".repeat(56));
+        let (local, private) = ("127.0.0.1", "192.168.1.1");
+        let [local, private] = [local, private].map(|ip| format!("h2+tcp://{ip}:80?own=yes"));
+        let proxy = Some("socks5://127.0.0.1:9050");
+        for (via, gateway, is_refused) in [
+            (None, &local, false),
+            (None, &private, true),
+            (proxy, &local, true),
+            (proxy, &private, true),
+            (proxy, &onion, false),
+        ] {
+            let problem = problem_via(via, &["www.example.com"], gateway, true, None);
+            let is_clear = problem.contains("clear text");
+            assert_eq!(is_clear, is_refused, "{gateway}: {problem}");
+        }
     }
 
     #[test]

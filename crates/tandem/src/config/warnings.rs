@@ -148,7 +148,7 @@ fn exposed_token(gateway: &GatewayEndpoint, via: Option<&Via>) -> Option<String>
 }
 
 /// Returns true if others can read the traffic to a gateway on its way.
-pub(super) fn is_exposed(gateway: &GatewayEndpoint, via: Option<&Via>) -> bool {
+fn is_exposed(gateway: &GatewayEndpoint, via: Option<&Via>) -> bool {
     let endpoint = &gateway.endpoint;
     let address = gateway
         .address
