@@ -84,6 +84,10 @@ pub trait VerifiedOrigins {
         is_h2_offered: bool,
     ) -> LocalBoxFuture<'a, Result<bool, Error>>;
 
+    /// Forgets that an origin was verified, because an exchange failed. The default is that of
+    /// origins that are verified for each connection.
+    fn forget(&self, _connection: &OpenedConnection) {}
+
     /// Closes the idle connections of an opened connection that has ended.
     fn end(&self, session: u64);
 }
@@ -264,6 +268,24 @@ impl State {
         }
     }
 
+    /// Notes that an exchange failed before its head. Returns true if the browser is to connect
+    /// again, and meets the origin's certificate then.
+    fn exchange_failed(
+        &self,
+        origins: &dyn VerifiedOrigins,
+        connection: &OpenedConnection,
+        error: &Error,
+    ) -> bool {
+        origins.forget(connection);
+        let is_tls = error.kind == Kind::Tls && !error.side.is_before_origin();
+        // A gateway that has ceased to consent.
+        let is_refused = error.kind == Kind::Forbidden;
+        if is_tls || is_refused {
+            self.splice_later(connection, error);
+        }
+        is_tls || is_refused
+    }
+
     /// Splices the later connections to a host, unless the gateway could not be reached.
     fn splice_later(&self, connection: &OpenedConnection, error: &Error) {
         static SPLICED: LogLimit = LogLimit::new();
@@ -373,15 +395,17 @@ async fn serve_browser(place: Place, start: StartHandshake<Path>, server: Server
         address: None,
         push: false,
     };
-    let failing = (Rc::clone(state), ending.clone());
+    let failing = (
+        Rc::clone(state),
+        Rc::clone(&place.way.origins),
+        ending.clone(),
+    );
     let stage = Rc::new(Inside {
         connection: place.connection.clone(),
         next: Rc::clone(&place.way.inside),
         failed: Rc::new(move |connection: &OpenedConnection, error: &Error| {
-            let (state, ending) = &failing;
-            // The browser connects again, and meets the origin's certificate.
-            if error.kind == Kind::Tls && !error.side.is_before_origin() {
-                state.splice_later(connection, error);
+            let (state, origins, ending) = &failing;
+            if state.exchange_failed(&**origins, connection, error) {
                 ending.begin();
             }
         }),

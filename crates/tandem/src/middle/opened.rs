@@ -14,9 +14,11 @@
 //! the name of an HTTPS site.
 
 mod consent;
+mod consenting;
 mod entrust;
 
 pub use consent::{Consent, Permission, Verify};
+pub use consenting::ConsentingSessions;
 pub use entrust::{Covers, Entrust, Entrusted, Verified};
 
 use tandem_http::{Method, RequestHead, Scheme};
@@ -41,7 +43,7 @@ fn is_probe(request: &RequestHead) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::cell::RefCell;
+    use std::cell::{Cell, RefCell};
     use std::rc::Rc;
 
     use bytes::Bytes;
@@ -49,9 +51,10 @@ mod tests {
     use tandem_push::wire::OPENED_FIELD;
 
     use super::*;
+    use crate::carrier::LocalBoxFuture;
     use crate::error::{Error, Kind, Side};
-    use crate::exchange::{Exchange, Isolation, Part, PushedPart, Reply};
-    use crate::stage::Stage;
+    use crate::exchange::{Exchange, Isolation, Part, PushedPart, Reply, SessionMark};
+    use crate::stage::{CurrentSession, SessionPool, Stage};
 
     const REASON: &str = "start the gateway with --open-https";
 
@@ -129,6 +132,35 @@ mod tests {
         assert_eq!(error.kind, Kind::BadRequest);
     }
 
+    /// The session of all keys, which can be replaced.
+    struct OneSession(RefCell<Rc<SessionMark>>);
+
+    impl OneSession {
+        fn session() -> Rc<SessionMark> {
+            Rc::new(SessionMark {
+                promises_have_fields: true,
+            })
+        }
+    }
+
+    impl SessionPool for OneSession {
+        fn current(&self, _: &Isolation) -> Option<CurrentSession> {
+            Some(CurrentSession {
+                mark: Rc::clone(&self.0.borrow()),
+                has_rested: false,
+                active: 0,
+            })
+        }
+
+        fn is_current(&self, _: &Isolation, mark: &Rc<SessionMark>) -> bool {
+            Rc::ptr_eq(&self.0.borrow(), mark)
+        }
+
+        fn establish<'a>(&'a self, _: &'a Isolation) -> LocalBoxFuture<'a, Result<(), Error>> {
+            Box::pin(std::future::ready(Ok(())))
+        }
+    }
+
     /// A client's end, and the origins that it takes for verified.
     fn entrust(is_permitted: bool, next: Rc<dyn Stage>) -> (Entrust, Rc<RefCell<Vec<String>>>) {
         let verified: Rc<RefCell<Vec<String>>> = Rc::default();
@@ -139,10 +171,12 @@ mod tests {
             verified: Rc::new(move |_: &Isolation, host: &str, _| {
                 noted.borrow_mut().push(host.to_owned());
             }),
+            consenting: Rc::default(),
         });
         let stage = Entrust {
             hosts,
             is_permitted,
+            sessions: Rc::new(OneSession(RefCell::new(OneSession::session()))),
             next,
         };
         (stage, verified)
@@ -211,6 +245,46 @@ mod tests {
         let error = outcome(&other, page()).await.expect_err("it is not own");
         assert_eq!(error.kind, Kind::Forbidden);
         assert_eq!(seen.borrow().len(), 4, "nothing was sent");
+    }
+
+    /// A gateway that does not consent gets no request with an effect.
+    #[tokio::test]
+    async fn unsafe_request_waits_for_consent_of_its_session() {
+        let seen: Rc<RefCell<Vec<Method>>> = Rc::default();
+        let is_consenting = Rc::new(Cell::new(true));
+        let (noted, marks) = (Rc::clone(&seen), Rc::clone(&is_consenting));
+        let gateway: Rc<dyn Stage> = Rc::new(move |exchange: Exchange| {
+            noted.borrow_mut().push(exchange.request.method.clone());
+            let mut head = ResponseHead::new(200);
+            if marks.get() {
+                head.fields.push(OPENED_FIELD, MARK);
+            }
+            Reply::ready(head, Bytes::new())
+        });
+        let (mut stage, _) = entrust(true, gateway);
+        let sessions = Rc::new(OneSession(RefCell::new(OneSession::session())));
+        stage.sessions = Rc::clone(&sessions) as _;
+        let post = || RequestHead {
+            method: Method::Post,
+            ..page()
+        };
+        for _ in 0..2 {
+            assert_eq!(outcome(&stage, post()).await, Ok((200, true)));
+        }
+        assert_eq!(
+            seen.take(),
+            [Method::Options, Method::Post, Method::Post],
+            "one probe for the session"
+        );
+        sessions.0.replace(OneSession::session());
+        assert_eq!(outcome(&stage, page()).await, Ok((200, true)));
+        assert_eq!(outcome(&stage, post()).await, Ok((200, true)));
+        assert_eq!(seen.take(), [Method::Get, Method::Post], "no other probe");
+        sessions.0.replace(OneSession::session());
+        is_consenting.set(false);
+        let error = outcome(&stage, post()).await.expect_err("no consent");
+        assert_eq!(error.kind, Kind::Forbidden);
+        assert_eq!(seen.take(), [Method::Options]);
     }
 
     /// The head of a push shows that the gateway has verified its origin.

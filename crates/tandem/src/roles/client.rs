@@ -56,8 +56,9 @@ impl Role for ClientConfig {
     ) -> Result<Built, ConfigError> {
         let journal = services.journal();
         let verified = Rc::new(RememberedHosts::default());
+        let consenting = Rc::default();
         let entrusted = self.open.as_ref();
-        let entrusted = entrusted.and_then(|open| opened::entrusted(open, &verified));
+        let entrusted = entrusted.and_then(|open| opened::entrusted(open, &verified, &consenting));
         let lanes = self.lanes(journal, entrusted.map(Rc::new).as_ref())?;
         let routes = Rc::new(lanes.routes);
         let mut out: Rc<dyn Stage> = Rc::clone(&routes) as _;
@@ -75,6 +76,7 @@ impl Role for ClientConfig {
                     journal,
                     drain,
                     verified: &verified,
+                    consenting: &consenting,
                 };
                 self.opened_hosts(open, directory, &parts)?
             }

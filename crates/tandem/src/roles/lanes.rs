@@ -155,6 +155,7 @@ impl ClientConfig {
             Some(hosts) => Rc::new(Entrust {
                 hosts: Rc::clone(hosts),
                 is_permitted: gateways.iter().all(GatewayEndpoint::is_entrusted),
+                sessions: Rc::clone(&to_gateway) as _,
                 next: Rc::clone(&to_gateway) as _,
             }),
         };

@@ -29,7 +29,7 @@ use crate::front::opened::{
 };
 use crate::journal::Journal;
 use crate::middle::count::Count;
-use crate::middle::opened::{Entrusted, probe};
+use crate::middle::opened::{ConsentingSessions, Entrusted, probe};
 use crate::middle::pair_fields::PairFields;
 use crate::middle::record::Record;
 use crate::middle::routes::Routes;
@@ -61,6 +61,8 @@ pub(super) struct Parts<'a> {
     pub(super) drain: &'a Drain,
     /// The hosts whose certificates the gateways have verified.
     pub(super) verified: &'a Rc<RememberedHosts>,
+    /// The sessions whose gateway consents to HTTPS of opened hosts.
+    pub(super) consenting: &'a Rc<ConsentingSessions>,
 }
 
 impl ClientConfig {
@@ -83,6 +85,7 @@ impl ClientConfig {
             origins: Rc::new(OriginsOfGateway {
                 routes: Rc::clone(parts.routes),
                 verified: Rc::clone(parts.verified),
+                consenting: Rc::clone(parts.consenting),
             }),
         });
         let listed = open.clone();
@@ -196,11 +199,13 @@ impl VerifiedOrigins for Origins {
 struct OriginsOfGateway {
     routes: Rc<Routes>,
     verified: Rc<RememberedHosts>,
+    consenting: Rc<ConsentingSessions>,
 }
 
 impl VerifiedOrigins for OriginsOfGateway {
-    /// Makes the gateway verify the origin's certificate, unless it has done so a while ago. The
-    /// gateway speaks any protocol to the origin, so the browser gets the one that it prefers.
+    /// Makes the gateway verify the origin's certificate, unless it has done so a while ago and the
+    /// present session has brought a marked response. The gateway speaks any protocol to the
+    /// origin, so the browser gets the one that it prefers.
     fn connect<'a>(
         &'a self,
         connection: &'a OpenedConnection,
@@ -213,12 +218,16 @@ impl VerifiedOrigins for OriginsOfGateway {
             ..
         } = connection;
         Box::pin(async move {
-            if self.verified.contains(isolation, host, *port) {
+            let authority = authority(host, *port);
+            let sessions = self.routes.of(&authority);
+            if self.verified.contains(isolation, host, *port)
+                && self.consenting.has_present(&*sessions, isolation)
+            {
                 return Ok(is_h2_offered);
             }
             let exchange = Exchange {
                 isolation: isolation.clone(),
-                ..Exchange::internal(probe(&authority(host, *port)))
+                ..Exchange::internal(probe(&authority))
             };
             let mut reply = self.routes.call(exchange);
             while let Some(part) = reply.part().await {
@@ -230,6 +239,16 @@ impl VerifiedOrigins for OriginsOfGateway {
             let detail = "the gateway has not answered whether the certificate is valid";
             Err(Error::new(Kind::Truncated, Side::Peer, detail))
         })
+    }
+
+    fn forget(&self, connection: &OpenedConnection) {
+        let OpenedConnection {
+            isolation,
+            host,
+            port,
+            ..
+        } = connection;
+        self.verified.forget(isolation, host, *port);
     }
 
     fn end(&self, _: u64) {}
@@ -245,7 +264,12 @@ fn authority(host: &str, port: u16) -> String {
 
 /// Returns the hosts that the user entrusts to gateways. `verified` remembers the origins whose
 /// certificates the gateways have verified.
-pub(super) fn entrusted(open: &OpenedHttps, verified: &Rc<RememberedHosts>) -> Option<Entrusted> {
+/// `consenting` remembers the sessions of gateways that consent.
+pub(super) fn entrusted(
+    open: &OpenedHttps,
+    verified: &Rc<RememberedHosts>,
+    consenting: &Rc<ConsentingSessions>,
+) -> Option<Entrusted> {
     if open.at_gateway.is_empty() {
         return None;
     }
@@ -253,6 +277,7 @@ pub(super) fn entrusted(open: &OpenedHttps, verified: &Rc<RememberedHosts>) -> O
     Some(Entrusted {
         list: open.list().into(),
         covers: Rc::new(move |host, port| listed.level(host, port) == Some(OpenLevel::Gateway)),
+        consenting: Rc::clone(consenting),
         verified: Rc::new(move |isolation: &Isolation, host: &str, port: u16| {
             if !verified.contains(isolation, host, port) {
                 verified.note(isolation, host, port, VERIFIED);

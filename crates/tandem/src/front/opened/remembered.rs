@@ -20,7 +20,8 @@ pub(super) const TLS_FAILURE: Duration = Duration::from_secs(86_400);
 pub(super) const OTHER_FAILURE: Duration = Duration::from_secs(600);
 
 /// The time for which a certificate that the gateway has verified needs no other check before the
-/// browser's handshake. The gateway verifies it for each of its connections all the same.
+/// browser's handshake on the same session. The gateway verifies it for each of its connections all
+/// the same.
 pub const VERIFIED: Duration = Duration::from_secs(3600);
 
 /// The largest number of remembered hosts. The one that ends first is forgotten for another.
@@ -45,6 +46,12 @@ impl RememberedHosts {
             }
         }
         hosts.insert((isolation.clone(), host.to_owned(), port), now + time);
+    }
+
+    /// Forgets a host.
+    pub fn forget(&self, isolation: &Isolation, host: &str, port: u16) {
+        let key = (isolation.clone(), host.to_owned(), port);
+        self.0.borrow_mut().remove(&key);
     }
 
     /// Returns whether a host is remembered.
@@ -76,6 +83,9 @@ mod tests {
         tokio::time::advance(OTHER_FAILURE).await;
         assert!(of(&none, "a.test", 443) && !of(&none, "c.test", 443));
         tokio::time::advance(TLS_FAILURE - OTHER_FAILURE).await;
+        assert!(!of(&none, "a.test", 443));
+        spliced.note(&none, "a.test", 443, TLS_FAILURE);
+        spliced.forget(&none, "a.test", 443);
         assert!(!of(&none, "a.test", 443));
     }
 

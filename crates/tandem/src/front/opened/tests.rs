@@ -37,6 +37,7 @@ impl SessionPools for Live {
 #[derive(Default)]
 struct Unreachable {
     ended: Cell<usize>,
+    forgotten: Cell<usize>,
 }
 
 impl VerifiedOrigins for Unreachable {
@@ -47,6 +48,10 @@ impl VerifiedOrigins for Unreachable {
     ) -> LocalBoxFuture<'a, Result<bool, Error>> {
         let error = Error::new(Kind::Unreachable, Side::Origin, "no route");
         Box::pin(std::future::ready(Err(error)))
+    }
+
+    fn forget(&self, _: &OpenedConnection) {
+        self.forgotten.set(self.forgotten.get() + 1);
     }
 
     fn end(&self, _: u64) {
@@ -232,6 +237,32 @@ async fn unreachable_origin_is_spliced_from_then_on() {
     let piece = Piece(Some(Bytes::from(hello)));
     drop(scene.call("www.a.test:443", piece));
     assert_eq!(scene.origins.ended.get(), 2, "another host has a place");
+}
+
+/// A gateway that refuses an exchange gets the tunnels of the next connections.
+#[test]
+fn refused_exchange_splices_later_connections() {
+    let scene = Scene::new("refused");
+    let (state, origins) = (&scene.stage.0, &*scene.origins);
+    let connection = |host: &str| OpenedConnection {
+        session: 1,
+        isolation: Isolation::none(),
+        host: host.to_owned(),
+        port: 443,
+    };
+    for (forgotten, kind, side, is_spliced) in [
+        (1, Kind::Unreachable, Side::Origin, false),
+        (2, Kind::Forbidden, Side::Peer, true),
+        (3, Kind::Tls, Side::Origin, true),
+    ] {
+        let host = format!("{forgotten}.a.test");
+        let error = Error::new(kind, side, "refused");
+        let ends = state.exchange_failed(origins, &connection(&host), &error);
+        assert_eq!((ends, origins.forgotten.get()), (is_spliced, forgotten));
+        let passed = scene.passed();
+        let _reply = scene.call(&format!("{host}:443"), Piece(None));
+        assert_eq!(scene.passed() > passed, is_spliced, "{kind:?}");
+    }
 }
 
 /// A program that offers one protocol decides nothing for browsers.

@@ -4,14 +4,16 @@
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
+use tandem_http::cache::is_safe;
 use tandem_http::{RequestHead, ResponseHead, Scheme};
 use tandem_push::wire::{OPENED_FIELD, is_companion};
 
-use super::MARK;
+use super::consenting::{ConsentingSessions, present};
+use super::{MARK, probe};
 use crate::endpoint::split_authority;
 use crate::error::{Error, Kind, Side};
-use crate::exchange::{Exchange, Isolation, Part, Parts, PushedPart, Reply, Supply};
-use crate::stage::Stage;
+use crate::exchange::{Exchange, Isolation, Part, Parts, PushedPart, Reply, SessionMark, Supply};
+use crate::stage::{SessionPool, Stage};
 
 /// Returns whether a list covers a host, in lower case, and a port.
 pub type Covers = Rc<dyn Fn(&str, u16) -> bool>;
@@ -29,14 +31,19 @@ pub struct Entrusted {
     pub list: Rc<str>,
     /// Learns of verified origins.
     pub verified: Verified,
+    /// The sessions whose gateway consents.
+    pub consenting: Rc<ConsentingSessions>,
 }
 
 /// The stage before the sessions to the gateways of one route.
+#[derive(Clone)]
 pub struct Entrust {
     /// The hosts.
     pub hosts: Rc<Entrusted>,
     /// True if all gateways of the route belong to the user and authenticate the client.
     pub is_permitted: bool,
+    /// The sessions of the route.
+    pub sessions: Rc<dyn SessionPool>,
     /// The stage that exchanges go on to.
     pub next: Rc<dyn Stage>,
 }
@@ -55,26 +62,71 @@ impl Entrusted {
 }
 
 impl Stage for Entrust {
-    fn call(&self, mut exchange: Exchange) -> Reply {
-        let origin = self.hosts.origin(&exchange.request);
-        if origin.is_none() && !is_companion(&exchange.request) {
-            return self.next.call(exchange);
+    fn call(&self, exchange: Exchange) -> Reply {
+        let Some(origin) = self.hosts.origin(&exchange.request) else {
+            return match is_companion(&exchange.request) {
+                true => self.watch(exchange, None),
+                false => self.next.call(exchange),
+            };
+        };
+        if !self.is_permitted {
+            let detail = "the route of this host has a gateway that is not marked as the user's \
+                          own (own=yes)";
+            return Reply::fail(Error::new(Kind::Forbidden, Side::Local, detail));
         }
-        if origin.is_some() {
-            if !self.is_permitted {
-                let detail = "the route of this host has a gateway that is not marked as the \
-                              user's own (own=yes)";
-                return Reply::fail(Error::new(Kind::Forbidden, Side::Local, detail));
+        let request = &exchange.request;
+        let is_repeatable = is_safe(&request.method) && request.protocol.is_none();
+        let consenting = &self.hosts.consenting;
+        if is_repeatable || consenting.has_present(&*self.sessions, &exchange.isolation) {
+            return self.send(exchange, origin);
+        }
+        let this = self.clone();
+        Reply::generate(|mut sink| async move {
+            this.probe(&exchange, origin.clone()).await?;
+            let mut reply = this.send(exchange, origin);
+            while let Some(part) = reply.part().await {
+                sink.send(part?).await;
             }
-            let list = self.hosts.list.as_bytes().to_vec();
-            exchange.request_mut().fields.set(OPENED_FIELD, list);
+            Ok(())
+        })
+    }
+}
+
+impl Entrust {
+    /// Sends a request for a listed host with the list.
+    fn send(&self, mut exchange: Exchange, origin: (String, u16)) -> Reply {
+        let list = self.hosts.list.as_bytes().to_vec();
+        exchange.request_mut().fields.set(OPENED_FIELD, list);
+        self.watch(exchange, Some(origin))
+    }
+
+    /// Sends a probe for the origin of an exchange that must not be sent twice, or to a gateway that
+    /// does not consent.
+    async fn probe(&self, exchange: &Exchange, origin: (String, u16)) -> Result<(), Error> {
+        let probe = Exchange {
+            isolation: exchange.isolation.clone(),
+            ..Exchange::internal(probe(&exchange.request.authority))
+        };
+        let mut reply = self.send(probe, origin);
+        while let Some(part) = reply.part().await {
+            if let Part::Head(_) = part? {
+                return Ok(());
+            }
         }
-        let (hosts, isolation) = (Rc::clone(&self.hosts), exchange.isolation.clone());
-        let reply = self.next.call(exchange);
+        let detail = "the gateway has not answered whether it fetches HTTPS";
+        Err(Error::new(Kind::Truncated, Side::Peer, detail))
+    }
+
+    /// Passes an exchange on, and watches its reply.
+    fn watch(&self, exchange: Exchange, origin: Option<(String, u16)>) -> Reply {
+        let isolation = exchange.isolation.clone();
+        let session = present(&*self.sessions, &isolation);
         Reply::new(FromGateway {
-            reply,
-            hosts,
+            reply: self.next.call(exchange),
+            hosts: Rc::clone(&self.hosts),
             isolation,
+            sessions: Rc::clone(&self.sessions),
+            session,
             needs_mark: origin.is_some(),
             origin,
         })
@@ -86,6 +138,9 @@ struct FromGateway {
     reply: Reply,
     hosts: Rc<Entrusted>,
     isolation: Isolation,
+    sessions: Rc<dyn SessionPool>,
+    /// The session at the time of the request, until its head has come.
+    session: Option<Rc<SessionMark>>,
     /// True if a response without the mark is a failure.
     needs_mark: bool,
     /// The origin, until its head has come.
@@ -121,6 +176,8 @@ impl FromGateway {
                 reply: pushed.reply,
                 hosts: Rc::clone(&self.hosts),
                 isolation: self.isolation.clone(),
+                sessions: Rc::clone(&self.sessions),
+                session: None,
                 needs_mark: false,
                 origin: Some(origin),
             }),
@@ -132,6 +189,12 @@ impl FromGateway {
     fn checked(&mut self, head: ResponseHead) -> Result<ResponseHead, Error> {
         if self.needs_mark && head.fields.get(OPENED_FIELD) != Some(MARK.as_bytes()) {
             return Err(failure(&head));
+        }
+        if let Some(session) = self.session.take()
+            && self.needs_mark
+            && self.sessions.is_current(&self.isolation, &session)
+        {
+            self.hosts.consenting.note(&session);
         }
         if let Some((host, port)) = self.origin.take() {
             (self.hosts.verified)(&self.isolation, &host, port);
