@@ -48,7 +48,7 @@ mod tests {
 
     use bytes::Bytes;
     use tandem_http::ResponseHead;
-    use tandem_push::wire::OPENED_FIELD;
+    use tandem_push::wire::{OPENED_FIELD, companion_request};
 
     use super::*;
     use crate::carrier::LocalBoxFuture;
@@ -176,6 +176,7 @@ mod tests {
         let stage = Entrust {
             hosts,
             is_permitted,
+            is_routed: Rc::new(|host| host != "elsewhere.a.test"),
             sessions: Rc::new(OneSession(RefCell::new(OneSession::session()))),
             next,
         };
@@ -287,28 +288,53 @@ mod tests {
         assert_eq!(seen.take(), [Method::Options]);
     }
 
-    /// The head of a push shows that the gateway has verified its origin.
-    #[tokio::test]
-    async fn pushed_origin_counts_as_verified() {
-        let next = |_: Exchange| {
+    /// Returns the pushes that a client takes from a gateway, and the origins that these verify.
+    async fn pushes(is_permitted: bool, request: RequestHead, age: &str) -> (usize, Vec<String>) {
+        let age = age.to_owned();
+        let next = move |_: Exchange| {
+            let age = age.clone();
             Reply::generate(|mut sink| async move {
-                let pushed = PushedPart {
-                    request: RequestHead::get(Scheme::Https, "www.a.test", "/x"),
-                    reply: Reply::ready(ResponseHead::new(200), Bytes::new()),
-                    priority: crate::priority::SharedPriority::default(),
-                    session: None,
-                };
-                sink.send(Part::Pushed(Box::new(pushed))).await;
+                for host in ["www.a.test", "elsewhere.a.test", "b.test", "a.test:8443"] {
+                    let mut head = ResponseHead::new(200);
+                    head.fields.push("age", age.as_str());
+                    let pushed = PushedPart {
+                        request: RequestHead::get(Scheme::Https, host, "/x"),
+                        reply: Reply::ready(head, Bytes::new()),
+                        priority: crate::priority::SharedPriority::default(),
+                        session: None,
+                    };
+                    sink.send(Part::Pushed(Box::new(pushed))).await;
+                }
                 Ok(())
             })
         };
-        let (stage, verified) = entrust(true, Rc::new(next));
-        let mut reply = stage.call(Exchange::internal(page()));
-        let Some(Ok(Part::Pushed(mut pushed))) = reply.part().await else {
-            panic!("no push")
-        };
-        assert!(verified.borrow().is_empty(), "a promise shows nothing");
-        assert!(matches!(pushed.reply.part().await, Some(Ok(Part::Head(_)))));
-        assert_eq!(*verified.borrow(), ["www.a.test"]);
+        let (stage, verified) = entrust(is_permitted, Rc::new(next));
+        let mut reply = stage.call(Exchange::internal(request));
+        let mut taken = 0;
+        while let Some(Ok(part)) = reply.part().await {
+            if let Part::Pushed(mut pushed) = part {
+                taken += 1;
+                assert!(verified.borrow().is_empty(), "a promise shows nothing");
+                assert!(matches!(pushed.reply.part().await, Some(Ok(Part::Head(_)))));
+            }
+        }
+        (taken, verified.take())
+    }
+
+    /// The head of a push shows that the gateway has verified its origin.
+    #[tokio::test]
+    async fn pushed_origin_counts_as_verified() {
+        let verified = vec!["www.a.test".to_owned()];
+        for request in [page(), companion_request(true)] {
+            assert_eq!(pushes(true, request, "0").await, (1, verified.clone()));
+        }
+    }
+
+    #[tokio::test]
+    async fn push_of_other_gateways_verifies_no_origin() {
+        assert_eq!(
+            pushes(false, companion_request(true), "0").await,
+            (4, Vec::new())
+        );
     }
 }

@@ -84,7 +84,10 @@ impl ClientConfig {
         for route in &self.routes {
             let pool = self.pool(&route.gateways, fallback.clone(), &problems)?;
             let times = journal.load_times(&self.way(&route.gateways));
-            lanes.push(self.lane(&pool, times, &decoders, entrusted, &route.gateways));
+            let number = Some(lanes.len());
+            let entrust =
+                entrusted.map(|hosts| self.entrust(hosts, number, &route.gateways, &pool));
+            lanes.push(self.lane(&pool, times, &decoders, entrust));
             pools.push(pool);
         }
         let mut solo = None;
@@ -103,7 +106,8 @@ impl ClientConfig {
                 pool.preconnect(self.warm_up);
             }
             let times = journal.load_times(&self.way(&self.gateways));
-            let lane = self.lane(&pool, times, &decoders, entrusted, &self.gateways);
+            let entrust = entrusted.map(|hosts| self.entrust(hosts, None, &self.gateways, &pool));
+            let lane = self.lane(&pool, times, &decoders, entrust);
             pools.push(pool);
             lane
         };
@@ -146,18 +150,12 @@ impl ClientConfig {
         pool: &Rc<Gateways>,
         times: Arc<LoadTimes>,
         decoders: &Budget,
-        entrusted: Option<&Rc<Entrusted>>,
-        gateways: &[GatewayEndpoint],
+        entrust: Option<Entrust>,
     ) -> Lane {
         let to_gateway = Rc::new(ToGateway(Rc::clone(pool)));
-        let next: Rc<dyn Stage> = match entrusted {
+        let next: Rc<dyn Stage> = match entrust {
             None => Rc::clone(&to_gateway) as _,
-            Some(hosts) => Rc::new(Entrust {
-                hosts: Rc::clone(hosts),
-                is_permitted: gateways.iter().all(GatewayEndpoint::is_entrusted),
-                sessions: Rc::clone(&to_gateway) as _,
-                next: Rc::clone(&to_gateway) as _,
-            }),
+            Some(entrust) => Rc::new(entrust),
         };
         let sessions = Rc::clone(&to_gateway) as _;
         let counted = self.with_pushes(sessions, next, Some(decoders), times);
@@ -172,6 +170,25 @@ impl ClientConfig {
         Lane {
             stage,
             sessions: to_gateway,
+        }
+    }
+
+    /// Creates the stage before the gateways of one route, whose number is that in the map of
+    /// routes; `None` is the default one.
+    fn entrust(
+        &self,
+        hosts: &Rc<Entrusted>,
+        number: Option<usize>,
+        gateways: &[GatewayEndpoint],
+        pool: &Rc<Gateways>,
+    ) -> Entrust {
+        let (map, to_gateway) = (self.route_map.clone(), Rc::new(ToGateway(Rc::clone(pool))));
+        Entrust {
+            hosts: Rc::clone(hosts),
+            is_permitted: gateways.iter().all(GatewayEndpoint::is_entrusted),
+            is_routed: Rc::new(move |host| map.find(host).map(|(_, number)| number) == number),
+            sessions: Rc::clone(&to_gateway) as _,
+            next: to_gateway,
         }
     }
 

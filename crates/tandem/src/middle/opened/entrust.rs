@@ -42,6 +42,8 @@ pub struct Entrust {
     pub hosts: Rc<Entrusted>,
     /// True if all gateways of the route belong to the user and authenticate the client.
     pub is_permitted: bool,
+    /// Returns whether a host's route is this one.
+    pub is_routed: Rc<dyn Fn(&str) -> bool>,
     /// The sessions of the route.
     pub sessions: Rc<dyn SessionPool>,
     /// The stage that exchanges go on to.
@@ -64,7 +66,7 @@ impl Entrusted {
 impl Stage for Entrust {
     fn call(&self, exchange: Exchange) -> Reply {
         let Some(origin) = self.hosts.origin(&exchange.request) else {
-            return match is_companion(&exchange.request) {
+            return match self.is_permitted && is_companion(&exchange.request) {
                 true => self.watch(exchange, None),
                 false => self.next.call(exchange),
             };
@@ -100,8 +102,8 @@ impl Entrust {
         self.watch(exchange, Some(origin))
     }
 
-    /// Sends a probe for the origin of an exchange that must not be sent twice, or to a gateway that
-    /// does not consent.
+    /// Sends a probe for the origin of an exchange that must not be sent twice, or to a gateway
+    /// that does not consent.
     async fn probe(&self, exchange: &Exchange, origin: (String, u16)) -> Result<(), Error> {
         let probe = Exchange {
             isolation: exchange.isolation.clone(),
@@ -125,6 +127,7 @@ impl Entrust {
             reply: self.next.call(exchange),
             hosts: Rc::clone(&self.hosts),
             isolation,
+            is_routed: Rc::clone(&self.is_routed),
             sessions: Rc::clone(&self.sessions),
             session,
             needs_mark: origin.is_some(),
@@ -138,6 +141,7 @@ struct FromGateway {
     reply: Reply,
     hosts: Rc<Entrusted>,
     isolation: Isolation,
+    is_routed: Rc<dyn Fn(&str) -> bool>,
     sessions: Rc<dyn SessionPool>,
     /// The session at the time of the request, until its head has come.
     session: Option<Rc<SessionMark>>,
@@ -153,36 +157,46 @@ impl Parts for FromGateway {
     }
 
     fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
-        let part = match std::task::ready!(self.reply.poll_part(cx)) {
-            Some(Ok(part)) => part,
-            end => return Poll::Ready(end),
-        };
-        Poll::Ready(Some(match part {
-            Part::Pushed(pushed) => Ok(Part::Pushed(Box::new(self.watched(*pushed)))),
-            Part::Head(head) => self.checked(head).map(Part::Head),
-            part => Ok(part),
-        }))
+        loop {
+            let part = match std::task::ready!(self.reply.poll_part(cx)) {
+                Some(Ok(part)) => part,
+                end => return Poll::Ready(end),
+            };
+            let part = match part {
+                Part::Pushed(pushed) => match self.watched(*pushed) {
+                    Some(pushed) => Ok(Part::Pushed(Box::new(pushed))),
+                    None => continue,
+                },
+                Part::Head(head) => self.checked(head).map(Part::Head),
+                part => Ok(part),
+            };
+            return Poll::Ready(Some(part));
+        }
     }
 }
 
 impl FromGateway {
-    /// Watches a push of HTTPS, whose head shows that the gateway has verified its origin.
-    fn watched(&self, pushed: PushedPart) -> PushedPart {
-        let Some(origin) = self.hosts.origin(&pushed.request) else {
-            return pushed;
-        };
-        PushedPart {
+    /// Watches a push of HTTPS, whose head shows that the gateway has verified its origin. Returns
+    /// `None` for HTTPS that the user has not listed for this gateway.
+    fn watched(&self, pushed: PushedPart) -> Option<PushedPart> {
+        if pushed.request.scheme != Scheme::Https {
+            return Some(pushed);
+        }
+        let origin = self.hosts.origin(&pushed.request);
+        let origin = origin.filter(|(host, _)| (self.is_routed)(host))?;
+        Some(PushedPart {
             reply: Reply::new(Self {
                 reply: pushed.reply,
                 hosts: Rc::clone(&self.hosts),
                 isolation: self.isolation.clone(),
+                is_routed: Rc::clone(&self.is_routed),
                 sessions: Rc::clone(&self.sessions),
                 session: None,
                 needs_mark: false,
                 origin: Some(origin),
             }),
             ..pushed
-        }
+        })
     }
 
     /// Takes the head of a response from the origin, and refuses a page of the gateway.
