@@ -337,4 +337,21 @@ mod tests {
             (4, Vec::new())
         );
     }
+
+    /// The certificate may have expired since then.
+    #[tokio::test]
+    async fn stored_response_verifies_no_origin() {
+        assert_eq!(pushes(true, page(), "1").await, (1, Vec::new()));
+        for (age, verified) in [("0", vec!["a.test".to_owned()]), ("60", Vec::new())] {
+            let next = move |_: Exchange| {
+                let mut head = ResponseHead::new(200);
+                head.fields.push(OPENED_FIELD, MARK);
+                head.fields.push("age", age);
+                Reply::ready(head, Bytes::new())
+            };
+            let (stage, noted) = entrust(true, Rc::new(next));
+            assert_eq!(outcome(&stage, page()).await, Ok((200, true)));
+            assert_eq!(noted.take(), verified, "{age}");
+        }
+    }
 }

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use tandem_http::cache::is_safe;
-use tandem_http::{RequestHead, ResponseHead, Scheme};
+use tandem_http::{Fields, RequestHead, ResponseHead, Scheme};
 use tandem_push::wire::{OPENED_FIELD, is_companion};
 
 use super::consenting::{ConsentingSessions, present};
@@ -210,11 +210,19 @@ impl FromGateway {
         {
             self.hosts.consenting.note(&session);
         }
-        if let Some((host, port)) = self.origin.take() {
+        if let Some((host, port)) = self.origin.take()
+            && is_fresh(&head.fields)
+        {
             (self.hosts.verified)(&self.isolation, &host, port);
         }
         Ok(head)
     }
+}
+
+/// Returns whether a response comes from a connection to the origin, and not from a cache. Each
+/// cache adds the field `Age` (RFC 9111 section 5.1).
+fn is_fresh(fields: &Fields) -> bool {
+    fields.get("age").is_none_or(|age| age == b"0")
 }
 
 /// The largest number of characters of a gateway's explanation.
