@@ -62,6 +62,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "hosts",
             "renewal",
             "error",
+            "failure",
             "exchange",
             "priority",
             "stage",
