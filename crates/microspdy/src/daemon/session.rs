@@ -25,9 +25,10 @@ use crate::transport::{Received, Transport};
 
 /// Streams that a client may have open at once.
 const MAX_STREAMS: u32 = 256;
-/// Bytes that a client may send on a stream unasked. A callback takes data at once, so this bounds
-/// no memory.
-const STREAM_WINDOW: u32 = 1 << 20;
+/// Bytes that a client may send unasked, on a stream and on a session. A callback takes data at
+/// once, so this bounds no memory. Some clients (spdystream) count no windows: a small one would
+/// end their uploads while credit waits behind a response that they have not read.
+const WINDOW: u32 = 1 << 30;
 /// Bytes of a body that wait in the core: two blocks, since callbacks are called late.
 const SEND_BUFFER: usize = 16 << 10;
 /// A session reads no more while this many bytes of control frames wait for the client.
@@ -103,7 +104,8 @@ pub(super) struct Origin {
 
 fn core(version: Version) -> Connection {
     let mut mux = MuxConfig::new(Role::Server);
-    mux.stream_window = STREAM_WINDOW;
+    mux.stream_window = WINDOW;
+    mux.session_window = WINDOW;
     mux.max_streams = MAX_STREAMS;
     mux.send_buffer = SEND_BUFFER;
     let mut config = Config::new(mux, version);

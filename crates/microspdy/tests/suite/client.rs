@@ -5,11 +5,12 @@ use std::io::ErrorKind;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use bytes::{Buf as _, Bytes};
+use bytes::{Buf as _, Bytes, BytesMut};
 use tandem_http::{
     ByteMux as _, Event, Mux as _, MuxConfig, Priority, Reason, RequestHead, Role, Scheme, SendBuf,
     StreamId,
 };
+use tandem_spdy::frame::Data;
 use tandem_spdy::{Config, Connection, Version};
 
 /// The time after which a test fails; no test depends on it otherwise.
@@ -57,6 +58,14 @@ pub(crate) fn post(path: &str) -> RequestHead {
     let mut head = get(path);
     head.method = tandem_http::Method::Post;
     head
+}
+
+fn data_frame(stream: StreamId, len: usize, fin: bool) -> Data {
+    Data {
+        stream,
+        fin,
+        len: len as u32,
+    }
 }
 
 /// Connects to a server on this machine.
@@ -107,13 +116,32 @@ impl Client {
 
     /// Sends a request with a body.
     pub(crate) fn upload(&mut self, head: &RequestHead, body: Vec<u8>) -> StreamId {
+        let id = self.upload_in_parts(head);
+        self.session.send_data(id, Bytes::from(body), true);
+        id
+    }
+
+    /// Sends the head of a request whose body follows.
+    pub(crate) fn upload_in_parts(&mut self, head: &RequestHead) -> StreamId {
         let id = self
             .session
             .open(head, false, Priority(3))
             .expect("the server allows more streams");
-        self.session.send_data(id, Bytes::from(body), true);
         self.answers.insert(id, Answer::default());
         id
+    }
+
+    /// Sends a whole body without regard to windows, as some clients do.
+    pub(crate) fn send_unasked(&mut self, stream: StreamId, body: &[u8]) {
+        let mut wire = BytesMut::new();
+        for part in body.chunks(1 << 14) {
+            data_frame(stream, part.len(), false).encode(&mut wire);
+            wire.extend_from_slice(part);
+        }
+        data_frame(stream, 0, true).encode(&mut wire);
+        self.socket
+            .write_all(&wire)
+            .expect("the server reads on while its responses wait");
     }
 
     /// Sends the bytes that may leave now.

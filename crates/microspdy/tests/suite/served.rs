@@ -56,6 +56,25 @@ fn file_server_interleaves_many_streams() {
 }
 
 #[test]
+fn uploads_need_no_credit_behind_unread_responses() {
+    const LENGTH: usize = 3_000_000;
+    let server = file_server("unread", &["raw"]);
+    let mut client = Client::connect(server.port, Version::V3);
+    // More than the buffers of both sockets, so that no WINDOW_UPDATE arrives before it is read.
+    let unread: Vec<_> = (0..30).map(|_| client.ask(&get("/1000000"), 7)).collect();
+    let upload = client.upload_in_parts(&post("/"));
+    client.flush();
+    client.send_unasked(upload, &pattern(LENGTH));
+    let answer = client.finish(upload);
+    assert_eq!(answer.reset, None);
+    assert_eq!(answer.body, format!("{LENGTH} bytes\n").as_bytes());
+    for stream in unread {
+        assert_eq!(client.finish(stream).body.len(), 1_000_000);
+    }
+    server.stop();
+}
+
+#[test]
 fn idle_session_uses_at_most_16_kb() {
     const SESSIONS: u64 = 200;
     // The sanitizers keep memory that was freed.
