@@ -84,7 +84,7 @@ impl Backoff {
             .filter(|last| now - *last <= self.times.pauses.1 + self.pause());
         self.failures
             .set(before.map_or(0, |_| self.failures.get()).saturating_add(1));
-        self.until.set(Some(now + self.after_failures()));
+        self.extend(self.after_failures());
     }
 
     /// Returns the pause after the failures so far.
@@ -100,13 +100,18 @@ impl Backoff {
     pub(super) fn note(&self, outcome: Outcome) {
         match outcome {
             Outcome::Failed => self.lose(),
-            Outcome::Unused => self.until.set(Some(Instant::now() + self.times.pauses.0)),
+            Outcome::Unused => self.extend(self.times.pauses.0),
             // The exit sees circuits come and go. A circuit that always follows another at once
             // would show that both belong to one user.
-            Outcome::Good => self
-                .until
-                .set(Some(Instant::now() + at_random(self.times.rest))),
+            Outcome::Good => self.extend(at_random(self.times.rest)),
         }
+    }
+
+    /// Lets the pause last for at least `time` from now. The task of a circuit can report a stream
+    /// after the dial has reported that the gateway does not answer, so no report shortens a pause.
+    fn extend(&self, time: Duration) {
+        let until = Instant::now() + time;
+        self.until.set(self.until.get().max(Some(until)));
     }
 
     /// Returns the rest of the pause.

@@ -429,6 +429,8 @@ fn backoff_doubles_until_failures_are_forgotten() {
             Duration::from_secs(600),
             "that proves nothing"
         );
+        // Five minutes are more than a pause after `Unused`, and than thirty rests.
+        assert!(backoff.pause() > Duration::from_secs(300), "nor that");
     }
     let backoff = Backoff::new(QUICK);
     (0..3).for_each(|_| backoff.lose());
@@ -461,7 +463,8 @@ fn gateway_that_does_not_answer_costs_no_circuits() {
             pauses: (Duration::from_secs(600), Duration::from_secs(600)),
             ..QUICK
         },
-        |_| {},
+        // The circuit stays with its stream until the dial reports the failure.
+        |fake| fake.circuits.stream = "SENTCONNECT",
         |scene| async move {
             scene.ready().await;
             for _ in 0..5 {
