@@ -476,6 +476,8 @@ struct WayState {
     down: AtomicUsize,
     /// The relay drops the bytes of the connections up to this number.
     silent: AtomicUsize,
+    /// The connections to the gateway.
+    open: Mutex<Vec<TcpStream>>,
 }
 
 impl Way {
@@ -492,6 +494,7 @@ impl Way {
             for near in listener.incoming() {
                 let (near, far) = (near.unwrap(), TcpStream::connect(gateway).unwrap());
                 let number = shared.connections.fetch_add(1, Ordering::SeqCst) + 1;
+                shared.open.lock().unwrap().push(far.try_clone().unwrap());
                 for (from, to, down) in [(&near, &far, false), (&far, &near, true)] {
                     let (from, to, state) = (
                         from.try_clone().unwrap(),
@@ -525,6 +528,14 @@ impl Way {
         self.state
             .silent
             .store(self.connections(), Ordering::SeqCst);
+    }
+
+    /// Closes the present connections at both ends.
+    pub(crate) fn close(&self) {
+        for far in self.state.open.lock().unwrap().drain(..) {
+            // An error means that the connection has ended.
+            let _ = far.shutdown(std::net::Shutdown::Both);
+        }
     }
 }
 

@@ -3,7 +3,10 @@
 
 use std::sync::mpsc;
 
-use crate::harness::{Client, PATIENCE, Pair, Scene, request, wait_for};
+use crate::harness::{
+    Client, PATIENCE, Pair, Scene, Way, client_options, gateway_options, request, start_client,
+    start_gateway, wait_for,
+};
 use crate::pairs::SESSIONS;
 
 /// An origin with a page that names `/a.css` and `/b.js`. It records the paths of its requests.
@@ -473,23 +476,20 @@ fn digest_of_an_earlier_session_spares_pushes() {
         (None, &["/d.png", "/page"]),
     ] {
         let (origin, told) = site(answers);
-        let pair = Pair::with(
-            "h2",
-            |gateway| gateway.hold_out = Some(0.0),
-            |client| {
-                client.push_digest = digest;
-                client.max_age = Some("1s".parse().unwrap());
-            },
-        );
-        let mut client = pair.connect();
+        let mut options = gateway_options();
+        options.hold_out = Some(0.0);
+        let (_gateway, gateway) = start_gateway(options);
+        let way = Way::to(gateway);
+        let mut options = client_options(&format!("h2+tcp://{}", way.address));
+        options.push_digest = digest;
+        let (_client, http, _) = start_client(options);
+        let mut client = Client::to(http);
         for path in ["/page", "/c.png", "/d.png"] {
             client.send(request("GET", &origin.url(path), "Accept: */*\r\n"));
             client.answer("GET");
         }
         wait_for(&told, 3);
-        // The session reaches its greatest age.
-        std::thread::sleep(std::time::Duration::from_millis(1500));
-        let mut client = pair.connect();
+        way.close();
         // The digest is sent with the first of these requests.
         for _ in 0..4 {
             let fields = "Accept: text/html\r\n";
@@ -500,6 +500,7 @@ fn digest_of_an_earlier_session_spares_pushes() {
         client.send(request("GET", &origin.url("/page"), ""));
         client.answer("GET");
         assert_eq!(wait_for(&told, expected.len()), expected, "{digest:?}");
+        assert!(way.connections() > 1, "a later session");
     }
 }
 
