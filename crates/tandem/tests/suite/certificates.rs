@@ -2,6 +2,10 @@
 //! signed.
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// The number of the next directory. Tests that run at once may use the same name.
+static NEXT: AtomicUsize = AtomicUsize::new(0);
 
 /// An authority and its certificates for `gw.example` and 127.0.0.1, in files of one directory.
 pub(crate) struct Certificates {
@@ -10,8 +14,9 @@ pub(crate) struct Certificates {
 
 impl Certificates {
     pub(crate) fn new(name: &str) -> Self {
-        let directory =
-            std::env::temp_dir().join(format!("tandem-test-{name}-{}", std::process::id()));
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let directory = format!("tandem-test-{name}-{}-{number}", std::process::id());
+        let directory = std::env::temp_dir().join(directory);
         std::fs::create_dir_all(&directory).unwrap();
         let this = Self { directory };
         let ca_key = rcgen::KeyPair::generate().unwrap();
