@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use tandem_http::cache::{CacheRules, Receipt, RequestPolicy, ResponsePolicy, validation};
 use tandem_http::{Method, RequestHead, ResponseHead};
 
-use super::fetch::{Fetch, Phase, Target};
+use super::fetch::{Fetch, Phase, PushStream, Target};
 use super::output::{Order, Output, PushError};
 use super::predictor::CachedCopy;
 use super::repeats::Begun;
@@ -249,15 +249,15 @@ impl Gateway {
         };
         fetch.is_superseded = true;
         fetch.reported = true;
+        let is_unopened = fetch.stream == PushStream::Unopened;
         let hash = fetch.target.hash;
         self.unreported.remove(&hash);
         self.cache.forget(hash);
         self.counts.withheld += 1;
-        if self.take_back_promise(id) {
+        if is_unopened {
             self.forget_fetch(id);
-            return false;
         }
-        true
+        !is_unopened
     }
 
     /// Begins a check once the requests that the browser made meanwhile have arrived.
@@ -301,34 +301,12 @@ impl Gateway {
             return;
         };
         let hash = fetch.target.hash;
-        self.queue.leave(fetch.turn);
-        fetch.phase = Phase::Over;
-        fetch.held = false;
         fetch.reported = true;
         if self.unreported.remove(&hash).is_some() {
             self.counts.withheld += 1;
             self.cache.forget(hash);
         }
-        if self.take_back_promise(id) {
-            return self.forget_fetch(id);
-        }
-        self.outputs.push_back(Output::Cancel { fetch: id });
-    }
-
-    /// Takes a promise back that no stream has taken. Returns whether there was one.
-    fn take_back_promise(&mut self, id: FetchId) -> bool {
-        let page = self.fetches.get(id).map(|fetch| fetch.page);
-        let page = page.and_then(|page| self.pages.get_mut(page));
-        let of_page = page.and_then(|page| page.promises.as_mut());
-        let queues = of_page.into_iter().chain([&mut self.companion.promises]);
-        let mut is_found = false;
-        for queue in queues {
-            queue.retain(|promise| {
-                is_found |= promise.fetch == id;
-                promise.fetch != id
-            });
-        }
-        is_found
+        self.cancel_fetch(id);
     }
 
     /// Passes the head of a check on as a 304, if it can confirm a copy.

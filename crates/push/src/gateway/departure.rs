@@ -11,7 +11,6 @@ use tandem_http::RequestHead;
 use tandem_preload::Need;
 
 use super::fetch::Phase;
-use super::output::Output;
 use super::session::Gateway;
 use super::table::{FetchId, PageId};
 use crate::fetch_standard::is_navigation;
@@ -43,8 +42,8 @@ impl Gateway {
                 continue;
             }
             // The new page may promise the same resource at once.
-            self.forget_fetch(id);
-            self.outputs.push_back(Output::Cancel { fetch: id });
+            self.withdraw(id);
+            self.cancel_fetch(id);
         }
     }
 

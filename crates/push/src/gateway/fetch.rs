@@ -43,6 +43,19 @@ pub(super) enum Phase {
     Over,
 }
 
+/// The progress of the stream that carries a push to the client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PushStream {
+    /// No carrier has taken the promise.
+    Unopened,
+    /// A carrier has taken the promise, and has not sent it.
+    Promised,
+    /// The promise has been sent.
+    Open,
+    /// The stream is to be reset: [`Output::Cancel`](super::Output::Cancel) was returned.
+    Reset,
+}
+
 /// A push, from its promise until its reader releases it.
 pub(super) struct Fetch {
     pub(super) page: PageId,
@@ -54,8 +67,7 @@ pub(super) struct Fetch {
     pub(super) request: Option<RequestHead>,
     /// The fetch waits until the browser shows that it lacks the resource.
     pub(super) held: bool,
-    /// The promise has been sent.
-    pub(super) promised: bool,
+    pub(super) stream: PushStream,
     /// The browser claimed the push while it was held. A body that caches can keep then shows that
     /// the browser has no copy.
     pub(super) is_sign: bool,

@@ -8,7 +8,8 @@ use tandem_http::{RequestHead, ResponseHead};
 use tandem_preload::Kind;
 
 use super::document::Purpose;
-use super::fetch::{Fetch, MAX_PUSH_BYTES, Phase};
+use super::fetch::{MAX_PUSH_BYTES, Phase, PushStream};
+use super::fetch_queue::Turn;
 use super::output::{Order, Output, PushError};
 use super::repeats::Begun;
 use super::session::Gateway;
@@ -25,13 +26,13 @@ impl Gateway {
     /// Lets a fetch wait for its turn: its promise has been sent.
     pub fn queue_fetch(&mut self, now: Instant, id: FetchId) {
         let Some(fetch) = self.fetches.get_mut(id) else {
-            // The promise was withdrawn after the stream had taken it.
-            return self.outputs.push_back(Output::Cancel { fetch: id });
+            return;
         };
-        fetch.promised = true;
-        if !matches!(fetch.phase, Phase::Waiting(_)) {
+        if fetch.stream != PushStream::Promised {
+            // The push was given up after the stream had taken its promise.
             return;
         }
+        fetch.stream = PushStream::Open;
         if fetch.held {
             return self.begin_hold(now, id);
         }
@@ -181,17 +182,34 @@ impl Gateway {
 
     /// Forgets a push.
     pub(super) fn forget_fetch(&mut self, id: FetchId) {
+        self.withdraw(id);
         let Some(fetch) = self.fetches.remove(id) else {
             return;
         };
-        self.leave_queue(&fetch);
-        if !fetch.reported {
-            self.withdraw(id, &fetch);
-        }
+        self.leave_queue(fetch.turn, &fetch.phase);
         if let Some(page) = self.pages.get_mut(fetch.page) {
             page.fetches -= 1;
             self.collect_page(fetch.page);
         }
+    }
+
+    /// Gives up a push. Its stream is reset, unless that was done before. A promise that no stream
+    /// has taken is dropped.
+    pub(super) fn cancel_fetch(&mut self, id: FetchId) {
+        let Some(fetch) = self.fetches.get_mut(id) else {
+            return;
+        };
+        match fetch.stream {
+            PushStream::Unopened => return self.forget_fetch(id),
+            PushStream::Promised | PushStream::Open => fetch.stream = PushStream::Reset,
+            PushStream::Reset => return,
+        }
+        fetch.held = false;
+        fetch.head_held = false;
+        fetch.body_held = false;
+        let (turn, phase) = (fetch.turn, std::mem::replace(&mut fetch.phase, Phase::Over));
+        self.leave_queue(turn, &phase);
+        self.outputs.push_back(Output::Cancel { fetch: id });
     }
 
     /// Begins the fetches that are next in order.
@@ -218,7 +236,7 @@ impl Gateway {
                 }
                 _ => {
                     self.queue.free_slot();
-                    self.outputs.push_back(Output::Cancel { fetch: id });
+                    self.cancel_fetch(id);
                 }
             }
         }
@@ -243,18 +261,15 @@ impl Gateway {
         let Some(fetch) = self.fetches.get_mut(id) else {
             return;
         };
-        let phase = std::mem::replace(&mut fetch.phase, next);
-        match phase {
-            Phase::Fetching => self.queue.free_slot(),
-            Phase::Waiting(_) => self.queue.leave(fetch.turn),
-            Phase::Slow | Phase::Passing | Phase::Over => {}
-        }
+        let (turn, phase) = (fetch.turn, std::mem::replace(&mut fetch.phase, next));
+        self.leave_queue(turn, &phase);
         self.start_fetches(now);
     }
 
-    fn leave_queue(&mut self, fetch: &Fetch) {
-        match fetch.phase {
-            Phase::Waiting(_) => self.queue.leave(fetch.turn),
+    /// Frees the place of a fetch in the queue. `phase` is the one that it leaves.
+    fn leave_queue(&mut self, turn: Turn, phase: &Phase) {
+        match phase {
+            Phase::Waiting(_) => self.queue.leave(turn),
             Phase::Fetching => self.queue.free_slot(),
             Phase::Slow | Phase::Passing | Phase::Over => {}
         }
@@ -269,7 +284,11 @@ impl Gateway {
     }
 
     /// Withdraws a promise that came to nothing, unless another has replaced it.
-    fn withdraw(&mut self, id: FetchId, fetch: &Fetch) {
+    pub(super) fn withdraw(&mut self, id: FetchId) {
+        let Some(fetch) = self.fetches.get_mut(id).filter(|it| !it.reported) else {
+            return;
+        };
+        fetch.reported = true;
         let hash = fetch.target.hash;
         let push = self.unreported.get(&hash);
         if push.is_none_or(|push| push.fetch == id) {

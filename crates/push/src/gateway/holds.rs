@@ -20,7 +20,7 @@ use tandem_http::cache::validation;
 use tandem_http::{RequestHead, ResponseHead};
 use tandem_preload::Kind;
 
-use super::fetch::{Fetch, Phase};
+use super::fetch::{Fetch, PushStream};
 use super::output::Output;
 use super::session::{Gateway, Unreported};
 use super::table::{FetchId, PageId};
@@ -199,10 +199,9 @@ impl Gateway {
         let Some(fetch) = fetch.filter(|fetch| fetch.reported) else {
             return;
         };
-        fetch.body_held = false;
         fetch.is_wasted = true;
-        self.end_fetching(now, push.fetch, Phase::Over);
-        self.outputs.push_back(Output::Cancel { fetch: push.fetch });
+        self.cancel_fetch(push.fetch);
+        self.start_fetches(now);
     }
 
     /// Lets a held fetch begin when its turn comes, and a held body follow its head.
@@ -216,7 +215,7 @@ impl Gateway {
         if std::mem::replace(&mut fetch.body_held, false) || head_held {
             self.outputs.push_back(Output::Body { fetch: id });
         }
-        if std::mem::replace(&mut fetch.held, false) && fetch.promised {
+        if std::mem::replace(&mut fetch.held, false) && fetch.stream == PushStream::Open {
             let turn = fetch.turn;
             self.queue.wait(turn, id);
             self.start_fetches(now);
@@ -358,12 +357,6 @@ impl Gateway {
         let Some(fetch) = self.fetches.get_mut(id).filter(|fetch| fetch.waits()) else {
             return;
         };
-        fetch.held = false;
-        fetch.head_held = false;
-        fetch.body_held = false;
-        if matches!(fetch.phase, Phase::Waiting(_)) {
-            fetch.phase = Phase::Over;
-        }
         // The client has no report to make on it.
         fetch.reported = true;
         let hash = fetch.target.hash;
@@ -375,6 +368,6 @@ impl Gateway {
             self.count_waste(&push);
             self.cache.note_refusal(hash);
         }
-        self.outputs.push_back(Output::Cancel { fetch: id });
+        self.cancel_fetch(id);
     }
 }

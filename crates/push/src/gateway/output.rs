@@ -79,7 +79,9 @@ pub enum Output {
         /// The push.
         fetch: FetchId,
     },
-    /// The request of a push is not to be made or ends here, and its stream is to be reset.
+    /// The request of a push is not to be made or ends here, and its stream is to be reset. A push
+    /// is cancelled at most once, and only after [`take_promise`](super::Gateway::take_promise) has
+    /// returned its promise. A promise that is given up before that is never returned.
     Cancel {
         /// The push.
         fetch: FetchId,

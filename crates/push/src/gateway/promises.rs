@@ -6,7 +6,7 @@ use tandem_http::{Method, RequestHead};
 use tandem_preload::Need;
 
 use super::document::{DocumentReader, Purpose};
-use super::fetch::{Fetch, Phase, Target};
+use super::fetch::{Fetch, Phase, PushStream, Target};
 use super::fetch_queue::push_priority;
 use super::output::{Carrier, Output};
 use super::page::{MAX_RESOURCES, Promise};
@@ -215,7 +215,7 @@ impl Gateway {
             phase: Phase::Waiting(request.clone()),
             request: None,
             held: false,
-            promised: false,
+            stream: PushStream::Unopened,
             is_sign: false,
             is_check,
             gathers: false,

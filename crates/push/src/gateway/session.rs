@@ -10,7 +10,7 @@ use tandem_http::RequestHead;
 use super::client_cache::ClientCache;
 use super::copies::Copies;
 use super::document::DocumentReader;
-use super::fetch::Fetch;
+use super::fetch::{Fetch, PushStream};
 use super::fetch_queue::FetchQueue;
 use super::foreign_hosts::ForeignHosts;
 use super::output::{Carrier, Clock, Config, Counts, Output};
@@ -233,6 +233,17 @@ impl Gateway {
 
     /// Takes the next promise for a stream.
     pub fn take_promise(&mut self, carrier: Carrier) -> Option<Promise> {
+        loop {
+            let promise = self.next_promise(carrier)?;
+            // A push that was given up meanwhile has no record.
+            if let Some(fetch) = self.fetches.get_mut(promise.fetch) {
+                fetch.stream = PushStream::Promised;
+                return Some(promise);
+            }
+        }
+    }
+
+    fn next_promise(&mut self, carrier: Carrier) -> Option<Promise> {
         match carrier {
             Carrier::Companion => self.companion.promises.pop_front(),
             Carrier::Answer(answer) => {

@@ -157,6 +157,8 @@ struct Scene<'a> {
     answers: Vec<AnswerId>,
     /// The pushes whose promise was taken, and that were not released.
     promised: BTreeSet<FetchId>,
+    /// The pushes whose promise was taken at any time.
+    taken: HashSet<FetchId>,
     /// The pushes that wait for a decision.
     queued: BTreeSet<FetchId>,
     /// The fetches without a head, and the time at which each began.
@@ -193,6 +195,7 @@ pub(crate) fn run(data: &[u8]) {
         now,
         answers: Vec::new(),
         promised: BTreeSet::new(),
+        taken: HashSet::new(),
         queued: BTreeSet::new(),
         running: BTreeMap::new(),
         decided: HashSet::new(),
@@ -415,7 +418,8 @@ impl Scene<'_> {
             count += 1;
             assert!(count <= 2048, "the promises of one stream are bounded");
             assert!(matches!(promise.request.method, Method::Get | Method::Head));
-            assert!(self.promised.insert(promise.fetch), "a promise came twice");
+            assert!(self.taken.insert(promise.fetch), "a promise came twice");
+            self.promised.insert(promise.fetch);
             self.hashes.insert(url_hash(&promise.request));
             self.queued.insert(promise.fetch);
             self.gateway.queue_fetch(self.now, promise.fetch);
@@ -445,6 +449,7 @@ impl Scene<'_> {
                 Output::Body { fetch } => assert!(!self.gateway.holds_body(fetch)),
                 Output::Cancel { fetch } => {
                     assert!(self.cancelled.insert(fetch), "cancelled twice");
+                    assert!(self.taken.contains(&fetch), "no stream had its promise");
                     self.release(fetch);
                 }
                 Output::Raise { fetch } => self.gateway.raise_fetch(self.now, fetch),

@@ -479,3 +479,41 @@ fn companion_opens_once_and_takes_waiting_promises() {
     assert_eq!(scene.outputs(), [promised]);
     assert_eq!(scene.promises(Carrier::Companion).len(), 1);
 }
+
+#[test]
+fn untaken_promise_of_a_left_page_is_dropped() {
+    let mut scene = Scene::new(Config {
+        has_one_user: true,
+        ..Config::default()
+    });
+    let known = [("content-type", "text/html"), ("etag", "\"1\"")];
+    let now = scene.now;
+    let first = scene.ask("/page", NAVIGATION);
+    scene
+        .gateway
+        .handle_head(now, first, &mut head(200, &known), None);
+    scene.gateway.handle_data(first, b"<img src=/a.png>");
+    let fetches = scene.promises(Carrier::Answer(first));
+    let image = [("content-type", "image/png")];
+    assert_eq!(scene.fetch_head(fetches[0], &image), Ok(()));
+    scene.report(Fate::Used, "/a.png");
+    scene.gateway.handle_fetch_end(now, fetches[0]);
+    scene.gateway.release_fetch(now, fetches[0]);
+    scene.gateway.handle_end(first, true, None);
+    scene.gateway.release_answer(now, first);
+    // The same page in two tabs: the second adopts the promise that the first still carries.
+    let carrying = scene.ask("/page", NAVIGATION);
+    let failing = scene.ask("/page", NAVIGATION);
+    assert_eq!(scene.gateway.records(), [2, 2, 1]);
+    scene
+        .gateway
+        .handle_head(now, failing, &mut head(404, &[]), None);
+    scene.outputs();
+    let other = scene.ask("/other", NAVIGATION);
+    scene
+        .gateway
+        .handle_head(now, other, &mut head(200, &known), None);
+    assert_eq!(scene.outputs(), []);
+    assert_eq!(scene.gateway.records()[2], 0);
+    assert_eq!(scene.promises(Carrier::Answer(carrying)), []);
+}
