@@ -59,6 +59,10 @@ impl Siblings {
             directory: directory(&fetch.target.url).into(),
         }
     }
+
+    fn contain(&self, fetch: &Fetch) -> bool {
+        self.kind == fetch.purpose.kind() && *self.directory == *directory(&fetch.target.url)
+    }
 }
 
 /// Returns a URL up to the last slash of its path.
@@ -228,18 +232,18 @@ impl Gateway {
             return;
         };
         let (page, is_sign) = (fetch.page, fetch.is_sign);
-        let siblings = Siblings::of(fetch);
-        if reuse == Reuse::Never {
-            if is_sign {
-                self.release_siblings(now, page, siblings);
-            }
+        let hold = self.pages.get_mut(page).and_then(|page| page.hold.as_mut());
+        let Some(hold) = hold else {
             return;
-        }
-        if let Some(hold) = self.pages.get_mut(page).and_then(|page| page.hold.as_mut()) {
-            hold.unkept.insert(siblings, None);
-        }
-        if is_sign {
-            self.note_claim(now, page);
+        };
+        if reuse != Reuse::Never {
+            hold.unkept.insert(Siblings::of(fetch), None);
+            if is_sign {
+                self.note_claim(now, page);
+            }
+        } else if is_sign {
+            let siblings = Siblings::of(fetch);
+            self.release_siblings(now, page, siblings);
         }
     }
 
@@ -252,12 +256,10 @@ impl Gateway {
         let Some(mut hold) = page.hold.take() else {
             return;
         };
-        let is_sibling = |fetch: &Fetch| Siblings::of(fetch) == siblings;
         let earlier = hold.unkept.get(&siblings).copied().unwrap_or(Some(0));
         let allowance = earlier.map_or(0, |claims| claims * RELEASED_PER_CLAIM);
-        let released = self
-            .take_released(&mut hold, false, allowance, is_sibling)
-            .0;
+        let is_sibling = |fetch: &Fetch| siblings.contain(fetch);
+        let (released, _) = self.take_released(&mut hold, false, allowance, is_sibling);
         hold.unkept
             .insert(siblings, earlier.map(|claims| claims + 1));
         if let Some(page) = self.pages.get_mut(id) {
