@@ -187,14 +187,14 @@ impl<L: Clone> Memory<L> {
             self.withdraw(key, now);
             return Decision::Direct;
         }
-        let offer = match &entry.state {
+        match &entry.state {
             State::Trying(..) | State::Resting { .. } => return Decision::Direct,
-            State::Known(offer) => offer.clone(),
+            State::Known(_) => {}
             State::Up {
-                offer,
                 gateway,
                 trial,
                 since,
+                ..
             } => {
                 let has_lasted = now.duration_since(*since) >= PROBATION;
                 if is_live(gateway) {
@@ -203,17 +203,19 @@ impl<L: Clone> Memory<L> {
                     }
                     return Decision::Gateway(gateway.clone(), *trial);
                 }
-                let offer = offer.clone();
                 if !has_lasted {
                     self.fail(key, now);
                     return Decision::Direct;
                 }
-                offer
             }
-        };
+        }
         if !self.may_try(key) {
             return Decision::Direct;
         }
+        let state = self.entries.get(key).map(|entry| &entry.state);
+        let Some(offer) = state.and_then(State::offer).cloned() else {
+            return Decision::Direct;
+        };
         self.trials += 1;
         let (ways, trial) = (offer.ways.clone(), self.trials);
         self.replace(key, State::Trying(offer, trial));
@@ -253,9 +255,19 @@ impl<L: Clone> Memory<L> {
         }
     }
 
-    /// Notes that the site has no gateway any more. A trial and the rest after a failure continue.
-    pub fn cleared(&mut self, key: &SiteOfKey, now: Instant) {
-        self.withdraw(key, now);
+    /// Ends the announcement of a site, and keeps its failures and its trial. A gateway that was in
+    /// use rests, so that another announcement does not try it at once.
+    pub fn withdraw(&mut self, key: &SiteOfKey, now: Instant) {
+        let Some(entry) = self.entries.get_mut(key) else {
+            return;
+        };
+        match &mut entry.state {
+            State::Trying(offer, _) => offer.expires = offer.expires.min(now),
+            State::Up { .. } => self.rest(key, FIRST_REST, now),
+            State::Known(_) if entry.failures == 0 => self.forget(key),
+            State::Known(_) => self.rest(key, Duration::ZERO, now),
+            State::Resting { .. } => {}
+        }
     }
 
     /// Notes the result of a trial: the gateway, or `None` if it does not work. A gateway whose
@@ -347,16 +359,6 @@ impl<L: Clone> Memory<L> {
         expired.iter().for_each(|key| self.withdraw(key, now));
     }
 
-    /// Returns the gateways in use.
-    pub fn gateways(&self) -> impl Iterator<Item = &L> {
-        self.entries
-            .values()
-            .filter_map(|entry| match &entry.state {
-                State::Up { gateway, .. } => Some(gateway),
-                _ => None,
-            })
-    }
-
     /// Takes the gateways that are no longer used out of the memory. The caller drops them when the
     /// memory is not borrowed.
     #[must_use]
@@ -382,21 +384,6 @@ impl<L: Clone> Memory<L> {
             has_lane && *it != key
         });
         of_key < MAX_TRIALS_OF_KEY && trials.count() < MAX_TRIALS && others.count() < self.max_lanes
-    }
-
-    /// Ends the announcement of a site, and keeps its failures and its trial. A gateway that was in
-    /// use rests, so that another announcement does not try it at once.
-    fn withdraw(&mut self, key: &SiteOfKey, now: Instant) {
-        let Some(entry) = self.entries.get_mut(key) else {
-            return;
-        };
-        match &mut entry.state {
-            State::Trying(offer, _) => offer.expires = offer.expires.min(now),
-            State::Up { .. } => self.rest(key, FIRST_REST, now),
-            State::Known(_) if entry.failures == 0 => self.forget(key),
-            State::Known(_) => self.rest(key, Duration::ZERO, now),
-            State::Resting { .. } => {}
-        }
     }
 
     fn fail(&mut self, key: &SiteOfKey, now: Instant) {

@@ -126,7 +126,7 @@ impl Discovery {
                 self.with_memory(|memory| memory.announced(key, &ways, Instant::now()));
             }
             Ok(Announcement::Clear) => {
-                self.with_memory(|memory| memory.cleared(key, Instant::now()));
+                self.with_memory(|memory| memory.withdraw(key, Instant::now()));
             }
             Err(error) => {
                 METRICS.announcements_refused.add(1);

@@ -6,6 +6,17 @@ use super::*;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
+impl<L> Memory<L> {
+    /// Returns the gateways in use.
+    pub fn gateways(&self) -> impl Iterator<Item = &L> {
+        let states = self.entries.values().map(|entry| &entry.state);
+        states.filter_map(|state| match state {
+            State::Up { gateway, .. } => Some(gateway),
+            _ => None,
+        })
+    }
+}
+
 fn key(user: &str, host: &str) -> SiteOfKey {
     let site = Site {
         scheme: Scheme::Http,
@@ -163,8 +174,8 @@ fn cleared_and_idle_sites_are_forgotten() {
         let trial = begin(&mut memory, key, now);
         memory.tried(key, trial, gateway, now);
     }
-    memory.cleared(&one, now);
-    memory.cleared(&three, now);
+    memory.withdraw(&one, now);
+    memory.withdraw(&three, now);
     assert_eq!(memory.take_dropped(), [1]);
     memory.sweep(now + IDLE);
     assert_eq!(memory.take_dropped(), [2]);
@@ -176,14 +187,14 @@ fn withdrawn_gateway_is_not_used_after_its_trial() {
     let (mut memory, now) = (Memory::new(MAX_SITES), Instant::now());
     let key = key("u", "a.onion");
     let trial = begin(&mut memory, &key, now);
-    memory.cleared(&key, now);
+    memory.withdraw(&key, now);
     memory.tried(&key, trial, Some(7), now);
     assert_eq!(memory.take_dropped(), [7]);
     assert_eq!(memory.request(&key, now, |_| true), Decision::Direct);
     // The same announcement counts again.
     let later = now + FIRST_REST;
     let trial = begin(&mut memory, &key, later);
-    memory.cleared(&key, later);
+    memory.withdraw(&key, later);
     memory.announced(&key, &way(1, HOUR), later);
     memory.tried(&key, trial, Some(8), later);
     let used = Decision::Gateway(8, trial);
@@ -199,7 +210,7 @@ fn site_starts_no_trial_by_withdrawals() {
     for number in 0..120 {
         now += second;
         match number % 3 {
-            0 => memory.cleared(&key, now),
+            0 => memory.withdraw(&key, now),
             1 => memory.announced(&key, &way(2, second), now),
             _ => memory.announced(&key, &way(1, second), now),
         }
@@ -225,10 +236,10 @@ fn failures_survive_withdrawals() {
     for failures in 1..4 {
         let trial = begin(&mut memory, &key, now);
         memory.tried(&key, trial, None, now);
-        memory.cleared(&key, now);
+        memory.withdraw(&key, now);
         now += FIRST_REST * (1 << (failures - 1));
         memory.announced(&key, &way(1, second), now);
-        memory.cleared(&key, now);
+        memory.withdraw(&key, now);
         memory.announced(&key, &way(1, second), now);
         now += 2 * second;
         memory.sweep(now);
@@ -280,7 +291,7 @@ fn lanes_are_bounded() {
     let third = key("v", "c.onion");
     memory.announced(&third, &way(1, HOUR), now);
     assert_eq!(memory.request(&third, now, |_| true), Decision::Direct);
-    memory.cleared(&key("u", "a.onion"), now);
+    memory.withdraw(&key("u", "a.onion"), now);
     let decision = memory.request(&third, now, |_| true);
     assert!(matches!(decision, Decision::Try(..)), "{decision:?}");
 }
