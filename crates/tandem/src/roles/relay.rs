@@ -9,7 +9,6 @@
 //! client apart. The companion of a client therefore passes as an ordinary exchange: its reports
 //! reach the gateway that pushed, and its pushes reach the client. The stage `pushed` is left out.
 
-use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -53,12 +52,11 @@ impl Role for RelayConfig {
         drain: &Drain,
     ) -> Result<Built, ConfigError> {
         let pools = Rc::new(self.pools(services)?);
-        let (inner, share_tunnels) = (Rc::clone(&pools), self.share_tunnels);
+        let inner = Rc::clone(&pools);
         let inner = Box::new(move |_: &Rc<dyn Facts>, peer: Peer| {
             Rc::new(NextHop {
                 pools: Rc::clone(&inner),
                 isolation: Isolation::new(b"session", &peer.session.to_be_bytes()),
-                share_tunnels,
                 shared: Rc::default(),
             }) as Rc<dyn Stage>
         });
@@ -87,7 +85,9 @@ impl RelayConfig {
             path: path_of_tunnels(&far.path),
             ..without_push
         };
-        let tunnels = for_tunnels.pool(&far.gateways, None, &problems)?;
+        let shared = self
+            .share_tunnels
+            .then(|| for_tunnels.pool(&far.gateways, None, &problems));
         let entry = RouteEntry {
             hosts: "all hosts".into(),
             way: far.way(&far.gateways),
@@ -96,7 +96,7 @@ impl RelayConfig {
         Ok(Pools {
             pushing: ToGateway(pushing),
             plain: ToGateway(plain),
-            tunnels: ToGateway(tunnels),
+            tunnels: shared.transpose()?.map(ToGateway),
         })
     }
 }
@@ -107,13 +107,14 @@ struct Pools {
     pushing: ToGateway,
     /// The sessions of other clients, so that no hop carries pushes that the next one drops.
     plain: ToGateway,
-    /// The sessions that carry the tunnels of several clients.
-    tunnels: ToGateway,
+    /// The sessions that carry the tunnels of several clients, with `--share-tunnels`.
+    tunnels: Option<ToGateway>,
 }
 
 impl Pools {
     fn all(&self) -> impl Iterator<Item = &Rc<Gateways>> {
-        [&self.pushing.0, &self.plain.0, &self.tunnels.0].into_iter()
+        let own = [&self.pushing, &self.plain].into_iter();
+        own.chain(&self.tunnels).map(|pool| &pool.0)
     }
 }
 
@@ -121,26 +122,22 @@ impl Pools {
 struct NextHop {
     pools: Rc<Pools>,
     isolation: Isolation,
-    share_tunnels: bool,
-    /// The tunnels of the session that share a session with other clients.
-    shared: Rc<Cell<usize>>,
+    /// The owners of clones are the tunnels of the session that share a session with other clients.
+    shared: Rc<()>,
 }
 
 impl Stage for NextHop {
     fn call(&self, mut exchange: Exchange) -> Reply {
         let request = &exchange.request;
         // The gateway keeps no state for the tunnels of a session, unlike for its requests.
-        let is_shared = self.share_tunnels
-            && request.is_connect()
+        let may_share = request.is_connect()
             && request.protocol.is_none()
-            && self.shared.get() < MAX_SHARED_TUNNELS;
-        if is_shared {
+            && Rc::strong_count(&self.shared) <= MAX_SHARED_TUNNELS;
+        if let Some(tunnels) = self.pools.tunnels.as_ref().filter(|_| may_share) {
             exchange.isolation = Isolation::none();
-            let counted = Counted::new(&self.shared);
-            let reply = self.pools.tunnels.call(exchange);
             return Reply::new(SharedTunnel {
-                reply,
-                _counted: counted,
+                reply: tunnels.call(exchange),
+                _counted: Rc::clone(&self.shared),
             });
         }
         exchange.isolation = self.isolation.clone();
@@ -171,26 +168,11 @@ fn path_of_tunnels(path: &PathConfig) -> PathConfig {
     }
 }
 
-/// An entry in a count, which ends when it is dropped.
-struct Counted(Rc<Cell<usize>>);
-
-impl Counted {
-    fn new(count: &Rc<Cell<usize>>) -> Self {
-        count.set(count.get() + 1);
-        Self(Rc::clone(count))
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.0.set(self.0.get() - 1);
-    }
-}
-
 /// The reply of a tunnel that shares a session with other clients.
 struct SharedTunnel {
     reply: Reply,
-    _counted: Counted,
+    /// Counts the tunnel for its session.
+    _counted: Rc<()>,
 }
 
 impl Parts for SharedTunnel {
