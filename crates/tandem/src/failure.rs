@@ -102,23 +102,19 @@ pub fn refusal(head: &ResponseHead) -> Error {
         504 => Kind::Timeout,
         _ => Kind::Unreachable,
     };
-    let said = head
-        .fields
-        .get("proxy-status")
-        .map(String::from_utf8_lossy)
-        .unwrap_or_default();
-    let details = said
-        .split_once("details=\"")
-        .and_then(|(_, rest)| rest.split_once('"'))
-        .map(|(details, _)| details);
-    let detail = details.map_or_else(
-        || format!("it refused the tunnel with status {}", head.status),
-        |details| {
-            let visible = |c: &char| c.is_ascii_graphic() || *c == ' ';
-            details.chars().filter(visible).take(MAX_DETAIL).collect()
-        },
-    );
+    let detail = explanation(head)
+        .unwrap_or_else(|| format!("it refused the tunnel with status {}", head.status));
     Error::new(kind, Side::Peer, detail)
+}
+
+/// Returns the explanation in the `Proxy-Status` field of a gateway's response, without characters
+/// that a log would not show.
+pub fn explanation(head: &ResponseHead) -> Option<String> {
+    let said = String::from_utf8_lossy(head.fields.get("proxy-status")?);
+    let (_, rest) = said.split_once("details=\"")?;
+    let (details, _) = rest.split_once('"')?;
+    let is_visible = |c: &char| c.is_ascii_graphic() || *c == ' ';
+    Some(details.chars().filter(is_visible).take(MAX_DETAIL).collect())
 }
 
 #[cfg(test)]

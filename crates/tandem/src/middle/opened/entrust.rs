@@ -13,6 +13,7 @@ use super::{MARK, probe};
 use crate::endpoint::split_authority;
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Exchange, Isolation, Part, Parts, PushedPart, Reply, SessionMark, Supply};
+use crate::failure::explanation;
 use crate::stage::{SessionPool, Stage};
 
 /// Returns whether a list covers a host, in lower case, and a port.
@@ -225,28 +226,22 @@ fn is_fresh(fields: &Fields) -> bool {
     fields.get("age").is_none_or(|age| age == b"0")
 }
 
-/// The largest number of characters of a gateway's explanation.
-const MAX_DETAIL: usize = 200;
-
 /// Returns the failure that a page of the gateway tells (`Proxy-Status`, RFC 9209).
 fn failure(head: &ResponseHead) -> Error {
-    let told = head.fields.get("proxy-status").unwrap_or_default();
-    let told = String::from_utf8_lossy(told);
-    let (kind, side) = match (head.status, &told) {
-        (403, _) if !told.contains("destination_ip_prohibited") => (Kind::Forbidden, Side::Peer),
-        (403, _) => (Kind::Forbidden, Side::Origin),
-        (407, _) => (Kind::Unauthorized, Side::Peer),
-        (_, told) if told.contains("error=tls_") => (Kind::Tls, Side::Origin),
-        (200..=299, _) => (Kind::Forbidden, Side::Peer),
+    let status = head.fields.get("proxy-status").unwrap_or_default();
+    let is_tls = String::from_utf8_lossy(status).contains("error=tls_");
+    let (kind, side) = match head.status {
+        403 => (Kind::Forbidden, Side::Origin),
+        407 => (Kind::Unauthorized, Side::Peer),
+        _ if is_tls => (Kind::Tls, Side::Origin),
+        200..=299 => (Kind::Forbidden, Side::Peer),
         _ => (Kind::Unreachable, Side::Origin),
     };
-    let detail = told
-        .split_once("details=\"")
-        .and_then(|(_, rest)| rest.split_once('"'))
-        .map(|(detail, _)| detail.chars().filter(|c| c.is_ascii_graphic() || *c == ' '));
-    let detail: String = match detail {
-        Some(detail) => detail.take(MAX_DETAIL).collect(),
-        None => "it does not know HTTPS of opened hosts: update it".into(),
-    };
-    Error::new(kind, side, detail)
+    match explanation(head) {
+        Some(detail) => Error::new(kind, side, detail),
+        None => {
+            let detail = "it does not know HTTPS of opened hosts: update it";
+            Error::new(kind, side, detail)
+        }
+    }
 }
