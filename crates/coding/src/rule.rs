@@ -18,7 +18,7 @@
 use std::time::Duration;
 
 use tandem_http::cache::{ResponsePolicy, vary};
-use tandem_http::message::content_length;
+use tandem_http::message::{content_length, media_type_essence};
 use tandem_http::{Method, RequestHead, ResponseHead};
 
 /// The length in bytes below which a body is not compressed: the fields of the coding take as much.
@@ -85,9 +85,7 @@ impl Text {
     /// Returns the kind of a body by its media type, or `None` if it is no text. An event stream is
     /// none, because its encoder would be kept for hours.
     fn of(head: &ResponseHead) -> Option<Self> {
-        let value = head.fields.get("content-type")?;
-        let end = value.iter().position(|&byte| byte == b';');
-        let media = value[..end.unwrap_or(value.len())].trim_ascii();
+        let media = media_type_essence(head.fields.get("content-type")?);
         let media = std::str::from_utf8(media).ok()?.to_ascii_lowercase();
         let (kind, name) = media.split_once('/')?;
         match (kind, name) {

@@ -240,6 +240,13 @@ impl ResponseHead {
     }
 }
 
+/// Returns the type and subtype in the value of `content-type`, without parameters (RFC 9110
+/// section 8.3.1).
+pub fn media_type_essence(value: &[u8]) -> &[u8] {
+    let end = value.iter().position(|&byte| byte == b';');
+    value[..end.unwrap_or(value.len())].trim_ascii()
+}
+
 /// `content-length` of a message when it is given once or repeatedly with one value; an error where
 /// it is malformed or contradicts itself (RFC 9110 section 8.6).
 pub fn content_length(fields: &Fields) -> Result<Option<u64>, BadContentLength> {

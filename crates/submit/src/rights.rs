@@ -14,6 +14,7 @@
 use std::collections::HashSet;
 
 use serde::Deserialize;
+use tandem_http::message::media_type_essence;
 
 use crate::problem::Problem;
 
@@ -316,8 +317,7 @@ impl Client {
     }
 
     fn takes(&self, media_type: &[u8]) -> bool {
-        let essence = media_type.split(|byte| *byte == b';').next();
-        let essence = essence.unwrap_or_default().trim_ascii();
+        let essence = media_type_essence(media_type);
         let essence = String::from_utf8_lossy(essence).to_ascii_lowercase();
         self.types
             .iter()

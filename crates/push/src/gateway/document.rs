@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use flate2::write::{GzDecoder, ZlibDecoder};
 use tandem_http::ResponseHead;
+use tandem_http::message::media_type_essence;
 use tandem_preload::{Kind, Need, Referrer, Scanner, is_script_type};
 
 use crate::fetch_standard::referrer_policy;
@@ -106,9 +107,7 @@ impl DocumentType {
 
 /// Returns the media type of a body without its parameters.
 fn essence(head: &ResponseHead) -> &[u8] {
-    let field = head.fields.get("content-type").unwrap_or_default();
-    let essence = field.split(|&byte| byte == b';').next();
-    essence.unwrap_or_default().trim_ascii()
+    media_type_essence(head.fields.get("content-type").unwrap_or_default())
 }
 
 fn is_html(essence: &[u8]) -> bool {
