@@ -5,7 +5,7 @@
 //! of one gateway is never sent to another one.
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize};
@@ -96,6 +96,14 @@ pub struct GatewayEndpoint {
     pub is_datagrams: bool,
     /// True if the user states that it is their own (`own=yes`).
     pub is_own: bool,
+}
+
+impl GatewayEndpoint {
+    /// Returns the address of the gateway, if it is known.
+    pub(super) fn ip(&self) -> Option<IpAddr> {
+        self.address
+            .map_or_else(|| self.endpoint.ip(), |address| Some(address.ip()))
+    }
 }
 
 /// The permission to look up the names of gateways with `resolve=system`.

@@ -65,13 +65,10 @@ fn routes_of(pattern: &HostPattern, map: &HostMap) -> Vec<Option<usize>> {
 /// machine other than to an onion service. Private networks have readers too.
 fn is_readable(gateway: &GatewayEndpoint, via: Option<&Via>) -> bool {
     let endpoint = &gateway.endpoint;
-    let address = gateway
-        .address
-        .map_or_else(|| endpoint.ip(), |address| Some(address.ip()));
     let is_secret = match via {
         // A loopback address is that of the proxy's far end.
         Some(_) => is_onion(&endpoint.host),
-        None => address.is_some_and(|ip| ip.to_canonical().is_loopback()),
+        None => gateway.ip().is_some_and(|ip| ip.to_canonical().is_loopback()),
     };
     endpoint.transport == "tcp" && !is_secret
 }

@@ -150,14 +150,11 @@ fn exposed_token(gateway: &GatewayEndpoint, via: Option<&Via>) -> Option<String>
 /// Returns true if others can read the traffic to a gateway on its way.
 fn is_exposed(gateway: &GatewayEndpoint, via: Option<&Via>) -> bool {
     let endpoint = &gateway.endpoint;
-    let address = gateway
-        .address
-        .map_or_else(|| endpoint.ip(), |address| Some(address.ip()));
     let is_onion = via.is_some() && is_onion(&endpoint.host);
     endpoint.transport == "tcp"
         && gateway.exit.is_none()
         && !is_onion
-        && !address.is_some_and(is_near)
+        && !gateway.ip().is_some_and(is_near)
 }
 
 /// Returns true if an address belongs to this machine or to a private network (RFC 1918, RFC 4193).
