@@ -204,11 +204,7 @@ impl Endpoint {
 
     /// Returns `host:port`, with brackets around an IPv6 address.
     pub fn authority(&self) -> String {
-        if self.host.contains(':') {
-            format!("[{}]:{}", self.host, self.port)
-        } else {
-            format!("{}:{}", self.host, self.port)
-        }
+        join_authority(&self.host, self.port)
     }
 
     /// Returns the options. Any option outside `known` is an error.
@@ -284,6 +280,14 @@ pub fn literal_ip(host: &str) -> Option<IpAddr> {
         .trim_end_matches(']')
         .parse()
         .ok()
+}
+
+/// Returns `host:port`, with brackets around an IPv6 address.
+pub fn join_authority(host: &str, port: u16) -> String {
+    match host.contains(':') {
+        true => format!("[{host}]:{port}"),
+        false => format!("{host}:{port}"),
+    }
 }
 
 /// Splits `host:port` or `host` into host and port.

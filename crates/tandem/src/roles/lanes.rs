@@ -205,10 +205,9 @@ impl ClientConfig {
         }
     }
 
-    /// Creates the stages before the sessions of a lane, which may push. `next` is
-    /// the way to the sessions. `decoders` is the memory for
-    /// their coded bodies, or `None` if the sessions end in this process. `times` gets the times of
-    /// page loads.
+    /// Creates the stages before the sessions of a lane, which may push. `next` is the way to the
+    /// sessions. `decoders` is the memory for their coded bodies, or `None` if the sessions end in
+    /// this process. `times` gets the times of page loads.
     pub(super) fn with_pushes(
         &self,
         sessions: Rc<dyn SessionPool>,

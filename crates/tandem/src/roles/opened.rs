@@ -22,6 +22,7 @@ use crate::back::origin::{
 use crate::carrier::LocalBoxFuture;
 use crate::config::open::{OpenLevel, OpenedHttps};
 use crate::config::{ClientConfig, ConfigError};
+use crate::endpoint::join_authority;
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Exchange, Isolation, Part};
 use crate::front::opened::{
@@ -218,7 +219,7 @@ impl VerifiedOrigins for OriginsOfGateway {
             ..
         } = connection;
         Box::pin(async move {
-            let authority = authority(host, *port);
+            let authority = join_authority(host, *port);
             let sessions = self.routes.of(&authority);
             if self.verified.contains(isolation, host, *port)
                 && self.consenting.has_present(&*sessions, isolation)
@@ -254,17 +255,9 @@ impl VerifiedOrigins for OriginsOfGateway {
     fn end(&self, _: u64) {}
 }
 
-/// Returns host and port as the authority of a request over TLS.
-fn authority(host: &str, port: u16) -> String {
-    match port == Scheme::Https.default_port() {
-        true => host.to_owned(),
-        false => format!("{host}:{port}"),
-    }
-}
-
 /// Returns the hosts that the user entrusts to gateways. `verified` remembers the origins whose
-/// certificates the gateways have verified.
-/// `consenting` remembers the sessions of gateways that consent.
+/// certificates the gateways have verified. `consenting` remembers the sessions of gateways that
+/// consent.
 pub(super) fn entrusted(
     open: &OpenedHttps,
     verified: &Rc<RememberedHosts>,

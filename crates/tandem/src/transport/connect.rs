@@ -21,6 +21,7 @@ use tandem_http::RequestHead;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::{LocalBoxFuture, Target, Transport};
+use crate::endpoint::join_authority;
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Body, Chunk, Chunks, Exchange, Isolation, Part, Peer, Reply};
 use crate::failure::refusal;
@@ -45,12 +46,7 @@ impl Transport for ConnectTunnels {
         target: &'a Target,
         isolation: &'a Isolation,
     ) -> LocalBoxFuture<'a, Result<Path, Error>> {
-        let Target { host, port } = target;
-        let authority = if host.contains(':') {
-            format!("[{host}]:{port}")
-        } else {
-            format!("{host}:{port}")
-        };
+        let authority = join_authority(&target.host, target.port);
         let upward = Rc::new(Upward::default());
         let exchange = Exchange {
             request: Arc::new(RequestHead::connect(&authority)),
