@@ -184,6 +184,19 @@ impl Configured for GatewayConfig {
     }
 }
 
+/// Defines the methods that the gateway's listeners of a role decide.
+macro_rules! near_methods {
+    () => {
+        fn fixed(&self) -> Fixed {
+            self.near.fixed()
+        }
+
+        fn drain_limit(&self) -> Duration {
+            self.near.drain_timeout
+        }
+    };
+}
+
 /// Implements [`Configured`] for a role whose listeners are those of a gateway.
 macro_rules! near_end {
     ($config:ident) => {
@@ -196,13 +209,7 @@ macro_rules! near_end {
                 self.near.warnings_of_kernel()
             }
 
-            fn fixed(&self) -> Fixed {
-                self.near.fixed()
-            }
-
-            fn drain_limit(&self) -> Duration {
-                self.near.drain_timeout
-            }
+            near_methods!();
 
             fn keep(&mut self, first: &Self) {
                 self.near.keep(&first.near);
@@ -225,13 +232,7 @@ mod issuer {
             self.near.warnings()
         }
 
-        fn fixed(&self) -> Fixed {
-            self.near.fixed()
-        }
-
-        fn drain_limit(&self) -> Duration {
-            self.near.drain_timeout
-        }
+        near_methods!();
 
         /// Checks the listeners: opening the issuer would create its keys.
         fn check(&self) -> Result<(), ConfigError> {
