@@ -313,12 +313,12 @@ fn bytes_without_tls_are_not_opened() {
     assert_eq!(&answer, b"SSH-2.0-y");
 }
 
-/// The client behind the pair gets the same verdict with and without opening, twice.
-#[test]
-fn broken_certificates_keep_their_verdict() {
-    let (public, scene) = (Public::new("broken"), telling());
+/// Checks that the browser gets the origin's certificate through the pair, if it is broken: the
+/// client behind the pair gets the same verdict with and without opening, twice.
+fn assert_verdicts_are_kept(name: &str, open: impl FnOnce(&Public, &[&Site]) -> Pair) {
+    let (public, scene) = (Public::new(name), telling());
     let sites = FAULTS.map(|fault| Site::new("h2", &public.identity(fault), &scene));
-    let opened = opening(&public, &sites.each_ref());
+    let opened = open(&public, &sites.each_ref());
     let unopened = Pair::start();
     let client = TlsClient::trusting(Trust::Both);
     for (fault, site) in FAULTS.iter().zip(&sites) {
@@ -332,10 +332,15 @@ fn broken_certificates_keep_their_verdict() {
     }
 }
 
-/// The site asks for a certificate that only the browser can choose.
 #[test]
-fn client_certificates_are_left_to_the_browser() {
-    let (public, scene) = (Public::new("client-certificate"), telling());
+fn broken_certificates_keep_their_verdict() {
+    assert_verdicts_are_kept("broken", opening);
+}
+
+/// Checks that two sites get the browser's own connection through the pair: each asks for a
+/// certificate that only the browser can choose.
+fn assert_choice_is_left(name: &str, open: impl FnOnce(&Public, &[&Site]) -> Pair) {
+    let (public, scene) = (Public::new(name), telling());
     let identity = public.identity("good");
     let authority = format!("client-ca={}", public.path("root.pem"));
     let required = Site::with("http", &identity, &scene, |gateway| {
@@ -348,7 +353,7 @@ fn client_certificates_are_left_to_the_browser() {
         gateway.auth = vec![authority.clone(), token.clone()];
         gateway.open = None;
     });
-    let pair = opening(&public, &[&required, &optional]);
+    let pair = open(&public, &[&required, &optional]);
     let client = TlsClient::trusting(Trust::Both);
     for site in [&required, &optional] {
         for _ in 0..2 {
@@ -356,6 +361,11 @@ fn client_certificates_are_left_to_the_browser() {
             assert_eq!(verdict.as_deref(), Ok(BY_PUBLIC));
         }
     }
+}
+
+#[test]
+fn client_certificates_are_left_to_the_browser() {
+    assert_choice_is_left("client-certificate", opening);
 }
 
 /// A program that does not trust the local authority fails once. Later it sees the origin's own

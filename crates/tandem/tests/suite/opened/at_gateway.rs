@@ -87,37 +87,14 @@ fn gateway_sees_no_unlisted_host() {
     assert_eq!(shown(&stream), BY_PUBLIC, "by SOCKS");
 }
 
-/// The browser gets the origin's own certificate, and gives the same verdict twice.
 #[test]
 fn gateway_leaves_broken_certificates_to_the_browser() {
-    let (public, scene) = (Public::new("gateway-broken"), telling());
-    let sites = FAULTS.map(|fault| Site::new("h2", &public.identity(fault), &scene));
-    let (opened, unopened) = (entrusting(&public, &sites.each_ref()), Pair::start());
-    let client = TlsClient::trusting(Trust::Both);
-    for (fault, site) in FAULTS.iter().zip(&sites) {
-        let authority = site.authority();
-        let expected = client.verdict(&public, &unopened, &authority);
-        assert!(expected.is_err(), "{fault}: {expected:?}");
-        for _ in 0..2 {
-            let verdict = client.verdict(&public, &opened, &authority);
-            assert_eq!(verdict, expected, "{fault}");
-        }
-    }
+    assert_verdicts_are_kept("gateway-broken", entrusting);
 }
 
 #[test]
 fn gateway_leaves_client_certificates_to_the_browser() {
-    let (public, scene) = (Public::new("gateway-client-certificate"), telling());
-    let site = Site::with("http", &public.identity("good"), &scene, |gateway| {
-        gateway.auth = vec![format!("client-ca={}", public.path("root.pem"))];
-        gateway.open = None;
-    });
-    let pair = entrusting(&public, &[&site]);
-    let client = TlsClient::trusting(Trust::Both);
-    for _ in 0..2 {
-        let verdict = client.verdict(&public, &pair, &site.authority());
-        assert_eq!(verdict.as_deref(), Ok(BY_PUBLIC));
-    }
+    assert_choice_is_left("gateway-client-certificate", entrusting);
 }
 
 /// Neither a gateway without `open-https` nor a relay on the way gets requests.
