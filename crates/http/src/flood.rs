@@ -48,8 +48,8 @@ const EARNED_PER_EXCHANGE: u64 = 8 * FRAME;
 /// The largest number of answers (PING and SETTINGS acknowledgements, RST_STREAM) that wait for
 /// the peer to read them.
 const MAX_UNSENT: u32 = 1024;
-/// The smallest stream window, in bytes, of a receiver whose credit costs a sender's budget
-/// nothing.
+/// The smallest stream window, in bytes, of a receiver. Its credit does not use the sender's
+/// budget.
 ///
 /// Both cores return at least a sixteenth of a window at a time, and a WINDOW_UPDATE costs 1,024
 /// bytes of sent data. Through smaller windows a session can send only as much as the reserve pays

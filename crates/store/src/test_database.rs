@@ -56,7 +56,7 @@ impl Database {
         Self::run(RUN, Path::new(""))
     }
 
-    /// Starts a standby, whose confirmation each commit then needs.
+    /// Starts a standby. Each commit then needs its confirmation.
     pub(crate) fn start_standby(&self) -> Self {
         let standby = Self::run(RUN_STANDBY, &self.directory);
         self.sql("ALTER SYSTEM SET synchronous_standby_names = '*'");

@@ -42,7 +42,7 @@ pub struct Site {
 }
 
 impl Site {
-    /// Returns the origin of a request whose response may announce a gateway: that of an onion
+    /// Returns the origin of a request, if its response may announce a gateway: that of an onion
     /// service, or one with HTTPS. Returns `None` for a tunnel.
     pub fn of(request: &RequestHead) -> Option<Self> {
         let scheme = request.scheme;
@@ -147,7 +147,7 @@ impl Announcement {
         (!ways.is_empty()).then_some(Self::Ways(ways))
     }
 
-    /// Parses the value of the field, or the document, in a response of `site` whose age is `age`.
+    /// Parses the value of the field, or the document, in a response of `site` with this `age`.
     ///
     /// # Errors
     /// Returns the reason for which the whole announcement is ignored. Members that are unknown to

@@ -279,7 +279,7 @@ fn submissions_travel_through_all_parties() {
             .0
             .contains("\ntandem_submissions_answered_total 2\n")
     );
-    // No log, no page, and no file of another party has what the party must not know.
+    // No log, page or file of a party contains a secret of another one.
     let mut logs: Vec<String> = [gateway, issuer, relay]
         .iter()
         .flat_map(|(metrics, page)| [metrics.clone(), page.to_string()])

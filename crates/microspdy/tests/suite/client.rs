@@ -121,7 +121,7 @@ impl Client {
         id
     }
 
-    /// Sends the head of a request whose body follows.
+    /// Sends the head of a request before its body.
     pub(crate) fn upload_in_parts(&mut self, head: &RequestHead) -> StreamId {
         let id = self
             .session

@@ -271,8 +271,8 @@ impl Gateway {
     }
 
     /// Takes at most `allowance` fetches that `is_covered` accepts out of those that wait. Returns
-    /// them, and the rest of the allowance. `spares_copies`: a fetch whose copy the browser holds
-    /// goes on waiting.
+    /// them, and the rest of the allowance. `spares_copies`: a fetch goes on waiting if the browser
+    /// holds a copy.
     fn take_released(
         &self,
         hold: &mut Hold,

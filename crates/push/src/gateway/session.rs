@@ -113,7 +113,7 @@ pub struct Gateway {
     pub(super) unreported: HashMap<u32, Unreported>,
     pub(super) companion: Companion,
     pub(super) hosts: ForeignHosts,
-    /// The hosts whose HTTPS the client opens; `None` before it has sent a list.
+    /// The list of hosts for which the client opens HTTPS; `None` before it has sent a list.
     opened: Option<OpenedList>,
     /// The hosts of needs that are released at this time.
     pub(super) releases: VecDeque<(Instant, String)>,
@@ -172,7 +172,7 @@ impl Gateway {
         }
     }
 
-    /// Takes over the list of hosts whose HTTPS the client opens, if a request carries one.
+    /// Takes over the list of hosts for which the client opens HTTPS, if a request carries one.
     pub(super) fn note_opened(&mut self, request: &RequestHead) {
         let Some(value) = request.fields.get(OPENED_FIELD) else {
             return;

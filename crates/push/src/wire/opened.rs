@@ -1,4 +1,4 @@
-//! The list of hosts whose HTTPS the client opens and lets this gateway fetch.
+//! The list of hosts for which the client opens HTTPS and lets this gateway fetch it.
 //!
 //! The client sends the list with each request for such a host, and a header table of HTTP/2 makes
 //! the repetitions short. The gateway pushes no HTTPS of other hosts, since the browser requests
@@ -31,7 +31,7 @@ impl OpenedList {
         self.0.as_bytes() == value
     }
 
-    /// Returns whether the list covers an authority of HTTPS, whose host is in lower case.
+    /// Returns whether the list covers an authority of HTTPS. Its host is in lower case.
     pub fn covers(&self, authority: &str) -> bool {
         let Some((host, port)) = split(authority) else {
             return false;

@@ -116,7 +116,7 @@ fn head_without_storage_waits_for_its_request() {
     }
 }
 
-/// Returns a pair whose page names an image that answers with an error.
+/// Returns a pair with a page that names an image. The image answers with an error.
 fn failing(has_own_fields: bool, has_one_user: bool, status: u16) -> Pair {
     let config = Config {
         has_one_user,

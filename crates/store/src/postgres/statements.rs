@@ -131,8 +131,8 @@ async fn insert(client: &Client, new: &NewSubmission, at: At) -> Result<bool> {
     column(&row?, 0)
 }
 
-/// Returns the decision about a submission whose key is known, or `None` if it has been
-/// removed since.
+/// Returns the decision about a submission with a known key, or `None` if it has been removed
+/// since.
 async fn known(client: &Client, new: &NewSubmission) -> Result<Option<Admission>> {
     let found = rows(
         client,
@@ -239,8 +239,8 @@ fn record(row: &Row) -> Result<Record> {
     })
 }
 
-/// The claim of submissions. Rows that another instance is claiming are skipped. Those whose time
-/// is too far in the future come last. The lease of those beyond the sum of bytes does not change.
+/// The claim of submissions. Rows that another instance is claiming are skipped. Those with a time
+/// too far in the future come last. The lease of those beyond the sum of bytes does not change.
 const CLAIM: &str = "
     WITH start AS MATERIALIZED (SELECT present($1) AS at),
     now_due AS MATERIALIZED (

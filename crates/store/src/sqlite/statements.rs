@@ -19,8 +19,8 @@ pub(super) const DUE: &str = "SELECT id FROM submissions
     WHERE state = 0 AND (due <= ?1 OR due > ?2) AND (server = ?3 OR server IS NULL)
     ORDER BY due, server, id LIMIT ?4";
 
-/// The numbers of all submissions that wait, of those for other servers, and of those for the
-/// server that a batch collects, with the time of the oldest for the server.
+/// The numbers of waiting submissions: all, those for other servers, and those for the server that
+/// a batch collects. The time of the oldest for the server follows.
 pub(super) const WAITING: &str = "SELECT count(*), count(*) FILTER (WHERE server <> ?1),
         count(*) FILTER (WHERE server = ?1 AND collected), min(accepted) FILTER (WHERE server = ?1)
     FROM submissions WHERE state = 0";

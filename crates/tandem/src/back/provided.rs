@@ -20,7 +20,7 @@ use crate::transport::registry::{DialContext, TransportError, Transports};
 use crate::transport::tcp::SocketOptions;
 use crate::transport::{Target, Transport};
 
-/// The number of addresses whose transports are kept.
+/// The number of addresses for which transports are kept.
 const MAX_KEPT: usize = 64;
 
 /// Dials origins over a transport of the registry.
@@ -45,7 +45,7 @@ struct Kept {
 }
 
 impl Provided {
-    /// Creates the way to origins whose endpoints are like `endpoint`, except for host and port.
+    /// Creates the way to origins with endpoints like `endpoint`, except for host and port.
     pub fn new(
         direct: Rc<Direct>,
         transports: Transports,
@@ -190,7 +190,7 @@ mod tests {
     use crate::back::policy::Policy;
     use crate::transport::registry::{ListenContext, Provider};
 
-    /// A transport whose second address answers, and whose other ones are silent.
+    /// A transport with an answer from the second address only.
     #[derive(Default)]
     struct Fake {
         created: Arc<AtomicUsize>,

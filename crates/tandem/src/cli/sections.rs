@@ -62,7 +62,7 @@ pub(super) trait Configured: Role + Clone + 'static {
         check_role(self)
     }
 
-    /// Takes over from the configuration of the start what a reload keeps.
+    /// Takes over the values that a reload keeps from the configuration of the start.
     fn keep(&mut self, _first: &Self) {}
 }
 
@@ -99,7 +99,7 @@ pub(super) fn start<S: Section>(
     })
 }
 
-/// Implements [`Section`] for options whose table has the role's name.
+/// Implements [`Section`] for options in a table with the role's name.
 macro_rules! section {
     ($options:ident => $config:ident, $name:literal, $field:ident) => {
         impl Section for $options {
@@ -197,7 +197,7 @@ macro_rules! near_methods {
     };
 }
 
-/// Implements [`Configured`] for a role whose listeners are those of a gateway.
+/// Implements [`Configured`] for a role with the listeners of a gateway.
 macro_rules! near_end {
     ($config:ident) => {
         impl Configured for $config {

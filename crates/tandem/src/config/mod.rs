@@ -171,8 +171,8 @@ macro_rules! with_path {
 }
 pub(crate) use with_path;
 
-/// Declares the options of a role whose clients come as those of a gateway do: it adds admission,
-/// limits of clients and watching to the arguments of [`options`].
+/// Declares the options of a role with the clients of a gateway: it adds admission, limits of
+/// clients and watching to the arguments of [`options`].
 macro_rules! near_options {
     ($(#[$meta:meta])* $name:ident { $($own:tt)* } $($path:tt)*) => {
         $crate::config::options! { $(#[$meta])* $name {

@@ -117,7 +117,7 @@ mod tests {
 
     const OWN: &str = "h2+tls://gw.example:443?ip=203.0.113.5&own=yes";
 
-    /// Returns the problem of a client whose gateway has a token if `token` is true.
+    /// Returns the problem of a client. Its gateway has a token if `token` is true.
     fn problem(hosts: &[&str], gateway: &str, token: bool, route: Option<&str>) -> String {
         problem_via(None, hosts, gateway, token, route)
     }

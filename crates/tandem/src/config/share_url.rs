@@ -112,7 +112,7 @@ impl ShareUrl {
         })
     }
 
-    /// Refuses a URL whose text [`FromStr`] would refuse for its length.
+    /// Refuses a URL if [`FromStr`] would refuse its text for the length.
     fn bounded(self) -> Result<Self, BadShareUrl> {
         check_length(&self.to_string())?;
         Ok(self)

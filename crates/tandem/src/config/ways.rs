@@ -40,7 +40,7 @@ impl ClientConfig {
         }
     }
 
-    /// Returns the hosts whose HTTPS is opened at each level, and a description of it.
+    /// Returns the hosts with opened HTTPS of each level, and a description of it.
     pub fn opened_ways(&self) -> Vec<(String, String)> {
         let Some(open) = &self.open else {
             return Vec::new();

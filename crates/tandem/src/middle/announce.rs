@@ -76,7 +76,7 @@ fn document(mut value: String, is_head: bool) -> Reply {
     Reply::ready(head, Bytes::from(body))
 }
 
-/// A reply whose head gets the field.
+/// A reply that gets the field in its head.
 struct Announced {
     reply: Reply,
     value: String,

@@ -10,7 +10,7 @@
 //! not know this use answers without the mark, and no origin learns of the probe.
 //!
 //! The mark is the field `tandem-opened`. [`super::pair_fields`] removes it from responses of
-//! origins, so that each response without it is a page of a proxy, which no browser may see under
+//! origins. A response without it is therefore a page of a proxy, which no browser may see under
 //! the name of an HTTPS site.
 
 mod consent;

@@ -1,9 +1,9 @@
 //! Adds the field `Via` to requests, and refuses a request that already names this process there
 //! (RFC 9110 section 7.6.3). A bridge runs this stage.
 //!
-//! Without the check, a bridge whose destination leads back to it sends one request around the
-//! circle until no connection is left. The pseudonym is random and lasts as long as the process, so
-//! that it tells an origin neither the name nor the address of the machine.
+//! Without the check, a bridge with a destination that leads back to it sends one request around
+//! the circle until no connection is left. The pseudonym is random and lasts as long as the
+//! process, so that it tells an origin neither the name nor the address of the machine.
 
 use std::hash::{BuildHasher, RandomState};
 use std::rc::Rc;

@@ -53,7 +53,7 @@ impl SitePools {
     }
 }
 
-/// A pool whose sessions drain when the site is forgotten.
+/// A pool of sessions that drain when the site is forgotten.
 struct Owned(Rc<Gateways>);
 
 impl Drop for Owned {

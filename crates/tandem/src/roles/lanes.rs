@@ -173,8 +173,8 @@ impl ClientConfig {
         }
     }
 
-    /// Creates the stage before the gateways of one route, whose number is that in the map of
-    /// routes; `None` is the default one.
+    /// Creates the stage before the gateways of one route. `number` is that in the map of routes;
+    /// `None` is the default one.
     fn entrust(
         &self,
         hosts: &Rc<Entrusted>,

@@ -86,7 +86,7 @@ impl Onions {
     }
 }
 
-/// A site whose gateway is at a port of the same onion. The site and the gateway's origin answer
+/// A site with its gateway at a port of the same onion. The site and the gateway's origin answer
 /// with different bodies.
 struct Site {
     host: String,
@@ -100,7 +100,7 @@ impl Site {
         Self::before(page("gateway", ""), onions, host, change)
     }
 
-    /// Starts a site whose gateway is in front of this origin.
+    /// Starts a site with a gateway in front of this origin.
     fn before(
         behind: Scene,
         onions: &Onions,
@@ -159,7 +159,7 @@ fn status_page(status: &str, body: &str, fields: &str) -> Scene {
     ))
 }
 
-/// Requests a page with an isolation key, whose user name is `user`.
+/// Requests a page with an isolation key that has the user name `user`.
 fn get(http: SocketAddr, url: &str, user: &str) -> Answer {
     let key = base64(&format!("{user}:x"));
     let mut client = Client::to(http);
@@ -474,7 +474,7 @@ fn open_reverse_gateway_announces_itself() {
         behind.address
     ));
     assert_eq!(visitor.answer("GET").field("session-gateway"), None);
-    // A client finds the gateway, whose responses to it have no field.
+    // A client finds the gateway. Responses to it have no field.
     let (_client, http) = onions.client(|_| {});
     let begun = std::time::Instant::now();
     while get(http, "http://a.onion/", "u")

@@ -1,4 +1,4 @@
-//! A role with one listener, whose session and stages a test composes.
+//! A role with one listener. A test composes its session and stages.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -32,7 +32,8 @@ pub(crate) struct OneListener<F> {
 }
 
 impl<F: Fn(&Endpoint) -> Parts + Send + Sync + 'static> OneListener<F> {
-    /// Starts the role, whose parts `compose` returns. Returns the address of its listener too.
+    /// Starts the role with the parts that `compose` returns. Returns the address of its listener
+    /// too.
     pub(crate) fn start(
         listen: Endpoint,
         transports: Transports,

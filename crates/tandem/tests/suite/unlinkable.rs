@@ -54,7 +54,8 @@ fn gateway(files: &Files, server: &SubmissionServer, size: usize) -> Gateway {
     start(unlinkable(files, server, size, RIGHTS))
 }
 
-/// Returns the options of a gateway whose issuer has both keys, and tokens with these rights.
+/// Returns the options of a gateway with an issuer that has both keys, and tokens with these
+/// rights.
 fn unlinkable(
     files: &Files,
     server: &SubmissionServer,

@@ -1,4 +1,4 @@
-//! Bridges whose destination leads back to them.
+//! Bridges with a destination that leads back to them.
 
 use std::net::TcpListener;
 

@@ -185,7 +185,7 @@ impl ClientFiles {
         .into())
     }
 
-    /// Removes the tokens of a key, whose epoch is over.
+    /// Removes the tokens of a key after its epoch.
     pub(super) fn remove_tokens(&self, of: KeyId) -> Result<(), Failure> {
         for entry in std::fs::read_dir(self.0.join("tokens"))? {
             let file = entry?.path();

@@ -1,6 +1,6 @@
-//! A memory of listed hosts. One holds hosts that must not be opened: their certificate failed, they
-//! asked for a client certificate, or a program refused the local authority's certificate for them.
-//! Another one holds hosts whose certificate the gateway has verified.
+//! A memory of listed hosts. One holds hosts that must not be opened: their certificate failed,
+//! they asked for a client certificate, or a program refused the local authority's certificate for
+//! them. Another one holds hosts with a certificate that the gateway has verified.
 //!
 //! The memory belongs to an isolation key, so that no key learns about another one's hosts.
 

@@ -270,8 +270,8 @@ impl<L: Clone> Memory<L> {
         }
     }
 
-    /// Notes the result of a trial: the gateway, or `None` if it does not work. A gateway whose
-    /// announcement has ended meanwhile is not used.
+    /// Notes the result of a trial: the gateway, or `None` if it does not work. A gateway is not
+    /// used if its announcement has ended meanwhile.
     pub fn tried(&mut self, key: &SiteOfKey, trial: u64, gateway: Option<L>, now: Instant) {
         let state = self.entries.get(key).map(|entry| &entry.state);
         let offer = match state {
@@ -366,7 +366,7 @@ impl<L: Clone> Memory<L> {
         std::mem::take(&mut self.dropped)
     }
 
-    /// Returns the site whose gateway is in use since this trial.
+    /// Returns the site, if its gateway is in use since this trial.
     fn in_use(&mut self, key: &SiteOfKey, trial: u64) -> Option<&mut Entry<L>> {
         let is_same =
             |state: &State<L>| matches!(state, State::Up { trial: it, .. } if *it == trial);

@@ -198,7 +198,7 @@ impl Stage for Discovery {
     }
 }
 
-/// Returns the same exchange, whose body is shared with the first.
+/// Returns the same exchange. Both share the body.
 fn copy(exchange: &Exchange) -> Exchange {
     Exchange {
         request: exchange.request.clone(),

@@ -124,7 +124,7 @@ impl Gateway {
     }
 }
 
-/// A client whose only site has this gateway.
+/// A client with one site, which has this gateway.
 struct Client {
     discovery: Rc<Discovery>,
     live: Rc<Cell<bool>>,

@@ -29,7 +29,7 @@ fn entrust(public: &Public, sites: &[&Site], client: &mut ClientOptions) {
     client.gateway = vec![gateway.parse().unwrap()];
 }
 
-/// A pair whose gateway fetches HTTPS of these sites.
+/// A pair with a gateway that fetches HTTPS of these sites.
 fn entrusting(public: &Public, sites: &[&Site]) -> Pair {
     Pair::with(
         "h2",
@@ -67,7 +67,7 @@ fn gateway_fetches_listed_host() {
     }
 }
 
-/// The gateway reads only what the user has listed for it.
+/// The gateway reads only the hosts that the user has listed for it.
 #[test]
 fn gateway_sees_no_unlisted_host() {
     let (public, scene) = (Public::new("gateway-others"), telling());
