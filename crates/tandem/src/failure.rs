@@ -114,7 +114,13 @@ pub fn explanation(head: &ResponseHead) -> Option<String> {
     let (_, rest) = said.split_once("details=\"")?;
     let (details, _) = rest.split_once('"')?;
     let is_visible = |c: &char| c.is_ascii_graphic() || *c == ' ';
-    Some(details.chars().filter(is_visible).take(MAX_DETAIL).collect())
+    Some(
+        details
+            .chars()
+            .filter(is_visible)
+            .take(MAX_DETAIL)
+            .collect(),
+    )
 }
 
 #[cfg(test)]

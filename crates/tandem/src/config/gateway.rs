@@ -8,14 +8,13 @@ use serde::{Deserialize, Deserializer, Serialize};
 use tandem_cache::Sharing;
 use tandem_predict::{AutoConfig, Worth};
 
+use super::admission::Credentials;
 use super::client::loopback;
 use super::compress::BodyCompression;
 pub use super::mode::ModeOption;
 use super::submission::SubmissionConfig;
 use super::units::{Size, Span};
-use super::{
-    ConfigError, PathConfig, discover, distinct, near_options, positive, read_secret, with_path,
-};
+use super::{ConfigError, PathConfig, discover, distinct, near_options, positive, with_path};
 use crate::back::origin::{Limits, Mode};
 use crate::back::policy::{AllowDest, Family, Policy};
 use crate::endpoint::{Endpoint, SessionKind, Usage, literal_ip};
@@ -263,97 +262,35 @@ impl GatewayOptions {
         transports: &Transports,
     ) -> Result<GatewayConfig, ConfigError> {
         let path = self.take_path();
-        if self.listen.is_empty() {
-            return Err(ConfigError::value(
-                "listen",
-                "give at least one, such as h2+tcp://192.0.2.80:9980",
-            ));
-        }
-        distinct(&self.listen, transports)?;
-        for endpoint in &self.listen {
-            listener(endpoint, transports)?;
-        }
+        self.check_listeners(transports)?;
         let mode = self.mode()?;
-        let (tokens, client_ca) = admission(&self.auth)?;
+        let credentials = Credentials::read(&self.auth)?;
         let path = path.typed()?;
         let submission = self.submission(&path)?;
-        // The rights decide about each submission.
-        let open = self.open.unwrap_or_else(|| submission.is_some());
-        if !open && tokens.is_empty() && client_ca.is_none() {
-            return Err(ConfigError::value(
-                "auth",
-                format!(
-                    "the {role} would let no one in: give --auth token-file=FILE, \
-                     --auth client-ca=FILE, or --open"
-                ),
-            ));
-        }
-        if open && submission.is_none() && (!tokens.is_empty() || client_ca.is_some()) {
-            return Err(ConfigError::value(
-                "open",
-                "--open and --auth contradict each other",
-            ));
-        }
-        let fetches_opened = self.open_https.unwrap_or(false);
-        if fetches_opened && (open || mode != Mode::Forward) {
-            let problem = "needs --auth and --mode forward: the gateway reads what authenticated \
-                           users open";
-            return Err(ConfigError::value("open-https", problem));
-        }
-        let mut by_certificate = true;
-        for endpoint in &self.listen {
-            by_certificate &= transports.of(endpoint)?.has_client_certificates();
-        }
-        if client_ca.is_some() && tokens.is_empty() && !by_certificate {
-            return Err(ConfigError::value(
-                "auth",
-                "client certificates need listeners over tls, quic or dtls",
-            ));
-        }
-        let push = if self.push.unwrap_or_else(|| submission.is_none()) {
-            Some(self.pushing(&mode)?)
-        } else {
-            None
+        let is_for_submissions = submission.is_some();
+        let open = self.admits_all(role, &credentials, is_for_submissions, transports)?;
+        let fetches_opened = self.fetches_opened(&mode, open)?;
+        let push = match self.push.unwrap_or(!is_for_submissions) {
+            true => Some(self.pushing(&mode)?),
+            false => None,
         };
-        let cache = if submission.is_none() {
-            self.caching(&mode)?
-        } else {
-            None
+        let cache = match is_for_submissions {
+            true => None,
+            false => self.caching(&mode)?,
         };
         let max_connections = self.max_connections.unwrap_or(4096).max(1);
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        let keys = self.listen.iter().filter_map(|it| it.option("key"));
-        let token_files = self
-            .auth
-            .iter()
-            .filter_map(|entry| entry.strip_prefix("token-file="));
-        let token_files: Vec<_> = token_files.map(str::to_owned).collect();
-        let keys = keys.map(str::to_owned);
-        let secret_files = keys
-            .chain(token_files.iter().cloned())
-            .chain(self.submit_key.clone())
-            .chain(self.submit_oblivious_key.clone())
-            .chain(self.submit_rights.clone())
-            .chain(self.submit_store.as_deref().and_then(store_secret))
-            .collect();
         Ok(GatewayConfig {
             announce: discover::announces(self.announce, &mode, open)?,
             mode,
-            secret_files,
-            token_files,
+            secret_files: self.secret_files(&credentials.token_files),
+            origin_limits: self.origin_limits(max_connections),
+            token_files: credentials.token_files,
             open,
             fetches_opened,
-            tokens,
-            client_ca,
-            policy: Policy {
-                family: Family::Any,
-                allow: self.allow_dest,
-                ports: if self.allow_port.is_empty() {
-                    vec![80, 443]
-                } else {
-                    self.allow_port
-                },
-            },
+            tokens: credentials.tokens,
+            client_ca: credentials.client_ca,
+            policy: policy(self.allow_dest, self.allow_port),
             origin_ca: self.origin_ca,
             workers: self.workers.unwrap_or(cores).clamp(1, 256),
             max_streams: self.max_streams.unwrap_or(256).max(1),
@@ -362,15 +299,6 @@ impl GatewayOptions {
                 .clamp(4096, 16 << 20),
             max_connections,
             max_connections_per_client: self.max_connections_per_client.unwrap_or(1024).max(1),
-            origin_limits: Limits {
-                // The minimum is two: pushes get half of the connections.
-                per_origin: self.max_connections_per_origin.unwrap_or(64).max(2),
-                per_session: self.max_origin_connections.unwrap_or(256).max(2),
-                lasting: self
-                    .max_lasting_exchanges
-                    .unwrap_or_else(|| max_connections.saturating_mul(2))
-                    .max(max_connections),
-            },
             push,
             cache,
             cache_status: self.cache_status.unwrap_or(false),
@@ -397,6 +325,53 @@ impl GatewayOptions {
 }
 
 impl GatewayOptions {
+    fn check_listeners(&self, transports: &Transports) -> Result<(), ConfigError> {
+        if self.listen.is_empty() {
+            return Err(ConfigError::value(
+                "listen",
+                "give at least one, such as h2+tcp://192.0.2.80:9980",
+            ));
+        }
+        distinct(&self.listen, transports)?;
+        self.listen
+            .iter()
+            .try_for_each(|endpoint| listener(endpoint, transports))
+    }
+
+    /// Returns whether the gateway fetches HTTPS of opened hosts. `open`: it admits all clients.
+    fn fetches_opened(&self, mode: &Mode, open: bool) -> Result<bool, ConfigError> {
+        let fetches_opened = self.open_https.unwrap_or(false);
+        if fetches_opened && (open || *mode != Mode::Forward) {
+            let problem = "needs --auth and --mode forward: the gateway reads what authenticated \
+                           users open";
+            return Err(ConfigError::value("open-https", problem));
+        }
+        Ok(fetches_opened)
+    }
+
+    fn secret_files(&self, token_files: &[String]) -> Vec<String> {
+        let keys = self.listen.iter().filter_map(|it| it.option("key"));
+        keys.map(str::to_owned)
+            .chain(token_files.iter().cloned())
+            .chain(self.submit_key.clone())
+            .chain(self.submit_oblivious_key.clone())
+            .chain(self.submit_rights.clone())
+            .chain(self.submit_store.as_deref().and_then(store_secret))
+            .collect()
+    }
+
+    fn origin_limits(&self, max_connections: usize) -> Limits {
+        let lasting = self.max_lasting_exchanges;
+        Limits {
+            // The minimum is two: pushes get half of the connections.
+            per_origin: self.max_connections_per_origin.unwrap_or(64).max(2),
+            per_session: self.max_origin_connections.unwrap_or(256).max(2),
+            lasting: lasting
+                .unwrap_or_else(|| max_connections.saturating_mul(2))
+                .max(max_connections),
+        }
+    }
+
     fn mode(&self) -> Result<Mode, ConfigError> {
         let mode = self
             .mode
@@ -513,27 +488,16 @@ fn listener(endpoint: &Endpoint, transports: &Transports) -> Result<(), ConfigEr
     Ok(provider.check_listener(endpoint)?)
 }
 
-fn admission(auth: &[String]) -> Result<(Vec<String>, Option<String>), ConfigError> {
-    let (mut tokens, mut client_ca) = (Vec::new(), None);
-    for entry in auth {
-        match entry.split_once('=') {
-            Some(("token-file", file)) => tokens.push(read_secret("auth", file)?),
-            Some(("client-ca", file)) if client_ca.is_none() => client_ca = Some(file.to_owned()),
-            Some(("client-ca", _)) => {
-                return Err(ConfigError::value(
-                    "auth",
-                    "client-ca is given twice; put both into one file",
-                ));
-            }
-            _ => {
-                return Err(ConfigError::value(
-                    "auth",
-                    format!("{entry:?} is neither token-file=FILE nor client-ca=FILE"),
-                ));
-            }
-        }
+/// Returns the policy for destinations besides the public ones.
+fn policy(allow: Vec<AllowDest>, ports: Vec<u16>) -> Policy {
+    Policy {
+        family: Family::Any,
+        allow,
+        ports: match ports.is_empty() {
+            true => vec![80, 443],
+            false => ports,
+        },
     }
-    Ok((tokens, client_ca))
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 //!
 //! A flag takes precedence over the file, and the file over the default. Errors name the key.
 
+mod admission;
 pub mod bridge;
 pub mod client;
 pub mod compress;

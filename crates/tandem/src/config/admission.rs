@@ -1,0 +1,90 @@
+//! The admission of clients by a gateway: with tokens, with certificates, or without credentials.
+
+use super::gateway::GatewayOptions;
+use super::{ConfigError, read_secret};
+use crate::transport::registry::Transports;
+
+/// The credentials that admit a client.
+#[derive(Default)]
+pub(super) struct Credentials {
+    /// The tokens.
+    pub(super) tokens: Vec<String>,
+    /// The files that hold the tokens.
+    pub(super) token_files: Vec<String>,
+    /// The PEM file of the authorities that sign the certificates of clients.
+    pub(super) client_ca: Option<String>,
+}
+
+impl Credentials {
+    /// Reads the values of the option `auth`, and the files of tokens.
+    pub(super) fn read(auth: &[String]) -> Result<Self, ConfigError> {
+        let mut this = Self::default();
+        for entry in auth {
+            match entry.split_once('=') {
+                Some(("token-file", file)) => {
+                    this.tokens.push(read_secret("auth", file)?);
+                    this.token_files.push(file.to_owned());
+                }
+                Some(("client-ca", file)) if this.client_ca.is_none() => {
+                    this.client_ca = Some(file.to_owned());
+                }
+                Some(("client-ca", _)) => {
+                    return Err(ConfigError::value(
+                        "auth",
+                        "client-ca is given twice; put both into one file",
+                    ));
+                }
+                _ => {
+                    return Err(ConfigError::value(
+                        "auth",
+                        format!("{entry:?} is neither token-file=FILE nor client-ca=FILE"),
+                    ));
+                }
+            }
+        }
+        Ok(this)
+    }
+
+    const fn is_empty(&self) -> bool {
+        self.tokens.is_empty() && self.client_ca.is_none()
+    }
+}
+
+impl GatewayOptions {
+    /// Returns whether the gateway admits all clients. The rights decide about each submission.
+    pub(super) fn admits_all(
+        &self,
+        role: &str,
+        credentials: &Credentials,
+        is_for_submissions: bool,
+        transports: &Transports,
+    ) -> Result<bool, ConfigError> {
+        let open = self.open.unwrap_or(is_for_submissions);
+        if !open && credentials.is_empty() {
+            return Err(ConfigError::value(
+                "auth",
+                format!(
+                    "the {role} would let no one in: give --auth token-file=FILE, \
+                     --auth client-ca=FILE, or --open"
+                ),
+            ));
+        }
+        if open && !is_for_submissions && !credentials.is_empty() {
+            return Err(ConfigError::value(
+                "open",
+                "--open and --auth contradict each other",
+            ));
+        }
+        let mut by_certificate = true;
+        for endpoint in &self.listen {
+            by_certificate &= transports.of(endpoint)?.has_client_certificates();
+        }
+        if credentials.client_ca.is_some() && credentials.tokens.is_empty() && !by_certificate {
+            return Err(ConfigError::value(
+                "auth",
+                "client certificates need listeners over tls, quic or dtls",
+            ));
+        }
+        Ok(open)
+    }
+}
