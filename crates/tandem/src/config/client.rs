@@ -254,29 +254,18 @@ impl ClientOptions {
         let solo = self.solo()?;
         let open = self.opened()?;
         let discover = self.discovery()?;
-        let listen = if self.listen.is_empty() {
-            default_listen()
-        } else {
-            self.listen
+        let listen = match std::mem::take(&mut self.listen) {
+            listen if listen.is_empty() => default_listen(),
+            listen => listen,
         };
         distinct(&listen, transports)?;
         for endpoint in &listen {
             check_listener(endpoint, transports)?;
         }
+        self.check_gateways(solo.is_some())?;
+        let max_age = self.max_age();
+        let fallback = self.fallback()?;
         let via = self.via;
-        if self.gateway.is_empty() && self.route.is_empty() && solo.is_none() {
-            return Err(ConfigError::value(
-                "gateway",
-                "give at least one, such as h2+tls://gw.example:443, or --solo",
-            ));
-        }
-        if let Some(file) = self.token_file.as_ref().filter(|_| self.gateway.is_empty()) {
-            let problem = format!(
-                "{file} is for the default gateway, and there is none: name the file in the \
-                 [[route]] that needs it"
-            );
-            return Err(ConfigError::value("token-file", problem));
-        }
         let dialled = Dialled {
             via: via.as_ref(),
             transports,
@@ -286,20 +275,6 @@ impl ClientOptions {
         let left_out = dialled.left_out(self.gateway.iter().chain(routed))?;
         let gateways = dialled.gateways(self.gateway, self.token_file.as_deref())?;
         let (routes, route_map) = dialled.routes(self.route)?;
-        let fallback = self.fallback.unwrap_or_default();
-        if fallback == Fallback::Via && via.is_none() {
-            return Err(ConfigError::value(
-                "fallback",
-                "\"via\" needs --via: nothing else is ever connected to",
-            ));
-        }
-        let max_age = match self.max_age {
-            Some(span) if span.0.is_zero() => None,
-            Some(span) => Some(span.0),
-            // The default is a little over Tor's ten minutes; otherwise the next session would find
-            // the same circuit still in use.
-            None => via.as_ref().map(|_| Duration::from_secs(615)),
-        };
         let all = gateways
             .iter()
             .chain(routes.iter().flat_map(|route| &route.gateways));
@@ -348,6 +323,49 @@ impl ClientOptions {
             transports: transports.clone(),
             via,
         })
+    }
+}
+
+impl ClientOptions {
+    /// Checks that there is a gateway, or a default one if an option needs it.
+    fn check_gateways(&self, is_solo: bool) -> Result<(), ConfigError> {
+        if self.gateway.is_empty() && self.route.is_empty() && !is_solo {
+            return Err(ConfigError::value(
+                "gateway",
+                "give at least one, such as h2+tls://gw.example:443, or --solo",
+            ));
+        }
+        match &self.token_file {
+            Some(file) if self.gateway.is_empty() => Err(ConfigError::value(
+                "token-file",
+                format!(
+                    "{file} is for the default gateway, and there is none: name the file in the \
+                     [[route]] that needs it"
+                ),
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    fn fallback(&self) -> Result<Fallback, ConfigError> {
+        let fallback = self.fallback.unwrap_or_default();
+        if fallback == Fallback::Via && self.via.is_none() {
+            return Err(ConfigError::value(
+                "fallback",
+                "\"via\" needs --via: nothing else is ever connected to",
+            ));
+        }
+        Ok(fallback)
+    }
+
+    /// Returns the time after which a session is replaced.
+    fn max_age(&self) -> Option<Duration> {
+        match self.max_age {
+            Some(span) => Some(span.0).filter(|time| !time.is_zero()),
+            // The default is a little over Tor's ten minutes; otherwise the next session would find
+            // the same circuit still in use.
+            None => self.via.as_ref().map(|_| Duration::from_secs(615)),
+        }
     }
 }
 

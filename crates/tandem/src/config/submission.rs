@@ -70,59 +70,23 @@ impl GatewayOptions {
             };
         };
         let (server, _) = server(url).map_err(|problem| ConfigError::value("mode", problem))?;
-        let needed = |key, value: &Option<String>, remedy| {
-            let value = value.clone();
-            value.ok_or_else(|| ConfigError::value(key, format!("mode=submit needs it: {remedy}")))
-        };
         let rights = match self.submit_issuers {
             Some(_) => self.submit_rights.clone(),
             None => {
                 let remedy = "a TOML file of clients";
-                Some(needed("submit-rights", &self.submit_rights, remedy)?)
+                Some(needed(
+                    "submit-rights",
+                    self.submit_rights.as_deref(),
+                    remedy,
+                )?)
             }
         };
         let rights_read = rights.as_deref().map(read_rights).transpose()?;
         let rights_read = rights_read.unwrap_or_else(Rights::none);
-        let has_authority = self.auth.iter().any(|auth| auth.starts_with("client-ca="));
-        if rights_read.has_certificates() && !has_authority {
-            return Err(ConfigError::value(
-                "submit-rights",
-                "clients with certificates need --auth client-ca=FILE",
-            ));
-        }
-        let is_refused = self.auth.iter().any(|auth| auth.starts_with("token-file="));
-        if is_refused || self.open.is_some() {
-            return Err(ConfigError::value(
-                if is_refused { "auth" } else { "open" },
-                "mode=submit admits the clients of --submit-rights",
-            ));
-        }
-        if self.log_urls == Some(true) {
-            return Err(ConfigError::value(
-                "log-urls",
-                "mode=submit logs no paths, which may identify clients",
-            ));
-        }
-        if self.push == Some(true) {
-            return Err(ConfigError::value("push", "mode=submit pushes nothing"));
-        }
-        if self.cache.is_some_and(|cache| cache != CacheOption::Off) {
-            return Err(ConfigError::value("cache", "mode=submit caches nothing"));
-        }
-        let file = needed(
-            "submit-key",
-            &self.submit_key,
-            "openssl genpkey -algorithm ed25519 makes one",
-        )?;
-        let wrong =
-            |problem: String| ConfigError::value("submit-key", format!("{file}: {problem}"));
-        let pem = std::fs::read(&file).map_err(|error| wrong(error.to_string()))?;
-        let signer = Signer::from_pem(&pem).map_err(|problem| wrong(problem.to_owned()))?;
-        let store = needed(
-            "submit-store",
-            &self.submit_store,
-            "sqlite:FILE or postgres://USER@HOST/DATABASE",
-        )?;
+        self.check_contradictions(&rights_read)?;
+        let signer = self.signer()?;
+        let remedy = "sqlite:FILE or postgres://USER@HOST/DATABASE";
+        let store = needed("submit-store", self.submit_store.as_deref(), remedy)?;
         crate::services::check_store(&store)
             .map_err(|problem| ConfigError::value("submit-store", problem))?;
         let max_stored = self.submit_max_stored.map_or(1 << 30, |size| size.0);
@@ -132,8 +96,60 @@ impl GatewayOptions {
                 "must hold the largest body that the rights allow, and 4 KiB",
             ));
         }
+        let times = self.times(path)?;
+        Ok(Some(SubmissionConfig {
+            server,
+            rights,
+            #[cfg(feature = "submit")]
+            unlinkable: self.unlinkable()?,
+            signer: Arc::new(signer),
+            store,
+            max_stored,
+            times,
+        }))
+    }
+
+    /// Refuses options that a gateway for submissions does not have.
+    fn check_contradictions(&self, rights: &Rights) -> Result<(), ConfigError> {
+        let bad = |key, problem: &str| Err(ConfigError::value(key, problem));
+        let has = |prefix: &str| self.auth.iter().any(|auth| auth.starts_with(prefix));
+        if rights.has_certificates() && !has("client-ca=") {
+            let problem = "clients with certificates need --auth client-ca=FILE";
+            return bad("submit-rights", problem);
+        }
+        let admits = "mode=submit admits the clients of --submit-rights";
+        if has("token-file=") {
+            return bad("auth", admits);
+        }
+        if self.open.is_some() {
+            return bad("open", admits);
+        }
+        if self.log_urls == Some(true) {
+            let problem = "mode=submit logs no paths, which may identify clients";
+            return bad("log-urls", problem);
+        }
+        if self.push == Some(true) {
+            return bad("push", "mode=submit pushes nothing");
+        }
+        if self.cache.is_some_and(|cache| cache != CacheOption::Off) {
+            return bad("cache", "mode=submit caches nothing");
+        }
+        Ok(())
+    }
+
+    /// Reads the key that signs submissions.
+    fn signer(&self) -> Result<Signer, ConfigError> {
+        let remedy = "openssl genpkey -algorithm ed25519 makes one";
+        let file = needed("submit-key", self.submit_key.as_deref(), remedy)?;
+        let wrong =
+            |problem: String| ConfigError::value("submit-key", format!("{file}: {problem}"));
+        let pem = std::fs::read(&file).map_err(|error| wrong(error.to_string()))?;
+        Signer::from_pem(&pem).map_err(|problem| wrong(problem.to_owned()))
+    }
+
+    fn times(&self, path: &PathConfig) -> Result<Times, ConfigError> {
         let hours = |hours: u64| Duration::from_secs(hours * 3600);
-        let answer = positive(
+        let attempt = positive(
             "response-timeout",
             self.response_timeout,
             Duration::from_secs(60),
@@ -147,24 +163,14 @@ impl GatewayOptions {
                  later is delivered again",
             ));
         }
-        Ok(Some(SubmissionConfig {
-            server,
-            rights,
-            #[cfg(feature = "submit")]
-            unlinkable: self.unlinkable()?,
-            signer: Arc::new(signer),
-            store,
-            max_stored,
-            times: Times {
-                wait: self
-                    .submit_wait
-                    .map_or(Duration::from_secs(10), |span| span.0),
-                attempt: answer,
-                retry,
-                keep,
-                pause: path.timeouts.head,
-            },
-        }))
+        let wait = self.submit_wait;
+        Ok(Times {
+            wait: wait.map_or(Duration::from_secs(10), |span| span.0),
+            attempt,
+            retry,
+            keep,
+            pause: path.timeouts.head,
+        })
     }
 
     /// Returns an option of submissions that is set.
@@ -191,6 +197,12 @@ impl GatewayOptions {
             .find(|(_, is_set)| *is_set)
             .map(|(key, _)| key)
     }
+}
+
+/// Returns the value of an option without which a gateway takes no submissions.
+fn needed(key: &'static str, value: Option<&str>, remedy: &str) -> Result<String, ConfigError> {
+    let value = value.map(str::to_owned);
+    value.ok_or_else(|| ConfigError::value(key, format!("mode=submit needs it: {remedy}")))
 }
 
 fn read_rights(file: &str) -> Result<Rights, ConfigError> {
