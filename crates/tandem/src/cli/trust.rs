@@ -16,7 +16,7 @@ use crate::hosts::HostPattern;
 use crate::transport::tls::authority::{
     self, Authority, HOSTS, NAME, certificate_file, default_directory, key_file,
 };
-use stores::{Kind, Places};
+use stores::{Chosen, Kind, Places, Store};
 
 const EXAMPLES: &str = "Examples:
   tandem trust
@@ -98,6 +98,35 @@ fn install(
         None => Authority::load(directory)?.opened().to_vec(),
     };
     let chosen = stores::to_install(&args.store, places);
+    print_plan(directory, state, &opened, &chosen);
+    if chosen.stores.is_empty() {
+        return Err("there is no store to add the authority to".into());
+    }
+    stores::check_tools(&chosen.stores)?;
+    confirm(args)?;
+    if matches!(state, State::Old | State::Other) {
+        delete(directory)?;
+    }
+    if state != State::Good {
+        authority::create(directory, &opened, now)?;
+        println!("created {}", key_file(directory).display());
+    }
+    add_to(&chosen.stores, directory)?;
+    if !opened.is_empty() {
+        println!("\nRestart the browsers and the client that lists these hosts.");
+        return Ok(());
+    }
+    println!(
+        "\nRestart the browsers, and let the client listen for them:\n  \
+         tandem client --listen h2+tls://127.0.0.1:8119 --listen http://127.0.0.1:8118 …\n\
+         The address for the browsers is http://127.0.0.1:8118/proxy.pac as before."
+    );
+    Ok(())
+}
+
+/// Tells the user the consequences, and the changes that will be made.
+#[expect(clippy::print_stdout, reason = "the command's output")]
+fn print_plan(directory: &Path, state: State, opened: &[String], chosen: &Chosen) {
     println!(
         "The local authority of Tandem can certify {}{} only: critical name\n\
          constraints make programs refuse its certificates for any other host.\n",
@@ -108,7 +137,7 @@ fn install(
             .collect::<String>()
     );
     if !opened.is_empty() {
-        println!("{}", consequences(&opened));
+        println!("{}", consequences(opened));
     }
     println!("These changes will be made:");
     match state {
@@ -126,20 +155,13 @@ fn install(
     for left_out in &chosen.left_out {
         println!("Left out: {left_out}");
     }
-    if chosen.stores.is_empty() {
-        return Err("there is no store to add the authority to".into());
-    }
-    stores::check_tools(&chosen.stores)?;
-    confirm(args)?;
-    if matches!(state, State::Old | State::Other) {
-        delete(directory)?;
-    }
-    if state != State::Good {
-        authority::create(directory, &opened, now)?;
-        println!("created {}", key_file(directory).display());
-    }
+}
+
+/// Adds the authority to stores, and records each of them.
+#[expect(clippy::print_stdout, reason = "the command's output")]
+fn add_to(stores: &[Store], directory: &Path) -> Result<(), Failure> {
     let mut failed = 0;
-    for store in &chosen.stores {
+    for store in stores {
         // The record comes first, so that no change is forgotten.
         stores::record(directory, store)?;
         match store.add(&certificate_file(directory)) {
@@ -151,21 +173,8 @@ fn install(
         }
     }
     if failed > 0 {
-        return Err(format!(
-            "{failed} of {} stores were not changed",
-            chosen.stores.len()
-        )
-        .into());
+        return Err(format!("{failed} of {} stores were not changed", stores.len()).into());
     }
-    if !opened.is_empty() {
-        println!("\nRestart the browsers and the client that lists these hosts.");
-        return Ok(());
-    }
-    println!(
-        "\nRestart the browsers, and let the client listen for them:\n  \
-         tandem client --listen h2+tls://127.0.0.1:8119 --listen http://127.0.0.1:8118 …\n\
-         The address for the browsers is http://127.0.0.1:8118/proxy.pac as before."
-    );
     Ok(())
 }
 
