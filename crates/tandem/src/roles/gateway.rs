@@ -214,10 +214,9 @@ impl GatewayConfig {
     /// Returns the permission to fetch HTTPS of opened hosts.
     fn permission(&self, origin: &Rc<Origin>) -> Permission {
         if !self.fetches_opened {
-            return Err(
-                "it does not fetch HTTPS of opened hosts: start the gateway with \
-                        --open-https",
-            );
+            let reason =
+                "it does not fetch HTTPS of opened hosts: start the gateway with --open-https";
+            return Err(reason);
         }
         let origin = Rc::clone(origin);
         Ok(Rc::new(move |session, isolation, (host, port)| {
