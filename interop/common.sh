@@ -75,10 +75,10 @@ run() {
     local label=$1 said
     shift
     count=$((count + 1))
-    if said=$(timeout 120 "$@" 2>&1); then
+    if said=$(timeout 300 "$@" 2>&1); then
         echo "ok    $label"
     else
-        echo "FAIL  $label: ${said:-killed after 120 s, or silent}"
+        echo "FAIL  $label: ${said:-killed after 300 s, or silent}"
         failed=$((failed + 1))
     fi
 }

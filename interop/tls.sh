@@ -48,7 +48,7 @@ leave() {
     shift 2
     gateway "$version"
     run "$label" env GATEWAY="$pid" "$@" "$address" leave
-    timeout 30 tail --pid="$pid" -f /dev/null || stop "$pid"
+    timeout 120 tail --pid="$pid" -f /dev/null || stop "$pid"
     wait "$pid" || status=$?
     if [ "$status" -ne 0 ]; then
         echo "FAIL  $label: the gateway ended with status $status"
