@@ -33,6 +33,7 @@ fetch() {
 
 start '^tandem gateway: listening on h2\+tcp://(127\.0\.0\.1:[0-9]+)$' "$TANDEM" gateway --listen h2+tcp://127.0.0.1:0 --open \
     --allow-dest 127.0.0.0/8 --control "$work/control" --metrics 127.0.0.1:0
+gateway=$pid
 # Its metrics are the origin.
 origin=$(sed -nE 's|^tandem: metrics on ||p' "$output")
 start '^tandem client: listening on http://(127\.0\.0\.1:[0-9]+)$' "$TANDEM" client --listen http://127.0.0.1:0 \
@@ -41,8 +42,9 @@ proxy=$address
 
 fetch
 tracers 0
-bpftrace -e "usdt:$TANDEM:tandem:origin_head { @heads = count(); @ns = min(arg0); }
-    usdt:$TANDEM:tandem:queue_core { @streams[arg1] = count(); }" >"$work/trace" 2>&1 &
+# The probes are those of every process of the program.
+bpftrace -e "usdt:$TANDEM:tandem:origin_head /pid == $gateway/ { @heads = count(); @ns = min(arg0); }
+    usdt:$TANDEM:tandem:queue_core /pid == $gateway/ { @streams[arg1] = count(); }" >"$work/trace" 2>&1 &
 tracer=$!
 tracers 1
 for _ in 1 2 3; do fetch; done
