@@ -5,7 +5,7 @@ use std::os::fd::AsFd as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-use crate::harness::{Client, Scene, gateway_options, start_gateway};
+use crate::harness::{Client, PATIENCE, Scene, gateway_options, start_gateway};
 use crate::messages::nowhere;
 
 pub(crate) fn tandem(arguments: &[&str]) -> Command {
@@ -391,9 +391,11 @@ fn bind_error_names_the_address() {
 
 #[test]
 fn sighup_reloads_and_sigterm_drains() {
-    let origin = Scene::new(|_, mut client| {
+    let (tell, told) = std::sync::mpsc::channel();
+    let origin = Scene::new(move |_, mut client| {
         while let Some(asked) = client.request() {
             if asked.line.contains("/slow") {
+                tell.send(()).unwrap();
                 std::thread::sleep(std::time::Duration::from_millis(700));
             }
             client.send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
@@ -430,7 +432,7 @@ fn sighup_reloads_and_sigterm_drains() {
 
     let mut slow = Client::to(process.address);
     slow.send(crate::harness::request("GET", &origin.url("/slow"), ""));
-    std::thread::sleep(std::time::Duration::from_millis(200));
+    told.recv_timeout(PATIENCE).unwrap();
     process.signal("TERM");
     assert_eq!(
         slow.answer("GET").body,
