@@ -14,7 +14,7 @@ use tandem::runtime::Running;
 use tandem::transport::registry::Transports;
 
 /// The longest wait for an event; a test that reaches it fails.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) fn endpoint(text: &str) -> Endpoint {
     text.parse().unwrap()
