@@ -3,12 +3,12 @@
 //! All of it is on one thread. A stream's call changes the tunnel and wakes the task, which sends
 //! the datagrams that are due and wakes the streams that can go on.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -17,6 +17,7 @@ use tandem::carrier::{CarrierStream, Code, Direction, Streams};
 use tandem::error::{Error, Kind, Retry, Side};
 use tandem::path::Facts;
 use tandem_http::flood::FloodBudget;
+use tandem_resume::SavedSpeed;
 use tandem_tunnel::{Closed, Event, Read, StreamError, StreamId, Tunnel};
 use tokio::sync::Notify;
 
@@ -89,12 +90,25 @@ pub(crate) struct Shared {
 }
 
 /// The facts about an association.
-#[derive(Debug)]
 pub(crate) struct AssociationFacts {
     pub(crate) peer: Cell<SocketAddr>,
     pub(crate) has_peer_certificate: Cell<bool>,
     /// The datagrams that have arrived.
     pub(crate) received: Cell<u64>,
+    association: OnceCell<Weak<Shared>>,
+}
+
+impl AssociationFacts {
+    /// Calls the tunnel of the association, if both exist.
+    fn with_tunnel<T>(&self, call: impl FnOnce(&mut Tunnel, Duration) -> T) -> Option<T> {
+        let shared = self.association.get()?.upgrade()?;
+        let mut association = shared.association.borrow_mut();
+        let now = association.tunnel_time(Instant::now());
+        let called = call(association.tunnel(), now);
+        drop(association);
+        shared.work.notify_one();
+        Some(called)
+    }
 }
 
 impl Facts for AssociationFacts {
@@ -108,6 +122,14 @@ impl Facts for AssociationFacts {
 
     fn datagrams_received(&self) -> Option<u64> {
         Some(self.received.get())
+    }
+
+    fn speed(&self) -> Option<SavedSpeed> {
+        self.with_tunnel(|tunnel, _| tunnel.speed())?
+    }
+
+    fn resume(&self, saved: SavedSpeed) {
+        self.with_tunnel(|tunnel, now| tunnel.resume(now, saved));
     }
 
     /// Counts all datagrams: most of them acknowledge something.
@@ -349,6 +371,7 @@ impl Carried {
             peer: Cell::new(association.remote()),
             has_peer_certificate: Cell::new(false),
             received: Cell::new(0),
+            association: OnceCell::new(),
         });
         let shared = Rc::new(Shared {
             association: RefCell::new(association),
@@ -365,6 +388,8 @@ impl Carried {
             side,
             max_streams,
         });
+        // The facts are new, so their cell is empty.
+        let _ = facts.association.set(Rc::downgrade(&shared));
         let driver = Driver {
             shared: Rc::clone(&shared),
             socket,

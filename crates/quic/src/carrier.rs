@@ -14,7 +14,9 @@ use rustls::pki_types::CertificateDer;
 use tandem::carrier::{CarrierStream, Code, Direction, Streams};
 use tandem::error::{Error, Retry, Side};
 use tandem::path::{Facts, Measure};
+use tandem_resume::SavedSpeed;
 
+use crate::congestion::Resuming;
 use crate::failure;
 use crate::settings::ADMITTED_WINDOW;
 use crate::stream::{Receiving, Sending, number};
@@ -86,10 +88,15 @@ impl Shared {
         }
         self.adapted.set(Some(now));
         let window = self.connection.stats().path.cwnd;
-        // Bytes behind a lost packet stay in the buffer for another round trip.
-        let room = window.saturating_mul(3).saturating_add(LEAST_SEND_WINDOW);
-        self.connection.set_send_window(room.min(MOST_SEND_WINDOW));
+        self.connection.set_send_window(send_window(window));
     }
+}
+
+/// Returns the bytes that a connection with this congestion window may hold for sending.
+fn send_window(window: u64) -> u64 {
+    // Bytes behind a lost packet stay in the buffer for another round trip.
+    let room = window.saturating_mul(3).saturating_add(LEAST_SEND_WINDOW);
+    room.min(MOST_SEND_WINDOW)
 }
 
 /// The facts about a connection.
@@ -134,6 +141,18 @@ impl Facts for ConnectionFacts {
             round_trip,
             rate: window as f64 / self.connection.rtt().as_secs_f64().max(round_trip),
         })
+    }
+
+    fn speed(&self) -> Option<SavedSpeed> {
+        Resuming::of(&self.connection)?.speed()
+    }
+
+    fn resume(&self, saved: SavedSpeed) {
+        if let Some(controller) = Resuming::of(&self.connection) {
+            let window = controller.offer(Instant::now(), saved);
+            // This also wakes the connection, which may send more now.
+            self.connection.set_send_window(send_window(window));
+        }
     }
 
     fn alpn(&self) -> Option<&[u8]> {

@@ -14,8 +14,11 @@
 //! datagram to another address, and accepts none from another address. The client keeps neither
 //! session tickets nor address tokens, which would link its sessions. There is no 0-RTT: its data
 //! could be replayed.
+//!
+//! `congestion` adds careful resume (RFC 9959) to the controllers of quinn.
 
 mod carrier;
+mod congestion;
 mod failure;
 mod io_thread;
 mod listener;

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use quinn::congestion::{BbrConfig, CubicConfig};
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn::{ClientConfig, NoneTokenStore, ServerConfig, TransportConfig, VarInt};
 use tandem::endpoint::{BadEndpoint, Endpoint};
 use tandem::transport::registry::TransportError;
 use tandem::transport::tls::{ClientCertificates, ClientTls, TlsError, acceptor};
+
+use crate::congestion::Algorithm;
 
 /// The bytes that a peer may send on one stream before they are read: 1.6 times the product of 100
 /// Mbit/s and 400 ms, as over HTTP/2.
@@ -48,15 +49,12 @@ fn transport(endpoint: &Endpoint) -> Result<TransportConfig, BadEndpoint> {
         .datagram_receive_buffer_size(None)
         // The spin bit would show the round trip to everyone on the path.
         .allow_spin(false);
-    match endpoint.option(CONGESTION) {
-        None | Some("cubic") => {
-            config.congestion_controller_factory(Arc::new(CubicConfig::default()));
-        }
-        Some("bbr") => {
-            config.congestion_controller_factory(Arc::new(BbrConfig::default()));
-        }
+    let algorithm = match endpoint.option(CONGESTION) {
+        None | Some("cubic") => Algorithm::Cubic,
+        Some("bbr") => Algorithm::Bbr,
         Some(_) => return Err(endpoint.bad("congestion= may be cubic or bbr")),
-    }
+    };
+    config.congestion_controller_factory(Arc::new(algorithm));
     Ok(config)
 }
 

@@ -40,6 +40,7 @@ pub mod priority;
 pub mod probe;
 pub mod renewal;
 pub mod response_cache;
+pub mod resume;
 pub mod roles;
 pub mod runtime;
 mod secret;

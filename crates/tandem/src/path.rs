@@ -13,6 +13,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
+use tandem_resume::SavedSpeed;
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
 
 /// A byte stream in both directions.
@@ -44,6 +45,20 @@ pub trait Facts {
     /// Returns the present estimate of round trip and rate, or `None` if the system gives none.
     fn measure(&self) -> Option<Measure> {
         self.below()?.measure()
+    }
+
+    /// Returns the speed that this connection has shown, for a later connection on the same path.
+    /// Returns `None` if the connection could not begin with such a speed.
+    fn speed(&self) -> Option<SavedSpeed> {
+        self.below()?.speed()
+    }
+
+    /// Offers the speed that an earlier connection has shown on this path. The connection enters it
+    /// carefully (RFC 9959), or ignores it.
+    fn resume(&self, saved: SavedSpeed) {
+        if let Some(below) = self.below() {
+            below.resume(saved);
+        }
     }
 
     /// Returns true if the congestion control is BBR, which keeps its estimate while the connection

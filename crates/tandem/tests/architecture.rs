@@ -41,6 +41,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("warm_up", &[]),
     ("probe", &[]),
     ("path", &[]),
+    ("resume", &["path"]),
     ("carrier", &["error", "path"]),
     ("status", &["metrics", "path"]),
     ("stage", &["carrier", "error", "exchange"]),
@@ -73,6 +74,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "learned",
             "response_cache",
             "warm_up",
+            "resume",
             "path",
             "path_speed",
             "connections",
@@ -93,6 +95,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "log_limit",
             "probe",
             "warm_up",
+            "resume",
             "path",
             "carrier",
             "session",
@@ -197,7 +200,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     ("cli", EVERYTHING),
     // The interface of the fuzz targets; it is in no other build.
-    ("fuzzing", &["error", "middle", "transport"]),
+    ("fuzzing", &["error", "middle", "resume", "transport"]),
     ("lib", EVERYTHING),
 ];
 
@@ -227,6 +230,7 @@ const EVERYTHING: &[&str] = &[
     "response_cache",
     "services",
     "warm_up",
+    "resume",
     "probe",
     "path",
     "carrier",

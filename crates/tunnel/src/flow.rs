@@ -4,11 +4,15 @@
 
 use std::time::Duration;
 
+use tandem_resume::{CarefulResume, Reaction, Restart, SavedSpeed};
+
 use crate::congestion::{AckSample, Controller, DeliveryRate};
 use crate::rtt::Rtt;
 
 /// The segments that may leave at once at any rate, since timers are not precise.
 const BURST_SEGMENTS: u64 = 10;
+/// The pacing gain over the window of careful resume (RFC 9002, section 7.7).
+const RESUME_GAIN: f64 = 1.25;
 
 /// The state of delivery at the time a segment left (draft-ietf-ccwg-bbr, section 4.1).
 #[derive(Clone, Copy, Debug, Default)]
@@ -23,6 +27,8 @@ pub(crate) struct Stamp {
 #[derive(Clone, Debug)]
 pub(crate) struct Flow {
     controller: Controller,
+    /// The careful resume of a flow that all streams share.
+    resume: Option<Box<CarefulResume>>,
     segment: u64,
     in_flight: u64,
     delivered: u64,
@@ -60,6 +66,7 @@ impl Flow {
     pub(crate) fn new(controller: Controller, segment: u64, now: Duration) -> Self {
         Self {
             controller,
+            resume: None,
             segment,
             in_flight: 0,
             delivered: 0,
@@ -75,12 +82,44 @@ impl Flow {
         }
     }
 
+    /// Makes the flow observe the speed of the path, and take the speed of an earlier connection.
+    pub(crate) fn with_resume(mut self) -> Self {
+        self.resume = Some(Box::new(CarefulResume::new(self.controller.window())));
+        self
+    }
+
+    /// Offers the speed that an earlier connection observed on this path.
+    pub(crate) fn offer(&mut self, now: Duration, saved: SavedSpeed) {
+        let inner = self.controller.window();
+        if let Some(resume) = &mut self.resume {
+            resume.offer(now, saved, inner);
+        }
+    }
+
+    /// Returns the speed that the path has shown.
+    pub(crate) fn speed(&self) -> Option<SavedSpeed> {
+        self.resume.as_ref()?.speed()
+    }
+
     pub(crate) const fn in_flight(&self) -> u64 {
         self.in_flight
     }
 
     pub(crate) fn window(&self) -> u64 {
-        self.controller.window()
+        let inner = self.controller.window();
+        let resume = self.resume.as_ref();
+        resume.map_or(inner, |resume| resume.window(inner))
+    }
+
+    /// Returns the rate at which segments leave, in bytes per second.
+    fn pacing_rate(&self, rtt: &Rtt) -> Option<u64> {
+        let own = self.resume.as_ref().and_then(|resume| resume.own_window());
+        match (own, rtt.smoothed()) {
+            (Some(window), Some(smoothed)) => {
+                Some((window as f64 * RESUME_GAIN / smoothed.as_secs_f64().max(1e-4)) as u64)
+            }
+            (_, smoothed) => self.controller.pacing_rate(smoothed),
+        }
     }
 
     pub(crate) fn set_segment(&mut self, segment: u64) {
@@ -98,7 +137,7 @@ impl Flow {
     /// Returns the time from which the pacer lets a segment leave; `now` or earlier if it may at
     /// once.
     pub(crate) fn paced_until(&mut self, now: Duration, rtt: &Rtt) -> Duration {
-        let Some(rate) = self.controller.pacing_rate(rtt.smoothed()) else {
+        let Some(rate) = self.pacing_rate(rtt) else {
             self.paced_at = now;
             return now;
         };
@@ -149,6 +188,9 @@ impl Flow {
     ) {
         self.in_flight = self.in_flight.saturating_sub(bytes);
         self.on_delivered(now, bytes);
+        if let Some(resume) = &mut self.resume {
+            resume.on_ack(now, sent, bytes, stamp.app_limited);
+        }
         let acked = self.acked.get_or_insert(Acked {
             bytes: 0,
             sent,
@@ -193,6 +235,28 @@ impl Flow {
             round_start,
             window_limited: std::mem::take(&mut self.window_limited),
         });
+        let inner = self.controller.window();
+        let resume = self.resume.as_mut();
+        match resume.and_then(|resume| resume.judge(now, self.in_flight, inner)) {
+            Some(Restart::Grow(window)) => self.controller.restart(window, self.segment),
+            Some(Restart::Reduce(window)) => {
+                self.controller.restart(window, self.segment);
+                self.controller.on_congestion(now);
+            }
+            None => {}
+        }
+    }
+
+    /// Returns true if the controller acts on an event, after the new beginning that it may need.
+    fn passes(&mut self, reaction: Option<Reaction>) -> bool {
+        match reaction {
+            None | Some(Reaction::Pass) => true,
+            Some(Reaction::Absorb) => false,
+            Some(Reaction::Restart(window)) => {
+                self.controller.restart(window, self.segment);
+                true
+            }
+        }
     }
 
     fn rate(&self, acked: &Acked, now: Duration, min_rtt: Duration) -> Option<DeliveryRate> {
@@ -216,17 +280,18 @@ impl Flow {
         self.in_flight = self.in_flight.saturating_sub(bytes);
     }
 
-    /// Notes that a transmission was lost. `next_transmission` is the number of the next one.
+    /// Notes that the transmission `number`, which was sent at `sent`, was lost.
+    /// `next_transmission` is the number of the next one.
     pub(crate) fn on_lost(
         &mut self,
         now: Duration,
-        number: u64,
+        (number, sent): (u64, Duration),
         bytes: u64,
         next_transmission: u64,
     ) {
         self.in_flight = self.in_flight.saturating_sub(bytes);
         self.controller.on_lost(bytes);
-        self.congestion(now, number, next_transmission);
+        self.congestion(now, (number, sent), next_transmission);
         if let Some(episode) = &mut self.episode {
             episode.lost += 1;
         }
@@ -235,17 +300,22 @@ impl Flow {
     /// Notes a congestion mark on a datagram sent before `next_transmission`.
     pub(crate) fn on_mark(&mut self, now: Duration, next_transmission: u64) {
         let last = next_transmission.saturating_sub(1);
-        self.congestion(now, last, next_transmission);
+        self.congestion(now, (last, now), next_transmission);
         // A mark is no loss and cannot turn out to be spurious.
         if let Some(episode) = &mut self.episode {
             episode.lost = episode.lost.saturating_add(1 << 16);
         }
     }
 
-    fn congestion(&mut self, now: Duration, number: u64, next_transmission: u64) {
+    fn congestion(&mut self, now: Duration, lost: (u64, Duration), next_transmission: u64) {
+        let (number, sent) = lost;
         let within = |episode: Episode| number < episode.next_transmission;
         if !self.episode.is_some_and(within) {
-            self.controller.on_congestion(now);
+            let resume = self.resume.as_mut();
+            let reaction = resume.map(|resume| resume.on_congestion(now, sent));
+            if self.passes(reaction) {
+                self.controller.on_congestion(now);
+            }
             self.episode = Some(Episode {
                 next_transmission,
                 lost: 0,
@@ -258,6 +328,8 @@ impl Flow {
     /// lost.
     pub(crate) fn on_timeout(&mut self, now: Duration, lost: u32, next_transmission: u64) {
         self.in_flight = 0;
+        let reaction = self.resume.as_mut().map(|resume| resume.on_timeout());
+        self.passes(reaction);
         self.controller.on_timeout(now);
         self.episode = Some(Episode {
             next_transmission,
@@ -304,10 +376,10 @@ mod tests {
             flow.on_sent(Duration::ZERO, 1000);
         }
         assert!(!flow.has_room());
-        flow.on_lost(MS, 3, 1000, 10);
-        flow.on_lost(MS, 4, 1000, 10);
+        flow.on_lost(MS, (3, Duration::ZERO), 1000, 10);
+        flow.on_lost(MS, (4, Duration::ZERO), 1000, 10);
         assert_eq!((flow.window(), flow.in_flight()), (7000, 8000));
-        flow.on_lost(2 * MS, 10, 1000, 12);
+        flow.on_lost(2 * MS, (10, MS), 1000, 12);
         assert_eq!(
             flow.window(),
             4900,
@@ -321,8 +393,8 @@ mod tests {
         for _ in 0..4 {
             flow.on_sent(Duration::ZERO, 1000);
         }
-        flow.on_lost(MS, 0, 1000, 4);
-        flow.on_lost(MS, 1, 1000, 4);
+        flow.on_lost(MS, (0, Duration::ZERO), 1000, 4);
+        flow.on_lost(MS, (1, Duration::ZERO), 1000, 4);
         assert!(!flow.on_spurious(1));
         assert_eq!(flow.window(), 7000);
         assert!(flow.on_spurious(1));

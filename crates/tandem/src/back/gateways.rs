@@ -8,6 +8,7 @@
 mod choice;
 mod lookup;
 mod ready;
+mod resume;
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -17,6 +18,7 @@ use std::time::Duration;
 
 use tandem_http::cache::is_safe;
 use tandem_push::wire::{is_companion, is_reserved};
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::back::announce::Announcer;
@@ -32,6 +34,7 @@ use crate::transport::{Target, Transport};
 use crate::warm_up;
 use choice::{WayGroup, observe};
 use ready::introduce;
+use resume::Tokens;
 
 /// The usual number of attempts at an exchange.
 pub const TRIES: usize = 3;
@@ -127,6 +130,8 @@ pub struct Gateways {
     /// The sessions by key and gateway. An attempt at one gateway leaves the session of another
     /// open.
     slots: RefCell<HashMap<(Isolation, usize), Slot>>,
+    /// The speeds of earlier sessions.
+    tokens: RefCell<Tokens>,
     /// The index of the gateway that answered last.
     preferred: Cell<usize>,
     /// The recent tunnels that failed after the browser had received a successful response.
@@ -142,6 +147,8 @@ struct Slot {
     usage: Rc<Usage>,
     /// The task that replaces the session when it is old.
     _rotation: Option<Task>,
+    /// The task that learns the speed of the session's path.
+    _speed: Option<Task>,
 }
 
 /// The use of a session. The companion of a session does not count.
@@ -150,6 +157,8 @@ struct Usage {
     exchanges: Cell<usize>,
     /// The time of the last request, or the end of the last exchange.
     last: Cell<Instant>,
+    /// Notified when an exchange ends.
+    ended: Notify,
 }
 
 /// An exchange under way on a session of the pool.
@@ -166,6 +175,7 @@ impl Drop for InUse {
     fn drop(&mut self) {
         self.0.exchanges.set(self.0.exchanges.get() - 1);
         self.0.last.set(Instant::now());
+        self.0.ended.notify_one();
     }
 }
 
@@ -184,6 +194,7 @@ impl Gateways {
             limits,
             fallback,
             slots: RefCell::default(),
+            tokens: RefCell::default(),
             preferred: Cell::new(0),
             failures: Failures::default(),
             draining: Cell::new(false),
@@ -253,6 +264,7 @@ impl Gateways {
 
     /// Drains the sessions of a key that is no longer used.
     pub fn end(&self, isolation: &Isolation) {
+        self.tokens.borrow_mut().forget(isolation);
         let mut slots = self.slots.borrow_mut();
         for (_, slot) in slots.extract_if(|(key, _), _| key == isolation) {
             slot.current.drain();
@@ -299,6 +311,13 @@ impl Gateways {
     }
 
     fn slot(&self, current: Rc<dyn Connected>, key: (Isolation, usize)) -> Slot {
+        let now = Instant::now();
+        let usage = Rc::new(Usage {
+            exchanges: Cell::new(0),
+            last: Cell::new(now),
+            ended: Notify::new(),
+        });
+        let speed = self.follow_speed(&key, &current, &usage);
         let rotation = self.limits.max_age.map(|age| {
             let this = self.this.clone();
             Task::spawn(async move {
@@ -307,15 +326,12 @@ impl Gateways {
                 tokio::task::spawn_local(rotate(this, key));
             })
         });
-        let now = Instant::now();
         Slot {
             current,
             opened: now,
-            usage: Rc::new(Usage {
-                exchanges: Cell::new(0),
-                last: Cell::new(now),
-            }),
+            usage,
             _rotation: rotation,
+            _speed: speed,
         }
     }
 

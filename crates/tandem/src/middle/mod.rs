@@ -10,6 +10,7 @@
 //! - [`websocket`] adds the key of WebSockets that arrive over HTTP/2, or the proof of those that
 //!   leave over it.
 //! - [`warm_up`] opens the congestion window of a new session.
+//! - [`resume`] begins a session with the speed of an earlier one.
 //! - [`cache`] answers requests from the gateway's cache.
 //! - [`compress`] and [`decompress`] code bodies between the two proxies.
 //! - [`push`] pushes the resources of pages at the gateway.
@@ -37,6 +38,7 @@ pub mod pair_fields;
 pub mod push;
 pub mod pushed;
 pub mod record;
+pub mod resume;
 pub mod routes;
 pub mod solo;
 pub mod submit;

@@ -32,6 +32,7 @@ use crate::middle::max_forwards::MaxForwards;
 use crate::middle::opened::{Consent, Permission};
 use crate::middle::pair_fields::PairFields;
 use crate::middle::push::{NoPush, Push, Pushing};
+use crate::middle::resume::Resume;
 use crate::middle::submit::{Submissions, Submit};
 use crate::middle::track::Track;
 use crate::middle::via::Via;
@@ -364,6 +365,10 @@ impl GatewayConfig {
                     Rc::new(WarmUp::new(path.is_over_bbr(), next))
                 } else {
                     next
+                };
+                let next: Rc<dyn Stage> = match role {
+                    NearRole::Gateway | NearRole::Relay => Rc::new(Resume::new(path, next)),
+                    NearRole::Bridge => next,
                 };
                 let next = Rc::new(Track {
                     connection: Rc::clone(connection),

@@ -11,6 +11,7 @@ pub(crate) mod pairs;
 pub(crate) mod paths;
 pub(crate) mod provided;
 mod provided_lives;
+mod provided_resume;
 mod provided_scenes;
 mod provided_streams;
 mod provided_ways;

@@ -110,6 +110,11 @@ impl Bbr {
         bounded.min(most).max(self.minimum())
     }
 
+    /// Raises the window to at least this size.
+    pub(crate) fn raise(&mut self, window: u64) {
+        self.window = self.window.max(window);
+    }
+
     pub(crate) fn pacing_rate(&self) -> Option<u64> {
         let gain = match self.state {
             State::Startup => STARTUP_GAIN,

@@ -123,6 +123,15 @@ impl Controller {
         }
     }
 
+    /// Begins again with this window, which careful resume has validated.
+    pub(crate) fn restart(&mut self, window: u64, segment: u64) {
+        match self {
+            Self::Cubic(cubic) => *cubic = Cubic::new(window, segment),
+            // Its measurements of the path stay valid.
+            Self::Bbr(bbr) => bbr.raise(window),
+        }
+    }
+
     /// Sets the size of segments.
     pub(crate) fn set_segment(&mut self, segment: u64) {
         match self {

@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use bytes::Bytes;
+use tandem_resume::SavedSpeed;
 use thiserror::Error;
 
 use crate::congestion::{Algorithm, Controller};
@@ -286,8 +287,22 @@ impl Tunnel {
             stats: Stats::default(),
             config,
         };
-        tunnel.flow = (tunnel.config.coupling == Coupling::Coupled).then(|| tunnel.new_flow(now));
+        let coupled = tunnel.config.coupling == Coupling::Coupled;
+        tunnel.flow = coupled.then(|| tunnel.new_flow(now).with_resume());
         tunnel
+    }
+
+    /// Offers the speed that an earlier tunnel observed on this path. The tunnel enters it
+    /// carefully (RFC 9959), unless each stream has a flow.
+    pub fn resume(&mut self, now: Duration, saved: SavedSpeed) {
+        if let Some(flow) = &mut self.flow {
+            flow.offer(now, saved);
+        }
+    }
+
+    /// Returns the speed that the path has shown, if it was measured.
+    pub fn speed(&self) -> Option<SavedSpeed> {
+        self.flow.as_ref()?.speed()
     }
 
     fn segment_size(&self) -> u64 {
@@ -468,7 +483,7 @@ impl Tunnel {
         // Everything in flight is repeated on the new path, without waiting for a timer.
         self.lose_all_in_flight(now, false);
         if self.flow.is_some() {
-            self.flow = Some(self.new_flow(now));
+            self.flow = Some(self.new_flow(now).with_resume());
         }
         let fresh = self.new_flow(now);
         for stream in self.streams.values_mut() {

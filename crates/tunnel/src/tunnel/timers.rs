@@ -136,7 +136,8 @@ impl Tunnel {
         }
         self.stats.lost += u64::from(congestion);
         if congestion && let Some(flow) = self.flow_of(id) {
-            flow.on_lost(now, number, u64::from(transmission.bytes), next);
+            let lost = (number, transmission.sent);
+            flow.on_lost(now, lost, u64::from(transmission.bytes), next);
         }
         if let Some(stream) = self.streams.get_mut(&id) {
             stream.send.on_lost(transmission.offset, number);

@@ -4,3 +4,4 @@ mod exact;
 mod faults;
 mod path;
 mod rates;
+mod resume;

@@ -160,7 +160,7 @@ impl Gateways {
     }
 
     /// Returns the network on which the gateway is reached.
-    fn network(&self, index: usize) -> Network {
+    pub(super) fn network(&self, index: usize) -> Network {
         self.gateways[index].way.address.and_then(source_towards)
     }
 

@@ -1,0 +1,168 @@
+//! The speeds of paths to gateways, in the tokens of the gateways ([`crate::resume`]).
+//!
+//! A session over datagrams shows the token of an earlier session that had the same isolation key,
+//! gateway and network, and gets new tokens while it is used. A token is shown once. Tokens are in
+//! memory only, and there are none for gateways behind a proxy or gateways that a site announced.
+
+use std::collections::VecDeque;
+use std::rc::{Rc, Weak};
+use std::time::Duration;
+
+use super::{Gateways, Usage};
+use crate::back::ways::Network;
+use crate::error::{Error, Kind, Side};
+use crate::exchange::{Exchange, Isolation, Part, Reply};
+use crate::resume::{request, token_in};
+use crate::session::{Connected, Task};
+
+/// The number of tokens that are kept.
+const MAX_TOKENS: usize = 64;
+/// The datagrams that a session receives before another token is worth a request.
+const WORTH: u64 = 64;
+/// The wait after a response before the request for a token. The responses of one page are
+/// followed by one request.
+const SETTLE: Duration = Duration::from_secs(1);
+
+/// The path of a session: its isolation key, the index of its gateway, and the network.
+type Key = (Isolation, usize, Network);
+
+/// The tokens by the paths of their sessions, from the oldest to the newest one.
+#[derive(Default)]
+pub(super) struct Tokens(VecDeque<(Key, String)>);
+
+impl Tokens {
+    /// Takes the token of a path.
+    fn take(&mut self, key: &Key) -> Option<String> {
+        let at = self.0.iter().position(|(of, _)| of == key)?;
+        Some(self.0.remove(at)?.1)
+    }
+
+    /// Keeps the token of a path. The oldest token makes room.
+    fn keep(&mut self, key: Key, token: String) {
+        self.take(&key);
+        if self.0.len() >= MAX_TOKENS {
+            self.0.pop_front();
+        }
+        self.0.push_back((key, token));
+    }
+
+    /// Forgets the tokens of an isolation key.
+    pub(super) fn forget(&mut self, isolation: &Isolation) {
+        self.0.retain(|((of, _, _), _)| of != isolation);
+    }
+}
+
+impl Gateways {
+    /// Begins to show and to collect the tokens of a session, if its transport can use them. The
+    /// task ends with the session.
+    pub(super) fn follow_speed(
+        &self,
+        (isolation, index): &(Isolation, usize),
+        session: &Rc<dyn Connected>,
+        usage: &Rc<Usage>,
+    ) -> Option<Task> {
+        let way = self.gateways[*index].way;
+        if !way.is_datagrams || way.address.is_none() {
+            return None;
+        }
+        let key = (isolation.clone(), *index, self.network(*index));
+        let follower = Follower {
+            pool: self.this.clone(),
+            session: Rc::downgrade(session),
+            usage: Rc::clone(usage),
+            key,
+        };
+        Some(Task::spawn(follower.run()))
+    }
+}
+
+/// Shows and collects the tokens of one session.
+struct Follower {
+    pool: Weak<Gateways>,
+    session: Weak<dyn Connected>,
+    usage: Rc<Usage>,
+    key: Key,
+}
+
+impl Follower {
+    async fn run(self) {
+        let mut asked_at = 0;
+        let shown = self.with_tokens(|tokens| tokens.take(&self.key)).flatten();
+        if let Some(shown) = shown
+            && self.ask(Some(&shown)).await.is_none()
+        {
+            // The session may not have been established.
+            self.keep(shown);
+        }
+        loop {
+            self.usage.ended.notified().await;
+            let received = self.received();
+            if received < asked_at + WORTH {
+                continue;
+            }
+            tokio::time::sleep(SETTLE).await;
+            asked_at = self.received();
+            if self.ask(None).await.is_none() {
+                return;
+            }
+        }
+    }
+
+    /// Returns the number of datagrams that the session has received.
+    fn received(&self) -> u64 {
+        let session = self.session.upgrade();
+        let facts = session.and_then(|session| session.facts());
+        facts.and_then(|it| it.datagrams_received()).unwrap_or(0)
+    }
+
+    fn with_tokens<T>(&self, call: impl FnOnce(&mut Tokens) -> T) -> Option<T> {
+        let pool = self.pool.upgrade()?;
+        let called = call(&mut pool.tokens.borrow_mut());
+        Some(called)
+    }
+
+    fn keep(&self, token: String) {
+        self.with_tokens(|tokens| tokens.keep(self.key.clone(), token));
+    }
+
+    /// Shows a token, and keeps the next one. Returns `None` if the gateway does not answer, or
+    /// knows no such request.
+    async fn ask(&self, shown: Option<&str>) -> Option<()> {
+        let session = self.session.upgrade()?;
+        let mut exchange = Exchange::internal(request(shown));
+        let asked =
+            Reply::generate(
+                move |mut sink| async move { session.run(&mut exchange, &mut sink).await },
+            );
+        match token_of(asked).await {
+            Ok(token) => {
+                if let Some(token) = token {
+                    self.keep(token);
+                }
+                Some(())
+            }
+            Err(error) => {
+                tracing::debug!(%error, "no token for the speed of the path");
+                None
+            }
+        }
+    }
+}
+
+/// Returns the token in the response of a gateway, if it has one.
+async fn token_of(mut reply: Reply) -> Result<Option<String>, Error> {
+    let mut token = None;
+    while let Some(part) = reply.part().await {
+        if let Part::Head(head) = part? {
+            if head.status != 200 {
+                let detail = "the gateway gives no tokens for speeds";
+                return Err(Error::new(Kind::Protocol, Side::Peer, detail));
+            }
+            token = token_in(&head.fields).map(str::to_owned);
+        }
+    }
+    Ok(token)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,293 @@
+use std::cell::{Cell, RefCell};
+use std::net::{IpAddr, SocketAddr};
+
+use tandem_http::{RequestHead, ResponseHead, Scheme};
+
+use super::*;
+use crate::back::announce::Announcer;
+use crate::back::gateways::{Gateway, PoolLimits, ToGateway, Way};
+use crate::carrier::{Carrier, LocalBoxFuture};
+use crate::exchange::{Peer, Sink};
+use crate::path::Facts;
+use crate::resume::{give, is_request};
+use crate::session::{Drain, Session, SessionEvents, SessionState};
+use crate::stage::Stage;
+use crate::transport::{Target, Transport};
+
+fn key(user: &str, gateway: usize, network: u8) -> Key {
+    let network = std::net::IpAddr::from([10, 0, 0, network]);
+    let isolation = Isolation::new(user.as_bytes(), b"");
+    (isolation, gateway, Some(network))
+}
+
+#[test]
+fn tokens_are_shown_once_and_on_their_path_only() {
+    let mut tokens = Tokens::default();
+    tokens.keep(key("a", 0, 1), "old".into());
+    tokens.keep(key("a", 0, 1), "new".into());
+    for other in [key("b", 0, 1), key("a", 1, 1), key("a", 0, 2)] {
+        assert_eq!(tokens.take(&other), None);
+    }
+    assert_eq!(tokens.take(&key("a", 0, 1)).as_deref(), Some("new"));
+    assert_eq!(tokens.take(&key("a", 0, 1)), None);
+}
+
+#[test]
+fn oldest_token_makes_room() {
+    let mut tokens = Tokens::default();
+    for number in 0..=MAX_TOKENS {
+        tokens.keep(key("a", number, 1), number.to_string());
+    }
+    assert_eq!(tokens.0.len(), MAX_TOKENS);
+    assert_eq!(tokens.take(&key("a", 0, 1)), None);
+    assert_eq!(tokens.take(&key("a", 1, 1)).as_deref(), Some("1"));
+}
+
+#[test]
+fn tokens_of_a_key_end_with_it() {
+    let mut tokens = Tokens::default();
+    tokens.keep(key("a", 0, 1), "1".into());
+    tokens.keep(key("b", 0, 1), "2".into());
+    tokens.forget(&Isolation::new(b"a", b""));
+    assert_eq!(tokens.take(&key("a", 0, 1)), None);
+    assert_eq!(tokens.take(&key("b", 0, 1)).as_deref(), Some("2"));
+}
+
+/// A gateway that gives the tokens `token-1`, `token-2` and so on.
+#[derive(Default)]
+struct Fake {
+    /// The tokens that were shown, with the number of their session.
+    shown: RefCell<Vec<(usize, Option<String>)>>,
+    sessions: Cell<usize>,
+    given: Cell<usize>,
+    /// True if it knows no requests for tokens.
+    is_old: bool,
+}
+
+/// A session that receives a page's datagrams with each response.
+struct FakeSession {
+    gateway: Rc<Fake>,
+    number: usize,
+    facts: Rc<Received>,
+    is_drained: Cell<bool>,
+}
+
+struct Received(Cell<u64>);
+
+impl Facts for Received {
+    fn below(&self) -> Option<&dyn Facts> {
+        None
+    }
+
+    fn datagrams_received(&self) -> Option<u64> {
+        Some(self.0.get())
+    }
+}
+
+impl Connected for FakeSession {
+    fn run<'a>(
+        &'a self,
+        exchange: &'a mut Exchange,
+        sink: &'a mut Sink,
+    ) -> LocalBoxFuture<'a, Result<(), Error>> {
+        Box::pin(async move {
+            let mut head = ResponseHead::new(200);
+            if is_request(&exchange.request) {
+                let token = token_in(&exchange.request.fields).map(str::to_owned);
+                let gateway = &self.gateway;
+                gateway.shown.borrow_mut().push((self.number, token));
+                gateway.given.set(gateway.given.get() + 1);
+                give(&mut head.fields, &format!("token-{}", gateway.given.get()));
+                if gateway.is_old {
+                    head = ResponseHead::new(502);
+                }
+            } else {
+                self.facts.0.set(self.facts.0.get() + WORTH);
+            }
+            sink.send(Part::Head(head)).await;
+            Ok(())
+        })
+    }
+
+    fn drain(&self) {
+        self.is_drained.set(true);
+    }
+}
+
+impl SessionState for FakeSession {
+    fn is_ready(&self) -> bool {
+        true
+    }
+
+    fn is_closed(&self) -> bool {
+        self.is_drained.get()
+    }
+
+    fn is_established(&self) -> bool {
+        true
+    }
+
+    fn active(&self) -> usize {
+        0
+    }
+
+    fn facts(&self) -> Option<Rc<dyn Facts>> {
+        Some(Rc::clone(&self.facts) as _)
+    }
+}
+
+impl SessionEvents for FakeSession {
+    fn established<'a>(&'a self) -> LocalBoxFuture<'a, Result<(), Error>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+}
+
+struct FakeProtocol(Rc<Fake>);
+
+impl Session for FakeProtocol {
+    fn connect(&self, _: LocalBoxFuture<'static, Result<Carrier, Error>>) -> Rc<dyn Connected> {
+        self.0.sessions.set(self.0.sessions.get() + 1);
+        Rc::new(FakeSession {
+            gateway: Rc::clone(&self.0),
+            number: self.0.sessions.get(),
+            facts: Rc::new(Received(Cell::new(0))),
+            is_drained: Cell::new(false),
+        })
+    }
+
+    fn serve(
+        &self,
+        _: Carrier,
+        _: Peer,
+        _: Rc<dyn Stage>,
+        _: Drain,
+    ) -> LocalBoxFuture<'static, Result<(), Error>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+}
+
+struct NoTransport;
+
+impl Transport for NoTransport {}
+
+fn pool(gateway: &Rc<Fake>, way: Way) -> Rc<Gateways> {
+    let gateway = Gateway {
+        target: Target {
+            host: "gateway".into(),
+            port: 1,
+        },
+        transport: Rc::new(NoTransport),
+        session: Rc::new(FakeProtocol(Rc::clone(gateway))),
+        blamed: Cell::default(),
+        announcer: Announcer::silent("h3".into()),
+        has_token: false,
+        way,
+    };
+    let limits = PoolLimits {
+        max_age: None,
+        max_sessions: 10,
+        reconnect: false,
+        tries: 1,
+    };
+    Gateways::new(vec![gateway], limits, None)
+}
+
+const UDP: Way = Way {
+    is_alternative: false,
+    is_datagrams: true,
+    address: Some(SocketAddr::new(
+        IpAddr::V4(std::net::Ipv4Addr::LOCALHOST),
+        9,
+    )),
+};
+
+/// Loads a page with an isolation key, and waits longer than a request for a token does.
+async fn load(pool: &Rc<Gateways>, isolation: &Isolation) {
+    let request = RequestHead::get(Scheme::Http, "site.example", "/".to_owned());
+    let mut exchange = Exchange::internal(request);
+    exchange.isolation = isolation.clone();
+    let mut reply = ToGateway(Rc::clone(pool)).call(exchange);
+    while reply.part().await.is_some() {}
+    drop(reply);
+    tokio::time::sleep(2 * SETTLE).await;
+}
+
+/// Closes the sessions, so that the next request opens another one.
+fn close(pool: &Rc<Gateways>) {
+    pool.slots.borrow_mut().clear();
+}
+
+/// Runs a test in virtual time.
+fn run(test: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .start_paused(true)
+        .build()
+        .expect("a runtime");
+    tokio::task::LocalSet::new().block_on(&runtime, test);
+}
+
+#[test]
+fn next_session_shows_the_token_of_the_first() {
+    run(async {
+        let gateway = Rc::<Fake>::default();
+        let (pool, key) = (pool(&gateway, UDP), Isolation::none());
+        load(&pool, &key).await;
+        assert_eq!(*gateway.shown.borrow(), [(1, None)]);
+        close(&pool);
+        load(&pool, &key).await;
+        let expected = [(1, None), (2, Some("token-1".to_owned())), (2, None)];
+        assert_eq!(*gateway.shown.borrow(), expected);
+    });
+}
+
+#[test]
+fn session_of_another_key_shows_no_token() {
+    run(async {
+        let gateway = Rc::<Fake>::default();
+        let pool = pool(&gateway, UDP);
+        for user in [&b"a"[..], b"b"] {
+            load(&pool, &Isolation::new(user, b"")).await;
+        }
+        assert_eq!(*gateway.shown.borrow(), [(1, None), (2, None)]);
+    });
+}
+
+#[test]
+fn sessions_over_tcp_or_a_proxy_ask_for_no_token() {
+    run(async {
+        let tcp = Way {
+            is_datagrams: false,
+            ..UDP
+        };
+        let proxied = Way {
+            address: None,
+            ..UDP
+        };
+        for way in [tcp, proxied] {
+            let gateway = Rc::<Fake>::default();
+            let (pool, key) = (pool(&gateway, way), Isolation::none());
+            for _ in 0..2 {
+                load(&pool, &key).await;
+                close(&pool);
+            }
+            assert_eq!(gateway.sessions.get(), 2);
+            assert!(gateway.shown.borrow().is_empty());
+        }
+    });
+}
+
+#[test]
+fn gateway_without_tokens_is_asked_once() {
+    run(async {
+        let gateway = Rc::new(Fake {
+            is_old: true,
+            ..Fake::default()
+        });
+        let (pool, key) = (pool(&gateway, UDP), Isolation::none());
+        for _ in 0..3 {
+            load(&pool, &key).await;
+        }
+        assert_eq!(*gateway.shown.borrow(), [(1, None)]);
+    });
+}

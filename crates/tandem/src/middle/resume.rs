@@ -1,0 +1,172 @@
+//! Gives clients a token with the speed of their path, and begins with the speed that a client
+//! shows (RFC 9959; the transport enters it carefully).
+//!
+//! The stage lies behind `auth`, so that only admitted clients choose the speed of their session.
+
+use std::cell::Cell;
+use std::rc::{Rc, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tandem_http::ResponseHead;
+
+use crate::exchange::{Exchange, Reply};
+use crate::metrics::METRICS;
+use crate::path::Facts;
+use crate::resume::token::{LIFETIME, Ticket, keys};
+use crate::resume::{give, is_request, token_in};
+use crate::stage::Stage;
+
+/// The stage of one session.
+pub struct Resume {
+    /// The path of the session. The stage does not keep it open.
+    path: Weak<dyn Facts>,
+    /// The ticket that the client has shown.
+    shown: Cell<Option<Ticket>>,
+    next: Rc<dyn Stage>,
+}
+
+impl Resume {
+    /// Creates the stage for a session on `path`.
+    pub fn new(path: &Rc<dyn Facts>, next: Rc<dyn Stage>) -> Self {
+        Self {
+            path: Rc::downgrade(path),
+            shown: Cell::new(None),
+            next,
+        }
+    }
+
+    /// Takes the token that a client shows, and returns the next one.
+    fn exchange(&self, shown: Option<&str>) -> Option<String> {
+        let path = self.path.upgrade()?;
+        let address = path.peer_address()?.ip();
+        let (keys, now) = keys();
+        if self.shown.get().is_none()
+            && let Some(ticket) = shown.and_then(|token| keys.open(now, address, token))
+        {
+            METRICS.sessions_resumed.add(1);
+            path.resume(ticket.speed);
+            self.shown.set(Some(ticket));
+        }
+        let ticket = self.ticket(&*path, now)?;
+        keys.seal(now, address, &ticket)
+    }
+
+    /// Returns the ticket for the present speed. A speed that only an earlier session has shown
+    /// keeps its end.
+    fn ticket(&self, path: &dyn Facts, now: Duration) -> Option<Ticket> {
+        let speed = path.speed()?;
+        let shown = self.shown.get().filter(|shown| shown.speed == speed);
+        Some(shown.unwrap_or(Ticket {
+            speed,
+            expires: now + LIFETIME,
+        }))
+    }
+}
+
+impl Stage for Resume {
+    fn call(&self, exchange: Exchange) -> Reply {
+        if !is_request(&exchange.request) {
+            return self.next.call(exchange);
+        }
+        let mut head = ResponseHead::new(200);
+        if let Some(token) = self.exchange(token_in(&exchange.request.fields)) {
+            give(&mut head.fields, &token);
+        }
+        Reply::ready(head, Bytes::new())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use tandem_resume::SavedSpeed;
+
+    use super::*;
+    use crate::exchange::Part;
+    use crate::resume::request;
+
+    const SPEED: SavedSpeed = SavedSpeed {
+        rate: 2_000_000,
+        round_trip: Duration::from_millis(600),
+    };
+
+    /// A path with the speed that it was offered, or with `own`.
+    struct Offered {
+        own: Option<SavedSpeed>,
+        offered: Cell<Option<SavedSpeed>>,
+        from: &'static str,
+    }
+
+    impl Facts for Offered {
+        fn below(&self) -> Option<&dyn Facts> {
+            None
+        }
+
+        fn peer_address(&self) -> Option<SocketAddr> {
+            self.from.parse().ok()
+        }
+
+        fn speed(&self) -> Option<SavedSpeed> {
+            self.offered.get().or(self.own)
+        }
+
+        fn resume(&self, saved: SavedSpeed) {
+            self.offered.set(Some(saved));
+        }
+    }
+
+    fn path(own: Option<SavedSpeed>, from: &'static str) -> Rc<Offered> {
+        let offered = Cell::new(None);
+        Rc::new(Offered { own, offered, from })
+    }
+
+    /// Sends the request on a new session, and returns the token in the response.
+    fn token(path: &Rc<Offered>, shown: Option<&str>) -> Option<String> {
+        let facts: Rc<dyn Facts> = Rc::clone(path) as _;
+        let next = |_: Exchange| Reply::ready(ResponseHead::new(404), Bytes::new());
+        let stage = Resume::new(&facts, Rc::new(next));
+        let mut reply = stage.call(Exchange::internal(request(shown)));
+        let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+        match reply.poll_part(&mut cx) {
+            std::task::Poll::Ready(Some(Ok(Part::Head(head)))) => {
+                assert_eq!(head.status, 200);
+                token_in(&head.fields).map(str::to_owned)
+            }
+            other => panic!("no head: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn later_session_begins_with_the_speed_of_the_first() {
+        let first = path(Some(SPEED), "192.0.2.1:1000");
+        let given = token(&first, None).expect("a token");
+        assert_eq!(first.offered.get(), None);
+        let second = path(None, "192.0.2.1:2000");
+        let again = token(&second, Some(&given)).expect("the speed of the first");
+        assert_eq!(second.offered.get(), Some(SPEED));
+        assert_ne!(again, given, "tokens of one speed differ");
+    }
+
+    #[test]
+    fn token_of_another_network_is_ignored() {
+        let given = token(&path(Some(SPEED), "192.0.2.1:1000"), None);
+        let other = path(None, "198.51.100.1:1000");
+        assert_eq!(token(&other, given.as_deref()), None);
+        assert_eq!(other.offered.get(), None);
+    }
+
+    #[test]
+    fn forged_token_is_ignored() {
+        let path = path(None, "192.0.2.1:1000");
+        assert_eq!(token(&path, Some(&"A".repeat(70))), None);
+        assert_eq!(path.offered.get(), None);
+    }
+
+    #[test]
+    fn path_without_a_speed_gets_no_token() {
+        assert_eq!(token(&path(None, "192.0.2.1:1000"), None), None);
+        assert_eq!(token(&path(Some(SPEED), ""), None), None);
+    }
+}

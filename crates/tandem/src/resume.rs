@@ -1,0 +1,69 @@
+//! The request by which a client learns the speed of its path, and offers the speed of an earlier
+//! session ([`token`] holds the form of the latter).
+//!
+//! The client sends it at the start of a session, with the token of an earlier one, and after
+//! responses. The gateway's response carries a new token ([`crate::middle::resume`]). Only the
+//! gateway can read tokens, and it stores none.
+
+pub mod token;
+
+use tandem_http::{Fields, Method, RequestHead, Scheme};
+
+/// The authority of the request: a name that no origin can have, as
+/// [`tandem_push::wire::is_reserved`] says.
+const AUTHORITY: &str = "resume.tandem.invalid";
+/// The field of a token, in requests and responses.
+const FIELD: &str = "tandem-resume";
+/// The characters of the longest token that a client keeps.
+const LONGEST: usize = 256;
+
+/// Returns the request, with the token of an earlier session if there is one.
+pub fn request(token: Option<&str>) -> RequestHead {
+    let mut request = RequestHead::get(Scheme::Http, AUTHORITY, "/".to_owned());
+    if let Some(token) = token {
+        request.fields.push_sensitive(FIELD, token);
+    }
+    request
+}
+
+/// Returns true for the request of [`request`].
+pub fn is_request(request: &RequestHead) -> bool {
+    request.authority == AUTHORITY && request.method == Method::Get
+}
+
+/// Adds a token to the fields of the response.
+pub fn give(fields: &mut Fields, token: &str) {
+    fields.push_sensitive(FIELD, token);
+}
+
+/// Returns the token in the fields of a request or response, if it may be one.
+pub fn token_in(fields: &Fields) -> Option<&str> {
+    let token = std::str::from_utf8(fields.get(FIELD)?).ok()?;
+    let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
+    (!token.is_empty() && token.len() <= LONGEST && token.bytes().all(is_token)).then_some(token)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn request_carries_the_token_of_an_earlier_session() {
+        let first = request(None);
+        assert!(is_request(&first) && token_in(&first.fields).is_none());
+        let next = request(Some("a-token_1"));
+        assert!(is_request(&next));
+        assert_eq!(token_in(&next.fields), Some("a-token_1"));
+        assert!(tandem_push::wire::is_reserved(&next.authority));
+    }
+
+    #[test]
+    fn token_of_other_characters_is_ignored() {
+        let long = "x".repeat(LONGEST + 1);
+        for wrong in ["", "a b", "a=b", "\u{e9}", long.as_str()] {
+            let mut fields = Fields::new();
+            give(&mut fields, wrong);
+            assert_eq!(token_in(&fields), None, "{wrong}");
+        }
+    }
+}
