@@ -107,6 +107,14 @@ impl Settings {
             scratch: Rc::new(RefCell::new(vec![0; SCRATCH])),
         })
     }
+
+    /// Bounds the receive windows of streams, in bytes.
+    pub fn with_stream_window(mut self, window: u32) -> Self {
+        let tunnel = &mut self.tunnel;
+        let window = u64::from(window).max(tunnel.initial_credit);
+        tunnel.max_window = tunnel.max_window.min(window);
+        self
+    }
 }
 
 /// The envelope of outgoing records.

@@ -143,7 +143,8 @@ impl Provider for DtlsProvider {
             .map_err(|_| endpoint.bad("its host name cannot stand in a certificate"))?;
         Ok(Rc::new(Dialling {
             address,
-            settings: settings(endpoint, &context.congestion, context.timeout, false)?,
+            settings: settings(endpoint, &context.congestion, context.timeout, false)?
+                .with_stream_window(context.stream_window),
             verifier: gateway_verifier(endpoint.option("ca"))?,
             identity: own.map(|(cert, key)| identity(cert, key)).transpose()?,
             name,

@@ -63,8 +63,12 @@ pub(crate) fn check(endpoint: &Endpoint) -> Result<(), BadEndpoint> {
     transport(endpoint).map(drop)
 }
 
-/// Returns the parameters of a client.
-pub(crate) fn client(endpoint: &Endpoint) -> Result<ClientConfig, TransportError> {
+/// Returns the parameters of a client, whose gateway may send `stream_window` bytes of a stream
+/// before they are read.
+pub(crate) fn client(
+    endpoint: &Endpoint,
+    stream_window: u32,
+) -> Result<ClientConfig, TransportError> {
     let identity = endpoint.identity_files()?;
     let tls = ClientTls {
         ca: endpoint.option("ca").map(str::to_owned),
@@ -77,6 +81,7 @@ pub(crate) fn client(endpoint: &Endpoint) -> Result<ClientConfig, TransportError
     let mut transport = transport(endpoint)?;
     transport
         .keep_alive_interval(Some(KEEP_ALIVE))
+        .stream_receive_window(VarInt::from_u32(STREAM_WINDOW.min(stream_window)))
         .max_concurrent_bidi_streams(VarInt::from_u32(0))
         .max_concurrent_uni_streams(VarInt::from_u32(GATEWAY_UNI_STREAMS));
     config

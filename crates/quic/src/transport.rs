@@ -112,7 +112,7 @@ impl Provider for QuicProvider {
             state: Arc::clone(&self.state),
             address,
             name,
-            config: settings::client(endpoint)?,
+            config: settings::client(endpoint, context.stream_window)?,
             alpn: endpoint.session.alpn(),
             timeout: context.timeout,
         }))

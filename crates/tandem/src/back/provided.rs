@@ -91,6 +91,7 @@ impl Provided {
             streams: Rc::clone(&self.direct) as _,
             address: Some(address),
             congestion: self.congestion.clone(),
+            stream_window: u32::MAX,
             timeout: self.timeout,
         };
         let provider = self.transports.of(&endpoint).map_err(|_| unusable())?;

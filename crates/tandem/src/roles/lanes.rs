@@ -307,6 +307,7 @@ impl ClientConfig {
             streams: self.byte_streams(gateway),
             address: gateway.address,
             congestion: self.path.socket.congestion.clone(),
+            stream_window: self.path.stream_window,
             timeout: self.path.socket.connect_timeout,
         };
         let transport = provider.dialling(endpoint, context)?;

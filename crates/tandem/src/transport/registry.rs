@@ -110,6 +110,9 @@ pub struct DialContext {
     /// The congestion control of a transport that has its own, as for TCP: `bbr`, `cubic` or the
     /// transport's default if it is empty or not known there.
     pub congestion: String,
+    /// The bytes of one stream that the other end may send before they are read. A transport with
+    /// many streams has no larger windows than this.
+    pub stream_window: u32,
     /// The time for the handshake.
     pub timeout: Duration,
 }

@@ -46,5 +46,6 @@ mod submissions;
 #[expect(dead_code, reason = "the tests of the store use the rest")]
 #[path = "../../../store/src/test_database.rs"]
 mod test_database;
+mod tunnel_scenes;
 mod tunnels;
 mod unlinkable;

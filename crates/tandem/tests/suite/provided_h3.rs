@@ -13,6 +13,8 @@ pub(crate) mod provided;
 mod provided_lives;
 mod provided_resume;
 mod provided_scenes;
+mod provided_shared;
 mod provided_streams;
 mod provided_ways;
 mod push_matrix;
+mod tunnel_scenes;

@@ -1,7 +1,6 @@
 //! Tests of relays: admission at each hop, a session for each client, shared tunnels, and chains
 //! that lead back to themselves. The tests of messages and tunnels also run over a chain.
 
-use std::io::Write;
 use std::time::{Duration, Instant};
 
 use tandem::config::RelayOptions;
@@ -16,6 +15,7 @@ use crate::harness::{
     start_client_with, start_gateway, start_relay, wait_for,
 };
 use crate::many_streams::memory::Network;
+use crate::tunnel_scenes::{echo, endless, open_tunnel, tunnel};
 
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 const LISTEN: &str = "h2+tcp://127.0.0.1:0";
@@ -58,25 +58,6 @@ impl Chain {
         let is_own = |session: &&SessionStatus| matches!(session.opened, Opened::Here);
         status.sessions.iter().filter(is_own).count()
     }
-}
-
-/// Opens a tunnel to an echo and uses it once.
-fn tunnel(http: std::net::SocketAddr, echo: &Scene) -> Client {
-    let (mut client, to) = (Client::to(http), echo.address);
-    client.send(format!("CONNECT {to} HTTP/1.1\r\nHost: {to}\r\n\r\n"));
-    assert_eq!(client.head().unwrap().status, 200);
-    client.send("ping");
-    assert_eq!(client.read_exact(4), b"ping");
-    client
-}
-
-fn echo() -> Scene {
-    Scene::new(|_, mut client| {
-        let mut bytes = [0; 4];
-        while std::io::Read::read_exact(&mut client.stream, &mut bytes).is_ok() {
-            client.send(bytes);
-        }
-    })
 }
 
 #[test]
@@ -122,20 +103,6 @@ fn tunnels_share_a_session_only_where_enabled() {
     }
 }
 
-/// Returns an origin that sends to each tunnel until no byte is taken for a while, and then tells.
-fn endless() -> (Scene, std::sync::mpsc::Receiver<String>) {
-    let (tell, told) = std::sync::mpsc::channel();
-    let origin = Scene::new(move |_, mut client| {
-        let stream = client.stream.get_mut();
-        let limit = Some(Duration::from_millis(500));
-        stream.set_write_timeout(limit).unwrap();
-        while stream.write_all(&[7; 16 << 10]).is_ok() {}
-        tell.send(String::new()).unwrap();
-        client.request_ends();
-    });
-    (origin, told)
-}
-
 #[test]
 fn unread_tunnels_stall_no_tunnel_of_others() {
     let ((full, told), echo) = (endless(), echo());
@@ -143,14 +110,7 @@ fn unread_tunnels_stall_no_tunnel_of_others() {
         relay.share_tunnels = Some(true);
         relay.receive_budget = Some(Size(1 << 20));
     });
-    let unread: Vec<_> = (0..10)
-        .map(|_| {
-            let (mut client, to) = (Client::to(chain.http[0]), full.address);
-            client.send(format!("CONNECT {to} HTTP/1.1\r\nHost: {to}\r\n\r\n"));
-            assert_eq!(client.head().unwrap().status, 200);
-            client
-        })
-        .collect();
+    let unread: Vec<_> = (0..10).map(|_| open_tunnel(chain.http[0], &full)).collect();
     wait_for(&told, unread.len());
     let mut other = tunnel(chain.http[1], &echo);
     other.send("pong");

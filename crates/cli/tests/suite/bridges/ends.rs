@@ -164,6 +164,7 @@ impl Visitor {
             streams: Rc::new(tcp),
             address: Some(address),
             congestion: String::new(),
+            stream_window: u32::MAX,
             timeout: PATIENCE,
         };
         let form = if proxy { Form::Absolute } else { Form::Origin };
