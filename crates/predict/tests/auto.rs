@@ -299,6 +299,34 @@ fn many_sessions_of_one_user_are_one_user() {
 }
 
 #[test]
+fn auto_learns_from_sessions_that_never_end() {
+    let mut auto = Auto::new(config(2));
+    let exchange = |session, now, url, referer| Exchange {
+        session,
+        user: session,
+        now,
+        url,
+        get: true,
+        status: 200,
+        size: 1000,
+        referer,
+        agent: Some("Firefox/130"),
+        ..Exchange::default()
+    };
+    for session in 0..20 {
+        let now = session as i64 * 60_000;
+        auto.sending(&exchange(session, now, PAGE, None));
+        for asset in ASSETS {
+            auto.sending(&exchange(session, now, asset, Some(PAGE)));
+        }
+    }
+    let offers = auto.sending(&exchange(99, 20 * 60_000, PAGE, None));
+    let mut urls: Vec<&str> = offers.iter().map(|offer| &*offer.url).collect();
+    urls.sort_unstable();
+    assert_eq!(urls, [ASSETS[2], ASSETS[1], ASSETS[0]]);
+}
+
+#[test]
 fn auto_keeps_other_sites_during_a_crawl() {
     let mut auto = Auto::new(AutoConfig {
         max_memory: 2 << 20,
