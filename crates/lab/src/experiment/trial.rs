@@ -52,6 +52,8 @@ pub fn run(
     for _ in 0..other_users {
         let client = stage.start_client(setup)?;
         let visited = load(&stage, &newcomer, &site)?;
+        // A browser goes on after its load, and the client reports the last pushes.
+        stage.until_quiet();
         stage.end(client);
         std::thread::sleep(BETWEEN_USERS);
         if let Err(failed) = visited {
