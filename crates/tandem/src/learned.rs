@@ -68,8 +68,9 @@ pub struct Learned {
     auto: Mutex<Kept>,
     /// The hashes of URLs that were last requested with a Referer of their own origin.
     own_askers: Mutex<HashSet<u64>>,
-    /// The lifetimes of copies in a browser's cache, by the hashes of their URLs.
-    lifetimes: Mutex<HashMap<u64, CopyLifetime>>,
+    /// The lifetimes of copies in a browser's cache, by the hashes of their URLs. `None`: no cache
+    /// could keep the last response.
+    lifetimes: Mutex<HashMap<u64, Option<CopyLifetime>>>,
     began: Instant,
     file: Option<PathBuf>,
     /// True if the present file cannot be parsed. It is then kept under another name.
@@ -196,27 +197,46 @@ impl Learned {
         Some(format!("{scheme}://{authority}/"))
     }
 
-    /// Notes the lifetime of copies of a URL in a browser's cache. A table that is full starts
-    /// again.
+    /// Notes the lifetime of copies of a URL in a browser's cache.
     pub fn note_lifetime(&self, url: &str, lifetime: CopyLifetime) {
+        self.note_copies(url, Some(lifetime));
+    }
+
+    /// Notes whether a browser's cache can keep the response of a URL, if the lifetime of copies is
+    /// unknown.
+    pub fn note_kept(&self, url: &str, is_kept: bool) {
+        if is_kept {
+            self.lifetimes().remove(&self.secret.hash_one(url));
+        } else {
+            self.note_copies(url, None);
+        }
+    }
+
+    /// Notes the copies of a URL. A table that is full starts again.
+    fn note_copies(&self, url: &str, lifetime: Option<CopyLifetime>) {
         let number = self.secret.hash_one(url);
-        let mut lifetimes = self
-            .lifetimes
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut lifetimes = self.lifetimes();
         if lifetimes.len() >= LIFETIMES {
             lifetimes.clear();
         }
         lifetimes.insert(number, lifetime);
     }
 
+    fn lifetimes(&self) -> MutexGuard<'_, HashMap<u64, Option<CopyLifetime>>> {
+        self.lifetimes
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Returns the noted lifetime of copies of a URL.
     pub fn lifetime(&self, url: &str) -> Option<CopyLifetime> {
-        let lifetimes = self
-            .lifetimes
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        lifetimes.get(&self.secret.hash_one(url)).copied()
+        let lifetimes = self.lifetimes();
+        lifetimes.get(&self.secret.hash_one(url)).copied().flatten()
+    }
+
+    /// Returns whether no cache could keep the last response of a URL.
+    pub fn is_unkept(&self, url: &str) -> bool {
+        self.lifetimes().get(&self.secret.hash_one(url)) == Some(&None)
     }
 
     /// See [`Auto::resources`].
@@ -340,12 +360,18 @@ mod tests {
             rest: Duration::ZERO,
         };
         assert_eq!(learned.lifetime("http://h/0"), None);
+        for is_kept in [false, true] {
+            learned.note_kept("http://h/0", is_kept);
+            assert_eq!(learned.is_unkept("http://h/0"), !is_kept);
+        }
         for number in 0..LIFETIMES as u64 + 9 {
             learned.note_lifetime(&format!("http://h/{number}"), lifetime(number));
         }
         let last = LIFETIMES as u64 + 8;
         let found = learned.lifetime(&format!("http://h/{last}"));
         assert_eq!(found, Some(lifetime(last)));
+        learned.note_kept(&format!("http://h/{last}"), false);
+        assert_eq!(learned.lifetime(&format!("http://h/{last}")), None);
         assert!(learned.lifetimes.lock().unwrap().len() <= LIFETIMES);
     }
 

@@ -16,6 +16,9 @@ pub(super) const MAX_WAIT: Duration = Duration::from_secs(300);
 /// The time after which an answer without a lifetime is not used.
 pub(super) const MAX_UNSPECIFIED_WAIT: Duration = Duration::from_secs(30);
 
+/// The time for which a document that must not be stored waits for its request.
+const MAX_HANDING_OVER: Duration = Duration::from_secs(2);
+
 /// The silence that ends a page load: no request and no push.
 const LOAD_GAP: Duration = Duration::from_secs(3);
 
@@ -28,12 +31,17 @@ pub(super) enum Lifetime {
     Validated,
     /// The answer names no lifetime.
     Unspecified,
+    /// The answer must not be stored. It serves only the request for which it was promised.
+    HandedOver,
 }
 
 impl Lifetime {
     /// Returns the lifetime of an answer. The client's clock may be wrong, so only the times in the
     /// answer itself count.
     pub(super) fn of(head: &ResponseHead) -> Self {
+        if !may_wait(head) && !is_confirmation(head) {
+            return Self::HandedOver;
+        }
         let policy = ResponsePolicy::of(head);
         let freshness = policy.freshness(CacheRules::PRIVATE, Receipt::default());
         match freshness.remaining(Duration::ZERO) {
@@ -51,6 +59,7 @@ impl Lifetime {
             Self::For(time) => waited >= time.min(MAX_WAIT),
             Self::Unspecified => waited >= MAX_UNSPECIFIED_WAIT,
             Self::Validated => waited >= MAX_UNSPECIFIED_WAIT || load.is_after(arrived, now),
+            Self::HandedOver => waited >= MAX_HANDING_OVER,
         }
     }
 }
@@ -61,8 +70,8 @@ pub(super) fn may_wait(head: &ResponseHead) -> bool {
     is_pushable_status(head.status) && !ResponsePolicy::of(head).forbids_storage()
 }
 
-/// Returns whether an answer can serve a request: one that waits already (`is_awaited`), or a later
-/// one.
+/// Returns whether an answer can serve a request: one that waits already or is about to come
+/// (`is_awaited`), or a later one.
 pub(super) fn is_of_use(head: &ResponseHead, is_awaited: bool) -> bool {
     may_wait(head) || (is_awaited && may_be_handed_over(head))
 }

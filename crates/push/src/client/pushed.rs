@@ -8,6 +8,7 @@ use tandem_http::{Fields, Method, RequestHead, ResponseHead, Scheme};
 
 use super::lifetime::{Lifetime, MAX_WAIT, PageLoad};
 use super::matching::{Mismatch, PushFacts};
+use crate::fetch_standard::is_navigation;
 use crate::wire::{Fate, RequestHashes};
 
 /// The age of a promise without a head up to which a request waits for it. Later requests go to the
@@ -123,6 +124,12 @@ impl Kept {
     /// the browser's copy, and serves no other request.
     pub(super) fn is_check(&self) -> bool {
         self.request.method == Method::Head
+    }
+
+    /// Returns whether the push is the document to which a redirect leads: the browser requests it
+    /// at once, and the gateway never waits for a claim of it.
+    pub(super) fn is_document(&self) -> bool {
+        self.has_own_fields && is_navigation(&self.request)
     }
 
     /// Returns whether the push has waited too long.

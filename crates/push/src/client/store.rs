@@ -193,12 +193,13 @@ impl PushStore {
         let size = size_of_fields(&head.fields);
         let kept = self.kept_mut(id);
         let is_repeated = kept.as_ref().is_some_and(|kept| kept.answer.is_some());
-        let is_check = kept.is_some_and(|kept| kept.is_check());
+        let is_check = kept.as_ref().is_some_and(|kept| kept.is_check());
+        let is_document = kept.is_some_and(|kept| kept.is_document());
         let phase = self.pushes.get(&id).map(|pushed| &pushed.phase);
         let is_awaited = matches!(phase, Some(Phase::Claimed(..)));
         let is_of_use = match is_check {
             true => is_confirmation(&head),
-            false => is_of_use(&head, is_awaited),
+            false => is_of_use(&head, is_awaited || is_document),
         };
         if is_repeated || !is_of_use || !self.reserve(id, size) {
             return self.discard(id, Fate::Cancelled);
@@ -224,7 +225,7 @@ impl PushStore {
             self.discard(id, Fate::Cancelled);
         } else if is_check && is_awaited {
             self.end_check(now, id);
-        } else {
+        } else if !self.confirm_joined(now, id) {
             self.outputs.push_back(Output::WakeReader(id));
         }
     }
@@ -321,11 +322,13 @@ impl PushStore {
             // The browser has no copy, and the push has no body for it.
             return self.drop_check(id);
         }
-        // A full answer must not replace a 304, and without the head neither is known. The gateway
-        // may even hold the body back. A check has no body, and its head comes soon.
-        let is_unknown_condition =
-            !is_check && kept.answer.is_none() && is_conditional(&asked.fields);
+        // The gateway may hold the body back without knowing that the request has a condition. A
+        // check has no body, and the fetch of a document has begun.
         let is_reload = RequestPolicy::of(&asked.fields).wants_validation();
+        let is_unknown_condition = !is_check
+            && (is_reload || !kept.is_document())
+            && kept.answer.is_none()
+            && is_conditional(&asked.fields);
         if kept.is_over(now, &self.load)
             || (kept.is_overdue(now) && !self.is_gateway_local)
             || is_unknown_condition

@@ -12,13 +12,11 @@ use super::document::DocumentReader;
 use super::output::Interest;
 use super::page::Page;
 use super::page_view::PageView;
-use super::predictor::{
-    self, CachedCopy, Context, Predictor, copies_of, is_learnable, is_reusable,
-};
+use super::predictor::{self, Context, Predictor, Returning, is_learnable, is_reusable};
 use super::session::{Answer, Gateway};
 use super::table::{AnswerId, PageId};
 use super::visitors::visited_site;
-use crate::answer::{browser_reuse, copy_lifetime, is_redirect, redirect_target};
+use crate::answer::{Reuse, browser_reuse, copy_lifetime, is_redirect, redirect_target};
 use crate::fetch_standard::{is_navigation, is_revalidation};
 use crate::hints::{named_resources, names_resources};
 use crate::url::{request_authority, request_url};
@@ -28,8 +26,8 @@ use crate::wire::{PUSH_FIELD, Treatment, url_hash, url_hash_of};
 struct Needs {
     named: Vec<Need>,
     learned: Vec<Need>,
-    /// The resources of which the browser may have copies.
-    copies: Vec<CachedCopy>,
+    /// The resources as far as the cache of a returning browser decides on them.
+    returning: Returning,
 }
 
 impl Gateway {
@@ -177,7 +175,7 @@ impl Gateway {
             return Interest::default();
         };
         let mut named = named_resources(&url, head);
-        let (mut learned, mut copies) = (Vec::new(), Vec::new());
+        let (mut learned, mut returning) = (Vec::new(), Returning::default());
         if let Some(predictor) = predictor {
             if shows_age
                 && lifetime.is_none()
@@ -187,10 +185,13 @@ impl Gateway {
             }
             if let Some(lifetime) = lifetime {
                 predictor.note_lifetime(&url, lifetime);
+            } else if head.status == 200 {
+                let is_kept = browser_reuse(head, unix_time) != Reuse::Never;
+                predictor.note_kept(&url, is_kept);
             }
             learned = self.learn(now, id, &url, &request, head, predictor);
             if takes_pushes && self.companion.takes_checks && is_navigation(&request) {
-                copies = copies_of(predictor, &url);
+                returning = Returning::of(predictor, &url);
             }
         }
         if head.status != 200 {
@@ -200,7 +201,7 @@ impl Gateway {
             let needs = Needs {
                 named,
                 learned,
-                copies,
+                returning,
             };
             self.begin_page(now, id, url, request, head, needs);
         }
@@ -368,7 +369,7 @@ impl Gateway {
         let Needs {
             named,
             learned,
-            copies,
+            returning,
         } = needs;
         let readable = head.status == 200 && DocumentReader::is_readable(head);
         let target = redirect_target(&url, head);
@@ -384,7 +385,7 @@ impl Gateway {
         let nothing = !readable
             && named.is_empty()
             && learned.is_empty()
-            && copies.is_empty()
+            && returning.copies.is_empty()
             && target.is_none();
         if self.is_held_out() || refuses || nothing {
             return self.end_revisit(now, id);
@@ -414,7 +415,10 @@ impl Gateway {
         if let (Cookies::Changed(cookies), Some(page)) = (cookies, self.pages.get_mut(page)) {
             page.set_cookies(cookies);
         }
-        self.watch_copies(page, copies);
+        if let Some(page) = self.pages.get_mut(page) {
+            page.unkept = returning.unkept;
+        }
+        self.watch_copies(page, returning.copies);
         self.promise(page, named);
         self.promise_learned(page, learned);
         debug_assert!(self.pages.get(page).is_some(), "its stream is open");

@@ -85,6 +85,13 @@ impl Copies {
         self.0.iter().any(|copies| copies.page == page)
     }
 
+    /// Forgets the old copies of a resource of which the browser has used a push.
+    pub(super) fn forget(&mut self, hash: u32) {
+        for copies in &mut self.0 {
+            copies.take(hash);
+        }
+    }
+
     /// Returns whether the browser may have a copy of a resource.
     pub(super) fn contain(&self, hash: u32) -> bool {
         let mut all = self.0.iter().flat_map(|copies| &copies.unchecked);

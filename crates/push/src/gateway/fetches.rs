@@ -17,6 +17,7 @@ use super::table::FetchId;
 use crate::answer::{
     Reuse, browser_reuse, copy_lifetime, may_be_handed_over, may_be_pushed, redirect_target,
 };
+use crate::fetch_standard::is_navigation;
 use crate::wire::{ASKED_FIELD, url_hash};
 
 /// The time after which a fetch without a head gives its slot to another.
@@ -52,6 +53,7 @@ impl Gateway {
     ) -> Result<Order, PushError> {
         let added = self.companion.added;
         self.end_fetching(now, id, Phase::Passing);
+        let is_redirected = self.is_redirected(id);
         let Some(fetch) = self.fetches.get_mut(id) else {
             return Ok(Order::Now);
         };
@@ -74,7 +76,9 @@ impl Gateway {
         let is_handed_over =
             !is_kept && !is_refusal && self.companion.known && may_be_handed_over(head);
         let is_allowed = is_kept || is_handed_over;
-        let is_unwanted = is_handed_over && !fetch.requested;
+        // The browser requests the target of a redirect at once.
+        let is_awaited = fetch.requested || is_redirected;
+        let is_unwanted = is_handed_over && !is_awaited;
         if length > MAX_PUSH_BYTES || !is_allowed || is_unwanted {
             let hash = fetch.target.hash;
             self.cache.note_unpushable(hash);
@@ -111,6 +115,18 @@ impl Gateway {
             head.fields.set(ASKED_FIELD, fetch.target.asked.encode());
         }
         Ok(self.order(added))
+    }
+
+    /// Returns whether a push is the document to which the request for its page was redirected.
+    fn is_redirected(&self, id: FetchId) -> bool {
+        let fetch = self.fetches.get(id);
+        let page = fetch.and_then(|fetch| self.pages.get(fetch.page));
+        let (Some(fetch), Some(page)) = (fetch, page) else {
+            return false;
+        };
+        is_navigation(page.request())
+            && **page.url() != *fetch.target.url
+            && page.document_url() == &*fetch.target.url
     }
 
     /// Notes bytes of the body of a push, before they are passed on.

@@ -5,8 +5,11 @@
 //! fetches of the page begin (see `visitors`). The others are given up after [`HOLD_PERIOD`].
 //!
 //! An answer that no cache keeps says nothing about the browser's copies of other resources. After
-//! two such answers the rest of their directory and kind begins too: no cache keeps those either,
-//! unless one of them turns out to be kept.
+//! two such answers the rest of their directory and kind begins too, as long as few of these
+//! siblings turn out to be kept.
+//!
+//! A resource that no cache could keep at earlier visits is not held, since browsers request it at
+//! each visit.
 //!
 //! If the browser must validate a copy that the session brought, only the head is sent. The client
 //! answers the conditional request with 304, and the body follows if it is needed. The head of an
@@ -20,7 +23,7 @@ use tandem_http::cache::validation;
 use tandem_http::{RequestHead, ResponseHead};
 use tandem_preload::Kind;
 
-use super::fetch::{Fetch, PushStream};
+use super::fetch::{Fetch, Phase, PushStream};
 use super::output::Output;
 use super::session::{Gateway, Unreported};
 use super::table::{FetchId, PageId};
@@ -34,15 +37,37 @@ use crate::url;
 /// head, so the fetch outlasts that by the slowest path's round trip.
 const HOLD_PERIOD: Duration = Duration::from_secs(8);
 
+/// The number of joined documents that are remembered.
+const MAX_JOINED: usize = 16;
+
+/// The claims of answers that no cache keeps, for each answer that a cache can keep, from which on
+/// siblings are thought to be of the first kind. About a ninth of the bodies may then be wasted.
+const UNKEPT_FOR_KEPT: usize = 8;
+
 /// The bodies of a page that wait for a sign.
 #[derive(Default)]
 pub(super) struct Hold {
     waiting: VecDeque<FetchId>,
     /// The number of fetches that may still begin at once.
     allowance: usize,
-    /// The number of claims of answers that no cache keeps. `None`: a cache can keep one of the
-    /// siblings.
-    unkept: HashMap<Siblings, Option<usize>>,
+    /// The answers of siblings.
+    seen: HashMap<Siblings, Seen>,
+}
+
+/// The answers of siblings so far.
+#[derive(Clone, Copy, Default)]
+struct Seen {
+    /// The number of claims of answers that no cache keeps.
+    claims: usize,
+    /// The number of answers that a cache can keep.
+    kept: usize,
+}
+
+impl Seen {
+    /// Returns whether almost none of the siblings can be in a cache.
+    const fn are_unkept(self) -> bool {
+        self.kept * UNKEPT_FOR_KEPT <= self.claims
+    }
 }
 
 /// Resources of one kind in one directory of an origin.
@@ -141,6 +166,9 @@ impl Gateway {
         let Some(fetch) = self.fetches.get_mut(id) else {
             return;
         };
+        if page.unkept.contains(&fetch.target.hash) {
+            return;
+        }
         let has_old_copies = self.visitors.age(&site).is_some();
         let is_kept = has_old_copies && self.copies.contain(fetch.target.hash);
         match hold.allowance.checked_sub(1).filter(|_| !is_kept) {
@@ -208,6 +236,32 @@ impl Gateway {
         self.start_fetches(now);
     }
 
+    /// Notes that a request has joined a document. Its head may confirm the browser's copy.
+    pub(super) fn note_joined(&mut self, hash: u32, id: FetchId) {
+        let fetch = self.fetches.get(id);
+        if fetch.is_some_and(|fetch| fetch.purpose.kind() == Kind::Document) {
+            self.joined.truncate(MAX_JOINED - 1);
+            self.joined.insert(0, (hash, id));
+        }
+    }
+
+    /// Handles the report that the head of a document has confirmed the browser's copy for the
+    /// request that had joined it. The rest of the body is of no use.
+    pub(super) fn confirm_joined(&mut self, now: Instant, hash: u32) {
+        let Some(at) = self.joined.iter().position(|(own, _)| *own == hash) else {
+            return;
+        };
+        let (_, id) = self.joined.remove(at);
+        let fetch = self.fetches.get_mut(id);
+        let Some(fetch) = fetch.filter(|fetch| matches!(fetch.phase, Phase::Passing)) else {
+            return;
+        };
+        self.counts.wasted_bytes += fetch.received;
+        fetch.is_wasted = true;
+        self.cancel_fetch(id);
+        self.start_fetches(now);
+    }
+
     /// Lets a held fetch begin when its turn comes, and a held body follow its head.
     pub(super) fn release_hold(&mut self, now: Instant, id: FetchId) {
         let Some(fetch) = self.fetches.get_mut(id) else {
@@ -237,7 +291,7 @@ impl Gateway {
             return;
         };
         if reuse != Reuse::Never {
-            hold.unkept.insert(Siblings::of(fetch), None);
+            hold.seen.entry(Siblings::of(fetch)).or_default().kept += 1;
             if is_sign {
                 self.note_claim(now, page);
             }
@@ -256,12 +310,14 @@ impl Gateway {
         let Some(mut hold) = page.hold.take() else {
             return;
         };
-        let earlier = hold.unkept.get(&siblings).copied().unwrap_or(Some(0));
-        let allowance = earlier.map_or(0, |claims| claims * RELEASED_PER_CLAIM);
+        let seen = hold.seen.get(&siblings).copied().unwrap_or_default();
+        let allowance = match seen.are_unkept() {
+            true => seen.claims * RELEASED_PER_CLAIM,
+            false => 0,
+        };
         let is_sibling = |fetch: &Fetch| siblings.contain(fetch);
         let (released, _) = self.take_released(&mut hold, false, allowance, is_sibling);
-        hold.unkept
-            .insert(siblings, earlier.map(|claims| claims + 1));
+        hold.seen.entry(siblings).or_default().claims += 1;
         if let Some(page) = self.pages.get_mut(id) {
             page.hold = Some(hold);
         }

@@ -65,6 +65,8 @@ pub(super) struct Page {
     is_policy_unknown: bool,
     /// The bodies that wait, unless all are sent at once.
     pub(super) hold: Option<Hold>,
+    /// The hashes of the URLs whose responses no cache keeps, which never wait.
+    pub(super) unkept: Vec<u32>,
     /// The browser has left the page.
     pub(super) abandoned: bool,
     /// The fetches that belong to the page.
@@ -88,6 +90,7 @@ impl Page {
             policy: Referrer::default(),
             is_policy_unknown: false,
             hold: None,
+            unkept: Vec::new(),
             abandoned: false,
             fetches: 0,
             sets_cookies: false,

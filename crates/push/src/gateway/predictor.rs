@@ -16,6 +16,7 @@ use tandem_preload::{Kind, Need};
 
 use crate::answer::CopyLifetime;
 use crate::fetch_standard::{has_only_browser_fields, is_navigation, wants_one_format};
+use crate::wire::url_hash_of;
 
 /// A predictor of the resources that pages need. One value stands for one session.
 pub trait Predictor {
@@ -47,6 +48,16 @@ pub trait Predictor {
 
     /// Returns the resources that most visits to a page request, whatever this visit requests.
     fn resources(&self, page: &str) -> Vec<Candidate>;
+
+    /// Records whether a browser's cache can keep the response of a URL whose copies have no known
+    /// lifetime.
+    fn note_kept(&mut self, _url: &str, _is_kept: bool) {}
+
+    /// Returns whether no cache could keep the last response of a URL. Browsers then request it at
+    /// each visit.
+    fn is_unkept(&self, _url: &str) -> bool {
+        false
+    }
 }
 
 /// A resource of which the browser may have a copy.
@@ -56,15 +67,31 @@ pub(super) struct CachedCopy {
     pub(super) lifetime: CopyLifetime,
 }
 
-/// Returns the resources that browsers keep copies of after a visit to a page.
-pub(super) fn copies_of(predictor: &dyn Predictor, page: &str) -> Vec<CachedCopy> {
-    let copy = |candidate: &Candidate| {
-        let lifetime = predictor.lifetime(&candidate.url)?;
-        let need = need_of(candidate, predictor.own_referrer(&candidate.url))?;
-        Some(CachedCopy { need, lifetime })
-    };
-    let resources = predictor.resources(page);
-    resources.iter().filter_map(copy).collect()
+/// The resources of a page, as far as the cache of a returning browser decides on them.
+#[derive(Default)]
+pub(super) struct Returning {
+    /// The resources of which the browser may have copies.
+    pub(super) copies: Vec<CachedCopy>,
+    /// The hashes of the URLs that no cache keeps.
+    pub(super) unkept: Vec<u32>,
+}
+
+impl Returning {
+    /// Returns the resources that earlier visits to a page requested.
+    pub(super) fn of(predictor: &dyn Predictor, page: &str) -> Self {
+        let copy = |candidate: &Candidate| {
+            let lifetime = predictor.lifetime(&candidate.url)?;
+            let need = need_of(candidate, predictor.own_referrer(&candidate.url))?;
+            Some(CachedCopy { need, lifetime })
+        };
+        let resources = predictor.resources(page);
+        let is_unkept = |candidate: &&Candidate| predictor.is_unkept(&candidate.url);
+        let unkept = resources.iter().filter(is_unkept);
+        Self {
+            copies: resources.iter().filter_map(copy).collect(),
+            unkept: unkept.filter_map(|it| url_hash_of(&it.url)).collect(),
+        }
+    }
 }
 
 /// Returns whether the answer to a request may be recorded. A login, a script's own fields and a
@@ -277,6 +304,10 @@ mod tests {
             url.ends_with(".css").then_some(lifetime)
         }
 
+        fn is_unkept(&self, url: &str) -> bool {
+            url.ends_with(".js")
+        }
+
         fn resources(&self, page: &str) -> Vec<Candidate> {
             ["p.html", "s.css", "unknown.js"]
                 .map(|name| candidate(&format!("{page}{name}"), ResourceKind::of_path(name)))
@@ -285,10 +316,11 @@ mod tests {
     }
 
     #[test]
-    fn copies_are_resources_with_known_lifetimes() {
-        let copies = copies_of(&Recorder::default(), "http://a/");
+    fn returning_browsers_may_have_copies_with_lifetimes() {
+        let Returning { copies, unkept } = Returning::of(&Recorder::default(), "http://a/");
         let urls: Vec<_> = copies.iter().map(|copy| copy.need.url.as_str()).collect();
         assert_eq!(urls, ["http://a/s.css"]);
+        assert_eq!(unkept, [url_hash_of("http://a/unknown.js").unwrap()]);
     }
 
     #[test]

@@ -61,8 +61,12 @@ impl Gateway {
         // The client has the promise, so no request crosses it any more.
         self.repeats.forget(hash);
         let Some(push) = self.unreported.remove(&hash) else {
+            if fate == Fate::Validated {
+                self.confirm_joined(now, hash);
+            }
             return;
         };
+        self.copies.forget(hash);
         if push.is_check && matches!(fate, Fate::Used | Fate::Late) {
             return self.prefer_superseded(now, &push);
         }
@@ -70,6 +74,7 @@ impl Gateway {
             Fate::Used => self.counts.used += 1,
             Fate::Late => {
                 self.counts.late += 1;
+                self.note_joined(hash, push.fetch);
                 self.raise_fetch(now, push.fetch);
                 self.outputs.push_back(Output::Raise { fetch: push.fetch });
             }

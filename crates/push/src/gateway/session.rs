@@ -109,6 +109,8 @@ pub struct Gateway {
     pub(super) checks: VecDeque<(Instant, FetchId)>,
     /// The URL hashes of the requests that are under way.
     pub(super) requested: Vec<u32>,
+    /// The documents that requests have joined, by URL hash.
+    pub(super) joined: Vec<(u32, FetchId)>,
     /// The promises without a report, by URL hash.
     pub(super) unreported: HashMap<u32, Unreported>,
     pub(super) companion: Companion,
@@ -157,6 +159,7 @@ impl Gateway {
             copies: Copies::default(),
             checks: VecDeque::new(),
             requested: Vec::new(),
+            joined: Vec::new(),
             unreported: HashMap::new(),
             companion: Companion::default(),
             hosts: ForeignHosts::default(),

@@ -7,7 +7,7 @@ use tandem_http::Method;
 use tandem_push::gateway::Config;
 
 use crate::pair::{Asked, Page, Pair, page, redirect};
-use crate::{FRESH, NAVIGATION, asked_of, fresh_image, html, image};
+use crate::{FRESH, NAVIGATION, asked_of, fresh_image, html, image, known};
 
 /// The two kinds of promises: with fields, and without.
 const PROMISES: [bool; 2] = [true, false];
@@ -395,6 +395,45 @@ fn pushed_redirects_lead_to_pushed_document() {
             ("http://a.test/d.png", &[]),
         ],
     );
+}
+
+/// The time after which a redirect has arrived, and not the head of the document behind it.
+const REDIRECTED: Duration = Duration::from_millis(225);
+
+#[test]
+fn conditional_request_joins_the_target_of_a_redirect() {
+    let pages = [
+        ("http://a.test/", redirect("/page")),
+        ("http://a.test/page", known("body")),
+    ];
+    for (tag, status) in [("\"1\"", 304), ("\"2\"", 200)] {
+        let mut pair = pair(true, &pages);
+        pair.browse_for(REDIRECTED, "http://a.test/", NAVIGATION);
+        let fields = [NAVIGATION[0], ("if-none-match", tag)];
+        let (reply, asked) = pair.get("http://a.test/page", &fields);
+        assert_eq!((reply.head.status, reply.is_pushed), (status, true));
+        assert_eq!(asked, ["http://a.test/", "http://a.test/page"]);
+        let cancels = pair.received.iter().filter(|it| it.starts_with("reset"));
+        assert_eq!((cancels.count(), pair.gateway.unreported()), (0, 0));
+    }
+}
+
+#[test]
+fn unstorable_document_follows_its_redirect() {
+    let pages = [
+        ("http://a.test/", redirect("/page")),
+        (
+            "http://a.test/page",
+            html("").with("cache-control", "no-store"),
+        ),
+    ];
+    let mut pair = pair(true, &pages);
+    pair.browse_for(2 * REDIRECTED, "http://a.test/", NAVIGATION);
+    let head = "head http://a.test/page".to_owned();
+    assert!(pair.received.contains(&head), "it waits for no report");
+    let (reply, asked) = pair.get("http://a.test/page", NAVIGATION);
+    assert_eq!((reply.head.status, reply.is_pushed), (200, true));
+    assert_eq!(asked, ["http://a.test/", "http://a.test/page"]);
 }
 
 #[test]

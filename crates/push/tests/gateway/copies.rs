@@ -49,6 +49,8 @@ const FOREIGN: &str = RESOURCES[4].0;
 pub(crate) struct Needs {
     resources: Vec<&'static str>,
     lifetimes: HashMap<String, CopyLifetime>,
+    /// The resources that no cache kept.
+    unkept: Vec<String>,
     /// The outcomes of pushes that were recorded.
     outcomes: Vec<String>,
 }
@@ -59,6 +61,7 @@ impl Needs {
         Self {
             resources: RESOURCES.map(|(url, _)| url).to_vec(),
             lifetimes: lifetimes.into_iter().collect(),
+            unkept: Vec::new(),
             outcomes: Vec::new(),
         }
     }
@@ -100,6 +103,17 @@ impl Predictor for Needs {
         self.lifetimes.get(url).copied()
     }
 
+    fn note_kept(&mut self, url: &str, is_kept: bool) {
+        self.unkept.retain(|own| own != url);
+        if !is_kept {
+            self.unkept.push(url.to_owned());
+        }
+    }
+
+    fn is_unkept(&self, url: &str) -> bool {
+        self.unkept.iter().any(|own| own == url)
+    }
+
     fn resources(&self, page: &str) -> Vec<Candidate> {
         let urls = self.resources.iter().filter(|_| page == PAGE);
         let candidate = |url: &&str| Candidate {
@@ -109,6 +123,27 @@ impl Predictor for Needs {
             expected_size: 1000.0,
         };
         urls.map(candidate).collect()
+    }
+}
+
+#[test]
+fn resource_that_no_cache_keeps_does_not_wait() {
+    let body = "<img src=always.png><img src=minute.png>";
+    let images = [(ALWAYS, image(0)), (MINUTE, page("image/png", "live"))];
+    let returning = [("accept", "text/html"), ("cookie", "seen=1")];
+    for is_known in [false, true] {
+        let pages = [(PAGE, page("text/html", body)), images[0].clone()];
+        let mut pair = Pair::new(&[&pages[..], &images[1..]].concat());
+        pair.predictor = Some(Needs::of_earlier_visits());
+        if is_known {
+            pair.load(MINUTE, &[]);
+        }
+        pair.send(PAGE, &returning);
+        pair.run_for(LOADED);
+        let asked = pair.take_asked();
+        let is_asked = |url: &str| asked.iter().any(|asked| asked.url == url);
+        assert!(!is_asked(ALWAYS), "the browser may have it");
+        assert_eq!(is_asked(MINUTE), is_known);
     }
 }
 
@@ -155,6 +190,18 @@ fn head(url: &str) -> (bool, String) {
 
 fn get(url: &str) -> (bool, String) {
     (false, url.to_owned())
+}
+
+#[test]
+fn copies_that_this_load_brought_are_not_checked() {
+    const OTHER: &str = "http://cdn.test/other.png";
+    let body = format!("<img src=always.png><img src={OTHER}>");
+    let document = page("text/html", &body).with("set-cookie", "first=1");
+    let mut pair = returning_to(document);
+    pair.browse_for(LOADED, PAGE, NAVIGATION);
+    assert!(pair.get(ALWAYS, PLAIN).0.is_pushed);
+    pair.browse_for(LOADED, OTHER, PLAIN);
+    assert_eq!(asked(&mut pair), [get(OTHER)], "its copy is new");
 }
 
 #[test]

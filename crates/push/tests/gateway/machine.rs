@@ -223,6 +223,24 @@ fn predictor_knows_the_frames_of_a_page() {
 }
 
 #[test]
+fn confirmed_document_sends_no_further_body() {
+    let mut scene = Scene::new(Config::default());
+    assert!(scene.gateway.open_companion(true));
+    let page = scene.page("<iframe src=/frame></iframe>");
+    let fetch = scene.promises(Carrier::Answer(page))[0];
+    assert!(scene.fetch_head(fetch, &[("etag", "\"1\"")]).is_ok());
+    assert!(scene.fetch_data(fetch, 100).is_ok());
+    scene.report(Fate::Late, "/frame");
+    scene.outputs();
+    for expected in [vec![Output::Cancel { fetch }], vec![]] {
+        scene.report(Fate::Validated, "/frame");
+        assert_eq!(scene.outputs(), expected);
+    }
+    assert!(scene.fetch_data(fetch, 50).is_ok(), "it was under way");
+    assert_eq!(scene.gateway.take_counts().wasted_bytes, 150);
+}
+
+#[test]
 fn failed_response_is_no_copy_in_the_browser() {
     for (status, promised) in [(200, 0), (404, 1)] {
         let mut scene = Scene::new(Config::default());

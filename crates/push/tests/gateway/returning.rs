@@ -154,6 +154,29 @@ fn cacheable_sibling_ends_the_release() {
 }
 
 #[test]
+fn one_cacheable_sibling_only_delays_the_release() {
+    let mut pages = site(60, html);
+    for (_, page) in pages
+        .iter_mut()
+        .filter(|(url, _)| !url.ends_with("/00.png"))
+    {
+        if page.body == "x" {
+            *page = image().with("cache-control", "no-store");
+        }
+    }
+    let mut pair = pair(&pages);
+    assert_eq!(fetches_with(&mut pair, "page", WITH_COOKIE), 0);
+    assert_eq!(fetches_after_claim(&mut pair, "00.png"), 1 + 8, "a sign");
+    for number in 10..18 {
+        pair.report(Fate::Late, &url(&image_name(number)));
+    }
+    pair.run_for(LOADED);
+    assert_eq!(pair.take_asked().len(), 8, "the claimed ones");
+    let released = fetches_after_claim(&mut pair, "18.png");
+    assert!(released > 30, "most are kept by no cache: {released}");
+}
+
+#[test]
 fn visit_is_remembered_for_the_next_page() {
     let style = |name: &str| signless(&format!("<link rel=stylesheet href={name}.css>"));
     let sheet = page("text/css", "").with("cache-control", "max-age=600");

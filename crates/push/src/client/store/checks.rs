@@ -42,6 +42,24 @@ impl PushStore {
         }
     }
 
+    /// Answers the conditional request that has joined a document, if its head confirms the
+    /// browser's copy. Returns false if the whole response is the answer.
+    pub(super) fn confirm_joined(&mut self, now: Instant, id: PushId) -> bool {
+        let Some(Phase::Claimed(kept, reader)) = self.pushes.get(&id).map(|push| &push.phase)
+        else {
+            return false;
+        };
+        let answer = kept.answer.as_ref();
+        let Some(answer) = answer.filter(|answer| confirms_copy(&reader.request, &answer.head))
+        else {
+            return false;
+        };
+        let head = not_modified(&with_age(&answer.head, now - kept.promised));
+        self.confirm(id, head);
+        self.outputs.push_back(Output::WakeReader(id));
+        true
+    }
+
     /// Answers the request of a browser that holds a copy of the push. The body is of no use.
     pub(super) fn confirm(&mut self, id: PushId, head: ResponseHead) -> Option<Serve> {
         let pushed = self.pushes.get_mut(&id)?;

@@ -62,4 +62,12 @@ impl Predictor for SessionPredictor<'_> {
     fn resources(&self, page: &str) -> Vec<Candidate> {
         self.learned.resources(page)
     }
+
+    fn note_kept(&mut self, url: &str, is_kept: bool) {
+        self.learned.note_kept(url, is_kept);
+    }
+
+    fn is_unkept(&self, url: &str) -> bool {
+        self.learned.is_unkept(url)
+    }
 }

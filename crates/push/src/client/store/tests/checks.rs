@@ -88,6 +88,75 @@ fn conditional_request_joins_a_check_without_a_head() {
     }
 }
 
+/// The request for a document, as a browser and the gateway make it.
+fn document() -> RequestHead {
+    let mut request = get("/a");
+    request.fields.push("accept", "text/html");
+    request
+}
+
+impl Scene {
+    /// Promises the document to which a redirect leads.
+    fn promise_document(&mut self) -> PushId {
+        match self.store.on_promise(self.now, document(), true) {
+            Intake::Read(id) => id,
+            Intake::Cancel => panic!("the document was cancelled"),
+        }
+    }
+}
+
+#[test]
+fn conditional_request_joins_a_document() {
+    for (tag, is_confirmed) in [("\"1\"", true), ("\"2\"", false)] {
+        let mut scene = Scene::new(LIMITS);
+        let id = scene.promise_document();
+        let mut request = document();
+        request.fields.push(COPY.0, COPY.1);
+        let served = scene.store.on_request(scene.now, &request, false);
+        assert!(!served.expect("its fetch has begun").is_complete);
+        assert_eq!(scene.fates(), [(Fate::Late, true)]);
+        scene.store.on_head(scene.now, id, ok(&[("etag", tag)]));
+        assert_consistent(&scene.store);
+        let outputs = scene.outputs();
+        assert!(outputs.contains(&Output::WakeReader(id)));
+        let validated = Output::Became {
+            fate: Fate::Validated,
+            url: url_hash(&request),
+            tell_gateway: true,
+        };
+        assert_eq!(outputs.contains(&validated), is_confirmed);
+        scene.store.on_data(scene.now, id, Bytes::from("body"));
+        scene.store.on_end(id, true);
+        if is_confirmed {
+            assert_eq!(scene.piece(id), Piece::Head(tagged(tag)));
+        } else {
+            assert_eq!(scene.piece(id), Piece::Head(ok(&[("etag", tag)])));
+            assert_eq!(scene.piece(id), Piece::Data(Bytes::from("body")));
+        }
+        assert_eq!(scene.piece(id), Piece::End);
+        scene.store.on_reader_gone(id);
+        assert_eq!(scene.fates(), [], "reported before");
+        assert!(scene.store.is_empty() && scene.store.held() == 0);
+    }
+}
+
+#[test]
+fn unstorable_document_waits_briefly_for_its_request() {
+    for (wait, is_served) in [(1, true), (3, false)] {
+        let mut scene = Scene::new(LIMITS);
+        let id = scene.promise_document();
+        let head = ok(&[("cache-control", "no-store")]);
+        scene.store.on_head(scene.now, id, head);
+        scene.store.on_end(id, true);
+        scene.pass(secs(wait));
+        let served = scene.store.on_request(scene.now, &document(), false);
+        assert_eq!(served.is_some(), is_served, "after {wait} s");
+        scene.store.close();
+        scene.store.on_reader_gone(id);
+        assert!(scene.store.is_empty() && scene.store.held() == 0);
+    }
+}
+
 #[test]
 fn withdrawn_check_breaks_its_waiting_request() {
     let mut scene = Scene::new(LIMITS);
