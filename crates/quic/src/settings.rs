@@ -63,7 +63,7 @@ pub(crate) fn check(endpoint: &Endpoint) -> Result<(), BadEndpoint> {
     transport(endpoint).map(drop)
 }
 
-/// Returns the parameters of a client, whose gateway may send `stream_window` bytes of a stream
+/// Returns the parameters of a client. Its gateway may send `stream_window` bytes of a stream
 /// before they are read.
 pub(crate) fn client(
     endpoint: &Endpoint,

@@ -65,7 +65,7 @@ pub(super) struct Page {
     is_policy_unknown: bool,
     /// The bodies that wait, unless all are sent at once.
     pub(super) hold: Option<Hold>,
-    /// The hashes of the URLs whose responses no cache keeps, which never wait.
+    /// The hashes of the URLs with responses that no cache keeps. Their fetches never wait.
     pub(super) unkept: Vec<u32>,
     /// The browser has left the page.
     pub(super) abandoned: bool,
