@@ -47,9 +47,11 @@ const FRAMES_PER_UNIT: u64 = 3;
 const BATCH: u64 = 250;
 /// The largest number of sessions of one flood.
 const MAX_SESSIONS: u64 = 500;
-/// The largest time that an honest user waits for an answer, on a busy machine.
+/// The largest time that an honest user waits for an answer. The time in which a busy machine has
+/// no processor for the user or the victim is not counted.
 const MAX_WAIT: Duration = Duration::from_secs(2);
-/// The number of requests that an honest user must have answered in each second.
+/// The number of requests that an honest user must have answered in each second, of those in which
+/// the machine has a processor for the user and the victim.
 const MIN_ANSWERS: f64 = 4.0;
 
 /// Bounds of an attack.
@@ -202,10 +204,10 @@ impl Attack {
         let honest = HonestOrigin::start().map_err(BenchError::system("start an origin"))?;
         let (gateway, user) = if let Kind::Few(_) = self.kind {
             let gateway = Gateway::start_with_token(workshop, tandem)?;
-            (gateway, HonestUser::with_token(gateway.h2, honest.address))
+            (gateway, HonestUser::with_token(gateway, honest.address))
         } else {
             let gateway = Gateway::start(workshop, tandem)?;
-            (gateway, HonestUser::of_gateway(gateway.h2, honest.address))
+            (gateway, HonestUser::of_gateway(gateway, honest.address))
         };
         let user = user.map_err(BenchError::system("reach the gateway"))?;
         let before = Usage::of(gateway.pid)?;
@@ -239,7 +241,7 @@ impl Attack {
         let server = as_attacker(|| gateway.start(Arc::clone(&sent)))
             .map_err(BenchError::system("start a gateway"))?;
         let client = Client::start(workshop, tandem, gateway.protocol, server.address)?;
-        let user = HonestUser::of_client(client.http);
+        let user = HonestUser::of_client(client);
         let before = Usage::of(client.pid)?;
         for thread in gateway::browse(client.http, Instant::now() + time) {
             let _ = thread.join();
@@ -263,7 +265,8 @@ impl Attack {
         // each.
         let own = Duration::from_secs(1) + Duration::from_millis(2) * service.answered;
         let allowed = self.bounds.cpu * u32::try_from(tally.sent).unwrap_or(u32::MAX) + own;
-        let least = (MIN_ANSWERS * time.as_secs_f64()) as u32;
+        let served = time.saturating_sub(service.stalled);
+        let least = (MIN_ANSWERS * served.as_secs_f64()) as u32;
         let mut broken = Vec::new();
         let mut check = |holds: bool, problem: String| {
             if !holds {

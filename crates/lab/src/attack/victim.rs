@@ -10,7 +10,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::wire::{Protocol, Wire, frame, h2, literal, request_block};
-use crate::bench::workshop::{Program, Workshop, free_address};
+use crate::bench::workshop::{Program, Workshop, free_address, free_addresses};
 use crate::bench::{BenchError, usage};
 
 /// The number of requests in one session of an honest user.
@@ -18,7 +18,7 @@ const REQUESTS: u32 = 10;
 /// The pause of an honest user between two requests.
 const PAUSE: Duration = Duration::from_millis(20);
 /// The time after which an honest user gives up.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A gateway that forwards to loopback, with a listener for each protocol.
 #[derive(Clone, Copy, Debug)]
@@ -62,7 +62,7 @@ impl Gateway {
         tandem: &Path,
         arguments: &[String],
     ) -> Result<Self, BenchError> {
-        let (h2, spdy) = (free_address()?, free_address()?);
+        let [h2, spdy] = free_addresses()?;
         let mut command = Command::new(tandem);
         command
             .args(["gateway", "--workers", "2", "--predict=false"])
@@ -168,8 +168,11 @@ pub struct Service {
     pub answered: u32,
     /// Requests that failed.
     pub failed: u32,
-    /// The longest time that an answer took.
+    /// The longest time that an answer took, without the time that `stalled` counts.
     pub slowest: Duration,
+    /// The part of all answers' time in which threads of the victim or of this process were ready
+    /// to run, and the machine was busy with others.
+    pub stalled: Duration,
     /// The reason of the first failure.
     pub problem: Option<String>,
 }
@@ -184,7 +187,7 @@ pub struct HonestUser {
 impl HonestUser {
     /// Asks a gateway for the origin's answer, in one HTTP/2 session after the other. Returns once
     /// the first request has been answered.
-    pub fn of_gateway(gateway: SocketAddr, origin: SocketAddr) -> io::Result<Self> {
+    pub fn of_gateway(gateway: Gateway, origin: SocketAddr) -> io::Result<Self> {
         Self::of_sessions(
             gateway,
             &request_block("GET", &origin.to_string(), "/"),
@@ -193,21 +196,21 @@ impl HonestUser {
     }
 
     /// Asks a gateway that requires the token, with one session for each request.
-    pub fn with_token(gateway: SocketAddr, origin: SocketAddr) -> io::Result<Self> {
+    pub fn with_token(gateway: Gateway, origin: SocketAddr) -> io::Result<Self> {
         let token = literal(0, "proxy-authorization", &format!("Bearer {TOKEN}"));
         let request = [request_block("GET", &origin.to_string(), "/"), token].concat();
         Self::of_sessions(gateway, &request, 1)
     }
 
     /// Sends a request `most` times in each session.
-    fn of_sessions(gateway: SocketAddr, request: &[u8], most: u32) -> io::Result<Self> {
+    fn of_sessions(gateway: Gateway, request: &[u8], most: u32) -> io::Result<Self> {
         let request = request.to_vec();
-        let mut wire = Wire::connect(gateway, Protocol::H2)?;
+        let mut wire = Wire::connect(gateway.h2, Protocol::H2)?;
         ask(&mut wire, 1, &request)?;
         let mut asked = 1;
-        Ok(Self::start(move || {
+        Ok(Self::start(gateway.pid, move || {
             if asked == most {
-                wire = Wire::connect(gateway, Protocol::H2)?;
+                wire = Wire::connect(gateway.h2, Protocol::H2)?;
                 asked = 0;
             }
             asked += 1;
@@ -217,8 +220,9 @@ impl HonestUser {
     }
 
     /// Asks a client for its `/proxy.pac`, each time over a new connection.
-    pub fn of_client(http: SocketAddr) -> Self {
-        Self::start(move || {
+    pub fn of_client(client: Client) -> Self {
+        let http = client.http;
+        Self::start(client.pid, move || {
             let mut stream = TcpStream::connect_timeout(&http, PATIENCE)?;
             stream.set_read_timeout(Some(PATIENCE))?;
             write!(
@@ -234,13 +238,13 @@ impl HonestUser {
         })
     }
 
-    fn start(mut ask: impl FnMut() -> io::Result<()> + Send + 'static) -> Self {
+    fn start(victim: u32, mut ask: impl FnMut() -> io::Result<()> + Send + 'static) -> Self {
         let ended = Arc::new(AtomicBool::new(false));
         let stop = Arc::clone(&ended);
         let thread = thread::spawn(move || {
             let mut service = Service::default();
             while !stop.load(Ordering::Relaxed) {
-                let asked = Instant::now();
+                let (asked, waited) = (Instant::now(), waiting(victim));
                 match ask() {
                     Ok(()) => service.answered += 1,
                     Err(error) => {
@@ -248,7 +252,10 @@ impl HonestUser {
                         service.problem.get_or_insert_with(|| error.to_string());
                     }
                 }
-                service.slowest = service.slowest.max(asked.elapsed());
+                let took = asked.elapsed();
+                let stalled = waiting(victim).saturating_sub(waited).min(took);
+                service.slowest = service.slowest.max(took - stalled);
+                service.stalled += stalled;
                 thread::sleep(PAUSE);
             }
             service
@@ -264,6 +271,16 @@ impl HonestUser {
             ..Service::default()
         })
     }
+}
+
+/// Returns the time for which the victim and this process, in which the user and the origin are
+/// threads, have waited for a processor.
+fn waiting(victim: u32) -> Duration {
+    [victim, std::process::id()]
+        .into_iter()
+        // A victim that has ended does not wait.
+        .map(|pid| usage::waiting_time(pid).unwrap_or_default())
+        .sum()
 }
 
 /// Sends a request on an HTTP/2 session, and expects the response `ok`.

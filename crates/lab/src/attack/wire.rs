@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tandem_spdy::header_block::{Block, Encoder, HeaderCompression};
 
 /// The time after which a socket that takes or gives nothing is an error.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 /// The preface of an HTTP/2 client and empty SETTINGS.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 

@@ -78,12 +78,46 @@ fn run_time(pid: u32, root: u32) -> io::Result<u64> {
 }
 
 fn on_processor(task: &Path) -> io::Result<u64> {
+    schedule_statistic(task, 0)
+}
+
+/// Reads a field of `/proc/PID/task/TID/schedstat`: the nanoseconds on a processor, and those in
+/// which the thread was ready and waited for one.
+fn schedule_statistic(task: &Path, field: usize) -> io::Result<u64> {
     let text = fs::read_to_string(task.join("schedstat"))?;
-    let first = text
+    let value = text
         .split_whitespace()
-        .next()
+        .nth(field)
         .and_then(|text| text.parse().ok());
-    first.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "schedstat"))
+    value.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "schedstat"))
+}
+
+/// Returns the time for which the threads of a process were ready to run and had no processor.
+/// Threads of the class `SCHED_IDLE`, which give way to all others, and threads that have ended are
+/// not in it.
+pub fn waiting_time(pid: u32) -> io::Result<Duration> {
+    let mut sum = 0;
+    for task in fs::read_dir(format!("/proc/{pid}/task"))? {
+        let task = task?.path();
+        let read = || -> io::Result<u64> {
+            match is_idle(&fs::read_to_string(task.join("stat"))?) {
+                true => Ok(0),
+                false => schedule_statistic(&task, 1),
+            }
+        };
+        // A thread may end during the call.
+        sum += read().unwrap_or(0);
+    }
+    Ok(Duration::from_nanos(sum))
+}
+
+/// Returns true if the text of `/proc/PID/task/TID/stat` is that of a thread of `SCHED_IDLE`.
+fn is_idle(stat: &str) -> bool {
+    // The fields after the name begin with the third, and the policy is the 41st.
+    let policy = stat
+        .rsplit_once(')')
+        .and_then(|(_, fields)| fields.split_whitespace().nth(41 - 3)?.parse().ok());
+    policy == Some(libc::SCHED_IDLE)
 }
 
 /// Memory of a process and its children.
@@ -140,6 +174,42 @@ mod tests {
         }
         let memory = memory(pid).expect("own memory");
         assert!(memory.pss > 0 && memory.rss >= memory.pss);
+    }
+
+    #[test]
+    fn waiting_time_grows_on_a_busy_machine() {
+        let pid = std::process::id();
+        let mut least = waiting_time(pid).expect("own threads");
+        let processors = std::thread::available_parallelism()
+            .expect("a number")
+            .get();
+        let done = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..=processors {
+                scope.spawn(|| {
+                    while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                        std::hint::spin_loop();
+                    }
+                });
+            }
+            // Threads of other tests may end, and take their time with them.
+            loop {
+                let now = waiting_time(pid).expect("own threads");
+                if now > least {
+                    break;
+                }
+                least = now;
+            }
+            done.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+    }
+
+    #[test]
+    fn idle_threads_are_told_by_their_policy() {
+        let stat = |policy| format!("7 (a ) b) S 1{} {policy} 0", " 0".repeat(36));
+        assert!(is_idle(&stat(libc::SCHED_IDLE)) && !is_idle(&stat(libc::SCHED_OTHER)));
+        let own = fs::read_to_string("/proc/thread-self/stat").expect("own thread");
+        assert!(!is_idle(&own), "{own}");
     }
 
     #[test]

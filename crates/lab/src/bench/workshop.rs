@@ -360,11 +360,25 @@ pub fn cores() -> (Option<usize>, Option<usize>) {
     }
 }
 
-/// An address of this machine's own that nothing listens on.
+/// Returns an address of this machine without a listener.
 pub fn free_address() -> Result<SocketAddr, BenchError> {
-    let bound =
-        TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr());
-    bound.map_err(BenchError::system("find a free port"))
+    free_addresses().map(|[address]| address)
+}
+
+/// Returns different addresses of this machine without listeners.
+pub fn free_addresses<const COUNT: usize>() -> Result<[SocketAddr; COUNT], BenchError> {
+    let find = || -> io::Result<_> {
+        let mut addresses = [SocketAddr::from((Ipv4Addr::LOCALHOST, 0)); COUNT];
+        // A listener stays until all addresses are found.
+        let mut listeners = Vec::new();
+        for address in &mut addresses {
+            let listener = TcpListener::bind(*address)?;
+            *address = listener.local_addr()?;
+            listeners.push(listener);
+        }
+        Ok(addresses)
+    };
+    find().map_err(BenchError::system("find a free port"))
 }
 
 #[cfg(test)]

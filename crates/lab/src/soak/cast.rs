@@ -10,7 +10,7 @@ use tandem_net::emulator::sys;
 
 use super::Options;
 use crate::bench::BenchError;
-use crate::bench::workshop::{Program, Workshop, free_address};
+use crate::bench::workshop::{Program, Workshop, free_address, free_addresses};
 
 /// The number of ways through the programs.
 pub const WAYS: usize = 3;
@@ -120,7 +120,7 @@ impl<'a> Cast<'a> {
 
     /// Starts a gateway for HTTP/2 and SPDY. Returns the addresses for both.
     fn gateway(&mut self, name: &'static str) -> Result<[SocketAddr; 2], BenchError> {
-        let (h2, spdy, metrics) = (free_address()?, free_address()?, free_address()?);
+        let [h2, spdy, metrics] = free_addresses()?;
         let config = format!(
             "[gateway]\nlisten = [\"h2+tcp://{h2}\", \"spdy3.1+tcp://{spdy}\"]\nopen = true\n\
              allow-dest = [\"127.0.0.0/8\"]\nworkers = 1\nhold-out = 0.0\nmetrics = \"{metrics}\"\n\
@@ -137,7 +137,7 @@ impl<'a> Cast<'a> {
         session: &str,
         steady: bool,
     ) -> Result<Way, BenchError> {
-        let (http, socks, metrics) = (free_address()?, free_address()?, free_address()?);
+        let [http, socks, metrics] = free_addresses()?;
         let gateway = if session == "h2" { h2 } else { spdy };
         let config = format!(
             "[client]\nlisten = [\"http://{http}\", \"socks5://{socks}\"]\n\
