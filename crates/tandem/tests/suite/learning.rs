@@ -37,6 +37,8 @@ struct Gateway {
     session: &'static str,
     address: std::net::SocketAddr,
     running: Option<Running>,
+    /// An origin that no visit uses.
+    elsewhere: Scene,
 }
 
 impl Gateway {
@@ -51,6 +53,7 @@ impl Gateway {
             session,
             address,
             running: Some(running),
+            elsewhere: Scene::answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"),
         }
     }
 
@@ -102,9 +105,25 @@ impl Gateway {
     /// Runs sessions that teach the predictor at their end, and forgets their requests.
     fn learn(&self, origin: &Scene, told: &mpsc::Receiver<String>, visits: &[&[&str]]) {
         for paths in visits {
-            self.visit(origin, paths, wait_for_reports);
+            self.visit(origin, paths, |client| self.wait_for_reports(client));
         }
         told.try_iter().for_each(drop);
+    }
+
+    /// Waits until the client's reports have reached the gateway. A busy machine may delay each
+    /// thread, so both ends answer something after the reports are due.
+    fn wait_for_reports(&self, client: &mut Client) {
+        // The client gathers reports for a quarter of a second.
+        std::thread::sleep(Duration::from_millis(500));
+        let http = client.stream.get_ref().peer_addr().unwrap();
+        for _ in 0..2 {
+            let page = client.get(&format!("http://{http}/proxy.pac"));
+            assert_eq!(page.status, 200);
+        }
+        // All sessions of the gateway have one thread.
+        let (running, mut bystander) = self.client();
+        assert_eq!(bystander.get(&self.elsewhere.url("/")).body, b"ok");
+        block_on(running.drain(Duration::ZERO));
     }
 }
 
@@ -114,11 +133,6 @@ impl Drop for Gateway {
             block_on(running.drain(Duration::ZERO));
         }
     }
-}
-
-/// Waits until the client's reports have reached the gateway, which no other party notices.
-fn wait_for_reports(_: &mut Client) {
-    std::thread::sleep(Duration::from_millis(500));
 }
 
 /// Waits for `count` requests at the origin. Returns them, and those that precede a further request
@@ -368,7 +382,7 @@ fn learned_push_covers_frames_and_their_scripts() {
             get(script, Some(frame), "*/*");
         }
         let seen = if all {
-            wait_for_reports(&mut client);
+            gateway.wait_for_reports(&mut client);
             told.try_iter().collect()
         } else {
             asked(&mut client, &origin, &told, 11)
@@ -444,7 +458,7 @@ fn learned_push_behind_redirects_names_the_document() {
         ];
         let gateway = Gateway::start(session, 0.0);
         for _ in 0..6 {
-            gateway.browse(&visit, wait_for_reports);
+            gateway.browse(&visit, |client| gateway.wait_for_reports(client));
         }
         told.try_iter().for_each(drop);
         let pushed = gateway.browse(&visit[..1], |it| asked(it, &site, &told, 2));
@@ -476,7 +490,7 @@ fn learned_push_of_a_style_sheet_has_its_referrer() {
         ];
         let gateway = Gateway::start(session, 0.0);
         for _ in 0..6 {
-            gateway.browse(&visit, wait_for_reports);
+            gateway.browse(&visit, |client| gateway.wait_for_reports(client));
         }
         told.try_iter().for_each(drop);
         let once = |asked: &[String]| {
@@ -519,7 +533,7 @@ fn learned_push_of_another_host_waits_for_the_page() {
     ];
     let gateway = Gateway::start("h2", 0.0);
     for _ in 0..6 {
-        gateway.browse(&visit, wait_for_reports);
+        gateway.browse(&visit, |client| gateway.wait_for_reports(client));
     }
     told_other.try_iter().for_each(drop);
     assert_ne!(told.try_iter().count(), 0);
