@@ -389,7 +389,7 @@ fn dial_connects_to_a_closed_control_port_again() {
 fn no_circuit_is_kept_without_dials() {
     play(
         Times {
-            idle: Duration::from_secs(1),
+            idle: Duration::from_secs(3),
             ..QUICK
         },
         |_| {},
@@ -412,8 +412,8 @@ fn no_circuit_is_kept_without_dials() {
     );
 }
 
-#[test]
-fn backoff_doubles_until_failures_are_forgotten() {
+#[tokio::test(start_paused = true)]
+async fn backoff_doubles_until_failures_are_forgotten() {
     let backoff = Backoff::new(Times::USUAL);
     let mut pauses = Vec::new();
     for _ in 0..40 {
@@ -435,7 +435,7 @@ fn backoff_doubles_until_failures_are_forgotten() {
     let backoff = Backoff::new(QUICK);
     (0..3).for_each(|_| backoff.lose());
     assert_eq!(backoff.after_failures(), Duration::from_millis(20));
-    std::thread::sleep(Duration::from_millis(100));
+    tokio::time::advance(Duration::from_millis(100)).await;
     backoff.lose();
     assert_eq!(backoff.after_failures(), Duration::from_millis(5));
 }
