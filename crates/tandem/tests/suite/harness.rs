@@ -575,7 +575,7 @@ impl Gate {
     pub(crate) fn wait(&self) {
         let closed = self
             .1
-            .wait_timeout_while(self.0.lock().unwrap(), PATIENCE, |open| !*open)
+            .wait_timeout_while(self.0.lock().unwrap(), 10 * PATIENCE, |open| !*open)
             .unwrap();
         assert!(!closed.1.timed_out(), "nobody opened it");
     }

@@ -43,6 +43,7 @@ fn slow_uploads_leave_room_for_other_clients() {
     // A slow disk needs more than the usual time for the large body.
     let patience = Duration::from_secs(120);
     options.submit_wait = Some("120s".parse().unwrap());
+    options.response_timeout = Some("120s".parse().unwrap());
     let gateway = start(options);
     let mut silent = Client::to(gateway.address);
     silent.send(head(1, 64 << 20));
@@ -121,6 +122,8 @@ fn deliveries_to_a_hanging_server_are_bounded() {
     let server = SubmissionServer::waiting(&gate);
     let mut options = options(&files, &server.url(""));
     options.workers = Some(1);
+    // The server answers after all submissions, each of which is written to the disk.
+    options.response_timeout = Some("10m".parse().unwrap());
     let gateway = start(options);
     let mut client = Client::to(gateway.address);
     for number in 0..COUNT {
