@@ -2,7 +2,8 @@
 //!
 //! [`files`] reads certificates and keys, and `identity` renews them. [`authority`] certifies
 //! listeners on this machine, and [`self_signed`] a gateway. [`records`] is the path over TLS, and
-//! [`layer`] the transport. [`leaves`] and [`verified`] are the two ends of opened connections.
+//! [`layer`] the transport. [`stapled`] heeds the OCSP response of a handshake. [`leaves`] and
+//! [`verified`] are the two ends of opened connections.
 
 pub mod authority;
 pub mod files;
@@ -11,6 +12,7 @@ pub mod layer;
 pub mod leaves;
 pub mod records;
 pub mod self_signed;
+pub mod stapled;
 pub mod verified;
 
 pub use layer::{DIAL_OPTIONS, Tls, TlsProvider};
@@ -20,7 +22,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustls::client::Resumption;
+use rustls::client::{Resumption, WebPkiServerVerifier};
 use rustls::pki_types::ServerName;
 use rustls::server::WebPkiClientVerifier;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
@@ -32,6 +34,7 @@ use authority::LocalIdentity;
 use files::roots;
 use identity::Identity;
 use records::TlsPath;
+use stapled::StapleVerifier;
 
 /// The reason why a TLS configuration cannot be made.
 #[derive(Debug, thiserror::Error)]
@@ -63,6 +66,9 @@ pub enum TlsError {
     /// The certificate and the key cannot be used together.
     #[error("certificate and key cannot be used: {0}")]
     Config(#[from] rustls::Error),
+    /// The authorities for servers cannot be used.
+    #[error("the certificate authorities for servers cannot be used: {0}")]
+    Roots(String),
     /// The certificate authority for clients cannot be used.
     #[error("the certificate authority for clients cannot be used: {0}")]
     Verifier(String),
@@ -91,7 +97,18 @@ impl ClientTls {
                 roots: webpki_roots::TLS_SERVER_ROOTS.to_vec(),
             },
         };
-        let builder = ClientConfig::builder().with_root_certificates(roots);
+        Ok(TlsConnector::from(Arc::new(self.config(roots)?)))
+    }
+
+    /// Creates the configuration with these authorities.
+    fn config(&self, roots: RootCertStore) -> Result<ClientConfig, TlsError> {
+        let verifier = WebPkiServerVerifier::builder(Arc::new(roots))
+            .build()
+            .map_err(|error| TlsError::Roots(error.to_string()))?;
+        let verifier = Arc::new(StapleVerifier(verifier));
+        let builder = ClientConfig::builder()
+            .dangerous()
+            .with_custom_certificate_verifier(verifier);
         let mut config = match &self.identity {
             None => builder.with_no_client_auth(),
             Some((cert, key)) => {
@@ -102,7 +119,7 @@ impl ClientTls {
         if self.unlinkable {
             config.resumption = Resumption::disabled();
         }
-        Ok(TlsConnector::from(Arc::new(config)))
+        Ok(config)
     }
 }
 
