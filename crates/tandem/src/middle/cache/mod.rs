@@ -11,7 +11,8 @@
 //!
 //! A forward gateway serves and stores only requests with a known first-party site, and separates
 //! the sites. Otherwise a page could learn from the time of a response which pages the user visits
-//! elsewhere.
+//! elsewhere. Users share no response over TLS. A site may know its user by a special field or by a
+//! secret in the URL, which no rule of a shared cache distinguishes.
 
 mod pump;
 mod reply;
@@ -23,7 +24,7 @@ use std::task::{Context, Poll};
 
 use tandem_cache::{Key, Sharing};
 use tandem_http::cache::is_safe;
-use tandem_http::{Method, RequestHead, ResponseHead};
+use tandem_http::{Method, RequestHead, ResponseHead, Scheme};
 use tandem_preload::{resolve, split};
 use tandem_push::site::site_of;
 
@@ -40,7 +41,10 @@ pub struct CacheStage(Rc<Session>);
 /// The properties that the replies of a session share.
 struct Session {
     cache: Arc<ResponseCache>,
+    /// The owner of responses over plain HTTP.
     owner: Owner,
+    /// The owner of responses over TLS.
+    secure_owner: Owner,
     tells_status: bool,
     next: Rc<dyn Stage>,
 }
@@ -55,13 +59,16 @@ impl CacheStage {
         tells_status: bool,
         next: Rc<dyn Stage>,
     ) -> Self {
-        let number = match cache.config().sharing {
-            Sharing::Private => peer.session,
-            Sharing::Shared | Sharing::Origin => 0,
+        let (number, secure) = match cache.config().sharing {
+            Sharing::Private => (peer.session, peer.session),
+            Sharing::Shared => (0, peer.session),
+            Sharing::Origin => (0, 0),
         };
+        let owner = |number| Owner { number, user };
         Self(Rc::new(Session {
             cache: Arc::clone(cache),
-            owner: Owner { number, user },
+            owner: owner(number),
+            secure_owner: owner(secure),
             tells_status,
             next,
         }))
@@ -71,8 +78,8 @@ impl CacheStage {
 /// The last reply of a session, such as a validation in the background, may outlive the stage.
 impl Drop for Session {
     fn drop(&mut self) {
-        if self.owner.number != 0 {
-            self.cache.remove_group(&self.owner.group(""));
+        if self.secure_owner.number != 0 {
+            self.cache.remove_group(&self.secure_owner.group(""));
         }
     }
 }
@@ -112,11 +119,19 @@ impl Session {
     fn place(&self, exchange: &Exchange) -> Option<Place> {
         let partition = self.partition(exchange)?;
         let request = &exchange.request;
+        let owner = self.owner(request.scheme);
         let has_body = !exchange.body.is_empty();
         Some(Place {
-            key: Key::new(self.owner.number, &partition, request, has_body)?,
-            group: self.owner.group(&request.authority),
+            key: Key::new(owner.number, &partition, request, has_body)?,
+            group: owner.group(&request.authority),
         })
+    }
+
+    const fn owner(&self, scheme: Scheme) -> &Owner {
+        match scheme {
+            Scheme::Http => &self.owner,
+            Scheme::Https => &self.secure_owner,
+        }
     }
 
     /// Returns the isolation key and the first-party site of a request.
@@ -206,7 +221,7 @@ impl Invalidating {
             .into_iter()
             .chain(named)
             .collect();
-        let number = self.session.owner.number;
+        let number = self.session.owner(self.request.scheme).number;
         let keys: Vec<Key> = targets
             .iter()
             .flat_map(|target| {
@@ -256,9 +271,49 @@ impl Parts for Invalidating {
 mod tests {
     use std::cell::Cell;
 
-    use tandem_http::Scheme;
-
     use super::*;
+
+    /// A site may know its user by any field, or by a secret in the URL.
+    #[tokio::test]
+    async fn shared_cache_separates_users_over_tls() {
+        let cache = Arc::new(ResponseCache::new(tandem_cache::Config {
+            sharing: Sharing::Shared,
+            memory: 1 << 20,
+            min_users: 1,
+        }));
+        let asked = Rc::new(Cell::new(0));
+        let counter = Rc::clone(&asked);
+        let origin: Rc<dyn Stage> = Rc::new(move |_: Exchange| {
+            counter.set(counter.get() + 1);
+            let mut head = ResponseHead::new(200);
+            head.fields.push("cache-control", "public, max-age=600");
+            head.fields.push("content-length", "0");
+            Reply::ready(head, bytes::Bytes::new())
+        });
+        let exchanges = async {
+            let stage = |session| {
+                let peer = Peer {
+                    session,
+                    ..Peer::none()
+                };
+                CacheStage::new(&cache, peer, session, false, Rc::clone(&origin))
+            };
+            let [one, other] = [1, 2].map(stage);
+            for (scheme, expected) in [(Scheme::Http, 1), (Scheme::Https, 2)] {
+                asked.set(0);
+                for stage in [&one, &other, &one, &other] {
+                    let mut request = RequestHead::get(scheme, "a.example", "/");
+                    request.fields.push("sec-fetch-site", "none");
+                    let mut reply = stage.call(Exchange::internal(request));
+                    while let Some(part) = reply.part().await {
+                        part.unwrap();
+                    }
+                }
+                assert_eq!(asked.get(), expected, "{scheme:?}");
+            }
+        };
+        tokio::task::LocalSet::new().run_until(exchanges).await;
+    }
 
     /// A stage whose first response never comes.
     struct Stalling(Cell<usize>);
