@@ -10,6 +10,7 @@ mod request;
 use tandem_http::cache::{RequestPolicy, validation};
 use tandem_http::{Fields, RequestHead};
 
+use crate::wire::OPENED_FIELD;
 pub use referrer::{referrer, referrer_policy};
 pub(crate) use request::is_own_origin;
 pub use request::{Page, request_for};
@@ -65,11 +66,13 @@ pub fn is_navigation(request: &RequestHead) -> bool {
     }
 }
 
-/// Returns whether a request has only fields that browsers set themselves. An answer may depend on
-/// any field that a script or a tool adds, whatever `Vary` says.
+/// Returns whether a request has only fields that browsers set themselves, and the client's list of
+/// opened hosts. An answer may depend on any field that a script or a tool adds, whatever `Vary`
+/// says.
 pub fn has_only_browser_fields(fields: &Fields) -> bool {
     fields.iter().all(|field| {
         field.name.starts_with(b"sec-")
+            || field.name == OPENED_FIELD.as_bytes()
             || BROWSER_FIELDS
                 .iter()
                 .any(|name| name.as_bytes() == field.name)

@@ -238,6 +238,7 @@ mod tests {
             })
         };
         assert!(of(&[]) && of(&[("accept", "*/*"), ("cookie", "a=b")]));
+        assert!(of(&[(crate::wire::OPENED_FIELD, "a.test")]));
         assert!(!of(&[("authorization", "Basic eDp5")]));
         assert!(!of(&[("accept", "application/json")]));
     }

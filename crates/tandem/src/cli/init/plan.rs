@@ -89,7 +89,12 @@ impl OwnGateway {
         };
         let listen = format!("h2+tls://{any}:{port}?cert={cert}&key={key}");
         let auth = list("token-file=token");
-        let gateway = [("listen", list(&listen)), ("auth", auth)];
+        // The gateway has one user, so that pushes reveal no other user's visits.
+        let gateway = [
+            ("listen", list(&listen)),
+            ("auth", auth),
+            ("predict-users", Value::Integer(1)),
+        ];
         files.push(NewFile::public(
             "gateway/gateway.toml",
             table(GATEWAY, &gateway),
@@ -330,7 +335,9 @@ mod tests {
             let plan = own.plan(SystemTime::now()).expect("a plan");
             assert_eq!(gateway_of(&plan), format!("h2+tls://{gateway}"));
             let options = read(&plan, "gateway/gateway.toml").gateway;
-            let endpoint = options.expect("a gateway").listen[0].to_string();
+            let options = options.expect("a gateway");
+            assert_eq!(options.predict_users, Some(1));
+            let endpoint = options.listen[0].to_string();
             let expected = format!("h2+tls://{listen}:443?cert=cert.pem&key=key.pem");
             assert_eq!(endpoint, expected);
             let secrets = plan.files.iter().filter(|file| file.is_secret);
