@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # HTTPS that the client opens: `[open]` in its file, the authority of `tandem trust -c FILE`, and Chromium, curl and Python as
-# browsers. A listed host is served by the local authority. Each other certificate is the origin's own.
+# browsers. A listed host is served by the local authority. Each other certificate is the origin's own. The verdict about a
+# broken certificate is the same without opening, opened on this machine, and opened at the gateway.
 #
 #   chromium ─▶ tandem client ─▶ tandem gateway ─▶ origins of node, for HTTP/2 and HTTP/1.1
 #
@@ -10,59 +11,87 @@
 need chromium chromium certutil libnss3-tools node nodejs openssl openssl curl curl python3 python3
 build TANDEM tandem -p tandem-cli
 
-home=$work/home authority=$work/home/.local/share/tandem file=$work/client.toml
+home=$work/home authority=$work/home/.local/share/tandem
 mkdir -p "$home"
 
-# An authority of the public web for this run, and its certificates: certify NAME SAN EXTRA...
+# An authority of the public web for this run, another one, and an intermediate that is constrained to another host.
 quietly() {
     "$@" >>"$work/openssl.log" 2>&1 || { tail -n 5 "$work/openssl.log" >&2 && exit 1; }
 }
-quietly openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 30 -subj '/CN=public root' \
-    -keyout "$work/root.key" -out "$work/root.pem"
-request() {
-    quietly openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj "/CN=$1" -keyout "$work/$1.key" \
-        -out "$work/$1.csr"
+p256=(-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes)
+for name in root stranger; do
+    quietly openssl req -x509 "${p256[@]}" -days 30 -subj "/CN=public $name" -keyout "$work/$name.key" -out "$work/$name.pem"
+done
+# sign NAME BY EXTENSIONS ARGUMENT...: the certificate of a request.
+sign() {
+    local name=$1 by=$2 extensions=$3
+    shift 3
+    quietly openssl x509 -req -in "$work/$name.csr" -CA "$work/$by.pem" -CAkey "$work/$by.key" -CAcreateserial \
+        -CAserial "$work/serial" -extfile <(printf "$extensions") -out "$work/$name.pem" "$@"
 }
+# certify NAME SAN ARGUMENT...: a certificate of $by, for a key of $key.
 certify() {
-    local name=$1 san=$2
-    shift 2
-    request "$name"
-    quietly openssl x509 -req -in "$work/$name.csr" -CA "$work/root.pem" -CAkey "$work/root.key" -CAcreateserial \
-        -CAserial "$work/serial" -extfile <(echo "subjectAltName=$san") -out "$work/$name.pem" "$@"
+    quietly openssl req "${key[@]}" -subj "/CN=$1" -keyout "$work/$1.key" -out "$work/$1.csr"
+    sign "$1" "$by" "subjectAltName=$2" "${@:3}"
 }
+by=root key=("${p256[@]}")
 certify good DNS:localhost -days 10
+certify numeric IP:127.0.0.1 -days 10
+certify revoked DNS:localhost -days 10
 certify expired DNS:localhost -days -1
 certify wrong DNS:other.test -days 10
-request alone
-quietly openssl x509 -req -in "$work/alone.csr" -key "$work/alone.key" -days 10 \
-    -extfile <(echo subjectAltName=DNS:localhost) -out "$work/alone.pem"
+certify sha1 DNS:localhost -days 10 -sha1
+key=(-newkey rsa:1024 -nodes)
+certify short DNS:localhost -days 10
+key=("${p256[@]}") by=stranger
+certify unknown DNS:localhost -days 10
+quietly openssl req "${p256[@]}" -subj /CN=between -keyout "$work/between.key" -out "$work/between.csr"
+sign between root 'basicConstraints=critical,CA:TRUE\nnameConstraints=critical,permitted;DNS:other.test' -days 10
+by=between
+certify constrained DNS:localhost -days 10
+cat "$work/between.pem" >>"$work/constrained.pem"
+quietly openssl req -x509 "${p256[@]}" -days 10 -subj /CN=alone -addext subjectAltName=DNS:localhost \
+    -addext basicConstraints=CA:FALSE -keyout "$work/alone.key" -out "$work/alone.pem"
+# The response of a responder that has revoked the certificate.
+number=$(openssl x509 -in "$work/revoked.pem" -noout -serial)
+printf 'R\t301231235959Z\t260101000000Z\t%s\tunknown\t/CN=revoked\n' "${number#serial=}" >"$work/index"
+quietly openssl ocsp -index "$work/index" -CA "$work/root.pem" -issuer "$work/root.pem" -rsigner "$work/root.pem" \
+    -rkey "$work/root.key" -cert "$work/revoked.pem" -no_nonce -ndays 5 -respout "$work/revoked.ocsp"
 
-# site NAME KIND: an origin with this certificate; leaves its port in $port.
-site() {
-    start "$own_address" node "$here/browser/site.js" "$2" "$work/$1.pem" "$work/$1.key" "$work/root.pem"
-    port=${address##*:}
-}
-site good h2 && h2=$port
-site good http1 && http1=$port
-site good client && asks=$port
-site good h2 && unlisted=$port
-site expired h2 && expired=$port
-site wrong h2 && wrong=$port
-site alone h2 && alone=$port
+# The broken certificates by the name of their port.
+faults=(expired wrong alone unknown constrained sha1 short)
+start '^ports (.*)$' node "$here/browser/site.js" "$work" good:h2 good:http1 good:client good:h2 numeric:h2 revoked:revoked \
+    good:page good:part good:part good:part expired:h2 wrong:h2 alone:h2 unknown:h2 constrained:h2 sha1:weak short:weak
+read -r h2 http1 asks unlisted numeric revoked page part other elsewhere expired wrong alone unknown constrained sha1 short \
+    <<<"$address"
+listed="$h2, $http1, $asks, $numeric, $revoked, $page, $part, $other"
+for fault in "${faults[@]}"; do listed+=", ${!fault}"; done
 
-start '^tandem gateway: listening on h2[+]tcp://(127\.0\.0\.1:[0-9]+)$' "$TANDEM" gateway --open \
-    --listen h2+tcp://127.0.0.1:0 --allow-dest 127.0.0.0/8
-cat >"$file" <<TOML
+# The gateway belongs to the user, and one client goes through it for each level: client LEVEL [OPEN...]
+echo a-token-of-some-length >"$work/token"
+start '^tandem gateway: listening on h2[+]tcp://(127\.0\.0\.1:[0-9]+)$' "$TANDEM" gateway --hold-out 0 --open-https \
+    --auth "token-file=$work/token" --origin-ca "$work/root.pem" --listen h2+tcp://127.0.0.1:0 --allow-dest 127.0.0.0/8
+gateway=$address
+configure() {
+    cat >"$work/$1.toml" <<TOML
 [client]
-gateway = ["h2+tcp://$address"]
+gateway = ["h2+tcp://$gateway?own=yes"]
+token-file = "$work/token"
 listen = ["http://127.0.0.1:0"]
 authority = "$authority"
-
-[open]
-hosts = ["localhost", "www.site.test"]
-ports = [$h2, $http1, $asks, $expired, $wrong, $alone]
-ca = "$work/root.pem"
+cache-status = true
+$2
 TOML
+}
+hosts='["localhost", "www.site.test"]'
+configure unopened ''
+configure local "[open]
+hosts = $hosts
+ports = [$listed]
+ca = \"$work/root.pem\""
+configure gateway "[open]
+at-gateway = $hosts
+ports = [$listed]"
 
 # trust ARGUMENT...: the command with a home of its own. The system's store stays as it is.
 trust() {
@@ -74,92 +103,138 @@ refuses() {
 names() {
     "$@" 2>&1 | grep -q "tandem trust -c FILE"
 }
-check 'the client names the remedy without an authority' names "$TANDEM" check-config "$file"
-check 'trust issues the authority for the list' trust -c "$file"
+check 'the client names the remedy without an authority' names "$TANDEM" check-config "$work/local.toml"
+check 'trust issues the authority for the list' trust -c "$work/local.toml"
 check 'the authority is constrained to the list' bash -c "openssl x509 -in '$authority/authority.pem' -noout -ext \
     nameConstraints | grep -q 'DNS:www.site.test'"
 check 'the key is private' test "$(stat -c %a "$authority/authority.key" 2>/dev/null)" = 600
-check 'explain says that the host is opened' bash -c "'$TANDEM' explain -c '$file' https://localhost:$h2/ |
-    grep -q 'opened on this machine'"
+for level in local gateway; do
+    check "explain says that the host is opened: $level" bash -c "'$TANDEM' explain -c '$work/$level.toml' \
+        https://localhost:$h2/ | grep -q 'opened on this machine'"
+done
+# Programs trust the public root too. Each verdict is then about the fault alone.
+certutil -A -t C,, -n public -d "sql:$home/.pki/nssdb" -i "$work/root.pem"
+cat "$authority/authority.pem" "$work/root.pem" >"$work/trusted.pem"
 
-start '^tandem client: listening on http://(127\.0\.0\.1:[0-9]+)$' "$TANDEM" client -c "$file"
-proxy=http://$address
+# A certificate by the local authority for a listed host, and one for a host outside the list.
+cp "$authority/authority.pem" "$work/authority.pem" && cp "$authority/authority.key" "$work/authority.key"
+by=authority
+certify www.site.test DNS:www.site.test -days 2
+certify other.test DNS:other.test -days 2
+start '^ports (.*)$' node "$here/browser/site.js" "$work" www.site.test:http1 other.test:http1
+read -r by_local beyond <<<"$address"
 
-# The verdicts of three programs. Each prints the page if it accepts the certificate, and curl names the issuer: by_PROGRAM PORT
+# Each program writes a line for each URL: its port, and the verdict. by_PROGRAM PROXY PORT...
 by_curl() {
-    curl -sSv --proxy "$proxy" --noproxy '' --cacert "${trusted:-$authority/authority.pem}" "https://localhost:$1/"
-}
-chrome() {
-    env -u XDG_DATA_HOME HOME="$home" timeout 100 chromium --headless --no-sandbox --disable-gpu --no-first-run \
-        --disable-background-networking --disable-component-update --disable-dev-shm-usage \
-        --user-data-dir="$(mktemp -d -p "$work")" --proxy-server="$proxy" --proxy-bypass-list='<-loopback>' \
-        "$@" 2>>"$work/chromium.log"
-}
-by_chromium() {
-    chrome --dump-dom "https://localhost:$1/"
+    local port proxy=$1
+    shift
+    for port; do
+        curl -sS -o "$work/page" --proxy "$proxy" --noproxy '' --cacert "$work/trusted.pem" "https://localhost:$port/" \
+            2>"$work/error" && echo "$port loaded" || echo "$port $(head -n 1 "$work/error")"
+    done
 }
 by_python() {
-    python3 - "$proxy" "$1" "${trusted:-$authority/authority.pem}" <<'PYTHON'
+    python3 - "$work/trusted.pem" "$@" <<'PYTHON'
 import http.client, ssl, sys
 from urllib.parse import urlsplit
-proxy, port, authority = sys.argv[1:]
+authorities, proxy, *ports = sys.argv[1:]
 to = urlsplit(proxy)
-context = ssl.create_default_context(cafile=authority)
+context = ssl.create_default_context(cafile=authorities)
 context.set_alpn_protocols(["http/1.1"])
-connection = http.client.HTTPSConnection(to.hostname, to.port, context=context, timeout=20)
-connection.set_tunnel("localhost", int(port))
-connection.request("GET", "/")
-print(connection.getresponse().read().decode())
+for port in ports:
+    connection = http.client.HTTPSConnection(to.hostname, to.port, context=context, timeout=60)
+    connection.set_tunnel("localhost", int(port))
+    try:
+        connection.request("GET", "/")
+        connection.getresponse().read()
+        print(port, "loaded")
+    except ssl.SSLError as error:
+        print(port, getattr(error, "verify_message", error.reason))
 PYTHON
 }
-# sees PROGRAM PORT TEXT: the program's output holds the text.
-sees() {
-    local seen
-    seen=$("by_$1" "$2" 2>&1)
-    grep -qF -- "$3" <<<"$seen" || { echo "$seen" | tail -n 5 && return 1; }
+# by_chromium NAME PROXY URL...: leaves what verdicts.js writes in $work/NAME.
+by_chromium() {
+    env -u XDG_DATA_HOME HOME="$home" timeout 110 node "$here/browser/verdicts.js" "$2" "$work/profile-$1" \
+        'MAP *.test 127.0.0.1' "${@:3}" >"$work/$1" 2>>"$work/chromium.log"
+}
+has() {
+    grep -qE -- "$2" "$work/$1" || { cat "$work/$1" && return 1; }
+}
+# verdict NAME PORT ERROR
+verdict() {
+    has "$1" "verdict https://localhost:$2/ $3"
+}
+# says NAME PORT TEXT
+says() {
+    has "$1" "text https://localhost:$2/ $3"
+}
+# issued NAME URL ISSUER: the page came with a certificate of this authority.
+issued() {
+    has "$1" "response $2 200 issuer=$3"
 }
 
-check 'curl sees the local authority' sees curl "$h2" 'Tandem local authority'
-check 'curl is served over HTTP/2' sees curl "$h2" 'served over 2.0'
-check 'curl is served over HTTP/1.1 by such an origin' sees curl "$http1" 'served over 1.1'
-check 'python accepts the local authority' sees python "$http1" 'served over 1.1'
-check 'chromium loads the page over HTTP/2' sees chromium "$h2" 'served over 2.0'
-check 'chromium loads the page over HTTP/1.1' sees chromium "$http1" 'served over 1.1'
-check 'chromium opens a WebSocket' sees chromium "$http1" 'socket echoes'
-check 'chromium opens a WebSocket beside HTTP/2' sees chromium "$h2" 'socket echoes'
-# From here on, Chromium trusts the public root too: its verdict is then about the fault alone.
-certutil -A -t C,, -n public -d "sql:$home/.pki/nssdb" -i "$work/root.pem"
-for fault in expired wrong alone; do
-    check "curl refuses the certificate: $fault" refuses sees curl "${!fault}" 'served over'
-    check "python refuses the certificate: $fault" refuses sees python "${!fault}" 'served over'
-    check "chromium refuses the certificate: $fault" refuses sees chromium "${!fault}" 'served over'
+broken=()
+for fault in "${faults[@]}"; do broken+=("${!fault}"); done
+for level in unopened local gateway; do
+    start '^tandem client: listening on (http://127\.0\.0\.1:[0-9]+)$' "$TANDEM" client -c "$work/$level.toml"
+    proxy=$address
+    urls=()
+    for port in "$h2" "$http1" "$revoked" "$asks" "$unlisted" "${broken[@]}"; do urls+=("https://localhost:$port/"); done
+    by_chromium "$level" "$proxy" "https://localhost:$page/" "${urls[@]}" "https://127.0.0.1:$numeric/"
+    # The second connection to a host whose certificate failed goes another way.
+    for program in curl python; do
+        for _ in 1 2; do "by_$program" "$proxy" "$h2" "$http1" "$revoked" "$asks" "${broken[@]}"; done >"$work/$program-$level"
+    done
+    case $level in unopened) by='public root' ;; *) by='Tandem local authority' ;; esac
+    check "chromium loads a page over HTTP/2: $level" says "$level" "$h2" 'served over 2.0 socket echoes'
+    check "chromium loads a page over HTTP/1.1: $level" says "$level" "$http1" 'served over 1.1 socket echoes'
+    check "chromium sees the authority of HTTP/2: $level" issued "$level" "https://localhost:$h2/" "$by"
+    check "chromium sees the authority of HTTP/1.1: $level" issued "$level" "https://localhost:$http1/" "$by"
+    check "chromium sees an unlisted origin's own certificate: $level" issued "$level" "https://localhost:$unlisted/" \
+        'public root'
+    check "chromium sees the certificate of an origin that asks for one: $level" issued "$level" \
+        "https://localhost:$asks/" 'public root'
+    check "chromium sees the certificate of an address without SNI: $level" issued "$level" \
+        "https://127.0.0.1:$numeric/" 'public root'
+    check "chromium loads a page of several origins: $level" says "$level" "$page" \
+        'a page of many origins with a part with a part with a part'
+    check "chromium sees the authority of another origin: $level" issued "$level" "https://localhost:$other/part.js" "$by"
+    check "chromium sees an unlisted origin's own certificate in a page: $level" issued "$level" \
+        "https://localhost:$elsewhere/part.js" 'public root'
 done
-trusted=$work/root.pem
-check 'curl sees the certificate of an unlisted port' sees curl "$unlisted" 'public root'
-check 'curl sees the certificate of a site that asks for one' sees curl "$asks" 'public root'
-check 'chromium loads an unlisted port' sees chromium "$unlisted" 'served over 2.0'
+for at in "$part" "$other"; do
+    check 'chromium gets a pushed part of a listed origin' has gateway "localhost:$at/part.js 200 .*detail=pushed"
+done
+# Chromium heeds revocation that the origin staples, and accepts a short key of an authority that was added. curl and
+# Python ignore the former and refuse the latter.
+declare -A errors=([expired]=DATE_INVALID [wrong]=COMMON_NAME_INVALID [alone]=AUTHORITY_INVALID [unknown]=AUTHORITY_INVALID
+    [constrained]=INVALID [sha1]=INVALID [revoked]=REVOKED)
+for level in unopened local gateway; do
+    for fault in "${!errors[@]}"; do
+        check "chromium refuses the certificate: $fault, $level" verdict "$level" "${!fault}" \
+            "net::ERR_CERT_${errors[$fault]}"
+    done
+    for fault in "${faults[@]}"; do
+        for program in curl python; do
+            check "$program refuses the certificate: $fault, $level" refuses has "$program-$level" "${!fault} loaded"
+        done
+    done
+done
+for level in local gateway; do
+    for program in curl python; do
+        check "$program has the same verdicts as without opening: $level" diff "$work/$program-unopened" "$work/$program-$level"
+    done
+    check "chromium has the same verdicts as without opening: $level" diff <(grep ^verdict "$work/unopened") \
+        <(grep ^verdict "$work/$level")
+done
 
-# A certificate by the local authority for a host outside the list.
-issuer=$authority/authority
-quietly openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=x -keyout "$work/x.key" -out "$work/x.csr"
-for host in www.site.test other.test; do
-    quietly openssl x509 -req -in "$work/x.csr" -CA "$issuer.pem" -CAkey "$issuer.key" -CAcreateserial \
-        -CAserial "$work/serial" -days 2 -extfile <(echo "subjectAltName=DNS:$host") -out "$work/x.pem"
-    cp "$work/x.pem" "$work/$host.pem" && cp "$work/x.key" "$work/$host.key"
-    site "$host" http1
-    declare "port_${host%%.*}=$port"
-done
-by_name() {
-    case $1 in
-    curl) curl -sS --noproxy '*' --cacert "$issuer.pem" --resolve "$2:$3:127.0.0.1" "https://$2:$3/" ;;
-    chromium) proxy=direct:// chrome --host-resolver-rules="MAP $2 127.0.0.1" --dump-dom "https://$2:$3/" ;;
-    esac
+# The local authority has no say about other hosts.
+by_chromium direct direct:// "https://www.site.test:$by_local/" "https://other.test:$beyond/"
+check 'chromium accepts the authority for a listed host' has direct "verdict https://www.site.test:$by_local/ loaded"
+check 'chromium refuses the authority for another host' has direct "verdict https://other.test:$beyond/ net::ERR_CERT"
+curl_resolved() {
+    curl -sS -o "$work/page" --noproxy '*' --cacert "$authority/authority.pem" --resolve "$1:$2:127.0.0.1" "https://$1:$2/"
 }
-accepts() {
-    by_name "$@" | grep -q 'served over'
-}
-for program in curl chromium; do
-    check "$program accepts the authority for a listed host" accepts "$program" www.site.test "$port_www"
-    check "$program refuses the authority for another host" refuses accepts "$program" other.test "$port_other"
-done
+check 'curl accepts the authority for a listed host' curl_resolved www.site.test "$by_local"
+check 'curl refuses the authority for another host' refuses curl_resolved other.test "$beyond"
 finish

@@ -7,7 +7,8 @@
 'use strict';
 const fs = require('fs');
 const http = require('http');
-const { execFileSync, spawn } = require('child_process');
+const { execFileSync } = require('child_process');
+const { Browser } = require('./chromium');
 
 const [tandem, clientControl, gatewayControl, site, proxy, profile, axe] = process.argv.slice(2);
 
@@ -17,145 +18,23 @@ function urlOf(control) {
 }
 
 const { origin: dashboard, port } = new URL(urlOf(clientControl));
-const PATIENCE_MS = 60000;
 let failed = 0;
 let count = 0;
 
-/** A browser without a window; messages are JSON, separated by zero bytes. */
-class Browser {
-  constructor() {
-    const options = [
-      '--headless', '--no-sandbox', '--disable-gpu', '--no-first-run', '--disable-background-networking',
-      '--disable-component-update', '--disable-dev-shm-usage', `--user-data-dir=${profile}`,
-      `--proxy-server=${proxy}`, '--proxy-bypass-list=attacker.test',
-      '--host-resolver-rules=MAP attacker.test 127.0.0.1', '--remote-debugging-pipe', 'about:blank',
-    ];
-    const log = fs.openSync(`${profile}.log`, 'a');
-    this.process = spawn('chromium', options, { stdio: ['ignore', log, log, 'pipe', 'pipe'] });
-    this.process.on('exit', () => this.fail(new Error(`Chromium ended: ${profile}.log`)));
-    this.next = 0;
-    this.waiting = new Map();
-    this.listeners = [];
-    let rest = Buffer.alloc(0);
-    this.process.stdio[4].on('data', (data) => {
-      rest = Buffer.concat([rest, data]);
-      for (let end = rest.indexOf(0); end >= 0; end = rest.indexOf(0)) {
-        this.take(JSON.parse(rest.subarray(0, end).toString()));
-        rest = rest.subarray(end + 1);
-      }
-    });
-    this.process.stdio[3].on('error', () => {});
-  }
-
-  take(message) {
-    const waiting = this.waiting.get(message.id);
-    if (waiting) {
-      this.waiting.delete(message.id);
-      if (message.error) waiting.reject(new Error(JSON.stringify(message.error)));
-      else waiting.resolve(message.result);
-    } else {
-      for (const listener of this.listeners) listener(message);
-    }
-  }
-
-  fail(error) {
-    for (const { reject } of this.waiting.values()) reject(error);
-    this.waiting.clear();
-  }
-
-  send(method, params, sessionId) {
-    this.next += 1;
-    const id = this.next;
-    return new Promise((resolve, reject) => {
-      this.waiting.set(id, { resolve, reject });
-      this.process.stdio[3].write(`${JSON.stringify({ id, method, params, sessionId })}\0`);
-    });
-  }
-
-  async page() {
-    const { targetId } = await this.send('Target.createTarget', { url: 'about:blank' });
-    const { sessionId } = await this.send('Target.attachToTarget', { targetId, flatten: true });
-    const page = new Page(this, sessionId);
-    await page.send('Page.enable');
-    await page.send('Runtime.enable');
-    await page.send('Log.enable');
-    return page;
-  }
+/** Returns the serious findings of axe-core in a page. */
+async function seriousFindings(page) {
+  const { frameTree } = await page.send('Page.getFrameTree');
+  const params = { frameId: frameTree.frame.id, worldName: 'axe' };
+  const { executionContextId } = await page.send('Page.createIsolatedWorld', params);
+  await page.evaluate(fs.readFileSync(axe, 'utf8'), executionContextId);
+  const run = `axe.run().then((found) => found.violations
+    .filter((it) => ['serious', 'critical'].includes(it.impact))
+    .map((it) => it.id + ': ' + it.nodes.map((node) => node.html).join(' ')))`;
+  return page.evaluate(run, executionContextId);
 }
 
-class Page {
-  constructor(browser, session) {
-    this.browser = browser;
-    this.session = session;
-    this.errors = [];
-    browser.listeners.push((message) => {
-      if (message.sessionId !== session) return;
-      if (message.method === 'Log.entryAdded' && message.params.entry.level === 'error') {
-        this.errors.push(message.params.entry.text);
-      }
-      if (message.method === 'Runtime.exceptionThrown') {
-        this.errors.push(JSON.stringify(message.params.exceptionDetails));
-      }
-    });
-  }
-
-  send(method, params = {}) {
-    return this.browser.send(method, params, this.session);
-  }
-
-  /** Opens an address and waits for the end of its load. */
-  async open(address) {
-    const loaded = new Promise((resolve) => {
-      const listener = (message) => {
-        if (message.sessionId === this.session && message.method === 'Page.loadEventFired') {
-          this.browser.listeners.splice(this.browser.listeners.indexOf(listener), 1);
-          resolve();
-        }
-      };
-      this.browser.listeners.push(listener);
-    });
-    await this.send('Page.navigate', { url: address });
-    await loaded;
-  }
-
-  async evaluate(expression, contextId) {
-    const params = { expression, awaitPromise: true, returnByValue: true, contextId };
-    const { result, exceptionDetails } = await this.send('Runtime.evaluate', params);
-    if (exceptionDetails) throw new Error(JSON.stringify(exceptionDetails));
-    return result.value;
-  }
-
-  /** Waits until an expression is true. */
-  async until(expression) {
-    const end = Date.now() + PATIENCE_MS;
-    while (!(await this.evaluate(expression))) {
-      if (Date.now() > end) throw new Error(`never true: ${expression}`);
-      await new Promise((resolve) => setTimeout(resolve, 20));
-    }
-  }
-
-  async press(key, code) {
-    const params = { key, code: key, windowsVirtualKeyCode: code };
-    if (key === 'Enter') params.text = '\r';
-    await this.send('Input.dispatchKeyEvent', { type: 'keyDown', ...params });
-    await this.send('Input.dispatchKeyEvent', { type: 'keyUp', ...params });
-  }
-
-  /** Returns the serious findings of axe-core. */
-  async axe() {
-    const { frameTree } = await this.send('Page.getFrameTree');
-    const params = { frameId: frameTree.frame.id, worldName: 'axe' };
-    const { executionContextId } = await this.send('Page.createIsolatedWorld', params);
-    await this.evaluate(fs.readFileSync(axe, 'utf8'), executionContextId);
-    const run = `axe.run().then((found) => found.violations
-      .filter((it) => ['serious', 'critical'].includes(it.impact))
-      .map((it) => it.id + ': ' + it.nodes.map((node) => node.html).join(' ')))`;
-    return this.evaluate(run, executionContextId);
-  }
-
-  scheme(value) {
-    return this.send('Emulation.setEmulatedMedia', { features: [{ name: 'prefers-color-scheme', value }] });
-  }
+function setScheme(page, value) {
+  return page.send('Emulation.setEmulatedMedia', { features: [{ name: 'prefers-color-scheme', value }] });
 }
 
 /** Runs a case. It fails if the function throws or returns something other than undefined. */
@@ -242,7 +121,9 @@ async function main() {
     response.end('<!doctype html><title>attacker</title><body>');
   });
   await new Promise((resolve) => attacker.listen(0, '127.0.0.1', resolve));
-  const browser = new Browser();
+  const browser = new Browser(proxy, profile, [
+    '--proxy-bypass-list=attacker.test', '--host-resolver-rules=MAP attacker.test 127.0.0.1',
+  ]);
   const page = await browser.page();
   await page.open(site);
   await page.until('Array.from(document.images).every((image) => image.complete)');
@@ -277,10 +158,10 @@ async function main() {
   });
   const grounds = [];
   for (const scheme of ['light', 'dark']) {
-    await page.scheme(scheme);
+    await setScheme(page, scheme);
     grounds.push(await page.evaluate('getComputedStyle(document.body).backgroundColor'));
     await check(`axe-core finds nothing serious (${scheme})`, async () => {
-      const found = await page.axe();
+      const found = await seriousFindings(page);
       return found.length > 0 ? found : undefined;
     });
   }
@@ -302,7 +183,7 @@ async function main() {
   if (process.env.SHOT) {
     await page.send('Emulation.setDeviceMetricsOverride', { width: 1100, height: 1200, deviceScaleFactor: 1, mobile: false });
     for (const scheme of ['light', 'dark']) {
-      await page.scheme(scheme);
+      await setScheme(page, scheme);
       const { data } = await page.send('Page.captureScreenshot');
       fs.writeFileSync(`${process.env.SHOT}-${scheme}.png`, Buffer.from(data, 'base64'));
     }
@@ -324,7 +205,7 @@ async function main() {
   await check("the gateway's page has no page loads and no routes", async () =>
     equal(await gateway.evaluate("['#recent', '#ways'].every((it) => document.querySelector(it).hidden)"), true));
   await check("axe-core finds nothing serious on the gateway's page", async () => {
-    const found = await gateway.axe();
+    const found = await seriousFindings(gateway);
     return found.length > 0 ? found : undefined;
   });
   await check('an exchange of the code that fails is repeated', async () => {
@@ -363,9 +244,7 @@ async function main() {
   await check('the dashboard goes on meanwhile', async () =>
     equal(await page.evaluate("document.querySelector('#state').textContent"), ''));
   console.log(`      the dashboard showed its data after ${ready} ms`);
-  const ended = new Promise((resolve) => browser.process.once('close', resolve));
-  await browser.send('Browser.close').catch(() => {});
-  await ended;
+  await browser.close();
   attacker.close();
   console.log(`${count - failed} of ${count} cases`);
   process.exit(failed > 0 ? 1 : 0);
