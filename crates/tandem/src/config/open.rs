@@ -71,6 +71,18 @@ impl OpenedHttps {
         [&self.hosts[..], &self.at_gateway[..]].concat()
     }
 
+    /// Returns the hosts of the level `gateway` that the list names, with each port.
+    pub fn named_at_gateway(&self) -> Vec<(&str, u16)> {
+        let names = self.at_gateway.iter().filter_map(|pattern| match pattern {
+            HostPattern::Name(name) => Some(name.as_str()),
+            HostPattern::Any | HostPattern::Below(_) => None,
+        });
+        let origins = names.flat_map(|name| self.ports.iter().map(move |&port| (name, port)));
+        let is_fetched =
+            |&(name, port): &(&str, u16)| self.level(name, port) == Some(OpenLevel::Gateway);
+        origins.filter(is_fetched).collect()
+    }
+
     /// Returns the list of the level `gateway` in the form that requests carry: the patterns, the
     /// exceptions of the level `local` after `!`, and the ports after `:`.
     pub fn list(&self) -> String {
@@ -402,6 +414,8 @@ mod tests {
         ] {
             assert_eq!(open.level(host, 443), Some(level), "{host}");
         }
+        let named = [("www.a.test", 443), ("www.a.test", 8443)];
+        assert_eq!(open.named_at_gateway(), named);
         assert_eq!(
             open.list(),
             "www.a.test *.b.test *.c.a.test !x.b.test :443 :8443"

@@ -59,7 +59,7 @@ pub struct Front {
 static NEXT_SESSION: AtomicU64 = AtomicU64::new(1);
 
 /// Returns the number of a new connection or session, which is unique while the process runs.
-fn next_session() -> u64 {
+pub(crate) fn next_session() -> u64 {
     NEXT_SESSION.fetch_add(1, Ordering::Relaxed)
 }
 

@@ -6,6 +6,8 @@
 //!          └─▶ websocket ─▶ next, at the level `gateway`
 //! ```
 
+mod probes;
+
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -25,6 +27,7 @@ use crate::config::{ClientConfig, ConfigError};
 use crate::endpoint::join_authority;
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Exchange, Isolation, Part};
+use crate::front::next_session;
 use crate::front::opened::{
     OpenedConnection, OpenedHosts, OpenedWay, Opening, RememberedHosts, VERIFIED, VerifiedOrigins,
 };
@@ -43,6 +46,7 @@ use crate::transport::Target;
 use crate::transport::connect::ConnectTunnels;
 use crate::transport::tls::leaves::Leaves;
 use crate::transport::tls::verified::VerifiedTls;
+use probes::SharedProbes;
 
 /// The streams that a browser may open at once on an opened connection.
 const STREAMS: u32 = 256;
@@ -52,6 +56,9 @@ const STREAM_WINDOW: u32 = 256 << 10;
 
 /// The bytes of uploads that may be under way on one connection.
 const SESSION_WINDOW: u32 = 1 << 20;
+
+/// The largest number of origins that the gateway verifies when the client starts.
+const MAX_AHEAD: usize = 16;
 
 /// The parts of a client that opened connections use.
 pub(super) struct Parts<'a> {
@@ -87,8 +94,12 @@ impl ClientConfig {
                 routes: Rc::clone(parts.routes),
                 verified: Rc::clone(parts.verified),
                 consenting: Rc::clone(parts.consenting),
+                probes: SharedProbes::default(),
             }),
         });
+        if self.preconnect && self.via.is_none() {
+            self.verify_ahead(open, &at_gateway);
+        }
         let listed = open.clone();
         let head = Limits::default().head;
         let mut h2 = mux_session(Multiplexed::H2, &self.path, STREAMS, head);
@@ -121,6 +132,29 @@ impl ClientConfig {
             drain: parts.drain.clone(),
             next: Rc::clone(parts.next),
         })))
+    }
+
+    /// Makes the gateway verify the hosts that the list names, so that the first connection of a
+    /// browser waits for no question. Hosts with a route of their own are left out, since only a
+    /// request for them contacts its gateways.
+    fn verify_ahead(&self, open: &OpenedHttps, at_gateway: &Rc<OpenedWay>) {
+        let named = open.named_at_gateway().into_iter();
+        let named = named.filter(|(host, _)| self.route_map.find(host).is_none());
+        for (host, port) in named.take(MAX_AHEAD) {
+            let connection = OpenedConnection {
+                session: next_session(),
+                isolation: Isolation::none(),
+                host: host.to_owned(),
+                port,
+            };
+            let way = Rc::clone(at_gateway);
+            tokio::task::spawn_local(async move {
+                // A connection of the browser asks again, and tells of the failure.
+                if let Err(error) = way.origins.connect(&connection, true).await {
+                    tracing::debug!(%error, "a listed host is not verified yet");
+                }
+            });
+        }
     }
 
     /// Creates the pool of connections to origins, which are reached through tunnels.
@@ -201,6 +235,7 @@ struct OriginsOfGateway {
     routes: Rc<Routes>,
     verified: Rc<RememberedHosts>,
     consenting: Rc<ConsentingSessions>,
+    probes: SharedProbes,
 }
 
 impl VerifiedOrigins for OriginsOfGateway {
@@ -226,19 +261,11 @@ impl VerifiedOrigins for OriginsOfGateway {
             {
                 return Ok(is_h2_offered);
             }
-            let exchange = Exchange {
-                isolation: isolation.clone(),
-                ..Exchange::internal(probe(&authority))
-            };
-            let mut reply = self.routes.call(exchange);
-            while let Some(part) = reply.part().await {
-                if let Part::Head(_) = part? {
-                    self.verified.note(isolation, host, *port, VERIFIED);
-                    return Ok(is_h2_offered);
-                }
-            }
-            let detail = "the gateway has not answered whether the certificate is valid";
-            Err(Error::new(Kind::Truncated, Side::Peer, detail))
+            let origin = (isolation.clone(), host.clone(), *port);
+            let probe = || self.probe(isolation, &authority);
+            self.probes.join(origin, probe).await?;
+            self.verified.note(isolation, host, *port, VERIFIED);
+            Ok(is_h2_offered)
         })
     }
 
@@ -253,6 +280,24 @@ impl VerifiedOrigins for OriginsOfGateway {
     }
 
     fn end(&self, _: u64) {}
+}
+
+impl OriginsOfGateway {
+    /// Makes the gateway verify the certificate of an origin.
+    async fn probe(&self, isolation: &Isolation, authority: &str) -> Result<(), Error> {
+        let exchange = Exchange {
+            isolation: isolation.clone(),
+            ..Exchange::internal(probe(authority))
+        };
+        let mut reply = self.routes.call(exchange);
+        while let Some(part) = reply.part().await {
+            if let Part::Head(_) = part? {
+                return Ok(());
+            }
+        }
+        let detail = "the gateway has not answered whether the certificate is valid";
+        Err(Error::new(Kind::Truncated, Side::Peer, detail))
+    }
 }
 
 /// Returns the hosts that the user entrusts to gateways. `verified` remembers the origins whose

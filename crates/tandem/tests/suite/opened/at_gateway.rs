@@ -1,6 +1,9 @@
 //! Tests of HTTPS that the client opens and the gateway fetches. The gateway verifies origins, and
 //! every connection that it must not open reaches the origin untouched.
 
+use std::net::TcpListener;
+use std::sync::Mutex;
+
 use super::*;
 use crate::harness::start_relay;
 use crate::roundtrips::lumps;
@@ -159,6 +162,96 @@ fn gateway_carries_websockets_of_opened_hosts() {
     exchange_over_websocket(&public, &pair, &site);
 }
 
+/// A path whose far end can be replaced, for connections to come.
+fn switch(to: SocketAddr) -> (SocketAddr, Arc<Mutex<SocketAddr>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let target = Arc::new(Mutex::new(to));
+    let present = Arc::clone(&target);
+    std::thread::spawn(move || {
+        for near in listener.incoming() {
+            let near = near.unwrap();
+            let to = *present.lock().unwrap();
+            let Ok(far) = TcpStream::connect(to) else {
+                continue;
+            };
+            let ends = [near.try_clone(), far.try_clone()].map(Result::unwrap);
+            let [near_too, far_too] = ends;
+            for (mut from, mut to) in [(near, far_too), (far, near_too)] {
+                std::thread::spawn(move || {
+                    let _ = std::io::copy(&mut from, &mut to);
+                    let _ = to.shutdown(std::net::Shutdown::Both);
+                });
+            }
+        }
+    });
+    (address, target)
+}
+
+/// The open connection gets no other page, and the next one is the origin's own.
+#[test]
+fn gateway_that_ceases_to_consent_gets_a_tunnel() {
+    let (public, scene) = (Public::new("gateway-ceases"), telling());
+    let site = Site::new("h2", &public.identity("good"), &scene);
+    let start = |consents| {
+        let mut options = gateway_options();
+        consent(&public, &mut options);
+        options.open_https = Some(consents);
+        start_gateway(options)
+    };
+    let (first, gateway) = start(true);
+    let (path, target) = switch(gateway);
+    let mut options = client_options(&format!("h2+tcp://{path}"));
+    entrust(&public, &[&site], &mut options);
+    let (_client, http, _) = start_client(options);
+    let client = TlsClient::trusting(Trust::Both);
+    let authority = site.authority();
+    let connect = || {
+        client
+            .handshake(&public, tunnel(http, &authority, ""))
+            .unwrap()
+    };
+    let stream = connect();
+    assert_eq!(shown(&stream), BY_LOCAL);
+    let mut browser = Browser::over(stream);
+    let url = site.url("/");
+    assert_eq!(browser.get(&url).status(), 200);
+    let (_second, gateway) = start(false);
+    *target.lock().unwrap() = gateway;
+    drop(first);
+    assert_eq!(browser.get(&url).status(), 0, "no page of the gateway");
+    for _ in 0..2 {
+        let stream = connect();
+        assert_eq!(shown(&stream), BY_PUBLIC);
+        stream.sock.shutdown(std::net::Shutdown::Both).unwrap();
+    }
+}
+
+/// The first connection of a browser to a host that the list names waits for no question.
+#[test]
+fn gateway_verifies_named_hosts_ahead() {
+    let public = Public::new("gateway-ahead");
+    let origin = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = origin.local_addr().unwrap().port();
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let mut first = [0];
+        let (mut stream, _) = origin.accept().unwrap();
+        stream.read_exact(&mut first).unwrap();
+        tell.send(first).unwrap();
+    });
+    let _pair = Pair::with(
+        "h2",
+        |gateway| consent(&public, gateway),
+        |client| {
+            entrust(&public, &[], client);
+            client.open_https_port = vec![port];
+        },
+    );
+    const HANDSHAKE: u8 = 22;
+    assert_eq!(told.recv_timeout(PATIENCE), Ok([HANDSHAKE]));
+}
+
 /// The session of each isolation key carries the exchanges of its tunnels.
 #[test]
 fn gateway_keeps_isolation_keys_apart() {
@@ -223,6 +316,8 @@ fn gateway_pushes_resources_of_opened_pages() {
     up.set(Arc::clone(&path.up)).unwrap();
     let mut options = client_options(&format!("h2+tcp://{}", path.address));
     options.cache_status = Some(true);
+    // The client asks nothing ahead, so that all flights belong to the page.
+    options.preconnect = Some(false);
     entrust(&public, &sites.each_ref(), &mut options);
     let (_client, http, _) = start_client(options);
     let tls = TlsClient::trusting(Trust::Local);
