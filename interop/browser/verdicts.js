@@ -13,9 +13,21 @@ const { Browser } = require('./chromium');
 
 const [proxy, profile, rules, ...urls] = process.argv.slice(2);
 
+/** The error of requests under way when an interface of the machine comes or goes, whoever causes that. */
+const CHANGED = 'net::ERR_NETWORK_CHANGED';
+
+/** Opens a page, again if the network has changed meanwhile. */
+async function verdict(browser, url) {
+  for (let tries = 1; ; tries += 1) {
+    const { lines, hasChanged } = await visit(browser, url);
+    if (!hasChanged || tries === 10) return lines;
+  }
+}
+
 async function visit(browser, url) {
   const page = await browser.page();
   const lines = [];
+  let hasChanged = false;
   const complete = new Set();
   let told = () => {};
   browser.listeners.push(({ sessionId, method, params }) => {
@@ -25,6 +37,8 @@ async function visit(browser, url) {
       const cache = Object.entries(headers).find(([name]) => name.toLowerCase() === 'cache-status');
       lines.push(`response ${at} ${status} issuer=${securityDetails?.issuer} cache=${cache?.[1]}`);
     }
+    if (method === 'Network.loadingFailed') hasChanged ||= params.errorText === CHANGED;
+    if (method === 'Network.webSocketFrameError') hasChanged ||= params.errorMessage.includes(CHANGED);
     if (method === 'Page.lifecycleEvent' && params.name === 'load') {
       complete.add(params.loaderId);
       told();
@@ -33,16 +47,17 @@ async function visit(browser, url) {
   await page.send('Page.setLifecycleEventsEnabled', { enabled: true });
   await page.send('Network.enable');
   const { errorText, loaderId } = await page.send('Page.navigate', { url });
-  if (errorText) return [`verdict ${url} ${errorText}`];
+  if (errorText) return { lines: [`verdict ${url} ${errorText}`], hasChanged: errorText === CHANGED };
   while (!complete.has(loaderId)) await new Promise((resolve) => { told = resolve; });
   const text = await page.evaluate('document.body.innerText');
-  return [`verdict ${url} loaded`, `text ${url} ${text.replace(/\s+/g, ' ')}`, ...lines];
+  lines.unshift(`verdict ${url} loaded`, `text ${url} ${text.replace(/\s+/g, ' ')}`);
+  return { lines, hasChanged };
 }
 
 async function main() {
   const browser = new Browser(proxy, profile, ['--proxy-bypass-list=<-loopback>', `--host-resolver-rules=${rules}`]);
   for (const url of urls) {
-    for (const line of await visit(browser, url)) console.log(line);
+    for (const line of await verdict(browser, url)) console.log(line);
   }
   await browser.close();
 }
