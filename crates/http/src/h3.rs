@@ -26,7 +26,7 @@ mod push;
 mod send;
 mod settings;
 mod stream;
-mod varint;
+pub(crate) mod varint;
 
 pub use code::Code;
 pub use connection::Connection;

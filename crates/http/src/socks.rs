@@ -5,10 +5,12 @@
 //! does, and [`Server`] takes it so.
 
 mod client;
+mod datagram;
 mod reply;
 mod server;
 
 pub use client::{Client, Progress, SocksError};
+pub use datagram::Datagram;
 pub use reply::Reply;
 pub use server::{BadSocks, Command, Request, Server};
 

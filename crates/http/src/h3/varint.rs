@@ -1,10 +1,10 @@
 //! Integers of variable length (RFC 9000 section 16).
 
 /// The largest value.
-pub(super) const MAX: u64 = (1 << 62) - 1;
+pub(crate) const MAX: u64 = (1 << 62) - 1;
 
 /// Appends a value of at most [`MAX`].
-pub(super) fn put(out: &mut Vec<u8>, value: u64) {
+pub(crate) fn put(out: &mut Vec<u8>, value: u64) {
     debug_assert!(
         value <= MAX,
         "numbers of streams, frames and pushes are smaller"
@@ -18,7 +18,7 @@ pub(super) fn put(out: &mut Vec<u8>, value: u64) {
 }
 
 /// Takes the integer at the front of `bytes`. Returns `None` if it is cut off.
-pub(super) fn take(bytes: &mut &[u8]) -> Option<u64> {
+pub(crate) fn take(bytes: &mut &[u8]) -> Option<u64> {
     let (&first, _) = bytes.split_first()?;
     let (number, rest) = bytes.split_at_checked(1 << (first >> 6))?;
     let value = number[1..]
@@ -32,18 +32,18 @@ pub(super) fn take(bytes: &mut &[u8]) -> Option<u64> {
 
 /// An integer whose bytes arrive one after the other.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Partial {
+pub(crate) struct Partial {
     bytes: [u8; 8],
     len: u8,
 }
 
 impl Partial {
-    pub(super) const fn is_empty(self) -> bool {
+    pub(crate) const fn is_empty(self) -> bool {
         self.len == 0
     }
 
     /// Takes bytes from the front of `input` until the integer is complete.
-    pub(super) fn take(&mut self, input: &mut &[u8]) -> Option<u64> {
+    pub(crate) fn take(&mut self, input: &mut &[u8]) -> Option<u64> {
         while let Some((&byte, rest)) = input.split_first() {
             self.bytes[usize::from(self.len)] = byte;
             self.len += 1;

@@ -7,7 +7,7 @@
 //!
 //! Any credentials are taken: over Tor they do not let anybody in but keep circuits apart.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use super::{AUTH_VERSION, DOMAIN, IPV4, IPV6, NO_AUTH, NO_METHOD, Reply, USER_PASSWORD, VERSION};
 use crate::h1::Authority;
@@ -205,16 +205,12 @@ impl Server {
         let (Some(&command), Some(&kind)) = (self.input.get(1), self.input.get(3)) else {
             return Ok(None);
         };
-        let address_end = 4 + match kind {
-            IPV4 => 4,
-            IPV6 => 16,
-            DOMAIN => match self.input.get(4) {
-                Some(&len) => 1 + usize::from(len),
-                None => return Ok(None),
-            },
-            _ => {
+        let address_end = match address_len(kind, self.input.get(4).copied()) {
+            Ok(Some(len)) => 4 + len,
+            Ok(None) => return Ok(None),
+            Err(bad) => {
                 self.refuse(Reply::AddressTypeNotSupported);
-                return Err(BadSocks::AddressType);
+                return Err(bad);
             }
         };
         let Some(&[high, low]) = self.input.get(address_end..address_end + 2) else {
@@ -237,8 +233,22 @@ impl Server {
     }
 
     fn refuse(&mut self, reply: Reply) {
-        self.output
-            .extend([VERSION, reply.code(), 0, IPV4, 0, 0, 0, 0, 0, 0]);
+        self.write(reply, SocketAddr::from(([0; 4], 0)));
+    }
+
+    fn write(&mut self, reply: Reply, bound: SocketAddr) {
+        self.output.extend([VERSION, reply.code(), 0]);
+        match bound.ip() {
+            IpAddr::V4(ip) => {
+                self.output.push(IPV4);
+                self.output.extend(ip.octets());
+            }
+            IpAddr::V6(ip) => {
+                self.output.push(IPV6);
+                self.output.extend(ip.octets());
+            }
+        }
+        self.output.extend(bound.port().to_be_bytes());
     }
 
     /// Replies to the request; after [`Reply::Succeeded`] the stream follows. The address in the
@@ -247,6 +257,15 @@ impl Server {
     pub fn reply(&mut self, reply: Reply) {
         if self.state == State::Answer {
             self.refuse(reply);
+            self.state = State::Over;
+        }
+    }
+
+    /// Replies to [`Command::UdpAssociate`] that `bound` takes the client's datagrams. Without a
+    /// pending request, this does nothing.
+    pub fn reply_bound(&mut self, bound: SocketAddr) {
+        if self.state == State::Answer {
+            self.write(Reply::Succeeded, bound);
             self.state = State::Over;
         }
     }
@@ -272,9 +291,20 @@ fn counted(input: &[u8], at: usize) -> Option<&[u8]> {
     input.get(at + 1..at + 1 + len)
 }
 
+/// Returns the length in bytes of an address of this type, without the port. `first` is its first
+/// byte; `None` until a name has it.
+pub(super) fn address_len(kind: u8, first: Option<u8>) -> Result<Option<usize>, BadSocks> {
+    match kind {
+        IPV4 => Ok(Some(4)),
+        IPV6 => Ok(Some(16)),
+        DOMAIN => Ok(first.map(|len| 1 + usize::from(len))),
+        _ => Err(BadSocks::AddressType),
+    }
+}
+
 /// The host of a request in the form of an authority; `None` when a name is none. An address given
 /// as a name counts as an address.
-fn host(kind: u8, address: &[u8]) -> Option<String> {
+pub(super) fn host(kind: u8, address: &[u8]) -> Option<String> {
     if let Ok(octets) = <[u8; 4]>::try_from(address)
         && kind == IPV4
     {

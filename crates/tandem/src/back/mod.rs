@@ -8,7 +8,7 @@
 //! a client without a gateway by the measured benefit, and `growth` is its policy. [`provided`]
 //! dials origins over a transport of many streams. [`announce`] logs whether gateways answer, and
 //! `failures` remembers the tunnels that failed. `ways` chooses among several ways to one
-//! gateway.
+//! gateway. [`udp`] carries UDP datagrams.
 
 pub mod announce;
 mod failures;
@@ -25,4 +25,5 @@ pub mod provided;
 mod starts;
 #[cfg(test)]
 mod tests_over_paths;
+pub mod udp;
 mod ways;

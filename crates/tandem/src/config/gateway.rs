@@ -48,6 +48,9 @@ with_path! {
         allow_host: Vec<HostPattern> [help_heading = "Destinations", value_name = "HOST"],
         /// Ports allowed on the public Internet (repeatable) [default: 80, 443]
         allow_port: Vec<u16> [help_heading = "Destinations", value_name = "PORT"],
+        /// Carry UDP datagrams of clients' SOCKS listeners, to the same destinations and ports
+        /// [default: false]
+        udp: Option<bool> [help_heading = "Destinations", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
         /// Announce this gateway in responses to visitors without Tandem, and at
         /// /.well-known/session-gateway [default: true with mode=reverse and --open]
         announce: Option<bool> [help_heading = "Destinations", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
@@ -196,6 +199,8 @@ pub struct GatewayConfig {
     pub client_ca: Option<String>,
     /// The destinations that the gateway may connect to.
     pub policy: Policy,
+    /// True if the gateway carries UDP datagrams of its clients.
+    pub udp: bool,
     /// True if the gateway announces itself to visitors without Tandem.
     pub announce: bool,
     /// The PEM file of the authorities for origins.
@@ -270,6 +275,7 @@ impl GatewayOptions {
         let is_for_submissions = submission.is_some();
         let open = self.admits_all(role, &credentials, is_for_submissions, transports)?;
         let fetches_opened = self.fetches_opened(&mode, open)?;
+        let udp = self.carries_udp(&mode)?;
         let push = match self.push.unwrap_or(!is_for_submissions) {
             true => Some(self.pushing(&mode)?),
             false => None,
@@ -288,6 +294,7 @@ impl GatewayOptions {
             token_files: credentials.token_files,
             open,
             fetches_opened,
+            udp,
             tokens: credentials.tokens,
             client_ca: credentials.client_ca,
             policy: policy(self.allow_dest, self.allow_port),
@@ -336,6 +343,16 @@ impl GatewayOptions {
         self.listen
             .iter()
             .try_for_each(|endpoint| listener(endpoint, transports))
+    }
+
+    /// Returns whether the gateway carries UDP datagrams.
+    fn carries_udp(&self, mode: &Mode) -> Result<bool, ConfigError> {
+        let udp = self.udp.unwrap_or(false);
+        if udp && *mode != Mode::Forward {
+            let problem = "needs --mode forward: the destinations are those that clients name";
+            return Err(ConfigError::value("udp", problem));
+        }
+        Ok(udp)
     }
 
     /// Returns whether the gateway fetches HTTPS of opened hosts. `open`: it admits all clients.
@@ -528,6 +545,10 @@ mod tests {
             |o: &mut GatewayOptions| o.listen = vec!["socks5://127.0.0.1:1".parse().unwrap()],
             |o: &mut GatewayOptions| o.auth = vec!["password=x".into()],
             |o: &mut GatewayOptions| o.metrics = Some("192.0.2.1:9".parse().unwrap()),
+            |o: &mut GatewayOptions| {
+                o.udp = Some(true);
+                o.mode = Some("reverse=http://127.0.0.1:80".parse().unwrap());
+            },
         ] {
             assert!(options(change).is_err());
         }

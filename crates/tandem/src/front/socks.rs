@@ -1,4 +1,5 @@
-//! The SOCKS5 listener (RFC 1928), so that Tor Browser works after a change of one port.
+//! The SOCKS5 listener (RFC 1928), so that Tor Browser works after a change of one port. Its UDP
+//! associations are in `udp`.
 //!
 //! The user name and password are the isolation key, as they are for Tor. A connection whose first
 //! bytes are HTTP to the requested host is served as HTTP; any other is a tunnel. The reply may go
@@ -9,6 +10,7 @@
 
 use std::cell::RefCell;
 use std::future::Future;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -23,6 +25,7 @@ use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::Instant;
 
 use super::early::{agree, tell};
+use super::udp::Association;
 use crate::endpoint::split_authority;
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Body, Chunk, Chunks, Exchange, Isolation, Part, Peer, Reply};
@@ -46,6 +49,8 @@ pub struct SocksFront {
     pub handshake: Duration,
     /// True if ports other than 80 may get a reply before the far end has answered.
     pub early_connect: bool,
+    /// The address for the sockets of UDP associations; `None` refuses associations.
+    pub udp: Option<IpAddr>,
 }
 
 impl SocksFront {
@@ -76,13 +81,17 @@ impl SocksFront {
                 password.as_deref().unwrap_or_default(),
             ),
         };
-        if request.command != Command::Connect {
-            return answer(&mut path, &mut server, SocksReply::CommandNotSupported).await;
+        let stage = isolated(stage, isolation.clone());
+        match (request.command, self.udp) {
+            (Command::Connect, _) => {}
+            (Command::UdpAssociate, Some(bind)) => {
+                return Association { bind, peer, stage }.run(path, server).await;
+            }
+            _ => return answer(&mut path, &mut server, SocksReply::CommandNotSupported).await,
         }
         let Ok((host, port)) = split_authority(&request.target, None) else {
             return answer(&mut path, &mut server, SocksReply::AddressTypeNotSupported).await;
         };
-        let stage = isolated(stage, isolation.clone());
         let sessions = self.pools.of(&request.target);
         let is_late =
             port != 80 && (!self.early_connect || sessions.has_failed(&isolation, &request.target));
@@ -228,17 +237,26 @@ async fn handshake(
     }
 }
 
-async fn answer(path: &mut Path, server: &mut Server, reply: SocksReply) -> Result<(), Error> {
+/// Sends a reply, and ends the connection if it is a refusal.
+pub(super) async fn answer(
+    path: &mut Path,
+    server: &mut Server,
+    reply: SocksReply,
+) -> Result<(), Error> {
     server.reply(reply);
-    let mut out = Vec::new();
-    server.poll_output(&mut out);
-    path.write_all(&out)
-        .await
-        .map_err(|error| Error::io(&error, Side::Client))?;
+    write_reply(path, server).await?;
     if reply != SocksReply::Succeeded {
         let _ = path.shutdown().await;
     }
     Ok(())
+}
+
+/// Sends the bytes that the handshake has for the client.
+pub(super) async fn write_reply(path: &mut Path, server: &mut Server) -> Result<(), Error> {
+    let mut out = Vec::new();
+    server.poll_output(&mut out);
+    let written = path.write_all(&out).await;
+    written.map_err(|error| Error::io(&error, Side::Client))
 }
 
 /// Returns the SOCKS reply code for a failure.

@@ -205,6 +205,8 @@ impl ClientConfig {
                     pools: Rc::clone(parts.routes) as _,
                     handshake: timeout,
                     early_connect: self.early_connect,
+                    // A proxy such as Tor carries TCP only.
+                    udp: self.via.is_none().then_some(address.ip()),
                 };
                 (Protocol::Socks(Rc::new(socks)), Rc::clone(parts.socks))
             } else {

@@ -17,6 +17,7 @@ use crate::back::origin::{
 };
 use crate::back::own::OwnListeners;
 use crate::back::policy::Direct;
+use crate::back::udp::{Udp, UdpTunnels};
 use crate::config::{ConfigError, GatewayConfig};
 use crate::connections::{Connection, ConnectionLimits, Connections};
 use crate::endpoint::{Endpoint, SessionKind};
@@ -94,11 +95,14 @@ impl Role for GatewayConfig {
             multiplexed: h2,
             always: None,
         };
-        let transports = self.to_origins(transport)?;
         let limits = self.limits_of_thread();
+        let tunnels = self
+            .udp
+            .then(|| UdpTunnels::new(&transport, limits.lasting));
+        let transports = self.to_origins(transport)?;
         let origin = Origin::with(self.mode.clone(), transports, protocols, limits);
         let submissions = self.submissions(services, &origin)?;
-        let inner = self.inner_stages(&origin, self.pushing(services), services, submissions);
+        let inner = self.inner_stages(&origin, tunnels, services, submissions);
         let inner = self.announcing(listening, inner);
         let new_stage = self.admitted(NearRole::Gateway, self.permission(&origin), inner)?;
         self.built(http1, false, new_stage, drain)
@@ -272,10 +276,11 @@ impl GatewayConfig {
     fn inner_stages(
         &self,
         origin: &Rc<Origin>,
-        pushing: Option<Rc<Pushing>>,
+        tunnels: Option<Rc<UdpTunnels>>,
         services: &Services,
         submissions: Option<Rc<Submissions>>,
     ) -> InnerStages {
+        let pushing = self.pushing(services);
         let (cache, users) = (services.cache(), Arc::clone(services.users()));
         let origin = Rc::clone(origin);
         let tells_status = self.cache_status;
@@ -288,6 +293,7 @@ impl GatewayConfig {
                 }),
                 None => Rc::new(OriginsOfSession::new(peer.session, &origin)),
             };
+            let last = Rc::new(Udp::new(tunnels.as_ref(), last));
             let out: Rc<dyn Stage> = Rc::new(PairFields { next: last });
             let out: Rc<dyn Stage> = match &cache {
                 None => out,

@@ -48,4 +48,5 @@ mod submissions;
 mod test_database;
 mod tunnel_scenes;
 mod tunnels;
+mod udp;
 mod unlinkable;

@@ -13,6 +13,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
+use tandem_http::connect_udp;
 use tandem_http::h1::{self, BadRequest, Decoder, Form, Framing, Request, Version};
 use tandem_http::message::content_length;
 use tandem_http::{Method, ResponseHead};
@@ -31,6 +32,9 @@ use crate::stage::Stage;
 
 /// Time that a new connection's first request has after a drain began.
 const FIRST_REQUEST: Duration = Duration::from_secs(1);
+
+/// The protocols to which a connection can be upgraded. Other offers are ignored.
+const UPGRADES: [&str; 2] = ["websocket", connect_udp::PROTOCOL];
 
 /// The origin-form requests (`GET /path` with a Host field) that a server accepts. A forward proxy
 /// must not become a transparent one by accident.
@@ -223,8 +227,12 @@ impl Http1Server {
         // A server may ignore an offered upgrade (RFC 9110 section 7.8). The upgraded connection
         // could not carry a request body.
         let plain = head.method == Method::Get && matches!(framing, Framing::None);
-        let upgrade =
-            upgrade.filter(|protocol| plain && protocol.eq_ignore_ascii_case("websocket"));
+        let is_known = |protocol: &String| {
+            UPGRADES
+                .iter()
+                .any(|known| known.eq_ignore_ascii_case(protocol))
+        };
+        let upgrade = upgrade.filter(|protocol| plain && is_known(protocol));
         if let (Form::Origin | Form::Asterisk, OriginForm::Only(own)) =
             (&form, &self.session.origin_form)
             && !own

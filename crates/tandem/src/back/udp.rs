@@ -1,0 +1,296 @@
+//! Tunnels of UDP datagrams at the gateway (CONNECT-UDP, RFC 9298): a connected socket for each
+//! tunnel, and the destination policy of all other connections.
+//!
+//! ```text
+//!  body ─▶ CapsuleReader ─▶ socket ─▶ origin
+//!  reply ◀── put_datagram ◀── socket ◀── origin
+//! ```
+
+use std::cell::{Cell, RefCell};
+use std::io::ErrorKind;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::rc::Rc;
+use std::time::Duration;
+
+use tandem_http::ResponseHead;
+use tandem_http::connect_udp::{self, CapsuleReader, MAX_PAYLOAD, put_datagram};
+use tokio::net::UdpSocket;
+use tokio::time::Instant;
+
+use super::policy::{Direct, first_to_answer};
+use crate::error::{Error, Kind, Side};
+use crate::exchange::{Body, Chunk, Exchange, Part, Reply, Sink};
+use crate::metrics::METRICS;
+use crate::stage::Stage;
+use crate::transport::Target;
+use crate::transport::registry::Protocol;
+
+/// The number of tunnels that one session may have open.
+const MOST_OF_SESSION: usize = 256;
+
+/// The time without a datagram after which a tunnel ends: at least two minutes (RFC 9298 section
+/// 3.1).
+const IDLE: Duration = Duration::from_secs(120);
+
+/// The bytes of datagrams that are sent to the client in one piece.
+const BATCH: usize = 16 << 10;
+
+/// The UDP tunnels of all sessions of a thread.
+#[derive(Debug)]
+pub struct UdpTunnels {
+    direct: Rc<Direct>,
+    /// The number of tunnels that may be open.
+    most: usize,
+    open: Cell<usize>,
+    /// Holds one datagram of an origin, so that no tunnel needs a buffer.
+    scratch: RefCell<Box<[u8]>>,
+}
+
+impl UdpTunnels {
+    /// Creates the tunnels of a thread, at most `most` at a time. `direct` resolves and permits
+    /// destinations.
+    pub fn new(direct: &Rc<Direct>, most: usize) -> Rc<Self> {
+        Rc::new(Self {
+            direct: Rc::clone(direct),
+            most,
+            open: Cell::new(0),
+            scratch: RefCell::new(vec![0; MAX_PAYLOAD + 1].into()),
+        })
+    }
+
+    /// Opens a socket that is connected to the target.
+    async fn connect(&self, target: &Target) -> Result<UdpSocket, Error> {
+        let addresses = self.direct.addresses(Protocol::Udp, target).await?;
+        let timeout = self.direct.options.connect_timeout;
+        first_to_answer(&addresses, timeout, async |address, _| {
+            let any: SocketAddr = match address {
+                SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+                SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+            };
+            let connected = async {
+                let socket = UdpSocket::bind(any).await?;
+                socket.connect(address).await?;
+                Ok(socket)
+            };
+            let connected: std::io::Result<UdpSocket> = connected.await;
+            connected.map_err(|error| Error::io(&error, Side::Origin))
+        })
+        .await
+    }
+
+    async fn carry(&self, exchange: &Exchange, sink: &mut Sink) -> Result<(), Error> {
+        let (host, port) = connect_udp::target(&exchange.request.path).ok_or_else(|| {
+            let detail = "the path names no host and port for UDP";
+            Error::new(Kind::BadRequest, Side::Client, detail)
+        })?;
+        let socket = self.connect(&Target { host, port }).await?;
+        METRICS.udp_flows.add(1);
+        let mut head = ResponseHead::new(200);
+        let (name, value) = connect_udp::CAPSULE_PROTOCOL;
+        head.fields.push(name, value);
+        sink.send(Part::Head(head)).await;
+        let used = Cell::new(Instant::now());
+        tokio::select! {
+            biased;
+            ended = send(&socket, exchange.body.share(), &used) => ended,
+            ended = self.receive(&socket, sink, &used) => ended,
+            () = until_idle(&used) => Ok(()),
+        }
+    }
+
+    /// Passes the origin's datagrams to the client.
+    async fn receive(
+        &self,
+        socket: &UdpSocket,
+        sink: &mut Sink,
+        used: &Cell<Instant>,
+    ) -> Result<(), Error> {
+        loop {
+            let ready = socket.readable().await;
+            ready.map_err(|error| Error::io(&error, Side::Origin))?;
+            let out = self.take(socket)?;
+            if !out.is_empty() {
+                used.set(Instant::now());
+                sink.send(Part::Data(out.into())).await;
+            }
+        }
+    }
+
+    /// Returns the datagrams that have arrived, as capsules.
+    fn take(&self, socket: &UdpSocket) -> Result<Vec<u8>, Error> {
+        let mut scratch = self.scratch.borrow_mut();
+        let mut out = Vec::new();
+        while out.len() < BATCH {
+            match socket.try_recv(&mut scratch) {
+                Ok(count) if count <= MAX_PAYLOAD => put_datagram(&mut out, &scratch[..count]),
+                Ok(_) => {}
+                // Nothing listens at the port (ICMP). A program that uses UDP expects losses.
+                Err(error) if error.kind() == ErrorKind::ConnectionRefused => break,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) => return Err(Error::io(&error, Side::Origin)),
+            }
+        }
+        Ok(out)
+    }
+}
+
+/// Sends the client's datagrams to the origin, until the client ends the tunnel.
+async fn send(socket: &UdpSocket, mut body: Body, used: &Cell<Instant>) -> Result<(), Error> {
+    let mut reader = CapsuleReader::default();
+    while let Some(chunk) = std::future::poll_fn(|cx| body.poll_chunk(cx)).await {
+        let Chunk::Data(data) = chunk? else { continue };
+        reader.push(&data);
+        let malformed = |bad: connect_udp::MalformedCapsule| {
+            Error::new(Kind::BadRequest, Side::Client, bad.to_string())
+        };
+        while let Some(payload) = reader.datagram().map_err(malformed)? {
+            used.set(Instant::now());
+            // A datagram that the system does not take is lost, as on any path.
+            let _ = socket.send(&payload).await;
+        }
+    }
+    Ok(())
+}
+
+/// Waits until no datagram has passed for [`IDLE`].
+async fn until_idle(used: &Cell<Instant>) {
+    loop {
+        let end = used.get() + IDLE;
+        if end <= Instant::now() {
+            return;
+        }
+        tokio::time::sleep_until(end).await;
+    }
+}
+
+/// The stage of one session that opens UDP tunnels, or refuses them.
+pub struct Udp {
+    tunnels: Option<Rc<UdpTunnels>>,
+    of_session: Rc<Cell<usize>>,
+    next: Rc<dyn Stage>,
+}
+
+impl Udp {
+    /// Creates the stage of a session. Without `tunnels` it refuses UDP.
+    pub fn new(tunnels: Option<&Rc<UdpTunnels>>, next: Rc<dyn Stage>) -> Self {
+        Self {
+            tunnels: tunnels.cloned(),
+            of_session: Rc::default(),
+            next,
+        }
+    }
+}
+
+impl Stage for Udp {
+    fn call(&self, exchange: Exchange) -> Reply {
+        if !connect_udp::is_request(&exchange.request) {
+            return self.next.call(exchange);
+        }
+        let Some(tunnels) = self.tunnels.clone() else {
+            let detail = "no UDP here: the gateway needs the option --udp";
+            return Reply::fail(Error::new(Kind::Forbidden, Side::Local, detail));
+        };
+        let Some(place) = Place::take(&tunnels, &self.of_session) else {
+            let detail = "too many UDP tunnels are open";
+            return Reply::fail(Error::new(Kind::Busy, Side::Local, detail));
+        };
+        Reply::generate(|mut sink| async move {
+            let _place = place;
+            tunnels.carry(&exchange, &mut sink).await
+        })
+    }
+}
+
+/// The place of a tunnel among those of its session and of the thread.
+struct Place {
+    tunnels: Rc<UdpTunnels>,
+    of_session: Rc<Cell<usize>>,
+}
+
+impl Place {
+    fn take(tunnels: &Rc<UdpTunnels>, of_session: &Rc<Cell<usize>>) -> Option<Self> {
+        if tunnels.open.get() >= tunnels.most || of_session.get() >= MOST_OF_SESSION {
+            return None;
+        }
+        tunnels.open.update(|open| open + 1);
+        of_session.update(|open| open + 1);
+        Some(Self {
+            tunnels: Rc::clone(tunnels),
+            of_session: Rc::clone(of_session),
+        })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.tunnels.open.update(|open| open - 1);
+        self.of_session.update(|open| open - 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::task::{Context, Poll, Waker};
+
+    use tandem_http::{RequestHead, Scheme};
+
+    use super::*;
+    use crate::back::own::OwnListeners;
+    use crate::back::policy::Policy;
+    use crate::transport::tcp::SocketOptions;
+
+    fn tunnels(most: usize) -> Rc<UdpTunnels> {
+        let direct = Direct {
+            policy: Policy::default(),
+            named: None,
+            own: OwnListeners::default(),
+            options: SocketOptions::default(),
+        };
+        UdpTunnels::new(&Rc::new(direct), most)
+    }
+
+    fn reply_to(udp: &Udp, request: RequestHead) -> Result<u16, Kind> {
+        let mut reply = udp.call(Exchange {
+            request: Arc::new(request),
+            ..Exchange::internal(RequestHead::connect("a.test:1"))
+        });
+        match reply.poll_part(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(Some(Ok(Part::Head(head)))) => Ok(head.status),
+            Poll::Ready(Some(Err(error))) => Err(error.kind),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn udp_is_refused_without_tunnels() {
+        let next = |_: Exchange| Reply::ready(ResponseHead::new(204), bytes::Bytes::new());
+        let udp = Udp::new(None, Rc::new(next));
+        let request = connect_udp::request("192.0.2.1", 443);
+        assert_eq!(reply_to(&udp, request), Err(Kind::Forbidden));
+        let other = RequestHead::get(Scheme::Http, "a.test", "/");
+        assert_eq!(reply_to(&udp, other), Ok(204));
+    }
+
+    #[test]
+    fn place_bounds_tunnels_of_session_and_thread() {
+        let tunnels = tunnels(MOST_OF_SESSION + 1);
+        let (one, other) = (Rc::default(), Rc::default());
+        let mut places: Vec<_> = (0..MOST_OF_SESSION)
+            .map(|_| Place::take(&tunnels, &one).expect("room"))
+            .collect();
+        assert!(Place::take(&tunnels, &one).is_none());
+        places.push(Place::take(&tunnels, &other).expect("room of the thread"));
+        assert!(Place::take(&tunnels, &other).is_none());
+        places.clear();
+        assert_eq!((tunnels.open.get(), one.get(), other.get()), (0, 0, 0));
+    }
+
+    #[test]
+    fn stage_reports_a_full_thread_as_busy() {
+        let next = |_: Exchange| Reply::ready(ResponseHead::new(204), bytes::Bytes::new());
+        let udp = Udp::new(Some(&tunnels(0)), Rc::new(next));
+        let request = connect_udp::request("192.0.2.1", 443);
+        assert_eq!(reply_to(&udp, request), Err(Kind::Busy));
+    }
+}

@@ -1,0 +1,222 @@
+//! Tests of UDP: SOCKS5 associations at the client, carried as CONNECT-UDP to the gateway.
+
+use std::net::{SocketAddr, UdpSocket};
+
+use tandem::config::{ClientOptions, GatewayOptions};
+use tandem::metrics::METRICS;
+
+use crate::harness::{Client, PATIENCE, Pair, Scene};
+
+/// A program with an association, and its connection.
+struct Program {
+    socket: UdpSocket,
+    _connection: Client,
+}
+
+impl Program {
+    fn start(pair: &Pair) -> Self {
+        let mut connection = Client::to(pair.socks);
+        let relay = associate(&mut connection).expect("an association");
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.connect(relay).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        Self {
+            socket,
+            _connection: connection,
+        }
+    }
+
+    fn send(&self, to: SocketAddr, payload: &[u8]) {
+        let mut wire = head(to);
+        wire.extend_from_slice(payload);
+        self.socket.send(&wire).unwrap();
+    }
+
+    /// Returns the payload of the next datagram, which must come from this address.
+    fn receive(&self, from: SocketAddr) -> Vec<u8> {
+        let mut buffer = vec![0; 65_535];
+        let count = self.socket.recv(&mut buffer).expect("an answer");
+        let head = head(from);
+        assert_eq!(buffer[..head.len()], head);
+        buffer[head.len()..count].to_vec()
+    }
+
+    /// Sends until an answer arrives, since a datagram may be lost.
+    fn ask(&self, to: SocketAddr, payload: &[u8]) -> Vec<u8> {
+        self.send(to, payload);
+        self.receive(to)
+    }
+}
+
+/// The head of a datagram (RFC 1928 section 7).
+fn head(at: SocketAddr) -> Vec<u8> {
+    let SocketAddr::V4(at) = at else {
+        panic!("the tests use IPv4")
+    };
+    let mut head = vec![0, 0, 0, 1];
+    head.extend(at.ip().octets());
+    head.extend(at.port().to_be_bytes());
+    head
+}
+
+/// Asks for an association. Returns the address for datagrams, or the code of the refusal.
+fn associate(client: &mut Client) -> Result<SocketAddr, u8> {
+    client.send([5, 1, 0]);
+    assert_eq!(client.read_exact(2), [5, 0]);
+    client.send([5, 3, 0, 1, 0, 0, 0, 0, 0, 0]);
+    let reply = client.read_exact(10);
+    if reply[1] != 0 {
+        return Err(reply[1]);
+    }
+    let ip: [u8; 4] = reply[4..8].try_into().unwrap();
+    Ok((ip, u16::from_be_bytes([reply[8], reply[9]])).into())
+}
+
+/// A server that answers each datagram with itself and the address that it came from.
+fn echo() -> (UdpSocket, SocketAddr) {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = socket.local_addr().unwrap();
+    let server = socket.try_clone().unwrap();
+    std::thread::spawn(move || {
+        let mut buffer = vec![0; 65_535];
+        while let Ok((count, from)) = server.recv_from(&mut buffer) {
+            if buffer[..count] == *b"end" {
+                return;
+            }
+            let _ = server.send_to(&buffer[..count], from);
+        }
+    });
+    (socket, address)
+}
+
+fn with_udp(options: &mut GatewayOptions) {
+    options.udp = Some(true);
+}
+
+#[test]
+fn datagrams_pass_over_each_session() {
+    for session in ["h2", "h3", "relayed"] {
+        let (_, address) = echo();
+        let pair = Pair::with(session, with_udp, |_| {});
+        let program = Program::start(&pair);
+        for len in [0, 1, 1200, 30_000, 65_000] {
+            let payload: Vec<_> = (0..len).map(|at| at as u8).collect();
+            assert_eq!(program.ask(address, &payload), payload, "{session}");
+        }
+        let (_, other) = echo();
+        assert_eq!(program.ask(other, b"other"), b"other");
+        assert_eq!(program.ask(address, b"again"), b"again");
+    }
+}
+
+#[test]
+fn http_listener_upgrades_to_udp() {
+    let (_, address) = echo();
+    let pair = Pair::with("h2", with_udp, |_| {});
+    let mut client = pair.connect();
+    let port = address.port();
+    client.send(format!(
+        "GET http://proxy.test/.well-known/masque/udp/127.0.0.1/{port}/ HTTP/1.1\r\n\
+         Host: proxy.test\r\nConnection: Upgrade\r\nUpgrade: connect-udp\r\n\
+         Capsule-Protocol: ?1\r\n\r\n"
+    ));
+    let head = client.head().unwrap();
+    assert_eq!(
+        (head.status, head.field("capsule-protocol")),
+        (101, Some("?1"))
+    );
+    let capsule = b"\x00\x03\x00hi";
+    client.send(capsule);
+    assert_eq!(client.read_exact(capsule.len()), capsule);
+}
+
+#[test]
+fn client_refuses_udp_behind_a_proxy() {
+    let tor = Scene::new(|_, _| {});
+    let via = format!("socks5://{}", tor.address);
+    let change = |options: &mut ClientOptions| options.via = Some(via.parse().unwrap());
+    let pair = Pair::with("h2", with_udp, change);
+    assert_eq!(associate(&mut Client::to(pair.socks)), Err(7));
+}
+
+#[test]
+fn gateway_sends_no_udp_without_the_option() {
+    let server = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let pair = Pair::with("h2", |_| {}, |_| {});
+    let program = Program::start(&pair);
+    program.send(server.local_addr().unwrap(), b"hello");
+    // The session carries other exchanges on.
+    let origin = Scene::answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+    assert_eq!(pair.connect().get(&origin.url("/")).body, b"ok");
+    server.set_nonblocking(true).unwrap();
+    assert!(server.recv(&mut [0; 64]).is_err());
+}
+
+#[test]
+fn policy_decides_on_udp_destinations() {
+    let server = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let refused = server.local_addr().unwrap();
+    let (_, permitted) = echo();
+    let change = |options: &mut GatewayOptions| {
+        with_udp(options);
+        options.allow_dest = vec![format!("{permitted}").parse().unwrap()];
+    };
+    let pair = Pair::with("h2", change, |_| {});
+    let program = Program::start(&pair);
+    let before = METRICS.destinations_refused.value();
+    program.send(refused, b"hello");
+    assert_eq!(program.ask(permitted, b"hello"), b"hello");
+    while METRICS.destinations_refused.value() == before {
+        std::thread::yield_now();
+    }
+    server.set_nonblocking(true).unwrap();
+    assert!(server.recv(&mut [0; 64]).is_err());
+}
+
+#[test]
+fn association_serves_the_program_that_began_it() {
+    let (_, address) = echo();
+    let pair = Pair::with("h2", with_udp, |_| {});
+    let program = Program::start(&pair);
+    assert_eq!(program.ask(address, b"mine"), b"mine");
+    for from in ["127.0.0.1:0", "127.0.0.3:0"] {
+        let stranger = UdpSocket::bind(from).unwrap();
+        let mut wire = head(address);
+        wire.extend_from_slice(b"strange");
+        stranger
+            .send_to(&wire, program.socket.peer_addr().unwrap())
+            .unwrap();
+    }
+    assert_eq!(program.ask(address, b"still mine"), b"still mine");
+}
+
+#[test]
+fn association_keeps_a_bounded_number_of_flows() {
+    let servers: Vec<_> = (0..70).map(|_| echo()).collect();
+    let pair = Pair::with("h2", with_udp, |_| {});
+    let program = Program::start(&pair);
+    for (_, address) in &servers {
+        assert_eq!(program.ask(*address, b"one"), b"one");
+    }
+    // The first flows have given way to others, and begin again.
+    assert_eq!(program.ask(servers[0].1, b"two"), b"two");
+}
+
+#[test]
+fn association_ends_with_its_connection() {
+    let (_, address) = echo();
+    let pair = Pair::with("h2", with_udp, |_| {});
+    let program = Program::start(&pair);
+    assert_eq!(program.ask(address, b"hello"), b"hello");
+    let Program {
+        socket,
+        _connection,
+    } = program;
+    drop(_connection);
+    // The socket of the association is closed: the system refuses datagrams, or none answers.
+    let mut wire = head(address);
+    wire.extend_from_slice(b"late");
+    while socket.send(&wire).is_ok() {
+        std::thread::yield_now();
+    }
+}
