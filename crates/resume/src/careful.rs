@@ -48,7 +48,8 @@ enum Phase {
     Reconnaissance,
     Unvalidated {
         jump: u64,
-        /// Packets that were sent at this time or later are not validated.
+        /// Packets that were sent at this time or later are not validated. The time moves on each
+        /// round trip while the larger window is not used.
         since: Duration,
         /// The bytes of them that have arrived.
         acked: u64,
@@ -229,8 +230,7 @@ impl CarefulResume {
                 }
             }
             Phase::Unvalidated { .. } => {
-                let flight = in_flight.saturating_add(batch.bytes);
-                self.judge_unvalidated(now, newest, flight, inner, batch.round_trip);
+                self.judge_unvalidated(now, (newest, batch), in_flight, inner);
             }
             Phase::Validating { window, until, .. } => {
                 if newest > until {
@@ -248,15 +248,16 @@ impl CarefulResume {
         None
     }
 
-    /// Looks whether the sender has used the larger window for a round trip.
+    /// Looks whether the sender has used the larger window for a round trip. `newest` is the time
+    /// at which the newest packet of the batch was sent.
     fn judge_unvalidated(
         &mut self,
         now: Duration,
-        newest: Duration,
-        flight: u64,
+        (newest, batch): (Duration, Batch),
+        in_flight: u64,
         inner: u64,
-        round_trip: Option<Duration>,
     ) {
+        let flight = in_flight.saturating_add(batch.bytes);
         let Phase::Unvalidated {
             jump,
             since,
@@ -266,34 +267,43 @@ impl CarefulResume {
         else {
             return;
         };
-        if newest < since {
-            return;
-        }
-        if flight <= inner {
-            // Little was sent so far. The path may have changed since the speed was offered.
-            let saved = self.saved.map(|saved| saved.round_trip);
-            let fits = saved.zip(round_trip).is_none_or(|(a, b)| is_near(b, a));
-            match (fits, inner >= jump) {
-                (false, _) => self.forget(),
-                (true, true) => self.phase = Phase::Normal,
-                (true, false) => {}
-            }
-            return;
-        }
+        let is_own = newest >= since;
         let over = used.is_some_and(|used| newest >= used);
-        self.phase = if over || flight >= jump / 2 {
-            Phase::Validating {
-                window: flight,
-                since,
-                until: now,
-                acked,
-            }
+        if flight > inner {
+            self.phase = if is_own && (over || flight >= jump / 2) {
+                Phase::Validating {
+                    window: flight,
+                    since,
+                    until: now,
+                    acked: batch.bytes,
+                }
+            } else {
+                Phase::Unvalidated {
+                    jump,
+                    since,
+                    acked,
+                    used: used.or(Some(now)),
+                }
+            };
+            return;
+        }
+        if !is_own {
+            return;
+        }
+        // Little was sent so far. The path may have changed since the speed was offered.
+        let saved = self.saved.map(|saved| saved.round_trip);
+        let measured = saved.zip(batch.round_trip);
+        if measured.is_some_and(|(saved, measured)| !is_near(measured, saved)) {
+            return self.forget();
+        }
+        self.phase = if inner >= jump {
+            Phase::Normal
         } else {
             Phase::Unvalidated {
                 jump,
-                since,
-                acked,
-                used: used.or(Some(now)),
+                since: now,
+                acked: 0,
+                used: None,
             }
         };
     }
@@ -303,11 +313,14 @@ impl CarefulResume {
         self.was_congested = true;
         match self.phase {
             Phase::Normal => Reaction::Pass,
-            Phase::Reconnaissance => {
+            // The controller has set the data in flight so far.
+            Phase::Reconnaissance | Phase::Unvalidated { used: None, .. } => {
                 self.forget();
                 Reaction::Pass
             }
-            Phase::Unvalidated { since, acked, .. } => self.retreat(since, now, acked),
+            Phase::Unvalidated {
+                jump, since, acked, ..
+            } => self.retreat(since, now, acked.min(jump)),
             Phase::Validating {
                 since,
                 until,
@@ -342,10 +355,9 @@ impl CarefulResume {
     pub fn on_timeout(&mut self) -> Reaction {
         self.was_congested = true;
         let acked = match self.phase {
-            Phase::Normal | Phase::Reconnaissance => None,
-            Phase::Unvalidated { acked, .. }
-            | Phase::Validating { acked, .. }
-            | Phase::Retreat { acked, .. } => Some(acked),
+            Phase::Normal | Phase::Reconnaissance | Phase::Unvalidated { used: None, .. } => None,
+            Phase::Unvalidated { jump, acked, .. } => Some(acked.min(jump)),
+            Phase::Validating { acked, .. } | Phase::Retreat { acked, .. } => Some(acked),
         };
         self.forget();
         acked.map_or(Reaction::Pass, |acked| {
@@ -451,6 +463,35 @@ mod tests {
         resume.on_ack(2600 * MS, 2000 * MS, 1200, false);
         resume.judge(2600 * MS, 40_000, INITIAL);
         assert_eq!(resume.window(INITIAL), 41_200);
+    }
+
+    #[test]
+    fn loss_before_the_window_is_used_is_the_controllers() {
+        let mut resume = after_first_ack(5000);
+        for round in 3..1000 {
+            let sent = 600 * MS * (round - 1);
+            resume.on_ack(600 * MS * round, sent, 10_000, true);
+            assert_eq!(resume.judge(600 * MS * round, 0, INITIAL), None);
+        }
+        let reaction = resume.on_congestion(600_000 * MS, 599_000 * MS);
+        assert_eq!(reaction, Reaction::Pass);
+        assert_eq!(resume.window(INITIAL), INITIAL);
+    }
+
+    #[test]
+    fn retreat_ignores_the_data_before_the_last_round_trip() {
+        let mut resume = after_first_ack(5000);
+        for round in 3..1000 {
+            let sent = 600 * MS * (round - 1);
+            resume.on_ack(600 * MS * round, sent, 10_000, true);
+            assert_eq!(resume.judge(600 * MS * round, 0, INITIAL), None);
+        }
+        let now = 600_000 * MS;
+        resume.on_ack(now, now - 600 * MS, 10_000, false);
+        assert_eq!(resume.judge(now, 100_000, INITIAL), None);
+        let reaction = resume.on_congestion(now, now - 500 * MS);
+        assert_eq!(reaction, Reaction::Absorb);
+        assert_eq!(resume.window(INITIAL), INITIAL);
     }
 
     #[test]
