@@ -4,6 +4,7 @@
 use std::net::Ipv4Addr;
 
 use crate::error::Error;
+use crate::resume::token;
 use crate::transport::tor::GatewayExit;
 use crate::transport::tor::circuits::{may_share, parse_circuits, parse_relay};
 use crate::transport::tor::control::Control;
@@ -52,4 +53,9 @@ pub fn control_reply(reply: &'static [u8], key: &str) -> Result<Option<String>, 
     let runtime = runtime.map_err(|error| Error::io(&error, crate::error::Side::Local))?;
     let stream = tokio::io::join(reply, tokio::io::sink());
     runtime.block_on(Control::over(Box::new(stream)).info_if_known(key))
+}
+
+/// Returns the plain content of a token as it is written again, if it can be read.
+pub fn token_content(content: &[u8]) -> Option<Vec<u8>> {
+    token::read(content).map(|ticket| token::write(&ticket))
 }
