@@ -30,6 +30,12 @@ impl Budget {
         }
     }
 
+    /// Returns the number of bytes that can be reserved.
+    pub fn left(&self) -> usize {
+        let whole = self.whole.as_ref().map_or(usize::MAX, |whole| whole.left());
+        self.left.get().min(whole)
+    }
+
     /// Takes `bytes` until the reservation is dropped, or returns `None` if they are not left.
     pub fn reserve(&self, bytes: usize) -> Option<Reservation> {
         let left = self.left.get().checked_sub(bytes)?;
@@ -52,6 +58,13 @@ pub struct Reservation {
     left: Rc<Cell<usize>>,
     bytes: usize,
     _whole: Option<Box<Self>>,
+}
+
+impl Reservation {
+    /// Returns the number of bytes.
+    pub const fn bytes(&self) -> usize {
+        self.bytes
+    }
 }
 
 impl Drop for Reservation {
@@ -77,5 +90,6 @@ mod tests {
         assert!(other.reserve(6).is_some() && one.reserve(8).is_some());
         drop(second);
         assert!(whole.reserve(10).is_some());
+        assert_eq!((one.left(), whole.left()), (8, 10));
     }
 }

@@ -7,6 +7,7 @@
 use bytes::{Buf, Bytes};
 use zstd::stream::raw::{DParameter, Decoder as Raw, InBuffer, Operation, OutBuffer};
 
+use crate::dictionary::MAX_DICTIONARY;
 use crate::{CodingError, MAX_WINDOW_LOG};
 
 /// The largest piece that a step returns, in bytes.
@@ -31,7 +32,16 @@ impl Decoder {
     /// # Errors
     /// Fails if zstd cannot allocate its state.
     pub fn new(length: Option<u64>) -> Result<Self, CodingError> {
-        let mut raw = Raw::new().map_err(malformed)?;
+        Self::with_dictionary(length, &[])
+    }
+
+    /// Creates a decoder as [`Self::new`] does, for a frame that needs a dictionary. An empty one is
+    /// none.
+    ///
+    /// # Errors
+    /// Fails if zstd cannot allocate its state.
+    pub fn with_dictionary(length: Option<u64>, dictionary: &[u8]) -> Result<Self, CodingError> {
+        let mut raw = Raw::with_dictionary(dictionary).map_err(malformed)?;
         raw.set_parameter(DParameter::WindowLogMax(MAX_WINDOW_LOG))
             .map_err(malformed)?;
         Ok(Self {
@@ -48,8 +58,9 @@ impl Decoder {
 
     /// Returns the memory in bytes that a decoder takes at most.
     pub const fn memory() -> usize {
-        // zstd adds a block of input, one of output and its tables to the window.
-        (1 << MAX_WINDOW_LOG) + (512 << 10)
+        // zstd adds a block of input, one of output and its tables to the window, and a copy of the
+        // dictionary.
+        (1 << MAX_WINDOW_LOG) + (512 << 10) + MAX_DICTIONARY
     }
 
     /// Adds a piece of the frame. All of the previous one must have been decoded.

@@ -7,7 +7,8 @@ use zstd::stream::raw::{CParameter, Encoder as Raw, InBuffer, Operation, OutBuff
 
 use crate::{CodingError, MAX_WINDOW_LOG};
 
-/// The window of long bodies, and of those with unknown lengths, as a power of two: 256 KiB.
+/// The window of long bodies, and of those with unknown lengths, as a power of two: 256 KiB. With a
+/// dictionary it is [`MAX_WINDOW_LOG`].
 const WINDOW_LOG: u32 = 18;
 
 /// The size of the encoder's two tables, as a power of two in entries of four bytes.
@@ -33,12 +34,30 @@ impl Encoder {
     /// # Errors
     /// Fails if zstd rejects the parameters.
     pub fn new(level: i32, length: Option<u64>) -> Result<Self, CodingError> {
-        let mut raw = Raw::new(level).map_err(failed)?;
+        Self::with_dictionary(level, length, &[])
+    }
+
+    /// Creates an encoder as [`Self::new`] does, for a decoder with the same dictionary. An empty
+    /// dictionary is none.
+    ///
+    /// # Errors
+    /// Fails if zstd rejects the parameters.
+    pub fn with_dictionary(
+        level: i32,
+        length: Option<u64>,
+        dictionary: &[u8],
+    ) -> Result<Self, CodingError> {
+        let mut raw = Raw::with_dictionary(level, dictionary).map_err(failed)?;
+        let (window, has_dictionary) = match dictionary {
+            [] => (WINDOW_LOG, false),
+            _ => (MAX_WINDOW_LOG, true),
+        };
         for parameter in [
-            CParameter::WindowLog(WINDOW_LOG),
+            CParameter::WindowLog(window),
             CParameter::HashLog(TABLE_LOG),
             CParameter::ChainLog(TABLE_LOG),
-            CParameter::ChecksumFlag(false),
+            // A wrong dictionary would otherwise give wrong bytes.
+            CParameter::ChecksumFlag(has_dictionary),
         ] {
             raw.set_parameter(parameter).map_err(failed)?;
         }
@@ -60,6 +79,14 @@ impl Encoder {
         let tables = 2 * 4 * (window.next_power_of_two() * 2).min(1 << TABLE_LOG);
         // zstd adds a block of input and one of output to its window.
         2 * window + tables + (512 << 10).min(4 * window) + (64 << 10)
+    }
+
+    /// Returns the memory in bytes that an encoder for a body of `length` bytes takes at most, with a
+    /// dictionary of `dictionary` bytes.
+    pub fn memory_with_dictionary(length: Option<u64>, dictionary: usize) -> usize {
+        let both = length.map(|length| length.saturating_add(dictionary as u64));
+        // The dictionary has a copy, and tables as large as those of the body.
+        2 * Self::memory(both) + 2 * dictionary + (1 << WINDOW_LOG)
     }
 
     /// Adds data to the body.

@@ -11,6 +11,7 @@
 //! - [`wire`]: the fields with which the two proxies agree.
 //! - [`level`]: the effort of the encoder by the rate of the path.
 //! - [`encoder`], [`decoder`]: one body each, in pieces of bounded size.
+//! - [`dictionary`]: former versions of bodies, so that only the difference travels.
 //! - [`budget`]: the memory that all bodies of a process, and of a session, may use.
 //!
 //! The coding belongs to the hop between the two proxies, like a transfer coding. The client
@@ -21,6 +22,7 @@
 
 pub mod budget;
 pub mod decoder;
+pub mod dictionary;
 pub mod encoder;
 pub mod level;
 pub mod rule;
@@ -28,6 +30,7 @@ pub mod wire;
 
 pub use budget::{Budget, Reservation};
 pub use decoder::Decoder;
+pub use dictionary::{Dictionaries, Dictionary, Name};
 pub use encoder::Encoder;
 
 /// The window that a frame may ask for, as a power of two in bytes: 512 KiB.
@@ -51,6 +54,9 @@ pub enum CodingError {
     /// The body does not have the length that its head states.
     #[error("the compressed body has another length than its head states")]
     Length,
+    /// The body was coded with a dictionary that this end does not hold.
+    #[error("the compressed body needs an unknown dictionary")]
+    Dictionary,
     /// The head states an unknown coding or a malformed length.
     #[error("the head of a compressed body is malformed")]
     Head,

@@ -1,10 +1,13 @@
 //! The fields with which the two proxies agree on a coded body. They never leave the pair.
 //!
 //! ```text
-//!  client ─▶ gateway  tandem-accept: zstd     the client decodes the response, and its pushes
-//!  gateway ─▶ client  tandem-coded: zstd      the body is one zstd frame
-//!                     tandem-length: 12345    its length before, in place of Content-Length
-//!                     vary: tandem-accept     for a cache between the two, which would mix them up
+//!  client ─▶ gateway  tandem-accept: zstd      the client decodes the response, and its pushes
+//!                     tandem-dictionary: NAME  it holds this version of the body
+//!  gateway ─▶ client  tandem-coded: zstd       the body is one zstd frame
+//!                     tandem-dictionary: NAME  the frame needs this version of the body
+//!                     tandem-length: 12345     its length before, in place of Content-Length
+//!                     vary: tandem-accept      for a cache between the two, which would mix them up
+//!                     vary: tandem-dictionary  the same, for a frame that needs a version
 //! ```
 //!
 //! A gateway without support removes the first field, and a client without support never sends it.
@@ -13,13 +16,19 @@
 use tandem_http::message::content_length;
 use tandem_http::{Fields, ResponseHead};
 
-use crate::CodingError;
+use crate::{CodingError, Name};
 
 /// The field by which a client offers to decode bodies.
 const ACCEPT: &str = "tandem-accept";
 
 /// The field of a coded body.
 const CODED: &str = "tandem-coded";
+
+/// The field with the name of a dictionary.
+const DICTIONARY: &str = "tandem-dictionary";
+
+/// The value of this field in a request before its session is known.
+const ASKED: &str = "?";
 
 /// The field with the length of a coded body before its coding.
 const LENGTH: &str = "tandem-length";
@@ -35,16 +44,52 @@ pub fn offer(fields: &mut Fields) {
     fields.set(ACCEPT, ZSTD);
 }
 
+/// Marks a request whose session decides about the version that it names. The mark never leaves the
+/// client.
+pub fn ask_dictionary(fields: &mut Fields) {
+    fields.set(DICTIONARY, ASKED);
+}
+
+/// Returns whether [`ask_dictionary`] marked a request.
+pub fn asks_dictionary(fields: &Fields) -> bool {
+    fields.get(DICTIONARY) == Some(ASKED.as_bytes())
+}
+
+/// Sets or removes the name of the version that the client holds. The field stays out of the tables
+/// of header compression, since each value is used for one URL only.
+pub fn set_dictionary(fields: &mut Fields, name: Option<Name>) {
+    fields.remove(DICTIONARY);
+    if let Some(name) = name {
+        fields.push_sensitive(DICTIONARY, name.encode());
+    }
+}
+
+/// Adds the name of the version that a coded body needs to its head.
+pub fn need_dictionary(head: &mut ResponseHead, name: Name) {
+    head.fields.push(DICTIONARY, name.encode());
+    head.fields.push("vary", DICTIONARY);
+}
+
 /// Returns true if a request has an offer of any kind, valid or not.
 pub fn has_offer(fields: &Fields) -> bool {
     fields.contains(ACCEPT)
 }
 
-/// Removes the offer from a request. Returns true if it was valid.
-pub fn take_offer(fields: &mut Fields) -> bool {
+/// The offer of a client.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Offer {
+    /// The version of the body that the client holds.
+    pub version: Option<Name>,
+}
+
+/// Removes the offer from a request. Returns it if it is valid. An unknown form of a version counts
+/// as none.
+pub fn take_offer(fields: &mut Fields) -> Option<Offer> {
     let is_valid = fields.has_token(ACCEPT, ZSTD);
+    let version = fields.get(DICTIONARY).and_then(Name::parse);
     fields.remove(ACCEPT);
-    is_valid
+    fields.remove(DICTIONARY);
+    is_valid.then_some(Offer { version })
 }
 
 /// Changes the head of a response to that of a coded body.
@@ -60,13 +105,15 @@ pub fn mark(head: &mut ResponseHead) {
 pub struct CodedBody {
     /// The length in bytes before the coding, if the origin stated it.
     pub length: Option<u64>,
+    /// The dictionary that the body needs.
+    pub dictionary: Option<Name>,
 }
 
 /// Restores the head that the gateway had before [`mark`]. Returns `None` and changes nothing if
 /// the body is not coded.
 ///
 /// # Errors
-/// Fails if the coding is unknown or the length malformed.
+/// Fails if the coding is unknown, or if a length or name is malformed.
 pub fn restore(head: &mut ResponseHead) -> Result<Option<CodedBody>, CodingError> {
     let codings: Vec<_> = head.fields.get_all(CODED).collect();
     match codings[..] {
@@ -75,17 +122,25 @@ pub fn restore(head: &mut ResponseHead) -> Result<Option<CodedBody>, CodingError
         _ => return Err(CodingError::Head),
     }
     drop(codings);
+    let name = head.fields.get(DICTIONARY).map(Name::parse);
+    let dictionary = match name {
+        Some(None) => return Err(CodingError::Head),
+        name => name.flatten(),
+    };
     let mut fields = Fields::with_capacity(head.fields.len(), head.fields.text_len());
     for field in renamed(&head.fields, LENGTH, CONTENT_LENGTH).iter() {
-        let is_ours = field.name == CODED.as_bytes()
-            || (field.name == b"vary" && field.value == ACCEPT.as_bytes());
+        let is_ours = [CODED, DICTIONARY].map(str::as_bytes).contains(&field.name)
+            || (field.name == b"vary"
+                && [ACCEPT, DICTIONARY]
+                    .map(str::as_bytes)
+                    .contains(&field.value));
         if !is_ours {
             copy(&mut fields, field.name, field.value, field.sensitive);
         }
     }
     let length = content_length(&fields).map_err(|_| CodingError::Head)?;
     head.fields = fields;
-    Ok(Some(CodedBody { length }))
+    Ok(Some(CodedBody { length, dictionary }))
 }
 
 /// Returns the fields with another name for one of them, in the same order. Fields that already
@@ -131,13 +186,19 @@ mod tests {
             &[],
         ] {
             let original = head(original);
-            let mut coded = original.clone();
-            mark(&mut coded);
-            assert!(!coded.fields.contains("content-length"));
-            assert!(coded.fields.has_token("vary", "tandem-accept"));
-            let length = original.fields.get("content-length").map(|_| 7);
-            assert_eq!(restore(&mut coded), Ok(Some(CodedBody { length })));
-            assert_eq!(coded, original);
+            for dictionary in [None, Name::of_hash(&[7; 32])] {
+                let mut coded = original.clone();
+                mark(&mut coded);
+                if let Some(name) = dictionary {
+                    need_dictionary(&mut coded, name);
+                }
+                assert!(!coded.fields.contains("content-length"));
+                assert!(coded.fields.has_token("vary", "tandem-accept"));
+                let length = original.fields.get("content-length").map(|_| 7);
+                let body = CodedBody { length, dictionary };
+                assert_eq!(restore(&mut coded), Ok(Some(body)));
+                assert_eq!(coded, original);
+            }
         }
     }
 
@@ -155,6 +216,7 @@ mod tests {
             &[("tandem-coded", "br")][..],
             &[("tandem-coded", "zstd"), ("tandem-coded", "zstd")],
             &[("tandem-coded", "zstd"), ("tandem-length", "x")],
+            &[("tandem-coded", "zstd"), ("tandem-dictionary", "x")],
             &[
                 ("tandem-coded", "zstd"),
                 ("tandem-length", "1"),
@@ -168,11 +230,26 @@ mod tests {
     #[test]
     fn offer_is_taken_once() {
         let mut fields = Fields::new();
-        assert!(!has_offer(&fields) && !take_offer(&mut fields));
-        offer(&mut fields);
-        assert!(has_offer(&fields) && take_offer(&mut fields));
-        assert!(fields.is_empty());
+        assert!(!has_offer(&fields) && take_offer(&mut fields).is_none());
+        for version in [None, Name::of_hash(&[7; 32])] {
+            offer(&mut fields);
+            if let Some(name) = version {
+                ask_dictionary(&mut fields);
+                assert!(asks_dictionary(&fields));
+                set_dictionary(&mut fields, Some(name));
+            }
+            assert!(!asks_dictionary(&fields));
+            assert!(has_offer(&fields));
+            assert_eq!(take_offer(&mut fields), Some(Offer { version }));
+            assert!(fields.is_empty());
+        }
         fields.push(ACCEPT, "br");
-        assert!(has_offer(&fields) && !take_offer(&mut fields) && fields.is_empty());
+        assert!(has_offer(&fields) && take_offer(&mut fields).is_none() && fields.is_empty());
+        offer(&mut fields);
+        ask_dictionary(&mut fields);
+        assert_eq!(take_offer(&mut fields), Some(Offer::default()));
+        ask_dictionary(&mut fields);
+        set_dictionary(&mut fields, None);
+        assert!(fields.is_empty());
     }
 }

@@ -136,6 +136,42 @@ fn decoder_refuses_a_large_window() {
 }
 
 #[test]
+fn difference_to_a_dictionary_is_short() {
+    let line = |n: u32| {
+        format!(
+            "<p id=\"{:08x}\">{}</p>",
+            n.wrapping_mul(0x9e37_79b9),
+            n * n
+        )
+    };
+    let version = |from| (from..from + 3000).map(line).collect::<String>();
+    let (old, new) = (version(0), version(3));
+    let with = |dictionary: &[u8], body: &str| {
+        let length = body.len() as u64;
+        let mut encoder =
+            Encoder::with_dictionary(9, Some(length), dictionary).expect("valid parameters");
+        encoder.write(body.as_bytes()).expect("the length is right");
+        encoder.finish().expect("the length is right");
+        encoder.take().expect("a frame")
+    };
+    let (alone, difference) = (with(b"", &new), with(old.as_bytes(), &new));
+    assert!(difference.len() * 20 < alone.len(), "{}", difference.len());
+    let read = |dictionary: &[u8]| {
+        let mut decoder = Decoder::with_dictionary(None, dictionary).expect("memory");
+        decoder.write(difference.clone());
+        let mut body = Vec::new();
+        while let Some(piece) = decoder.read()? {
+            body.extend(piece);
+        }
+        decoder.finish().map(|()| body)
+    };
+    assert!(read(old.as_bytes()).as_deref() == Ok(new.as_bytes()));
+    let other = old.replace("<p", "<q");
+    assert!(read(other.as_bytes()).is_err(), "the checksum differs");
+    assert!(read(b"").is_err(), "no dictionary");
+}
+
+#[test]
 fn expanding_frame_is_decoded_in_small_pieces() {
     let coded = encode(&vec![vec![0; 1 << 20]; 8], false, false);
     assert!(coded.len() < 10_000, "{}", coded.len());

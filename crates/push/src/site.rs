@@ -2,6 +2,8 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
+use tandem_http::RequestHead;
+
 /// Returns whether two authorities belong to the same site: they name the same host, whatever the
 /// port, or hosts below the same registrable domain of the Public Suffix List.
 pub fn is_same_site(one: &str, other: &str) -> bool {
@@ -29,6 +31,23 @@ pub fn site_of(authority: &str) -> String {
     }
 }
 
+/// Returns the first-party site of a request: that of its page, or its own site if the browser says
+/// that the user or the same site caused it. Returns `None` if the request does not tell.
+pub fn first_party(request: &RequestHead) -> Option<String> {
+    let url = |name: &str| {
+        let value = std::str::from_utf8(request.fields.get(name)?).ok()?;
+        value.split_once("://").map(|(_, rest)| {
+            let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+            site_of(&rest[..end])
+        })
+    };
+    let own = || {
+        let from = request.fields.get("sec-fetch-site")?;
+        matches!(from, b"none" | b"same-origin" | b"same-site").then(|| site_of(&request.authority))
+    };
+    url("referer").or_else(|| url("origin")).or_else(own)
+}
+
 /// Returns an authority without its port and without the dot of the root.
 fn host(authority: &str) -> &str {
     let host = match authority.rsplit_once(':') {
@@ -48,6 +67,8 @@ fn is_address(host: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use tandem_http::Scheme;
+
     use super::*;
 
     #[test]
@@ -87,6 +108,39 @@ mod tests {
         ] {
             assert!(!is_same_site(one, other), "{one} {other}");
             assert!(!is_same_site(other, one), "{other} {one}");
+        }
+    }
+
+    #[test]
+    fn first_party_comes_from_the_page() {
+        let of = |fields: &[(&str, &str)]| {
+            first_party(&RequestHead {
+                fields: fields.iter().copied().collect(),
+                ..RequestHead::get(Scheme::Http, "img.own.example:8080", "/")
+            })
+        };
+        let page = ("referer", "http://www.page.example/a?b");
+        assert_eq!(of(&[page]).as_deref(), Some("page.example"));
+        assert_eq!(
+            of(&[("origin", "http://a.b.example")]).as_deref(),
+            Some("b.example")
+        );
+        assert_eq!(
+            of(&[page, ("origin", "null")]).as_deref(),
+            Some("page.example")
+        );
+        for own in ["none", "same-origin", "same-site"] {
+            assert_eq!(
+                of(&[("sec-fetch-site", own)]).as_deref(),
+                Some("own.example")
+            );
+        }
+        for unknown in [
+            &[][..],
+            &[("sec-fetch-site", "cross-site")],
+            &[("origin", "null")],
+        ] {
+            assert_eq!(of(unknown), None, "{unknown:?}");
         }
     }
 }

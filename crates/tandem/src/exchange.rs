@@ -12,6 +12,7 @@
 mod body;
 mod generator;
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::fmt;
 use std::future::Future;
@@ -21,6 +22,7 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use tandem_coding::{Dictionaries, Dictionary};
 use tandem_http::{Fields, RequestHead, ResponseHead};
 
 use crate::error::Error;
@@ -152,6 +154,27 @@ pub struct SessionMark {
     /// True if a push promise carries the fields of its request. Otherwise the fields are those of
     /// the exchange that brought it.
     pub promises_have_fields: bool,
+    /// The bodies that the session brought compressed, for the difference to later versions.
+    pub versions: RefCell<Dictionaries>,
+}
+
+impl SessionMark {
+    /// Creates the identity of a new session.
+    pub fn new(promises_have_fields: bool) -> Self {
+        Self {
+            promises_have_fields,
+            versions: RefCell::default(),
+        }
+    }
+}
+
+/// The session that an exchange was sent on.
+#[derive(Clone, Debug)]
+pub struct Carrying {
+    /// The session.
+    pub session: Rc<SessionMark>,
+    /// The version of the body that the request named.
+    pub version: Option<Dictionary>,
 }
 
 /// The field that marks, between client and gateway, a success response that did not agree to an
@@ -210,6 +233,12 @@ pub trait Parts {
     /// Returns the way on which the response comes. It is final when the head has come.
     fn supply(&self) -> Supply {
         Supply::Requested
+    }
+
+    /// Returns the session of the exchange, if a stage behind asked for it by
+    /// [`Sink::set_carrying`]. It is final when the head has come.
+    fn carrying(&self) -> Option<Carrying> {
+        None
     }
 
     /// Polls for the next part. Returns `None` at the regular end. An error means that the parts so
@@ -305,6 +334,14 @@ impl Reply {
         }
     }
 
+    /// See [`Parts::carrying`].
+    pub fn carrying(&self) -> Option<Carrying> {
+        match &self.source {
+            Source::Parts(parts) => parts.carrying(),
+            Source::Generator(generator) => generator.carrying(),
+        }
+    }
+
     /// Returns the next part.
     pub async fn part(&mut self) -> Option<Result<Part, Error>> {
         std::future::poll_fn(|cx| self.poll_part(cx)).await
@@ -317,6 +354,10 @@ struct Layered(Reply);
 impl Parts for Layered {
     fn supply(&self) -> Supply {
         self.0.supply()
+    }
+
+    fn carrying(&self) -> Option<Carrying> {
+        self.0.carrying()
     }
 
     fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {

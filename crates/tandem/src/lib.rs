@@ -51,4 +51,5 @@ pub mod status;
 mod textual;
 pub mod transport;
 pub mod users;
+mod versions;
 pub mod warm_up;

@@ -16,6 +16,7 @@ use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
+use tandem_coding::wire;
 use tandem_http::cache::is_safe;
 use tandem_push::wire::{is_companion, is_reserved};
 use tokio::sync::Notify;
@@ -31,7 +32,7 @@ use crate::session::{Connected, Session, SessionState, Task};
 use crate::stage::Stage;
 use crate::status::{Opened, SessionStatus};
 use crate::transport::{Target, Transport};
-use crate::warm_up;
+use crate::{versions, warm_up};
 use choice::{WayGroup, observe};
 use ready::introduce;
 use resume::Tokens;
@@ -359,9 +360,16 @@ impl Gateways {
         let mut last = Error::new(Kind::Unreachable, Side::Peer, "no gateway is configured");
         // The number of gateways that failed and were skipped.
         let mut passed_over = 0;
+        let version_key = Some(&exchange.request)
+            .filter(|request| wire::asks_dictionary(&request.fields))
+            .and_then(|request| versions::key(request));
         for _ in 0..self.limits.tries.max(count) {
             let group = (first + passed_over) % count;
             let (session, index, _use) = self.choose(&exchange.isolation, group).await;
+            if let Some(key) = &version_key {
+                let fields = &mut exchange.request_mut().fields;
+                sink.set_carrying(versions::name(fields, key, session.mark()));
+            }
             let done = self.run(&session, index, exchange, sink).await;
             // A lost session does not mean a broken gateway: the next session to it may be open in
             // a moment.

@@ -13,7 +13,7 @@ use std::pin::Pin;
 use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, Waker};
 
-use super::{Part, Supply};
+use super::{Carrying, Part, Supply};
 use crate::error::Error;
 
 /// The state shared by a generator, its reader and its [`Canceller`].
@@ -27,6 +27,8 @@ struct Slot {
     used: Cell<bool>,
     /// The way on which the parts come.
     supply: Cell<Supply>,
+    /// The session that the parts come from, if a stage needs it.
+    carrying: RefCell<Option<Carrying>>,
     /// True if the reader has polled since [`Canceller::take_polled`].
     polled: Cell<bool>,
     /// The reader of a reply that has a canceller.
@@ -60,6 +62,11 @@ impl Sink {
     /// Sets the way on which the parts to come have come.
     pub fn set_supply(&self, supply: Supply) {
         self.slot.supply.set(supply);
+    }
+
+    /// Sets the session that the parts to come have come from.
+    pub fn set_carrying(&self, carrying: Option<Carrying>) {
+        *self.slot.carrying.borrow_mut() = carrying;
     }
 
     /// Sends one part. The future resolves when the reader polls for the next part. It does not
@@ -140,6 +147,10 @@ impl Generator {
 
     pub(super) fn supply(&self) -> Supply {
         self.slot.supply.get()
+    }
+
+    pub(super) fn carrying(&self) -> Option<Carrying> {
+        self.slot.carrying.borrow().clone()
     }
 
     pub(super) fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {

@@ -7,15 +7,20 @@
 //!
 //! It lies before `push`, so that the stages behind it see bodies as origins send them.
 //! [`tandem_coding`] decides and encodes; this stage moves the data. It flushes the encoder as soon
-//! as the origin pauses, so compression delays no byte.
+//! as the origin pauses, so compression delays no byte. It keeps the latest version of each short
+//! body, as a dictionary for the next one of the same URL on the same session.
 
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use tandem_coding::dictionary::MAX_DICTIONARY;
 use tandem_coding::level::level;
 use tandem_coding::rule::{Credentials, may_compress};
-use tandem_coding::{Budget, CodingError, Encoder, Reservation, wire};
+use tandem_coding::{
+    Budget, CodingError, Dictionaries, Dictionary, Encoder, Name, Reservation, wire,
+};
 use tandem_http::message::content_length;
 use tandem_http::{Fields, RequestHead, ResponseHead};
 use tandem_push::wire::{ASKED_FIELD, RequestHashes};
@@ -26,12 +31,16 @@ use crate::metrics::METRICS;
 use crate::path::Facts;
 use crate::path_speed::PathSpeed;
 use crate::stage::Stage;
+use crate::versions::{Body, url};
 
 /// The memory in bytes for the encoders of one thread.
-pub const ALL_ENCODERS: usize = 64 << 20;
+const ALL_ENCODERS: usize = 64 << 20;
+
+/// The memory in bytes for the former versions of bodies of one thread.
+const ALL_VERSIONS: usize = 64 << 20;
 
 /// The memory in bytes for the encoders of one session.
-const ENCODERS: usize = 16 << 20;
+const ENCODERS: usize = 32 << 20;
 
 /// The number of bytes of output that are sent without waiting for more.
 const ENOUGH: usize = 16 << 10;
@@ -45,17 +54,44 @@ pub struct Compress {
     next: Rc<dyn Stage>,
 }
 
+/// The memory that the sessions of one thread share.
+#[derive(Clone, Debug)]
+pub struct CodingMemory {
+    encoders: Budget,
+    versions: Budget,
+}
+
+impl Default for CodingMemory {
+    fn default() -> Self {
+        Self::new(ALL_ENCODERS)
+    }
+}
+
+impl CodingMemory {
+    fn new(encoders: usize) -> Self {
+        Self {
+            encoders: Budget::new(encoders),
+            versions: Budget::new(ALL_VERSIONS),
+        }
+    }
+}
+
 /// The properties that the replies of a session share.
 struct Session {
-    budget: Budget,
+    encoders: Budget,
+    /// The latest versions of bodies by URL. They end with the session.
+    versions: RefCell<Dictionaries>,
+    all: CodingMemory,
     speed: Option<PathSpeed>,
 }
 
 impl Compress {
-    /// Creates the stage for a session on `path`. `all` bounds the memory of all sessions.
-    pub fn new(all: &Budget, path: &Rc<dyn Facts>, next: Rc<dyn Stage>) -> Self {
+    /// Creates the stage for a session on `path`. The session shares `all` with others.
+    pub fn new(all: &CodingMemory, path: &Rc<dyn Facts>, next: Rc<dyn Stage>) -> Self {
         let session = Session {
-            budget: all.part(ENCODERS),
+            versions: RefCell::default(),
+            encoders: all.encoders.part(ENCODERS),
+            all: all.clone(),
             speed: PathSpeed::of(path),
         };
         Self {
@@ -70,20 +106,22 @@ impl Stage for Compress {
         if !wire::has_offer(&exchange.request.fields) {
             return self.next.call(exchange);
         }
-        let is_offered = wire::take_offer(&mut exchange.request_mut().fields);
+        let offer = wire::take_offer(&mut exchange.request_mut().fields);
         let request = Arc::clone(&exchange.request);
         let reply = self.next.call(exchange);
-        if !is_offered || request.is_connect() || request.protocol.is_some() {
-            return reply;
+        match offer {
+            Some(offer) if !request.is_connect() && request.protocol.is_none() => {
+                Coded::reply(&self.session, Asked::Request(request, offer.version), reply)
+            }
+            _ => reply,
         }
-        Coded::reply(&self.session, Asked::Request(request), reply)
     }
 }
 
 /// The request of a response.
 enum Asked {
-    /// The client sent it.
-    Request(Arc<RequestHead>),
+    /// The client sent it, and holds this version of the body.
+    Request(Arc<RequestHead>, Option<Name>),
     /// The gateway sent it for a push, with fields that the head of the push describes.
     Push(RequestHead),
 }
@@ -91,7 +129,7 @@ enum Asked {
 impl Asked {
     fn request(&self) -> &RequestHead {
         match self {
-            Self::Request(request) => request,
+            Self::Request(request, _) => request,
             Self::Push(request) => request,
         }
     }
@@ -99,7 +137,7 @@ impl Asked {
     /// Returns the credentials of the request. A push without a description may have had any.
     fn credentials(&self, head: &ResponseHead) -> Credentials {
         let named = Credentials::of(self.request());
-        if matches!(self, Self::Request(_)) || named == Credentials::Other {
+        if matches!(self, Self::Request(..)) || named == Credentials::Other {
             return named;
         }
         let asked = head.fields.get(ASKED_FIELD).and_then(RequestHashes::parse);
@@ -108,6 +146,18 @@ impl Asked {
             Some(asked) if asked.has_same_cookie(RequestHashes::of(&Fields::new())) => named,
             Some(_) => Credentials::Cookies,
         }
+    }
+}
+
+impl Asked {
+    /// Returns the version that the client holds, if the gateway holds the same. For a push, that is
+    /// unknown.
+    fn common(&self, session: &Session) -> Option<Dictionary> {
+        let Self::Request(request, Some(name)) = self else {
+            return None;
+        };
+        let version = session.versions.borrow_mut().get(&url(request));
+        version.filter(|version| version.name == *name)
     }
 }
 
@@ -125,6 +175,8 @@ struct Coded {
 /// The encoder of a body, with its memory.
 struct Encoding {
     encoder: Encoder,
+    /// The body so far, unless it is too long for a dictionary.
+    body: Body,
     _memory: Reservation,
 }
 
@@ -147,7 +199,15 @@ impl Coded {
         if !may_compress(self.asked.request(), credentials, head) {
             return;
         }
-        self.encoding = self.session.encoding(head);
+        if let Some(common) = self.asked.common(&self.session) {
+            self.encoding = self.session.encoding(head, Some(&common));
+            if self.encoding.is_some() {
+                wire::mark(head);
+                wire::need_dictionary(head, common.name);
+                return;
+            }
+        }
+        self.encoding = self.session.encoding(head, None);
         if self.encoding.is_some() {
             wire::mark(head);
         }
@@ -156,6 +216,7 @@ impl Coded {
     /// Adds data to the frame. Returns the part to send now, if there is enough output.
     fn on_data(encoding: &mut Encoding, data: &[u8]) -> Result<Option<Part>, Error> {
         encoding.encoder.write(data).map_err(failed)?;
+        encoding.body.add(data);
         let is_enough = encoding.encoder.ready() >= ENOUGH;
         Ok(is_enough.then(|| encoding.take()).flatten())
     }
@@ -171,7 +232,14 @@ impl Coded {
             Some(Ok(_)) | None => encoding.encoder.finish(),
         };
         match written {
-            Ok(()) => encoding.take().map(Ok),
+            Ok(()) => {
+                let is_whole = !matches!(self.held, Some(Err(_)));
+                if let Some(body) = encoding.body.finish().filter(|_| is_whole) {
+                    let mut versions = self.session.versions.borrow_mut();
+                    versions.insert(url(self.asked.request()), body, &self.session.all.versions);
+                }
+                encoding.take().map(Ok)
+            }
             Err(error) => {
                 self.held = None;
                 Some(Err(failed(error)))
@@ -218,17 +286,23 @@ impl Coded {
 }
 
 impl Session {
-    fn encoding(&self, head: &ResponseHead) -> Option<Encoding> {
+    fn encoding(&self, head: &ResponseHead, version: Option<&Dictionary>) -> Option<Encoding> {
         let level = match &self.speed {
             None => level(None),
             Some(speed) => level(speed.measure().map(|measure| measure.rate)),
         }?;
         let length = content_length(&head.fields).ok()?;
-        let memory = self.budget.reserve(Encoder::memory(length))?;
-        let encoder = Encoder::new(level, length)
+        let dictionary = version.map_or(&[][..], |version| &version.body);
+        let memory = match dictionary {
+            [] => Encoder::memory(length),
+            _ => Encoder::memory_with_dictionary(length, dictionary.len()),
+        };
+        let memory = self.encoders.reserve(memory + MAX_DICTIONARY)?;
+        let encoder = Encoder::with_dictionary(level, length, dictionary)
             .inspect_err(|error| tracing::warn!(%error, "a body is sent uncompressed"));
         Some(Encoding {
             encoder: encoder.ok()?,
+            body: Body::of(length),
             _memory: memory,
         })
     }
@@ -340,13 +414,13 @@ pub(super) mod tests {
 
     fn stage(rate: f64, budget: usize, next: Rc<dyn Stage>) -> (Compress, Rc<dyn Facts>) {
         let path: Rc<dyn Facts> = Rc::new(Rate(rate));
-        (Compress::new(&Budget::new(budget), &path, next), path)
+        (Compress::new(&CodingMemory::new(budget), &path, next), path)
     }
 
     /// Returns the stage before `next`, and the number of bytes of bodies that it has sent.
     pub(in super::super) fn gateway(next: Rc<dyn Stage>) -> (Rc<dyn Stage>, Rc<Cell<usize>>) {
         let path: Rc<dyn Facts> = Rc::new(Rate(1e6));
-        let compress = Compress::new(&Budget::new(ALL_ENCODERS), &path, next);
+        let compress = Compress::new(&CodingMemory::default(), &path, next);
         let sent = Rc::new(Cell::new(0));
         let counting = Counting(Rc::clone(&sent), Rc::new(compress));
         (Rc::new(counting), sent)
@@ -380,7 +454,7 @@ pub(super) mod tests {
     fn is_coded(parts: &[Result<Part, Error>]) -> bool {
         match parts.first() {
             Some(Ok(Part::Head(head))) => {
-                wire::restore(&mut head.clone()) == Ok(Some(wire::CodedBody { length: None }))
+                matches!(wire::restore(&mut head.clone()), Ok(Some(_)))
             }
             other => panic!("{other:?}"),
         }
@@ -415,7 +489,8 @@ pub(super) mod tests {
 
     #[tokio::test]
     async fn memory_returns_with_the_end_of_each_body() {
-        let (stage, _path) = stage(1e6, Encoder::memory(None), answering());
+        let enough = Encoder::memory(None) + MAX_DICTIONARY;
+        let (stage, _path) = stage(1e6, enough, answering());
         for _ in 0..3 {
             let mut first = stage.call(asking(true, |_| {}));
             let head = first.part().await.expect("a head");

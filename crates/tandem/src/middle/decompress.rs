@@ -9,32 +9,67 @@
 //! heads and bodies as the gateway had them. The gateway is not trusted: windows, the number of
 //! decoders and the size of each piece are bounded, and a body that does not decode ends with an
 //! error, never as a complete response.
+//!
+//! The stage keeps the latest version of each short body with the session that brought it. The pool
+//! of sessions names it in the next request for the same URL by a page of the same site on that
+//! session. The reply holds the named version, so that other responses cannot replace it meanwhile.
 
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
+use tandem_coding::dictionary::MAX_DICTIONARY;
 use tandem_coding::{Budget, CodingError, Decoder, Reservation, wire};
 use tandem_http::{Method, ResponseHead};
+use tandem_push::site::first_party;
 use tandem_push::wire::{is_companion, is_reserved};
 
 use crate::error::{Error, Kind, Side};
-use crate::exchange::{Exchange, Part, Parts, PushedPart, Reply, Supply};
+use crate::exchange::{Exchange, Part, Parts, PushedPart, Reply, SessionMark, Supply};
 use crate::metrics::METRICS;
 use crate::stage::Stage;
+use crate::versions::{Body, keyed};
 
-/// The memory in bytes for the decoders of all sessions, 128 of them.
-pub const ALL_DECODERS: usize = 128 * Decoder::memory();
+/// The memory in bytes of one body: its decoder, and its content for a later version.
+const MEMORY: usize = Decoder::memory() + MAX_DICTIONARY;
+
+/// The memory in bytes for the bodies of all sessions, 128 of them.
+const ALL_DECODERS: usize = 128 * MEMORY;
+
+/// The memory in bytes for the former versions of bodies of all sessions.
+const ALL_VERSIONS: usize = 32 << 20;
+
+/// The memory that the sessions of a client share.
+#[derive(Clone, Debug)]
+pub struct Decoders {
+    decoders: Budget,
+    versions: Budget,
+}
+
+impl Default for Decoders {
+    fn default() -> Self {
+        Self::new(ALL_DECODERS)
+    }
+}
+
+impl Decoders {
+    fn new(decoders: usize) -> Self {
+        Self {
+            decoders: Budget::new(decoders),
+            versions: Budget::new(ALL_VERSIONS),
+        }
+    }
+}
 
 /// The stage before the sessions of a route.
 pub struct Decompress {
-    budget: Budget,
+    memory: Decoders,
     next: Rc<dyn Stage>,
 }
 
 impl Decompress {
-    /// Creates a stage before `next`. Its decoders share the memory `budget` with others.
-    pub fn new(budget: Budget, next: Rc<dyn Stage>) -> Self {
-        Self { budget, next }
+    /// Creates a stage before `next`, which shares `memory` with others.
+    pub fn new(memory: Decoders, next: Rc<dyn Stage>) -> Self {
+        Self { memory, next }
     }
 }
 
@@ -49,19 +84,41 @@ impl Stage for Decompress {
             return self.next.call(exchange);
         }
         // The response to the companion has no body. Its pushes find memory when they come.
-        let memory = (!is_companion).then(|| self.budget.reserve(Decoder::memory()));
+        let memory = (!is_companion).then(|| self.memory.decoders.reserve(MEMORY));
         let memory = match memory {
             Some(None) => return self.next.call(exchange),
             memory => memory.flatten(),
         };
-        wire::offer(&mut exchange.request_mut().fields);
-        Restored::reply(&self.budget, memory, self.next.call(exchange))
+        let site = first_party(request);
+        let key = site.as_deref().filter(|_| is_read);
+        let key = key.map(|site| keyed(site, request));
+        let fields = &mut exchange.request_mut().fields;
+        wire::offer(fields);
+        if key.is_some() {
+            wire::ask_dictionary(fields);
+        }
+        Reply::new(Restored {
+            all: self.memory.clone(),
+            site,
+            key,
+            session: None,
+            memory,
+            reply: self.next.call(exchange),
+            decoding: None,
+            is_over: false,
+        })
     }
 }
 
 /// A reply with a body to restore, if the gateway coded it.
 struct Restored {
-    budget: Budget,
+    all: Decoders,
+    /// The site of the page, if it is known.
+    site: Option<String>,
+    /// The key of the body among the versions, if it may have one.
+    key: Option<String>,
+    /// The session that brought a push. The session of another body is known with its head.
+    session: Option<Rc<SessionMark>>,
     /// The memory for a decoder, until the head shows that none is needed.
     memory: Option<Reservation>,
     reply: Reply,
@@ -72,34 +129,35 @@ struct Restored {
 /// The decoder of a body, with its memory.
 struct Decoding {
     decoder: Decoder,
+    /// The body so far, unless it is too long for a dictionary.
+    body: Body,
     _memory: Reservation,
 }
 
 impl Restored {
-    fn reply(budget: &Budget, memory: Option<Reservation>, reply: Reply) -> Reply {
-        Reply::new(Self {
-            budget: budget.clone(),
-            memory,
-            reply,
-            decoding: None,
-            is_over: false,
-        })
-    }
-
     fn on_head(&mut self, head: &mut ResponseHead) -> Result<(), Error> {
         let reserved = self.memory.take();
         let Some(coded) = wire::restore(head).map_err(failed)? else {
             return Ok(());
         };
-        let memory = reserved.or_else(|| self.budget.reserve(Decoder::memory()));
+        let memory = reserved.or_else(|| self.all.decoders.reserve(MEMORY));
         let Some(memory) = memory else {
             let detail = "too many compressed bodies are under way";
             return Err(Error::new(Kind::Busy, Side::Local, detail));
         };
+        let carrying = self.reply.carrying();
+        let named = carrying.as_ref().and_then(|it| it.version.as_ref());
+        let named = named.filter(|version| Some(version.name) == coded.dictionary);
+        if coded.dictionary.is_some() && named.is_none() {
+            return Err(failed(CodingError::Dictionary));
+        }
+        let dictionary = named.map_or(&[][..], |version| &version.body);
         self.decoding = Some(Decoding {
-            decoder: Decoder::new(coded.length).map_err(failed)?,
+            decoder: Decoder::with_dictionary(coded.length, dictionary).map_err(failed)?,
+            body: Body::of(coded.length),
             _memory: memory,
         });
+        self.session = self.session.take().or(carrying.map(|it| it.session));
         Ok(())
     }
 
@@ -110,10 +168,7 @@ impl Restored {
                 self.on_head(&mut head)?;
                 Part::Head(head)
             }
-            (Part::Pushed(pushed), _) => Part::Pushed(Box::new(PushedPart {
-                reply: Self::reply(&self.budget, None, pushed.reply),
-                ..*pushed
-            })),
+            (Part::Pushed(pushed), _) => Part::Pushed(Box::new(self.pushed(*pushed))),
             (Part::Data(data), Some(decoding)) => {
                 decoding.decoder.write(data);
                 return Ok(None);
@@ -128,9 +183,35 @@ impl Restored {
 
     /// Checks that the body is complete.
     fn on_end(&mut self) -> Result<(), Error> {
-        match self.decoding.take() {
-            Some(decoding) => decoding.decoder.finish().map_err(failed),
-            None => Ok(()),
+        let Some(mut decoding) = self.decoding.take() else {
+            return Ok(());
+        };
+        decoding.decoder.finish().map_err(failed)?;
+        if let (Some(session), Some(key)) = (self.session.take(), self.key.take())
+            && let Some(body) = decoding.body.finish()
+        {
+            let mut versions = session.versions.borrow_mut();
+            versions.insert(key, body, &self.all.versions);
+        }
+        Ok(())
+    }
+
+    /// Returns a push with a body to restore. Its page is that of the request, unless it tells.
+    fn pushed(&self, pushed: PushedPart) -> PushedPart {
+        let site = first_party(&pushed.request).or_else(|| self.site.clone());
+        let key = site.as_deref().map(|site| keyed(site, &pushed.request));
+        PushedPart {
+            reply: Reply::new(Self {
+                all: self.all.clone(),
+                site,
+                key,
+                session: pushed.session.clone(),
+                memory: None,
+                reply: pushed.reply,
+                decoding: None,
+                is_over: false,
+            }),
+            ..pushed
         }
     }
 
@@ -139,6 +220,7 @@ impl Restored {
             if let Some(decoding) = &mut self.decoding
                 && let Some(piece) = decoding.decoder.read().map_err(failed)?
             {
+                decoding.body.add(&piece);
                 return Poll::Ready(Ok(Some(Part::Data(piece))));
             }
             let Some(part) = std::task::ready!(self.reply.poll_part(cx)).transpose()? else {
@@ -197,8 +279,8 @@ mod tests {
     const TYPE: (&str, &str) = ("content-type", "text/html");
 
     /// Returns the parts of the response to a GET request behind this stage.
-    async fn get(budget: &Budget, next: Rc<dyn Stage>) -> Result<(Fields, Vec<u8>), Error> {
-        let stage = Decompress::new(budget.clone(), next);
+    async fn get(decoders: &Decoders, next: Rc<dyn Stage>) -> Result<(Fields, Vec<u8>), Error> {
+        let stage = Decompress::new(decoders.clone(), next);
         let request = RequestHead::get(Scheme::Http, "own.example", "/");
         let mut reply = stage.call(Exchange::internal(request));
         let (mut fields, mut body) = (Fields::new(), Vec::new());
@@ -212,8 +294,8 @@ mod tests {
         Ok((fields, body))
     }
 
-    fn all() -> Budget {
-        Budget::new(ALL_DECODERS)
+    fn all() -> Decoders {
+        Decoders::default()
     }
 
     /// Returns a gateway that sends these fields and this body, whatever the request says.
@@ -246,7 +328,7 @@ mod tests {
         let body = b"<p>all of it</p>".repeat(1000);
         let length = body.len().to_string();
         let fields = [TYPE, ("content-length", &length), ("vary", "Origin")];
-        for (budget, expected) in [(all(), true), (Budget::new(0), false)] {
+        for (budget, expected) in [(all(), true), (Decoders::new(0), false)] {
             let (next, sent) = gateway(sending(&fields, &body));
             let (restored, got) = get(&budget, next).await.expect("a response");
             assert_eq!(restored, fields.into_iter().collect());
@@ -258,6 +340,7 @@ mod tests {
     #[tokio::test]
     async fn malformed_bodies_end_with_an_error() {
         const CODED: (&str, &str) = ("tandem-coded", "zstd");
+        const NAME: &str = "0123456789abcdef0123456789abcdef";
         let good = frame(&[7; 3000]);
         let length = |length| [CODED, ("tandem-length", length)];
         let (fields, body) = get(&all(), sending(&length("3000"), &good))
@@ -276,6 +359,7 @@ mod tests {
             (&length("3000"), b"plain text"),
             (&length("x"), &good),
             (&[("tandem-coded", "br"), TYPE], &good),
+            (&[CODED, ("tandem-dictionary", NAME)], &good),
         ] {
             let error = get(&all(), sending(fields, body))
                 .await
@@ -304,8 +388,8 @@ mod tests {
             })
         };
         for (memory, expected) in [(1, Err(Kind::Busy)), (2, Ok(()))] {
-            let budget = Budget::new(memory * Decoder::memory());
-            let stage = Decompress::new(budget, Rc::new(next));
+            let decoders = Decoders::new(memory * MEMORY);
+            let stage = Decompress::new(decoders, Rc::new(next));
             let request = RequestHead::get(Scheme::Http, "own.example", "/");
             let mut page = stage.call(Exchange::internal(request));
             let Some(Ok(Part::Pushed(mut pushed))) = page.part().await else {

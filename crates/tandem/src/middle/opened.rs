@@ -137,9 +137,7 @@ mod tests {
 
     impl OneSession {
         fn session() -> Rc<SessionMark> {
-            Rc::new(SessionMark {
-                promises_have_fields: true,
-            })
+            Rc::new(SessionMark::new(true))
         }
     }
 

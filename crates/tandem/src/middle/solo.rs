@@ -126,9 +126,7 @@ impl SoloSessions {
         self.issued.set(number);
         let now = Instant::now();
         let session = Rc::new(Session {
-            mark: Rc::new(SessionMark {
-                promises_have_fields: true,
-            }),
+            mark: Rc::new(SessionMark::new(true)),
             number,
             stage: (self.new_session)(number),
             opened: now,

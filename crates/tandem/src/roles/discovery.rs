@@ -12,8 +12,6 @@ use std::cell::RefCell;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
-use tandem_coding::Budget;
-
 use crate::back::announce::Announcer;
 use crate::back::gateways::{Gateways, PoolLimits, ToGateway};
 use crate::config::discover::OWN_GATEWAYS;
@@ -22,6 +20,7 @@ use crate::config::{ClientConfig, ConfigError};
 use crate::endpoint::Endpoint;
 use crate::journal::Journal;
 use crate::journal::saving::LoadTimes;
+use crate::middle::decompress::Decoders;
 use crate::middle::discovery::{Discovery, SiteLane};
 use crate::middle::routes::Lane;
 use crate::status::SessionStatus;
@@ -68,7 +67,7 @@ impl ClientConfig {
         &self,
         default: Lane,
         pools: &Rc<SitePools>,
-        decoders: &Budget,
+        decoders: &Decoders,
         journal: &Arc<Journal>,
     ) -> Lane {
         if !self.discover {
@@ -94,7 +93,7 @@ impl ClientConfig {
         &self,
         way: &Endpoint,
         pools: &SitePools,
-        decoders: &Budget,
+        decoders: &Decoders,
         times: Arc<LoadTimes>,
     ) -> Result<SiteLane, ConfigError> {
         let endpoint = GatewayEndpoint {

@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use tandem_coding::Budget;
 use tandem_http::h1::Limits;
 
 use super::listeners::Listeners;
@@ -26,7 +25,7 @@ use crate::front::NewStage;
 use crate::middle::announce::{Announce, OwnGateway};
 use crate::middle::auth::Auth;
 use crate::middle::cache::CacheStage;
-use crate::middle::compress::{ALL_ENCODERS, Compress};
+use crate::middle::compress::{CodingMemory, Compress};
 use crate::middle::count::Count;
 use crate::middle::hops::Hops;
 use crate::middle::max_forwards::MaxForwards;
@@ -284,7 +283,7 @@ impl GatewayConfig {
         let (cache, users) = (services.cache(), Arc::clone(services.users()));
         let origin = Rc::clone(origin);
         let tells_status = self.cache_status;
-        let encoders = self.compress.is_on().then(|| Budget::new(ALL_ENCODERS));
+        let coding = self.compress.is_on().then(CodingMemory::default);
         Box::new(move |path: &Rc<dyn Facts>, peer: Peer| {
             let last: Rc<dyn Stage> = match &submissions {
                 Some(submissions) => Rc::new(Submit {
@@ -306,8 +305,8 @@ impl GatewayConfig {
                 Some(pushing) => Rc::new(Push::new(pushing, Some(path), peer, out)),
                 None => Rc::new(NoPush { next: out }),
             };
-            match &encoders {
-                Some(encoders) => Rc::new(Compress::new(encoders, path, out)),
+            match &coding {
+                Some(coding) => Rc::new(Compress::new(coding, path, out)),
                 None => out,
             }
         })

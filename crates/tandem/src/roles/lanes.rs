@@ -12,7 +12,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tandem_coding::Budget;
 use tandem_http::h1::{Form, Limits};
 use tandem_push::client::{MAX_PUSHES, StoreLimits};
 use tokio_rustls::TlsConnector;
@@ -31,7 +30,7 @@ use crate::front::early::EarlyConnect;
 use crate::journal::saving::LoadTimes;
 use crate::journal::{Journal, Problems, RouteEntry};
 use crate::middle::count::Count;
-use crate::middle::decompress::{ALL_DECODERS, Decompress};
+use crate::middle::decompress::{Decoders, Decompress};
 use crate::middle::loads::Loads;
 use crate::middle::opened::{Entrust, Entrusted};
 use crate::middle::pair_fields::PairFields;
@@ -79,7 +78,7 @@ impl ClientConfig {
     ) -> Result<Lanes, ConfigError> {
         let problems = Arc::<Problems>::default();
         let fallback = self.fallback_stage()?;
-        let decoders = Budget::new(ALL_DECODERS);
+        let decoders = Decoders::default();
         let (mut lanes, mut pools) = (Vec::new(), Vec::new());
         for route in &self.routes {
             let pool = self.pool(&route.gateways, fallback.clone(), &problems)?;
@@ -149,7 +148,7 @@ impl ClientConfig {
         &self,
         pool: &Rc<Gateways>,
         times: Arc<LoadTimes>,
-        decoders: &Budget,
+        decoders: &Decoders,
         entrust: Option<Entrust>,
     ) -> Lane {
         let to_gateway = Rc::new(ToGateway(Rc::clone(pool)));
@@ -212,7 +211,7 @@ impl ClientConfig {
         &self,
         sessions: Rc<dyn SessionPool>,
         next: Rc<dyn Stage>,
-        decoders: Option<&Budget>,
+        decoders: Option<&Decoders>,
         times: Arc<LoadTimes>,
     ) -> Rc<dyn Stage> {
         let pushed = Rc::new(self.pushed(sessions, next, decoders));
@@ -255,7 +254,7 @@ impl ClientConfig {
         &self,
         sessions: Rc<dyn SessionPool>,
         mut next: Rc<dyn Stage>,
-        decoders: Option<&Budget>,
+        decoders: Option<&Decoders>,
     ) -> Pushed {
         let is_local = decoders.is_none();
         if let Some(decoders) = decoders.filter(|_| self.compress.is_on()) {

@@ -2,6 +2,7 @@
 //! origin sent it, and fewer bytes cross the path.
 
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
@@ -109,6 +110,100 @@ fn text_crosses_the_path_compressed() {
         let cost = pair.cost(&origin, "");
         assert!(cost * 5 < text().len(), "{session}: {cost}");
     }
+}
+
+/// Returns the text with another line in its middle.
+fn version(number: usize) -> String {
+    text().replace("Item 300<", &format!("Item {number}<"))
+}
+
+/// Returns an origin whose page is another version for each request.
+fn changing() -> Scene {
+    let count = AtomicUsize::new(0);
+    Scene::new(move |_, mut client| {
+        while client.request().is_some() {
+            let text = version(count.fetch_add(1, Ordering::Relaxed));
+            let length = text.len();
+            client.send(format!(
+                "HTTP/1.1 200 OK\r\n{PAGE}Content-Length: {length}\r\n\r\n{text}"
+            ));
+        }
+    })
+}
+
+const OWN_PAGE: &str = "Referer: http://own.example/\r\n";
+
+#[test]
+fn only_the_difference_to_a_version_travels() {
+    for session in ["h2", "spdy3.1"] {
+        let origin = changing();
+        let pair = Counted::start(session, BodyCompression::Auto, BodyCompression::Auto);
+        let mut client = Client::to(pair.http);
+        let mut costs = Vec::new();
+        let other_page = "Referer: http://other.example/\r\n";
+        let other_key = format!("{OWN_PAGE}Proxy-Authorization: Key other\r\n");
+        let fields = [OWN_PAGE, OWN_PAGE, OWN_PAGE, other_page, &other_key, ""];
+        for (number, fields) in fields.into_iter().enumerate() {
+            let before = pair.way.down();
+            client.send(request("GET", &origin.url("/"), fields));
+            let answer = client.answer("GET");
+            assert!(
+                answer.body == version(number).as_bytes(),
+                "{session}: {number}"
+            );
+            let own = |(name, _): &&(String, String)| name.starts_with("tandem");
+            assert_eq!(answer.fields.iter().find(own), None, "{session}");
+            assert_eq!(answer.all("vary"), ["Accept-Encoding"], "{session}");
+            costs.push(pair.way.down() - before);
+        }
+        let [first, second, third, others @ ..] = &costs[..] else {
+            panic!("six versions");
+        };
+        assert!(second.max(third) * 4 < *first, "{session}: {costs:?}");
+        // A page of another site, another isolation key and an unknown page have no version of it.
+        assert!(
+            others.iter().all(|cost| cost * 2 > *first),
+            "{session}: {costs:?}"
+        );
+    }
+}
+
+#[test]
+fn versions_replaced_meanwhile_decode() {
+    let (arrive, arrived) = mpsc::channel();
+    let gates = [Arc::new(Gate::default()), Arc::new(Gate::default())];
+    let opened = gates.clone();
+    let origin = Scene::new(move |_, mut client| {
+        while let Some(asked) = client.request() {
+            let name = asked.field("x-number").unwrap().to_owned();
+            let number: usize = name.parse().unwrap();
+            arrive.send(name).unwrap();
+            if let Some(gate) = opened.get(number.wrapping_sub(1)) {
+                gate.wait();
+            }
+            let text = version(number);
+            let length = text.len();
+            client.send(format!(
+                "HTTP/1.1 200 OK\r\n{PAGE}Content-Length: {length}\r\n\r\n{text}"
+            ));
+        }
+    });
+    let pair = Counted::start("h2", BodyCompression::Auto, BodyCompression::Auto);
+    let ask = |number: usize| {
+        let mut client = Client::to(pair.http);
+        let fields = format!("{OWN_PAGE}X-Number: {number}\r\n");
+        client.send(request("GET", &origin.url("/"), &fields));
+        assert_eq!(wait_for(&arrived, 1), [number.to_string()]);
+        client
+    };
+    assert!(ask(0).answer("GET").body == version(0).as_bytes());
+    // Both name the first version. One replaces it before the other arrives.
+    let (mut one, mut other) = (ask(1), ask(2));
+    gates[1].open();
+    assert!(other.answer("GET").body == version(2).as_bytes());
+    gates[0].open();
+    assert!(one.answer("GET").body == version(1).as_bytes());
+    assert!(ask(3).answer("GET").body == version(3).as_bytes());
 }
 
 #[test]

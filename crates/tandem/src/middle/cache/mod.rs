@@ -26,7 +26,7 @@ use tandem_cache::{Key, Sharing};
 use tandem_http::cache::is_safe;
 use tandem_http::{Method, RequestHead, ResponseHead, Scheme};
 use tandem_preload::{resolve, split};
-use tandem_push::site::site_of;
+use tandem_push::site::{first_party, site_of};
 
 use crate::error::Error;
 use crate::exchange::{Exchange, Isolation, Part, Parts, Peer, Reply};
@@ -169,23 +169,6 @@ fn partition(isolation: &Isolation, site: &str) -> Vec<u8> {
         partition.extend_from_slice(part);
     }
     partition
-}
-
-/// Returns the first-party site of a request: that of its page, or its own site if the browser says
-/// that the user or the same site caused it.
-fn first_party(request: &RequestHead) -> Option<String> {
-    let url = |name: &str| {
-        let value = std::str::from_utf8(request.fields.get(name)?).ok()?;
-        value.split_once("://").map(|(_, rest)| {
-            let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
-            site_of(&rest[..end])
-        })
-    };
-    let own = || {
-        let from = request.fields.get("sec-fetch-site")?;
-        matches!(from, b"none" | b"same-origin" | b"same-site").then(|| site_of(&request.authority))
-    };
-    url("referer").or_else(|| url("origin")).or_else(own)
 }
 
 /// The reply to a request that passed by the cache.
@@ -365,39 +348,6 @@ mod tests {
         ];
         for (index, one) in all.iter().enumerate() {
             assert!(all[..index].iter().all(|other| other != one));
-        }
-    }
-
-    #[test]
-    fn first_party_comes_from_the_page() {
-        let of = |fields: &[(&str, &str)]| {
-            first_party(&RequestHead {
-                fields: fields.iter().copied().collect(),
-                ..RequestHead::get(Scheme::Http, "img.own.example:8080", "/")
-            })
-        };
-        let page = ("referer", "http://www.page.example/a?b");
-        assert_eq!(of(&[page]).as_deref(), Some("page.example"));
-        assert_eq!(
-            of(&[("origin", "http://a.b.example")]).as_deref(),
-            Some("b.example")
-        );
-        assert_eq!(
-            of(&[page, ("origin", "null")]).as_deref(),
-            Some("page.example")
-        );
-        for own in ["none", "same-origin", "same-site"] {
-            assert_eq!(
-                of(&[("sec-fetch-site", own)]).as_deref(),
-                Some("own.example")
-            );
-        }
-        for unknown in [
-            &[][..],
-            &[("sec-fetch-site", "cross-site")],
-            &[("origin", "null")],
-        ] {
-            assert_eq!(of(unknown), None, "{unknown:?}");
         }
     }
 }

@@ -12,7 +12,9 @@ use super::consenting::{ConsentingSessions, present};
 use super::{MARK, probe};
 use crate::endpoint::split_authority;
 use crate::error::{Error, Kind, Side};
-use crate::exchange::{Exchange, Isolation, Part, Parts, PushedPart, Reply, SessionMark, Supply};
+use crate::exchange::{
+    Carrying, Exchange, Isolation, Part, Parts, PushedPart, Reply, SessionMark, Supply,
+};
 use crate::failure::explanation;
 use crate::stage::{SessionPool, Stage};
 
@@ -155,6 +157,10 @@ struct FromGateway {
 impl Parts for FromGateway {
     fn supply(&self) -> Supply {
         self.reply.supply()
+    }
+
+    fn carrying(&self) -> Option<Carrying> {
+        self.reply.carrying()
     }
 
     fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {

@@ -181,9 +181,7 @@ impl Heard {
 
 impl Shared {
     fn new(core: Rc<RefCell<dyn Mux>>, protocol: Multiplexed) -> Rc<Self> {
-        let mark = SessionMark {
-            promises_have_fields: matches!(protocol, Multiplexed::H2 | Multiplexed::H3),
-        };
+        let mark = SessionMark::new(matches!(protocol, Multiplexed::H2 | Multiplexed::H3));
         Rc::new(Self {
             mark: Rc::new(mark),
             core,
