@@ -35,8 +35,8 @@ impl Decoder {
         Self::with_dictionary(length, &[])
     }
 
-    /// Creates a decoder as [`Self::new`] does, for a frame that needs a dictionary. An empty one is
-    /// none.
+    /// Creates a decoder as [`Self::new`] does, for a frame that needs a dictionary. An empty one
+    /// is none.
     ///
     /// # Errors
     /// Fails if zstd cannot allocate its state.

@@ -1,9 +1,9 @@
 //! The bodies that one end of a session holds as dictionaries for later versions of the same
 //! resource: the mechanism of RFC 9842 within a session.
 //!
-//! Both ends keep the bodies that crossed a session compressed. The client names the version that it
-//! holds, by a hash of its content. The gateway uses it if it holds the same version for the same
-//! session and URL, and says so in the response. A dictionary therefore never crosses origins,
+//! Both ends keep the bodies that crossed a session compressed. The client names the version that
+//! it holds, by a hash of its content. The gateway uses it if it holds the same version for the
+//! same session and URL, and says so in the response. A dictionary therefore never crosses origins,
 //! sessions or isolation keys, and its content obeyed the rule for compression ([`crate::rule`]).
 //!
 //! The stores of all sessions share a [`Budget`]. A store takes no more than a part of the bytes

@@ -81,8 +81,8 @@ impl Encoder {
         2 * window + tables + (512 << 10).min(4 * window) + (64 << 10)
     }
 
-    /// Returns the memory in bytes that an encoder for a body of `length` bytes takes at most, with a
-    /// dictionary of `dictionary` bytes.
+    /// Returns the memory in bytes that an encoder for a body of `length` bytes takes at most, with
+    /// a dictionary of `dictionary` bytes.
     pub fn memory_with_dictionary(length: Option<u64>, dictionary: usize) -> usize {
         let both = length.map(|length| length.saturating_add(dictionary as u64));
         // The dictionary has a copy, and tables as large as those of the body.

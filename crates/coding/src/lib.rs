@@ -11,12 +11,13 @@
 //! - [`wire`]: the fields with which the two proxies agree.
 //! - [`level`]: the effort of the encoder by the rate of the path.
 //! - [`encoder`], [`decoder`]: one body each, in pieces of bounded size.
+//! - [`recode`]: bodies with gzip, which cross the path as zstd.
 //! - [`dictionary`]: former versions of bodies, so that only the difference travels.
 //! - [`budget`]: the memory that all bodies of a process, and of a session, may use.
 //!
 //! The coding belongs to the hop between the two proxies, like a transfer coding. The client
-//! restores each byte of the body and each field of the head. Nothing here opens a socket, reads a
-//! clock or starts a thread.
+//! restores each byte of the body and each field of the head that the gateway had. Nothing here
+//! opens a socket, reads a clock or starts a thread.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
@@ -25,6 +26,7 @@ pub mod decoder;
 pub mod dictionary;
 pub mod encoder;
 pub mod level;
+pub mod recode;
 pub mod rule;
 pub mod wire;
 
@@ -32,6 +34,7 @@ pub use budget::{Budget, Reservation};
 pub use decoder::Decoder;
 pub use dictionary::{Dictionaries, Dictionary, Name};
 pub use encoder::Encoder;
+pub use recode::Gunzip;
 
 /// The window that a frame may ask for, as a power of two in bytes: 512 KiB.
 pub const MAX_WINDOW_LOG: u32 = 19;

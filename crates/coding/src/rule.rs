@@ -1,15 +1,15 @@
 //! The rule for compression: a body that may mix a secret of the user with text of an attacker is
 //! never compressed.
 //!
-//! The session hides the bytes from an observer of the path, but not their number. A page may repeat
-//! text of its URL beside a secret. An attacker can make the browser request such a page with many
-//! guesses, and the length of the compressed body shows the right one (BREACH). The attack needs a
-//! body that depends on the browser's credentials, since the attacker can request any other body
-//! without the browser. A body is therefore not compressed in these cases:
+//! The session hides the bytes from an observer of the path, but not their number. A page may
+//! repeat text of its URL beside a secret. An attacker can make the browser request such a page
+//! with many guesses, and the length of the compressed body shows the right one (BREACH). The
+//! attack needs a body that depends on the browser's credentials, since the attacker can request
+//! any other body without the browser. A body is therefore not compressed in these cases:
 //!
 //! - The request has `Authorization`.
-//! - The request has cookies. Exceptions are responses with `public` or `s-maxage`, and style sheets
-//!   and scripts with an explicit lifetime.
+//! - The request has cookies. Exceptions are responses with `public` or `s-maxage`, and style
+//!   sheets and scripts with an explicit lifetime.
 //! - The response sets a cookie without `public`, says `private` or `no-store`, or varies by cookie,
 //!   by authorization or by everything.
 //!
@@ -20,6 +20,8 @@ use std::time::Duration;
 use tandem_http::cache::{ResponsePolicy, vary};
 use tandem_http::message::{content_length, media_type_essence};
 use tandem_http::{Method, RequestHead, ResponseHead};
+
+use crate::recode;
 
 /// The length in bytes below which a body is not compressed: the fields of the coding take as much.
 const MIN_LENGTH: u64 = 256;
@@ -51,16 +53,27 @@ impl Credentials {
 
 /// Returns whether the body of a response may be compressed.
 pub fn may_compress(request: &RequestHead, asked: Credentials, head: &ResponseHead) -> bool {
-    let has = |name| head.fields.contains(name);
     let codings = head.fields.get_all("content-encoding");
     let is_identity = codings
         .filter(|coding| !coding.is_empty())
         .all(|coding| coding.eq_ignore_ascii_case(b"identity"));
-    request.method == Method::Get
-        && request.protocol.is_none()
+    request.method == Method::Get && is_identity && is_suitable(request, asked, head)
+}
+
+/// Returns whether the body of a response may be decoded from gzip and compressed. The response to
+/// HEAD has the fields of one that may.
+pub fn may_recode(request: &RequestHead, asked: Credentials, head: &ResponseHead) -> bool {
+    matches!(request.method, Method::Get | Method::Head)
+        && recode::is_gzip(&head.fields)
+        && recode::is_permitted(request, head)
+        && is_suitable(request, asked, head)
+}
+
+/// Returns whether a response has a whole text, long enough and not personal.
+fn is_suitable(request: &RequestHead, asked: Credentials, head: &ResponseHead) -> bool {
+    request.protocol.is_none()
         && matches!(head.status, 200 | 404 | 410)
-        && is_identity
-        && !has("content-range")
+        && !head.fields.contains("content-range")
         && is_long_enough(head)
         && is_public(asked, head)
 }
@@ -132,7 +145,7 @@ fn has_lifetime(policy: &ResponsePolicy) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use tandem_http::Scheme;
+    use tandem_http::{Fields, Scheme};
 
     use super::*;
 
@@ -220,6 +233,79 @@ mod tests {
         }
         let login = ("authorization", "Basic eDp5");
         assert!(!decides(&[login], &[CSS, control("public, max-age=60")]));
+    }
+
+    #[test]
+    fn gzip_is_recoded_if_both_sides_permit_it() {
+        const GZIP: (&str, &str) = ("content-encoding", "gzip");
+        let recodes = |request: &[(&str, &str)], response: &[(&str, &str)], method| {
+            let accepts = ("accept-encoding", "br, gzip");
+            let mut fields: Fields = request.iter().copied().collect();
+            if !fields.contains(accepts.0) {
+                fields.push(accepts.0, accepts.1);
+            }
+            let request = RequestHead {
+                method,
+                fields,
+                ..RequestHead::get(Scheme::Http, "own.example", "/")
+            };
+            let head = ResponseHead {
+                status: 200,
+                fields: response.iter().copied().collect(),
+            };
+            may_recode(&request, Credentials::of(&request), &head)
+        };
+        for method in [Method::Get, Method::Head] {
+            assert!(recodes(&[], &[HTML, GZIP], method));
+        }
+        assert!(!recodes(&[], &[HTML, GZIP], Method::Post));
+        assert!(recodes(
+            &[],
+            &[HTML, ("content-encoding", "X-GZip")],
+            Method::Get
+        ));
+        for field in [
+            ("accept-encoding", "GZIP"),
+            ("accept-encoding", "gzip;q=1.0, identity; q=0.5, *;q=0"),
+        ] {
+            assert!(recodes(&[field], &[HTML, GZIP], Method::Get), "{field:?}");
+        }
+        for field in [
+            ("accept-encoding", ""),
+            ("accept-encoding", "identity"),
+            ("accept-encoding", "gzip;q=0"),
+            ("accept-encoding", "gzip, identity;q=0"),
+            ("accept-encoding", "gzip, * ; Q=0.000"),
+            ("cache-control", "max-age=0, no-transform"),
+            ("range", "bytes=0-9"),
+            COOKIE,
+        ] {
+            assert!(!recodes(&[field], &[HTML, GZIP], Method::Get), "{field:?}");
+        }
+        for field in [
+            control("no-transform"),
+            control("private"),
+            ("content-encoding", "gzip"),
+            ("content-digest", "sha-256=:AAAA:"),
+            ("repr-digest", "sha-256=:AAAA:"),
+            ("digest", "sha-256=AAAA"),
+            ("content-md5", "AAAA"),
+            ("signature", "a=:AAAA:"),
+            ("signature-input", "a=()"),
+            ("content-range", "bytes 0-9/10"),
+            ("content-length", "255"),
+        ] {
+            assert!(
+                !recodes(&[], &[HTML, GZIP, field], Method::Get),
+                "{field:?}"
+            );
+        }
+        for coding in ["br", "gzip, br", "identity", ""] {
+            assert!(
+                !recodes(&[], &[HTML, ("content-encoding", coding)], Method::Get),
+                "{coding}"
+            );
+        }
     }
 
     #[test]

@@ -2,11 +2,12 @@
 //!
 //! ```text
 //!  client ─▶ gateway  tandem-accept: zstd      the client decodes the response, and its pushes
+//!                     tandem-accept: recode    it also takes decoded bodies in place of gzip
 //!                     tandem-dictionary: NAME  it holds this version of the body
 //!  gateway ─▶ client  tandem-coded: zstd       the body is one zstd frame
 //!                     tandem-dictionary: NAME  the frame needs this version of the body
 //!                     tandem-length: 12345     its length before, in place of Content-Length
-//!                     vary: tandem-accept      for a cache between the two, which would mix them up
+//!                     vary: tandem-accept      so that no cache between the two mixes them up
 //!                     vary: tandem-dictionary  the same, for a frame that needs a version
 //! ```
 //!
@@ -39,9 +40,18 @@ const CONTENT_LENGTH: &str = "content-length";
 /// The name of the coding.
 const ZSTD: &str = "zstd";
 
-/// Adds the offer to decode bodies to a request.
-pub fn offer(fields: &mut Fields) {
-    fields.set(ACCEPT, ZSTD);
+/// The token of a client that permits the decoding of gzip.
+const RECODE: &str = "recode";
+
+/// Adds the offer to decode bodies to a request. With `permits_recoding`, bodies with gzip may lose
+/// that coding.
+pub fn offer(fields: &mut Fields, permits_recoding: bool) {
+    let value = if permits_recoding {
+        "zstd, recode"
+    } else {
+        ZSTD
+    };
+    fields.set(ACCEPT, value);
 }
 
 /// Marks a request whose session decides about the version that it names. The mark never leaves the
@@ -80,6 +90,8 @@ pub fn has_offer(fields: &Fields) -> bool {
 pub struct Offer {
     /// The version of the body that the client holds.
     pub version: Option<Name>,
+    /// True if bodies with gzip may lose that coding.
+    pub permits_recoding: bool,
 }
 
 /// Removes the offer from a request. Returns it if it is valid. An unknown form of a version counts
@@ -87,9 +99,13 @@ pub struct Offer {
 pub fn take_offer(fields: &mut Fields) -> Option<Offer> {
     let is_valid = fields.has_token(ACCEPT, ZSTD);
     let version = fields.get(DICTIONARY).and_then(Name::parse);
+    let permits_recoding = fields.has_token(ACCEPT, RECODE);
     fields.remove(ACCEPT);
     fields.remove(DICTIONARY);
-    is_valid.then_some(Offer { version })
+    is_valid.then_some(Offer {
+        version,
+        permits_recoding,
+    })
 }
 
 /// Changes the head of a response to that of a coded body.
@@ -167,10 +183,11 @@ fn copy(fields: &mut Fields, name: &[u8], value: &[u8], is_sensitive: bool) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn head(fields: &[(&str, &str)]) -> ResponseHead {
+    /// Returns the head of a success with these fields.
+    pub(crate) fn head(fields: &[(&str, &str)]) -> ResponseHead {
         ResponseHead {
             status: 200,
             fields: fields.iter().copied().collect(),
@@ -232,7 +249,8 @@ mod tests {
         let mut fields = Fields::new();
         assert!(!has_offer(&fields) && take_offer(&mut fields).is_none());
         for version in [None, Name::of_hash(&[7; 32])] {
-            offer(&mut fields);
+            let permits_recoding = version.is_some();
+            offer(&mut fields, permits_recoding);
             if let Some(name) = version {
                 ask_dictionary(&mut fields);
                 assert!(asks_dictionary(&fields));
@@ -240,12 +258,16 @@ mod tests {
             }
             assert!(!asks_dictionary(&fields));
             assert!(has_offer(&fields));
-            assert_eq!(take_offer(&mut fields), Some(Offer { version }));
+            let expected = Offer {
+                version,
+                permits_recoding,
+            };
+            assert_eq!(take_offer(&mut fields), Some(expected));
             assert!(fields.is_empty());
         }
         fields.push(ACCEPT, "br");
         assert!(has_offer(&fields) && take_offer(&mut fields).is_none() && fields.is_empty());
-        offer(&mut fields);
+        offer(&mut fields, false);
         ask_dictionary(&mut fields);
         assert_eq!(take_offer(&mut fields), Some(Offer::default()));
         ask_dictionary(&mut fields);

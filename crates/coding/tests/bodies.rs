@@ -1,9 +1,11 @@
 //! Bodies of any content and any division into pieces pass encoder and decoder unchanged.
 
+use std::io::Write as _;
+
 use bytes::Bytes;
 use proptest::prelude::*;
 use tandem_coding::decoder::MAX_PIECE;
-use tandem_coding::{CodingError, Decoder, Encoder};
+use tandem_coding::{CodingError, Decoder, Encoder, Gunzip};
 
 /// Encodes a body of known or unknown length, and flushes after each piece if `flushes`.
 fn encode(pieces: &[Vec<u8>], has_length: bool, flushes: bool) -> Vec<u8> {
@@ -183,4 +185,67 @@ fn expanding_frame_is_decoded_in_small_pieces() {
         total += piece.len();
     }
     assert_eq!((total, decoder.finish()), (8 << 20, Ok(())));
+}
+
+/// Compresses a body as an origin does.
+fn gzip(body: &[u8]) -> Vec<u8> {
+    let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::new(6));
+    encoder.write_all(body).expect("a vector takes all");
+    encoder.finish().expect("a vector takes all")
+}
+
+/// Decodes gzip in pieces of `step` bytes.
+fn gunzip(coded: &[u8], step: usize) -> Result<Vec<u8>, CodingError> {
+    let (mut decoder, mut body) = (Gunzip::new(), Vec::new());
+    for piece in coded.chunks(step) {
+        decoder.write(Bytes::copy_from_slice(piece));
+        while let Some(piece) = decoder.read()? {
+            assert!(!piece.is_empty() && piece.len() <= MAX_PIECE);
+            body.extend_from_slice(piece);
+        }
+    }
+    decoder.finish().map(|()| body)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn gzip_is_decoded_in_any_pieces(pieces in pieces(), step in 1usize..5000) {
+        let body = pieces.concat();
+        let coded = gzip(&body);
+        prop_assert_eq!(gunzip(&coded, step), Ok(body.clone()));
+        let followed = [&coded[..], b"ignored"].concat();
+        prop_assert_eq!(gunzip(&followed, step), Ok(body));
+    }
+
+    #[test]
+    fn truncated_gzip_never_looks_complete(pieces in pieces(), cut in 1usize..200) {
+        let coded = gzip(&pieces.concat());
+        let kept = coded.len().saturating_sub(cut);
+        let expected = if kept == 0 { Ok(Vec::new()) } else { Err(CodingError::Truncated) };
+        prop_assert_eq!(gunzip(&coded[..kept], 1000), expected);
+    }
+}
+
+#[test]
+fn damaged_gzip_is_refused() {
+    let body = b"text ".repeat(1000);
+    for at in [0, 20, 30] {
+        let mut coded = gzip(&body);
+        let at = coded.len() - 1 - at.min(coded.len() - 1);
+        coded[at] ^= 0x55;
+        assert!(gunzip(&coded, 7).is_err(), "{at}");
+    }
+    assert!(gunzip(b"plain text", 3).is_err());
+}
+
+#[test]
+fn expanding_gzip_is_decoded_in_small_pieces() {
+    let coded = gzip(&vec![0; 8 << 20]);
+    assert!(coded.len() < 20_000, "{}", coded.len());
+    assert_eq!(
+        gunzip(&coded, coded.len()).map(|body| body.len()),
+        Ok(8 << 20)
+    );
 }

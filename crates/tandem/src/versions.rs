@@ -1,9 +1,10 @@
 //! The former versions of bodies, of which only the difference to the present version travels:
 //! their keys, their names in requests, and the collection of their content.
 //!
-//! [`middle::compress`](crate::middle::compress) and [`middle::decompress`](crate::middle::decompress)
-//! keep them, and the pool of sessions names them. A name goes only to the session that brought the
-//! body, which is known when the pool sends the request.
+//! [`middle::compress`](crate::middle::compress) and
+//! [`middle::decompress`](crate::middle::decompress) keep them, and the pool of sessions names
+//! them. A name goes only to the session that brought the body, which is known when the pool sends
+//! the request.
 
 use std::rc::Rc;
 
@@ -149,7 +150,7 @@ mod tests {
             (None, "key", false),
         ] {
             let mut fields = Fields::new();
-            wire::offer(&mut fields);
+            wire::offer(&mut fields, false);
             wire::ask_dictionary(&mut fields);
             let carrying = name(&mut fields, key, session.cloned());
             assert_eq!(carrying.is_some(), session.is_some());

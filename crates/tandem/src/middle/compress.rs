@@ -8,21 +8,23 @@
 //! It lies before `push`, so that the stages behind it see bodies as origins send them.
 //! [`tandem_coding`] decides and encodes; this stage moves the data. It flushes the encoder as soon
 //! as the origin pauses, so compression delays no byte. It keeps the latest version of each short
-//! body, as a dictionary for the next one of the same URL on the same session.
+//! body, as a dictionary for the next one of the same URL on the same session. Bodies with gzip are
+//! decoded first, if both ends permit it ([`tandem_coding::recode`]).
 
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use bytes::Bytes;
 use tandem_coding::dictionary::MAX_DICTIONARY;
 use tandem_coding::level::level;
-use tandem_coding::rule::{Credentials, may_compress};
+use tandem_coding::rule::{Credentials, may_compress, may_recode};
 use tandem_coding::{
-    Budget, CodingError, Dictionaries, Dictionary, Encoder, Name, Reservation, wire,
+    Budget, CodingError, Dictionaries, Dictionary, Encoder, Gunzip, Name, Reservation, recode, wire,
 };
 use tandem_http::message::content_length;
-use tandem_http::{Fields, RequestHead, ResponseHead};
+use tandem_http::{Fields, Method, RequestHead, ResponseHead};
 use tandem_push::wire::{ASKED_FIELD, RequestHashes};
 
 use crate::error::{Error, Kind, Side};
@@ -83,12 +85,21 @@ struct Session {
     versions: RefCell<Dictionaries>,
     all: CodingMemory,
     speed: Option<PathSpeed>,
+    /// True if bodies with gzip may lose that coding.
+    permits_recoding: bool,
 }
 
 impl Compress {
-    /// Creates the stage for a session on `path`. The session shares `all` with others.
-    pub fn new(all: &CodingMemory, path: &Rc<dyn Facts>, next: Rc<dyn Stage>) -> Self {
+    /// Creates the stage for a session on `path`. The session shares `all` with others. With
+    /// `permits_recoding`, bodies with gzip may lose that coding.
+    pub fn new(
+        all: &CodingMemory,
+        path: &Rc<dyn Facts>,
+        permits_recoding: bool,
+        next: Rc<dyn Stage>,
+    ) -> Self {
         let session = Session {
+            permits_recoding,
             versions: RefCell::default(),
             encoders: all.encoders.part(ENCODERS),
             all: all.clone(),
@@ -111,7 +122,9 @@ impl Stage for Compress {
         let reply = self.next.call(exchange);
         match offer {
             Some(offer) if !request.is_connect() && request.protocol.is_none() => {
-                Coded::reply(&self.session, Asked::Request(request, offer.version), reply)
+                let recodes = offer.permits_recoding && self.session.permits_recoding;
+                let asked = Asked::Request(request, offer.version);
+                Coded::reply(&self.session, recodes, asked, reply)
             }
             _ => reply,
         }
@@ -150,8 +163,8 @@ impl Asked {
 }
 
 impl Asked {
-    /// Returns the version that the client holds, if the gateway holds the same. For a push, that is
-    /// unknown.
+    /// Returns the version that the client holds, if the gateway holds the same. For a push, that
+    /// is unknown.
     fn common(&self, session: &Session) -> Option<Dictionary> {
         let Self::Request(request, Some(name)) = self else {
             return None;
@@ -164,6 +177,8 @@ impl Asked {
 /// A reply with a compressed body, if the body may be compressed.
 struct Coded {
     session: Rc<Session>,
+    /// True if both ends permit bodies with gzip to lose that coding.
+    recodes: bool,
     asked: Asked,
     reply: Reply,
     encoding: Option<Encoding>,
@@ -174,6 +189,8 @@ struct Coded {
 
 /// The encoder of a body, with its memory.
 struct Encoding {
+    /// The decoder of a body with gzip.
+    gunzip: Option<Gunzip>,
     encoder: Encoder,
     /// The body so far, unless it is too long for a dictionary.
     body: Body,
@@ -181,9 +198,10 @@ struct Encoding {
 }
 
 impl Coded {
-    fn reply(session: &Rc<Session>, asked: Asked, reply: Reply) -> Reply {
+    fn reply(session: &Rc<Session>, recodes: bool, asked: Asked, reply: Reply) -> Reply {
         Reply::new(Self {
             session: Rc::clone(session),
+            recodes,
             asked,
             reply,
             encoding: None,
@@ -195,30 +213,57 @@ impl Coded {
     /// Begins to encode the body after `head`, unless a rule, the speed of the path or the memory
     /// prevents that.
     fn on_head(&mut self, head: &mut ResponseHead) {
-        let credentials = self.asked.credentials(head);
-        if !may_compress(self.asked.request(), credentials, head) {
-            return;
-        }
-        if let Some(common) = self.asked.common(&self.session) {
-            self.encoding = self.session.encoding(head, Some(&common));
-            if self.encoding.is_some() {
-                wire::mark(head);
-                wire::need_dictionary(head, common.name);
-                return;
+        let (request, credentials) = (self.asked.request(), self.asked.credentials(head));
+        if may_compress(request, credentials, head) {
+            self.encode(head, false);
+        } else if self.recodes && head.status == 304 {
+            recode::transform_not_modified(request, head);
+        } else if self.recodes && may_recode(request, credentials, head) {
+            let mut decoded = head.clone();
+            recode::transform(&mut decoded);
+            let is_head = request.method == Method::Head && self.session.level().is_some();
+            if is_head || self.encode(&mut decoded, true) {
+                *head = decoded;
             }
-        }
-        self.encoding = self.session.encoding(head, None);
-        if self.encoding.is_some() {
-            wire::mark(head);
         }
     }
 
-    /// Adds data to the frame. Returns the part to send now, if there is enough output.
-    fn on_data(encoding: &mut Encoding, data: &[u8]) -> Result<Option<Part>, Error> {
-        encoding.encoder.write(data).map_err(failed)?;
-        encoding.body.add(data);
-        let is_enough = encoding.encoder.ready() >= ENOUGH;
-        Ok(is_enough.then(|| encoding.take()).flatten())
+    /// Begins to encode the body after `head`, with the difference to a version if there is one.
+    /// Returns false if the speed of the path or the memory prevents that.
+    fn encode(&mut self, head: &mut ResponseHead, is_gzip: bool) -> bool {
+        if let Some(common) = self.asked.common(&self.session) {
+            self.encoding = self.session.encoding(head, Some(&common), is_gzip);
+            if self.encoding.is_some() {
+                wire::mark(head);
+                wire::need_dictionary(head, common.name);
+                return true;
+            }
+        }
+        self.encoding = self.session.encoding(head, None, is_gzip);
+        if self.encoding.is_some() {
+            wire::mark(head);
+        }
+        self.encoding.is_some()
+    }
+
+    /// Adds data to the frame, or to the input of its decoder. Returns the part to send now, if
+    /// there is enough output.
+    fn on_data(encoding: &mut Encoding, data: Bytes) -> Result<Option<Part>, Error> {
+        if let Some(gunzip) = &mut encoding.gunzip {
+            gunzip.write(data);
+            return Ok(None);
+        }
+        encoding.encoder.write(&data).map_err(failed)?;
+        encoding.body.add(&data);
+        Ok(encoding.take_enough())
+    }
+
+    /// Decodes a piece of a body with gzip and encodes it. Returns its length, or `None` if there
+    /// is none.
+    fn recode(&mut self) -> Result<Option<usize>, Error> {
+        let length = self.encoding.as_mut().map_or(Ok(0), Encoding::recode);
+        let length = length.map_err(failed)?;
+        Ok((length > 0).then_some(length))
     }
 
     /// Ends the frame before `last`, or before the end of the reply. A body that broke off is not
@@ -229,7 +274,7 @@ impl Coded {
         let mut encoding = self.encoding.take()?;
         let written = match &self.held {
             Some(Err(_)) => encoding.encoder.flush(),
-            Some(Ok(_)) | None => encoding.encoder.finish(),
+            Some(Ok(_)) | None => encoding.finish(),
         };
         match written {
             Ok(()) => {
@@ -250,8 +295,13 @@ impl Coded {
     /// Takes a part of a body that is encoded. Returns the part to send now, if there is one.
     fn on_part(&mut self, part: Part) -> Result<Option<Part>, Error> {
         match (part, &mut self.encoding) {
-            (Part::Data(data), Some(encoding)) => Self::on_data(encoding, &data),
-            (last @ Part::Trailers(_), Some(_)) => self.on_end(Some(Ok(last))).transpose(),
+            (Part::Data(data), Some(encoding)) => Self::on_data(encoding, data),
+            (Part::Trailers(mut fields), Some(encoding)) => {
+                if encoding.gunzip.is_some() {
+                    recode::transform_trailers(&mut fields);
+                }
+                self.on_end(Some(Ok(Part::Trailers(fields)))).transpose()
+            }
             (part, _) => Ok(Some(self.unencoded(part))),
         }
     }
@@ -276,7 +326,7 @@ impl Coded {
             Part::Pushed(pushed) => {
                 let asked = Asked::Push(pushed.request.clone());
                 Part::Pushed(Box::new(PushedPart {
-                    reply: Self::reply(&self.session, asked, pushed.reply),
+                    reply: Self::reply(&self.session, self.recodes, asked, pushed.reply),
                     ..*pushed
                 }))
             }
@@ -286,21 +336,33 @@ impl Coded {
 }
 
 impl Session {
-    fn encoding(&self, head: &ResponseHead, version: Option<&Dictionary>) -> Option<Encoding> {
-        let level = match &self.speed {
+    /// Returns the level for the present speed of the path.
+    fn level(&self) -> Option<i32> {
+        match &self.speed {
             None => level(None),
             Some(speed) => level(speed.measure().map(|measure| measure.rate)),
-        }?;
+        }
+    }
+
+    fn encoding(
+        &self,
+        head: &ResponseHead,
+        version: Option<&Dictionary>,
+        is_gzip: bool,
+    ) -> Option<Encoding> {
+        let level = self.level()?;
         let length = content_length(&head.fields).ok()?;
         let dictionary = version.map_or(&[][..], |version| &version.body);
         let memory = match dictionary {
             [] => Encoder::memory(length),
             _ => Encoder::memory_with_dictionary(length, dictionary.len()),
         };
-        let memory = self.encoders.reserve(memory + MAX_DICTIONARY)?;
+        let gunzip = if is_gzip { Gunzip::MEMORY } else { 0 };
+        let memory = self.encoders.reserve(memory + MAX_DICTIONARY + gunzip)?;
         let encoder = Encoder::with_dictionary(level, length, dictionary)
             .inspect_err(|error| tracing::warn!(%error, "a body is sent uncompressed"));
         Some(Encoding {
+            gunzip: is_gzip.then(Gunzip::new),
             encoder: encoder.ok()?,
             body: Body::of(length),
             _memory: memory,
@@ -311,6 +373,33 @@ impl Session {
 impl Encoding {
     fn take(&mut self) -> Option<Part> {
         self.encoder.take().map(Part::Data)
+    }
+
+    fn take_enough(&mut self) -> Option<Part> {
+        let is_enough = self.encoder.ready() >= ENOUGH;
+        is_enough.then(|| self.take()).flatten()
+    }
+
+    /// Decodes a piece of a body with gzip and encodes it. Returns its length, or 0 if it needs
+    /// more data.
+    fn recode(&mut self) -> Result<usize, CodingError> {
+        let Some(gunzip) = &mut self.gunzip else {
+            return Ok(0);
+        };
+        let Some(piece) = gunzip.read()? else {
+            return Ok(0);
+        };
+        self.encoder.write(piece)?;
+        self.body.add(piece);
+        Ok(piece.len())
+    }
+
+    /// Ends the frame, if the body is complete.
+    fn finish(&mut self) -> Result<(), CodingError> {
+        if let Some(gunzip) = &self.gunzip {
+            gunzip.finish()?;
+        }
+        self.encoder.finish()
     }
 }
 
@@ -330,17 +419,27 @@ impl Parts for Coded {
     fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
         let mut turn = 0;
         while !self.is_over {
-            let part = match self.reply.poll_part(cx) {
-                Poll::Ready(Some(Ok(part))) => {
-                    if let Part::Data(data) = &part {
-                        turn += data.len();
-                    }
-                    self.on_part(part).transpose()
+            let part = match self.recode() {
+                Err(error) => Some(Err(error)),
+                Ok(Some(length)) => {
+                    turn += length;
+                    self.encoding
+                        .as_mut()
+                        .and_then(Encoding::take_enough)
+                        .map(Ok)
                 }
-                Poll::Ready(end) => self.on_end(end),
-                Poll::Pending => match self.flush().transpose() {
-                    None => return Poll::Pending,
-                    flushed => flushed,
+                Ok(None) => match self.reply.poll_part(cx) {
+                    Poll::Ready(Some(Ok(part))) => {
+                        if let Part::Data(data) = &part {
+                            turn += data.len();
+                        }
+                        self.on_part(part).transpose()
+                    }
+                    Poll::Ready(end) => self.on_end(end),
+                    Poll::Pending => match self.flush().transpose() {
+                        None => return Poll::Pending,
+                        flushed => flushed,
+                    },
                 },
             };
             if part.is_some() {
@@ -365,8 +464,7 @@ fn failed(error: CodingError) -> Error {
 pub(super) mod tests {
     use std::cell::Cell;
 
-    use bytes::Bytes;
-    use tandem_http::{Method, Scheme};
+    use tandem_http::Scheme;
 
     use super::*;
     use crate::exchange::Sink;
@@ -414,13 +512,16 @@ pub(super) mod tests {
 
     fn stage(rate: f64, budget: usize, next: Rc<dyn Stage>) -> (Compress, Rc<dyn Facts>) {
         let path: Rc<dyn Facts> = Rc::new(Rate(rate));
-        (Compress::new(&CodingMemory::new(budget), &path, next), path)
+        (
+            Compress::new(&CodingMemory::new(budget), &path, true, next),
+            path,
+        )
     }
 
     /// Returns the stage before `next`, and the number of bytes of bodies that it has sent.
     pub(in super::super) fn gateway(next: Rc<dyn Stage>) -> (Rc<dyn Stage>, Rc<Cell<usize>>) {
         let path: Rc<dyn Facts> = Rc::new(Rate(1e6));
-        let compress = Compress::new(&CodingMemory::default(), &path, next);
+        let compress = Compress::new(&CodingMemory::default(), &path, true, next);
         let sent = Rc::new(Cell::new(0));
         let counting = Counting(Rc::clone(&sent), Rc::new(compress));
         (Rc::new(counting), sent)
@@ -436,7 +537,7 @@ pub(super) mod tests {
     fn asking(offers: bool, change: impl FnOnce(&mut RequestHead)) -> Exchange {
         let mut request = RequestHead::get(Scheme::Http, "own.example", "/");
         if offers {
-            wire::offer(&mut request.fields);
+            wire::offer(&mut request.fields, true);
         }
         change(&mut request);
         Exchange::internal(request)

@@ -63,13 +63,20 @@ impl Decoders {
 /// The stage before the sessions of a route.
 pub struct Decompress {
     memory: Decoders,
+    /// True if bodies with gzip may lose that coding.
+    permits_recoding: bool,
     next: Rc<dyn Stage>,
 }
 
 impl Decompress {
-    /// Creates a stage before `next`, which shares `memory` with others.
-    pub fn new(memory: Decoders, next: Rc<dyn Stage>) -> Self {
-        Self { memory, next }
+    /// Creates a stage before `next`, which shares `memory` with others. With `permits_recoding`,
+    /// bodies with gzip may lose that coding.
+    pub fn new(memory: Decoders, permits_recoding: bool, next: Rc<dyn Stage>) -> Self {
+        Self {
+            memory,
+            permits_recoding,
+            next,
+        }
     }
 }
 
@@ -77,14 +84,15 @@ impl Stage for Decompress {
     fn call(&self, mut exchange: Exchange) -> Reply {
         let request = &exchange.request;
         let is_companion = is_companion(request);
-        let is_read = request.method == Method::Get
-            && request.protocol.is_none()
-            && !is_reserved(&request.authority);
-        if !is_companion && !is_read {
+        let is_about_body = request.protocol.is_none() && !is_reserved(&request.authority);
+        let is_read = request.method == Method::Get && is_about_body;
+        // The response to HEAD has the fields of the response to GET.
+        let is_head = request.method == Method::Head && is_about_body && self.permits_recoding;
+        if !is_companion && !is_read && !is_head {
             return self.next.call(exchange);
         }
         // The response to the companion has no body. Its pushes find memory when they come.
-        let memory = (!is_companion).then(|| self.memory.decoders.reserve(MEMORY));
+        let memory = is_read.then(|| self.memory.decoders.reserve(MEMORY));
         let memory = match memory {
             Some(None) => return self.next.call(exchange),
             memory => memory.flatten(),
@@ -93,7 +101,7 @@ impl Stage for Decompress {
         let key = site.as_deref().filter(|_| is_read);
         let key = key.map(|site| keyed(site, request));
         let fields = &mut exchange.request_mut().fields;
-        wire::offer(fields);
+        wire::offer(fields, self.permits_recoding);
         if key.is_some() {
             wire::ask_dictionary(fields);
         }
@@ -157,7 +165,10 @@ impl Restored {
             body: Body::of(coded.length),
             _memory: memory,
         });
-        self.session = self.session.take().or(carrying.map(|it| it.session));
+        self.session = self
+            .session
+            .take()
+            .or_else(|| carrying.map(|it| it.session));
         Ok(())
     }
 
@@ -280,7 +291,7 @@ mod tests {
 
     /// Returns the parts of the response to a GET request behind this stage.
     async fn get(decoders: &Decoders, next: Rc<dyn Stage>) -> Result<(Fields, Vec<u8>), Error> {
-        let stage = Decompress::new(decoders.clone(), next);
+        let stage = Decompress::new(decoders.clone(), true, next);
         let request = RequestHead::get(Scheme::Http, "own.example", "/");
         let mut reply = stage.call(Exchange::internal(request));
         let (mut fields, mut body) = (Fields::new(), Vec::new());
@@ -389,7 +400,7 @@ mod tests {
         };
         for (memory, expected) in [(1, Err(Kind::Busy)), (2, Ok(()))] {
             let decoders = Decoders::new(memory * MEMORY);
-            let stage = Decompress::new(decoders, Rc::new(next));
+            let stage = Decompress::new(decoders, true, Rc::new(next));
             let request = RequestHead::get(Scheme::Http, "own.example", "/");
             let mut page = stage.call(Exchange::internal(request));
             let Some(Ok(Part::Pushed(mut pushed))) = page.part().await else {

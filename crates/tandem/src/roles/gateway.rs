@@ -284,6 +284,7 @@ impl GatewayConfig {
         let origin = Rc::clone(origin);
         let tells_status = self.cache_status;
         let coding = self.compress.is_on().then(CodingMemory::default);
+        let permits_recoding = self.compress.permits_recoding();
         Box::new(move |path: &Rc<dyn Facts>, peer: Peer| {
             let last: Rc<dyn Stage> = match &submissions {
                 Some(submissions) => Rc::new(Submit {
@@ -306,7 +307,7 @@ impl GatewayConfig {
                 None => Rc::new(NoPush { next: out }),
             };
             match &coding {
-                Some(coding) => Rc::new(Compress::new(coding, path, out)),
+                Some(coding) => Rc::new(Compress::new(coding, path, permits_recoding, out)),
                 None => out,
             }
         })

@@ -258,7 +258,11 @@ impl ClientConfig {
     ) -> Pushed {
         let is_local = decoders.is_none();
         if let Some(decoders) = decoders.filter(|_| self.compress.is_on()) {
-            next = Rc::new(Decompress::new(decoders.clone(), next));
+            next = Rc::new(Decompress::new(
+                decoders.clone(),
+                self.compress.permits_recoding(),
+                next,
+            ));
         }
         let options = PushOptions {
             store: StoreLimits {

@@ -1,11 +1,13 @@
 //! Compression between the two proxies, end to end: the browser gets each byte and field as the
 //! origin sent it, and fewer bytes cross the path.
 
+use std::io::Write as _;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
+use flate2::write::GzEncoder;
 use tandem::config::compress::BodyCompression;
 use tandem::runtime::Running;
 
@@ -204,6 +206,142 @@ fn versions_replaced_meanwhile_decode() {
     gates[0].open();
     assert!(one.answer("GET").body == version(1).as_bytes());
     assert!(ask(3).answer("GET").body == version(3).as_bytes());
+}
+
+/// Returns a response with a body that has gzip.
+fn zipped(fields: &str, body: &str) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), flate2::Compression::new(6));
+    encoder.write_all(body.as_bytes()).unwrap();
+    let body = encoder.finish().unwrap();
+    let head = format!(
+        "HTTP/1.1 200 OK\r\n{fields}Content-Encoding: gzip\r\nAccept-Ranges: bytes\r\n\
+         Content-Length: {}\r\n\r\n",
+        body.len()
+    );
+    [head.as_bytes(), &body].concat()
+}
+
+/// Returns an origin whose page has gzip, and is another version for each request.
+fn zipping(fields: &'static str) -> Scene {
+    let count = AtomicUsize::new(0);
+    Scene::new(move |_, mut client| {
+        while let Some(asked) = client.request() {
+            let text = version(count.fetch_add(1, Ordering::Relaxed));
+            if asked.line.starts_with("HEAD") {
+                let answer = zipped(fields, &text);
+                let end = answer.windows(4).position(|it| it == b"\r\n\r\n").unwrap();
+                client.send(&answer[..end + 4]);
+            } else {
+                client.send(zipped(fields, &text));
+            }
+        }
+    })
+}
+
+const ACCEPTS_GZIP: &str = "Accept-Encoding: gzip, deflate\r\nReferer: http://own.example/\r\n";
+
+#[test]
+fn gzip_crosses_the_path_as_a_difference() {
+    for session in ["h2", "spdy3.1"] {
+        let origin = zipping(PAGE);
+        let pair = Counted::start(session, BodyCompression::Auto, BodyCompression::Auto);
+        let mut client = Client::to(pair.http);
+        let mut costs = Vec::new();
+        for number in 0..3 {
+            let before = pair.way.down();
+            client.send(request("GET", &origin.url("/"), ACCEPTS_GZIP));
+            let answer = client.answer("GET");
+            assert!(
+                answer.body == version(number).as_bytes(),
+                "{session}: {number}"
+            );
+            assert_eq!(answer.field("content-encoding"), None, "{session}");
+            assert_eq!(answer.field("accept-ranges"), None, "{session}");
+            assert_eq!(answer.field("etag"), Some("W/\"1\""), "{session}");
+            assert_eq!(answer.all("vary"), ["Accept-Encoding"], "{session}");
+            costs.push(pair.way.down() - before);
+        }
+        assert!(
+            costs[1].max(costs[2]) * 4 < costs[0],
+            "{session}: {costs:?}"
+        );
+        // The other methods and a condition tell the same tag.
+        client.send(request("HEAD", &origin.url("/"), ACCEPTS_GZIP));
+        let answer = client.answer("HEAD");
+        assert_eq!(answer.field("etag"), Some("W/\"1\""), "{session}");
+        assert_eq!(answer.field("content-encoding"), None, "{session}");
+        assert_eq!(answer.field("content-length"), None, "{session}");
+        let origin = Scene::answering("HTTP/1.1 304 Not Modified\r\nETag: \"1\"\r\n\r\n");
+        let condition = format!("{ACCEPTS_GZIP}If-None-Match: W/\"1\"\r\n");
+        client.send(request("GET", &origin.url("/"), &condition));
+        let answer = client.answer("GET");
+        assert_eq!(
+            (answer.status, answer.field("etag")),
+            (304, Some("W/\"1\"")),
+            "{session}"
+        );
+    }
+}
+
+#[test]
+fn gzip_stays_where_a_side_forbids_a_change() {
+    use BodyCompression::{Auto, Exact};
+    const UNCHANGED: &str = "Content-Type: text/html\r\nETag: \"1\"\r\n\
+        Cache-Control: no-transform\r\n";
+    const DIGEST: &str = "Content-Type: text/html\r\nETag: \"1\"\r\n\
+        Content-Digest: sha-256=:AAAA:\r\n";
+    for (gateway, client, fields, more) in [
+        (Exact, Auto, PAGE, ""),
+        (Auto, Exact, PAGE, ""),
+        (Auto, Auto, UNCHANGED, ""),
+        (Auto, Auto, DIGEST, ""),
+        (Auto, Auto, PAGE, "Cache-Control: no-transform\r\n"),
+        (Auto, Auto, PAGE, "Accept-Encoding: identity;q=0\r\n"),
+        (Auto, Auto, PAGE, "Cookie: a=b\r\n"),
+    ] {
+        let origin = zipping(fields);
+        let pair = Counted::start("h2", gateway, client);
+        let mut client = Client::to(pair.http);
+        client.send(request(
+            "GET",
+            &origin.url("/"),
+            &format!("{ACCEPTS_GZIP}{more}"),
+        ));
+        let answer = client.answer("GET");
+        let sent = zipped(fields, &version(0));
+        assert!(
+            sent.ends_with(&answer.body) && answer.body.len() > 1000,
+            "{fields} {more}"
+        );
+        assert_eq!(
+            answer.field("content-encoding"),
+            Some("gzip"),
+            "{fields} {more}"
+        );
+        assert_eq!(answer.field("etag"), Some("\"1\""), "{fields} {more}");
+    }
+}
+
+#[test]
+fn damaged_gzip_never_looks_complete() {
+    let whole = zipped(PAGE, &version(0));
+    let head = whole.windows(4).position(|it| it == b"\r\n\r\n").unwrap() + 4;
+    for at in [head, whole.len() - 8] {
+        let mut damaged = whole.clone();
+        damaged[at] ^= 0xff;
+        let origin = Scene::new(move |_, mut client| {
+            client.request();
+            client.send(&damaged);
+        });
+        let pair = Pair::start();
+        let mut client = pair.connect();
+        client.send(request("GET", &origin.url("/"), ACCEPTS_GZIP));
+        let answer = client.try_answer("GET");
+        assert!(
+            answer.is_err() || answer.is_ok_and(|it| it.status == 502),
+            "{at}"
+        );
+    }
 }
 
 #[test]
