@@ -4,6 +4,7 @@
 pub mod attack;
 pub mod bench;
 pub mod chain;
+pub mod coding;
 pub mod experiment;
 pub mod headers;
 pub mod predict;

@@ -3,6 +3,7 @@
 
 mod attack;
 mod bench;
+mod coding;
 mod headers;
 mod origin;
 mod report;
@@ -30,6 +31,8 @@ enum Command {
     /// The cost of the pair, beside its peers
     #[command(subcommand)]
     Bench(bench::Command),
+    /// The bytes of a site's texts on the path, beside those of gzip
+    Coding(coding::Arguments),
     /// The sizes of heads and bodies, and the compression of heads in each protocol
     Headers(headers::Arguments),
     /// An experiment from a file, on emulated links
@@ -52,6 +55,7 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Attack(arguments) => attack::run(&arguments),
         Command::Bench(command) => bench::run(command),
+        Command::Coding(arguments) => coding::run(&arguments),
         Command::Headers(arguments) => headers::run(&arguments),
         Command::Run(arguments) => run::run(arguments),
         Command::Report(arguments) => report::run(&arguments),
