@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use libfuzzer_sys::fuzz_target;
-use tandem_resume::{CarefulResume, SavedSpeed, Reaction, Restart};
+use tandem_resume::{CarefulResume, Reaction, Restart, SavedSpeed};
 
 const INITIAL: u64 = 12_000;
 
@@ -13,7 +13,9 @@ fuzz_target!(|input: &[u8]| {
     let (mut resume, mut now, mut inner) = (CarefulResume::new(INITIAL), Duration::ZERO, INITIAL);
     let mut acked = 0_u64;
     for step in input.chunks_exact(6) {
-        let [kind, wait, age, a, b, c] = *step else { return };
+        let [kind, wait, age, a, b, c] = *step else {
+            return;
+        };
         now += Duration::from_millis(u64::from(wait));
         let sent = now.saturating_sub(Duration::from_millis(8 * u64::from(age)));
         let number = u64::from(u32::from_be_bytes([0, a, b, c]));
