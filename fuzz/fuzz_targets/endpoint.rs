@@ -1,4 +1,5 @@
-//! Endpoints in any text give an error, or a value that is parsed again from its display.
+//! Endpoints in any text give an error, or a value that is parsed again from its display. So do the
+//! ports of onion services in the configuration of tor.
 #![no_main]
 
 use std::fmt::{Debug, Display};
@@ -8,6 +9,7 @@ use libfuzzer_sys::fuzz_target;
 use tandem::back::policy::AllowDest;
 use tandem::config::gateway::ModeOption;
 use tandem::config::gateways::RouteOption;
+use tandem::config::onion_ports::{OnionTarget, onion_ports};
 use tandem::config::units::{Rate, Size, Span};
 use tandem::endpoint::{Endpoint, Via, split_authority};
 use tandem::hosts::HostPattern;
@@ -33,6 +35,13 @@ fuzz_target!(|text: &str| {
     rounded::<Span>(text);
     rounded::<Size>(text);
     rounded::<Rate>(text);
+    for port in onion_ports(text) {
+        assert_ne!(port.port, 0);
+        if let OnionTarget::Address(target) = port.target {
+            let written = format!("HiddenServicePort {} {target}", port.port);
+            assert_eq!(onion_ports(&written), [port]);
+        }
+    }
 });
 
 fn same<T: FromStr + Display + Debug + PartialEq>(text: &str) {

@@ -149,6 +149,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "config",
         &[
+            "announcement",
             "secret",
             "renewal",
             "textual",

@@ -6,22 +6,20 @@
 //! nothing but the gateways through `--via`. The gateway's checks include a look-up of one name.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs as _};
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs as _};
 use std::time::{Duration, Instant, SystemTime};
 
 use tandem_http::{Fields, Method, RequestHead, Scheme};
 
 use super::{ClientArgs, Failure, GatewayArgs, serve};
-use crate::announcement::{Announcement, Site};
 use crate::back::announce::explain;
 use crate::back::gateways::unauthorized;
-use crate::back::origin::Mode;
 use crate::config::gateways::GatewayEndpoint;
+use crate::config::onion_ports::torrc_line;
 use crate::config::{ClientConfig, ConfigError, GatewayConfig, PathConfig};
-use crate::endpoint::{Endpoint, Via, is_onion};
+use crate::endpoint::{Endpoint, Via};
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Exchange, Part};
-use crate::hosts::HostPattern;
 use crate::middle::max_forwards::VERSION_FIELD;
 use crate::roles::Role;
 use crate::services::Services;
@@ -212,36 +210,8 @@ async fn gateway(
 /// Tells the ports under which a gateway announces itself to visitors of an onion service, if it
 /// serves one.
 fn announced(config: &GatewayConfig) -> Option<Finding> {
-    let Mode::Reverse { hosts, .. } = &config.mode else {
-        return None;
-    };
-    let of_onions = |pattern: &HostPattern| match pattern {
-        HostPattern::Any => true,
-        HostPattern::Name(host) | HostPattern::Below(host) => is_onion(host),
-    };
-    if !config.announce || !hosts.iter().any(of_onions) {
-        return None;
-    }
-    let site = Site {
-        scheme: Scheme::Http,
-        host: "site.onion".into(),
-        port: Scheme::Http.default_port(),
-    };
-    let is_announced = |listener: &&Endpoint| {
-        Announcement::of_listeners(&site, std::slice::from_ref(*listener)).is_some()
-    };
-    let line = |listener: &Endpoint| {
-        let mut local = listener.clone();
-        // Tor needs an address to connect to.
-        match local.host.parse() {
-            Ok(IpAddr::V4(Ipv4Addr::UNSPECIFIED)) => local.host = "127.0.0.1".into(),
-            Ok(IpAddr::V6(Ipv6Addr::UNSPECIFIED)) => local.host = "::1".into(),
-            _ => {}
-        }
-        format!("HiddenServicePort {} {}", local.port, local.authority())
-    };
-    let listeners = config.listen.iter().filter(is_announced);
-    let lines: Vec<_> = listeners.map(line).collect();
+    let listeners = config.announced_listeners();
+    let lines: Vec<_> = listeners.into_iter().map(torrc_line).collect();
     (!lines.is_empty()).then(|| {
         let text = format!(
             "visitors of an onion service learn of this gateway; torrc needs {}",

@@ -14,7 +14,9 @@ use super::compress::BodyCompression;
 pub use super::mode::ModeOption;
 use super::submission::SubmissionConfig;
 use super::units::{Size, Span};
-use super::{ConfigError, PathConfig, discover, distinct, near_options, positive, with_path};
+use super::{
+    ConfigError, PathConfig, discover, distinct, near_options, onion_ports, positive, with_path,
+};
 use crate::back::origin::{Limits, Mode};
 use crate::back::policy::{AllowDest, Family, Policy};
 use crate::endpoint::{Endpoint, SessionKind, Usage, literal_ip};
@@ -54,6 +56,9 @@ with_path! {
         /// Announce this gateway in responses to visitors without Tandem, and at
         /// /.well-known/session-gateway [default: true with mode=reverse and --open]
         announce: Option<bool> [help_heading = "Destinations", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
+        /// Configuration of tor, such as /etc/tor/torrc: warnings name the announced ports that it
+        /// does not lead to this gateway [default: not checked]
+        torrc: Option<PathBuf> [help_heading = "Destinations", value_name = "FILE"],
         /// PEM file with the authorities that sign origins' certificates [default: those of the
         /// public web]
         origin_ca: Option<String> [help_heading = "Destinations", value_name = "FILE"],
@@ -203,6 +208,8 @@ pub struct GatewayConfig {
     pub udp: bool,
     /// True if the gateway announces itself to visitors without Tandem.
     pub announce: bool,
+    /// The configuration of tor that the announced ports are compared with.
+    pub torrc: Option<PathBuf>,
     /// The PEM file of the authorities for origins.
     pub origin_ca: Option<String>,
     /// The number of threads.
@@ -286,11 +293,13 @@ impl GatewayOptions {
         };
         let max_connections = self.max_connections.unwrap_or(4096).max(1);
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let announce = discover::announces(self.announce, &mode, open)?;
         Ok(GatewayConfig {
-            announce: discover::announces(self.announce, &mode, open)?,
+            announce,
             mode,
             secret_files: self.secret_files(&credentials.token_files),
             origin_limits: self.origin_limits(max_connections),
+            torrc: onion_ports::checked_file(self.torrc, announce)?,
             token_files: credentials.token_files,
             open,
             fetches_opened,

@@ -15,6 +15,7 @@ pub mod gateways;
 #[cfg(feature = "submit")]
 pub mod issuer;
 pub mod mode;
+pub mod onion_ports;
 pub mod open;
 mod open_gateways;
 pub mod relay;

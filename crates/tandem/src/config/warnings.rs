@@ -100,6 +100,7 @@ impl GatewayConfig {
             }
             warnings.extend(certificate(endpoint));
         }
+        warnings.extend(self.unreachable_announcements());
         warnings.extend(self.secret_files.iter().filter_map(|file| secret(file)));
         warnings
     }
