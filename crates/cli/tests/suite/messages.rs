@@ -1,10 +1,10 @@
 //! Tests of the messages of the program in each situation that a user may meet.
 
 use std::io::Write as _;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 
 use crate::certificates::Certificates;
-use crate::harness::{Client, Scene, endpoint, gateway_options, start_gateway};
+use crate::harness::{Client, PATIENCE, Scene, endpoint, gateway_options, start_gateway};
 use crate::process::{Process, file, run};
 
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
@@ -26,22 +26,48 @@ fn client(gateway: &str, more: &[&str]) -> Process {
 
 /// Starts a SOCKS5 proxy that answers each request with one code.
 fn refusing_proxy(code: u8) -> SocketAddr {
-    let scene = Scene::new(move |_, mut client| {
-        let greeting = client.read_exact(2);
-        let methods = client.read_exact(usize::from(greeting[1]));
-        client.send([5, methods[0]]);
-        if methods[0] == 2 {
-            let user = usize::from(client.read_exact(2)[1]);
-            client.read_exact(user);
-            let password = usize::from(client.read_exact(1)[0]);
-            client.read_exact(password);
-            client.send([1, 0]);
-        }
-        let host = usize::from(client.read_exact(5)[4]);
-        client.read_exact(host + 2);
-        client.send([5, code, 0, 1, 0, 0, 0, 0, 0, 0]);
+    let refuse = move |_, mut client: Client| {
+        answer_socks(&mut client, code);
+    };
+    Scene::new(refuse).address
+}
+
+/// Starts a SOCKS5 proxy for which every name is this machine.
+fn local_proxy() -> SocketAddr {
+    let proxy = Scene::new(|_, mut client| {
+        let port = answer_socks(&mut client, 0);
+        let mut far = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        // The first bytes may come with the request for the connection.
+        far.write_all(client.stream.buffer()).unwrap();
+        let mut near = client.stream.into_inner();
+        let (mut from, mut to) = (near.try_clone().unwrap(), far.try_clone().unwrap());
+        std::thread::spawn(move || {
+            let _ = std::io::copy(&mut from, &mut to);
+            let _ = to.shutdown(Shutdown::Write);
+        });
+        let _ = std::io::copy(&mut far, &mut near);
+        let _ = near.shutdown(Shutdown::Write);
     });
-    scene.address
+    proxy.address
+}
+
+/// Answers a request for SOCKS5 with this code, and returns the requested port.
+fn answer_socks(client: &mut Client, code: u8) -> u16 {
+    let greeting = client.read_exact(2);
+    let methods = client.read_exact(usize::from(greeting[1]));
+    client.send([5, methods[0]]);
+    if methods[0] == 2 {
+        let user = usize::from(client.read_exact(2)[1]);
+        client.read_exact(user);
+        let password = usize::from(client.read_exact(1)[0]);
+        client.read_exact(password);
+        client.send([1, 0]);
+    }
+    let host = usize::from(client.read_exact(5)[4]);
+    client.read_exact(host);
+    let port = client.read_exact(2);
+    client.send([5, code, 0, 1, 0, 0, 0, 0, 0, 0]);
+    u16::from_be_bytes([port[0], port[1]])
 }
 
 /// Creates a self-signed certificate for 127.0.0.1, valid between two years; returns the paths of
@@ -450,6 +476,48 @@ fn access_log_has_urls_only_with_log_urls() {
             assert_eq!(line.contains(&url), has_url, "{line}");
         }
     }
+}
+
+/// The gateway of a site reports that the origin closed, and the client repeats the request without
+/// it.
+#[test]
+fn repeated_request_has_one_line_in_the_log() {
+    let behind = Scene::new(|_, mut client| {
+        while let Some(asked) = client.request() {
+            if asked.line.contains("/lost") {
+                return;
+            }
+            client.send("HTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\ngateway");
+        }
+    });
+    let mut options = gateway_options();
+    options.mode = Some(
+        format!("reverse=http://{}", behind.address)
+            .parse()
+            .unwrap(),
+    );
+    let (_gateway, address) = start_gateway(options);
+    let field = format!("Session-Gateway: \"h2+tcp://a.onion:{}\"", address.port());
+    let direct = Scene::answering(format!(
+        "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n{field}\r\n\r\ndirect"
+    ));
+    let via = format!("socks5://{}", local_proxy());
+    let listen = ["client", "--listen", "http://127.0.0.1:0"];
+    let options = ["--solo", "--via", &via, "--log-urls"];
+    let mut client = Process::start(&[&listen[..], &options].concat());
+    let host = format!("a.onion:{}", direct.address.port());
+    let get = |path: &str| {
+        Client::to(client.address)
+            .get(&format!("http://{host}{path}"))
+            .body
+    };
+    let begun = std::time::Instant::now();
+    while get("/") != b"gateway" {
+        assert!(begun.elapsed() < PATIENCE, "the gateway was not discovered");
+    }
+    assert_eq!(get("/lost"), b"direct");
+    let line = client.wait_for("/lost");
+    assert!(line.contains("status=200 bytes=6 ms="), "{line}");
 }
 
 #[test]

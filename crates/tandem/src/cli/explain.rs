@@ -95,17 +95,18 @@ fn explain(config: &ClientConfig, url: &str) -> Result<String, Failure> {
             None => "no route covers the host".into(),
         },
     );
-    if let Some(discovery) = discovery(config, found.is_some(), &asked) {
-        line("discover", discovery);
-    }
-    if let Some(failure) = failure(config, gateways) {
-        line("failure", failure);
-    }
     let opened = config
         .open
         .as_ref()
         .filter(|_| asked.scheme != Some(Scheme::Http))
         .and_then(|open| open.level(&asked.host, asked.port));
+    let is_local = opened == Some(OpenLevel::Local);
+    if let Some(discovery) = discovery(config, found.is_some(), is_local, &asked) {
+        line("discover", discovery);
+    }
+    if let Some(failure) = failure(config, gateways) {
+        line("failure", failure);
+    }
     match solo {
         _ if refusal.is_some() => {}
         _ if opened == Some(OpenLevel::Local) => line("content", OPENED),
@@ -116,8 +117,20 @@ fn explain(config: &ClientConfig, url: &str) -> Result<String, Failure> {
     Ok(text)
 }
 
-/// Describes the effect of an announcement by the site.
-fn discovery(config: &ClientConfig, has_route: bool, asked: &Asked) -> Option<&'static str> {
+/// Describes the effect of an announcement by the site. `is_opened` is true for HTTPS that this
+/// client opens on this machine.
+fn discovery(
+    config: &ClientConfig,
+    has_route: bool,
+    is_opened: bool,
+    asked: &Asked,
+) -> Option<&'static str> {
+    if is_opened && config.discover_opened {
+        return Some(
+            "if the site announces a gateway with a certificate for its host, later requests of \
+             the same isolation key go to it on the way of the site's tunnels (discovered)",
+        );
+    }
     if !config.discover {
         return None;
     }
@@ -363,6 +376,8 @@ content  plain HTTP: the gateway reads it, compresses its fields and pushes reso
         ] {
             let text = told(options.clone(), url);
             assert_eq!(text.contains("opened on this machine"), is_opened, "{text}");
+            let is_discovered = text.contains("with a certificate for its host");
+            assert_eq!(is_discovered, is_opened, "{text}");
         }
         std::fs::remove_dir_all(&directory).expect("removed");
     }

@@ -67,8 +67,8 @@ with_path! {
         /// Behaviour if no gateway answers: "none" reports the error, "via" continues without a
         /// gateway [default: none]
         fallback: Option<Fallback> [help_heading = "Gateway", value_name = "MODE"],
-        /// Use the gateway that a site announces for itself, through --via [default: true where
-        /// sites are reached through --via without a gateway]
+        /// Use the gateway that a site announces for itself [default: true where sites are reached
+        /// through --via without a gateway, and for HTTPS opened on this machine]
         discover: Option<bool> [help_heading = "Gateway", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
         /// Request the resources of pages early from this machine, for sites without a gateway:
         /// through --via, or with --solo=direct without a proxy
@@ -169,6 +169,8 @@ pub struct ClientConfig {
     pub solo: Option<Solo>,
     /// True if the client uses gateways that sites announce.
     pub discover: bool,
+    /// True if the client uses gateways that sites announce in HTTPS that it opens itself.
+    pub discover_opened: bool,
     /// The hosts whose HTTPS is opened.
     pub open: Option<OpenedHttps>,
     /// The proxy on the way to the gateway.
@@ -253,7 +255,7 @@ impl ClientOptions {
         let path = self.take_path();
         let solo = self.solo()?;
         let open = self.opened()?;
-        let discover = self.discovery()?;
+        let (discover, discover_opened) = (self.discovery()?, self.discovers_opened());
         let listen = match std::mem::take(&mut self.listen) {
             listen if listen.is_empty() => default_listen(),
             listen => listen,
@@ -298,6 +300,7 @@ impl ClientOptions {
             route_map,
             solo,
             discover,
+            discover_opened,
             open,
             fallback,
             max_age,

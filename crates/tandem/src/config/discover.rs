@@ -4,7 +4,7 @@
 use super::{ClientConfig, ClientOptions, ConfigError};
 use crate::back::origin::Mode;
 use crate::config::client::Fallback;
-use crate::endpoint::Endpoint;
+use crate::endpoint::{Endpoint, SessionKind};
 use crate::transport::registry::Protocol;
 
 /// The way of requests for sites that announce a gateway, in words.
@@ -19,6 +19,7 @@ impl ClientOptions {
         let is_possible = self.via.is_some() && self.gateway.is_empty() && goes_without;
         match self.discover {
             None => Ok(is_possible),
+            Some(true) if self.opens_on_this_machine() && !is_possible => Ok(false),
             Some(true) if self.via.is_none() => {
                 bad("needs --via: an announced gateway is reached through the proxy only")
             }
@@ -32,6 +33,15 @@ impl ClientOptions {
             ),
             Some(discover) => Ok(discover),
         }
+    }
+
+    /// Returns whether the client uses gateways that sites announce in HTTPS that it opens itself.
+    pub(super) fn discovers_opened(&self) -> bool {
+        self.discover != Some(false) && self.opens_on_this_machine()
+    }
+
+    fn opens_on_this_machine(&self) -> bool {
+        !self.open_https.is_empty()
     }
 }
 
@@ -48,6 +58,15 @@ impl ClientConfig {
             && way.options(&[]).is_ok()
             && provider.check_dial(way).is_ok()
             && provider.check_session(way).is_ok()
+    }
+
+    /// Returns true if this client can use a way that a site announces in opened HTTPS. Only TLS
+    /// with a certificate for the site proves that the way belongs to it.
+    pub(crate) fn can_discover_opened(&self, way: &Endpoint) -> bool {
+        self.discover_opened
+            && way.session == SessionKind::H2
+            && way.transport == "tls"
+            && way.options(&[]).is_ok()
     }
 }
 

@@ -77,8 +77,9 @@ impl Role for ClientConfig {
                     drain,
                     verified: &verified,
                     consenting: &consenting,
+                    site_lanes: self.site_lanes(&lanes.discovered, &lanes.decoders, journal),
                 };
-                self.opened_hosts(open, directory, &parts)?
+                self.opened_hosts(open, directory, parts)?
             }
             _ => Rc::clone(&out),
         };

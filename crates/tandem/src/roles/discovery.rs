@@ -1,12 +1,14 @@
 //! The lanes of gateways that sites announce.
 //!
 //! ```text
-//!  routes ─▶ discovery ─┬─▶ the default lane
-//!                       └─▶ count ─▶ access_log ─▶ loads ─▶ pushed ─▶ decompress ─▶ gateways
+//!  routes ─▶ count ─▶ access_log ─▶ discovery ─┬─▶ the default lane
+//!  opened ─▶ count ─▶ access_log ─▶ discovery ─┤   or the origin of opened HTTPS
+//!                                              └─▶ loads ─▶ pushed ─▶ decompress ─▶ gateways
 //! ```
 //!
 //! Each lane has a separate pool with one session, no access token and no certificate of the client.
-//! It connects through `--via` only, with the isolation key of its requests.
+//! It connects with the isolation key of its requests: through `--via` only, or, for opened HTTPS,
+//! through the same tunnels as the connections to the origin.
 
 use std::cell::RefCell;
 use std::rc::{Rc, Weak};
@@ -16,6 +18,7 @@ use crate::back::announce::Announcer;
 use crate::back::gateways::{Gateways, PoolLimits, ToGateway};
 use crate::config::discover::OWN_GATEWAYS;
 use crate::config::gateways::GatewayEndpoint;
+use crate::config::open::OpenedHttps;
 use crate::config::{ClientConfig, ConfigError};
 use crate::endpoint::Endpoint;
 use crate::journal::Journal;
@@ -23,7 +26,10 @@ use crate::journal::saving::LoadTimes;
 use crate::middle::decompress::Decoders;
 use crate::middle::discovery::{Discovery, SiteLane};
 use crate::middle::routes::Lane;
+use crate::stage::Stage;
 use crate::status::SessionStatus;
+use crate::transport::Transport;
+use crate::transport::tls::verified::VerifiedTls;
 
 /// The pools of announced gateways.
 #[derive(Default)]
@@ -61,6 +67,14 @@ impl Drop for Owned {
     }
 }
 
+/// The parts that all lanes of announced gateways share.
+pub(super) struct SiteLanes {
+    config: Rc<ClientConfig>,
+    pools: Rc<SitePools>,
+    decoders: Decoders,
+    times: Arc<LoadTimes>,
+}
+
 impl ClientConfig {
     /// Puts discovery before the default lane, if it is on.
     pub(super) fn discovering(
@@ -73,29 +87,65 @@ impl ClientConfig {
         if !self.discover {
             return default;
         }
-        let config = Rc::new(self.clone());
-        let times = journal.load_times(OWN_GATEWAYS);
-        let (pools, decoders) = (Rc::clone(pools), decoders.clone());
-        let max_lanes = config.max_sessions;
+        let lanes = self.site_lanes(pools, decoders, journal);
         let new_lane = move |way: &Endpoint| {
-            let can_use = config.can_discover(way);
-            let lane = || config.site_lane(way, &pools, &decoders, Arc::clone(&times));
-            can_use.then(lane)?.ok()
+            let can_use = lanes.config.can_discover(way);
+            can_use.then(|| lanes.lane(way, None))?.ok()
         };
         Lane {
-            stage: Discovery::new(default.stage, Box::new(new_lane), max_lanes),
+            stage: Discovery::new(default.stage, Box::new(new_lane), self.max_sessions),
             sessions: default.sessions,
         }
     }
 
-    /// Creates the lane of an announced gateway, without connecting.
-    fn site_lane(
+    /// Puts discovery before the origins of opened HTTPS, if it is on. The gateway of a site proves
+    /// by a certificate that it belongs to the site, and is reached through `tunnels`.
+    pub(super) fn discovering_opened(
+        &self,
+        open: &OpenedHttps,
+        origins: Rc<dyn Stage>,
+        tunnels: &Rc<dyn Transport>,
+        lanes: SiteLanes,
+    ) -> Result<Rc<dyn Stage>, ConfigError> {
+        if !self.discover_opened {
+            return Ok(origins);
+        }
+        let timeout = self.path.socket.connect_timeout;
+        let tls = VerifiedTls::new(Rc::clone(tunnels), open.ca.as_deref(), &[b"h2"], timeout)?;
+        let tls: Rc<dyn Transport> = Rc::new(tls);
+        let new_lane = move |way: &Endpoint| {
+            let can_use = lanes.config.can_discover_opened(way);
+            can_use.then(|| lanes.lane(way, Some(&tls)))?.ok()
+        };
+        let max_lanes = self.max_sessions;
+        Ok(Discovery::new(origins, Box::new(new_lane), max_lanes))
+    }
+
+    /// Returns the parts of the lanes of announced gateways.
+    pub(super) fn site_lanes(
+        &self,
+        pools: &Rc<SitePools>,
+        decoders: &Decoders,
+        journal: &Arc<Journal>,
+    ) -> SiteLanes {
+        SiteLanes {
+            config: Rc::new(self.clone()),
+            pools: Rc::clone(pools),
+            decoders: decoders.clone(),
+            times: journal.load_times(OWN_GATEWAYS),
+        }
+    }
+}
+
+impl SiteLanes {
+    /// Creates the lane of an announced gateway, without connecting. `transport` replaces the way
+    /// through `--via`.
+    fn lane(
         &self,
         way: &Endpoint,
-        pools: &SitePools,
-        decoders: &Decoders,
-        times: Arc<LoadTimes>,
+        transport: Option<&Rc<dyn Transport>>,
     ) -> Result<SiteLane, ConfigError> {
+        let config = &self.config;
         let endpoint = GatewayEndpoint {
             endpoint: way.clone(),
             address: None,
@@ -105,24 +155,27 @@ impl ClientConfig {
             is_datagrams: false,
             is_own: false,
         };
-        let mut gateway = self.gateway(&endpoint, &Arc::default())?;
+        let mut gateway = config.gateway(&endpoint, &Arc::default())?;
         gateway.announcer = Announcer::silent(gateway.announcer.protocol().to_owned());
+        if let Some(transport) = transport {
+            gateway.transport = Rc::clone(transport);
+        }
         let limits = PoolLimits {
-            max_age: self.max_age,
+            max_age: config.max_age,
             max_sessions: 1,
             reconnect: false,
             // The next attempt is the one without the gateway.
             tries: 1,
         };
         let pool = Gateways::new(vec![gateway], limits, None);
-        pools.add(&pool);
+        self.pools.add(&pool);
         let to_gateway = Rc::new(ToGateway(Rc::clone(&pool)));
         let lane = Lane {
-            stage: self.with_pushes(
+            stage: config.with_pushes(
                 Rc::clone(&to_gateway) as _,
                 Rc::clone(&to_gateway) as _,
-                Some(decoders),
-                times,
+                Some(&self.decoders),
+                Arc::clone(&self.times),
             ),
             sessions: to_gateway,
         };

@@ -3,8 +3,9 @@
 //! ```text
 //!  routes ─▶ early ─▶ count ─▶ access_log ─▶ loads ─▶ pushed ─▶ decompress ─▶ gateways
 //!       │     `opened` comes before `gateways`, if the user entrusts them with HTTPS
-//!       ├──▶ count ─▶ access_log ─▶ loads ─▶ pushed ─▶ solo            `--solo`
-//!       └──▶ count ─▶ access_log ─▶ the fallback, or an error          without a gateway
+//!       └──▶ count ─▶ access_log ─▶ discovery ─┬─▶ loads ─▶ pushed ─▶ solo       `--solo`
+//!            without a gateway                 ├─▶ the fallback, or an error
+//!                                              └─▶ the gateways of sites
 //! ```
 
 use std::cell::Cell;
@@ -67,6 +68,8 @@ pub(super) struct Lanes {
     pub(super) solo: Option<Rc<SoloSessions>>,
     /// The pools of gateways that sites have announced.
     pub(super) discovered: Rc<SitePools>,
+    /// The memory for coded bodies of all lanes.
+    pub(super) decoders: Decoders,
 }
 
 impl ClientConfig {
@@ -90,12 +93,22 @@ impl ClientConfig {
             pools.push(pool);
         }
         let mut solo = None;
-        let default = if let Some(options) = &self.solo {
-            let sessions = self.solo_sessions(options)?;
-            solo = Some(Rc::clone(&sessions));
-            self.solo_lane(sessions, journal.load_times(&self.way(&[])))
-        } else if self.gateways.is_empty() {
-            self.lane_without_gateway(fallback)
+        let discovered = Rc::<SitePools>::default();
+        let default = if self.gateways.is_empty() {
+            let lane = if let Some(options) = &self.solo {
+                let sessions = self.solo_sessions(options)?;
+                solo = Some(Rc::clone(&sessions));
+                self.solo_lane(sessions, journal.load_times(&self.way(&[])))
+            } else {
+                lane_without_gateway(fallback)
+            };
+            let lane = self.discovering(lane, &discovered, &decoders, journal);
+            // A request that a discovered gateway did not serve is repeated behind these stages,
+            // and counts once.
+            Lane {
+                stage: self.counted(lane.stage),
+                ..lane
+            }
         } else {
             let pool = self.pool(&self.gateways, fallback, &problems)?;
             // Only a request for one of its hosts contacts the gateway of a route. Otherwise the
@@ -110,8 +123,6 @@ impl ClientConfig {
             pools.push(pool);
             lane
         };
-        let discovered = Rc::<SitePools>::default();
-        let default = self.discovering(default, &discovered, &decoders, journal);
         let routes = Routes::new(self.route_map.clone(), lanes, default);
         let shown = self.ways().into_iter().chain(self.opened_ways());
         let shown = shown.map(|(hosts, way)| RouteEntry { hosts, way });
@@ -121,6 +132,7 @@ impl ClientConfig {
             pools,
             solo,
             discovered,
+            decoders,
         })
     }
 
@@ -157,7 +169,7 @@ impl ClientConfig {
             Some(entrust) => Rc::new(entrust),
         };
         let sessions = Rc::clone(&to_gateway) as _;
-        let counted = self.with_pushes(sessions, next, Some(decoders), times);
+        let counted = self.counted(self.with_pushes(sessions, next, Some(decoders), times));
         let stage: Rc<dyn Stage> = if self.early_connect {
             Rc::new(EarlyConnect {
                 sessions: Rc::clone(&to_gateway) as _,
@@ -215,17 +227,7 @@ impl ClientConfig {
         times: Arc<LoadTimes>,
     ) -> Rc<dyn Stage> {
         let pushed = Rc::new(self.pushed(sessions, next, decoders));
-        self.counted(Rc::new(Loads::new(times, pushed)))
-    }
-
-    fn lane_without_gateway(&self, fallback: Option<Rc<dyn Stage>>) -> Lane {
-        let connects = fallback.is_some();
-        let refuse = |_: Exchange| Reply::fail(no_route());
-        let next = fallback.unwrap_or_else(|| Rc::new(refuse));
-        Lane {
-            stage: self.counted(Rc::new(NoPush { next })),
-            sessions: Rc::new(NoSessions { connects }),
-        }
+        Rc::new(Loads::new(times, pushed))
     }
 
     fn counted(&self, next: Rc<dyn Stage>) -> Rc<dyn Stage> {
@@ -408,6 +410,16 @@ impl ClientConfig {
                 options,
             ))),
         }
+    }
+}
+
+fn lane_without_gateway(fallback: Option<Rc<dyn Stage>>) -> Lane {
+    let connects = fallback.is_some();
+    let refuse = |_: Exchange| Reply::fail(no_route());
+    let next = fallback.unwrap_or_else(|| Rc::new(refuse));
+    Lane {
+        stage: Rc::new(NoPush { next }),
+        sessions: Rc::new(NoSessions { connects }),
     }
 }
 

@@ -1,8 +1,9 @@
 //! The stages for HTTPS that the client opens, between the browser's TLS and the origin's.
 //!
 //! ```text
-//!  opened ─┬─▶ websocket ─▶ pair_fields ─▶ record ─▶ count ─▶ access_log ─▶ origin ─▶ TLS
-//!          ├─▶ splice ─▶ next ◀──────────────────────────── tunnels ◀───────────────────┘
+//!  opened ─┬─▶ websocket ─▶ pair_fields ─▶ record ─▶ count ─▶ access_log ─▶ discovery
+//!          │                                         TLS ◀──────── origin ◀────┘
+//!          ├─▶ splice ─▶ next ◀────── tunnels ◀───────┘
 //!          └─▶ websocket ─▶ next, at the level `gateway`
 //! ```
 
@@ -15,6 +16,7 @@ use std::sync::Arc;
 use tandem_http::Scheme;
 use tandem_http::h1::Limits;
 
+use super::discovery::SiteLanes;
 use super::lanes::RESPONSE;
 use super::{http1_session, logged, mux_session};
 use crate::back::origin::prepare::Prepared;
@@ -42,10 +44,10 @@ use crate::session::http1::Http1Session;
 use crate::session::mux::{Multiplexed, MuxSession};
 use crate::session::{Drain, Session};
 use crate::stage::{SessionPools, Stage};
-use crate::transport::Target;
 use crate::transport::connect::ConnectTunnels;
 use crate::transport::tls::leaves::Leaves;
 use crate::transport::tls::verified::VerifiedTls;
+use crate::transport::{Target, Transport};
 use probes::SharedProbes;
 
 /// The streams that a browser may open at once on an opened connection.
@@ -71,6 +73,8 @@ pub(super) struct Parts<'a> {
     pub(super) verified: &'a Rc<RememberedHosts>,
     /// The sessions whose gateway consents to HTTPS of opened hosts.
     pub(super) consenting: &'a Rc<ConsentingSessions>,
+    /// The lanes of gateways that sites announce.
+    pub(super) site_lanes: SiteLanes,
 }
 
 impl ClientConfig {
@@ -79,11 +83,17 @@ impl ClientConfig {
         &self,
         open: &OpenedHttps,
         directory: &Path,
-        parts: &Parts<'_>,
+        parts: Parts<'_>,
     ) -> Result<Rc<dyn Stage>, ConfigError> {
-        let origin = self.opened_origins(open, parts.next)?;
+        let tunnels = Rc::new(ConnectTunnels {
+            next: Rc::clone(parts.next),
+        });
+        let origin = self.opened_origins(open, &tunnels)?;
+        let to_origin = Rc::new(ToOrigin(Rc::clone(&origin)));
+        let tunnels: Rc<dyn Transport> = tunnels;
+        let discovering = self.discovering_opened(open, to_origin, &tunnels, parts.site_lanes)?;
         let local = Rc::new(OpenedWay {
-            inside: self.inside(&origin, parts.journal),
+            inside: self.inside(discovering, parts.journal),
             origins: Rc::new(Origins(origin)),
         });
         let at_gateway = Rc::new(OpenedWay {
@@ -161,21 +171,18 @@ impl ClientConfig {
     fn opened_origins(
         &self,
         open: &OpenedHttps,
-        next: &Rc<dyn Stage>,
+        tunnels: &Rc<ConnectTunnels>,
     ) -> Result<Rc<Origin>, ConfigError> {
-        let tunnels = Rc::new(ConnectTunnels {
-            next: Rc::clone(next),
-        });
         let timeout = self.path.socket.connect_timeout;
         let secure = |alpn: &[&[u8]]| {
-            let below = Rc::clone(&tunnels) as _;
+            let below = Rc::clone(tunnels) as _;
             VerifiedTls::new(below, open.ca.as_deref(), alpn, timeout).map(Rc::new)
         };
         let transports = OriginTransports {
             secure: secure(&[b"h2", b"http/1.1"])?,
             secure_http1: secure(&[b"http/1.1"])?,
-            plain: Rc::clone(&tunnels) as _,
-            tunnels,
+            plain: Rc::clone(tunnels) as _,
+            tunnels: Rc::clone(tunnels) as _,
         };
         let head = Limits::default().head;
         let h2 = mux_session(Multiplexed::H2, &self.path, STREAMS, head);
@@ -192,8 +199,7 @@ impl ClientConfig {
     }
 
     /// Creates the stages of exchanges inside opened connections.
-    fn inside(&self, origin: &Rc<Origin>, journal: &Arc<Journal>) -> Rc<dyn Stage> {
-        let to_origin = Rc::new(ToOrigin(Rc::clone(origin)));
+    fn inside(&self, to_origin: Rc<dyn Stage>, journal: &Arc<Journal>) -> Rc<dyn Stage> {
         let mut stage: Rc<dyn Stage> = Rc::new(Count {
             next: logged(self.log_requests, self.log_urls, to_origin),
         });

@@ -1,6 +1,8 @@
 //! Tests of discovery: a client behind a SOCKS proxy uses the gateways that onion services announce
 //! for themselves, and connects to nothing else.
 
+mod fake_gateway;
+
 use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::sync::mpsc::Receiver;
@@ -11,10 +13,11 @@ use tandem::config::{ClientOptions, GatewayOptions};
 use tandem::runtime::Running;
 
 use crate::harness::{
-    Answer, Client, PATIENCE, Scene, block_on, client_options, endpoint, gateway_options, request,
-    start_client, start_gateway,
+    Answer, Client, PATIENCE, Scene, Way, block_on, client_options, endpoint, gateway_options,
+    request, start_client, start_gateway,
 };
 use crate::isolation::{Asked, socks_proxy_to};
+use crate::patience::until;
 
 /// A network of onion services behind one SOCKS proxy.
 struct Onions {
@@ -126,6 +129,10 @@ impl Site {
         format!("{}:{}", self.host, self.port)
     }
 
+    fn address(&self) -> SocketAddr {
+        ([127, 0, 0, 1], self.port).into()
+    }
+
     fn stop_gateway(&mut self) {
         if let Some(gateway) = self.gateway.take() {
             block_on(gateway.drain(std::time::Duration::ZERO));
@@ -175,18 +182,15 @@ fn base64(text: &str) -> String {
 
 /// Requests the page until the site's gateway serves it. Every request is answered meanwhile.
 fn discovered(http: SocketAddr, host: &str, user: &str) {
-    let begun = std::time::Instant::now();
-    loop {
+    until(&format!("{host} was not discovered"), || {
         let answer = get(http, &format!("http://{host}/"), user);
         assert_eq!(answer.status, 200);
         match &answer.body[..] {
-            b"gateway" => return,
-            b"direct" => {}
+            b"gateway" => true,
+            b"direct" => false,
             other => panic!("{other:?}"),
         }
-        assert!(begun.elapsed() < PATIENCE, "{host} was not discovered");
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
+    });
 }
 
 fn direct(http: SocketAddr, host: &str, user: &str) {
@@ -355,10 +359,9 @@ fn error_of_an_origin_keeps_its_gateway() {
     let behind = status_page("502 Bad Gateway", "gateway", "");
     let _site = Site::before(behind, &onions, "a.onion", |_| {});
     let (_client, http) = onions.client(|_| {});
-    let begun = std::time::Instant::now();
-    while get(http, "http://a.onion/", "u").status == 200 {
-        assert!(begun.elapsed() < PATIENCE, "the gateway was not discovered");
-    }
+    until("the gateway was not discovered", || {
+        get(http, "http://a.onion/", "u").status != 200
+    });
     for _ in 0..10 {
         let answer = get(http, "http://a.onion/", "u");
         assert_eq!((answer.status, &answer.body[..]), (502, &b"gateway"[..]));
@@ -400,16 +403,19 @@ fn refusing_gateways_are_left_for_the_direct_way() {
     });
     assert_eq!(get(http, "http://routed.onion/", "u").body, b"gateway");
     for site in [&wrong, &closed] {
-        direct(http, &site.host, &site.host);
-        direct(http, &site.host, &site.host);
-        let by_site = (site.gateway(), site.host.clone());
-        while !onions.seen().contains(&by_site) {
-            let asked = onions.asked.recv_timeout(PATIENCE).unwrap();
-            onions.note(asked);
-        }
+        // The client closes the connection after it has noted the end of the trial.
+        let way = Way::to(site.address());
+        onions.serve(&site.gateway(), way.address);
+        // A gateway that serves other hosts admits the session, and refuses the third request.
+        until("the gateway was not left", || {
+            direct(http, &site.host, &site.host);
+            way.has_ended()
+        });
         for _ in 0..50 {
             direct(http, &site.host, &site.host);
         }
+        assert_eq!(way.connections(), 1, "{}", site.host);
+        assert!(onions.seen().contains(&(site.gateway(), site.host.clone())));
     }
     std::fs::remove_file(&token).unwrap();
 }
@@ -476,13 +482,10 @@ fn open_reverse_gateway_announces_itself() {
     assert_eq!(visitor.answer("GET").field("session-gateway"), None);
     // A client finds the gateway. Responses to it have no field.
     let (_client, http) = onions.client(|_| {});
-    let begun = std::time::Instant::now();
-    while get(http, "http://a.onion/", "u")
-        .field("session-gateway")
-        .is_some()
-    {
-        assert!(begun.elapsed() < PATIENCE, "the gateway was not discovered");
-    }
+    until("the gateway was not discovered", || {
+        let answer = get(http, "http://a.onion/", "u");
+        answer.field("session-gateway").is_none()
+    });
     let targets = ["a.onion:80".to_owned(), format!("a.onion:{port}")];
     assert_eq!(onions.targets(), BTreeSet::from(targets));
 }

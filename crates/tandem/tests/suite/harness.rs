@@ -478,6 +478,8 @@ struct WayState {
     silent: AtomicUsize,
     /// The connections to the gateway.
     open: Mutex<Vec<TcpStream>>,
+    /// Opens when one end has closed a connection.
+    end: Gate,
 }
 
 impl Way {
@@ -511,6 +513,11 @@ impl Way {
     /// Returns the number of connections so far.
     pub(crate) fn connections(&self) -> usize {
         self.state.connections.load(Ordering::SeqCst)
+    }
+
+    /// Returns true if one end has closed a connection.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.state.end.is_open()
     }
 
     /// Returns the number of bytes from the gateway so far.
@@ -555,6 +562,7 @@ impl WayState {
         }
         // The shutdown passes the end on to the other end; it may fail if that end is already gone.
         let _ = to.shutdown(std::net::Shutdown::Both);
+        self.end.open();
     }
 }
 

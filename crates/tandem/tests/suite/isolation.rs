@@ -114,6 +114,8 @@ fn serve_socks(
         let _ = far_write.shutdown(std::net::Shutdown::Write);
     });
     let _ = std::io::copy(&mut far, &mut stream);
+    // Otherwise the client would wait for the end of a silent connection.
+    let _ = stream.shutdown(std::net::Shutdown::Both);
 }
 
 #[test]

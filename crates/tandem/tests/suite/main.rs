@@ -30,6 +30,7 @@ mod origins;
 mod outside_transport;
 mod pairs;
 mod parsers;
+mod patience;
 mod preconnect;
 mod priorities;
 mod push_matrix;

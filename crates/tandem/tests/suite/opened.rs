@@ -4,6 +4,7 @@
 //! The only host is `localhost`, which needs no resolver. Ports distinguish listed origins.
 
 mod at_gateway;
+mod discovered;
 mod public;
 
 use std::io::{Read, Write};

@@ -2,7 +2,6 @@
 
 use std::io::{ErrorKind, Read};
 use std::net::TcpListener;
-use std::time::{Duration, Instant};
 
 use tandem::config::units::Size;
 
@@ -10,20 +9,13 @@ use crate::harness::{
     Client, PATIENCE, Pair, Scene, Way, block_on, client_options, gateway_options, start_client,
     start_gateway,
 };
+use crate::patience::until;
 
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
 /// The filler of the first three rounds. A slow round, as on a busy machine, can end the warm-up
 /// only after them.
 const WARM_UP: usize = (8 + 16 + 32) << 10;
-
-fn until(what: impl Fn() -> bool) {
-    let begun = Instant::now();
-    while !what() {
-        assert!(begun.elapsed() < PATIENCE, "nothing came");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
 
 /// Returns true if connections of this machine can use BBR.
 fn has_bbr() -> bool {
@@ -84,7 +76,7 @@ fn first_request_uses_preconnected_session() {
         let (_client, http, _) = start_client(options);
         // Without BBR the gateway answers with an empty body.
         let least = if has_bbr() { WARM_UP } else { 1 };
-        until(|| way.down() >= least);
+        until("the filler did not come", || way.down() >= least);
         let before = way.down();
         assert!(
             before < least + 2_000,

@@ -15,6 +15,7 @@ use crate::harness::{
     start_client_with, start_gateway, start_relay, wait_for,
 };
 use crate::many_streams::memory::Network;
+use crate::patience::until;
 use crate::tunnel_scenes::{echo, endless, open_tunnel, tunnel};
 
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
@@ -72,14 +73,7 @@ fn each_client_has_its_session_to_the_next_hop() {
     assert_eq!((chain.way.connections(), chain.sessions()), (2, 2));
     let first = chain.clients.remove(0);
     block_on(first.drain(Duration::ZERO));
-    let begun = Instant::now();
-    while chain.sessions() != 1 {
-        assert!(
-            begun.elapsed() < PATIENCE,
-            "the session outlived its client"
-        );
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    until("the session outlived its client", || chain.sessions() == 1);
     assert_eq!(Client::to(chain.http[1]).get(&origin.url("/")).body, b"ok");
     assert_eq!(chain.way.connections(), 2);
 }
