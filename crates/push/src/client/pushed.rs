@@ -71,13 +71,13 @@ pub(super) struct Pushed {
     pub(super) is_arriving: bool,
 }
 
-/// The phases of a push.
+/// The phases of a push. The large ones are boxed, since a store keeps thousands in one table.
 #[derive(Debug)]
 pub(super) enum Phase {
     /// The push waits for a request, or for its head.
     Kept(Box<Kept>),
     /// A request is answered with the push.
-    Claimed(Box<Kept>, Reader),
+    Claimed(Box<Kept>, Box<Reader>),
     /// The browser holds a copy, and its request is answered with this 304.
     Confirmed(Option<Box<ResponseHead>>),
     /// The push is of no use. It has this fate, unless another was reported.

@@ -356,7 +356,7 @@ impl PushStore {
         };
         let useless = Phase::Useless(Fate::Cancelled);
         if let Phase::Kept(kept) = std::mem::replace(&mut pushed.phase, useless) {
-            pushed.phase = Phase::Claimed(kept, reader);
+            pushed.phase = Phase::Claimed(kept, Box::new(reader));
         }
         let (url, fate) = match is_complete {
             true => (pushed.url, Fate::Used),
