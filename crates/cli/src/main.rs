@@ -3,6 +3,8 @@
 //! The proxies are the library `tandem`, which knows nothing of pages, emulated networks and logs.
 //! The research crates know nothing of the proxies. This crate joins both for the user.
 
+#[cfg(all(feature = "mimalloc", target_os = "linux"))]
+mod allocator;
 mod demo;
 mod top;
 
@@ -11,12 +13,6 @@ use std::process::ExitCode;
 use clap::{CommandFactory as _, Parser, Subcommand};
 use tandem::cli::{EXAMPLES, Failure};
 use tandem_lab::predict::PredictCommand;
-
-/// The allocator of the program. It saves instructions in each request, and returns memory to the
-/// system after a peak (see "Cost of the proxies" in the manual).
-#[cfg(all(feature = "mimalloc", target_os = "linux"))]
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Two proxies, one at each end of a slow path, that make the web load as fast as that path allows.
 #[derive(Debug, Parser)]
@@ -42,6 +38,8 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    #[cfg(all(feature = "mimalloc", target_os = "linux"))]
+    allocator::return_free_memory_at_once();
     tandem::cli::exit(run(Arguments::parse().command))
 }
 
