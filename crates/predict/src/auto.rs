@@ -228,7 +228,7 @@ impl Scratch {
 /// Idle time after which a load is over.
 const LOAD_IDLE: i64 = 20_000;
 /// Time after which a load is learned from even if its session goes on.
-const HORIZON: i64 = 600_000;
+const HORIZON: i64 = 300_000;
 /// Loads of a session that wait to be learned from at most.
 const MAX_LOADS: usize = 8;
 /// The share of a page's visits above which a resource belongs to the page.
