@@ -200,6 +200,12 @@ impl RequestHead {
         }
     }
 
+    /// Returns scheme, authority and path as a URL. Those of CONNECT make no URL of a resource.
+    pub fn url(&self) -> String {
+        let scheme = self.scheme.as_str();
+        format!("{scheme}://{}{}", self.authority, self.path)
+    }
+
     /// Returns true if the exchange becomes a tunnel of bytes after a 2xx response.
     pub fn is_connect(&self) -> bool {
         self.method == Method::Connect

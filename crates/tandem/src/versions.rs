@@ -20,12 +20,6 @@ use crate::exchange::{Carrying, SessionMark};
 /// The step in bytes by which the memory for a body grows.
 const GROWTH: usize = 32 << 10;
 
-/// Returns the URL of a request, which is the key of a version at the gateway.
-pub(crate) fn url(request: &RequestHead) -> String {
-    let scheme = request.scheme.as_str();
-    format!("{scheme}://{}{}", request.authority, request.path)
-}
-
 /// Returns the key of a version at the client: the site of the page, and the URL. Otherwise a page
 /// could learn from the time of a response which pages the user visits elsewhere. Returns `None` if
 /// the request does not tell its page.
@@ -35,7 +29,7 @@ pub(crate) fn key(request: &RequestHead) -> Option<String> {
 
 /// Returns the key of [`key`] for a request of a page of this site.
 pub(crate) fn keyed(site: &str, request: &RequestHead) -> String {
-    format!("{site} {}", url(request))
+    format!("{site} {}", request.url())
 }
 
 /// Names the version for `key` that `session` brought in a request to be sent on that session, or

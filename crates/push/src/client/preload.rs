@@ -16,12 +16,7 @@ pub fn preload_link(request: &RequestHead) -> Option<String> {
         Some("png" | "jpg" | "jpeg" | "gif" | "webp" | "avif" | "svg") => "image",
         _ => return None,
     };
-    Some(format!(
-        "<{}://{}{}>; rel=preload; as={kind}",
-        request.scheme.as_str(),
-        request.authority,
-        request.path
-    ))
+    Some(format!("<{}>; rel=preload; as={kind}", request.url()))
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use crate::error::Error;
 use crate::exchange::{Exchange, Part, Parts, Reply, Supply};
+use crate::middle::record::target;
 use crate::stage::Stage;
 
 /// The stage that writes the access log.
@@ -44,16 +45,9 @@ struct Line {
 
 impl Line {
     fn new(request: &RequestHead, urls: bool, pushed: bool) -> Self {
-        let url = || {
-            if request.is_connect() {
-                return request.authority.clone();
-            }
-            let scheme = request.scheme.as_str();
-            format!("{scheme}://{}{}", request.authority, request.path)
-        };
         Self {
             method: request.method.clone(),
-            url: urls.then(url),
+            url: urls.then(|| target(request)),
             begun: Instant::now(),
             status: None,
             bytes: 0,

@@ -33,7 +33,7 @@ use crate::metrics::METRICS;
 use crate::path::Facts;
 use crate::path_speed::PathSpeed;
 use crate::stage::Stage;
-use crate::versions::{Body, url};
+use crate::versions::Body;
 
 /// The memory in bytes for the encoders of one thread.
 const ALL_ENCODERS: usize = 64 << 20;
@@ -169,7 +169,7 @@ impl Asked {
         let Self::Request(request, Some(name)) = self else {
             return None;
         };
-        let version = session.versions.borrow_mut().get(&url(request));
+        let version = session.versions.borrow_mut().get(&request.url());
         version.filter(|version| version.name == *name)
     }
 }
@@ -281,7 +281,8 @@ impl Coded {
                 let is_whole = !matches!(self.held, Some(Err(_)));
                 if let Some(body) = encoding.body.finish().filter(|_| is_whole) {
                     let mut versions = self.session.versions.borrow_mut();
-                    versions.insert(url(self.asked.request()), body, &self.session.all.versions);
+                    let url = self.asked.request().url();
+                    versions.insert(url, body, &self.session.all.versions);
                 }
                 encoding.take().map(Ok)
             }

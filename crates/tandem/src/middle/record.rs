@@ -95,7 +95,7 @@ impl Stage for Record {
     fn call(&self, exchange: Exchange) -> Reply {
         let request = &exchange.request;
         let is_tunnel = request.is_connect() || request.protocol.is_some();
-        let url = url(request);
+        let url = target(request);
         let is_page = !is_tunnel && request.method == Method::Get && is_navigation(request);
         let present = self.load(&exchange.isolation, is_page, &url);
         let supply = if is_tunnel {
@@ -134,12 +134,12 @@ fn is_event_stream(head: &ResponseHead) -> bool {
     kind.trim_ascii().eq_ignore_ascii_case(b"text/event-stream")
 }
 
-fn url(request: &RequestHead) -> String {
-    if request.is_connect() {
-        return request.authority.clone();
+/// Returns the URL of a request, or the authority that a CONNECT names.
+pub(super) fn target(request: &RequestHead) -> String {
+    match request.is_connect() {
+        true => request.authority.clone(),
+        false => request.url(),
     }
-    let scheme = request.scheme.as_str();
-    format!("{scheme}://{}{}", request.authority, request.path)
 }
 
 /// A reply that is recorded. Its entry ends with it.

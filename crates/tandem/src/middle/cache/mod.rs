@@ -219,12 +219,7 @@ impl Invalidating {
     /// Returns a request for a URL of the same origin that a field names (RFC 9111 section 4.4).
     fn named(&self, head: &ResponseHead, name: &str) -> Option<RequestHead> {
         let request = &self.request;
-        let base = format!(
-            "{}://{}{}",
-            request.scheme.as_str(),
-            request.authority,
-            request.path
-        );
+        let base = request.url();
         let reference = std::str::from_utf8(head.fields.get(name)?).ok()?;
         let url = resolve(&base, reference)?;
         let (scheme, authority, path) = split(&url)?;
