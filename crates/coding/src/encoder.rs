@@ -71,22 +71,25 @@ impl Encoder {
         })
     }
 
-    /// Returns the memory in bytes that an encoder for a body of `length` bytes takes at most.
-    pub fn memory(length: Option<u64>) -> usize {
+    /// Returns the memory in bytes that an encoder for a body of `length` bytes takes at most, with
+    /// a dictionary of `dictionary` bytes, or 0 without one.
+    pub fn memory(length: Option<u64>, dictionary: usize) -> usize {
+        if dictionary == 0 {
+            return Self::memory_of_window(length);
+        }
+        let both = length.map(|length| length.saturating_add(dictionary as u64));
+        // The dictionary has a copy, and tables as large as those of the body.
+        2 * Self::memory_of_window(both) + 2 * dictionary + (1 << WINDOW_LOG)
+    }
+
+    /// Returns the memory in bytes of the window, the tables and the blocks.
+    fn memory_of_window(length: Option<u64>) -> usize {
         let window = 1usize << WINDOW_LOG.min(MAX_WINDOW_LOG);
         let length = length.and_then(|length| usize::try_from(length).ok());
         let window = length.map_or(window, |length| length.clamp(1 << 10, window));
         let tables = 2 * 4 * (window.next_power_of_two() * 2).min(1 << TABLE_LOG);
         // zstd adds a block of input and one of output to its window.
         2 * window + tables + (512 << 10).min(4 * window) + (64 << 10)
-    }
-
-    /// Returns the memory in bytes that an encoder for a body of `length` bytes takes at most, with
-    /// a dictionary of `dictionary` bytes.
-    pub fn memory_with_dictionary(length: Option<u64>, dictionary: usize) -> usize {
-        let both = length.map(|length| length.saturating_add(dictionary as u64));
-        // The dictionary has a copy, and tables as large as those of the body.
-        2 * Self::memory(both) + 2 * dictionary + (1 << WINDOW_LOG)
     }
 
     /// Adds data to the body.

@@ -6,17 +6,24 @@
 /// would take longer there than the path takes for the bytes that it saves.
 const FASTEST: f64 = 6_250_000.0;
 
+/// The zstd levels of fast, usual and slow paths.
+pub const LEVELS: [i32; 3] = [FAST, USUAL, SLOW];
+
+const FAST: i32 = 5;
+const USUAL: i32 = 9;
+const SLOW: i32 = 12;
+
 /// The level for a path of unknown rate, such as one through Tor on this machine.
-const UNKNOWN: i32 = 9;
+const UNKNOWN: i32 = USUAL;
 
 /// Returns the zstd level for a path that delivers `rate` bytes per second, or `None` if its bodies
 /// are not compressed.
 pub fn level(rate: Option<f64>) -> Option<i32> {
     match rate {
         None => Some(UNKNOWN),
-        Some(rate) if rate < 125_000.0 => Some(12),
-        Some(rate) if rate < 1_250_000.0 => Some(9),
-        Some(rate) if rate < FASTEST => Some(5),
+        Some(rate) if rate < 125_000.0 => Some(SLOW),
+        Some(rate) if rate < 1_250_000.0 => Some(USUAL),
+        Some(rate) if rate < FASTEST => Some(FAST),
         Some(_) => None,
     }
 }

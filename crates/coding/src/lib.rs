@@ -34,6 +34,7 @@ pub use budget::{Budget, Reservation};
 pub use decoder::Decoder;
 pub use dictionary::{Dictionaries, Dictionary, Name};
 pub use encoder::Encoder;
+pub use level::LEVELS;
 pub use recode::Gunzip;
 
 /// The window that a frame may ask for, as a power of two in bytes: 512 KiB.

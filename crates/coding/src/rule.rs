@@ -24,7 +24,7 @@ use tandem_http::{Method, RequestHead, ResponseHead};
 use crate::recode;
 
 /// The length in bytes below which a body is not compressed: the fields of the coding take as much.
-const MIN_LENGTH: u64 = 256;
+pub const MIN_LENGTH: usize = 256;
 
 /// The credentials of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +80,7 @@ fn is_suitable(request: &RequestHead, asked: Credentials, head: &ResponseHead) -
 
 fn is_long_enough(head: &ResponseHead) -> bool {
     match content_length(&head.fields) {
-        Ok(length) => length.is_none_or(|length| length >= MIN_LENGTH),
+        Ok(length) => length.is_none_or(|length| length >= MIN_LENGTH as u64),
         Err(_) => false,
     }
 }

@@ -11,13 +11,8 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use tandem_coding::dictionary::may_keep;
-use tandem_coding::{CodingError, Encoder};
-
-/// The levels of zstd that the gateway uses on fast, usual and slow paths.
-pub const LEVELS: [i32; 3] = [5, 9, 12];
-
-/// The length in bytes below which the gateway codes no body.
-const MIN_LENGTH: usize = 256;
+use tandem_coding::rule::MIN_LENGTH;
+use tandem_coding::{CodingError, Encoder, LEVELS};
 
 /// The extensions of text files, with the kind of each.
 const KINDS: [(&str, &str); 8] = [

@@ -160,9 +160,7 @@ impl Asked {
             Some(_) => Credentials::Cookies,
         }
     }
-}
 
-impl Asked {
     /// Returns the version that the client holds, if the gateway holds the same. For a push, that
     /// is unknown.
     fn common(&self, session: &Session) -> Option<Dictionary> {
@@ -354,10 +352,7 @@ impl Session {
         let level = self.level()?;
         let length = content_length(&head.fields).ok()?;
         let dictionary = version.map_or(&[][..], |version| &version.body);
-        let memory = match dictionary {
-            [] => Encoder::memory(length),
-            _ => Encoder::memory_with_dictionary(length, dictionary.len()),
-        };
+        let memory = Encoder::memory(length, dictionary.len());
         let gunzip = if is_gzip { Gunzip::MEMORY } else { 0 };
         let memory = self.encoders.reserve(memory + MAX_DICTIONARY + gunzip)?;
         let encoder = Encoder::with_dictionary(level, length, dictionary)
@@ -591,7 +586,7 @@ pub(super) mod tests {
 
     #[tokio::test]
     async fn memory_returns_with_the_end_of_each_body() {
-        let enough = Encoder::memory(None) + MAX_DICTIONARY;
+        let enough = Encoder::memory(None, 0) + MAX_DICTIONARY;
         let (stage, _path) = stage(1e6, enough, answering());
         for _ in 0..3 {
             let mut first = stage.call(asking(true, |_| {}));
