@@ -56,24 +56,26 @@ pub struct Compress {
     next: Rc<dyn Stage>,
 }
 
-/// The memory that the sessions of one thread share.
+/// The memory that the sessions of one thread of a gateway, or those of a client, share.
 #[derive(Clone, Debug)]
 pub struct CodingMemory {
-    encoders: Budget,
-    versions: Budget,
-}
-
-impl Default for CodingMemory {
-    fn default() -> Self {
-        Self::new(ALL_ENCODERS)
-    }
+    /// The memory of encoders or decoders.
+    pub(super) coders: Budget,
+    /// The memory of the former versions of bodies.
+    pub(super) versions: Budget,
 }
 
 impl CodingMemory {
-    fn new(encoders: usize) -> Self {
+    /// Returns the memory of one thread of a gateway.
+    pub fn of_gateway() -> Self {
+        Self::new(ALL_ENCODERS, ALL_VERSIONS)
+    }
+
+    /// Creates memory of these sizes in bytes.
+    pub(super) fn new(coders: usize, versions: usize) -> Self {
         Self {
-            encoders: Budget::new(encoders),
-            versions: Budget::new(ALL_VERSIONS),
+            coders: Budget::new(coders),
+            versions: Budget::new(versions),
         }
     }
 }
@@ -101,7 +103,7 @@ impl Compress {
         let session = Session {
             permits_recoding,
             versions: RefCell::default(),
-            encoders: all.encoders.part(ENCODERS),
+            encoders: all.coders.part(ENCODERS),
             all: all.clone(),
             speed: PathSpeed::of(path),
         };
@@ -509,7 +511,7 @@ pub(super) mod tests {
     fn stage(rate: f64, budget: usize, next: Rc<dyn Stage>) -> (Compress, Rc<dyn Facts>) {
         let path: Rc<dyn Facts> = Rc::new(Rate(rate));
         (
-            Compress::new(&CodingMemory::new(budget), &path, true, next),
+            Compress::new(&CodingMemory::new(budget, ALL_VERSIONS), &path, true, next),
             path,
         )
     }
@@ -517,7 +519,7 @@ pub(super) mod tests {
     /// Returns the stage before `next`, and the number of bytes of bodies that it has sent.
     pub(in super::super) fn gateway(next: Rc<dyn Stage>) -> (Rc<dyn Stage>, Rc<Cell<usize>>) {
         let path: Rc<dyn Facts> = Rc::new(Rate(1e6));
-        let compress = Compress::new(&CodingMemory::default(), &path, true, next);
+        let compress = Compress::new(&CodingMemory::of_gateway(), &path, true, next);
         let sent = Rc::new(Cell::new(0));
         let counting = Counting(Rc::clone(&sent), Rc::new(compress));
         (Rc::new(counting), sent)

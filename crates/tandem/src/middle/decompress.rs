@@ -18,7 +18,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use tandem_coding::dictionary::MAX_DICTIONARY;
-use tandem_coding::{Budget, CodingError, Decoder, Reservation, wire};
+use tandem_coding::{CodingError, Decoder, Reservation, wire};
 use tandem_http::{Method, ResponseHead};
 use tandem_push::site::first_party;
 use tandem_push::wire::{is_companion, is_reserved};
@@ -26,6 +26,7 @@ use tandem_push::wire::{is_companion, is_reserved};
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Exchange, Part, Parts, PushedPart, Reply, SessionMark, Supply};
 use crate::metrics::METRICS;
+use crate::middle::compress::CodingMemory;
 use crate::stage::Stage;
 use crate::versions::{Body, keyed};
 
@@ -38,31 +39,16 @@ const ALL_DECODERS: usize = 128 * MEMORY;
 /// The memory in bytes for the former versions of bodies of all sessions.
 const ALL_VERSIONS: usize = 32 << 20;
 
-/// The memory that the sessions of a client share.
-#[derive(Clone, Debug)]
-pub struct Decoders {
-    decoders: Budget,
-    versions: Budget,
-}
-
-impl Default for Decoders {
-    fn default() -> Self {
-        Self::new(ALL_DECODERS)
-    }
-}
-
-impl Decoders {
-    fn new(decoders: usize) -> Self {
-        Self {
-            decoders: Budget::new(decoders),
-            versions: Budget::new(ALL_VERSIONS),
-        }
+impl CodingMemory {
+    /// Returns the memory of a client.
+    pub fn of_client() -> Self {
+        Self::new(ALL_DECODERS, ALL_VERSIONS)
     }
 }
 
 /// The stage before the sessions of a route.
 pub struct Decompress {
-    memory: Decoders,
+    memory: CodingMemory,
     /// True if bodies with gzip may lose that coding.
     permits_recoding: bool,
     next: Rc<dyn Stage>,
@@ -71,7 +57,7 @@ pub struct Decompress {
 impl Decompress {
     /// Creates a stage before `next`, which shares `memory` with others. With `permits_recoding`,
     /// bodies with gzip may lose that coding.
-    pub fn new(memory: Decoders, permits_recoding: bool, next: Rc<dyn Stage>) -> Self {
+    pub fn new(memory: CodingMemory, permits_recoding: bool, next: Rc<dyn Stage>) -> Self {
         Self {
             memory,
             permits_recoding,
@@ -92,7 +78,7 @@ impl Stage for Decompress {
             return self.next.call(exchange);
         }
         // The response to the companion has no body. Its pushes find memory when they come.
-        let memory = is_read.then(|| self.memory.decoders.reserve(MEMORY));
+        let memory = is_read.then(|| self.memory.coders.reserve(MEMORY));
         let memory = match memory {
             Some(None) => return self.next.call(exchange),
             memory => memory.flatten(),
@@ -120,7 +106,7 @@ impl Stage for Decompress {
 
 /// A reply with a body to restore, if the gateway coded it.
 struct Restored {
-    all: Decoders,
+    all: CodingMemory,
     /// The site of the page, if it is known.
     site: Option<String>,
     /// The key of the body among the versions, if it may have one.
@@ -148,7 +134,7 @@ impl Restored {
         let Some(coded) = wire::restore(head).map_err(failed)? else {
             return Ok(());
         };
-        let memory = reserved.or_else(|| self.all.decoders.reserve(MEMORY));
+        let memory = reserved.or_else(|| self.all.coders.reserve(MEMORY));
         let Some(memory) = memory else {
             let detail = "too many compressed bodies are under way";
             return Err(Error::new(Kind::Busy, Side::Local, detail));
@@ -290,8 +276,8 @@ mod tests {
     const TYPE: (&str, &str) = ("content-type", "text/html");
 
     /// Returns the parts of the response to a GET request behind this stage.
-    async fn get(decoders: &Decoders, next: Rc<dyn Stage>) -> Result<(Fields, Vec<u8>), Error> {
-        let stage = Decompress::new(decoders.clone(), true, next);
+    async fn get(coding: &CodingMemory, next: Rc<dyn Stage>) -> Result<(Fields, Vec<u8>), Error> {
+        let stage = Decompress::new(coding.clone(), true, next);
         let request = RequestHead::get(Scheme::Http, "own.example", "/");
         let mut reply = stage.call(Exchange::internal(request));
         let (mut fields, mut body) = (Fields::new(), Vec::new());
@@ -305,8 +291,8 @@ mod tests {
         Ok((fields, body))
     }
 
-    fn all() -> Decoders {
-        Decoders::default()
+    fn all() -> CodingMemory {
+        CodingMemory::of_client()
     }
 
     /// Returns a gateway that sends these fields and this body, whatever the request says.
@@ -339,7 +325,7 @@ mod tests {
         let body = b"<p>all of it</p>".repeat(1000);
         let length = body.len().to_string();
         let fields = [TYPE, ("content-length", &length), ("vary", "Origin")];
-        for (budget, expected) in [(all(), true), (Decoders::new(0), false)] {
+        for (budget, expected) in [(all(), true), (CodingMemory::new(0, ALL_VERSIONS), false)] {
             let (next, sent) = gateway(sending(&fields, &body));
             let (restored, got) = get(&budget, next).await.expect("a response");
             assert_eq!(restored, fields.into_iter().collect());
@@ -399,8 +385,8 @@ mod tests {
             })
         };
         for (memory, expected) in [(1, Err(Kind::Busy)), (2, Ok(()))] {
-            let decoders = Decoders::new(memory * MEMORY);
-            let stage = Decompress::new(decoders, true, Rc::new(next));
+            let coding = CodingMemory::new(memory * MEMORY, ALL_VERSIONS);
+            let stage = Decompress::new(coding, true, Rc::new(next));
             let request = RequestHead::get(Scheme::Http, "own.example", "/");
             let mut page = stage.call(Exchange::internal(request));
             let Some(Ok(Part::Pushed(mut pushed))) = page.part().await else {

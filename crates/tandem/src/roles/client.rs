@@ -77,7 +77,7 @@ impl Role for ClientConfig {
                     drain,
                     verified: &verified,
                     consenting: &consenting,
-                    site_lanes: self.site_lanes(&lanes.discovered, &lanes.decoders, journal),
+                    site_lanes: self.site_lanes(&lanes.discovered, &lanes.coding, journal),
                 };
                 self.opened_hosts(open, directory, parts)?
             }

@@ -23,7 +23,7 @@ use crate::config::{ClientConfig, ConfigError};
 use crate::endpoint::Endpoint;
 use crate::journal::Journal;
 use crate::journal::saving::LoadTimes;
-use crate::middle::decompress::Decoders;
+use crate::middle::compress::CodingMemory;
 use crate::middle::discovery::{Discovery, SiteLane};
 use crate::middle::routes::Lane;
 use crate::stage::Stage;
@@ -71,7 +71,7 @@ impl Drop for Owned {
 pub(super) struct SiteLanes {
     config: Rc<ClientConfig>,
     pools: Rc<SitePools>,
-    decoders: Decoders,
+    coding: CodingMemory,
     times: Arc<LoadTimes>,
 }
 
@@ -81,13 +81,13 @@ impl ClientConfig {
         &self,
         default: Lane,
         pools: &Rc<SitePools>,
-        decoders: &Decoders,
+        coding: &CodingMemory,
         journal: &Arc<Journal>,
     ) -> Lane {
         if !self.discover {
             return default;
         }
-        let lanes = self.site_lanes(pools, decoders, journal);
+        let lanes = self.site_lanes(pools, coding, journal);
         let new_lane = move |way: &Endpoint| {
             let can_use = lanes.config.can_discover(way);
             can_use.then(|| lanes.lane(way, None))?.ok()
@@ -125,13 +125,13 @@ impl ClientConfig {
     pub(super) fn site_lanes(
         &self,
         pools: &Rc<SitePools>,
-        decoders: &Decoders,
+        coding: &CodingMemory,
         journal: &Arc<Journal>,
     ) -> SiteLanes {
         SiteLanes {
             config: Rc::new(self.clone()),
             pools: Rc::clone(pools),
-            decoders: decoders.clone(),
+            coding: coding.clone(),
             times: journal.load_times(OWN_GATEWAYS),
         }
     }
@@ -174,7 +174,7 @@ impl SiteLanes {
             stage: config.with_pushes(
                 Rc::clone(&to_gateway) as _,
                 Rc::clone(&to_gateway) as _,
-                Some(&self.decoders),
+                Some(&self.coding),
                 Arc::clone(&self.times),
             ),
             sessions: to_gateway,

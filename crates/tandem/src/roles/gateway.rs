@@ -283,7 +283,7 @@ impl GatewayConfig {
         let (cache, users) = (services.cache(), Arc::clone(services.users()));
         let origin = Rc::clone(origin);
         let tells_status = self.cache_status;
-        let coding = self.compress.is_on().then(CodingMemory::default);
+        let coding = self.compress.is_on().then(CodingMemory::of_gateway);
         let permits_recoding = self.compress.permits_recoding();
         Box::new(move |path: &Rc<dyn Facts>, peer: Peer| {
             let last: Rc<dyn Stage> = match &submissions {

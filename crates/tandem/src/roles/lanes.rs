@@ -30,8 +30,9 @@ use crate::exchange::{Exchange, Reply};
 use crate::front::early::EarlyConnect;
 use crate::journal::saving::LoadTimes;
 use crate::journal::{Journal, Problems, RouteEntry};
+use crate::middle::compress::CodingMemory;
 use crate::middle::count::Count;
-use crate::middle::decompress::{Decoders, Decompress};
+use crate::middle::decompress::Decompress;
 use crate::middle::loads::Loads;
 use crate::middle::opened::{Entrust, Entrusted};
 use crate::middle::pair_fields::PairFields;
@@ -69,7 +70,7 @@ pub(super) struct Lanes {
     /// The pools of gateways that sites have announced.
     pub(super) discovered: Rc<SitePools>,
     /// The memory for coded bodies of all lanes.
-    pub(super) decoders: Decoders,
+    pub(super) coding: CodingMemory,
 }
 
 impl ClientConfig {
@@ -81,7 +82,7 @@ impl ClientConfig {
     ) -> Result<Lanes, ConfigError> {
         let problems = Arc::<Problems>::default();
         let fallback = self.fallback_stage()?;
-        let decoders = Decoders::default();
+        let coding = CodingMemory::of_client();
         let (mut lanes, mut pools) = (Vec::new(), Vec::new());
         for route in &self.routes {
             let pool = self.pool(&route.gateways, fallback.clone(), &problems)?;
@@ -89,7 +90,7 @@ impl ClientConfig {
             let number = Some(lanes.len());
             let entrust =
                 entrusted.map(|hosts| self.entrust(hosts, number, &route.gateways, &pool));
-            lanes.push(self.lane(&pool, times, &decoders, entrust));
+            lanes.push(self.lane(&pool, times, &coding, entrust));
             pools.push(pool);
         }
         let mut solo = None;
@@ -102,7 +103,7 @@ impl ClientConfig {
             } else {
                 lane_without_gateway(fallback)
             };
-            let lane = self.discovering(lane, &discovered, &decoders, journal);
+            let lane = self.discovering(lane, &discovered, &coding, journal);
             // A request that a discovered gateway did not serve is repeated behind these stages,
             // and counts once.
             Lane {
@@ -119,7 +120,7 @@ impl ClientConfig {
             }
             let times = journal.load_times(&self.way(&self.gateways));
             let entrust = entrusted.map(|hosts| self.entrust(hosts, None, &self.gateways, &pool));
-            let lane = self.lane(&pool, times, &decoders, entrust);
+            let lane = self.lane(&pool, times, &coding, entrust);
             pools.push(pool);
             lane
         };
@@ -132,7 +133,7 @@ impl ClientConfig {
             pools,
             solo,
             discovered,
-            decoders,
+            coding,
         })
     }
 
@@ -160,7 +161,7 @@ impl ClientConfig {
         &self,
         pool: &Rc<Gateways>,
         times: Arc<LoadTimes>,
-        decoders: &Decoders,
+        coding: &CodingMemory,
         entrust: Option<Entrust>,
     ) -> Lane {
         let to_gateway = Rc::new(ToGateway(Rc::clone(pool)));
@@ -169,7 +170,7 @@ impl ClientConfig {
             Some(entrust) => Rc::new(entrust),
         };
         let sessions = Rc::clone(&to_gateway) as _;
-        let counted = self.counted(self.with_pushes(sessions, next, Some(decoders), times));
+        let counted = self.counted(self.with_pushes(sessions, next, Some(coding), times));
         let stage: Rc<dyn Stage> = if self.early_connect {
             Rc::new(EarlyConnect {
                 sessions: Rc::clone(&to_gateway) as _,
@@ -217,16 +218,16 @@ impl ClientConfig {
     }
 
     /// Creates the stages before the sessions of a lane, which may push. `next` is the way to the
-    /// sessions. `decoders` is the memory for their coded bodies, or `None` if the sessions end in
+    /// sessions. `coding` is the memory for their coded bodies, or `None` if the sessions end in
     /// this process. `times` gets the times of page loads.
     pub(super) fn with_pushes(
         &self,
         sessions: Rc<dyn SessionPool>,
         next: Rc<dyn Stage>,
-        decoders: Option<&Decoders>,
+        coding: Option<&CodingMemory>,
         times: Arc<LoadTimes>,
     ) -> Rc<dyn Stage> {
-        let pushed = Rc::new(self.pushed(sessions, next, decoders));
+        let pushed = Rc::new(self.pushed(sessions, next, coding));
         Rc::new(Loads::new(times, pushed))
     }
 
@@ -256,12 +257,12 @@ impl ClientConfig {
         &self,
         sessions: Rc<dyn SessionPool>,
         mut next: Rc<dyn Stage>,
-        decoders: Option<&Decoders>,
+        coding: Option<&CodingMemory>,
     ) -> Pushed {
-        let is_local = decoders.is_none();
-        if let Some(decoders) = decoders.filter(|_| self.compress.is_on()) {
+        let is_local = coding.is_none();
+        if let Some(coding) = coding.filter(|_| self.compress.is_on()) {
             next = Rc::new(Decompress::new(
-                decoders.clone(),
+                coding.clone(),
                 self.compress.permits_recoding(),
                 next,
             ));
