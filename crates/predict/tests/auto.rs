@@ -18,17 +18,16 @@ fn config(min_users: u8) -> AutoConfig {
     }
 }
 
-/// Simulates a visit: the page and its assets. Returns the offers made with the page.
-fn visit(
-    auto: &mut Auto,
-    number: u64,
+/// Returns a request of a browser, and its answer of 1,000 bytes.
+fn exchange<'a>(
+    session: u64,
     user: u64,
     now: i64,
-    page: &str,
-    assets: &[&str],
-) -> Vec<String> {
-    let exchange = |url, referer| Exchange {
-        session: number,
+    url: &'a str,
+    referer: Option<&'a str>,
+) -> Exchange<'a> {
+    Exchange {
+        session,
         user,
         now,
         url,
@@ -38,7 +37,19 @@ fn visit(
         referer,
         agent: Some("Firefox/130"),
         ..Exchange::default()
-    };
+    }
+}
+
+/// Simulates a visit: the page and its assets. Returns the offers made with the page.
+fn visit(
+    auto: &mut Auto,
+    number: u64,
+    user: u64,
+    now: i64,
+    page: &str,
+    assets: &[&str],
+) -> Vec<String> {
+    let exchange = |url, referer| exchange(number, user, now, url, referer);
     let offered = auto.sending(&exchange(page, None));
     for asset in assets {
         auto.sending(&exchange(asset, Some(page)));
@@ -301,26 +312,14 @@ fn many_sessions_of_one_user_are_one_user() {
 #[test]
 fn auto_learns_from_sessions_that_never_end() {
     let mut auto = Auto::new(config(2));
-    let exchange = |session, now, url, referer| Exchange {
-        session,
-        user: session,
-        now,
-        url,
-        get: true,
-        status: 200,
-        size: 1000,
-        referer,
-        agent: Some("Firefox/130"),
-        ..Exchange::default()
-    };
     for session in 0..20 {
         let now = session as i64 * 60_000;
-        auto.sending(&exchange(session, now, PAGE, None));
+        auto.sending(&exchange(session, session, now, PAGE, None));
         for asset in ASSETS {
-            auto.sending(&exchange(session, now, asset, Some(PAGE)));
+            auto.sending(&exchange(session, session, now, asset, Some(PAGE)));
         }
     }
-    let offers = auto.sending(&exchange(99, 20 * 60_000, PAGE, None));
+    let offers = auto.sending(&exchange(99, 99, 20 * 60_000, PAGE, None));
     let mut urls: Vec<&str> = offers.iter().map(|offer| &*offer.url).collect();
     urls.sort_unstable();
     assert_eq!(urls, [ASSETS[2], ASSETS[1], ASSETS[0]]);

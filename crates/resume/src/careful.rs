@@ -479,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn retreat_ignores_the_data_before_the_last_round_trip() {
+    fn retreat_ignores_data_before_the_last_round_trip() {
         let mut resume = after_first_ack(5000);
         for round in 3..1000 {
             let sent = 600 * MS * (round - 1);

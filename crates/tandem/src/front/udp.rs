@@ -56,7 +56,7 @@ const QUEUE: usize = 64;
 /// The bytes of datagrams that leave in one piece of a body.
 const BATCH: usize = 16 << 10;
 
-/// The largest datagram of a program: the largest payload of UDP over IPv4.
+/// The bytes that a datagram of a program may have: the limit of UDP's field for its length.
 const MAX_DATAGRAM: usize = 65_535;
 
 static REFUSALS: LogLimit = LogLimit::new();
