@@ -220,6 +220,26 @@ proptest! {
     }
 
     #[test]
+    fn members_of_gzip_are_one_body(pieces in pieces(), step in 1usize..5000) {
+        let members = std::iter::once(gzip(b"first")).chain(pieces.iter().map(|it| gzip(it)));
+        let coded = members.collect::<Vec<_>>().concat();
+        let body = [&b"first"[..], &pieces.concat()].concat();
+        prop_assert_eq!(gunzip(&coded, step), Ok(body.clone()));
+        let followed = [&coded[..], &[0x1f, 0x8b]].concat();
+        prop_assert_eq!(gunzip(&followed, step), Ok(body));
+    }
+
+    #[test]
+    fn truncated_member_never_looks_complete(
+        pieces in pieces(),
+        kept in 3usize..18,
+        step in 1usize..50,
+    ) {
+        let cut = [gzip(&pieces.concat()), gzip(b"the last")[..kept].to_vec()].concat();
+        prop_assert_eq!(gunzip(&cut, step), Err(CodingError::Truncated));
+    }
+
+    #[test]
     fn truncated_gzip_never_looks_complete(pieces in pieces(), cut in 1usize..200) {
         let coded = gzip(&pieces.concat());
         let kept = coded.len().saturating_sub(cut);

@@ -208,17 +208,26 @@ fn versions_replaced_meanwhile_decode() {
     assert!(ask(3).answer("GET").body == version(3).as_bytes());
 }
 
+/// Returns a member of gzip.
+fn member(text: &str) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), flate2::Compression::new(6));
+    encoder.write_all(text.as_bytes()).unwrap();
+    encoder.finish().unwrap()
+}
+
 /// Returns a response with a body that has gzip.
 fn zipped(fields: &str, body: &str) -> Vec<u8> {
-    let mut encoder = GzEncoder::new(Vec::new(), flate2::Compression::new(6));
-    encoder.write_all(body.as_bytes()).unwrap();
-    let body = encoder.finish().unwrap();
+    sending_gzip(fields, &member(body))
+}
+
+/// Returns a response with gzip as its body.
+fn sending_gzip(fields: &str, body: &[u8]) -> Vec<u8> {
     let head = format!(
         "HTTP/1.1 200 OK\r\n{fields}Content-Encoding: gzip\r\nAccept-Ranges: bytes\r\n\
          Content-Length: {}\r\n\r\n",
         body.len()
     );
-    [head.as_bytes(), &body].concat()
+    [head.as_bytes(), body].concat()
 }
 
 /// Returns an origin whose page has gzip, and is another version for each request.
@@ -320,6 +329,19 @@ fn gzip_stays_where_a_side_forbids_a_change() {
         );
         assert_eq!(answer.field("etag"), Some("\"1\""), "{fields} {more}");
     }
+}
+
+#[test]
+fn gzip_of_several_members_arrives_whole() {
+    let (first, second) = (version(1), version(2));
+    let body = [member(&first), member(&second)].concat();
+    let origin = Scene::answering(sending_gzip(PAGE, &body));
+    let pair = Pair::start();
+    let mut client = pair.connect();
+    client.send(request("GET", &origin.url("/"), ACCEPTS_GZIP));
+    let answer = client.answer("GET");
+    assert_eq!(answer.field("content-encoding"), None);
+    assert!(answer.body == [first, second].concat().as_bytes());
 }
 
 #[test]
