@@ -58,6 +58,14 @@ pub struct Key {
 }
 
 impl Key {
+    /// Returns whether the response belongs to one user.
+    pub(crate) fn has_owner(&self) -> bool {
+        self.text
+            .iter()
+            .take(size_of::<u64>())
+            .any(|byte| *byte != 0)
+    }
+
     /// Returns the key of `request`. `owner` is the number of the user to which the response
     /// belongs, or 0; `partition` separates the sites and isolation keys of that user.
     ///

@@ -16,8 +16,9 @@
 //! - [`budget`]: the memory that all bodies of a process, and of a session, may use.
 //!
 //! The coding belongs to the hop between the two proxies, like a transfer coding. The client
-//! restores each byte of the body and each field of the head that the gateway had. Nothing here
-//! opens a socket, reads a clock or starts a thread.
+//! restores each byte of the body and each field of the head that the gateway had. The gateway may
+//! decode a body with gzip first, and change its head accordingly. Nothing here opens a socket,
+//! reads a clock or starts a thread.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 

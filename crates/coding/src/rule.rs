@@ -7,9 +7,10 @@
 //! attack needs a body that depends on the browser's credentials, since the attacker can request
 //! any other body without the browser. A body is therefore not compressed in these cases:
 //!
-//! - The request has `Authorization`.
+//! - The request has `Authorization`, or its caller knows of other credentials.
 //! - The request has cookies. Exceptions are responses with `public` or `s-maxage`, and style
-//!   sheets and scripts with an explicit lifetime.
+//!   sheets and scripts, if their lifetime is above zero. A script with a query may repeat text of
+//!   it beside the user's data (JSONP), so its lifetime must be a day.
 //! - The response sets a cookie without `public`, says `private` or `no-store`, or varies by cookie,
 //!   by authorization or by everything.
 //!
@@ -25,6 +26,9 @@ use crate::recode;
 
 /// The length in bytes below which a body is not compressed: the fields of the coding take as much.
 pub const MIN_LENGTH: usize = 256;
+
+/// The least lifetime of a style sheet or a script whose URL has a query.
+const QUERY_LIFETIME: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The credentials of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,7 +79,7 @@ fn is_suitable(request: &RequestHead, asked: Credentials, head: &ResponseHead) -
         && matches!(head.status, 200 | 404 | 410)
         && !head.fields.contains("content-range")
         && is_long_enough(head)
-        && is_public(asked, head)
+        && is_public(request, asked, head)
 }
 
 fn is_long_enough(head: &ResponseHead) -> bool {
@@ -113,7 +117,7 @@ impl Text {
 }
 
 /// Returns whether a body is text that does not depend on the credentials of its request.
-fn is_public(asked: Credentials, head: &ResponseHead) -> bool {
+fn is_public(request: &RequestHead, asked: Credentials, head: &ResponseHead) -> bool {
     let Some(text) = Text::of(head) else {
         return false;
     };
@@ -125,22 +129,31 @@ fn is_public(asked: Credentials, head: &ResponseHead) -> bool {
         || vary::depends_on(&head.fields, "cookie")
         || vary::depends_on(&head.fields, "authorization")
         || (head.fields.contains("set-cookie") && !control.public);
-    let is_for_all = control.public || control.s_maxage.is_some();
     !is_personal
         && match asked {
             Credentials::None => true,
-            Credentials::Cookies => is_for_all || (text == Text::File && has_lifetime(&policy)),
+            Credentials::Cookies => {
+                let lifetime = lifetime(&policy);
+                let is_file = text == Text::File
+                    && (!request.path.contains('?') || lifetime >= QUERY_LIFETIME);
+                let is_for_all = control.public || control.s_maxage.is_some();
+                lifetime > Duration::ZERO && (is_for_all || is_file)
+            }
             Credentials::Other => false,
         }
 }
 
-/// Returns whether the origin says for how long a cache may use the response without it.
-fn has_lifetime(policy: &ResponsePolicy) -> bool {
+/// Returns the time for which the origin permits a shared cache to use the response without it.
+fn lifetime(policy: &ResponsePolicy) -> Duration {
     let control = &policy.control;
-    match control.max_age {
-        Some(age) => age > Duration::ZERO && !control.no_cache,
-        None => !control.no_cache && policy.expires > policy.date && policy.date.is_some(),
+    if control.no_cache {
+        return Duration::ZERO;
     }
+    let stated = control.s_maxage.or(control.max_age);
+    stated.unwrap_or_else(|| match (policy.expires, policy.date) {
+        (Some(expires), Some(date)) => Duration::from_secs(expires.saturating_sub(date)),
+        _ => Duration::ZERO,
+    })
 }
 
 #[cfg(test)]
@@ -210,8 +223,16 @@ mod tests {
         for (fields, expected) in [
             (&[HTML][..], false),
             (&[HTML, DAY], false),
-            (&[HTML, control("public, no-cache")], true),
-            (&[HTML, control("s-maxage=0")], true),
+            (&[HTML, control("public, max-age=60")], true),
+            (&[HTML, control("s-maxage=60")], true),
+            // Platforms send these with every page, personal or not.
+            (&[HTML, control("public")], false),
+            (
+                &[HTML, control("public, max-age=0, must-revalidate")],
+                false,
+            ),
+            (&[HTML, control("public, no-cache")], false),
+            (&[HTML, control("public, max-age=60, s-maxage=0")], false),
             (&[CSS], false),
             (&[CSS, DAY], true),
             (&[CSS, control("max-age=0")], false),
@@ -230,6 +251,18 @@ mod tests {
             (&[CSS, ("expires", "0")], false),
         ] {
             assert_eq!(decides(&[COOKIE], fields), expected, "{fields:?}");
+        }
+        for (lifetime, expected) in [("max-age=3600", false), ("max-age=86400", true)] {
+            let request = RequestHead {
+                fields: [COOKIE].into_iter().collect(),
+                ..RequestHead::get(Scheme::Http, "own.example", "/me?callback=guess")
+            };
+            let head = ResponseHead {
+                status: 200,
+                fields: [CSS, ("cache-control", lifetime)].into_iter().collect(),
+            };
+            let asked = Credentials::of(&request);
+            assert_eq!(may_compress(&request, asked, &head), expected, "{lifetime}");
         }
         let login = ("authorization", "Basic eDp5");
         assert!(!decides(&[login], &[CSS, control("public, max-age=60")]));

@@ -253,6 +253,16 @@ pub fn media_type_essence(value: &[u8]) -> &[u8] {
     value[..end.unwrap_or(value.len())].trim_ascii()
 }
 
+/// Returns whether a request logs in on its connection (RFC 4559 for Negotiate, and likewise NTLM).
+/// Later requests on the connection have the same rights without a field.
+pub fn logs_in_on_connection(fields: &Fields) -> bool {
+    let credentials = fields.get("authorization").unwrap_or_default();
+    let scheme = credentials.split(|byte| *byte == b' ').next();
+    scheme.is_some_and(|scheme| {
+        scheme.eq_ignore_ascii_case(b"negotiate") || scheme.eq_ignore_ascii_case(b"ntlm")
+    })
+}
+
 /// `content-length` of a message when it is given once or repeatedly with one value; an error where
 /// it is malformed or contradicts itself (RFC 9110 section 8.6).
 pub fn content_length(fields: &Fields) -> Result<Option<u64>, BadContentLength> {

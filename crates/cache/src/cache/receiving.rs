@@ -299,7 +299,7 @@ fn entry(
         freshness.lifetime = freshness.lifetime.map(|lifetime| lifetime.min(limit));
     }
     let is_open = policy.control.public || policy.control.s_maxage.is_some();
-    let compared = if rules.shared {
+    let compared = if rules.shared && !fetch.key.has_owner() {
         Compared::None
     } else if is_open && !policy.control.private {
         Compared::Browser

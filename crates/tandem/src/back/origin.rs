@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tandem_http::Scheme;
+use tandem_http::message::logs_in_on_connection;
 use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 
@@ -234,7 +235,7 @@ impl Origin {
             (Mode::Reverse { hosts, .. }, Some(origin)) => {
                 self.check_served(&request.authority, origin.0, hosts)?;
                 // The origin may bind the whole connection to the user that logged in on it.
-                let session = match is_bound_to_connection(request) {
+                let session = match logs_in_on_connection(&request.fields) {
                     true => exchange.peer.session,
                     false => 0,
                 };
@@ -536,15 +537,6 @@ impl Origin {
         let (body, early) = (exchange.body.share(), Bytes::new());
         crate::session::http1::tunnel(read, write, facts, body, early, sink).await
     }
-}
-
-/// Returns whether a request logs in on its connection (RFC 4559 for Negotiate, and likewise NTLM).
-fn is_bound_to_connection(request: &tandem_http::RequestHead) -> bool {
-    let credentials = request.fields.get("authorization").unwrap_or_default();
-    let scheme = credentials.split(|byte| *byte == b' ').next();
-    scheme.is_some_and(|scheme| {
-        scheme.eq_ignore_ascii_case(b"negotiate") || scheme.eq_ignore_ascii_case(b"ntlm")
-    })
 }
 
 impl Pool {

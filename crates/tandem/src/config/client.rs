@@ -124,7 +124,8 @@ with_path! {
         push_digest: Option<bool> [help_heading = "Push", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
         /// Mark pushed responses in the Cache-Status field; pages can read it [default: false]
         cache_status: Option<bool> [help_heading = "Push", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
-        /// Compression of text between gateway and client: auto or off [default: auto]
+        /// Compression of text between gateway and client: auto, exact or off [default: auto; exact
+        /// with --via, where the fields of requests show no proxy]
         compress: Option<BodyCompression> [help_heading = "Compression", value_name = "MODE"],
     } {
         /// Maximum number of connections from browsers [default: 1024]
@@ -315,7 +316,7 @@ impl ClientOptions {
             early_hints: self.early_hints.unwrap_or_else(|| via.is_none()),
             push_digest: digest(self.push_digest, via.as_ref())?,
             cache_status: self.cache_status.unwrap_or(false),
-            compress: self.compress.unwrap_or_default(),
+            compress: BodyCompression::of_client(self.compress, via.is_some()),
             path: path.typed()?,
             max_connections: self.max_connections.unwrap_or(1024).max(1),
             metrics: loopback("metrics", self.metrics)?,

@@ -30,6 +30,7 @@ use tandem_push::wire::{ASKED_FIELD, RequestHashes};
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Exchange, Part, Parts, PushedPart, Reply, Supply};
 use crate::metrics::METRICS;
+use crate::middle::logins::Logins;
 use crate::path::Facts;
 use crate::path_speed::PathSpeed;
 use crate::stage::Stage;
@@ -89,6 +90,7 @@ struct Session {
     speed: Option<PathSpeed>,
     /// True if bodies with gzip may lose that coding.
     permits_recoding: bool,
+    logins: Logins,
 }
 
 impl Compress {
@@ -102,6 +104,7 @@ impl Compress {
     ) -> Self {
         let session = Session {
             permits_recoding,
+            logins: Logins::default(),
             versions: RefCell::default(),
             encoders: all.coders.part(ENCODERS),
             all: all.clone(),
@@ -116,6 +119,7 @@ impl Compress {
 
 impl Stage for Compress {
     fn call(&self, mut exchange: Exchange) -> Reply {
+        self.session.logins.note(&exchange.request);
         if !wire::has_offer(&exchange.request.fields) {
             return self.next.call(exchange);
         }
@@ -130,6 +134,22 @@ impl Stage for Compress {
             }
             _ => reply,
         }
+    }
+}
+
+/// The stage that stands in for [`Compress`] when bodies are not compressed. It removes the offers
+/// of clients, which would make requests differ for push and the cache.
+pub struct NoCompress {
+    /// The stage that exchanges go on to.
+    pub next: Rc<dyn Stage>,
+}
+
+impl Stage for NoCompress {
+    fn call(&self, mut exchange: Exchange) -> Reply {
+        if wire::has_offer(&exchange.request.fields) {
+            wire::take_offer(&mut exchange.request_mut().fields);
+        }
+        self.next.call(exchange)
     }
 }
 
@@ -150,8 +170,8 @@ impl Asked {
     }
 
     /// Returns the credentials of the request. A push without a description may have had any.
-    fn credentials(&self, head: &ResponseHead) -> Credentials {
-        let named = Credentials::of(self.request());
+    fn credentials(&self, logins: &Logins, head: &ResponseHead) -> Credentials {
+        let named = logins.credentials(self.request());
         if matches!(self, Self::Request(..)) || named == Credentials::Other {
             return named;
         }
@@ -213,7 +233,8 @@ impl Coded {
     /// Begins to encode the body after `head`, unless a rule, the speed of the path or the memory
     /// prevents that.
     fn on_head(&mut self, head: &mut ResponseHead) {
-        let (request, credentials) = (self.asked.request(), self.asked.credentials(head));
+        let request = self.asked.request();
+        let credentials = self.asked.credentials(&self.session.logins, head);
         if may_compress(request, credentials, head) {
             self.encode(head, false);
         } else if self.recodes && head.status == 304 {

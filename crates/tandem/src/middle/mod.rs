@@ -32,6 +32,7 @@ pub mod isolate;
 #[cfg(feature = "submit")]
 pub mod issuer;
 pub mod loads;
+mod logins;
 pub mod max_forwards;
 pub mod opened;
 pub mod pair_fields;

@@ -25,7 +25,7 @@ use crate::front::NewStage;
 use crate::middle::announce::{Announce, OwnGateway};
 use crate::middle::auth::Auth;
 use crate::middle::cache::CacheStage;
-use crate::middle::compress::{CodingMemory, Compress};
+use crate::middle::compress::{CodingMemory, Compress, NoCompress};
 use crate::middle::count::Count;
 use crate::middle::hops::Hops;
 use crate::middle::max_forwards::MaxForwards;
@@ -308,7 +308,7 @@ impl GatewayConfig {
             };
             match &coding {
                 Some(coding) => Rc::new(Compress::new(coding, path, permits_recoding, out)),
-                None => out,
+                None => Rc::new(NoCompress { next: out }),
             }
         })
     }

@@ -8,6 +8,8 @@ use crate::harness::{
     Client, PATIENCE, Scene, block_on, client_options, gateway_options, request, start_client,
     start_gateway,
 };
+use tandem::config::GatewayOptions;
+use tandem::config::compress::BodyCompression;
 use tandem::runtime::Running;
 
 /// An origin with a page that does not name its resources. It records the paths of its requests.
@@ -43,7 +45,10 @@ struct Gateway {
 
 impl Gateway {
     fn start(session: &'static str, hold_out: f64) -> Self {
-        let mut options = gateway_options();
+        Self::with_options(session, hold_out, gateway_options())
+    }
+
+    fn with_options(session: &'static str, hold_out: f64, mut options: GatewayOptions) -> Self {
         options.listen = vec![crate::harness::endpoint(&format!(
             "{session}+tcp://127.0.0.1:0"
         ))];
@@ -168,6 +173,19 @@ fn learned_push_repeats_the_needs_of_several_users() {
             "{session}: each once, pushed or not"
         );
     }
+}
+
+#[test]
+fn gateway_without_compression_learns_and_pushes() {
+    let (origin, told) = origin();
+    let options = GatewayOptions {
+        compress: Some(BodyCompression::Off),
+        ..gateway_options()
+    };
+    let gateway = Gateway::with_options("h2", 0.0, options);
+    gateway.learn(&origin, &told, &[COMMON; 6]);
+    let pushed = gateway.visit(&origin, &["/page"], |it| asked(it, &origin, &told, 3));
+    assert_eq!(pushed, ["/a.js", "/b.js", "/page"]);
 }
 
 #[test]

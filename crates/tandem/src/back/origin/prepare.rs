@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use tandem_http::Scheme;
 
-use super::{Key, Origin};
+use super::{Key, Origin, Pool};
 use crate::error::Error;
 use crate::exchange::Isolation;
 use crate::session::http1::Http1Client;
@@ -56,8 +56,8 @@ impl Origin {
     /// As for [`Self::prepare`].
     pub async fn verify(&self, session: Prepared) -> Result<(), Error> {
         let key = session.key();
-        let is_idle = self.pool.borrow().idle.contains_key(&key);
-        if is_idle || self.multiplexed(&key).is_some() {
+        let has_idle = |pool: &Pool| pool.idle.get(&key).is_some_and(|idle| !idle.is_empty());
+        if has_idle(&self.pool.borrow()) || self.multiplexed(&key).is_some() {
             return Ok(());
         }
         self.make_room(key.session);

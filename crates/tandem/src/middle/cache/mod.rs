@@ -251,6 +251,19 @@ mod tests {
 
     use super::*;
 
+    /// Requests a page, with this value of the field `Api-Key`.
+    async fn get(stage: &CacheStage, scheme: Scheme, key: Option<&str>) {
+        let mut request = RequestHead::get(scheme, "a.example", "/");
+        request.fields.push("sec-fetch-site", "none");
+        if let Some(key) = key {
+            request.fields.push("api-key", key);
+        }
+        let mut reply = stage.call(Exchange::internal(request));
+        while let Some(part) = reply.part().await {
+            part.unwrap();
+        }
+    }
+
     /// A site may know its user by any field, or by a secret in the URL.
     #[tokio::test]
     async fn shared_cache_separates_users_over_tls() {
@@ -280,15 +293,16 @@ mod tests {
             for (scheme, expected) in [(Scheme::Http, 1), (Scheme::Https, 2)] {
                 asked.set(0);
                 for stage in [&one, &other, &one, &other] {
-                    let mut request = RequestHead::get(scheme, "a.example", "/");
-                    request.fields.push("sec-fetch-site", "none");
-                    let mut reply = stage.call(Exchange::internal(request));
-                    while let Some(part) = reply.part().await {
-                        part.unwrap();
-                    }
+                    get(stage, scheme, None).await;
                 }
                 assert_eq!(asked.get(), expected, "{scheme:?}");
             }
+            // Two users of one client share its session.
+            asked.set(0);
+            for key in ["a", "b", "b"] {
+                get(&one, Scheme::Https, Some(key)).await;
+            }
+            assert_eq!(asked.get(), 2);
         };
         tokio::task::LocalSet::new().run_until(exchanges).await;
     }

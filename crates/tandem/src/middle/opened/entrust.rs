@@ -174,6 +174,7 @@ impl Parts for FromGateway {
                     Some(pushed) => Ok(Part::Pushed(Box::new(pushed))),
                     None => continue,
                 },
+                Part::Hints(head) if self.lacks_mark(&head) => continue,
                 Part::Head(head) => self.checked(head).map(Part::Head),
                 part => Ok(part),
             };
@@ -207,8 +208,13 @@ impl FromGateway {
     }
 
     /// Takes the head of a response from the origin, and refuses a page of the gateway.
+    /// Returns whether the head is no response of the origin: the gateway's stage did not mark it.
+    fn lacks_mark(&self, head: &ResponseHead) -> bool {
+        self.needs_mark && head.fields.get(OPENED_FIELD) != Some(MARK.as_bytes())
+    }
+
     fn checked(&mut self, head: ResponseHead) -> Result<ResponseHead, Error> {
-        if self.needs_mark && head.fields.get(OPENED_FIELD) != Some(MARK.as_bytes()) {
+        if self.lacks_mark(&head) {
             return Err(failure(&head));
         }
         if let Some(session) = self.session.take()
