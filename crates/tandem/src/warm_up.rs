@@ -1,6 +1,8 @@
 //! How a client asks its gateway for bytes that mean nothing, to open a new session's congestion
 //! window before it is needed (the gateway's side: [`crate::middle::warm_up`]).
 
+use std::time::Duration;
+
 use tandem_http::{Method, RequestHead, Scheme};
 
 /// The request's authority: a name that no origin can have, as [`tandem_push::wire::is_reserved`]
@@ -26,4 +28,121 @@ pub fn asked(request: &RequestHead) -> Option<u64> {
             .unwrap_or(0)
             .min(MOST)
     })
+}
+
+/// The number of filler bytes that a client requests on a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Amount {
+    /// A fixed number of bytes.
+    Bytes(u64),
+    /// The bytes that a path of [`RATE`] carries in one round trip, between [`SHORT`] and [`LONG`].
+    OfPath,
+}
+
+/// The rate in bytes per second that a session reaches by [`Amount::OfPath`].
+const RATE: u64 = 2560 << 10;
+/// The bounds of [`Amount::OfPath`] in bytes: the amount for round trips of up to 100 ms, and of
+/// 400 ms or more.
+const SHORT: u64 = 256 << 10;
+const LONG: u64 = 1 << 20;
+/// The bytes of the first round: half of the initial window of a new connection (RFC 6928).
+const FIRST_ROUND: u64 = 8 << 10;
+
+impl Amount {
+    /// Returns the number of bytes for a path whose shortest round trip is known, or not yet.
+    fn bytes(self, round_trip: Option<Duration>) -> u64 {
+        match (self, round_trip) {
+            (Self::Bytes(bytes), _) => bytes,
+            (Self::OfPath, None) => SHORT,
+            (Self::OfPath, Some(time)) => {
+                let millis = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+                (RATE.saturating_mul(millis) / 1000).clamp(SHORT, LONG)
+            }
+        }
+    }
+}
+
+/// The rounds in which a client requests its filler bytes. Each round is twice as long as the last,
+/// as the congestion window doubles. It is smaller than the window, so that a concurrent request
+/// finds room.
+#[derive(Debug)]
+pub struct Rounds {
+    amount: Amount,
+    spent: u64,
+    round: u64,
+    shortest: Option<Duration>,
+}
+
+impl Rounds {
+    /// Creates the rounds that bring an amount.
+    pub const fn new(amount: Amount) -> Self {
+        Self {
+            amount,
+            spent: 0,
+            round: FIRST_ROUND,
+            shortest: None,
+        }
+    }
+
+    /// Returns the bytes of the next round. Returns `None` after the last one.
+    pub fn next_bytes(&self) -> Option<u64> {
+        let left = self.amount.bytes(self.shortest).saturating_sub(self.spent);
+        (left > 0).then(|| self.round.min(left))
+    }
+
+    /// Notes that a round of `bytes` has come in full. Returns false if it took twice the time of
+    /// the shortest round: the path has no more capacity then.
+    pub fn end_round(&mut self, bytes: u64, took: Duration) -> bool {
+        if self.shortest.is_some_and(|shortest| took > 2 * shortest) {
+            return false;
+        }
+        if self.spent > 0 {
+            // The first round also waited for the session.
+            self.shortest = Some(self.shortest.map_or(took, |shortest| shortest.min(took)));
+        }
+        self.spent += bytes;
+        self.round *= 2;
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the filler bytes and the rounds over a path with a round trip in milliseconds and a
+    /// rate in bytes per millisecond.
+    fn warmed(amount: Amount, round_trip: u64, rate: u64) -> (u64, usize) {
+        let (mut rounds, mut bytes, mut count) = (Rounds::new(amount), 0, 0);
+        while let Some(asked) = rounds.next_bytes() {
+            let dialling = if count == 0 { 2 * round_trip } else { 0 };
+            let took = Duration::from_millis(dialling + round_trip + asked / rate);
+            (bytes, count) = (bytes + asked, count + 1);
+            if !rounds.end_round(asked, took) {
+                break;
+            }
+        }
+        (bytes, count)
+    }
+
+    #[test]
+    fn amount_grows_with_the_round_trip() {
+        let fast = 1 << 20;
+        assert_eq!(warmed(Amount::OfPath, 20, fast), (SHORT, 6));
+        assert_eq!(warmed(Amount::OfPath, 100, fast), (SHORT, 6));
+        assert_eq!(warmed(Amount::OfPath, 200, fast), (2 * SHORT, 7));
+        assert_eq!(warmed(Amount::OfPath, 400, fast), (LONG, 8));
+        assert_eq!(warmed(Amount::OfPath, 2000, fast), (LONG, 8));
+        assert_eq!(warmed(Amount::Bytes(20_000), 400, fast), (20_000, 2));
+        assert_eq!(warmed(Amount::Bytes(0), 400, fast), (0, 0));
+    }
+
+    #[test]
+    fn full_path_ends_the_warm_up() {
+        // 20 Mbit/s carry a round of 512 KiB in less than two round trips of 400 ms.
+        assert_eq!(warmed(Amount::OfPath, 400, 2500), (LONG, 8));
+        // 1 Mbit/s at 600 ms, and 128 kbit/s at 400 ms.
+        assert_eq!(warmed(Amount::OfPath, 600, 125), (248 << 10, 5));
+        assert_eq!(warmed(Amount::OfPath, 400, 16), (120 << 10, 4));
+    }
 }

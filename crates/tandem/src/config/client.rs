@@ -20,7 +20,7 @@ use crate::endpoint::{Endpoint, SessionKind, Usage, Via};
 use crate::hosts::{HostMap, HostPattern};
 use crate::transport::registry::Transports;
 use crate::transport::tls::authority::{certificate_file, default_directory};
-use crate::warm_up;
+use crate::warm_up::{self, Amount};
 
 /// The behaviour of the client if no gateway answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
@@ -106,7 +106,7 @@ with_path! {
         /// [default: true]
         preconnect: Option<bool> [help_heading = "Sessions", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
         /// Padding bytes that the gateway then sends to open the congestion window, at most 4MiB
-        /// [default: 256KiB without --via, otherwise 0B]
+        /// [default: without --via 256KiB for each 100 ms of round trip, at most 1MiB, otherwise 0B]
         warm_up: Option<Size> [help_heading = "Sessions", value_name = "BYTES"],
         /// Accept pushes from the gateway [default: true]
         push: Option<bool> [help_heading = "Push", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
@@ -189,7 +189,7 @@ pub struct ClientConfig {
     /// True if the session of requests without a key is opened at the start.
     pub preconnect: bool,
     /// The warm-up bytes that the gateway sends on that session.
-    pub warm_up: u64,
+    pub warm_up: Amount,
     /// True if the client accepts pushes.
     pub push: bool,
     /// The maximum number of pushed bytes that a session stores.
@@ -476,14 +476,15 @@ pub(crate) fn loopback(
 
 /// Returns the number of warm-up bytes, by default 0 with `--via`: the slow path may then be
 /// another connection than the gateway's, with an open window.
-fn warm_up(asked: Option<Size>, via: Option<&Via>) -> Result<u64, ConfigError> {
+fn warm_up(asked: Option<Size>, via: Option<&Via>) -> Result<Amount, ConfigError> {
     match asked {
         Some(Size(bytes)) if bytes > warm_up::MOST => Err(ConfigError::value(
             "warm-up",
             format!("a gateway sends {} at most", Size(warm_up::MOST)),
         )),
-        Some(Size(bytes)) => Ok(bytes),
-        None => Ok(if via.is_none() { 256 << 10 } else { 0 }),
+        Some(Size(bytes)) => Ok(Amount::Bytes(bytes)),
+        None if via.is_none() => Ok(Amount::OfPath),
+        None => Ok(Amount::Bytes(0)),
     }
 }
 

@@ -11,10 +11,8 @@ use crate::error::{Error, Kind, Side};
 use crate::exchange::{Exchange, Isolation, Part, Reply};
 use crate::priority::{Precedence, SharedPriority};
 use crate::session::Connected;
-use crate::warm_up;
+use crate::warm_up::{self, Amount, Rounds};
 
-/// The bytes of the first round: half of the initial window of a new connection (RFC 6928).
-const FIRST_ROUND: u64 = 8 << 10;
 /// The longest time for a round. A path that needs longer has no capacity to spare.
 const ROUND_LIMIT: Duration = Duration::from_secs(60);
 /// The time after which the log says that a gateway has not answered yet.
@@ -25,10 +23,10 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 impl Gateways {
     /// Opens the session for requests without a key before the first request, and makes the gateway
-    /// send `warm_up` bytes of filler on it. The log soon shows the outcome. With
+    /// send filler bytes on it. The log soon shows the outcome. With
     /// [`reconnect`](super::PoolLimits::reconnect) the pool tries again after a failure and after
     /// the gateway has closed the session.
-    pub fn preconnect(self: &Rc<Self>, warm_up: u64) {
+    pub fn preconnect(self: &Rc<Self>, warm_up: Amount) {
         let (this, reconnect) = (Rc::downgrade(self), self.limits.reconnect);
         tokio::task::spawn_local(async move {
             let mut pause = FIRST_PAUSE;
@@ -67,18 +65,18 @@ impl Gateways {
     /// the session if it is open.
     async fn try_ahead(
         self: &Rc<Self>,
-        warm_up: u64,
+        warm_up: Amount,
     ) -> (Result<(), Error>, Option<Rc<dyn Connected>>) {
         let first = &self.gateways[self.preferred.get()];
         let trying = async {
             match warm_up {
-                0 if first.has_token => self.fill(0).await.map(|_| ()),
-                0 => match self.establish(&Isolation::none()).await {
+                Amount::Bytes(0) if first.has_token => self.fill(0).await.map(|_| ()),
+                Amount::Bytes(0) => match self.establish(&Isolation::none()).await {
                     // A gateway keeps a session only after it has admitted a request.
                     Ok(()) => self.fill(0).await.map(|_| ()),
                     failed => failed,
                 },
-                bytes => self.warm_up(bytes).await,
+                amount => self.warm_up(amount).await,
             }
         };
         let mut trying = std::pin::pin!(trying);
@@ -94,31 +92,18 @@ impl Gateways {
         (done, slot.map(|slot| Rc::clone(&slot.current)))
     }
 
-    /// Requests filler bytes in rounds, and doubles each round as the congestion window doubles. A
-    /// round is smaller than the window, so that a concurrent request finds room. The warm-up ends
-    /// early if a round takes twice the time of the shortest round: the path has no more capacity
-    /// then.
-    async fn warm_up(self: &Rc<Self>, bytes: u64) -> Result<(), Error> {
-        let (mut left, mut round, mut shortest) = (bytes, FIRST_ROUND, None);
-        while left > 0 && !self.draining.get() {
+    /// Requests filler bytes in rounds. The warm-up ends early at a request, and when the path has
+    /// no more capacity.
+    async fn warm_up(self: &Rc<Self>, amount: Amount) -> Result<(), Error> {
+        let mut rounds = Rounds::new(amount);
+        while let Some(asked) = rounds.next_bytes().filter(|_| !self.draining.get()) {
             let begun = Instant::now();
-            let asked = round.min(left);
             let Ok(came) = tokio::time::timeout(ROUND_LIMIT, self.fill(asked)).await else {
                 break;
             };
-            if came? < asked {
+            if came? < asked || !rounds.end_round(asked, begun.elapsed()) {
                 break;
             }
-            let took = begun.elapsed();
-            if shortest.is_some_and(|shortest| took > 2 * shortest) {
-                break;
-            }
-            if left < bytes {
-                // The first round also waited for the session.
-                shortest = Some(shortest.map_or(took, |shortest: Duration| shortest.min(took)));
-            }
-            left -= asked;
-            round *= 2;
         }
         Ok(())
     }
