@@ -1,20 +1,24 @@
 //! Tests of sessions over paths within the process: the input that is delivered when a peer closes.
 
+use std::cell::Cell;
+use std::io;
+use std::pin::Pin;
 use std::rc::Rc;
+use std::task::{Context, Poll};
 use std::time::Instant;
 
 use bytes::{Buf, Bytes};
 use tandem_http::{Event, MuxConfig, Reason, RequestHead, ResponseHead, Role, Scheme, SendBuf};
 use tandem_spdy::Version;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf};
 
 use super::core::Core;
 use super::{Multiplexed, MuxClient, MuxSession};
 use crate::carrier::Carrier;
 use crate::error::Error;
-use crate::exchange::{Exchange, Part, Reply};
-use crate::path::Path;
-use crate::session::Connected;
+use crate::exchange::{Exchange, Part, Peer, Reply};
+use crate::path::{Facts, Path};
+use crate::session::{Connected, Drain, Session};
 
 fn session(protocol: Multiplexed) -> MuxSession {
     MuxSession::new(protocol, MuxConfig::new(Role::Client), "gateway")
@@ -121,4 +125,84 @@ async fn driver_delivers_an_answer_after_a_failed_write() {
             "{protocol:?} {segments}"
         );
     }
+}
+
+/// A stream that counts its writes.
+struct Counted {
+    stream: DuplexStream,
+    writes: Rc<Cell<usize>>,
+}
+
+impl AsyncRead for Counted {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Counted {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.writes.set(self.writes.get() + 1);
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+/// A path without facts.
+struct NoFacts;
+
+impl Facts for NoFacts {
+    fn below(&self) -> Option<&dyn Facts> {
+        None
+    }
+}
+
+/// An acknowledgement of SETTINGS (RFC 9113 section 6.5).
+const ACKNOWLEDGEMENT: [u8; 9] = [0, 0, 0, 4, 1, 0, 0, 0, 0];
+
+/// A packet of its own for the acknowledgement would take a tenth of the initial window.
+#[tokio::test(flavor = "current_thread")]
+async fn server_acknowledges_settings_in_first_write() {
+    let local = tokio::task::LocalSet::new();
+    let serving = local.run_until(async {
+        let (near, mut far) = tokio::io::duplex(1 << 20);
+        let Core::Bytes(client) = session(Multiplexed::H2).new_core(Role::Client) else {
+            panic!("a session over one byte stream");
+        };
+        let mut out = SendBuf::new();
+        client.borrow_mut().poll_output(&mut out, usize::MAX);
+        let preface = out.copy_to_bytes(out.remaining());
+        far.write_all(&preface).await.expect("room");
+        let writes = Rc::new(Cell::new(0));
+        let counted = Counted {
+            stream: near,
+            writes: Rc::clone(&writes),
+        };
+        let path = Path::new(counted, Rc::new(NoFacts));
+        let server = MuxSession::new(Multiplexed::H2, MuxConfig::new(Role::Server), "client");
+        let stage = Rc::new(|_: Exchange| Reply::ready(ResponseHead::new(204), Bytes::new()));
+        let peer = Peer::none();
+        let serving = server.serve(Carrier::Bytes(path), peer, stage, Drain::new());
+        tokio::task::spawn_local(serving);
+        let mut first = [0; 4096];
+        let count = far.read(&mut first).await.expect("settings");
+        assert_eq!(writes.get(), 1);
+        let has = |bytes: &[u8]| bytes.windows(9).any(|frame| frame == ACKNOWLEDGEMENT);
+        assert!(has(&first[..count]), "{:?}", &first[..count]);
+    });
+    serving.await;
 }
