@@ -192,6 +192,7 @@ impl Gateway {
             learned = self.learn(now, id, &url, &request, head, predictor);
             if takes_pushes && self.companion.takes_checks && is_navigation(&request) {
                 returning = Returning::of(predictor, &url);
+                returning.add_unkept(predictor, &learned);
             }
         }
         if head.status != 200 {

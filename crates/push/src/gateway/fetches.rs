@@ -11,6 +11,7 @@ use super::document::Purpose;
 use super::fetch::{MAX_PUSH_BYTES, Phase, PushStream};
 use super::fetch_queue::Turn;
 use super::output::{Order, Output, PushError};
+use super::predictor::Predictor;
 use super::repeats::Begun;
 use super::session::Gateway;
 use super::table::FetchId;
@@ -44,12 +45,14 @@ impl Gateway {
         self.start_fetches(now);
     }
 
-    /// Notes the head of a push, before it is passed on.
+    /// Notes the head of a push, before it is passed on. `None` as the predictor means that nothing
+    /// is learned.
     pub fn handle_fetch_head(
         &mut self,
         now: Instant,
         id: FetchId,
         head: &mut ResponseHead,
+        predictor: Option<&mut dyn Predictor>,
     ) -> Result<Order, PushError> {
         let added = self.companion.added;
         self.end_fetching(now, id, Phase::Passing);
@@ -94,10 +97,18 @@ impl Gateway {
             false => Reuse::Never,
         };
         self.cache.note_answer(fetch.target.hash, reuse);
+        let lifetime = copy_lifetime(head, unix_time).filter(|_| is_kept);
+        if let Some(predictor) = predictor
+            && lifetime.is_none()
+            && is_kept
+            && head.status == 200
+        {
+            predictor.note_kept(&fetch.target.url, reuse != Reuse::Never);
+        }
         if let Some(push) = self.unreported.get_mut(&fetch.target.hash)
             && push.fetch == id
         {
-            push.lifetime = copy_lifetime(head, unix_time).filter(|_| is_kept);
+            push.lifetime = lifetime;
         }
         if head.status == 200 {
             self.note_reuse(now, id, reuse);

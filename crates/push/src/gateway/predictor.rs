@@ -92,6 +92,14 @@ impl Returning {
             unkept: unkept.filter_map(|it| url_hash_of(&it.url)).collect(),
         }
     }
+
+    /// Adds those of the learned needs that no cache keeps. The needs of a redirect are those of
+    /// the page to which it leads.
+    pub(super) fn add_unkept(&mut self, predictor: &dyn Predictor, learned: &[Need]) {
+        let unkept = learned.iter().filter(|need| predictor.is_unkept(&need.url));
+        self.unkept
+            .extend(unkept.filter_map(|need| url_hash_of(&need.url)));
+    }
 }
 
 /// Returns whether the answer to a request may be recorded. A login, a script's own fields and a

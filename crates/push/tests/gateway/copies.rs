@@ -51,17 +51,29 @@ pub(crate) struct Needs {
     lifetimes: HashMap<String, CopyLifetime>,
     /// The resources that no cache kept.
     unkept: Vec<String>,
+    /// The URL of a redirect to the page, and the resources that visits through it needed.
+    offered: Option<(&'static str, Vec<&'static str>)>,
     /// The outcomes of pushes that were recorded.
     outcomes: Vec<String>,
 }
 
 impl Needs {
+    /// Returns the knowledge of visits to a page through a redirect at `url`.
+    pub(crate) fn of_redirect(url: &'static str, needs: Vec<&'static str>, unkept: &str) -> Self {
+        Self {
+            offered: Some((url, needs)),
+            unkept: vec![unkept.to_owned()],
+            ..Self::default()
+        }
+    }
+
     fn of_earlier_visits() -> Self {
         let lifetimes = RESOURCES.map(|(url, seconds)| (url.to_owned(), lifetime(seconds)));
         Self {
             resources: RESOURCES.map(|(url, _)| url).to_vec(),
             lifetimes: lifetimes.into_iter().collect(),
             unkept: Vec::new(),
+            offered: None,
             outcomes: Vec::new(),
         }
     }
@@ -75,8 +87,11 @@ const fn lifetime(seconds: u64) -> CopyLifetime {
 }
 
 impl Predictor for Needs {
-    fn sending(&mut self, _: &Exchange<'_>) -> Vec<Candidate> {
-        Vec::new()
+    fn sending(&mut self, exchange: &Exchange<'_>) -> Vec<Candidate> {
+        let offered = self.offered.iter().filter(|(url, _)| *url == exchange.url);
+        offered
+            .flat_map(|(_, urls)| urls.iter().map(candidate))
+            .collect()
     }
 
     fn note_referrer(&mut self, _: &str, _: &str) {}
@@ -116,13 +131,16 @@ impl Predictor for Needs {
 
     fn resources(&self, page: &str) -> Vec<Candidate> {
         let urls = self.resources.iter().filter(|_| page == PAGE);
-        let candidate = |url: &&str| Candidate {
-            url: Arc::from(*url),
-            kind: Kind::Image,
-            probability: 0.9,
-            expected_size: 1000.0,
-        };
         urls.map(candidate).collect()
+    }
+}
+
+fn candidate(url: &&str) -> Candidate {
+    Candidate {
+        url: Arc::from(*url),
+        kind: Kind::Image,
+        probability: 0.9,
+        expected_size: 1000.0,
     }
 }
 

@@ -339,7 +339,9 @@ impl Scene<'_> {
     fn on_fetch_head(&mut self) {
         let Some(id) = self.fetch() else { return };
         let mut head = self.head();
-        let passed = self.gateway.handle_fetch_head(self.now, id, &mut head);
+        let passed =
+            self.gateway
+                .handle_fetch_head(self.now, id, &mut head, Some(&mut self.predictor));
         self.running.remove(&id);
         self.queued.remove(&id);
         match passed {

@@ -164,7 +164,7 @@ impl Scene {
     fn fetch_head(&mut self, id: FetchId, fields: &[(&str, &str)]) -> Result<(), PushError> {
         let passed = self
             .gateway
-            .handle_fetch_head(self.now, id, &mut head(200, fields));
+            .handle_fetch_head(self.now, id, &mut head(200, fields), None);
         passed.map(drop)
     }
 

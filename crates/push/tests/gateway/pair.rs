@@ -524,7 +524,9 @@ impl Pair {
 
     fn pass_push(&mut self, id: FetchId, url: &str, mut head: ResponseHead, body: &str) {
         let now = self.start + self.now;
-        let passed = self.gateway.handle_fetch_head(now, id, &mut head);
+        let predictor = self.predictor.as_mut().map(|it| it as &mut dyn Predictor);
+        let gateway = &mut self.gateway;
+        let passed = gateway.handle_fetch_head(now, id, &mut head, predictor);
         self.obey(passed.unwrap_or(Order::Now));
         self.checks.remove(&id);
         if passed.is_err() {

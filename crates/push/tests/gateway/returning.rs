@@ -6,6 +6,7 @@ use std::time::Duration;
 use tandem_push::gateway::Output;
 use tandem_push::wire::Fate;
 
+use crate::copies::Needs;
 use crate::pair::{Page, Pair, page};
 use crate::{NAVIGATION, fresh_image, html, image};
 
@@ -204,6 +205,56 @@ fn cookie_of_a_redirect_shows_a_first_visit() {
     let mut pair = pair(&pages);
     assert_eq!(fetches_with(&mut pair, "", NAVIGATION), 0);
     assert_eq!(fetches_with(&mut pair, "page", WITH_COOKIE), 4);
+}
+
+/// A redirect to a page, and two images that earlier visits through it needed. Caches keep one.
+const OLD: &str = "http://a.test/";
+const KEPT: &str = "http://a.test/kept.png";
+const LIVE: &str = "http://a.test/live.png";
+
+/// Returns a pair whose gateway has the knowledge of visits through the redirect.
+fn redirected(page: Page, predictor: Needs) -> Pair {
+    let redirect = Page {
+        status: 302,
+        ..Page::default()
+    };
+    let pages = [
+        (OLD, redirect.with("location", "/page")),
+        ("http://a.test/page", page),
+        (KEPT, self::page("image/png", "kept").with("etag", "\"1\"")),
+        (LIVE, self::page("image/png", "live")),
+    ];
+    let mut pair = Pair::new(&pages);
+    pair.predictor = Some(predictor);
+    pair
+}
+
+/// Returns the URLs that the origins are asked for when a returning browser requests the redirect.
+fn asked_by_returning(predictor: Needs) -> Vec<String> {
+    let mut pair = redirected(signless("no names"), predictor);
+    pair.send(OLD, WITH_COOKIE);
+    pair.run_for(LOADED);
+    let asked = pair.take_asked().into_iter();
+    asked.map(|asked| asked.url).collect()
+}
+
+#[test]
+fn redirect_brings_what_no_cache_keeps() {
+    let unkept = |url| Needs::of_redirect(OLD, vec![KEPT, LIVE], url);
+    let document = "http://a.test/page";
+    let none = asked_by_returning(unkept(""));
+    assert_eq!(none, [OLD, document], "the browser may have both");
+    assert_eq!(asked_by_returning(unkept(LIVE)), [OLD, document, LIVE]);
+}
+
+#[test]
+fn push_teaches_that_no_cache_keeps_a_resource() {
+    let page = signless("<img src=live.png>").with("set-cookie", "first=1");
+    let mut pair = redirected(page, Needs::of_redirect(OLD, vec![KEPT, LIVE], ""));
+    assert_eq!(fetches_with(&mut pair, "page", NAVIGATION), 1);
+    let predictor = pair.predictor.take().expect("it was set");
+    let expected = [OLD, "http://a.test/page", LIVE];
+    assert_eq!(asked_by_returning(predictor), expected);
 }
 
 #[test]

@@ -103,9 +103,9 @@ impl Fetch {
 
     fn on_head(&mut self, head: &mut ResponseHead) -> Result<Order, Error> {
         let id = self.id;
-        let order = self
-            .session
-            .handle(|machine, now| machine.handle_fetch_head(now, id, head));
+        let order = self.session.handle_learning(|machine, now, predictor| {
+            machine.handle_fetch_head(now, id, head, predictor)
+        });
         order.map_err(refused)
     }
 
