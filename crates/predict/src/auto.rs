@@ -31,6 +31,7 @@ use std::sync::Arc;
 use crate::ids::{IdMap, SmallMap};
 
 mod found;
+mod gains;
 mod ledger;
 pub mod mixer;
 mod model;
@@ -41,10 +42,12 @@ mod state;
 mod store;
 pub mod url;
 
+pub use gains::Gains;
 pub use replay::AutoReplay;
 pub use state::StateError;
 
 use found::Found;
+use gains::GainTable;
 use ledger::Ledger;
 use model::{Lesson, Likely, Model};
 use session::{Load, Offer, Session};
@@ -188,6 +191,8 @@ pub struct Auto {
     lessons: Vec<Lesson>,
     found: Found,
     judged: Likely,
+    /// The knowledge for other gateways, if there are any.
+    gains: Option<GainTable>,
 }
 
 /// A load to be looked after at some time.
@@ -254,6 +259,7 @@ impl Auto {
             lessons: Vec::new(),
             found: Found::default(),
             judged: Likely::default(),
+            gains: None,
         }
     }
 
@@ -493,6 +499,9 @@ impl Auto {
                 .flat_map(|session| session.contexts())
                 .collect();
             self.store.shrink(limit / 4 * 3, &urls, &contexts);
+            if let Some(gains) = &mut self.gains {
+                gains.retain_known(&self.store);
+            }
         }
         // Memory of open sessions cannot be freed; do not try again at every request.
         self.next_shrink = (limit / 4 * 3).max(self.store.bytes() + limit / 16);

@@ -16,6 +16,7 @@ use super::store::{
 };
 use super::url::{Kind, parts, template};
 use super::{Auto, AutoConfig};
+use crate::ids::IdMap;
 
 const NAME: &[u8; 16] = b"tandem predict\n\0";
 const VERSION: u32 = 3;
@@ -85,8 +86,9 @@ fn checksum(bytes: &[u8]) -> u64 {
     })
 }
 
-struct Writer {
-    bytes: Vec<u8>,
+#[derive(Default)]
+pub(super) struct Writer {
+    pub(super) bytes: Vec<u8>,
 }
 
 impl Writer {
@@ -141,7 +143,7 @@ impl Writer {
     }
 
     /// Writes the URLs that may be written, then the contexts with their publishable parts.
-    fn store(&mut self, store: &Store, min_users: u8) {
+    pub(super) fn store(&mut self, store: &Store, min_users: u8) {
         let public: Vec<(u32, &Url)> = (0..)
             .zip(&store.urls)
             .filter_map(|(id, url)| Some((id, url.as_ref()?)))
@@ -211,8 +213,8 @@ impl Writer {
     }
 }
 
-struct Reader<'a> {
-    rest: &'a [u8],
+pub(super) struct Reader<'a> {
+    pub(super) rest: &'a [u8],
 }
 
 impl<'a> Reader<'a> {
@@ -318,7 +320,7 @@ impl<'a> Reader<'a> {
         Ok(model)
     }
 
-    fn store(&mut self) -> Result<Store, StateError> {
+    pub(super) fn store(&mut self) -> Result<Store, StateError> {
         let mut store = Store::default();
         let mut ids = Vec::new();
         for _ in 0..self.count(42)? {
@@ -472,44 +474,32 @@ fn merge_context(mine: &mut Store, id: ContextId, theirs: &Context, ids: &[u32])
     context.crowd = context.crowd.merged(theirs.crowd);
     context.fetches = merged(context.fetches, theirs.fetches, 200.0);
     // An asset that only one of the two knows was absent from the loads of the other.
-    for entry in &mut context.entries {
-        if !theirs
-            .entries
-            .iter()
-            .any(|their| ids[their.url as usize] == entry.url)
-        {
-            entry.rate = entry.rate.merged(
-                Rate {
-                    p: 0.0,
-                    n: theirs.loads.min(MEMORY),
-                },
-                MEMORY,
-            );
+    let absent = |loads: f32| Rate {
+        p: 0.0,
+        n: loads.min(MEMORY),
+    };
+    let mut added: IdMap<u32, &Entry> = theirs
+        .entries
+        .iter()
+        .map(|entry| (ids[entry.url as usize], entry))
+        .collect();
+    for known in &mut context.entries {
+        let Some(entry) = added.remove(&known.url) else {
+            known.rate = known.rate.merged(absent(theirs.loads), MEMORY);
+            continue;
+        };
+        known.rate = known.rate.merged(entry.rate, MEMORY);
+        known.crowd = known.crowd.merged(entry.crowd);
+        for (mine, theirs) in known.later.iter_mut().zip(entry.later) {
+            *mine = mine.merged(theirs, 100.0);
         }
     }
     for entry in &theirs.entries {
         let url = ids[entry.url as usize];
-        if let Some(known) = mine
-            .context_mut(id)
-            .entries
-            .iter_mut()
-            .find(|known| known.url == url)
-        {
-            known.rate = known.rate.merged(entry.rate, MEMORY);
-            known.crowd = known.crowd.merged(entry.crowd);
-            for (mine, theirs) in known.later.iter_mut().zip(entry.later) {
-                *mine = mine.merged(theirs, 100.0);
-            }
-            continue;
+        if added.remove(&url).is_some() {
+            let rate = entry.rate.merged(absent(before), MEMORY);
+            mine.add_entry(id, LIMITS[level], url, rate, entry.crowd);
         }
-        let rate = entry.rate.merged(
-            Rate {
-                p: 0.0,
-                n: before.min(MEMORY),
-            },
-            MEMORY,
-        );
-        mine.add_entry(id, LIMITS[level], url, rate, entry.crowd);
     }
 }
 

@@ -59,6 +59,9 @@ impl Auto {
                 .get_or_insert_with(|| Rate::prior(prior));
             rate.learn(outcome, 1.0, if level == 0 { 30.0 } else { 200.0 });
             prior = rate.p;
+            if let Some(gains) = &mut self.gains {
+                gains.visited(context, fetched);
+            }
         }
     }
 
@@ -87,30 +90,8 @@ impl Auto {
             if level == 1 && load.contexts[0] == load.contexts[1] {
                 continue;
             }
-            let mut counted = vec![false; load.assets.len()];
-            let scratch = &self.scratch;
+            let counted = self.count_known(session, load, level, noted, &mut general);
             let context = self.store.context_mut(load.contexts[level]);
-            for entry in &mut context.entries {
-                let at = scratch.get(entry.url);
-                let held = || {
-                    session
-                        .held
-                        .get(entry.url)
-                        .is_some_and(|held| held.load <= load.number)
-                };
-                if at == Some(HELD) || (at.is_none() && !noted && held()) {
-                    continue;
-                }
-                let at = at.map(|at| at as usize);
-                entry
-                    .rate
-                    .learn(f32::from(u8::from(at.is_some())), BACKOFF, MEMORY);
-                if let Some(at) = at {
-                    entry.crowd.note(session.user);
-                    counted[at] = true;
-                    general[at] = entry.rate.p;
-                }
-            }
             let loads = context.loads;
             context.loads += 1.0;
             for (at, &url) in load
@@ -131,6 +112,56 @@ impl Auto {
                     .add_entry(load.contexts[level], LIMITS[level], url, rate, crowd);
             }
         }
+    }
+
+    /// Counts the assets that a context knows already. Returns which of the load's assets these
+    /// are, and replaces their estimates in `general`. `noted`: the scratch has the held resources.
+    fn count_known(
+        &mut self,
+        session: &Session,
+        load: &Load,
+        level: usize,
+        noted: bool,
+        general: &mut [f32],
+    ) -> Vec<bool> {
+        let mut counted = vec![false; load.assets.len()];
+        let mut outcomes = Vec::new();
+        let scratch = &self.scratch;
+        let context = self.store.context_mut(load.contexts[level]);
+        for entry in &mut context.entries {
+            let at = scratch.get(entry.url);
+            let held = || {
+                session
+                    .held
+                    .get(entry.url)
+                    .is_some_and(|held| held.load <= load.number)
+            };
+            if at == Some(HELD) || (at.is_none() && !noted && held()) {
+                continue;
+            }
+            let at = at.map(|at| at as usize);
+            entry
+                .rate
+                .learn(f32::from(u8::from(at.is_some())), BACKOFF, MEMORY);
+            if self.gains.is_some() {
+                outcomes.push((entry.url, at.is_some()));
+            }
+            if let Some(at) = at {
+                entry.crowd.note(session.user);
+                counted[at] = true;
+                general[at] = entry.rate.p;
+            }
+        }
+        if let Some(gains) = &mut self.gains {
+            let unknown = load.assets.iter().zip(&counted);
+            let unknown = unknown.filter(|(_, counted)| !**counted);
+            let outcomes = outcomes.into_iter();
+            gains.loaded(
+                load.contexts[level],
+                outcomes.chain(unknown.map(|(&url, _)| (url, true))),
+            );
+        }
+        counted
     }
 
     /// Learns from the expected and the actual requests of a session, or of a long part of it, that

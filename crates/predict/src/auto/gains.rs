@@ -1,0 +1,349 @@
+//! The knowledge that a gateway has gained since it last shared any: for each page, kind of page
+//! and site, the loads and the requested assets.
+//!
+//! Several gateways of one operator share it. Each gateway sends its own gains, never those that it
+//! has received, and each receiver merges a set of gains once. The order does not matter, except for
+//! the speed at which old loads lose weight. The gains contain only URLs and pages that enough users
+//! requested, by the rule of the state file.
+
+use super::mixer::Rate;
+use super::state::{Reader, StateError, Writer, merge_store};
+use super::store::{Context, ContextId, Key, MEMORY, NONE, Store};
+use super::{Auto, store};
+use crate::ids::IdMap;
+
+/// The most assets of all contexts whose counts wait to be shared. They need about 4 MiB.
+const MAX_COUNTS: usize = 1 << 18;
+/// The longest name of a URL or context that is shared, in bytes.
+const MAX_SHARED_NAME: usize = 2048;
+/// The bytes of a URL, a context and an asset of a context beside their names.
+const URL_BYTES: usize = 46;
+const CONTEXT_BYTES: usize = 25;
+const ENTRY_BYTES: usize = 29;
+/// The loads for which a context waits until enough users know its likely assets. Unlisted assets
+/// count as absent.
+const PATIENCE: f32 = 8.0;
+/// A context is shared once its new visits are this part of the visits that it remembers.
+const SHARED_PART: f32 = 0.25;
+
+/// The counts since the last time that they were shared.
+#[derive(Debug, Default)]
+pub(super) struct GainTable {
+    contexts: IdMap<ContextId, Gain>,
+    counts: usize,
+    lost: u64,
+}
+
+/// The counts of one context.
+#[derive(Debug, Default)]
+struct Gain {
+    /// Loads whose end is known, and those of them that fetched anything.
+    visits: f32,
+    fetched: f32,
+    /// Loads that fetched anything, and whose assets were counted.
+    loads: f32,
+    assets: IdMap<u32, Count>,
+}
+
+/// The loads that requested an asset, and those that neither requested nor held it.
+#[derive(Debug, Clone, Copy, Default)]
+struct Count {
+    requested: f32,
+    absent: f32,
+}
+
+impl GainTable {
+    /// Counts a visit of a context.
+    pub(super) fn visited(&mut self, context: ContextId, fetched: bool) {
+        if self.has_room() {
+            let gain = self.contexts.entry(context).or_default();
+            gain.visits += 1.0;
+            gain.fetched += f32::from(u8::from(fetched));
+        }
+    }
+
+    /// Counts a load of a context, with its assets and whether the load requested them. Assets that
+    /// the session held are not among them.
+    pub(super) fn loaded(&mut self, context: ContextId, assets: impl Iterator<Item = (u32, bool)>) {
+        if !self.has_room() {
+            return;
+        }
+        let gain = self.contexts.entry(context).or_default();
+        let before = gain.assets.len();
+        let unseen = Count {
+            requested: 0.0,
+            absent: gain.loads,
+        };
+        for (url, is_requested) in assets {
+            let count = gain.assets.entry(url).or_insert(unseen);
+            if is_requested {
+                count.requested += 1.0;
+            } else {
+                count.absent += 1.0;
+            }
+        }
+        gain.loads += 1.0;
+        self.counts += gain.assets.len() - before;
+    }
+
+    fn has_room(&mut self) -> bool {
+        let has_room = self.counts < MAX_COUNTS && self.contexts.len() < MAX_COUNTS / 16;
+        self.lost += u64::from(!has_room);
+        has_room
+    }
+
+    /// Drops the counts of contexts and assets that the store has dropped: their numbers are used
+    /// again.
+    pub(super) fn retain_known(&mut self, store: &Store) {
+        self.contexts.retain(|&id, gain| {
+            let context = store.contexts.get(id as usize).and_then(Option::as_ref);
+            context.is_some_and(|context| {
+                let assets = std::mem::take(&mut gain.assets);
+                let known = context.entries.iter();
+                gain.assets = known
+                    .filter_map(|entry| Some((entry.url, *assets.get(&entry.url)?)))
+                    .collect();
+                true
+            })
+        });
+        self.recount();
+    }
+
+    fn recount(&mut self) {
+        self.counts = self.contexts.values().map(|gain| gain.assets.len()).sum();
+    }
+}
+
+impl Gain {
+    /// Returns whether the counts would change another gateway's estimates of the context.
+    fn is_due(&self, context: &Context) -> bool {
+        let remembered = context.fetches.map_or(0.0, |rate| rate.n).min(MEMORY);
+        self.visits.max(self.loads) >= (SHARED_PART * remembered).max(1.0)
+    }
+
+    /// Returns whether few users know an asset that most loads have requested.
+    fn is_early(&self, store: &Store, context: &Context, least_users: u8) -> bool {
+        let is_likely = |count: &Count| count.requested * 2.0 >= self.loads;
+        self.loads < PATIENCE
+            && context.entries.iter().any(|entry| {
+                !is_known(store, entry, least_users)
+                    && self.assets.get(&entry.url).is_some_and(is_likely)
+            })
+    }
+}
+
+/// Gains of a gateway that others can merge.
+#[derive(Debug)]
+pub struct Gains(Store);
+
+impl Gains {
+    /// Writes the gains as bytes, little endian: the URLs, then the contexts.
+    #[must_use]
+    pub fn write(&self) -> Vec<u8> {
+        let mut out = Writer::default();
+        out.store(&self.0, 0);
+        out.bytes
+    }
+
+    /// Reads gains that [`write`](Self::write) wrote.
+    ///
+    /// # Errors
+    /// Returns [`StateError::Damaged`] for other bytes.
+    pub fn read(bytes: &[u8]) -> Result<Self, StateError> {
+        let mut input = Reader { rest: bytes };
+        let mut store = input.store()?;
+        if !input.rest.is_empty() {
+            return Err(StateError::Damaged);
+        }
+        // No set of gains outweighs the receiver's own knowledge by more than the memory of a rate.
+        for context in store.contexts.iter_mut().flatten() {
+            context.loads = context.loads.min(MEMORY);
+            for entry in &mut context.entries {
+                entry.rate.n = entry.rate.n.min(MEMORY);
+            }
+        }
+        Ok(Self(store))
+    }
+
+    /// Returns the number of URLs.
+    #[must_use]
+    pub fn urls(&self) -> usize {
+        self.0.urls.iter().flatten().count()
+    }
+}
+
+impl Auto {
+    /// Begins to count gains, for gateways that share them.
+    pub fn count_gains(&mut self) {
+        self.gains.get_or_insert_default();
+    }
+
+    /// Takes gains of about `limit` bytes. Returns `None` if there is nothing to share at present.
+    pub fn take_gains(&mut self, limit: usize) -> Option<Gains> {
+        let least_users = self.least_users();
+        let table = self.gains.as_mut()?;
+        let store = &self.store;
+        let due: Vec<ContextId> = table
+            .contexts
+            .iter()
+            .filter(|(id, gain)| {
+                let context = store.context(**id);
+                gain.is_due(context)
+                    && is_shareable(store, context, least_users)
+                    && !gain.is_early(store, context, least_users)
+            })
+            .map(|(&id, _)| id)
+            .collect();
+        let mut gains = Builder {
+            store: Store::default(),
+            bytes: 8,
+            limit,
+            least_users,
+        };
+        for id in due {
+            if gains.bytes >= limit {
+                break;
+            }
+            if let Some(gain) = table.contexts.remove(&id) {
+                gains.add(store, store.context(id), &gain);
+            }
+        }
+        if table.counts > MAX_COUNTS / 2 {
+            // Contexts that few users know may never be shared, and must leave room for others.
+            table
+                .contexts
+                .retain(|&id, _| is_shareable(store, store.context(id), least_users));
+        }
+        table.recount();
+        (gains.store.contexts.iter().flatten().next().is_some()).then_some(Gains(gains.store))
+    }
+
+    /// Merges the gains of another gateway. A set of gains must be merged once only.
+    pub fn merge_gains(&mut self, gains: &Gains) {
+        self.ledger.trust();
+        merge_store(&mut self.store, &gains.0);
+        self.bound_memory();
+    }
+
+    /// Returns the number of visits and loads that were not counted because the table was full.
+    #[must_use]
+    pub fn lost_gains(&self) -> u64 {
+        self.gains.as_ref().map_or(0, |table| table.lost)
+    }
+}
+
+/// Returns whether enough users know a context, and its name is short enough.
+fn is_shareable(store: &Store, context: &Context, least_users: u8) -> bool {
+    let name = match &context.key {
+        Key::Page(page) if store.is_public(*page, least_users) => &store.at(*page).name,
+        Key::Page(_) => return false,
+        Key::Named(name) => name,
+    };
+    context.crowd.count >= least_users && name.len() <= MAX_SHARED_NAME
+}
+
+/// Returns whether enough users know an asset, here and anywhere.
+fn is_known(store: &Store, entry: &store::Entry, least_users: u8) -> bool {
+    entry.crowd.count >= least_users && store.is_public(entry.url, least_users)
+}
+
+/// Collects gains in a store, which has the format and the merging of the state file.
+struct Builder {
+    store: Store,
+    bytes: usize,
+    limit: usize,
+    least_users: u8,
+}
+
+impl Builder {
+    fn add(&mut self, from: &Store, context: &Context, gain: &Gain) {
+        let key = match &context.key {
+            Key::Page(page) => Key::Page(self.url(from, *page)),
+            Key::Named(name) => {
+                self.bytes += name.len();
+                Key::Named(name.clone())
+            }
+        };
+        self.bytes += CONTEXT_BYTES;
+        let id = match key {
+            Key::Named(name) => self.store.named(name.to_string()),
+            page @ Key::Page(_) => self.store.new_context(page),
+        };
+        let mut entries: Vec<&store::Entry> = context
+            .entries
+            .iter()
+            .filter(|entry| {
+                is_known(from, entry, self.least_users)
+                    && from.at(entry.url).name.len() <= MAX_SHARED_NAME
+            })
+            .collect();
+        entries.sort_by(|a, b| b.rate.p.total_cmp(&a.rate.p));
+        for entry in entries {
+            if self.bytes >= self.limit {
+                break;
+            }
+            // An asset that is not listed counts as absent. Sessions held those without a count.
+            let count = gain.assets.get(&entry.url).copied().unwrap_or_default();
+            let url = self.url(from, entry.url);
+            self.bytes += ENTRY_BYTES;
+            self.store.context_mut(id).entries.push(store::Entry {
+                url,
+                rate: count.rate(),
+                later: entry.later.map(|rate| vote(rate, gain.loads)),
+                crowd: entry.crowd,
+            });
+        }
+        let gained = self.store.context_mut(id);
+        gained.loads = gain.loads;
+        gained.crowd = context.crowd;
+        gained.fetches = (gain.visits > 0.0).then(|| Rate {
+            p: gain.fetched / gain.visits,
+            n: gain.visits,
+        });
+    }
+
+    /// Adds a URL. The means and the classification are those of all requests so far, and count as
+    /// one more observation of the receiver.
+    fn url(&mut self, from: &Store, id: u32) -> u32 {
+        let known = from.at(id);
+        if let Some(id) = self.store.find(&known.name) {
+            return id;
+        }
+        self.bytes += URL_BYTES + known.name.len();
+        let id = self.store.url(&known.name);
+        let url = self.store.at_mut(id);
+        url.kind = known.kind;
+        url.users = known.users;
+        url.count = 1;
+        (url.size, url.sizes) = (known.size, known.sizes.min(1.0));
+        let is_asset = known.as_asset > known.as_page;
+        let votes = f32::from(u8::from(known.as_asset + known.as_page > 0.0));
+        url.as_asset = if is_asset { votes } else { 0.0 };
+        url.as_page = if is_asset { 0.0 } else { votes };
+        url.leads = known.leads.map(|rate| vote(rate, 1.0));
+        url.again = known.again.map(|rate| vote(rate, 1.0));
+        url.contexts = [NONE; 3];
+        id
+    }
+}
+
+impl Count {
+    fn rate(self) -> Rate {
+        let n = self.requested + self.absent;
+        Rate {
+            p: if n > 0.0 { self.requested / n } else { 0.0 },
+            n,
+        }
+    }
+}
+
+/// Returns a rate that weighs at most as much as `n` outcomes.
+fn vote(rate: Rate, n: f32) -> Rate {
+    Rate {
+        n: rate.n.min(n),
+        ..rate
+    }
+}
+
+#[cfg(test)]
+mod tests;
