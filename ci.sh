@@ -22,7 +22,7 @@ mkdir -p "$logs"
 tools="tor:tor chromium:chromium curl:curl nghttp:nghttp2-client h2load:nghttp2-client nghttpd:nghttp2-server
     nghttpx:nghttp2-proxy nginx:nginx-light haproxy:haproxy ip:iproute2 ss:iproute2 iptables:iptables tcpdump:tcpdump
     go:golang-go node:nodejs npm:npm openssl:openssl unshare:util-linux c++:g++ readelf:binutils
-    bpftrace:bpftrace faketime:faketime certutil:libnss3-tools python3:python3 pip3:python3-pip"
+    bpftrace:bpftrace redis-server:redis-server faketime:faketime certutil:libnss3-tools python3:python3 pip3:python3-pip"
 
 step_install() {
     local tool missing=()
@@ -103,7 +103,7 @@ step_pure() {
             xargs -0 bash -c 'code "$@"' code | grep -E "$calls") && echo "$found" && status=1
     done
     # These depend on cryptography, which the check of crates does not permit.
-    found=$(code crates/dtls/src/{association,cookie,crypto,envelope}.rs crates/tokens/src/*.rs | grep -E "$calls") && echo "$found" && status=1
+    found=$(code crates/dtls/src/{association,cookie,crypto,envelope}.rs crates/{fleet,tokens}/src/*.rs | grep -E "$calls") && echo "$found" && status=1
     return $status
 }
 

@@ -13,9 +13,9 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
-use tandem_predict::{Auto, AutoConfig, Candidate, Exchange, StateError, Worth};
+use tandem_predict::{Auto, AutoConfig, Candidate, Exchange, Gains, StateError, Worth};
 use tandem_preload::split;
 use tandem_push::gateway::CopyLifetime;
 
@@ -73,6 +73,8 @@ pub struct Learned {
     lifetimes: Mutex<HashMap<u64, Option<CopyLifetime>>>,
     began: Instant,
     file: Option<PathBuf>,
+    /// The time at which the state that was read had been written.
+    saved_at: Option<SystemTime>,
     /// True if the present file cannot be parsed. It is then kept under another name.
     unreadable: AtomicBool,
     /// The secret that turns URLs into numbers without meaning outside this process.
@@ -103,9 +105,9 @@ impl Learned {
             .map(|file| read(file, &config))
             .transpose()?;
         let unreadable = matches!(found, Some(Found::Unreadable));
-        let auto = match found {
-            Some(Found::Learned(auto)) => *auto,
-            _ => Auto::new(config.clone()),
+        let (auto, saved_at) = match found {
+            Some(Found::Learned(auto, saved_at)) => (*auto, saved_at),
+            _ => (Auto::new(config.clone()), None),
         };
         let began = Instant::now();
         Ok(Self {
@@ -115,6 +117,7 @@ impl Learned {
             lifetimes: Mutex::default(),
             began,
             file,
+            saved_at,
             unreadable: AtomicBool::new(unreadable),
             secret: RandomState::new(),
             users: Users::default(),
@@ -264,6 +267,31 @@ impl Learned {
         self.lock().auto.session_closed(session);
     }
 
+    /// Returns the time at which the state that was read had been written.
+    pub const fn saved_at(&self) -> Option<SystemTime> {
+        self.saved_at
+    }
+
+    /// See [`Auto::count_gains`].
+    pub fn count_gains(&self) {
+        self.lock().auto.count_gains();
+    }
+
+    /// See [`Auto::take_gains`].
+    pub fn take_gains(&self, limit: usize) -> Option<Gains> {
+        self.lock().auto.take_gains(limit)
+    }
+
+    /// See [`Auto::merge_gains`].
+    pub fn merge_gains(&self, gains: &Gains) {
+        self.lock().auto.merge_gains(gains);
+    }
+
+    /// See [`Auto::lost_gains`].
+    pub fn lost_gains(&self) -> u64 {
+        self.lock().auto.lost_gains()
+    }
+
     /// Writes the state file, if one is configured.
     pub fn save(&self) -> Result<(), LearnedError> {
         if self.file.is_none() {
@@ -307,7 +335,8 @@ fn is_of_same_origin(one: &str, other: &str) -> bool {
 /// The content of a state file.
 enum Found {
     Nothing,
-    Learned(Box<Auto>),
+    /// A state, and the time at which the file was written.
+    Learned(Box<Auto>, Option<SystemTime>),
     /// A state of another program version, or one that was written in part. It does not prevent the
     /// start.
     Unreadable,
@@ -320,7 +349,11 @@ fn read(file: &Path, config: &AutoConfig) -> Result<Found, LearnedError> {
         .filter(|folder| !folder.as_os_str().is_empty());
     match std::fs::read(file) {
         Ok(bytes) => match Auto::load(&bytes, config.clone()) {
-            Ok(auto) => Ok(Found::Learned(Box::new(auto))),
+            Ok(auto) => {
+                let metadata = std::fs::metadata(file);
+                let saved_at = metadata.and_then(|metadata| metadata.modified());
+                Ok(Found::Learned(Box::new(auto), saved_at.ok()))
+            }
             Err(error @ StateError::Foreign) => Err(LearnedError::State {
                 file: name(),
                 error,

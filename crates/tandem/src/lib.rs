@@ -25,6 +25,7 @@ pub mod error;
 pub mod exchange;
 pub mod failure;
 mod files;
+pub mod fleet;
 pub mod front;
 #[cfg(fuzzing)]
 pub mod fuzzing;

@@ -249,6 +249,16 @@ metrics! {
     cache_collapsed "counter" "Gateway: requests that waited for another one of the same URL.";
     cache_bytes "counter" "Gateway: bytes of bodies sent from the cache.";
     cache_evicted "counter" "Gateway: resources evicted from the cache for others.";
+    fleet_engine_up "gauge" "Gateway: 1 while the engine of --share responds.";
+    fleet_engine_failures "counter" "Gateway: connections to the engine of --share that failed.";
+    fleet_records_sent "counter" "Gateway: records appended to the log of the fleet.";
+    fleet_records_received "counter" "Gateway: records of other gateways of the fleet accepted.";
+    fleet_records_refused "counter"
+        "Gateway: records of the fleet ignored as forged, malformed or outside their time.";
+    fleet_gateways "gauge"
+        "Gateway: other gateways of the fleet that shared records within a day.";
+    fleet_gains_lost "gauge"
+        "Gateway: page loads whose statistics were not shared because too many waited.";
     coding_bytes_before "counter" "Bytes of bodies compressed between the proxies, before that.";
     coding_bytes_after "counter" "Bytes of these bodies on the path, compressed.";
     dtls_associations "gauge" "Associations of the transport dtls that are open or in a handshake.";

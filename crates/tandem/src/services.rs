@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use tandem_submit::store::Store;
 
+use crate::fleet::{Fleet, FleetConfig};
 use crate::journal::Journal;
 use crate::learned::{Learned, LearnedError, PredictorConfig};
 use crate::response_cache::ResponseCache;
@@ -16,6 +17,7 @@ use crate::users::Users;
 #[derive(Debug, Default)]
 pub struct Services {
     learned: OnceLock<Arc<Learned>>,
+    fleet: OnceLock<Fleet>,
     cache: Mutex<Option<Arc<ResponseCache>>>,
     users: Arc<Users>,
     journal: Arc<Journal>,
@@ -47,6 +49,24 @@ impl Services {
     /// The predictor, where a role has opened it.
     pub fn predictor(&self) -> Option<&Arc<Learned>> {
         self.learned.get()
+    }
+
+    /// Begins to share the knowledge of the predictor, which must be open. A reload keeps the
+    /// first configuration.
+    ///
+    /// # Errors
+    /// Returns the reason why the thread cannot start.
+    pub fn open_fleet(&self, config: &FleetConfig) -> std::io::Result<()> {
+        if let (None, Some(learned)) = (self.fleet.get(), self.learned.get()) {
+            let fleet = Fleet::start(config, Arc::clone(learned))?;
+            self.fleet.get_or_init(|| fleet);
+        }
+        Ok(())
+    }
+
+    /// Returns the fleet, if a role has opened it.
+    pub fn fleet(&self) -> Option<&Fleet> {
+        self.fleet.get()
     }
 
     /// Opens the cache, or closes it without a configuration. An open cache loses its content: the

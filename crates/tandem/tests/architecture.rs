@@ -35,10 +35,6 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("learned", &["files", "users"]),
     ("response_cache", &["error", "metrics"]),
     ("journal", &["exchange"]),
-    (
-        "services",
-        &["journal", "learned", "response_cache", "users"],
-    ),
     ("warm_up", &[]),
     ("probe", &[]),
     ("path", &[]),
@@ -52,6 +48,15 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("transport", VALUES),
     ("session", VALUES),
     ("connections", &["metrics", "session", "path", "status"]),
+    // The objects that outlive a reload.
+    (
+        "fleet",
+        &["learned", "log_limit", "metrics", "secret", "transport"],
+    ),
+    (
+        "services",
+        &["fleet", "journal", "learned", "response_cache", "users"],
+    ),
     // The pipeline.
     (
         "middle",
@@ -153,6 +158,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "secret",
             "renewal",
             "textual",
+            "fleet",
             "services",
             "hosts",
             "endpoint",
@@ -231,6 +237,7 @@ const EVERYTHING: &[&str] = &[
     "log_limit",
     "users",
     "learned",
+    "fleet",
     "response_cache",
     "services",
     "warm_up",

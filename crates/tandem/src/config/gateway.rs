@@ -20,6 +20,7 @@ use super::{
 use crate::back::origin::{Limits, Mode};
 use crate::back::policy::{AllowDest, Family, Policy};
 use crate::endpoint::{Endpoint, SessionKind, Usage, literal_ip};
+use crate::fleet::FleetConfig;
 use crate::hosts::HostPattern;
 use crate::learned::PredictorConfig;
 use crate::services::store_secret;
@@ -94,6 +95,12 @@ with_path! {
         predict_worth: Option<WorthOption> [help_heading = "Push", value_name = "CRITERION"],
         /// Percentage of page loads without push, as a control group for measurements [default: 2]
         hold_out: Option<f64> [help_heading = "Push", value_name = "PERCENT"],
+        /// Valkey or Redis through which several gateways share their learned data, encrypted:
+        /// redis://USER@HOST:PORT/DB?password-file=FILE, rediss://… with TLS, or
+        /// redis+unix:///PATH [default: none]
+        share: Option<String> [help_heading = "Fleet", value_name = "URL"],
+        /// File with the key of the fleet, the same for all gateways: at least 32 random bytes
+        share_key: Option<PathBuf> [help_heading = "Fleet", value_name = "FILE"],
         /// Cache of responses: off; private, separate for each session; or shared by all users
         /// [default: private]
         cache: Option<CacheOption> [help_heading = "Cache", value_name = "MODE"],
@@ -226,6 +233,8 @@ pub struct GatewayConfig {
     pub origin_limits: Limits,
     /// The configuration of push; `None` without push.
     pub push: Option<PushConfig>,
+    /// The configuration of a gateway that shares its knowledge with others.
+    pub fleet: Option<FleetConfig>,
     /// The configuration of the cache; `None` without a cache.
     pub cache: Option<tandem_cache::Config>,
     /// Adds `Cache-Status` to the responses of a gateway with a cache.
@@ -291,13 +300,15 @@ impl GatewayOptions {
             true => None,
             false => self.caching(&mode)?,
         };
+        let fleet = self.fleet(push.as_ref())?;
         let max_connections = self.max_connections.unwrap_or(4096).max(1);
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let announce = discover::announces(self.announce, &mode, open)?;
         Ok(GatewayConfig {
             announce,
             mode,
-            secret_files: self.secret_files(&credentials.token_files),
+            secret_files: self.secret_files(&credentials.token_files, fleet.as_ref()),
+            fleet,
             origin_limits: self.origin_limits(max_connections),
             torrc: onion_ports::checked_file(self.torrc, announce)?,
             token_files: credentials.token_files,
@@ -375,7 +386,8 @@ impl GatewayOptions {
         Ok(fetches_opened)
     }
 
-    fn secret_files(&self, token_files: &[String]) -> Vec<String> {
+    fn secret_files(&self, token_files: &[String], fleet: Option<&FleetConfig>) -> Vec<String> {
+        let of_fleet = fleet.iter().flat_map(|fleet| &fleet.secret_files);
         let keys = self.listen.iter().filter_map(|it| it.option("key"));
         keys.map(str::to_owned)
             .chain(token_files.iter().cloned())
@@ -383,6 +395,7 @@ impl GatewayOptions {
             .chain(self.submit_oblivious_key.clone())
             .chain(self.submit_rights.clone())
             .chain(self.submit_store.as_deref().and_then(store_secret))
+            .chain(of_fleet.map(|file| file.display().to_string()))
             .collect()
     }
 

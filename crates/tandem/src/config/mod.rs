@@ -9,6 +9,7 @@ pub mod client;
 pub mod compress;
 pub mod discover;
 pub mod file;
+mod fleet;
 pub mod gateway;
 pub mod gateway_ways;
 pub mod gateways;

@@ -101,6 +101,17 @@ impl GatewayConfig {
             warnings.extend(certificate(endpoint));
         }
         warnings.extend(self.unreachable_announcements());
+        if self
+            .fleet
+            .as_ref()
+            .is_some_and(|fleet| fleet.engine.is_exposed())
+        {
+            warnings.push(
+                "share: the password of the engine crosses the network in clear text: write \
+                 rediss://, or use a tunnel"
+                    .to_owned(),
+            );
+        }
         warnings.extend(self.secret_files.iter().filter_map(|file| secret(file)));
         warnings
     }

@@ -63,12 +63,15 @@ impl Role for GatewayConfig {
                 .open_store(&submission.store)
                 .map_err(|problem| ConfigError::value("submit-store", problem))?;
         }
-        match self.push.as_ref().and_then(|push| push.predictor.as_ref()) {
-            Some(predictor) => services
+        if let Some(predictor) = self.push.as_ref().and_then(|push| push.predictor.as_ref()) {
+            services
                 .open_predictor(predictor)
-                .map_err(|error| ConfigError::value("predict-state", error.to_string())),
-            None => Ok(()),
+                .map_err(|error| ConfigError::value("predict-state", error.to_string()))?;
         }
+        let fleet = self.fleet.as_ref();
+        fleet
+            .map_or(Ok(()), |fleet| services.open_fleet(fleet))
+            .map_err(|error| ConfigError::value("share", error.to_string()))
     }
 
     fn build(

@@ -11,9 +11,10 @@ use crate::harness::{
 use tandem::config::GatewayOptions;
 use tandem::config::compress::BodyCompression;
 use tandem::runtime::Running;
+use tandem::services::Services;
 
 /// An origin with a page that does not name its resources. It records the paths of its requests.
-fn origin() -> (Scene, mpsc::Receiver<String>) {
+pub(crate) fn origin() -> (Scene, mpsc::Receiver<String>) {
     let (tell, told) = mpsc::channel();
     let scene = Scene::new(move |_, mut client| {
         while let Some(asked) = client.request() {
@@ -35,7 +36,7 @@ fn origin() -> (Scene, mpsc::Receiver<String>) {
 }
 
 /// A gateway that stays while clients come and go.
-struct Gateway {
+pub(crate) struct Gateway {
     session: &'static str,
     address: std::net::SocketAddr,
     running: Option<Running>,
@@ -45,14 +46,19 @@ struct Gateway {
 
 impl Gateway {
     fn start(session: &'static str, hold_out: f64) -> Self {
-        Self::with_options(session, hold_out, gateway_options())
+        Self::start_with(session, |options| options.hold_out = Some(hold_out))
     }
 
-    fn with_options(session: &'static str, hold_out: f64, mut options: GatewayOptions) -> Self {
+    /// Starts a gateway with changed options.
+    pub(crate) fn start_with(
+        session: &'static str,
+        change: impl FnOnce(&mut GatewayOptions),
+    ) -> Self {
+        let mut options = gateway_options();
         options.listen = vec![crate::harness::endpoint(&format!(
             "{session}+tcp://127.0.0.1:0"
         ))];
-        options.hold_out = Some(hold_out);
+        change(&mut options);
         let (running, address) = start_gateway(options);
         Self {
             session,
@@ -62,6 +68,10 @@ impl Gateway {
         }
     }
 
+    pub(crate) fn services(&self) -> &Services {
+        self.running.as_ref().unwrap().services()
+    }
+
     fn client(&self) -> (Running, Client) {
         let gateway = format!("{}+tcp://{}", self.session, self.address);
         let (running, http, _) = start_client(client_options(&gateway));
@@ -69,7 +79,12 @@ impl Gateway {
     }
 
     /// Requests `paths` with a new client, and calls `look` before the client stops.
-    fn visit<T>(&self, origin: &Scene, paths: &[&str], look: impl FnOnce(&mut Client) -> T) -> T {
+    pub(crate) fn visit<T>(
+        &self,
+        origin: &Scene,
+        paths: &[&str],
+        look: impl FnOnce(&mut Client) -> T,
+    ) -> T {
         let (running, mut client) = self.client();
         let page = origin.url("/page");
         for path in paths {
@@ -108,7 +123,7 @@ impl Gateway {
     }
 
     /// Runs sessions that teach the predictor at their end, and forgets their requests.
-    fn learn(&self, origin: &Scene, told: &mpsc::Receiver<String>, visits: &[&[&str]]) {
+    pub(crate) fn learn(&self, origin: &Scene, told: &mpsc::Receiver<String>, visits: &[&[&str]]) {
         for paths in visits {
             self.visit(origin, paths, |client| self.wait_for_reports(client));
         }
@@ -142,7 +157,7 @@ impl Drop for Gateway {
 
 /// Waits for `count` requests at the origin. Returns them, and those that precede a further request
 /// of the client.
-fn asked(
+pub(crate) fn asked(
     client: &mut Client,
     origin: &Scene,
     told: &mpsc::Receiver<String>,
@@ -156,7 +171,7 @@ fn asked(
     asked
 }
 
-const COMMON: &[&str] = &["/page", "/a.js", "/b.js"];
+pub(crate) const COMMON: &[&str] = &["/page", "/a.js", "/b.js"];
 
 #[test]
 fn learned_push_repeats_the_needs_of_several_users() {
@@ -178,11 +193,10 @@ fn learned_push_repeats_the_needs_of_several_users() {
 #[test]
 fn gateway_without_compression_learns_and_pushes() {
     let (origin, told) = origin();
-    let options = GatewayOptions {
-        compress: Some(BodyCompression::Off),
-        ..gateway_options()
-    };
-    let gateway = Gateway::with_options("h2", 0.0, options);
+    let gateway = Gateway::start_with("h2", |options| {
+        options.hold_out = Some(0.0);
+        options.compress = Some(BodyCompression::Off);
+    });
     gateway.learn(&origin, &told, &[COMMON; 6]);
     let pushed = gateway.visit(&origin, &["/page"], |it| asked(it, &origin, &told, 3));
     assert_eq!(pushed, ["/a.js", "/b.js", "/page"]);

@@ -1,0 +1,21 @@
+//! Records that several gateways of one operator share through a store that they do not trust.
+//!
+//! A gateway appends records to a log, and reads those of the others. The store of the log sees
+//! neither names nor counts, and cannot make, change or repeat a record:
+//!
+//! - [`key`] derives all keys from a file that only the gateways have.
+//! - [`record`] encrypts records and checks them (AEAD, RFC 8439).
+//! - [`inbox`] accepts each record of another gateway once, whatever the order of the log.
+//!
+//! The crate has no socket, clock or thread. The times are those of the caller, in seconds since
+//! 1970, and random identifiers come from the caller as well.
+
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
+pub mod inbox;
+pub mod key;
+pub mod record;
+
+pub use inbox::{Inbox, Refusal};
+pub use key::{FleetKey, KeyError};
+pub use record::{Content, GatewayId, Record, RecordError, Sealer};

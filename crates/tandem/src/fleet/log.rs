@@ -1,0 +1,209 @@
+//! The work of the fleet's thread: it reads the log of records, and appends those of this gateway.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tandem_fleet::{Content, FleetKey, GatewayId, Inbox, Refusal, Sealer};
+use tandem_predict::Gains;
+
+use super::address::EngineAddress;
+use super::engine::{BATCH, Engine, EngineError, Entry};
+use super::{FleetConfig, FleetCounts};
+use crate::learned::Learned;
+use crate::log_limit::LogLimit;
+use crate::metrics::METRICS;
+
+/// The key of the engine's stream that holds the log.
+pub const LOG_KEY: &str = "tandem:fleet:1";
+
+/// The records that the log keeps at most, apart from up to a hundred more that the engine drops
+/// later.
+pub const MAX_RECORDS: usize = 4096;
+
+/// The bytes of a record of learned statistics, about.
+const RECORD_BYTES: usize = 48 * 1024;
+
+/// The time between two looks at the log.
+const TICK: Duration = Duration::from_secs(1);
+
+/// The records that are appended, and the batches that are read, at one look.
+const APPENDS: usize = 8;
+const READS: usize = 64;
+
+/// The pauses before a new connection: the first, and the longest.
+const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+
+/// The position before the first entry of a log.
+const START: &str = "0-0";
+
+static REFUSED_LINES: LogLimit = LogLimit::new();
+
+/// The state of a gateway's exchange with the log, which outlives connections.
+pub(super) struct Log {
+    address: EngineAddress,
+    learned: Arc<Learned>,
+    counts: Arc<FleetCounts>,
+    inbox: Inbox,
+    sealer: Sealer,
+    /// The identifier of the last entry that was read.
+    position: String,
+    /// A record that the engine has not confirmed. It may be in the log already; the others accept
+    /// it once.
+    unconfirmed: Option<Vec<u8>>,
+}
+
+impl Log {
+    pub(super) fn new(
+        config: &FleetConfig,
+        id: GatewayId,
+        learned: Arc<Learned>,
+        counts: Arc<FleetCounts>,
+    ) -> Self {
+        let key: FleetKey = config.key.clone();
+        let sealer = Sealer::new(&key, id);
+        let since = learned.saved_at().map_or(0, seconds);
+        Self {
+            address: config.engine.clone(),
+            inbox: Inbox::new(key, id, since),
+            sealer,
+            learned,
+            counts,
+            position: START.to_owned(),
+            unconfirmed: None,
+        }
+    }
+
+    /// Shares knowledge for ever. After a failure of the engine it connects again.
+    pub(super) async fn run(mut self) {
+        let mut pause = PAUSES.0;
+        loop {
+            let Err(error) = self.connected().await;
+            if self.counts.is_up() {
+                pause = PAUSES.0;
+            }
+            self.counts.set_up(false);
+            self.counts.failed();
+            let seconds = pause.as_secs();
+            tracing::warn!(%error, seconds, "the engine of --share cannot be used; trying again");
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(PAUSES.1);
+        }
+    }
+
+    /// Uses one connection until it fails.
+    async fn connected(&mut self) -> Result<std::convert::Infallible, EngineError> {
+        let mut engine = Engine::connect(&self.address).await?;
+        // An engine that has lost its data, or has another clock, begins again below the position.
+        let last = engine.last_id().await?;
+        if last.is_none_or(|last| number(&last) < number(&self.position)) {
+            START.clone_into(&mut self.position);
+        }
+        let mut ticks = tokio::time::interval(TICK);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            self.read(&mut engine).await?;
+            self.append(&mut engine).await?;
+            if !self.counts.is_up() {
+                self.counts.set_up(true);
+                tracing::info!("the engine of --share is in use");
+            }
+            METRICS
+                .fleet_gateways
+                .set(self.inbox.gateways(now()) as u64);
+            METRICS.fleet_gains_lost.set(self.learned.lost_gains());
+        }
+    }
+
+    /// Reads the new entries of the log.
+    async fn read(&mut self, engine: &mut Engine) -> Result<(), EngineError> {
+        for _ in 0..READS {
+            let entries = engine.read_after(&self.position).await?;
+            let is_last = entries.len() < BATCH;
+            for entry in entries {
+                self.take(entry);
+            }
+            if is_last {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Uses one entry, if its record is of another gateway and new.
+    fn take(&mut self, (id, record): Entry) {
+        self.position = id;
+        let content = match self
+            .inbox
+            .accept(now(), record.as_deref().unwrap_or_default())
+        {
+            Ok(content) => content,
+            Err(Refusal::Own | Refusal::Repeated) => return,
+            Err(refusal) => return self.refuse(refusal),
+        };
+        match content {
+            Content::Gains(bytes) => match Gains::read(&bytes) {
+                Ok(gains) => self.learned.merge_gains(&gains),
+                Err(_) => return self.refuse(Refusal::Malformed),
+            },
+            Content::Unknown(_) => return self.refuse(Refusal::Unknown),
+        }
+        self.counts.received();
+    }
+
+    fn refuse(&self, refusal: Refusal) {
+        self.counts.refused();
+        let problem = match refusal {
+            Refusal::Own | Refusal::Repeated | Refusal::Expired => return,
+            Refusal::Clock => "it is from the future: set the clocks of all gateways",
+            Refusal::Foreign => "it is no record of this version",
+            Refusal::Forged => "it was changed, or its gateway has another --share-key",
+            Refusal::Malformed => "its content is malformed",
+            Refusal::Unknown => "only a later version of this program can read it",
+        };
+        if let Some(held_back) = REFUSED_LINES.admit() {
+            tracing::warn!(held_back, "a record of the fleet was ignored: {problem}");
+        }
+    }
+
+    /// Appends the gains of this gateway.
+    async fn append(&mut self, engine: &mut Engine) -> Result<(), EngineError> {
+        for _ in 0..APPENDS {
+            if self.unconfirmed.is_none() {
+                self.unconfirmed = self.next_record();
+            }
+            let Some(record) = &self.unconfirmed else {
+                return Ok(());
+            };
+            engine.append(now(), record).await?;
+            self.unconfirmed = None;
+            self.counts.sent();
+        }
+        Ok(())
+    }
+
+    fn next_record(&mut self) -> Option<Vec<u8>> {
+        let gains = self.learned.take_gains(RECORD_BYTES)?;
+        let sealed = self.sealer.seal(now(), &Content::Gains(gains.write()));
+        if let Err(error) = &sealed {
+            tracing::error!(%error, "learned statistics were not shared");
+        }
+        sealed.ok()
+    }
+}
+
+/// Returns the two numbers of an entry's identifier.
+fn number(id: &str) -> (u64, u64) {
+    let (time, number) = id.split_once('-').unwrap_or((id, "0"));
+    (time.parse().unwrap_or(0), number.parse().unwrap_or(0))
+}
+
+/// Returns the present time in seconds since 1970.
+fn now() -> u64 {
+    seconds(SystemTime::now())
+}
+
+fn seconds(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH)
+        .map_or(0, |time| time.as_secs())
+}

@@ -1,0 +1,128 @@
+//! The knowledge that the gateways of one operator share through Valkey or Redis.
+//!
+//! One thread of the process talks to the engine. Requests never wait for it: they only change
+//! counts in memory, and the thread takes these counts, encrypts them and appends them to a log in
+//! the engine. It reads the log and merges the records of other gateways. Without the engine, the
+//! counts stay in a bounded table until it is back.
+
+mod address;
+mod engine;
+mod log;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use ring::rand::{SecureRandom as _, SystemRandom};
+use tandem_fleet::{FleetKey, GatewayId};
+use tokio::sync::oneshot;
+
+pub use self::address::EngineAddress;
+pub use self::log::{LOG_KEY, MAX_RECORDS};
+use crate::learned::Learned;
+use crate::metrics::{METRICS, Metric};
+
+/// The configuration of a gateway that shares its knowledge.
+#[derive(Clone, Debug)]
+pub struct FleetConfig {
+    /// The address of the engine.
+    pub engine: EngineAddress,
+    /// The key of all gateways of the fleet.
+    pub key: FleetKey,
+    /// The files that hold secrets.
+    pub secret_files: Vec<PathBuf>,
+}
+
+/// The numbers of one gateway's exchange with the engine.
+#[derive(Debug, Default)]
+pub struct FleetCounts {
+    /// Records appended to the log.
+    pub sent: Metric,
+    /// Records of other gateways that were accepted.
+    pub received: Metric,
+    /// Records that were ignored because they were forged, malformed, or outside their time.
+    pub refused: Metric,
+    /// Connections to the engine that failed, or could not be opened.
+    pub failures: Metric,
+    /// The engine responds.
+    is_up: AtomicBool,
+}
+
+impl FleetCounts {
+    /// Returns true while the engine responds.
+    pub fn is_up(&self) -> bool {
+        self.is_up.load(Ordering::Relaxed)
+    }
+
+    fn set_up(&self, is_up: bool) {
+        self.is_up.store(is_up, Ordering::Relaxed);
+        METRICS.fleet_engine_up.set(u64::from(is_up));
+    }
+
+    fn sent(&self) {
+        self.sent.add(1);
+        METRICS.fleet_records_sent.add(1);
+    }
+
+    fn received(&self) {
+        self.received.add(1);
+        METRICS.fleet_records_received.add(1);
+    }
+
+    fn refused(&self) {
+        self.refused.add(1);
+        METRICS.fleet_records_refused.add(1);
+    }
+
+    fn failed(&self) {
+        self.failures.add(1);
+        METRICS.fleet_engine_failures.add(1);
+    }
+}
+
+/// The thread that shares the knowledge of a process. It ends when this value is dropped.
+#[derive(Debug)]
+pub struct Fleet {
+    counts: Arc<FleetCounts>,
+    /// Ends the thread when it is dropped.
+    _stop: oneshot::Sender<()>,
+}
+
+impl Fleet {
+    /// Starts the thread. The engine need not be in reach.
+    ///
+    /// # Errors
+    /// Returns the error of the system if it has no thread or no random numbers.
+    pub fn start(config: &FleetConfig, learned: Arc<Learned>) -> std::io::Result<Self> {
+        let mut id = [0; 16];
+        SystemRandom::new()
+            .fill(&mut id)
+            .map_err(|_| std::io::Error::other("the system has no random numbers"))?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        learned.count_gains();
+        let counts = Arc::new(FleetCounts::default());
+        let (stop, stopped) = oneshot::channel::<()>();
+        let log = log::Log::new(config, GatewayId(id), learned, Arc::clone(&counts));
+        std::thread::Builder::new()
+            .name("fleet".into())
+            .spawn(move || {
+                runtime.block_on(async {
+                    tokio::select! {
+                        _ = stopped => {}
+                        () = log.run() => {}
+                    }
+                });
+            })?;
+        Ok(Self {
+            counts,
+            _stop: stop,
+        })
+    }
+
+    /// Returns the numbers of the exchange with the engine.
+    pub const fn counts(&self) -> &Arc<FleetCounts> {
+        &self.counts
+    }
+}

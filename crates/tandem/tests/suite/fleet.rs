@@ -1,0 +1,295 @@
+//! Several gateways that share their knowledge through a server of Redis.
+
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc;
+
+use tandem::fleet::{FleetCounts, LOG_KEY};
+use tandem_predict::Exchange;
+
+use crate::certificates::Certificates;
+use crate::harness::Scene;
+use crate::learning::{COMMON, Gateway, asked, origin};
+use crate::redis_server::{RedisServer, wait_for};
+
+const KEY: &str = "the key of the test, which has 32 bytes or more";
+
+/// A file that is removed at the end of the test.
+struct KeyFile(PathBuf);
+
+impl KeyFile {
+    fn new(name: &str, key: &str) -> Self {
+        let name = format!("tandem-key-{name}-{}", std::process::id());
+        let file = std::env::temp_dir().join(name);
+        std::fs::write(&file, key).unwrap();
+        Self(file)
+    }
+
+    /// Starts a gateway with this key.
+    fn gateway(&self, share: &str) -> Gateway {
+        Gateway::start_with("h2", |options| {
+            options.hold_out = Some(0.0);
+            options.share = Some(share.to_owned());
+            options.share_key = Some(self.0.clone());
+        })
+    }
+}
+
+impl Drop for KeyFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+fn counts(gateway: &Gateway) -> &FleetCounts {
+    gateway.services().fleet().expect("it shares").counts()
+}
+
+fn wait_until(event: &str, gateway: &Gateway, is_so: impl Fn(&FleetCounts) -> bool) {
+    wait_for(event, || is_so(counts(gateway)).then_some(()));
+}
+
+/// Shows the predictor of a gateway the visits of several users.
+fn learn(teacher: &Gateway, origin: &Scene) {
+    let learned = teacher.services().predictor().expect("it predicts");
+    let urls = COMMON
+        .iter()
+        .map(|path| origin.url(path))
+        .collect::<Vec<_>>();
+    static NEXT: AtomicU64 = AtomicU64::new(1 << 40);
+    for _ in 0..8 {
+        let session = NEXT.fetch_add(1, Ordering::Relaxed);
+        for url in &urls {
+            let exchange = Exchange {
+                session,
+                user: session,
+                url,
+                get: true,
+                status: 200,
+                size: 1000,
+                referer: (*url != urls[0]).then_some(&urls[0]),
+                ..Exchange::default()
+            };
+            learned.sending(&exchange, None);
+        }
+        learned.session_closed(session);
+    }
+}
+
+/// Teaches a gateway, and waits until the others have its records.
+fn teach(teacher: &Gateway, others: &[&Gateway], origin: &Scene) {
+    let before = counts(teacher).sent.value();
+    let received: Vec<_> = others
+        .iter()
+        .map(|other| counts(other).received.value())
+        .collect();
+    learn(teacher, origin);
+    await_records(teacher, before, others, &received);
+}
+
+/// Waits until a gateway has sent more records than before, and the others have received them.
+fn await_records(teacher: &Gateway, before: u64, others: &[&Gateway], received: &[u64]) {
+    wait_until("sent", teacher, |counts| counts.sent.value() > before);
+    for (other, before) in others.iter().zip(received) {
+        wait_until("received", other, |counts| {
+            counts.received.value() > *before
+        });
+    }
+}
+
+fn assert_pushes(gateway: &Gateway, origin: &Scene, told: &mpsc::Receiver<String>) {
+    let pushed = gateway.visit(origin, &["/page"], |it| asked(it, origin, told, 3));
+    assert_eq!(pushed, ["/a.js", "/b.js", "/page"]);
+}
+
+/// Returns whether a gateway knows resources of the page. A visit would teach it that a browser needs
+/// none.
+fn knows(gateway: &Gateway, origin: &Scene) -> bool {
+    let learned = gateway.services().predictor().expect("it predicts");
+    !learned.resources(&origin.url("/page")).is_empty()
+}
+
+fn assert_pushes_nothing(gateway: &Gateway, origin: &Scene, told: &mpsc::Receiver<String>) {
+    let asked_for = gateway.visit(origin, &["/page"], |it| asked(it, origin, told, 1));
+    assert_eq!(asked_for, ["/page"]);
+}
+
+/// Returns the records in the log.
+fn records(server: &RedisServer) -> Vec<Vec<u8>> {
+    let reply: redis::streams::StreamRangeReply = redis::cmd("XRANGE")
+        .arg(LOG_KEY)
+        .arg(&["-", "+"])
+        .query(&mut server.connection())
+        .unwrap();
+    let entries = reply.ids.iter().map(|entry| entry.get("r").unwrap());
+    entries.collect()
+}
+
+fn append(server: &RedisServer, record: &[u8]) {
+    let command = redis::cmd("XADD")
+        .arg(LOG_KEY)
+        .arg(&["*", "r"])
+        .arg(record)
+        .to_owned();
+    let _: String = command.query(&mut server.connection()).unwrap();
+}
+
+#[test]
+fn three_gateways_push_the_lessons_of_one() {
+    let (server, key) = (RedisServer::start(), KeyFile::new("three", KEY));
+    let gateways = [(); 3].map(|()| key.gateway(&server.url()));
+    let (origin, told) = origin();
+    assert!(!knows(&gateways[1], &origin));
+    gateways[0].learn(&origin, &told, &[COMMON; 6]);
+    await_records(&gateways[0], 0, &[&gateways[1], &gateways[2]], &[0, 0]);
+    for gateway in &gateways {
+        assert_pushes(gateway, &origin, &told);
+    }
+    let host = origin.url("").replace("http://", "");
+    for record in records(&server) {
+        for name in [host.trim_end_matches('/'), "a.js", "page"] {
+            let is_in_clear = record
+                .windows(name.len())
+                .any(|part| part == name.as_bytes());
+            assert!(!is_in_clear, "{name}");
+        }
+    }
+    let lifetime: i64 = redis::cmd("TTL")
+        .arg(LOG_KEY)
+        .query(&mut server.connection())
+        .unwrap();
+    assert!(
+        (1..=24 * 60 * 60).contains(&lifetime),
+        "the log expires: {lifetime}"
+    );
+}
+
+#[test]
+fn later_gateway_learns_from_the_log() {
+    let (server, key) = (RedisServer::start(), KeyFile::new("later", KEY));
+    let (origin, told) = origin();
+    let first = key.gateway(&server.url());
+    teach(&first, &[], &origin);
+    drop(first);
+    let later = key.gateway(&server.url());
+    wait_until("received", &later, |counts| counts.received.value() > 0);
+    assert_pushes(&later, &origin, &told);
+}
+
+#[test]
+fn gateways_serve_without_the_engine() {
+    let (mut server, key) = (RedisServer::start(), KeyFile::new("killed", KEY));
+    let (one, other) = (key.gateway(&server.url()), key.gateway(&server.url()));
+    for gateway in [&one, &other] {
+        wait_until("the engine", gateway, FleetCounts::is_up);
+    }
+    server.kill();
+    let (origin, told) = origin();
+    learn(&one, &origin);
+    for gateway in [&one, &other] {
+        wait_until("its end", gateway, |counts| !counts.is_up());
+    }
+    assert_pushes(&one, &origin, &told);
+    assert!(!knows(&other, &origin));
+    server.resume();
+    wait_until("received", &other, |counts| counts.received.value() > 0);
+    assert_pushes(&other, &origin, &told);
+}
+
+#[test]
+fn slow_engine_delays_no_request() {
+    let (server, key) = (RedisServer::start(), KeyFile::new("slow", KEY));
+    let (one, other) = (key.gateway(&server.url()), key.gateway(&server.url()));
+    for gateway in [&one, &other] {
+        wait_until("the engine", gateway, FleetCounts::is_up);
+    }
+    // The connections stay open, and the engine answers nothing.
+    server.signal("-STOP");
+    let (origin, told) = origin();
+    learn(&one, &origin);
+    assert_pushes(&one, &origin, &told);
+    assert_eq!(
+        counts(&one).sent.value(),
+        0,
+        "no request has waited for the engine"
+    );
+    wait_until("a failure", &one, |counts| counts.failures.value() > 0);
+    server.signal("-CONT");
+    wait_until("received", &other, |counts| counts.received.value() > 0);
+    assert_pushes(&other, &origin, &told);
+}
+
+#[test]
+fn silent_engine_delays_no_request() {
+    let key = KeyFile::new("silent", KEY);
+    let socket = std::env::temp_dir().join(format!("tandem-silent-{}", std::process::id()));
+    let listener = UnixListener::bind(&socket).unwrap();
+    let gateway = key.gateway(&format!("redis+unix://{}", socket.display()));
+    let (connection, _) = listener.accept().unwrap();
+    let (origin, told) = origin();
+    learn(&gateway, &origin);
+    assert_pushes(&gateway, &origin, &told);
+    assert!(!counts(&gateway).is_up() && counts(&gateway).sent.value() == 0);
+    drop((connection, listener));
+    std::fs::remove_file(socket).unwrap();
+}
+
+#[test]
+fn forged_records_are_ignored_and_counted() {
+    let (server, key) = (RedisServer::start(), KeyFile::new("forged", KEY));
+    let (one, other) = (key.gateway(&server.url()), key.gateway(&server.url()));
+    let (origin, _) = origin();
+    teach(&one, &[&other], &origin);
+    let received = counts(&other).received.value();
+    let genuine = records(&server).remove(0);
+    let mut changed = genuine.clone();
+    *changed.last_mut().unwrap() ^= 1;
+    append(&server, &changed);
+    append(&server, b"not a record");
+    // A copy is no news, and no reason for suspicion: a gateway repeats what was not confirmed.
+    append(&server, &genuine);
+    let _: String = redis::cmd("XADD")
+        .arg(LOG_KEY)
+        .arg(&["*", "another-field", "x"])
+        .query(&mut server.connection())
+        .unwrap();
+    for gateway in [&one, &other] {
+        wait_until("refused", gateway, |counts| counts.refused.value() == 3);
+    }
+    assert_eq!(counts(&other).received.value(), received);
+    teach(&other, &[&one], &origin);
+}
+
+#[test]
+fn gateway_with_another_key_learns_nothing() {
+    let server = RedisServer::start();
+    let (key, wrong) = (
+        KeyFile::new("right", KEY),
+        KeyFile::new("wrong", "another key, which is long enough as well"),
+    );
+    let (one, stranger) = (key.gateway(&server.url()), wrong.gateway(&server.url()));
+    let (origin, told) = origin();
+    teach(&one, &[], &origin);
+    wait_until("refused", &stranger, |counts| counts.refused.value() > 0);
+    assert_eq!(counts(&stranger).received.value(), 0);
+    assert_pushes_nothing(&stranger, &origin, &told);
+}
+
+#[test]
+fn engine_is_verified_and_gets_the_password() {
+    let (certificates, key) = (Certificates::new("engine"), KeyFile::new("tls", KEY));
+    let (server, url) = RedisServer::start_with_tls(&certificates, "secret");
+    let password = KeyFile::new("password", "secret\n");
+    let url = format!("{url}&password-file={}", password.0.display());
+    let (one, other) = (key.gateway(&url), key.gateway(&url));
+    let (origin, _) = origin();
+    teach(&one, &[&other], &origin);
+    // An engine with a certificate of another authority is refused.
+    let strangers = Certificates::new("stranger");
+    let wrong = url.replace(&certificates.path("ca.pem"), &strangers.path("ca.pem"));
+    let refusing = key.gateway(&wrong);
+    wait_until("refused", &refusing, |counts| counts.failures.value() > 0);
+    assert!(!counts(&refusing).is_up());
+    drop(server);
+}
