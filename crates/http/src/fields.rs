@@ -62,12 +62,28 @@ impl Fields {
 
     fn push_entry(&mut self, name: &[u8], value: &[u8], sensitive: bool) {
         let at = self.text.len();
+        self.append(name, value, sensitive);
+        self.text[at..at + name.len()].make_ascii_lowercase();
+    }
+
+    /// Appends a field, whose name is in lower case. If it is `sensitive`, its value must never
+    /// enter a compression context.
+    pub(crate) fn push_lower(&mut self, name: &[u8], value: &[u8], sensitive: bool) {
+        debug_assert!(
+            !name.iter().any(u8::is_ascii_uppercase),
+            "a name in lower case"
+        );
+        self.append(name, value, sensitive);
+    }
+
+    fn append(&mut self, name: &[u8], value: &[u8], sensitive: bool) {
+        let at = self.text.len();
         debug_assert!(
             name.len() <= usize::from(u16::MAX),
             "field name within the codecs' limits"
         );
+        self.text.reserve(name.len() + value.len());
         self.text.extend_from_slice(name);
-        self.text[at..].make_ascii_lowercase();
         self.text.extend_from_slice(value);
         self.index.push(Entry {
             at: at as u32,
@@ -93,19 +109,21 @@ impl Fields {
 
     /// The first value of `name` (lower case).
     pub fn get(&self, name: impl AsRef<[u8]>) -> Option<&[u8]> {
-        let name = name.as_ref();
+        self.values(name.as_ref()).next()
+    }
+
+    fn values<'a>(&'a self, name: &[u8]) -> impl Iterator<Item = &'a [u8]> {
         self.index
             .iter()
-            .filter(|e| usize::from(e.name) == name.len())
-            .map(|e| self.field(e))
-            .find_map(|f| (f.name == name).then_some(f.value))
+            .filter(|entry| usize::from(entry.name) == name.len())
+            .map(|entry| self.field(entry))
+            .filter(move |field| field.name == name)
+            .map(|field| field.value)
     }
 
     /// All values of `name` (lower case), in order.
     pub fn get_all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a [u8]> {
-        self.iter()
-            .filter(move |f| f.name == name.as_bytes())
-            .map(|f| f.value)
+        self.values(name.as_bytes())
     }
 
     /// Returns true if a field of this (lower-case) name is present.
@@ -136,7 +154,7 @@ impl Fields {
         self.index.reserve(old.index.len());
         for field in old.iter() {
             if keep(field) {
-                self.push_entry(field.name, field.value, field.sensitive);
+                self.push_lower(field.name, field.value, field.sensitive);
             }
         }
     }

@@ -203,11 +203,7 @@ impl HeadReader {
             }
             _ => {}
         }
-        if sensitive {
-            self.fields.push_sensitive(name, value);
-        } else {
-            self.fields.push(name, value);
-        }
+        self.fields.push_lower(name, value, sensitive);
         Ok(())
     }
 
@@ -364,35 +360,51 @@ fn once<T>(slot: &mut Option<T>, parsed: Option<T>) -> Result<(), Flaw> {
     Ok(())
 }
 
-/// Text without controls and spaces.
-fn text(value: &[u8]) -> Option<String> {
-    if value.is_empty() || value.iter().any(|&b| b <= b' ' || b == 0x7f) {
-        return None;
+/// The bytes that a text must not have: controls and spaces, and those that its kind forbids.
+struct Forbidden([bool; 256]);
+
+impl Forbidden {
+    const fn with(others: &[u8]) -> Self {
+        let mut table = [false; 256];
+        let mut byte = 0;
+        while byte <= b' ' as usize {
+            table[byte] = true;
+            byte += 1;
+        }
+        table[0x7f] = true;
+        let mut at = 0;
+        while at < others.len() {
+            table[others[at] as usize] = true;
+            at += 1;
+        }
+        Self(table)
     }
-    Some(std::str::from_utf8(value).ok()?.to_owned())
+
+    /// Returns the text, unless it is empty or has such a byte.
+    fn check(&self, value: &[u8]) -> Option<String> {
+        if value.is_empty() || value.iter().any(|&byte| self.0[usize::from(byte)]) {
+            return None;
+        }
+        Some(std::str::from_utf8(value).ok()?.to_owned())
+    }
 }
 
 /// A path and query. A fragment never leaves a client (RFC 9110 section 7.1).
 fn path(value: &[u8]) -> Option<String> {
-    if value.contains(&b'#') {
-        return None;
-    }
-    text(value)
+    static FORBIDDEN: Forbidden = Forbidden::with(b"#");
+    FORBIDDEN.check(value)
 }
 
 fn token(value: &[u8]) -> Option<String> {
-    value.iter().copied().all(is_token).then(|| text(value))?
+    static FORBIDDEN: Forbidden = Forbidden::with(b"");
+    let is_token = value.iter().copied().all(is_token);
+    FORBIDDEN.check(value).filter(|_| is_token)
 }
 
 /// `host` or `host:port`; no user information (RFC 9113 section 8.3.1).
 fn authority(value: &[u8]) -> Option<String> {
-    if value
-        .iter()
-        .any(|b| matches!(b, b'@' | b'/' | b'\\' | b'?' | b'#' | b','))
-    {
-        return None;
-    }
-    text(value)
+    static FORBIDDEN: Forbidden = Forbidden::with(b"@/\\?#,");
+    FORBIDDEN.check(value)
 }
 
 fn status(value: &[u8]) -> Option<u16> {

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::Framing;
-use super::head::{Sender, parse_field};
+use super::head::{MAX_NAME, Sender, parse_field};
 use super::hop::is_hop_by_hop;
 use crate::Fields;
 use crate::message::is_framing_lookalike;
@@ -281,13 +281,14 @@ impl TrailerLines {
         if self.line.is_empty() {
             return Ok(true);
         }
-        let (name, value) =
-            parse_field(&self.line, Sender::Client).map_err(|_| BadBody::Trailers)?;
+        let mut lower = [0; MAX_NAME];
+        let field = parse_field(&self.line, Sender::Client, &mut lower);
+        let (name, value) = field.map_err(|_| BadBody::Trailers)?;
         if self.fields.len() == MAX_TRAILER_FIELDS {
             return Err(BadBody::Trailers);
         }
-        if may_be_trailer(&name.to_ascii_lowercase()) {
-            self.fields.push(name, value);
+        if may_be_trailer(name) {
+            self.fields.push_lower(name, value, false);
         }
         self.line.clear();
         Ok(false)

@@ -10,19 +10,22 @@ use super::{Limits, Version};
 use crate::Fields;
 use crate::message::{content_length, is_framing_lookalike, is_token};
 
-/// Longest field name taken; the longest one registered has 44 bytes.
-const MAX_NAME: usize = 256;
+/// The length of the longest field name taken. The longest one registered has 44 bytes.
+pub(super) const MAX_NAME: usize = 256;
 /// Upper bound of [`Limits::head`], so that offsets within [`Fields`] fit.
 const MAX_HEAD: usize = 16 << 20;
 /// A cookie value shorter than this could be guessed whole through a compression context (RFC 7541
 /// section 7.1.3).
 const GUESSABLE_COOKIE: usize = 20;
 
-static TOKEN: [bool; 256] = {
-    let mut table = [false; 256];
+/// The bytes of tokens in lower case, and 0 for all other bytes.
+static LOWER: [u8; 256] = {
+    let mut table = [0; 256];
     let mut byte = 0;
     while byte < 256 {
-        table[byte] = is_token(byte as u8);
+        if is_token(byte as u8) {
+            table[byte] = (byte as u8).to_ascii_lowercase();
+        }
         byte += 1;
     }
     table
@@ -85,6 +88,8 @@ pub(super) struct Lines<'a> {
     pub(super) start: &'a [u8],
     /// Field lines, each with its CR LF.
     fields: &'a [u8],
+    /// The number of field lines.
+    count: usize,
     folded: bool,
     /// Bytes from the first of the start line to the end of the empty line.
     pub(super) len: usize,
@@ -97,6 +102,7 @@ pub(super) fn split<'a>(buf: &'a [u8], limits: &Limits) -> Result<Option<Lines<'
     let window = &buf[..buf.len().min(limit)];
     let mut first = None;
     let mut line_start = 0;
+    let mut count = 0;
     let mut folded = false;
     for lf in memchr_iter(b'\n', window) {
         if lf == 0 || window[lf - 1] != b'\r' {
@@ -112,10 +118,12 @@ pub(super) fn split<'a>(buf: &'a [u8], limits: &Limits) -> Result<Option<Lines<'
             return Ok(Some(Lines {
                 start: &window[..start_end],
                 fields,
+                count,
                 folded,
                 len: lf + 1,
             }));
         }
+        count += 1;
         folded |= matches!(window[line_start], b' ' | b'\t');
         line_start = lf + 1;
     }
@@ -158,15 +166,24 @@ impl Lines<'_> {
         limits: &Limits,
     ) -> Result<Sorted, BadHead> {
         let region = self.unfolded(sender)?;
-        let lines = memchr_iter(b'\n', &region).count();
-        let mut sorter = Sorter::new(sender, region.len(), lines, limits);
-        // Every LF follows a CR. With no other CR and no NUL, the values need no check for them.
-        let is_plain = memchr_iter(b'\r', &region).count() == lines && memchr(0, &region).is_none();
-        let mut line_start = 0;
-        for lf in memchr_iter(b'\n', &region) {
-            let (name, value) = split_field(&region[line_start..lf - 1], sender, is_plain)?;
-            sorter.add(name, value)?;
-            line_start = lf + 1;
+        let mut sorter = Sorter::new(sender, region.len(), self.count, limits);
+        let has_nul = memchr(0, &region).is_some();
+        let mut lower = [0; MAX_NAME];
+        let mut rest = &region[..];
+        while !rest.is_empty() {
+            let (name, value_at) = parse_name(rest, sender, &mut lower)?;
+            let value = &rest[value_at..];
+            let end = memchr(b'\r', value).ok_or(BadHead::LineEnd)?;
+            if value.get(end + 1) != Some(&b'\n') {
+                return Err(BadHead::LineEnd);
+            }
+            let (value, line_end) = value.split_at(end);
+            if has_nul && value.contains(&0) {
+                return Err(BadHead::FieldValue);
+            }
+            check_value(value, sender)?;
+            sorter.add(name, trim_ows(value))?;
+            rest = &line_end[2..];
         }
         sorter.finish(version)
     }
@@ -193,46 +210,64 @@ impl Lines<'_> {
 }
 
 /// Splits a field line into name and value without surrounding white space (RFC 9112 section 5.1).
-pub(super) fn parse_field(line: &[u8], sender: Sender) -> Result<(&[u8], &[u8]), BadHead> {
-    split_field(line, sender, false)
+/// The name is in lower case, in the memory that the caller passes.
+pub(super) fn parse_field<'a, 'b>(
+    line: &'a [u8],
+    sender: Sender,
+    lower: &'b mut [u8; MAX_NAME],
+) -> Result<(&'b [u8], &'a [u8]), BadHead> {
+    let (name, value_at) = parse_name(line, sender, lower)?;
+    let value = &line[value_at..];
+    match memchr2(b'\r', 0, value).map(|at| value[at]) {
+        None => {}
+        Some(0) if !value.contains(&b'\r') => return Err(BadHead::FieldValue),
+        Some(_) => return Err(BadHead::LineEnd),
+    }
+    check_value(value, sender)?;
+    Ok((name, trim_ows(value)))
 }
 
-/// Does the same. `is_plain` tells that the line is known to have neither CR nor NUL.
-fn split_field(line: &[u8], sender: Sender, is_plain: bool) -> Result<(&[u8], &[u8]), BadHead> {
-    let name_end = line
-        .iter()
-        .position(|&b| !TOKEN[usize::from(b)])
-        .ok_or(BadHead::FieldName)?;
+/// Reads the name of the first field line in `lines`. Returns it in lower case, with the offset of
+/// the value.
+fn parse_name<'b>(
+    lines: &[u8],
+    sender: Sender,
+    lower: &'b mut [u8; MAX_NAME],
+) -> Result<(&'b [u8], usize), BadHead> {
+    let mut name_end = 0;
+    for (byte, lower) in lines.iter().zip(lower.iter_mut()) {
+        *lower = LOWER[usize::from(*byte)];
+        if *lower == 0 {
+            break;
+        }
+        name_end += 1;
+    }
+    if name_end == MAX_NAME {
+        let more = &lines[MAX_NAME..];
+        let is_end = |byte: &u8| LOWER[usize::from(*byte)] == 0;
+        name_end += more.iter().position(is_end).ok_or(BadHead::FieldName)?;
+    }
     let mut colon = name_end;
-    while matches!(line.get(colon), Some(b' ' | b'\t')) {
+    while matches!(lines.get(colon), Some(b' ' | b'\t')) {
         colon += 1;
     }
-    if line.get(colon) != Some(&b':') || name_end == 0 {
+    if lines.get(colon) != Some(&b':') || name_end == 0 {
         return Err(BadHead::FieldName);
     }
     if colon != name_end && sender == Sender::Client {
         return Err(BadHead::SpaceBeforeColon);
     }
-    if name_end > MAX_NAME {
-        return Err(BadHead::TooLarge);
-    }
-    let value = &line[colon + 1..];
-    let bad = if is_plain {
-        None
-    } else {
-        memchr2(b'\r', 0, value)
-    };
-    match bad.map(|at| value[at]) {
-        None => {}
-        Some(0) if !value.contains(&b'\r') => return Err(BadHead::FieldValue),
-        Some(_) => return Err(BadHead::LineEnd),
-    }
-    // RFC 9110 section 5.5: besides CR, LF and NUL, control bytes may be kept; browsers do, so
-    // responses keep them.
+    let name = lower.get(..name_end).ok_or(BadHead::TooLarge)?;
+    Ok((name, colon + 1))
+}
+
+/// Checks a value without CR, LF and NUL. Other control bytes may be kept (RFC 9110 section 5.5);
+/// browsers keep them, so responses do.
+fn check_value(value: &[u8], sender: Sender) -> Result<(), BadHead> {
     if sender == Sender::Client && !is_field_value(value) {
         return Err(BadHead::FieldValue);
     }
-    Ok((&line[..name_end], trim_ows(value)))
+    Ok(())
 }
 
 /// Cuts off optional white space: SP and HTAB only (RFC 9110 section 5.6.3).
@@ -252,6 +287,15 @@ fn is_field_value(value: &[u8]) -> bool {
     value.iter().fold(true, |ok, &b| {
         ok & (((b >= 0x20) & (b != 0x7f)) | (b == b'\t'))
     })
+}
+
+/// Returns true if a value must not enter a compression context (RFC 7541 section 7.1.3).
+fn is_sensitive(name: &[u8], value: &[u8]) -> bool {
+    match name {
+        b"authorization" | b"proxy-authorization" => true,
+        b"cookie" => value.len() < GUESSABLE_COOKIE,
+        _ => false,
+    }
 }
 
 /// Separates end-to-end fields from those of this connection.
@@ -293,7 +337,8 @@ impl<'a> Sorter<'a> {
         }
     }
 
-    fn add(&mut self, name: &'a [u8], value: &'a [u8]) -> Result<(), BadHead> {
+    /// Adds a field, whose name is in lower case.
+    fn add(&mut self, name: &[u8], value: &'a [u8]) -> Result<(), BadHead> {
         self.count += 1;
         if self.count > self.limit {
             return Err(BadHead::TooManyFields);
@@ -305,9 +350,8 @@ impl<'a> Sorter<'a> {
                 Sender::Server => Ok(()),
             };
         }
-        let is = |known: &str| name.eq_ignore_ascii_case(known.as_bytes());
-        match name.len() {
-            2 if is("te") => {
+        match name {
+            b"te" => {
                 if value
                     .split(|&b| b == b',')
                     .any(|t| trim_ows(t).eq_ignore_ascii_case(b"trailers"))
@@ -315,27 +359,23 @@ impl<'a> Sorter<'a> {
                     self.sorted.fields.set("te", "trailers");
                 }
             }
-            4 if is("host") && self.sender == Sender::Client => {
+            b"host" if self.sender == Sender::Client => {
                 self.sorted.host_repeated |= self.sorted.host.is_some();
                 self.sorted.host = Some(value.to_vec());
             }
-            7 if is("upgrade") => self.add_upgrade(value)?,
-            10 if is("connection") => self.add_connection(value)?,
-            10 if is("keep-alive") => {}
-            14 if is("content-length") => {
+            b"upgrade" => self.add_upgrade(value)?,
+            b"connection" => self.add_connection(value)?,
+            b"keep-alive" | b"proxy-connection" => {}
+            b"content-length" => {
                 let is_first = !std::mem::replace(&mut self.has_length, true);
                 self.plain_length = plain_number(value).filter(|_| is_first);
-                self.sorted.fields.push(name, value);
+                self.sorted.fields.push_lower(name, value, false);
             }
-            16 if is("proxy-connection") => {}
-            17 if is("transfer-encoding") => self.codings.get_or_insert_default().add(value),
-            13 | 19 if is("authorization") || is("proxy-authorization") => {
-                self.sorted.fields.push_sensitive(name, value);
-            }
-            6 if is("cookie") && value.len() < GUESSABLE_COOKIE => {
-                self.sorted.fields.push_sensitive(name, value)
-            }
-            _ => self.sorted.fields.push(name, value),
+            b"transfer-encoding" => self.codings.get_or_insert_default().add(value),
+            _ => self
+                .sorted
+                .fields
+                .push_lower(name, value, is_sensitive(name, value)),
         }
         Ok(())
     }
@@ -439,7 +479,8 @@ impl Codings {
     fn add(&mut self, value: &[u8]) {
         for coding in value.split(|&b| b == b',').map(trim_ows) {
             self.count += 1;
-            self.malformed |= coding.is_empty() || !coding.iter().all(|&b| TOKEN[usize::from(b)]);
+            self.malformed |=
+                coding.is_empty() || coding.iter().any(|&b| LOWER[usize::from(b)] == 0);
             self.last_is_chunked = coding.eq_ignore_ascii_case(b"chunked");
             self.chunked += usize::from(self.last_is_chunked);
         }

@@ -210,14 +210,14 @@ fn put_field(out: &mut BytesMut, name: &[u8], value: &[u8]) {
     if memchr3(b'\r', b'\n', 0, value).is_some() || name.is_empty() {
         return;
     }
+    let at = out.len();
+    out.put_slice(name);
     let mut word_start = true;
-    for &byte in name {
-        out.put_u8(if word_start {
-            byte.to_ascii_uppercase()
-        } else {
-            byte
-        });
-        word_start = byte == b'-';
+    for byte in &mut out[at..] {
+        if word_start {
+            byte.make_ascii_uppercase();
+        }
+        word_start = *byte == b'-';
     }
     out.put_slice(b": ");
     out.put_slice(value);
