@@ -46,6 +46,14 @@ impl Site {
     /// service, or one with HTTPS. Returns `None` for a tunnel.
     pub fn of(request: &RequestHead) -> Option<Self> {
         let scheme = request.scheme;
+        let authority = &request.authority;
+        let host = authority
+            .rsplit_once(':')
+            .map_or(&**authority, |(host, _)| host);
+        // The case of most requests to a reverse gateway: no memory is needed for it.
+        if scheme == Scheme::Http && !is_onion(host) {
+            return None;
+        }
         let may_announce = !request.is_connect() && request.protocol.is_none();
         let authority = split_authority(&request.authority, Some(scheme.default_port()));
         let (host, port) = authority.ok().filter(|_| may_announce)?;

@@ -453,8 +453,10 @@ impl fmt::Display for Via {
 /// of the root.
 pub fn is_onion(host: &str) -> bool {
     let host = host.strip_suffix('.').unwrap_or(host);
-    let last = host.rsplit('.').next().unwrap_or(host);
-    last.eq_ignore_ascii_case("onion")
+    let Some((before, last)) = host.as_bytes().split_last_chunk::<5>() else {
+        return false;
+    };
+    last.eq_ignore_ascii_case(b"onion") && matches!(before.last(), None | Some(b'.'))
 }
 
 #[cfg(test)]
