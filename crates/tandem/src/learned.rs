@@ -4,8 +4,8 @@
 //! It lives in memory. With `--predict-state` it is read at the start and written every ten minutes
 //! and at the end. Each write goes to a new file, which then replaces the old one.
 
+use std::collections::HashSet;
 use std::collections::hash_map::RandomState;
-use std::collections::{HashMap, HashSet};
 use std::fs::OpenOptions;
 use std::hash::BuildHasher;
 use std::net::IpAddr;
@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
+use tandem_predict::ids::IdMap;
 use tandem_predict::{Auto, AutoConfig, Candidate, Exchange, Gains, StateError, Worth};
 use tandem_preload::split;
 use tandem_push::gateway::CopyLifetime;
@@ -68,9 +69,9 @@ pub struct Learned {
     auto: Mutex<Kept>,
     /// The hashes of URLs that were last requested with a Referer of their own origin.
     own_askers: Mutex<HashSet<u64>>,
-    /// The lifetimes of copies in a browser's cache, by the hashes of their URLs. `None`: no cache
-    /// could keep the last response.
-    lifetimes: Mutex<HashMap<u64, Option<CopyLifetime>>>,
+    /// The lifetimes of copies in a browser's cache, by the secret hashes of their URLs. `None`: no
+    /// cache could keep the last response.
+    lifetimes: Mutex<IdMap<u64, Option<CopyLifetime>>>,
     began: Instant,
     file: Option<PathBuf>,
     /// The time at which the state that was read had been written.
@@ -225,7 +226,7 @@ impl Learned {
         lifetimes.insert(number, lifetime);
     }
 
-    fn lifetimes(&self) -> MutexGuard<'_, HashMap<u64, Option<CopyLifetime>>> {
+    fn lifetimes(&self) -> MutexGuard<'_, IdMap<u64, Option<CopyLifetime>>> {
         self.lifetimes
             .lock()
             .unwrap_or_else(PoisonError::into_inner)

@@ -149,7 +149,8 @@ impl Gateway {
         let Some(request) = answer.request.take() else {
             return Interest::default();
         };
-        if head.status != 200 || !DocumentReader::is_html(head) {
+        let is_expected = answer.page.is_some();
+        if is_expected && (head.status != 200 || !DocumentReader::is_html(head)) {
             self.end_revisit(now, id);
         }
         let unix_time = self.clock.unix_time(now);
@@ -174,7 +175,10 @@ impl Gateway {
         let Some(url) = request_url(&request).map(Arc::<str>::from) else {
             return Interest::default();
         };
-        let mut named = named_resources(&url, head);
+        let mut named = match names_resources(head) {
+            true => named_resources(&url, head),
+            false => Vec::new(),
+        };
         let (mut learned, mut returning) = (Vec::new(), Returning::default());
         if let Some(predictor) = predictor {
             if shows_age

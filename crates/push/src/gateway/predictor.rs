@@ -5,6 +5,7 @@
 //! before the current head. All sessions of a process share the predictor, so the core cannot own
 //! it.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use tandem_http::cache::CacheControl;
@@ -114,7 +115,9 @@ pub(super) fn is_learnable(request: &RequestHead) -> bool {
 pub(super) fn is_reusable(request: &RequestHead, head: &ResponseHead) -> bool {
     let content_type = head.fields.get("content-type").unwrap_or_default();
     let is_document = is_navigation(request) || content_type.starts_with(b"text/html");
-    is_document || !CacheControl::of(&head.fields).no_store
+    is_document
+        || !head.fields.contains("cache-control")
+        || !CacheControl::of(&head.fields).no_store
 }
 
 /// The circumstances of an answer that its heads do not tell.
@@ -126,6 +129,15 @@ pub(super) struct Context<'a> {
     pub(super) page: Option<&'a str>,
     /// True if the answer is a frame of the page that was loaded last.
     pub(super) is_frame: bool,
+}
+
+/// Returns a value as text. Nearly all values are valid, and the check alone is several times as
+/// fast as the search for bad bytes.
+fn text_of(value: &[u8]) -> Cow<'_, str> {
+    match std::str::from_utf8(value) {
+        Ok(text) => Cow::Borrowed(text),
+        Err(_) => String::from_utf8_lossy(value),
+    }
 }
 
 /// Records an answer with the predictor, and returns the needs of other users.
@@ -140,11 +152,11 @@ pub(super) fn learn(
         page,
         is_frame,
     } = context;
-    let field = |name: &str| request.fields.get(name).map(String::from_utf8_lossy);
+    let field = |name: &str| request.fields.get(name).map(text_of);
     let referrer = field("referer");
     let (agent, accept) = (field("user-agent"), field("accept"));
     let destination = field("sec-fetch-dest");
-    let content_type = head.fields.get("content-type").map(String::from_utf8_lossy);
+    let content_type = head.fields.get("content-type").map(text_of);
     if let Some(referrer) = &referrer {
         predictor.note_referrer(url, referrer);
     }
