@@ -47,6 +47,7 @@ impl Gateway {
         self.note_opened(request);
         let hash = url_hash(request);
         if takes_pushes {
+            self.knows_client = true;
             self.requested.push(hash);
             self.note_wanted(now, &request_authority(request), hash);
             self.note_request(request, hash);

@@ -15,6 +15,7 @@ impl Gateway {
         if self.companion.open {
             return false;
         }
+        self.knows_client = true;
         self.companion.open = true;
         self.companion.known = true;
         self.companion.takes_checks = takes_checks;

@@ -126,6 +126,9 @@ pub struct Gateway {
     pub(super) random: Random,
     pub(super) outputs: VecDeque<Output>,
     pub(super) counts: Counts,
+    /// The client has shown something that concerns later events: it takes pushes, has a companion
+    /// or opens HTTPS.
+    pub(super) knows_client: bool,
     /// The session is over: nothing is promised any more.
     pub(super) closed: bool,
 }
@@ -170,6 +173,7 @@ impl Gateway {
             random: Random::new(config.seed),
             outputs: VecDeque::new(),
             counts: Counts::default(),
+            knows_client: false,
             closed: false,
             config,
         }
@@ -180,6 +184,7 @@ impl Gateway {
         let Some(value) = request.fields.get(OPENED_FIELD) else {
             return;
         };
+        self.knows_client = true;
         if !self.opened.as_ref().is_some_and(|list| list.is_of(value)) {
             self.opened = Some(OpenedList::parse(value));
         }
@@ -195,6 +200,12 @@ impl Gateway {
     /// client does not open.
     pub(super) fn is_tunnelled(&self, url: &str) -> bool {
         self.opened.is_some() && url.starts_with("https:") && !self.is_opened(url)
+    }
+
+    /// Returns true if a new machine would handle all later events in the same way: no answer is
+    /// under way, and the client takes no pushes.
+    pub fn is_dispensable(&self) -> bool {
+        !self.knows_client && !self.closed && self.answers.len() == 0
     }
 
     /// Returns the next decision.
@@ -346,6 +357,35 @@ mod tests {
     use tandem_http::Scheme;
 
     use super::*;
+
+    #[test]
+    fn machine_is_dispensable_until_it_knows_its_client() {
+        let now = Instant::now();
+        let machine = || {
+            let clock = Clock {
+                instant: now,
+                unix_time: 0,
+            };
+            Gateway::new(Config::default(), clock)
+        };
+        let request = Arc::new(RequestHead::get(Scheme::Http, "a.test", "/"));
+        for (takes_pushes, is_dispensable) in [(false, true), (true, false)] {
+            let mut gateway = machine();
+            let answer = gateway.handle_request(now, &request, takes_pushes);
+            assert!(!gateway.is_dispensable(), "an answer is under way");
+            gateway.release_answer(now, answer.expect("an answer that teaches"));
+            assert_eq!(gateway.is_dispensable(), is_dispensable);
+        }
+        let mut gateway = machine();
+        assert!(gateway.open_companion(false));
+        gateway.close_companion();
+        assert!(!gateway.is_dispensable(), "its client reports");
+        let mut gateway = machine();
+        let mut listing = (*request).clone();
+        listing.fields.push(OPENED_FIELD, "*.a.test");
+        gateway.handle_request(now, &Arc::new(listing), false);
+        assert!(!gateway.is_dispensable(), "its client opens HTTPS");
+    }
 
     #[test]
     fn list_separates_opened_urls_from_tunnels() {

@@ -7,7 +7,7 @@ use tandem_push::gateway::{AnswerId, Carrier, Interest};
 
 use super::ExchangeContext;
 use super::fetch::Fetch;
-use super::session::Session;
+use super::session::{Session, now};
 use crate::error::Error;
 use crate::exchange::{Exchange, Part, Parts, Reply};
 
@@ -27,12 +27,11 @@ impl Answer {
     /// Sends an exchange on, and watches its reply if that may be a page or a part of one.
     pub(super) fn reply(session: &Rc<Session>, exchange: Exchange) -> Reply {
         let (request, takes_pushes) = (&exchange.request, exchange.peer.push);
-        let id = session.handle(|machine, now| machine.handle_request(now, request, takes_pushes));
+        let id = session.handle(|machine| machine.handle_request(now(), request, takes_pushes));
         session.set_timer();
         let context = ExchangeContext::of(&exchange);
         let may_repeat = takes_pushes && exchange.body.is_empty();
-        let repeated =
-            may_repeat.then(|| session.handle(|machine, now| machine.repeat(now, request)));
+        let repeated = may_repeat.then(|| session.handle(|machine| machine.repeat(now(), request)));
         let reply = match repeated.flatten() {
             Some((head, body)) => Reply::ready(head, body.into()),
             None => session.next().call(exchange),
@@ -56,15 +55,14 @@ impl Answer {
         let id = self.id;
         match part {
             Part::Head(head) => {
-                self.interest = self.session.handle_learning(|machine, now, predictor| {
-                    machine.handle_head(now, id, head, predictor)
+                self.interest = self.session.handle_learning(|machine, predictor| {
+                    machine.handle_head(now(), id, head, predictor)
                 });
                 // The head may begin fetches, which have deadlines.
                 self.session.set_timer();
             }
             Part::Data(data) if self.interest.body => {
-                self.session
-                    .handle(|machine, _| machine.handle_data(id, data));
+                self.session.handle(|machine| machine.handle_data(id, data));
             }
             _ => {}
         }
@@ -74,7 +72,7 @@ impl Answer {
         self.ended = true;
         let id = self.id;
         self.session
-            .handle_learning(|machine, _, predictor| machine.handle_end(id, complete, predictor));
+            .handle_learning(|machine, predictor| machine.handle_end(id, complete, predictor));
     }
 }
 
@@ -113,6 +111,6 @@ impl Drop for Answer {
     fn drop(&mut self) {
         self.session.forget_carrier(Carrier::Answer(self.id));
         self.session
-            .handle(|machine, now| machine.release_answer(now, self.id));
+            .handle(|machine| machine.release_answer(now(), self.id));
     }
 }

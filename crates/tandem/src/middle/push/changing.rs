@@ -6,6 +6,8 @@
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
+use tandem_push::gateway::Gateway;
+
 use super::session::Session;
 use crate::error::Error;
 use crate::exchange::{Exchange, Part, Parts, Reply};
@@ -31,7 +33,7 @@ impl Changing {
 
 /// Tells the machine that earlier responses may be out of date.
 fn invalidate(session: &Session) {
-    session.handle(|machine, _| machine.handle_unsafe_request());
+    session.handle_change(Gateway::handle_unsafe_request);
 }
 
 impl Parts for Changing {

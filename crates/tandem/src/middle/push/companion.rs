@@ -10,7 +10,7 @@ use tandem_push::wire::takes_checks;
 
 use super::ExchangeContext;
 use super::fetch::Fetch;
-use super::session::Session;
+use super::session::{Session, now};
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Body, Chunk, Exchange, Part, Parts, Reply};
 
@@ -26,7 +26,7 @@ impl Companion {
     /// Answers the request for a companion. A session has one at a time.
     pub(super) fn answer(session: &Rc<Session>, exchange: Exchange) -> Reply {
         let takes_checks = takes_checks(&exchange.request);
-        if !session.handle(|machine, _| machine.open_companion(takes_checks)) {
+        if !session.handle(|machine| machine.open_companion(takes_checks)) {
             return Reply::fail(Error::new(
                 Kind::Busy,
                 Side::Client,
@@ -54,8 +54,8 @@ impl Parts for Companion {
             }
             match ready!(self.body.poll_chunk(cx)) {
                 Some(Ok(Chunk::Data(data))) => {
-                    self.session.handle_learning(|machine, now, predictor| {
-                        machine.handle_reports(now, &data, predictor);
+                    self.session.handle_learning(|machine, predictor| {
+                        machine.handle_reports(now(), &data, predictor);
                     });
                     self.session.set_timer();
                 }
@@ -70,6 +70,6 @@ impl Parts for Companion {
 impl Drop for Companion {
     fn drop(&mut self) {
         self.session.forget_carrier(Carrier::Companion);
-        self.session.handle(|machine, _| machine.close_companion());
+        self.session.handle(|machine| machine.close_companion());
     }
 }

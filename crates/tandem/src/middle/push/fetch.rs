@@ -10,7 +10,7 @@ use tandem_http::ResponseHead;
 use tandem_push::gateway::{FetchId, Order, Promise, PushError};
 
 use super::ExchangeContext;
-use super::session::{FetchOrder, Session};
+use super::session::{FetchOrder, Session, now};
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Body, Exchange, Part, Parts, PushedPart, Reply};
 use crate::metrics::METRICS;
@@ -73,7 +73,7 @@ impl Fetch {
         let id = self.id;
         if !std::mem::replace(&mut self.queued, true) {
             self.session
-                .handle(|machine, now| machine.queue_fetch(now, id));
+                .handle(|machine| machine.queue_fetch(now(), id));
             // A held fetch is given up after a while.
             self.session.set_timer();
         }
@@ -103,8 +103,8 @@ impl Fetch {
 
     fn on_head(&mut self, head: &mut ResponseHead) -> Result<Order, Error> {
         let id = self.id;
-        let order = self.session.handle_learning(|machine, now, predictor| {
-            machine.handle_fetch_head(now, id, head, predictor)
+        let order = self.session.handle_learning(|machine, predictor| {
+            machine.handle_fetch_head(now(), id, head, predictor)
         });
         order.map_err(refused)
     }
@@ -114,7 +114,7 @@ impl Fetch {
         let id = self.id;
         let order = self
             .session
-            .handle(|machine, now| machine.handle_fetch_data(now, id, data));
+            .handle(|machine| machine.handle_fetch_data(now(), id, data));
         order.map_err(refused)
     }
 
@@ -123,7 +123,7 @@ impl Fetch {
         self.reply = None;
         let id = self.id;
         self.session
-            .handle(|machine, now| machine.handle_fetch_end(now, id));
+            .handle(|machine| machine.handle_fetch_end(now(), id));
     }
 }
 
@@ -134,7 +134,7 @@ impl Parts for Fetch {
         {
             let id = self.id;
             self.session
-                .handle(|machine, now| machine.raise_fetch(now, id));
+                .handle(|machine| machine.raise_fetch(now(), id));
             self.session.set_timer();
         }
         if self.ended {
@@ -145,7 +145,7 @@ impl Parts for Fetch {
             return Poll::Ready(Some(Err(error)));
         }
         let id = self.id;
-        if self.session.handle(|machine, _| machine.holds_head(id)) {
+        if self.session.handle(|machine| machine.holds_head(id)) {
             self.session.set_timer();
             self.read_ahead(cx);
             return Poll::Pending;
@@ -154,7 +154,7 @@ impl Parts for Fetch {
             return Poll::Ready(Some(Ok(part)));
         }
         loop {
-            if self.session.handle(|machine, _| machine.holds_body(id)) {
+            if self.session.handle(|machine| machine.holds_body(id)) {
                 self.session.set_timer();
                 return Poll::Pending;
             }
@@ -171,7 +171,7 @@ impl Parts for Fetch {
                 Part::Data(data) => self.on_data(data),
                 _ => Ok(Order::Now),
             };
-            let is_head_held = self.session.handle(|machine, _| machine.holds_head(id));
+            let is_head_held = self.session.handle(|machine| machine.holds_head(id));
             match order {
                 Ok(_) if is_head_held => {
                     self.held = Some(part);

@@ -2,7 +2,8 @@
 //! the affected replies.
 //!
 //! All mutable state is in one cell. It is borrowed during one event only, while no foreign code
-//! runs. Replies take their decisions when they are polled.
+//! runs. Replies take their decisions when they are polled. A session whose client takes no pushes
+//! has no state between its exchanges.
 
 use std::cell::RefCell;
 use std::rc::{Rc, Weak};
@@ -30,7 +31,10 @@ const SOLO_HOSTS: usize = 2;
 
 /// The push state of one session at the gateway.
 pub(super) struct Session {
-    state: RefCell<State>,
+    /// `None` if a new machine knows as much as the last one did.
+    state: RefCell<Option<Box<State>>>,
+    /// The random number for the choice of pages that are held out.
+    seed: u64,
     session: u64,
     user: u64,
     pushing: Rc<Pushing>,
@@ -72,32 +76,14 @@ impl Session {
         next: Rc<dyn Stage>,
     ) -> Rc<Self> {
         let learned = pushing.learned.as_ref();
-        let config = Config {
-            own_origin_only: pushing.own_origin_only,
-            foreign_after_request: pushing.is_solo,
-            has_one_user: pushing.is_solo,
-            hosts: if pushing.is_solo {
-                SOLO_HOSTS
-            } else {
-                usize::MAX
-            },
-            hold_out: pushing.hold_out,
+        let speed = learned.filter(|_| pushing.by_path);
+        Rc::new(Self {
+            state: RefCell::default(),
             seed: if pushing.hold_out > 0.0 {
                 random_seed()
             } else {
                 0
             },
-            ..Config::default()
-        };
-        let state = State {
-            machine: Gateway::new(config, clock()),
-            carriers: IdMap::default(),
-            fetches: IdMap::default(),
-            timer: None,
-        };
-        let speed = learned.filter(|_| pushing.by_path);
-        Rc::new(Self {
-            state: RefCell::new(state),
             session: peer.session,
             user: learned.map_or(0, |learned| learned.user(peer.session, peer.address)),
             speed: speed.and_then(|_| PathSpeed::of(path?)),
@@ -112,24 +98,60 @@ impl Session {
     }
 
     /// Passes an event to the machine, and carries its decisions out.
-    pub(super) fn handle<T>(&self, event: impl FnOnce(&mut Gateway, Instant) -> T) -> T {
-        let mut state = self.state.borrow_mut();
-        let result = event(&mut state.machine, now());
+    pub(super) fn handle<T>(&self, event: impl FnOnce(&mut Gateway) -> T) -> T {
+        let mut slot = self.state.borrow_mut();
+        let state = slot.get_or_insert_with(|| self.new_state());
+        let result = event(&mut state.machine);
         let wakers = state.carry_out();
-        drop(state);
+        if state.machine.is_dispensable() && state.timer.is_none() {
+            *slot = None;
+        }
+        drop(slot);
         wakers.into_iter().for_each(Waker::wake);
         result
     }
 
+    /// Passes an event to the machine that means nothing to a new one, if there is a machine.
+    pub(super) fn handle_change(&self, event: impl FnOnce(&mut Gateway)) {
+        if self.state.borrow().is_some() {
+            self.handle(event);
+        }
+    }
+
+    fn new_state(&self) -> Box<State> {
+        let pushing = &self.pushing;
+        let config = Config {
+            own_origin_only: pushing.own_origin_only,
+            foreign_after_request: pushing.is_solo,
+            has_one_user: pushing.is_solo,
+            hosts: if pushing.is_solo {
+                SOLO_HOSTS
+            } else {
+                usize::MAX
+            },
+            hold_out: pushing.hold_out,
+            seed: self.seed,
+            ..Config::default()
+        };
+        Box::new(State {
+            machine: Gateway::new(config, clock()),
+            carriers: IdMap::default(),
+            fetches: IdMap::default(),
+            timer: None,
+        })
+    }
+
     /// Returns the events of an answer that matter.
     pub(super) fn interest_in(&self, answer: AnswerId) -> Interest {
-        self.state.borrow().machine.interest_in(answer)
+        let state = self.state.borrow();
+        let interest = |state: &State| state.machine.interest_in(answer);
+        state.as_deref().map(interest).unwrap_or_default()
     }
 
     /// Passes an event with the predictor to the machine, and carries its decisions out.
     pub(super) fn handle_learning<T>(
         &self,
-        event: impl FnOnce(&mut Gateway, Instant, Option<&mut dyn Predictor>) -> T,
+        event: impl FnOnce(&mut Gateway, Option<&mut dyn Predictor>) -> T,
     ) -> T {
         let mut predictor = self
             .pushing
@@ -144,13 +166,14 @@ impl Session {
         let predictor = predictor
             .as_mut()
             .map(|predictor| predictor as &mut dyn Predictor);
-        self.handle(|machine, now| event(machine, now, predictor))
+        self.handle(|machine| event(machine, predictor))
     }
 
     /// Sets a timer for the next deadline of the machine. The caller is the poll of a reply, where
     /// a task may be spawned.
     pub(super) fn set_timer(self: &Rc<Self>) {
-        let mut state = self.state.borrow_mut();
+        let mut slot = self.state.borrow_mut();
+        let Some(state) = &mut *slot else { return };
         let Some(at) = state.machine.poll_timeout() else {
             return;
         };
@@ -158,7 +181,7 @@ impl Session {
             return;
         }
         state.timer = Some(at);
-        drop(state);
+        drop(slot);
         let session = Rc::downgrade(self);
         tokio::task::spawn_local(async move {
             tokio::time::sleep_until(at.into()).await;
@@ -173,7 +196,8 @@ impl Session {
         carrier: Carrier,
         cx: &Context<'_>,
     ) -> Option<(Promise, SharedPriority)> {
-        let mut state = self.state.borrow_mut();
+        let mut slot = self.state.borrow_mut();
+        let state = slot.as_mut()?;
         let Some(promise) = state.machine.take_promise(carrier) else {
             state.carriers.insert(carrier, cx.waker().clone());
             return None;
@@ -191,13 +215,15 @@ impl Session {
 
     /// Forgets the waker of a stream that is closed.
     pub(super) fn forget_carrier(&self, carrier: Carrier) {
-        self.state.borrow_mut().carriers.remove(&carrier);
+        if let Some(state) = &mut *self.state.borrow_mut() {
+            state.carriers.remove(&carrier);
+        }
     }
 
     /// Returns the next decision on a push. Its reply is polled again when there is one.
     pub(super) fn poll_fetch(&self, fetch: FetchId, cx: &Context<'_>) -> Option<FetchOrder> {
-        let mut state = self.state.borrow_mut();
-        let reply = state.fetches.get_mut(&fetch)?;
+        let mut slot = self.state.borrow_mut();
+        let reply = slot.as_mut()?.fetches.get_mut(&fetch)?;
         if reply.cancelled {
             return Some(FetchOrder::Cancel);
         }
@@ -210,13 +236,15 @@ impl Session {
 
     /// Forgets a push after its reply was dropped.
     pub(super) fn release_fetch(&self, fetch: FetchId) {
-        self.state.borrow_mut().fetches.remove(&fetch);
-        self.handle(|machine, now| machine.release_fetch(now, fetch));
+        if let Some(state) = &mut *self.state.borrow_mut() {
+            state.fetches.remove(&fetch);
+        }
+        self.handle(|machine| machine.release_fetch(now(), fetch));
     }
 
     /// Ends the session.
     pub(super) fn close(&self) {
-        self.handle(|machine, _| machine.close());
+        self.handle_change(Gateway::close);
     }
 }
 
@@ -289,17 +317,19 @@ fn expire(session: &Weak<Session>, at: Instant) {
     let Some(session) = session.upgrade() else {
         return;
     };
-    let mut state = session.state.borrow_mut();
+    let mut slot = session.state.borrow_mut();
+    let Some(state) = &mut *slot else { return };
     if state.timer == Some(at) {
         state.timer = None;
     }
-    drop(state);
-    session.handle(Gateway::handle_timeout);
+    drop(slot);
+    session.handle(|machine| machine.handle_timeout(now()));
     session.set_timer();
 }
 
-/// Returns the time of events, which tests may freeze.
-fn now() -> Instant {
+/// Returns the time of events, which tests may freeze. Events that need no time do without the
+/// clock, whose readings cost more than most events.
+pub(super) fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }
 
