@@ -13,6 +13,8 @@
 //! fresh: it may be an event stream, a long poll, or a response that its client does not read. Such
 //! exchanges cannot keep the others from starting. They have a limit that `lasting` applies.
 
+mod by_age;
+
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
@@ -22,6 +24,7 @@ use tandem_http::Priority;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
+use self::by_age::ByAge;
 use super::lasting::{Exchanging, Lasting};
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{BodyProgress, Canceller};
@@ -68,7 +71,7 @@ struct Progressing(Running, usize);
 struct State {
     issued: u64,
     /// The fresh exchanges by age.
-    fresh: BTreeMap<u64, Fresh>,
+    fresh: ByAge<Fresh>,
     /// The number of fresh pushes.
     pushes: usize,
     lasting: Lasting<Progressing>,
@@ -201,7 +204,7 @@ impl Starts {
     /// fresh exchange makes room, if others wait.
     fn due(&self) -> Option<Instant> {
         let state = self.state.borrow();
-        let oldest = state.fresh.values().next();
+        let oldest = state.fresh.first();
         let room = oldest
             .filter(|_| !state.waiting.is_empty())
             .map(|fresh| fresh.since + FRESH_FOR);
@@ -280,7 +283,7 @@ impl State {
     fn new(lasting: usize) -> Self {
         Self {
             issued: 0,
-            fresh: BTreeMap::new(),
+            fresh: ByAge::default(),
             pushes: 0,
             lasting: Lasting::new(lasting),
             round_ends: None,
@@ -301,13 +304,13 @@ impl State {
             push,
             running: running.clone(),
         };
-        self.fresh.insert(self.issued, fresh);
+        self.fresh.push(self.issued, fresh);
         self.issued
     }
 
     /// Removes an exchange that has ended.
     fn end(&mut self, session: u64, number: u64) {
-        match self.fresh.remove(&number) {
+        match self.fresh.remove(number) {
             Some(ended) => self.pushes -= usize::from(ended.push),
             None => drop(self.lasting.remove(session, number)),
         }
@@ -322,10 +325,8 @@ impl State {
             self.lasting.end_round();
             self.round_ends = Some(now + ROUND);
         }
-        while let Some(fresh) = self.fresh.first_entry()
-            && fresh.get().since + FRESH_FOR <= now
-        {
-            let (number, fresh) = fresh.remove_entry();
+        let is_old = |fresh: &Fresh| fresh.since + FRESH_FOR <= now;
+        while let Some((number, fresh)) = self.fresh.pop_first_if(is_old) {
             self.pushes -= usize::from(fresh.push);
             self.last(number, fresh.running, now);
         }

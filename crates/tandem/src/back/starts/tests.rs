@@ -190,7 +190,7 @@ fn cancelled_exchanges_leave_the_queue() {
     }
     let state = starts.state.borrow();
     assert!(state.waiting.is_empty() && state.turns.iter().all(BTreeMap::is_empty));
-    assert!(state.fresh.is_empty() && state.pushes == 0);
+    assert!(state.fresh.len() == 0 && state.pushes == 0);
 }
 
 fn step() -> impl Strategy<Value = (u8, u64, bool, prop::sample::Index)> {
@@ -238,7 +238,7 @@ proptest! {
         held.clear();
         let state = starts.state.borrow();
         prop_assert!(state.waiting.is_empty() && state.turns.iter().all(BTreeMap::is_empty));
-        prop_assert!(state.fresh.is_empty() && state.pushes == 0);
+        prop_assert!(state.fresh.len() == 0 && state.pushes == 0);
         prop_assert!(state.lasting.is_empty() && state.round_ends.is_none());
     }
 }
