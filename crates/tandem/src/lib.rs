@@ -50,6 +50,7 @@ pub mod session;
 pub mod stage;
 pub mod status;
 mod textual;
+pub mod token_bucket;
 pub mod transport;
 pub mod users;
 mod versions;

@@ -5,7 +5,7 @@
 pub mod early;
 pub mod opened;
 pub mod socks;
-mod udp;
+pub mod udp;
 
 use std::future::poll_fn;
 use std::rc::Rc;

@@ -25,7 +25,7 @@ use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::Instant;
 
 use super::early::{agree, tell};
-use super::udp::Association;
+use super::udp::{Association, UdpLimits};
 use crate::endpoint::split_authority;
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Body, Chunk, Chunks, Exchange, Isolation, Part, Peer, Reply};
@@ -51,6 +51,8 @@ pub struct SocksFront {
     pub early_connect: bool,
     /// The address for the sockets of UDP associations; `None` refuses associations.
     pub udp: Option<IpAddr>,
+    /// The limits on the tunnels of UDP associations.
+    pub udp_limits: Rc<UdpLimits>,
 }
 
 impl SocksFront {
@@ -85,7 +87,16 @@ impl SocksFront {
         match (request.command, self.udp) {
             (Command::Connect, _) => {}
             (Command::UdpAssociate, Some(bind)) => {
-                return Association { bind, peer, stage }.run(path, server).await;
+                let Some(limits) = self.udp_limits.of(&isolation, Instant::now()) else {
+                    return answer(&mut path, &mut server, SocksReply::GeneralFailure).await;
+                };
+                let association = Association {
+                    bind,
+                    peer,
+                    stage,
+                    limits,
+                };
+                return association.run(path, server).await;
             }
             _ => return answer(&mut path, &mut server, SocksReply::CommandNotSupported).await,
         }

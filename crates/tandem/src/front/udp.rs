@@ -9,57 +9,41 @@
 //! The association answers the program that sent the first datagram, and no other. A datagram that
 //! finds its queue full is dropped, as a router would do.
 
-use std::cell::Cell;
+mod flow;
+mod limits;
+
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
-use bytes::Bytes;
-use tandem_http::connect_udp::{self, CapsuleReader, put_datagram};
+use tandem_http::connect_udp;
 use tandem_http::socks::{Datagram, Reply as SocksReply, Server};
 use tokio::io::AsyncReadExt as _;
 use tokio::net::UdpSocket;
-use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use self::flow::{Flow, IDLE};
+use self::limits::KeyLimits;
+pub use self::limits::UdpLimits;
 use super::socks::{answer, write_reply};
 use crate::endpoint::split_authority;
-use crate::error::{Error, Kind, Side};
-use crate::exchange::{
-    Body, Chunk, Chunks, Exchange, Isolation, Part, Peer, Reply, UPGRADE_DECLINED,
-};
-use crate::failure::refusal;
+use crate::error::{Error, Side};
+use crate::exchange::{Exchange, Isolation, Peer};
 use crate::log_limit::LogLimit;
 use crate::metrics::METRICS;
 use crate::path::Path;
 use crate::priority::SharedPriority;
-use crate::session::Task;
 use crate::stage::Stage;
 
 /// The number of destinations that an association keeps open. The least recently used one gives
 /// way to a new one.
 const MAX_FLOWS: usize = 64;
 
-/// The time without a datagram after which a flow ends. A gateway keeps its socket for at least two
-/// minutes (RFC 9298 section 3.1).
-const IDLE: Duration = Duration::from_secs(150);
-
-/// The time for which datagrams to a destination are dropped after its tunnel has failed.
-const AFTER_FAILURE: Duration = Duration::from_secs(10);
-
-/// The datagrams that wait for the session on the way up.
-const QUEUE: usize = 64;
-
-/// The bytes of datagrams that leave in one piece of a body.
-const BATCH: usize = 16 << 10;
-
 /// The bytes that a datagram of a program may have: the limit of UDP's field for its length.
 const MAX_DATAGRAM: usize = 65_535;
 
-static REFUSALS: LogLimit = LogLimit::new();
+static EXCESS: LogLimit = LogLimit::new();
 
 /// The parts of an association that its flows share.
 pub(super) struct Association {
@@ -69,6 +53,8 @@ pub(super) struct Association {
     pub(super) peer: Peer,
     /// The stage that receives the exchanges.
     pub(super) stage: Rc<dyn Stage>,
+    /// The limits of the connection's isolation key.
+    pub(super) limits: Rc<KeyLimits>,
 }
 
 impl Association {
@@ -117,30 +103,6 @@ struct Flows {
     /// The program's address, known from its first datagram.
     program: Option<SocketAddr>,
     flows: HashMap<Box<[u8]>, Flow>,
-}
-
-/// The tunnel to one destination.
-struct Flow {
-    queue: mpsc::Sender<Bytes>,
-    state: Rc<FlowState>,
-    _task: Task,
-}
-
-struct FlowState {
-    /// The time of the last datagram in either direction.
-    used: Cell<Instant>,
-    /// The time at which the tunnel failed.
-    failed: Cell<Option<Instant>>,
-}
-
-impl Flow {
-    /// Returns false if a new tunnel may take the place of this one.
-    fn is_in_use(&self, now: Instant) -> bool {
-        match self.state.failed.get() {
-            Some(failed) => now - failed < AFTER_FAILURE,
-            None => !self.queue.is_closed() && now - self.state.used.get() < IDLE,
-        }
-    }
 }
 
 impl Flows {
@@ -196,10 +158,7 @@ impl Flows {
             self.flows.insert(datagram.address.into(), flow);
         }
         if let Some(flow) = self.flows.get(datagram.address) {
-            flow.state.used.set(now);
-            let _ = flow
-                .queue
-                .try_send(Bytes::copy_from_slice(datagram.payload));
+            flow.send(datagram.payload, now);
         }
     }
 
@@ -208,7 +167,7 @@ impl Flows {
         if self.flows.len() < MAX_FLOWS {
             return;
         }
-        let oldest = self.flows.iter().min_by_key(|(_, it)| it.state.used.get());
+        let oldest = self.flows.iter().min_by_key(|(_, it)| it.last_used());
         if let Some(address) = oldest.map(|(address, _)| address.clone()) {
             self.flows.remove(&address);
         }
@@ -219,108 +178,31 @@ impl Flows {
         if port == 0 {
             return None;
         }
-        let (queue, datagrams) = mpsc::channel(QUEUE);
-        let exchange = Exchange {
-            request: Arc::new(connect_udp::request(&host, port)),
-            body: Body::new(Upward { datagrams }, None),
-            isolation: Isolation::none(),
-            peer: self.association.peer,
-            priority: SharedPriority::default(),
+        let Association {
+            peer,
+            stage,
+            limits,
+            ..
+        } = &self.association;
+        let Some(place) = limits.place(now) else {
+            if let Some(held_back) = EXCESS.admit() {
+                tracing::warn!(
+                    "a program sends UDP to new destinations faster than the session permits: \
+                     datagrams are dropped ({held_back} more since the last line)"
+                );
+            }
+            return None;
         };
         METRICS.udp_flows.add(1);
-        let reply = self.association.stage.call(exchange);
-        let state = Rc::new(FlowState {
-            used: Cell::new(now),
-            failed: Cell::default(),
-        });
-        let down = Downward {
-            socket: Rc::clone(&self.socket),
-            address: datagram.address.into(),
-            state: Rc::clone(&state),
+        let call = |body| {
+            stage.call(Exchange {
+                request: Arc::new(connect_udp::request(&host, port)),
+                body,
+                isolation: Isolation::none(),
+                peer: *peer,
+                priority: SharedPriority::default(),
+            })
         };
-        Some(Flow {
-            queue,
-            state,
-            _task: Task::spawn(down.run(reply)),
-        })
-    }
-}
-
-/// The datagrams of a flow towards the gateway, as capsules.
-struct Upward {
-    datagrams: mpsc::Receiver<Bytes>,
-}
-
-impl Chunks for Upward {
-    fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Chunk, Error>>> {
-        let Some(first) = ready!(self.datagrams.poll_recv(cx)) else {
-            return Poll::Ready(None);
-        };
-        let mut out = Vec::with_capacity(first.len() + 16);
-        put_datagram(&mut out, &first);
-        while out.len() < BATCH
-            && let Ok(next) = self.datagrams.try_recv()
-        {
-            put_datagram(&mut out, &next);
-        }
-        Poll::Ready(Some(Ok(Chunk::Data(out.into()))))
-    }
-}
-
-/// The datagrams of a flow towards the program.
-struct Downward {
-    socket: Rc<UdpSocket>,
-    /// The destination as the program wrote it. The answers come from there.
-    address: Box<[u8]>,
-    state: Rc<FlowState>,
-}
-
-impl Downward {
-    async fn run(self, reply: Reply) {
-        let Err(error) = self.deliver(reply).await else {
-            return;
-        };
-        self.state.failed.set(Some(Instant::now()));
-        if let Some(held_back) = REFUSALS.admit() {
-            tracing::warn!("a UDP tunnel failed: {error} ({held_back} more since the last line)");
-        }
-    }
-
-    /// Passes datagrams on until the gateway ends the tunnel.
-    async fn deliver(&self, mut reply: Reply) -> Result<(), Error> {
-        let mut reader = CapsuleReader::default();
-        while let Some(part) = reply.part().await {
-            match part? {
-                Part::Head(head) => {
-                    let is_agreed = (200..300).contains(&head.status)
-                        && !head.fields.contains(UPGRADE_DECLINED);
-                    if !is_agreed {
-                        return Err(refusal(&head));
-                    }
-                }
-                Part::Data(data) => {
-                    reader.push(&data);
-                    self.pass(&mut reader).await?;
-                }
-                Part::Closed => return Ok(()),
-                Part::Hints(_) | Part::Pushed(_) | Part::Trailers(_) => {}
-            }
-        }
-        Ok(())
-    }
-
-    async fn pass(&self, reader: &mut CapsuleReader) -> Result<(), Error> {
-        let malformed = |bad: connect_udp::MalformedCapsule| {
-            Error::new(Kind::Protocol, Side::Peer, bad.to_string())
-        };
-        let mut out = Vec::new();
-        while let Some(payload) = reader.datagram().map_err(malformed)? {
-            self.state.used.set(Instant::now());
-            out.clear();
-            Datagram::put_answer(&mut out, &self.address, &payload);
-            // A datagram that the system does not take is lost, as on any path.
-            let _ = self.socket.send(&out).await;
-        }
-        Ok(())
+        Some(Flow::open(datagram.address, &self.socket, place, now, call))
     }
 }

@@ -14,6 +14,7 @@ use crate::endpoint::{Endpoint, SessionKind};
 use crate::exchange::Exchange;
 use crate::front::opened::RememberedHosts;
 use crate::front::socks::SocksFront;
+use crate::front::udp::UdpLimits;
 use crate::front::{Front, Protocol};
 use crate::middle::isolate::Isolate;
 use crate::middle::max_forwards::MaxForwards;
@@ -89,6 +90,7 @@ impl Role for ClientConfig {
             listeners: self.listen.len(),
             head: self.path.timeouts.head,
         });
+        let udp_limits = Rc::default();
         let mut fronts = Vec::new();
         let proxies = pac::Proxies {
             https: self.listener_of(SessionKind::H2, listening),
@@ -100,6 +102,7 @@ impl Role for ClientConfig {
                 http: &http,
                 routes: &routes,
                 connections: &connections,
+                udp_limits: &udp_limits,
                 drain,
             };
             let front = self.front(endpoint, *address, proxies, &parts)?;
@@ -168,6 +171,7 @@ struct FrontParts<'a> {
     http: &'a Rc<dyn Stage>,
     routes: &'a Rc<Routes>,
     connections: &'a Rc<Connections>,
+    udp_limits: &'a Rc<UdpLimits>,
     drain: &'a Drain,
 }
 
@@ -208,6 +212,7 @@ impl ClientConfig {
                     early_connect: self.early_connect,
                     // A proxy such as Tor carries TCP only.
                     udp: self.via.is_none().then_some(address.ip()),
+                    udp_limits: Rc::clone(parts.udp_limits),
                 };
                 (Protocol::Socks(Rc::new(socks)), Rc::clone(parts.socks))
             } else {

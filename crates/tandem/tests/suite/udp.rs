@@ -1,11 +1,12 @@
 //! Tests of UDP: SOCKS5 associations at the client, carried as CONNECT-UDP to the gateway.
 
 use std::net::{SocketAddr, UdpSocket};
+use std::sync::Arc;
 
 use tandem::config::{ClientOptions, GatewayOptions};
 use tandem::metrics::METRICS;
 
-use crate::harness::{Client, PATIENCE, Pair, Scene};
+use crate::harness::{Client, Gate, PATIENCE, Pair, Scene, request};
 
 /// A program with an association, and its connection.
 struct Program {
@@ -200,6 +201,38 @@ fn association_keeps_a_bounded_number_of_flows() {
     }
     // The first flows have given way to others, and begin again.
     assert_eq!(program.ask(servers[0].1, b"two"), b"two");
+}
+
+/// A program with thousands of destinations, permitted or refused ones, does not end the session
+/// with the download of another program.
+#[test]
+fn many_destinations_leave_the_session_whole() {
+    let gate = Arc::new(Gate::default());
+    let whole = Arc::clone(&gate);
+    let origin = Scene::new(move |_, mut client| {
+        client.request();
+        client.send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\no");
+        whole.wait();
+        client.send("k");
+    });
+    let pair = Pair::with("h2", with_udp, |_| {});
+    let mut download = pair.connect();
+    download.send(request("GET", &origin.url("/"), ""));
+    assert_eq!(download.head().unwrap().status, 200);
+    assert_eq!(download.read_exact(1), b"o");
+    let (_, address) = echo();
+    let program = Program::start(&pair);
+    for round in 0..50_u8 {
+        for network in [127, 10] {
+            for host in 1..=31 {
+                program.send(([network, 9, round, host], 9).into(), b"hello");
+            }
+        }
+        // The association has taken the datagrams before this one.
+        assert_eq!(program.ask(address, b"hello"), b"hello");
+    }
+    gate.open();
+    assert_eq!(download.read_exact(1), b"k");
 }
 
 #[test]

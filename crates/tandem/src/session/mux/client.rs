@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use tandem_http::mux::OpenError;
 use tandem_http::{Event, Priority, Reason, RequestHead, Role, StreamId};
 
@@ -226,7 +227,7 @@ impl Connected for MuxClient {
                 uploaded: Rc::clone(&uploaded),
                 priority: exchange.priority.watch(),
             };
-            let _upload = if exchange.body.is_empty() {
+            let uploading = if exchange.body.is_empty() {
                 uploaded.done.set(true);
                 None
             } else {
@@ -248,6 +249,9 @@ impl Connected for MuxClient {
                         if agreed {
                             sink.send(Part::Closed).await;
                             uploaded.rest().await;
+                        } else if exchange.request.is_connect() {
+                            drop(uploading);
+                            stream.end_upload();
                         }
                         return Ok(());
                     }
@@ -443,6 +447,19 @@ struct OwnStream {
     /// The progress of the request's body.
     uploaded: Rc<Uploaded>,
     priority: PriorityWatch,
+}
+
+impl OwnStream {
+    /// Ends the body of a tunnel that was refused. A reset would count as a fault of this end,
+    /// although the response is complete and the peer needs no more of the body.
+    fn end_upload(&self) {
+        if !self.uploaded.done.replace(true) {
+            let mut core = self.shared.core.borrow_mut();
+            core.send_data(self.id, Bytes::new(), true);
+            drop(core);
+            self.shared.kick();
+        }
+    }
 }
 
 impl Parts for OwnStream {

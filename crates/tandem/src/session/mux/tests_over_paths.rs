@@ -8,7 +8,9 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use bytes::{Buf, Bytes};
-use tandem_http::{Event, MuxConfig, Reason, RequestHead, ResponseHead, Role, Scheme, SendBuf};
+use tandem_http::{
+    ByteMux, Event, MuxConfig, Reason, RequestHead, ResponseHead, Role, Scheme, SendBuf,
+};
 use tandem_spdy::Version;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream, ReadBuf};
 
@@ -16,7 +18,7 @@ use super::core::Core;
 use super::{Multiplexed, MuxClient, MuxSession};
 use crate::carrier::Carrier;
 use crate::error::Error;
-use crate::exchange::{Exchange, Part, Peer, Reply};
+use crate::exchange::{Body, Chunk, Chunks, Exchange, Part, Peer, Reply};
 use crate::path::{Facts, Path};
 use crate::session::{Connected, Drain, Session};
 
@@ -205,4 +207,78 @@ async fn server_acknowledges_settings_in_first_write() {
         assert!(has(&first[..count]), "{:?}", &first[..count]);
     });
     serving.await;
+}
+
+/// The gateway refuses a tunnel whose body is still open. The client ends the stream without a
+/// reset, which would spend the flood budget of the session.
+#[tokio::test(flavor = "current_thread")]
+async fn refused_tunnel_ends_without_a_reset() {
+    let local = tokio::task::LocalSet::new();
+    local
+        .run_until(async {
+            let session = session(Multiplexed::H2);
+            let (near, mut far) = Path::pair(1 << 20);
+            let client = MuxClient::connect(
+                &session,
+                Box::pin(std::future::ready(Ok(Carrier::Bytes(near)))),
+            );
+            let mut reply = Reply::generate(|mut sink| async move {
+                let mut exchange = Exchange {
+                    body: Body::new(Endless, None),
+                    ..Exchange::internal(RequestHead::connect("site.example:81"))
+                };
+                client.run(&mut exchange, &mut sink).await?;
+                // The session ends with the client.
+                drop(exchange);
+                std::future::pending().await
+            });
+            let reading =
+                tokio::task::spawn_local(async move { while reply.part().await.is_some() {} });
+            let Core::Bytes(peer) = session.new_core(Role::Server) else {
+                panic!("a session over one byte stream");
+            };
+            loop {
+                let mut buffer = [0; 4096];
+                let count = far.read(&mut buffer).await.expect("a client");
+                let mut out = SendBuf::new();
+                if refuse(&mut *peer.borrow_mut(), &buffer[..count], &mut out) {
+                    return reading.abort();
+                }
+                let bytes = out.copy_to_bytes(out.remaining());
+                far.write_all(&bytes).await.expect("room");
+            }
+        })
+        .await;
+}
+
+/// Refuses the requests in the input of a server. Returns true once one has ended regularly.
+fn refuse(peer: &mut dyn ByteMux, input: &[u8], out: &mut SendBuf) -> bool {
+    peer.handle_input(Instant::now(), input).expect("a session");
+    while let Some(event) = peer.poll_event() {
+        match event {
+            Event::Request { id, .. } => {
+                peer.respond(id, &ResponseHead::new(403), false);
+                peer.send_data(id, Bytes::from_static(b"refused"), true);
+            }
+            Event::Data { end: true, .. } => {
+                assert_eq!(peer.active(), 0);
+                return true;
+            }
+            Event::Reset { reason, .. } => panic!("{reason:?}"),
+            _ => {}
+        }
+    }
+    while peer.wants_output() {
+        peer.poll_output(out, usize::MAX);
+    }
+    false
+}
+
+/// A body without an end.
+struct Endless;
+
+impl Chunks for Endless {
+    fn poll_chunk(&mut self, _: &mut Context<'_>) -> Poll<Option<Result<Chunk, Error>>> {
+        Poll::Pending
+    }
 }

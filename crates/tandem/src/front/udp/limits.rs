@@ -1,0 +1,119 @@
+//! The limits on tunnels of UDP at the client, for each isolation key. All tunnels of a key share
+//! one session with its other exchanges, which a flood of new tunnels must not end.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use tokio::time::Instant;
+
+use crate::exchange::Isolation;
+use crate::token_bucket::TokenBucket;
+
+/// The number of new tunnels in a second, after the burst. It is half of the resets that the flood
+/// budget of a gateway's session restores in a second.
+const NEW_PER_SECOND: u32 = 32;
+
+/// The number of new tunnels after a pause: a sixth of the flood budget.
+const BURST: u32 = 256;
+
+/// The number of tunnels that may be open or ending: half of the streams of a gateway's session.
+const MOST_OPEN: usize = 128;
+
+/// The number of isolation keys with recent tunnels.
+const MOST_KEYS: usize = 4096;
+
+/// The tunnels of all isolation keys of a client.
+#[derive(Debug, Default)]
+pub struct UdpLimits {
+    keys: RefCell<HashMap<Isolation, Rc<KeyLimits>>>,
+}
+
+/// The tunnels of one isolation key.
+#[derive(Debug)]
+pub(in crate::front) struct KeyLimits {
+    new: RefCell<TokenBucket>,
+    open: Cell<usize>,
+}
+
+impl UdpLimits {
+    /// Returns the limits of a key. Returns `None` if too many keys have recent tunnels.
+    pub(in crate::front) fn of(&self, key: &Isolation, now: Instant) -> Option<Rc<KeyLimits>> {
+        let mut keys = self.keys.borrow_mut();
+        if let Some(limits) = keys.get(key) {
+            return Some(Rc::clone(limits));
+        }
+        keys.retain(|_, it| Rc::strong_count(it) > 1 || !it.new.borrow().is_full(now));
+        if keys.len() >= MOST_KEYS {
+            return None;
+        }
+        let limits = Rc::new(KeyLimits {
+            new: RefCell::new(TokenBucket::new(NEW_PER_SECOND, BURST, now)),
+            open: Cell::new(0),
+        });
+        keys.insert(key.clone(), Rc::clone(&limits));
+        Some(limits)
+    }
+}
+
+impl KeyLimits {
+    /// Takes a place for a new tunnel.
+    pub(super) fn place(self: &Rc<Self>, now: Instant) -> Option<Place> {
+        if self.open.get() >= MOST_OPEN || !self.new.borrow_mut().take(now) {
+            return None;
+        }
+        self.open.update(|open| open + 1);
+        Some(Place(Rc::clone(self)))
+    }
+}
+
+/// The place of a tunnel, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Place(Rc<KeyLimits>);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.open.update(|open| open - 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn key_limits_bound_new_and_open_tunnels() {
+        let (limits, now) = (UdpLimits::default(), Instant::now());
+        let key = Isolation::new(b"a", b"");
+        let of_key = limits.of(&key, now).expect("room");
+        let mut open: Vec<_> = (0..MOST_OPEN)
+            .map(|_| of_key.place(now).expect("room"))
+            .collect();
+        assert!(of_key.place(now).is_none());
+        let other = limits.of(&Isolation::none(), now).expect("room");
+        assert!(other.place(now).is_some());
+        open.clear();
+        let again = limits.of(&key, now).expect("room");
+        let count = std::iter::repeat_with(|| again.place(now)).map_while(|it| it);
+        assert_eq!(count.count(), BURST as usize - MOST_OPEN);
+        let later = now + Duration::from_secs(1);
+        let count = std::iter::repeat_with(|| again.place(later)).map_while(|it| it);
+        assert_eq!(count.count(), NEW_PER_SECOND as usize);
+    }
+
+    #[test]
+    fn limits_forget_keys_without_recent_tunnels() {
+        let (limits, now) = (UdpLimits::default(), Instant::now());
+        let key = |at: usize| Isolation::new(at.to_string().as_bytes(), b"");
+        let spend = |at| limits.of(&key(at), now)?.place(now).map(drop);
+        for at in 0..MOST_KEYS {
+            assert!(spend(at).is_some());
+        }
+        assert!(limits.of(&key(MOST_KEYS), now).is_none());
+        let later = now + Duration::from_secs(1);
+        assert!(limits.of(&key(MOST_KEYS), later).is_some());
+        assert_eq!(limits.keys.borrow().len(), 1);
+    }
+}
