@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use tandem_http::cache::is_safe;
-use tandem_http::{Fields, RequestHead, ResponseHead, Scheme};
+use tandem_http::{Fields, RequestHead, ResponseHead, Scheme, connect_udp};
 use tandem_push::wire::{OPENED_FIELD, is_companion};
 
 use super::consenting::{ConsentingSessions, present};
@@ -54,9 +54,11 @@ pub struct Entrust {
 }
 
 impl Entrusted {
-    /// Returns the host and port of a request for a listed host over TLS. A tunnel is none.
+    /// Returns the host and port of a request for a listed host over TLS. A tunnel is none, neither
+    /// of bytes nor of datagrams: no end has verified a certificate for it.
     fn origin(&self, request: &RequestHead) -> Option<(String, u16)> {
-        let is_tunnel = request.is_connect() && request.protocol.is_none();
+        let is_tunnel =
+            request.is_connect() && request.protocol.is_none() || connect_udp::is_request(request);
         if request.scheme != Scheme::Https || is_tunnel {
             return None;
         }
@@ -254,6 +256,38 @@ fn failure(head: &ResponseHead) -> Error {
         None => {
             let detail = "it does not know HTTPS of opened hosts: update it";
             Error::new(kind, side, detail)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tandem_http::Method;
+
+    use super::*;
+
+    #[test]
+    fn origin_covers_requests_and_no_tunnels() {
+        let hosts = Entrusted {
+            covers: Rc::new(|host, port| (host, port) == ("a.test", 443)),
+            list: "a.test".into(),
+            verified: Rc::new(|_, _, _| {}),
+            consenting: Rc::default(),
+        };
+        let get = RequestHead::get(Scheme::Https, "a.test", "/");
+        let websocket = RequestHead {
+            method: Method::Connect,
+            protocol: Some("websocket".to_owned()),
+            ..get.clone()
+        };
+        for request in [get, websocket] {
+            let origin = hosts.origin(&request);
+            assert_eq!(origin, Some(("a.test".to_owned(), 443)));
+        }
+        let bytes = RequestHead::connect("a.test:443");
+        let datagrams = connect_udp::request("a.test", 443);
+        for tunnel in [bytes, datagrams] {
+            assert_eq!(hosts.origin(&tunnel), None, "{:?}", tunnel.protocol);
         }
     }
 }
