@@ -25,12 +25,14 @@ fuzz_target!(|input: &[u8]| {
                 acked += number;
             }
             1 => match resume.judge(now, number, inner) {
-                Some(Restart::Grow(window) | Restart::Reduce(window)) => inner = window,
+                Some(Restart::Grow(window)) => inner = window,
+                Some(Restart::Reduce(to)) => inner = to.window,
                 None => {}
             },
             2 => {
-                if let Reaction::Restart(window) = resume.on_congestion(now, sent) {
-                    inner = window;
+                if let Reaction::Reduce(to) = resume.on_congestion(now, sent) {
+                    assert!(to.threshold >= to.window);
+                    inner = to.window;
                 }
             }
             3 => {

@@ -4,6 +4,9 @@
 //! arrives with a request. quinn copies the controller when the peer's port changes. The copy
 //! shares the state, because the path through an address translator stays the same. A path to
 //! another address gets a new controller.
+//!
+//! The BBR of quinn begins without a saved speed. It cannot drain the path after a retreat, or drop
+//! the rates that it measured.
 
 use std::any::Any;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use quinn::congestion::{BbrConfig, Controller, ControllerFactory, ControllerMetrics, CubicConfig};
 use quinn_proto::RttEstimator;
-use tandem_resume::{CarefulResume, Reaction, Restart, SavedSpeed};
+use tandem_resume::{CarefulResume, Reaction, Reduced, Restart, SavedSpeed};
 
 /// The algorithm of congestion control. It builds the controllers of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,38 +23,31 @@ pub(crate) enum Algorithm {
     Bbr,
 }
 
-impl Algorithm {
-    /// Creates a controller, with an initial window in bytes other than the usual one if there is
-    /// one.
-    fn controller(self, window: Option<u64>, now: Instant, mtu: u16) -> Box<dyn Controller> {
-        match self {
-            Self::Cubic => {
-                let mut config = CubicConfig::default();
-                if let Some(window) = window {
-                    config.initial_window(window);
-                }
-                Arc::new(config).build(now, mtu)
-            }
-            Self::Bbr => {
-                let mut config = BbrConfig::default();
-                if let Some(window) = window {
-                    config.initial_window(window);
-                }
-                Arc::new(config).build(now, mtu)
-            }
-        }
+/// The factor by which the CUBIC of quinn reduces its window.
+const BETA: f64 = 0.7;
+
+/// Creates CUBIC in slow start, with an initial window in bytes other than the usual one if there
+/// is one.
+fn cubic(window: Option<u64>, now: Instant, mtu: u16) -> Box<dyn Controller> {
+    let mut config = CubicConfig::default();
+    if let Some(window) = window {
+        config.initial_window(window);
     }
+    Arc::new(config).build(now, mtu)
 }
 
 impl ControllerFactory for Algorithm {
     fn build(self: Arc<Self>, now: Instant, mtu: u16) -> Box<dyn Controller> {
-        let inner = self.controller(None, now, mtu);
+        let inner = match *self {
+            Self::Cubic => cubic(None, now, mtu),
+            Self::Bbr => return Arc::new(BbrConfig::default()).build(now, mtu),
+        };
         Box::new(Resuming(Arc::new(Mutex::new(State {
             start: now,
-            algorithm: *self,
             mtu,
             resume: CarefulResume::new(inner.window()),
             inner,
+            rtt: None,
         }))))
     }
 }
@@ -62,10 +58,10 @@ pub(crate) struct Resuming(Arc<Mutex<State>>);
 
 struct State {
     start: Instant,
-    algorithm: Algorithm,
     mtu: u16,
     inner: Box<dyn Controller>,
     resume: CarefulResume,
+    rtt: Option<RttEstimator>,
 }
 
 impl State {
@@ -78,7 +74,18 @@ impl State {
     }
 
     fn restart(&mut self, now: Instant, window: u64) {
-        self.inner = self.algorithm.controller(Some(window), now, self.mtu);
+        self.inner = cubic(Some(window), now, self.mtu);
+    }
+
+    /// Begins again after a retreat. Persistent congestion is the only event after which quinn has
+    /// a slow start with a threshold, which is the square of [`BETA`] times the window before.
+    fn reduce(&mut self, now: Instant, to: Reduced) {
+        self.restart(now, (to.threshold as f64 / (BETA * BETA)).ceil() as u64);
+        self.inner.on_congestion_event(now, now, true, 0);
+        let grows = to.window.saturating_sub(self.inner.window());
+        if let Some(rtt) = &self.rtt {
+            self.inner.on_ack(now, now, grows, false, rtt);
+        }
     }
 }
 
@@ -124,6 +131,7 @@ impl Controller for Resuming {
         let mut state = self.state();
         let at = (state.since_start(now), state.since_start(sent));
         state.resume.on_ack(at.0, at.1, bytes, app_limited);
+        state.rtt = Some(*rtt);
         state.inner.on_ack(now, sent, bytes, app_limited, rtt);
     }
 
@@ -140,10 +148,7 @@ impl Controller for Resuming {
         let (at, inner) = (state.since_start(now), state.inner.window());
         match state.resume.judge(at, in_flight, inner) {
             Some(Restart::Grow(window)) => state.restart(now, window),
-            Some(Restart::Reduce(window)) => {
-                state.restart(now, window);
-                state.inner.on_congestion_event(now, now, false, 0);
-            }
+            Some(Restart::Reduce(to)) => state.reduce(now, to),
             None => {}
         }
     }
@@ -163,7 +168,7 @@ impl Controller for Resuming {
         };
         match reaction {
             Reaction::Absorb => return,
-            Reaction::Restart(window) => state.restart(now, window),
+            Reaction::Reduce(to) => state.reduce(now, to),
             Reaction::Pass => {}
         }
         let inner = &mut state.inner;

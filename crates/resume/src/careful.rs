@@ -3,14 +3,23 @@
 //! ```text
 //!  Normal ─offer─▶ Reconnaissance ─fits─▶ Unvalidated ─acknowledged─▶ Validating ─▶ Normal
 //!                        │                     │ loss            loss │
-//!                        └─▶ Normal            └──────▶ Retreat ◀─────┘ ─────────▶ Normal
+//!                        └─▶ Normal            └──────▶ Retreat ◀─────┘
+//!                                                          └─acknowledged─▶ Normal
 //! ```
 //!
-//! - *Reconnaissance*: the path has to show a round trip between half and twice the saved one.
+//! - *Reconnaissance*: the path has to show a round trip of more than half the saved one, and at
+//!   most twice that.
 //! - *Unvalidated*: at most half of the saved window may be in flight. The sender paces it over a
 //!   round trip. The phase waits until the sender has that much to send.
-//! - *Validating*: the window is the data in flight, and grows as in slow start.
-//! - *Retreat*: the window is half of the bytes that arrived. The saved speed is forgotten.
+//! - *Validating*: the window is the data in flight, and grows as in slow start. The last losses of
+//!   unvalidated packets can come to light up to a round trip after its end, and lead to a retreat.
+//! - *Retreat*: the window is half of the bytes that had arrived at its start, and does not grow.
+//!   The saved speed is forgotten. Afterwards the window grows as in slow start up to
+//!   [`BETA`] of the unvalidated bytes that have arrived.
+//!
+//! The RFC lets the larger window begin once the initial data are acknowledged. Here these are the
+//! packets behind the first measured round trip. Over QUIC they are those of the handshake, which
+//! contains the server's certificate.
 
 use std::time::Duration;
 
@@ -19,13 +28,34 @@ use crate::{Capacity, SavedSpeed};
 /// The most bytes that may be in flight without validation, whatever a saved speed says.
 const MAX_JUMP: u64 = 4 << 20;
 
+/// The share of the delivered unvalidated bytes up to which slow start goes on after a retreat: the
+/// factor of CUBIC (RFC 9438, section 4.6).
+const BETA: f64 = 0.7;
+
+/// The state of a congestion controller after a retreat. The rates that it measured before are not
+/// valid, since the unvalidated packets displaced those of others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reduced {
+    /// The window in bytes.
+    pub window: u64,
+    /// The window in bytes at which slow start ends.
+    pub threshold: u64,
+}
+
+impl Reduced {
+    fn new(window: u64, acked: u64) -> Self {
+        let threshold = ((acked as f64 * BETA) as u64).max(window);
+        Self { window, threshold }
+    }
+}
+
 /// A new beginning of the congestion controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Restart {
     /// The controller begins with this window in bytes, in slow start.
     Grow(u64),
-    /// The controller begins with this window in bytes, and has a congestion event at once.
-    Reduce(u64),
+    /// The controller begins after a retreat.
+    Reduce(Reduced),
 }
 
 /// The reaction to a congestion event.
@@ -33,8 +63,8 @@ pub enum Restart {
 pub enum Reaction {
     /// The controller acts on the event.
     Pass,
-    /// The controller begins with this window in bytes, and then acts on the event.
-    Restart(u64),
+    /// The controller begins after a retreat, and then acts on the event.
+    Reduce(Reduced),
     /// The event belongs to a retreat, and the controller does not see it.
     Absorb,
 }
@@ -47,7 +77,7 @@ enum Phase {
     /// The offered speed waits for a measured round trip.
     Reconnaissance,
     Unvalidated {
-        jump: u64,
+        window: u64,
         /// Packets that were sent at this time or later are not validated. The time moves on each
         /// round trip while the larger window is not used.
         since: Duration,
@@ -58,16 +88,45 @@ enum Phase {
     },
     Validating {
         window: u64,
-        since: Duration,
-        /// Packets that were sent up to this time are not validated.
-        until: Duration,
-        acked: u64,
+        jump: Jump,
+    },
+    /// The controller decides. Losses of unvalidated packets may still come to light, until a
+    /// packet is acknowledged that was sent after `end`.
+    Settling {
+        jump: Jump,
+        end: Duration,
+        /// True until the next judgement. The losses that the same datagram shows may be reported
+        /// by the time of the last one only.
+        is_new: bool,
     },
     Retreat {
-        since: Duration,
-        until: Duration,
-        acked: u64,
+        window: u64,
+        jump: Jump,
     },
+    /// The controller decides. Losses of unvalidated packets may still come to light, until a
+    /// packet is acknowledged that was sent after `end`.
+    Retreated {
+        until: Duration,
+        end: Duration,
+    },
+}
+
+/// The packets that were sent with the larger window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Jump {
+    since: Duration,
+    /// Packets that were sent up to this time are not validated.
+    until: Duration,
+    /// The bytes of them that have arrived.
+    acked: u64,
+}
+
+impl Jump {
+    fn on_ack(&mut self, sent: Duration, bytes: u64) {
+        if (self.since..=self.until).contains(&sent) {
+            self.acked = self.acked.saturating_add(bytes);
+        }
+    }
 }
 
 /// The acknowledgements since the last judgement.
@@ -129,7 +188,7 @@ impl CarefulResume {
         let jump = (least.window() / 2).min(MAX_JUMP);
         self.phase = if jump > inner {
             Phase::Unvalidated {
-                jump,
+                window: jump,
                 since: now,
                 acked: 0,
                 used: None,
@@ -157,10 +216,13 @@ impl CarefulResume {
     /// Returns `None` while the controller decides.
     pub fn own_window(&self) -> Option<u64> {
         match self.phase {
-            Phase::Normal | Phase::Reconnaissance => None,
-            Phase::Unvalidated { jump, .. } => Some(jump),
-            Phase::Validating { window, .. } => Some(window),
-            Phase::Retreat { acked, .. } => Some((acked / 2).max(self.initial_window)),
+            Phase::Normal
+            | Phase::Reconnaissance
+            | Phase::Settling { .. }
+            | Phase::Retreated { .. } => None,
+            Phase::Unvalidated { window, .. }
+            | Phase::Validating { window, .. }
+            | Phase::Retreat { window, .. } => Some(window),
         }
     }
 
@@ -178,41 +240,29 @@ impl CarefulResume {
     /// Notes that `bytes` sent at `sent` were acknowledged. [`Self::judge`] follows after all
     /// acknowledgements of a datagram.
     pub fn on_ack(&mut self, now: Duration, sent: Duration, bytes: u64, app_limited: bool) {
-        self.capacity.on_ack(now, sent, bytes, app_limited);
+        // A retreat shows the rate at which unvalidated packets displace those of others.
+        if !matches!(self.phase, Phase::Retreat { .. }) {
+            self.capacity.on_ack(now, sent, bytes, app_limited);
+        }
         self.batch.bytes = self.batch.bytes.saturating_add(bytes);
         self.batch.newest = self.batch.newest.max(Some(sent));
         let sample = now.saturating_sub(sent);
         let least = self.batch.round_trip.map_or(sample, |it| it.min(sample));
         self.batch.round_trip = Some(least);
         match &mut self.phase {
-            Phase::Normal | Phase::Reconnaissance => {}
+            Phase::Normal | Phase::Reconnaissance | Phase::Retreated { .. } => {}
             Phase::Unvalidated { since, acked, .. } => {
                 if sent >= *since {
-                    *acked += bytes;
+                    *acked = acked.saturating_add(bytes);
                 }
             }
-            Phase::Validating {
-                window,
-                since,
-                until,
-                acked,
-            } => {
+            Phase::Validating { window, jump } => {
                 if !app_limited {
                     *window = window.saturating_add(bytes);
                 }
-                if (*since..=*until).contains(&sent) {
-                    *acked += bytes;
-                }
+                jump.on_ack(sent, bytes);
             }
-            Phase::Retreat {
-                since,
-                until,
-                acked,
-            } => {
-                if (*since..=*until).contains(&sent) {
-                    *acked += bytes;
-                }
-            }
+            Phase::Settling { jump, .. } | Phase::Retreat { jump, .. } => jump.on_ack(sent, bytes),
         }
     }
 
@@ -232,18 +282,29 @@ impl CarefulResume {
             Phase::Unvalidated { .. } => {
                 self.judge_unvalidated(now, (newest, batch), in_flight, inner);
             }
-            Phase::Validating { window, until, .. } => {
-                if newest > until {
-                    self.phase = Phase::Normal;
-                    return (window > inner).then_some(Restart::Grow(window));
-                }
+            Phase::Validating { window, jump } if newest > jump.until => {
+                self.phase = Phase::Settling {
+                    jump,
+                    end: now,
+                    is_new: true,
+                };
+                return (window > inner).then_some(Restart::Grow(window));
             }
-            Phase::Retreat { until, acked, .. } => {
-                if newest > until {
-                    self.phase = Phase::Normal;
-                    return Some(Restart::Reduce(acked.max(self.initial_window)));
-                }
+            Phase::Retreat { window, jump } if newest > jump.until => {
+                self.phase = Phase::Retreated {
+                    until: jump.until,
+                    end: now,
+                };
+                return Some(Restart::Reduce(Reduced::new(window, jump.acked)));
             }
+            Phase::Settling { end, .. } | Phase::Retreated { end, .. } if newest > end => {
+                self.phase = Phase::Normal;
+            }
+            Phase::Settling { jump, end, .. } => {
+                let is_new = false;
+                self.phase = Phase::Settling { jump, end, is_new };
+            }
+            Phase::Validating { .. } | Phase::Retreat { .. } | Phase::Retreated { .. } => {}
         }
         None
     }
@@ -259,7 +320,7 @@ impl CarefulResume {
     ) {
         let flight = in_flight.saturating_add(batch.bytes);
         let Phase::Unvalidated {
-            jump,
+            window,
             since,
             acked,
             used,
@@ -270,16 +331,18 @@ impl CarefulResume {
         let is_own = newest >= since;
         let over = used.is_some_and(|used| newest >= used);
         if flight > inner {
-            self.phase = if is_own && (over || flight >= jump / 2) {
+            self.phase = if is_own && (over || flight >= window / 2) {
                 Phase::Validating {
                     window: flight,
-                    since,
-                    until: now,
-                    acked: batch.bytes,
+                    jump: Jump {
+                        since,
+                        until: now,
+                        acked: batch.bytes,
+                    },
                 }
             } else {
                 Phase::Unvalidated {
-                    jump,
+                    window,
                     since,
                     acked,
                     used: used.or(Some(now)),
@@ -296,11 +359,11 @@ impl CarefulResume {
         if measured.is_some_and(|(saved, measured)| !is_near(measured, saved)) {
             return self.forget();
         }
-        self.phase = if inner >= jump {
+        self.phase = if inner >= window {
             Phase::Normal
         } else {
             Phase::Unvalidated {
-                jump,
+                window,
                 since: now,
                 acked: 0,
                 used: None,
@@ -319,34 +382,43 @@ impl CarefulResume {
                 Reaction::Pass
             }
             Phase::Unvalidated {
-                jump, since, acked, ..
-            } => self.retreat(since, now, acked.min(jump)),
-            Phase::Validating {
+                window,
                 since,
-                until,
                 acked,
                 ..
-            } if sent <= until => self.retreat(since, until, acked),
-            Phase::Validating { window, .. } => {
-                // The unvalidated packets have arrived: this is the end of a slow start.
-                self.phase = Phase::Normal;
-                Reaction::Restart(window)
+            } => self.retreat(Jump {
+                since,
+                until: now,
+                acked: acked.min(window),
+            }),
+            Phase::Validating { jump, .. } => self.retreat(jump),
+            Phase::Settling { jump, is_new, .. } if is_new || sent <= jump.until => {
+                self.retreat(jump)
             }
-            Phase::Retreat { until, .. } if sent <= until => Reaction::Absorb,
-            Phase::Retreat { acked, .. } => {
+            Phase::Retreat { jump, .. } if sent <= jump.until => Reaction::Absorb,
+            Phase::Retreated { until, .. } if sent <= until => Reaction::Absorb,
+            Phase::Settling { .. } | Phase::Retreated { .. } => {
                 self.phase = Phase::Normal;
-                Reaction::Restart(acked.max(self.initial_window))
+                Reaction::Pass
+            }
+            Phase::Retreat { window, jump } => {
+                self.phase = Phase::Normal;
+                Reaction::Reduce(Reduced::new(window, jump.acked))
             }
         }
     }
 
-    fn retreat(&mut self, since: Duration, until: Duration, acked: u64) -> Reaction {
+    /// Returns the window of a retreat.
+    fn half(&self, acked: u64) -> u64 {
+        (acked / 2).max(self.initial_window)
+    }
+
+    fn retreat(&mut self, jump: Jump) -> Reaction {
         self.saved = None;
         self.capacity = Capacity::default();
         self.phase = Phase::Retreat {
-            since,
-            until,
-            acked,
+            window: self.half(jump.acked),
+            jump,
         };
         Reaction::Absorb
     }
@@ -355,239 +427,25 @@ impl CarefulResume {
     pub fn on_timeout(&mut self) -> Reaction {
         self.was_congested = true;
         let acked = match self.phase {
-            Phase::Normal | Phase::Reconnaissance | Phase::Unvalidated { used: None, .. } => None,
-            Phase::Unvalidated { jump, acked, .. } => Some(acked.min(jump)),
-            Phase::Validating { acked, .. } | Phase::Retreat { acked, .. } => Some(acked),
+            Phase::Normal
+            | Phase::Reconnaissance
+            | Phase::Unvalidated { used: None, .. }
+            | Phase::Settling { .. }
+            | Phase::Retreated { .. } => None,
+            Phase::Unvalidated { window, acked, .. } => Some(acked.min(window)),
+            Phase::Validating { jump, .. } | Phase::Retreat { jump, .. } => Some(jump.acked),
         };
         self.forget();
         acked.map_or(Reaction::Pass, |acked| {
-            Reaction::Restart(acked.max(self.initial_window))
+            Reaction::Reduce(Reduced::new(self.half(acked), acked))
         })
     }
 }
 
-/// Returns true if a round trip is between half and twice another one.
+/// Returns true if a round trip is more than half of another one, and at most twice that.
 fn is_near(round_trip: Duration, other: Duration) -> bool {
-    round_trip.saturating_mul(2) >= other && round_trip <= other.saturating_mul(2)
+    round_trip.saturating_mul(2) > other && round_trip <= other.saturating_mul(2)
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    const MS: Duration = Duration::from_millis(1);
-    const SAVED: SavedSpeed = SavedSpeed {
-        rate: 1_000_000,
-        round_trip: Duration::from_millis(600),
-    };
-    const INITIAL: u64 = 12_000;
-
-    /// Returns a sender that has measured this round trip.
-    fn sender(round_trip: Duration) -> CarefulResume {
-        let mut resume = CarefulResume::new(INITIAL);
-        resume.on_ack(round_trip, Duration::ZERO, 1200, true);
-        resume.judge(round_trip, 0, INITIAL);
-        resume
-    }
-
-    /// Returns a sender with `flight` bytes sent after the offer. Their first packet has arrived.
-    fn after_first_ack(flight: u64) -> CarefulResume {
-        let mut resume = sender(600 * MS);
-        resume.offer(600 * MS, SAVED, INITIAL);
-        resume.on_ack(1200 * MS, 600 * MS, 1200, false);
-        assert_eq!(resume.judge(1200 * MS, flight - 1200, INITIAL), None);
-        resume
-    }
-
-    #[test]
-    fn offer_permits_half_of_the_saved_window() {
-        let mut resume = sender(600 * MS);
-        assert_eq!(resume.window(INITIAL), INITIAL);
-        resume.offer(600 * MS, SAVED, INITIAL);
-        assert_eq!(resume.window(INITIAL), 300_000);
-    }
-
-    #[test]
-    fn offer_waits_for_a_round_trip() {
-        let mut resume = CarefulResume::new(INITIAL);
-        resume.offer(Duration::ZERO, SAVED, INITIAL);
-        assert_eq!(resume.window(INITIAL), INITIAL);
-        resume.on_ack(500 * MS, Duration::ZERO, 1200, false);
-        resume.judge(500 * MS, 10_800, INITIAL);
-        // The shorter one of the round trips counts.
-        assert_eq!(resume.window(INITIAL), 250_000);
-    }
-
-    #[test]
-    fn offer_of_another_round_trip_is_forgotten() {
-        for round_trip in [299 * MS, 1201 * MS] {
-            let mut resume = sender(round_trip);
-            resume.offer(round_trip, SAVED, INITIAL);
-            assert_eq!(resume.window(INITIAL), INITIAL);
-            assert_ne!(resume.speed(), Some(SAVED));
-        }
-    }
-
-    #[test]
-    fn offer_after_congestion_is_ignored() {
-        let mut resume = sender(600 * MS);
-        assert_eq!(resume.on_congestion(600 * MS, 300 * MS), Reaction::Pass);
-        resume.offer(600 * MS, SAVED, INITIAL);
-        assert_eq!(resume.window(INITIAL), INITIAL);
-    }
-
-    #[test]
-    fn validation_grows_from_the_data_in_flight() {
-        let mut resume = after_first_ack(290_000);
-        assert_eq!(resume.window(INITIAL), 290_000);
-        resume.on_ack(1300 * MS, 700 * MS, 100_000, false);
-        assert_eq!(resume.judge(1300 * MS, 290_000, INITIAL), None);
-        assert_eq!(resume.window(INITIAL), 390_000);
-        resume.on_ack(1900 * MS, 1300 * MS, 10_000, false);
-        let restart = resume.judge(1900 * MS, 390_000, INITIAL);
-        assert_eq!(restart, Some(Restart::Grow(400_000)));
-        assert_eq!(resume.window(400_000), 400_000);
-        assert_eq!(resume.speed(), Some(SAVED));
-    }
-
-    #[test]
-    fn unused_window_waits_for_data() {
-        let mut resume = after_first_ack(5000);
-        assert_eq!(resume.window(INITIAL), 300_000);
-        // Data that fills a little more than the controller's window has another round trip.
-        resume.on_ack(2000 * MS, 1400 * MS, 1200, false);
-        resume.judge(2000 * MS, 20_000, INITIAL);
-        assert_eq!(resume.window(INITIAL), 300_000);
-        resume.on_ack(2600 * MS, 2000 * MS, 1200, false);
-        resume.judge(2600 * MS, 40_000, INITIAL);
-        assert_eq!(resume.window(INITIAL), 41_200);
-    }
-
-    #[test]
-    fn loss_before_the_window_is_used_is_the_controllers() {
-        let mut resume = after_first_ack(5000);
-        for round in 3..1000 {
-            let sent = 600 * MS * (round - 1);
-            resume.on_ack(600 * MS * round, sent, 10_000, true);
-            assert_eq!(resume.judge(600 * MS * round, 0, INITIAL), None);
-        }
-        let reaction = resume.on_congestion(600_000 * MS, 599_000 * MS);
-        assert_eq!(reaction, Reaction::Pass);
-        assert_eq!(resume.window(INITIAL), INITIAL);
-    }
-
-    #[test]
-    fn retreat_ignores_data_before_the_last_round_trip() {
-        let mut resume = after_first_ack(5000);
-        for round in 3..1000 {
-            let sent = 600 * MS * (round - 1);
-            resume.on_ack(600 * MS * round, sent, 10_000, true);
-            assert_eq!(resume.judge(600 * MS * round, 0, INITIAL), None);
-        }
-        let now = 600_000 * MS;
-        resume.on_ack(now, now - 600 * MS, 10_000, false);
-        assert_eq!(resume.judge(now, 100_000, INITIAL), None);
-        let reaction = resume.on_congestion(now, now - 500 * MS);
-        assert_eq!(reaction, Reaction::Absorb);
-        assert_eq!(resume.window(INITIAL), INITIAL);
-    }
-
-    #[test]
-    fn unused_window_ends_when_the_round_trip_changes() {
-        let mut resume = after_first_ack(5000);
-        resume.on_ack(5000 * MS, 3000 * MS, 1200, true);
-        resume.judge(5000 * MS, 0, INITIAL);
-        assert_eq!(resume.window(INITIAL), INITIAL);
-    }
-
-    #[test]
-    fn retreat_halves_the_delivered_bytes() {
-        let mut resume = after_first_ack(290_000);
-        resume.on_ack(1300 * MS, 700 * MS, 98_800, false);
-        assert_eq!(resume.on_congestion(1310 * MS, 650 * MS), Reaction::Absorb);
-        assert_eq!(resume.window(INITIAL), 50_000);
-        assert_eq!(resume.speed(), None, "the saved speed is gone");
-        assert_eq!(resume.on_congestion(1320 * MS, 800 * MS), Reaction::Absorb);
-        resume.on_ack(1400 * MS, 900 * MS, 50_000, false);
-        assert_eq!(resume.judge(1400 * MS, 60_000, INITIAL), None);
-        resume.on_ack(2000 * MS, 1400 * MS, 1200, false);
-        let restart = resume.judge(2000 * MS, 60_000, INITIAL);
-        assert_eq!(restart, Some(Restart::Reduce(150_000)));
-    }
-
-    #[test]
-    fn loss_after_validation_is_the_controllers() {
-        let mut resume = after_first_ack(290_000);
-        resume.on_ack(1300 * MS, 700 * MS, 100_000, false);
-        let reaction = resume.on_congestion(1950 * MS, 1300 * MS);
-        assert_eq!(reaction, Reaction::Restart(390_000));
-        assert_eq!(resume.window(7), 7);
-    }
-
-    #[test]
-    fn timeout_ends_every_phase() {
-        let mut resume = after_first_ack(290_000);
-        assert_eq!(resume.on_timeout(), Reaction::Restart(INITIAL));
-        assert_eq!(resume.on_timeout(), Reaction::Pass);
-        assert_eq!(resume.window(7), 7);
-    }
-
-    #[derive(Clone, Debug)]
-    enum Step {
-        Ack(u64, u64, bool),
-        Judge(u64),
-        Congestion(u64),
-        Timeout,
-        Offer(u64, u64),
-    }
-
-    fn steps() -> impl Strategy<Value = Vec<Step>> {
-        let step = prop_oneof![
-            (0..2000u64, any::<u64>(), any::<bool>()).prop_map(|(a, b, c)| Step::Ack(a, b, c)),
-            any::<u64>().prop_map(Step::Judge),
-            (0..2000u64).prop_map(Step::Congestion),
-            Just(Step::Timeout),
-            (any::<u64>(), 0..5000u64).prop_map(|(rate, rtt)| Step::Offer(rate, rtt)),
-        ];
-        proptest::collection::vec(step, 1..60)
-    }
-
-    proptest! {
-        #[test]
-        fn any_input_keeps_the_window_bounded(steps in steps()) {
-            let mut resume = CarefulResume::new(INITIAL);
-            for (turn, step) in steps.into_iter().enumerate() {
-                let now = Duration::from_secs(2) + MS * turn as u32 * 100;
-                let before = |age| now.saturating_sub(MS * age as u32);
-                match step {
-                    Step::Ack(age, bytes, limited) => {
-                        resume.on_ack(now, before(age), bytes % (1 << 20), limited);
-                    }
-                    Step::Judge(flight) => {
-                        let restart = resume.judge(now, flight % (1 << 22), INITIAL);
-                        if let Some(Restart::Grow(window) | Restart::Reduce(window)) = restart {
-                            prop_assert!(window >= INITIAL);
-                        }
-                    }
-                    Step::Congestion(age) => {
-                        resume.on_congestion(now, before(age));
-                    }
-                    Step::Timeout => {
-                        resume.on_timeout();
-                    }
-                    Step::Offer(rate, rtt) => {
-                        let round_trip = MS * rtt as u32;
-                        resume.offer(now, SavedSpeed { rate, round_trip }, INITIAL);
-                        if matches!(resume.phase, Phase::Unvalidated { .. }) {
-                            prop_assert!(resume.window(INITIAL) <= MAX_JUMP);
-                        }
-                    }
-                }
-                prop_assert!(resume.window(INITIAL) >= INITIAL);
-                prop_assert!(resume.window(INITIAL) <= 200 << 20);
-            }
-        }
-    }
-}
+mod tests;

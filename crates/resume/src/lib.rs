@@ -16,7 +16,7 @@ mod careful;
 use std::time::Duration;
 
 pub use capacity::Capacity;
-pub use careful::{CarefulResume, Reaction, Restart};
+pub use careful::{CarefulResume, Reaction, Reduced, Restart};
 
 /// The speed of a path, which a connection saves for a later one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use tandem_resume::{CarefulResume, Reaction, Restart, SavedSpeed};
+use tandem_resume::{CarefulResume, Reaction, Reduced, Restart, SavedSpeed};
 
 use crate::congestion::{AckSample, Controller, DeliveryRate};
 use crate::rtt::Rtt;
@@ -36,6 +36,9 @@ pub(crate) struct Flow {
     first_sent: Duration,
     /// Delivery up to this count is limited by the application.
     app_limited_until: u64,
+    /// The delivery and the losses of segments that were sent earlier belong to a retreat, and are
+    /// no measurement of the path.
+    valid_from: Duration,
     next_round: u64,
     window_limited: bool,
     credit: f64,
@@ -73,6 +76,7 @@ impl Flow {
             delivered_at: now,
             first_sent: now,
             app_limited_until: 0,
+            valid_from: Duration::ZERO,
             next_round: 0,
             window_limited: false,
             credit: (BURST_SEGMENTS * segment) as f64,
@@ -239,21 +243,24 @@ impl Flow {
         let resume = self.resume.as_mut();
         match resume.and_then(|resume| resume.judge(now, self.in_flight, inner)) {
             Some(Restart::Grow(window)) => self.controller.restart(window, self.segment),
-            Some(Restart::Reduce(window)) => {
-                self.controller.restart(window, self.segment);
-                self.controller.on_congestion(now);
-            }
+            Some(Restart::Reduce(to)) => self.reduce(now, to),
             None => {}
         }
     }
 
+    /// Ends a retreat. The delivery and the losses of its segments say nothing to the controller.
+    fn reduce(&mut self, now: Duration, to: Reduced) {
+        self.valid_from = now;
+        self.controller.reduce(to, self.segment);
+    }
+
     /// Returns true if the controller acts on an event, after the new beginning that it may need.
-    fn passes(&mut self, reaction: Option<Reaction>) -> bool {
+    fn passes(&mut self, now: Duration, reaction: Option<Reaction>) -> bool {
         match reaction {
             None | Some(Reaction::Pass) => true,
             Some(Reaction::Absorb) => false,
-            Some(Reaction::Restart(window)) => {
-                self.controller.restart(window, self.segment);
+            Some(Reaction::Reduce(to)) => {
+                self.reduce(now, to);
                 true
             }
         }
@@ -265,7 +272,7 @@ impl Flow {
             .saturating_sub(stamp.first_sent)
             .max(now.saturating_sub(stamp.delivered_at));
         // A shorter interval is an artefact of compressed acknowledgements.
-        if interval < min_rtt || interval.is_zero() {
+        if interval < min_rtt || interval.is_zero() || stamp.delivered_at < self.valid_from {
             return None;
         }
         let bytes = self.delivered - stamp.delivered;
@@ -290,7 +297,9 @@ impl Flow {
         next_transmission: u64,
     ) {
         self.in_flight = self.in_flight.saturating_sub(bytes);
-        self.controller.on_lost(bytes);
+        if sent >= self.valid_from {
+            self.controller.on_lost(bytes);
+        }
         self.congestion(now, (number, sent), next_transmission);
         if let Some(episode) = &mut self.episode {
             episode.lost += 1;
@@ -313,7 +322,7 @@ impl Flow {
         if !self.episode.is_some_and(within) {
             let resume = self.resume.as_mut();
             let reaction = resume.map(|resume| resume.on_congestion(now, sent));
-            if self.passes(reaction) {
+            if self.passes(now, reaction) {
                 self.controller.on_congestion(now);
             }
             self.episode = Some(Episode {
@@ -329,7 +338,7 @@ impl Flow {
     pub(crate) fn on_timeout(&mut self, now: Duration, lost: u32, next_transmission: u64) {
         self.in_flight = 0;
         let reaction = self.resume.as_mut().map(|resume| resume.on_timeout());
-        self.passes(reaction);
+        self.passes(now, reaction);
         self.controller.on_timeout(now);
         self.episode = Some(Episode {
             next_transmission,
@@ -412,6 +421,23 @@ mod tests {
         }
         assert_eq!(flow.paced_until(Duration::ZERO, &rtt), 5 * MS);
         assert_eq!(flow.paced_until(5 * MS, &rtt), 5 * MS);
+    }
+
+    #[test]
+    fn flow_takes_no_rate_from_a_retreat() {
+        let (mut flow, mut rtt) = (flow(), Rtt::default());
+        rtt.add(Duration::ZERO, 100 * MS);
+        let stamp = flow.on_sent(Duration::ZERO, 1000);
+        let (window, threshold) = (10_000, 20_000);
+        flow.reduce(50 * MS, Reduced { window, threshold });
+        flow.on_acked(100 * MS, (Duration::ZERO, stamp), 1000, Some(100 * MS));
+        let acked = flow.acked.expect("an acknowledgement");
+        assert!(flow.rate(&acked, 100 * MS, 100 * MS).is_none());
+        flow.acked = None;
+        let stamp = flow.on_sent(100 * MS, 1000);
+        flow.on_acked(200 * MS, (100 * MS, stamp), 1000, Some(100 * MS));
+        let acked = flow.acked.expect("an acknowledgement");
+        assert!(flow.rate(&acked, 200 * MS, 100 * MS).is_some());
     }
 
     #[test]

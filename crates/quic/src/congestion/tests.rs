@@ -142,6 +142,8 @@ struct Download {
     client: End,
     stream: Option<StreamId>,
     received: u64,
+    /// True while the path drops every datagram of the server.
+    is_cut: bool,
 }
 
 impl Download {
@@ -155,6 +157,7 @@ impl Download {
             client: End::new(None, 1000, link),
             stream: None,
             received: 0,
+            is_cut: false,
         };
         let to = download.server.address;
         let connecting =
@@ -193,7 +196,9 @@ impl Download {
         }
         while let Some((_, datagram)) = self.server.out.pop_due(self.at) {
             let from = self.server.address;
-            self.client.take(now, self.at, from, &datagram);
+            if !self.is_cut {
+                self.client.take(now, self.at, from, &datagram);
+            }
         }
         self.write();
         self.read();
@@ -351,4 +356,59 @@ fn resume_with_another_round_trip_changes_nothing() {
     let now = download.start + download.at;
     assert_eq!(download.controller().offer(now, saved), before);
     assert_eq!(download.controller().window(), before);
+}
+
+#[test]
+fn window_does_not_grow_during_a_retreat() {
+    let link = link(20 * MEGA, ROUND);
+    let saved = learned(&link);
+    let mut download = Download::begin(&link, Some(saved));
+    // A few packets in the first half of the jump are lost. They take half a round trip.
+    download.run(ROUND * 4 / 5);
+    download.is_cut = true;
+    download.run(10 * MS);
+    download.is_cut = false;
+    let until = download.at + 2 * ROUND;
+    while download.controller().speed().is_some() {
+        assert!(download.step(until), "no retreat");
+    }
+    let window = download.controller().window();
+    assert!(window < saved.window() / 4, "{window}");
+    let threshold = |download: &mut Download| {
+        let threshold = download.controller().state().inner.metrics().ssthresh;
+        threshold.filter(|it| *it < u64::MAX)
+    };
+    while threshold(&mut download).is_none() {
+        assert_eq!(download.controller().window(), window);
+        assert!(download.step(until), "the retreat goes on");
+    }
+    // Slow start goes on up to a share of the bytes that have arrived.
+    let after = download.controller().window();
+    assert!(after <= window + 10_000, "{after} and {window}");
+    let threshold = threshold(&mut download).expect("a threshold");
+    assert!((2 * window..saved.window() / 2).contains(&threshold));
+}
+
+#[test]
+fn tail_loss_of_the_jump_retreats() {
+    let link = link(20 * MEGA, ROUND);
+    let saved = learned(&link);
+    let mut download = Download::begin(&link, Some(saved));
+    // The jump arrives from 0.5 to 1.3 round trips, and the packets behind it from 1.5 on.
+    download.run(ROUND * 11 / 10);
+    assert_eq!(download.controller().speed(), Some(saved));
+    download.is_cut = true;
+    download.run(ROUND * 9 / 20);
+    download.is_cut = false;
+    while download.lost() == 0 {
+        download.run(20 * MS);
+    }
+    assert_eq!(download.controller().speed(), None);
+    assert!(download.controller().window() < saved.window() / 2);
+}
+
+#[test]
+fn bbr_begins_without_a_saved_speed() {
+    let controller = Arc::new(Algorithm::Bbr).build(Instant::now(), 1200);
+    assert!(controller.into_any().downcast::<Resuming>().is_err());
 }

@@ -9,6 +9,8 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use tandem_resume::Reduced;
+
 use super::AckSample;
 
 /// The gain of start-up: the least that doubles the rate each round (section 5.3.1).
@@ -72,6 +74,8 @@ pub(crate) struct Bbr {
     lost: u64,
     /// The most bytes in flight that the path took without much loss.
     bound: Option<u64>,
+    /// The largest window of the start-up after a retreat.
+    ceiling: Option<u64>,
     before: Option<Option<u64>>,
     restored_window: u64,
 }
@@ -92,6 +96,7 @@ impl Bbr {
             delivered: 0,
             lost: 0,
             bound: None,
+            ceiling: None,
             before: None,
             restored_window: 0,
         }
@@ -113,6 +118,22 @@ impl Bbr {
     /// Raises the window to at least this size.
     pub(crate) fn raise(&mut self, window: u64) {
         self.window = self.window.max(window);
+    }
+
+    /// Drains the path, and then starts up again from a smaller window (RFC 9959, appendix on BBR).
+    /// The bandwidth is not known any more: the flow gives no rates that it measured before.
+    pub(crate) fn reduce(&mut self, to: Reduced) {
+        let rate = |(_, rtt): (_, Duration)| to.window as f64 / rtt.as_secs_f64().max(1e-4);
+        let rate = self.min_rtt.map(|least| (self.rounds, rate(least) as u64));
+        *self = Self {
+            state: State::Drain,
+            rounds: self.rounds,
+            bandwidths: rate.into_iter().collect(),
+            min_rtt: self.min_rtt,
+            window: to.window,
+            ceiling: Some(to.threshold),
+            ..Self::new(self.initial_window, self.segment)
+        };
     }
 
     pub(crate) fn pacing_rate(&self) -> Option<u64> {
@@ -229,7 +250,8 @@ impl Bbr {
 
     /// Returns whether start-up has found the bandwidth (section 5.3.1.2).
     fn judge_bandwidth(&mut self, sample: &AckSample) {
-        if self.is_full || sample.rate.is_some_and(|rate| rate.app_limited) {
+        let is_draining = self.state == State::Drain;
+        if self.is_full || is_draining || sample.rate.is_some_and(|rate| rate.app_limited) {
             return;
         }
         let bandwidth = self.bandwidth();
@@ -246,7 +268,13 @@ impl Bbr {
         let now = sample.now;
         match self.state {
             State::Startup if self.is_full => self.state = State::Drain,
-            State::Drain if sample.in_flight <= self.product(1.0) => self.cruise(now, 2),
+            State::Drain if sample.in_flight <= self.product(1.0) => {
+                if self.is_full {
+                    self.cruise(now, 2);
+                } else {
+                    self.state = State::Startup;
+                }
+            }
             State::Cruise { phase, since } => {
                 let rtt = self.min_rtt.map_or(sample.smoothed_rtt, |(_, rtt)| rtt);
                 let over = now.saturating_sub(since) >= rtt;
@@ -305,6 +333,11 @@ impl Bbr {
             self.window = self.window.max(self.initial_window);
         } else {
             self.window = self.window.min(target.max(self.initial_window));
+        }
+        if let Some(ceiling) = self.ceiling
+            && !self.is_full
+        {
+            self.window = self.window.min(ceiling);
         }
         self.window = self.window.max(self.minimum());
     }
@@ -380,6 +413,29 @@ mod tests {
             bbr.on_ack(&ack(100 * MS * round, 1_000_000, 90 * SEGMENT));
         }
         assert_eq!(bbr.bound, None);
+    }
+
+    #[test]
+    fn bbr_drains_and_starts_up_after_a_retreat() {
+        let mut bbr = cruising();
+        let (window, threshold) = (25 * SEGMENT, 70 * SEGMENT);
+        bbr.reduce(Reduced { window, threshold });
+        assert_eq!((bbr.window(), bbr.state), (window, State::Drain));
+        // The rate of the window over the round trip, and not the measured one.
+        assert_eq!(bbr.bandwidth(), 250_000);
+        let mut sample = ack(1100 * MS, 0, 60 * SEGMENT);
+        sample.rate = None;
+        bbr.on_ack(&sample);
+        assert_eq!(bbr.state, State::Drain, "more than the window is in flight");
+        sample.in_flight = 20 * SEGMENT;
+        bbr.on_ack(&sample);
+        assert_eq!(bbr.state, State::Startup);
+        for round in 12..17 {
+            let rate = bbr.window() * 10;
+            bbr.on_ack(&ack(100 * MS * round, rate, bbr.window()));
+            assert!(bbr.window() <= threshold, "{bbr:?}");
+        }
+        assert_eq!((bbr.window(), bbr.bandwidth()), (threshold, 700_000));
     }
 
     #[test]

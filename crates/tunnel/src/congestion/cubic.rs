@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tandem_resume::Reduced;
+
 use super::AckSample;
 
 /// The factor of multiplicative decrease (RFC 9438, section 4.6).
@@ -65,6 +67,14 @@ impl Cubic {
             slow_start: SlowStart::default(),
             before: None,
         }
+    }
+
+    /// Creates a controller that was reduced to `window`, and leaves slow start at `threshold`.
+    pub(crate) fn reduced(to: Reduced, segment: u64) -> Self {
+        let mut cubic = Self::new(to.window, segment);
+        cubic.state.threshold = to.threshold as f64;
+        cubic.state.max_window = to.threshold as f64 / BETA;
+        cubic
     }
 
     pub(crate) fn window(&self) -> u64 {
@@ -228,6 +238,18 @@ mod tests {
             cubic.on_ack(&ack(MS, SEGMENT, 100 * MS, false));
         }
         assert_eq!(cubic.window(), 20 * SEGMENT);
+    }
+
+    #[test]
+    fn cubic_grows_to_the_threshold_after_a_retreat() {
+        let to = Reduced {
+            window: 10 * SEGMENT,
+            threshold: 14 * SEGMENT,
+        };
+        let mut cubic = Cubic::reduced(to, SEGMENT);
+        (0..4).for_each(|_| cubic.on_ack(&ack(MS, SEGMENT, 100 * MS, false)));
+        assert_eq!(cubic.window(), 14 * SEGMENT);
+        assert!(!cubic.in_slow_start(), "{cubic:?}");
     }
 
     #[test]

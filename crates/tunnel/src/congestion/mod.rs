@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use bbr::Bbr;
 use cubic::Cubic;
+use tandem_resume::Reduced;
 
 /// The algorithm of congestion control.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -129,6 +130,14 @@ impl Controller {
             Self::Cubic(cubic) => *cubic = Cubic::new(window, segment),
             // Its measurements of the path stay valid.
             Self::Bbr(bbr) => bbr.raise(window),
+        }
+    }
+
+    /// Begins again after a retreat of careful resume, without the rates measured before.
+    pub(crate) fn reduce(&mut self, to: Reduced, segment: u64) {
+        match self {
+            Self::Cubic(cubic) => *cubic = Cubic::reduced(to, segment),
+            Self::Bbr(bbr) => bbr.reduce(to),
         }
     }
 

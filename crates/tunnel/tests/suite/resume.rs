@@ -136,3 +136,23 @@ fn resume_with_another_round_trip_changes_nothing() {
     });
     assert_eq!(stats[0], stats[1]);
 }
+
+/// Cuts the path while the end of the jump leaves. The first acknowledgement behind the jump shows
+/// the loss.
+#[test]
+fn tail_loss_of_the_jump_retreats() {
+    for algorithm in [Algorithm::Cubic, Algorithm::Bbr] {
+        let mut download = Download::begin(algorithm, &link(20_000, ROUND), Some(SAVED));
+        // The initial window takes a round trip. The jump leaves for 0.8 of the next one.
+        download.run(ROUND + ROUND * 3 / 5);
+        download.path.is_cut = true;
+        download.run(ROUND / 2);
+        download.path.is_cut = false;
+        assert!(download.path.server.tunnel.speed().is_some());
+        let begun = download.path.server.tunnel.stats().lost;
+        while download.path.server.tunnel.stats().lost == begun {
+            download.run(20 * MS);
+        }
+        assert_eq!(download.path.server.tunnel.speed(), None, "{algorithm:?}");
+    }
+}
