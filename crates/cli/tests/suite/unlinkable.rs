@@ -201,6 +201,13 @@ fn contains(text: &[u8], part: &str) -> bool {
         .any(|window| window == part.as_bytes())
 }
 
+/// Returns the addresses of this machine in a text, with their ports.
+fn addresses(text: &str) -> Vec<&str> {
+    let is_end = |letter: char| !letter.is_ascii_digit() && letter != '.' && letter != ':';
+    let words = text.split(is_end).filter(|word| word.starts_with("127."));
+    words.map(|word| word.trim_end_matches(':')).collect()
+}
+
 #[test]
 fn submissions_travel_through_all_parties() {
     let mut parties = Parties::new("unlinkable-path");
@@ -295,6 +302,20 @@ fn submissions_travel_through_all_parties() {
             "PrivateToken",
         ] {
             assert!(!log.contains(secret), "{secret}: {log}");
+        }
+    }
+    // Each address in them is that of a listener, and none is a client's.
+    let started = logs.iter().flat_map(|log| log.lines());
+    let started = started.filter(|line| [" on http", " on h2"].iter().any(|on| line.contains(on)));
+    let listeners: Vec<_> = started.flat_map(addresses).collect();
+    assert_eq!(
+        listeners.len(),
+        9,
+        "listener, metrics and dashboard of each"
+    );
+    for log in &logs {
+        for address in addresses(log) {
+            assert!(listeners.contains(&address), "{address}: {log}");
         }
     }
     let issued = content(&parties.files.directory().join("issuer"));
