@@ -218,11 +218,10 @@ impl<O: Owner> Driver<O> {
         if self.shared.draining.get() {
             self.shared.core.borrow_mut().go_away(Reason::NoError);
         }
-        // Write before reading: a client's first bytes must not wait for input. A server finds
-        // them with the connection, and its settings and their acknowledgement share a packet.
-        if (self.side == Side::Peer || self.shared.established.get())
-            && let Err(error) = self.poll_write(cx)
-        {
+        // Write before reading: a client's first bytes must not wait for input. A server reads them
+        // first, so that its settings and the acknowledgement share a packet.
+        let writes_first = self.side == Side::Peer || self.shared.established.get();
+        if writes_first && let Err(error) = self.poll_write(cx) {
             return self.fail_write(cx, error);
         }
         if self.ending.is_none() {
