@@ -14,6 +14,8 @@ use crate::ids::IdMap;
 
 /// The most assets of all contexts whose counts wait to be shared. They need about 4 MiB.
 const MAX_COUNTS: usize = 1 << 18;
+/// The most contexts whose counts wait to be shared. They need about 4 MiB.
+const MAX_CONTEXTS: usize = 1 << 14;
 /// The longest name of a URL or context that is shared, in bytes.
 const MAX_SHARED_NAME: usize = 2048;
 /// The bytes of a URL, a context and an asset of a context beside their names.
@@ -55,7 +57,7 @@ struct Count {
 impl GainTable {
     /// Counts a visit of a context.
     pub(super) fn visited(&mut self, context: ContextId, fetched: bool) {
-        if self.has_room() {
+        if self.has_room(context) {
             let gain = self.contexts.entry(context).or_default();
             gain.visits += 1.0;
             gain.fetched += f32::from(u8::from(fetched));
@@ -65,7 +67,7 @@ impl GainTable {
     /// Counts a load of a context, with its assets and whether the load requested them. Assets that
     /// the session held are not among them.
     pub(super) fn loaded(&mut self, context: ContextId, assets: impl Iterator<Item = (u32, bool)>) {
-        if !self.has_room() {
+        if !self.has_room(context) {
             return;
         }
         let gain = self.contexts.entry(context).or_default();
@@ -86,8 +88,9 @@ impl GainTable {
         self.counts += gain.assets.len() - before;
     }
 
-    fn has_room(&mut self) -> bool {
-        let has_room = self.counts < MAX_COUNTS && self.contexts.len() < MAX_COUNTS / 16;
+    fn has_room(&mut self, context: ContextId) -> bool {
+        let has_place = self.contexts.len() < MAX_CONTEXTS || self.contexts.contains_key(&context);
+        let has_room = self.counts < MAX_COUNTS && has_place;
         self.lost += u64::from(!has_room);
         has_room
     }
@@ -109,16 +112,47 @@ impl GainTable {
         self.recount();
     }
 
+    /// Makes room, if the table is half full. Contexts that few users know may never be shared, and
+    /// leave first. If the others fill half of the table too, those with the fewest visits leave.
+    fn make_room(&mut self, store: &Store, least_users: u8) {
+        if self.is_half_full() {
+            self.contexts
+                .retain(|&id, _| is_shareable(store, store.context(id), least_users));
+            self.recount();
+        }
+        if self.is_half_full() {
+            let mut visits: Vec<f32> = self.contexts.values().map(Gain::visits).collect();
+            let middle = visits.len() / 2;
+            let (_, median, _) = visits.select_nth_unstable_by(middle, f32::total_cmp);
+            let median = *median;
+            let mut dropped = 0;
+            self.contexts.retain(|_, gain| {
+                let is_dropped = dropped < middle && gain.visits() <= median;
+                dropped += usize::from(is_dropped);
+                !is_dropped
+            });
+            self.recount();
+        }
+    }
+
+    fn is_half_full(&self) -> bool {
+        self.counts > MAX_COUNTS / 2 || self.contexts.len() > MAX_CONTEXTS / 2
+    }
+
     fn recount(&mut self) {
         self.counts = self.contexts.values().map(|gain| gain.assets.len()).sum();
     }
 }
 
 impl Gain {
+    fn visits(&self) -> f32 {
+        self.visits.max(self.loads)
+    }
+
     /// Returns whether the counts would change another gateway's estimates of the context.
     fn is_due(&self, context: &Context) -> bool {
         let remembered = context.fetches.map_or(0.0, |rate| rate.n).min(MEMORY);
-        self.visits.max(self.loads) >= (SHARED_PART * remembered).max(1.0)
+        self.visits() >= (SHARED_PART * remembered).max(1.0)
     }
 
     /// Returns whether few users know an asset that most loads have requested.
@@ -208,13 +242,8 @@ impl Auto {
                 gains.add(store, store.context(id), &gain);
             }
         }
-        if table.counts > MAX_COUNTS / 2 {
-            // Contexts that few users know may never be shared, and must leave room for others.
-            table
-                .contexts
-                .retain(|&id, _| is_shareable(store, store.context(id), least_users));
-        }
         table.recount();
+        table.make_room(store, least_users);
         (gains.store.contexts.iter().flatten().next().is_some()).then_some(Gains(gains.store))
     }
 

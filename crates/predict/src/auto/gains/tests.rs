@@ -99,6 +99,37 @@ fn gains_hold_nothing_that_few_users_know() {
 }
 
 #[test]
+fn pages_of_one_user_leave_room_for_those_of_many() {
+    let mut auto = sharing();
+    for number in 0..20_000 {
+        visit(&mut auto, 1, &format!("http://long.tail/{number}"), &[]);
+    }
+    assert!(auto.lost_gains() > 0, "the table is full");
+    assert!(auto.take_gains(1 << 16).is_none());
+    for user in 2..=5 {
+        visit(&mut auto, user, PAGE, &ASSETS);
+    }
+    let mut other = sharing();
+    let gains = received(&mut auto, 1 << 16);
+    gains.iter().for_each(|gains| other.merge_gains(gains));
+    assert_eq!(chances(&other, PAGE).len(), ASSETS.len());
+}
+
+#[test]
+fn known_pages_count_on_in_a_full_table() {
+    let mut auto = sharing();
+    for user in 1..=3 {
+        visit(&mut auto, user, PAGE, &ASSETS);
+    }
+    for number in 0..20_000 {
+        visit(&mut auto, 1, &format!("http://long.tail/{number}"), &[]);
+    }
+    let lost = auto.lost_gains();
+    visit(&mut auto, 4, PAGE, &ASSETS);
+    assert_eq!(auto.lost_gains(), lost);
+}
+
+#[test]
 fn received_gains_are_not_sent_again() {
     let mut learned = sharing();
     for user in 1..=8 {
