@@ -11,7 +11,7 @@
 //! - [`wire`]: the fields with which the two proxies agree.
 //! - [`level`]: the effort of the encoder by the rate of the path.
 //! - [`encoder`], [`decoder`]: one body each, in pieces of bounded size.
-//! - [`recode`]: bodies with gzip, which cross the path as zstd.
+//! - [`recode`], [`gunzip`]: bodies with gzip, which cross the path as zstd.
 //! - [`dictionary`]: former versions of bodies, so that only the difference travels.
 //! - [`budget`]: the memory that all bodies of a process, and of a session, may use.
 //!
@@ -26,6 +26,7 @@ pub mod budget;
 pub mod decoder;
 pub mod dictionary;
 pub mod encoder;
+pub mod gunzip;
 pub mod level;
 pub mod recode;
 pub mod rule;
@@ -35,8 +36,8 @@ pub use budget::{Budget, Reservation};
 pub use decoder::Decoder;
 pub use dictionary::{Dictionaries, Dictionary, Name};
 pub use encoder::Encoder;
+pub use gunzip::Gunzip;
 pub use level::LEVELS;
-pub use recode::Gunzip;
 
 /// The window that a frame may ask for, as a power of two in bytes: 512 KiB.
 pub const MAX_WINDOW_LOG: u32 = 19;

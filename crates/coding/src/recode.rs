@@ -6,23 +6,9 @@
 //! a weak one, and the length and the offer of ranges disappear. A response keeps its coding if
 //! either side forbids a transformation, or if a field depends on the coded bytes.
 //!
-//! [`Gunzip`] decodes in pieces of bounded size, so a body that expands a thousandfold takes no
-//! more memory than another.
+//! [`Gunzip`](crate::Gunzip) decodes the bodies.
 
-use bytes::{Buf, Bytes};
-use flate2::{Decompress, FlushDecompress, Status};
 use tandem_http::{Fields, RequestHead, ResponseHead};
-
-use crate::CodingError;
-
-/// The largest piece that a step returns, in bytes.
-const MAX_PIECE: usize = 32 << 10;
-
-/// The window of gzip, as a power of two in bytes.
-const WINDOW_BITS: u8 = 15;
-
-/// The first bytes of each member of a gzip file, with DEFLATE as its method (RFC 1952 section 2.3).
-const MAGIC: [u8; 3] = [0x1f, 0x8b, 0x08];
 
 /// The fields of a response whose values depend on the coded bytes (RFC 9530, RFC 9421, RFC 3230,
 /// RFC 1864).
@@ -121,143 +107,6 @@ fn weaken(fields: &mut Fields) {
         _ => return,
     };
     fields.set("etag", weak);
-}
-
-/// Decodes one body, which is a series of members (RFC 1952 section 2.2).
-pub struct Gunzip {
-    inner: Decompress,
-    input: Bytes,
-    space: Vec<u8>,
-    /// True if decoded data may be left that did not fit into the last piece.
-    has_more: bool,
-    position: Position,
-}
-
-/// The position in a body.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Position {
-    /// No byte has been read.
-    Start,
-    /// Within a member.
-    Member,
-    /// Behind a member, and behind this many bytes of another one's [`MAGIC`].
-    Behind(usize),
-    /// Behind the last member.
-    End,
-}
-
-impl Gunzip {
-    /// The memory in bytes that a decoder takes at most: its state and window, and a piece.
-    pub const MEMORY: usize = (64 << 10) + MAX_PIECE;
-
-    /// Creates a decoder.
-    pub fn new() -> Self {
-        Self {
-            inner: Decompress::new_gzip(WINDOW_BITS),
-            input: Bytes::new(),
-            space: Vec::new(),
-            has_more: false,
-            position: Position::Start,
-        }
-    }
-
-    /// Adds a piece of the body. All of the previous one must have been decoded. Data behind the
-    /// last member that begin no other one are ignored, as by other decoders.
-    pub fn write(&mut self, data: Bytes) {
-        debug_assert!(self.input.is_empty(), "the previous piece is decoded");
-        self.input = data;
-    }
-
-    /// Returns the next piece of the decoded body, or `None` if that needs more data.
-    ///
-    /// # Errors
-    /// Fails if the data are malformed or have a wrong checksum.
-    pub fn read(&mut self) -> Result<Option<&[u8]>, CodingError> {
-        while self.has_more || !self.input.is_empty() {
-            match self.position {
-                Position::Start | Position::Member => {}
-                Position::Behind(matched) => {
-                    self.look_for_member(matched)?;
-                    continue;
-                }
-                Position::End => {
-                    self.input.clear();
-                    continue;
-                }
-            }
-            self.space.resize(MAX_PIECE, 0);
-            let before = (self.inner.total_in(), self.inner.total_out());
-            let status = self
-                .inner
-                .decompress(&self.input, &mut self.space, FlushDecompress::None)
-                .map_err(malformed)?;
-            let read = usize::try_from(self.inner.total_in() - before.0).unwrap_or(usize::MAX);
-            let written = usize::try_from(self.inner.total_out() - before.1).unwrap_or(usize::MAX);
-            self.input.advance(read.min(self.input.len()));
-            let has_ended = status == Status::StreamEnd;
-            self.position = if has_ended {
-                Position::Behind(0)
-            } else {
-                Position::Member
-            };
-            self.has_more = !has_ended && written >= MAX_PIECE;
-            if written > 0 {
-                return Ok(self.space.get(..written));
-            }
-            if read == 0 && !has_ended {
-                return Ok(None);
-            }
-        }
-        Ok(None)
-    }
-
-    /// Compares the next byte behind a member with that of [`MAGIC`], and begins another member
-    /// behind the last one.
-    fn look_for_member(&mut self, matched: usize) -> Result<(), CodingError> {
-        if self.input.first() != MAGIC.get(matched) {
-            self.position = Position::End;
-            return Ok(());
-        }
-        self.input.advance(1);
-        self.position = Position::Behind(matched + 1);
-        if matched + 1 == MAGIC.len() {
-            self.inner = Decompress::new_gzip(WINDOW_BITS);
-            self.inner
-                .decompress(&MAGIC, &mut [], FlushDecompress::None)
-                .map_err(malformed)?;
-            self.position = Position::Member;
-        }
-        Ok(())
-    }
-
-    /// Checks that the body is complete. An empty body is, since some origins name gzip there.
-    ///
-    /// # Errors
-    /// Fails if the body ends within a member.
-    pub fn finish(&self) -> Result<(), CodingError> {
-        match self.position {
-            Position::Start | Position::Behind(_) | Position::End => Ok(()),
-            Position::Member => Err(CodingError::Truncated),
-        }
-    }
-}
-
-impl Default for Gunzip {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl std::fmt::Debug for Gunzip {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Gunzip")
-            .field("position", &self.position)
-            .finish_non_exhaustive()
-    }
-}
-
-fn malformed(error: flate2::DecompressError) -> CodingError {
-    CodingError::Malformed(error.to_string())
 }
 
 #[cfg(test)]

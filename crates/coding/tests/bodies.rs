@@ -187,6 +187,9 @@ fn expanding_frame_is_decoded_in_small_pieces() {
     assert_eq!((total, decoder.finish()), (8 << 20, Ok(())));
 }
 
+/// The length of the footer of gzip in bytes (RFC 1952 section 2.3.1).
+const FOOTER: usize = 8;
+
 /// Compresses a body as an origin does.
 fn gzip(body: &[u8]) -> Vec<u8> {
     let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::new(6));
@@ -242,20 +245,63 @@ proptest! {
     #[test]
     fn truncated_gzip_never_looks_complete(pieces in pieces(), cut in 1usize..200) {
         let coded = gzip(&pieces.concat());
-        let kept = coded.len().saturating_sub(cut);
+        let kept = coded.len().saturating_sub(FOOTER + cut);
         let expected = if kept == 0 { Ok(Vec::new()) } else { Err(CodingError::Truncated) };
         prop_assert_eq!(gunzip(&coded[..kept], 1000), expected);
+    }
+
+    #[test]
+    fn any_header_of_gzip_is_read(
+        extra in proptest::option::of(proptest::collection::vec(any::<u8>(), 0..600)),
+        name in proptest::option::of("[a-z]{0,40}"),
+        comment in proptest::option::of("[a-z]{0,40}"),
+        step in 1usize..40,
+    ) {
+        let mut builder = flate2::GzBuilder::new();
+        builder = extra.into_iter().fold(builder, flate2::GzBuilder::extra);
+        builder = name.into_iter().fold(builder, flate2::GzBuilder::filename);
+        builder = comment.into_iter().fold(builder, flate2::GzBuilder::comment);
+        let mut encoder = builder.write(Vec::new(), flate2::Compression::new(6));
+        encoder.write_all(b"text").expect("a vector takes all");
+        let coded = encoder.finish().expect("a vector takes all");
+        prop_assert_eq!(gunzip(&coded, step), Ok(b"text".to_vec()));
+        for kept in 1..coded.len() - FOOTER {
+            prop_assert_eq!(gunzip(&coded[..kept], step), Err(CodingError::Truncated));
+        }
     }
 }
 
 #[test]
+fn footer_of_gzip_is_not_compared() {
+    let coded = gzip(b"text");
+    let (data, footer) = coded.split_at(coded.len() - FOOTER);
+    for kept in 0..FOOTER {
+        assert_eq!(
+            gunzip(&[data, &footer[..kept]].concat(), 3).as_deref(),
+            Ok(&b"text"[..])
+        );
+    }
+    let adler = [0x05, 0x9b, 0x01, 0xc2];
+    for footer in [&adler[..], &[0; FOOTER]] {
+        assert_eq!(
+            gunzip(&[data, footer].concat(), 3).as_deref(),
+            Ok(&b"text"[..])
+        );
+    }
+    // The header has a checksum (FHCRC).
+    let checked = [&data[..3], &[2], &data[4..10], &[0, 0], &data[10..], footer].concat();
+    assert_eq!(gunzip(&checked, 1).as_deref(), Ok(&b"text"[..]));
+}
+
+#[test]
 fn damaged_gzip_is_refused() {
-    let body = b"text ".repeat(1000);
-    for at in [0, 20, 30] {
-        let mut coded = gzip(&body);
-        let at = coded.len() - 1 - at.min(coded.len() - 1);
-        coded[at] ^= 0x55;
-        assert!(gunzip(&coded, 7).is_err(), "{at}");
+    let coded = gzip(&b"text ".repeat(1000));
+    // The magic number, the method, and the kind of the first DEFLATE block.
+    for at in [0, 1, 2, 10] {
+        let mut damaged = coded.clone();
+        damaged[at] = 0xff;
+        let refused = gunzip(&damaged, 7);
+        assert!(matches!(refused, Err(CodingError::Malformed(_))), "{at}");
     }
     assert!(gunzip(b"plain text", 3).is_err());
 }
