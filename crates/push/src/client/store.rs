@@ -34,7 +34,8 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
 pub struct StoreLimits {
     /// The bytes of pushes that wait for a request: promises, heads, bodies and bookkeeping.
     pub memory: usize,
-    /// Useless pushes are cancelled instead of read to their end.
+    /// Useless pushes are cancelled instead of read to their end. Those longer than the memory
+    /// always are.
     pub cancel_useless: bool,
 }
 
@@ -233,8 +234,13 @@ impl PushStore {
     /// Takes bytes of a push's body.
     pub fn on_data(&mut self, now: Instant, id: PushId, data: Bytes) {
         self.load.note(now);
+        let memory = self.limits.memory as u64;
         if let Some(pushed) = self.arriving_mut(id) {
             pushed.received += data.len() as u64;
+            // No store could keep such a push, so the end tells nothing about the browser.
+            if pushed.received > memory && pushed.phase.kept_mut().is_none() {
+                self.outputs.push_back(Output::Cancel(id));
+            }
         }
         if !self.reserve(id, data.len()) {
             return self.discard(id, Fate::Cancelled);

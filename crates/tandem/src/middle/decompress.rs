@@ -36,6 +36,10 @@ const MEMORY: usize = Decoder::memory() + MAX_DICTIONARY;
 /// The memory in bytes for the bodies of all sessions, 128 of them.
 const ALL_DECODERS: usize = 128 * MEMORY;
 
+/// The number of bytes that are decoded before other streams have their turn. A reader that throws
+/// them away would otherwise keep the thread for as long as the frame expands.
+const TURN: usize = 256 << 10;
+
 /// The memory in bytes for the former versions of bodies of all sessions.
 const ALL_VERSIONS: usize = 32 << 20;
 
@@ -99,6 +103,7 @@ impl Stage for Decompress {
             memory,
             reply: self.next.call(exchange),
             decoding: None,
+            turn: 0,
             is_over: false,
         })
     }
@@ -117,6 +122,8 @@ struct Restored {
     memory: Option<Reservation>,
     reply: Reply,
     decoding: Option<Decoding>,
+    /// The number of bytes that were decoded since another task had a turn.
+    turn: usize,
     is_over: bool,
 }
 
@@ -206,6 +213,7 @@ impl Restored {
                 memory: None,
                 reply: pushed.reply,
                 decoding: None,
+                turn: 0,
                 is_over: false,
             }),
             ..pushed
@@ -213,14 +221,24 @@ impl Restored {
     }
 
     fn poll_restored(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Part>, Error>> {
+        if self.turn >= TURN {
+            self.turn = 0;
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         loop {
             if let Some(decoding) = &mut self.decoding
                 && let Some(piece) = decoding.decoder.read().map_err(failed)?
             {
                 decoding.body.add(&piece);
+                self.turn += piece.len();
                 return Poll::Ready(Ok(Some(Part::Data(piece))));
             }
-            let Some(part) = std::task::ready!(self.reply.poll_part(cx)).transpose()? else {
+            let next = self.reply.poll_part(cx);
+            if next.is_pending() {
+                self.turn = 0;
+            }
+            let Some(part) = std::task::ready!(next).transpose()? else {
                 self.is_over = true;
                 return Poll::Ready(self.on_end().map(|()| None));
             };
@@ -274,6 +292,7 @@ mod tests {
     use crate::priority::SharedPriority;
 
     const TYPE: (&str, &str) = ("content-type", "text/html");
+    const CODED: (&str, &str) = ("tandem-coded", "zstd");
 
     /// Returns the parts of the response to a GET request behind this stage.
     async fn get(coding: &CodingMemory, next: Rc<dyn Stage>) -> Result<(Fields, Vec<u8>), Error> {
@@ -336,7 +355,6 @@ mod tests {
 
     #[tokio::test]
     async fn malformed_bodies_end_with_an_error() {
-        const CODED: (&str, &str) = ("tandem-coded", "zstd");
         const NAME: &str = "0123456789abcdef0123456789abcdef";
         let good = frame(&[7; 3000]);
         let length = |length| [CODED, ("tandem-length", length)];
@@ -363,6 +381,37 @@ mod tests {
                 .expect_err("malformed");
             assert_eq!(error.side, Side::Peer, "{error}");
         }
+    }
+
+    #[tokio::test]
+    async fn expanding_body_leaves_turns_to_others() {
+        let body = vec![0; 4 << 20];
+        let coded = frame(&body);
+        assert!(coded.len() < 1000, "{}", coded.len());
+        let stage = Decompress::new(all(), true, sending(&[CODED, TYPE], &coded));
+        let request = RequestHead::get(Scheme::Http, "own.example", "/");
+        let mut reply = stage.call(Exchange::internal(request));
+        let (mut turn, mut total) = (0, 0);
+        std::future::poll_fn(|cx| {
+            loop {
+                match reply.poll_part(cx) {
+                    Poll::Ready(Some(Ok(Part::Data(data)))) => turn += data.len(),
+                    Poll::Ready(Some(Ok(_))) => {}
+                    Poll::Ready(end) => {
+                        assert!(end.is_none());
+                        return Poll::Ready(());
+                    }
+                    Poll::Pending => {
+                        assert!(turn < 2 * TURN, "{turn}");
+                        total += std::mem::take(&mut turn);
+                        return Poll::Pending;
+                    }
+                }
+            }
+        })
+        .await;
+        assert_eq!(total + turn, body.len());
+        assert!(turn < 2 * TURN, "{turn}");
     }
 
     #[tokio::test]

@@ -71,3 +71,25 @@ fn claimed_push_is_read_ahead_below_the_limit() {
     fill(&mut scene, id);
     assert!(!scene.store.has_room(id));
 }
+
+#[test]
+fn endless_useless_push_is_cancelled() {
+    let memory = 16 << 10;
+    let mut scene = Scene::new(StoreLimits {
+        memory,
+        cancel_useless: false,
+    });
+    let id = scene.promise("/a");
+    scene.store.on_head(scene.now, id, ok(FRESH));
+    let is_cancelled = |scene: &mut Scene, bytes: usize| {
+        scene
+            .store
+            .on_data(scene.now, id, Bytes::from(vec![0; bytes]));
+        let outputs = std::iter::from_fn(|| scene.store.poll_output());
+        outputs.filter(|it| *it == Output::Cancel(id)).count() > 0
+    };
+    assert!(!is_cancelled(&mut scene, memory / 2), "the store keeps it");
+    assert!(!is_cancelled(&mut scene, memory / 2), "it is thrown away");
+    assert_eq!(scene.store.held, 0);
+    assert!(is_cancelled(&mut scene, 1), "it is longer than the memory");
+}
