@@ -42,6 +42,8 @@ pub struct Gunzip {
     /// True if decoded data may be left that did not fit into the last piece.
     has_more: bool,
     position: Position,
+    taken: u64,
+    given: u64,
 }
 
 /// The position in a body.
@@ -94,6 +96,8 @@ impl Gunzip {
             space: Vec::new(),
             has_more: false,
             position: Position::Start,
+            taken: 0,
+            given: 0,
         }
     }
 
@@ -101,6 +105,7 @@ impl Gunzip {
     /// last member that begin no other one are ignored, as browsers do.
     pub fn write(&mut self, data: Bytes) {
         debug_assert!(self.input.is_empty(), "the previous piece is decoded");
+        self.taken += data.len() as u64;
         self.input = data;
     }
 
@@ -116,6 +121,7 @@ impl Gunzip {
             }
             let (read, written) = self.inflate()?;
             if written > 0 {
+                self.given += written as u64;
                 return Ok(self.space.get(..written));
             }
             if read == 0 && self.position == Position::Data {
@@ -123,6 +129,11 @@ impl Gunzip {
             }
         }
         Ok(None)
+    }
+
+    /// Returns the numbers of bytes before and after the decoding.
+    pub const fn counts(&self) -> (u64, u64) {
+        (self.taken, self.given)
     }
 
     /// Decodes a piece of DEFLATE data. Returns the numbers of bytes before and after the decoding.
