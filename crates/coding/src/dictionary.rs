@@ -6,15 +6,16 @@
 //! same session and URL, and says so in the response. A dictionary therefore never crosses origins,
 //! sessions or isolation keys, and its content obeyed the rule for compression ([`crate::rule`]).
 //!
-//! The stores of all sessions share a [`Budget`]. A store takes no more than a part of the bytes
-//! that the budget has left, so a new session finds memory although others have filled theirs.
+//! All sessions share one [`Memory`]. A session holds at most an eighth of it. If it is full, the
+//! entry of any session that was unused for longest makes way, so idle sessions keep nothing from
+//! new ones.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
+use std::rc::Rc;
 
 use bytes::Bytes;
-
-use crate::{Budget, Reservation};
 
 /// The smallest and the largest body that is kept, in bytes.
 const KEPT: std::ops::RangeInclusive<usize> = 512..=MAX_DICTIONARY;
@@ -22,7 +23,7 @@ const KEPT: std::ops::RangeInclusive<usize> = 512..=MAX_DICTIONARY;
 /// The largest dictionary in bytes. Both versions must fit into one window.
 pub const MAX_DICTIONARY: usize = 256 << 10;
 
-/// The divisor of the bytes that are left, which gives the share of one session.
+/// The divisor of the memory that gives the share of one session.
 const PART: usize = 8;
 
 /// The bookkeeping of an entry in bytes, besides its key and its body.
@@ -83,77 +84,187 @@ pub fn may_keep(length: usize) -> bool {
     KEPT.contains(&length)
 }
 
-/// The latest bodies of one session by key, bounded in bytes. The entry that was unused for longest
-/// makes way.
+/// The memory of the bodies of all sessions.
+#[derive(Clone, Debug)]
+pub struct Memory(Rc<RefCell<Whole>>);
+
+/// The bodies of all sessions.
+struct Whole {
+    limit: usize,
+    bytes: usize,
+    clock: u64,
+    next_session: u64,
+    sessions: HashMap<u64, Session>,
+    /// The sessions of all entries by the time of the last use.
+    order: BTreeMap<u64, u64>,
+}
+
+/// The bodies of one session.
 #[derive(Default)]
-pub struct Dictionaries {
+struct Session {
     entries: HashMap<String, Entry>,
     /// The keys by the time of their last use.
     order: BTreeMap<u64, String>,
     bytes: usize,
-    clock: u64,
 }
 
 struct Entry {
     dictionary: Dictionary,
     used: u64,
-    memory: Reservation,
+    cost: usize,
+}
+
+/// The latest bodies of one session by key, which end with it.
+#[derive(Default)]
+pub struct Dictionaries {
+    /// The memory and the number of the session there, once it has held a body.
+    session: Option<(Memory, u64)>,
+}
+
+impl Memory {
+    /// Creates memory of `limit` bytes.
+    pub fn new(limit: usize) -> Self {
+        Self(Rc::new(RefCell::new(Whole {
+            limit,
+            bytes: 0,
+            clock: 0,
+            next_session: 0,
+            sessions: HashMap::new(),
+            order: BTreeMap::new(),
+        })))
+    }
+
+    /// Begins an empty session.
+    fn session(&self) -> (Self, u64) {
+        let mut whole = self.0.borrow_mut();
+        let number = whole.next_session;
+        whole.next_session += 1;
+        whole.sessions.insert(number, Session::default());
+        (self.clone(), number)
+    }
 }
 
 impl Dictionaries {
-    /// Keeps a body as the latest version for `key`, with memory of `all`. It keeps nothing if the
-    /// length or the content of the body prevents that, or if no memory is left.
-    pub fn insert(&mut self, key: String, dictionary: Dictionary, all: &Budget) {
-        self.remove(&key);
-        if !may_keep(dictionary.body.len()) || dictionary.body.starts_with(&FORMATTED) {
-            return;
+    /// Keeps a body as the latest version for `key`, in `memory`. It keeps nothing if the length or
+    /// the content of the body prevents that, or if the body exceeds the share of a session.
+    pub fn insert(&mut self, key: String, dictionary: Dictionary, memory: &Memory) {
+        let (memory, number) = self.session.get_or_insert_with(|| memory.session());
+        let mut whole = memory.0.borrow_mut();
+        whole.remove(*number, &key);
+        if may_keep(dictionary.body.len()) && !dictionary.body.starts_with(&FORMATTED) {
+            whole.insert(*number, key, dictionary);
         }
-        let cost = cost(&key, &dictionary);
-        while self.bytes + cost > all.left() / PART {
-            let Some((_, oldest)) = self.order.pop_first() else {
-                return;
-            };
-            self.remove(&oldest);
-        }
-        let Some(memory) = all.reserve(cost) else {
-            return;
-        };
-        self.bytes += cost;
-        self.clock += 1;
-        let used = self.clock;
-        self.order.insert(used, key.clone());
-        let entry = Entry {
-            dictionary,
-            used,
-            memory,
-        };
-        self.entries.insert(key, entry);
     }
 
     /// Returns the latest version for a key.
     pub fn get(&mut self, key: &str) -> Option<Dictionary> {
-        let entry = self.entries.get_mut(key)?;
-        self.clock += 1;
-        if let Some(key) = self.order.remove(&entry.used) {
-            self.order.insert(self.clock, key);
-        }
-        entry.used = self.clock;
-        Some(entry.dictionary.clone())
+        let (memory, number) = self.session.as_ref()?;
+        memory.0.borrow_mut().get(*number, key)
     }
+}
 
-    fn remove(&mut self, key: &str) {
-        if let Some(entry) = self.entries.remove(key) {
-            self.order.remove(&entry.used);
-            self.bytes -= entry.memory.bytes();
+impl Drop for Dictionaries {
+    fn drop(&mut self) {
+        if let Some((memory, number)) = &self.session {
+            memory.0.borrow_mut().end(*number);
         }
     }
 }
 
-impl fmt::Debug for Dictionaries {
+impl Whole {
+    fn insert(&mut self, number: u64, key: String, dictionary: Dictionary) {
+        let cost = cost(&key, &dictionary);
+        let share = self.limit / PART;
+        if cost > share {
+            return;
+        }
+        while let Some(session) = self.sessions.get(&number)
+            && session.bytes + cost > share
+            && let Some(&used) = session.order.keys().next()
+        {
+            self.evict(used);
+        }
+        while self.bytes + cost > self.limit
+            && let Some(&used) = self.order.keys().next()
+        {
+            self.evict(used);
+        }
+        let Some(session) = self.sessions.get_mut(&number) else {
+            return;
+        };
+        self.clock += 1;
+        let used = self.clock;
+        self.bytes += cost;
+        self.order.insert(used, number);
+        session.bytes += cost;
+        session.order.insert(used, key.clone());
+        let entry = Entry {
+            dictionary,
+            used,
+            cost,
+        };
+        session.entries.insert(key, entry);
+    }
+
+    fn get(&mut self, number: u64, key: &str) -> Option<Dictionary> {
+        let session = self.sessions.get_mut(&number)?;
+        let entry = session.entries.get_mut(key)?;
+        self.clock += 1;
+        let former = std::mem::replace(&mut entry.used, self.clock);
+        self.order.remove(&former);
+        self.order.insert(self.clock, number);
+        if let Some(key) = session.order.remove(&former) {
+            session.order.insert(self.clock, key);
+        }
+        Some(entry.dictionary.clone())
+    }
+
+    /// Removes the entry that was last used at this time.
+    fn evict(&mut self, used: u64) {
+        let Some(number) = self.order.remove(&used) else {
+            return;
+        };
+        let session = self.sessions.get_mut(&number);
+        if let Some(key) = session.and_then(|it| it.order.remove(&used)) {
+            self.remove(number, &key);
+        }
+    }
+
+    fn remove(&mut self, number: u64, key: &str) {
+        if let Some(session) = self.sessions.get_mut(&number)
+            && let Some(entry) = session.entries.remove(key)
+        {
+            session.order.remove(&entry.used);
+            session.bytes -= entry.cost;
+            self.order.remove(&entry.used);
+            self.bytes -= entry.cost;
+        }
+    }
+
+    /// Removes all entries of a session.
+    fn end(&mut self, number: u64) {
+        if let Some(session) = self.sessions.remove(&number) {
+            self.bytes -= session.bytes;
+            for used in session.order.keys() {
+                self.order.remove(used);
+            }
+        }
+    }
+}
+
+/// Shows no content.
+impl fmt::Debug for Whole {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Dictionaries")
+        f.debug_struct("Whole")
             .field("bytes", &self.bytes)
             .finish_non_exhaustive()
+    }
+}
+
+/// Shows no content.
+impl fmt::Debug for Dictionaries {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Dictionaries").finish_non_exhaustive()
     }
 }
 
@@ -191,92 +302,133 @@ mod tests {
         }
     }
 
+    fn bytes(memory: &Memory) -> usize {
+        memory.0.borrow().bytes
+    }
+
     #[test]
     fn latest_version_replaces_the_former() {
-        let all = Budget::new(1 << 20);
+        let memory = Memory::new(1 << 20);
         let mut store = Dictionaries::default();
-        store.insert("a".into(), body(1, 600), &all);
-        store.insert("a".into(), body(2, 700), &all);
+        store.insert("a".into(), body(1, 600), &memory);
+        store.insert("a".into(), body(2, 700), &memory);
         assert_eq!(store.get("a"), Some(body(2, 700)));
-        assert_eq!(all.left(), (1 << 20) - entry(700));
-        store.insert("a".into(), body(3, 1), &all);
+        assert_eq!(bytes(&memory), entry(700));
+        store.insert("a".into(), body(3, 1), &memory);
         assert_eq!(store.get("a"), None, "the former one is out of date");
-        assert_eq!((store.bytes, all.left()), (0, 1 << 20));
+        assert_eq!(bytes(&memory), 0);
     }
 
     #[test]
     fn memory_returns_with_the_session() {
-        let all = Budget::new(1 << 20);
-        let mut store = Dictionaries::default();
-        store.insert("a".into(), body(1, 600), &all);
-        drop(store);
-        assert_eq!(all.left(), 1 << 20);
+        let memory = Memory::new(1 << 20);
+        let mut stores = [(); 2].map(|()| Dictionaries::default());
+        for store in &mut stores {
+            store.insert("a".into(), body(1, 600), &memory);
+        }
+        let [first, mut second] = stores;
+        drop(first);
+        assert_eq!(bytes(&memory), entry(600));
+        assert!(second.get("a").is_some());
+        drop(second);
+        let whole = memory.0.borrow();
+        assert!(whole.bytes == 0 && whole.order.is_empty() && whole.sessions.is_empty());
     }
 
     #[test]
     fn unsuitable_bodies_are_not_kept() {
-        let all = Budget::new(1 << 20);
+        let memory = Memory::new(8 << 20);
         let mut store = Dictionaries::default();
-        store.insert("short".into(), body(1, 511), &all);
-        store.insert("long".into(), body(1, MAX_DICTIONARY + 1), &all);
+        store.insert("short".into(), body(1, 511), &memory);
+        store.insert("long".into(), body(1, MAX_DICTIONARY + 1), &memory);
         let formatted = Dictionary {
             name: Name([0; 16]),
             body: [&FORMATTED[..], &[0; 600]].concat().into(),
         };
-        store.insert("formatted".into(), formatted, &all);
-        assert_eq!(all.left(), 1 << 20);
+        store.insert("formatted".into(), formatted, &memory);
+        assert_eq!(bytes(&memory), 0);
     }
 
     #[test]
     fn unused_entry_makes_way() {
-        // Three entries are an eighth of the rest, and four are more.
-        let all = Budget::new(30 * entry(1000));
+        // Three entries are an eighth.
+        let memory = Memory::new(8 * 3 * entry(1000));
         let mut store = Dictionaries::default();
         for key in ["a", "b", "c"] {
-            store.insert(key.into(), body(1, 1000), &all);
+            store.insert(key.into(), body(1, 1000), &memory);
         }
         assert!(store.get("a").is_some());
-        store.insert("d".into(), body(1, 1000), &all);
+        store.insert("d".into(), body(1, 1000), &memory);
         assert!(store.get("b").is_none() && store.get("a").is_some());
     }
 
     #[test]
-    fn full_stores_leave_memory_for_another() {
-        let all = Budget::new(1 << 20);
+    fn body_above_the_share_evicts_nothing() {
+        let memory = Memory::new(8 * entry(2000));
+        let mut store = Dictionaries::default();
+        store.insert("a".into(), body(1, 1000), &memory);
+        store.insert("b".into(), body(1, 2001), &memory);
+        assert!(store.get("a").is_some() && store.get("b").is_none());
+    }
+
+    #[test]
+    fn idle_sessions_make_way_for_new_ones() {
+        let memory = Memory::new(1 << 20);
         let mut stores: Vec<Dictionaries> = Vec::new();
-        for _ in 0..20 {
+        for number in 0..100 {
             let mut store = Dictionaries::default();
             for key in 0..100 {
-                store.insert(key.to_string(), body(1, 2000), &all);
+                store.insert(format!("{key:02}"), body(1, 2000), &memory);
             }
-            assert!(store.bytes > 0, "the store {} has memory", stores.len());
+            let kept = (0..100).filter(|key| store.get(&format!("{key:02}")).is_some());
+            assert_eq!(
+                kept.count(),
+                (1 << 20) / PART / (entry(2000) + 2),
+                "{number}"
+            );
             stores.push(store);
         }
+        assert!(stores[0].get("99").is_none(), "the idle one has made way");
+        assert!(bytes(&memory) <= 1 << 20);
     }
 
     proptest! {
         #[test]
-        fn store_stays_within_its_limit(
-            events in proptest::collection::vec((0u8..8, 0usize..3000, any::<bool>()), 0..60),
+        fn stores_stay_within_their_limits(
+            events in proptest::collection::vec(
+                (0usize..12, 0u8..8, 0usize..3000, 0u8..8),
+                0..80,
+            ),
         ) {
-            let all = Budget::new(60_000);
-            let mut store = Dictionaries::default();
-            for (key, length, is_read) in events {
+            let memory = Memory::new(60_000);
+            let mut stores: Vec<_> = (0..12).map(|_| Dictionaries::default()).collect();
+            for (number, key, length, kind) in events {
                 let letter = char::from(b'a' + key).to_string();
-                if is_read {
-                    let found = store.get(&letter);
-                    prop_assert_eq!(found.is_some(), store.entries.contains_key(&letter));
-                } else {
-                    store.insert(letter, body(key, length), &all);
+                match kind {
+                    0 => stores[number] = Dictionaries::default(),
+                    1 | 2 => drop(stores[number].get(&letter)),
+                    _ => {
+                        stores[number].insert(letter.clone(), body(key, length), &memory);
+                        let found = stores[number].get(&letter);
+                        prop_assert_eq!(found.is_some(), may_keep(length));
+                    }
                 }
-                let entries = store.entries.iter();
-                let sum: usize = entries.map(|(key, entry)| cost(key, &entry.dictionary)).sum();
-                prop_assert_eq!((store.bytes, all.left()), (sum, 60_000 - sum));
-                prop_assert!(sum <= 60_000 / PART);
-                prop_assert_eq!(store.order.len(), store.entries.len());
-                for (used, key) in &store.order {
-                    prop_assert_eq!(store.entries.get(key).map(|entry| entry.used), Some(*used));
+                let whole = memory.0.borrow();
+                let mut sum = 0;
+                for (number, session) in &whole.sessions {
+                    let costs = session.entries.iter().map(|(key, it)| cost(key, &it.dictionary));
+                    prop_assert_eq!(session.bytes, costs.sum::<usize>());
+                    prop_assert!(session.bytes <= 60_000 / PART);
+                    prop_assert_eq!(session.order.len(), session.entries.len());
+                    for (used, key) in &session.order {
+                        prop_assert_eq!(session.entries[key].used, *used);
+                        prop_assert_eq!(whole.order.get(used), Some(number));
+                    }
+                    sum += session.bytes;
                 }
+                prop_assert!(sum == whole.bytes && sum <= 60_000);
+                let entries = whole.sessions.values().map(|it| it.entries.len());
+                prop_assert_eq!(whole.order.len(), entries.sum::<usize>());
             }
         }
     }

@@ -13,7 +13,7 @@
 //! - [`encoder`], [`decoder`]: one body each, in pieces of bounded size.
 //! - [`recode`], [`gunzip`]: bodies with gzip, which cross the path as zstd.
 //! - [`dictionary`]: former versions of bodies, so that only the difference travels.
-//! - [`budget`]: the memory that all bodies of a process, and of a session, may use.
+//! - [`budget`]: the memory that the coders of a process, and of a session, may use.
 //!
 //! The coding belongs to the hop between the two proxies, like a transfer coding. The client
 //! restores each byte of the body and each field of the head that the gateway had. The gateway may

@@ -85,7 +85,7 @@ impl Body {
 
 #[cfg(test)]
 mod tests {
-    use tandem_coding::Budget;
+    use tandem_coding::dictionary::Memory;
     use tandem_http::Scheme;
 
     use super::*;
@@ -133,7 +133,7 @@ mod tests {
         let mut body = Body::of(None);
         body.add(&[7; 600]);
         let version = body.finish().expect("long enough");
-        let all = Budget::new(1 << 20);
+        let all = Memory::new(1 << 20);
         let mut versions = sessions[0].versions.borrow_mut();
         versions.insert("key".into(), version.clone(), &all);
         drop(versions);

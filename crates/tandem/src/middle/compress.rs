@@ -19,7 +19,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tandem_coding::dictionary::MAX_DICTIONARY;
+use tandem_coding::dictionary::{MAX_DICTIONARY, Memory};
 use tandem_coding::level::level;
 use tandem_coding::rule::{Credentials, may_compress, may_recode};
 use tandem_coding::{
@@ -76,7 +76,7 @@ pub struct CodingMemory {
     /// The memory of encoders or decoders.
     pub(super) coders: Budget,
     /// The memory of the former versions of bodies.
-    pub(super) versions: Budget,
+    pub(super) versions: Memory,
 }
 
 impl CodingMemory {
@@ -89,7 +89,7 @@ impl CodingMemory {
     pub(super) fn new(coders: usize, versions: usize) -> Self {
         Self {
             coders: Budget::new(coders),
-            versions: Budget::new(versions),
+            versions: Memory::new(versions),
         }
     }
 }
