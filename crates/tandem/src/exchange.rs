@@ -235,9 +235,9 @@ pub trait Parts {
         Supply::Requested
     }
 
-    /// Returns the session of the exchange, if a stage behind asked for it by
+    /// Takes the session of the exchange, if a stage behind asked for it by
     /// [`Sink::set_carrying`]. It is final when the head has come.
-    fn carrying(&self) -> Option<Carrying> {
+    fn take_carrying(&mut self) -> Option<Carrying> {
         None
     }
 
@@ -334,11 +334,11 @@ impl Reply {
         }
     }
 
-    /// See [`Parts::carrying`].
-    pub fn carrying(&self) -> Option<Carrying> {
-        match &self.source {
-            Source::Parts(parts) => parts.carrying(),
-            Source::Generator(generator) => generator.carrying(),
+    /// See [`Parts::take_carrying`].
+    pub fn take_carrying(&mut self) -> Option<Carrying> {
+        match &mut self.source {
+            Source::Parts(parts) => parts.take_carrying(),
+            Source::Generator(generator) => generator.take_carrying(),
         }
     }
 
@@ -356,8 +356,8 @@ impl Parts for Layered {
         self.0.supply()
     }
 
-    fn carrying(&self) -> Option<Carrying> {
-        self.0.carrying()
+    fn take_carrying(&mut self) -> Option<Carrying> {
+        self.0.take_carrying()
     }
 
     fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {

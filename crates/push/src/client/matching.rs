@@ -231,7 +231,9 @@ pub fn check_request(asked: &RequestHead) -> Result<(), Mismatch> {
         }
     }
     let control = CacheControl::of(&asked.fields);
-    if control.no_cache || control.no_store {
+    // The gateway may have decoded the body of a push.
+    let forbids_change = asked.fields.has_token("cache-control", "no-transform");
+    if control.no_cache || control.no_store || forbids_change {
         return Err(Mismatch::CacheControl);
     }
     Ok(())

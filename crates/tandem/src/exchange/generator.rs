@@ -149,8 +149,8 @@ impl Generator {
         self.slot.supply.get()
     }
 
-    pub(super) fn carrying(&self) -> Option<Carrying> {
-        self.slot.carrying.borrow().clone()
+    pub(super) fn take_carrying(&self) -> Option<Carrying> {
+        self.slot.carrying.borrow_mut().take()
     }
 
     pub(super) fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {

@@ -138,6 +138,8 @@ struct Decoding {
 impl Restored {
     fn on_head(&mut self, head: &mut ResponseHead) -> Result<(), Error> {
         let reserved = self.memory.take();
+        // It holds a version, which no budget counts, for no longer than this.
+        let carrying = self.reply.take_carrying();
         let Some(coded) = wire::restore(head).map_err(failed)? else {
             return Ok(());
         };
@@ -146,7 +148,6 @@ impl Restored {
             let detail = "too many compressed bodies are under way";
             return Err(Error::new(Kind::Busy, Side::Local, detail));
         };
-        let carrying = self.reply.carrying();
         let named = carrying.as_ref().and_then(|it| it.version.as_ref());
         let named = named.filter(|version| Some(version.name) == coded.dictionary);
         if coded.dictionary.is_some() && named.is_none() {
@@ -288,7 +289,7 @@ mod tests {
 
     use super::super::compress::tests::gateway;
     use super::*;
-    use crate::exchange::Sink;
+    use crate::exchange::{Carrying, Sink};
     use crate::priority::SharedPriority;
 
     const TYPE: (&str, &str) = ("content-type", "text/html");
@@ -381,6 +382,28 @@ mod tests {
                 .expect_err("malformed");
             assert_eq!(error.side, Side::Peer, "{error}");
         }
+    }
+
+    #[tokio::test]
+    async fn uncoded_download_holds_no_version() {
+        let mark = Rc::new(SessionMark::new(true));
+        let session = Rc::downgrade(&mark);
+        let next = move |_: Exchange| {
+            let session = session.upgrade();
+            Reply::generate(|mut sink: Sink| async move {
+                sink.set_carrying(session.map(|session| Carrying {
+                    session,
+                    version: None,
+                }));
+                sink.send(Part::Head(ResponseHead::new(200))).await;
+                std::future::pending().await
+            })
+        };
+        let stage = Decompress::new(all(), true, Rc::new(next));
+        let request = RequestHead::get(Scheme::Http, "own.example", "/");
+        let mut reply = stage.call(Exchange::internal(request));
+        assert!(matches!(reply.part().await, Some(Ok(Part::Head(_)))));
+        assert_eq!(Rc::strong_count(&mark), 1, "only the session itself");
     }
 
     #[tokio::test]

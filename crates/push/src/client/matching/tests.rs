@@ -406,6 +406,7 @@ fn cache_directives_of_the_request_decide() {
         ("cache-control", "only-if-cached", Ok(())),
         ("cache-control", "No-Cache", Err(Mismatch::CacheControl)),
         ("cache-control", "x, no-store", Err(Mismatch::CacheControl)),
+        ("cache-control", "no-transform", Err(Mismatch::CacheControl)),
         ("pragma", "no-cache", Ok(())),
     ] {
         assert_eq!(

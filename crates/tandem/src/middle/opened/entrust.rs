@@ -161,8 +161,8 @@ impl Parts for FromGateway {
         self.reply.supply()
     }
 
-    fn carrying(&self) -> Option<Carrying> {
-        self.reply.carrying()
+    fn take_carrying(&mut self) -> Option<Carrying> {
+        self.reply.take_carrying()
     }
 
     fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
