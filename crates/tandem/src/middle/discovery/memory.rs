@@ -58,6 +58,10 @@ pub const LONGEST_REST: Duration = Duration::from_secs(3600);
 /// earlier failures are remembered.
 pub const PROBATION: Duration = Duration::from_secs(10);
 
+/// The longest time for which the resources of a page go without the gateway, because the page's
+/// document did. A page may request resources for as long as it is open.
+pub const PAGE: Duration = Duration::from_secs(30);
+
 /// A site in the view of one isolation key.
 pub type SiteOfKey = (Isolation, Site);
 
@@ -107,6 +111,8 @@ enum State<L> {
         gateway: L,
         trial: u64,
         since: Instant,
+        /// True once the gateway may serve resources of pages.
+        has_page: bool,
     },
     /// The site has no gateway that may be used. An announcement counts after this time.
     Resting {
@@ -222,6 +228,21 @@ impl<L: Clone> Memory<L> {
         Decision::Try(ways, trial)
     }
 
+    /// Returns whether the gateway in use gets a request. The resources of a page that came without
+    /// the gateway go without it as well: the other way may have requested them early, and the
+    /// gateway knows nothing of the page. `is_resource` is true for a resource of a page.
+    pub fn is_for_gateway(&mut self, key: &SiteOfKey, is_resource: bool, now: Instant) -> bool {
+        let state = self.entries.get_mut(key).map(|entry| &mut entry.state);
+        let Some(State::Up {
+            since, has_page, ..
+        }) = state
+        else {
+            return false;
+        };
+        *has_page |= !is_resource || now.duration_since(*since) >= PAGE;
+        *has_page
+    }
+
     /// Notes the announcement in a response. While a gateway is in use, only its own ways are
     /// renewed. A failed one is left alone until its rest is over.
     pub fn announced(&mut self, key: &SiteOfKey, announced: &[AnnouncedWay], now: Instant) {
@@ -296,6 +317,7 @@ impl<L: Clone> Memory<L> {
                         gateway,
                         trial,
                         since,
+                        has_page: false,
                     },
                 );
             }

@@ -7,7 +7,8 @@
 //! ```
 //!
 //! `docs/src/discovery.md` has the rules. [`memory`] decides, and this stage moves data and runs
-//! the trials. A request that the gateway did not serve takes the way without a gateway.
+//! the trials. A request that the gateway did not serve takes the way without a gateway. The
+//! resources of a page take the way of its document.
 
 pub mod memory;
 
@@ -16,8 +17,9 @@ use std::rc::{Rc, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tandem_http::ResponseHead;
 use tandem_http::cache::is_safe;
+use tandem_http::{RequestHead, ResponseHead};
+use tandem_push::fetch_standard::is_navigation;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -166,7 +168,13 @@ impl Stage for Discovery {
         };
         let key = (exchange.isolation.clone(), site);
         let is_live = |lane: &Rc<SiteLane>| lane.lane.sessions.is_live(&key.0);
-        let decision = self.with_memory(|memory| memory.request(&key, Instant::now(), is_live));
+        let (is_resource, now) = (is_resource(&exchange.request), Instant::now());
+        let decision = self.with_memory(|memory| match memory.request(&key, now, is_live) {
+            Decision::Gateway(..) if !memory.is_for_gateway(&key, is_resource, now) => {
+                Decision::Direct
+            }
+            decision => decision,
+        });
         match decision {
             Decision::Direct => self.direct(key, exchange),
             Decision::Try(ways, trial) => {
@@ -196,6 +204,15 @@ impl Stage for Discovery {
             }
         }
     }
+}
+
+/// Returns whether a request is for a resource of a page.
+fn is_resource(request: &RequestHead) -> bool {
+    let of_page = ["referer", "sec-fetch-dest"];
+    let is_of_page = of_page
+        .iter()
+        .any(|name| request.fields.get(name).is_some());
+    is_of_page && !is_navigation(request)
 }
 
 /// Returns the same exchange. Both share the body.

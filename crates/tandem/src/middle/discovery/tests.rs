@@ -180,6 +180,19 @@ impl Client {
     async fn send(&self, method: Method) -> (u16, Vec<u8>, Option<Error>) {
         let mut request = RequestHead::get(Scheme::Http, "a.onion", "/");
         request.method = method;
+        self.send_request(request).await
+    }
+
+    /// Sends a request with one more field, and returns whether the gateway gets it.
+    async fn reaches(&self, name: &'static str, value: &'static str) -> bool {
+        let before = self.served.get();
+        let mut request = RequestHead::get(Scheme::Http, "a.onion", "/x");
+        request.fields.push(name, value);
+        self.send_request(request).await;
+        self.served.get() > before
+    }
+
+    async fn send_request(&self, request: RequestHead) -> (u16, Vec<u8>, Option<Error>) {
         let mut exchange = Exchange::internal(request);
         exchange.body = Body::new(Pieces(0), None);
         let mut reply = self.discovery.call(exchange);
@@ -227,6 +240,31 @@ async fn outcome(gateway: Gateway, method: Method) -> (u16, bool, bool) {
         (status, body == whole(), error.is_some())
     });
     outcome.await
+}
+
+#[tokio::test(start_paused = true)]
+async fn resources_go_the_way_of_their_document() {
+    let page = ("accept", "text/html,*/*;q=0.8");
+    let resources = [("referer", "http://a.onion/"), ("sec-fetch-dest", "image")];
+    let local = tokio::task::LocalSet::new();
+    let steps = async {
+        for has_page in [true, false] {
+            let client = Client::new(Gateway::Answers(200));
+            client.discover().await;
+            for (name, value) in resources {
+                assert!(!client.reaches(name, value).await, "{name}");
+            }
+            if has_page {
+                assert!(client.reaches(page.0, page.1).await);
+            } else {
+                tokio::time::sleep(memory::PAGE).await;
+            }
+            for (name, value) in resources {
+                assert!(client.reaches(name, value).await, "{name}");
+            }
+        }
+    };
+    local.run_until(steps).await;
 }
 
 #[tokio::test]
