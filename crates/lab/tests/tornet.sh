@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# A page through the private Tor network of the real tor: through both gateways, with curl and with headless Chromium; and
-# nothing is left afterwards, also when the network's supervisor was killed. Needs root, and tor, chromium, curl, ip.
+# A page through the private Tor network of the real tor: through both gateways, with curl and with headless Chromium; ten
+# onion services, three with announced gateways; and nothing is left afterwards, also when the network's supervisor was
+# killed. Needs root, and tor, chromium, curl, ip, iptables.
 #
 #   CARGO_TARGET_DIR  where it builds
 set -u -o pipefail
@@ -27,7 +28,7 @@ finish() {
 trap finish EXIT
 
 up() {
-    "$programs/tandem-lab" tornet up --instance "$instance" --plain-exits 1 --page gallery:20x2000 ||
+    "$programs/tandem-lab" tornet up --instance "$instance" --plain-exits 1 --page gallery:20x2000 "$@" ||
         fail "the network did not come up"
 }
 
@@ -90,8 +91,12 @@ nothing_left() {
 
 cargo build --release --locked -p tandem-cli -p tandem-lab --bins || exit 1
 
-up
+up --onions 10 --onion-gateways 3 --onion-page gallery:20x2000
 onion=$(status onion)
+# Ten sites, three with an announced gateway: which streams, which circuits, and no other packet of the client. No other
+# client runs, whose streams would count.
+"$programs/tandem-lab" tornet discover --instance "$instance" --check || fail "discovery of gateways"
+echo "ok: discovery of gateways"
 client 8118 "h2+tcp://192.0.2.80:9980?exit=auto" "tor://127.0.0.1:9051"
 client 8119 "h2+tcp://$onion:9980" "socks5://127.0.0.1:9050"
 fetch "tor alone" socks5h://127.0.0.1:9050 http://site1.test/

@@ -14,6 +14,8 @@ const LONGEST: usize = 16 << 20;
 #[derive(Debug)]
 pub struct Control {
     reader: BufReader<UnixStream>,
+    /// The events that came before the answers to commands.
+    events: Vec<String>,
 }
 
 impl Control {
@@ -26,6 +28,7 @@ impl Control {
             .map_err(TornetError::of(&action))?;
         let mut control = Self {
             reader: BufReader::new(stream),
+            events: Vec::new(),
         };
         control.ask("AUTHENTICATE")?;
         Ok(control)
@@ -55,6 +58,18 @@ impl Control {
             .to_owned())
     }
 
+    /// Subscribes to events, such as `STREAM CIRC`.
+    pub fn subscribe(&mut self, names: &str) -> Result<(), TornetError> {
+        self.ask(&format!("SETEVENTS {names}")).map(drop)
+    }
+
+    /// Returns the lines of the events since the last call, without the code.
+    pub fn events(&mut self) -> Result<Vec<String>, TornetError> {
+        // The answer to any command comes after all earlier events.
+        self.ask("GETINFO version")?;
+        Ok(std::mem::take(&mut self.events))
+    }
+
     /// Bootstrap progress in per cent.
     pub fn bootstrap(&mut self) -> Result<u8, TornetError> {
         let phase = self.info("status/bootstrap-phase")?;
@@ -78,7 +93,12 @@ impl Control {
             let Some(kind) = rest.chars().next() else {
                 return Ok(Err(line));
             };
-            lines.push(rest[kind.len_utf8()..].to_owned());
+            let text = rest[kind.len_utf8()..].to_owned();
+            if code == "650" {
+                self.events.push(text);
+                continue;
+            }
+            lines.push(text);
             if kind == '+' {
                 self.data(&mut lines, &mut size)?;
             } else if kind == ' ' {
@@ -125,6 +145,7 @@ mod tests {
         std::mem::forget(theirs);
         Control {
             reader: BufReader::new(ours),
+            events: Vec::new(),
         }
     }
 
@@ -139,6 +160,15 @@ mod tests {
             control.info("ns/all").expect("second answer"),
             "r auth1 x\n.dot"
         );
+    }
+
+    #[test]
+    fn events_are_read_before_an_answer() {
+        let mut control = scripted(
+            "650 STREAM 1 NEW 0 a.onion:80\r\n250-version=1\r\n650 CIRC 2 BUILT\r\n250 OK\r\n",
+        );
+        let events = control.events().expect("an answer");
+        assert_eq!(events, ["STREAM 1 NEW 0 a.onion:80", "CIRC 2 BUILT"]);
     }
 
     #[test]

@@ -3,8 +3,7 @@
 //!
 //! - [`Plan`] has the pages and settings; [`run`] takes turns, and every load has a new client,
 //!   session and circuit.
-//! - `setup`: the ways to load a page. `load`: one load, with its traffic. `client`: the client of
-//!   a load.
+//! - `setup`: the ways to load a page. `load`: one load, with its traffic.
 //! - `report`: a row per setup. `verdict`: the effect of push according to the rows, over all
 //!   pages.
 //!
@@ -17,7 +16,6 @@
 //! measured, on an idle network). Those between middle relay and exit are counted on the link
 //! between the exit's side and the other relays.
 
-mod client;
 mod load;
 mod report;
 mod setup;

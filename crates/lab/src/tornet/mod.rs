@@ -8,15 +8,19 @@
 //! - [`control`]: queries to a running `tor`. [`check`]: a page fetched through it.
 //! - [`state`]: the run directory, from which everything can be found and removed again.
 //! - [`run`]: starts the network, supervises it, and removes it.
-//! - [`measure`]: pages over it, plain and through the pair.
+//! - [`measure`]: pages over it, plain and through the pair. [`onions`] and [`discovery`]: onion
+//!   services with announced gateways, and a client that discovers them.
 
 pub mod check;
+mod client;
 pub mod control;
+pub mod discovery;
 pub mod dns;
 pub mod keys;
 pub mod layout;
 pub mod measure;
 pub mod namespaces;
+pub mod onions;
 pub mod run;
 pub mod state;
 pub mod torrc;

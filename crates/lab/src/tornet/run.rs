@@ -5,6 +5,8 @@
 //! [`take_down`] finds those by name.
 
 mod down;
+mod onions;
+mod pages;
 mod parts;
 
 use std::fs::{self, File};
@@ -15,7 +17,6 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use super::check::{self, Fetched};
 use super::control::Control;
 use super::keys::{self, Identities, Programs};
 use super::layout::{Layout, MARKER, Node, Role, prefix, site_name};
@@ -178,9 +179,7 @@ impl Tornet {
         self.launch_all(request)?;
         self.serve_counters()?;
         self.wait_for_consensus(start, progress)?;
-        self.learn_onion()?;
-        self.directory.save(&self.state)?;
-        self.launch_onion_origin(request)?;
+        self.start_onions(request)?;
         if !matches!(request.origin, Origin::None) {
             self.wait_for_pages(start, progress)?;
         }
@@ -340,23 +339,6 @@ impl Tornet {
         Ok(())
     }
 
-    /// The onion service serves the first page; its name is known only now, and pages contain it.
-    fn launch_onion_origin(&mut self, request: &Request) -> Result<(), TornetError> {
-        let Origin::Pages(program, pages) = &request.origin else {
-            return Ok(());
-        };
-        let (Some(page), Some(name)) = (pages.first(), self.state.endpoints.onion.clone()) else {
-            return Ok(());
-        };
-        let node = self.layout.node(Role::Onion).clone();
-        self.launch(
-            &node,
-            "origin",
-            program,
-            &origin_arguments("127.0.0.1:80", page, &name),
-        )
-    }
-
     /// Starts a program in a node's namespace and remembers it.
     fn launch(
         &mut self,
@@ -460,47 +442,6 @@ impl Tornet {
             }
             self.pause(start, &last)?;
         }
-    }
-
-    fn learn_onion(&mut self) -> Result<(), TornetError> {
-        let service =
-            torrc::service_directory(self.directory.path(), self.layout.node(Role::Onion));
-        let file = service.join("hostname");
-        let name = fs::read_to_string(&file)
-            .map_err(TornetError::of(format!("read {}", file.display())))?;
-        self.state.endpoints.onion = Some(name.trim().to_owned());
-        Ok(())
-    }
-
-    /// Waits until a page comes through the exit and from the onion service.
-    fn wait_for_pages(
-        &self,
-        start: Instant,
-        progress: &mut dyn FnMut(&str),
-    ) -> Result<(), TornetError> {
-        let socks = self.state.endpoints.socks_socket.clone();
-        let onion = self.state.endpoints.onion.clone().unwrap_or_default();
-        for (what, host) in [("exit", site_name(1)), ("onion service", onion)] {
-            loop {
-                match check::fetch(&socks, &host, Duration::from_secs(30)) {
-                    Ok(Fetched {
-                        status,
-                        connected,
-                        first_byte,
-                    }) => {
-                        let line = format!(
-                            "{what}: {status}, connected in {connected:.0?}, first byte after {first_byte:.0?}"
-                        );
-                        progress(&format!("{:3.0} s: {line}", start.elapsed().as_secs_f64()));
-                        break;
-                    }
-                    Err(error) => {
-                        self.pause(start, &format!("no page through the {what}: {error}"))?
-                    }
-                }
-            }
-        }
-        Ok(())
     }
 
     /// Half a second, unless it is time to end or to give up.

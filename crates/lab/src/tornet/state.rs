@@ -115,6 +115,20 @@ pub struct Endpoints {
     pub onion: Option<String>,
     /// Sites on the web host.
     pub sites: Vec<SiteEndpoint>,
+    /// The onion services besides the first one.
+    #[serde(default)]
+    pub onions: Vec<OnionEndpoint>,
+}
+
+/// An onion service with a page, port 80.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OnionEndpoint {
+    /// The name of the service.
+    pub host: String,
+    /// The page that it serves.
+    pub page: String,
+    /// True if the service has a gateway at port 9980, which announces itself.
+    pub has_gateway: bool,
 }
 
 /// A site on the web host, port 80.

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::keys::Identities;
 use super::layout::{DOMAIN, GATEWAY_PORTS, Layout, MARKER, Node, Role};
+use super::onions::OnionSites;
 
 /// Port on which relays take circuits.
 pub const OR_PORT: u16 = 5001;
@@ -29,6 +30,8 @@ const VOTING_INTERVAL_S: u32 = 20;
 pub struct Variant {
     /// Switches Conflux off at the client, so that optimistic data is sent early on exit circuits.
     pub no_conflux: bool,
+    /// The onion services besides the first one.
+    pub onions: OnionSites,
 }
 
 /// A node's own directory.
@@ -82,7 +85,7 @@ pub fn torrc(
         Role::Relay => out.push_str(&(relay(node) + "ExitPolicy reject *:*\n")),
         Role::Exit => out.push_str(&(relay(node) + &exit(true))),
         Role::PlainExit => out.push_str(&(relay(node) + &exit(false))),
-        Role::Onion => out.push_str(&onion(root, node)),
+        Role::Onion => out.push_str(&(onion(root, node) + &variant.onions.torrc(root, node))),
         Role::Client => out.push_str(&client(root, node, variant)),
         Role::Web => {}
     }
@@ -203,9 +206,9 @@ fn onion(root: &Path, node: &Node) -> String {
         .concat();
     let directory = service_directory(root, node);
     // An onion service that starts with half a network fails at its introductions, and does not
-    // retry for minutes.
+    // retry for minutes. Each of many services needs several circuits at once.
     format!(
-        "DisableNetwork 1\nSocksPort 0\nHiddenServiceDir {}\nHiddenServicePort 80 127.0.0.1:80\n{gateways}",
+        "DisableNetwork 1\nSocksPort 0\nMaxClientCircuitsPending 256\nHiddenServiceDir {}\nHiddenServicePort 80 127.0.0.1:80\n{gateways}",
         directory.display()
     )
 }

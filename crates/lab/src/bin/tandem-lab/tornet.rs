@@ -1,5 +1,6 @@
 //! `tandem-lab tornet`: a private Tor network, up, looked at, used, measured, and down.
 
+mod discover;
 mod measure;
 
 use std::error::Error;
@@ -14,6 +15,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use tandem_lab::tornet::layout::MOST_SITES;
+use tandem_lab::tornet::onions::{MOST_ONIONS, OnionSites};
 use tandem_lab::tornet::state::Phase;
 use tandem_lab::tornet::torrc::Variant;
 use tandem_lab::tornet::{
@@ -39,6 +41,8 @@ pub(crate) enum Command {
     Exec(ExecArguments),
     /// Loads pages with plain HTTP/1.1 and through the pair, in alternation
     Measure(measure::Arguments),
+    /// Loads the onion services with the discovery of gateways, without, and by tor alone
+    Discover(discover::Arguments),
 }
 
 /// The selected network.
@@ -82,6 +86,15 @@ pub(crate) struct UpArguments {
     /// host
     #[arg(long, value_name = "COMMAND", conflicts_with = "pages")]
     origin: Option<String>,
+    /// Onion services with a page each, besides the first one
+    #[arg(long, default_value_t = 0, value_name = "NUMBER", value_parser = clap::value_parser!(u8).range(0..=i64::from(MOST_ONIONS)))]
+    onions: u8,
+    /// Number of the onion services with a gateway, which announces itself
+    #[arg(long, default_value_t = 0, value_name = "NUMBER", requires = "onions")]
+    onion_gateways: u8,
+    /// Page of the onion services
+    #[arg(long, default_value = "gallery:100x2000", value_name = "PAGE")]
+    onion_page: String,
     /// Stay in the foreground until interrupted
     #[arg(long)]
     foreground: bool,
@@ -116,6 +129,7 @@ pub(crate) fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Down(Instance { instance }) => take_down(&instance, &mut say)?,
         Command::Exec(arguments) => return exec(&arguments),
         Command::Measure(arguments) => return measure::run(arguments),
+        Command::Discover(arguments) => return discover::run(arguments),
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -134,6 +148,11 @@ fn request(arguments: &UpArguments) -> Result<Request, Failure> {
         congestion: arguments.congestion.clone(),
         variant: Variant {
             no_conflux: arguments.no_conflux,
+            onions: OnionSites {
+                count: arguments.onions,
+                gateways: arguments.onion_gateways.min(arguments.onions),
+                page: arguments.onion_page.clone(),
+            },
         },
         gateway: gateway(arguments)?,
         origin: origin(arguments)?,
@@ -333,12 +352,27 @@ fn describe(state: &State) -> String {
         .iter()
         .map(|site| format!("http://{}/ ({}): {}\n", site.host, site.address, site.page))
         .collect();
+    let onions: String = ends
+        .onions
+        .iter()
+        .map(|site| {
+            let gateway = if site.has_gateway {
+                " (announces a gateway)"
+            } else {
+                ""
+            };
+            format!(
+                "onion service: http://{}/{gateway}: {}\n",
+                site.host, site.page
+            )
+        })
+        .collect();
     format!(
         "up: {nodes} nodes, {delay} ms between relays, {web} ms from exit to web\n\
          run programs beside the client: ip netns exec {client} COMMAND\n\
          there: SOCKS {socks}, control port {control}, HTTP CONNECT {tunnel}\n\
          from everywhere: SOCKS {socks_socket}, control {control_socket}\n\
-         {sites}onion service: http://{onion}/ (gateway on port 9980)\n\
+         {sites}onion service: http://{onion}/ (gateway on port 9980)\n{onions}\
          gateway at the exit: {gateway}, exit {fingerprint}\n",
         nodes = state.nodes.len(),
         delay = state.delay_ms,

@@ -13,11 +13,10 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use super::client::{Client, counter};
 use super::{BROWSER_CONNECTIONS, MeasureError, Plan, Protocol, Push, Setup, Subject, Way};
 use crate::bench::programs::without_compression;
+use crate::tornet::client::{Client, Ground, counter, load_page};
 use crate::tornet::layout::MARKER;
-use crate::tornet::state::Phase;
 use crate::tornet::{RunDirectory, State, TornetError};
 use tandem_net::emulator::report::{Snapshot, Traffic};
 use tandem_net::emulator::sys::{self, ChildSetup};
@@ -197,14 +196,11 @@ pub(super) struct Bench<'a> {
 
 impl<'a> Bench<'a> {
     pub(super) fn open(plan: &'a Plan) -> Result<Self, MeasureError> {
-        let directory = RunDirectory::of(&plan.instance)?;
-        let up = |state: &State| state.phase == Phase::Ready && state.supervisor.is_alive();
-        let state = directory.load()?.filter(up);
-        let state =
-            state.ok_or_else(|| TornetError::State(format!("{} is not up", plan.instance)))?;
-        let name = &state.endpoints.client_namespace;
-        let network =
-            Netns::named(name).map_err(TornetError::of(format!("open namespace {name}")))?;
+        let Ground {
+            directory,
+            state,
+            network,
+        } = Ground::open(&plan.instance)?;
         Ok(Self {
             plan,
             directory,
@@ -274,11 +270,7 @@ impl<'a> Bench<'a> {
             client.as_ref().map(|client| client.listen),
             &key,
         );
-        let once = || {
-            self.network
-                .run(|| load_page(&loader, &site))
-                .map_err(|error| error.to_string())?
-        };
+        let once = || load_page(&self.network, &loader, &site);
         if self.plan.warm
             && let Err(error) = once()
         {
@@ -435,7 +427,7 @@ impl<'a> Bench<'a> {
         arguments.extend(without_compression(&self.plan.client_arguments).map(str::to_owned));
         arguments.extend(self.plan.client_arguments.iter().cloned());
         let log = self.directory.path().join("measure-client.log");
-        Client::start(&self.network, &self.plan.tandem, &arguments, log)
+        Client::start(&self.network, &self.plan.tandem, &arguments, None, log)
     }
 
     fn write_har(&self, load: &Load, site: &Site, name: &str) -> Result<(), MeasureError> {
@@ -447,16 +439,6 @@ impl<'a> Bench<'a> {
         Ok(fs::write(&file, har.to_string())
             .map_err(TornetError::of(format!("write {}", file.display())))?)
     }
-}
-
-/// Within the calling thread's network. The inner error is the load's.
-fn load_page(loader: &Loader, site: &Site) -> io::Result<Result<Load, String>> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    Ok(runtime
-        .block_on(loader.load(site))
-        .map_err(|error| error.to_string()))
 }
 
 fn summary(load: &Load, moved: Counted, way: Way, pushes: Option<Pushes>) -> Loaded {

@@ -36,6 +36,7 @@ pub(super) fn new_state(request: &Request, layout: &Layout, directory: &RunDirec
                 .map(|_| format!("{MARKER}:{GATEWAY_PORT}")),
             exit_fingerprint: String::new(),
             onion: None,
+            onions: Vec::new(),
             sites: sites(&request.origin, layout.node(Role::Web).address),
         },
         delay_ms: request.delay.as_millis() as u64,

@@ -1,16 +1,22 @@
-//! A `tandem client` for one load: started for it, asked for its counters, ended with it.
+//! Starts a `tandem client` in a network that is up, for one load or for one visit of all sites,
+//! and loads pages beside it.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd as _;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::state::Phase;
+use super::{RunDirectory, State, TornetError};
 use tandem_net::emulator::sys::{self, ChildSetup};
 use tandem_net::netns::Netns;
+use tandem_web::loader::{Load, Loader};
+use tandem_web::page::Site;
 
 /// Time that the client has to begin to listen.
 const START_LIMIT: Duration = Duration::from_secs(10);
@@ -21,34 +27,68 @@ const METRICS_LIMIT: Duration = Duration::from_secs(10);
 /// Bytes that its counters may have.
 const MOST_METRICS: u64 = 1 << 20;
 
+/// The client's host in a network that is up.
+pub(super) struct Ground {
+    pub(super) directory: RunDirectory,
+    pub(super) state: State,
+    pub(super) network: Netns,
+}
+
+impl Ground {
+    /// Opens the client's namespace of an instance.
+    pub(super) fn open(instance: &str) -> Result<Self, TornetError> {
+        let directory = RunDirectory::of(instance)?;
+        let up = |state: &State| state.phase == Phase::Ready && state.supervisor.is_alive();
+        let state = directory.load()?.filter(up);
+        let state = state.ok_or_else(|| TornetError::State(format!("{instance} is not up")))?;
+        let name = &state.endpoints.client_namespace;
+        let network =
+            Netns::named(name).map_err(TornetError::of(format!("open namespace {name}")))?;
+        Ok(Self {
+            directory,
+            state,
+            network,
+        })
+    }
+}
+
 /// A running `tandem client`, ended with this value.
 pub(super) struct Client {
     process: Child,
     /// The address of the client's HTTP proxy.
     pub(super) listen: SocketAddr,
+    /// The address of the client's SOCKS proxy.
+    pub(super) socks: SocketAddr,
     metrics: SocketAddr,
     log: PathBuf,
 }
 
 impl Client {
-    /// Starts one that has no session yet, in this network; its output goes to `log`.
+    /// Starts one that has no session yet, in this network. Its output goes to `log`. With a group,
+    /// the kernel can tell its packets from those of others.
     pub(super) fn start(
         network: &Netns,
         program: &Path,
         arguments: &[String],
+        group: Option<u32>,
         log: PathBuf,
     ) -> io::Result<Self> {
-        let [listen, metrics] = network.run(free_ports)?;
+        let [listen, socks, metrics] = network.run(free_ports)?;
         let output = File::create(&log)?;
         let mut command = Command::new(program);
         command.args([
             "client",
             "--listen",
             &format!("http://{listen}"),
+            "--listen",
+            &format!("socks5://{socks}"),
             "--metrics",
             &metrics.to_string(),
         ]);
         command.args(arguments);
+        if let Some(group) = group {
+            command.gid(group);
+        }
         command
             .stdin(Stdio::null())
             .stdout(output.try_clone()?)
@@ -65,6 +105,7 @@ impl Client {
         let mut client = Self {
             process: command.spawn()?,
             listen,
+            socks,
             metrics,
             log,
         };
@@ -74,7 +115,7 @@ impl Client {
 
     fn wait(&mut self, network: &Netns) -> io::Result<()> {
         let until = Instant::now() + START_LIMIT;
-        for address in [self.listen, self.metrics] {
+        for address in [self.listen, self.socks, self.metrics] {
             while network.run(|| TcpStream::connect(address)).is_err() {
                 if let Some(status) = self.process.try_wait()? {
                     return Err(io::Error::other(format!(
@@ -132,11 +173,27 @@ impl Drop for Client {
     }
 }
 
-/// Returns two addresses without a listener.
-fn free_ports() -> io::Result<[SocketAddr; 2]> {
+/// Returns addresses without a listener.
+fn free_ports() -> io::Result<[SocketAddr; 3]> {
     let bind = || TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
-    let (one, other) = (bind()?, bind()?);
-    Ok([one.local_addr()?, other.local_addr()?])
+    let (http, socks, metrics) = (bind()?, bind()?, bind()?);
+    Ok([
+        http.local_addr()?,
+        socks.local_addr()?,
+        metrics.local_addr()?,
+    ])
+}
+
+/// Loads a page within a network.
+pub(super) fn load_page(network: &Netns, loader: &Loader, site: &Site) -> Result<Load, String> {
+    let load = || -> io::Result<_> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        Ok(runtime.block_on(loader.load(site)))
+    };
+    let loaded = network.run(load).map_err(|error| error.to_string())?;
+    loaded.map_err(|error| error.to_string())
 }
 
 /// A counter in Prometheus' text; 0 where it is not there.
