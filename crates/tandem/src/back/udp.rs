@@ -163,18 +163,18 @@ async fn until_idle(used: &Cell<Instant>) {
     }
 }
 
-/// The stage of one session that opens UDP tunnels, or refuses them.
+/// The stage of one session that opens UDP tunnels.
 pub struct Udp {
-    tunnels: Option<Rc<UdpTunnels>>,
+    tunnels: Rc<UdpTunnels>,
     of_session: Rc<Cell<usize>>,
     next: Rc<dyn Stage>,
 }
 
 impl Udp {
-    /// Creates the stage of a session. Without `tunnels` it refuses UDP.
-    pub fn new(tunnels: Option<&Rc<UdpTunnels>>, next: Rc<dyn Stage>) -> Self {
+    /// Creates the stage of a session.
+    pub fn new(tunnels: &Rc<UdpTunnels>, next: Rc<dyn Stage>) -> Self {
         Self {
-            tunnels: tunnels.cloned(),
+            tunnels: Rc::clone(tunnels),
             of_session: Rc::default(),
             next,
         }
@@ -186,10 +186,7 @@ impl Stage for Udp {
         if !connect_udp::is_request(&exchange.request) {
             return self.next.call(exchange);
         }
-        let Some(tunnels) = self.tunnels.clone() else {
-            let detail = "no UDP here: the gateway needs the option --udp";
-            return Reply::fail(Error::new(Kind::Forbidden, Side::Local, detail));
-        };
+        let tunnels = Rc::clone(&self.tunnels);
         let Some(place) = Place::take(&tunnels, &self.of_session) else {
             let detail = "too many UDP tunnels are open";
             return Reply::fail(Error::new(Kind::Busy, Side::Local, detail));
@@ -198,6 +195,23 @@ impl Stage for Udp {
             let _place = place;
             tunnels.carry(&exchange, &mut sink).await
         })
+    }
+}
+
+/// The stage of a proxy that carries no UDP.
+pub struct NoUdp {
+    /// The reason that a refusal names.
+    pub reason: &'static str,
+    /// The stage that other exchanges go on to.
+    pub next: Rc<dyn Stage>,
+}
+
+impl Stage for NoUdp {
+    fn call(&self, exchange: Exchange) -> Reply {
+        match connect_udp::is_request(&exchange.request) {
+            true => Reply::fail(Error::new(Kind::Forbidden, Side::Local, self.reason)),
+            false => self.next.call(exchange),
+        }
     }
 }
 
@@ -250,7 +264,7 @@ mod tests {
         UdpTunnels::new(&Rc::new(direct), most)
     }
 
-    fn reply_to(udp: &Udp, request: RequestHead) -> Result<u16, Kind> {
+    fn reply_to(udp: &dyn Stage, request: RequestHead) -> Result<u16, Kind> {
         let mut reply = udp.call(Exchange {
             request: Arc::new(request),
             ..Exchange::internal(RequestHead::connect("a.test:1"))
@@ -265,7 +279,10 @@ mod tests {
     #[test]
     fn udp_is_refused_without_tunnels() {
         let next = |_: Exchange| Reply::ready(ResponseHead::new(204), bytes::Bytes::new());
-        let udp = Udp::new(None, Rc::new(next));
+        let udp = NoUdp {
+            reason: "no UDP here",
+            next: Rc::new(next),
+        };
         let request = connect_udp::request("192.0.2.1", 443);
         assert_eq!(reply_to(&udp, request), Err(Kind::Forbidden));
         let other = RequestHead::get(Scheme::Http, "a.test", "/");
@@ -289,7 +306,7 @@ mod tests {
     #[test]
     fn stage_reports_a_full_thread_as_busy() {
         let next = |_: Exchange| Reply::ready(ResponseHead::new(204), bytes::Bytes::new());
-        let udp = Udp::new(Some(&tunnels(0)), Rc::new(next));
+        let udp = Udp::new(&tunnels(0), Rc::new(next));
         let request = connect_udp::request("192.0.2.1", 443);
         assert_eq!(reply_to(&udp, request), Err(Kind::Busy));
     }

@@ -8,6 +8,7 @@ use tandem_http::h1::Form;
 
 use super::{Built, Listening, Role, http1_session, mux_session, opened};
 use crate::admin::{own_authorities, pac};
+use crate::back::udp::NoUdp;
 use crate::config::{ClientConfig, ConfigError};
 use crate::connections::{ConnectionLimits, Connections};
 use crate::endpoint::{Endpoint, SessionKind};
@@ -63,6 +64,12 @@ impl Role for ClientConfig {
         let lanes = self.lanes(journal, entrusted.map(Rc::new).as_ref())?;
         let routes = Rc::new(lanes.routes);
         let mut out: Rc<dyn Stage> = Rc::clone(&routes) as _;
+        if self.via.is_some() {
+            out = Rc::new(NoUdp {
+                reason: "no UDP: the client goes through a proxy (--via), which carries TCP only",
+                next: out,
+            });
+        }
         if journal.is_recording() {
             out = Rc::new(Record::new(Arc::clone(journal), out));
         }
@@ -194,6 +201,12 @@ impl ClientConfig {
             .map(|(_, address)| *address)
     }
 
+    /// Returns whether a gateway may carry UDP. A proxy such as Tor carries TCP only.
+    fn carries_udp(&self) -> bool {
+        let has_gateway = !self.gateways.is_empty() || !self.routes.is_empty();
+        self.via.is_none() && has_gateway
+    }
+
     fn front(
         &self,
         endpoint: &Endpoint,
@@ -210,8 +223,7 @@ impl ClientConfig {
                     pools: Rc::clone(parts.routes) as _,
                     handshake: timeout,
                     early_connect: self.early_connect,
-                    // A proxy such as Tor carries TCP only.
-                    udp: self.via.is_none().then_some(address.ip()),
+                    udp: self.carries_udp().then_some(address.ip()),
                     udp_limits: Rc::clone(parts.udp_limits),
                 };
                 (Protocol::Socks(Rc::new(socks)), Rc::clone(parts.socks))

@@ -16,7 +16,7 @@ use crate::back::origin::{
 };
 use crate::back::own::OwnListeners;
 use crate::back::policy::Direct;
-use crate::back::udp::{Udp, UdpTunnels};
+use crate::back::udp::{NoUdp, Udp, UdpTunnels};
 use crate::config::{ConfigError, GatewayConfig};
 use crate::connections::{Connection, ConnectionLimits, Connections};
 use crate::endpoint::{Endpoint, SessionKind};
@@ -288,6 +288,10 @@ impl GatewayConfig {
         let tells_status = self.cache_status;
         let coding = self.compress.is_on().then(CodingMemory::of_gateway);
         let permits_recoding = self.compress.permits_recoding();
+        let no_udp = match self.mode {
+            Mode::Forward => "no UDP here: the gateway needs the option --udp",
+            Mode::Reverse { .. } | Mode::Proxy { .. } => "no UDP here: the gateway serves one site",
+        };
         Box::new(move |path: &Rc<dyn Facts>, peer: Peer| {
             let last: Rc<dyn Stage> = match &submissions {
                 Some(submissions) => Rc::new(Submit {
@@ -296,7 +300,13 @@ impl GatewayConfig {
                 }),
                 None => Rc::new(OriginsOfSession::new(peer.session, &origin)),
             };
-            let last = Rc::new(Udp::new(tunnels.as_ref(), last));
+            let last: Rc<dyn Stage> = match &tunnels {
+                Some(tunnels) => Rc::new(Udp::new(tunnels, last)),
+                None => Rc::new(NoUdp {
+                    reason: no_udp,
+                    next: last,
+                }),
+            };
             let out: Rc<dyn Stage> = Rc::new(PairFields { next: last });
             let out: Rc<dyn Stage> = match &cache {
                 None => out,

@@ -15,7 +15,7 @@ use crate::back::origin::{Limits as OriginLimits, Mode, Origin};
 use crate::back::own::OwnListeners;
 use crate::back::policy::{Direct, Policy};
 use crate::back::polite::Polite;
-use crate::back::udp::Udp;
+use crate::back::udp::NoUdp;
 use crate::config::client::{Solo, SoloMode};
 use crate::config::{ClientConfig, ConfigError};
 use crate::exchange::{Exchange, Peer, Reply};
@@ -57,7 +57,10 @@ impl ClientConfig {
                 polite: Rc::clone(&polite),
                 next: Rc::clone(&excepted) as _,
             });
-            let to_origin = Rc::new(Udp::new(None, to_origin));
+            let to_origin = Rc::new(NoUdp {
+                reason: "no UDP: the client has no gateway for this host (--solo)",
+                next: to_origin,
+            });
             let next = Rc::new(PairFields { next: to_origin });
             let peer = Peer {
                 session: number,

@@ -3,10 +3,11 @@
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 
+use tandem::config::client::{Fallback, SoloMode};
 use tandem::config::{ClientOptions, GatewayOptions};
 use tandem::metrics::METRICS;
 
-use crate::harness::{Client, Gate, PATIENCE, Pair, Scene, request};
+use crate::harness::{Client, Gate, PATIENCE, Pair, Scene, request, start_client};
 
 /// A program with an association, and its connection.
 struct Program {
@@ -17,7 +18,7 @@ struct Program {
 impl Program {
     fn start(pair: &Pair) -> Self {
         let mut connection = Client::to(pair.socks);
-        let relay = associate(&mut connection).expect("an association");
+        let relay = associate(&mut connection, 0).expect("an association");
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         socket.connect(relay).unwrap();
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -60,17 +61,29 @@ fn head(at: SocketAddr) -> Vec<u8> {
     head
 }
 
-/// Asks for an association. Returns the address for datagrams, or the code of the refusal.
-fn associate(client: &mut Client) -> Result<SocketAddr, u8> {
+/// Asks for an association with a program at this port; 0 if the program does not know it. Returns
+/// the address for datagrams, or the code of the refusal.
+fn associate(client: &mut Client, port: u16) -> Result<SocketAddr, u8> {
     client.send([5, 1, 0]);
     assert_eq!(client.read_exact(2), [5, 0]);
-    client.send([5, 3, 0, 1, 0, 0, 0, 0, 0, 0]);
+    let [high, low] = port.to_be_bytes();
+    client.send([5, 3, 0, 1, 0, 0, 0, 0, high, low]);
     let reply = client.read_exact(10);
     if reply[1] != 0 {
         return Err(reply[1]);
     }
     let ip: [u8; 4] = reply[4..8].try_into().unwrap();
     Ok((ip, u16::from_be_bytes([reply[8], reply[9]])).into())
+}
+
+/// The request of a program for datagrams to an address of this machine.
+fn upgrade(to: SocketAddr) -> String {
+    let port = to.port();
+    format!(
+        "GET http://proxy.test/.well-known/masque/udp/127.0.0.1/{port}/ HTTP/1.1\r\n\
+         Host: proxy.test\r\nConnection: Upgrade\r\nUpgrade: connect-udp\r\n\
+         Capsule-Protocol: ?1\r\n\r\n"
+    )
 }
 
 /// A server that answers each datagram with itself and the address that it came from.
@@ -115,12 +128,7 @@ fn http_listener_upgrades_to_udp() {
     let (_, address) = echo();
     let pair = Pair::with("h2", with_udp, |_| {});
     let mut client = pair.connect();
-    let port = address.port();
-    client.send(format!(
-        "GET http://proxy.test/.well-known/masque/udp/127.0.0.1/{port}/ HTTP/1.1\r\n\
-         Host: proxy.test\r\nConnection: Upgrade\r\nUpgrade: connect-udp\r\n\
-         Capsule-Protocol: ?1\r\n\r\n"
-    ));
+    client.send(upgrade(address));
     let head = client.head().unwrap();
     assert_eq!(
         (head.status, head.field("capsule-protocol")),
@@ -131,13 +139,40 @@ fn http_listener_upgrades_to_udp() {
     assert_eq!(client.read_exact(capsule.len()), capsule);
 }
 
+/// Checks that both listeners of a client refuse UDP. The page of the refusal names the option.
+fn assert_refused(socks: SocketAddr, http: SocketAddr, option: &str) {
+    assert_eq!(associate(&mut Client::to(socks), 0), Err(7));
+    let mut client = Client::to(http);
+    client.send(upgrade(([127, 0, 0, 1], 9).into()));
+    let answer = client.answer("GET");
+    assert_eq!(answer.status, 403);
+    let text = String::from_utf8_lossy(&answer.body).into_owned();
+    assert!(text.contains(option), "{text}");
+}
+
+/// No listener carries UDP, neither to the gateway nor to origins without it.
 #[test]
 fn client_refuses_udp_behind_a_proxy() {
-    let tor = Scene::new(|_, _| {});
-    let via = format!("socks5://{}", tor.address);
-    let change = |options: &mut ClientOptions| options.via = Some(via.parse().unwrap());
-    let pair = Pair::with("h2", with_udp, change);
-    assert_eq!(associate(&mut Client::to(pair.socks)), Err(7));
+    for fallback in [Fallback::None, Fallback::Via] {
+        let tor = Scene::new(|_, _| {});
+        let via = format!("socks5://{}", tor.address);
+        let pair = Pair::with("h2", with_udp, |options: &mut ClientOptions| {
+            options.via = Some(via.parse().unwrap());
+            options.fallback = Some(fallback);
+            options.preconnect = Some(false);
+        });
+        assert_refused(pair.socks, pair.http, "--via");
+    }
+}
+
+#[test]
+fn client_without_a_gateway_refuses_udp() {
+    let options = ClientOptions {
+        solo: Some(SoloMode::Direct),
+        ..ClientOptions::default()
+    };
+    let (_running, http, socks) = start_client(options);
+    assert_refused(socks, http, "--solo");
 }
 
 #[test]
