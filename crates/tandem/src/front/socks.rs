@@ -25,7 +25,7 @@ use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::Instant;
 
 use super::early::{agree, tell};
-use super::udp::{Association, UdpLimits};
+use super::udp::{Association, UdpLimits, named_port};
 use crate::endpoint::split_authority;
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Body, Chunk, Chunks, Exchange, Isolation, Part, Peer, Reply};
@@ -94,6 +94,7 @@ impl SocksFront {
                     bind,
                     peer,
                     stage,
+                    port: named_port(&request.target, peer),
                     limits,
                 };
                 return association.run(path, server).await;

@@ -6,8 +6,9 @@
 //!     └──── TCP, open as long as the association └─ flow ─▶ …
 //! ```
 //!
-//! The association answers the program that sent the first datagram, and no other. A datagram that
-//! finds its queue full is dropped, as a router would do.
+//! The association answers one program: the one at the port that the request names, or else the one
+//! that sent the first datagram. A datagram that finds its queue full is dropped, as a router would
+//! do.
 
 mod flow;
 mod limits;
@@ -53,6 +54,8 @@ pub(super) struct Association {
     pub(super) peer: Peer,
     /// The stage that receives the exchanges.
     pub(super) stage: Rc<dyn Stage>,
+    /// The port from which the program will send, if its request named it.
+    pub(super) port: Option<u16>,
     /// The limits of the connection's isolation key.
     pub(super) limits: Rc<KeyLimits>,
 }
@@ -82,6 +85,17 @@ impl Association {
             failed = flows.run() => failed,
         }
     }
+}
+
+/// Returns the port from which a program will send, if the `target` of its request names it (RFC
+/// 1928 section 4). A target with the address of another host than `peer` is not the program's: no
+/// datagram of that host is accepted, and some programs name the destination there.
+pub(super) fn named_port(target: &str, peer: Peer) -> Option<u16> {
+    let target: SocketAddr = target.parse().ok()?;
+    let named = target.ip().to_canonical();
+    let is_own = peer.address.is_some_and(|it| it.to_canonical() == named);
+    let is_program = named.is_unspecified() || is_own;
+    (is_program && target.port() != 0).then_some(target.port())
 }
 
 /// Waits for the end of the connection, and drops the bytes before it.
@@ -128,14 +142,16 @@ impl Flows {
         }
     }
 
-    /// Returns whether a datagram comes from the program. The first one decides on its port.
+    /// Returns whether a datagram comes from the program. If the request named no port, the first
+    /// datagram decides on it.
     async fn is_program(&mut self, from: SocketAddr) -> bool {
         if let Some(program) = self.program {
             return program == from;
         }
         let address = self.association.peer.address;
         let is_same = address.is_some_and(|it| it.to_canonical() == from.ip().to_canonical());
-        if !is_same || self.socket.connect(from).await.is_err() {
+        let is_named = self.association.port.is_none_or(|it| it == from.port());
+        if !is_same || !is_named || self.socket.connect(from).await.is_err() {
             return false;
         }
         self.program = Some(from);
@@ -204,5 +220,30 @@ impl Flows {
             })
         };
         Some(Flow::open(datagram.address, &self.socket, place, now, call))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn named_port_is_that_of_the_program() {
+        let peer = Peer {
+            address: Some([192, 0, 2, 7].into()),
+            ..Peer::none()
+        };
+        for (target, port) in [
+            ("0.0.0.0:0", None),
+            ("0.0.0.0:4000", Some(4000)),
+            ("[::]:4000", Some(4000)),
+            ("192.0.2.7:4000", Some(4000)),
+            ("[::ffff:192.0.2.7]:4000", Some(4000)),
+            ("192.0.2.7:0", None),
+            ("198.51.100.1:53", None),
+            ("a.test:53", None),
+        ] {
+            assert_eq!(named_port(target, peer), port, "{target}");
+        }
     }
 }

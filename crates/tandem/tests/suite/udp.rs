@@ -20,6 +20,10 @@ impl Program {
         let mut connection = Client::to(pair.socks);
         let relay = associate(&mut connection, 0).expect("an association");
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        Self::at(socket, relay, connection)
+    }
+
+    fn at(socket: UdpSocket, relay: SocketAddr, connection: Client) -> Self {
         socket.connect(relay).unwrap();
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
         Self {
@@ -224,6 +228,23 @@ fn association_serves_the_program_that_began_it() {
             .unwrap();
     }
     assert_eq!(program.ask(address, b"still mine"), b"still mine");
+}
+
+/// A stranger that sends first does not take over an association whose request names the port.
+#[test]
+fn association_serves_the_program_that_it_names() {
+    let (_, address) = echo();
+    let pair = Pair::with("h2", with_udp, |_| {});
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let mut connection = Client::to(pair.socks);
+    let port = socket.local_addr().unwrap().port();
+    let relay = associate(&mut connection, port).expect("an association");
+    let mut wire = head(address);
+    wire.extend_from_slice(b"strange");
+    let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
+    stranger.send_to(&wire, relay).unwrap();
+    let program = Program::at(socket, relay, connection);
+    assert_eq!(program.ask(address, b"mine"), b"mine");
 }
 
 #[test]
