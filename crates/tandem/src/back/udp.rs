@@ -69,6 +69,7 @@ impl UdpTunnels {
             };
             let connected = async {
                 let socket = UdpSocket::bind(any).await?;
+                forbid_fragments(&socket, address)?;
                 socket.connect(address).await?;
                 Ok(socket)
             };
@@ -124,14 +125,45 @@ impl UdpTunnels {
             match socket.try_recv(&mut scratch) {
                 Ok(count) if count <= MAX_PAYLOAD => put_datagram(&mut out, &scratch[..count]),
                 Ok(_) => {}
-                // Nothing listens at the port (ICMP). A program that uses UDP expects losses.
-                Err(error) if error.kind() == ErrorKind::ConnectionRefused => break,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) if is_loss(&error) => break,
                 Err(error) => return Err(Error::io(&error, Side::Origin)),
             }
         }
         Ok(out)
     }
+}
+
+/// Makes the system send each datagram in one packet, or not at all: a proxy fragments none (RFC
+/// 9298 section 3.1). A larger one is dropped, as the RFC demands.
+#[cfg(target_os = "linux")]
+fn forbid_fragments(socket: &UdpSocket, address: SocketAddr) -> std::io::Result<()> {
+    use rustix::net::sockopt::{self, Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery};
+
+    match address {
+        SocketAddr::V4(_) => sockopt::set_ip_mtu_discover(socket, Ipv4PathMtuDiscovery::DO)?,
+        SocketAddr::V6(_) => sockopt::set_ipv6_mtu_discover(socket, Ipv6PathMtuDiscovery::DO)?,
+    }
+    Ok(())
+}
+
+#[cfg(not(target_os = "linux"))]
+const fn forbid_fragments(_: &UdpSocket, _: SocketAddr) -> std::io::Result<()> {
+    Ok(())
+}
+
+/// Returns whether an error of a socket counts as the loss of a datagram, which a program that uses
+/// UDP expects. After any other error, such as an unreachable host, the tunnel ends (RFC 9298
+/// section 3.1).
+fn is_loss(error: &std::io::Error) -> bool {
+    // Nothing listens at the port, or a firewall drops the datagram.
+    let is_refused = matches!(
+        error.kind(),
+        ErrorKind::ConnectionRefused | ErrorKind::PermissionDenied
+    );
+    // The datagram does not fit into a packet, or the system has no memory for it.
+    let is_dropped = [libc::EMSGSIZE, libc::ENOBUFS, libc::ENOMEM].map(Some);
+    is_refused || is_dropped.contains(&error.raw_os_error())
 }
 
 /// Sends the client's datagrams to the origin, until the client ends the tunnel.
@@ -145,8 +177,10 @@ async fn send(socket: &UdpSocket, mut body: Body, used: &Cell<Instant>) -> Resul
         };
         while let Some(payload) = reader.datagram().map_err(malformed)? {
             used.set(Instant::now());
-            // A datagram that the system does not take is lost, as on any path.
-            let _ = socket.send(&payload).await;
+            match socket.send(&payload).await {
+                Err(error) if !is_loss(&error) => return Err(Error::io(&error, Side::Origin)),
+                _ => {}
+            }
         }
     }
     Ok(())
@@ -287,6 +321,51 @@ mod tests {
         assert_eq!(reply_to(&udp, request), Err(Kind::Forbidden));
         let other = RequestHead::get(Scheme::Http, "a.test", "/");
         assert_eq!(reply_to(&udp, other), Ok(204));
+    }
+
+    #[cfg(target_os = "linux")]
+    #[tokio::test]
+    async fn tunnels_send_no_fragments() {
+        use rustix::net::sockopt::{self, Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery};
+
+        for address in ["127.0.0.1:9", "[::1]:9"] {
+            let address: SocketAddr = address.parse().expect("an address");
+            let mut tunnels = Rc::into_inner(tunnels(1)).expect("no other owner");
+            let direct = Rc::get_mut(&mut tunnels.direct).expect("no other owner");
+            direct.policy.allow = vec![address.ip().to_string().parse().expect("a rule")];
+            let target = Target {
+                host: address.ip().to_string(),
+                port: address.port(),
+            };
+            let socket = tunnels.connect(&target).await.expect("a socket");
+            let is_forbidden = match address {
+                SocketAddr::V4(_) => {
+                    sockopt::ip_mtu_discover(&socket).expect("an option")
+                        == Ipv4PathMtuDiscovery::DO
+                }
+                SocketAddr::V6(_) => {
+                    sockopt::ipv6_mtu_discover(&socket).expect("an option")
+                        == Ipv6PathMtuDiscovery::DO
+                }
+            };
+            assert!(is_forbidden, "{address}");
+        }
+    }
+
+    #[test]
+    fn socket_errors_are_losses_or_ends() {
+        let error = std::io::Error::from_raw_os_error;
+        for lost in [
+            libc::ECONNREFUSED,
+            libc::EMSGSIZE,
+            libc::ENOBUFS,
+            libc::EPERM,
+        ] {
+            assert!(is_loss(&error(lost)), "{lost}");
+        }
+        for ended in [libc::EHOSTUNREACH, libc::ENETUNREACH, libc::EBADF] {
+            assert!(!is_loss(&error(ended)), "{ended}");
+        }
     }
 
     #[test]
