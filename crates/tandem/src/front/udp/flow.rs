@@ -9,7 +9,6 @@ use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use bytes::Bytes;
 use tandem_http::ResponseHead;
 use tandem_http::connect_udp::{self, CapsuleReader, put_datagram};
 use tandem_http::socks::Datagram;
@@ -17,7 +16,7 @@ use tokio::net::UdpSocket;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
-use super::limits::Place;
+use super::limits::{KeyLimits, Place, Waiting};
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Body, Chunk, Chunks, Part, Reply, UPGRADE_DECLINED};
 use crate::failure::refusal;
@@ -44,11 +43,12 @@ static REFUSALS: LogLimit = LogLimit::new();
 /// The tunnel to one destination. Dropping it ends the tunnel in the background.
 pub(super) struct Flow {
     state: Rc<FlowState>,
+    limits: Rc<KeyLimits>,
 }
 
 struct FlowState {
     /// The queue of the body, until the flow ends.
-    queue: RefCell<Option<mpsc::Sender<Bytes>>>,
+    queue: RefCell<Option<mpsc::Sender<Waiting>>>,
     /// Tells the task of the reply that the body ends.
     closed: Notify,
     /// The time of the last datagram in either direction.
@@ -79,12 +79,13 @@ impl Flow {
             address: address.into(),
             state: Rc::clone(&state),
         };
+        let limits = place.limits();
         let reply = call(Body::new(Upward { datagrams }, None));
         tokio::task::spawn_local(async move {
             let _place = place;
             down.run(reply).await;
         });
-        Self { state }
+        Self { state, limits }
     }
 
     /// Returns false if a new tunnel may take the place of this one.
@@ -105,11 +106,13 @@ impl Flow {
         self.state.used.get()
     }
 
-    /// Sends a datagram, or drops it if the queue is full.
+    /// Sends a datagram. Drops it if its queue is full, or if too many bytes wait for the session.
     pub(super) fn send(&self, payload: &[u8], now: Instant) {
         self.state.used.set(now);
-        if let Some(queue) = &*self.state.queue.borrow() {
-            let _ = queue.try_send(Bytes::copy_from_slice(payload));
+        if let Some(queue) = &*self.state.queue.borrow()
+            && let Some(datagram) = self.limits.wait(payload)
+        {
+            let _ = queue.try_send(datagram);
         }
     }
 }
@@ -137,7 +140,7 @@ impl FlowState {
 
 /// The datagrams of a flow towards the gateway, as capsules.
 struct Upward {
-    datagrams: mpsc::Receiver<Bytes>,
+    datagrams: mpsc::Receiver<Waiting>,
 }
 
 impl Chunks for Upward {
@@ -145,12 +148,12 @@ impl Chunks for Upward {
         let Some(first) = ready!(self.datagrams.poll_recv(cx)) else {
             return Poll::Ready(None);
         };
-        let mut out = Vec::with_capacity(first.len() + 16);
-        put_datagram(&mut out, &first);
+        let mut out = Vec::with_capacity(first.payload.len() + 16);
+        put_datagram(&mut out, &first.payload);
         while out.len() < BATCH
             && let Ok(next) = self.datagrams.try_recv()
         {
-            put_datagram(&mut out, &next);
+            put_datagram(&mut out, &next.payload);
         }
         Poll::Ready(Some(Ok(Chunk::Data(out.into()))))
     }
@@ -233,10 +236,11 @@ fn is_agreed(head: &ResponseHead) -> bool {
 mod tests {
     use std::future::poll_fn;
 
+    use bytes::Bytes;
     use tokio::sync::oneshot;
     use tokio::task::LocalSet;
 
-    use super::super::limits::UdpLimits;
+    use super::super::limits::{MOST_WAITING, UdpLimits};
     use super::*;
     use crate::exchange::Isolation;
 
@@ -312,6 +316,42 @@ mod tests {
             drop(Flow::open(b"", &socket, place, now, endless));
             assert!(dropped.await.is_err());
             assert_eq!(now.elapsed().as_secs(), ENDING.as_secs());
+        };
+        LocalSet::new().run_until(run).await;
+    }
+
+    /// A session that takes nothing, such as one on a stalled path.
+    #[tokio::test]
+    async fn flows_of_a_stalled_session_hold_bounded_bytes() {
+        let run = async {
+            let socket = Rc::new(UdpSocket::bind("127.0.0.1:0").await.expect("a socket"));
+            let now = Instant::now();
+            let limits = UdpLimits::default().of(&Isolation::none(), now);
+            let limits = limits.expect("room");
+            let held = Rc::new(RefCell::new(Vec::new()));
+            let flows: Vec<_> = (0..64)
+                .map(|_| {
+                    let place = limits.place(now).expect("room");
+                    let bodies = Rc::clone(&held);
+                    Flow::open(b"", &socket, place, now, move |body| {
+                        bodies.borrow_mut().push(body);
+                        Reply::generate(|_| std::future::pending())
+                    })
+                })
+                .collect();
+            for flow in flows.iter().cycle().take(6400) {
+                flow.send(&[7; 60_000], now);
+            }
+            drop(flows);
+            let mut bytes = 0;
+            for mut body in held.take() {
+                while let Some(Ok(chunk)) = poll_fn(|cx| body.poll_chunk(cx)).await {
+                    if let Chunk::Data(data) = chunk {
+                        bytes += data.len();
+                    }
+                }
+            }
+            assert!((60_000..=MOST_WAITING).contains(&bytes), "{bytes}");
         };
         LocalSet::new().run_until(run).await;
     }

@@ -1,5 +1,6 @@
 //! The limits on tunnels of UDP at the client, for each isolation key. All tunnels of a key share
-//! one session with its other exchanges, which a flood of new tunnels must not end.
+//! one session with its other exchanges, which a flood of new tunnels must not end. The datagrams
+//! that wait for a slow session are bounded in bytes.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -20,6 +21,12 @@ const BURST: u32 = 256;
 /// The number of tunnels that may be open or ending: half of the streams of a gateway's session.
 const MOST_OPEN: usize = 128;
 
+/// The bytes of datagrams of a key that may wait for its session.
+pub(super) const MOST_WAITING: usize = 1 << 20;
+
+/// The bytes of datagrams of all keys that may wait.
+const MOST_WAITING_OF_ALL: usize = 16 << 20;
+
 /// The number of isolation keys with recent tunnels.
 const MOST_KEYS: usize = 4096;
 
@@ -27,6 +34,8 @@ const MOST_KEYS: usize = 4096;
 #[derive(Debug, Default)]
 pub struct UdpLimits {
     keys: RefCell<HashMap<Isolation, Rc<KeyLimits>>>,
+    /// The bytes of datagrams that wait.
+    waiting: Rc<Cell<usize>>,
 }
 
 /// The tunnels of one isolation key.
@@ -34,6 +43,9 @@ pub struct UdpLimits {
 pub(in crate::front) struct KeyLimits {
     new: RefCell<TokenBucket>,
     open: Cell<usize>,
+    /// The bytes of this key's datagrams that wait.
+    waiting: Cell<usize>,
+    waiting_of_all: Rc<Cell<usize>>,
 }
 
 impl UdpLimits {
@@ -49,7 +61,9 @@ impl UdpLimits {
         }
         let limits = Rc::new(KeyLimits {
             new: RefCell::new(TokenBucket::new(NEW_PER_SECOND, BURST, now)),
-            open: Cell::new(0),
+            open: Cell::default(),
+            waiting: Cell::default(),
+            waiting_of_all: Rc::clone(&self.waiting),
         });
         keys.insert(key.clone(), Rc::clone(&limits));
         Some(limits)
@@ -65,11 +79,49 @@ impl KeyLimits {
         self.open.update(|open| open + 1);
         Some(Place(Rc::clone(self)))
     }
+
+    /// Copies a datagram that waits for the session. Returns `None` if too many bytes wait.
+    pub(super) fn wait(self: &Rc<Self>, payload: &[u8]) -> Option<Waiting> {
+        let len = payload.len();
+        if self.waiting.get() + len > MOST_WAITING
+            || self.waiting_of_all.get() + len > MOST_WAITING_OF_ALL
+        {
+            return None;
+        }
+        self.waiting.update(|waiting| waiting + len);
+        self.waiting_of_all.update(|waiting| waiting + len);
+        Some(Waiting {
+            payload: payload.into(),
+            limits: Rc::clone(self),
+        })
+    }
+}
+
+/// A datagram that waits, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub(super) payload: Box<[u8]>,
+    limits: Rc<KeyLimits>,
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let len = self.payload.len();
+        self.limits.waiting.update(|waiting| waiting - len);
+        self.limits.waiting_of_all.update(|waiting| waiting - len);
+    }
 }
 
 /// The place of a tunnel, until it is dropped.
 #[derive(Debug)]
 pub(super) struct Place(Rc<KeyLimits>);
+
+impl Place {
+    /// Returns the limits that the place belongs to.
+    pub(super) fn limits(&self) -> Rc<KeyLimits> {
+        Rc::clone(&self.0)
+    }
+}
 
 impl Drop for Place {
     fn drop(&mut self) {
@@ -115,5 +167,31 @@ mod tests {
         let later = now + Duration::from_secs(1);
         assert!(limits.of(&key(MOST_KEYS), later).is_some());
         assert_eq!(limits.keys.borrow().len(), 1);
+    }
+
+    #[test]
+    fn limits_bound_the_bytes_that_wait() {
+        let (limits, now) = (UdpLimits::default(), Instant::now());
+        let key = |at: usize| Isolation::new(at.to_string().as_bytes(), b"");
+        let payload = [0; 60_000];
+        let mut all = Vec::new();
+        for at in 0..20 {
+            let of_key = limits.of(&key(at), now).expect("room");
+            let waiting = std::iter::repeat_with(|| of_key.wait(&payload)).map_while(|it| it);
+            all.extend(waiting);
+            if at == 0 {
+                assert_eq!(all.len(), MOST_WAITING / payload.len());
+            }
+        }
+        assert_eq!(all.len(), MOST_WAITING_OF_ALL / payload.len());
+        all.clear();
+        assert_eq!(limits.waiting.get(), 0);
+        assert!(
+            limits
+                .of(&key(0), now)
+                .expect("room")
+                .wait(&payload)
+                .is_some()
+        );
     }
 }
