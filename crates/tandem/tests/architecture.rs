@@ -102,6 +102,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "endpoint",
             "metrics",
             "log_limit",
+            "token_bucket",
             "probe",
             "warm_up",
             "resume",

@@ -22,11 +22,16 @@ use crate::error::{Error, Kind, Side};
 use crate::exchange::{Body, Chunk, Exchange, Part, Reply, Sink};
 use crate::metrics::METRICS;
 use crate::stage::Stage;
+use crate::token_bucket::TokenBucket;
 use crate::transport::Target;
 use crate::transport::registry::Protocol;
 
 /// The number of tunnels that one session may have open.
 const MOST_OF_SESSION: usize = 256;
+
+/// The datagrams that one session may send in a second, and those after a pause. A capsule of three
+/// bytes becomes a packet of sixty and a system call, so that the rate of the session is no limit.
+const PACKETS: (u32, u32) = (20_000, 4_096);
 
 /// The time without a datagram after which a tunnel ends: at least two minutes (RFC 9298 section
 /// 3.1).
@@ -79,7 +84,12 @@ impl UdpTunnels {
         .await
     }
 
-    async fn carry(&self, exchange: &Exchange, sink: &mut Sink) -> Result<(), Error> {
+    async fn carry(
+        &self,
+        exchange: &Exchange,
+        session: &SessionTunnels,
+        sink: &mut Sink,
+    ) -> Result<(), Error> {
         let (host, port) = connect_udp::target(&exchange.request.path).ok_or_else(|| {
             let detail = "the path names no host and port for UDP";
             Error::new(Kind::BadRequest, Side::Client, detail)
@@ -93,7 +103,7 @@ impl UdpTunnels {
         let used = Cell::new(Instant::now());
         tokio::select! {
             biased;
-            ended = send(&socket, exchange.body.share(), &used) => ended,
+            ended = send(&socket, exchange.body.share(), session, &used) => ended,
             ended = self.receive(&socket, sink, &used) => ended,
             () = until_idle(&used) => Ok(()),
         }
@@ -167,7 +177,12 @@ fn is_loss(error: &std::io::Error) -> bool {
 }
 
 /// Sends the client's datagrams to the origin, until the client ends the tunnel.
-async fn send(socket: &UdpSocket, mut body: Body, used: &Cell<Instant>) -> Result<(), Error> {
+async fn send(
+    socket: &UdpSocket,
+    mut body: Body,
+    session: &SessionTunnels,
+    used: &Cell<Instant>,
+) -> Result<(), Error> {
     let mut reader = CapsuleReader::default();
     while let Some(chunk) = std::future::poll_fn(|cx| body.poll_chunk(cx)).await {
         let Chunk::Data(data) = chunk? else { continue };
@@ -176,7 +191,11 @@ async fn send(socket: &UdpSocket, mut body: Body, used: &Cell<Instant>) -> Resul
             Error::new(Kind::BadRequest, Side::Client, bad.to_string())
         };
         while let Some(payload) = reader.datagram().map_err(malformed)? {
-            used.set(Instant::now());
+            let now = Instant::now();
+            used.set(now);
+            if !session.packets.borrow_mut().take(now) {
+                continue;
+            }
             match socket.send(&payload).await {
                 Err(error) if !is_loss(&error) => return Err(Error::io(&error, Side::Origin)),
                 _ => {}
@@ -200,8 +219,26 @@ async fn until_idle(used: &Cell<Instant>) {
 /// The stage of one session that opens UDP tunnels.
 pub struct Udp {
     tunnels: Rc<UdpTunnels>,
-    of_session: Rc<Cell<usize>>,
+    session: Rc<SessionTunnels>,
     next: Rc<dyn Stage>,
+}
+
+/// The tunnels of one session.
+#[derive(Debug)]
+struct SessionTunnels {
+    open: Cell<usize>,
+    /// The datagrams that may be sent to origins.
+    packets: RefCell<TokenBucket>,
+}
+
+impl SessionTunnels {
+    fn new(now: Instant) -> Rc<Self> {
+        let (rate, burst) = PACKETS;
+        Rc::new(Self {
+            open: Cell::default(),
+            packets: RefCell::new(TokenBucket::new(rate, burst, now)),
+        })
+    }
 }
 
 impl Udp {
@@ -209,7 +246,7 @@ impl Udp {
     pub fn new(tunnels: &Rc<UdpTunnels>, next: Rc<dyn Stage>) -> Self {
         Self {
             tunnels: Rc::clone(tunnels),
-            of_session: Rc::default(),
+            session: SessionTunnels::new(Instant::now()),
             next,
         }
     }
@@ -221,13 +258,12 @@ impl Stage for Udp {
             return self.next.call(exchange);
         }
         let tunnels = Rc::clone(&self.tunnels);
-        let Some(place) = Place::take(&tunnels, &self.of_session) else {
+        let Some(place) = Place::take(&tunnels, &self.session) else {
             let detail = "too many UDP tunnels are open";
             return Reply::fail(Error::new(Kind::Busy, Side::Local, detail));
         };
         Reply::generate(|mut sink| async move {
-            let _place = place;
-            tunnels.carry(&exchange, &mut sink).await
+            tunnels.carry(&exchange, &place.session, &mut sink).await
         })
     }
 }
@@ -252,19 +288,19 @@ impl Stage for NoUdp {
 /// The place of a tunnel among those of its session and of the thread.
 struct Place {
     tunnels: Rc<UdpTunnels>,
-    of_session: Rc<Cell<usize>>,
+    session: Rc<SessionTunnels>,
 }
 
 impl Place {
-    fn take(tunnels: &Rc<UdpTunnels>, of_session: &Rc<Cell<usize>>) -> Option<Self> {
-        if tunnels.open.get() >= tunnels.most || of_session.get() >= MOST_OF_SESSION {
+    fn take(tunnels: &Rc<UdpTunnels>, session: &Rc<SessionTunnels>) -> Option<Self> {
+        if tunnels.open.get() >= tunnels.most || session.open.get() >= MOST_OF_SESSION {
             return None;
         }
         tunnels.open.update(|open| open + 1);
-        of_session.update(|open| open + 1);
+        session.open.update(|open| open + 1);
         Some(Self {
             tunnels: Rc::clone(tunnels),
-            of_session: Rc::clone(of_session),
+            session: Rc::clone(session),
         })
     }
 }
@@ -272,7 +308,7 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         self.tunnels.open.update(|open| open - 1);
-        self.of_session.update(|open| open - 1);
+        self.session.open.update(|open| open - 1);
     }
 }
 
@@ -286,6 +322,7 @@ mod tests {
     use super::*;
     use crate::back::own::OwnListeners;
     use crate::back::policy::Policy;
+    use crate::exchange::Chunks;
     use crate::transport::tcp::SocketOptions;
 
     fn tunnels(most: usize) -> Rc<UdpTunnels> {
@@ -371,7 +408,7 @@ mod tests {
     #[test]
     fn place_bounds_tunnels_of_session_and_thread() {
         let tunnels = tunnels(MOST_OF_SESSION + 1);
-        let (one, other) = (Rc::default(), Rc::default());
+        let (one, other) = [0; 2].map(|_| SessionTunnels::new(Instant::now())).into();
         let mut places: Vec<_> = (0..MOST_OF_SESSION)
             .map(|_| Place::take(&tunnels, &one).expect("room"))
             .collect();
@@ -379,7 +416,48 @@ mod tests {
         places.push(Place::take(&tunnels, &other).expect("room of the thread"));
         assert!(Place::take(&tunnels, &other).is_none());
         places.clear();
-        assert_eq!((tunnels.open.get(), one.get(), other.get()), (0, 0, 0));
+        assert_eq!(
+            (tunnels.open.get(), one.open.get(), other.open.get()),
+            (0, 0, 0)
+        );
+    }
+
+    /// The body of a client that sends 40,000 empty datagrams at once.
+    struct Flood(usize);
+
+    impl Chunks for Flood {
+        fn poll_chunk(&mut self, _: &mut Context<'_>) -> Poll<Option<Result<Chunk, Error>>> {
+            let left = self.0;
+            self.0 = left.saturating_sub(1);
+            let capsules = [0, 1, 0].repeat(1000);
+            Poll::Ready((left > 0).then(|| Ok(Chunk::Data(capsules.into()))))
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn session_sends_a_bounded_rate_of_packets() {
+        let server = std::net::UdpSocket::bind("127.0.0.1:0").expect("a socket");
+        let address = server.local_addr().expect("an address");
+        let socket = UdpSocket::bind("127.0.0.1:0").await.expect("a socket");
+        socket.connect(address).await.expect("a socket");
+        // An empty datagram is one of the flood, and any other one is its end.
+        let counting = std::thread::spawn(move || {
+            std::iter::from_fn(|| server.recv(&mut [0; 8]).ok())
+                .take_while(|len| *len == 0)
+                .count()
+        });
+        let session = SessionTunnels::new(Instant::now());
+        let used = Cell::new(Instant::now());
+        let body = Body::new(Flood(40), None);
+        let sent = send(&socket, body, &session, &used).await;
+        assert_eq!(sent, Ok(()));
+        while !counting.is_finished() {
+            // An error means that the receiver has ended.
+            let _ = socket.send(b"end").await;
+            std::thread::yield_now();
+        }
+        let count = counting.join().expect("a count");
+        assert!((1..=PACKETS.1 as usize).contains(&count), "{count}");
     }
 
     #[test]
