@@ -41,7 +41,8 @@ use crate::stage::Stage;
 /// way to a new one.
 const MAX_FLOWS: usize = 64;
 
-/// The bytes that a datagram of a program may have: the limit of UDP's field for its length.
+/// The size in bytes of the buffer for a datagram: the largest value of UDP's field for its length.
+/// Over IPv4 a datagram has at most 65,507 bytes, of which the head of SOCKS takes 10 or more.
 const MAX_DATAGRAM: usize = 65_535;
 
 static EXCESS: LogLimit = LogLimit::new();
