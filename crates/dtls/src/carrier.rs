@@ -17,7 +17,7 @@ use tandem::carrier::{CarrierStream, Code, Direction, Streams};
 use tandem::error::{Error, Kind, Retry, Side};
 use tandem::path::Facts;
 use tandem_http::flood::FloodBudget;
-use tandem_resume::SavedSpeed;
+use tandem_resume::{SavedSpeed, Trial};
 use tandem_tunnel::{Closed, Event, Read, StreamError, StreamId, Tunnel};
 use tokio::sync::Notify;
 
@@ -128,8 +128,8 @@ impl Facts for AssociationFacts {
         self.with_tunnel(|tunnel, _| tunnel.speed())?
     }
 
-    fn resume(&self, saved: SavedSpeed) {
-        self.with_tunnel(|tunnel, now| tunnel.resume(now, saved));
+    fn resume(&self, saved: SavedSpeed) -> Option<Trial> {
+        self.with_tunnel(|tunnel, now| tunnel.resume(now, saved))?
     }
 
     /// Counts all datagrams: most of them acknowledge something.

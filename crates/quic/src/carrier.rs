@@ -9,12 +9,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use quinn::congestion::Controller as _;
 use quinn::{Connection, ConnectionError, RecvStream, VarInt};
 use rustls::pki_types::CertificateDer;
 use tandem::carrier::{CarrierStream, Code, Direction, Streams};
 use tandem::error::{Error, Retry, Side};
 use tandem::path::{Facts, Measure};
-use tandem_resume::SavedSpeed;
+use tandem_resume::{SavedSpeed, Trial};
 
 use crate::congestion::Resuming;
 use crate::failure;
@@ -147,12 +148,13 @@ impl Facts for ConnectionFacts {
         Resuming::of(&self.connection)?.speed()
     }
 
-    fn resume(&self, saved: SavedSpeed) {
-        if let Some(controller) = Resuming::of(&self.connection) {
-            let window = controller.offer(Instant::now(), saved);
-            // This also wakes the connection, which may send more now.
-            self.connection.set_send_window(send_window(window));
-        }
+    fn resume(&self, saved: SavedSpeed) -> Option<Trial> {
+        let controller = Resuming::of(&self.connection)?;
+        let trial = controller.offer(Instant::now(), saved)?;
+        // This also wakes the connection, which may send more now.
+        let window = send_window(controller.window());
+        self.connection.set_send_window(window);
+        Some(trial)
     }
 
     fn alpn(&self) -> Option<&[u8]> {

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use quinn::congestion::{BbrConfig, Controller, ControllerFactory, ControllerMetrics, CubicConfig};
 use quinn_proto::RttEstimator;
-use tandem_resume::{CarefulResume, Reaction, Reduced, Restart, SavedSpeed};
+use tandem_resume::{CarefulResume, Reaction, Reduced, Restart, SavedSpeed, Trial};
 
 /// The algorithm of congestion control. It builds the controllers of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,13 +100,12 @@ impl Resuming {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Offers the speed that an earlier connection observed on this path. Returns the window in
-    /// bytes after that.
-    pub(crate) fn offer(&self, now: Instant, saved: SavedSpeed) -> u64 {
+    /// Offers the speed that an earlier connection observed on this path. Returns `None` if it is
+    /// not tried.
+    pub(crate) fn offer(&self, now: Instant, saved: SavedSpeed) -> Option<Trial> {
         let mut state = self.state();
         let (now, inner) = (state.since_start(now), state.inner.window());
-        state.resume.offer(now, saved, inner);
-        state.window()
+        state.resume.offer(now, saved, inner)
     }
 
     /// Returns the speed that the path has shown.

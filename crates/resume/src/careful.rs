@@ -23,7 +23,7 @@
 
 use std::time::Duration;
 
-use crate::{Capacity, SavedSpeed};
+use crate::{Capacity, Outcome, SavedSpeed, Trial};
 
 /// The most bytes that may be in flight without validation, whatever a saved speed says.
 const MAX_JUMP: u64 = 4 << 20;
@@ -143,6 +143,7 @@ pub struct CarefulResume {
     phase: Phase,
     initial_window: u64,
     saved: Option<SavedSpeed>,
+    trial: Trial,
     capacity: Capacity,
     batch: Batch,
     /// True once the path was congested: a saved speed comes too late then.
@@ -156,6 +157,7 @@ impl CarefulResume {
             phase: Phase::Normal,
             initial_window,
             saved: None,
+            trial: Trial::default(),
             capacity: Capacity::default(),
             batch: Batch::default(),
             was_congested: false,
@@ -163,16 +165,25 @@ impl CarefulResume {
     }
 
     /// Offers the speed that an earlier connection observed. `inner` is the controller's window.
-    /// Only the first offer counts.
-    pub fn offer(&mut self, now: Duration, saved: SavedSpeed, inner: u64) {
+    /// Only the first offer counts. Returns `None` if the speed is not tried.
+    pub fn offer(&mut self, now: Duration, saved: SavedSpeed, inner: u64) -> Option<Trial> {
         if self.saved.is_some() || self.was_congested || self.phase != Phase::Normal {
-            return;
+            return None;
         }
         self.saved = Some(saved);
         self.phase = Phase::Reconnaissance;
         if let Some(round_trip) = self.capacity.round_trip() {
             self.confirm(now, round_trip, inner);
         }
+        (self.phase != Phase::Normal).then(|| self.trial.clone())
+    }
+
+    /// Ends the trial of the saved speed.
+    fn end(&mut self) {
+        if self.trial.outcome() != Outcome::Failed {
+            self.trial.set(Outcome::Done);
+        }
+        self.phase = Phase::Normal;
     }
 
     /// Enters the saved speed if the path has about its round trip.
@@ -194,14 +205,14 @@ impl CarefulResume {
                 used: None,
             }
         } else {
-            Phase::Normal
+            return self.end();
         };
     }
 
     /// Forgets the saved speed, which does not belong to this path.
     fn forget(&mut self) {
         self.saved = None;
-        self.phase = Phase::Normal;
+        self.end();
     }
 
     /// Returns the bytes that may be in flight, if the controller permits `inner`.
@@ -226,9 +237,15 @@ impl CarefulResume {
         }
     }
 
-    /// Returns the best speed that the path has shown, or the saved one if it is higher and was not
-    /// refuted.
+    /// Returns the best speed that the path has shown, or the saved one if it is higher, and was
+    /// confirmed or not used. Returns `None` during the trial of the saved speed.
     pub fn speed(&self) -> Option<SavedSpeed> {
+        let is_unused = self.trial.outcome() == Outcome::Unused;
+        match self.phase {
+            Phase::Normal | Phase::Retreated { .. } => {}
+            Phase::Unvalidated { used: None, .. } if is_unused => {}
+            _ => return None,
+        }
         let shown = self.capacity.round_trip().map(|round_trip| SavedSpeed {
             rate: self.capacity.rate(),
             round_trip,
@@ -272,6 +289,8 @@ impl CarefulResume {
     pub fn judge(&mut self, now: Duration, in_flight: u64, inner: u64) -> Option<Restart> {
         let batch = std::mem::take(&mut self.batch);
         let newest = batch.newest?;
+        // All packets have arrived, or their loss is known.
+        let is_empty = in_flight == 0;
         match self.phase {
             Phase::Normal => {}
             Phase::Reconnaissance => {
@@ -282,24 +301,27 @@ impl CarefulResume {
             Phase::Unvalidated { .. } => {
                 self.judge_unvalidated(now, (newest, batch), in_flight, inner);
             }
-            Phase::Validating { window, jump } if newest > jump.until => {
-                self.phase = Phase::Settling {
-                    jump,
-                    end: now,
-                    is_new: true,
-                };
+            Phase::Validating { window, jump } if is_empty || newest > jump.until => {
+                if is_empty {
+                    self.end();
+                } else {
+                    self.phase = Phase::Settling {
+                        jump,
+                        end: now,
+                        is_new: true,
+                    };
+                }
                 return (window > inner).then_some(Restart::Grow(window));
             }
-            Phase::Retreat { window, jump } if newest > jump.until => {
+            Phase::Retreat { window, jump } if is_empty || newest > jump.until => {
                 self.phase = Phase::Retreated {
                     until: jump.until,
                     end: now,
                 };
                 return Some(Restart::Reduce(Reduced::new(window, jump.acked)));
             }
-            Phase::Settling { end, .. } | Phase::Retreated { end, .. } if newest > end => {
-                self.phase = Phase::Normal;
-            }
+            Phase::Settling { end, .. } if is_empty || newest > end => self.end(),
+            Phase::Retreated { end, .. } if newest > end => self.phase = Phase::Normal,
             Phase::Settling { jump, end, .. } => {
                 let is_new = false;
                 self.phase = Phase::Settling { jump, end, is_new };
@@ -331,6 +353,7 @@ impl CarefulResume {
         let is_own = newest >= since;
         let over = used.is_some_and(|used| newest >= used);
         if flight > inner {
+            self.trial.set(Outcome::Pending);
             self.phase = if is_own && (over || flight >= window / 2) {
                 Phase::Validating {
                     window: flight,
@@ -359,15 +382,15 @@ impl CarefulResume {
         if measured.is_some_and(|(saved, measured)| !is_near(measured, saved)) {
             return self.forget();
         }
-        self.phase = if inner >= window {
-            Phase::Normal
-        } else {
-            Phase::Unvalidated {
-                window,
-                since: now,
-                acked: 0,
-                used: None,
-            }
+        if inner >= window {
+            return self.end();
+        }
+        self.trial.set(Outcome::Unused);
+        self.phase = Phase::Unvalidated {
+            window,
+            since: now,
+            acked: 0,
+            used: None,
         };
     }
 
@@ -397,7 +420,11 @@ impl CarefulResume {
             }
             Phase::Retreat { jump, .. } if sent <= jump.until => Reaction::Absorb,
             Phase::Retreated { until, .. } if sent <= until => Reaction::Absorb,
-            Phase::Settling { .. } | Phase::Retreated { .. } => {
+            Phase::Settling { .. } => {
+                self.end();
+                Reaction::Pass
+            }
+            Phase::Retreated { .. } => {
                 self.phase = Phase::Normal;
                 Reaction::Pass
             }
@@ -415,6 +442,7 @@ impl CarefulResume {
 
     fn retreat(&mut self, jump: Jump) -> Reaction {
         self.saved = None;
+        self.trial.set(Outcome::Failed);
         self.capacity = Capacity::default();
         self.phase = Phase::Retreat {
             window: self.half(jump.acked),
@@ -437,6 +465,7 @@ impl CarefulResume {
         };
         self.forget();
         acked.map_or(Reaction::Pass, |acked| {
+            self.trial.set(Outcome::Failed);
             Reaction::Reduce(Reduced::new(self.half(acked), acked))
         })
     }

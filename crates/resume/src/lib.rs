@@ -4,6 +4,7 @@
 //! - [`Capacity`] observes the rate that a connection delivers.
 //! - [`CarefulResume`] holds the phases in which a sender enters a saved rate, checks it, and
 //!   retreats from it.
+//! - [`Trial`] tells the owner of a saved speed the result.
 //!
 //! A transport owns one [`CarefulResume`] beside its congestion controller, which keeps control in
 //! all normal phases. Times are measured from one start of the caller's choice.
@@ -12,11 +13,13 @@
 
 mod capacity;
 mod careful;
+mod trial;
 
 use std::time::Duration;
 
 pub use capacity::Capacity;
 pub use careful::{CarefulResume, Reaction, Reduced, Restart};
+pub use trial::{Outcome, Trial};
 
 /// The speed of a path, which a connection saves for a later one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -195,7 +195,8 @@ metrics! {
     sessions_failed "counter" "Sessions that could not be opened.";
     sessions_lost "counter" "Sessions that did not answer after a pause and were replaced.";
     sessions_evicted "counter" "Idle sessions closed for another isolation key.";
-    sessions_resumed "counter" "Sessions of clients that began with the speed of an earlier one.";
+    sessions_resumed "counter"
+        "Speeds of earlier sessions that tokens brought and the transport was offered.";
     ways_failed "counter" "Ways to a gateway that did not work on their network.";
     ways_broken "counter" "Ways to a gateway that fell silent under way.";
     ways_recovered "counter" "Ways to a gateway that work again after a failure.";

@@ -13,7 +13,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-use tandem_resume::SavedSpeed;
+use tandem_resume::{SavedSpeed, Trial};
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
 
 /// A byte stream in both directions.
@@ -48,17 +48,15 @@ pub trait Facts {
     }
 
     /// Returns the speed that this connection has shown, for a later connection on the same path.
-    /// Returns `None` if the connection could not begin with such a speed.
+    /// Returns `None` if the connection could not begin with such a speed, or tries one.
     fn speed(&self) -> Option<SavedSpeed> {
         self.below()?.speed()
     }
 
     /// Offers the speed that an earlier connection has shown on this path. The connection enters it
-    /// carefully (RFC 9959), or ignores it.
-    fn resume(&self, saved: SavedSpeed) {
-        if let Some(below) = self.below() {
-            below.resume(saved);
-        }
+    /// carefully (RFC 9959), or returns `None`.
+    fn resume(&self, saved: SavedSpeed) -> Option<Trial> {
+        self.below()?.resume(saved)
     }
 
     /// Returns true if the congestion control is BBR, which keeps its estimate while the connection

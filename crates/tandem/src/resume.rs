@@ -3,9 +3,10 @@
 //!
 //! The client sends it at the start of a session, with the token of an earlier one, and after
 //! responses. The gateway's response carries a new token ([`crate::middle::resume`]). Only the
-//! gateway can read tokens, and it stores none.
+//! gateway can read tokens, and it stores none. [`uses`] holds the results of their use.
 
 pub mod token;
+pub mod uses;
 
 use tandem_http::{Fields, Method, RequestHead, Scheme};
 

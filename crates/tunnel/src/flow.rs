@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use tandem_resume::{CarefulResume, Reaction, Reduced, Restart, SavedSpeed};
+use tandem_resume::{CarefulResume, Reaction, Reduced, Restart, SavedSpeed, Trial};
 
 use crate::congestion::{AckSample, Controller, DeliveryRate};
 use crate::rtt::Rtt;
@@ -93,11 +93,9 @@ impl Flow {
     }
 
     /// Offers the speed that an earlier connection observed on this path.
-    pub(crate) fn offer(&mut self, now: Duration, saved: SavedSpeed) {
+    pub(crate) fn offer(&mut self, now: Duration, saved: SavedSpeed) -> Option<Trial> {
         let inner = self.controller.window();
-        if let Some(resume) = &mut self.resume {
-            resume.offer(now, saved, inner);
-        }
+        self.resume.as_mut()?.offer(now, saved, inner)
     }
 
     /// Returns the speed that the path has shown.

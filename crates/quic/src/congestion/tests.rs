@@ -11,6 +11,7 @@ use rustls::RootCertStore;
 use rustls::pki_types::PrivatePkcs8KeyDer;
 use tandem_link::queue::QueueLimits;
 use tandem_link::{Link, LinkConfig};
+use tandem_resume::Outcome;
 
 use super::*;
 
@@ -354,22 +355,30 @@ fn resume_with_another_round_trip_changes_nothing() {
         round_trip: ROUND,
     };
     let now = download.start + download.at;
-    assert_eq!(download.controller().offer(now, saved), before);
+    assert!(download.controller().offer(now, saved).is_none());
     assert_eq!(download.controller().window(), before);
+}
+
+/// Begins a download that tries a saved speed.
+fn tried(link: &LinkConfig, saved: SavedSpeed) -> (Download, Trial) {
+    let mut download = Download::begin(link, None);
+    let now = download.start + download.at;
+    let trial = download.controller().offer(now, saved);
+    (download, trial.expect("a trial"))
 }
 
 #[test]
 fn window_does_not_grow_during_a_retreat() {
     let link = link(20 * MEGA, ROUND);
     let saved = learned(&link);
-    let mut download = Download::begin(&link, Some(saved));
+    let (mut download, trial) = tried(&link, saved);
     // A few packets in the first half of the jump are lost. They take half a round trip.
     download.run(ROUND * 4 / 5);
     download.is_cut = true;
     download.run(10 * MS);
     download.is_cut = false;
     let until = download.at + 2 * ROUND;
-    while download.controller().speed().is_some() {
+    while trial.outcome() != Outcome::Failed {
         assert!(download.step(until), "no retreat");
     }
     let window = download.controller().window();
@@ -393,17 +402,17 @@ fn window_does_not_grow_during_a_retreat() {
 fn tail_loss_of_the_jump_retreats() {
     let link = link(20 * MEGA, ROUND);
     let saved = learned(&link);
-    let mut download = Download::begin(&link, Some(saved));
+    let (mut download, trial) = tried(&link, saved);
     // The jump arrives from 0.5 to 1.3 round trips, and the packets behind it from 1.5 on.
     download.run(ROUND * 11 / 10);
-    assert_eq!(download.controller().speed(), Some(saved));
+    assert_eq!(trial.outcome(), Outcome::Pending);
     download.is_cut = true;
     download.run(ROUND * 9 / 20);
     download.is_cut = false;
     while download.lost() == 0 {
         download.run(20 * MS);
     }
-    assert_eq!(download.controller().speed(), None);
+    assert_eq!(trial.outcome(), Outcome::Failed);
     assert!(download.controller().window() < saved.window() / 2);
 }
 

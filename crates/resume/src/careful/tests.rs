@@ -101,7 +101,53 @@ fn validation_grows_from_the_data_in_flight() {
     let restart = resume.judge(1900 * MS, 390_000, INITIAL);
     assert_eq!(restart, Some(Restart::Grow(400_000)));
     assert_eq!(resume.window(400_000), 400_000);
+    assert_eq!(resume.speed(), None, "late losses may come to light");
+    resume.on_ack(2600 * MS, 2000 * MS, 1200, false);
+    resume.judge(2600 * MS, 390_000, 400_000);
     assert_eq!(resume.speed(), Some(SAVED));
+}
+
+/// Returns a sender of `flight` bytes and the trial of its speed.
+fn tried(flight: u64) -> (CarefulResume, Trial) {
+    let mut resume = sender(600 * MS);
+    let trial = resume.offer(600 * MS, SAVED, INITIAL).expect("a trial");
+    assert_eq!(trial.outcome(), Outcome::Pending);
+    resume.on_ack(1200 * MS, 600 * MS, 1200, false);
+    resume.judge(1200 * MS, flight - 1200, INITIAL);
+    (resume, trial)
+}
+
+#[test]
+fn trial_is_done_once_everything_has_arrived() {
+    let (mut resume, trial) = tried(290_000);
+    assert_eq!((trial.outcome(), resume.speed()), (Outcome::Pending, None));
+    resume.on_ack(1800 * MS, 1100 * MS, 288_800, true);
+    let restart = resume.judge(1800 * MS, 0, INITIAL);
+    assert_eq!(restart, Some(Restart::Grow(290_000)));
+    assert_eq!(trial.outcome(), Outcome::Done);
+    assert_eq!(resume.speed(), Some(SAVED));
+}
+
+#[test]
+fn trial_fails_with_a_retreat() {
+    let (mut resume, trial) = tried(290_000);
+    resume.on_congestion(1310 * MS, 650 * MS);
+    assert_eq!((trial.outcome(), resume.speed()), (Outcome::Failed, None));
+    resume.on_timeout();
+    assert_eq!(trial.outcome(), Outcome::Failed);
+    assert!(!trial.is_orphaned());
+    drop(resume);
+    assert!(trial.is_orphaned());
+}
+
+#[test]
+fn trial_of_a_sender_with_little_data_is_unused() {
+    let (mut resume, trial) = tried(5000);
+    assert_eq!(trial.outcome(), Outcome::Unused);
+    assert_eq!(resume.speed(), Some(SAVED));
+    resume.on_ack(2000 * MS, 1400 * MS, 1200, false);
+    resume.judge(2000 * MS, 40_000, INITIAL);
+    assert_eq!((trial.outcome(), resume.speed()), (Outcome::Pending, None));
 }
 
 #[test]

@@ -13,7 +13,8 @@ use tandem_http::ResponseHead;
 use crate::exchange::{Exchange, Reply};
 use crate::metrics::METRICS;
 use crate::path::Facts;
-use crate::resume::token::{LIFETIME, Ticket, keys};
+use crate::resume::token::{LIFETIME, Ticket, keys, network};
+use crate::resume::uses::uses;
 use crate::resume::{give, is_request, token_in};
 use crate::stage::Stage;
 
@@ -36,7 +37,8 @@ impl Resume {
         }
     }
 
-    /// Takes the token that a client shows, and returns the next one.
+    /// Takes the token that a client shows, and returns the next one. There is none while the path
+    /// has not confirmed the speed of the former.
     fn exchange(&self, shown: Option<&str>) -> Option<String> {
         let path = self.path.upgrade()?;
         let address = path.peer_address()?.ip();
@@ -44,9 +46,12 @@ impl Resume {
         if self.shown.get().is_none()
             && let Some(ticket) = shown.and_then(|token| keys.open(now, address, token))
         {
-            METRICS.sessions_resumed.add(1);
-            path.resume(ticket.speed);
-            self.shown.set(Some(ticket));
+            let begin = || path.resume(ticket.speed);
+            if uses().attempt(now, network(address), &ticket, begin) {
+                METRICS.sessions_resumed.add(1);
+                self.shown.set(Some(ticket));
+                return None;
+            }
         }
         let ticket = self.ticket(&*path, now)?;
         keys.seal(now, address, &ticket)
@@ -81,7 +86,7 @@ impl Stage for Resume {
 mod tests {
     use std::net::SocketAddr;
 
-    use tandem_resume::SavedSpeed;
+    use tandem_resume::{SavedSpeed, Trial};
 
     use super::*;
     use crate::exchange::Part;
@@ -96,6 +101,7 @@ mod tests {
     struct Offered {
         own: Option<SavedSpeed>,
         offered: Cell<Option<SavedSpeed>>,
+        trial: Trial,
         from: &'static str,
     }
 
@@ -112,21 +118,35 @@ mod tests {
             self.offered.get().or(self.own)
         }
 
-        fn resume(&self, saved: SavedSpeed) {
+        fn resume(&self, saved: SavedSpeed) -> Option<Trial> {
             self.offered.set(Some(saved));
+            Some(self.trial.clone())
         }
     }
 
     fn path(own: Option<SavedSpeed>, from: &'static str) -> Rc<Offered> {
-        let offered = Cell::new(None);
-        Rc::new(Offered { own, offered, from })
+        Rc::new(Offered {
+            own,
+            offered: Cell::new(None),
+            trial: Trial::default(),
+            from,
+        })
+    }
+
+    /// Begins a session.
+    fn stage(path: &Rc<Offered>) -> Resume {
+        let facts: Rc<dyn Facts> = Rc::clone(path) as _;
+        let next = |_: Exchange| Reply::ready(ResponseHead::new(404), Bytes::new());
+        Resume::new(&facts, Rc::new(next))
     }
 
     /// Sends the request on a new session, and returns the token in the response.
     fn token(path: &Rc<Offered>, shown: Option<&str>) -> Option<String> {
-        let facts: Rc<dyn Facts> = Rc::clone(path) as _;
-        let next = |_: Exchange| Reply::ready(ResponseHead::new(404), Bytes::new());
-        let stage = Resume::new(&facts, Rc::new(next));
+        asked(&stage(path), shown)
+    }
+
+    /// Sends the request, and returns the token in the response.
+    fn asked(stage: &Resume, shown: Option<&str>) -> Option<String> {
         let mut reply = stage.call(Exchange::internal(request(shown)));
         let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
         match reply.poll_part(&mut cx) {
@@ -144,9 +164,21 @@ mod tests {
         let given = token(&first, None).expect("a token");
         assert_eq!(first.offered.get(), None);
         let second = path(None, "192.0.2.1:2000");
-        let again = token(&second, Some(&given)).expect("the speed of the first");
+        let session = stage(&second);
+        assert_eq!(asked(&session, Some(&given)), None, "it is not confirmed");
         assert_eq!(second.offered.get(), Some(SPEED));
+        let again = asked(&session, None).expect("the speed of the first");
         assert_ne!(again, given, "tokens of one speed differ");
+    }
+
+    #[test]
+    fn speed_of_another_trial_is_not_offered() {
+        let given = token(&path(Some(SPEED), "203.0.113.1:1"), None).expect("a token");
+        let paths = ["203.0.113.2:1", "203.0.113.3:1"].map(|from| path(None, from));
+        assert_eq!(token(&paths[0], Some(&given)), None);
+        assert_eq!(token(&paths[1], Some(&given)), None);
+        assert_eq!(paths[0].offered.get(), Some(SPEED));
+        assert_eq!(paths[1].offered.get(), None);
     }
 
     #[test]

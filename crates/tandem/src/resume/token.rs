@@ -22,6 +22,9 @@ use ring::hmac;
 use ring::rand::{SecureRandom as _, SystemRandom};
 use tandem_resume::SavedSpeed;
 
+/// The network of a client: the version of IP, and the first 24 bits in IPv4 or 48 bits in IPv6.
+pub type Network = [u8; 7];
+
 /// The time for which a speed may be used, and after which the key changes.
 pub const LIFETIME: Duration = Duration::from_secs(24 * 3600);
 /// The bytes of the plain content.
@@ -157,8 +160,8 @@ fn day(now: Duration) -> u64 {
     now.as_secs() / LIFETIME.as_secs()
 }
 
-/// Returns the network of an address: its first 24 bits in IPv4, or 48 bits in IPv6.
-fn network(address: IpAddr) -> [u8; 7] {
+/// Returns the network of an address.
+pub fn network(address: IpAddr) -> Network {
     let mut network = [0; 7];
     match address.to_canonical() {
         IpAddr::V4(ip) => {

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tandem_resume::SavedSpeed;
+use tandem_resume::{SavedSpeed, Trial};
 use thiserror::Error;
 
 use crate::congestion::{Algorithm, Controller};
@@ -293,11 +293,9 @@ impl Tunnel {
     }
 
     /// Offers the speed that an earlier tunnel observed on this path. The tunnel enters it
-    /// carefully (RFC 9959), unless each stream has a flow.
-    pub fn resume(&mut self, now: Duration, saved: SavedSpeed) {
-        if let Some(flow) = &mut self.flow {
-            flow.offer(now, saved);
-        }
+    /// carefully (RFC 9959), unless each stream has a flow. Returns `None` if it does not.
+    pub fn resume(&mut self, now: Duration, saved: SavedSpeed) -> Option<Trial> {
+        self.flow.as_mut()?.offer(now, saved)
     }
 
     /// Returns the speed that the path has shown, if it was measured.

@@ -3,12 +3,18 @@
 //! A session over datagrams shows the token of an earlier session that had the same isolation key,
 //! gateway and network, and gets new tokens while it is used. A token is shown once. Tokens are in
 //! memory only, and there are none for gateways behind a proxy or gateways that a site announced.
+//!
+//! The network is this machine's address towards the gateway. A private address may be the same in
+//! two networks, so tokens for private addresses are shown for some minutes only.
 
 use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use super::{Gateways, Usage};
+use crate::back::policy::is_public;
 use crate::back::ways::Network;
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Exchange, Isolation, Part, Reply};
@@ -22,19 +28,23 @@ const WORTH: u64 = 64;
 /// The wait after a response before the request for a token. The responses of one page are
 /// followed by one request.
 const SETTLE: Duration = Duration::from_secs(1);
+/// The age up to which a token for a private address is shown.
+const PRIVATE_AGE: Duration = Duration::from_secs(600);
 
 /// The path of a session: its isolation key, the index of its gateway, and the network.
 type Key = (Isolation, usize, Network);
 
 /// The tokens by the paths of their sessions, from the oldest to the newest one.
 #[derive(Default)]
-pub(super) struct Tokens(VecDeque<(Key, String)>);
+pub(super) struct Tokens(VecDeque<(Key, String, Instant)>);
 
 impl Tokens {
     /// Takes the token of a path.
     fn take(&mut self, key: &Key) -> Option<String> {
-        let at = self.0.iter().position(|(of, _)| of == key)?;
-        Some(self.0.remove(at)?.1)
+        let at = self.0.iter().position(|(of, ..)| of == key)?;
+        let (_, token, kept) = self.0.remove(at)?;
+        let is_valid = key.2.is_some_and(is_public) || kept.elapsed() <= PRIVATE_AGE;
+        is_valid.then_some(token)
     }
 
     /// Keeps the token of a path. The oldest token makes room.
@@ -43,12 +53,12 @@ impl Tokens {
         if self.0.len() >= MAX_TOKENS {
             self.0.pop_front();
         }
-        self.0.push_back((key, token));
+        self.0.push_back((key, token, Instant::now()));
     }
 
     /// Forgets the tokens of an isolation key.
     pub(super) fn forget(&mut self, isolation: &Isolation) {
-        self.0.retain(|((of, _, _), _)| of != isolation);
+        self.0.retain(|((of, ..), ..)| of != isolation);
     }
 }
 
@@ -90,6 +100,7 @@ impl Follower {
         let shown = self.with_tokens(|tokens| tokens.take(&self.key)).flatten();
         if let Some(shown) = shown
             && self.ask(Some(&shown)).await.is_none()
+            && self.received() < WORTH
         {
             // The session may not have been established.
             self.keep(shown);
@@ -125,8 +136,8 @@ impl Follower {
         self.with_tokens(|tokens| tokens.keep(self.key.clone(), token));
     }
 
-    /// Shows a token, and keeps the next one. Returns `None` if the gateway does not answer, or
-    /// knows no such request.
+    /// Shows a token, and keeps the next one. A response without a token ends the present one.
+    /// Returns `None` if the gateway does not answer, or knows no such request.
     async fn ask(&self, shown: Option<&str>) -> Option<()> {
         let session = self.session.upgrade()?;
         let mut exchange = Exchange::internal(request(shown));
@@ -136,8 +147,9 @@ impl Follower {
             );
         match token_of(asked).await {
             Ok(token) => {
-                if let Some(token) = token {
-                    self.keep(token);
+                match token {
+                    Some(token) => self.keep(token),
+                    None => drop(self.with_tokens(|tokens| tokens.take(&self.key))),
                 }
                 Some(())
             }

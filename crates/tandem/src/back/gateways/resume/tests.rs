@@ -60,6 +60,8 @@ struct Fake {
     shown: RefCell<Vec<(usize, Option<String>)>>,
     sessions: Cell<usize>,
     given: Cell<usize>,
+    /// True if it gives no tokens any more.
+    has_retreated: Cell<bool>,
     /// True if it knows no requests for tokens.
     is_old: bool,
 }
@@ -95,9 +97,12 @@ impl Connected for FakeSession {
             if is_request(&exchange.request) {
                 let token = token_in(&exchange.request.fields).map(str::to_owned);
                 let gateway = &self.gateway;
+                let is_given = token.is_none() && !gateway.has_retreated.get();
                 gateway.shown.borrow_mut().push((self.number, token));
-                gateway.given.set(gateway.given.get() + 1);
-                give(&mut head.fields, &format!("token-{}", gateway.given.get()));
+                if is_given {
+                    gateway.given.set(gateway.given.get() + 1);
+                    give(&mut head.fields, &format!("token-{}", gateway.given.get()));
+                }
                 if gateway.is_old {
                     head = ResponseHead::new(502);
                 }
@@ -238,6 +243,36 @@ fn next_session_shows_the_token_of_the_first() {
         load(&pool, &key).await;
         let expected = [(1, None), (2, Some("token-1".to_owned())), (2, None)];
         assert_eq!(*gateway.shown.borrow(), expected);
+    });
+}
+
+#[test]
+fn response_without_a_token_ends_the_last_one() {
+    run(async {
+        let gateway = Rc::<Fake>::default();
+        let (pool, key) = (pool(&gateway, UDP), Isolation::none());
+        load(&pool, &key).await;
+        gateway.has_retreated.set(true);
+        load(&pool, &key).await;
+        close(&pool);
+        load(&pool, &key).await;
+        assert_eq!(*gateway.shown.borrow(), [(1, None), (1, None), (2, None)]);
+    });
+}
+
+#[test]
+fn token_for_a_private_address_is_shown_for_minutes() {
+    run(async {
+        let private = key("a", 0, 1);
+        let public = (private.0.clone(), 0, "2001:4860::1".parse().ok());
+        for (age, remains) in [(599, true), (601, false)] {
+            let mut tokens = Tokens::default();
+            tokens.keep(private.clone(), "1".into());
+            tokens.keep(public.clone(), "2".into());
+            tokio::time::advance(Duration::from_secs(age)).await;
+            assert_eq!(tokens.take(&private).is_some(), remains);
+            assert!(tokens.take(&public).is_some());
+        }
     });
 }
 
