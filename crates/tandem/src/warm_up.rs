@@ -35,7 +35,7 @@ pub fn asked(request: &RequestHead) -> Option<u64> {
 pub enum Amount {
     /// A fixed number of bytes.
     Bytes(u64),
-    /// The bytes that a path of [`RATE`] carries in one round trip, between [`SHORT`] and [`LONG`].
+    /// The bytes that a path of `RATE` carries in one round trip, between `SHORT` and `LONG`.
     OfPath,
 }
 
