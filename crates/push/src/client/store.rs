@@ -26,6 +26,10 @@ use crate::wire::{ASKED_FIELD, Fate, RequestHashes, url_hash};
 /// The pushes that a session may have at once, whatever their size.
 pub const MAX_PUSHES: usize = 4096;
 
+/// The length of a useless push in bytes above which it is cancelled, if the memory is not larger.
+/// Only a frame that expands like no text is so long.
+const LONGEST_USELESS: u64 = 32 << 20;
+
 /// The time between two searches for answers that have waited too long.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -34,8 +38,7 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
 pub struct StoreLimits {
     /// The bytes of pushes that wait for a request: promises, heads, bodies and bookkeeping.
     pub memory: usize,
-    /// Useless pushes are cancelled instead of read to their end. Those longer than the memory
-    /// always are.
+    /// Useless pushes are cancelled instead of read to their end. Endless ones always are.
     pub cancel_useless: bool,
 }
 
@@ -234,11 +237,11 @@ impl PushStore {
     /// Takes bytes of a push's body.
     pub fn on_data(&mut self, now: Instant, id: PushId, data: Bytes) {
         self.load.note(now);
-        let memory = self.limits.memory as u64;
+        let longest = LONGEST_USELESS.max(self.limits.memory as u64);
         if let Some(pushed) = self.arriving_mut(id) {
             pushed.received += data.len() as u64;
-            // No store could keep such a push, so the end tells nothing about the browser.
-            if pushed.received > memory && pushed.phase.kept_mut().is_none() {
+            // Its length alone decides, so the end tells nothing about the browser.
+            if pushed.received > longest && pushed.phase.kept_mut().is_none() {
                 self.outputs.push_back(Output::Cancel(id));
             }
         }
