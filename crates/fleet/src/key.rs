@@ -2,8 +2,10 @@
 
 use ring::aead::{CHACHA20_POLY1305, LessSafeKey, UnboundKey};
 use ring::hkdf::{HKDF_SHA256, Prk, Salt};
+use ring::hmac;
 
 use crate::record::GatewayId;
+use crate::sightings::NameHash;
 
 /// The least length of the secret, in bytes.
 const MIN_SECRET: usize = 32;
@@ -53,6 +55,53 @@ impl FleetKey {
     }
 }
 
+impl FleetKey {
+    /// Returns the key that hides names.
+    #[must_use]
+    pub fn of_names(&self) -> NameKey {
+        NameKey(self.hmac(b"names"))
+    }
+
+    /// Returns the key that hides users.
+    #[must_use]
+    pub fn of_users(&self) -> UserKey {
+        UserKey(self.hmac(b"users"))
+    }
+
+    fn hmac(&self, info: &[u8]) -> hmac::Key {
+        let info = [info];
+        let key = self.0.expand(&info, hmac::HMAC_SHA256);
+        hmac::Key::from(key.expect("the length of the key is one that HKDF can derive"))
+    }
+}
+
+/// The key that turns names into hashes, the same at all gateways.
+#[derive(Clone, Debug)]
+pub struct NameKey(hmac::Key);
+
+impl NameKey {
+    pub(crate) fn hash(&self, name: &str) -> NameHash {
+        truncated(&hmac::sign(&self.0, name.as_bytes()))
+    }
+}
+
+/// The key that turns users into numbers, the same at all gateways.
+#[derive(Clone, Debug)]
+pub struct UserKey(hmac::Key);
+
+impl UserKey {
+    /// Returns the number of a user, such as of the bytes of an address.
+    #[must_use]
+    pub fn number(&self, user: &[u8]) -> u64 {
+        u64::from_be_bytes(truncated(&hmac::sign(&self.0, user)))
+    }
+}
+
+fn truncated<const LENGTH: usize>(tag: &hmac::Tag) -> [u8; LENGTH] {
+    let first = tag.as_ref().first_chunk();
+    *first.expect("a tag of HMAC-SHA256 has 32 bytes")
+}
+
 /// Shows no secret.
 impl std::fmt::Debug for FleetKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -70,5 +119,17 @@ mod tests {
         assert!(error.to_string().contains("9 bytes") && error.to_string().contains("openssl"));
         let key = FleetKey::new(&[7; MIN_SECRET]).unwrap();
         assert_eq!(format!("{key:?}"), "FleetKey");
+    }
+
+    #[test]
+    fn keys_of_a_fleet_give_equal_numbers() {
+        let key = |byte| FleetKey::new(&[byte; MIN_SECRET]).unwrap();
+        let (one, same, other) = (key(1), key(1), key(2));
+        assert_eq!(one.of_users().number(b"a"), same.of_users().number(b"a"));
+        assert_ne!(one.of_users().number(b"a"), one.of_users().number(b"b"));
+        assert_ne!(one.of_users().number(b"a"), other.of_users().number(b"a"));
+        assert_eq!(one.of_names().hash("a"), same.of_names().hash("a"));
+        assert_ne!(one.of_names().hash("a"), other.of_names().hash("a"));
+        assert!(!format!("{:?}{:?}", one.of_names(), one.of_users()).contains("[1, 1"));
     }
 }

@@ -6,6 +6,7 @@
 //! - [`key`] derives all keys from a file that only the gateways have.
 //! - [`record`] encrypts records and checks them (AEAD, RFC 8439).
 //! - [`inbox`] accepts each record of another gateway once, whatever the order of the log.
+//! - [`sightings`] counts the users that know a name, without the names.
 //!
 //! The crate has no socket, clock or thread. The times are those of the caller, in seconds since
 //! 1970, and random identifiers come from the caller as well.
@@ -15,7 +16,9 @@
 pub mod inbox;
 pub mod key;
 pub mod record;
+pub mod sightings;
 
 pub use inbox::{Inbox, Refusal};
-pub use key::{FleetKey, KeyError};
+pub use key::{FleetKey, KeyError, NameKey, UserKey};
 pub use record::{Content, GatewayId, Record, RecordError, Sealer};
+pub use sightings::{Sighting, Sightings};

@@ -33,6 +33,8 @@ pub struct GatewayId(pub [u8; 16]);
 pub enum Content {
     /// Learned statistics, as `tandem_predict::Gains` writes them.
     Gains(Vec<u8>),
+    /// Reports of users, as [`Sightings`](crate::sightings::Sightings) writes them.
+    Users(Vec<u8>),
     /// A kind that a later version of the program writes. This version ignores it.
     Unknown(u8),
 }
@@ -96,6 +98,7 @@ impl Sealer {
     pub fn seal(&mut self, time: u64, content: &Content) -> Result<Vec<u8>, ContentTooLong> {
         let (kind, bytes) = match content {
             Content::Gains(bytes) => (GAINS, &bytes[..]),
+            Content::Users(bytes) => (USERS, &bytes[..]),
             Content::Unknown(kind) => (*kind, &[][..]),
         };
         let too_long = ContentTooLong(bytes.len());
@@ -121,6 +124,7 @@ impl Sealer {
 }
 
 const GAINS: u8 = 1;
+const USERS: u8 = 2;
 
 impl Record {
     /// Decrypts a record and checks that a gateway with this key wrote it.
@@ -164,6 +168,7 @@ pub fn decode(plain: &[u8]) -> Option<(u64, Content)> {
     let (content, padding) = rest.split_at_checked(length)?;
     let content = match kind {
         GAINS => Content::Gains(content.to_vec()),
+        USERS => Content::Users(content.to_vec()),
         kind => Content::Unknown(kind),
     };
     let is_padding = padding.len() < PADDED_TO && padding.iter().all(|byte| *byte == 0);

@@ -38,6 +38,7 @@ mod model;
 mod repeat;
 mod replay;
 mod session;
+mod sightings;
 mod state;
 mod store;
 pub mod url;
@@ -51,6 +52,7 @@ use gains::GainTable;
 use ledger::Ledger;
 use model::{Lesson, Likely, Model};
 use session::{Load, Offer, Session};
+use sightings::{Name, SightingQueue};
 use store::{Entry, NONE, Place, Store};
 use url::Kind;
 
@@ -193,6 +195,8 @@ pub struct Auto {
     judged: Likely,
     /// The knowledge for other gateways, if there are any.
     gains: Option<GainTable>,
+    /// The users that other gateways have not heard of.
+    sightings: Option<SightingQueue>,
 }
 
 /// A load to be looked after at some time.
@@ -260,6 +264,7 @@ impl Auto {
             found: Found::default(),
             judged: Likely::default(),
             gains: None,
+            sightings: None,
         }
     }
 
@@ -347,7 +352,12 @@ impl Auto {
             return;
         };
         let (page, url) = (self.store.find(page), self.store.url(url));
-        session.count(self.store.at_mut(url));
+        let known = self.store.at_mut(url);
+        if session.count(known)
+            && let Some(queue) = &mut self.sightings
+        {
+            queue.push(Name::Url(url), session.user(), known.crowd);
+        }
         session.requested(url, &mut self.ledger);
         if session.held.contains(url) {
             session.came_again(url);
@@ -501,6 +511,9 @@ impl Auto {
             self.store.shrink(limit / 4 * 3, &urls, &contexts);
             if let Some(gains) = &mut self.gains {
                 gains.retain_known(&self.store);
+            }
+            if let Some(sightings) = &mut self.sightings {
+                sightings.clear();
             }
         }
         // Memory of open sessions cannot be freed; do not try again at every request.

@@ -20,13 +20,21 @@ impl<const N: usize> Default for Crowd<N> {
 }
 
 impl<const N: usize> Crowd<N> {
-    /// Notes a user by a number that identifies it, such as a keyed hash.
-    pub fn note(&mut self, user: u64) {
+    /// Notes a user by a number that identifies it, such as a keyed hash. Returns whether the user
+    /// was counted.
+    pub fn note(&mut self, user: u64) -> bool {
+        self.note_tag(tag(user))
+    }
+
+    /// Notes a user by the tag of its number. Returns whether the user was counted.
+    pub fn note_tag(&mut self, tag: u16) -> bool {
         let known = usize::from(self.count);
-        if known < N && !self.has(user) {
-            self.tags[known] = tag(user);
+        let counts = known < N && !self.tags[..known].contains(&tag);
+        if counts {
+            self.tags[known] = tag;
             self.count += 1;
         }
+        counts
     }
 
     /// Returns true if the user was noted. Two users have the same tag with a probability of 1 in
@@ -43,19 +51,19 @@ impl<const N: usize> Crowd<N> {
         }
     }
 
-    /// Returns the larger of two crowds, since the same people may be behind both.
+    /// Returns the larger of two crowds, since the same people may be behind both. The users of
+    /// this one are still told apart.
     #[must_use]
     pub fn merged(self, other: Self) -> Self {
-        if other.count > self.count {
-            Self::of(other.count)
-        } else {
-            self
+        Self {
+            count: self.count.max(other.count),
+            ..self
         }
     }
 }
 
-/// The tag of a user, which is never zero.
-const fn tag(user: u64) -> u16 {
+/// Returns the tag of a user, which is never zero.
+pub(crate) const fn tag(user: u64) -> u16 {
     (user.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48) as u16 | 1
 }
 
@@ -72,6 +80,8 @@ mod tests {
         assert_eq!(crowd.count, 3);
         assert!(crowd.has(7) && crowd.has(9) && !crowd.has(10));
         assert_eq!(crowd.merged(Crowd::of(2)).count, 3);
+        let larger = Crowd::of(1).merged(crowd);
+        assert!(larger.count == 3 && crowd.merged(larger).has(7));
         assert_eq!(Crowd::<3>::of(9).count, 3);
         assert!(!Crowd::<3>::of(2).has(7));
     }

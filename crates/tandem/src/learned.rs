@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
+use tandem_fleet::{FleetKey, GatewayId, Sighting};
 use tandem_predict::ids::IdMap;
 use tandem_predict::{Auto, AutoConfig, Candidate, Exchange, Gains, StateError, Worth};
 use tandem_preload::split;
@@ -273,9 +274,30 @@ impl Learned {
         self.saved_at
     }
 
-    /// See [`Auto::count_gains`].
-    pub fn count_gains(&self) {
-        self.lock().auto.count_gains();
+    /// Begins to count gains and users for other gateways with this key.
+    pub fn share(&self, key: &FleetKey, own: GatewayId) {
+        self.users.share(key.of_users(), own);
+        let auto = &mut self.lock().auto;
+        auto.count_gains();
+        auto.report_users();
+    }
+
+    /// Takes at most `limit` counted users that other gateways have not heard of.
+    pub fn take_users(&self, limit: usize) -> Vec<Sighting> {
+        let users = self.lock().auto.take_users(limit);
+        let sighting = |(name, tag)| Sighting { name, tag };
+        users.into_iter().map(sighting).collect()
+    }
+
+    /// Counts users of other gateways.
+    pub fn note_users(&self, users: &[Sighting]) {
+        // Each search of an asset takes microseconds, and requests wait for the lock.
+        for users in users.chunks(64) {
+            let auto = &mut self.lock().auto;
+            for Sighting { name, tag } in users {
+                auto.note_user(name, *tag);
+            }
+        }
     }
 
     /// See [`Auto::take_gains`].

@@ -3,12 +3,25 @@
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::net::IpAddr;
+use std::sync::OnceLock;
 
-/// A secret that turns addresses into numbers without meaning outside this process.
+use tandem_fleet::{GatewayId, UserKey};
+
+/// A secret that turns addresses into numbers without meaning outside this process, or outside the
+/// gateways that share a key.
 #[derive(Debug, Default)]
-pub struct Users(RandomState);
+pub struct Users {
+    secret: RandomState,
+    fleet: OnceLock<(UserKey, GatewayId)>,
+}
 
 impl Users {
+    /// Gives users the same numbers as other gateways with this key do. Only the first call has an
+    /// effect, and it must precede the first user.
+    pub fn share(&self, key: UserKey, own: GatewayId) {
+        self.fleet.get_or_init(|| (key, own));
+    }
+
     /// Returns the number of the user behind a session. All sessions of a public address are one
     /// user. Where many users may share an address, as behind Tor or a tunnel, each session counts
     /// as one.
@@ -17,10 +30,25 @@ impl Users {
             .map(|address| address.to_canonical())
             .filter(|address| is_public(*address))
         {
-            Some(IpAddr::V4(address)) => self.0.hash_one(address),
+            Some(IpAddr::V4(address)) => self.hash(&address.octets()),
             // A network of this size belongs to one subscriber, with changing addresses (RFC 8981).
-            Some(IpAddr::V6(address)) => self.0.hash_one(&address.octets()[..8]),
-            None => self.0.hash_one(session),
+            Some(IpAddr::V6(address)) => self.hash(&address.octets()[..8]),
+            None => self.of_session(session),
+        }
+    }
+
+    fn hash(&self, network: &[u8]) -> u64 {
+        match self.fleet.get() {
+            Some((key, _)) => key.number(network),
+            None => self.secret.hash_one(network),
+        }
+    }
+
+    /// Returns the number of a session. The numbers of sessions repeat in other gateways.
+    fn of_session(&self, session: u64) -> u64 {
+        match self.fleet.get() {
+            Some((key, own)) => key.number(&[&own.0[..], &session.to_be_bytes()].concat()),
+            None => self.secret.hash_one(session),
         }
     }
 }
@@ -43,6 +71,25 @@ const fn is_public(address: IpAddr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn gateways_of_a_fleet_number_users_alike() {
+        let gateway = |number, secret| {
+            let users = Users::default();
+            let key = tandem_fleet::FleetKey::new(&[secret; 32]).unwrap();
+            users.share(key.of_users(), GatewayId([number; 16]));
+            users
+        };
+        let (one, other, stranger) = (gateway(1, 7), gateway(2, 7), gateway(1, 8));
+        for text in ["9.9.9.9", "2620:fe::9"] {
+            let address = Some(text.parse().unwrap());
+            assert_eq!(one.number(1, address), other.number(2, address));
+            assert_ne!(one.number(1, address), stranger.number(1, address));
+        }
+        let near = Some("127.0.0.1".parse().unwrap());
+        assert_eq!(one.number(1, near), one.number(1, None));
+        assert_ne!(one.number(1, near), other.number(1, near));
+    }
 
     #[test]
     fn user_is_a_public_address_or_one_session() {

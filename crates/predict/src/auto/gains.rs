@@ -342,7 +342,7 @@ impl Builder {
         let id = self.store.url(&known.name);
         let url = self.store.at_mut(id);
         url.kind = known.kind;
-        url.users = known.users;
+        url.crowd = known.crowd;
         url.count = 1;
         (url.size, url.sizes) = (known.size, known.sizes.min(1.0));
         let is_asset = known.as_asset > known.as_page;

@@ -10,7 +10,8 @@ use super::ledger::Ledger;
 use super::mixer::Rate;
 use super::model::{FetchView, Guess, NOT_YET, Stage};
 use super::repeat::Repeat;
-use super::store::{ContextId, NONE, Store, USERS, Url};
+use super::sightings::Name;
+use super::store::{ContextId, NONE, Store, Url};
 use super::url::Kind;
 use super::{Auto, Candidate, Due, Exchange, HELD_BYTES, Held, Holding, MAX_HELD};
 use crate::ids::SmallMap;
@@ -99,6 +100,11 @@ impl Session {
         }
     }
 
+    /// Returns the number of the user.
+    pub(super) const fn user(&self) -> u64 {
+        self.user
+    }
+
     /// Estimated bytes.
     pub(super) fn bytes(&self) -> usize {
         let loads: usize = self.loads.iter().map(Load::bytes).sum();
@@ -184,14 +190,10 @@ impl Session {
         }
     }
 
-    /// Counts a request of a URL by this session's user.
-    pub(super) fn count(&self, url: &mut Url) {
+    /// Counts a request of a URL by this session's user. Returns whether the user was counted.
+    pub(super) fn count(&self, url: &mut Url) -> bool {
         url.count = url.count.saturating_add(1);
-        let users = usize::from(url.users);
-        if users < USERS && !url.seen_by[..users].contains(&self.user) {
-            url.seen_by[users] = self.user;
-            url.users += 1;
-        }
+        url.crowd.note(self.user)
     }
 
     /// The load that a push belongs to: of the page it came with, or where it was expected.
@@ -288,7 +290,11 @@ impl Auto {
             (0.0, 0.0)
         };
         url.kind = kind;
-        session.count(url);
+        if session.count(url)
+            && let Some(queue) = &mut self.sightings
+        {
+            queue.push(Name::Url(id), session.user, url.crowd);
+        }
         if exchange.status == 200 && exchange.size > 0 {
             url.body(exchange.size);
         }
@@ -329,9 +335,14 @@ impl Auto {
         self.close_finished(session, exchange.now, implicit);
         let status = if implicit { 200 } else { exchange.status };
         let contexts = self.store.contexts_of(page, status >= 400);
-        contexts
-            .iter()
-            .for_each(|&context| self.store.context_mut(context).crowd.note(session.user));
+        for id in contexts {
+            let crowd = &mut self.store.context_mut(id).crowd;
+            if crowd.note(session.user)
+                && let Some(queue) = &mut self.sightings
+            {
+                queue.push(Name::Context(id), session.user, *crowd);
+            }
+        }
         let way = match (exchange.referer, referer) {
             _ if implicit => 0,
             (None, _) => 0,
@@ -520,7 +531,7 @@ impl Auto {
                     self.config.worth.threshold(f64::from(url.size)),
                 );
                 let wanted = probability > threshold
-                    && url.users >= least_users
+                    && url.crowd.count >= least_users
                     && !session.offered.contains(id);
                 wanted.then_some((id, probability, threshold))
             })

@@ -11,9 +11,7 @@ use std::collections::HashMap;
 
 use super::mixer::{Mixer, Rate, Reliability};
 use super::model::Model;
-use super::store::{
-    Context, ContextId, Crowd, Entry, Key, LIMITS, MEMORY, NONE, Store, USERS, Url,
-};
+use super::store::{Context, ContextId, Crowd, Entry, Key, LIMITS, MEMORY, NONE, Store, Url};
 use super::url::{Kind, parts, template};
 use super::{Auto, AutoConfig};
 use crate::ids::IdMap;
@@ -147,7 +145,7 @@ impl Writer {
         let public: Vec<(u32, &Url)> = (0..)
             .zip(&store.urls)
             .filter_map(|(id, url)| Some((id, url.as_ref()?)))
-            .filter(|(_, url)| url.users >= min_users)
+            .filter(|(_, url)| url.crowd.count >= min_users)
             .collect();
         let numbers: HashMap<u32, u32> = public
             .iter()
@@ -203,7 +201,8 @@ impl Writer {
 
     fn url(&mut self, url: &Url) {
         self.text(&url.name);
-        self.bytes.extend_from_slice(&[url.kind as u8, url.users]);
+        self.bytes
+            .extend_from_slice(&[url.kind as u8, url.crowd.count]);
         self.u32(url.count);
         [url.size, url.sizes, url.as_page, url.as_asset]
             .iter()
@@ -354,9 +353,7 @@ impl<'a> Reader<'a> {
             .get(usize::from(kind))
             .copied()
             .ok_or(StateError::Damaged)?;
-        url.users = users.min(USERS as u8);
-        // Those users are not known any more; marks that no user bears stand for them.
-        url.seen_by = NOBODY;
+        url.crowd = Crowd::of(users);
         url.count = self.u32()?;
         url.size = self.positive()?;
         url.sizes = self.positive()?;
@@ -402,8 +399,6 @@ impl<'a> Reader<'a> {
     }
 }
 
-const NOBODY: [u64; USERS] = [u64::MAX, u64::MAX - 1, u64::MAX - 2, u64::MAX - 3];
-
 /// Ties a page to its own context, its kind and its site.
 fn link(store: &mut Store, page: u32, context: ContextId) {
     let name = store.at(page).name.clone();
@@ -444,12 +439,7 @@ fn merge_url(mine: &mut Store, theirs: &Url) -> u32 {
     let url = mine.at_mut(id);
     url.kind = theirs.kind;
     url.count = url.count.saturating_add(theirs.count);
-    // The same people may be behind both counts.
-    let (known, all) = (usize::from(url.users), usize::from(theirs.users));
-    if known < all {
-        url.seen_by[known..all].copy_from_slice(&NOBODY[known..all]);
-    }
-    url.users = url.users.max(theirs.users);
+    url.crowd = url.crowd.merged(theirs.crowd);
     let sizes = url.sizes + theirs.sizes;
     if sizes > 0.0 {
         url.size += (theirs.size - url.size) * theirs.sizes / sizes;

@@ -56,9 +56,8 @@ pub(super) struct Url {
     pub(super) has_query: bool,
     /// Requests.
     pub(super) count: u32,
-    /// Different users, up to [`USERS`], and which.
-    pub(super) users: u8,
-    pub(super) seen_by: [u64; USERS],
+    /// The users that requested it.
+    pub(super) crowd: Crowd,
     /// Mean body size.
     pub(super) size: f32,
     pub(super) sizes: f32,
@@ -144,6 +143,11 @@ impl Store {
         self.bytes
     }
 
+    /// Returns the context of that name, if it exists.
+    pub(super) fn find_named(&self, name: &str) -> Option<ContextId> {
+        self.seek_named(name).ok()
+    }
+
     pub(super) fn find(&self, name: &str) -> Option<u32> {
         self.seek(name).ok()
     }
@@ -206,8 +210,7 @@ impl Store {
             has_query: parts.query.is_some(),
             name,
             count: 0,
-            users: 0,
-            seen_by: [0; USERS],
+            crowd: Crowd::default(),
             size: 0.0,
             sizes: 0.0,
             as_page: 0.0,
@@ -249,7 +252,7 @@ impl Store {
 
     /// Returns whether enough users requested a URL to offer it to others.
     pub(super) fn is_public(&self, id: u32, least_users: u8) -> bool {
-        self.at(id).users >= least_users
+        self.at(id).crowd.count >= least_users
     }
 
     /// The assets of a context that may be told of: where enough users came and asked for them.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use tandem_fleet::{Content, FleetKey, GatewayId, Inbox, Refusal, Sealer};
+use tandem_fleet::{Content, FleetKey, GatewayId, Inbox, Refusal, Sealer, Sightings};
 use tandem_predict::Gains;
 
 use super::address::EngineAddress;
@@ -20,7 +20,10 @@ pub const LOG_KEY: &str = "tandem:fleet:1";
 /// later.
 pub const MAX_RECORDS: usize = 4096;
 
-/// The bytes of a record of learned statistics, about.
+/// The counted users that are taken from the predictor at once.
+const COUNTED: usize = 2048;
+
+/// The bytes of the content of a record, about.
 const RECORD_BYTES: usize = 48 * 1024;
 
 /// The time between two looks at the log.
@@ -45,6 +48,7 @@ pub(super) struct Log {
     counts: Arc<FleetCounts>,
     inbox: Inbox,
     sealer: Sealer,
+    sightings: Sightings,
     /// The identifier of the last entry that was read.
     position: String,
     /// A record that the engine has not confirmed. It may be in the log already; the others accept
@@ -64,6 +68,7 @@ impl Log {
         let since = learned.saved_at().map_or(0, seconds);
         Self {
             address: config.engine.clone(),
+            sightings: Sightings::new(key.of_names()),
             inbox: Inbox::new(key, id, since),
             sealer,
             learned,
@@ -146,6 +151,10 @@ impl Log {
                 Ok(gains) => self.learned.merge_gains(&gains),
                 Err(_) => return self.refuse(Refusal::Malformed),
             },
+            Content::Users(reports) => match self.sightings.heard(now(), &reports) {
+                Some(users) => self.learned.note_users(&users),
+                None => return self.refuse(Refusal::Malformed),
+            },
             Content::Unknown(_) => return self.refuse(Refusal::Unknown),
         }
         self.counts.received();
@@ -166,7 +175,7 @@ impl Log {
         }
     }
 
-    /// Appends the gains of this gateway.
+    /// Appends the counted users and the gains of this gateway.
     async fn append(&mut self, engine: &mut Engine) -> Result<(), EngineError> {
         for _ in 0..APPENDS {
             if self.unconfirmed.is_none() {
@@ -183,12 +192,28 @@ impl Log {
     }
 
     fn next_record(&mut self) -> Option<Vec<u8>> {
-        let gains = self.learned.take_gains(RECORD_BYTES)?;
-        let sealed = self.sealer.seal(now(), &Content::Gains(gains.write()));
+        let content = match self.next_reports() {
+            Some(reports) => Content::Users(reports),
+            None => Content::Gains(self.learned.take_gains(RECORD_BYTES)?.write()),
+        };
+        let sealed = self.sealer.seal(now(), &content);
         if let Err(error) = &sealed {
             tracing::error!(%error, "learned statistics were not shared");
         }
         sealed.ok()
+    }
+
+    /// Returns reports of the users that this gateway has counted, and counts those of other
+    /// gateways for the same names.
+    fn next_reports(&mut self) -> Option<Vec<u8>> {
+        if self.sightings.waiting() < RECORD_BYTES {
+            let counted = self.learned.take_users(COUNTED);
+            let now = now();
+            let saw = |sighting| self.sightings.saw(now, sighting);
+            let others: Vec<_> = counted.into_iter().flat_map(saw).collect();
+            self.learned.note_users(&others);
+        }
+        self.sightings.take_reports(RECORD_BYTES)
     }
 }
 

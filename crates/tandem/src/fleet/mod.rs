@@ -3,7 +3,10 @@
 //! One thread of the process talks to the engine. Requests never wait for it: they only change
 //! counts in memory, and the thread takes these counts, encrypts them and appends them to a log in
 //! the engine. It reads the log and merges the records of other gateways. Without the engine, the
-//! counts stay in a bounded table until it is back.
+//! counts stay in bounded tables until it is back.
+//!
+//! Gateways share the gains of their predictors, and the users that they have counted for names
+//! that few users know.
 
 mod address;
 mod engine;
@@ -101,7 +104,7 @@ impl Fleet {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
-        learned.count_gains();
+        learned.share(&config.key, GatewayId(id));
         let counts = Arc::new(FleetCounts::default());
         let (stop, stopped) = oneshot::channel::<()>();
         let log = log::Log::new(config, GatewayId(id), learned, Arc::clone(&counts));

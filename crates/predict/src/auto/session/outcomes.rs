@@ -108,8 +108,11 @@ impl Auto {
                 };
                 let mut crowd = Crowd::default();
                 crowd.note(session.user);
-                self.store
-                    .add_entry(load.contexts[level], LIMITS[level], url, rate, crowd);
+                let id = load.contexts[level];
+                self.store.add_entry(id, LIMITS[level], url, rate, crowd);
+                if let Some(queue) = &mut self.sightings {
+                    queue.push(Name::Asset(id, url), session.user, crowd);
+                }
             }
         }
     }
@@ -147,7 +150,12 @@ impl Auto {
                 outcomes.push((entry.url, at.is_some()));
             }
             if let Some(at) = at {
-                entry.crowd.note(session.user);
+                let id = load.contexts[level];
+                if entry.crowd.note(session.user)
+                    && let Some(queue) = &mut self.sightings
+                {
+                    queue.push(Name::Asset(id, entry.url), session.user, entry.crowd);
+                }
                 counted[at] = true;
                 general[at] = entry.rate.p;
             }
