@@ -34,8 +34,8 @@ fn merge(bytes: &[u8]) {
         ..AutoConfig::default()
     });
     auto.count_gains();
-    auto.merge_gains(&gains);
-    auto.merge_gains(&again);
+    auto.merge_gains(gains);
+    auto.merge_gains(again);
     for (session, now) in [(1, 0), (2, 700_000)] {
         for (url, referer) in [("http://h/", None), ("http://h/a.css", Some("http://h/"))] {
             auto.sending(&Exchange {

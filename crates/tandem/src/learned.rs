@@ -306,7 +306,7 @@ impl Learned {
     }
 
     /// See [`Auto::merge_gains`].
-    pub fn merge_gains(&self, gains: &Gains) {
+    pub fn merge_gains(&self, gains: Gains) {
         self.lock().auto.merge_gains(gains);
     }
 

@@ -51,13 +51,15 @@ impl Services {
         self.learned.get()
     }
 
-    /// Begins to share the knowledge of the predictor, which must be open. A reload keeps the
-    /// first configuration.
+    /// Begins to share the knowledge of the predictor, which must be open. A reload without a
+    /// configuration ends that, and keeps the first configuration otherwise.
     ///
     /// # Errors
     /// Returns the reason why the thread cannot start.
-    pub fn open_fleet(&self, config: &FleetConfig) -> std::io::Result<()> {
-        if let (None, Some(learned)) = (self.fleet.get(), self.learned.get()) {
+    pub fn open_fleet(&self, config: Option<&FleetConfig>) -> std::io::Result<()> {
+        if let Some(fleet) = self.fleet.get() {
+            fleet.reload(config);
+        } else if let (Some(config), Some(learned)) = (config, self.learned.get()) {
             let fleet = Fleet::start(config, Arc::clone(learned))?;
             self.fleet.get_or_init(|| fleet);
         }

@@ -199,6 +199,25 @@ impl Gains {
         Ok(Self(store))
     }
 
+    /// Forgets counts of users that are too few for the receiver. Merged with users of the receiver,
+    /// they could count one person twice.
+    fn forget_small_crowds(&mut self, least_users: u8) {
+        let forget = |crowd: &mut store::Crowd| {
+            if crowd.count < least_users {
+                *crowd = store::Crowd::default();
+            }
+        };
+        for url in self.0.urls.iter_mut().flatten() {
+            forget(&mut url.crowd);
+        }
+        for context in self.0.contexts.iter_mut().flatten() {
+            forget(&mut context.crowd);
+            for entry in &mut context.entries {
+                forget(&mut entry.crowd);
+            }
+        }
+    }
+
     /// Returns the number of URLs.
     #[must_use]
     pub fn urls(&self) -> usize {
@@ -247,8 +266,10 @@ impl Auto {
         (gains.store.contexts.iter().flatten().next().is_some()).then_some(Gains(gains.store))
     }
 
-    /// Merges the gains of another gateway. A set of gains must be merged once only.
-    pub fn merge_gains(&mut self, gains: &Gains) {
+    /// Merges the gains of another gateway. A set of gains must be merged once only. The number of
+    /// users that this predictor requires counts, even if the sender requires fewer.
+    pub fn merge_gains(&mut self, mut gains: Gains) {
+        gains.forget_small_crowds(self.least_users());
         self.ledger.trust();
         merge_store(&mut self.store, &gains.0);
         self.bound_memory();

@@ -10,6 +10,8 @@ use crate::transport::tls::ClientTls;
 /// The checked form of an address. A gateway connects to this address only.
 #[derive(Clone)]
 pub struct EngineAddress {
+    /// The URL, which may have a password.
+    text: String,
     pub(super) place: Place,
     /// The TLS of `rediss` and `valkeys`.
     pub(super) tls: Option<ClientTls>,
@@ -84,6 +86,7 @@ impl EngineAddress {
             _ => return Err(MALFORMED.to_owned()),
         };
         Ok(Self {
+            text: text.to_owned(),
             place,
             tls: secured.map(|_| ClientTls {
                 ca,
@@ -137,6 +140,12 @@ impl EngineAddress {
             }
         };
         !is_near && self.tls.is_none()
+    }
+}
+
+impl PartialEq for EngineAddress {
+    fn eq(&self, other: &Self) -> bool {
+        self.text == other.text
     }
 }
 

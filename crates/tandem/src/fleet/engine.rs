@@ -40,12 +40,17 @@ pub(super) enum EngineError {
     Silent(Duration),
     #[error("{0}")]
     Login(String),
+    #[error("it has named an entry in an unknown way")]
+    Position,
     #[error("it has refused a command: {0}")]
     Command(#[from] redis::RedisError),
 }
 
+/// The identifier of an entry: the time at the engine in milliseconds since 1970, and a number.
+pub(super) type Position = (u64, u64);
+
 /// An entry of the log: its identifier, and the bytes of the record if it has any.
-pub(super) type Entry = (String, Option<Vec<u8>>);
+pub(super) type Entry = (Position, Option<Vec<u8>>);
 
 /// A connection.
 pub(super) struct Engine {
@@ -78,59 +83,75 @@ impl Engine {
         in_time(CONNECT, connecting).await
     }
 
-    /// Appends a record, and drops the records that have expired or are too many. `now` is in
-    /// seconds since 1970.
-    pub(super) async fn append(&mut self, now: u64, record: &[u8]) -> Result<(), EngineError> {
-        let expired = now.saturating_sub(LIFETIME).saturating_mul(1000);
-        let mut commands = redis::pipe();
-        commands
+    /// Appends a record, and drops the oldest if they are too many. Returns the time of the entry by
+    /// the clock of the engine, in milliseconds since 1970.
+    pub(super) async fn append(&mut self, record: &[u8]) -> Result<u64, EngineError> {
+        let mut command = redis::pipe();
+        command
             .cmd("XADD")
             .arg(LOG_KEY)
             .arg(&["MAXLEN", "~"])
             .arg(MAX_RECORDS)
             .arg("*")
             .arg(FIELD)
-            .arg(record)
+            .arg(record);
+        let (id,): (String,) = self.query(&command).await?;
+        Ok(position(&id)?.0)
+    }
+
+    /// Drops the records that have expired at this time of the engine, in milliseconds since 1970.
+    pub(super) async fn expire(&mut self, now: u64) -> Result<(), EngineError> {
+        let expired = now.saturating_sub(LIFETIME.saturating_mul(1000));
+        let mut commands = redis::pipe();
+        commands
+            .cmd("EXPIRE")
+            .arg(LOG_KEY)
+            .arg(LIFETIME)
             .ignore()
             .cmd("XTRIM")
             .arg(LOG_KEY)
             .arg("MINID")
             .arg(expired)
-            .ignore()
-            .cmd("EXPIRE")
-            .arg(LOG_KEY)
-            .arg(LIFETIME)
             .ignore();
         self.query(&commands).await
     }
 
-    /// Returns the entries after the one with this identifier, in the order of the log.
-    pub(super) async fn read_after(&mut self, id: &str) -> Result<Vec<Entry>, EngineError> {
+    /// Returns at most `count` entries after the one with this identifier, in the order of the log.
+    pub(super) async fn read_after(
+        &mut self,
+        id: Position,
+        count: usize,
+    ) -> Result<Vec<Entry>, EngineError> {
         let mut command = redis::pipe();
         command
             .cmd("XREAD")
             .arg("COUNT")
-            .arg(BATCH)
+            .arg(count)
             .arg("STREAMS")
             .arg(LOG_KEY)
-            .arg(id);
+            .arg(format!("{}-{}", id.0, id.1));
         let (reply,): (Option<StreamReadReply>,) = self.query(&command).await?;
         let keys = reply.map_or_else(Vec::new, |reply| reply.keys);
         let entries = keys.into_iter().flat_map(|key| key.ids);
-        Ok(entries
-            .map(|mut entry| (entry.id, bytes(entry.map.remove(FIELD))))
-            .collect())
+        let entry = |mut entry: redis::streams::StreamId| {
+            Ok((position(&entry.id)?, bytes(entry.map.remove(FIELD))))
+        };
+        entries.map(entry).collect()
     }
 
     /// Returns the identifier of the last entry, or `None` for an empty log.
-    pub(super) async fn last_id(&mut self) -> Result<Option<String>, EngineError> {
+    pub(super) async fn last(&mut self) -> Result<Option<Position>, EngineError> {
         let mut command = redis::pipe();
         command
             .cmd("XREVRANGE")
             .arg(LOG_KEY)
             .arg(&["+", "-", "COUNT", "1"]);
         let (reply,): (redis::streams::StreamRangeReply,) = self.query(&command).await?;
-        Ok(reply.ids.into_iter().next().map(|entry| entry.id))
+        reply
+            .ids
+            .first()
+            .map(|entry| position(&entry.id))
+            .transpose()
     }
 
     async fn query<T: FromRedisValue>(&mut self, commands: &Pipeline) -> Result<T, EngineError> {
@@ -148,6 +169,13 @@ impl Drop for Engine {
     fn drop(&mut self) {
         self.driver.abort();
     }
+}
+
+fn position(id: &str) -> Result<Position, EngineError> {
+    let parse = |(time, number): (&str, &str)| Some((time.parse().ok()?, number.parse().ok()?));
+    id.split_once('-')
+        .and_then(parse)
+        .ok_or(EngineError::Position)
 }
 
 fn bytes(value: Option<Value>) -> Option<Vec<u8>> {

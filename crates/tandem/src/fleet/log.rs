@@ -7,7 +7,7 @@ use tandem_fleet::{Content, FleetKey, GatewayId, Inbox, Refusal, Sealer, Sightin
 use tandem_predict::Gains;
 
 use super::address::EngineAddress;
-use super::engine::{BATCH, Engine, EngineError, Entry};
+use super::engine::{BATCH, Engine, EngineError, Entry, Position};
 use super::{FleetConfig, FleetCounts};
 use crate::learned::Learned;
 use crate::log_limit::LogLimit;
@@ -37,9 +37,10 @@ const READS: usize = 64;
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
 /// The position before the first entry of a log.
-const START: &str = "0-0";
+const START: Position = (0, 0);
 
 static REFUSED_LINES: LogLimit = LogLimit::new();
+static EXPIRY_LINES: LogLimit = LogLimit::new();
 
 /// The state of a gateway's exchange with the log, which outlives connections.
 pub(super) struct Log {
@@ -50,7 +51,10 @@ pub(super) struct Log {
     sealer: Sealer,
     sightings: Sightings,
     /// The identifier of the last entry that was read.
-    position: String,
+    position: Position,
+    /// The entries that are read at once: fewer after a failure, and none after another one. Such
+    /// entries are skipped.
+    batch: usize,
     /// A record that the engine has not confirmed. It may be in the log already; the others accept
     /// it once.
     unconfirmed: Option<Vec<u8>>,
@@ -65,7 +69,8 @@ impl Log {
     ) -> Self {
         let key: FleetKey = config.key.clone();
         let sealer = Sealer::new(&key, id);
-        let since = learned.saved_at().map_or(0, seconds);
+        // The time of the file may be wrong, and must not exclude new records.
+        let since = learned.saved_at().map_or(0, seconds).min(now());
         Self {
             address: config.engine.clone(),
             sightings: Sightings::new(key.of_names()),
@@ -73,7 +78,8 @@ impl Log {
             sealer,
             learned,
             counts,
-            position: START.to_owned(),
+            position: START,
+            batch: BATCH,
             unconfirmed: None,
         }
     }
@@ -99,16 +105,20 @@ impl Log {
     async fn connected(&mut self) -> Result<std::convert::Infallible, EngineError> {
         let mut engine = Engine::connect(&self.address).await?;
         // An engine that has lost its data, or has another clock, begins again below the position.
-        let last = engine.last_id().await?;
-        if last.is_none_or(|last| number(&last) < number(&self.position)) {
-            START.clone_into(&mut self.position);
+        let last = engine.last().await?.unwrap_or(START);
+        if last < self.position {
+            self.position = START;
+        }
+        if self.batch == 0 {
+            tracing::warn!("entries of the fleet's log cannot be read and were skipped");
+            (self.position, self.batch) = (last, BATCH);
         }
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            self.read(&mut engine).await?;
             self.append(&mut engine).await?;
+            self.read(&mut engine).await?;
             if !self.counts.is_up() {
                 self.counts.set_up(true);
                 tracing::info!("the engine of --share is in use");
@@ -123,8 +133,12 @@ impl Log {
     /// Reads the new entries of the log.
     async fn read(&mut self, engine: &mut Engine) -> Result<(), EngineError> {
         for _ in 0..READS {
-            let entries = engine.read_after(&self.position).await?;
-            let is_last = entries.len() < BATCH;
+            // A response that is too long or malformed would be the same at the next connection.
+            let count = self.batch;
+            self.batch = usize::from(count > 1);
+            let entries = engine.read_after(self.position, count).await?;
+            self.batch = (count * 2).min(BATCH);
+            let is_last = entries.len() < count;
             for entry in entries {
                 self.take(entry);
             }
@@ -143,12 +157,12 @@ impl Log {
             .accept(now(), record.as_deref().unwrap_or_default())
         {
             Ok(content) => content,
-            Err(Refusal::Own | Refusal::Repeated) => return,
+            Err(Refusal::Own | Refusal::Repeated | Refusal::Expired) => return,
             Err(refusal) => return self.refuse(refusal),
         };
         match content {
             Content::Gains(bytes) => match Gains::read(&bytes) {
-                Ok(gains) => self.learned.merge_gains(&gains),
+                Ok(gains) => self.learned.merge_gains(gains),
                 Err(_) => return self.refuse(Refusal::Malformed),
             },
             Content::Users(reports) => match self.sightings.heard(now(), &reports) {
@@ -184,9 +198,17 @@ impl Log {
             let Some(record) = &self.unconfirmed else {
                 return Ok(());
             };
-            engine.append(now(), record).await?;
+            let time = engine.append(record).await?;
             self.unconfirmed = None;
             self.counts.sent();
+            match engine.expire(time).await {
+                Err(EngineError::Command(error)) => {
+                    if let Some(held_back) = EXPIRY_LINES.admit() {
+                        tracing::warn!(%error, held_back, "the fleet's log keeps old records");
+                    }
+                }
+                result => result?,
+            }
         }
         Ok(())
     }
@@ -215,12 +237,6 @@ impl Log {
         }
         self.sightings.take_reports(RECORD_BYTES)
     }
-}
-
-/// Returns the two numbers of an entry's identifier.
-fn number(id: &str) -> (u64, u64) {
-    let (time, number) = id.split_once('-').unwrap_or((id, "0"));
-    (time.parse().unwrap_or(0), number.parse().unwrap_or(0))
 }
 
 /// Returns the present time in seconds since 1970.

@@ -13,8 +13,8 @@ mod engine;
 mod log;
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use ring::rand::{SecureRandom as _, SystemRandom};
 use tandem_fleet::{FleetKey, GatewayId};
@@ -26,7 +26,7 @@ use crate::learned::Learned;
 use crate::metrics::{METRICS, Metric};
 
 /// The configuration of a gateway that shares its knowledge.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct FleetConfig {
     /// The address of the engine.
     pub engine: EngineAddress,
@@ -87,8 +87,9 @@ impl FleetCounts {
 #[derive(Debug)]
 pub struct Fleet {
     counts: Arc<FleetCounts>,
+    config: FleetConfig,
     /// Ends the thread when it is dropped.
-    _stop: oneshot::Sender<()>,
+    stop: Mutex<Option<oneshot::Sender<()>>>,
 }
 
 impl Fleet {
@@ -120,8 +121,32 @@ impl Fleet {
             })?;
         Ok(Self {
             counts,
-            _stop: stop,
+            config: config.clone(),
+            stop: Mutex::new(Some(stop)),
         })
+    }
+
+    /// Follows a reload: without a configuration, the thread ends. Other changes need a restart.
+    pub fn reload(&self, config: Option<&FleetConfig>) {
+        let mut stop = self.stop.lock().unwrap_or_else(PoisonError::into_inner);
+        match config {
+            None => {
+                if stop.take().is_some() {
+                    self.counts.set_up(false);
+                    tracing::info!("the gateway no longer shares its knowledge");
+                }
+            }
+            Some(config) if *config == self.config && stop.is_some() => {}
+            Some(_) => tracing::warn!("changes of share and share-key need a restart"),
+        }
+    }
+
+    /// Returns whether the thread was told to end.
+    pub fn is_stopped(&self) -> bool {
+        self.stop
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .is_none()
     }
 
     /// Returns the numbers of the exchange with the engine.

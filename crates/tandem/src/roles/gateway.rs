@@ -68,9 +68,8 @@ impl Role for GatewayConfig {
                 .open_predictor(predictor)
                 .map_err(|error| ConfigError::value("predict-state", error.to_string()))?;
         }
-        let fleet = self.fleet.as_ref();
-        fleet
-            .map_or(Ok(()), |fleet| services.open_fleet(fleet))
+        services
+            .open_fleet(self.fleet.as_ref())
             .map_err(|error| ConfigError::value("share", error.to_string()))
     }
 

@@ -282,6 +282,24 @@ fn forged_records_are_ignored_and_counted() {
 }
 
 #[test]
+fn reload_without_share_ends_the_sharing() {
+    let (server, key) = (RedisServer::start(), KeyFile::new("reload", KEY));
+    let gateway = key.gateway(&server.url());
+    wait_until("the engine", &gateway, FleetCounts::is_up);
+    let services = gateway.services();
+    assert!(!services.fleet().expect("it shares").is_stopped());
+    services.open_fleet(None).unwrap();
+    assert!(services.fleet().expect("it shared").is_stopped());
+    wait_for("the end of its connection", || {
+        let clients: String = redis::cmd("CLIENT")
+            .arg("LIST")
+            .query(&mut server.connection())
+            .unwrap();
+        (clients.lines().count() == 1).then_some(())
+    });
+}
+
+#[test]
 fn gateway_with_another_key_learns_nothing() {
     let server = RedisServer::start();
     let (key, wrong) = (

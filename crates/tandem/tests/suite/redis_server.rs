@@ -98,7 +98,9 @@ impl RedisServer {
             found.is_ok_and(|status| status.success()),
             "redis-server is missing: apt-get install redis-server"
         );
-        let _ = std::fs::remove_file(self.directory.join("socket"));
+        for name in ["socket", "log"] {
+            let _ = std::fs::remove_file(self.directory.join(name));
+        }
         let mut shell = Command::new("sh")
             .args(["-c", RUN, "sh", "--save", "", "--unixsocket", "socket"])
             .args(&self.arguments)

@@ -43,6 +43,14 @@ fn received(auto: &mut Auto, limit: usize) -> Vec<Gains> {
         .collect()
 }
 
+fn copy(gains: &Gains) -> Gains {
+    Gains::read(&gains.write()).expect("the bytes were written by `write`")
+}
+
+fn again(gains: &[Gains]) -> impl Iterator<Item = Gains> {
+    gains.iter().map(copy)
+}
+
 fn chances(auto: &Auto, page: &str) -> Vec<(String, f64)> {
     let mut found: Vec<_> = auto
         .resources(page)
@@ -64,7 +72,7 @@ fn gains_make_other_gateways_push() {
     assert_eq!(gains.len(), 1);
     for _ in 0..2 {
         let mut other = sharing();
-        gains.iter().for_each(|gains| other.merge_gains(gains));
+        again(&gains).for_each(|gains| other.merge_gains(gains));
         assert_eq!(chances(&other, PAGE).len(), ASSETS.len());
         let offers = visit(&mut other, 100, PAGE, &[]);
         assert_eq!(
@@ -73,6 +81,27 @@ fn gains_make_other_gateways_push() {
             "knowledge from elsewhere is used"
         );
     }
+}
+
+/// The sender requires one user, and the receiver three.
+#[test]
+fn gains_of_few_users_count_no_user() {
+    let mut sender = Auto::new(AutoConfig {
+        min_users: 1,
+        ..AutoConfig::default()
+    });
+    sender.count_gains();
+    visit(&mut sender, 1, PAGE, &ASSETS);
+    let mut receiver = sharing();
+    received(&mut sender, 1 << 16)
+        .into_iter()
+        .for_each(|gains| receiver.merge_gains(gains));
+    for user in 1..=2 {
+        visit(&mut receiver, user, PAGE, &ASSETS);
+        assert!(chances(&receiver, PAGE).is_empty(), "{user} users");
+    }
+    visit(&mut receiver, 3, PAGE, &ASSETS);
+    assert_eq!(chances(&receiver, PAGE).len(), ASSETS.len());
 }
 
 #[test]
@@ -137,7 +166,7 @@ fn received_gains_are_not_sent_again() {
     }
     let mut other = sharing();
     for gains in received(&mut learned, 1 << 16) {
-        other.merge_gains(&gains);
+        other.merge_gains(gains);
     }
     assert!(other.take_gains(1 << 16).is_none());
     assert!(
@@ -156,7 +185,7 @@ fn split_gains_teach_as_much_as_whole_ones() {
         }
         let mut other = sharing();
         let gains = received(&mut learned, limit);
-        gains.iter().for_each(|gains| other.merge_gains(gains));
+        again(&gains).for_each(|gains| other.merge_gains(gains));
         (
             gains.len(),
             chances(&other, PAGE),
@@ -206,7 +235,7 @@ proptest! {
         let gains: Vec<_> = gateways.iter_mut().flat_map(|auto| received(auto, 1 << 16)).collect();
         let merged = |order: &mut dyn Iterator<Item = &Gains>| {
             let mut auto = sharing();
-            order.for_each(|gains| auto.merge_gains(gains));
+            order.for_each(|gains| auto.merge_gains(copy(gains)));
             auto.store
                 .contexts
                 .iter()
@@ -232,7 +261,7 @@ proptest! {
         }
         if let Ok(gains) = Gains::read(&bytes) {
             let mut auto = sharing();
-            auto.merge_gains(&gains);
+            auto.merge_gains(gains);
             visit(&mut auto, 1, PAGE, &ASSETS);
         }
     }
