@@ -140,7 +140,7 @@ fn pages_of_one_user_leave_room_for_those_of_many() {
     }
     let mut other = sharing();
     let gains = received(&mut auto, 1 << 16);
-    gains.iter().for_each(|gains| other.merge_gains(gains));
+    again(&gains).for_each(|gains| other.merge_gains(gains));
     assert_eq!(chances(&other, PAGE).len(), ASSETS.len());
 }
 
