@@ -1,6 +1,6 @@
 //! The knowledge that the gateways of one operator share through Valkey or Redis.
 //!
-//! One thread of the process talks to the engine. Requests never wait for it: they only change
+//! A thread of the process talks to the engine. Requests never wait for it: they only change
 //! counts in memory, and the thread takes these counts, encrypts them and appends them to a log in
 //! the engine. It reads the log and merges the records of other gateways. Without the engine, the
 //! counts stay in bounded tables until it is back.

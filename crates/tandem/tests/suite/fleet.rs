@@ -263,7 +263,7 @@ fn forged_records_are_ignored_and_counted() {
     *changed.last_mut().unwrap() ^= 1;
     append(&server, &changed);
     append(&server, b"not a record");
-    // A copy is no news, and no reason for suspicion: a gateway repeats what was not confirmed.
+    // A copy is ignored and not counted: a gateway repeats a record that was not confirmed.
     append(&server, &genuine);
     let _: String = redis::cmd("XADD")
         .arg(LOG_KEY)
