@@ -1,0 +1,208 @@
+// The foreign ends of a bridge: an origin and a client for HTTP/1.1 and HTTP/2, with and without TLS, from Node's own
+// `http`, `https` and `http2`.
+//
+//   node peer.js origin PROTOCOL [CERT KEY]        writes its address
+//   node peer.js client PROTOCOL ADDRESS CASE      ends with status 1 and a message unless the case holds
+//
+// PROTOCOL is http, http+tls, h2+tcp or h2+tls. CASE is one of the names in `cases`.
+'use strict'
+
+const fs = require('node:fs')
+const http = require('node:http')
+const http2 = require('node:http2')
+const https = require('node:https')
+
+const MIB = Buffer.alloc(1 << 20, 'tandem bridge ')
+
+// The origin: one behaviour for each path, by the interface that both modules share.
+let together = []
+function answer (request, response) {
+  switch (request.url) {
+    case '/page':
+      if (request.headers['if-none-match'] === '"1"') {
+        response.writeHead(304, { etag: '"1"' })
+        return response.end()
+      }
+      response.writeHead(200, {
+        'content-length': 4, etag: '"1"', 'seen-via': request.headers.via ?? 'none', 'seen-test': request.headers.test ?? 'none'
+      })
+      return response.end(request.method === 'HEAD' ? undefined : 'page')
+    case '/large':
+      response.writeHead(200, { 'content-type': 'application/octet-stream' })
+      return response.end(MIB)
+    case '/hints':
+      response.writeEarlyHints({ link: '</style.css>; rel=preload; as=style' })
+      response.writeHead(200)
+      return response.end('page')
+    case '/cut':
+      response.writeHead(200, { 'content-length': 1000 })
+      response.write('half', () => setTimeout(() => response.stream
+        ? response.stream.close(http2.constants.NGHTTP2_INTERNAL_ERROR)
+        : response.socket.destroy(), 100))
+      return
+    case '/together':
+      together.push(response)
+      if (together.length === 100) {
+        for (const each of together) each.end('together')
+        together = []
+      }
+      return
+    case '/echo': {
+      const parts = []
+      request.on('data', (part) => parts.push(part))
+      request.on('end', () => {
+        response.writeHead(200, { trailer: 'after, seen' })
+        response.write(Buffer.concat(parts))
+        response.addTrailers({ after: 'yes', seen: request.trailers.sent ?? 'none' })
+        response.end()
+      })
+      return
+    }
+    default:
+      response.writeHead(404)
+      response.end()
+  }
+}
+
+function origin (protocol, cert, key) {
+  const tls = cert && { cert: fs.readFileSync(cert), key: fs.readFileSync(key) }
+  const server = {
+    http: () => http.createServer(answer),
+    'http+tls': () => https.createServer(tls, answer),
+    'h2+tcp': () => http2.createServer(answer),
+    'h2+tls': () => http2.createSecureServer({ ...tls, allowHTTP1: false }, answer)
+  }[protocol]()
+  server.listen(0, '127.0.0.1', () => console.log(`127.0.0.1:${server.address().port}`))
+}
+
+// The client. An exchange is { method, path, fields, body, trailers }; the result has the status, the fields, the body,
+// the trailers and the interim statuses, or the error that ended it.
+function client (protocol, address) {
+  const secure = protocol.endsWith('tls')
+  const base = `${secure ? 'https' : 'http'}://${address}`
+  return protocol.startsWith('h2') ? overH2(http2.connect(base, { rejectUnauthorized: false })) : overHttp1(secure, address)
+}
+
+function overH2 (session) {
+  session.on('error', () => {})
+  const send = ({ method = 'GET', path, fields = {}, body, trailers }) => new Promise((resolve) => {
+    const stream = session.request({ ':method': method, ':path': path, ...fields }, { endStream: !body, waitForTrailers: !!trailers })
+    const result = { interim: [], parts: [], trailers: {} }
+    stream.on('headers', (head) => result.interim.push(head[':status']))
+    stream.on('response', (head) => Object.assign(result, { status: head[':status'], fields: head }))
+    stream.on('data', (part) => result.parts.push(part))
+    stream.on('trailers', (fields) => { result.trailers = fields })
+    stream.on('wantTrailers', () => stream.sendTrailers(trailers))
+    stream.on('error', (error) => { result.error = error })
+    stream.on('close', () => {
+      if (stream.rstCode !== 0) result.error ??= new Error(`reset ${stream.rstCode}`)
+      resolve(Object.assign(result, { body: Buffer.concat(result.parts) }))
+    })
+    if (body) stream.end(body)
+  })
+  return { send, close: () => session.destroy() }
+}
+
+function overHttp1 (secure, address) {
+  const [host, port] = address.split(':')
+  const agent = secure ? new https.Agent({ rejectUnauthorized: false }) : new http.Agent()
+  const send = ({ method = 'GET', path, fields = {}, body, trailers }) => new Promise((resolve) => {
+    const result = { interim: [], parts: [], trailers: {} }
+    const finish = (error) => {
+      if (error) result.error ??= error
+      resolve(Object.assign(result, { body: Buffer.concat(result.parts) }))
+    }
+    const headers = trailers ? { ...fields, trailer: Object.keys(trailers).join(', ') } : fields
+    const request = (secure ? https : http).request({ host, port, method, path, headers, agent }, (response) => {
+      Object.assign(result, { status: response.statusCode, fields: response.headers })
+      response.on('data', (part) => result.parts.push(part))
+      response.on('error', finish)
+      response.on('end', () => {
+        result.trailers = response.trailers
+        finish(response.complete ? undefined : new Error('incomplete'))
+      })
+    })
+    request.on('information', (head) => result.interim.push(head.statusCode))
+    request.on('error', finish)
+    if (body) request.write(body)
+    if (trailers) request.addTrailers(trailers)
+    request.end()
+  })
+  return { send, close: () => agent.destroy() }
+}
+
+function same (what, found, expected) {
+  if (found !== expected) throw new Error(`${what}: ${String(found).slice(0, 200)} instead of ${String(expected).slice(0, 200)}`)
+}
+
+function whole (result, status, body) {
+  if (result.error) throw result.error
+  same('status', result.status, status)
+  if (!result.body.equals(Buffer.from(body))) throw new Error(`${result.body.length} bytes of body`)
+}
+
+const cases = {
+  async get ({ send }) {
+    const result = await send({ path: '/page', fields: { test: '1' } })
+    whole(result, 200, 'page')
+    same('field', result.fields['seen-test'], '1')
+    if (!/tandem-/.test(result.fields['seen-via'])) throw new Error(`Via: ${result.fields['seen-via']}`)
+  },
+  async head ({ send }) {
+    const result = await send({ method: 'HEAD', path: '/page' })
+    whole(result, 200, '')
+    same('length', result.fields['content-length'], '4')
+  },
+  async unmodified ({ send }) {
+    const result = await send({ path: '/page', fields: { 'if-none-match': '"1"' } })
+    whole(result, 304, '')
+    same('tag', result.fields.etag, '"1"')
+  },
+  async large ({ send }) {
+    whole(await send({ path: '/large' }), 200, MIB)
+  },
+  async post ({ send }) {
+    const result = await send({ method: 'POST', path: '/echo', body: MIB })
+    whole(result, 200, MIB)
+  },
+  async trailers ({ send }) {
+    const result = await send({ method: 'POST', path: '/echo', body: 'abc', trailers: { sent: 'also' } })
+    whole(result, 200, 'abc')
+    same('trailer', result.trailers.after, 'yes')
+    same('trailer of the request', result.trailers.seen, 'also')
+  },
+  async hints ({ send }) {
+    const result = await send({ path: '/hints' })
+    whole(result, 200, 'page')
+    same('interim responses', result.interim.join(), '103')
+  },
+  async cut ({ send }) {
+    const result = await send({ path: '/cut' })
+    if (!result.error && result.status === 200) throw new Error('a response that broke off looks whole')
+  },
+  async together ({ send }) {
+    // The origin answers only when all of them have arrived.
+    const all = Array.from({ length: 100 }, () => send({ path: '/together' }))
+    for (const result of await Promise.all(all)) whole(result, 200, 'together')
+  },
+  async missing ({ send }) {
+    same('status', (await send({ path: '/nothing' })).status, 404)
+  }
+}
+
+async function main ([role, protocol, ...rest]) {
+  if (role === 'origin') return origin(protocol, ...rest)
+  const [address, name] = rest
+  const peer = client(protocol, address)
+  try {
+    await cases[name](peer)
+    await cases.get(peer)
+  } finally {
+    peer.close()
+  }
+}
+
+main(process.argv.slice(2)).catch((error) => {
+  console.error(error.message)
+  process.exitCode = 1
+})
