@@ -29,22 +29,34 @@ const PREFIX: &str = "/.well-known/masque/udp/";
 /// The authority names the target, not the gateway. Stages choose the route of a request by it, and
 /// the gateway reads the path only.
 pub fn request(host: &str, port: u16) -> RequestHead {
-    let authority = match host.contains(':') {
-        true => format!("[{host}]:{port}"),
-        false => format!("{host}:{port}"),
-    };
     let mut head = RequestHead {
         method: Method::Connect,
         protocol: Some(PROTOCOL.to_owned()),
-        ..RequestHead::get(
-            Scheme::Https,
-            authority,
-            format!("{PREFIX}{}/{port}/", host.replace(':', "%3A")),
-        )
+        ..RequestHead::get(Scheme::Https, "", "")
     };
+    set_target(&mut head, host, port);
     let (name, value) = CAPSULE_PROTOCOL;
     head.fields.push(name, value);
     head
+}
+
+/// Makes the authority of a program's request name the target in its path, in place of the proxy
+/// (RFC 9298 section 3). Also gives the path the form of [`request`], so that both ends read the
+/// same target. Returns false if the path names none.
+pub fn name_target(head: &mut RequestHead) -> bool {
+    let target = target(&head.path);
+    if let Some((host, port)) = &target {
+        set_target(head, host, *port);
+    }
+    target.is_some()
+}
+
+fn set_target(head: &mut RequestHead, host: &str, port: u16) {
+    head.authority = match host.contains(':') {
+        true => format!("[{host}]:{port}"),
+        false => format!("{host}:{port}"),
+    };
+    head.path = format!("{PREFIX}{}/{port}/", host.replace(':', "%3A"));
 }
 
 /// Returns true for a request of this protocol.
@@ -93,6 +105,24 @@ mod tests {
             assert_eq!(target(&head.path), Some((host.to_owned(), port)));
         }
         assert_eq!(request("::1", 1).authority, "[::1]:1");
+    }
+
+    #[test]
+    fn name_target_replaces_the_authority_of_the_proxy() {
+        for (path, authority, named) in [
+            ("A.Test/53", "a.test:53", "a.test/53/"),
+            ("2001:DB8::1/9/", "[2001:db8::1]:9", "2001%3Adb8%3A%3A1/9/"),
+        ] {
+            let mut head = request("proxy.test", 443);
+            head.path = format!("{PREFIX}{path}");
+            assert!(name_target(&mut head), "{path}");
+            let named = (authority.to_owned(), format!("{PREFIX}{named}"));
+            assert_eq!((head.authority, head.path), named);
+        }
+        let mut head = request("proxy.test", 443);
+        head.path = "/masque?h=a.test&p=53".to_owned();
+        assert!(!name_target(&mut head));
+        assert_eq!(head.authority, "proxy.test:443");
     }
 
     #[test]

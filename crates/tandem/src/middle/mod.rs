@@ -4,7 +4,8 @@
 //! - [`max_forwards`] handles `Max-Forwards`, [`hops`] counts relays, and [`via`] ends loops of
 //!   bridges.
 //! - [`auth`] admits sessions, and [`track`] reports the use of connections.
-//! - [`routes`] chooses the client's route by the host of a request.
+//! - [`routes`] chooses the client's route by the host of a request. [`udp_target`] names the target
+//!   of a UDP tunnel there.
 //! - [`count`] counts exchanges, [`access_log`] logs them, and [`record`] keeps them for the
 //!   dashboard.
 //! - [`websocket`] adds the key of WebSockets that arrive over HTTP/2, or the proof of those that
@@ -44,6 +45,7 @@ pub mod routes;
 pub mod solo;
 pub mod submit;
 pub mod track;
+pub mod udp_target;
 pub mod via;
 pub mod warm_up;
 pub mod websocket;

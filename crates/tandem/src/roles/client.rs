@@ -24,6 +24,7 @@ use crate::middle::record::Record;
 use crate::middle::routes::Routes;
 use crate::middle::solo::SoloSessions;
 use crate::middle::track::Track;
+use crate::middle::udp_target::UdpTarget;
 use crate::middle::websocket::WebSocketKey;
 use crate::services::Services;
 use crate::session::Drain;
@@ -73,6 +74,7 @@ impl Role for ClientConfig {
         if journal.is_recording() {
             out = Rc::new(Record::new(Arc::clone(journal), out));
         }
+        let out = Rc::new(UdpTarget { next: out });
         let out = Rc::new(MaxForwards { next: out });
         let out: Rc<dyn Stage> = Rc::new(PairFields { next: out });
         // Tor Browser comes by SOCKS, and nothing of it is opened.

@@ -6,8 +6,12 @@ use std::sync::Arc;
 use tandem::config::client::{Fallback, SoloMode};
 use tandem::config::{ClientOptions, GatewayOptions};
 use tandem::metrics::METRICS;
+use tandem::runtime::Running;
 
-use crate::harness::{Client, Gate, PATIENCE, Pair, Scene, request, start_client};
+use crate::harness::{
+    Client, Gate, PATIENCE, Pair, Scene, client_options, gateway_options, request, start_client,
+    start_gateway,
+};
 
 /// A program with an association, and its connection.
 struct Program {
@@ -141,6 +145,64 @@ fn http_listener_upgrades_to_udp() {
     let capsule = b"\x00\x03\x00hi";
     client.send(capsule);
     assert_eq!(client.read_exact(capsule.len()), capsule);
+}
+
+/// Starts a gateway that carries UDP or not. Returns its URL.
+fn gateway(udp: bool) -> (Running, String) {
+    let (running, address) = start_gateway(GatewayOptions {
+        udp: Some(udp),
+        ..gateway_options()
+    });
+    (running, format!("h2+tcp://{address}"))
+}
+
+/// The authority of a program's request names its proxy, which may have a route of its own.
+#[test]
+fn target_of_a_program_chooses_its_gateway() {
+    let (_, address) = echo();
+    let (_carrying, with_udp) = gateway(true);
+    let (_refusing, without) = gateway(false);
+    for (of_target, of_proxy, status) in [(&with_udp, &without, 101), (&without, &with_udp, 403)] {
+        for default in [of_proxy, of_target] {
+            let route = |hosts: &str, url: &str| format!("{hosts}={url}").parse().unwrap();
+            let options = ClientOptions {
+                route: vec![route("127.0.0.1", of_target), route("proxy.test", of_proxy)],
+                ..client_options(default)
+            };
+            let (_client, http, socks) = start_client(options);
+            let mut client = Client::to(http);
+            client.send(upgrade(address));
+            assert_eq!(client.head().unwrap().status, status);
+            let mut client = Client::to(socks);
+            assert_eq!(client.socks("proxy.test:80", None), 0);
+            client.send(upgrade(address));
+            assert_eq!(client.head().unwrap().status, status);
+        }
+    }
+}
+
+#[test]
+fn target_without_a_route_gets_no_gateway() {
+    let target = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = target.local_addr().unwrap();
+    let (_running, gateway) = gateway(true);
+    let options = ClientOptions {
+        gateway: Vec::new(),
+        route: vec![format!("proxy.test={gateway}").parse().unwrap()],
+        ..client_options(&gateway)
+    };
+    let (_client, http, _) = start_client(options);
+    for (request, status) in [
+        (upgrade(address), 502),
+        (upgrade(address).replace("127.0.0.1", "a.onion"), 502),
+        (upgrade(address).replace("127.0.0.1", "a/b"), 400),
+    ] {
+        let mut client = Client::to(http);
+        client.send(request);
+        assert_eq!(client.answer("GET").status, status);
+    }
+    target.set_nonblocking(true).unwrap();
+    assert!(target.recv(&mut [0; 8]).is_err());
 }
 
 /// Checks that both listeners of a client refuse UDP. The page of the refusal names the option.
