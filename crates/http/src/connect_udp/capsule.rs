@@ -30,6 +30,9 @@ pub enum MalformedCapsule {
     /// A datagram without a whole context ID.
     #[error("a datagram without a context ID")]
     NoContext,
+    /// The end of the stream inside a capsule (RFC 9297 section 3.3).
+    #[error("the stream of capsules ends inside a capsule")]
+    Truncated,
 }
 
 /// Reads the datagrams from a stream of capsules that is cut anywhere. It holds at most one
@@ -81,6 +84,15 @@ impl CapsuleReader {
             if context == 0 {
                 return Ok(Some(value));
             }
+        }
+    }
+
+    /// Checks at the end of the stream that the last capsule is whole. [`CapsuleReader::datagram`]
+    /// has returned `None` before.
+    pub fn finish(&self) -> Result<(), MalformedCapsule> {
+        match self.skip == 0 && self.input.is_empty() {
+            true => Ok(()),
+            false => Err(MalformedCapsule::Truncated),
         }
     }
 
@@ -157,6 +169,20 @@ mod tests {
         let mut reader = CapsuleReader::default();
         reader.push(&wire);
         assert_eq!(reader.datagram(), Err(MalformedCapsule::TooLong));
+    }
+
+    #[test]
+    fn reader_refuses_an_end_inside_a_capsule() {
+        let mut wire = vec![0x40, 0x52, 3, 1, 2, 3];
+        let whole = [0, wire.len()];
+        put_datagram(&mut wire, b"abc");
+        for cut in 0..=wire.len() {
+            let mut reader = CapsuleReader::default();
+            reader.push(&wire[..cut]);
+            read(&mut reader).expect("legal capsules");
+            let is_whole = whole.contains(&cut) || cut == wire.len();
+            assert_eq!(reader.finish().is_ok(), is_whole, "{cut}");
+        }
     }
 
     proptest! {

@@ -13,7 +13,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use tandem_http::ResponseHead;
-use tandem_http::connect_udp::{self, CapsuleReader, MAX_PAYLOAD, put_datagram};
+use tandem_http::connect_udp::{
+    self, CapsuleReader, MAX_PAYLOAD, MalformedCapsule, put_datagram,
+};
 use tokio::net::UdpSocket;
 use tokio::time::Instant;
 
@@ -176,7 +178,8 @@ fn is_loss(error: &std::io::Error) -> bool {
     is_refused || is_dropped.contains(&error.raw_os_error())
 }
 
-/// Sends the client's datagrams to the origin, until the client ends the tunnel.
+/// Sends the client's datagrams to the origin, until the client ends the tunnel. An end inside a
+/// capsule is an error (RFC 9297 section 3.3).
 async fn send(
     socket: &UdpSocket,
     mut body: Body,
@@ -187,9 +190,6 @@ async fn send(
     while let Some(chunk) = std::future::poll_fn(|cx| body.poll_chunk(cx)).await {
         let Chunk::Data(data) = chunk? else { continue };
         reader.push(&data);
-        let malformed = |bad: connect_udp::MalformedCapsule| {
-            Error::new(Kind::BadRequest, Side::Client, bad.to_string())
-        };
         while let Some(payload) = reader.datagram().map_err(malformed)? {
             let now = Instant::now();
             used.set(now);
@@ -202,7 +202,11 @@ async fn send(
             }
         }
     }
-    Ok(())
+    reader.finish().map_err(malformed)
+}
+
+fn malformed(bad: MalformedCapsule) -> Error {
+    Error::new(Kind::BadRequest, Side::Client, bad.to_string())
 }
 
 /// Waits until no datagram has passed for [`IDLE`].

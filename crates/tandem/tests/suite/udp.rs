@@ -1,6 +1,7 @@
 //! Tests of UDP: SOCKS5 associations at the client, carried as CONNECT-UDP to the gateway.
 
-use std::net::{SocketAddr, UdpSocket};
+use std::io::Read as _;
+use std::net::{Shutdown, SocketAddr, UdpSocket};
 use std::sync::Arc;
 
 use tandem::config::client::{Fallback, SoloMode};
@@ -203,6 +204,23 @@ fn target_without_a_route_gets_no_gateway() {
     }
     target.set_nonblocking(true).unwrap();
     assert!(target.recv(&mut [0; 8]).is_err());
+}
+
+/// Neither end takes a body that ends inside a capsule for a whole one (RFC 9297 section 3.3).
+#[test]
+fn gateway_resets_a_tunnel_that_ends_inside_a_capsule() {
+    let (_, address) = echo();
+    let pair = Pair::with("h2", with_udp, |_| {});
+    for (last, is_whole) in [(&b"\x00\x03\x00hi"[..], true), (b"\x00\x04\x00hi", false)] {
+        let mut client = pair.connect();
+        client.send(upgrade(address));
+        assert_eq!(client.head().unwrap().status, 101);
+        client.send(last);
+        let stream = client.stream.get_mut();
+        stream.shutdown(Shutdown::Write).unwrap();
+        let ended = stream.read_to_end(&mut Vec::new());
+        assert_eq!(ended.is_ok(), is_whole, "{ended:?}");
+    }
 }
 
 /// Checks that both listeners of a client refuse UDP. The page of the refusal names the option.

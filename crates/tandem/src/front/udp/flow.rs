@@ -10,7 +10,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tandem_http::ResponseHead;
-use tandem_http::connect_udp::{self, CapsuleReader, put_datagram};
+use tandem_http::connect_udp::{CapsuleReader, MalformedCapsule, put_datagram};
 use tandem_http::socks::Datagram;
 use tokio::net::UdpSocket;
 use tokio::sync::{Notify, mpsc};
@@ -188,6 +188,7 @@ impl Downward {
     }
 
     /// Passes datagrams on until the gateway ends the tunnel. Drops the page of a refusal.
+    /// An end inside a capsule is an error (RFC 9297 section 3.3).
     async fn deliver(&self, mut reply: Reply) -> Result<(), Error> {
         let mut reader = CapsuleReader::default();
         let mut is_refused = false;
@@ -202,17 +203,17 @@ impl Downward {
                     reader.push(&data);
                     self.pass(&mut reader).await?;
                 }
-                Part::Closed => self.state.close(),
+                Part::Closed => {
+                    reader.finish().map_err(malformed)?;
+                    self.state.close();
+                }
                 _ => {}
             }
         }
-        Ok(())
+        reader.finish().map_err(malformed)
     }
 
     async fn pass(&self, reader: &mut CapsuleReader) -> Result<(), Error> {
-        let malformed = |bad: connect_udp::MalformedCapsule| {
-            Error::new(Kind::Protocol, Side::Peer, bad.to_string())
-        };
         let mut out = Vec::new();
         while let Some(payload) = reader.datagram().map_err(malformed)? {
             self.state.used.set(Instant::now());
@@ -225,6 +226,10 @@ impl Downward {
         }
         Ok(())
     }
+}
+
+fn malformed(bad: MalformedCapsule) -> Error {
+    Error::new(Kind::Protocol, Side::Peer, bad.to_string())
 }
 
 /// Returns whether a response agrees to a tunnel.
@@ -294,6 +299,20 @@ mod tests {
                 assert_eq!(ended.await, Ok(0));
                 let is_refused = flow.state.failed.get().is_some();
                 assert_eq!(flow.is_in_use(Instant::now()), is_refused);
+            };
+            LocalSet::new().run_until(run).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn flow_fails_if_the_reply_ends_inside_a_capsule() {
+        let data = |bytes: &'static [u8]| Part::Data(Bytes::from_static(bytes));
+        for (last, ends) in [(data(b"\0\x03\0hi"), true), (data(b"\0\x04\0hi"), false)] {
+            let run = async {
+                let (flow, ended) = flow(vec![head(200), last, Part::Closed]).await;
+                assert_eq!(ended.await.is_ok(), ends, "a reset, or a regular end");
+                tokio::task::yield_now().await;
+                assert_eq!(flow.state.failed.get().is_none(), ends);
             };
             LocalSet::new().run_until(run).await;
         }
