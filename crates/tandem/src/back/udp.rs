@@ -5,6 +5,10 @@
 //!  body ─▶ CapsuleReader ─▶ socket ─▶ origin
 //!  reply ◀── put_datagram ◀── socket ◀── origin
 //! ```
+//!
+//! All sessions of a thread share its tunnels (`sharing`).
+
+mod sharing;
 
 use std::cell::{Cell, RefCell};
 use std::io::ErrorKind;
@@ -13,27 +17,18 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use tandem_http::ResponseHead;
-use tandem_http::connect_udp::{
-    self, CapsuleReader, MAX_PAYLOAD, MalformedCapsule, put_datagram,
-};
+use tandem_http::connect_udp::{self, CapsuleReader, MAX_PAYLOAD, MalformedCapsule, put_datagram};
 use tokio::net::UdpSocket;
 use tokio::time::Instant;
 
+use self::sharing::{Place, SessionTunnels, Shared, full};
 use super::policy::{Direct, first_to_answer};
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Body, Chunk, Exchange, Part, Reply, Sink};
 use crate::metrics::METRICS;
 use crate::stage::Stage;
-use crate::token_bucket::TokenBucket;
 use crate::transport::Target;
 use crate::transport::registry::Protocol;
-
-/// The number of tunnels that one session may have open.
-const MOST_OF_SESSION: usize = 256;
-
-/// The datagrams that one session may send in a second, and those after a pause. A capsule of three
-/// bytes becomes a packet of sixty and a system call, so that the rate of the session is no limit.
-const PACKETS: (u32, u32) = (20_000, 4_096);
 
 /// The time without a datagram after which a tunnel ends: at least two minutes (RFC 9298 section
 /// 3.1).
@@ -43,12 +38,9 @@ const IDLE: Duration = Duration::from_secs(120);
 const BATCH: usize = 16 << 10;
 
 /// The UDP tunnels of all sessions of a thread.
-#[derive(Debug)]
 pub struct UdpTunnels {
     direct: Rc<Direct>,
-    /// The number of tunnels that may be open.
-    most: usize,
-    open: Cell<usize>,
+    shared: Rc<Shared>,
     /// Holds one datagram of an origin, so that no tunnel needs a buffer.
     scratch: RefCell<Box<[u8]>>,
 }
@@ -59,8 +51,7 @@ impl UdpTunnels {
     pub fn new(direct: &Rc<Direct>, most: usize) -> Rc<Self> {
         Rc::new(Self {
             direct: Rc::clone(direct),
-            most,
-            open: Cell::new(0),
+            shared: Rc::new(Shared::new(most)),
             scratch: RefCell::new(vec![0; MAX_PAYLOAD + 1].into()),
         })
     }
@@ -89,7 +80,7 @@ impl UdpTunnels {
     async fn carry(
         &self,
         exchange: &Exchange,
-        session: &SessionTunnels,
+        place: &Place,
         sink: &mut Sink,
     ) -> Result<(), Error> {
         let (host, port) = connect_udp::target(&exchange.request.path).ok_or_else(|| {
@@ -101,13 +92,15 @@ impl UdpTunnels {
         let mut head = ResponseHead::new(200);
         let (name, value) = connect_udp::CAPSULE_PROTOCOL;
         head.fields.push(name, value);
+        place.state.is_agreed.set(true);
         sink.send(Part::Head(head)).await;
-        let used = Cell::new(Instant::now());
+        let used = &place.state.used;
+        used.set(Instant::now());
         tokio::select! {
             biased;
-            ended = send(&socket, exchange.body.share(), session, &used) => ended,
-            ended = self.receive(&socket, sink, &used) => ended,
-            () = until_idle(&used) => Ok(()),
+            ended = send(&socket, exchange.body.share(), &place.session, used) => ended,
+            ended = self.receive(&socket, sink, used) => ended,
+            () = until_idle(used) => Ok(()),
         }
     }
 
@@ -227,30 +220,12 @@ pub struct Udp {
     next: Rc<dyn Stage>,
 }
 
-/// The tunnels of one session.
-#[derive(Debug)]
-struct SessionTunnels {
-    open: Cell<usize>,
-    /// The datagrams that may be sent to origins.
-    packets: RefCell<TokenBucket>,
-}
-
-impl SessionTunnels {
-    fn new(now: Instant) -> Rc<Self> {
-        let (rate, burst) = PACKETS;
-        Rc::new(Self {
-            open: Cell::default(),
-            packets: RefCell::new(TokenBucket::new(rate, burst, now)),
-        })
-    }
-}
-
 impl Udp {
     /// Creates the stage of a session.
     pub fn new(tunnels: &Rc<UdpTunnels>, next: Rc<dyn Stage>) -> Self {
         Self {
             tunnels: Rc::clone(tunnels),
-            session: SessionTunnels::new(Instant::now()),
+            session: tunnels.shared.session(Instant::now()),
             next,
         }
     }
@@ -262,12 +237,12 @@ impl Stage for Udp {
             return self.next.call(exchange);
         }
         let tunnels = Rc::clone(&self.tunnels);
-        let Some(place) = Place::take(&tunnels, &self.session) else {
-            let detail = "too many UDP tunnels are open";
-            return Reply::fail(Error::new(Kind::Busy, Side::Local, detail));
-        };
-        Reply::generate(|mut sink| async move {
-            tunnels.carry(&exchange, &place.session, &mut sink).await
+        Reply::generate(|mut sink| {
+            let place = Place::take(&tunnels.shared, &self.session, sink.canceller());
+            async move {
+                let place = place.ok_or_else(full)?;
+                tunnels.carry(&exchange, &place, &mut sink).await
+            }
         })
     }
 }
@@ -286,33 +261,6 @@ impl Stage for NoUdp {
             true => Reply::fail(Error::new(Kind::Forbidden, Side::Local, self.reason)),
             false => self.next.call(exchange),
         }
-    }
-}
-
-/// The place of a tunnel among those of its session and of the thread.
-struct Place {
-    tunnels: Rc<UdpTunnels>,
-    session: Rc<SessionTunnels>,
-}
-
-impl Place {
-    fn take(tunnels: &Rc<UdpTunnels>, session: &Rc<SessionTunnels>) -> Option<Self> {
-        if tunnels.open.get() >= tunnels.most || session.open.get() >= MOST_OF_SESSION {
-            return None;
-        }
-        tunnels.open.update(|open| open + 1);
-        session.open.update(|open| open + 1);
-        Some(Self {
-            tunnels: Rc::clone(tunnels),
-            session: Rc::clone(session),
-        })
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.tunnels.open.update(|open| open - 1);
-        self.session.open.update(|open| open - 1);
     }
 }
 
@@ -409,23 +357,6 @@ mod tests {
         }
     }
 
-    #[test]
-    fn place_bounds_tunnels_of_session_and_thread() {
-        let tunnels = tunnels(MOST_OF_SESSION + 1);
-        let (one, other) = [0; 2].map(|_| SessionTunnels::new(Instant::now())).into();
-        let mut places: Vec<_> = (0..MOST_OF_SESSION)
-            .map(|_| Place::take(&tunnels, &one).expect("room"))
-            .collect();
-        assert!(Place::take(&tunnels, &one).is_none());
-        places.push(Place::take(&tunnels, &other).expect("room of the thread"));
-        assert!(Place::take(&tunnels, &other).is_none());
-        places.clear();
-        assert_eq!(
-            (tunnels.open.get(), one.open.get(), other.open.get()),
-            (0, 0, 0)
-        );
-    }
-
     /// The body of a client that sends 40,000 empty datagrams at once.
     struct Flood(usize);
 
@@ -450,7 +381,7 @@ mod tests {
                 .take_while(|len| *len == 0)
                 .count()
         });
-        let session = SessionTunnels::new(Instant::now());
+        let session = Shared::new(1).session(Instant::now());
         let used = Cell::new(Instant::now());
         let body = Body::new(Flood(40), None);
         let sent = send(&socket, body, &session, &used).await;
@@ -461,7 +392,10 @@ mod tests {
             std::thread::yield_now();
         }
         let count = counting.join().expect("a count");
-        assert!((1..=PACKETS.1 as usize).contains(&count), "{count}");
+        assert!(
+            (1..=sharing::PACKETS.1 as usize).contains(&count),
+            "{count}"
+        );
     }
 
     #[test]

@@ -69,8 +69,9 @@ with_path! {
         /// Maximum number of connections to all origins for one session, and of exchanges that all
         /// sessions start at once with the origin of mode=reverse [default: 256]
         max_origin_connections: Option<usize> [help_heading = "Destinations", value_name = "N"],
-        /// Maximum number of exchanges with the origin of mode=reverse that last, such as event streams
-        /// and WebSockets, for all sessions; at least max-connections [default: twice max-connections]
+        /// Maximum number of exchanges with the origin of mode=reverse that last, such as event
+        /// streams and WebSockets, for all sessions, and of UDP tunnels; at least max-connections
+        /// [default: twice max-connections]
         max_lasting_exchanges: Option<usize> [help_heading = "Destinations", value_name = "N"],
         /// Time limit for an origin's response, and for each pause within it [default: 1m]
         response_timeout: Option<Span> [help_heading = "Time limits", value_name = "TIME"],

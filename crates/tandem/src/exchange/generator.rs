@@ -4,7 +4,7 @@
 //! ```text
 //!   future ──Sink::send──▶ Slot ──Generator::poll_part──▶ reader
 //!      ▲                     ▲
-//!      └─────── drops ── Canceller::fail ── wakes ──▶ reader
+//!      └─────── drops ── Canceller::{fail, end} ── wakes ──▶ reader
 //! ```
 
 use std::cell::{Cell, RefCell};
@@ -105,13 +105,22 @@ impl Canceller {
     /// Drops the future that sends the parts, with the connections that it holds. The reader gets
     /// `error` next. A reply that has ended, or is being polled, stays as it is.
     pub fn fail(&self, error: Error) {
+        self.stop(Some(error));
+    }
+
+    /// Ends the reply as [`Canceller::fail`] does, but regularly. The reply has sent its head.
+    pub fn end(&self) {
+        self.stop(None);
+    }
+
+    fn stop(&self, failure: Option<Error>) {
         let Some(slot) = self.0.upgrade() else { return };
         let future = slot.future.try_borrow_mut().ok();
         let Some(future) = future.and_then(|mut future| future.take()) else {
             return;
         };
         drop(future);
-        slot.failure.set(Some(Box::new(error)));
+        slot.failure.set(failure.map(Box::new));
         let reader = slot.reader.take();
         if let Some(reader) = reader {
             reader.wake();

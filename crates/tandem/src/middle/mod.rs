@@ -4,8 +4,8 @@
 //! - [`max_forwards`] handles `Max-Forwards`, [`hops`] counts relays, and [`via`] ends loops of
 //!   bridges.
 //! - [`auth`] admits sessions, and [`track`] reports the use of connections.
-//! - [`routes`] chooses the client's route by the host of a request. [`udp_target`] names the target
-//!   of a UDP tunnel there.
+//! - [`routes`] chooses the client's route by the host of a request. [`udp_target`] puts the target
+//!   of a UDP tunnel in its place.
 //! - [`count`] counts exchanges, [`access_log`] logs them, and [`record`] keeps them for the
 //!   dashboard.
 //! - [`websocket`] adds the key of WebSockets that arrive over HTTP/2, or the proof of those that
