@@ -1,8 +1,7 @@
 //! The requests of browsers, as the Fetch standard defines them.
 //!
-//! This file lists the fields that a browser sends without a script's help, and the fields that
-//! tell the purpose of a request. `request` makes the request that a browser will make for a
-//! resource, and `referrer` its referrer.
+//! This file reads the purpose of a request from its fields. `request` makes the request that a
+//! browser will make for a resource, and `referrer` its referrer.
 
 mod referrer;
 mod request;
@@ -10,49 +9,12 @@ mod request;
 use tandem_http::cache::{RequestPolicy, validation};
 use tandem_http::{Fields, RequestHead};
 
+use crate::browser_fields::BROWSER_FIELDS;
+pub use crate::browser_fields::INHERITED_FIELDS;
 use crate::wire::OPENED_FIELD;
 pub use referrer::{referrer, referrer_policy};
 pub(crate) use request::is_own_origin;
 pub use request::{Page, request_for};
-
-/// The fields that a browser sends alike with a page's request and with the requests that the page
-/// causes (Fetch standard, section 4.6, "HTTP-network-or-cache fetch").
-pub const INHERITED_FIELDS: [&str; 9] = [
-    "user-agent",
-    "accept-encoding",
-    "accept-language",
-    "dnt",
-    "sec-gpc",
-    "save-data",
-    "sec-ch-ua",
-    "sec-ch-ua-mobile",
-    "sec-ch-ua-platform",
-];
-
-/// The fields that browsers set themselves, except those with names that begin with `sec-`.
-pub(crate) const BROWSER_FIELDS: [&str; 21] = [
-    "accept",
-    "accept-charset",
-    "accept-encoding",
-    "accept-language",
-    "cache-control",
-    "cookie",
-    "dnt",
-    "if-modified-since",
-    "if-none-match",
-    "intervention",
-    "origin",
-    "pragma",
-    "priority",
-    "purpose",
-    "referer",
-    "save-data",
-    "te",
-    "upgrade-insecure-requests",
-    "user-agent",
-    "via",
-    "x-moz",
-];
 
 /// Returns whether a request navigates to a document: its destination is `document`, or, if the
 /// browser sends no metadata, it prefers HTML (Fetch standard, section 4.1, "main fetch").

@@ -37,6 +37,8 @@ mod foreign_hosts;
 mod holds;
 mod output;
 mod page;
+mod page_copies;
+mod page_hold;
 mod page_view;
 mod predictor;
 mod promises;

@@ -25,6 +25,7 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod answer;
+mod browser_fields;
 pub mod client;
 pub mod fetch_standard;
 pub mod gateway;

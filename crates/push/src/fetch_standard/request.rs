@@ -3,8 +3,8 @@
 use tandem_http::{Fields, RequestHead, Scheme};
 use tandem_preload::{Kind, Need, Referrer, split};
 
-use super::INHERITED_FIELDS;
 use super::referrer::referrer;
+use crate::browser_fields::INHERITED_FIELDS;
 
 /// The page that fetches resources, as far as requests depend on it: the "client" of the requests
 /// in terms of the Fetch standard.

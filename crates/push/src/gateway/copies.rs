@@ -10,7 +10,6 @@
 //! not checked. Those of another site are checked only if the page names their host, or has caused
 //! a request to it: anyone could teach the predictor a host, and would see the visits to the page.
 
-use std::collections::{HashSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use tandem_http::cache::{CacheRules, Receipt, RequestPolicy, ResponsePolicy, validation};
@@ -18,17 +17,16 @@ use tandem_http::{Method, RequestHead, ResponseHead};
 
 use super::fetch::{Fetch, Phase, PushStream, Target};
 use super::output::{Order, Output, PushError};
+use super::page_copies::PageCopies;
 use super::predictor::CachedCopy;
 use super::repeats::Begun;
 use super::session::{GATHER_PERIOD, Gateway, Unreported};
 use super::table::{FetchId, PageId};
-use super::visitors::{referring_authority, visited_site};
+use super::visitors::visited_site;
 use crate::answer::{CopyLifetime, browser_reuse, may_be_pushed};
 use crate::client::not_modified;
-use crate::fetch_standard::is_navigation;
-use crate::site::site_of;
-use crate::url::{self, request_authority};
-use crate::wire::{ASKED_FIELD, RequestHashes, url_hash, url_hash_of};
+use crate::url;
+use crate::wire::{ASKED_FIELD, RequestHashes, url_hash};
 
 /// The part of a lifetime by which a copy may seem younger than it is, because the clocks of origins
 /// differ a little and a load takes some time.
@@ -37,67 +35,6 @@ const TOLERANCE: u32 = 8;
 /// The age from which copies are thought to be twice as old as they show. Few visitors return
 /// between one and two days, weeks or months after their last visit.
 const LONG_ABSENCE: Duration = Duration::from_hours(24);
-
-/// The number of pages of which copies are remembered. A page may have frames with copies too.
-const MAX_PAGES: usize = 4;
-
-/// The number of copies of a page that are remembered.
-const MAX_COPIES: usize = 512;
-
-/// The number of hosts of a page that are remembered.
-const MAX_HOSTS: usize = 256;
-
-/// The copies that the browser may have of the resources of a page.
-struct PageCopies {
-    page: PageId,
-    site: String,
-    /// The authority of the document.
-    document: String,
-    /// The copies that were not checked, with the hashes of their URLs.
-    unchecked: Vec<(u32, CachedCopy)>,
-    /// The hosts of requests that the page caused.
-    hosts: HashSet<String>,
-}
-
-impl PageCopies {
-    /// Takes the copy of a resource that the browser requests. Returns its lifetime.
-    fn take(&mut self, hash: u32) -> Option<CopyLifetime> {
-        let at = self.unchecked.iter().position(|(own, _)| *own == hash)?;
-        Some(self.unchecked.swap_remove(at).1.lifetime)
-    }
-
-    /// Notes the host of a request, if the page caused the request. Returns whether it is new.
-    fn note_host(&mut self, request: &RequestHead) -> bool {
-        !is_navigation(request)
-            && referring_authority(request) == Some(self.document.as_str())
-            && self.hosts.len() < MAX_HOSTS
-            && self.hosts.insert(request_authority(request).into_owned())
-    }
-}
-
-/// The copies that the browser may have of the resources of the last pages, oldest first.
-#[derive(Default)]
-pub(super) struct Copies(VecDeque<PageCopies>);
-
-impl Copies {
-    /// Returns whether copies of the resources of a page may still be checked.
-    pub(super) fn need(&self, page: PageId) -> bool {
-        self.0.iter().any(|copies| copies.page == page)
-    }
-
-    /// Forgets the old copies of a resource of which the browser has used a push.
-    pub(super) fn forget(&mut self, hash: u32) {
-        for copies in &mut self.0 {
-            copies.take(hash);
-        }
-    }
-
-    /// Returns whether the browser may have a copy of a resource.
-    pub(super) fn contain(&self, hash: u32) -> bool {
-        let mut all = self.0.iter().flat_map(|copies| &copies.unchecked);
-        all.any(|(own, _)| *own == hash)
-    }
-}
 
 /// Returns whether a copy is likely to need a validation, if copies of its site have at least an
 /// age.
@@ -119,29 +56,17 @@ impl Gateway {
         if copies.is_empty() || !self.companion.takes_checks || self.config.has_one_user {
             return;
         }
-        let document = url::authority(page.document_url());
-        let with_hash = |copy: CachedCopy| Some((url_hash_of(&copy.need.url)?, copy));
-        let copies = copies.into_iter().filter_map(with_hash).take(MAX_COPIES);
-        self.copies.0.push_back(PageCopies {
-            page: id,
-            site: site_of(document),
-            document: document.to_owned(),
-            unchecked: copies.collect(),
-            hosts: HashSet::new(),
-        });
-        if self.copies.0.len() > MAX_PAGES
-            && let Some(oldest) = self.copies.0.pop_front()
-        {
-            self.collect_page(oldest.page);
+        let copies = PageCopies::new(id, url::authority(page.document_url()), copies);
+        if let Some(oldest) = self.copies.push(copies) {
+            self.collect_page(oldest);
         }
         self.check_copies(false);
     }
 
     /// Forgets all copies.
     pub(super) fn forget_copies(&mut self) {
-        for copies in std::mem::take(&mut self.copies.0) {
-            self.collect_page(copies.page);
-        }
+        let pages = self.copies.clear();
+        self.collect_pages(pages);
     }
 
     /// Notes a request of the browser, which needs no check of its copy any more. The request may
@@ -150,7 +75,7 @@ impl Gateway {
         let is_conditional = validation::is_conditional(&request.fields);
         self.make_way_for_request(hash, is_conditional);
         let (mut lifetime, mut names_host) = (None, false);
-        for copies in &mut self.copies.0 {
+        for copies in self.copies.iter_mut() {
             let taken = copies.take(hash);
             lifetime = lifetime.or(taken);
             names_host |= copies.note_host(request);
@@ -178,7 +103,7 @@ impl Gateway {
     /// just now may still arrive, so the checks begin a moment later.
     pub(super) fn check_copies(&mut self, gathers: bool) {
         let mut due = Vec::new();
-        for copies in &mut self.copies.0 {
+        for copies in self.copies.iter_mut() {
             let Some(page) = self.pages.get(copies.page) else {
                 continue;
             };

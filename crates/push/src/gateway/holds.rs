@@ -16,7 +16,7 @@
 //! answer that must not be stored waits for its request too: a client can use such an answer only if
 //! the request waits when the head arrives.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use tandem_http::cache::validation;
@@ -25,6 +25,7 @@ use tandem_preload::Kind;
 
 use super::fetch::{Fetch, Phase, PushStream};
 use super::output::Output;
+use super::page_hold::{Hold, Siblings};
 use super::session::{Gateway, Unreported};
 use super::table::{FetchId, PageId};
 use super::visitors::{RELEASED_PER_CLAIM, Trust, gets_first_cookie, is_first_visit, visited_site};
@@ -39,63 +40,6 @@ const HOLD_PERIOD: Duration = Duration::from_secs(8);
 
 /// The number of joined documents that are remembered.
 const MAX_JOINED: usize = 16;
-
-/// The claims of answers that no cache keeps, for each answer that a cache can keep, from which on
-/// siblings are thought to be of the first kind. About a ninth of the bodies may then be wasted.
-const UNKEPT_FOR_KEPT: usize = 8;
-
-/// The bodies of a page that wait for a sign.
-#[derive(Default)]
-pub(super) struct Hold {
-    waiting: VecDeque<FetchId>,
-    /// The number of fetches that may still begin at once.
-    allowance: usize,
-    /// The answers of siblings.
-    seen: HashMap<Siblings, Seen>,
-}
-
-/// The answers of siblings so far.
-#[derive(Clone, Copy, Default)]
-struct Seen {
-    /// The number of claims of answers that no cache keeps.
-    claims: usize,
-    /// The number of answers that a cache can keep.
-    kept: usize,
-}
-
-impl Seen {
-    /// Returns whether almost none of the siblings can be in a cache.
-    const fn are_unkept(self) -> bool {
-        self.kept * UNKEPT_FOR_KEPT <= self.claims
-    }
-}
-
-/// Resources of one kind in one directory of an origin.
-#[derive(PartialEq, Eq, Hash)]
-struct Siblings {
-    kind: Kind,
-    directory: Box<str>,
-}
-
-impl Siblings {
-    fn of(fetch: &Fetch) -> Self {
-        Self {
-            kind: fetch.purpose.kind(),
-            directory: directory(&fetch.target.url).into(),
-        }
-    }
-
-    fn contain(&self, fetch: &Fetch) -> bool {
-        self.kind == fetch.purpose.kind() && *self.directory == *directory(&fetch.target.url)
-    }
-}
-
-/// Returns a URL up to the last slash of its path.
-fn directory(url: &str) -> &str {
-    let path = url.split('?').next().unwrap_or(url);
-    let end = path.rfind('/').map_or(path.len(), |slash| slash + 1);
-    &path[..end]
-}
 
 impl Gateway {
     /// Notes the signs of earlier visits in a request and its answer. `hash` is that of the URL.

@@ -8,7 +8,7 @@ use tandem_preload::{self as scan, Kind, Need, Referrer};
 
 use super::budget::Budget;
 use super::document::{DocumentReader, Purpose};
-use super::holds::Hold;
+use super::page_hold::Hold;
 use super::table::{AnswerId, FetchId};
 use crate::fetch_standard::{self, is_navigation, is_own_origin};
 use crate::site::is_same_site;

@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 use tandem_http::RequestHead;
 
 use super::client_cache::ClientCache;
-use super::copies::Copies;
 use super::document::DocumentReader;
 use super::fetch::{Fetch, PushStream};
 use super::fetch_queue::FetchQueue;
 use super::foreign_hosts::ForeignHosts;
 use super::output::{Carrier, Clock, Config, Counts, Output};
 use super::page::{Page, Promise};
+use super::page_copies::Copies;
 use super::page_view::PageView;
 use super::random::Random;
 use super::repeats::Repeats;

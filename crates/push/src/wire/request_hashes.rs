@@ -7,7 +7,7 @@
 use tandem_http::Fields;
 
 use super::url_hash::fnv1a;
-use crate::fetch_standard::INHERITED_FIELDS;
+use crate::browser_fields::INHERITED_FIELDS;
 
 /// The name of the field in the head of a push. It never leaves the pair of proxies.
 pub const ASKED_FIELD: &str = "tandem-asked";

@@ -4,7 +4,7 @@
 use tandem_http::Scheme;
 
 use super::*;
-use crate::fetch_standard::{BROWSER_FIELDS, INHERITED_FIELDS};
+use crate::browser_fields::{BROWSER_FIELDS, INHERITED_FIELDS};
 
 /// The fields of requests, each with its rule and two values. `None`: a request with the field is
 /// refused.

@@ -1,0 +1,40 @@
+//! The fields of requests that browsers set without a script's help.
+
+/// The fields that a browser sends alike with a page's request and with the requests that the page
+/// causes (Fetch standard, section 4.6, "HTTP-network-or-cache fetch").
+pub const INHERITED_FIELDS: [&str; 9] = [
+    "user-agent",
+    "accept-encoding",
+    "accept-language",
+    "dnt",
+    "sec-gpc",
+    "save-data",
+    "sec-ch-ua",
+    "sec-ch-ua-mobile",
+    "sec-ch-ua-platform",
+];
+
+/// The fields that browsers set themselves, except those with names that begin with `sec-`.
+pub(crate) const BROWSER_FIELDS: [&str; 21] = [
+    "accept",
+    "accept-charset",
+    "accept-encoding",
+    "accept-language",
+    "cache-control",
+    "cookie",
+    "dnt",
+    "if-modified-since",
+    "if-none-match",
+    "intervention",
+    "origin",
+    "pragma",
+    "priority",
+    "purpose",
+    "referer",
+    "save-data",
+    "te",
+    "upgrade-insecure-requests",
+    "user-agent",
+    "via",
+    "x-moz",
+];

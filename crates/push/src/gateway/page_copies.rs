@@ -1,0 +1,106 @@
+//! The records of the copies that the browser may have of the last pages' resources (see `copies`).
+
+use std::collections::{HashSet, VecDeque};
+
+use tandem_http::RequestHead;
+
+use super::predictor::CachedCopy;
+use super::table::PageId;
+use super::visitors::referring_authority;
+use crate::answer::CopyLifetime;
+use crate::fetch_standard::is_navigation;
+use crate::site::site_of;
+use crate::url::request_authority;
+use crate::wire::url_hash_of;
+
+/// The largest number of pages of which copies are remembered. A page may have frames with copies
+/// too.
+const MAX_PAGES: usize = 4;
+
+/// The largest number of copies of a page that are remembered.
+const MAX_COPIES: usize = 512;
+
+/// The largest number of hosts of a page that are remembered.
+const MAX_HOSTS: usize = 256;
+
+/// The copies that the browser may have of the resources of a page.
+pub(super) struct PageCopies {
+    pub(super) page: PageId,
+    pub(super) site: String,
+    /// The authority of the document.
+    document: String,
+    /// The copies that were not checked, with the hashes of their URLs.
+    pub(super) unchecked: Vec<(u32, CachedCopy)>,
+    /// The hosts of requests that the page caused.
+    pub(super) hosts: HashSet<String>,
+}
+
+impl PageCopies {
+    /// Creates the record of a page, whose document has the authority `document`.
+    pub(super) fn new(page: PageId, document: &str, copies: Vec<CachedCopy>) -> Self {
+        let with_hash = |copy: CachedCopy| Some((url_hash_of(&copy.need.url)?, copy));
+        let unchecked = copies.into_iter().filter_map(with_hash).take(MAX_COPIES);
+        Self {
+            page,
+            site: site_of(document),
+            document: document.to_owned(),
+            unchecked: unchecked.collect(),
+            hosts: HashSet::new(),
+        }
+    }
+
+    /// Takes the copy of a resource that the browser requests. Returns its lifetime.
+    pub(super) fn take(&mut self, hash: u32) -> Option<CopyLifetime> {
+        let at = self.unchecked.iter().position(|(own, _)| *own == hash)?;
+        Some(self.unchecked.swap_remove(at).1.lifetime)
+    }
+
+    /// Remembers the host of a request, if the page caused the request. Returns whether it is new.
+    pub(super) fn note_host(&mut self, request: &RequestHead) -> bool {
+        !is_navigation(request)
+            && referring_authority(request) == Some(self.document.as_str())
+            && self.hosts.len() < MAX_HOSTS
+            && self.hosts.insert(request_authority(request).into_owned())
+    }
+}
+
+/// The copies that the browser may have of the resources of the last pages, oldest first.
+#[derive(Default)]
+pub(super) struct Copies(VecDeque<PageCopies>);
+
+impl Copies {
+    /// Adds the copies of a new page. Returns the page whose copies are forgotten for them.
+    pub(super) fn push(&mut self, copies: PageCopies) -> Option<PageId> {
+        self.0.push_back(copies);
+        let oldest = (self.0.len() > MAX_PAGES).then(|| self.0.pop_front())?;
+        oldest.map(|copies| copies.page)
+    }
+
+    /// Returns the copies of all pages.
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut PageCopies> {
+        self.0.iter_mut()
+    }
+
+    /// Forgets all copies. Returns their pages.
+    pub(super) fn clear(&mut self) -> Vec<PageId> {
+        self.0.drain(..).map(|copies| copies.page).collect()
+    }
+
+    /// Returns whether copies of the resources of a page may still be checked.
+    pub(super) fn need(&self, page: PageId) -> bool {
+        self.0.iter().any(|copies| copies.page == page)
+    }
+
+    /// Forgets the old copies of a resource of which the browser has used a push.
+    pub(super) fn forget(&mut self, hash: u32) {
+        for copies in &mut self.0 {
+            copies.take(hash);
+        }
+    }
+
+    /// Returns whether the browser may have a copy of a resource.
+    pub(super) fn contain(&self, hash: u32) -> bool {
+        let mut all = self.0.iter().flat_map(|copies| &copies.unchecked);
+        all.any(|(own, _)| *own == hash)
+    }
+}

@@ -1,0 +1,67 @@
+//! The held fetches of one page, and the records that decide when they begin (see `holds`).
+
+use std::collections::{HashMap, VecDeque};
+
+use tandem_preload::Kind;
+
+use super::fetch::Fetch;
+use super::table::FetchId;
+
+/// The ratio of claims to responses that caches keep, from which siblings count as unkept. At most
+/// a ninth of the bodies is then wasted.
+const UNKEPT_FOR_KEPT: usize = 8;
+
+/// The fetches of a page that wait for claims.
+#[derive(Default)]
+pub(super) struct Hold {
+    pub(super) waiting: VecDeque<FetchId>,
+    /// The number of fetches that may still begin at once.
+    pub(super) allowance: usize,
+    /// The responses of siblings.
+    pub(super) seen: HashMap<Siblings, Seen>,
+}
+
+/// The responses of siblings so far.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Seen {
+    /// The number of claims of responses that no cache keeps.
+    pub(super) claims: usize,
+    /// The number of responses that a cache can keep.
+    pub(super) kept: usize,
+}
+
+impl Seen {
+    /// Returns whether almost none of the siblings can be in a cache.
+    pub(super) const fn are_unkept(self) -> bool {
+        self.kept * UNKEPT_FOR_KEPT <= self.claims
+    }
+}
+
+/// Resources of one kind in one directory of an origin.
+#[derive(PartialEq, Eq, Hash)]
+pub(super) struct Siblings {
+    kind: Kind,
+    directory: Box<str>,
+}
+
+impl Siblings {
+    /// Returns the siblings of the resource of a fetch.
+    pub(super) fn of(fetch: &Fetch) -> Self {
+        Self {
+            kind: fetch.purpose.kind(),
+            directory: directory(&fetch.target.url).into(),
+        }
+    }
+
+    /// Returns whether the resource of a fetch is one of them.
+    pub(super) fn contain(&self, fetch: &Fetch) -> bool {
+        self.kind == fetch.purpose.kind() && *self.directory == *directory(&fetch.target.url)
+    }
+}
+
+/// Returns a URL up to the last slash of its path.
+fn directory(url: &str) -> &str {
+    let path = url.split('?').next().unwrap_or(url);
+    let end = path.rfind('/').map_or(path.len(), |slash| slash + 1);
+    &path[..end]
+}
