@@ -6,22 +6,23 @@ use std::time::Duration;
 use tandem_http::Method;
 use tandem_push::gateway::Config;
 
-use crate::pair::{Asked, Page, Pair, page, redirect};
+use crate::origin::{Page, page, redirect};
+use crate::pair::{Asked, Pair};
 use crate::{FRESH, NAVIGATION, asked_of, fresh_image, html, image, known};
 
 /// The two kinds of promises: with fields, and without.
-const PROMISES: [bool; 2] = [true, false];
+pub(crate) const PROMISES: [bool; 2] = [true, false];
 
-fn pair(has_own_fields: bool, pages: &[(&str, Page)]) -> Pair {
+pub(crate) fn pair(has_own_fields: bool, pages: &[(&str, Page)]) -> Pair {
     Pair::new(pages).with_client(has_own_fields)
 }
 
-fn script(body: &str) -> Page {
+pub(crate) fn script(body: &str) -> Page {
     page("text/javascript", body)
 }
 
 /// Sends requests of the browser that pushes must answer, with no request to an origin.
-fn take_pushes(pair: &mut Pair, requests: &[(&str, &[(&str, &str)])]) {
+pub(crate) fn take_pushes(pair: &mut Pair, requests: &[(&str, &[(&str, &str)])]) {
     for (url, fields) in requests {
         let (reply, asked) = pair.get(url, fields);
         assert!(reply.is_pushed, "{url}");
@@ -30,12 +31,12 @@ fn take_pushes(pair: &mut Pair, requests: &[(&str, &[(&str, &str)])]) {
 }
 
 /// Sends a request of the browser, and returns the requests that origins received.
-fn ask(pair: &mut Pair, url: &str, fields: &[(&str, &str)]) -> Vec<Asked> {
+pub(crate) fn ask(pair: &mut Pair, url: &str, fields: &[(&str, &str)]) -> Vec<Asked> {
     pair.browse(Method::Get, url, fields);
     pair.take_asked()
 }
 
-fn field(asked: &[Asked], url: &str, name: &str) -> Option<String> {
+pub(crate) fn field(asked: &[Asked], url: &str, name: &str) -> Option<String> {
     asked_of(asked, url).field(name)
 }
 
@@ -70,306 +71,6 @@ fn pushes_answer_one_request_each() {
         assert_eq!(pair.gateway.take_counts().used, 3);
         let next = pair.get("http://a.test/page", NAVIGATION).1;
         assert_eq!(next.len(), 4, "the client cannot use them again");
-    }
-}
-
-/// The time after which all messages of a load have arrived, and no held push is given up.
-const LOADED: Duration = Duration::from_secs(2);
-
-/// The time after which the promises of a page have arrived, and the heads of its pushes have not.
-const PROMISED: Duration = Duration::from_millis(230);
-
-#[test]
-fn answer_without_storage_serves_a_request_that_waits() {
-    let long = "x".repeat(5000);
-    for (promises, body) in [(true, "x"), (false, "x"), (true, &long), (false, &long)] {
-        let pixel = page("image/gif", body).with("cache-control", "no-store");
-        let pixel = pixel.with("content-length", &body.len().to_string());
-        let pages = [
-            ("http://a.test/page", html("<img src=p.gif>")),
-            ("http://a.test/p.gif", pixel),
-        ];
-        let mut pair = pair(promises, &pages);
-        pair.browse_for(PROMISED, "http://a.test/page", NAVIGATION);
-        let (reply, asked) = pair.get("http://a.test/p.gif", &[]);
-        assert!(reply.is_pushed && reply.body == body);
-        assert_eq!(asked.len(), 2, "{asked:?}");
-        assert_eq!(pair.gateway.take_counts().extra_requests, 0);
-    }
-}
-
-#[test]
-fn head_without_storage_waits_for_its_request() {
-    for promises in PROMISES {
-        let pixel = page("image/gif", "x").with("cache-control", "no-store");
-        let pages = [
-            ("http://a.test/page", html("<img src=p.gif>")),
-            ("http://a.test/p.gif", pixel),
-        ];
-        let mut pair = pair(promises, &pages);
-        pair.browse_for(Duration::from_secs(2), "http://a.test/page", NAVIGATION);
-        assert_eq!(pair.take_asked().len(), 2);
-        let (reply, asked) = pair.get("http://a.test/p.gif", &[]);
-        assert!(reply.is_pushed && reply.body == "x");
-        assert!(asked.is_empty(), "{asked:?}");
-        assert_eq!(pair.gateway.take_counts().extra_requests, 0);
-    }
-}
-
-/// Returns a pair with a page that names an image. The image answers with an error.
-fn failing(has_own_fields: bool, has_one_user: bool, status: u16) -> Pair {
-    let config = Config {
-        has_one_user,
-        ..Config::default()
-    };
-    let failed = Page {
-        status,
-        ..page("text/html", "sorry")
-    };
-    // A cookie of the page would have to come back with the image.
-    let document = page("text/html", "<img src=p.png>").with("etag", "\"1\"");
-    let pages = [
-        ("http://a.test/page", document),
-        ("http://a.test/p.png", failed),
-    ];
-    Pair::with(config, &pages).with_client(has_own_fields)
-}
-
-#[test]
-fn error_serves_the_request_that_waits() {
-    for promises in PROMISES {
-        for (has_one_user, status) in [(true, 503), (true, 429), (true, 403), (false, 500)] {
-            for wait in [PROMISED, LOADED] {
-                let mut pair = failing(promises, has_one_user, status);
-                pair.browse_for(wait, "http://a.test/page", NAVIGATION);
-                let (reply, asked) = pair.get("http://a.test/p.png", &[]);
-                assert!(
-                    reply.is_pushed && reply.body == "sorry",
-                    "{status} {wait:?}"
-                );
-                assert_eq!(reply.head.status, status);
-                let images = asked.iter().filter(|url| url.ends_with(".png"));
-                assert_eq!(images.count(), 1, "{status} {wait:?}");
-                assert_eq!(pair.gateway.take_counts().extra_requests, 0);
-            }
-        }
-    }
-}
-
-#[test]
-fn error_without_a_request_is_dropped() {
-    for promises in PROMISES {
-        let mut pair = failing(promises, true, 503);
-        pair.get("http://a.test/page", NAVIGATION);
-        pair.run();
-        let data = "data http://a.test/p.png".to_owned();
-        assert!(!pair.received.contains(&data));
-        assert_eq!(pair.gateway.records(), [0, 0, 0]);
-        let (reply, asked) = pair.get("http://a.test/p.png", &[]);
-        assert!(!reply.is_pushed && asked.len() == 1);
-    }
-}
-
-#[test]
-fn refusal_of_a_push_reaches_no_browser_of_a_gateway() {
-    for promises in PROMISES {
-        let mut pair = failing(promises, false, 503);
-        pair.browse_for(LOADED, "http://a.test/page", NAVIGATION);
-        let (reply, asked) = pair.get("http://a.test/p.png", &[]);
-        assert!(!reply.is_pushed);
-        let images = asked.iter().filter(|url| url.ends_with(".png"));
-        assert_eq!(images.count(), 2);
-    }
-}
-
-#[test]
-fn answer_without_storage_waits_for_no_request() {
-    let long = "x".repeat(5000);
-    for promises in PROMISES {
-        let pixel = page("image/gif", &long).with("cache-control", "no-store");
-        let pages = [
-            ("http://a.test/page", html("<img src=p.gif>")),
-            ("http://a.test/p.gif", pixel),
-        ];
-        let mut pair = pair(promises, &pages);
-        assert_eq!(pair.get("http://a.test/page", NAVIGATION).1.len(), 2);
-        let body = "data http://a.test/p.gif".to_owned();
-        assert!(
-            !pair
-                .received
-                .iter()
-                .any(|message| message.starts_with(&body))
-        );
-        let (reply, asked) = pair.get("http://a.test/p.gif", &[]);
-        assert!(!reply.is_pushed && reply.body == long);
-        assert_eq!(asked, ["http://a.test/p.gif"]);
-        let again = pair.get("http://a.test/page", NAVIGATION).1;
-        assert_eq!(again, ["http://a.test/page"], "it is not promised again");
-    }
-}
-
-#[test]
-fn firefox_font_request_takes_its_push() {
-    let agent = (
-        "user-agent",
-        "Mozilla/5.0 (X11; Linux x86_64; rv:128.0) Gecko/20100101 Firefox/128.0",
-    );
-    let accept = (
-        "accept",
-        "application/font-woff2;q=1.0,application/font-woff;q=0.9,*/*;q=0.8",
-    );
-    for promises in PROMISES {
-        let preload = "<link rel=preload as=font crossorigin href=f.woff2>";
-        let pages = [
-            ("http://a.test/page", html(preload)),
-            ("http://a.test/f.woff2", page("font/woff2", "f")),
-        ];
-        let mut pair = pair(promises, &pages);
-        assert_eq!(pair.get("http://a.test/page", &[agent]).1.len(), 2);
-        let referrer = ("referer", "http://a.test/page");
-        let fields = [agent, accept, referrer];
-        take_pushes(&mut pair, &[("http://a.test/f.woff2", &fields)]);
-    }
-}
-
-#[test]
-fn document_behind_a_redirect_names_its_parts() {
-    let pages = [
-        ("http://a.test/", redirect("http://b.a.test/page")),
-        (
-            "http://b.a.test/page",
-            html("<link rel=stylesheet href=a.css><img src=c.png>"),
-        ),
-        (
-            "http://b.a.test/a.css",
-            page("text/css", "p { background: url(b.png) }"),
-        ),
-        ("http://b.a.test/b.png", image()),
-        ("http://b.a.test/c.png", image()),
-    ];
-    for promises in PROMISES {
-        let mut pair = pair(promises, &pages);
-        pair.begin_visit("a.test");
-        let fields = [("accept", "text/html"), ("cookie", "of=here")];
-        let mut asked = ask(&mut pair, "http://a.test/", &fields);
-        asked.extend(ask(&mut pair, "http://b.a.test/page", &[]));
-        let (by_page, by_sheet) = (
-            &[("referer", "http://b.a.test/page")][..],
-            &[("referer", "http://b.a.test/a.css")][..],
-        );
-        let parts = [
-            ("http://b.a.test/a.css", by_page),
-            ("http://b.a.test/b.png", by_sheet),
-            ("http://b.a.test/c.png", by_page),
-        ];
-        take_pushes(&mut pair, &parts);
-        assert_eq!(asked.len(), 5, "each once: {asked:?}");
-        let cookie = |url| field(&asked, url, "cookie");
-        let referrer = |url| field(&asked, url, "referer");
-        assert_eq!(referrer("http://b.a.test/page"), None);
-        assert_eq!(cookie("http://b.a.test/page"), None);
-        for (url, fields) in parts {
-            assert_eq!(referrer(url).as_deref(), Some(fields[0].1));
-            assert_eq!(cookie(url), None);
-        }
-    }
-}
-
-#[test]
-fn foreign_sheets_and_modules_name_their_parts() {
-    const CDN: &str = "http://b.a.test";
-    let at = |name: &str| format!("{CDN}/{name}");
-    let body = format!(
-        "<link rel=stylesheet href={CDN}/a.css><script type=module src={CDN}/m.js></script>"
-    );
-    let sheet = "p { background: url(b.png) } @font-face { src: url(c.woff2) }";
-    let pages = [
-        ("http://a.test/page", html(&body)),
-        ("http://b.a.test/a.css", page("text/css", sheet)),
-        ("http://b.a.test/m.js", script("import './n.js'; run()")),
-        ("http://b.a.test/b.png", image()),
-        ("http://b.a.test/c.woff2", image()),
-        ("http://b.a.test/n.js", script("n")),
-    ];
-    for promises in PROMISES {
-        let mut pair = pair(promises, &pages);
-        let asked = ask(&mut pair, "http://a.test/page", NAVIGATION);
-        assert_eq!(asked.len(), 6, "each once: {asked:?}");
-        for (name, referrer, is_cors) in [
-            ("a.css", "http://a.test/", false),
-            ("m.js", "http://a.test/", true),
-            ("b.png", "http://b.a.test/a.css", false),
-            ("c.woff2", "http://b.a.test/a.css", true),
-            ("n.js", "http://b.a.test/m.js", true),
-        ] {
-            let url = at(name);
-            let origin = is_cors.then_some("http://a.test");
-            assert_eq!(field(&asked, &url, "referer").as_deref(), Some(referrer));
-            assert_eq!(field(&asked, &url, "origin").as_deref(), origin);
-            let mut fields = vec![("referer", referrer)];
-            fields.extend(origin.map(|origin| ("origin", origin)));
-            take_pushes(&mut pair, &[(&url, &fields)]);
-        }
-    }
-}
-
-#[test]
-fn requested_style_sheet_is_a_part_of_its_page() {
-    let sheet = "p { background: url(b.png) } @font-face { src: url(c.woff2) } \
-                 @font-face { src: url(http://f.b.test/d.woff2) }";
-    let pages = [
-        ("http://b.test/a.css", page("text/css", sheet)),
-        ("http://b.test/b.png", image()),
-        ("http://b.test/c.woff2", image()),
-        ("http://f.b.test/d.woff2", image()),
-    ];
-    let cookie = ("cookie", "of=there");
-    let origin = ("origin", "http://site.test");
-    let by_sheet = ("referer", "http://b.test/a.css");
-    for promises in PROMISES {
-        let mut pair = pair(promises, &pages);
-        let fields = [("referer", "http://site.test/"), cookie];
-        let mut asked = ask(&mut pair, "http://b.test/a.css", &fields);
-        let parts = [
-            ("http://b.test/b.png", [by_sheet, cookie]),
-            ("http://b.test/c.woff2", [by_sheet, origin]),
-            (
-                "http://f.b.test/d.woff2",
-                [("referer", "http://b.test/"), origin],
-            ),
-        ];
-        for (url, fields) in parts {
-            asked.extend(ask(&mut pair, url, &fields));
-        }
-        assert_eq!(asked.len(), 4, "each once: {asked:?}");
-        for (url, fields) in parts {
-            for name in ["referer", "cookie", "origin"] {
-                let expected = fields.iter().find(|(of, _)| *of == name);
-                let expected = expected.map(|(_, value)| *value);
-                assert_eq!(field(&asked, url, name).as_deref(), expected, "{url}");
-            }
-        }
-    }
-}
-
-#[test]
-fn font_of_a_second_site_serves_its_page() {
-    let font = "<link rel=preload as=font crossorigin href=http://f.test/f.woff2>";
-    let pages = [
-        ("http://a.test/page", html(font)),
-        ("http://b.test/page", html(font)),
-        ("http://f.test/f.woff2", page("font/woff2", "f")),
-    ];
-    for promises in PROMISES {
-        let mut pair = pair(promises, &pages);
-        for page in ["http://a.test/page", "http://b.test/page"] {
-            assert_eq!(
-                pair.get(page, NAVIGATION).1,
-                [page, "http://f.test/f.woff2"]
-            );
-        }
-        let fields = [("referer", "http://b.test/"), ("origin", "http://b.test")];
-        take_pushes(&mut pair, &[("http://f.test/f.woff2", &fields)]);
     }
 }
 

@@ -13,7 +13,8 @@ use tandem_push::gateway::{
 };
 use tandem_push::wire::Fate;
 
-use crate::pair::{Page, Pair, page, request};
+use crate::origin::{Page, page};
+use crate::pair::{Pair, request};
 
 /// The time after which all messages of a load have arrived, and no held fetch is given up.
 const LOADED: Duration = Duration::from_secs(1);

@@ -15,48 +15,13 @@ use tandem_push::wire::{Fate, Report, url_hash};
 
 use crate::client::{Client, Reply};
 use crate::copies::Needs;
+use crate::origin::{Page, page};
 
 /// The delay of the link in one direction.
 const DELAY: Duration = Duration::from_millis(100);
 
 /// The time that origins take for an answer.
 const ORIGIN_TIME: Duration = Duration::from_millis(20);
-
-/// An answer of an origin.
-#[derive(Clone, Default)]
-pub(crate) struct Page {
-    pub(crate) status: u16,
-    pub(crate) fields: Vec<(&'static str, String)>,
-    pub(crate) body: String,
-    /// The end of the body never comes.
-    pub(crate) is_unfinished: bool,
-}
-
-/// An answer with this type and body.
-pub(crate) fn page(content_type: &str, body: &str) -> Page {
-    Page {
-        status: 200,
-        fields: vec![("content-type", content_type.to_owned())],
-        body: body.to_owned(),
-        is_unfinished: false,
-    }
-}
-
-impl Page {
-    pub(crate) fn with(mut self, name: &'static str, value: &str) -> Self {
-        self.fields.push((name, value.to_owned()));
-        self
-    }
-}
-
-/// A redirect.
-pub(crate) fn redirect(location: &str) -> Page {
-    Page {
-        status: 302,
-        fields: vec![("location", location.to_owned())],
-        ..Page::default()
-    }
-}
 
 /// A message on the link.
 #[derive(Clone, Debug)]

@@ -7,7 +7,8 @@ use tandem_push::gateway::Output;
 use tandem_push::wire::Fate;
 
 use crate::copies::Needs;
-use crate::pair::{Page, Pair, page};
+use crate::origin::{Page, page};
+use crate::pair::Pair;
 use crate::{NAVIGATION, fresh_image, html, image};
 
 const WITH_COOKIE: &[(&str, &str)] = &[("accept", "text/html"), ("cookie", "seen=1")];

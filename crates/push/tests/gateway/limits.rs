@@ -1,0 +1,128 @@
+//! Scenes of the limits of pushes: hosts, numbers and records.
+
+use tandem_push::gateway::Config;
+use tandem_push::wire::Fate;
+
+use crate::origin::redirect;
+use crate::pair::Pair;
+use crate::{NAVIGATION, html};
+
+#[test]
+fn page_with_too_many_hosts_gets_no_more_pushes() {
+    let config = Config {
+        foreign_after_request: true,
+        hosts: 2,
+        ..Config::default()
+    };
+    let two = "<img src=a.png><img src=//i.a.test/b.png><img src=c.png>";
+    let three = "<img src=d.png><img src=//i.a.test/e.png><link rel=stylesheet href=//c.test/s>\
+                 <img src=f.png>";
+    let mut pair = Pair::with(
+        config,
+        &[
+            ("http://a.test/two", html(two)),
+            ("http://a.test/three", html(three)),
+        ],
+    );
+    let asked = pair.load("http://a.test/two", NAVIGATION);
+    assert_eq!(
+        asked,
+        [
+            "http://a.test/a.png",
+            "http://a.test/c.png",
+            "http://a.test/two",
+            "http://i.a.test/b.png"
+        ]
+    );
+    let asked = pair.load("http://a.test/three", NAVIGATION);
+    assert!(!asked.contains(&"http://c.test/s".to_owned()), "{asked:?}");
+    assert!(
+        !asked.contains(&"http://a.test/f.png".to_owned()),
+        "{asked:?}"
+    );
+}
+
+#[test]
+fn foreign_resources_wait_for_their_host() {
+    let body = "<link rel=stylesheet href=http://b.test/a.css><script src=http://b.test/b.js></script>\
+                <img src=http://b.test/c.png><img src=http://b.test/d.png><img src=http://i.a.test/e.png>";
+    let mut pair = Pair::new(&[("http://a.test/page", html(body))]);
+    let first = pair.load("http://a.test/page", NAVIGATION);
+    let own = [
+        "http://a.test/page",
+        "http://b.test/a.css",
+        "http://i.a.test/e.png",
+    ];
+    assert_eq!(first, own, "style sheets, and hosts of the same site");
+    let rest = pair.load("http://b.test/c.png", &[("referer", "http://a.test/")]);
+    let rest_expected = [
+        "http://b.test/b.js",
+        "http://b.test/c.png",
+        "http://b.test/d.png",
+    ];
+    assert_eq!(rest, rest_expected, "the client does not block the host");
+}
+
+#[test]
+fn hosts_of_a_public_suffix_are_foreign() {
+    let body = "<img src=http://b.github.io/x.png><img src=http://i.a.github.io/y.png>";
+    let mut pair = Pair::new(&[("http://a.github.io/page", html(body))]);
+    let asked = pair.load("http://a.github.io/page", NAVIGATION);
+    assert_eq!(
+        asked,
+        ["http://a.github.io/page", "http://i.a.github.io/y.png"]
+    );
+}
+
+#[test]
+fn lazy_images_are_pushed_up_to_a_number() {
+    let images = (0..100).map(|number| format!("<img loading=lazy src=/{number:02}.png>"));
+    let body: String = images.chain(["<img src=/seen.png>".to_owned()]).collect();
+    let mut pair = Pair::new(&[("http://a.test/page", html(&body))]);
+    let asked = pair.load("http://a.test/page", NAVIGATION);
+    let lazy = (0..16).map(|number| format!("http://a.test/{number:02}.png"));
+    let mut expected: Vec<String> = lazy.collect();
+    expected.extend(["page", "seen.png"].map(|name| format!("http://a.test/{name}")));
+    assert_eq!(asked, expected);
+}
+
+#[test]
+fn poisoned_page_costs_bounded_work() {
+    let mut body = "<meta http-equiv=refresh content='0;url=/page'><img src=/page>\
+                    <iframe src=/loop></iframe><img src=http://10.0.0.1/secret>\
+                    <img src=http://169.254.169.254/latest><img src=http://[::1]:22/>"
+        .to_owned();
+    body.extend((0..100_000).map(|number| format!("<img src=/i{number}>")));
+    let mut pair = Pair::new(&[
+        ("http://a.test/page", html(&body)),
+        ("http://a.test/loop", redirect("/loop")),
+    ]);
+    let asked = pair.load("http://a.test/page", NAVIGATION);
+    assert!((1000..=2049).contains(&asked.len()), "{}", asked.len());
+    for once in ["http://a.test/page", "http://a.test/loop"] {
+        assert_eq!(asked.iter().filter(|url| *url == once).count(), 1, "{once}");
+    }
+    let is_foreign = |url: &String| !url.starts_with("http://a.test/");
+    assert!(!asked.iter().any(is_foreign), "{asked:?}");
+    assert_eq!(
+        pair.load("http://a.test/other", &[]),
+        ["http://a.test/other"],
+        "the session goes on"
+    );
+}
+
+#[test]
+fn records_do_not_outlive_their_use() {
+    let body = "<img src=/own.png><img src=http://b.test/x.png><img src=http://c.test/y.png>";
+    let mut pair = Pair::new(&[("http://a.test/page", html(body))]);
+    for _ in 0..5 {
+        pair.load("http://a.test/page", NAVIGATION);
+        pair.report(Fate::Used, "http://a.test/own.png");
+        pair.load("http://b.test/x.png", &[]);
+    }
+    let [answers, pages, fetches] = pair.gateway.records();
+    assert_eq!((answers, fetches), (0, 0));
+    assert!(pages <= 1, "only the last page waits for a host");
+    pair.gateway.close();
+    assert_eq!(pair.gateway.records(), [0, 0, 0]);
+}

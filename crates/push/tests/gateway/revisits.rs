@@ -1,0 +1,256 @@
+//! Scenes of a second visit to a page, and of pages that the browser leaves.
+
+use tandem_push::gateway::{Carrier, Config, Output};
+use tandem_push::wire::Fate;
+
+use crate::origin::{page, redirect};
+use crate::pair::{Pair, request};
+use crate::{NAVIGATION, asked_of, html, image, known};
+
+#[test]
+fn needs_of_the_last_visit_are_promised_with_the_page() {
+    let config = Config {
+        has_one_user: true,
+        ..Config::default()
+    };
+    let mut pair = Pair::with(
+        config,
+        &[
+            (
+                "http://a.test/page",
+                known("<img src=used.png><img src=not.png>"),
+            ),
+            ("http://a.test/used.png", image()),
+        ],
+    );
+    let first = [
+        "http://a.test/not.png",
+        "http://a.test/page",
+        "http://a.test/used.png",
+    ];
+    assert_eq!(pair.load("http://a.test/page", NAVIGATION), first);
+    pair.report(Fate::Used, "http://a.test/used.png");
+    pair.report(Fate::Wasted, "http://a.test/not.png");
+    pair.run();
+    let id = pair.gateway.handle_request(
+        pair.time(),
+        &request("http://a.test/page", NAVIGATION).into(),
+        true,
+    );
+    let id = id.expect("a page");
+    assert!(pair.gateway.interest_in(id).promises);
+    let promise = pair
+        .gateway
+        .take_promise(Carrier::Answer(id))
+        .expect("a promise");
+    assert_eq!(promise.request.path, "/used.png");
+    assert!(pair.gateway.take_promise(Carrier::Answer(id)).is_none());
+    // Another answer than the page gives the fetch up.
+    let mut head = tandem_http::ResponseHead::new(404);
+    pair.gateway.handle_head(pair.time(), id, &mut head, None);
+    pair.gateway.queue_fetch(pair.time(), promise.fetch);
+    let cancelled = std::iter::from_fn(|| pair.gateway.poll_output());
+    let cancel = Output::Cancel {
+        fetch: promise.fetch,
+    };
+    assert!(cancelled.into_iter().any(|output| output == cancel));
+    pair.gateway.release_fetch(pair.time(), promise.fetch);
+    pair.gateway.handle_end(id, true, None);
+    pair.gateway.release_answer(pair.time(), id);
+    assert_eq!(pair.gateway.records(), [0, 0, 0]);
+}
+
+fn images(count: usize) -> String {
+    let images = (0..count).map(|number| format!("<img src={number}.png>"));
+    images.collect()
+}
+
+fn one_user(fetches: usize) -> Config {
+    Config {
+        has_one_user: true,
+        fetches,
+        ..Config::default()
+    }
+}
+
+#[test]
+fn early_requests_carry_the_cookies_of_the_page() {
+    let body = "<img src=own.png><img src=//i.a.test/far.png>";
+    let mut pair = Pair::with(one_user(9), &[("http://a.test/page", html(body))]);
+    let mut cookies = |sent: Option<&str>| {
+        let cookie = sent.map(|cookie| ("cookie", cookie));
+        let fields: Vec<_> = NAVIGATION.iter().copied().chain(cookie).collect();
+        pair.send("http://a.test/page", &fields);
+        pair.run();
+        let asked = pair.take_asked();
+        pair.report(Fate::Wasted, "http://a.test/own.png");
+        asked_of(&asked, "http://a.test/own.png").field("cookie")
+    };
+    assert_eq!(cookies(None).as_deref(), Some("first=1"));
+    assert_eq!(cookies(None), None, "the browser did not return the cookie");
+    let other = cookies(Some("x=y; first=0"));
+    assert_eq!(other.as_deref(), Some("x=y; first=1"));
+}
+
+#[test]
+fn page_with_unknown_cookies_is_left_alone() {
+    let body = "<img src=c.png>";
+    let mut secure = html(body);
+    secure.fields[1].1 = "first=1; Secure".to_owned();
+    let mut pair = Pair::with(
+        one_user(9),
+        &[
+            ("http://a.test/page", secure.clone()),
+            ("http://a.test/old", redirect("/page")),
+        ],
+    );
+    assert_eq!(pair.load("http://a.test/page", NAVIGATION).len(), 1);
+    let moved = pair.load("http://a.test/old", NAVIGATION);
+    assert_eq!(moved, ["http://a.test/old", "http://a.test/page"]);
+    let mut pair = Pair::new(&[("http://a.test/page", secure)]);
+    assert_eq!(
+        pair.load("http://a.test/page", NAVIGATION).len(),
+        2,
+        "a pair"
+    );
+}
+
+#[test]
+fn revisit_waits_for_the_cookies_of_the_page() {
+    let body = "<img src=c.png>";
+    let mut pair = Pair::with(one_user(9), &[("http://a.test/page", html(body))]);
+    for cookie in [("cookie", "first=0"), ("cookie", "first=0")] {
+        let fields: Vec<_> = NAVIGATION.iter().copied().chain([cookie]).collect();
+        pair.load("http://a.test/page", &fields);
+        pair.report(Fate::Used, "http://a.test/c.png");
+        pair.run();
+        let again = request("http://a.test/page", &fields).into();
+        let id = pair.gateway.handle_request(pair.time(), &again, true);
+        let id = id.expect("a page");
+        assert!(!pair.gateway.interest_in(id).promises);
+        pair.gateway.handle_end(id, false, None);
+        pair.gateway.release_answer(pair.time(), id);
+    }
+}
+
+#[test]
+fn only_documents_are_revisited() {
+    let mut pair = Pair::with(
+        one_user(9),
+        &[
+            ("http://a.test/", redirect("/home")),
+            ("http://a.test/home", known("<img src=c.png>")),
+            (
+                "http://a.test/s.css",
+                page("text/css", "i { background: url(d.png) }"),
+            ),
+        ],
+    );
+    let part = [("accept", "text/css"), ("referer", "http://a.test/home")];
+    for (url, fields) in [
+        ("http://a.test/", NAVIGATION),
+        ("http://a.test/s.css", &part),
+    ] {
+        assert!(pair.load(url, fields).len() > 1, "{url}");
+        for name in ["c.png", "d.png", "home"] {
+            pair.report(Fate::Used, &format!("http://a.test/{name}"));
+        }
+        pair.run();
+        let again = request(url, NAVIGATION).into();
+        let id = pair.gateway.handle_request(pair.time(), &again, true);
+        let id = id.expect("an answer");
+        assert!(!pair.gateway.interest_in(id).promises, "{url}");
+        pair.gateway.handle_end(id, false, None);
+        pair.gateway.release_answer(pair.time(), id);
+    }
+}
+
+#[test]
+fn fetches_of_a_left_page_do_not_begin() {
+    let first = images(100);
+    let mut pair = Pair::with(
+        one_user(2),
+        &[
+            ("http://a.test/one", html(&first)),
+            ("http://a.test/two", html("<img src=98.png>")),
+        ],
+    );
+    pair.begin_visit("a.test");
+    pair.send("http://a.test/one", NAVIGATION);
+    pair.run_until_asked(5);
+    pair.report(Fate::Late, "http://a.test/97.png");
+    let link = [
+        ("accept", "text/html"),
+        ("sec-fetch-dest", "document"),
+        ("referer", "http://a.test/one"),
+    ];
+    pair.send("http://a.test/two", &link);
+    pair.run();
+    let asked = pair.take_asked();
+    let count = |url: &str| asked.iter().filter(|asked| asked.url == url).count();
+    assert!(asked.len() < 50, "{}", asked.len());
+    assert_eq!(count("http://a.test/97.png"), 1, "a request waits for it");
+    assert_eq!(count("http://a.test/98.png"), 1, "the new page names it");
+    assert_eq!(count("http://a.test/99.png"), 0);
+    assert_eq!(pair.gateway.records()[2], 0);
+}
+
+#[test]
+fn arriving_page_is_not_left() {
+    let mut first = html(&images(20));
+    first.is_unfinished = true;
+    let mut pair = Pair::with(
+        one_user(1),
+        &[
+            ("http://a.test/one", first),
+            ("http://a.test/two", html("")),
+        ],
+    );
+    pair.begin_visit("a.test");
+    pair.send("http://a.test/one", NAVIGATION);
+    pair.run_until_asked(2);
+    pair.send("http://a.test/two", NAVIGATION);
+    pair.run();
+    assert_eq!(pair.take_asked().len(), 22);
+}
+
+#[test]
+fn revisited_page_adopts_waiting_fetches() {
+    let mut pair = Pair::with(
+        one_user(1),
+        &[
+            ("http://a.test/one", known("<img src=used.png>")),
+            (
+                "http://a.test/two",
+                known(&(images(60) + "<img src=used.png>")),
+            ),
+            ("http://a.test/used.png", image()),
+        ],
+    );
+    pair.load("http://a.test/one", NAVIGATION);
+    pair.report(Fate::Used, "http://a.test/used.png");
+    pair.run();
+    pair.send("http://a.test/two", NAVIGATION);
+    pair.run_until_asked(2);
+    pair.send("http://a.test/one", NAVIGATION);
+    pair.run();
+    let asked = pair.take_asked();
+    let used = "http://a.test/used.png";
+    assert_eq!(asked.iter().filter(|asked| asked.url == used).count(), 1);
+    assert!(asked.len() < 40, "{}", asked.len());
+    assert_eq!(pair.gateway.records()[2], 0);
+}
+
+#[test]
+fn page_that_was_left_is_not_pushed_on() {
+    let body: String = (0..600).map(|i| format!("<img src=/i{i}>")).collect();
+    let mut endless = html(&body);
+    endless.is_unfinished = true;
+    let mut pair = Pair::new(&[("http://a.test/page", endless)]);
+    pair.send("http://a.test/page", NAVIGATION);
+    pair.run_until_asked(50);
+    pair.leave();
+    pair.run();
+    let asked = pair.take_asked().len();
+    assert!((50..100).contains(&asked), "{asked} requests");
+}
