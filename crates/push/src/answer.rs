@@ -1,4 +1,4 @@
-//! The answers that a gateway may push and a client may keep for a moment.
+//! The responses that a gateway may push and a client may keep for a moment.
 
 use std::time::Duration;
 
@@ -6,14 +6,14 @@ use tandem_http::ResponseHead;
 use tandem_http::cache::{CacheRules, Receipt, ResponsePolicy, vary};
 use tandem_preload::{Kind, Need, resolve};
 
-/// Returns whether an answer with this status may be pushed: a status that caches may store without
-/// an explicit lifetime (RFC 9110 section 15.1), or a redirect.
+/// Returns whether a response with this status may be pushed: a status that caches may store
+/// without an explicit lifetime (RFC 9110 section 15.1), or a redirect.
 pub const fn is_pushable_status(status: u16) -> bool {
     matches!(status, 200 | 203 | 204 | 300..=303 | 307 | 308 | 404 | 410)
 }
 
-/// Returns whether a gateway may send an answer that the browser has not asked for: it is complete,
-/// may be stored for a moment, and does not depend on the user.
+/// Returns whether a gateway may send a response that the browser has not asked for: it is
+/// complete, may be stored for a moment, and does not depend on the user.
 pub fn may_be_pushed(head: &ResponseHead) -> bool {
     is_pushable_status(head.status)
         && !ResponsePolicy::of(head).forbids_storage()
@@ -21,10 +21,11 @@ pub fn may_be_pushed(head: &ResponseHead) -> bool {
         && !vary::depends_on(&head.fields, "authorization")
 }
 
-/// Returns whether an answer that no cache may keep may still serve the request that it was promised
-/// for. It does not depend on the user, and only `no-store` forbids its storage (RFC 9111 section
-/// 5.2.2.5), or it is an error: a second request would burden an origin that is in trouble. A push
-/// of it needs a request that already waits when its head arrives.
+/// Returns whether a response that no cache may keep may still serve the request that it was
+/// promised for. Such a response does not depend on the user. Either only `no-store` forbids its
+/// storage (RFC 9111 section 5.2.2.5), or it is an error, and a second request would burden a
+/// failing origin. It serves only a request that waits already, or that the browser makes at once
+/// after a redirect.
 pub fn may_be_handed_over(head: &ResponseHead) -> bool {
     let mut policy = ResponsePolicy::of(head);
     let is_no_store = std::mem::take(&mut policy.control.no_store);
@@ -46,7 +47,7 @@ const fn is_error_of_resource(status: u16) -> bool {
         )
 }
 
-/// The use that a browser's cache can make of an answer.
+/// The use that a browser's cache can make of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reuse {
     /// The cache may use it again without a request.
@@ -57,9 +58,9 @@ pub enum Reuse {
     Never,
 }
 
-/// Returns the use that a browser's cache can make of an answer (RFC 9111 sections 4.2 and 4.3,
-/// with heuristic lifetimes). The fields of a 304 are those of the stored answer. `unix_time` is the
-/// time of its arrival in seconds since 1970, UTC.
+/// Returns the use that a browser's cache can make of a response (RFC 9111 sections 4.2 and 4.3,
+/// with heuristic lifetimes). The fields of a 304 are those of the stored response. `unix_time` is
+/// the time of its arrival in seconds since 1970, UTC.
 pub fn browser_reuse(head: &ResponseHead, unix_time: u64) -> Reuse {
     let policy = stored_policy(head);
     let freshness = policy.freshness(CacheRules::BROWSER, Receipt::at(unix_time));
@@ -84,7 +85,7 @@ pub struct CopyLifetime {
     pub rest: Duration,
 }
 
-/// Returns the lifetime of copies of an answer; `None` if a cache can never validate one, or if a
+/// Returns the lifetime of copies of a response; `None` if a cache can never validate one, or if a
 /// 304 does not name the lifetime. `unix_time` is the time of its arrival in seconds since 1970.
 pub(crate) fn copy_lifetime(head: &ResponseHead, unix_time: u64) -> Option<CopyLifetime> {
     let policy = stored_policy(head);
@@ -111,7 +112,7 @@ pub(crate) fn copy_lifetime(head: &ResponseHead, unix_time: u64) -> Option<CopyL
     Some(CopyLifetime { whole, rest })
 }
 
-/// Returns the policy of an answer, or of the stored answer that a 304 confirms.
+/// Returns the policy of a response, or of the stored response that a 304 confirms.
 pub(crate) fn stored_policy(head: &ResponseHead) -> ResponsePolicy {
     let mut policy = ResponsePolicy::of(head);
     if policy.status == 304 {
@@ -121,7 +122,8 @@ pub(crate) fn stored_policy(head: &ResponseHead) -> ResponsePolicy {
 }
 
 /// Returns the target of a redirect, as a resource that the page needs. A redirect that sets a
-/// cookie has none: its target may expect that cookie, and may answer once only.
+/// cookie is not followed. Its target may expect that cookie, and may accept only one request (a
+/// login, for example).
 pub fn redirect_target(url: &str, head: &ResponseHead) -> Option<Need> {
     if !is_redirect(head) {
         return None;
@@ -138,7 +140,7 @@ pub fn redirect_target(url: &str, head: &ResponseHead) -> Option<Need> {
     })
 }
 
-/// Returns whether an answer is a redirect that may be followed before the browser asks.
+/// Returns whether a response is a redirect that may be followed before the browser asks.
 pub(crate) fn is_redirect(head: &ResponseHead) -> bool {
     matches!(head.status, 301 | 302 | 303 | 307 | 308) && !head.fields.contains("set-cookie")
 }

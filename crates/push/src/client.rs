@@ -1,18 +1,19 @@
-//! The client's half: the store of answers that were pushed on one session.
+//! The client's half: the store of responses that were pushed on one session.
 //!
 //! ```text
 //!  promise, head, data, end ──▶ ┌───────────┐ ──▶ read to the end, cancel, raise
-//!  request ───────────────────▶ │ PushStore │ ──▶ answer from the store, join an arriving push
+//!  request ───────────────────▶ │ PushStore │ ──▶ response from the store, join an arriving push
 //!  reader gone, timeout ──────▶ └─────┬─────┘ ──▶ timeout
 //!                                     ▼
 //!                               ReportQueue ────▶ reports for the gateway, companion
 //! ```
 //!
-//! A store belongs to one session, and so to one isolation key. An answer is given once. A push
-//! that does not fit, or must not be kept, is read to its end: a cancelled push would tell the
-//! gateway about the browser's cache.
+//! A store belongs to one session, and so to one isolation key. A response is given once. By
+//! default, a push that does not fit, or must not be kept, is read to its end: a cancelled push
+//! would tell the gateway about the browser's cache. Only a push beyond fixed limits of number or
+//! length is cancelled.
 //!
-//! [`PushStore`] is the state machine. [`matching`] decides whether an answer may serve a request,
+//! [`PushStore`] is the state machine. [`matching`] decides whether a response may serve a request,
 //! and [`ReportQueue`] reports the outcome of each push to the gateway.
 
 mod digest;

@@ -29,7 +29,7 @@ pub fn is_navigation(request: &RequestHead) -> bool {
 }
 
 /// Returns whether a request has only fields that browsers set themselves, and the client's list of
-/// opened hosts. An answer may depend on any field that a script or a tool adds, whatever `Vary`
+/// opened hosts. A response may depend on any field that a script or a tool adds, whatever `Vary`
 /// says.
 pub fn has_only_browser_fields(fields: &Fields) -> bool {
     fields.iter().all(|field| {
@@ -50,8 +50,8 @@ pub fn wants_one_format(accept: &[u8]) -> bool {
         || (is(b"text/") && !is(b"text/css") && !is(b"text/html"))
 }
 
-/// Returns whether a request asks to check or to reload an answer: it has a condition, or forbids
-/// the use of stored answers (Fetch standard, section 4.6, "HTTP-network-or-cache fetch", on the
+/// Returns whether a request asks to check or to reload a response: it has a condition, or forbids
+/// the use of stored responses (Fetch standard, section 4.6, "HTTP-network-or-cache fetch", on the
 /// cache modes `no-cache` and `reload`).
 pub fn is_revalidation(request: &RequestHead) -> bool {
     validation::is_conditional(&request.fields)

@@ -2,23 +2,27 @@
 //! need, and decides which of them are sent before the browser asks.
 //!
 //! ```text
-//!  answer to a GET ─┬─ head: Link, X-Associated-Content (`hints`)  ┐
-//!                   ├─ body: HTML, CSS, imports (`document`)       ├─▶ one list per page ─▶ promises
-//!                   └─ the needs of other users (`predictor`)      ┘   in order (`fetch_queue`)
+//!  response to GET ─┬─ head: Link, X-Associated-Content (`hints`) ┐
+//!                   ├─ body: HTML, CSS, imports (`document`)      ├─▶ a list per page ─▶ promises
+//!                   └─ the needs of other users (`predictor`)     ┘   in order (`fetch_queue`)
 //! ```
 //!
-//! If the browser may have been at the site before (`visitors`), a promise leaves without its body.
-//! The fetch waits until the browser asks for the resource or for its neighbours (`holds`). For a
-//! copy that is too old, the head alone is fetched and pushed (`copies`).
+//! A *need* is a resource that a page requires ([`tandem_preload::Need`]). A *fetch* is the
+//! gateway's side of a push: its request to the origin, and the response.
+//!
+//! If the browser may have been at the site before (`visitors`), the promise is sent, but its fetch
+//! does not begin. The fetch is *held* until the browser *claims* (requests) the resource, or until
+//! claims of others show that the browser lacks it (`holds`). If the copy in the browser's cache is
+//! too old, only the head is fetched (HEAD) and pushed (`copies`).
 //!
 //! A promise leaves before the bytes that mention its resource, so that the client never requests a
 //! resource that is already on its way. The data of a push leaves after all requested data. A
 //! resource that is found too late for the stream of its page is promised on the session's
-//! companion.
+//! companion ([`crate::wire`]).
 //!
 //! The methods of [`Gateway`] take events: requests, heads, bodies, reports, the progress of
 //! fetches, and the time. After each of them, [`Gateway::poll_output`] returns decisions until it
-//! returns `None`; then [`Gateway::poll_timeout`] tells when the machine wants to run again.
+//! returns `None`; then [`Gateway::poll_timeout`] returns the time of its next run.
 //!
 //! `session` holds the state. `answers`, `promises`, `fetches` and `reports` handle the events and
 //! make the decisions. The other files hold the records and policies.

@@ -1,18 +1,19 @@
-//! The resources that the head of an answer names: `X-Associated-Content: "url"[:priority], …`, a
-//! field of mod_spdy that is meant for the gateway and removed here, and `Link: <url>; rel=preload;
-//! as=…` (RFC 8288), unless it has `nopush`.
+//! The resources that the head of a response names. Two fields name them:
+//!
+//! - `X-Associated-Content: "url"[:priority], …`, a field of mod_spdy. The gateway removes it.
+//! - `Link: <url>; rel=preload; as=…` (RFC 8288), unless it has `nopush`.
 
 use tandem_http::ResponseHead;
 use tandem_preload::{Kind, Need, resolve};
 
 const ASSOCIATED: &str = "x-associated-content";
 
-/// Returns whether the head of an answer may name resources.
+/// Returns whether the head of a response may name resources.
 pub(crate) fn names_resources(head: &ResponseHead) -> bool {
     head.fields.contains("link") || head.fields.contains(ASSOCIATED)
 }
 
-/// Returns the resources that the head of the answer to a request for `page` names, in order.
+/// Returns the resources that the head of the response to a request for `page` names, in order.
 pub fn named_resources(page: &str, head: &mut ResponseHead) -> Vec<Need> {
     let mut needs = Vec::new();
     for value in head.fields.get_all(ASSOCIATED) {
@@ -159,7 +160,8 @@ mod tests {
             head.fields.push("x-associated-content", associated);
             for need in named_resources("http://h/dir/page?x", &mut head) {
                 proptest::prop_assert!(need.urgency < 8);
-                proptest::prop_assert!(need.url.starts_with("http://") || need.url.starts_with("https://"), "{}", need.url);
+                let is_http = need.url.starts_with("http://") || need.url.starts_with("https://");
+                proptest::prop_assert!(is_http, "{}", need.url);
             }
         }
     }

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!            gateway                                      client
-//!  request ─▶ ┌─────────┐ ─▶ promise, fetch   promise ─▶ ┌────────┐ ─▶ answer
+//!  request ─▶ ┌─────────┐ ─▶ promise, fetch   promise ─▶ ┌────────┐ ─▶ response
 //!     head ─▶ │ gateway │ ─▶ raise, cancel       head ─▶ │ client │ ─▶ report
 //!     body ─▶ └─────────┘ ─▶ learn, timeout   request ─▶ └────────┘ ─▶ timeout
 //!                  ▲                   wire                   │
@@ -13,8 +13,8 @@
 //! - [`wire`]: the fields, names and reports that the two halves exchange.
 //! - [`fetch_standard`]: the requests of browsers, as the Fetch and Referrer Policy standards
 //!   define them.
-//! - [`answer`]: the answers that may be pushed.
-//! - [`hints`]: the resources that the head of an answer names.
+//! - [`answer`]: the responses that may be pushed.
+//! - [`hints`]: the resources that the head of a response names.
 //! - [`site`]: the comparison of sites.
 //! - [`gateway`]: the state machine of one session at the gateway.
 //! - [`client`]: the state machine of one session at the client.

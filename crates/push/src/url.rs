@@ -38,7 +38,7 @@ pub(crate) fn request_authority(request: &RequestHead) -> Cow<'_, str> {
     }
 }
 
-/// Returns host and port of a URL, and nothing for other text.
+/// Returns host and port of a URL, or an empty string for other text.
 pub(crate) fn authority(url: &str) -> &str {
     split(url).map_or("", |(_, authority, _)| authority)
 }

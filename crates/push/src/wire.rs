@@ -1,20 +1,22 @@
 //! The messages about pushes between the two proxies, besides the pushes themselves.
 //!
 //! ```text
-//!  gateway ─▶ client  tandem-push: pushed | held-out   in the head of a page: its treatment
-//!                     tandem-asked: 40 hex digits      in the head of a push: its request's hashes
+//!  gateway ─▶ client  tandem-push: pushed | held-out   in a page's head: its treatment
+//!                     tandem-asked: 40 hex digits      in a push's head: hashes of its request
 //!  client ─▶ gateway  POST http://push.tandem.invalid/ the session's companion
 //!                     tandem-checks: 1                 in its head: promises of HEAD are taken
 //!                     tandem-opened: a.test *.b.test   in requests for HTTPS that the client opens
 //! ```
 //!
-//! The companion is one exchange that stays open while the session is in use. Its request body
-//! carries [`Report`]s of five bytes. Its answer carries the pushes of pages that are already
-//! complete: RFC 9113 section 8.4 and SPDY bind each push to an open stream that the client began.
-//! A gateway of another make finds no such origin, and receives one such request in a session.
+//! The treatment of a page says whether the gateway pushes resources for it. A promise of HEAD
+//! announces the head of a resource without its body. The companion is one exchange that stays open
+//! while the session is in use. Its request body carries [`Report`]s of five bytes. Its response
+//! carries the pushes of pages that are already complete: RFC 9113 section 8.4 and SPDY bind each
+//! push to an open stream that the client began. Another implementation of a gateway finds no
+//! origin of this name. It gets at most one such request in each session.
 //!
 //! A report tells the gateway no more than it would see without push. If the user allows it
-//! (`--push-digest`), the first reports list the answers that the browser received on earlier
+//! (`--push-digest`), the first reports list the responses that the browser received on earlier
 //! sessions and can still use.
 
 mod companion;

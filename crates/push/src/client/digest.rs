@@ -1,4 +1,4 @@
-//! The answers that a browser received and can still use, for the gateway of its next session.
+//! The responses that a browser received and can still use, for the gateway of its next session.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -8,18 +8,18 @@ use tandem_http::{RequestHead, ResponseHead};
 use super::lifetime::fresh_for;
 use crate::wire::{Report, url_hash};
 
-/// The number of answers that a digest remembers. The oldest are dropped.
+/// The largest number of responses that a digest remembers. The oldest are dropped.
 const MAX_ANSWERS: usize = 1024;
 
 /// The shortest lifetime that is worth a report: one that outlasts a companion.
 const MIN_LIFETIME: Duration = Duration::from_secs(15);
 
-/// The answers of one isolation key, by the number of their URLs.
+/// The responses of one isolation key, by the hashes of their URLs.
 #[derive(Debug, Default)]
 pub struct Digest(VecDeque<(u32, Instant)>);
 
 impl Digest {
-    /// Notes an answer that the browser receives.
+    /// Remembers a response that the browser receives.
     pub fn note(&mut self, now: Instant, request: &RequestHead, head: &ResponseHead) {
         let lifetime = fresh_for(head).filter(|lifetime| *lifetime > MIN_LIFETIME);
         let Some(until) = lifetime.and_then(|lifetime| now.checked_add(lifetime)) else {
@@ -31,7 +31,7 @@ impl Digest {
         self.0.push_back((url_hash(request), until));
     }
 
-    /// Drops the stale answers, and appends a report for each of the others.
+    /// Drops the stale responses, and appends a report for each of the others.
     pub fn encode(&mut self, now: Instant, out: &mut Vec<u8>) {
         self.0.retain(|(_, until)| *until > now);
         for (url, _) in &self.0 {

@@ -1,7 +1,7 @@
-//! The time for which a pushed answer may wait for its request.
+//! The time for which a pushed response may wait for its request.
 //!
 //! A push counts as validated when it arrives (RFC 9113 section 8.4.2), but not beyond the page
-//! load for which it came. An answer with a lifetime waits as long as RFC 9111 permits.
+//! load for which it came. A response with a lifetime waits as long as RFC 9111 permits.
 
 use std::time::{Duration, Instant};
 
@@ -10,10 +10,10 @@ use tandem_http::cache::{CacheRules, Receipt, ResponsePolicy};
 
 use crate::answer::{is_pushable_status, may_be_handed_over, stored_policy};
 
-/// The time after which no answer is used, however long it stays fresh.
+/// The time after which no response is used, however long it stays fresh.
 pub(super) const MAX_WAIT: Duration = Duration::from_secs(300);
 
-/// The time after which an answer without a lifetime is not used.
+/// The time after which a response without a lifetime is not used.
 pub(super) const MAX_UNSPECIFIED_WAIT: Duration = Duration::from_secs(30);
 
 /// The time for which a document that must not be stored waits for its request.
@@ -22,22 +22,22 @@ const MAX_HANDING_OVER: Duration = Duration::from_secs(2);
 /// The silence that ends a page load: no request and no push.
 const LOAD_GAP: Duration = Duration::from_secs(3);
 
-/// The use that an answer permits without another request to its origin.
+/// The use that a response permits without another request to its origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lifetime {
-    /// The answer may be used for this time after its arrival.
+    /// The response may be used for this time after its arrival.
     For(Duration),
-    /// The answer must be validated before each use.
+    /// The response must be validated before each use.
     Validated,
-    /// The answer names no lifetime.
+    /// The response names no lifetime.
     Unspecified,
-    /// The answer must not be stored. It serves only the request for which it was promised.
+    /// The response must not be stored. It serves only the request for which it was promised.
     HandedOver,
 }
 
 impl Lifetime {
-    /// Returns the lifetime of an answer. The client's clock may be wrong, so only the times in the
-    /// answer itself count.
+    /// Returns the lifetime of a response. The client's clock may be wrong, so only the times in
+    /// the response itself count.
     pub(super) fn of(head: &ResponseHead) -> Self {
         if !may_wait(head) && !is_confirmation(head) {
             return Self::HandedOver;
@@ -52,7 +52,7 @@ impl Lifetime {
         }
     }
 
-    /// Returns whether an answer that arrived at `arrived` has waited too long.
+    /// Returns whether a response that arrived at `arrived` has waited too long.
     pub(super) fn is_over(self, arrived: Instant, now: Instant, load: &PageLoad) -> bool {
         let waited = now.saturating_duration_since(arrived);
         match self {
@@ -64,26 +64,26 @@ impl Lifetime {
     }
 }
 
-/// Returns whether an answer may wait for its request. Its status may be one that no cache keeps,
-/// since the request is about to come.
+/// Returns whether a response may wait for its request. The status need not be one that caches
+/// keep, because the request is expected at once.
 pub(super) fn may_wait(head: &ResponseHead) -> bool {
     is_pushable_status(head.status) && !ResponsePolicy::of(head).forbids_storage()
 }
 
-/// Returns whether an answer can serve a request: one that waits already or is about to come
+/// Returns whether a response can serve a request: one that waits already or is about to come
 /// (`is_awaited`), or a later one.
 pub(super) fn is_of_use(head: &ResponseHead, is_awaited: bool) -> bool {
     may_wait(head) || (is_awaited && may_be_handed_over(head))
 }
 
-/// Returns whether the answer to a promise of HEAD can confirm a copy. The gateway sends it as a
+/// Returns whether the response to a promise of HEAD can confirm a copy. The gateway sends it as a
 /// 304.
 pub(super) fn is_confirmation(head: &ResponseHead) -> bool {
     let policy = stored_policy(head);
     head.status == 304 && policy.has_validator && !policy.forbids_storage()
 }
 
-/// Returns the time for which a browser's cache can use an answer without another request, if its
+/// Returns the time for which a browser's cache can use a response without another request, if its
 /// origin names one.
 pub fn fresh_for(head: &ResponseHead) -> Option<Duration> {
     match Lifetime::of(head) {
@@ -107,7 +107,7 @@ impl PageLoad {
         }
     }
 
-    /// Notes a request or a push.
+    /// Records a request or a push. After a silence, it begins another page load.
     pub(super) fn note(&mut self, now: Instant) {
         if now.saturating_duration_since(self.last) > LOAD_GAP {
             self.began = now;
@@ -115,7 +115,7 @@ impl PageLoad {
         self.last = self.last.max(now);
     }
 
-    /// Returns whether the load of an answer that arrived at `arrived` has ended.
+    /// Returns whether the load of a response that arrived at `arrived` has ended.
     pub(super) fn is_after(&self, arrived: Instant, now: Instant) -> bool {
         arrived < self.began || now.saturating_duration_since(self.last) > LOAD_GAP
     }

@@ -1,9 +1,9 @@
-//! The decision whether a pushed answer may serve a request.
+//! The decision whether a pushed response may serve a request.
 //!
 //! A cache relies on `Vary` (RFC 9111 section 4.1). Many servers choose the content coding, the
-//! language or the layout without it, and a pushed answer was chosen for the request that the
-//! gateway made. So each field of a request has a `FieldRule`, and a request with any other
-//! field is refused: its answer may depend on that field.
+//! language or the layout without it, and a pushed response was chosen for the request that the
+//! gateway made. So each field of a request has a `FieldRule`. A request with any other field is
+//! refused, because its response may depend on that field.
 
 use tandem_http::cache::{CacheControl, ResponsePolicy, accepts_content_encoding, vary};
 use tandem_http::{Fields, Method, RequestHead, ResponseHead};
@@ -11,29 +11,29 @@ use tandem_http::{Fields, Method, RequestHead, ResponseHead};
 use crate::fetch_standard::{target_origin, wants_one_format};
 use crate::wire::RequestHashes;
 
-/// The demand that a field of a request makes of a pushed answer.
+/// The demand that a field of a request makes of a pushed response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FieldRule {
     /// The gateway's request must have had the same value: see
     /// [`INHERITED_FIELDS`](crate::fetch_standard::INHERITED_FIELDS).
     Inherited,
-    /// The gateway's request must have had the same cookies, or the answer is for everyone.
+    /// The gateway's request must have had the same cookies, or the response is for everyone.
     Cookie,
     /// A request that wants one format, or a document, must have the gateway's value.
     Accept,
-    /// Both requests must come from the same origin by CORS, or any origin may read the answer.
+    /// Both requests must come from the same origin by CORS, or any origin may read the response.
     Origin,
     /// The page that caused the gateway's request must be of the same origin.
     Referrer,
-    /// `cross-site` and `same-site` do not fit an answer that the target's own page caused.
+    /// `cross-site` and `same-site` do not fit a response that the target's own page caused.
     FetchSite,
     /// The mode must be one in which browsers fetch resources.
     FetchMode,
-    /// The directives must permit a stored answer.
+    /// The directives must permit a stored response.
     CacheControl,
-    /// The whole answer is right for a conditional request (RFC 9110 section 13.2.1).
+    /// The whole response is right for a conditional request (RFC 9110 section 13.2.1).
     Condition,
-    /// The answer depends on the field only if `Vary` says so.
+    /// The response depends on the field only if `Vary` says so.
     ByVary,
 }
 
@@ -78,18 +78,18 @@ fn rule_of(name: &[u8]) -> Option<FieldRule> {
     FIELD_RULES.iter().find(is).map(|(_, rule)| *rule)
 }
 
-/// The part of a request for which a pushed answer is not right.
+/// The part of a request for which a pushed response is not right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mismatch {
     /// The request is no GET.
     Method,
     /// The request is for another URL.
     Target,
-    /// The request has a field on which the answer may depend in an unknown way.
+    /// The request has a field on which the response may depend in an unknown way.
     UnknownField,
     /// The request has other values in the fields that all requests of a page share.
     Inherited,
-    /// The request has other cookies, and the answer is not for everyone.
+    /// The request has other cookies, and the response is not for everyone.
     Cookie,
     /// The request accepts another format.
     Accept,
@@ -99,11 +99,11 @@ pub enum Mismatch {
     Page,
     /// The request's metadata (`Sec-Fetch-*`) do not fit.
     FetchMetadata,
-    /// The request does not permit stored answers.
+    /// The request does not permit stored responses.
     CacheControl,
-    /// The request does not accept the answer's content coding.
+    /// The request does not accept the response's content coding.
     ContentEncoding,
-    /// A field that the answer's `Vary` lists differs.
+    /// A field that the response's `Vary` lists differs.
     Vary,
 }
 
@@ -112,18 +112,18 @@ pub enum Mismatch {
 pub struct PushFacts<'a> {
     /// The promised request.
     pub request: &'a RequestHead,
-    /// The promise carries the fields of the gateway's own request. Promises of SPDY do not: theirs
-    /// are those of the exchange with which they came.
+    /// True if the promise carries the fields of the gateway's own request. Promises of SPDY do
+    /// not: theirs are those of the exchange with which they came.
     pub has_own_fields: bool,
     /// The hashes of the gateway's request, once the head has brought them.
     pub hashes: Option<RequestHashes>,
-    /// The head of the answer, once it is here.
+    /// The head of the response, once it is here.
     pub head: Option<&'a ResponseHead>,
 }
 
 impl PushFacts<'_> {
-    /// Decides whether the answer may serve `asked`. As long as the head is missing, only the facts
-    /// that are known count, and the decision must be repeated with the head.
+    /// Decides whether the response may serve `asked`. As long as the head is missing, only the
+    /// facts that are known count, and the decision must be repeated with the head.
     pub fn check(&self, asked: &RequestHead) -> Result<(), Mismatch> {
         check_request(asked)?;
         self.check_target(asked)?;
@@ -132,7 +132,7 @@ impl PushFacts<'_> {
         }
         let ours = RequestHashes::of(&asked.fields);
         let theirs = self.hashes;
-        // A gateway of another make sends no hashes: its promise has to tell.
+        // Another implementation of a gateway sends no hashes, so the fields of its promise decide.
         let theirs = theirs.unwrap_or_else(|| RequestHashes::of(&self.request.fields));
         self.check_cause(asked, ours, theirs)?;
         let Some(head) = self.head else { return Ok(()) };
@@ -169,7 +169,7 @@ impl PushFacts<'_> {
         }
         let allows_all =
             |head: &ResponseHead| head.fields.get("access-control-allow-origin") == Some(b"*");
-        // A request without credentials gets such an answer, so cookies must not differ either.
+        // `*` permits only requests without credentials, so the cookies must be equal too.
         let is_open = ours.has_same_cookie(theirs) && self.head.is_some_and(allows_all);
         if !is_open && !theirs.has_same_origin(ours, &target) {
             return Err(Mismatch::Origin);
@@ -218,7 +218,7 @@ impl PushFacts<'_> {
     }
 }
 
-/// Checks the parts of a request that no pushed answer may have, whatever was promised.
+/// Checks the conditions that a request must meet before any push may serve it.
 pub fn check_request(asked: &RequestHead) -> Result<(), Mismatch> {
     if asked.method != Method::Get || asked.protocol.is_some() {
         return Err(Mismatch::Method);
@@ -247,8 +247,8 @@ fn check_mode(mode: &[u8]) -> Result<(), Mismatch> {
     }
 }
 
-/// Returns whether the format that a request names must be the gateway's: of a request for data,
-/// and of one for a document, since a server may wrap an image in a page.
+/// Returns whether the `Accept` of a request must equal the gateway's. It must for data, and for
+/// documents, because a server may wrap an image in a page.
 fn wants_own_format(asked: &Fields) -> bool {
     let accept = asked.get("accept").unwrap_or_default();
     wants_one_format(accept)
@@ -256,8 +256,8 @@ fn wants_own_format(asked: &Fields) -> bool {
         || asked.get("sec-fetch-mode") == Some(b"navigate")
 }
 
-/// Returns whether an answer is the same for every user: its origin lets shared caches keep it, and
-/// it sets no cookie.
+/// Returns whether a response is the same for every user: its origin lets shared caches keep it,
+/// and it sets no cookie.
 pub fn is_for_everyone(head: &ResponseHead) -> bool {
     let policy = ResponsePolicy::of(head);
     let control = &policy.control;

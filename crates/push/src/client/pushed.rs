@@ -58,7 +58,7 @@ impl Target {
 /// A push that is kept, or only read to its end.
 #[derive(Debug)]
 pub(super) struct Pushed {
-    /// The number of its URL in reports.
+    /// The hash of its URL in reports.
     pub(super) url: u32,
     pub(super) phase: Phase,
     /// The body bytes that arrived.
@@ -80,7 +80,7 @@ pub(super) enum Phase {
     Claimed(Box<Kept>, Box<Reader>),
     /// The browser holds a copy, and its request is answered with this 304.
     Confirmed(Option<Box<ResponseHead>>),
-    /// The push is of no use. It has this fate, unless another was reported.
+    /// The push is of no use. Its fate is this one, unless another was reported before.
     Useless(Fate),
 }
 
@@ -89,18 +89,18 @@ pub(super) enum Phase {
 pub(super) struct Reader {
     /// The request that is answered.
     pub(super) request: RequestHead,
-    /// The head has been read.
+    /// True if the head has been read.
     pub(super) has_head: bool,
-    /// The head came alone. The gateway may hold the body and reset the stream, so the head waits
-    /// for the body: a request without a head can still be sent to the origin.
+    /// True if the head came alone. The gateway may hold the body and reset the stream, so the head
+    /// waits for the body: a request without a head can still be sent to the origin.
     pub(super) awaits_body: bool,
 }
 
-/// The promise and the parts of its answer that have arrived.
+/// The promise and the parts of its response that have arrived.
 #[derive(Debug)]
 pub(super) struct Kept {
     pub(super) request: RequestHead,
-    /// The promise carries the fields of the gateway's own request.
+    /// True if the promise carries the fields of the gateway's own request.
     pub(super) has_own_fields: bool,
     pub(super) promised: Instant,
     pub(super) answer: Option<ArrivedAnswer>,
@@ -110,7 +110,7 @@ pub(super) struct Kept {
     pub(super) held: usize,
 }
 
-/// The head of an answer and the facts that came with it.
+/// The head of a response and the facts that came with it.
 #[derive(Debug)]
 pub(super) struct ArrivedAnswer {
     pub(super) head: ResponseHead,
@@ -145,7 +145,7 @@ impl Kept {
         self.answer.is_none() && now.saturating_duration_since(self.promised) > HEAD_PATIENCE
     }
 
-    /// Returns whether the answer arrived for an earlier page load than the one under way.
+    /// Returns whether the response arrived for an earlier page load than the one under way.
     pub(super) fn is_of_earlier_load(&self, now: Instant, load: &PageLoad) -> bool {
         let answer = self.answer.as_ref();
         answer.is_some_and(|answer| load.is_after(answer.arrived, now))

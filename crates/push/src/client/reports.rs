@@ -13,8 +13,8 @@ const GATHER: Duration = Duration::from_millis(250);
 /// The silence after which a companion ends: no other exchange, and no report.
 const QUIET: Duration = Duration::from_secs(15);
 
-/// The bytes of reports that wait for a companion. Later reports are dropped, which affects
-/// statistics only.
+/// The largest number of bytes of reports that wait for a companion. Later reports are dropped. The
+/// gateway then gives held pushes up after some seconds.
 const MAX_WAITING: usize = 64 << 10;
 
 /// The next step of a companion's body.
@@ -38,7 +38,7 @@ enum Companion {
         next_step: Instant,
         quiet_since: Instant,
     },
-    /// The body has ended at this time; the answer may go on.
+    /// The body has ended at this time; the response may go on.
     Finished(Instant),
     /// The gateway does not support companions.
     Refused,
@@ -88,8 +88,8 @@ impl ReportQueue {
         true
     }
 
-    /// Notes that the companion's exchange has ended. `was_accepted`: the gateway answered it
-    /// as a companion, so another may be opened.
+    /// Handles the end of the companion's exchange. If `was_accepted` is true, the gateway answered
+    /// it as a companion, and another may be opened.
     pub fn on_companion_end(&mut self, was_accepted: bool) {
         self.companion = match was_accepted {
             true => Companion::Closed,
@@ -97,8 +97,8 @@ impl ReportQueue {
         };
     }
 
-    /// Decides the next step of the companion's body. `is_busy`: the session has other exchanges.
-    /// `is_over`: the session has ended.
+    /// Decides the next step of the companion's body. `is_busy` is true if the session has other
+    /// exchanges, and `is_over` if it has ended.
     pub fn step(&mut self, now: Instant, is_busy: bool, is_over: bool) -> ReportStep {
         let Companion::Open {
             next_step,
@@ -130,7 +130,7 @@ impl ReportQueue {
         }
     }
 
-    /// Returns whether the gateway should have ended its answer by now, since the body ended long
+    /// Returns whether the gateway should have ended its response by now, since the body ended long
     /// ago.
     pub fn is_answer_overdue(&self, now: Instant) -> bool {
         matches!(self.companion, Companion::Finished(at)

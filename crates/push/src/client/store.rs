@@ -26,19 +26,19 @@ use crate::wire::{ASKED_FIELD, Fate, RequestHashes, url_hash};
 /// The pushes that a session may have at once, whatever their size.
 pub const MAX_PUSHES: usize = 4096;
 
-/// The length of a useless push in bytes above which it is cancelled, if the memory is not larger.
-/// Only a frame that expands like no text is so long.
+/// The length in bytes above which a useless push is cancelled, unless [`StoreLimits::memory`] is
+/// larger. Only a decompression bomb is so long.
 const LONGEST_USELESS: u64 = 32 << 20;
 
-/// The time between two searches for answers that have waited too long.
+/// The time between two searches for responses that have waited too long.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The bounds and the manners of a store.
+/// The limits of a store, and its treatment of useless pushes.
 #[derive(Clone, Copy, Debug)]
 pub struct StoreLimits {
     /// The bytes of pushes that wait for a request: promises, heads, bodies and bookkeeping.
     pub memory: usize,
-    /// Useless pushes are cancelled instead of read to their end. Endless ones always are.
+    /// True if useless pushes are cancelled instead of read to their end. Endless ones always are.
     pub cancel_useless: bool,
 }
 
@@ -54,13 +54,13 @@ pub struct PushStore {
     waiting: HashMap<Target, PushId>,
     pushes: HashMap<PushId, Pushed>,
     next_id: u64,
-    /// The bytes that all pushes count with.
+    /// The bytes that are counted for all pushes.
     held: usize,
     load: PageLoad,
     /// The time of the next sweep, while a push waits.
     next_sweep: Option<Instant>,
     outputs: VecDeque<Output>,
-    /// The gateway's half is in this process.
+    /// True if the gateway's half is in this process.
     is_gateway_local: bool,
 }
 
@@ -93,7 +93,7 @@ impl PushStore {
         self.limits.memory > 0
     }
 
-    /// Returns the bytes that all pushes count with.
+    /// Returns the bytes that are counted for all pushes.
     pub const fn held(&self) -> usize {
         self.held
     }
@@ -118,7 +118,7 @@ impl PushStore {
         self.next_sweep
     }
 
-    /// Drops the answers that have waited too long.
+    /// Drops the responses that have waited too long.
     pub fn handle_timeout(&mut self, now: Instant) {
         if self.next_sweep.is_some_and(|at| at <= now) {
             self.sweep(now);
@@ -126,8 +126,8 @@ impl PushStore {
     }
 
     /// Takes a promise. If it is kept, it replaces an unclaimed push of the same URL, because the
-    /// gateway pushes again only for another page. `has_own_fields`: the promise carries the fields
-    /// of the gateway's own request, as in HTTP/2.
+    /// gateway pushes again only for another page. If `has_own_fields` is true, the promise carries
+    /// the fields of the gateway's own request, as in HTTP/2.
     pub fn on_promise(
         &mut self,
         now: Instant,
@@ -142,7 +142,7 @@ impl PushStore {
         let size = size_of_promise(&request);
         let has_room = self.held - bytes + size <= self.limits.memory
             && self.pushes.len() - entries < MAX_PUSHES;
-        // A check confirms less than the head of a push that has arrived.
+        // The head of an earlier push is as good as that of a check, so the check is not needed.
         let is_kept = has_room
             && match request.method {
                 Method::Get => true,
@@ -220,7 +220,7 @@ impl PushStore {
             hashes,
             arrived: now,
         });
-        // Now all is known of the answer to a request that joined without the head.
+        // A request that joined before the head can be compared completely now.
         let fits = match &pushed.phase {
             Phase::Claimed(kept, reader) => kept.check(&reader.request).is_ok(),
             _ => true,
@@ -285,8 +285,8 @@ impl PushStore {
         self.release(id);
     }
 
-    /// Notes that the gateway withdrew a push without a head. A gateway in this process has forgotten
-    /// it, and may have promised the same URL again: it would take a report for one on that push.
+    /// Handles the withdrawal of a push without a head. A gateway in this process has forgotten it,
+    /// and may have promised the same URL again: it would relate a report to the later push.
     fn note_withdrawal(&mut self, id: PushId) {
         let Some(pushed) = self.pushes.get_mut(&id) else {
             return;
@@ -298,8 +298,8 @@ impl PushStore {
         }
     }
 
-    /// Returns whether the caller should read more of a push. A reader sets the pace once there is
-    /// no room to run ahead.
+    /// Returns whether the caller should read more of a push. Without free memory, the caller reads
+    /// only as fast as the reader takes the data.
     pub fn has_room(&self, id: PushId) -> bool {
         match self.pushes.get(&id).map(|pushed| &pushed.phase) {
             Some(Phase::Claimed(kept, _)) => kept.body.is_empty() || self.held < self.limits.memory,
@@ -307,8 +307,8 @@ impl PushStore {
         }
     }
 
-    /// Looks for a push that answers a request, and claims it. `complete_only`: only if all of it
-    /// has arrived, since the session may be lost.
+    /// Looks for a push that answers a request, and claims it. If `complete_only` is true, all of
+    /// it must have arrived, since the session may be lost.
     pub fn on_request(
         &mut self,
         now: Instant,
@@ -331,8 +331,8 @@ impl PushStore {
             // The browser has no copy, and the push has no body for it.
             return self.drop_check(id);
         }
-        // The gateway may hold the body back without knowing that the request has a condition. A
-        // check has no body, and the fetch of a document has begun.
+        // A conditional request must not join a push without a head, because the gateway may hold
+        // its body back. Checks have no body, and documents are never held.
         let is_reload = RequestPolicy::of(&asked.fields).wants_validation();
         let is_unknown_condition = !is_check
             && (is_reload || !kept.is_document())
@@ -385,8 +385,8 @@ impl PushStore {
         })
     }
 
-    /// Drops the waiting answers of an origin: a request may have changed the resources behind them
-    /// (RFC 9111 section 4.4).
+    /// Drops the waiting responses of an origin: a request may have changed the resources behind
+    /// them (RFC 9111 section 4.4).
     pub fn invalidate_origin(&mut self, request: &RequestHead) {
         let of = Target::of(request);
         self.drop_waiting(|target, _| target.has_origin_of(&of));
@@ -439,7 +439,7 @@ impl PushStore {
         }
     }
 
-    /// Takes note that the reader of a push is gone. The rest of the push is thrown away.
+    /// Handles the end of a reader. The rest of its push is thrown away.
     pub fn on_reader_gone(&mut self, id: PushId) {
         if let Some(pushed) = self.pushes.get_mut(&id)
             && matches!(pushed.phase, Phase::Confirmed(_))
@@ -455,12 +455,12 @@ impl PushStore {
         self.drop_waiting(|_, _| true);
     }
 
-    /// The push, unless it has ended already.
+    /// Returns the push, unless it has ended already.
     fn arriving_mut(&mut self, id: PushId) -> Option<&mut Pushed> {
         self.pushes.get_mut(&id).filter(|pushed| pushed.is_arriving)
     }
 
-    /// The held parts of a push that has not ended.
+    /// Returns the held parts of a push that has not ended.
     fn kept_mut(&mut self, id: PushId) -> Option<&mut Kept> {
         self.arriving_mut(id)?.phase.kept_mut()
     }
@@ -477,7 +477,8 @@ impl PushStore {
         }
     }
 
-    /// Counts more bytes of a push; false where there is no room for one that no request waits for.
+    /// Counts more bytes of a push. Returns false if there is no room and no request waits for the
+    /// push.
     fn reserve(&mut self, id: PushId, bytes: usize) -> bool {
         let has_room = self.held + bytes <= self.limits.memory;
         let Some(pushed) = self.arriving_mut(id) else {
@@ -543,8 +544,8 @@ impl PushStore {
         });
     }
 
-    /// Drops a push for another of the same URL. The gateway knows, and would take a report for one
-    /// on the other push.
+    /// Drops a push that a later one of the same URL replaces. The gateway knows that, and would
+    /// relate a report to the later push.
     fn make_way(&mut self, id: PushId) {
         if let Some(pushed) = self.pushes.get_mut(&id) {
             pushed.reported = Some(Fate::Wasted);

@@ -7,8 +7,8 @@ use tandem_http::{RequestHead, ResponseHead};
 
 use super::lifetime::MAX_UNSPECIFIED_WAIT;
 
-/// Returns a stored head after `waited`. During its page load a push is as good as an answer from
-/// the origin (RFC 9113 section 8.4.2); later it is a stored one and tells its age (RFC 9111
+/// Returns a stored head after `waited`. During its page load, a push is as good as a response from
+/// the origin (RFC 9113 section 8.4.2). Later it is a stored one, and states its age (RFC 9111
 /// section 5.1).
 pub(super) fn with_age(head: &ResponseHead, waited: Duration) -> ResponseHead {
     let mut head = head.clone();
@@ -20,8 +20,8 @@ pub(super) fn with_age(head: &ResponseHead, waited: Duration) -> ResponseHead {
     head
 }
 
-/// Returns whether a pushed head shows that the copy is still right for which a request asks (RFC
-/// 9111 section 4.3.2). Only the conditions of browsers count, and an answer must have a validator.
+/// Returns whether a pushed head confirms the copy that a conditional request names (RFC 9111
+/// section 4.3.2). Only the conditions of browsers count, and the head must have a validator.
 pub(crate) fn confirms_copy(asked: &RequestHead, head: &ResponseHead) -> bool {
     const CONDITIONS: [(&str, &str); 2] = [
         ("if-none-match", "etag"),

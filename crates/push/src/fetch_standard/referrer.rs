@@ -16,7 +16,7 @@ pub fn referrer_policy(head: &ResponseHead) -> Option<Referrer> {
 /// Returns the referrer that a request for `target` tells about `source`, the document, style sheet
 /// or module that makes it (Referrer Policy, section 8.3, "determine request's Referrer"). Both are
 /// normalised URLs without a fragment. The gateway makes no request that goes from TLS to plain
-/// text, so the policies that differ in that only are alike here.
+/// text, so policies that differ only in such requests are treated alike.
 pub fn referrer(policy: Referrer, source: &str, target: &str) -> Option<String> {
     let (scheme, host, _) = split(source)?;
     let (target_scheme, target_host, _) = split(target)?;

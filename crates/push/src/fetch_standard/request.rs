@@ -12,7 +12,7 @@ use crate::browser_fields::INHERITED_FIELDS;
 pub struct Page<'a> {
     /// The browser's own request: for the document, or for a style sheet or script of it.
     pub request: &'a RequestHead,
-    /// The URL of the document, behind all redirects that are known.
+    /// The URL of the document after all known redirects.
     pub document: &'a str,
     /// True if `request` was made for a part of the document, and not for the document itself.
     pub is_part: bool,
@@ -45,8 +45,8 @@ pub fn request_for(need: &Need, page: &Page<'_>) -> Option<RequestHead> {
         // Fetch standard, section 3.1, "append a request `Origin` header", for the mode `cors`.
         fields.push("origin", format!("{document_scheme}://{document_host}"));
     }
-    // A style sheet and a module make requests in their own name (Fetch standard, "fetch a CSS
-    // style resource"; HTML standard, "fetch the descendants of a module script").
+    // The referrer of a request by a style sheet or module is that sheet or module (Fetch standard,
+    // "fetch a CSS style resource"; HTML standard, "fetch the descendants of a module script").
     let source = need.via.as_deref().unwrap_or(document);
     let policy = need.referrer.unwrap_or(page.policy);
     if let Some(referrer) = referrer(policy, source, &need.url) {
@@ -69,14 +69,14 @@ pub(crate) fn is_own_origin(request: &RequestHead, scheme: &str, authority: &str
 }
 
 /// Returns whether a request to the origin that received the page's cookies carries them as well
-/// (Fetch standard, section 2.2.5, "credentials mode"). A document of another origin, in a frame or
-/// behind a redirect, does not have them sent: `SameSite` may forbid it. A document that had them
-/// sent for a style sheet does so for the images of that style sheet.
+/// (Fetch standard, section 2.2.5, "credentials mode"). Requests of a document of another origin
+/// (in a frame, or behind a redirect) carry none, because `SameSite` may forbid them. If the
+/// request for a style sheet carried cookies, those for its images do too.
 fn has_credentials(need: &Need, page: &Page<'_>, same_origin: bool) -> bool {
     same_origin || (page.is_part && need.frame.is_none() && !need.anonymous)
 }
 
-/// Returns the value of `Accept` by destination, as far as answers may differ by it (Fetch
+/// Returns the value of `Accept` by destination, as far as responses may differ by it (Fetch
 /// standard, section 4.1, "main fetch"; the values of images and fonts are those of the browser in
 /// `User-Agent`).
 fn accept(kind: Kind, page: &RequestHead) -> &[u8] {

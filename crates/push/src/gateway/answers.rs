@@ -1,4 +1,4 @@
-//! The requests of the client, and the answers to them: pages, parts of pages, and all others.
+//! The requests of the client, and the responses to them: pages, parts of pages, and all others.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -26,15 +26,15 @@ use crate::wire::{PUSH_FIELD, Treatment, url_hash, url_hash_of};
 struct Needs {
     named: Vec<Need>,
     learned: Vec<Need>,
-    /// The resources as far as the cache of a returning browser decides on them.
+    /// The resources whose treatment depends on the cache of a returning browser.
     returning: Returning,
 }
 
 impl Gateway {
-    /// Handles a request. A client that `takes_pushes` gets the resources of its answer. Otherwise
-    /// the answer only teaches the predictor. Returns the number of the answer, under which the
-    /// caller passes its head, body and end. Returns `None` if the answer can be neither a page nor
-    /// a part of one.
+    /// Handles a request. If `takes_pushes` is true, the client gets the resources of the response.
+    /// Otherwise the response only teaches the predictor. Returns the number of the response, under
+    /// which the caller passes its head, body and end. Returns `None` if the response can be
+    /// neither a page nor a part of one.
     pub fn handle_request(
         &mut self,
         now: Instant,
@@ -72,7 +72,8 @@ impl Gateway {
         Some(id)
     }
 
-    /// Promises the needs of a page's last visit, before the answer that is the page.
+    /// Promises the resources that the last visit to a page needed, before the page itself has
+    /// arrived.
     fn begin_revisit(&mut self, now: Instant, id: AnswerId, request: &Arc<RequestHead>) {
         let is_plain = is_navigation(request)
             && !is_revalidation(request)
@@ -104,7 +105,7 @@ impl Gateway {
         self.promise_again(page, needs);
     }
 
-    /// Gives up the promises of an answer that is not the expected page.
+    /// Gives up the promises of a response that is not the expected page.
     fn end_revisit(&mut self, now: Instant, id: AnswerId) {
         let page = self
             .answers
@@ -115,7 +116,8 @@ impl Gateway {
         }
     }
 
-    /// Gives up the fetches of a page that have not begun, and begins others.
+    /// Gives up the fetches of a page that have not begun, and starts waiting fetches of other
+    /// pages.
     fn abandon(&mut self, now: Instant, id: PageId) {
         self.give_up(id);
         self.start_fetches(now);
@@ -133,9 +135,9 @@ impl Gateway {
         self.collect_page(id);
     }
 
-    /// Notes the head of an answer, before it is passed on. The fields that are meant for the
+    /// Handles the head of a response, before it is passed on. The fields that are meant for the
     /// gateway are removed, and the treatment of a page is added. `None` as the predictor means
-    /// that nothing is learned. Returns the events of the answer that still matter.
+    /// that nothing is learned. Returns the events of the response that still matter.
     pub fn handle_head(
         &mut self,
         now: Instant,
@@ -214,7 +216,7 @@ impl Gateway {
         self.interest_in(id)
     }
 
-    /// Returns the events of an answer that matter now. Promises may precede its head.
+    /// Returns the events of a response that matter now. Promises may precede its head.
     pub fn interest_in(&self, id: AnswerId) -> Interest {
         let Some(answer) = self.answers.get(id) else {
             return Interest::default();
@@ -225,7 +227,7 @@ impl Gateway {
         }
     }
 
-    /// Notes bytes of the body of an answer, before they are passed on.
+    /// Handles bytes of the body of a response, before they are passed on.
     pub fn handle_data(&mut self, id: AnswerId, data: &[u8]) {
         let Some(answer) = self.answers.get_mut(id) else {
             return;
@@ -242,8 +244,8 @@ impl Gateway {
         }
     }
 
-    /// Notes the end of an answer, which is `complete` or has failed. Promises that its stream has
-    /// not taken move to the companion.
+    /// Handles the end of a response, which is `complete` or has failed. Promises that its stream
+    /// has not taken move to the companion.
     pub fn handle_end(
         &mut self,
         id: AnswerId,
@@ -254,7 +256,7 @@ impl Gateway {
             return;
         };
         answer.ended = true;
-        // A head that comes after the end begins no page, which nothing would remove.
+        // A head after the end begins no page, because nothing would remove that page.
         let had_head = answer.request.take().is_none();
         if let (true, Some(size), Some(url), Some(predictor)) =
             (complete, answer.unsized_body, &answer.url, predictor)
@@ -280,8 +282,8 @@ impl Gateway {
         self.collect_page(page);
     }
 
-    /// Forgets an answer. If it has not ended, the browser has left the page: fetches that have not
-    /// begun never do.
+    /// Forgets a response. If it has not ended, the browser has left the page: fetches that have
+    /// not begun never do.
     pub fn release_answer(&mut self, now: Instant, id: AnswerId) {
         let Some(answer) = self.answers.remove(id) else {
             return;
@@ -304,8 +306,8 @@ impl Gateway {
         if self.cache.is_empty() || !self.cache.has_received(hash) || revalidates() {
             return;
         }
-        // A promise without a report was lost on the way, as one of a redirect is over SPDY. The
-        // cache itself is intact.
+        // Without a report, the promise was lost on the way, as promises of redirects are over
+        // SPDY. The browser's cache is intact.
         if self.unreported.remove(&hash).is_some() {
             self.cache.forget(hash);
             return;
@@ -324,7 +326,7 @@ impl Gateway {
         self.collect_page(id);
     }
 
-    /// Records an answer with the predictor, and returns the needs of other users.
+    /// Records a response with the predictor, and returns the needs of other users.
     fn learn(
         &mut self,
         now: Instant,
@@ -334,12 +336,13 @@ impl Gateway {
         head: &ResponseHead,
         predictor: &mut dyn Predictor,
     ) -> Vec<Need> {
-        // Resources of a push belong to the push's page. The client reports the push itself later.
+        // A pushed document is not recorded yet, because the client reports it later. Requests that
+        // it causes belong to the page of the push.
         let page = self.page_of_referrer(request);
         let context = Context {
             url,
             page: page.as_deref(),
-            // Browsers request a frame as they request images.
+            // To the predictor, a frame is a resource of its page, like an image.
             is_frame: is_navigation(request) && self.is_frame(now, request),
         };
         let needs = predictor::learn(predictor, context, request, head);
@@ -362,7 +365,7 @@ impl Gateway {
         (*push.url == *referrer).then(|| Arc::clone(&push.page_url))
     }
 
-    /// Creates the page of an answer, if there is anything to push with it.
+    /// Creates the page of a response, if there is anything to push with it.
     fn begin_page(
         &mut self,
         now: Instant,
@@ -399,7 +402,8 @@ impl Gateway {
         let unix_time = self.clock.unix_time(now);
         let cookies = self.cookies_after(&request, head, unix_time);
         if cookies != Cookies::Unchanged {
-            // Promises before the head have other cookies, as they will have at the next visit.
+            // Promises that left before the head carry the old cookies. The same would happen at
+            // the next visit.
             self.end_revisit(now, id);
             self.revisits.forget(&url);
         }
@@ -430,7 +434,7 @@ impl Gateway {
         debug_assert!(self.pages.get(page).is_some(), "its stream is open");
     }
 
-    /// Returns true if a browser takes no pushes with the answer to its request. A browser that
+    /// Returns true if nothing may be pushed with the response to this request. A browser that
     /// reloads a page requests each resource again. A browser that validates a page has its
     /// resources, and takes pushes only if the gateway can hold their bodies back.
     fn refuses_pushes(&self, request: &RequestHead) -> bool {
@@ -440,7 +444,8 @@ impl Gateway {
         policy.control.no_cache || (is_conditional && (policy.wants_validation() || !may_hold))
     }
 
-    /// Notes where the answer at `url` leads, or that it is no redirect.
+    /// Handles the head of the response at `url`. The target of a redirect is promised. The first
+    /// other head of the page lets the needs of other users be promised.
     pub(super) fn locate(
         &mut self,
         page: PageId,
@@ -479,9 +484,9 @@ impl Gateway {
         decided.or_else(|| self.treat(now, url, request, &[]))
     }
 
-    /// Decides whether resources are pushed with a page, for which the browser leaves the last one.
-    /// Returns `None` for a frame, which has the treatment of its page. Fetches of `kept` resources
-    /// are not given up.
+    /// Decides whether resources are pushed with a new page. The browser leaves the previous page
+    /// for it. Returns `None` for a frame, which has the treatment of its page. Fetches of `kept`
+    /// resources are not given up.
     fn treat(
         &mut self,
         now: Instant,
@@ -514,7 +519,8 @@ impl Gateway {
         let (Some(view), Some(referrer)) = (&self.view, request.fields.get("referer")) else {
             return false;
         };
-        // Browsers that send metadata tell a frame from a link. Others click no link so soon.
+        // Fetch Metadata distinguishes a frame from a link. Without it, a request so soon after the
+        // page is taken for a frame.
         request.fields.get("sec-fetch-dest") != Some(b"document") && view.causes(now, referrer)
     }
 
@@ -526,7 +532,7 @@ impl Gateway {
     }
 }
 
-/// Returns whether an answer may be a page, a part of one that names resources, or a redirect.
+/// Returns whether a response may be a page, a part of one that names resources, or a redirect.
 fn may_name_resources(head: &ResponseHead) -> bool {
     (head.status == 200 && DocumentReader::is_readable(head))
         || is_redirect(head)

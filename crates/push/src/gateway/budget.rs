@@ -1,19 +1,19 @@
 //! The limits of the work that the gateway does for one page.
 
-/// The number of bytes of bodies for one page.
+/// The largest number of bytes of bodies for one page.
 pub(super) const MAX_BODY_BYTES: u64 = 32 << 20;
 
-/// The number of bytes of promises for one page. No flow control holds promises back.
+/// The largest number of bytes of promises for one page. No flow control holds promises back.
 const MAX_PROMISE_BYTES: usize = 256 << 10;
 
-/// The number of bytes of documents that are read for one page.
+/// The largest number of bytes of documents that are read for one page.
 const MAX_READ_BYTES: usize = 32 << 20;
 
-/// The number of resources of other origins for one page.
+/// The largest number of resources of other origins for one page.
 pub(super) const MAX_FOREIGN: usize = 256;
 
-/// The number of lazy images and frames that are pushed: those of the first few screens. Others are
-/// pushed if other users needed them.
+/// The largest number of lazy images and frames that are pushed: those of the first few screens.
+/// Further ones are pushed only if other users needed them.
 pub(super) const MAX_LAZY: usize = 16;
 
 /// The amounts that may still be spent on one page.

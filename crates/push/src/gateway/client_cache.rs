@@ -9,7 +9,7 @@ use crate::answer::Reuse;
 /// when the younger one is full.
 const GENERATION: usize = 4096;
 
-/// The number of URLs that a client may report from earlier sessions.
+/// The largest number of URLs that a client may report from earlier sessions.
 const MAX_EARLIER: usize = 4096;
 
 /// The state of a URL in the browser's cache.
@@ -19,7 +19,7 @@ enum Holding {
     Reusable,
     /// The browser can use it after a validation.
     Validatable,
-    /// The client did not take the push: it had the answer before, or never wanted it.
+    /// The browser did not use the push: it has the resource already, or does not want it.
     Unsure,
 }
 
@@ -35,7 +35,7 @@ struct Tables {
     recent: HashMap<u32, Holding>,
     older: HashMap<u32, Holding>,
     earlier: HashSet<u32>,
-    /// The URLs whose answers must not be pushed, so that each is fetched for nothing once only.
+    /// The URLs whose responses must not be pushed, so that each is fetched for nothing once only.
     unpushable: HashSet<u32>,
     /// The URLs whose copies were checked for nothing. Each is checked for nothing once only.
     uncheckable: HashSet<u32>,
@@ -66,12 +66,12 @@ impl ClientCache {
             || self.is_earlier(url)
     }
 
-    /// Notes that a push of this URL is promised.
+    /// Records that a push of this URL is promised.
     pub(super) fn note_promise(&mut self, url: u32) {
         self.insert(url, Holding::Reusable);
     }
 
-    /// Notes that the browser receives an answer of this kind.
+    /// Records that the browser receives a response of which its cache can make this use.
     pub(super) fn note_answer(&mut self, url: u32, reuse: Reuse) {
         match reuse {
             Reuse::Fresh => self.insert(url, Holding::Reusable),
@@ -80,12 +80,12 @@ impl ClientCache {
         }
     }
 
-    /// Notes that the answer of this URL must not be pushed. A set that is full starts again.
+    /// Records that the response of this URL must not be pushed. A full set is cleared first.
     pub(super) fn note_unpushable(&mut self, url: u32) {
         insert_bounded(&mut self.tables_mut().unpushable, url);
     }
 
-    /// Notes that a push of this URL served a request.
+    /// Records that a push of this URL served a request.
     pub(super) fn note_pushable(&mut self, url: u32) {
         if let Some(tables) = &mut self.tables {
             tables.unpushable.remove(&url);
@@ -97,7 +97,7 @@ impl ClientCache {
         tables.is_some_and(|tables| tables.unpushable.contains(&url))
     }
 
-    /// Notes that a check of this URL confirmed no copy. A set that is full starts again.
+    /// Records that a check of this URL confirmed no copy. A full set is cleared first.
     pub(super) fn note_uncheckable(&mut self, url: u32) {
         insert_bounded(&mut self.tables_mut().uncheckable, url);
     }
@@ -107,14 +107,14 @@ impl ClientCache {
         tables.is_some_and(|tables| tables.uncheckable.contains(&url))
     }
 
-    /// Notes that the client did not take a push.
+    /// Records that the browser did not use a push.
     pub(super) fn note_refusal(&mut self, url: u32) {
         if self.get(url).is_some() {
             self.insert(url, Holding::Unsure);
         }
     }
 
-    /// Notes that the client holds this URL from an earlier session.
+    /// Records that the client holds this URL from an earlier session.
     pub(super) fn note_earlier(&mut self, url: u32) {
         let earlier = &mut self.tables_mut().earlier;
         if earlier.len() < MAX_EARLIER {
@@ -153,7 +153,7 @@ impl ClientCache {
     }
 }
 
-/// Adds a URL to a set. A set that is full starts again.
+/// Adds a URL to a set. A full set is cleared first.
 fn insert_bounded(set: &mut HashSet<u32>, url: u32) {
     if set.len() >= GENERATION {
         set.clear();

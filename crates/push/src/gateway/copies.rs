@@ -1,10 +1,11 @@
 //! The copies in the browser's cache that are too old, and the checks of them.
 //!
 //! A conditional request shows that the browser has a copy, and that the copy is at least as old as
-//! its lifetime. The other copies of the site are from the same visit. Those with that lifetime or
-//! a shorter one are too old as well, and the browser will validate them. The gateway promises
-//! their heads at once, with HEAD, so that the browser's conditional requests wait for them at the
-//! client instead of crossing the path. It then requests the heads and sends each as a 304.
+//! its lifetime. The other copies of the site are assumed to be from the same visit. Those with
+//! that lifetime or a shorter one are too old as well, and the browser will validate them. The
+//! gateway promises their heads at once, with HEAD, so that the browser's conditional requests wait
+//! for them at the client instead of crossing the path. It then requests the heads and sends each
+//! as a 304.
 //!
 //! A check takes the place of the browser's own request. Resources with an unknown lifetime are
 //! not checked. Those of another site are checked only if the page names their host, or has caused
@@ -28,16 +29,17 @@ use crate::client::not_modified;
 use crate::url;
 use crate::wire::{ASKED_FIELD, RequestHashes, url_hash};
 
-/// The part of a lifetime by which a copy may seem younger than it is, because the clocks of origins
-/// differ a little and a load takes some time.
+/// The part of a lifetime by which a copy may seem younger than it is, because the clocks of
+/// origins differ a little and a load takes some time.
 const TOLERANCE: u32 = 8;
 
-/// The age from which copies are thought to be twice as old as they show. Few visitors return
-/// between one and two days, weeks or months after their last visit.
+/// The age from which copies are assumed to be twice as old as requests show. Requests show the
+/// least age only, and few visitors return between one and two days, weeks or months after their
+/// last visit.
 const LONG_ABSENCE: Duration = Duration::from_hours(24);
 
-/// Returns whether a copy is likely to need a validation, if copies of its site have at least an
-/// age.
+/// Returns whether a copy is likely to need a validation, given the least age of the copies of its
+/// site.
 fn is_old(lifetime: CopyLifetime, age: Duration) -> bool {
     let tolerated = age + lifetime.whole / TOLERANCE;
     let likely = match tolerated < LONG_ABSENCE {
@@ -69,8 +71,8 @@ impl Gateway {
         self.collect_pages(pages);
     }
 
-    /// Notes a request of the browser, which needs no check of its copy any more. The request may
-    /// show the age of the other copies, and a host of the page.
+    /// Handles a request of the browser, whose copy needs no check any more. The request may show
+    /// the age of the other copies, and a host of the page.
     pub(super) fn note_request(&mut self, request: &RequestHead, hash: u32) {
         let is_conditional = validation::is_conditional(&request.fields);
         self.make_way_for_request(hash, is_conditional);
@@ -90,8 +92,8 @@ impl Gateway {
         }
     }
 
-    /// Notes the least age of the copies of a site, which an answer to a conditional request shows.
-    /// A reload shows no age.
+    /// Records the least age of the copies of a site, which the response to a conditional request
+    /// shows. Copies that are too old are checked. A reload shows no age.
     pub(super) fn note_age(&mut self, site: &str, request: &RequestHead, age: Duration) {
         let is_reload = RequestPolicy::of(&request.fields).wants_validation();
         if !is_reload && self.visitors.note_age(site, age) {
@@ -99,8 +101,8 @@ impl Gateway {
         }
     }
 
-    /// Promises checks of those copies that are too old. `gathers`: requests that the browser makes
-    /// just now may still arrive, so the checks begin a moment later.
+    /// Promises checks of those copies that are too old. If `gathers` is true, the checks begin a
+    /// moment later, because requests of the browser may still arrive.
     pub(super) fn check_copies(&mut self, gathers: bool) {
         let mut due = Vec::new();
         for copies in self.copies.iter_mut() {
@@ -174,7 +176,7 @@ impl Gateway {
     }
 
     /// Lets a check take the place of a held fetch of the same resource. Returns whether the client
-    /// may have its promise: a report may still name it.
+    /// may have the promise of the held fetch, so that a report may still name it.
     fn supersede(&mut self, id: FetchId) -> bool {
         let Some(fetch) = self.fetches.get_mut(id) else {
             return false;
@@ -280,7 +282,7 @@ impl Gateway {
         Ok(Order::Now)
     }
 
-    /// Ends a check whose answer confirms no copy, and remembers that.
+    /// Ends a check whose response confirms no copy, and remembers that.
     fn fail_check(&mut self, now: Instant, id: FetchId) {
         if let Some(fetch) = self.fetches.get(id) {
             self.cache.note_uncheckable(fetch.target.hash);
@@ -288,7 +290,7 @@ impl Gateway {
         self.fail_fetch(now, id);
     }
 
-    /// Notes that a check has confirmed no copy.
+    /// Handles a check that has confirmed no copy. Its URL is not checked again.
     pub(super) fn note_useless_check(&mut self, hash: u32) {
         self.cache.note_uncheckable(hash);
         if let Some(push) = self.unreported.remove(&hash) {

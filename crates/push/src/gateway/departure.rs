@@ -1,7 +1,7 @@
 //! The pages that the browser has left for another page.
 //!
 //! A browser ends the requests of a page that it leaves. A session with one user likewise gives up
-//! the fetches of earlier pages that have not begun and have no waiting request. A page whose
+//! fetches of earlier pages, if they have not begun and no request waits for them. A page whose
 //! document is still arriving is not left, since the browser would have closed its stream. If two
 //! tabs load pages, the fetches of the earlier one are left to the browser.
 
@@ -47,7 +47,7 @@ impl Gateway {
         }
     }
 
-    /// Moves the fetches of needs that wait for their turn to a new page.
+    /// Moves waiting fetches of these needs to a new page.
     pub(super) fn adopt(&mut self, page: PageId, needs: &[Need]) {
         let needs: HashSet<&str> = needs.iter().map(|need| need.url.as_str()).collect();
         for id in self.waiting_fetches() {

@@ -11,23 +11,23 @@ use tandem_preload::{Kind, Need, Referrer, Scanner, is_script_type};
 
 use crate::fetch_standard::referrer_policy;
 
-/// The number of bytes of an HTML document that are read, uncompressed.
+/// The largest number of bytes of an HTML document that are read, uncompressed.
 const MAX_PAGE: usize = 8 << 20;
 
-/// The number of bytes of a style sheet that are read.
+/// The largest number of bytes of a style sheet that are read.
 const MAX_STYLE: usize = 1 << 20;
 
-/// The number of bytes of a script that are read. Imports are at its beginning.
+/// The largest number of bytes of a script that are read. Imports are at its beginning.
 const MAX_SCRIPT: usize = 128 << 10;
 
-/// The purpose for which an answer was requested.
+/// The purpose for which a response was requested.
 #[derive(Clone, Debug)]
 pub(super) enum Purpose {
-    /// The answer is the page itself, or the browser requested it.
+    /// The response is the page, or the browser itself requested it.
     Page,
-    /// The answer is a document in a frame, with this URL.
+    /// The response is a document in a frame, with this URL.
     Frame(Arc<str>),
-    /// The answer is a part of the page, or of the frame with this URL.
+    /// The response is a part of the page, or of the frame with this URL.
     Part { kind: Kind, frame: Option<Arc<str>> },
 }
 
@@ -51,7 +51,7 @@ impl Purpose {
         }
     }
 
-    /// Returns the frame that the answer is, or belongs to.
+    /// Returns the frame that the response is, or belongs to.
     pub(super) const fn frame(&self) -> Option<&Arc<str>> {
         match self {
             Self::Page => None,
@@ -60,8 +60,7 @@ impl Purpose {
         }
     }
 
-    /// Returns whether a browser reads an answer of this type where it requested one for this
-    /// purpose.
+    /// Returns whether a browser uses a document of this type for this purpose.
     const fn accepts(&self, document_type: DocumentType) -> bool {
         match (self, document_type) {
             (Self::Page, _) | (Self::Frame(_), DocumentType::Html) => true,
@@ -148,22 +147,22 @@ impl Write for Scan {
 }
 
 impl DocumentReader {
-    /// Returns whether a complete answer with this head can be read.
+    /// Returns whether a complete response with this head can be read.
     pub(super) fn is_readable(head: &ResponseHead) -> bool {
         let coding = head.fields.get("content-encoding").unwrap_or_default();
         let codings: [&[u8]; 5] = [b"", b"identity", b"gzip", b"x-gzip", b"deflate"];
         DocumentType::of(head).is_some() && codings.iter().any(|of| coding.eq_ignore_ascii_case(of))
     }
 
-    /// Returns whether an answer with this head is an HTML document.
+    /// Returns whether a response with this head is an HTML document.
     pub(super) fn is_html(head: &ResponseHead) -> bool {
         is_html(essence(head))
     }
 
-    /// Creates a reader for the answer with this head to a request for `url`, made for `purpose` in
-    /// the document at `page`; `None` if a browser would not read the answer. `accept` is the field
-    /// of the page's request, and tells the image formats of the browser. At most `limit` bytes are
-    /// read.
+    /// Creates a reader for the response with this head to a request for `url`. The request was
+    /// made for `purpose` in the document at `page`. Returns `None` if a browser would not use the
+    /// response as a document. `accept` is the field of the page's request, which names the image
+    /// formats of the browser. At most `limit` bytes are read.
     pub(super) fn of(
         url: &str,
         head: &ResponseHead,
@@ -182,7 +181,8 @@ impl DocumentReader {
         let scanner = match document_type {
             DocumentType::Html => {
                 let scanner = Scanner::html(url)?.referrer(policy.filter(|_| frame.is_some()));
-                // A browser that names no formats is taken for a current one.
+                // If `Accept` names no image formats, the browser is assumed to support the current
+                // ones.
                 if accept.windows(6).any(|part| part == b"image/") {
                     scanner.accept(&String::from_utf8_lossy(accept))
                 } else {
@@ -224,7 +224,7 @@ impl DocumentReader {
         read.is_ok()
     }
 
-    /// Notes the end of the document.
+    /// Handles the end of the document: the scanner finds its last needs.
     pub(super) fn finish(&mut self) {
         let scan = self.scan();
         scan.scanner.finish(&mut scan.found);
@@ -235,7 +235,7 @@ impl DocumentReader {
         self.scan().limit
     }
 
-    /// Returns the number of those that it has not read.
+    /// Returns the number of permitted bytes that are still unread.
     pub(super) fn unread(&mut self) -> usize {
         let scan = self.scan();
         scan.limit - scan.read

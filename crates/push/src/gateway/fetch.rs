@@ -1,10 +1,12 @@
-//! A push: the request that the gateway makes, and the answer that it reads on the way.
+//! A fetch: the request that the gateway makes for a push, and the response that it reads on the
+//! way.
 //!
 //! ```text
-//!  Promised ──▶ Waiting ──▶ Fetching ──▶ Passing ──▶ Over
-//!   in a list   for its     for its       its body
-//!               turn, or    head
-//!               held
+//!  Waiting ──▶ Fetching ─────────▶ Passing ──▶ Over
+//!  promised,   for its  │       ▲  its body
+//!  held or     head     ▼       │
+//!  queued              Slow ────┘
+//!                      without a slot
 //! ```
 
 use std::sync::Arc;
@@ -56,7 +58,7 @@ pub(super) enum PushStream {
     Reset,
 }
 
-/// A push, from its promise until its reader releases it.
+/// A fetch, from its promise until its stream has closed, or until it is given up.
 pub(super) struct Fetch {
     pub(super) page: PageId,
     pub(super) target: Target,
@@ -65,32 +67,33 @@ pub(super) struct Fetch {
     pub(super) phase: Phase,
     /// The request of the push, once it was made.
     pub(super) request: Option<RequestHead>,
-    /// The fetch waits until the browser shows that it lacks the resource.
+    /// True if the fetch waits until the browser shows that it lacks the resource.
     pub(super) held: bool,
     pub(super) stream: PushStream,
-    /// The browser claimed the push while it was held. A body that caches can keep then shows that
-    /// the browser has no copy.
+    /// True if the browser claimed the push while it was held. If caches can keep the response, the
+    /// claim shows that the browser has no copy.
     pub(super) is_sign: bool,
-    /// Only the head is requested, with HEAD: the browser has a copy that is too old.
+    /// True if only the head is requested, with HEAD: the browser has a copy that is too old.
     pub(super) is_check: bool,
-    /// Requests that the browser makes just now may still arrive, so the fetch begins a moment
-    /// after its promise.
+    /// True if the fetch begins a moment after its promise, because requests of the browser may
+    /// still arrive.
     pub(super) gathers: bool,
-    /// A check of the same resource has taken the place of the held fetch. Only a request that
-    /// waits for the fetch begins it.
+    /// True if a check of the same resource has replaced the held fetch. Only a request that waits
+    /// for the fetch begins it.
     pub(super) is_superseded: bool,
-    /// The browser has a copy that it must validate, so the head alone may suffice.
+    /// True if the browser has a copy that it must validate. The head alone may then suffice.
     pub(super) validates: bool,
-    /// The head was passed on, and the body waits for a request that needs it.
+    /// True if the head was passed on, and the body waits for a request that needs it.
     pub(super) body_held: bool,
-    /// The head has come, and waits for a request too: only a request that is under way may get the
-    /// answer.
+    /// True if the head has arrived and is held back: only a request that waits already may get the
+    /// response.
     pub(super) head_held: bool,
-    /// The push serves no request, so that further bytes of its body are wasted.
+    /// True if the push serves no request, so that further bytes of its body are wasted.
     pub(super) is_wasted: bool,
-    /// A request waits for it.
+    /// True if a request waits for it.
     pub(super) requested: bool,
-    /// The client received its head, and will report its fate.
+    /// True if the push needs no withdrawal: its head was sent, so that the client reports it, or
+    /// its promise was withdrawn before.
     pub(super) reported: bool,
     pub(super) reader: Option<DocumentReader>,
     /// True if the head gave the length of the body.

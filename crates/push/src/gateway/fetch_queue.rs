@@ -75,7 +75,7 @@ impl FetchQueue {
         self.waiting.remove(&turn);
     }
 
-    /// Returns the slot of a fetch that has begun.
+    /// Frees the slot of a fetch that has begun.
     pub(super) fn free_slot(&mut self) {
         self.free += 1;
     }

@@ -1,4 +1,4 @@
-//! The fetches of pushes: their order, and the answers that they bring.
+//! The fetches of pushes: their order, and the responses that they bring.
 
 use std::time::{Duration, Instant};
 
@@ -45,8 +45,8 @@ impl Gateway {
         self.start_fetches(now);
     }
 
-    /// Notes the head of a push, before it is passed on. `None` as the predictor means that nothing
-    /// is learned.
+    /// Handles the head of a push, before it is passed on. `None` as the predictor means that
+    /// nothing is learned.
     pub fn handle_fetch_head(
         &mut self,
         now: Instant,
@@ -71,11 +71,11 @@ impl Gateway {
                 .pages
                 .get_mut(fetch.page)
                 .is_some_and(|page| page.spend_body(length));
-        // A client without a companion does not report that a request waits.
         let is_kept = may_be_pushed(head);
-        // An origin may refuse a push because there are so many. `back::polite` hides that for one
-        // user, and a gateway leaves the next attempt to the browser.
+        // With many pushes at once, an origin may answer 429 or 503. A gateway then leaves the next
+        // attempt to the browser. With one user, the caller repeats such requests.
         let is_refusal = matches!(head.status, 429 | 503) && !self.config.has_one_user;
+        // A client without a companion does not report that a request waits.
         let is_handed_over =
             !is_kept && !is_refusal && self.companion.known && may_be_handed_over(head);
         let is_allowed = is_kept || is_handed_over;
@@ -140,7 +140,7 @@ impl Gateway {
             && page.document_url() == &*fetch.target.url
     }
 
-    /// Notes bytes of the body of a push, before they are passed on.
+    /// Handles bytes of the body of a push, before they are passed on.
     pub fn handle_fetch_data(
         &mut self,
         now: Instant,
@@ -180,7 +180,7 @@ impl Gateway {
         Ok(self.order(added))
     }
 
-    /// Notes the end of a push, which is complete or has failed.
+    /// Handles the end of a push, which is complete or has failed.
     pub fn handle_fetch_end(&mut self, now: Instant, id: FetchId) {
         self.end_fetching(now, id, Phase::Over);
         if let Some(fetch) = self.fetches.get_mut(id)
@@ -302,7 +302,7 @@ impl Gateway {
         }
     }
 
-    /// Ends a push if its answer must not be passed on.
+    /// Ends a push whose response must not be passed on.
     pub(super) fn fail_fetch(&mut self, now: Instant, id: FetchId) {
         if let Some(fetch) = self.fetches.get(id) {
             self.cache.forget(fetch.target.hash);
@@ -310,7 +310,7 @@ impl Gateway {
         self.handle_fetch_end(now, id);
     }
 
-    /// Withdraws a promise that came to nothing, unless another has replaced it.
+    /// Withdraws a promise whose fetch has failed, unless another promise has replaced it.
     pub(super) fn withdraw(&mut self, id: FetchId) {
         let Some(fetch) = self.fetches.get_mut(id).filter(|it| !it.reported) else {
             return;
@@ -326,7 +326,7 @@ impl Gateway {
         }
     }
 
-    /// Prepares to read the body of a push, or promises where it leads.
+    /// Prepares to read the body of a push, or promises the target of its redirect.
     fn begin_push(&mut self, id: FetchId, head: &ResponseHead) {
         let Some(fetch) = self.fetches.get_mut(id) else {
             return;

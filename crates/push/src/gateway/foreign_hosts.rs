@@ -1,4 +1,4 @@
-//! The hosts of other sites from which a client asks for resources at all.
+//! The hosts of other sites from which the browser requests resources.
 //!
 //! A page names resources of other sites that some browsers never request, because their users
 //! block advertisers and trackers. A push would fetch them all the same: it would cost bytes, and
@@ -17,10 +17,10 @@ use super::table::PageId;
 use crate::url;
 use crate::wire::url_hash_of;
 
-/// The number of hosts that are remembered. A set that is full starts again.
+/// The largest number of hosts that are remembered. A full set is cleared.
 const MAX_HOSTS: usize = 1024;
 
-/// The number of resources that wait.
+/// The largest number of resources that wait.
 const MAX_WAITING: usize = 1024;
 
 /// A resource that waits for the first request to its host.
@@ -73,8 +73,8 @@ impl ForeignHosts {
             .collect()
     }
 
-    /// Notes that the client wants a resource of `host`. Returns whether needs of that host are to
-    /// be released: it is the first one, and some wait.
+    /// Records that the client wants a resource of `host`. Returns whether needs are to be
+    /// released: the host is new, and needs wait.
     pub(super) fn note_wanted(&mut self, host: &str) -> bool {
         remember(&mut self.wanted, host) && !self.waiting.is_empty()
     }

@@ -1,20 +1,22 @@
 //! The fetches that are held back, because the browser may have their resources already.
 //!
-//! A held fetch is promised, which costs about 100 bytes, and is not begun. A request of the browser
-//! for it begins it. If its answer is one that caches keep, the browser has no copy, and further
-//! fetches of the page begin (see `visitors`). The others are given up after [`HOLD_PERIOD`].
+//! A held fetch is promised, which costs about 100 bytes, and is not begun. The browser's request
+//! for the resource (a claim) begins the fetch. If caches keep such responses, the claim shows that
+//! the browser's cache lacks them, and further fetches of the page begin (see `visitors`). The
+//! others are given up after [`HOLD_PERIOD`].
 //!
-//! An answer that no cache keeps says nothing about the browser's copies of other resources. After
-//! two such answers the rest of their directory and kind begins too, as long as few of these
-//! siblings turn out to be kept.
+//! A claim of a response that no cache keeps says nothing about the browser's copies of other
+//! resources. From the second such claim on, each claim begins fetches of the same directory and
+//! kind: eight, then sixteen, and so on. None begins if there are fewer than eight earlier claims
+//! for each response there that a cache can keep.
 //!
 //! A resource that no cache could keep at earlier visits is not held, since browsers request it at
 //! each visit.
 //!
 //! If the browser must validate a copy that the session brought, only the head is sent. The client
-//! answers the conditional request with 304, and the body follows if it is needed. The head of an
-//! answer that must not be stored waits for its request too: a client can use such an answer only if
-//! the request waits when the head arrives.
+//! answers the conditional request with 304, and the body follows if it is needed. The head of a
+//! response that must not be stored waits for its request too. A client can use such a response
+//! only if the request waits when the head arrives.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -34,15 +36,16 @@ use crate::fetch_standard::is_navigation;
 use crate::site::{is_same_site, site_of};
 use crate::url;
 
-/// The time after which a held fetch is given up. A client's request waits 5 s for a push without a
-/// head, so the fetch outlasts that by the slowest path's round trip.
+/// The time after which a held fetch is given up. Requests join a push without a head during 5 s
+/// after its promise. A held fetch outlasts that by the round trip of the slowest path.
 const HOLD_PERIOD: Duration = Duration::from_secs(8);
 
-/// The number of joined documents that are remembered.
+/// The largest number of joined documents that are remembered.
 const MAX_JOINED: usize = 16;
 
 impl Gateway {
-    /// Notes the signs of earlier visits in a request and its answer. `hash` is that of the URL.
+    /// Records the signs of earlier visits in a request and its response. After a sign, the site's
+    /// pages are held from now on. `hash` is that of the URL.
     pub(super) fn note_signs(&mut self, request: &RequestHead, hash: u32, head: &ResponseHead) {
         if validation::is_conditional(&request.fields) {
             if !self.cache.has_received(hash) {
@@ -67,8 +70,9 @@ impl Gateway {
         }
     }
 
-    /// Decides whether the bodies of a page are held back. `url` and `head` are those of the answer
-    /// that is the page. A client without a companion cannot report claims, and gets all at once.
+    /// Decides whether the bodies of a page are held back. `url` and `head` are those of the
+    /// response that is the page. A client without a companion cannot report claims, and gets all
+    /// at once.
     pub(super) fn judge_visit(&mut self, id: PageId, url: &str, head: &ResponseHead) {
         let Some(page) = self.pages.get_mut(id) else {
             return;
@@ -77,8 +81,8 @@ impl Gateway {
         if !self.companion.known || !is_navigation(request) {
             return;
         }
-        // The gateway itself requested a page behind a redirect: without a condition, and at another
-        // site without cookies.
+        // A page behind a redirect answers the gateway's own request, which has no condition and,
+        // at another site, no cookies. It therefore shows less about the browser.
         let is_own_answer = page.url().as_ref() == url;
         let is_own_site = is_same_site(url::authority(page.url()), url::authority(url));
         let trust = self.visitors.trust(site_of(url::authority(url)), || {
@@ -124,13 +128,13 @@ impl Gateway {
         }
     }
 
-    /// Notes that the promise of a held fetch has been sent.
+    /// Begins the wait of a held fetch, because its promise has been sent.
     pub(super) fn begin_hold(&mut self, now: Instant, id: FetchId) {
         self.holds.push_back((now + HOLD_PERIOD, id));
     }
 
     /// Holds the head of a push back until a request waits for it. The client could not keep the
-    /// answer, and would request the resource again.
+    /// response, and would request the resource again.
     pub(super) fn hold_head(&mut self, now: Instant, id: FetchId) {
         if let Some(fetch) = self.fetches.get_mut(id) {
             fetch.head_held = true;
@@ -138,8 +142,8 @@ impl Gateway {
         }
     }
 
-    /// Returns whether the head of a push must not be passed on yet. [`Output::Body`] tells when it
-    /// may.
+    /// Returns whether the head of a push must not be passed on yet. [`Output::Body`] follows when
+    /// it may.
     pub fn holds_head(&self, id: FetchId) -> bool {
         self.fetches.get(id).is_some_and(|fetch| fetch.head_held)
     }
@@ -158,19 +162,22 @@ impl Gateway {
         }
     }
 
-    /// Returns whether the body of a push must not be read yet. [`Output::Body`] tells when it may.
+    /// Returns whether the body of a push must not be read yet. [`Output::Body`] follows when it
+    /// may.
     pub fn holds_body(&self, id: FetchId) -> bool {
         self.fetches.get(id).is_some_and(|fetch| fetch.body_held)
     }
 
-    /// Notes that the head of a push has served a request.
+    /// Handles the report that the head of a push has confirmed the browser's copy. The rest of the
+    /// push is cancelled.
     pub(super) fn note_validation(&mut self, now: Instant, hash: u32, push: &Unreported) {
         self.counts.validated += 1;
         self.counts.wasted_bytes += push.bytes;
         // The browser's copy is as good as the response that confirmed it.
         let reuse = push.reuse.unwrap_or(Reuse::Validate);
         self.cache.note_answer(hash, reuse);
-        // A report on a head that was not sent is false, and its promise may wait for a stream.
+        // A report on a head that was not sent is wrong, and its promise may still wait for a
+        // stream.
         let fetch = self.fetches.get_mut(push.fetch);
         let Some(fetch) = fetch.filter(|fetch| fetch.reported) else {
             return;
@@ -180,7 +187,8 @@ impl Gateway {
         self.start_fetches(now);
     }
 
-    /// Notes that a request has joined a document. Its head may confirm the browser's copy.
+    /// Remembers that a request has joined a document, because its head may confirm the browser's
+    /// copy.
     pub(super) fn note_joined(&mut self, hash: u32, id: FetchId) {
         let fetch = self.fetches.get(id);
         if fetch.is_some_and(|fetch| fetch.purpose.kind() == Kind::Document) {
@@ -224,7 +232,8 @@ impl Gateway {
         }
     }
 
-    /// Notes the use that caches can make of an answer.
+    /// Handles the use that caches can make of a response. If the browser claimed the push, other
+    /// held fetches may begin.
     pub(super) fn note_reuse(&mut self, now: Instant, id: FetchId, reuse: Reuse) {
         let Some(fetch) = self.fetches.get(id) else {
             return;
@@ -245,8 +254,8 @@ impl Gateway {
         }
     }
 
-    /// Notes a claim of an answer that no cache keeps, and lets siblings of the resource begin. The
-    /// first claim releases none, since a page often has one such image among others.
+    /// Counts a claim of a response that no cache keeps, and begins held fetches of its siblings.
+    /// The first claim releases none, since a page often has one such image among others.
     fn release_siblings(&mut self, now: Instant, id: PageId, siblings: Siblings) {
         let Some(page) = self.pages.get_mut(id) else {
             return;
@@ -271,8 +280,8 @@ impl Gateway {
     }
 
     /// Takes at most `allowance` fetches that `is_covered` accepts out of those that wait. Returns
-    /// them, and the rest of the allowance. `spares_copies`: a fetch goes on waiting if the browser
-    /// holds a copy.
+    /// them, and the rest of the allowance. If `spares_copies` is true, a fetch keeps waiting if
+    /// the browser may have a copy.
     fn take_released(
         &self,
         hold: &mut Hold,
@@ -298,7 +307,8 @@ impl Gateway {
         (released, allowance)
     }
 
-    /// Notes that the browser has no copy of a resource that its cache could have kept.
+    /// Begins more held fetches of a page: a claim has shown that the browser lacks a resource that
+    /// its cache could have kept.
     fn note_claim(&mut self, now: Instant, id: PageId) {
         let Some(page) = self.pages.get_mut(id) else {
             return;
@@ -317,7 +327,7 @@ impl Gateway {
         let released;
         (released, hold.allowance) =
             self.take_released(&mut hold, has_old_copies, allowance, |_| true);
-        // The browser has no copies at all, or some that it may use without a request.
+        // The other fetches keep waiting while the browser may have copies.
         if let Some(page) = self.pages.get_mut(id)
             && (has_old_copies || trust != Trust::Full)
         {

@@ -9,12 +9,13 @@ use super::table::{AnswerId, FetchId};
 /// The settings of a session.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Config {
-    /// Limits pushes to the page's own origin.
+    /// True if pushes are limited to the page's own origin.
     pub own_origin_only: bool,
-    /// Delays every resource of another site until the client has requested one of its host.
+    /// True if every resource of another site waits until the client has requested one of its host.
     /// Otherwise style sheets and fonts do not wait.
     pub foreign_after_request: bool,
-    /// The number of hosts that a page may name. Nothing more is pushed for a page with more.
+    /// The largest number of hosts that a page may name. Nothing more is pushed for a page with
+    /// more.
     pub hosts: usize,
     /// True if the session has one user and is in the user's process. The needs of a page's last
     /// visit are then requested together with the page, and those that the browser must validate
@@ -22,9 +23,9 @@ pub struct Config {
     pub has_one_user: bool,
     /// The share of pages for which nothing is pushed, 0 to 1.
     pub hold_out: f64,
-    /// The number of pushes that are fetched at a time.
+    /// The largest number of pushes that are fetched at a time.
     pub fetches: usize,
-    /// The number of pushes that the client has not reported on.
+    /// The largest number of pushes without a report. No push is promised beyond it.
     pub unreported: usize,
     /// A random number for the choice of pages that are held out.
     pub seed: u64,
@@ -48,7 +49,7 @@ impl Default for Config {
 /// The stream that carries promises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Carrier {
-    /// The stream of an answer.
+    /// The stream of a response.
     Answer(AnswerId),
     /// The stream of the session's companion.
     Companion,
@@ -88,12 +89,12 @@ pub enum Output {
     },
 }
 
-/// The events of an answer that matter after its head.
+/// The events of a response that matter after its head.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Interest {
-    /// Promises may wait for its stream.
+    /// True if promises may wait for its stream.
     pub promises: bool,
-    /// The bytes of its body are to be passed to the machine.
+    /// True if the bytes of its body are to be passed to the machine.
     pub body: bool,
 }
 
@@ -122,10 +123,10 @@ pub enum Order {
     AfterPromises,
 }
 
-/// An answer that must not be passed on as a push.
+/// A response that must not be passed on as a push.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PushError {
-    /// The answer depends on the user, must not be stored, or exceeds the budget of its page.
+    /// The response depends on the user, must not be stored, or exceeds the budget of its page.
     #[error("the answer must not be pushed")]
     Forbidden,
     /// The body is longer than the budget of its page, and no request waits for it.

@@ -14,10 +14,10 @@ use crate::fetch_standard::{self, is_navigation, is_own_origin};
 use crate::site::is_same_site;
 use crate::url;
 
-/// The number of resources for one page.
+/// The largest number of resources for one page.
 pub(super) const MAX_RESOURCES: usize = 2048;
 
-/// The number of hosts named by a page that are remembered.
+/// The largest number of hosts named by a page that are remembered.
 const MAX_NAMED_HOSTS: usize = 1024;
 
 /// The length in bytes above which a cookie does not fit a header table, so that each promise
@@ -27,24 +27,24 @@ const LONG_COOKIE: usize = 2048;
 /// A promise that waits for the stream that will carry it.
 #[derive(Debug)]
 pub struct Promise {
-    /// The fetch that provides the answer.
+    /// The fetch that provides the response.
     pub fetch: FetchId,
     /// The request of the push.
     pub request: RequestHead,
-    /// The place of the answer in the order of sending.
+    /// The place of the response in the order of sending.
     pub priority: Priority,
 }
 
 /// A page and the resources that go with it.
 pub(super) struct Page {
-    /// The answer that carries the page, while its stream is open.
+    /// The response that carries the page, while its stream is open.
     pub(super) answer: AnswerId,
     /// The browser's request, and its URL.
     request: Arc<RequestHead>,
     url: Arc<str>,
-    /// The answer changes the cookies of the request.
+    /// True if the response changes the cookies of the request.
     pub(super) sets_cookies: bool,
-    /// The URL of the answer, behind all redirects that are known.
+    /// The URL of the page after all known redirects.
     location: String,
     /// The document that caused the request, if the request is not for a document itself.
     initiator: Option<String>,
@@ -56,18 +56,21 @@ pub(super) struct Page {
     pub(super) skipped: Vec<Need>,
     /// The hosts that the page's own bytes name.
     named_hosts: HashSet<String>,
+    /// True if the page names more hosts than the settings permit.
     has_too_many_hosts: bool,
     /// The needs of other users, of hosts that the page has not named yet.
     expected: Vec<Need>,
-    /// The answer is no redirect, so that the document's location is known.
+    /// True if a head that is no redirect has shown the document's location.
     settled: bool,
+    /// The referrer policy of the document.
     policy: Referrer,
+    /// True if the document's own bytes, which may name a policy, are not sent again.
     is_policy_unknown: bool,
-    /// The bodies that wait, unless all are sent at once.
+    /// The held fetches, unless all fetches begin at once.
     pub(super) hold: Option<Hold>,
     /// The hashes of the URLs with responses that no cache keeps. Their fetches never wait.
     pub(super) unkept: Vec<u32>,
-    /// The browser has left the page.
+    /// True if the browser has left the page.
     pub(super) abandoned: bool,
     /// The fetches that belong to the page.
     pub(super) fetches: usize,
@@ -125,13 +128,14 @@ impl Page {
         self.initiator.as_deref().unwrap_or(&self.location)
     }
 
-    /// Notes that `from` redirects to `target`. If that is the page's own location, the page moves.
+    /// Follows a redirect from `from` to `target`. If `from` is the page's own location, the page
+    /// moves.
     pub(super) fn redirect(&mut self, from: &str, target: &mut Need) {
         if from != self.location {
             return;
         }
-        // A redirect of a navigation is followed in the name of the page that led here, which the
-        // gateway does not know.
+        // After a redirect, the browser keeps the referrer of the page that linked here. The
+        // gateway does not know that page.
         target.referrer = Some(Referrer::None);
         let scheme = scan::split(&target.url).map(|(scheme, ..)| scheme);
         if scheme == Some(self.request.scheme.as_str()) {
@@ -139,8 +143,9 @@ impl Page {
         }
     }
 
-    /// Notes the head of an answer at `url` that is no redirect. Returns whether it is the page's
-    /// own, for the first time: then its policy holds, and the needs of other users may be pushed.
+    /// Handles the head of a response at `url` that is no redirect. Returns true for the first head
+    /// at the page's own location. Its referrer policy then applies, and the needs of other users
+    /// may be pushed.
     pub(super) fn settle(&mut self, url: &str, head: &ResponseHead) -> bool {
         let first = url == self.location && !self.settled;
         if first {
@@ -163,7 +168,7 @@ impl Page {
         self.policy = policy;
     }
 
-    /// Creates a reader for the answer at `url`, and reserves the bytes that it may read.
+    /// Creates a reader for the response at `url`, and reserves the bytes that it may read.
     pub(super) fn reader(
         &mut self,
         url: &str,
@@ -183,13 +188,13 @@ impl Page {
         Some(reader)
     }
 
-    /// Creates a reader for the page's own answer.
+    /// Creates a reader for the page's own response.
     pub(super) fn reader_of_page(&mut self, head: &ResponseHead) -> Option<DocumentReader> {
         let url = Arc::clone(&self.url);
         self.reader(&url, head, Purpose::Page)
     }
 
-    /// Returns the bytes that a reader did not need.
+    /// Gives the bytes that a reader did not use back to the budget.
     pub(super) const fn return_bytes(&mut self, bytes: usize) {
         self.budget.read_bytes += bytes;
     }
@@ -201,7 +206,7 @@ impl Page {
         left.is_some()
     }
 
-    /// Notes a host that the page's own bytes name, and returns whether it is new. Nothing more is
+    /// Adds a host that the page's own bytes name, and returns whether it is new. Nothing more is
     /// pushed for a page with more hosts than `most`, its own one included.
     pub(super) fn name_host(&mut self, host: &str, most: usize) -> bool {
         if self.named_hosts.len() >= MAX_NAMED_HOSTS || self.named_hosts.contains(host) {
@@ -241,8 +246,8 @@ impl Page {
         now
     }
 
-    /// Returns whether the browser is likely to request a need while the page loads. Each lazy need
-    /// makes the next one less likely.
+    /// Returns whether a need may be pushed as far as lazy loading is concerned. Lazy images and
+    /// frames count against a limit for each page.
     pub(super) const fn is_near(&mut self, need: &Need) -> bool {
         if need.urgency < scan::LAZY || !matches!(need.kind, Kind::Image | Kind::Document) {
             return true;
@@ -257,12 +262,12 @@ impl Page {
         host == url::authority(&self.url) || self.named_hosts.contains(host)
     }
 
-    /// Returns whether nothing more must be promised for the page.
+    /// Returns whether no more resources may be promised for the page.
     pub(super) fn is_closed(&self) -> bool {
         self.known.len() > MAX_RESOURCES || self.abandoned || self.has_too_many_hosts
     }
 
-    /// Returns whether a need must not be promised, or was promised before.
+    /// Returns whether a need may not be promised, or was promised before.
     pub(super) fn refuses(&self, need: &Need) -> bool {
         self.is_closed() || self.known.contains(&need.url) || need.kind == Kind::Media
     }
@@ -284,7 +289,7 @@ impl Page {
         // The parts of a plain page that use TLS reach the gateway as tunnels only. The plain parts
         // of a page over TLS are mixed content, which browsers request over TLS or not at all.
         let is_other_scheme = scheme != self.request.scheme.as_str();
-        // Answers to a login are the user's own, and some logins count their uses.
+        // Responses behind a login are private, and some servers count the uses of a credential.
         let needs_login = own && self.request.fields.contains("authorization");
         if is_other_scheme || needs_login || (!own && own_origin_only) {
             return None;
@@ -305,7 +310,8 @@ impl Page {
         Some(request)
     }
 
-    /// Notes the promise of a need. Returns false if the budget for promises is used up.
+    /// Charges the promise of a need to the budget. Returns false if the budget for promises is
+    /// used up.
     pub(super) fn spend_promise(&mut self, need: &Need, request: &RequestHead) -> bool {
         let cookie = request.fields.get("cookie").map_or(0, <[u8]>::len);
         let repeated = if cookie > LONG_COOKIE { cookie } else { 0 };

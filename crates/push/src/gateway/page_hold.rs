@@ -7,8 +7,8 @@ use tandem_preload::Kind;
 use super::fetch::Fetch;
 use super::table::FetchId;
 
-/// The ratio of claims to responses that caches keep, from which siblings count as unkept. At most
-/// a ninth of the bodies is then wasted.
+/// Siblings count as unkept if there are this many claims of responses that no cache keeps for each
+/// response that a cache can keep. At most about a ninth of the bodies is then wasted.
 const UNKEPT_FOR_KEPT: usize = 8;
 
 /// The fetches of a page that wait for claims.

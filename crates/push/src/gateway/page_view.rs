@@ -1,4 +1,4 @@
-//! The page that the reader of a session looks at, and the documents that are part of it.
+//! The page that the user of a session looks at, and the documents that are part of it.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,8 @@ use crate::wire::Treatment;
 /// The time in which a document that names a page as its referrer counts as a part of it.
 const FRAME_PERIOD: Duration = Duration::from_secs(4);
 
-/// The number of frames that are remembered. Documents that other frames cause count as pages.
+/// The largest number of frames that are remembered. Documents that other frames cause count as
+/// pages.
 const MAX_FRAMES: usize = 64;
 
 /// The page that was loaded last.

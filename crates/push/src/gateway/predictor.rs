@@ -1,4 +1,4 @@
-//! The predictor from the view of the gateway's half: a record of all answers, which lists the
+//! The predictor from the view of the gateway's half: a record of all responses, which lists the
 //! needs of other users for each of them.
 //!
 //! It is a trait that the caller passes in, because its list is needed at once: promises must leave
@@ -21,7 +21,7 @@ use crate::wire::url_hash_of;
 
 /// A predictor of the resources that pages need. One value stands for one session.
 pub trait Predictor {
-    /// Records an answer, and returns the resources that are worth a push with it. The fields
+    /// Records a response, and returns the resources that are worth a push with it. The fields
     /// `session`, `user` and `now` of the exchange are filled in by the implementation.
     fn sending(&mut self, exchange: &Exchange<'_>) -> Vec<Candidate>;
 
@@ -68,7 +68,7 @@ pub(super) struct CachedCopy {
     pub(super) lifetime: CopyLifetime,
 }
 
-/// The resources of a page, as far as the cache of a returning browser decides on them.
+/// The resources of a page whose treatment depends on the cache of a returning browser.
 #[derive(Default)]
 pub(super) struct Returning {
     /// The resources of which the browser may have copies.
@@ -103,14 +103,14 @@ impl Returning {
     }
 }
 
-/// Returns whether the answer to a request may be recorded. A login, a script's own fields and a
+/// Returns whether the response to a request may be recorded. A login, a script's own fields and a
 /// wish for one format make it useless or private for other users.
 pub(super) fn is_learnable(request: &RequestHead) -> bool {
     has_only_browser_fields(&request.fields)
         && !request.fields.get("accept").is_some_and(wants_one_format)
 }
 
-/// Returns whether an answer may be a page, or a resource of use for other users. A resource that
+/// Returns whether a response may be a page, or a resource of use for other users. A resource that
 /// must not be stored, such as a counter's pixel, serves only a request that waits already.
 pub(super) fn is_reusable(request: &RequestHead, head: &ResponseHead) -> bool {
     let content_type = head.fields.get("content-type").unwrap_or_default();
@@ -120,14 +120,14 @@ pub(super) fn is_reusable(request: &RequestHead, head: &ResponseHead) -> bool {
         || !CacheControl::of(&head.fields).no_store
 }
 
-/// The circumstances of an answer that its heads do not tell.
+/// The facts about a response that neither its request nor its head contains.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Context<'a> {
     /// The URL of the request.
     pub(super) url: &'a str,
     /// The page of the push that the referrer names, if it names one.
     pub(super) page: Option<&'a str>,
-    /// True if the answer is a frame of the page that was loaded last.
+    /// True if the response is a frame of the page that was loaded last.
     pub(super) is_frame: bool,
 }
 
@@ -140,7 +140,7 @@ fn text_of(value: &[u8]) -> Cow<'_, str> {
     }
 }
 
-/// Records an answer with the predictor, and returns the needs of other users.
+/// Records a response with the predictor, and returns the needs of other users.
 pub(super) fn learn(
     predictor: &mut dyn Predictor,
     context: Context<'_>,
@@ -192,7 +192,7 @@ fn need_of(candidate: &Candidate, referrer: Option<String>) -> Option<Need> {
         ResourceKind::Open => (Kind::Other, 4),
         ResourceKind::Page | ResourceKind::Download => return None,
     };
-    // Data under the name of a page is a frame.
+    // Data with a path like that of a page is a frame.
     let is_frame = kind == Kind::Fetch
         && ResourceKind::of_path(parts(&candidate.url).path) == ResourceKind::Page;
     let kind = if is_frame { Kind::Document } else { kind };

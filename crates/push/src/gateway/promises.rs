@@ -143,7 +143,8 @@ impl Gateway {
             return;
         }
         if self.config.has_one_user && self.cache.is_validatable(target.hash) {
-            // The browser's conditional request would not wait for the answer to another one.
+            // The browser will send a conditional request, which could not use the response to the
+            // gateway's own.
             return;
         }
         if self.is_held_by_client(&target, &request) {
@@ -170,7 +171,7 @@ impl Gateway {
         }
     }
 
-    /// Notes a need that the client is thought to hold, in case it does not.
+    /// Remembers a need that the client is thought to hold, in case it does not.
     fn skip(&mut self, id: PageId, need: Need) {
         let Some(page) = self.pages.get_mut(id) else {
             return;
@@ -194,9 +195,8 @@ impl Gateway {
     ) -> Option<FetchId> {
         let page = self.pages.get_mut(id)?;
         let is_check = request.method == Method::Head;
-        // A style sheet or a script is no page that is visited, and the cookies of the next
-        // visit are unknown before a response that changes them.
-        // A redirect names nothing at the next visit either.
+        // Only pages are remembered, not style sheets or scripts. Pages that change cookies are
+        // left out, because the cookies of the next visit are unknown. So are redirects.
         let is_visit = is_navigation(page.request())
             && !page.sets_cookies
             && page.document_url() == &**page.url();
@@ -254,7 +254,7 @@ impl Gateway {
         Some(fetch)
     }
 
-    /// Notes that a promise is made.
+    /// Records a promise that is made.
     fn note_promise(&mut self, fetch: FetchId, target: Target, page_url: Arc<str>, is_check: bool) {
         self.counts.promised += 1;
         // A check gives the browser nothing new.

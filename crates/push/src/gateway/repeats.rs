@@ -22,10 +22,10 @@ use crate::wire::RequestHashes;
 /// The length in bytes of the longest body that is kept.
 const MAX_BODY: usize = 64 << 10;
 
-/// The number of bytes of all bodies that are kept.
+/// The largest number of bytes of all bodies that are kept.
 const MAX_BYTES: usize = 256 << 10;
 
-/// The number of responses that are kept.
+/// The largest number of responses that are kept.
 const MAX_RESPONSES: usize = 64;
 
 /// The time for which a response is kept. A promise reaches the client within the round trip of the
@@ -42,15 +42,19 @@ pub(super) struct Repeats {
 /// A response, as far as it has arrived.
 struct Kept {
     fetch: FetchId,
+    /// The hash of the URL.
     hash: u32,
     /// The time at which the head arrived.
     began: Instant,
+    /// The time at which the response is dropped.
     until: Instant,
     freshness: Freshness,
     request: RequestHead,
     asked: RequestHashes,
     head: ResponseHead,
+    /// The bytes of the body so far.
     body: Vec<u8>,
+    /// The length of the whole body.
     length: usize,
 }
 
@@ -75,7 +79,7 @@ impl Kept {
             &self.freshness,
             now.saturating_duration_since(self.began),
         );
-        // The origin has confirmed the head of a check while the request was on its way.
+        // The head of a check is new enough: the origin sent it while the request was on its way.
         let is_usable = match self.is_check() {
             true => is_conditional(&asked.fields),
             false => reuse == Reuse::Fresh,
@@ -114,7 +118,8 @@ impl Repeats {
     /// Keeps the response of a push, whose body has `length` bytes, if it is short.
     pub(super) fn begin(&mut self, now: Instant, begun: Begun, head: &ResponseHead, length: u64) {
         self.expire(now);
-        // A request that crosses a check comes to validate a copy, however short its lifetime is.
+        // A request that crosses a check validates a copy, so the lifetime of the response does not
+        // matter.
         let lifetime = match begun.request.method {
             Method::Head => Some(KEEP_PERIOD),
             _ => begun.freshness.remaining(Duration::ZERO),

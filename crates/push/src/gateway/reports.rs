@@ -9,8 +9,8 @@ use crate::url;
 use crate::wire::{Fate, Report, ReportReader};
 
 impl Gateway {
-    /// Opens the companion. `takes_checks`: its client takes promises of HEAD. Returns false if the
-    /// session has a companion already.
+    /// Opens the companion. If `takes_checks` is true, its client takes promises of HEAD. Returns
+    /// false if the session has a companion already.
     pub fn open_companion(&mut self, takes_checks: bool) -> bool {
         if self.companion.open {
             return false;
@@ -111,7 +111,7 @@ impl Gateway {
             // The browser needed the resource, and no body was fetched for it.
             Fate::Validated if push.is_check => predictor.used(&push.page_url, &push.url),
             Fate::Cancelled if push.is_check => {}
-            // A body that would have been a 304 was a mistake.
+            // The origin would have answered 304, so the push of a body was a mistake.
             Fate::Cancelled | Fate::Validated => predictor.cancelled(&push.url),
             Fate::Wasted => {}
         }

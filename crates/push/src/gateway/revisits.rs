@@ -1,17 +1,18 @@
 //! The needs of the pages that the session has loaded, for their next visits.
 //!
 //! A client without a gateway has the session and its user to itself. It requests these resources
-//! together with the page, and saves the round trip until the page names them. Only needs that the
-//! browser has used are remembered, and one that it does not use is forgotten.
+//! together with the page, and saves the round trip until the page names them. Every promised need
+//! is remembered. Only those that the browser has used are requested early, and one that it does
+//! not use is forgotten.
 
 use std::collections::{HashMap, VecDeque};
 
 use tandem_preload::{Need, Referrer};
 
-/// The number of pages that are remembered.
+/// The largest number of pages that are remembered.
 const MAX_PAGES: usize = 64;
 
-/// The number of bytes of URLs that are remembered.
+/// The largest number of bytes of URLs that are remembered.
 const MAX_BYTES: usize = 256 << 10;
 
 /// The pages that a session has loaded, by URL.
@@ -50,7 +51,7 @@ impl Revisits {
         (!needs.is_empty()).then_some((visit.policy, needs))
     }
 
-    /// Notes a promise that was made for a page.
+    /// Remembers the need of a promise that was made for a page.
     pub(super) fn note_promise(&mut self, page: &str, policy: Referrer, need: &Need) {
         if !self.pages.contains_key(page) {
             if self.order.len() >= MAX_PAGES {
@@ -78,7 +79,7 @@ impl Revisits {
         }
     }
 
-    /// Notes whether the browser used a push of a page.
+    /// Records whether the browser used a push of a page. A need that it did not use is forgotten.
     pub(super) fn note_use(&mut self, page: &str, url: &str, is_used: bool) {
         let Some(visit) = self.pages.get_mut(page) else {
             return;

@@ -29,24 +29,25 @@ use crate::wire::{OPENED_FIELD, OpenedList, ReportReader, RequestHashes, Treatme
 /// long after the first request to it, so that no push is made for the other requests.
 pub(super) const GATHER_PERIOD: Duration = Duration::from_millis(10);
 
-/// An answer to a request of the client, on its way.
+/// A response to a request of the client, on its way.
 pub(super) struct Answer {
     /// The hash of the request's URL.
     pub(super) hash: u32,
     /// The request, until the head shows that it is not needed.
     pub(super) request: Option<Arc<RequestHead>>,
-    /// The client takes pushes.
+    /// True if the client takes pushes.
     pub(super) takes_pushes: bool,
     /// The URL, if the head made it necessary.
     pub(super) url: Option<Arc<str>>,
-    /// The page, once there is anything to push with the answer.
+    /// The page, once there is anything to push with the response.
     pub(super) page: Option<PageId>,
     /// The treatment of a page that was decided before its head.
     pub(super) treatment: Option<Treatment>,
+    /// The reader of the body, if the body may name resources.
     pub(super) reader: Option<DocumentReader>,
-    /// The bytes of the body so far, if its head did not tell their number.
+    /// The bytes of the body so far, if its head did not give their number.
     pub(super) unsized_body: Option<u64>,
-    /// The body has ended.
+    /// True if the body has ended.
     pub(super) ended: bool,
 }
 
@@ -57,15 +58,15 @@ pub(super) struct Unreported {
     pub(super) page_url: Arc<str>,
     pub(super) fetch: FetchId,
     pub(super) asked: RequestHashes,
-    /// Only the head was promised.
+    /// True if only the head was promised.
     pub(super) is_check: bool,
-    /// The held fetch of the same resource whose promise gave way to this one.
+    /// The held fetch of the same resource that this promise replaced.
     pub(super) superseded: Option<FetchId>,
     /// The use that a browser's cache can make of the response, once its head has come.
     pub(super) reuse: Option<Reuse>,
     /// The lifetime of copies of the response, if its head has shown it.
     pub(super) lifetime: Option<CopyLifetime>,
-    /// The request of the push was made.
+    /// True if the request of the push was made.
     pub(super) begun: bool,
     /// The bytes of its body so far.
     pub(super) bytes: u64,
@@ -74,10 +75,11 @@ pub(super) struct Unreported {
 /// The companion of the session, and the promises that wait for one.
 #[derive(Default)]
 pub(super) struct Companion {
+    /// True if a companion is open.
     pub(super) open: bool,
-    /// The session has had a companion, so its client reports.
+    /// True if the session has had a companion. Its client then reports.
     pub(super) known: bool,
-    /// The client takes promises of HEAD.
+    /// True if the client takes promises of HEAD.
     pub(super) takes_checks: bool,
     pub(super) reader: ReportReader,
     pub(super) promises: VecDeque<Promise>,
@@ -93,7 +95,7 @@ pub struct Gateway {
     pub(super) pages: Table<PageId, Page>,
     pub(super) fetches: Table<FetchId, Fetch>,
     pub(super) queue: FetchQueue,
-    /// The fetches that give their slot away at this time, unless their head has come.
+    /// Fetches, each with the time at which it gives up its slot unless its head has arrived.
     pub(super) slow: VecDeque<(Instant, FetchId)>,
     pub(super) cache: ClientCache,
     pub(super) visitors: Visitors,
@@ -101,15 +103,16 @@ pub struct Gateway {
     /// The hosts of pages that have set simple cookies.
     pub(super) cookie_hosts: HashSet<String>,
     pub(super) repeats: Repeats,
-    /// The held fetches, and the times at which they are given up.
+    /// Held fetches, each with the time at which it is given up.
     pub(super) holds: VecDeque<(Instant, FetchId)>,
     /// The copies that the browser may have of the last pages' resources.
     pub(super) copies: Copies,
-    /// The checks that begin at these times.
+    /// Checks (HEAD requests for old copies, see `copies`), each with the time at which it begins.
     pub(super) checks: VecDeque<(Instant, FetchId)>,
     /// The URL hashes of the requests that are under way.
     pub(super) requested: Vec<u32>,
-    /// The documents that requests have joined, by URL hash.
+    /// The documents that requests have joined, by URL hash. A request joins a push if it takes the
+    /// response while that is still arriving.
     pub(super) joined: Vec<(u32, FetchId)>,
     /// The promises without a report, by URL hash.
     pub(super) unreported: HashMap<u32, Unreported>,
@@ -117,19 +120,19 @@ pub struct Gateway {
     pub(super) hosts: ForeignHosts,
     /// The list of hosts for which the client opens HTTPS; `None` before it has sent a list.
     opened: Option<OpenedList>,
-    /// The hosts of needs that are released at this time.
+    /// Hosts, each with the time at which the needs that wait for it are released.
     pub(super) releases: VecDeque<(Instant, String)>,
-    /// The page that the reader looks at.
+    /// The page that the user looks at.
     pub(super) view: Option<PageView>,
     /// The last page for which needs were skipped, because the client was thought to hold them.
     pub(super) skipping: Option<PageId>,
     pub(super) random: Random,
     pub(super) outputs: VecDeque<Output>,
     pub(super) counts: Counts,
-    /// The client has shown something that concerns later events: it takes pushes, has a companion
-    /// or opens HTTPS.
+    /// True if the client has shown something that concerns later events: it takes pushes, has a
+    /// companion or opens HTTPS.
     pub(super) knows_client: bool,
-    /// The session is over: nothing is promised any more.
+    /// True if the session is over. Nothing is promised any more then.
     pub(super) closed: bool,
 }
 
@@ -202,7 +205,7 @@ impl Gateway {
         self.opened.is_some() && url.starts_with("https:") && !self.is_opened(url)
     }
 
-    /// Returns true if a new machine would handle all later events in the same way: no answer is
+    /// Returns true if a new machine would handle all later events in the same way: no response is
     /// under way, and the client takes no pushes.
     pub fn is_dispensable(&self) -> bool {
         !self.knows_client && !self.closed && self.answers.len() == 0
@@ -305,7 +308,7 @@ impl Gateway {
         self.unreported.len()
     }
 
-    /// Returns the number of answers, pages and fetches that the machine knows.
+    /// Returns the number of responses, pages and fetches that the machine knows.
     pub fn records(&self) -> [usize; 3] {
         [self.answers.len(), self.pages.len(), self.fetches.len()]
     }
@@ -319,7 +322,8 @@ impl Gateway {
         }
     }
 
-    /// Notes that the client wants a resource of a host.
+    /// Records that the client requests or uses a resource of a host. If the host is new, the needs
+    /// that wait for it are released after [`GATHER_PERIOD`].
     pub(super) fn note_wanted(&mut self, now: Instant, host: &str, url: u32) {
         let no_longer_waiting = self.hosts.drop_requested(url);
         self.collect_pages(no_longer_waiting);

@@ -28,9 +28,9 @@ macro_rules! ids {
 }
 
 ids! {
-    /// The number of an answer to a request of the client.
+    /// The number of a response to a request of the client.
     pub AnswerId;
-    /// The number of a push.
+    /// The number of a fetch, which is the gateway's side of a push.
     pub FetchId;
     /// The number of a page.
     pub(super) PageId;

@@ -7,15 +7,15 @@
 //! |---|---|
 //! | a conditional request for something that this session did not bring | returning |
 //! | cookies in the request, or a referrer of the same site | returning |
-//! | the answer sets a cookie, and the request had none | first |
+//! | the response sets a cookie, and the request had none | first |
 //! | a cache could have kept the page with a validator, and the request has no condition | first |
 //! | none of these | unknown |
 //!
 //! The bodies of a first visit are sent at once. On all other visits they wait for claims: requests
 //! for promised resources that a cache can keep. Each claim releases more bodies than the last, and
-//! after [`ENOUGH_CLAIMS`] the visit counts as a first one. A page of an unknown visit is treated as
-//! that of a returning visitor: waiting costs a first visit one round trip, and a body that a cache
-//! holds costs its whole length.
+//! after [`ENOUGH_CLAIMS`] the visit counts as a first one. A page of an unknown visit is treated
+//! as that of a returning visitor: waiting costs a first visit one round trip, and a body that a
+//! cache holds costs its whole length.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -27,15 +27,15 @@ use crate::fetch_standard::is_navigation;
 use crate::site::{is_same_site, site_of};
 use crate::url;
 
-/// The number of sites that are remembered. A table that is full starts again.
+/// The largest number of sites that are remembered. A full table is cleared.
 const MAX_SITES: usize = 1024;
 
 /// The number of claims after which a visit counts as a first one.
 const ENOUGH_CLAIMS: u32 = 4;
 
-/// The number of bodies that the first claim releases. The n-th releases n times as many: with a
-/// half-filled cache few bodies are sent for nothing, and three claims suffice for a median page
-/// of about 40 resources of one site.
+/// The number of bodies that the first claim releases. The n-th claim releases n times as many.
+/// Three claims thus suffice for a median page of about 40 resources of one site, and a half-filled
+/// cache wastes few bodies.
 pub(super) const RELEASED_PER_CLAIM: usize = 8;
 
 /// The treatment of the bodies of a site's pages.
@@ -84,15 +84,15 @@ impl Visitors {
         }
     }
 
-    /// Notes that the browser has visited a site before this session.
+    /// Records that the browser has visited a site before this session.
     pub(super) fn note_return(&mut self, site: String) {
         if self.sites.len() < MAX_SITES || self.sites.contains_key(&site) {
             self.sites.insert(site, Visit::Returning(0));
         }
     }
 
-    /// Notes that the browser's copies of a site's resources have at least this age. Returns whether
-    /// that is more than was known.
+    /// Records that the browser's copies of a site's resources have at least this age. Returns
+    /// whether that is more than was known.
     pub(super) fn note_age(&mut self, site: &str, age: Duration) -> bool {
         if self.ages.get(site).is_some_and(|known| *known >= age) {
             return false;
@@ -114,7 +114,8 @@ impl Visitors {
         self.ages.clear();
     }
 
-    /// Notes that the browser is at a site for the first time, unless a sign says otherwise.
+    /// Records that the browser is at a site for the first time, unless an earlier sign shows a
+    /// return.
     pub(super) fn note_first_visit(&mut self, site: String) {
         if self.sites.len() < MAX_SITES {
             let visit = self.sites.entry(site).or_insert(Visit::First);
@@ -124,7 +125,7 @@ impl Visitors {
         }
     }
 
-    /// Notes a claim at a site. Returns the bodies that it releases.
+    /// Counts a claim at a site. Returns the bodies that it releases.
     pub(super) fn note_claim(&mut self, site: &str) -> Trust {
         let Some(visit) = self.sites.get_mut(site) else {
             return Trust::Full;
@@ -156,17 +157,18 @@ pub(super) fn visited_site(request: &RequestHead) -> String {
     }
 }
 
+/// Returns the authority that the `Referer` of a request names.
 pub(super) fn referring_authority(request: &RequestHead) -> Option<&str> {
     let referrer = std::str::from_utf8(request.fields.get("referer")?).ok()?;
     Some(url::authority(referrer)).filter(|authority| !authority.is_empty())
 }
 
-/// Returns whether the answer gives the browser its first cookie of the site.
+/// Returns whether the response gives the browser its first cookie of the site.
 pub(super) fn gets_first_cookie(request: &RequestHead, head: &ResponseHead) -> bool {
     !shows_return(request) && head.fields.contains("set-cookie")
 }
 
-/// Returns whether the answer to a page's request shows a first visit.
+/// Returns whether the response to a page's request shows a first visit.
 pub(super) fn is_first_visit(request: &RequestHead, head: &ResponseHead) -> bool {
     let policy = ResponsePolicy::of(head);
     let would_validate = policy.has_validator && !policy.forbids_storage();

@@ -11,8 +11,8 @@ const RESERVED: &str = "tandem.invalid";
 /// The field of a companion whose client takes promises of HEAD.
 const CHECKS_FIELD: &str = "tandem-checks";
 
-/// Returns the request that opens a companion. `takes_checks`: the client takes promises of HEAD,
-/// and the session's protocol can carry them.
+/// Returns the request that opens a companion. If `takes_checks` is true, the client takes promises
+/// of HEAD, and the session's protocol can carry them.
 pub fn companion_request(takes_checks: bool) -> RequestHead {
     let mut request = RequestHead {
         method: Method::Post,

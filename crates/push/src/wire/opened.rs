@@ -2,7 +2,7 @@
 //!
 //! The client sends the list with each request for such a host, and a header table of HTTP/2 makes
 //! the repetitions short. The gateway pushes no HTTPS of other hosts, since the browser requests
-//! those through tunnels that nobody opens. A response from the origin carries the field too, so
+//! those through tunnels that stay encrypted. A response from the origin carries the field too, so
 //! that the client can distinguish it from a page of the gateway.
 
 /// The name of the field in requests and responses.

@@ -3,15 +3,15 @@
 /// The outcome of a push at the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// The answer was complete when the browser asked for it.
+    /// The response was complete when the browser asked for it.
     Used,
-    /// The browser asked while the answer was still arriving.
+    /// The browser asked while the response was still arriving.
     Late,
     /// The browser did not ask in time.
     Wasted,
     /// The client refused the push, or could not use it.
     Cancelled,
-    /// The browser validated its own copy, and the head of the push sufficed as the answer.
+    /// The browser validated its own copy, and the head of the push sufficed as the response.
     Validated,
 }
 
@@ -35,7 +35,7 @@ const REPORT_LEN: usize = 5;
 pub enum Report {
     /// The outcome of a push.
     Became(Fate, u32),
-    /// The browser received the answer on an earlier session, and can still use it.
+    /// The browser received the response on an earlier session, and can still use it.
     Holds(u32),
 }
 

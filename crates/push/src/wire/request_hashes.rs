@@ -1,8 +1,9 @@
-//! The field by which a push tells with which request it was fetched.
+//! The field with hashes of the request for which a push was fetched.
 //!
 //! A promise of SPDY carries no request fields, so the client could not tell otherwise whether the
-//! answer fits the browser's request. The field holds hashes of the fields on which answers
-//! commonly depend: no value can be read from it, and equal values can be recognised.
+//! response fits the browser's request. The field holds 32-bit hashes of the fields on which
+//! responses commonly depend, not the values. The client compares them with the hashes of its own
+//! request. A short value can be guessed from its hash.
 
 use tandem_http::Fields;
 
@@ -15,7 +16,7 @@ pub const ASKED_FIELD: &str = "tandem-asked";
 /// The length of the field's value: five numbers of eight hexadecimal digits.
 const VALUE_LEN: usize = 40;
 
-/// Hashes of the fields of a request on which answers commonly depend.
+/// Hashes of the fields of a request on which responses commonly depend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestHashes {
     cookie: u32,
@@ -77,8 +78,8 @@ impl RequestHashes {
         (value.len() == VALUE_LEN).then_some(hashes)
     }
 
-    /// Returns whether both requests came from the same origin by CORS, or neither came from an
-    /// origin other than `target`, the origin that was asked.
+    /// Returns whether `Origin` agrees: both requests name the same origin, or each names `target`
+    /// or none. `target` is the origin of the URL.
     pub fn has_same_origin(self, other: Self, target: &str) -> bool {
         let target = origin_hash(target.as_bytes());
         let cross_origin = |origin: u32| {
@@ -91,9 +92,9 @@ impl RequestHashes {
         cross_origin(self.origin) == cross_origin(other.origin)
     }
 
-    /// Returns whether the answer to this request, which one page caused, may serve `other`, which
-    /// another page causes. Both referrers must name the same origin, or this one must name
-    /// `target`, the origin that was asked. A missing referrer fits any other.
+    /// Returns whether the response to this request may serve `other` as far as `Referer` decides.
+    /// Both must name the same origin, or this one must name `target`, the origin of the URL. A
+    /// missing referrer fits any other.
     pub fn fits_referrer(self, other: Self, target: &str) -> bool {
         let missing = origin_hash(b"");
         [self.referrer, other.referrer].contains(&missing)

@@ -1,4 +1,4 @@
-//! The field by which the gateway tells the client how it treated a page.
+//! The field that tells the client how the gateway treated a page.
 
 /// The name of the field. It never leaves the pair of proxies.
 pub const PUSH_FIELD: &str = "tandem-push";

@@ -1,15 +1,16 @@
-//! The number by which reports name a URL.
+//! The hash by which both halves name a URL.
 
 use tandem_http::RequestHead;
 use tandem_preload::split;
 
-/// Returns the number of a request's URL within a session. Two URLs may share a number; then a
-/// report counts for the wrong one, which disturbs statistics only.
+/// Returns the hash of a request's URL. Two URLs may share a hash. A report then counts for the
+/// wrong push, which may be raised, cancelled or left out. The content of a response is never
+/// affected.
 pub fn url_hash(request: &RequestHead) -> u32 {
     hash_parts(request.scheme.as_str(), &request.authority, &request.path)
 }
 
-/// Returns the number of a normalised URL; `None` for other text.
+/// Returns the hash of a normalised URL; `None` for other text.
 pub(crate) fn url_hash_of(url: &str) -> Option<u32> {
     let (scheme, authority, path) = split(url)?;
     Some(hash_parts(scheme, authority, path))

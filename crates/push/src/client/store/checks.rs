@@ -43,7 +43,7 @@ impl PushStore {
     }
 
     /// Answers the conditional request that has joined a document, if its head confirms the
-    /// browser's copy. Returns false if the whole response is the answer.
+    /// browser's copy. Returns false if the request gets the whole response.
     pub(super) fn confirm_joined(&mut self, now: Instant, id: PushId) -> bool {
         let Some(Phase::Claimed(kept, reader)) = self.pushes.get(&id).map(|push| &push.phase)
         else {

@@ -1,4 +1,4 @@
-//! The decisions of a store, and the pieces of an answer that it returns.
+//! The decisions of a store, and the pieces of a response that it returns.
 
 use bytes::Bytes;
 use tandem_http::{Fields, ResponseHead};
@@ -20,8 +20,8 @@ pub enum Intake {
 pub struct Serve {
     /// The push that answers the request.
     pub push: PushId,
-    /// The answer is complete in the store, or a 304 that needs its head alone. Otherwise the
-    /// request joins it as it arrives.
+    /// True if the response is complete in the store, or is a 304 that needs its head alone.
+    /// Otherwise the request joins it as it arrives.
     pub is_complete: bool,
 }
 
@@ -36,16 +36,17 @@ pub enum Output {
     WakeReader(PushId),
     /// The store may have room for more of the push.
     WakeArrival(PushId),
-    /// This became of a push with this URL; the gateway is to be told if `tell_gateway` is set.
+    /// A push of this URL has this outcome. The caller reports it to the gateway if `tell_gateway`
+    /// is true.
     Became {
         /// The outcome.
         fate: Fate,
-        /// The number of the URL.
+        /// The hash of the URL.
         url: u32,
-        /// The gateway does not know yet.
+        /// True if the gateway does not know yet.
         tell_gateway: bool,
     },
-    /// The push is forgotten, and its identifier stands for nothing any more.
+    /// The push is forgotten, and its identifier is no longer valid.
     Ended {
         /// The push.
         push: PushId,
@@ -54,7 +55,7 @@ pub enum Output {
     },
 }
 
-/// A piece of an answer, for the reader.
+/// A piece of a response, for the reader.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Piece {
     /// The head; once. Its `Age` is right for the time of the call.
@@ -63,10 +64,10 @@ pub enum Piece {
     Data(Bytes),
     /// The fields after the body.
     Trailers(Fields),
-    /// The answer is complete.
+    /// The response is complete.
     End,
     /// The push broke off. The pieces so far are not complete.
     Broken,
-    /// The next piece has not arrived. [`Output::WakeReader`] tells when it has.
+    /// The next piece has not arrived. [`Output::WakeReader`] follows when it has.
     Pending,
 }

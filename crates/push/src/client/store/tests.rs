@@ -511,11 +511,16 @@ proptest::proptest! {
             match event {
                 0 | 1 => {
                     promised += 1;
-                    if let Intake::Read(id) = scene.store.on_promise(scene.now, get(&path), size % 2 == 0) {
+                    let has_own_fields = size % 2 == 0;
+                    let intake = scene.store.on_promise(scene.now, get(&path), has_own_fields);
+                    if let Intake::Read(id) = intake {
                         ids.push(id);
                     }
                 }
-                2 => scene.store.on_head(scene.now, id, ok(&[("x", &"y".repeat(usize::from(size)))])),
+                2 => {
+                    let field = "y".repeat(usize::from(size));
+                    scene.store.on_head(scene.now, id, ok(&[("x", &field)]));
+                }
                 3 => scene.store.on_data(scene.now, id, Bytes::from(vec![0; usize::from(size)])),
                 4 => scene.store.on_trailers(id, [("t", "1")].into_iter().collect()),
                 5 => scene.store.on_end(id, size % 3 > 0),
