@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn pushed_answer_must_not_depend_on_the_user() {
+    fn pushed_response_must_not_depend_on_the_user() {
         for fields in [
             &[][..],
             &[("vary", "Accept-Encoding")],

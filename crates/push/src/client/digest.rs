@@ -9,7 +9,7 @@ use super::lifetime::fresh_for;
 use crate::wire::{Report, url_hash};
 
 /// The largest number of responses that a digest remembers. The oldest are dropped.
-const MAX_ANSWERS: usize = 1024;
+const MAX_RESPONSES: usize = 1024;
 
 /// The shortest lifetime that is worth a report: one that outlasts a companion.
 const MIN_LIFETIME: Duration = Duration::from_secs(15);
@@ -25,7 +25,7 @@ impl Digest {
         let Some(until) = lifetime.and_then(|lifetime| now.checked_add(lifetime)) else {
             return;
         };
-        if self.0.len() >= MAX_ANSWERS {
+        if self.0.len() >= MAX_RESPONSES {
             self.0.pop_front();
         }
         self.0.push_back((url_hash(request), until));
@@ -54,7 +54,7 @@ mod tests {
         read
     }
 
-    fn answer(control: &str) -> ResponseHead {
+    fn response(control: &str) -> ResponseHead {
         ResponseHead {
             fields: [("cache-control", control)].into_iter().collect(),
             ..ResponseHead::new(200)
@@ -62,13 +62,13 @@ mod tests {
     }
 
     #[test]
-    fn digest_lists_fresh_answers_only() {
+    fn digest_lists_fresh_responses_only() {
         let (mut digest, start) = (Digest::default(), Instant::now());
         let get = |path: &str| RequestHead::get(Scheme::Http, "h", path);
-        digest.note(start, &get("/a"), &answer("max-age=60"));
-        digest.note(start, &get("/b"), &answer("max-age=15"));
-        digest.note(start, &get("/c"), &answer("no-store"));
-        digest.note(start, &get("/d"), &answer("max-age=120"));
+        digest.note(start, &get("/a"), &response("max-age=60"));
+        digest.note(start, &get("/b"), &response("max-age=15"));
+        digest.note(start, &get("/c"), &response("no-store"));
+        digest.note(start, &get("/d"), &response("max-age=120"));
         let (a, d) = (url_hash(&get("/a")), url_hash(&get("/d")));
         let now = start + Duration::from_secs(59);
         assert_eq!(
@@ -80,14 +80,17 @@ mod tests {
     }
 
     #[test]
-    fn digest_keeps_the_latest_answers() {
+    fn digest_keeps_the_latest_responses() {
         let (mut digest, now) = (Digest::default(), Instant::now());
-        for i in 0..MAX_ANSWERS + 9 {
+        for i in 0..MAX_RESPONSES + 9 {
             let request = RequestHead::get(Scheme::Http, "h", format!("/{i}"));
-            digest.note(now, &request, &answer("max-age=60"));
+            digest.note(now, &request, &response("max-age=60"));
         }
         let found = reports(&mut digest, now);
         let first = url_hash(&RequestHead::get(Scheme::Http, "h", "/9"));
-        assert_eq!((found.len(), found[0]), (MAX_ANSWERS, Report::Holds(first)));
+        assert_eq!(
+            (found.len(), found[0]),
+            (MAX_RESPONSES, Report::Holds(first))
+        );
     }
 }

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn lifetime_follows_the_answer() {
+    fn lifetime_follows_the_response() {
         let control = |value| [("cache-control", value)];
         let of = |fields: &[_]| Lifetime::of(&head(200, fields));
         assert_eq!(of(&[]), Lifetime::Unspecified);
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn browser_keeps_named_lifetimes_of_whole_answers() {
+    fn browser_keeps_named_lifetimes_of_whole_responses() {
         let fresh = [("cache-control", "max-age=60")];
         assert_eq!(fresh_for(&head(200, &fresh)), Some(secs(60)));
         assert_eq!(fresh_for(&head(301, &fresh)), None);

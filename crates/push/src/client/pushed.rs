@@ -103,7 +103,7 @@ pub(super) struct Kept {
     /// True if the promise carries the fields of the gateway's own request.
     pub(super) has_own_fields: bool,
     pub(super) promised: Instant,
-    pub(super) answer: Option<ArrivedAnswer>,
+    pub(super) response: Option<ArrivedResponse>,
     pub(super) body: VecDeque<Bytes>,
     pub(super) trailers: Option<Fields>,
     /// The bytes counted for the push now.
@@ -112,7 +112,7 @@ pub(super) struct Kept {
 
 /// The head of a response and the facts that came with it.
 #[derive(Debug)]
-pub(super) struct ArrivedAnswer {
+pub(super) struct ArrivedResponse {
     pub(super) head: ResponseHead,
     pub(super) hashes: Option<RequestHashes>,
     pub(super) arrived: Instant,
@@ -134,21 +134,21 @@ impl Kept {
 
     /// Returns whether the push has waited too long.
     pub(super) fn is_over(&self, now: Instant, load: &PageLoad) -> bool {
-        match &self.answer {
+        match &self.response {
             None => now.saturating_duration_since(self.promised) >= MAX_WAIT,
-            Some(answer) => answer.lifetime.is_over(answer.arrived, now, load),
+            Some(response) => response.lifetime.is_over(response.arrived, now, load),
         }
     }
 
     /// Returns whether a request would wait longer for the head than it should.
     pub(super) fn is_overdue(&self, now: Instant) -> bool {
-        self.answer.is_none() && now.saturating_duration_since(self.promised) > HEAD_PATIENCE
+        self.response.is_none() && now.saturating_duration_since(self.promised) > HEAD_PATIENCE
     }
 
     /// Returns whether the response arrived for an earlier page load than the one under way.
     pub(super) fn is_of_earlier_load(&self, now: Instant, load: &PageLoad) -> bool {
-        let answer = self.answer.as_ref();
-        answer.is_some_and(|answer| load.is_after(answer.arrived, now))
+        let response = self.response.as_ref();
+        response.is_some_and(|response| load.is_after(response.arrived, now))
     }
 
     /// Decides from the received fields whether the push may serve a request.
@@ -156,8 +156,8 @@ impl Kept {
         let facts = PushFacts {
             request: &self.request,
             has_own_fields: self.has_own_fields,
-            hashes: self.answer.as_ref().and_then(|answer| answer.hashes),
-            head: self.answer.as_ref().map(|answer| &answer.head),
+            hashes: self.response.as_ref().and_then(|response| response.hashes),
+            head: self.response.as_ref().map(|response| &response.head),
         };
         facts.check(asked)
     }

@@ -16,7 +16,7 @@ use tandem_http::{Fields, Method, RequestHead, ResponseHead};
 use super::lifetime::{Lifetime, PageLoad, is_confirmation, is_of_use};
 use super::matching::check_request;
 use super::pushed::{
-    ArrivedAnswer, Kept, Phase, Pushed, Reader, Target, size_of_fields, size_of_promise,
+    ArrivedResponse, Kept, Phase, Pushed, Reader, Target, size_of_fields, size_of_promise,
 };
 pub use output::{Intake, Output, Piece, Serve};
 
@@ -166,7 +166,7 @@ impl PushStore {
                 has_own_fields: has_own_fields && !request.fields.is_empty(),
                 request,
                 promised: now,
-                answer: None,
+                response: None,
                 body: VecDeque::new(),
                 trailers: None,
                 held: size,
@@ -196,7 +196,7 @@ impl PushStore {
         head.fields.remove(ASKED_FIELD);
         let size = size_of_fields(&head.fields);
         let kept = self.kept_mut(id);
-        let is_repeated = kept.as_ref().is_some_and(|kept| kept.answer.is_some());
+        let is_repeated = kept.as_ref().is_some_and(|kept| kept.response.is_some());
         let is_check = kept.as_ref().is_some_and(|kept| kept.is_check());
         let is_document = kept.is_some_and(|kept| kept.is_document());
         let phase = self.pushes.get(&id).map(|pushed| &pushed.phase);
@@ -214,7 +214,7 @@ impl PushStore {
         let Some(kept) = pushed.phase.kept_mut() else {
             return;
         };
-        kept.answer = Some(ArrivedAnswer {
+        kept.response = Some(ArrivedResponse {
             lifetime: Lifetime::of(&head),
             head,
             hashes,
@@ -273,7 +273,7 @@ impl PushStore {
         let has_head = pushed
             .phase
             .kept_mut()
-            .is_some_and(|kept| kept.answer.is_some());
+            .is_some_and(|kept| kept.response.is_some());
         if is_complete && has_head {
             self.outputs.push_back(Output::WakeReader(id));
         } else {
@@ -336,7 +336,7 @@ impl PushStore {
         let is_reload = RequestPolicy::of(&asked.fields).wants_validation();
         let is_unknown_condition = !is_check
             && (is_reload || !kept.is_document())
-            && kept.answer.is_none()
+            && kept.response.is_none()
             && is_conditional(&asked.fields);
         if kept.is_over(now, &self.load)
             || (kept.is_overdue(now) && !self.is_gateway_local)
@@ -348,20 +348,20 @@ impl PushStore {
             return None;
         }
         self.waiting.remove(&target);
-        let answer = kept.answer.as_ref();
-        let confirmed = answer.filter(|answer| confirms_copy(asked, &answer.head));
-        if let Some(answer) = confirmed {
-            let head = not_modified(&with_age(&answer.head, now - kept.promised));
+        let response = kept.response.as_ref();
+        let confirmed = response.filter(|response| confirms_copy(asked, &response.head));
+        if let Some(response) = confirmed {
+            let head = not_modified(&with_age(&response.head, now - kept.promised));
             return self.confirm(id, head);
         }
-        if is_check && answer.is_some() {
+        if is_check && response.is_some() {
             // The browser's copy is another version.
             return self.drop_check(id);
         }
         let reader = Reader {
             request: asked.clone(),
             has_head: false,
-            awaits_body: answer.is_some() && kept.body.is_empty(),
+            awaits_body: response.is_some() && kept.body.is_empty(),
         };
         let useless = Phase::Useless(Fate::Cancelled);
         if let Phase::Kept(kept) = std::mem::replace(&mut pushed.phase, useless) {
@@ -406,11 +406,11 @@ impl PushStore {
         };
         if !reader.has_head {
             let is_held = reader.awaits_body && is_arriving && kept.body.is_empty();
-            let Some(answer) = kept.answer.as_ref().filter(|_| !is_held) else {
+            let Some(response) = kept.response.as_ref().filter(|_| !is_held) else {
                 return Piece::Pending;
             };
             reader.has_head = true;
-            return Piece::Head(with_age(&answer.head, now - kept.promised));
+            return Piece::Head(with_age(&response.head, now - kept.promised));
         }
         if let Some(data) = kept.body.pop_front() {
             kept.held -= data.len();

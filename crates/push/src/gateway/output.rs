@@ -127,7 +127,7 @@ pub enum Order {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PushError {
     /// The response depends on the user, must not be stored, or exceeds the budget of its page.
-    #[error("the answer must not be pushed")]
+    #[error("the response must not be pushed")]
     Forbidden,
     /// The body is longer than the budget of its page, and no request waits for it.
     #[error("the pushed body is too long")]

@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn policy_is_that_of_the_first_answer() {
+    fn policy_is_that_of_the_first_response() {
         let mut page = page();
         let mut head = ResponseHead::new(200);
         head.fields.push("referrer-policy", "no-referrer");
@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn expected_needs_wait_for_the_answer_and_their_host() {
+    fn expected_needs_wait_for_the_head_and_their_host() {
         let mut page = page();
         let mut own = need("http://a.test/1", Kind::Image, 4);
         own.via = Some("http://a.test/".into());

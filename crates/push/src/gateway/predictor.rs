@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn answer_is_recorded_with_its_circumstances() {
+    fn response_is_recorded_with_its_circumstances() {
         let request = RequestHead {
             fields: [("referer", "http://a/s.css")].into_iter().collect(),
             ..RequestHead::get(Scheme::Http, "a", "/x")

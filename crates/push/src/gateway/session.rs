@@ -376,8 +376,8 @@ mod tests {
         for (takes_pushes, is_dispensable) in [(false, true), (true, false)] {
             let mut gateway = machine();
             let answer = gateway.handle_request(now, &request, takes_pushes);
-            assert!(!gateway.is_dispensable(), "an answer is under way");
-            gateway.release_answer(now, answer.expect("an answer that teaches"));
+            assert!(!gateway.is_dispensable(), "a response is under way");
+            gateway.release_answer(now, answer.expect("a response that teaches"));
             assert_eq!(gateway.is_dispensable(), is_dispensable);
         }
         let mut gateway = machine();

@@ -227,7 +227,7 @@ mod tests {
         assert!(page("http://h/x.css").fits_referrer(here, target));
         assert!(
             !here.fits_referrer(page("http://h/x.css"), target),
-            "a page of the target must not get the answer that another page caused"
+            "a page of the target must not get the response that another page caused"
         );
     }
 }

@@ -181,7 +181,7 @@ fn dropped_pushes_are_no_sign_of_a_lost_cache() {
 }
 
 #[test]
-fn cookies_and_origins_part_answers() {
+fn cookies_and_origins_part_responses() {
     let (anna, bert) = (("cookie", "who=anna"), ("cookie", "who=bert"));
     let elsewhere = ("origin", "http://elsewhere.test");
     let shared = script("all's").with("cache-control", "public, max-age=600");
@@ -209,14 +209,14 @@ fn cookies_and_origins_part_answers() {
                 "http://a.test/all.js",
                 &[bert, elsewhere],
                 false,
-                "a CORS request needs its own answer",
+                "a CORS request needs its own response",
             ),
-            ("http://a.test/all.js", &[bert], true, "a public answer"),
+            ("http://a.test/all.js", &[bert], true, "a public response"),
             (
                 "http://a.test/open.js",
                 &[elsewhere],
                 false,
-                "without a cookie the answer may be another",
+                "without a cookie the response may be another",
             ),
         ] {
             let reply = pair.browse(Method::Get, url, fields);
@@ -238,7 +238,7 @@ fn cookies_and_origins_part_answers() {
 }
 
 #[test]
-fn answer_open_to_all_origins_serves_each() {
+fn response_open_to_all_origins_serves_each() {
     let body = "<script src=/open.js></script><script src=/own.js></script>";
     let open = script("all's").with("access-control-allow-origin", "*");
     let pages = [
@@ -272,7 +272,7 @@ fn push_for_one_site_does_not_serve_another() {
 }
 
 #[test]
-fn varying_answers_are_pushed_beyond_redirects() {
+fn varying_responses_are_pushed_beyond_redirects() {
     let gzip = |page: Page| page.with("vary", "Accept-Encoding");
     let sheet = page("text/css", "p { background: url(b.png) }");
     let document = html("<link rel=stylesheet href=a.css>");
@@ -304,7 +304,7 @@ fn varying_answers_are_pushed_beyond_redirects() {
         pair.get("http://a.test/old", &accept("text/html"));
         let other = [("user-agent", "another"), coding];
         let (reply, asked) = pair.get("http://a.test/new", &other);
-        assert!(!reply.is_pushed, "another browser's answer");
+        assert!(!reply.is_pushed, "another browser's response");
         assert!(asked.contains(&"http://a.test/new".to_owned()));
     }
 }
@@ -342,10 +342,10 @@ fn stale_push_is_requested_again() {
     }
 }
 
-/// The gateway judges as the browser's cache does: an answer that expired when it came is pushed
+/// The gateway judges as the browser's cache does. A response that expired when it came is pushed
 /// with each load, and a request for it does not mean that the cache was emptied.
 #[test]
-fn expired_answer_is_no_sign_of_a_lost_cache() {
+fn expired_response_is_no_sign_of_a_lost_cache() {
     let expired = ["0", "1", "2", "3"].map(|name| format!("http://a.test/{name}.png"));
     let body: String = expired
         .iter()

@@ -297,7 +297,7 @@ fn one_old_copy_shows_the_age_of_others() {
 }
 
 #[test]
-fn promise_of_a_check_precedes_the_revealing_answer() {
+fn promise_of_a_check_precedes_the_revealing_response() {
     let mut pair = returning_to(page("text/html", ""));
     pair.browse_for(LOADED, PAGE, NAVIGATION);
     pair.received.clear();

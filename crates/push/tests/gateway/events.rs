@@ -479,7 +479,7 @@ impl Scene<'_> {
         assert!(outcomes <= self.counted[0], "{:?}", self.counted);
     }
 
-    /// Ends all answers and pushes, and the session.
+    /// Ends all responses and pushes, and the session.
     fn end(&mut self) {
         for id in std::mem::take(&mut self.answers) {
             self.gateway.handle_end(id, true, None);

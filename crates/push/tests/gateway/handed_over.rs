@@ -16,7 +16,7 @@ const LOADED: Duration = Duration::from_secs(2);
 const PROMISED: Duration = Duration::from_millis(230);
 
 #[test]
-fn answer_without_storage_serves_a_request_that_waits() {
+fn response_without_storage_serves_a_waiting_request() {
     let long = "x".repeat(5000);
     for (promises, body) in [(true, "x"), (false, "x"), (true, &long), (false, &long)] {
         let pixel = page("image/gif", body).with("cache-control", "no-store");
@@ -119,7 +119,7 @@ fn refusal_of_a_push_reaches_no_browser_of_a_gateway() {
 }
 
 #[test]
-fn answer_without_storage_waits_for_no_request() {
+fn response_without_storage_waits_for_no_request() {
     let long = "x".repeat(5000);
     for promises in PROMISES {
         let pixel = page("image/gif", &long).with("cache-control", "no-store");

@@ -109,7 +109,7 @@ impl Scene {
         id.expect("a GET has a number")
     }
 
-    /// Passes the head of an answer, which the predictor sees.
+    /// Passes the head of a response, which the predictor sees.
     fn head(&mut self, id: AnswerId, head: &mut ResponseHead) -> Interest {
         let predictor = Some(&mut self.predictor as &mut dyn Predictor);
         self.gateway.handle_head(self.now, id, head, predictor)

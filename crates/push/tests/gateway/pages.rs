@@ -38,8 +38,8 @@ fn page_and_style_sheets_are_pushed_whole() {
     assert_eq!(pair.gateway.take_counts().used, 6);
     assert_eq!(pair.gateway.unreported(), 0);
     let again = pair.load("http://a.test/page", NAVIGATION);
-    assert_eq!(again.len(), 7, "no answer may be used again");
-    assert_eq!(pair.gateway.records()[0], 0, "no answer is left");
+    assert_eq!(again.len(), 7, "no response may be used again");
+    assert_eq!(pair.gateway.records()[0], 0, "no response is left");
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn head_names_resources() {
 }
 
 #[test]
-fn fresh_answers_are_not_sent_again() {
+fn fresh_responses_are_not_sent_again() {
     let mut pair = Pair::new(&[
         ("http://a.test/page", html("<img src=c.png><img src=d.png>")),
         ("http://a.test/c.png", fresh_image()),
@@ -187,7 +187,7 @@ fn redirects_are_followed_once() {
 }
 
 #[test]
-fn answers_that_depend_on_the_user_are_reset() {
+fn responses_that_depend_on_the_user_are_reset() {
     for (name, value) in [("vary", "Cookie"), ("vary", "Accept, Authorization")] {
         let mut pair = Pair::new(&[
             ("http://a.test/page", html("<img src=c.png>")),

@@ -20,7 +20,7 @@ use crate::origin::{Page, page};
 /// The delay of the link in one direction.
 const DELAY: Duration = Duration::from_millis(100);
 
-/// The time that origins take for an answer.
+/// The time that origins take for a response.
 const ORIGIN_TIME: Duration = Duration::from_millis(20);
 
 /// A message on the link.
@@ -77,7 +77,7 @@ pub(crate) struct Pair {
     held: HashMap<FetchId, (String, Option<ResponseHead>, String)>,
     /// The checks that were promised, with their URLs.
     checks: HashMap<FetchId, String>,
-    /// The unfinished answer.
+    /// The unfinished response.
     unfinished: Option<AnswerId>,
     /// The messages that the client received, as text.
     pub(crate) received: Vec<String>,
@@ -240,7 +240,7 @@ impl Pair {
         }
     }
 
-    /// Ends the unfinished answer, since the browser leaves the page.
+    /// Ends the unfinished response, since the browser leaves the page.
     pub(crate) fn leave(&mut self) {
         let id = self.unfinished.take().expect("a page is unfinished");
         self.gateway.release_answer(self.start + self.now, id);

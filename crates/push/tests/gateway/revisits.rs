@@ -45,7 +45,7 @@ fn needs_of_the_last_visit_are_promised_with_the_page() {
         .expect("a promise");
     assert_eq!(promise.request.path, "/used.png");
     assert!(pair.gateway.take_promise(Carrier::Answer(id)).is_none());
-    // Another answer than the page gives the fetch up.
+    // Another response than the page gives the fetch up.
     let mut head = tandem_http::ResponseHead::new(404);
     pair.gateway.handle_head(pair.time(), id, &mut head, None);
     pair.gateway.queue_fetch(pair.time(), promise.fetch);
@@ -158,7 +158,7 @@ fn only_documents_are_revisited() {
         pair.run();
         let again = request(url, NAVIGATION).into();
         let id = pair.gateway.handle_request(pair.time(), &again, true);
-        let id = id.expect("an answer");
+        let id = id.expect("a response");
         assert!(!pair.gateway.interest_in(id).promises, "{url}");
         pair.gateway.handle_end(id, false, None);
         pair.gateway.release_answer(pair.time(), id);

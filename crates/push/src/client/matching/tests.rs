@@ -152,9 +152,9 @@ fn head(fields: &[(&str, &str)]) -> ResponseHead {
 fn check(
     pushed: &[(&str, &str)],
     asked: &[(&str, &str)],
-    answer: &[(&str, &str)],
+    response: &[(&str, &str)],
 ) -> Result<(), Mismatch> {
-    let (promised, bare, head) = (request(pushed), request(&[]), head(answer));
+    let (promised, bare, head) = (request(pushed), request(&[]), head(response));
     let facts = PushFacts {
         request: &promised,
         has_own_fields: true,
@@ -203,9 +203,9 @@ fn each_known_field_decides_by_its_rule() {
         let (one, other, without) = (&[(name, one)][..], &[(name, other)][..], &[][..]);
         let vary = [("vary", name)];
         // The push with and the request without, the reverse, and different values.
-        let all = |answer| {
+        let all = |response| {
             [(one, without), (without, one), (one, other)]
-                .map(|(pushed, asked)| check(pushed, asked, answer))
+                .map(|(pushed, asked)| check(pushed, asked, response))
         };
         match rule {
             None => {
@@ -295,10 +295,10 @@ fn request_without_accept_encoding_gets_no_gzip() {
 }
 
 #[test]
-fn other_cookies_get_only_answers_for_everyone() {
+fn other_cookies_get_only_responses_for_everyone() {
     let (anna, bert) = (("cookie", "who=anna"), ("cookie", "who=bert"));
     let control = |value| ("cache-control", value);
-    for (answer, expected) in [
+    for (response, expected) in [
         (&[][..], Err(Mismatch::Cookie)),
         (&[control("max-age=600")], Err(Mismatch::Cookie)),
         (&[control("public, max-age=600")], Ok(())),
@@ -319,10 +319,10 @@ fn other_cookies_get_only_answers_for_everyone() {
         ),
     ] {
         for asked in [&[bert][..], &[]] {
-            assert_eq!(check(&[anna], asked, answer), expected, "{answer:?}");
+            assert_eq!(check(&[anna], asked, response), expected, "{response:?}");
         }
-        assert_eq!(check(&[], &[anna], answer), expected, "{answer:?}");
-        assert_eq!(check(&[anna], &[anna], answer), Ok(()), "{answer:?}");
+        assert_eq!(check(&[], &[anna], response), expected, "{response:?}");
+        assert_eq!(check(&[anna], &[anna], response), Ok(()), "{response:?}");
     }
 }
 
@@ -375,7 +375,7 @@ fn fetch_metadata_must_fit_the_cause() {
 }
 
 #[test]
-fn cors_answer_fits_its_origin_or_all() {
+fn cors_response_fits_its_origin_or_all() {
     let origin = |value| [("origin", value)];
     let open = [("access-control-allow-origin", "*")];
     let other = origin("http://other.test");
@@ -388,7 +388,7 @@ fn cors_answer_fits_its_origin_or_all() {
 }
 
 #[test]
-fn page_of_another_site_needs_its_own_answer() {
+fn page_of_another_site_needs_its_own_response() {
     let page = |value| [("referer", value)];
     let (here, there) = (page("http://one.test/"), page("http://other.test/"));
     assert_eq!(check(&here, &there, &[]), Err(Mismatch::Page));
@@ -418,10 +418,10 @@ fn cache_directives_of_the_request_decide() {
 }
 
 #[test]
-fn conditional_request_gets_the_whole_answer() {
+fn conditional_request_gets_the_whole_response() {
     for name in ["if-none-match", "if-modified-since"] {
-        let answer = [("etag", "\"1\"")];
-        assert_eq!(check(&[], &[(name, "\"1\"")], &answer), Ok(()), "{name}");
+        let response = [("etag", "\"1\"")];
+        assert_eq!(check(&[], &[(name, "\"1\"")], &response), Ok(()), "{name}");
     }
 }
 

@@ -16,7 +16,7 @@ impl PushStore {
     /// Returns whether the head of a push has arrived.
     pub(super) fn has_head(&self, id: PushId) -> bool {
         match self.pushes.get(&id).map(|pushed| &pushed.phase) {
-            Some(Phase::Kept(kept) | Phase::Claimed(kept, _)) => kept.answer.is_some(),
+            Some(Phase::Kept(kept) | Phase::Claimed(kept, _)) => kept.response.is_some(),
             _ => false,
         }
     }
@@ -30,11 +30,11 @@ impl PushStore {
         let Phase::Claimed(kept, reader) = &pushed.phase else {
             return;
         };
-        let answer = kept.answer.as_ref();
-        let confirmed = answer.filter(|answer| confirms_copy(&reader.request, &answer.head));
+        let response = kept.response.as_ref();
+        let confirmed = response.filter(|response| confirms_copy(&reader.request, &response.head));
         match confirmed {
-            Some(answer) => {
-                let head = not_modified(&with_age(&answer.head, now - kept.promised));
+            Some(response) => {
+                let head = not_modified(&with_age(&response.head, now - kept.promised));
                 self.confirm(id, head);
                 self.outputs.push_back(Output::WakeReader(id));
             }
@@ -49,12 +49,13 @@ impl PushStore {
         else {
             return false;
         };
-        let answer = kept.answer.as_ref();
-        let Some(answer) = answer.filter(|answer| confirms_copy(&reader.request, &answer.head))
+        let response = kept.response.as_ref();
+        let Some(response) =
+            response.filter(|response| confirms_copy(&reader.request, &response.head))
         else {
             return false;
         };
-        let head = not_modified(&with_age(&answer.head, now - kept.promised));
+        let head = not_modified(&with_age(&response.head, now - kept.promised));
         self.confirm(id, head);
         self.outputs.push_back(Output::WakeReader(id));
         true

@@ -66,7 +66,7 @@ impl Scene {
         }
     }
 
-    /// Pushes a complete answer.
+    /// Pushes a complete response.
     fn push(&mut self, path: &str, fields: &[(&str, &str)], body: &'static str) -> PushId {
         let id = self.promise(path);
         self.store.on_head(self.now, id, ok(fields));
@@ -166,7 +166,7 @@ fn complete_push_answers_once() {
 }
 
 #[test]
-fn answer_that_must_not_wait_is_read_to_its_end() {
+fn response_that_must_not_wait_is_read_to_its_end() {
     for head in [
         ok(&[("cache-control", "no-store")]),
         ok(&[("vary", "*")]),
@@ -287,7 +287,7 @@ fn full_store_replaces_a_push_of_the_same_url() {
 }
 
 #[test]
-fn waiting_ends_with_the_answer_s_lifetime() {
+fn waiting_ends_with_the_response_s_lifetime() {
     let control = |value: &'static str| [("cache-control", value)];
     // Each row: fields, the last second at which it serves, the first at which it does not.
     for (fields, serves, refuses) in [
@@ -311,7 +311,7 @@ fn waiting_ends_with_the_answer_s_lifetime() {
 }
 
 #[test]
-fn sweep_reports_answers_that_waited_too_long() {
+fn sweep_reports_responses_that_waited_too_long() {
     let mut scene = Scene::new(LIMITS);
     scene.push("/a", &[("cache-control", "max-age=12")], "x");
     scene.push("/b", &[("cache-control", "max-age=60")], "x");
@@ -339,7 +339,7 @@ fn reload_takes_pushes_of_its_own_load_only() {
 }
 
 #[test]
-fn rested_session_serves_complete_answers_only() {
+fn rested_session_serves_complete_responses_only() {
     let mut scene = Scene::new(LIMITS);
     let id = scene.promise("/a");
     scene.store.on_head(scene.now, id, ok(&[]));
@@ -350,7 +350,7 @@ fn rested_session_serves_complete_answers_only() {
 }
 
 #[test]
-fn unsafe_request_drops_the_answers_of_its_origin() {
+fn unsafe_request_drops_the_responses_of_its_origin() {
     let mut scene = Scene::new(LIMITS);
     scene.push("/a", &[], "x");
     let arriving = scene.promise("/b");
@@ -374,7 +374,7 @@ fn unsafe_request_drops_the_answers_of_its_origin() {
 }
 
 #[test]
-fn stored_answer_tells_its_age() {
+fn stored_response_tells_its_age() {
     let fields = [("cache-control", "max-age=600"), ("age", "20")];
     for (wait, age) in [(30, &b"20"[..]), (31, b"51")] {
         let mut scene = Scene::new(LIMITS);
@@ -460,9 +460,9 @@ fn kept_text(store: &PushStore) -> usize {
         });
     kept.map(|kept| {
         let head = kept
-            .answer
+            .response
             .as_ref()
-            .map_or(0, |answer| answer.head.fields.text_len());
+            .map_or(0, |response| response.head.fields.text_len());
         let body: usize = kept.body.iter().map(Bytes::len).sum();
         kept.request.fields.text_len()
             + head

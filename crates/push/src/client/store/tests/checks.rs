@@ -176,7 +176,7 @@ fn check_is_no_push_of_a_body() {
     assert_eq!(scene.ask("/a"), None, "the browser has no copy");
     scene.end_check(id, tagged("\"1\""));
     assert!(scene.store.is_empty());
-    // A full answer to HEAD serves nothing either.
+    // A full response to HEAD serves nothing either.
     let id = scene.check("/a");
     scene.end_check(id, ok(&[("etag", "\"1\"")]));
     assert_eq!(scene.ask_with("/a", COPY), None);

@@ -46,7 +46,7 @@ fn broken_push_never_looks_whole() {
     scene.store.on_end(id, false);
     assert_eq!(scene.ask("/b"), None);
     assert_eq!(scene.fates(), [(Fate::Late, true), (Fate::Cancelled, true)]);
-    // Without a head there is no answer, whatever the end says.
+    // Without a head there is no response, whatever the end says.
     let id = scene.promise("/c");
     scene.store.on_end(id, true);
     assert_eq!(scene.ask("/c"), None);
@@ -93,7 +93,7 @@ fn head_that_does_not_fit_breaks_a_join() {
 }
 
 #[test]
-fn no_store_answer_serves_only_a_waiting_request() {
+fn no_store_response_serves_only_a_waiting_request() {
     let no_store = || ok(&[("cache-control", "no-store")]);
     let mut scene = Scene::new(LIMITS);
     let id = scene.promise("/a");
