@@ -6,14 +6,14 @@ use tandem_http::ResponseHead;
 use tandem_http::cache::{CacheRules, Receipt, ResponsePolicy, vary};
 use tandem_preload::{Kind, Need, resolve};
 
-/// Returns whether a response with this status may be pushed: a status that caches may store
-/// without an explicit lifetime (RFC 9110 section 15.1), or a redirect.
+/// Returns whether a response with this status may be pushed. Redirects may, and so may a status
+/// that caches store without an explicit lifetime (RFC 9110 section 15.1).
 pub const fn is_pushable_status(status: u16) -> bool {
     matches!(status, 200 | 203 | 204 | 300..=303 | 307 | 308 | 404 | 410)
 }
 
-/// Returns whether a gateway may send a response that the browser has not asked for: it is
-/// complete, may be stored for a moment, and does not depend on the user.
+/// Returns whether a gateway may send a response that the browser has not asked for. Such a
+/// response is complete, may be stored for a moment, and does not depend on the user.
 pub fn may_be_pushed(head: &ResponseHead) -> bool {
     is_pushable_status(head.status)
         && !ResponsePolicy::of(head).forbids_storage()

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! A store belongs to one session, and so to one isolation key. A response is given once. By
-//! default, a push that does not fit, or must not be kept, is read to its end: a cancelled push
+//! default, a push that does not fit, or must not be kept, is read to its end. A cancelled push
 //! would tell the gateway about the browser's cache. Only a push beyond fixed limits of number or
 //! length is cancelled.
 //!

@@ -16,8 +16,9 @@ pub use referrer::{referrer, referrer_policy};
 pub(crate) use request::is_own_origin;
 pub use request::{Page, request_for};
 
-/// Returns whether a request navigates to a document: its destination is `document`, or, if the
-/// browser sends no metadata, it prefers HTML (Fetch standard, section 4.1, "main fetch").
+/// Returns whether a request navigates to a document. Such a request has the destination
+/// `document`, or, if the browser sends no metadata, it prefers HTML (Fetch standard, section 4.1,
+/// "main fetch").
 pub fn is_navigation(request: &RequestHead) -> bool {
     match request.fields.get("sec-fetch-dest") {
         Some(destination) => destination == b"document",
@@ -50,9 +51,9 @@ pub fn wants_one_format(accept: &[u8]) -> bool {
         || (is(b"text/") && !is(b"text/css") && !is(b"text/html"))
 }
 
-/// Returns whether a request asks to check or to reload a response: it has a condition, or forbids
-/// the use of stored responses (Fetch standard, section 4.6, "HTTP-network-or-cache fetch", on the
-/// cache modes `no-cache` and `reload`).
+/// Returns whether a request asks to check or to reload a response. Such a request has a condition,
+/// or forbids the use of stored responses (Fetch standard, section 4.6, "HTTP-network-or-cache
+/// fetch", on the cache modes `no-cache` and `reload`).
 pub fn is_revalidation(request: &RequestHead) -> bool {
     validation::is_conditional(&request.fields)
         || RequestPolicy::of(&request.fields).control.no_cache

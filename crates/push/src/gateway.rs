@@ -1,5 +1,5 @@
-//! The gateway's half: the state machine of one session that finds the resources that its pages
-//! need, and decides which of them are sent before the browser asks.
+//! The gateway's half: the state machine of one session. It finds the resources that the session's
+//! pages need, and decides which of them are sent before the browser asks.
 //!
 //! ```text
 //!  response to GET ─┬─ head: Link, X-Associated-Content (`hints`) ┐

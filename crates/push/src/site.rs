@@ -4,8 +4,8 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use tandem_http::RequestHead;
 
-/// Returns whether two authorities belong to the same site: they name the same host, whatever the
-/// port, or hosts below the same registrable domain of the Public Suffix List.
+/// Returns whether two authorities belong to the same site. Such authorities name the same host,
+/// whatever the port, or hosts below the same registrable domain of the Public Suffix List.
 pub fn is_same_site(one: &str, other: &str) -> bool {
     let (one, other) = (host(one), host(other));
     if one.eq_ignore_ascii_case(other) {
@@ -31,8 +31,8 @@ pub fn site_of(authority: &str) -> String {
     }
 }
 
-/// Returns the first-party site of a request: that of its page, or its own site if the browser says
-/// that the user or the same site caused it. Returns `None` if the request does not tell.
+/// Returns the first-party site of a request: that of its page, or its own site if the user or the
+/// same site caused it. Returns `None` if the request does not show it.
 pub fn first_party(request: &RequestHead) -> Option<String> {
     let url = |name: &str| {
         let value = std::str::from_utf8(request.fields.get(name)?).ok()?;

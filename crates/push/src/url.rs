@@ -43,8 +43,9 @@ pub(crate) fn authority(url: &str) -> &str {
     split(url).map_or("", |(_, authority, _)| authority)
 }
 
-/// Returns whether an authority is surely normalised: a domain name in lower case or an IPv4
-/// address, without a port or with one that is not the default. Other hosts need the parser.
+/// Returns whether an authority is surely normalised. Such an authority is a domain name in lower
+/// case or an IPv4 address, without a port or with one that is not the default. Other hosts need
+/// the parser.
 fn is_normal_authority(scheme: Scheme, authority: &str) -> bool {
     let colon = authority.bytes().position(|byte| byte == b':');
     let (host, port) = match colon {

@@ -1,9 +1,9 @@
 //! The decision whether a pushed response may serve a request.
 //!
 //! A cache relies on `Vary` (RFC 9111 section 4.1). Many servers choose the content coding, the
-//! language or the layout without it, and a pushed response was chosen for the request that the
-//! gateway made. So each field of a request has a `FieldRule`. A request with any other field is
-//! refused, because its response may depend on that field.
+//! language or the layout without it. A pushed response was chosen for the request that the gateway
+//! made. So each field of a request has a `FieldRule`. A request with any other field is refused,
+//! because its response may depend on that field.
 
 use tandem_http::cache::{CacheControl, ResponsePolicy, accepts_content_encoding, vary};
 use tandem_http::{Fields, Method, RequestHead, ResponseHead};

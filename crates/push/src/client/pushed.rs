@@ -92,7 +92,7 @@ pub(super) struct Reader {
     /// True if the head has been read.
     pub(super) has_head: bool,
     /// True if the head came alone. The gateway may hold the body and reset the stream, so the head
-    /// waits for the body: a request without a head can still be sent to the origin.
+    /// waits for the body. A request without a head can still be sent to the origin.
     pub(super) awaits_body: bool,
 }
 
@@ -126,7 +126,7 @@ impl Kept {
         self.request.method == Method::Head
     }
 
-    /// Returns whether the push is the document to which a redirect leads: the browser requests it
+    /// Returns whether the push is the document to which a redirect leads. The browser requests it
     /// at once, and the gateway never waits for a claim of it.
     pub(super) fn is_document(&self) -> bool {
         self.has_own_fields && is_navigation(&self.request)

@@ -3,8 +3,9 @@
 use tandem_http::ResponseHead;
 use tandem_preload::{Referrer, split};
 
-/// Returns the policy in a response's head: the last known token of all `Referrer-Policy` fields
-/// (Referrer Policy, section 8.1, "parse a referrer policy from a `Referrer-Policy` header").
+/// Returns the policy in a response's head. It is the last known token of all `Referrer-Policy`
+/// fields (Referrer Policy, section 8.1, "parse a referrer policy from a `Referrer-Policy`
+/// header").
 pub fn referrer_policy(head: &ResponseHead) -> Option<Referrer> {
     let values = head.fields.get_all("referrer-policy");
     let words = values
@@ -13,10 +14,10 @@ pub fn referrer_policy(head: &ResponseHead) -> Option<Referrer> {
     words.filter_map(Referrer::parse).last()
 }
 
-/// Returns the referrer that a request for `target` tells about `source`, the document, style sheet
-/// or module that makes it (Referrer Policy, section 8.3, "determine request's Referrer"). Both are
-/// normalised URLs without a fragment. The gateway makes no request that goes from TLS to plain
-/// text, so policies that differ only in such requests are treated alike.
+/// Returns the referrer of a request for `target` (Referrer Policy, section 8.3, "determine
+/// request's Referrer"). `source` is the document, style sheet or module that makes the request.
+/// Both are normalised URLs without a fragment. The gateway makes no request that goes from TLS to
+/// plain text, so policies that differ only in such requests are treated alike.
 pub fn referrer(policy: Referrer, source: &str, target: &str) -> Option<String> {
     let (scheme, host, _) = split(source)?;
     let (target_scheme, target_host, _) = split(target)?;

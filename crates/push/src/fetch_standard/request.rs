@@ -77,8 +77,8 @@ fn has_credentials(need: &Need, page: &Page<'_>, same_origin: bool) -> bool {
 }
 
 /// Returns the value of `Accept` by destination, as far as responses may differ by it (Fetch
-/// standard, section 4.1, "main fetch"; the values of images and fonts are those of the browser in
-/// `User-Agent`).
+/// standard, section 4.1, "main fetch"). The values of images and fonts are those of the browser in
+/// `User-Agent`.
 fn accept(kind: Kind, page: &RequestHead) -> &[u8] {
     let agent = page.fields.get("user-agent").unwrap_or_default();
     let is = |name: &[u8]| agent.windows(name.len()).any(|part| part == name);

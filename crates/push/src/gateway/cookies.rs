@@ -1,9 +1,10 @@
 //! The cookies that a page sets: the requests of its resources carry them (RFC 6265 section 5).
 //!
-//! A session with one user adds cookies of a simple kind to the early requests of a page: for its
-//! host and all paths, without `Domain`, `Secure` and prefixes. If the browser has not returned a
-//! cookie that a host has set, it refuses cookies, and none are added. Nothing is requested early
-//! for a page that sets other cookies, because its resources would be requested twice.
+//! A session with one user adds cookies of a simple kind to the early requests of a page. They are
+//! for its host and all paths, without `Domain`, `Secure` and prefixes. If the browser has not
+//! returned a cookie that a host has set, it refuses cookies, and none are added. Nothing is
+//! requested early for a page that sets other cookies, because its resources would be requested
+//! twice.
 
 use tandem_http::cache::unix_seconds;
 use tandem_http::{RequestHead, ResponseHead};

@@ -3,13 +3,14 @@
 //! A conditional request shows that the browser has a copy, and that the copy is at least as old as
 //! its lifetime. The other copies of the site are assumed to be from the same visit. Those with
 //! that lifetime or a shorter one are too old as well, and the browser will validate them. The
-//! gateway promises their heads at once, with HEAD, so that the browser's conditional requests wait
+//! gateway promises their heads at once, with HEAD. The browser's conditional requests then wait
 //! for them at the client instead of crossing the path. It then requests the heads and sends each
 //! as a 304.
 //!
-//! A check takes the place of the browser's own request. Resources with an unknown lifetime are
-//! not checked. Those of another site are checked only if the page names their host, or has caused
-//! a request to it: anyone could teach the predictor a host, and would see the visits to the page.
+//! A check takes the place of the browser's own request. Resources with an unknown lifetime are not
+//! checked. Those of another site are checked only if the page names their host, or has caused a
+//! request to it. Otherwise anyone could teach the predictor a host, and would see the visits to
+//! the page.
 
 use std::time::{Duration, Instant};
 
@@ -29,8 +30,8 @@ use crate::client::not_modified;
 use crate::url;
 use crate::wire::{ASKED_FIELD, RequestHashes, url_hash};
 
-/// The part of a lifetime by which a copy may seem younger than it is, because the clocks of
-/// origins differ a little and a load takes some time.
+/// The part of a lifetime by which a copy may seem younger than it is. The clocks of origins differ
+/// a little, and a load takes some time.
 const TOLERANCE: u32 = 8;
 
 /// The age from which copies are assumed to be twice as old as requests show. Requests show the
@@ -211,7 +212,7 @@ impl Gateway {
     }
 
     /// Withdraws the promise of a resource that the browser requests itself, if its fetch has not
-    /// begun: a check, or a held fetch whose body the browser has.
+    /// begun. The fetch is a check, or a held fetch whose body the browser has.
     fn make_way_for_request(&mut self, hash: u32, is_conditional: bool) {
         let Some(push) = self.unreported.get(&hash) else {
             return;

@@ -1,5 +1,5 @@
-//! The order in which the pushes of a session are fetched, and how many at a time: requested ones
-//! first, then the most urgent, then in the order of their promises.
+//! The order in which the pushes of a session are fetched, and their number at a time. Requested
+//! ones come first, then the most urgent, then the others in the order of their promises.
 
 use std::collections::BTreeMap;
 

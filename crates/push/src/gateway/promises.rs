@@ -159,8 +159,8 @@ impl Gateway {
         }
     }
 
-    /// Returns whether the client has a resource: its cache can use it again, or a push of it is on
-    /// its way that fits the request.
+    /// Returns whether the client has a resource: its cache can use it again, or a fitting push is
+    /// on its way.
     fn is_held_by_client(&self, target: &Target, request: &RequestHead) -> bool {
         let push = self.unreported.get(&target.hash);
         match push.filter(|push| push.url == target.url) {

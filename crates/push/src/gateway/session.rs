@@ -205,8 +205,8 @@ impl Gateway {
         self.opened.is_some() && url.starts_with("https:") && !self.is_opened(url)
     }
 
-    /// Returns true if a new machine would handle all later events in the same way: no response is
-    /// under way, and the client takes no pushes.
+    /// Returns true if a new machine would handle all later events in the same way. That is so if
+    /// no response is under way, and nothing is known of the client.
     pub fn is_dispensable(&self) -> bool {
         !self.knows_client && !self.closed && self.answers.len() == 0
     }

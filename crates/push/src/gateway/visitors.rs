@@ -14,7 +14,7 @@
 //! The bodies of a first visit are sent at once. On all other visits they wait for claims: requests
 //! for promised resources that a cache can keep. Each claim releases more bodies than the last, and
 //! after [`ENOUGH_CLAIMS`] the visit counts as a first one. A page of an unknown visit is treated
-//! as that of a returning visitor: waiting costs a first visit one round trip, and a body that a
+//! as that of a returning visitor. Waiting costs a first visit one round trip, and a body that a
 //! cache holds costs its whole length.
 
 use std::collections::HashMap;
@@ -148,8 +148,8 @@ const fn released(claim: u32) -> usize {
     RELEASED_PER_CLAIM * claim as usize
 }
 
-/// Returns the site that a request visits: for a page the site of the target, and for a part of a
-/// page that of the referrer.
+/// Returns the site that a request visits. For a page it is the site of the target, and for a part
+/// of a page that of the referrer.
 pub(super) fn visited_site(request: &RequestHead) -> String {
     match referring_authority(request) {
         Some(referrer) if !is_navigation(request) => site_of(referrer),

@@ -1,4 +1,4 @@
-//! Single events of the gateway's half, and the decisions that follow: what the predictor learns,
+//! Single events of the gateway's half, and the decisions that follow. They concern the predictor,
 //! the slots of fetches, the limits of bodies, and the outcomes that the client reports.
 
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Scenes of the gateway's half: pages, the requests that origins receive, and the order of
-//! messages at the client, over an emulated link in virtual time.
+//! Scenes of the gateway's half over an emulated link in virtual time. They show pages, the
+//! requests that origins receive, and the order of messages at the client.
 
 mod asked;
 mod both;

@@ -1,5 +1,5 @@
-//! Scenes of browsers that may have been at a site before: which bodies the gateway fetches, and
-//! which it holds back until the browser claims their resources.
+//! Scenes of browsers that may have been at a site before. They show the bodies that the gateway
+//! fetches, and those that it holds back until the browser claims their resources.
 
 use std::time::Duration;
 
