@@ -1,190 +1,13 @@
 //! Single events of the gateway's half, and the decisions that follow. They concern the predictor,
 //! the slots of fetches, the limits of bodies, and the outcomes that the client reports.
 
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use tandem_http::{RequestHead, ResponseHead, Scheme};
-use tandem_predict::auto::url::Kind;
-use tandem_predict::{Candidate, Exchange};
-use tandem_push::gateway::{
-    AnswerId, Carrier, Clock, Config, CopyLifetime, FetchId, Gateway, Interest, Output, Predictor,
-    PushError,
-};
-use tandem_push::wire::{Fate, Report, url_hash};
+use tandem_http::ResponseHead;
+use tandem_push::gateway::{Carrier, Config, Output, Predictor, PushError};
+use tandem_push::wire::Fate;
 
-const SITE: &str = "http://a.test";
-
-const HTML: &[(&str, &str)] = &[("content-type", "text/html"), ("set-cookie", "first=1")];
-
-const NAVIGATION: &[(&str, &str)] = &[("accept", "text/html")];
-
-/// A predictor that records its calls, and expects an image of each page.
-#[derive(Default)]
-struct Recorder(Vec<String>);
-
-impl Predictor for Recorder {
-    fn sending(&mut self, exchange: &Exchange<'_>) -> Vec<Candidate> {
-        let referrer = exchange.referer.unwrap_or("-");
-        let frame = exchange.destination.map_or("", |_| " in a frame");
-        self.0.push(format!("{} {referrer}{frame}", exchange.url));
-        let is_page = exchange.url.ends_with("/page");
-        let candidate = Candidate {
-            url: format!("{SITE}/learned.png").into(),
-            kind: Kind::Image,
-            probability: 0.9,
-            expected_size: 1000.0,
-        };
-        Vec::from_iter(is_page.then_some(candidate))
-    }
-
-    fn note_referrer(&mut self, _: &str, _: &str) {}
-
-    fn own_referrer(&self, _: &str) -> Option<String> {
-        None
-    }
-
-    fn body_sent(&mut self, url: &str, size: u64) {
-        self.0.push(format!("size {url} {size}"));
-    }
-
-    fn used(&mut self, page: &str, url: &str) {
-        self.0.push(format!("used {page} {url}"));
-    }
-
-    fn cancelled(&mut self, url: &str) {
-        self.0.push(format!("cancelled {url}"));
-    }
-
-    fn note_lifetime(&mut self, _: &str, _: CopyLifetime) {}
-
-    fn lifetime(&self, _: &str) -> Option<CopyLifetime> {
-        None
-    }
-
-    fn resources(&self, _: &str) -> Vec<Candidate> {
-        Vec::new()
-    }
-}
-
-struct Scene {
-    gateway: Gateway,
-    now: Instant,
-    predictor: Recorder,
-}
-
-fn request(path: &str, fields: &[(&str, &str)]) -> RequestHead {
-    let mut request = RequestHead::get(Scheme::Http, "a.test", path);
-    for (name, value) in fields {
-        request.fields.push(name, *value);
-    }
-    request
-}
-
-fn head(status: u16, fields: &[(&str, &str)]) -> ResponseHead {
-    let mut head = ResponseHead::new(status);
-    for (name, value) in fields {
-        head.fields.push(name, *value);
-    }
-    head
-}
-
-impl Scene {
-    fn new(config: Config) -> Self {
-        let now = Instant::now();
-        let clock = Clock {
-            instant: now,
-            unix_time: 1_700_000_000,
-        };
-        Self {
-            gateway: Gateway::new(config, clock),
-            now,
-            predictor: Recorder::default(),
-        }
-    }
-
-    fn ask(&mut self, path: &str, fields: &[(&str, &str)]) -> AnswerId {
-        let request = Arc::new(request(path, fields));
-        let id = self.gateway.handle_request(self.now, &request, true);
-        id.expect("a GET has a number")
-    }
-
-    /// Passes the head of a response, which the predictor sees.
-    fn head(&mut self, id: AnswerId, head: &mut ResponseHead) -> Interest {
-        let predictor = Some(&mut self.predictor as &mut dyn Predictor);
-        self.gateway.handle_head(self.now, id, head, predictor)
-    }
-
-    /// Begins a page with these bytes. It stays under way.
-    fn page(&mut self, body: &str) -> AnswerId {
-        let id = self.ask("/page", NAVIGATION);
-        self.gateway
-            .handle_head(self.now, id, &mut head(200, HTML), None);
-        self.gateway.handle_data(id, body.as_bytes());
-        id
-    }
-
-    /// Takes the promises of a stream, and queues their fetches.
-    fn promises(&mut self, carrier: Carrier) -> Vec<FetchId> {
-        let mut fetches = Vec::new();
-        while let Some(promise) = self.gateway.take_promise(carrier) {
-            self.gateway.queue_fetch(self.now, promise.fetch);
-            fetches.push(promise.fetch);
-        }
-        fetches
-    }
-
-    fn outputs(&mut self) -> Vec<Output> {
-        std::iter::from_fn(|| self.gateway.poll_output()).collect()
-    }
-
-    /// Returns the fetches that have begun since the last call.
-    fn begun(&mut self) -> Vec<FetchId> {
-        let fetches = self
-            .outputs()
-            .into_iter()
-            .filter_map(|output| match output {
-                Output::Fetch { fetch, .. } => Some(fetch),
-                _ => None,
-            });
-        fetches.collect()
-    }
-
-    /// Returns the pushes of a page with `count` images.
-    fn images(&mut self, count: usize) -> Vec<FetchId> {
-        let body: String = (0..count)
-            .map(|at| format!("<img src=/{at}.png>"))
-            .collect();
-        let page = self.page(&body);
-        let fetches = self.promises(Carrier::Answer(page));
-        assert_eq!(fetches.len(), count);
-        fetches
-    }
-
-    fn fetch_head(&mut self, id: FetchId, fields: &[(&str, &str)]) -> Result<(), PushError> {
-        let passed = self
-            .gateway
-            .handle_fetch_head(self.now, id, &mut head(200, fields), None);
-        passed.map(drop)
-    }
-
-    fn fetch_data(&mut self, id: FetchId, length: usize) -> Result<(), PushError> {
-        let data = vec![b'x'; length];
-        let passed = self.gateway.handle_fetch_data(self.now, id, &data);
-        passed.map(drop)
-    }
-
-    fn report(&mut self, fate: Fate, path: &str) {
-        let mut bytes = Vec::new();
-        Report::Became(fate, url_hash(&request(path, &[]))).encode(&mut bytes);
-        let predictor = Some(&mut self.predictor as &mut dyn Predictor);
-        self.gateway.handle_reports(self.now, &bytes, predictor);
-    }
-
-    fn recorded(&mut self) -> Vec<String> {
-        std::mem::take(&mut self.predictor.0)
-    }
-}
+use crate::scene::{HTML, NAVIGATION, SITE, Scene, head};
 
 fn one_at_a_time() -> Scene {
     Scene::new(Config {
@@ -322,6 +145,7 @@ fn treatment_marks_pages_and_their_redirects() {
     assert!(!treatment("/a.png", &[], head(302, &moved)));
     assert!(!treatment("/a.css", &[], head(200, &style)));
     assert!(!treatment("/page", NAVIGATION, head(404, HTML)));
+    assert!(!treatment("/page", NAVIGATION, head(304, &[])));
 }
 
 #[test]

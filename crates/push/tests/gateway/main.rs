@@ -16,6 +16,7 @@ mod parts;
 mod repeats;
 mod returning;
 mod revisits;
+mod scene;
 
 use origin::{Page, page};
 use pair::Asked;
