@@ -14,11 +14,7 @@ pub(crate) fn request_url(request: &RequestHead) -> Option<String> {
         path,
         ..
     } = request;
-    let length = scheme.as_str().len() + "://".len() + authority.len() + path.len();
-    let mut url = String::with_capacity(length);
-    for part in [scheme.as_str(), "://", authority, path] {
-        url.push_str(part);
-    }
+    let url = [scheme.as_str(), "://", authority, path].concat();
     if url.len() <= MAX_URL && is_normal_authority(*scheme, authority) && is_normal_path(path) {
         return Some(url);
     }

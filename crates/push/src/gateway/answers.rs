@@ -75,10 +75,8 @@ impl Gateway {
     /// Promises the resources that the last visit to a page needed, before the page itself has
     /// arrived.
     fn begin_revisit(&mut self, now: Instant, id: AnswerId, request: &Arc<RequestHead>) {
-        let is_plain = is_navigation(request)
-            && !is_revalidation(request)
-            && !validation::is_conditional(&request.fields)
-            && !self.is_frame(now, request);
+        let is_plain =
+            is_navigation(request) && !is_revalidation(request) && !self.is_frame(now, request);
         let Some(url) = request_url(request).filter(|_| is_plain && !self.closed) else {
             return;
         };
@@ -383,9 +381,8 @@ impl Gateway {
         let readable = head.status == 200 && DocumentReader::is_readable(head);
         let target = redirect_target(&url, head);
         let is_page = readable && DocumentReader::is_html(head);
-        let is_unmodified = head.status == 304;
-        let is_document = is_page || is_unmodified || target.is_some();
-        if (is_page || (is_document && is_navigation(&request)))
+        let is_bodiless = head.status == 304 || target.is_some();
+        if (is_page || (is_bodiless && is_navigation(&request)))
             && let Some(treatment) = self.treatment_of(now, id, &url, &request)
         {
             head.fields.set(PUSH_FIELD, treatment.as_str());

@@ -56,7 +56,7 @@ impl Gateway {
         let Some(page) = self.pages.get(id) else {
             return;
         };
-        if copies.is_empty() || !self.companion.takes_checks || self.config.has_one_user {
+        if copies.is_empty() || self.config.has_one_user {
             return;
         }
         let copies = PageCopies::new(id, url::authority(page.document_url()), copies);
@@ -335,6 +335,7 @@ mod tests {
         assert!(of(0, 0) && of(8, 8) && of(8, 7) && !of(8, 6));
         assert!(!of(20, 16) && of(20, 18), "after less than a day");
         assert!(of(2 * 168, 168) && of(30, 23), "after a long absence");
+        assert!(of(48, 18), "one day is long");
         assert!(!of(720, 168) && !of(8766, 720));
     }
 }

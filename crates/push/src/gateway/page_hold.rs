@@ -59,9 +59,9 @@ impl Siblings {
     }
 }
 
-/// Returns a URL up to the last slash of its path.
+/// Returns a URL before the last slash of its path.
 fn directory(url: &str) -> &str {
     let path = url.split('?').next().unwrap_or(url);
-    let end = path.rfind('/').map_or(path.len(), |slash| slash + 1);
-    &path[..end]
+    path.rsplit_once('/')
+        .map_or(path, |(directory, _)| directory)
 }
