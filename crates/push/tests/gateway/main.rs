@@ -5,6 +5,7 @@ mod asked;
 mod both;
 mod client;
 mod copies;
+mod decisions;
 mod events;
 mod handed_over;
 mod limits;
