@@ -7,6 +7,7 @@ mod client;
 mod copies;
 mod decisions;
 mod events;
+mod fetched;
 mod handed_over;
 mod limits;
 mod machine;
