@@ -9,6 +9,7 @@ mod decisions;
 mod events;
 mod fetched;
 mod handed_over;
+mod holding;
 mod limits;
 mod machine;
 mod origin;

@@ -1,0 +1,241 @@
+//! Single decisions about held fetches: the signs of a visit, the siblings of a resource, and the
+//! end of the waiting.
+
+use std::time::Duration;
+
+use tandem_push::gateway::{AnswerId, Carrier, Config, FetchId, Output};
+use tandem_push::wire::Fate;
+
+use crate::origin::{page, redirect};
+use crate::pair::Pair;
+use crate::scene::{NAVIGATION, Scene, head};
+
+const KNOWN: &[(&str, &str)] = &[("content-type", "text/html"), ("etag", "\"1\"")];
+
+const NO_STORE: &[(&str, &str)] = &[("cache-control", "no-store")];
+
+const FRESH: &[(&str, &str)] = &[("cache-control", "max-age=600")];
+
+/// Begins the page of a browser that has been at the site before.
+fn begin_returning(scene: &mut Scene, path: &str, body: &str) -> AnswerId {
+    let fields = [NAVIGATION[0], ("cookie", "seen=1")];
+    let id = scene.ask(path, &fields);
+    scene
+        .gateway
+        .handle_head(scene.now, id, &mut head(200, KNOWN), None);
+    scene.gateway.handle_data(id, body.as_bytes());
+    id
+}
+
+fn with_companion() -> Scene {
+    let mut scene = Scene::new(Config::default());
+    assert!(scene.gateway.open_companion(true));
+    scene
+}
+
+/// Takes the promises of a page, and returns their paths and fetches.
+fn held(scene: &mut Scene, page: AnswerId) -> Vec<(String, FetchId)> {
+    let mut held = Vec::new();
+    while let Some(promise) = scene.gateway.take_promise(Carrier::Answer(page)) {
+        scene.gateway.queue_fetch(scene.now, promise.fetch);
+        held.push((promise.request.path, promise.fetch));
+    }
+    held
+}
+
+fn fetch_of(held: &[(String, FetchId)], path: &str) -> FetchId {
+    let found = held.iter().find(|(own, _)| own == path);
+    found.expect("it was promised").1
+}
+
+/// Returns the paths of the fetches that have begun since the last call.
+fn begun(scene: &mut Scene) -> Vec<String> {
+    let outputs = scene.outputs().into_iter();
+    let paths = outputs.filter_map(|output| match output {
+        Output::Fetch { request, .. } => Some(request.path),
+        _ => None,
+    });
+    paths.collect()
+}
+
+#[test]
+fn siblings_share_their_kind_and_directory() {
+    let mut scene = with_companion();
+    let paths = [
+        "/live/1",
+        "/live/2",
+        "/live/3?of=/other/x",
+        "/other/4",
+        "/live/5",
+    ];
+    let images = paths.map(|path| format!("<img src={path}>")).concat();
+    let body = images + "<link rel=stylesheet href=/live/s.css>";
+    let page = begin_returning(&mut scene, "/page", &body);
+    let held = held(&mut scene, page);
+    assert_eq!((held.len(), begun(&mut scene).len()), (6, 0));
+    for path in ["/live/1", "/live/2"] {
+        scene.report(Fate::Late, path);
+        assert_eq!(begun(&mut scene), [path]);
+        let fetch = fetch_of(&held, path);
+        assert_eq!(scene.fetch_head(fetch, NO_STORE), Ok(()));
+    }
+    assert_eq!(begun(&mut scene), ["/live/3?of=/other/x", "/live/5"]);
+}
+
+#[test]
+fn held_fetch_is_given_up_in_time() {
+    let mut scene = with_companion();
+    let page = begin_returning(&mut scene, "/page", "<img src=/a.png>");
+    let fetch = held(&mut scene, page)[0].1;
+    let due = scene.now + Duration::from_secs(8);
+    assert_eq!(scene.gateway.poll_timeout(), Some(due));
+    scene.gateway.handle_timeout(due - Duration::from_millis(1));
+    assert!(
+        scene
+            .outputs()
+            .iter()
+            .all(|it| !matches!(it, Output::Cancel { .. }))
+    );
+    scene.gateway.handle_timeout(due);
+    assert_eq!(scene.outputs(), [Output::Cancel { fetch }]);
+    assert_eq!(scene.gateway.poll_timeout(), None);
+    let counts = scene.gateway.take_counts();
+    assert_eq!((counts.withheld, counts.extra_requests), (1, 0));
+}
+
+#[test]
+fn document_does_not_wait_for_a_sign() {
+    let mut scene = with_companion();
+    let page = begin_returning(
+        &mut scene,
+        "/page",
+        "<iframe src=/frame></iframe><img src=/a.png>",
+    );
+    held(&mut scene, page);
+    assert_eq!(begun(&mut scene), ["/frame"]);
+}
+
+#[test]
+fn cookie_of_an_image_shows_no_first_visit() {
+    let mut scene = with_companion();
+    let id = scene.ask("/first.png", &[]);
+    let mut answer = head(200, &[("set-cookie", "a=b")]);
+    scene.gateway.handle_head(scene.now, id, &mut answer, None);
+    scene.end(id);
+    let page = scene.ask("/page", NAVIGATION);
+    let mut answer = head(200, &KNOWN[..1]);
+    scene
+        .gateway
+        .handle_head(scene.now, page, &mut answer, None);
+    scene.gateway.handle_data(page, b"<img src=/a.png>");
+    assert_eq!(held(&mut scene, page).len(), 1);
+    assert!(begun(&mut scene).is_empty());
+}
+
+#[test]
+fn condition_holds_the_rest_of_a_page_under_way() {
+    for (has_companion, referrer, is_held) in [
+        (true, "http://a.test/page", true),
+        (true, "http://b.test/page", false),
+        (false, "http://a.test/page", false),
+    ] {
+        let mut scene = Scene::new(Config::default());
+        if has_companion {
+            assert!(scene.gateway.open_companion(true));
+        }
+        let page = scene.page("<img src=/1>");
+        held(&mut scene, page);
+        assert_eq!(begun(&mut scene), ["/1"], "a first visit");
+        let condition = [("if-none-match", "\"1\""), ("referer", referrer)];
+        let sheet = scene.ask("/s.css", &condition);
+        let mut answer = head(304, &[("etag", "\"1\"")]);
+        scene
+            .gateway
+            .handle_head(scene.now, sheet, &mut answer, None);
+        scene.gateway.handle_data(page, b"<img src=/2>");
+        held(&mut scene, page);
+        assert_eq!(begun(&mut scene).is_empty(), is_held, "{referrer}");
+    }
+}
+
+#[test]
+fn condition_for_a_received_copy_is_no_sign() {
+    let mut scene = with_companion();
+    let tag = [("cache-control", "no-cache"), ("etag", "\"1\"")];
+    let fields = [("referer", "http://a.test/page")];
+    for (status, condition) in [(200, None), (304, Some(("if-none-match", "\"1\"")))] {
+        let fields: Vec<_> = fields.into_iter().chain(condition).collect();
+        let sheet = scene.ask("/s.css", &fields);
+        let mut answer = head(status, &tag);
+        scene
+            .gateway
+            .handle_head(scene.now, sheet, &mut answer, None);
+        scene.end(sheet);
+    }
+    let page = scene.page("<img src=/1>");
+    held(&mut scene, page);
+    assert_eq!(begun(&mut scene), ["/1"], "a first visit");
+}
+
+#[test]
+fn cookie_behind_a_redirect_counts_on_its_own_site() {
+    for (host, is_first) in [("http://i.a.test", true), ("http://b.test", false)] {
+        let document = format!("{host}/page");
+        let image = format!("{host}/a.png");
+        let body = page("text/html", "<img src=a.png>").with("set-cookie", "a=b");
+        let mut pair = Pair::new(&[
+            ("http://a.test/", redirect(&document)),
+            (&document, body),
+            (&image, page("image/png", "x")),
+        ]);
+        // The client wants resources of the host.
+        let other = format!("{host}/other.png");
+        pair.load(&other, &[("referer", "http://c.test/")]);
+        pair.send("http://a.test/", NAVIGATION);
+        pair.run_for(Duration::from_secs(1));
+        let asked: Vec<_> = pair.take_asked().into_iter().map(|it| it.url).collect();
+        assert!(asked.contains(&document), "{asked:?}");
+        assert_eq!(asked.contains(&image), is_first, "{host}");
+    }
+}
+
+#[test]
+fn copy_of_a_held_resource_needs_no_further_promise() {
+    let mut scene = with_companion();
+    let page = begin_returning(&mut scene, "/page", "<img src=/a.png>");
+    held(&mut scene, page);
+    scene.now += Duration::from_secs(8);
+    scene.gateway.handle_timeout(scene.now);
+    scene.end(page);
+    scene.outputs();
+    let page = begin_returning(&mut scene, "/other", "<img src=/a.png>");
+    assert!(held(&mut scene, page).is_empty());
+}
+
+#[test]
+fn claims_grow_with_the_signs_of_a_page() {
+    let mut scene = Scene::new(Config {
+        fetches: 100,
+        ..Config::default()
+    });
+    assert!(scene.gateway.open_companion(true));
+    let images = (0..40).map(|at| format!("<img src=/{at}>"));
+    let page = begin_returning(&mut scene, "/page", &images.collect::<String>());
+    let held = held(&mut scene, page);
+    for (path, count) in [("/39", 8), ("/38", 16)] {
+        scene.report(Fate::Late, path);
+        assert_eq!(begun(&mut scene), [path]);
+        assert_eq!(scene.fetch_head(fetch_of(&held, path), FRESH), Ok(()));
+        assert_eq!(begun(&mut scene).len(), count);
+    }
+    // Resources that the page names later use the rest of the next claim.
+    scene.report(Fate::Late, "/37");
+    begun(&mut scene);
+    assert_eq!(scene.fetch_head(fetch_of(&held, "/37"), FRESH), Ok(()));
+    assert_eq!(begun(&mut scene).len(), 40 - 3 - 24);
+    let more = (50..70).map(|at| format!("<img src=/{at}>"));
+    let more: String = more.collect();
+    scene.gateway.handle_data(page, more.as_bytes());
+    self::held(&mut scene, page);
+    assert_eq!(begun(&mut scene).len(), 24 - (40 - 3 - 24));
+}
