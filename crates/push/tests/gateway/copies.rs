@@ -17,19 +17,20 @@ use crate::origin::{Page, page};
 use crate::pair::{Pair, request};
 
 /// The time after which all messages of a load have arrived, and no held fetch is given up.
-const LOADED: Duration = Duration::from_secs(1);
+pub(crate) const LOADED: Duration = Duration::from_secs(1);
 
 /// The time from a request of the browser to its response. The head of a check takes the time of an
 /// origin longer.
 const ROUND_TRIP: Duration = Duration::from_millis(220);
 
-const PAGE: &str = "http://a.test/page";
+pub(crate) const PAGE: &str = "http://a.test/page";
 
-const NAVIGATION: &[(&str, &str)] = &[("accept", "text/html")];
+pub(crate) const NAVIGATION: &[(&str, &str)] = &[("accept", "text/html")];
 
-const CONDITIONAL: &[(&str, &str)] = &[("accept", "text/html"), ("if-none-match", "\"page\"")];
+pub(crate) const CONDITIONAL: &[(&str, &str)] =
+    &[("accept", "text/html"), ("if-none-match", "\"page\"")];
 
-const HOUR: u64 = 3600;
+pub(crate) const HOUR: u64 = 3600;
 
 /// The resources of the page: the name and the lifetime in seconds.
 const RESOURCES: [(&str, u64); 5] = [
@@ -40,10 +41,10 @@ const RESOURCES: [(&str, u64); 5] = [
     ("http://cdn.test/always.png", 0),
 ];
 
-const ALWAYS: &str = RESOURCES[0].0;
-const MINUTE: &str = RESOURCES[1].0;
-const HOURLY: &str = RESOURCES[2].0;
-const FOREIGN: &str = RESOURCES[4].0;
+pub(crate) const ALWAYS: &str = RESOURCES[0].0;
+pub(crate) const MINUTE: &str = RESOURCES[1].0;
+pub(crate) const HOURLY: &str = RESOURCES[2].0;
+pub(crate) const FOREIGN: &str = RESOURCES[4].0;
 
 /// The knowledge of earlier visits to the page.
 #[derive(Default)]
@@ -166,24 +167,24 @@ fn resource_that_no_cache_keeps_does_not_wait() {
     }
 }
 
-fn image(seconds: u64) -> Page {
+pub(crate) fn image(seconds: u64) -> Page {
     let image = page("image/png", "body").with("etag", "\"1\"");
     image.with("cache-control", &format!("max-age={seconds}"))
 }
 
 /// A page that was not modified.
-fn unmodified() -> Page {
+pub(crate) fn unmodified() -> Page {
     let mut page = page("text/html", "").with("etag", "\"page\"");
     page.status = 304;
     page.with("cache-control", "no-cache")
 }
 
 /// The pair, whose gateway knows the page.
-fn returning_to(document: Page) -> Pair {
+pub(crate) fn returning_to(document: Page) -> Pair {
     returning_with(Config::default(), document)
 }
 
-fn returning_with(config: Config, document: Page) -> Pair {
+pub(crate) fn returning_with(config: Config, document: Page) -> Pair {
     let images = RESOURCES.map(|(url, seconds)| (url, image(seconds)));
     let mut pages = vec![(PAGE, document)];
     pages.extend(images);
@@ -193,21 +194,21 @@ fn returning_with(config: Config, document: Page) -> Pair {
 }
 
 /// The fields of a conditional request for an image of the page.
-const COPY: &[(&str, &str)] = &[("if-none-match", "\"1\""), ("referer", PAGE)];
+pub(crate) const COPY: &[(&str, &str)] = &[("if-none-match", "\"1\""), ("referer", PAGE)];
 
-const PLAIN: &[(&str, &str)] = &[("referer", PAGE)];
+pub(crate) const PLAIN: &[(&str, &str)] = &[("referer", PAGE)];
 
 /// Takes the requests that origins received: HEAD or GET, and the URL.
-fn asked(pair: &mut Pair) -> Vec<(bool, String)> {
+pub(crate) fn asked(pair: &mut Pair) -> Vec<(bool, String)> {
     let asked = pair.take_asked().into_iter();
     asked.map(|it| (it.is_head, it.url)).collect()
 }
 
-fn head(url: &str) -> (bool, String) {
+pub(crate) fn head(url: &str) -> (bool, String) {
     (true, url.to_owned())
 }
 
-fn get(url: &str) -> (bool, String) {
+pub(crate) fn get(url: &str) -> (bool, String) {
     (false, url.to_owned())
 }
 
@@ -419,6 +420,7 @@ fn check_takes_the_place_of_a_held_promise() {
     pair.browse_for(LOADED, HOURLY, COPY);
     let requests = asked(&mut pair);
     assert_eq!(requests, [get(HOURLY), head(ALWAYS), head(MINUTE)]);
+    assert_eq!(pair.gateway.take_counts().withheld, 2);
     assert!(pair.get(MINUTE, COPY).0.is_pushed);
     // The rest is given up without a request.
     pair.run();
@@ -498,7 +500,7 @@ fn page_without_pushes_has_no_checks() {
 }
 
 /// Requests the page and a copy, at a gateway whose companion was or was not opened.
-fn machine(companion: Option<bool>) -> (Gateway, Needs, std::time::Instant) {
+pub(crate) fn machine(companion: Option<bool>) -> (Gateway, Needs, std::time::Instant) {
     let now = std::time::Instant::now();
     let clock = Clock {
         instant: now,
@@ -511,7 +513,13 @@ fn machine(companion: Option<bool>) -> (Gateway, Needs, std::time::Instant) {
     (gateway, Needs::of_earlier_visits(), now)
 }
 
-fn pass(gateway: &mut Gateway, needs: &mut Needs, url: &str, fields: &[(&str, &str)], head: &Page) {
+pub(crate) fn pass(
+    gateway: &mut Gateway,
+    needs: &mut Needs,
+    url: &str,
+    fields: &[(&str, &str)],
+    head: &Page,
+) {
     let now = std::time::Instant::now();
     let request = Arc::new(request(url, fields));
     let id = gateway.handle_request(now, &request, true);
@@ -526,7 +534,7 @@ fn pass(gateway: &mut Gateway, needs: &mut Needs, url: &str, fields: &[(&str, &s
     gateway.release_answer(now, id);
 }
 
-fn promises(gateway: &mut Gateway) -> Vec<Promise> {
+pub(crate) fn promises(gateway: &mut Gateway) -> Vec<Promise> {
     std::iter::from_fn(|| gateway.take_promise(Carrier::Companion)).collect()
 }
 

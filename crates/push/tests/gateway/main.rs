@@ -3,6 +3,7 @@
 
 mod asked;
 mod both;
+mod checks;
 mod client;
 mod copies;
 mod decisions;

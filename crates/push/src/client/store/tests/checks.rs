@@ -189,6 +189,15 @@ fn check_is_no_push_of_a_body() {
 }
 
 #[test]
+fn refused_request_leaves_the_check() {
+    let mut scene = Scene::new(LIMITS);
+    let id = scene.check("/a");
+    assert_eq!(scene.ask_with("/a", ("range", "bytes=0-1")), None);
+    scene.end_check(id, tagged("\"1\""));
+    assert_eq!(scene.ask_with("/a", COPY).map(|it| it.push), Some(id));
+}
+
+#[test]
 fn check_replaces_a_promise_without_a_head() {
     let mut scene = Scene::new(LIMITS);
     let first = scene.promise("/a");
