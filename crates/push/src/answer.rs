@@ -184,6 +184,7 @@ mod tests {
             &[][..],
             &[no_store, ("vary", "*")],
             &[no_store, ("vary", "Cookie")],
+            &[no_store, ("vary", "Authorization")],
         ] {
             assert!(!may_be_handed_over(&head(200, fields)), "{fields:?}");
         }
@@ -236,6 +237,36 @@ mod tests {
         ] {
             let reuse = browser_reuse(&head(200, fields), 1_700_000_000);
             assert_eq!(reuse, expected, "{fields:?}");
+        }
+    }
+
+    #[test]
+    fn copy_needs_a_validation_after_its_lifetime() {
+        let secs = Duration::from_secs;
+        let of = |status, fields: &[_]| {
+            let lifetime = copy_lifetime(&head(status, fields), 1_700_000_000)?;
+            Some((lifetime.whole, lifetime.rest))
+        };
+        let tag = ("etag", "\"1\"");
+        let control = |value| ("cache-control", value);
+        let minute = Some((secs(60), secs(60)));
+        let stale = Some((secs(0), secs(0)));
+        for (fields, of_whole, of_304) in [
+            (&[tag, control("max-age=60")][..], minute, minute),
+            (
+                &[tag, control("max-age=60"), ("age", "20")],
+                Some((secs(60), secs(40))),
+                Some((secs(60), secs(40))),
+            ),
+            (&[tag, control("max-age=60"), ("age", "60")], stale, stale),
+            (&[tag, control("no-cache")], stale, stale),
+            (&[tag, ("expires", "0")], stale, stale),
+            (&[tag], stale, None),
+            (&[control("max-age=60")], None, None),
+            (&[tag, control("no-store, max-age=60")], None, None),
+        ] {
+            assert_eq!(of(200, fields), of_whole, "{fields:?}");
+            assert_eq!(of(304, fields), of_304, "{fields:?}");
         }
     }
 

@@ -45,5 +45,10 @@ mod tests {
             let expected = expected.map(|link| link.replacen('<', "<http://h", 1));
             assert_eq!(link, expected, "{path}");
         }
+        let check = RequestHead {
+            method: Method::Head,
+            ..RequestHead::get(Scheme::Http, "h", "/a.css")
+        };
+        assert_eq!(preload_link(&check), None, "it has no body");
     }
 }

@@ -210,7 +210,9 @@ mod tests {
         // The session was busy for the first four steps.
         assert_eq!(now - start, QUIET + 3 * GATHER);
         assert_eq!(queue.step(now, true, false), ReportStep::Finish);
-        assert!(!queue.is_answer_overdue(now) && queue.is_answer_overdue(now + QUIET));
+        let patience = ReportQueue::answer_patience();
+        let nearly = now + patience - Duration::from_millis(1);
+        assert!(!queue.is_answer_overdue(nearly) && queue.is_answer_overdue(now + patience));
     }
 
     #[test]
@@ -230,6 +232,13 @@ mod tests {
         for url in 0..1_000_000 {
             queue.push(Fate::Wasted, url);
         }
-        assert!(queue.waiting.len() < MAX_WAITING + 5);
+        assert_eq!(queue.waiting.len(), MAX_WAITING.next_multiple_of(5));
+        assert!(!queue.is_urgent());
+        queue.push(Fate::Validated, 0);
+        queue.push(Fate::Used, 0);
+        assert!(
+            queue.is_urgent(),
+            "the outcomes count, though they are dropped"
+        );
     }
 }

@@ -224,6 +224,22 @@ mod tests {
     }
 
     #[test]
+    fn full_set_of_useless_urls_starts_again() {
+        let mut cache = ClientCache::default();
+        for url in 0..GENERATION as u32 {
+            cache.note_unpushable(url);
+            cache.note_uncheckable(url);
+        }
+        assert!(cache.is_unpushable(0) && cache.is_uncheckable(0));
+        cache.note_unpushable(9999);
+        cache.note_uncheckable(9999);
+        assert!(!cache.is_unpushable(0) && !cache.is_uncheckable(0));
+        assert!(cache.is_unpushable(9999) && cache.is_uncheckable(9999));
+        cache.note_pushable(9999);
+        assert!(!cache.is_unpushable(9999) && cache.is_uncheckable(9999));
+    }
+
+    #[test]
     fn cache_without_urls_has_no_tables() {
         let mut cache = ClientCache::default();
         cache.forget(1);

@@ -162,6 +162,7 @@ mod tests {
         assert!(hosts.admits(page(), &need("http://b/5", Kind::Image), false));
         assert!(hosts.note_wanted("c"));
         assert_eq!(released(&mut hosts, "c"), ["http://c/2"]);
+        assert!(hosts.is_wanted("b") && hosts.is_wanted("c") && !hosts.is_wanted("d"));
         assert!(!hosts.note_wanted("d"), "nothing waits");
     }
 
@@ -183,9 +184,14 @@ mod tests {
             let image = need(&format!("http://h{host}/"), Kind::Image);
             assert!(!hosts.admits(page(), &image, false));
             hosts.note_wanted(&format!("w{host}"));
+            assert!(hosts.wanted.len() <= MAX_HOSTS);
         }
         assert_eq!(hosts.waiting.len(), MAX_WAITING);
-        assert!(hosts.wanted.len() <= MAX_HOSTS);
+        assert_eq!(
+            hosts.wanted.len(),
+            3000 % MAX_HOSTS,
+            "a full set starts again"
+        );
         hosts.begin_page();
         assert!(hosts.waiting.is_empty());
     }

@@ -381,6 +381,9 @@ mod tests {
             assert_eq!(gateway.is_dispensable(), is_dispensable);
         }
         let mut gateway = machine();
+        gateway.close();
+        assert!(!gateway.is_dispensable(), "it promises nothing more");
+        let mut gateway = machine();
         assert!(gateway.open_companion(false));
         gateway.close_companion();
         assert!(!gateway.is_dispensable(), "its client reports");
@@ -415,5 +418,8 @@ mod tests {
             assert_eq!(gateway.is_opened(url), is_opened, "{url}");
             assert_eq!(gateway.is_tunnelled(url), is_tunnelled, "{url}");
         }
+        request.fields.set(OPENED_FIELD, "b.test");
+        gateway.note_opened(&request);
+        assert!(gateway.is_tunnelled(url) && gateway.is_opened("https://b.test/x"));
     }
 }

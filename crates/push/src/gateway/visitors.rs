@@ -260,10 +260,11 @@ mod tests {
         assert!(!visitors.note_age("a.test", secs(60)) && !visitors.note_age("a.test", secs(9)));
         assert_eq!(visitors.age("a.test"), Some(secs(60)));
         assert_eq!(visitors.age("b.test"), None);
-        for number in 0..2 * MAX_SITES {
+        for number in 1..2 * MAX_SITES {
             visitors.note_age(&format!("{number}.test"), secs(1));
+            assert!(visitors.ages.len() <= MAX_SITES);
         }
-        assert!(visitors.ages.len() <= MAX_SITES);
+        assert_eq!(visitors.ages.len(), MAX_SITES);
         visitors.forget_ages();
         assert!(visitors.ages.is_empty());
     }
@@ -302,7 +303,22 @@ mod tests {
             visitors.trust(format!("{number}.test"), || true);
             visitors.note_return(format!("r{number}.test"));
             visitors.note_first_visit(format!("f{number}.test"));
+            assert!(visitors.sites.len() <= MAX_SITES);
         }
-        assert!(visitors.sites.len() <= MAX_SITES);
+        assert!(visitors.sites.len() > 3, "a full table starts again");
+    }
+
+    #[test]
+    fn full_table_remembers_the_sites_that_it_has() {
+        let mut visitors = Visitors::default();
+        let name = |number: usize| format!("{number}.test");
+        for number in 0..MAX_SITES {
+            visitors.trust(name(number), || true);
+        }
+        assert_eq!(visitors.trust(name(0), || false), Trust::Full);
+        visitors.note_return(name(0));
+        visitors.note_return("other.test".to_owned());
+        assert_eq!(visitors.trust(name(0), || true), Trust::Bodies(0));
+        assert_eq!(visitors.trust(name(1), || false), Trust::Full);
     }
 }
