@@ -112,7 +112,7 @@ fn tls_failures_name_gateway_and_remedy() {
         ),
         (
             format!("h2+tcp://{valid}"),
-            vec!["the gateway seems to speak TLS: use h2+tls"],
+            vec!["the other end seems to speak TLS: use h2+tls"],
         ),
     ] {
         let mut client = client(&gateway, &[]);

@@ -5,7 +5,7 @@ use crate::error::{Error, Kind, Retry, Side};
 
 /// The error text for a connection that was closed before any input arrived.
 pub(super) const CLOSED: &str = "the connection was closed without an answer: another program may \
-                                 listen there, or the gateway speaks TLS (h2+tls) or is full";
+                                 listen there, or the other end speaks TLS (h2+tls) or is full";
 
 /// Returns true if the first bytes begin a TLS record or an HTTP/1 response. No first frame of
 /// HTTP/2 or SPDY begins like either.
@@ -25,7 +25,7 @@ fn is_http1(bytes: &[u8]) -> bool {
 /// Returns the error that describes the mismatch.
 pub(super) fn error(bytes: &[u8]) -> Error {
     let detail = if is_tls(bytes) {
-        "the gateway seems to speak TLS: use h2+tls instead of h2+tcp"
+        "the other end seems to speak TLS: use h2+tls instead of h2+tcp"
     } else {
         "the answer is HTTP/1: the port belongs to a web server, or wants TLS (use h2+tls)"
     };
