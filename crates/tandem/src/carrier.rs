@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   h1 · h2 · spdy ──▶ Carrier::Bytes(Path)               tcp · tls · socks · tor
-//!   h3 · relays    ──▶ Carrier::Streams(Rc<dyn Streams>)  quic · dtls: each stream has its own
+//!   h3 · streams   ──▶ Carrier::Streams(Rc<dyn Streams>)  quic · dtls: each stream has its own
 //!                                                         order, flow control and priority
 //! ```
 //!

@@ -195,8 +195,8 @@ pub enum Part {
     Data(Bytes),
     /// The fields after the body, as the last part.
     Trailers(Fields),
-    /// The end of the far end's data in a tunnel, as the last part. The near end may continue, and
-    /// the reply ends after it.
+    /// The end of the data from the far end of a tunnel (the origin's side), as the last part. The
+    /// near end (the browser's side) may continue, and the reply ends after it.
     Closed,
 }
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!            front                 middle               back
-//!  accepts a protocol ──Exchange─▶ decides ──Exchange─▶ dials      sessions: http1 · mux (h2, spdy)
+//!  accepts a protocol ──Exchange─▶ decides ──Exchange─▶ dials      sessions: http1 · mux · streams
 //!                     ◀───Reply──          ◀───Reply──             transports: tcp · tls · socks · tor
 //! ```
 //!

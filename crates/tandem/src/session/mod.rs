@@ -1,5 +1,5 @@
-//! Session protocols behind one trait: HTTP/1.1 ([`http1`]), the multiplexed HTTP/2 and SPDY
-//! ([`mux`]), and HTTP/1.1 over carriers with many streams ([`streams`]).
+//! Session protocols behind one trait: HTTP/1.1 ([`http1`]), the multiplexed HTTP/2, HTTP/3 and
+//! SPDY ([`mux`]), and HTTP/1.1 over carriers with many streams ([`streams`]).
 //!
 //! A session runs over a [`Carrier`] and carries [`Exchange`]s. [`Session::serve`] reads them from
 //! a carrier and passes them to a stage. [`Connected::run`] sends one over an open session.
