@@ -13,9 +13,11 @@ use tandem_http::{Event, Priority, Reason, RequestHead, Role, StreamId};
 use super::core::Core;
 use super::driver::{Driver, Owner, Pace};
 use super::over_streams::StreamsDriver;
+use super::patience::{Patience, measured_round_trip};
+use super::refused::{FULL_PATIENCE, full};
 use super::silence::{Silence, Step};
 use super::upload::{Uploaded, upload};
-use super::{Heard, Inbound, MuxSession, Shared, set_waker};
+use super::{Heard, Inbound, MuxSession, Shared, ping, set_waker};
 use crate::carrier::Carrier;
 use crate::carrier::LocalBoxFuture;
 use crate::error::{Error, Kind, Retry, Side};
@@ -34,20 +36,20 @@ pub struct MuxClient {
     token: RefCell<Option<Arc<String>>>,
     /// The time without input after which the next request also probes the session.
     rest: Duration,
-    /// The last input before the latest probe. A silence is probed once.
-    asked_in: Cell<Option<Heard>>,
+    /// The last input before the latest probe. Each silence is probed once.
+    probed_after: Cell<Option<Heard>>,
     /// The observation of a path over datagrams.
     silence: RefCell<Silence>,
     /// The gateway's decision about the access token or its absence, once it is known.
     admission: Cell<Option<bool>>,
 }
 
-/// The payload of the PING that probes a silent session.
-const AWAKE: u32 = 0x7a9e;
-
-/// The wait for a reply to the probe: a multiple of the session's first round trip, and its least
-/// and greatest value.
-const PATIENCE: (u32, Duration, Duration) = (3, Duration::from_secs(2), Duration::from_secs(10));
+/// The wait for a reply to the probe of a silent session, by the session's first round trip.
+const PATIENCE: Patience = Patience {
+    round_trips: 3,
+    least: Duration::from_secs(2),
+    most: Duration::from_secs(10),
+};
 
 impl std::fmt::Debug for MuxClient {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -77,7 +79,7 @@ impl MuxClient {
             shared,
             token,
             rest: session.timeouts.probe_after / 2,
-            asked_in: Cell::default(),
+            probed_after: Cell::default(),
             silence: RefCell::new(Silence::new(tokio::time::Instant::now().into_std())),
             admission: Cell::default(),
         }
@@ -180,14 +182,14 @@ async fn drive(
     };
     SESSION_DIAL.stop(dialling, 0);
     shared.facts.replace(Some(Rc::downgrade(carrier.facts())));
-    let owner = Asking {
+    let owner = ClientOwner {
         shared: Rc::clone(&shared),
     };
-    let side = Side::Peer;
+    let other_end = Side::Peer;
     let ended = match core {
         Core::Bytes(core) => match carrier.into_bytes() {
             Ok(path) => {
-                let mut driver = Driver::new(shared, core, path, owner, side, pace, None);
+                let mut driver = Driver::new(shared, core, path, owner, other_end, pace, None);
                 driver.run().await
             }
             Err(error) => return shared.end(&error),
@@ -195,7 +197,8 @@ async fn drive(
         Core::Streams(core) => match carrier.into_streams() {
             Ok(streams) => {
                 shared.answered_in.set(begun.elapsed());
-                let mut driver = StreamsDriver::new(shared, core, streams, owner, side, pace, None);
+                let mut driver =
+                    StreamsDriver::new(shared, core, streams, owner, other_end, pace, None);
                 driver.run().await
             }
             Err(error) => return shared.end(&error),
@@ -227,20 +230,7 @@ impl Connected for MuxClient {
                 uploaded: Rc::clone(&uploaded),
                 priority: exchange.priority.watch(),
             };
-            let uploading = if exchange.body.is_empty() {
-                uploaded.done.set(true);
-                None
-            } else {
-                let (shared, body, uploaded) = (
-                    Rc::clone(&self.shared),
-                    exchange.body.share(),
-                    Rc::clone(&uploaded),
-                );
-                Some(Task::spawn(async move {
-                    upload(shared, id, body, &uploaded).await;
-                    uploaded.finish();
-                }))
-            };
+            let uploading = self.start_upload(id, exchange, &uploaded);
             let mut agreed = false;
             loop {
                 let part = std::future::poll_fn(|cx| stream.poll_part(cx)).await;
@@ -257,12 +247,7 @@ impl Connected for MuxClient {
                     }
                     Some(Ok(part)) => {
                         if let Part::Head(head) = &part {
-                            if head.status != 407 {
-                                self.token.take();
-                                self.admission.set(Some(true));
-                            } else if self.admission.get().is_none() {
-                                self.admission.set(Some(false));
-                            }
+                            self.note_admission(head.status);
                             agreed = exchange.request.is_connect()
                                 && (200..300).contains(&head.status)
                                 && !head.fields.contains(DECLINED);
@@ -370,21 +355,14 @@ impl SessionEvents for MuxClient {
                 .get()
                 .filter(|heard| heard.elapsed() >= self.rest)
             {
-                if self.asked_in.replace(Some(heard)) != Some(heard) {
-                    shared.core.borrow_mut().ping(AWAKE);
+                if self.probed_after.replace(Some(heard)) != Some(heard) {
+                    shared.core.borrow_mut().ping(ping::AFTER_SILENCE);
                     shared.kick();
                 }
                 // Over a carrier with datagrams, an acknowledgement of the probe suffices.
                 let arrived = self.datagrams_received();
-                let (trips, least, most) = PATIENCE;
-                tokio::time::sleep(
-                    shared
-                        .answered_in
-                        .get()
-                        .saturating_mul(trips)
-                        .clamp(least, most),
-                )
-                .await;
+                let round_trip = shared.answered_in.get();
+                tokio::time::sleep(PATIENCE.over(Some(round_trip))).await;
                 if shared.heard.get() == Some(heard) && self.datagrams_received() == arrived {
                     return;
                 }
@@ -395,6 +373,35 @@ impl SessionEvents for MuxClient {
 }
 
 impl MuxClient {
+    /// Starts the task that sends the body of a request, if it has one.
+    fn start_upload(
+        &self,
+        id: StreamId,
+        exchange: &mut Exchange,
+        uploaded: &Rc<Uploaded>,
+    ) -> Option<Task> {
+        if exchange.body.is_empty() {
+            uploaded.done.set(true);
+            return None;
+        }
+        let (shared, body) = (Rc::clone(&self.shared), exchange.body.share());
+        let uploaded = Rc::clone(uploaded);
+        Some(Task::spawn(async move {
+            upload(shared, id, body, &uploaded).await;
+            uploaded.finish();
+        }))
+    }
+
+    /// Notes the decision of the gateway about the access token, which each response shows.
+    fn note_admission(&self, status: u16) {
+        if status != 407 {
+            self.token.take();
+            self.admission.set(Some(true));
+        } else if self.admission.get().is_none() {
+            self.admission.set(Some(false));
+        }
+    }
+
     /// Watches the path until it has fallen silent; see [`SessionEvents::silent`].
     async fn until_silent(&self) {
         loop {
@@ -404,8 +411,7 @@ impl MuxClient {
             let Some(count) = facts.datagrams_received() else {
                 return std::future::pending().await;
             };
-            let measured = facts.measure().map(|measure| measure.round_trip);
-            let round_trip = measured.and_then(|it| Duration::try_from_secs_f64(it).ok());
+            let round_trip = measured_round_trip(&*facts);
             let round_trip = round_trip.unwrap_or_else(|| self.shared.answered_in.get());
             let now = tokio::time::Instant::now().into_std();
             let step = self.silence.borrow_mut().look(now, count, round_trip);
@@ -413,7 +419,7 @@ impl MuxClient {
                 Step::Silent => return,
                 Step::Wait(wait) => wait,
                 Step::Probe(wait) => {
-                    self.shared.core.borrow_mut().ping(AWAKE);
+                    self.shared.core.borrow_mut().ping(ping::AFTER_SILENCE);
                     self.shared.kick();
                     wait
                 }
@@ -427,15 +433,6 @@ impl Drop for MuxClient {
     fn drop(&mut self) {
         self.drain();
     }
-}
-
-/// The time that a request waits for a stream on a session whose peer permits no more.
-pub(super) const FULL_PATIENCE: Duration = Duration::from_secs(5);
-
-/// Returns the error of a request for which the peer has permitted no stream in time.
-pub(super) fn full() -> Error {
-    let detail = "the session has as many requests and tunnels under way as its peer permits";
-    Error::new(Kind::Full, Side::Peer, detail).with_retry(Retry::Safe)
 }
 
 /// A stream that this end opened, or that the peer pushed. Dropping it resets it unless both of its
@@ -528,11 +525,12 @@ fn push_priority(request: &RequestHead) -> Priority {
     })
 }
 
-struct Asking {
+/// The client end as its driver sees it.
+struct ClientOwner {
     shared: Rc<Shared>,
 }
 
-impl Owner for Asking {
+impl Owner for ClientOwner {
     fn handle_event(&mut self, event: Event) {
         match event {
             Event::Settings | Event::GoAway { .. } => self.shared.wake_waiting(),

@@ -14,11 +14,11 @@ use std::time::Instant;
 use bytes::Buf;
 use tandem_http::{ByteMux, Event, Reason, SendBuf};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::time::Sleep;
 
-use super::mismatch;
+use super::clock::Clock;
 use super::unsent::Unsent;
 use super::{Heard, Shared, set_waker};
+use super::{mismatch, ping};
 use crate::error::{Error, Kind, Retry, Side};
 use crate::path::Path;
 use crate::probe::Stamp;
@@ -54,6 +54,7 @@ thread_local! {
 /// Handles the events that do not belong to an open stream. The server starts an exchange for each
 /// request. The client wakes the exchanges that wait for a stream.
 pub(super) trait Owner {
+    /// Handles one such event.
     fn handle_event(&mut self, event: Event);
     /// Returns true if the session ends as soon as no exchange is open.
     fn ends_when_idle(&self) -> bool;
@@ -68,13 +69,13 @@ pub(super) struct Pace {
 
 /// Drives one session over its path. [`Driver::run`] resolves when the session is over.
 pub(super) struct Driver<O> {
-    pub(super) shared: Rc<Shared>,
+    shared: Rc<Shared>,
     core: Rc<RefCell<dyn ByteMux>>,
-    pub(super) path: Path,
-    pub(super) owner: O,
-    pub(super) side: Side,
-    pub(super) timeouts: Timeouts,
-    pub(super) write_limit: usize,
+    path: Path,
+    owner: O,
+    /// The other end, as errors name it: [`Side::Peer`] in a client, [`Side::Client`] in a server.
+    other_end: Side,
+    write_limit: usize,
     drain: Option<Pin<Box<dyn Future<Output = ()>>>>,
     out: SendBuf,
     /// The limit on unsent data in the kernel. It is `None` until the first write, because the path
@@ -93,26 +94,13 @@ pub(super) struct Driver<O> {
     failed_write: Option<Error>,
 }
 
-/// The times against which the session's time limits are checked.
-struct Clock {
-    sleep: Pin<Box<Sleep>>,
-    read_at: Instant,
-    used_at: Instant,
-    /// Server only: the start of the session, until its first request arrives. A client that
-    /// connects and sends no request takes a place from others.
-    unasked_since: Option<Instant>,
-    /// The time at which the socket stopped accepting bytes.
-    stuck_since: Option<Instant>,
-    probed_at: Option<Instant>,
-}
-
 impl<O: Owner> Driver<O> {
     pub(super) fn new(
         shared: Rc<Shared>,
         core: Rc<RefCell<dyn ByteMux>>,
         path: Path,
         owner: O,
-        side: Side,
+        other_end: Side,
         pace: Pace,
         drain: Option<Drain>,
     ) -> Self {
@@ -121,11 +109,6 @@ impl<O: Owner> Driver<O> {
             timeouts,
             write_limit,
         } = pace;
-        let first = timeouts
-            .probe_after
-            .min(timeouts.idle)
-            .min(timeouts.write)
-            .min(timeouts.head);
         // The core learns the time here, so that it can set a timer before any input arrives.
         shared.core.borrow_mut().handle_timeout(now);
         Self {
@@ -133,22 +116,14 @@ impl<O: Owner> Driver<O> {
             core,
             path,
             owner,
-            side,
+            other_end,
             write_limit,
             drain: drain.map(|drain| Box::pin(drain.begun()) as _),
             out: SendBuf::new(),
             unsent: None,
             deaf: false,
             whole_writes: 0,
-            clock: Clock {
-                sleep: Box::pin(tokio::time::sleep(first)),
-                read_at: now,
-                used_at: now,
-                unasked_since: (side == Side::Client).then_some(now),
-                stuck_since: None,
-                probed_at: None,
-            },
-            timeouts,
+            clock: Clock::new(timeouts, other_end == Side::Client, now),
             filled: Stamp::default(),
             ending: None,
             failed_write: None,
@@ -157,7 +132,8 @@ impl<O: Owner> Driver<O> {
 
     /// Drives the session to its end.
     ///
-    /// The driver is borrowed, because a future that owned it would hold it twice.
+    /// The method borrows the driver, because the future of an `async fn` that takes `self` stores
+    /// it twice.
     pub(super) async fn run(&mut self) -> Result<(), Error> {
         let result = std::future::poll_fn(|cx| self.poll(cx)).await;
         let error = match &result {
@@ -167,7 +143,7 @@ impl<O: Owner> Driver<O> {
                 } else {
                     mismatch::CLOSED
                 };
-                Error::new(Kind::Reset, self.side, detail).with_retry(Retry::Safe)
+                Error::new(Kind::Reset, self.other_end, detail).with_retry(Retry::Safe)
             }
             Err(error) => error.clone(),
         };
@@ -182,9 +158,9 @@ impl<O: Owner> Driver<O> {
     /// Closes this side of the path, and waits for the other end to close.
     async fn close(&mut self) {
         let shut = std::future::poll_fn(|cx| Pin::new(&mut self.path).poll_shutdown(cx));
-        if let Ok(Ok(())) = tokio::time::timeout(self.timeouts.head, shut).await {
+        if let Ok(Ok(())) = tokio::time::timeout(self.clock.limits.head, shut).await {
             let linger = std::future::poll_fn(|cx| self.poll_linger(cx));
-            // A peer that stays is cut off.
+            // A peer that does not close is disconnected.
             let _ = tokio::time::timeout(LINGER, linger).await;
         }
     }
@@ -218,9 +194,9 @@ impl<O: Owner> Driver<O> {
         if self.shared.draining.get() {
             self.shared.core.borrow_mut().go_away(Reason::NoError);
         }
-        // Write before reading: a client's first bytes must not wait for input. A server reads them
-        // first, so that its settings and the acknowledgement share a packet.
-        let writes_first = self.side == Side::Peer || self.shared.established.get();
+        // Write before reading: a client's first bytes must not wait for input. At its start, a
+        // server reads first: its settings and the acknowledgement of the client's share a packet.
+        let writes_first = !self.is_server() || self.shared.established.get();
         if writes_first && let Err(error) = self.poll_write(cx) {
             return self.fail_write(cx, error);
         }
@@ -250,28 +226,9 @@ impl<O: Owner> Driver<O> {
                 Poll::Ready(self.ending.take().unwrap_or(Ok(())))
             }
             None => {
-                self.hasten_clock(cx);
+                let deadline = self.core.borrow().poll_timeout();
+                self.clock.hasten(deadline, cx);
                 Poll::Pending
-            }
-        }
-    }
-
-    /// Shortens the sleep if reading or writing made the core set an earlier deadline.
-    fn hasten_clock(&mut self, cx: &mut Context<'_>) {
-        let Some(at) = self
-            .shared
-            .core
-            .borrow()
-            .poll_timeout()
-            .map(tokio::time::Instant::from_std)
-        else {
-            return;
-        };
-        let mut sleep = self.clock.sleep.as_mut();
-        if at < sleep.deadline() {
-            sleep.as_mut().reset(at);
-            if sleep.poll(cx).is_ready() {
-                cx.waker().wake_by_ref();
             }
         }
     }
@@ -284,16 +241,21 @@ impl<O: Owner> Driver<O> {
         }
     }
 
+    /// Returns true if this end is the server.
+    fn is_server(&self) -> bool {
+        self.other_end == Side::Client
+    }
+
     /// Returns true if the server should stop reading until its queue shrinks. Only the server does
     /// this: if both ends did, each could wait for the other for ever.
     fn has_backlog(&self) -> bool {
-        self.side == Side::Client && self.shared.core.borrow().backlog() >= BACKLOG
+        self.is_server() && self.shared.core.borrow().backlog() >= BACKLOG
     }
 
     /// Handles a write error. A server ends the session at once, since it can send no more
     /// responses. A client first reads the responses that arrived before the path failed.
     fn fail_write(&mut self, cx: &mut Context<'_>, error: Error) -> Poll<Result<(), Error>> {
-        if self.side == Side::Client || self.ending.is_some() {
+        if self.is_server() || self.ending.is_some() {
             return Poll::Ready(self.ending.take().unwrap_or(Err(error)));
         }
         self.failed_write = Some(error);
@@ -353,7 +315,7 @@ impl<O: Owner> Driver<O> {
             let mut buf = ReadBuf::new(scratch);
             match Pin::new(&mut self.path).poll_read(cx, &mut buf) {
                 Poll::Pending => Ok(None),
-                Poll::Ready(Err(error)) => Err(Error::io(&error, self.side)),
+                Poll::Ready(Err(error)) => Err(Error::io(&error, self.other_end)),
                 Poll::Ready(Ok(())) if buf.filled().is_empty() => Ok(Some(0)),
                 Poll::Ready(Ok(())) => {
                     let decoding = HEADERS_DECODE.start();
@@ -388,9 +350,7 @@ impl<O: Owner> Driver<O> {
 
     /// Passes input to the core and notes the time of its arrival.
     fn take_in(&mut self, bytes: &[u8]) -> Result<(), Error> {
-        if self.side == Side::Peer
-            && !self.shared.established.get()
-            && mismatch::is_other_protocol(bytes)
+        if !self.is_server() && !self.shared.established.get() && mismatch::is_other_protocol(bytes)
         {
             return Err(mismatch::error(bytes));
         }
@@ -403,7 +363,8 @@ impl<O: Owner> Driver<O> {
         SOCKET_READ.note(bytes.len() as u64, 0);
         let mut core = self.core.borrow_mut();
         core.handle_input(now, bytes).map_err(|error| {
-            Error::new(Kind::Protocol, self.side, error.to_string()).with_retry(Retry::IfIdempotent)
+            Error::new(Kind::Protocol, self.other_end, error.to_string())
+                .with_retry(Retry::IfIdempotent)
         })
     }
 
@@ -418,7 +379,7 @@ impl<O: Owner> Driver<O> {
         } else {
             mismatch::CLOSED
         };
-        let error = Error::new(Kind::Truncated, self.side, detail);
+        let error = Error::new(Kind::Truncated, self.other_end, detail);
         Err(error.with_retry(Retry::IfIdempotent))
     }
 
@@ -436,29 +397,17 @@ impl<O: Owner> Driver<O> {
                 event,
                 Event::Request { .. } | Event::Response { .. } | Event::Push { .. }
             );
-            if let Some(event) = self.shared.dispatch(event, self.side) {
+            if let Some(event) = self.shared.dispatch(event, self.other_end) {
                 self.owner.handle_event(event);
             }
         }
     }
 
+    /// Writes until the path accepts no more, or no output is left.
     fn poll_write(&mut self, cx: &mut Context<'_>) -> Result<(), Error> {
         loop {
             if self.out.is_empty() {
-                let mut core = self.core.borrow_mut();
-                self.shared.watch.look(&*core);
-                if core.wants_output() {
-                    let limit = if self.whole_writes >= 3 {
-                        FAST_WRITE.max(self.write_limit)
-                    } else {
-                        self.write_limit
-                    };
-                    self.out = SPARE.take();
-                    core.poll_output(&mut self.out, limit);
-                    self.filled = SOCKET_WAIT.start();
-                    self.shared.watch.look(&*core);
-                }
-                drop(core);
+                self.take_output();
                 // Streams with room for more data wake their writers here, so that the data can
                 // leave in the same turn.
                 self.dispatch();
@@ -467,55 +416,77 @@ impl<O: Owner> Driver<O> {
                 self.out.shrink();
                 self.clock.stuck_since = None;
                 return match Pin::new(&mut self.path).poll_flush(cx) {
-                    Poll::Ready(Err(error)) => Err(Error::io(&error, self.side)),
+                    Poll::Ready(Err(error)) => Err(Error::io(&error, self.other_end)),
                     _ => Ok(()),
                 };
             }
-            let mut slices = [IoSlice::new(&[]); 32];
-            let count = self.out.chunks_vectored(&mut slices);
-            let polled = if count == 1 || !self.path.is_write_vectored() {
-                Pin::new(&mut self.path).poll_write(cx, self.out.chunk())
-            } else {
-                Pin::new(&mut self.path).poll_write_vectored(cx, &slices[..count])
-            };
-            match polled {
+            match self.poll_write_once(cx) {
                 Poll::Pending => {
                     self.whole_writes = 0;
                     self.clock.stuck_since.get_or_insert_with(Instant::now);
                     return Ok(());
                 }
                 Poll::Ready(Ok(0)) => {
-                    return Err(Error::new(
-                        Kind::Reset,
-                        self.side,
-                        "the session's connection takes no bytes",
-                    ));
+                    let detail = "the session's connection takes no bytes";
+                    return Err(Error::new(Kind::Reset, self.other_end, detail));
                 }
-                Poll::Ready(Ok(written)) => {
-                    self.out.advance(written);
-                    SOCKET_WRITE.note(written as u64, 0);
-                    if self.out.is_empty() {
-                        SOCKET_WAIT.stop(self.filled.take(), 0);
-                        SPARE.set(std::mem::take(&mut self.out));
-                    }
-                    self.unsent
-                        .get_or_insert_with(|| Unsent::of(&**self.path.facts()))
-                        .wrote(&**self.path.facts(), written);
-                    self.whole_writes = if self.out.is_empty() {
-                        self.whole_writes.saturating_add(1)
-                    } else {
-                        0
-                    };
-                    self.clock.stuck_since = None;
-                }
-                Poll::Ready(Err(error)) => return Err(Error::io(&error, self.side)),
+                Poll::Ready(Ok(written)) => self.wrote(written),
+                Poll::Ready(Err(error)) => return Err(Error::io(&error, self.other_end)),
             }
         }
     }
 
+    /// Takes the next output of the core, if it has any.
+    fn take_output(&mut self) {
+        let mut core = self.core.borrow_mut();
+        self.shared.watch.look(&*core);
+        if !core.wants_output() {
+            return;
+        }
+        let limit = if self.whole_writes >= 3 {
+            FAST_WRITE.max(self.write_limit)
+        } else {
+            self.write_limit
+        };
+        self.out = SPARE.take();
+        core.poll_output(&mut self.out, limit);
+        self.filled = SOCKET_WAIT.start();
+        self.shared.watch.look(&*core);
+    }
+
+    /// Offers the output to the path once. Returns the number of bytes that it has accepted.
+    fn poll_write_once(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Result<usize>> {
+        let mut slices = [IoSlice::new(&[]); 32];
+        let count = self.out.chunks_vectored(&mut slices);
+        let path = Pin::new(&mut self.path);
+        if count == 1 || !path.is_write_vectored() {
+            path.poll_write(cx, self.out.chunk())
+        } else {
+            path.poll_write_vectored(cx, &slices[..count])
+        }
+    }
+
+    /// Drops the output that the path has accepted, and adapts the sizes of the next writes.
+    fn wrote(&mut self, written: usize) {
+        self.out.advance(written);
+        SOCKET_WRITE.note(written as u64, 0);
+        if self.out.is_empty() {
+            SOCKET_WAIT.stop(self.filled.take(), 0);
+            SPARE.set(std::mem::take(&mut self.out));
+        }
+        let facts = &**self.path.facts();
+        let unsent = self.unsent.get_or_insert_with(|| Unsent::of(facts));
+        unsent.wrote(facts, written);
+        self.whole_writes = if self.out.is_empty() {
+            self.whole_writes.saturating_add(1)
+        } else {
+            0
+        };
+        self.clock.stuck_since = None;
+    }
+
     /// Enforces the session's time limits. It closes idle sessions and those without a first
-    /// request, probes silent ones and cuts off those that take no bytes. One timer covers all
-    /// limits and fires when the earliest may have passed.
+    /// request, probes silent ones and disconnects those that take no bytes.
     fn poll_clock(&mut self, cx: &mut Context<'_>) -> Result<(), Error> {
         while self.clock.sleep.as_mut().poll(cx).is_ready() {
             let now = Instant::now();
@@ -526,67 +497,21 @@ impl<O: Owner> Driver<O> {
             if active {
                 self.clock.used_at = now;
             }
-            if self
-                .clock
-                .stuck_since
-                .is_some_and(|since| now - since >= self.timeouts.write)
-            {
-                return Err(Error::new(
-                    Kind::Timeout,
-                    self.side,
-                    "the other end takes no bytes",
-                ));
+            self.clock.check(now, self.other_end)?;
+            if active && !self.deaf && self.clock.is_probe_due(now) {
+                self.clock.probed_at = core.ping(ping::DURING_EXCHANGE).then_some(now);
             }
-            match self.clock.probed_at {
-                Some(at) if now - at >= self.timeouts.probe_timeout => {
-                    let error =
-                        Error::new(Kind::Timeout, self.side, "the other end does not respond");
-                    return Err(error.with_retry(Retry::IfIdempotent));
-                }
-                None if active
-                    && !self.deaf
-                    && now - self.clock.read_at >= self.timeouts.probe_after =>
-                {
-                    self.clock.probed_at = core.ping(0x7a9d).then_some(now);
-                }
-                _ => {}
-            }
-            // A client may open a session ahead of its first request, but only for a limited time.
-            let patience = if self.shared.established.get() {
-                self.timeouts.idle
-            } else {
-                self.timeouts.head
-            };
-            let unasked = self
-                .clock
-                .unasked_since
-                .map(|since| patience.saturating_sub(now - since));
-            let idle =
-                !active && now - self.clock.used_at.max(self.clock.read_at) >= self.timeouts.idle;
-            if idle || unasked.is_some_and(|left| left.is_zero()) {
+            let established = self.shared.established.get();
+            let for_request = self.clock.time_for_request(now, established);
+            let idle = !active && self.clock.has_rested(now);
+            if idle || for_request.is_some_and(|left| left.is_zero()) {
                 core.go_away(Reason::NoError);
                 self.shared.rested.set(true);
                 self.ending = Some(Ok(()));
             }
-            let limits = &self.timeouts;
-            let mut wait = limits
-                .idle
-                .min(limits.write)
-                .min(limits.probe_after)
-                .min(limits.probe_timeout)
-                / 2;
-            if let Some(left) = unasked {
-                wait = wait.min(left);
-            }
-            if let Some(at) = core.poll_timeout() {
-                wait = wait.min(at.saturating_duration_since(now));
-            }
-            drop(core);
-            let wait = wait.max(std::time::Duration::from_millis(10));
-            self.clock
-                .sleep
-                .as_mut()
-                .reset(tokio::time::Instant::now() + wait);
+            let of_core = core.poll_timeout();
+            let of_core = of_core.map(|at| at.saturating_duration_since(now));
+            self.clock.wait([for_request, of_core]);
         }
         Ok(())
     }
@@ -595,6 +520,6 @@ impl<O: Owner> Driver<O> {
 impl<O> Drop for Driver<O> {
     /// Fails the exchanges of a session that is dropped before its end.
     fn drop(&mut self) {
-        self.shared.end_dropped(self.side);
+        self.shared.end_dropped(self.other_end);
     }
 }

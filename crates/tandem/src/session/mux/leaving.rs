@@ -9,15 +9,19 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout};
 
-use super::carried::Carried;
 use super::driver::Owner;
+use super::halves::StreamHalves;
 use super::over_streams::StreamsDriver;
-use crate::error::Side;
+use super::patience::{Patience, measured_round_trip};
 
-/// The time without an acknowledgement after which the rest is given up: a fixed time, and a
-/// multiple of the round trip if that is longer.
-const PATIENCE: (Duration, u32) = (Duration::from_secs(3), 4);
-/// The longest time for the last bytes. A drain or an eviction ends the session earlier.
+/// The time without an acknowledgement after which the rest is given up.
+const PATIENCE: Patience = Patience {
+    round_trips: 4,
+    least: Duration::from_secs(3),
+    most: LINGER,
+};
+/// The longest time for the last bytes. A drain of the process, or the closing of the connection by
+/// `connections`, ends the session earlier.
 const LINGER: Duration = Duration::from_secs(300);
 /// The time for which a server waits until the client of a drained session closes it.
 const FAREWELL: Duration = Duration::from_secs(1);
@@ -26,9 +30,9 @@ impl<O: Owner> StreamsDriver<O> {
     /// Waits until the peer has everything, and until the client of a drained session has left.
     pub(super) async fn leave(&mut self) {
         self.deliver().await;
-        if self.side == Side::Client {
+        if self.is_server() {
             let leave = poll_fn(|cx| self.poll_farewell(cx));
-            // The client may stay away.
+            // The server does not wait longer for a client that does not close.
             let _ = timeout(FAREWELL, leave).await;
         }
     }
@@ -39,13 +43,10 @@ impl<O: Owner> StreamsDriver<O> {
         let until = Instant::now() + LINGER;
         while Instant::now() < until {
             let facts = self.carrier.facts();
-            let (least, round_trips) = PATIENCE;
-            let measured = facts.measure().map(|measure| measure.round_trip);
-            let round_trip = measured.and_then(|it| Duration::try_from_secs_f64(it).ok());
-            let patience = round_trip.map_or(least, |it| least.max(it.saturating_mul(round_trips)));
+            let patience = PATIENCE.over(measured_round_trip(&**facts));
             let before = facts.acknowledgements();
             let delivered = poll_fn(|cx| self.poll_delivered(cx));
-            let delivered = timeout(patience.min(LINGER), delivered).await;
+            let delivered = timeout(patience, delivered).await;
             if delivered.is_ok() || self.carrier.facts().acknowledgements() == before {
                 return;
             }
@@ -56,7 +57,7 @@ impl<O: Owner> StreamsDriver<O> {
     fn poll_delivered(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.register(cx);
         let failed = self.turn(cx).is_err();
-        let undelivered = self.streams.values().any(Carried::is_undelivered);
+        let undelivered = self.streams.values().any(StreamHalves::is_undelivered);
         if failed || self.carrier_ended.is_some() || !undelivered {
             return Poll::Ready(());
         }

@@ -10,17 +10,26 @@
 //!            └─────────────────────────────────────┘
 //! ```
 //!
-//! The driver asks the core for output only when the socket accepts more, and for a little at a
+//! The picture shows the driver of one byte stream. The driver of many streams has the same
+//! outline: its task also checks the time limits, moves input and output, and delivers events. It
+//! reads and writes each stream of the carrier separately. It has no limit for a silent or blocked
+//! path, because the carrier has one.
+//!
+//! Each driver asks the core for output only when the socket accepts more, and for a little at a
 //! time. The core thus chooses the next stream as late as possible. All wakes of one turn of the
 //! event loop end in one write.
 
-mod carried;
 mod client;
+mod clock;
 mod core;
 mod driver;
+mod halves;
 mod leaving;
 mod mismatch;
 mod over_streams;
+mod patience;
+mod ping;
+mod refused;
 mod server;
 mod silence;
 mod stream;
@@ -41,6 +50,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tandem_http::{Event, Mux, MuxConfig, Priority, Reason, StreamId};
 
+use refused::reset_error;
 use stream::{Inbound, Stream, Streams};
 use watch::Watch;
 
@@ -52,7 +62,7 @@ use super::{Connected, Drain, Session, Timeouts};
 use crate::carrier::Carrier;
 use crate::carrier::LocalBoxFuture;
 use crate::endpoint::SessionKind;
-use crate::error::{Error, Kind, Retry, Side};
+use crate::error::{Error, Side};
 use crate::exchange::{Peer, SessionMark};
 use crate::path::Facts;
 use crate::probe::points::QUEUE_FULL;
@@ -141,21 +151,25 @@ impl Session for MuxSession {
 struct Shared {
     core: Rc<RefCell<dyn Mux>>,
     streams: RefCell<Streams>,
+    /// The driver's task.
     driver: RefCell<Option<Waker>>,
     /// Tasks that wait until the peer allows another stream, or the session ends.
     waiting: RefCell<VecDeque<Waker>>,
     /// The reason for which the session is over.
     ended: RefCell<Option<Error>>,
+    /// True once input of the other end has arrived.
     established: Cell<bool>,
-    /// The time of the last input.
+    /// The time of the last input, as a moment on two clocks.
     heard: Cell<Option<Heard>>,
     /// The time from the start of the path to its first input: at least one round trip.
     answered_in: Cell<Duration>,
+    /// True once this end accepts no more exchanges: the session ends with those under way.
     draining: Cell<bool>,
     /// True if this end closed the session because it was idle.
     rested: Cell<bool>,
     /// The task that waits for the end of the session, if any.
     observer: RefCell<Option<Waker>>,
+    /// The measurements for the observation points.
     watch: Watch,
     /// The identity of the session, which marks its pushes.
     mark: Rc<SessionMark>,
@@ -243,10 +257,9 @@ impl Shared {
         self.kick();
     }
 
-    /// Delivers an event to its stream. Returns the events that belong to no open stream: requests
-    /// and events of the whole session.
-    fn dispatch(&self, event: Event, side: Side) -> Option<Event> {
-        let mut streams = self.streams.borrow_mut();
+    /// Delivers an event to its stream. Returns the event if no open stream takes it: a request, or
+    /// an event of the whole session.
+    fn dispatch(&self, event: Event, other_end: Side) -> Option<Event> {
         let (id, inbound, end) = match event {
             Event::Informational { id, head } => (id, Some(Inbound::Informational(head)), false),
             Event::Response { id, head, end } => (id, Some(Inbound::Response(head)), end),
@@ -254,42 +267,28 @@ impl Shared {
                 (id, (!data.is_empty()).then_some(Inbound::Data(data)), end)
             }
             Event::Trailers { id, fields } => (id, Some(Inbound::Trailers(fields)), true),
-            Event::Reset { id, reason } => {
-                drop(streams);
-                self.watch.forget(id);
-                self.wake_waiting();
-                if let Some(stream) = self.streams.borrow_mut().get_mut(&id) {
-                    if stream.complete && side == Side::Peer {
-                        // The response is complete. The server only rejects the rest of the request
-                        // (RFC 9113 section 8.1).
-                        stream.wake_writer();
-                    } else {
-                        stream.fail(reset_error(reason, side));
-                    }
-                }
-                return None;
-            }
             Event::Push {
                 parent,
                 id,
                 request,
             } => {
-                if streams.get(&parent).is_none_or(|stream| stream.failed) {
-                    drop(streams);
-                    self.core.borrow_mut().reset(id, Reason::Cancel);
+                if !self.accept_push(parent, id) {
                     return None;
                 }
-                streams.insert(id, Stream::default());
                 (parent, Some(Inbound::Pushed { id, request }), false)
             }
+            Event::Reset { id, reason } => {
+                self.handle_reset(id, reason, other_end);
+                return None;
+            }
             Event::Writable { id } => {
-                if let Some(stream) = streams.get_mut(&id) {
+                if let Some(stream) = self.streams.borrow_mut().get_mut(&id) {
                     stream.wake_writer();
                 }
                 return None;
             }
             Event::Priority { id, priority } => {
-                if let Some(stream) = streams.get_mut(&id) {
+                if let Some(stream) = self.streams.borrow_mut().get_mut(&id) {
                     stream.priority = Some(priority);
                     stream.wake_writer();
                 }
@@ -302,22 +301,58 @@ impl Shared {
                 return Some(other);
             }
         };
+        self.deliver(id, inbound, end, other_end);
+        None
+    }
+
+    /// Gives a push its stream. If the parent's exchange has ended, the method cancels the push and
+    /// returns false.
+    fn accept_push(&self, parent: StreamId, id: StreamId) -> bool {
+        let mut streams = self.streams.borrow_mut();
+        if streams.get(&parent).is_none_or(|stream| stream.failed) {
+            drop(streams);
+            self.core.borrow_mut().reset(id, Reason::Cancel);
+            return false;
+        }
+        streams.insert(id, Stream::default());
+        true
+    }
+
+    /// Ends the exchange of a stream that the other end has reset.
+    fn handle_reset(&self, id: StreamId, reason: Reason, other_end: Side) {
+        self.watch.forget(id);
+        self.wake_waiting();
+        if let Some(stream) = self.streams.borrow_mut().get_mut(&id) {
+            if stream.complete && other_end == Side::Peer {
+                // The response is complete. The server only rejects the rest of the request
+                // (RFC 9113 section 8.1).
+                stream.wake_writer();
+            } else {
+                stream.fail(reset_error(reason, other_end));
+            }
+        }
+    }
+
+    /// Puts input into its stream, which is complete if this is the `end`. Data for a stream
+    /// that has ended is dropped, and its bytes return to the peer's flow-control window.
+    fn deliver(&self, id: StreamId, inbound: Option<Inbound>, end: bool, other_end: Side) {
+        let mut streams = self.streams.borrow_mut();
         let Some(stream) = streams.get_mut(&id).filter(|stream| !stream.failed) else {
             drop(streams);
             if let Some(Inbound::Data(data)) = inbound {
                 self.core.borrow_mut().release(id, data.len());
             }
-            return None;
+            return;
         };
         if let Some(Inbound::Informational(head)) = &inbound
-            && let Err(error) = stream.interim.add(head.fields.text_len(), side)
+            && let Err(error) = stream.interim.add(head.fields.text_len(), other_end)
         {
             stream.fail(error);
             drop(streams);
             self.core.borrow_mut().reset(id, Reason::EnhanceYourCalm);
             self.watch.forget(id);
             self.wake_waiting();
-            return None;
+            return;
         }
         if end {
             stream.complete = true;
@@ -326,7 +361,6 @@ impl Shared {
             Some(inbound) => stream.put(inbound),
             None => stream.wake_reader(),
         }
-        None
     }
 
     /// Returns the next input of a stream, or `None` at its end. Taking data returns its bytes to
@@ -434,30 +468,4 @@ fn set_waker(slot: &mut Option<Waker>, waker: &Waker) {
         Some(known) if known.will_wake(waker) => {}
         _ => *slot = Some(waker.clone()),
     }
-}
-
-/// Returns the error of an exchange that the other end has reset.
-fn reset_error(reason: Reason, side: Side) -> Error {
-    let (kind, retry, detail) = match reason {
-        Reason::Refused => (
-            Kind::Busy,
-            Retry::Safe,
-            "the request was refused unprocessed",
-        ),
-        Reason::Connect => (
-            Kind::Unreachable,
-            Retry::Never,
-            "the far end could not connect or lost its connection",
-        ),
-        Reason::Cancel | Reason::NoError => {
-            (Kind::Reset, Retry::Never, "the exchange was cancelled")
-        }
-        Reason::Protocol => (
-            Kind::Protocol,
-            Retry::Never,
-            "the exchange broke the protocol",
-        ),
-        _ => (Kind::Reset, Retry::Never, "the exchange was reset"),
-    };
-    Error::new(kind, side, detail).with_retry(retry)
 }

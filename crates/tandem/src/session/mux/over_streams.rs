@@ -6,8 +6,8 @@
 //!
 //! The [module above](super) shows its place. A stream that becomes readable or writable puts
 //! itself on a list, and a turn looks at the streams of that list only. The core chooses the stream
-//! that sends next. If the carrier takes no more, streams that wait are tried by urgency, and then
-//! by the bytes that each has sent: a bulk transfer does not delay an urgent response.
+//! that sends next. When the carrier is full, streams wait. They are tried again in the order of
+//! urgency, and then of the bytes that each has sent: a bulk transfer delays no urgent response.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -23,9 +23,9 @@ use tandem_http::{Event, Mux, Reason, SessionError, StreamId};
 use tokio::io::ReadBuf;
 use tokio::time::Sleep;
 
-use super::carried::{Awake, Carried, Read, Written};
-use super::client::{FULL_PATIENCE, full};
 use super::driver::{Owner, Pace};
+use super::halves::{AwakeStreams, Read, StreamHalves, Written};
+use super::refused::{FULL_PATIENCE, full};
 use super::{Heard, Shared, set_waker};
 use crate::carrier::{CarrierStream, Code, Direction, Streams};
 use crate::error::{Error, Kind, Retry, Side};
@@ -48,15 +48,16 @@ pub(super) struct StreamsDriver<O> {
     core: Rc<RefCell<Connection>>,
     pub(super) carrier: Rc<dyn Streams>,
     owner: O,
-    pub(super) side: Side,
+    /// The other end, as errors name it: [`Side::Peer`] in a client, [`Side::Client`] in a server.
+    other_end: Side,
     pace: Pace,
     drain: Option<Pin<Box<dyn Future<Output = ()>>>>,
-    pub(super) streams: HashMap<u64, Carried>,
-    awake: Arc<Awake>,
+    pub(super) streams: HashMap<u64, StreamHalves>,
+    awake: Arc<AwakeStreams>,
     clock: Clock,
-    /// The end of the carrier, once it was noticed.
+    /// The end of the carrier, once it was noticed: an error, or `Some(None)` after a regular end.
     pub(super) carrier_ended: Option<Option<Error>>,
-    /// The end of the wait of requests for which the peer permits no stream.
+    /// The timer of requests that wait because the peer permits no more streams.
     patience: Option<Pin<Box<Sleep>>>,
 }
 
@@ -74,14 +75,14 @@ impl<O: Owner> StreamsDriver<O> {
         core: Rc<RefCell<Connection>>,
         carrier: Rc<dyn Streams>,
         owner: O,
-        side: Side,
+        other_end: Side,
         pace: Pace,
         drain: Option<Drain>,
     ) -> Self {
         let now = Instant::now();
         core.borrow_mut().handle_timeout(now);
         let first = pace.timeouts.idle.min(pace.timeouts.head);
-        // The handshake of the carrier was input of the other end.
+        // The handshake of the carrier counts as the first input.
         shared.heard.set(Some(Heard::at(now)));
         shared.established.set(true);
         shared.wake_waiting();
@@ -91,7 +92,7 @@ impl<O: Owner> StreamsDriver<O> {
             core,
             carrier,
             owner,
-            side,
+            other_end,
             pace,
             drain: drain.map(|drain| Box::pin(drain.begun()) as _),
             streams: HashMap::new(),
@@ -99,7 +100,7 @@ impl<O: Owner> StreamsDriver<O> {
             clock: Clock {
                 sleep: Box::pin(tokio::time::sleep(first)),
                 used_at: now,
-                unasked_since: (side == Side::Client).then_some(now),
+                unasked_since: (other_end == Side::Client).then_some(now),
             },
             carrier_ended: None,
             patience: None,
@@ -112,7 +113,7 @@ impl<O: Owner> StreamsDriver<O> {
         let error = match &result {
             Ok(()) => {
                 let detail = "the session has ended";
-                Error::new(Kind::Reset, self.side, detail).with_retry(Retry::Safe)
+                Error::new(Kind::Reset, self.other_end, detail).with_retry(Retry::Safe)
             }
             Err(error) => error.clone(),
         };
@@ -142,7 +143,7 @@ impl<O: Owner> StreamsDriver<O> {
         }
         let more = self.turn(cx)?;
         let ended_well = matches!(self.carrier_ended, Some(None));
-        if ended_well && self.side == Side::Peer && (more || self.has_unread_input()) {
+        if ended_well && !self.is_server() && (more || self.fail_all_but_unread()) {
             return Poll::Pending;
         }
         if let Some(end) = self.carrier_ended.take() {
@@ -158,6 +159,12 @@ impl<O: Owner> StreamsDriver<O> {
         Poll::Pending
     }
 
+    /// Returns true if this end is the server.
+    pub(super) fn is_server(&self) -> bool {
+        self.other_end == Side::Client
+    }
+
+    /// Registers the task that drives the session, so that streams and exchanges can wake it.
     pub(super) fn register(&self, cx: &Context<'_>) {
         set_waker(&mut self.shared.driver.borrow_mut(), cx.waker());
         self.awake.set_task(cx.waker());
@@ -179,17 +186,17 @@ impl<O: Owner> StreamsDriver<O> {
 
     fn truncated(&self) -> Error {
         let detail = "the session's connection was closed";
-        let error = Error::new(Kind::Truncated, self.side, detail);
+        let error = Error::new(Kind::Truncated, self.other_end, detail);
         error.with_retry(Retry::IfIdempotent)
     }
 
-    /// Returns true if readers still have to take responses that arrived before the carrier ended.
-    /// All other exchanges fail, and no new ones begin.
-    fn has_unread_input(&self) -> bool {
+    /// Fails all exchanges except those whose responses arrived before the carrier ended and wait
+    /// for their readers. Returns true if there are any. No new exchanges begin.
+    fn fail_all_but_unread(&self) -> bool {
         let mut unread = self.core.borrow().unread();
         unread.retain(|(stream, _)| {
             let stream = self.streams.get(stream);
-            stream.is_some_and(Carried::is_receiving)
+            stream.is_some_and(StreamHalves::is_receiving)
         });
         if unread.is_empty() {
             return false;
@@ -212,7 +219,7 @@ impl<O: Owner> StreamsDriver<O> {
             self.write_ready()?;
             self.dispatch();
             self.execute();
-            // A stream that the carrier does not open wakes the task later.
+            // If the carrier cannot open a stream yet, it wakes the task later.
             if self.awake.is_empty() && !self.core.borrow().wants_round() {
                 return Ok(false);
             }
@@ -249,7 +256,8 @@ impl<O: Owner> StreamsDriver<O> {
 
     fn insert(&mut self, stream: CarrierStream) {
         let id = stream.id;
-        self.streams.insert(id, Carried::new(stream, &self.awake));
+        self.streams
+            .insert(id, StreamHalves::new(stream, &self.awake));
         self.awake.add(id);
     }
 
@@ -280,7 +288,7 @@ impl<O: Owner> StreamsDriver<O> {
                             self.patience = None;
                         }
                     }
-                    // The end of the carrier tells more.
+                    // `accept` reports the end of the carrier with its reason.
                     Poll::Ready(Err(_)) if self.carrier.has_ended() => break,
                     Poll::Ready(Err(error)) => return Err(error),
                 }
@@ -337,15 +345,18 @@ impl<O: Owner> StreamsDriver<O> {
         Ok(())
     }
 
-    /// Goes on with one stream.
+    /// Writes and reads one stream.
     fn serve(&mut self, id: u64) -> Result<(), Error> {
-        let stopped = self.streams.get_mut(&id).and_then(Carried::poll_stopped);
+        let stopped = self
+            .streams
+            .get_mut(&id)
+            .and_then(StreamHalves::poll_stopped);
         match stopped {
             Some(code) => self.stopped(id, code)?,
             None => self.write(id)?,
         }
         self.read(id)?;
-        if self.streams.get(&id).is_some_and(Carried::is_over) {
+        if self.streams.get(&id).is_some_and(StreamHalves::is_over) {
             self.streams.remove(&id);
         }
         Ok(())
@@ -400,13 +411,17 @@ impl<O: Owner> StreamsDriver<O> {
                 if was_waiting {
                     self.core.borrow_mut().handle_written(id);
                 }
-                // The carrier tells when the peer has a stream that has ended.
-                if let Some(code) = self.streams.get_mut(&id).and_then(Carried::poll_stopped) {
+                // The carrier reports when the peer has received all of an ended stream.
+                if let Some(code) = self
+                    .streams
+                    .get_mut(&id)
+                    .and_then(StreamHalves::poll_stopped)
+                {
                     self.stopped(id, code)?;
                 }
             }
             Written::Stopped(code) => self.stopped(id, code)?,
-            // The end of the carrier tells the reason.
+            // `accept` reports the end of the carrier with its reason.
             Written::Failed => stream.drop_sending(),
         }
         Ok(())
@@ -459,7 +474,8 @@ impl<O: Owner> StreamsDriver<O> {
             let Some(stream) = self.streams.get_mut(&id) else {
                 continue;
             };
-            // A stream that has failed stays busy in the core until the core forgets it.
+            // A failed stream takes no output. It stays busy in the core, which does not offer it
+            // again.
             if let Some(out) = stream.output() {
                 if core.poll_output(id, out, self.pace.write_limit) {
                     stream.end_after_output();
@@ -473,8 +489,7 @@ impl<O: Owner> StreamsDriver<O> {
     /// Delivers the events of the core. A server first waits for the settings of the client, which
     /// leave before its first request but on another stream.
     fn dispatch(&mut self) {
-        let is_server = self.side == Side::Client;
-        if is_server && self.core.borrow().peer_extended_connect().is_none() {
+        if self.is_server() && self.core.borrow().peer_extended_connect().is_none() {
             return;
         }
         loop {
@@ -483,14 +498,14 @@ impl<O: Owner> StreamsDriver<O> {
             if matches!(event, Event::Request { .. }) {
                 self.clock.unasked_since = None;
             }
-            if let Some(event) = self.shared.dispatch(event, self.side) {
+            if let Some(event) = self.shared.dispatch(event, self.other_end) {
                 self.owner.handle_event(event);
             }
         }
     }
 
     fn broken(&self, error: &SessionError) -> Error {
-        let error = Error::new(Kind::Protocol, self.side, error.to_string());
+        let error = Error::new(Kind::Protocol, self.other_end, error.to_string());
         error.with_retry(Retry::IfIdempotent)
     }
 
@@ -535,8 +550,8 @@ impl<O: Owner> StreamsDriver<O> {
 
 impl Shared {
     /// Ends a session whose driver was dropped. A session that has ended keeps its reason.
-    pub(super) fn end_dropped(&self, side: Side) {
-        let error = Error::new(Kind::Reset, side, "the session was dropped");
+    pub(super) fn end_dropped(&self, other_end: Side) {
+        let error = Error::new(Kind::Reset, other_end, "the session was dropped");
         self.end(&error.with_retry(Retry::IfIdempotent));
     }
 
@@ -555,7 +570,7 @@ impl Shared {
 impl<O> Drop for StreamsDriver<O> {
     /// Fails the exchanges of a session that is dropped before its end.
     fn drop(&mut self) {
-        self.shared.end_dropped(self.side);
+        self.shared.end_dropped(self.other_end);
         self.carrier
             .close(Code(h3::Code::NO_ERROR.0), "the session was dropped");
     }

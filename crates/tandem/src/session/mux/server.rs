@@ -35,7 +35,7 @@ pub(super) fn serve(
 ) -> LocalBoxFuture<'static, Result<(), Error>> {
     let core = session.new_core(Role::Server);
     let shared = Shared::new(core.mux(), session.protocol);
-    let owner = Answering {
+    let owner = ServerOwner {
         shared: Rc::clone(&shared),
         peer,
         stage,
@@ -45,11 +45,11 @@ pub(super) fn serve(
         timeouts: session.timeouts.clone(),
         write_limit: session.write_limit,
     };
-    let (side, drain) = (Side::Client, Some(drain));
+    let (other_end, drain) = (Side::Client, Some(drain));
     match core {
         Core::Bytes(core) => match carrier.into_bytes() {
             Ok(path) => {
-                let mut driver = Driver::new(shared, core, path, owner, side, pace, drain);
+                let mut driver = Driver::new(shared, core, path, owner, other_end, pace, drain);
                 Box::pin(async move { driver.run().await })
             }
             Err(error) => Box::pin(std::future::ready(Err(error))),
@@ -57,7 +57,7 @@ pub(super) fn serve(
         Core::Streams(core) => match carrier.into_streams() {
             Ok(streams) => {
                 let mut driver =
-                    StreamsDriver::new(shared, core, streams, owner, side, pace, drain);
+                    StreamsDriver::new(shared, core, streams, owner, other_end, pace, drain);
                 Box::pin(async move { driver.run().await })
             }
             Err(error) => Box::pin(std::future::ready(Err(error))),
@@ -65,7 +65,8 @@ pub(super) fn serve(
     }
 }
 
-struct Answering {
+/// The server end as its driver sees it.
+struct ServerOwner {
     shared: Rc<Shared>,
     peer: Peer,
     stage: Rc<dyn Stage>,
@@ -73,7 +74,7 @@ struct Answering {
     who: &'static str,
 }
 
-impl Owner for Answering {
+impl Owner for ServerOwner {
     fn handle_event(&mut self, event: Event) {
         let Event::Request {
             id,
@@ -178,7 +179,8 @@ struct Pump {
 }
 
 impl Pump {
-    /// Starts the task that sends the reply. An `async fn` would hold the pump twice.
+    /// Starts the task that sends the reply. The future of an `async fn` would store the pump
+    /// twice.
     fn spawn(mut self) {
         tokio::task::spawn_local(std::future::poll_fn(move |cx| self.poll(cx)));
     }
@@ -233,8 +235,8 @@ impl Pump {
         stream.failed
     }
 
-    /// Applies a change of priority. A change by the client goes to every queue on the way. A
-    /// change made elsewhere goes to the core's order of sending.
+    /// Applies a change of priority. A change by the client goes to the shared cell, and from there
+    /// to every queue on the way. A change by another stage changes the core's order of sending.
     fn reprioritise(&mut self, cx: &Context<'_>) {
         let wish = self
             .shared
@@ -309,8 +311,8 @@ impl Pump {
             let mut core = self.shared.core.borrow_mut();
             core.reset_after_data(self.id, error.reason());
         } else if self.pushed
-            // The client takes a refusal for the gateway's own and repeats the request. A browser
-            // would repeat it at once, and gets a page instead.
+            // A client of the pair takes this code as a refusal by the gateway, and repeats the
+            // request. A browser would repeat it at once, so it gets an error page.
             || (self.who != CLIENT
                 && error.reason() == Reason::Refused
                 && error.side != crate::error::Side::Origin)

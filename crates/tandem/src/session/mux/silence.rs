@@ -7,7 +7,7 @@
 
 use std::time::{Duration, Instant};
 
-/// The least time without a datagram before a probe, and of the wait for its answer.
+/// The shortest silence before a probe, and the shortest wait for its answer.
 const LEAST: Duration = Duration::from_millis(300);
 /// The longest time before a probe.
 const MOST: Duration = Duration::from_secs(20);
@@ -15,11 +15,11 @@ const MOST: Duration = Duration::from_secs(20);
 /// The next step of a caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// To look again after this time.
+    /// Look again after this time.
     Wait(Duration),
-    /// To probe the path, and to look again after this time.
+    /// Probe the path, and look again after this time.
     Probe(Duration),
-    /// To look for another path.
+    /// The path is silent: use another one.
     Silent,
 }
 

@@ -5,6 +5,7 @@ use tandem_http::{ByteMux, RequestHead, ResponseHead, Role, Scheme, SendBuf, h2}
 
 use super::stream::JOINED;
 use super::*;
+use crate::error::Kind;
 use crate::session::Interim;
 
 /// Moves the output of one end into the other.

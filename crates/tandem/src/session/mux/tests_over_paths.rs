@@ -1,6 +1,6 @@
 //! Tests of sessions over paths within the process: the input that is delivered when a peer closes.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -65,68 +65,70 @@ async fn driver_delivers_an_answer_after_a_failed_write() {
     ];
     for (protocol, segments) in protocols.into_iter().flat_map(|p| [(p, 1), (p, 3)]) {
         let local = tokio::task::LocalSet::new();
-        let answered = local.run_until(async move {
-            let session = session(protocol);
-            let (near, mut far) = Path::pair(1 << 20);
-            let client = Rc::new(MuxClient::connect(
-                &session,
-                Box::pin(std::future::ready(Ok(Carrier::Bytes(near)))),
-            ));
-            let asking = Rc::clone(&client);
-            let mut reply =
-                Reply::generate(
-                    |mut sink| async move { asking.run(&mut exchange(), &mut sink).await },
-                );
-            let answer = tokio::task::spawn_local(async move {
-                let mut body = Vec::new();
-                while let Some(part) = reply.part().await {
-                    if let Part::Data(data) = part? {
-                        body.extend_from_slice(&data);
-                    }
-                }
-                Ok::<_, Error>(body)
-            });
-            let Core::Bytes(peer) = session.new_core(Role::Server) else {
-                panic!("a session over one byte stream");
-            };
-            let mut out = SendBuf::new();
-            let id = 'asked: loop {
-                let mut buffer = [0; 4096];
-                let count = far.read(&mut buffer).await.expect("a client");
-                let mut peer = peer.borrow_mut();
-                peer.handle_input(Instant::now(), &buffer[..count])
-                    .expect("a session");
-                while let Some(event) = peer.poll_event() {
-                    if let Event::Request { id, .. } = event {
-                        break 'asked id;
-                    }
-                }
-            };
-            {
-                let mut peer = peer.borrow_mut();
-                peer.respond(id, &ResponseHead::new(200), false);
-                peer.send_data(id, Bytes::from_static(b"a short body"), true);
-                peer.go_away(Reason::NoError);
-                while peer.wants_output() {
-                    peer.poll_output(&mut out, usize::MAX);
-                }
-            }
-            let bytes = out.copy_to_bytes(out.remaining());
-            for segment in bytes.chunks(bytes.len().div_ceil(segments)) {
-                far.write_all(segment).await.expect("room");
-            }
-            // The client has not run since then, and its next turn has something to send.
-            client.shared.core.borrow_mut().ping(1);
-            drop(far);
-            answer.await.expect("no panic")
-        });
-        let answered = answered.await;
+        let body = local.run_until(body_before_the_close(session(protocol), segments));
         assert_eq!(
-            answered.as_deref(),
+            body.await.as_deref(),
             Ok(&b"a short body"[..]),
             "{protocol:?} {segments}"
         );
     }
+}
+
+/// Returns the body that a client reads if its peer responds in a number of segments and closes.
+async fn body_before_the_close(session: MuxSession, segments: usize) -> Result<Vec<u8>, Error> {
+    let (near, mut far) = Path::pair(1 << 20);
+    let client = Rc::new(MuxClient::connect(
+        &session,
+        Box::pin(std::future::ready(Ok(Carrier::Bytes(near)))),
+    ));
+    let asking = Rc::clone(&client);
+    let mut reply =
+        Reply::generate(|mut sink| async move { asking.run(&mut exchange(), &mut sink).await });
+    let answer = tokio::task::spawn_local(async move {
+        let mut body = Vec::new();
+        while let Some(part) = reply.part().await {
+            if let Part::Data(data) = part? {
+                body.extend_from_slice(&data);
+            }
+        }
+        Ok(body)
+    });
+    let Core::Bytes(peer) = session.new_core(Role::Server) else {
+        panic!("a session over one byte stream");
+    };
+    let bytes = response_and_goaway(&peer, &mut far).await;
+    for segment in bytes.chunks(bytes.len().div_ceil(segments)) {
+        far.write_all(segment).await.expect("room");
+    }
+    // The client has not run since then, and its next turn has something to send.
+    client.shared.core.borrow_mut().ping(1);
+    drop(far);
+    answer.await.expect("no panic")
+}
+
+/// Returns the bytes with which a server responds to the first request of `path`, and closes.
+async fn response_and_goaway(peer: &RefCell<dyn ByteMux>, path: &mut Path) -> Bytes {
+    let id = 'asked: loop {
+        let mut buffer = [0; 4096];
+        let count = path.read(&mut buffer).await.expect("a client");
+        let mut peer = peer.borrow_mut();
+        peer.handle_input(Instant::now(), &buffer[..count])
+            .expect("a session");
+        while let Some(event) = peer.poll_event() {
+            if let Event::Request { id, .. } = event {
+                break 'asked id;
+            }
+        }
+    };
+    let mut peer = peer.borrow_mut();
+    peer.respond(id, &ResponseHead::new(200), false);
+    peer.send_data(id, Bytes::from_static(b"a short body"), true);
+    peer.go_away(Reason::NoError);
+    let mut out = SendBuf::new();
+    while peer.wants_output() {
+        peer.poll_output(&mut out, usize::MAX);
+    }
+    out.copy_to_bytes(out.remaining())
 }
 
 /// A stream that counts its writes.

@@ -25,7 +25,9 @@ const MOST: u32 = 256 << 10;
 pub(super) struct Unsent {
     /// The configured limit in bytes, below which it is never set. With 0 the limit is not changed.
     least: u32,
-    now: u32,
+    /// The limit that is set.
+    current: u32,
+    /// The beginning of the present measurement, and the bytes written since then.
     since: Option<Instant>,
     written: u64,
 }
@@ -41,7 +43,7 @@ impl Unsent {
     const fn starting_at(least: u32) -> Self {
         Self {
             least,
-            now: least,
+            current: least,
             since: None,
             written: 0,
         }
@@ -69,10 +71,11 @@ impl Unsent {
         let wanted = (rate / SHARE).min(MOST.into()) as u32;
         let limit = wanted.next_power_of_two().clamp(self.least, MOST);
         // A fall to one half may be chance. The limit is lowered at a fall to one quarter.
-        let changes =
-            limit > self.now || limit < self.now / 2 || (limit == self.least && limit < self.now);
+        let changes = limit > self.current
+            || limit < self.current / 2
+            || (limit == self.least && limit < self.current);
         changes.then(|| {
-            self.now = limit;
+            self.current = limit;
             limit
         })
     }

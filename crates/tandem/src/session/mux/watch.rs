@@ -105,6 +105,7 @@ struct Body {
     gone: u64,
     /// The position of each part's last byte, and the time at which the part was given.
     parts: VecDeque<(u64, Instant)>,
+    /// The flow-control window that is shut, and the time since which it is.
     shut: Option<(Window, Instant)>,
 }
 

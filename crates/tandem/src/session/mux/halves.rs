@@ -14,12 +14,12 @@ use crate::carrier::{CarrierStream, Code, ReceiveStream, SendStream, StreamReset
 
 /// The streams that may have become readable or writable, and the driver's task.
 #[derive(Default)]
-pub(super) struct Awake {
+pub(super) struct AwakeStreams {
     streams: Mutex<Vec<u64>>,
     task: Mutex<Option<Waker>>,
 }
 
-impl Awake {
+impl AwakeStreams {
     /// Notes the task to wake.
     pub(super) fn set_task(&self, waker: &Waker) {
         super::set_waker(&mut lock(&self.task), waker);
@@ -47,7 +47,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Adds one stream to the list when the carrier wakes it.
 struct StreamWaker {
     stream: u64,
-    awake: Arc<Awake>,
+    awake: Arc<AwakeStreams>,
     /// True while the stream is in the list because of this waker.
     listed: AtomicBool,
 }
@@ -96,16 +96,21 @@ pub(super) enum Written {
 
 /// The result of a read.
 pub(super) enum Read {
+    /// No input is ready, or the half has ended before.
     Nothing,
+    /// Bytes are in the buffer.
     Bytes,
+    /// The peer has ended its half.
     End,
+    /// The peer has reset its half.
     Reset(Code),
+    /// The carrier has failed.
     Failed,
 }
 
-/// A stream of the carrier. It exists until both halves have ended, and the peer has all of the
-/// sending half.
-pub(super) struct Carried {
+/// The two halves of a stream of the carrier. Each is dropped when it has ended, and the sending
+/// half only once the peer has all of it.
+pub(super) struct StreamHalves {
     receiving: Option<Box<dyn ReceiveStream>>,
     sending: Option<Sending>,
     waker: Waker,
@@ -115,9 +120,9 @@ pub(super) struct Carried {
     pub(super) sent: u64,
 }
 
-impl Carried {
+impl StreamHalves {
     /// Takes a stream, which is not in the list of streams to look at.
-    pub(super) fn new(stream: CarrierStream, awake: &Arc<Awake>) -> Self {
+    pub(super) fn new(stream: CarrierStream, awake: &Arc<AwakeStreams>) -> Self {
         let state = Arc::new(StreamWaker {
             stream: stream.id,
             awake: Arc::clone(awake),
