@@ -112,6 +112,20 @@ mod tests {
     }
 
     #[test]
+    fn site_is_a_domain_or_an_address() {
+        for (authority, site) in [
+            ("WWW.Shop.Example.:81", "shop.example"),
+            ("a.b.co.uk", "b.co.uk"),
+            ("10.0.0.1:80", "10.0.0.1"),
+            ("[2001:db8::1]:80", "[2001:db8::1]"),
+            ("localhost", "localhost"),
+            ("co.uk", "co.uk"),
+        ] {
+            assert_eq!(site_of(authority), site, "{authority}");
+        }
+    }
+
+    #[test]
     fn first_party_comes_from_the_page() {
         let of = |fields: &[(&str, &str)]| {
             first_party(&RequestHead {

@@ -128,6 +128,18 @@ mod tests {
         }
     }
 
+    #[test]
+    fn plain_path_needs_no_parser() {
+        for plain in ["/", "/a-b_c.d/E1?f=g&h+i,2", "/a?b=/c"] {
+            assert!(is_normal_path(plain), "{plain}");
+        }
+        for other in [
+            "", "a", "*", "/./a", "/a/..", "/a b", "/%41", "/a#b", "/\u{e9}",
+        ] {
+            assert!(!is_normal_path(other), "{other}");
+        }
+    }
+
     proptest::proptest! {
         #[test]
         fn request_url_fast_path_agrees_with_the_parser(

@@ -224,12 +224,39 @@ mod tests {
                 "a=1",
             ),
             (None, &["a=1", "a=2"], "a=2"),
+            (None, &["a=1; Path=x"], "a=1"),
+            (None, &["a=1; Path=/x; Path="], "a=1"),
+            (None, &["a=1; Domain="], "a=1"),
+            (
+                Some("sid=0"),
+                &["sid=; expires=Tue, 14 Nov 2023 22:13:20 GMT"],
+                "",
+            ),
+            (
+                Some("sid=0"),
+                &["sid=; Max-Age=x; expires=Thu, 01 Jan 1970 00:00:01 GMT"],
+                "",
+            ),
         ] {
             assert_eq!(
                 after("/page?x=/", cookie, set),
                 changed(expected),
                 "{set:?}"
             );
+        }
+    }
+
+    #[test]
+    fn long_cookie_is_unknown() {
+        let name = "n".repeat(100);
+        for (length, is_known) in [(MAX_LENGTH, true), (MAX_LENGTH + 1, false)] {
+            let value = "v".repeat(length - name.len());
+            let cookie = format!("{name}={value}");
+            let expected = match is_known {
+                true => changed(&cookie),
+                false => Cookies::Unknown,
+            };
+            assert_eq!(after("/", None, &[&cookie]), expected);
         }
     }
 

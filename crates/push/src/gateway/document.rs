@@ -444,6 +444,18 @@ mod tests {
     }
 
     #[test]
+    fn reader_ends_with_the_imports_of_a_module() {
+        let mut head = ResponseHead::new(200);
+        head.fields.push("content-type", "text/javascript");
+        let page = "http://h/";
+        let mut reader = DocumentReader::of(page, &head, Purpose::Page, page, b"", 1000).unwrap();
+        reader.read(b"import './a.js'; run();");
+        assert!(!reader.read(b"import './b.js';"));
+        reader.finish();
+        assert_eq!(reader.take_needs().len(), 1);
+    }
+
+    #[test]
     fn reader_of_a_frame_names_it_in_needs() {
         let frame = Purpose::Frame("http://b/frame".into());
         let page = "http://a/page";
