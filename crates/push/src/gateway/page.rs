@@ -450,6 +450,24 @@ mod tests {
     }
 
     #[test]
+    fn hosts_of_a_page_include_its_own() {
+        for (named, is_closed) in [(["b.test", "c.test"], true), (["a.test", "b.test"], false)] {
+            let mut page = page();
+            assert!(named.iter().all(|host| page.name_host(host, 2)));
+            assert_eq!(page.is_closed(), is_closed, "{named:?}");
+        }
+    }
+
+    #[test]
+    fn cookies_of_a_page_replace_those_of_its_request() {
+        let mut page = page_with(&[("cookie", "a=b")]);
+        page.set_cookies(b"c=d".to_vec());
+        assert_eq!(page.request().fields.get("cookie"), Some(&b"c=d"[..]));
+        page.set_cookies(Vec::new());
+        assert!(!page.request().fields.contains("cookie"));
+    }
+
+    #[test]
     fn lazy_needs_are_near_up_to_a_number() {
         let mut page = page();
         let lazy = need("http://a.test/l", Kind::Image, 7);

@@ -282,6 +282,7 @@ mod tests {
     struct Recorder {
         seen: Vec<String>,
         referrers: Vec<String>,
+        browsers: Vec<String>,
     }
 
     impl Predictor for Recorder {
@@ -294,6 +295,10 @@ mod tests {
                 exchange.referer,
                 exchange.content_type,
                 exchange.destination
+            ));
+            self.browsers.push(format!(
+                "{} {:?} {:?}",
+                exchange.get, exchange.agent, exchange.accept
             ));
             vec![
                 candidate("http://a/p.html", ResourceKind::Page),
@@ -347,7 +352,13 @@ mod tests {
     #[test]
     fn response_is_recorded_with_its_circumstances() {
         let request = RequestHead {
-            fields: [("referer", "http://a/s.css")].into_iter().collect(),
+            fields: [
+                ("referer", "http://a/s.css"),
+                ("user-agent", "b"),
+                ("accept", "*/*"),
+            ]
+            .into_iter()
+            .collect(),
             ..RequestHead::get(Scheme::Http, "a", "/x")
         };
         let head = ResponseHead {
@@ -375,6 +386,7 @@ mod tests {
             "http://a/x 200 7 Some(\"http://p/\") Some(\"text/html\") Some(\"iframe\")",
         ];
         assert_eq!(recorder.seen, expected);
+        assert_eq!(recorder.browsers, ["true Some(\"b\") Some(\"*/*\")"; 2]);
         assert_eq!(recorder.referrers, ["http://a/x http://a/s.css"; 2]);
     }
 }

@@ -414,9 +414,13 @@ fn closed_session_makes_no_promise() {
     // The promise that no stream had taken does not move to the companion.
     scene.gateway.handle_end(answer(first), true, None);
     assert!(scene.paths(Carrier::Companion).is_empty());
-    let page = begin(&mut scene, "/other", "<img src=/2>");
+    let body = "<img src=/2><img src=http://b.test/3>";
+    let page = begin(&mut scene, "/other", body);
     assert!(scene.paths(page).is_empty());
     assert_eq!(scene.gateway.unreported(), 0);
+    scene.end(answer(page));
+    scene.end(answer(first));
+    assert_eq!(scene.gateway.records(), [0, 0, 0], "no need waits");
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tandem_push::gateway::{AnswerId, Carrier, Config, FetchId, Output};
 use tandem_push::wire::Fate;
 
+use crate::copies::Needs;
 use crate::origin::{page, redirect};
 use crate::pair::Pair;
 use crate::scene::{NAVIGATION, Scene, head};
@@ -238,4 +239,17 @@ fn claims_grow_with_the_signs_of_a_page() {
     scene.gateway.handle_data(page, more.as_bytes());
     self::held(&mut scene, page);
     assert_eq!(begun(&mut scene).len(), 24 - (40 - 3 - 24));
+}
+
+#[test]
+fn learned_need_waits_until_the_page_names_its_host() {
+    let learned = "http://i.a.test/learned.png";
+    for (body, is_named) in [("<img src=http://i.a.test/x.png>", true), ("", false)] {
+        let url = "http://a.test/page";
+        let document = page("text/html", body).with("set-cookie", "a=b");
+        let mut pair = Pair::new(&[(url, document)]);
+        pair.predictor = Some(Needs::of_redirect(url, vec![learned], ""));
+        let asked = pair.load(url, NAVIGATION);
+        assert_eq!(asked.contains(&learned.to_owned()), is_named);
+    }
 }
