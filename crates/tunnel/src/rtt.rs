@@ -18,6 +18,8 @@ pub(crate) struct Rtt {
     estimate: Option<Estimate>,
     /// Candidates for the minimum: times rise, round trips rise.
     minima: VecDeque<(Duration, Duration)>,
+    /// The time of the last sample.
+    sampled: Duration,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -31,6 +33,7 @@ impl Rtt {
     /// Adds a sample.
     pub(crate) fn add(&mut self, now: Duration, sample: Duration) {
         let sample = sample.max(Duration::from_micros(1));
+        self.sampled = now;
         self.estimate = Some(match self.estimate {
             None => Estimate {
                 smoothed: sample,
@@ -68,6 +71,11 @@ impl Rtt {
     /// Returns the smoothed round trip, if there was a sample.
     pub(crate) fn smoothed(&self) -> Option<Duration> {
         self.estimate.map(|estimate| estimate.smoothed)
+    }
+
+    /// Returns true if there was no sample for two timeouts.
+    pub(crate) fn is_stale(&self, now: Duration) -> bool {
+        now.saturating_sub(self.sampled) >= self.timeout() * 2
     }
 
     /// Returns the last sample.

@@ -219,15 +219,18 @@ impl Tunnel {
             self.events.push_back(Event::Readable(id));
         }
         self.update_ack(id.0);
-        self.measure_rtt(now);
+        // An end that only receives has no other way, and needs the round trip to open its windows.
+        if self.rtt.smoothed().is_none() {
+            self.measure_rtt(now);
+        }
         Ok(())
     }
 
-    /// Has the round trip measured by a probe: an end that only receives has no other way, and
-    /// needs it to open its windows.
+    /// Has the round trip measured by a probe.
     fn measure_rtt(&mut self, now: Duration) {
-        let waits = |(_, sent): (u32, Duration)| now.saturating_sub(sent) < PROBE_INTERVAL;
-        if self.rtt.smoothed().is_none() && !self.control.pending_probe.is_some_and(waits) {
+        let patience = PROBE_INTERVAL.max(self.rtt.timeout() * 2);
+        let waits = |(_, sent): (u32, Duration)| now.saturating_sub(sent) < patience;
+        if !self.control.pending_probe.is_some_and(waits) {
             self.control.probe_due = true;
         }
     }
@@ -291,8 +294,11 @@ impl Tunnel {
             };
             // Karn's algorithm: a repeated segment does not tell which copy was acknowledged.
             let rtt = (!transmission.retransmission).then(|| now.saturating_sub(transmission.sent));
-            if let Some(rtt) = rtt {
-                self.rtt.add(now, rtt);
+            match rtt {
+                Some(rtt) => self.rtt.add(now, rtt),
+                // A path that has become slower makes each segment a repeated one.
+                None if self.rtt.is_stale(now) => self.measure_rtt(now),
+                None => {}
             }
             self.recovery.on_arrived(segment.number, transmission);
             if let Some(flow) = self.flow_of(id.0) {

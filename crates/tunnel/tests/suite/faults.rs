@@ -134,6 +134,32 @@ fn tunnel_goes_on_after_its_address_changed() {
     );
 }
 
+/// Each segment is repeated before its first copy is acknowledged, so no acknowledgement tells the
+/// round trip (Karn's algorithm).
+#[test]
+fn tunnel_measures_a_path_that_has_become_slower() {
+    let mut path = Path::new(&Config::default(), &link(20), 1);
+    let id = path.client.tunnel.open(path.now).expect("an open tunnel");
+    let send = |path: &mut Path| {
+        let mut data = Bytes::from_static(&[7; 100]);
+        let written = path.client.tunnel.write(id, &mut data);
+        written.expect("an open stream");
+        path.run_for(Duration::from_secs(1));
+        path.client.tunnel.rtt().expect("a sample")
+    };
+    assert!((0..5).all(|_| send(&mut path) < 100 * MS));
+    path.change_links(&link(300));
+    let measured: Vec<_> = (0..30).map(|_| send(&mut path)).collect();
+    assert!(measured[29] > 500 * MS, "{measured:?}");
+    let before = path.client.tunnel.stats();
+    assert!((0..10).all(|_| send(&mut path) > 500 * MS));
+    let after = path.client.tunnel.stats();
+    assert_eq!(
+        (after.timeouts, after.tail_probes),
+        (before.timeouts, before.tail_probes)
+    );
+}
+
 #[test]
 fn tunnel_survives_a_black_hole_for_full_datagrams() {
     let mut path = Path::new(&Config::default(), &link(20), 1);

@@ -117,6 +117,12 @@ impl Path {
         }
     }
 
+    /// Replaces the links of both directions. Datagrams on their way are lost.
+    pub(crate) fn change_links(&mut self, link: &LinkConfig) {
+        let way = |seed| Link::new(link.clone(), seed).expect("a valid link");
+        (self.up, self.down) = (way(7), way(1007));
+    }
+
     /// Sends the waiting datagrams of both ends.
     fn flush(&mut self) {
         let mut datagram = Vec::new();
