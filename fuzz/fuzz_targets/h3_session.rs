@@ -1,5 +1,5 @@
 //! Any input on the streams of an HTTP/3 session gives the same events however it is cut. A user
-//! that answers everything keeps the core within its bounds.
+//! that answers everything keeps the core within its bounds, with any datagrams between the parts.
 #![no_main]
 
 #[path = "../support/events.rs"]
@@ -11,11 +11,11 @@ use libfuzzer_sys::fuzz_target;
 use tandem_http::h3::{Code, Connection, Direction};
 use tandem_http::{
     Bytes, Event, Mux, MuxConfig, Priority, Reason, RequestHead, ResponseHead, Role, Scheme,
-    SendBuf,
+    SendBuf, connect_udp,
 };
 
-/// A control stream with SETTINGS.
-const CONTROL: [u8; 3] = [0, 4, 0];
+/// A control stream with SETTINGS, which permit datagrams.
+const CONTROL: [u8; 5] = [0, 4, 2, 0x33, 1];
 
 fuzz_target!(|data: &[u8]| {
     let Some((&first, wire)) = data.split_first() else {
@@ -49,7 +49,12 @@ impl Peer {
             known: Vec::new(),
             opened: [0; 2],
         };
+        peer.core.permit_datagrams();
+        peer.core.set_max_datagram(1200);
         if role == Role::Client {
+            let head = connect_udp::request("192.0.2.1", 443);
+            let opened = peer.core.open(&head, false, Priority(3));
+            opened.expect("a stream");
             for path in ["/a", "/b"] {
                 let head = RequestHead::get(Scheme::Https, "a", path);
                 let opened = peer.core.open(&head, path == "/a", Priority(3));
@@ -73,6 +78,9 @@ impl Peer {
             }
         }
         while self.core.poll_command().is_some() {}
+        while let Some(datagram) = self.core.poll_datagram() {
+            assert!(datagram.len() <= 1200);
+        }
         while let Some(stream) = self.core.poll_ready() {
             self.core.poll_output(stream, &mut SendBuf::new(), 10_000);
             self.core.handle_written(stream);
@@ -145,6 +153,10 @@ fn exchange(role: Role, wire: &[u8]) {
                 let (now, code) = (peer.now, Code(u64::from(*code) + 0x100));
                 peer.core.handle_reset(now, stream, code).is_ok()
                     && peer.core.handle_stopped(now, stream, code).is_ok()
+            }
+            [0xfe, datagram @ ..] => {
+                let datagram = Bytes::copy_from_slice(datagram);
+                peer.core.handle_datagram(datagram).is_ok()
             }
             _ => peer.input(stream, bytes, end),
         };

@@ -1,6 +1,6 @@
 //! HTTP/3 without I/O: [`Connection`] is one end of a session (RFC 9114) with server push, extended
-//! CONNECT (RFC 9220) and the urgency of extensible priorities (RFC 9218). Field sections go
-//! through [`crate::qpack`], and messages obey the same rules as those of HTTP/2.
+//! CONNECT (RFC 9220), datagrams (RFC 9297) and the urgency of extensible priorities (RFC 9218).
+//! Field sections go through [`crate::qpack`], and messages obey the same rules as those of HTTP/2.
 //!
 //! ```text
 //!   streams of a carrier            handle_input(stream, bytes)        poll_event() ──▶ events
@@ -19,6 +19,7 @@
 mod code;
 mod connection;
 mod control;
+mod datagram;
 mod frame;
 mod incoming;
 mod message;

@@ -59,6 +59,11 @@ fn h3_control_stream_rules_end_the_session() {
             Code::SETTINGS_ERROR,
         ),
         ("not a boolean", settings(&[8, 2]), Code::SETTINGS_ERROR),
+        (
+            "datagrams are not a boolean",
+            settings(&[0x33, 2]),
+            Code::SETTINGS_ERROR,
+        ),
         ("settings cut short", settings(&[6]), Code::FRAME_ERROR),
         ("data", after(frame(DATA, b"x")), Code::FRAME_UNEXPECTED),
         ("headers", after(headers(&GET)), Code::FRAME_UNEXPECTED),

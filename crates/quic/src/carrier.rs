@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use quinn::congestion::Controller as _;
 use quinn::{Connection, ConnectionError, RecvStream, VarInt};
 use rustls::pki_types::CertificateDer;
@@ -45,6 +46,10 @@ impl<T> Waiting<T> {
             future: RefCell::new(None),
             wakers: Arc::default(),
         }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.future.borrow().is_none()
     }
 
     /// Polls the future, which `begin` creates if there is none.
@@ -189,6 +194,10 @@ pub(crate) struct Carried {
     facts: Rc<dyn Facts>,
     opening: [Waiting<Opened>; 2],
     accepting: [Waiting<Accepted>; 2],
+    datagrams: Waiting<Option<Bytes>>,
+    /// The datagram that waits until the connection takes it.
+    unsent: RefCell<Option<Bytes>>,
+    sending: Waiting<()>,
     /// Values that live as long as the connection.
     _alive: Box<dyn std::any::Any>,
 }
@@ -210,6 +219,9 @@ impl Carried {
             }),
             opening: [Waiting::new(), Waiting::new()],
             accepting: [Waiting::new(), Waiting::new()],
+            datagrams: Waiting::new(),
+            unsent: RefCell::new(None),
+            sending: Waiting::new(),
             _alive: Box::new(alive),
         }
     }
@@ -282,6 +294,38 @@ impl Streams for Carried {
             }
         }
         Poll::Pending
+    }
+
+    fn max_datagram(&self) -> Option<usize> {
+        self.shared.connection.max_datagram_size()
+    }
+
+    fn poll_datagram_room(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let unsent = self.unsent.take();
+        if self.sending.is_idle() && unsent.is_none() {
+            return Poll::Ready(());
+        }
+        let connection = self.shared.connection.clone();
+        self.sending.poll(cx, || async move {
+            if let Some(datagram) = unsent {
+                // It is lost if the path has become narrower, or with the connection.
+                let _ = connection.send_datagram_wait(datagram).await;
+            }
+        })
+    }
+
+    fn send_datagram(&self, datagram: Bytes) -> bool {
+        let connection = &self.shared.connection;
+        if connection.datagram_send_buffer_space() >= datagram.len() {
+            return connection.send_datagram(datagram).is_ok();
+        }
+        self.unsent.replace(Some(datagram)).is_none()
+    }
+
+    fn poll_datagram(&self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        let connection = self.shared.connection.clone();
+        let next = || async move { connection.read_datagram().await.ok() };
+        self.datagrams.poll(cx, next)
     }
 
     fn close(&self, code: Code, reason: &str) {

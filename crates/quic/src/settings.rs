@@ -29,6 +29,11 @@ const SEND_WINDOW: u64 = 256 << 10;
 const CLIENT_UNI_STREAMS: u32 = 16;
 /// The unidirectional streams of a gateway, which carry pushes.
 const GATEWAY_UNI_STREAMS: u32 = 1024;
+/// The bytes of datagrams that a connection holds until the session reads them.
+const DATAGRAMS_UNREAD: usize = 256 << 10;
+/// The bytes of datagrams that wait in a connection. They leave before the bytes of streams, so
+/// that more of them would keep the streams from sending.
+const DATAGRAMS_UNSENT: usize = 8 << 10;
 /// The time of silence after which a client's probe keeps bindings of address translators open.
 const KEEP_ALIVE: Duration = Duration::from_secs(20);
 /// The time without a datagram after which a connection is lost, in milliseconds.
@@ -45,8 +50,8 @@ fn transport(endpoint: &Endpoint) -> Result<TransportConfig, BadEndpoint> {
         .receive_window(VarInt::from_u32(WINDOW))
         .send_window(SEND_WINDOW)
         .max_idle_timeout(Some(VarInt::from_u32(IDLE).into()))
-        // The session uses no datagrams.
-        .datagram_receive_buffer_size(None)
+        .datagram_receive_buffer_size(Some(DATAGRAMS_UNREAD))
+        .datagram_send_buffer_size(DATAGRAMS_UNSENT)
         // The spin bit would show the round trip to everyone on the path.
         .allow_spin(false);
     let algorithm = match endpoint.option(CONGESTION) {

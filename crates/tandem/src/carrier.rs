@@ -119,6 +119,11 @@ pub trait Streams {
         None
     }
 
+    /// Waits until the carrier takes another datagram.
+    fn poll_datagram_room(&self, _: &mut Context<'_>) -> Poll<()> {
+        Poll::Ready(())
+    }
+
     /// Sends a datagram, which may get lost. Returns false if it is too large or the carrier has no
     /// datagrams.
     fn send_datagram(&self, _datagram: Bytes) -> bool {

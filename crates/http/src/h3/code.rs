@@ -8,6 +8,8 @@ pub struct Code(pub u64);
 
 #[expect(missing_docs, reason = "the names are those of RFC 9114 and RFC 9204")]
 impl Code {
+    /// The code of RFC 9297.
+    pub const DATAGRAM_ERROR: Self = Self(0x33);
     pub const NO_ERROR: Self = Self(0x100);
     pub const GENERAL_PROTOCOL_ERROR: Self = Self(0x101);
     pub const INTERNAL_ERROR: Self = Self(0x102);
@@ -41,7 +43,7 @@ impl Code {
             Self::CONNECT_ERROR => Reason::Connect,
             Self::VERSION_FALLBACK => Reason::Http11Required,
             Self(0x200..=0x202) => Reason::Compression,
-            Self(0x101..=0x110) => Reason::Protocol,
+            Self::DATAGRAM_ERROR | Self(0x101..=0x110) => Reason::Protocol,
             Self(other) => Reason::Other(u32::try_from(other).unwrap_or(u32::MAX)),
         }
     }

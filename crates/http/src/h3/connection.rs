@@ -7,6 +7,7 @@ use bytes::Bytes;
 
 use super::code::{Code, Fault};
 use super::control::is_request;
+use super::datagram::Datagrams;
 use super::push::Pushes;
 use super::send::MAX_ACKNOWLEDGEMENTS;
 use super::settings::{self, BLOCKED_STREAMS, PeerSettings};
@@ -67,6 +68,7 @@ pub struct Connection {
     /// The requests of a client, or the pushes of a server, that have not ended.
     pub(super) peer_active: u32,
     pub(super) pushes: Pushes,
+    pub(super) datagrams: Datagrams,
     /// Bytes that the user holds.
     pub(super) held: usize,
     /// True while no stream is read.
@@ -106,6 +108,7 @@ impl Connection {
             arriving: 0,
             peer_active: 0,
             pushes: Pushes::default(),
+            datagrams: Datagrams::default(),
             held: 0,
             paused: false,
             unreleased: ById::default(),
@@ -114,7 +117,11 @@ impl Connection {
             failed: None,
             config,
         };
-        settings::put_own(&mut connection.critical[CONTROL].out, &connection.config);
+        settings::put_own(
+            &mut connection.critical[CONTROL].out,
+            &connection.config,
+            false,
+        );
         connection.permit_pushes();
         connection
     }
@@ -304,7 +311,7 @@ impl Connection {
         self.failed.map(|fault| (fault.code, fault.detail))
     }
 
-    fn guard(
+    pub(super) fn guard(
         &mut self,
         call: impl FnOnce(&mut Self) -> Result<(), Fault>,
     ) -> Result<(), SessionError> {
@@ -337,7 +344,8 @@ impl Connection {
 
     /// Removes a stream. Bytes that the user still holds keep counting if the stream ended well.
     fn remove(&mut self, id: StreamId, ended_well: bool) -> Option<Stream> {
-        let stream = self.streams.remove(&id)?;
+        let mut stream = self.streams.remove(&id)?;
+        self.end_tunnel(stream.datagrams.take());
         if let Some(key) = stream.ready {
             self.ready.remove(key);
         }
@@ -473,6 +481,7 @@ impl Mux for Connection {
 
     fn send_room(&self, id: StreamId) -> usize {
         let open = |s: &&Stream| s.sending && matches!(s.tail, Tail::More);
+        let open = |s: &&Stream| open(s) && !s.has_many_datagrams();
         let stream = self.streams.get(&id).filter(open);
         stream.map_or(0, |s| self.config.send_buffer.saturating_sub(s.queue.len()))
     }

@@ -98,20 +98,14 @@ impl Connection {
         let Some(stream) = self.streams.get_mut(&id) else {
             return;
         };
-        stream.held += data.len();
-        stream.paused |= stream.held >= self.config.stream_window as usize;
-        self.held += data.len();
-        self.paused |= self.held >= self.config.receive_budget;
+        stream.pass_capsules(data);
         debug_assert!(
             stream.carrier == Some(carrier),
             "content arrives on its stream"
         );
         self.flood.credit_received(data.len());
-        self.events.push_back(Event::Data {
-            id,
-            data: Bytes::copy_from_slice(data),
-            end: false,
-        });
+        self.give(id, Bytes::copy_from_slice(data));
+        self.deliver_datagrams(id);
     }
 
     /// Tells the user of a request, once it is known if it has content.
@@ -192,9 +186,11 @@ impl Connection {
         self.arriving -= 1;
         incoming.source = Source::Message(id);
         self.attach(id, carrier);
+        let datagrams = self.tunnel_of(&request.head);
         let Some(stream) = self.streams.get_mut(&id) else {
             return Fate::Drop;
         };
+        stream.datagrams = datagrams;
         stream.phase = Phase::Content;
         stream.connect = request.head.is_connect();
         stream.tunnel = stream.connect;
@@ -261,8 +257,16 @@ impl Connection {
         stream.expected = Expected::of_response(&response, stream.head_request, stream.connect);
         stream.tunnel = stream.connect && (200..300).contains(&response.head.status);
         (stream.phase, stream.answered) = (Phase::Content, true);
+        if stream.tunnel {
+            stream.agree_to_datagrams();
+        } else {
+            // The content is no stream of capsules.
+            let tunnel = stream.datagrams.take();
+            self.end_tunnel(tunnel);
+        }
         let (head, end) = (response.head, false);
         self.events.push_back(Event::Response { id, head, end });
+        self.deliver_datagrams(id);
         Ok(())
     }
 

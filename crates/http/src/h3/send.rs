@@ -54,6 +54,7 @@ impl Connection {
         stream.head_given = true;
         stream.head_request = head.method == Method::Head;
         stream.connect = head.is_connect();
+        stream.datagrams = self.tunnel_of(head);
         stream.heads.push_back(Head::Request(head.clone()));
         if end {
             stream.tail = Tail::End;
@@ -90,6 +91,9 @@ impl Connection {
             return;
         };
         stream.head_given = true;
+        if (200..300).contains(&head.status) {
+            stream.agree_to_datagrams();
+        }
         stream.heads.push_back(Head::Response(head.clone()));
         if end {
             stream.tail = Tail::End;
@@ -103,11 +107,14 @@ impl Connection {
 
     pub(super) fn queue_data(&mut self, id: StreamId, data: Bytes, end: bool) {
         let open = |s: &&mut Stream| s.sending && matches!(s.tail, Tail::More);
-        let Some(stream) = self.streams.get_mut(&id).filter(open) else {
+        if self.streams.get_mut(&id).filter(open).is_none() {
+            return;
+        }
+        self.queue_content(id, data, end);
+        let Some(stream) = self.streams.get_mut(&id) else {
             return;
         };
-        stream.queue.push(data);
-        stream.full |= stream.queue.len() >= self.config.send_buffer;
+        stream.full |= stream.queue.len() >= self.config.send_buffer || stream.has_many_datagrams();
         if end {
             stream.tail = Tail::End;
         }
@@ -318,11 +325,11 @@ impl Connection {
             stream.queue.take(count, |piece| out.put_bytes(piece));
             stream.attained += count as u64;
             self.flood.credit_sent(count);
-            if stream.full && stream.queue.len() < self.config.send_buffer / 2 {
-                stream.full = false;
-                self.events.push_back(Event::Writable { id });
-            }
+            self.tell_room(id);
         }
+        let Some(stream) = self.streams.get_mut(&id) else {
+            return false;
+        };
         if stream.queue.len() > 0 {
             return false;
         }
@@ -348,11 +355,25 @@ impl Connection {
         true
     }
 
+    /// Tells the user of a stream that was full that there is room.
+    pub(super) fn tell_room(&mut self, id: StreamId) {
+        let room = self.config.send_buffer / 2;
+        if let Some(stream) = self.streams.get_mut(&id)
+            && stream.full
+            && stream.queue.len() < room
+            && stream.has_few_datagrams()
+        {
+            stream.full = false;
+            self.events.push_back(Event::Writable { id });
+        }
+    }
+
     /// Notes that our message has ended, or is wanted no more.
     pub(super) fn stop_sending(&mut self, id: StreamId) {
         if let Some(stream) = self.streams.get_mut(&id) {
             stream.sending = false;
             (stream.tail, stream.queue) = (Tail::Sent, Default::default());
+            stream.drop_datagrams();
             stream.heads.clear();
             if let Some(key) = stream.ready.take() {
                 self.ready.remove(key);

@@ -1,5 +1,5 @@
 //! SETTINGS: the parameters of each end (RFC 9114 section 7.2.4, RFC 9204 section 5, RFC 9220
-//! section 3).
+//! section 3, RFC 9297 section 2.1.1).
 
 use super::code::{Code, Fault};
 use super::{frame, varint};
@@ -9,6 +9,7 @@ const QPACK_MAX_TABLE_CAPACITY: u64 = 0x01;
 const MAX_FIELD_SECTION_SIZE: u64 = 0x06;
 const QPACK_BLOCKED_STREAMS: u64 = 0x07;
 const ENABLE_CONNECT_PROTOCOL: u64 = 0x08;
+const H3_DATAGRAM: u64 = 0x33;
 
 /// The most settings of one frame. A frame of 16 KiB could otherwise have 8,192.
 const MAX_SETTINGS: usize = 256;
@@ -24,6 +25,8 @@ pub(super) struct PeerSettings {
     pub(super) table_capacity: usize,
     pub(super) max_header_list: usize,
     pub(super) extended_connect: bool,
+    /// True if the peer takes datagrams.
+    pub(super) datagrams: bool,
 }
 
 impl PeerSettings {
@@ -34,6 +37,7 @@ impl PeerSettings {
             table_capacity: 0,
             max_header_list: usize::MAX,
             extended_connect: false,
+            datagrams: false,
         }
     }
 
@@ -61,10 +65,11 @@ impl PeerSettings {
         match name {
             QPACK_MAX_TABLE_CAPACITY => self.table_capacity = size,
             MAX_FIELD_SECTION_SIZE => self.max_header_list = size,
-            ENABLE_CONNECT_PROTOCOL if value > 1 => {
+            ENABLE_CONNECT_PROTOCOL | H3_DATAGRAM if value > 1 => {
                 return Err(settings("a setting of 0 or 1 has another value"));
             }
             ENABLE_CONNECT_PROTOCOL => self.extended_connect = value == 1,
+            H3_DATAGRAM => self.datagrams = value == 1,
             0x00 | 0x02..=0x05 => return Err(settings("a setting of HTTP/2")),
             _ => {}
         }
@@ -76,8 +81,8 @@ const fn settings(detail: &'static str) -> Fault {
     Fault::new(Code::SETTINGS_ERROR, detail)
 }
 
-/// Appends our SETTINGS.
-pub(super) fn put_own(out: &mut Vec<u8>, config: &MuxConfig) {
+/// Appends our SETTINGS. `datagrams` tells that this end takes datagrams.
+pub(super) fn put_own(out: &mut Vec<u8>, config: &MuxConfig, datagrams: bool) {
     let mut payload = Vec::with_capacity(16);
     let mut put = |name, value: usize| {
         varint::put(&mut payload, name);
@@ -88,6 +93,9 @@ pub(super) fn put_own(out: &mut Vec<u8>, config: &MuxConfig) {
     put(MAX_FIELD_SECTION_SIZE, config.max_header_list);
     if config.role == Role::Server && config.extended_connect {
         put(ENABLE_CONNECT_PROTOCOL, 1);
+    }
+    if datagrams {
+        put(H3_DATAGRAM, 1);
     }
     frame::put_head(out, frame::SETTINGS, payload.len());
     out.extend_from_slice(&payload);

@@ -3,6 +3,9 @@
 /// The largest value.
 pub(crate) const MAX: u64 = (1 << 62) - 1;
 
+/// The length of the longest integer in bytes.
+pub(crate) const LONGEST: usize = 8;
+
 /// Appends a value of at most [`MAX`].
 pub(crate) fn put(out: &mut Vec<u8>, value: u64) {
     debug_assert!(

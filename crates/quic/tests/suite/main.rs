@@ -5,6 +5,7 @@
     reason = "a scene that cannot be set up has failed"
 )]
 
+mod datagrams;
 #[path = "../../../tandem/tests/suite/provided_h3.rs"]
 mod h3;
 mod hostile;

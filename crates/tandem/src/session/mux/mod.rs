@@ -22,6 +22,7 @@
 mod client;
 mod clock;
 mod core;
+mod datagrams;
 mod driver;
 mod halves;
 mod leaving;

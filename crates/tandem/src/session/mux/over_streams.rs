@@ -44,8 +44,8 @@ thread_local! {
 
 /// Drives one session over its carrier. [`StreamsDriver::run`] resolves when the session is over.
 pub(super) struct StreamsDriver<O> {
-    shared: Rc<Shared>,
-    core: Rc<RefCell<Connection>>,
+    pub(super) shared: Rc<Shared>,
+    pub(super) core: Rc<RefCell<Connection>>,
     pub(super) carrier: Rc<dyn Streams>,
     owner: O,
     /// The other end, as errors name it: [`Side::Peer`] in a client, [`Side::Client`] in a server.
@@ -81,6 +81,9 @@ impl<O: Owner> StreamsDriver<O> {
     ) -> Self {
         let now = Instant::now();
         core.borrow_mut().handle_timeout(now);
+        if carrier.max_datagram().is_some() {
+            core.borrow_mut().permit_datagrams();
+        }
         let first = pace.timeouts.idle.min(pace.timeouts.head);
         // The handshake of the carrier counts as the first input.
         shared.heard.set(Some(Heard::at(now)));
@@ -213,6 +216,7 @@ impl<O: Owner> StreamsDriver<O> {
         for _ in 0..ROUNDS_PER_TURN {
             self.accept(cx)?;
             self.open(cx)?;
+            self.datagrams(cx)?;
             self.serve_awake()?;
             self.dispatch();
             self.execute();
@@ -504,7 +508,7 @@ impl<O: Owner> StreamsDriver<O> {
         }
     }
 
-    fn broken(&self, error: &SessionError) -> Error {
+    pub(super) fn broken(&self, error: &SessionError) -> Error {
         let error = Error::new(Kind::Protocol, self.other_end, error.to_string());
         error.with_retry(Retry::IfIdempotent)
     }

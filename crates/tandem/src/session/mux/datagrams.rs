@@ -1,0 +1,45 @@
+//! The datagrams of a session over a carrier that has them (RFC 9297 section 2.1).
+
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use super::Heard;
+use super::driver::Owner;
+use super::over_streams::StreamsDriver;
+use crate::error::Error;
+
+/// The number of datagrams that are moved in each direction before other streams get their turn.
+const BATCH: usize = 64;
+
+impl<O: Owner> StreamsDriver<O> {
+    /// Moves datagrams in both directions.
+    pub(super) fn datagrams(&mut self, cx: &mut Context<'_>) -> Result<(), Error> {
+        if !self.core.borrow().has_datagrams() {
+            return Ok(());
+        }
+        let Some(most) = self.carrier.max_datagram() else {
+            return Ok(());
+        };
+        for moved in 0.. {
+            let Poll::Ready(Some(datagram)) = self.carrier.poll_datagram(cx) else {
+                break;
+            };
+            self.shared.heard.set(Some(Heard::at(Instant::now())));
+            let taken = self.core.borrow_mut().handle_datagram(datagram);
+            taken.map_err(|error| self.broken(&error))?;
+            if moved == BATCH {
+                cx.waker().wake_by_ref();
+                break;
+            }
+        }
+        self.core.borrow_mut().set_max_datagram(most);
+        while self.carrier.poll_datagram_room(cx).is_ready() {
+            let Some(datagram) = self.core.borrow_mut().poll_datagram() else {
+                break;
+            };
+            // A path that has become narrower loses the datagram.
+            self.carrier.send_datagram(datagram);
+        }
+        Ok(())
+    }
+}
