@@ -2,12 +2,13 @@
 # HTTP/3 of the gateway with a client of other people: aioquic, which accepts pushes. One line for each case.
 #
 #   aioquic ═ HTTP/3 over QUIC ═▶ tandem gateway ─▶ origin
+#      └ the case "datagrams": CONNECT-UDP, with HTTP datagrams and capsules
 #
 #   interop/h3.sh [CASE...]        TANDEM=path uses a program that is built already
 . "$(dirname "$0")/common.sh"
 
 cases=("$@")
-[ ${#cases[@]} -gt 0 ] || cases=(get post many push)
+[ ${#cases[@]} -gt 0 ] || cases=(get post many push datagrams)
 
 need openssl openssl python3 python3 pip3 python3-pip
 pip3 install --quiet --disable-pip-version-check --root-user-action=ignore --target "$work/python" aioquic==1.2.0 >"$work/pip.log" 2>&1 ||
@@ -20,10 +21,20 @@ openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -su
     -keyout "$work/key.pem" -out "$work/cert.pem" 2>"$work/openssl.log" || exit 1
 start "$own_address" "${peer[@]}" origin
 origin=$address
-start '^tandem gateway: listening on h3\+quic://(127\.0\.0\.1:[0-9]+)$' "$TANDEM" gateway --open --hold-out 0 \
-    --listen "h3+quic://127.0.0.1:0?cert=$work/cert.pem&key=$work/key.pem" --mode "reverse=http://$origin" --allow-host '*'
+
+# Starts a gateway with these options.
+gateway() {
+    start '^tandem gateway: listening on h3\+quic://(127\.0\.0\.1:[0-9]+)$' "$TANDEM" gateway --open \
+        --listen "h3+quic://127.0.0.1:0?cert=$work/cert.pem&key=$work/key.pem" "$@"
+}
+
+gateway --hold-out 0 --mode "reverse=http://$origin" --allow-host '*'
+reverse=$address
+gateway --udp --allow-dest 127.0.0.1
+forward=$address
 for case in "${cases[@]}"; do
-    run "aioquic asks $case" "${peer[@]}" "$address" "$work/cert.pem" "$case"
+    # A reverse gateway carries no UDP.
+    case $case in datagrams) there=$forward ;; *) there=$reverse ;; esac
+    run "aioquic asks $case" "${peer[@]}" "$there" "$work/cert.pem" "$case"
 done
-stop "$pid"
 finish

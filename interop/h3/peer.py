@@ -58,7 +58,9 @@ def client_class():
 
         def __init__(self, *args, **kwargs):
             super().__init__(*args, **kwargs)
-            self.http = H3Connection(self._quic)
+            # This also makes aioquic announce datagrams.
+            self.http = H3Connection(self._quic, enable_webtransport=True)
+            self.datagrams = []
             self.messages = {}
             # The promised paths by push, and the finished pushes with their bodies.
             self.promised = {}
@@ -72,6 +74,9 @@ def client_class():
             for seen in self.http.handle_event(event):
                 if isinstance(seen, events.PushPromiseReceived):
                     self.promised[seen.push_id] = dict(seen.headers)[b":path"].decode()
+                    continue
+                if isinstance(seen, events.DatagramReceived):
+                    self.datagrams.append((seen.stream_id, seen.data))
                     continue
                 push = getattr(seen, "push_id", None)
                 key = ("push", push) if push is not None else seen.stream_id
@@ -99,6 +104,21 @@ def client_class():
             self.http.send_headers(stream, head, end_stream=not body)
             if body:
                 self.http.send_data(stream, body, end_stream=True)
+            self.transmit()
+            return stream
+
+        def tunnel(self, authority, host, port):
+            """Asks for a tunnel of UDP datagrams (RFC 9298)."""
+            stream = self._quic.get_next_available_stream_id()
+            head = [
+                (b":method", b"CONNECT"),
+                (b":protocol", b"connect-udp"),
+                (b":scheme", b"https"),
+                (b":authority", authority.encode()),
+                (b":path", f"/.well-known/masque/udp/{host}/{port}/".encode()),
+                (b"capsule-protocol", b"?1"),
+            ]
+            self.http.send_headers(stream, head)
             self.transmit()
             return stream
 
@@ -151,18 +171,59 @@ async def push(client, authority):
     await get(client, authority)
 
 
+class Echo(asyncio.DatagramProtocol):
+    """Sends back each datagram."""
+
+    def connection_made(self, transport):
+        self.transport = transport
+
+    def datagram_received(self, data, address):
+        self.transport.sendto(data, address)
+
+
+async def datagrams(client, authority):
+    loop = asyncio.get_running_loop()
+    echo, _ = await loop.create_datagram_endpoint(Echo, local_addr=("127.0.0.1", 0))
+    stream = client.tunnel(authority, *echo.get_extra_info("sockname"))
+    await client.until(lambda: stream in client.messages)
+    head = client.messages[stream]["head"]
+    check(head[b":status"] == b"200", head)
+    check(client.http.received_settings.get(0x33) == 1, client.http.received_settings)
+    # The first byte is the context ID of UDP payloads.
+    client.http.send_datagram(stream, b"\0hello")
+    client.transmit()
+    await client.until(lambda: client.datagrams)
+    check(client.datagrams == [(stream, b"\0hello")], client.datagrams)
+    # A capsule works too, and its answer comes as a datagram.
+    client.http.send_data(stream, b"\0\x03\0hi", end_stream=False)
+    client.transmit()
+    await client.until(lambda: len(client.datagrams) == 2)
+    check(client.datagrams[1] == (stream, b"\0hi"), client.datagrams)
+    # The answer to a long datagram does not fit into a packet, and comes as a capsule.
+    capsule = b"\0" + (0x4000 + 5001).to_bytes(2, "big") + b"\0" + b"x" * 5000
+    client.http.send_data(stream, capsule, end_stream=False)
+    client.transmit()
+    await client.until(lambda: len(client.messages[stream]["body"]) >= len(capsule))
+    check(client.messages[stream]["body"] == capsule, "another capsule")
+    client.http.send_data(stream, b"", end_stream=True)
+    client.transmit()
+    await client.response(stream)
+
+
 async def run(address, ca, case):
     from aioquic.asyncio.client import connect
     from aioquic.quic.configuration import QuicConfiguration
 
     host, port = address.rsplit(":", 1)
-    configuration = QuicConfiguration(is_client=True, alpn_protocols=["h3"])
+    configuration = QuicConfiguration(
+        is_client=True, alpn_protocols=["h3"], max_datagram_frame_size=65535
+    )
     configuration.load_verify_locations(ca)
     connecting = connect(
         host, int(port), configuration=configuration, create_protocol=client_class()
     )
     async with connecting as client:
-        cases = {"get": get, "post": post, "many": many, "push": push}
+        cases = {"get": get, "post": post, "many": many, "push": push, "datagrams": datagrams}
         await asyncio.wait_for(cases[case](client, address), 60)
 
 
