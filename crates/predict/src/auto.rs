@@ -43,7 +43,7 @@ mod state;
 mod store;
 pub mod url;
 
-pub use gains::Gains;
+pub use gains::{Gains, Gathering};
 pub use replay::AutoReplay;
 pub use state::StateError;
 

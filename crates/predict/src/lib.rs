@@ -26,7 +26,7 @@ pub mod options;
 pub mod order;
 pub mod replay;
 
-pub use auto::{Auto, AutoConfig, Candidate, Exchange, Gains, StateError, Worth};
+pub use auto::{Auto, AutoConfig, Candidate, Exchange, Gains, Gathering, StateError, Worth};
 pub use basic::{Basic, Push};
 pub use cost::{PushCost, Tally};
 pub use options::{Algorithm, Options};

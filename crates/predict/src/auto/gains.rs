@@ -135,6 +135,27 @@ impl GainTable {
         }
     }
 
+    /// Moves the gains of a context that is due to a set of about `limit` bytes.
+    fn move_to(
+        &mut self,
+        gathered: &mut Builder,
+        limit: usize,
+        store: &Store,
+        (id, least_users): (ContextId, u8),
+    ) {
+        let context = store.contexts.get(id as usize).and_then(Option::as_ref);
+        let Some((gain, context)) = self.contexts.get(&id).zip(context) else {
+            return;
+        };
+        let leaves = gain.is_due(context)
+            && is_shareable(store, context, least_users)
+            && !gain.is_early(store, context, least_users);
+        if leaves && let Some(gain) = self.contexts.remove(&id) {
+            self.counts -= gain.assets.len();
+            gathered.add(store, context, &gain, limit, least_users);
+        }
+    }
+
     fn is_half_full(&self) -> bool {
         self.counts > MAX_COUNTS / 2 || self.contexts.len() > MAX_CONTEXTS / 2
     }
@@ -218,6 +239,25 @@ impl Gains {
         }
     }
 
+    /// Divides the gains into sets of about `entries` assets, which are merged one after the other.
+    #[must_use]
+    pub fn split(self, entries: usize) -> Vec<Self> {
+        let all = self.0;
+        let mut is_copied = vec![false; all.urls.len()];
+        let (mut sets, mut count) = (Vec::new(), entries);
+        for context in all.contexts.iter().flatten() {
+            if count >= entries {
+                sets.push(Self(Store::default()));
+                count = 0;
+            }
+            count += 1 + context.entries.len();
+            if let Some(Self(set)) = sets.last_mut() {
+                copy_context(set, &all, context, &mut is_copied);
+            }
+        }
+        sets
+    }
+
     /// Returns the number of URLs.
     #[must_use]
     pub fn urls(&self) -> usize {
@@ -233,37 +273,53 @@ impl Auto {
 
     /// Takes gains of about `limit` bytes. Returns `None` if there is nothing to share at present.
     pub fn take_gains(&mut self, limit: usize) -> Option<Gains> {
-        let least_users = self.least_users();
-        let table = self.gains.as_mut()?;
-        let store = &self.store;
-        let due: Vec<ContextId> = table
-            .contexts
-            .iter()
-            .filter(|(id, gain)| {
-                let context = store.context(**id);
-                gain.is_due(context)
-                    && is_shareable(store, context, least_users)
-                    && !gain.is_early(store, context, least_users)
-            })
-            .map(|(&id, _)| id)
-            .collect();
-        let mut gains = Builder {
-            store: Store::default(),
-            bytes: 8,
-            limit,
-            least_users,
-        };
-        for id in due {
-            if gains.bytes >= limit {
-                break;
-            }
-            if let Some(gain) = table.contexts.remove(&id) {
-                gains.add(store, store.context(id), &gain);
-            }
+        let (mut gathering, least_users) = (self.due_gains(), self.least_users());
+        while !self.gather_gains(&mut gathering, limit, usize::MAX) {}
+        if let Some(table) = &mut self.gains {
+            table.make_room(&self.store, least_users);
         }
-        table.recount();
-        table.make_room(store, least_users);
-        (gains.store.contexts.iter().flatten().next().is_some()).then_some(Gains(gains.store))
+        gathering.take()
+    }
+
+    /// Returns the contexts with enough new visits. This looks at each waiting context once.
+    #[must_use]
+    pub fn due_gains(&self) -> Gathering {
+        let contexts = self.gains.iter().flat_map(|table| &table.contexts);
+        let is_due = |(id, gain): &(&ContextId, &Gain)| gain.is_due(self.store.context(**id));
+        Gathering {
+            due: contexts.filter(is_due).map(|(&id, _)| id).collect(),
+            gathered: Builder::default(),
+        }
+    }
+
+    /// Gathers the gains of at most `contexts` contexts, up to about `limit` bytes and at most twice
+    /// as many. Returns whether the gains are complete: no context is left, or they have these bytes.
+    pub fn gather_gains(
+        &mut self,
+        gathering: &mut Gathering,
+        limit: usize,
+        contexts: usize,
+    ) -> bool {
+        let least_users = self.least_users();
+        let Some(table) = self.gains.as_mut() else {
+            return true;
+        };
+        for _ in 0..contexts {
+            let is_full = gathering.gathered.bytes >= limit;
+            let Some(id) = gathering.due.pop_if(|_| !is_full) else {
+                if gathering.due.is_empty() {
+                    table.make_room(&self.store, least_users);
+                }
+                return true;
+            };
+            table.move_to(
+                &mut gathering.gathered,
+                limit,
+                &self.store,
+                (id, least_users),
+            );
+        }
+        false
     }
 
     /// Merges the gains of another gateway. A set of gains must be merged once only. The number of
@@ -272,7 +328,9 @@ impl Auto {
         gains.forget_small_crowds(self.least_users());
         self.ledger.trust();
         merge_store(&mut self.store, &gains.0);
-        self.bound_memory();
+        if self.store.bytes() > self.next_shrink {
+            self.bound_memory();
+        }
     }
 
     /// Returns the number of visits and loads that were not counted because the table was full.
@@ -297,16 +355,37 @@ fn is_known(store: &Store, entry: &store::Entry, least_users: u8) -> bool {
     entry.crowd.count >= least_users && store.is_public(entry.url, least_users)
 }
 
+/// The contexts that are due to be shared, and the gains that were gathered for one set.
+#[derive(Debug, Default)]
+pub struct Gathering {
+    due: Vec<ContextId>,
+    gathered: Builder,
+}
+
+impl Gathering {
+    /// Takes the gathered gains. Returns `None` if there are none.
+    pub fn take(&mut self) -> Option<Gains> {
+        let store = std::mem::take(&mut self.gathered).store;
+        (store.contexts.iter().flatten().next().is_some()).then_some(Gains(store))
+    }
+
+    /// Returns true if no context is left.
+    #[must_use]
+    pub const fn is_done(&self) -> bool {
+        self.due.is_empty()
+    }
+}
+
 /// Collects gains in a store, which has the format and the merging of the state file.
+#[derive(Debug, Default)]
 struct Builder {
     store: Store,
     bytes: usize,
-    limit: usize,
-    least_users: u8,
 }
 
 impl Builder {
-    fn add(&mut self, from: &Store, context: &Context, gain: &Gain) {
+    fn add(&mut self, from: &Store, context: &Context, gain: &Gain, limit: usize, least_users: u8) {
+        let began = self.bytes;
         let key = match &context.key {
             Key::Page(page) => Key::Page(self.url(from, *page)),
             Key::Named(name) => {
@@ -323,13 +402,13 @@ impl Builder {
             .entries
             .iter()
             .filter(|entry| {
-                is_known(from, entry, self.least_users)
+                is_known(from, entry, least_users)
                     && from.at(entry.url).name.len() <= MAX_SHARED_NAME
             })
             .collect();
         entries.sort_by(|a, b| b.rate.p.total_cmp(&a.rate.p));
         for entry in entries {
-            if self.bytes >= self.limit {
+            if self.bytes - began >= limit {
                 break;
             }
             // An asset that is not listed counts as absent. Sessions held those without a count.
@@ -385,6 +464,38 @@ impl Count {
             n,
         }
     }
+}
+
+fn copy_context(set: &mut Store, all: &Store, context: &Context, is_copied: &mut [bool]) {
+    let id = match &context.key {
+        Key::Named(name) => set.named(name.to_string()),
+        Key::Page(page) => {
+            let page = copy_url(set, all, *page, is_copied);
+            set.new_context(Key::Page(page))
+        }
+    };
+    for entry in &context.entries {
+        let url = copy_url(set, all, entry.url, is_copied);
+        let copy = store::Entry { url, ..*entry };
+        set.context_mut(id).entries.push(copy);
+    }
+    let copy = set.context_mut(id);
+    (copy.loads, copy.crowd) = (context.loads, context.crowd);
+    copy.fetches = context.fetches;
+}
+
+/// Copies a URL. Only the first copy has counts: each set is merged.
+fn copy_url(set: &mut Store, all: &Store, id: u32, is_copied: &mut [bool]) -> u32 {
+    let from = all.at(id);
+    let copy = set.url(&from.name);
+    let url = set.at_mut(copy);
+    (url.kind, url.crowd) = (from.kind, from.crowd);
+    if !std::mem::replace(&mut is_copied[id as usize], true) {
+        (url.count, url.size, url.sizes) = (from.count, from.size, from.sizes);
+        (url.as_page, url.as_asset) = (from.as_page, from.as_asset);
+        (url.leads, url.again) = (from.leads, from.again);
+    }
+    copy
 }
 
 /// Returns a rate that weighs at most as much as `n` outcomes.

@@ -176,6 +176,43 @@ fn received_gains_are_not_sent_again() {
 }
 
 #[test]
+fn divided_gains_teach_as_much_as_whole_ones() {
+    let mut learned = sharing();
+    for user in 1..=6 {
+        visit(&mut learned, user, PAGE, &ASSETS);
+        visit(&mut learned, 100 + user, "http://h/other", &ASSETS[1..]);
+    }
+    let gains = received(&mut learned, 1 << 16);
+    let (mut whole, mut divided) = (sharing(), sharing());
+    let sets: Vec<_> = again(&gains).flat_map(|gains| gains.split(1)).collect();
+    assert!(sets.len() > 3);
+    again(&gains).for_each(|gains| whole.merge_gains(gains));
+    sets.into_iter().for_each(|set| divided.merge_gains(set));
+    for page in [PAGE, "http://h/other"] {
+        assert_eq!(chances(&whole, page), chances(&divided, page));
+    }
+}
+
+#[test]
+fn gathered_gains_do_not_depend_on_the_steps() {
+    let mut learned = sharing();
+    for user in 1..=6 {
+        for page in 0..40 {
+            visit(&mut learned, user, &format!("http://h/{page}/"), &ASSETS);
+        }
+    }
+    let mut gathering = learned.due_gains();
+    let mut steps = 0;
+    while !learned.gather_gains(&mut gathering, 1 << 16, 4) {
+        steps += 1;
+    }
+    assert!(steps > 9 && gathering.is_done());
+    let gains = gathering.take().expect("forty pages");
+    assert!(gains.urls() >= 40 && gathering.take().is_none());
+    assert!(learned.take_gains(1 << 16).is_none());
+}
+
+#[test]
 fn split_gains_teach_as_much_as_whole_ones() {
     let teach = |limit: usize| {
         let mut learned = sharing();
