@@ -76,6 +76,20 @@ impl Asker {
         }
     }
 
+    /// Returns the properties of a request of anyone.
+    pub(crate) const fn of_anyone(accepts_coding: bool) -> Self {
+        Self {
+            credentials: None,
+            browser: None,
+            accepts_coding,
+        }
+    }
+
+    /// Returns whether the request accepted the content coding of the response.
+    pub(crate) const fn accepts_coding(self) -> bool {
+        self.accepts_coding
+    }
+
     /// Returns true if a request with the fields `asked` may get the response, which has the fields
     /// `response`.
     pub(crate) fn is_like(&self, asked: &Fields, response: &Fields) -> bool {

@@ -1,6 +1,8 @@
 //! The decisions of a cache about requests: which stored response serves a request, and which
-//! requests join another one. `receiving` decides about responses.
+//! requests join another one. `receiving` decides about responses, and `fleet` about other caches of
+//! the operator.
 
+mod fleet;
 mod receiving;
 
 use std::collections::HashMap;
@@ -13,6 +15,7 @@ use std::time::Duration;
 use tandem_http::cache::{CacheRules, RequestPolicy, Reuse, invalidates, validation};
 use tandem_http::{Fields, Method, RequestHead, ResponseHead};
 
+use crate::names::Name;
 use crate::response::is_answerable;
 use crate::store::{Group, Resource, Store};
 use crate::stored::Stored;
@@ -171,10 +174,13 @@ pub struct Cache<F> {
     next_flight: u64,
     /// The hashes of keys with uncacheable responses, and the end of their marks.
     passes: HashMap<u64, Duration>,
-    /// The hashes of targets that were invalidated, with the times.
+    /// The marks of targets that were invalidated, with the times.
     invalidated: HashMap<u64, Duration>,
+    /// The time at which older marks were forgotten.
+    forgotten: Option<Duration>,
     /// Responses to requests from before this time are not stored.
     floor: Option<Duration>,
+    outbox: fleet::Outbox,
     /// The secret of the hashes, which also varies the number of users.
     secret: RandomState,
     /// The bytes of all complete bodies. They include evicted ones that readers still have.
@@ -196,7 +202,9 @@ impl<F: Clone> Cache<F> {
             next_flight: 0,
             passes: HashMap::new(),
             invalidated: HashMap::new(),
+            forgotten: None,
             floor: None,
+            outbox: fleet::Outbox::default(),
             secret: RandomState::new(),
             bodies: Arc::default(),
         }
@@ -280,18 +288,19 @@ impl<F: Clone> Cache<F> {
     /// Returns the stored responses for a key, if the user may know of them.
     fn resource(&self, key: &Key, user: u64) -> Option<&Resource> {
         let resource = self.store.get(key)?;
-        let is_known = resource.crowd.count >= self.needed(key) || resource.crowd.has(user);
+        let needed = self.needed(key, resource.name);
+        let is_known = resource.crowd.count >= needed || resource.crowd.has(user);
         is_known.then_some(resource)
     }
 
     /// Returns true if all users may know of the resource of a key.
     fn is_known(&self, key: &Key) -> bool {
-        let needed = self.needed(key);
-        needed == 0
-            || self
-                .store
-                .get(key)
-                .is_some_and(|it| it.crowd.count >= needed)
+        let has_enough = |it: &Resource| it.crowd.count >= self.needed(key, it.name);
+        !self.counts_users() || self.store.get(key).is_some_and(has_enough)
+    }
+
+    fn counts_users(&self) -> bool {
+        self.config.sharing != Sharing::Private && self.config.min_users > 1
     }
 
     /// Returns the reason for a request to the origin.
@@ -306,15 +315,19 @@ impl<F: Clone> Cache<F> {
         }
     }
 
-    /// The number of users that must have fetched the resource of a key.
-    fn needed(&self, key: &Key) -> u8 {
-        let least = self.config.min_users.clamp(1, 4);
-        if self.config.sharing == Sharing::Private || least == 1 {
+    /// The number of users that must have fetched the resource of a key. For a target with a name,
+    /// all caches of the operator require the same number.
+    fn needed(&self, key: &Key, name: Option<Name>) -> u8 {
+        if !self.counts_users() {
             return 0;
         }
+        let least = self.config.min_users.clamp(2, 4);
+        let number = match name {
+            Some(name) => u64::from(name[0]),
+            None => self.secret.hash_one(key.bytes()),
+        };
         // The remainder is below 5.
-        let more = self.secret.hash_one(key.bytes()) % (u64::from(least) + 1);
-        least + more as u8
+        least + (number % (u64::from(least) + 1)) as u8
     }
 
     /// Returns true if the response to the request is likely to serve others, so that they may wait
@@ -420,20 +433,22 @@ impl<F: Clone> Cache<F> {
         }
         for key in targets {
             self.store.remove_target(key);
-            if self.invalidated.len() >= MAX_MARKS {
-                self.invalidated.clear();
-                self.floor = Some(now.elapsed);
-            }
-            let target = self.secret.hash_one(key.base());
-            self.invalidated.insert(target, now.elapsed);
+            self.mark_invalidated(now, self.mark(key));
+            self.note_invalidation(key);
         }
     }
 
-    /// Returns true if no invalidation has come since a request of this time.
+    /// Returns true if the response to a request of this time may be stored: its target was not
+    /// invalidated in the meantime, and the cache was not cleared.
     fn is_current(&self, key: &Key, started: Duration) -> bool {
+        let is_cleared = self.floor.is_some_and(|floor| floor >= started);
+        !is_cleared && !self.is_invalidated(key, started)
+    }
+
+    /// Returns true if the target was, or may have been, invalidated since this time.
+    fn is_invalidated(&self, key: &Key, started: Duration) -> bool {
         let later = |time: Option<&Duration>| time.is_some_and(|time| *time >= started);
-        let target = self.secret.hash_one(key.base());
-        !later(self.invalidated.get(&target)) && !later(self.floor.as_ref())
+        later(self.invalidated.get(&self.mark(key))) || later(self.forgotten.as_ref())
     }
 
     /// Removes the responses of a group, such as those of a user whose session has ended.

@@ -11,6 +11,7 @@
 //! - [`stored`]: a stored response with its body in shared bytes.
 //! - [`store`]: the memory store, bounded in all and for each group of keys.
 //! - [`cache`]: the decisions.
+//! - [`names`] and [`travel`]: the targets and the responses that caches of one operator share.
 //! - [`response`]: the heads of responses from the store.
 //!
 //! The rules of RFC 9111 themselves are in [`tandem_http::cache`]. This crate opens no socket,
@@ -21,15 +22,19 @@
 mod asker;
 pub mod cache;
 pub mod key;
+pub mod names;
 pub mod response;
 pub mod store;
 pub mod stored;
+pub mod travel;
 
 pub use cache::{Cache, Config, Fetch, Lookup, Pending, Reason, Received};
 pub use key::{Key, Sharing};
+pub use names::{Name, Namer};
 pub use response::{Response, respond};
 pub use store::Group;
 pub use stored::{Body, Stored};
+pub use travel::{Incoming, Outgoing};
 
 use std::time::Duration;
 

@@ -13,6 +13,7 @@ use tandem_http::Fields;
 use tandem_predict::crowd::Crowd;
 
 use crate::Key;
+use crate::names::{Name, Names};
 use crate::stored::Stored;
 
 /// The maximum number of stored responses for one key.
@@ -20,6 +21,9 @@ const MAX_VARIANTS: usize = 16;
 
 /// The bytes of memory that a resource needs besides its key and responses.
 const OVERHEAD: u64 = 384;
+
+/// The bytes of memory that the name of a resource needs.
+const NAME_OVERHEAD: u64 = 128;
 
 /// The bytes of memory for each resource that the store expects.
 const EXPECTED_WEIGHT: u64 = 16 << 10;
@@ -42,6 +46,8 @@ pub(crate) struct Resource {
     /// The responses, with the newest one last.
     variants: Vec<Arc<Stored>>,
     weight: u64,
+    /// The name of the target for other caches of the operator.
+    pub(crate) name: Option<Name>,
 }
 
 /// The memory store.
@@ -50,6 +56,7 @@ pub struct Store {
     groups: HashMap<Group, Members>,
     /// The stored keys with overrides, by the base that they share with the key of the plain target.
     overridden: HashMap<Box<[u8]>, HashSet<Key>>,
+    names: Option<Names>,
     group_capacity: u64,
     evicted: u64,
 }
@@ -108,6 +115,7 @@ impl Store {
             resources: unsync::Cache::with_options(options, Weigh, RandomState::new(), Evict),
             groups: HashMap::new(),
             overridden: HashMap::new(),
+            names: None,
             group_capacity,
             evicted: 0,
         }
@@ -137,8 +145,46 @@ impl Store {
         self.resources.get(key)
     }
 
+    pub(crate) fn peek(&self, key: &Key) -> Option<&Resource> {
+        self.resources.peek(key)
+    }
+
+    /// Sets the names of an empty store.
+    pub(crate) fn set_names(&mut self, names: Option<Names>) {
+        debug_assert!(self.is_empty(), "a store without resources");
+        self.names = names;
+    }
+
+    pub(crate) const fn names(&self) -> Option<&Names> {
+        self.names.as_ref()
+    }
+
+    /// Counts a user of another cache for a resource. Returns the users that were counted, or `None`
+    /// if nothing is stored.
+    pub(crate) fn note_tag(&mut self, key: &Key, tag: u16) -> Option<Crowd<8>> {
+        let mut resource = self.resources.peek_mut(key)?;
+        resource.crowd.note_tag(tag);
+        Some(resource.crowd)
+    }
+
+    /// Stores the response of another cache, which counted these users.
+    pub(crate) fn insert_of(
+        &mut self,
+        key: Key,
+        group: Group,
+        crowd: Crowd<8>,
+        stored: Arc<Stored>,
+    ) {
+        let mut resource = self.resource(&key, group);
+        for tag in crowd.tags() {
+            resource.crowd.note_tag(*tag);
+        }
+        let asked = stored.request.clone();
+        self.add(key, resource, &asked, stored);
+    }
+
     /// Stores a response for `user`. Responses that fit `asked`, the fields of its request, are
-    /// removed.
+    /// removed. Returns whether the user was counted.
     pub(crate) fn insert(
         &mut self,
         key: Key,
@@ -146,14 +192,29 @@ impl Store {
         user: u64,
         asked: &Fields,
         stored: Arc<Stored>,
-    ) {
-        let mut resource = self.resources.peek(&key).cloned().unwrap_or(Resource {
+    ) -> bool {
+        let mut resource = self.resource(&key, group);
+        let is_counted = resource.crowd.note(user);
+        self.add(key, resource, asked, stored);
+        is_counted
+    }
+
+    /// Returns a copy of a resource, or a new one of this group.
+    fn resource(&self, key: &Key, group: Group) -> Resource {
+        let new = || Resource {
             group,
             crowd: Crowd::default(),
             variants: Vec::new(),
             weight: 0,
-        });
-        resource.crowd.note(user);
+            name: self
+                .names
+                .as_ref()
+                .and_then(|names| names.namer().name(key)),
+        };
+        self.resources.peek(key).cloned().unwrap_or_else(new)
+    }
+
+    fn add(&mut self, key: Key, mut resource: Resource, asked: &Fields, stored: Arc<Stored>) {
         resource.variants.retain(|variant| !variant.fits(asked));
         if resource.variants.len() >= MAX_VARIANTS {
             resource.variants.remove(0);
@@ -162,19 +223,27 @@ impl Store {
         self.put(key, resource);
     }
 
-    /// Replaces one response of a resource by an updated one, if it is still stored.
-    pub(crate) fn update(&mut self, key: &Key, user: u64, old: &Arc<Stored>, new: Arc<Stored>) {
+    /// Replaces one response of a resource by an updated one, if it is still stored. Returns whether
+    /// the user was counted.
+    pub(crate) fn update(
+        &mut self,
+        key: &Key,
+        user: u64,
+        old: &Arc<Stored>,
+        new: Arc<Stored>,
+    ) -> bool {
         let Some(mut resource) = self.resources.peek(key).cloned() else {
-            return;
+            return false;
         };
         let same = |variant: &Arc<Stored>| Arc::ptr_eq(variant, old);
         let Some(at) = resource.variants.iter().position(same) else {
-            return;
+            return false;
         };
         resource.variants.remove(at);
         resource.variants.push(new);
-        resource.crowd.note(user);
+        let is_counted = resource.crowd.note(user);
         self.put(key.clone(), resource);
+        is_counted
     }
 
     /// Inserts or replaces a resource, and keeps all bounds. A resource above the bound of its group
@@ -184,7 +253,12 @@ impl Store {
             let variants: u64 = resource.variants.iter().map(|it| it.weight()).sum();
             // The key is in the store once. One with overrides has its base in another list.
             let listed = if key.has_overrides() { 2 } else { 1 };
-            resource.weight = OVERHEAD + (listed * key.len()) as u64 + variants;
+            let named = if resource.name.is_some() {
+                NAME_OVERHEAD
+            } else {
+                0
+            };
+            resource.weight = OVERHEAD + named + (listed * key.len()) as u64 + variants;
             if resource.weight <= self.group_capacity {
                 break;
             }
@@ -201,6 +275,9 @@ impl Store {
         members.weight += resource.weight;
         if is_new {
             members.keys.push_back(key.clone());
+            if let (Some(names), Some(name)) = (&mut self.names, resource.name) {
+                names.enter(name, &key);
+            }
             if key.has_overrides() {
                 let keys = self.overridden.entry(key.base().into()).or_default();
                 keys.insert(key.clone());
@@ -273,6 +350,13 @@ impl Store {
                 self.overridden.remove(key.base());
             }
         }
+        if let Some(name) = &resource.name
+            && !self.resources.contains_key(&key.plain())
+            && !self.overridden.contains_key(key.base())
+            && let Some(names) = &mut self.names
+        {
+            names.leave(name);
+        }
         if let Entry::Occupied(mut group) = self.groups.entry(resource.group.clone()) {
             let members = group.get_mut();
             members.weight -= resource.weight;
@@ -299,6 +383,9 @@ impl Store {
         self.resources.clear();
         self.groups.clear();
         self.overridden.clear();
+        if let Some(names) = &mut self.names {
+            names.clear();
+        }
     }
 }
 
@@ -315,6 +402,11 @@ fn unique(keys: VecDeque<Key>, is_stored: impl Fn(&Key) -> bool) -> VecDeque<Key
 }
 
 impl Resource {
+    /// Returns the newest response.
+    pub(crate) fn newest(&self) -> Option<&Arc<Stored>> {
+        self.variants.last()
+    }
+
     /// Returns the newest response that fits a request with these fields.
     pub(crate) fn select(&self, asked: &Fields) -> Option<&Arc<Stored>> {
         self.variants
@@ -360,6 +452,8 @@ mod tests {
             trailers: None,
             body: Body::new(vec![Bytes::from(vec![0; size])]),
             since: Duration::ZERO,
+            started: Duration::ZERO,
+            is_anonymous: true,
         })
     }
 
@@ -459,7 +553,9 @@ mod tests {
                     0..=2 => add(&mut store, path, path % 4, size),
                     3 => { store.remove(&key(path)); }
                     _ => match store.get(&key(path)).and_then(|it| it.select(&none)).cloned() {
-                        Some(old) => store.update(&key(path), 2, &old, stored(&[], &none, size)),
+                        Some(old) => {
+                            store.update(&key(path), 2, &old, stored(&[], &none, size));
+                        }
                         None => store.remove_group(&group(owner)),
                     },
                 }

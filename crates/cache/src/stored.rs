@@ -122,6 +122,10 @@ pub struct Stored {
     pub(crate) asker: Asker,
     /// The time of arrival, or of the last validation.
     pub(crate) since: Duration,
+    /// The time of the request to the origin, or of the last validation.
+    pub(crate) started: Duration,
+    /// The request had no credentials, and no cookies unless the response is `public`.
+    pub(crate) is_anonymous: bool,
 }
 
 impl Stored {

@@ -43,6 +43,11 @@ impl<const N: usize> Crowd<N> {
         self.tags[..usize::from(self.count)].contains(&tag(user))
     }
 
+    /// Returns the tags of the noted users.
+    pub fn tags(&self) -> &[u16] {
+        &self.tags[..usize::from(self.count)]
+    }
+
     /// Returns a crowd of which only the size is known.
     pub fn of(count: u8) -> Self {
         Self {
@@ -63,7 +68,7 @@ impl<const N: usize> Crowd<N> {
 }
 
 /// Returns the tag of a user, which is never zero.
-pub(crate) const fn tag(user: u64) -> u16 {
+pub const fn tag(user: u64) -> u16 {
     (user.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48) as u16 | 1
 }
 

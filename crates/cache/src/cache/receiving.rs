@@ -84,7 +84,7 @@ impl<F: Clone> Cache<F> {
 
     /// Returns true if the cache may hold another body. Evicted bodies that slow clients still read
     /// count too.
-    fn has_room(&self) -> bool {
+    pub(super) fn has_room(&self) -> bool {
         let bodies = self.bodies.load(Ordering::Relaxed);
         bodies <= self.config.memory + self.config.max_incomplete()
     }
@@ -118,7 +118,7 @@ impl<F: Clone> Cache<F> {
         is_useful.then_some(entry)
     }
 
-    fn policy(&self, head: &ResponseHead) -> ResponsePolicy {
+    pub(super) fn policy(&self, head: &ResponseHead) -> ResponsePolicy {
         match self.config.sharing {
             // The reverse gateway is a part of its origin's delivery (RFC 9213 section 1).
             Sharing::Origin => ResponsePolicy::of_targeted(head),
@@ -143,7 +143,8 @@ impl<F: Clone> Cache<F> {
             Update::Store => {
                 if self.is_current(&fetch.key, fetch.started) {
                     let (user, fresh) = (fetch.user, Arc::clone(&fresh));
-                    self.store.update(&fetch.key, user, stored, fresh);
+                    let is_counted = self.store.update(&fetch.key, user, stored, fresh);
+                    self.note_fetch(&fetch.key, user, is_counted);
                 }
                 Received::Stored(fresh)
             }
@@ -183,6 +184,7 @@ impl<F: Clone> Cache<F> {
             trailers: stored.trailers.clone(),
             request: stored.request.clone(),
             asker: stored.asker,
+            is_anonymous: stored.is_anonymous && new.is_anonymous,
             ..new
         }
     }
@@ -247,13 +249,14 @@ impl<F: Clone> Cache<F> {
             ..Stored::clone(&pending.entry)
         });
         if self.is_current(&pending.key, pending.started) {
-            self.store.insert(
-                pending.key,
+            let is_counted = self.store.insert(
+                pending.key.clone(),
                 pending.group,
                 pending.user,
                 &pending.asked,
                 Arc::clone(&stored),
             );
+            self.note_fetch(&pending.key, pending.user, is_counted);
         }
         Some(stored)
     }
@@ -307,7 +310,11 @@ fn entry(
         // A response for one user's cookies is not for another one who shares the session.
         Compared::Person
     };
+    let asked = &fetch.asked.fields;
+    let has_open_cookies = !asked.contains("cookie") || policy.control.public;
     Stored {
+        is_anonymous: !asked.contains("authorization") && has_open_cookies,
+        started: fetch.started,
         request: selecting(&head, &fetch.asked.fields),
         asker: Asker::new(&fetch.asked.fields, &head.fields, compared),
         head,

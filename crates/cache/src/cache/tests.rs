@@ -284,7 +284,7 @@ fn requests_for_one_url_join_one_flight() {
 #[test]
 fn resource_serves_others_after_enough_users() {
     let mut world = World::new(Sharing::Shared, 2);
-    let needed = u64::from(world.cache.needed(&key_of(&get(&[]))));
+    let needed = u64::from(world.cache.needed(&key_of(&get(&[])), None));
     assert!((2..=4).contains(&needed), "{needed}");
     for user in 1..=needed {
         let Lookup::Fetch(fetch, _) = world.lookup(user, &get(&[])) else {

@@ -221,6 +221,11 @@ pub struct Freshness {
 }
 
 impl Freshness {
+    /// Creates the freshness of a response that has this age now.
+    pub const fn new(lifetime: Option<Duration>, age: Duration) -> Self {
+        Self { lifetime, age }
+    }
+
     /// Returns the response's age after it was stored for `resident` (RFC 9111 section 4.2.3).
     pub const fn age(&self, resident: Duration) -> Duration {
         self.age.saturating_add(resident)

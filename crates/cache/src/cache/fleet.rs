@@ -1,0 +1,253 @@
+//! The part of a cache that other caches of the same operator take in its decisions: they count
+//! users together, pass on small responses that enough users know, and invalidate together.
+//!
+//! The program moves the changes between the caches. Without names, as in a private cache, there is
+//! nothing to move.
+
+use std::collections::VecDeque;
+use std::hash::BuildHasher as _;
+use std::sync::Arc;
+
+use tandem_http::{Method, RequestHead};
+use tandem_predict::crowd::{Crowd, tag};
+
+use super::{Cache, Fetch, MAX_MARKS};
+use crate::names::{Name, Namer, Names};
+use crate::stored::{Body, Stored};
+use crate::travel::{Incoming, Outgoing};
+use crate::{Key, Now, Sharing};
+
+/// The most counted users, and the most invalidated targets, that wait.
+const MAX_WAITING: usize = 1 << 14;
+
+/// The most responses that wait to be passed on.
+const MAX_DUE: usize = 1 << 10;
+
+/// The changes of this cache that the others have not heard of.
+#[derive(Debug, Default)]
+pub(super) struct Outbox {
+    users: Vec<(Name, u16)>,
+    due: VecDeque<Name>,
+    invalidated: Vec<Name>,
+    /// The number of invalidated targets that the others will not hear of.
+    lost: u64,
+}
+
+impl Outbox {
+    fn push_due(&mut self, name: Name) {
+        if self.due.len() < MAX_DUE && !self.due.contains(&name) {
+            self.due.push_back(name);
+        }
+    }
+}
+
+impl<F: Clone> Cache<F> {
+    /// Begins to take part in a fleet, with an empty store. A private cache takes no part.
+    pub fn join_fleet(&mut self, now: Now, namer: Option<Namer>) {
+        self.clear(now);
+        let namer = namer.filter(|_| self.config.sharing != Sharing::Private);
+        self.store.set_names(namer.map(Names::new));
+        self.outbox = Outbox::default();
+    }
+
+    /// Returns the name of the target of a request to the origin, if another cache may have its
+    /// response.
+    pub fn wanted(&self, fetch: &Fetch) -> Option<Name> {
+        let is_plain = fetch.asked.method == Method::Get && !fetch.key.has_overrides();
+        let asks = tandem_http::cache::RequestPolicy::of(&fetch.asked.fields);
+        let is_wanted = is_plain && asks.accepts_revalidation_later() && !asks.control.no_store;
+        is_wanted.then(|| self.name(&fetch.key)).flatten()
+    }
+
+    pub(super) fn name(&self, key: &Key) -> Option<Name> {
+        self.store.names()?.namer().name(key)
+    }
+
+    /// Notes a response that was stored or validated for a user.
+    pub(super) fn note_fetch(&mut self, key: &Key, user: u64, is_counted: bool) {
+        let Some(resource) = self.store.peek(key).filter(|_| !key.has_overrides()) else {
+            return;
+        };
+        let Some(name) = resource.name else {
+            return;
+        };
+        let (count, needed) = (resource.crowd.count, self.needed(key, Some(name)));
+        if is_counted && count <= needed && needed > 0 && self.outbox.users.len() < MAX_WAITING {
+            self.outbox.users.push((name, tag(user)));
+        }
+        if count >= needed {
+            self.outbox.push_due(name);
+        }
+    }
+
+    /// Takes at most `limit` counted users that the other caches have not heard of.
+    pub fn take_users(&mut self, limit: usize) -> Vec<(Name, u16)> {
+        let rest = self
+            .outbox
+            .users
+            .split_off(self.outbox.users.len().min(limit));
+        std::mem::replace(&mut self.outbox.users, rest)
+    }
+
+    /// Counts users of other caches. Unknown names are ignored.
+    pub fn note_users(&mut self, users: &[(Name, u16)]) {
+        for (name, tag) in users {
+            let Some(key) = self
+                .store
+                .names()
+                .and_then(|names| names.key(name))
+                .cloned()
+            else {
+                continue;
+            };
+            let needed = self.needed(&key, Some(*name));
+            let crowd = self.store.note_tag(&key, *tag);
+            if crowd.is_some_and(|crowd| crowd.count >= needed) {
+                self.outbox.push_due(*name);
+            }
+        }
+    }
+
+    /// Takes responses that may now be passed on, with bodies of about `bytes` in all.
+    pub fn take_due(&mut self, now: Now, bytes: u64) -> Vec<Outgoing> {
+        let (mut due, mut sum) = (Vec::new(), 0);
+        while sum < bytes
+            && let Some(name) = self.outbox.due.pop_front()
+        {
+            let Some(outgoing) = self.outgoing(now, name) else {
+                continue;
+            };
+            sum += outgoing.stored.weight();
+            due.push(outgoing);
+        }
+        due
+    }
+
+    /// Returns the newest response of a target, if it may be passed on.
+    fn outgoing(&self, now: Now, name: Name) -> Option<Outgoing> {
+        let key = self.store.names()?.key(&name)?;
+        let resource = self.store.peek(key)?;
+        let stored = resource.newest().filter(|stored| stored.may_travel(now))?;
+        let is_known = resource.crowd.count >= self.needed(key, Some(name));
+        is_known.then(|| Outgoing {
+            name,
+            remaining: stored.remaining(now),
+            stored: Arc::clone(stored),
+            tags: resource.crowd.tags().to_vec(),
+        })
+    }
+
+    pub(super) fn note_invalidation(&mut self, key: &Key) {
+        let Some(name) = self.name(key) else {
+            return;
+        };
+        if self.outbox.invalidated.len() < MAX_WAITING {
+            self.outbox.invalidated.push(name);
+        } else {
+            self.outbox.lost += 1;
+        }
+    }
+
+    /// Takes at most `limit` invalidated targets that the other caches have not heard of.
+    pub fn take_invalidated(&mut self, limit: usize) -> Vec<Name> {
+        let waiting = &mut self.outbox.invalidated;
+        let rest = waiting.split_off(waiting.len().min(limit));
+        std::mem::replace(waiting, rest)
+    }
+
+    /// Returns the number of invalidated targets that were not reported because too many waited.
+    pub const fn lost_invalidations(&self) -> u64 {
+        self.outbox.lost
+    }
+
+    /// Removes the responses that another cache has invalidated.
+    pub fn hear_invalidated(&mut self, now: Now, names: &[Name]) {
+        for name in names {
+            if let Some(key) = self
+                .store
+                .names()
+                .and_then(|names| names.key(name))
+                .cloned()
+            {
+                self.store.remove_target(&key);
+            }
+            self.mark_invalidated(now, mark_of(name));
+        }
+    }
+
+    /// Returns the mark of a key's target in the list of invalidated targets.
+    pub(super) fn mark(&self, key: &Key) -> u64 {
+        match self.name(key) {
+            Some(name) => mark_of(&name),
+            None => self.secret.hash_one(key.base()),
+        }
+    }
+
+    pub(super) fn mark_invalidated(&mut self, now: Now, mark: u64) {
+        if self.invalidated.len() >= MAX_MARKS {
+            self.invalidated.clear();
+            self.forgotten = Some(now.elapsed);
+        }
+        self.invalidated.insert(mark, now.elapsed);
+    }
+
+    /// Stores the response of another cache in place of a request to the origin. Returns whether
+    /// the response may serve the user of the request.
+    pub fn adopt(&mut self, now: Now, fetch: &Fetch, incoming: Incoming) -> bool {
+        let Some(name) = self.name(&fetch.key) else {
+            return false;
+        };
+        let mut crowd = Crowd::default();
+        for tag in &incoming.tags {
+            crowd.note_tag(*tag);
+        }
+        let Some((freshness, started)) = incoming.times(now) else {
+            return false;
+        };
+        let started = now.elapsed.saturating_sub(started);
+        let policy = self.policy(&incoming.head);
+        let get = RequestHead {
+            fields: incoming.request.clone(),
+            ..RequestHead::get(fetch.asked.scheme, "", "/")
+        };
+        let may_store = policy.is_storable(&get, self.config.rules())
+            && incoming.body.len() as u64 <= self.config.max_body()
+            && self.has_room();
+        if crowd.count < self.needed(&fetch.key, Some(name))
+            || !may_store
+            || self.is_invalidated(&fetch.key, started)
+        {
+            return false;
+        }
+        let stored = Stored {
+            asker: incoming.asker(),
+            policy,
+            freshness,
+            trailers: None,
+            body: Body::counted(vec![incoming.body], &self.bodies),
+            request: incoming.request,
+            head: incoming.head,
+            since: now.elapsed,
+            started,
+            is_anonymous: true,
+        };
+        if !stored.may_travel(now) {
+            return false;
+        }
+        let fits = stored.fits(&fetch.asked.fields);
+        let (key, group) = (fetch.key.clone(), fetch.group.clone());
+        self.store.insert_of(key, group, crowd, Arc::new(stored));
+        fits
+    }
+}
+
+/// Returns the mark of a target with a name.
+fn mark_of(name: &Name) -> u64 {
+    let (first, _) = name.split_at(8);
+    first
+        .iter()
+        .fold(0, |mark, byte| mark << 8 | u64::from(*byte))
+}
+
+#[cfg(test)]
+mod tests;
