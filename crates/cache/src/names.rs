@@ -11,9 +11,12 @@ use crate::Key;
 /// The name of a target: a keyed hash.
 pub type Name = [u8; 16];
 
+/// A keyed hash of the bytes of a target.
+type Hash = dyn Fn(&[u8]) -> Name + Send + Sync;
+
 /// The function that makes names of the bytes of targets.
 #[derive(Clone)]
-pub struct Namer(Arc<dyn Fn(&[u8]) -> Name + Send + Sync>);
+pub struct Namer(Arc<Hash>);
 
 impl Namer {
     /// Creates a namer of a keyed hash.

@@ -46,16 +46,14 @@ impl FleetKey {
     /// Returns the key for the records of one gateway. Each run of a gateway has another identifier,
     /// so that sequence numbers can serve as nonces.
     pub(crate) fn of_records(&self, gateway: GatewayId) -> LessSafeKey {
-        let info = [&b"records"[..], &gateway.0];
-        let key = self
-            .0
-            .expand(&info, &CHACHA20_POLY1305)
-            .expect("the length of the key is one that HKDF can derive");
-        LessSafeKey::new(UnboundKey::from(key))
+        self.cipher(b"records", gateway)
     }
-}
 
-impl FleetKey {
+    /// Returns the key for the responses of one gateway.
+    pub(crate) fn of_responses(&self, gateway: GatewayId) -> LessSafeKey {
+        self.cipher(b"responses", gateway)
+    }
+
     /// Returns the key that hides names.
     #[must_use]
     pub fn of_names(&self) -> NameKey {
@@ -66,6 +64,19 @@ impl FleetKey {
     #[must_use]
     pub fn of_users(&self) -> UserKey {
         UserKey(self.hmac(b"users"))
+    }
+
+    /// Returns the key that hides the targets of responses.
+    #[must_use]
+    pub fn of_targets(&self) -> TargetKey {
+        TargetKey(self.hmac(b"targets"))
+    }
+
+    fn cipher(&self, use_of: &[u8], gateway: GatewayId) -> LessSafeKey {
+        let info = [use_of, &gateway.0];
+        let key = self.0.expand(&info, &CHACHA20_POLY1305);
+        let key = key.expect("the length of the key is one that HKDF can derive");
+        LessSafeKey::new(UnboundKey::from(key))
     }
 
     fn hmac(&self, info: &[u8]) -> hmac::Key {
@@ -94,6 +105,23 @@ impl UserKey {
     #[must_use]
     pub fn number(&self, user: &[u8]) -> u64 {
         u64::from_be_bytes(truncated(&hmac::sign(&self.0, user)))
+    }
+}
+
+/// The key that turns the targets of responses into names, the same at all gateways.
+#[derive(Clone, Debug)]
+pub struct TargetKey(hmac::Key);
+
+impl TargetKey {
+    /// Returns the name of a target. Gateways with another `scope`, such as other rules for origins,
+    /// have other names.
+    #[must_use]
+    pub fn name(&self, scope: &[u8], target: &[u8]) -> NameHash {
+        let mut context = hmac::Context::with_key(&self.0);
+        context.update(&(scope.len() as u64).to_be_bytes());
+        context.update(scope);
+        context.update(target);
+        truncated(&context.sign())
     }
 }
 
@@ -137,6 +165,11 @@ mod tests {
         assert_ne!(one.of_users().number(b"a"), other.of_users().number(b"a"));
         assert_eq!(one.of_names().hash("a"), same.of_names().hash("a"));
         assert_ne!(one.of_names().hash("a"), other.of_names().hash("a"));
+        let target =
+            |key: &FleetKey, scope: &[u8], target: &[u8]| key.of_targets().name(scope, target);
+        assert_eq!(target(&one, b"s", b"a"), target(&same, b"s", b"a"));
+        assert_ne!(target(&one, b"s", b"a"), target(&one, b"", b"sa"));
+        assert_ne!(target(&one, b"s", b"a"), target(&other, b"s", b"a"));
         assert!(one == same && one != other);
         assert!(!format!("{:?}{:?}", one.of_names(), one.of_users()).contains("[1, 1"));
     }

@@ -12,6 +12,7 @@
 use ring::aead::{Aad, CHACHA20_POLY1305, Nonce};
 
 use crate::key::FleetKey;
+use crate::sightings::NameHash;
 
 const MAGIC: &[u8; 4] = b"TFR1";
 const CLEAR: usize = MAGIC.len() + 16 + 8;
@@ -35,6 +36,8 @@ pub enum Content {
     Gains(Vec<u8>),
     /// Reports of users, as [`Sightings`](crate::sightings::Sightings) writes them.
     Users(Vec<u8>),
+    /// The names of targets that an unsafe request has invalidated.
+    Invalidated(Vec<NameHash>),
     /// A kind that a later version of the program writes. This version ignores it.
     Unknown(u8),
 }
@@ -99,6 +102,7 @@ impl Sealer {
         let (kind, bytes) = match content {
             Content::Gains(bytes) => (GAINS, &bytes[..]),
             Content::Users(bytes) => (USERS, &bytes[..]),
+            Content::Invalidated(names) => (INVALIDATED, names.as_flattened()),
             Content::Unknown(kind) => (*kind, &[][..]),
         };
         let too_long = ContentTooLong(bytes.len());
@@ -125,6 +129,7 @@ impl Sealer {
 
 const GAINS: u8 = 1;
 const USERS: u8 = 2;
+const INVALIDATED: u8 = 3;
 
 impl Record {
     /// Decrypts a record and checks that a gateway with this key wrote it.
@@ -169,6 +174,10 @@ pub fn decode(plain: &[u8]) -> Option<(u64, Content)> {
     let content = match kind {
         GAINS => Content::Gains(content.to_vec()),
         USERS => Content::Users(content.to_vec()),
+        INVALIDATED => match content.as_chunks() {
+            (names, []) => Content::Invalidated(names.to_vec()),
+            _ => return None,
+        },
         kind => Content::Unknown(kind),
     };
     let is_padding = padding.len() < PADDED_TO && padding.iter().all(|byte| *byte == 0);
@@ -183,7 +192,7 @@ fn clear(gateway: GatewayId, sequence: u64) -> [u8; CLEAR] {
     clear
 }
 
-fn nonce(sequence: u64) -> Nonce {
+pub(crate) fn nonce(sequence: u64) -> Nonce {
     let mut bytes = [0; 12];
     bytes[4..].copy_from_slice(&sequence.to_be_bytes());
     Nonce::assume_unique_for_key(bytes)
@@ -251,6 +260,16 @@ mod tests {
                 .seal(0, &Content::Gains(vec![1; MAX_CONTENT + 1]))
                 .is_err()
         );
+    }
+
+    #[test]
+    fn names_of_targets_are_whole() {
+        let names = Content::Invalidated(vec![[1; 16], [2; 16]]);
+        let sealed = Sealer::new(&key(1), GatewayId([3; 16])).seal(7, &names);
+        let record = Record::open(&key(1), &sealed.expect("short")).expect("sealed");
+        assert_eq!(record.content, names);
+        let plain = |length: u8| [&[0; 8][..], &[INVALIDATED, 0, 0, 0, length], &[1; 16]].concat();
+        assert!(decode(&plain(16)).is_some() && decode(&plain(15)).is_none());
     }
 
     #[test]

@@ -19,7 +19,7 @@ pub type NameHash = [u8; 16];
 const REPORT: usize = size_of::<NameHash>() + 2;
 
 /// The most tags that are kept for a name. More users need not be counted.
-const MAX_TAGS: usize = 4;
+const MAX_TAGS: usize = 8;
 
 /// The most names of a table's generation.
 const MAX_NAMES: usize = 1 << 16;
@@ -34,6 +34,15 @@ pub struct Sighting {
     pub name: String,
     /// The tag of the user.
     pub tag: u16,
+}
+
+/// The users that another gateway has counted.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Heard {
+    /// The users of names that this gateway knows.
+    pub known: Vec<Sighting>,
+    /// The users of other names, by their hashes.
+    pub others: Vec<(NameHash, u16)>,
 }
 
 /// A map that forgets its oldest entries.
@@ -97,15 +106,21 @@ impl Sightings {
     /// Notes a user that this gateway has counted. Returns the tags of other gateways for the name.
     pub fn saw(&mut self, now: u64, sighting: Sighting) -> Vec<Sighting> {
         let hash = self.key.hash(&sighting.name);
-        self.reports.extend_from_slice(&hash);
-        self.reports.extend_from_slice(&sighting.tag.to_be_bytes());
-        let tags = self.heard.get(&hash).cloned().unwrap_or_default();
+        let tags = self.saw_hash(hash, sighting.tag);
         let known = self.known.entry(now, hash, || sighting.name);
         let sighting = |tag| Sighting {
             name: known.clone(),
             tag,
         };
         tags.into_iter().map(sighting).collect()
+    }
+
+    /// Notes a user that this gateway has counted for the name with this hash. Returns the tags of
+    /// other gateways for it.
+    pub fn saw_hash(&mut self, hash: NameHash, tag: u16) -> Vec<u16> {
+        self.reports.extend_from_slice(&hash);
+        self.reports.extend_from_slice(&tag.to_be_bytes());
+        self.heard.get(&hash).cloned().unwrap_or_default()
     }
 
     /// Returns the bytes of the reports that wait.
@@ -122,14 +137,14 @@ impl Sightings {
         (!reports.is_empty()).then_some(reports)
     }
 
-    /// Notes the reports of another gateway. Returns those for names that this gateway knows, or
-    /// `None` for bytes that are no reports.
-    pub fn heard(&mut self, now: u64, reports: &[u8]) -> Option<Vec<Sighting>> {
+    /// Notes the reports of another gateway. Returns the new users, or `None` for bytes that are no
+    /// reports.
+    pub fn heard(&mut self, now: u64, reports: &[u8]) -> Option<Heard> {
         let (reports, rest) = reports.as_chunks::<REPORT>();
         if !rest.is_empty() {
             return None;
         }
-        let mut found = Vec::new();
+        let mut found = Heard::default();
         for report in reports {
             let (hash, tag) = report.split_last_chunk::<2>()?;
             let (hash, tag) = (*hash.first_chunk()?, u16::from_be_bytes(*tag));
@@ -138,8 +153,10 @@ impl Sightings {
                 continue;
             }
             tags.push(tag);
-            let name = self.known.get(&hash);
-            found.extend(name.cloned().map(|name| Sighting { name, tag }));
+            match self.known.get(&hash).cloned() {
+                Some(name) => found.known.push(Sighting { name, tag }),
+                None => found.others.push((hash, tag)),
+            }
         }
         Some(found)
     }
@@ -176,9 +193,12 @@ mod tests {
         assert!(!reports.windows(2).any(|part| part == b"U1"));
         // The other gateway hears of one name before it knows it, and of one after that.
         assert!(other.saw(0, sighting("U1", 7)).is_empty());
-        assert_eq!(other.heard(0, &reports), Some(vec![sighting("U1", 5)]));
-        assert_eq!(other.heard(0, &reports), Some(vec![]), "a repetition");
+        let heard = other.heard(0, &reports).expect("two reports");
+        assert_eq!(heard.known, [sighting("U1", 5)]);
+        assert_eq!(heard.others, [(other.key.hash("U2"), 5)]);
+        assert_eq!(other.heard(0, &reports), Some(Heard::default()), "again");
         assert_eq!(other.saw(0, sighting("U2", 7)), [sighting("U2", 5)]);
+        assert_eq!(other.saw_hash(other.key.hash("U2"), 8), [5]);
         assert_eq!(other.heard(0, &reports[1..]), None);
     }
 
@@ -221,7 +241,7 @@ mod tests {
                 for turn in 0..reports.len() {
                     let turn = (turn + order.index(3)) % reports.len();
                     let heard = gateway.heard(0, &reports[turn]).expect("reports");
-                    counted[at].extend(heard.into_iter().map(|it| (it.name, it.tag)));
+                    counted[at].extend(heard.known.into_iter().map(|it| (it.name, it.tag)));
                 }
                 let names: BTreeSet<_> = sights
                     .iter()

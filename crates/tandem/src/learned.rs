@@ -17,7 +17,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tandem_fleet::{FleetKey, GatewayId, Sighting};
 use tandem_predict::ids::IdMap;
-use tandem_predict::{Auto, AutoConfig, Candidate, Exchange, Gains, StateError, Worth};
+use tandem_predict::{Auto, AutoConfig, Candidate, Exchange, Gains, Gathering, StateError, Worth};
 use tandem_preload::split;
 use tandem_push::gateway::CopyLifetime;
 
@@ -63,6 +63,18 @@ const OWN_ASKERS: usize = 1 << 16;
 
 /// The maximum number of URLs in `lifetimes`.
 const LIFETIMES: usize = 1 << 16;
+
+/// The users of other gateways that are counted while requests wait.
+const USERS_AT_ONCE: usize = 64;
+
+/// The counted users whose names are written while requests wait, about 0.2 µs each.
+const NAMES_AT_ONCE: usize = 256;
+
+/// The assets of other gateways' pages that are merged while requests wait.
+const ASSETS_AT_ONCE: usize = 64;
+
+/// The pages whose gains are gathered while requests wait.
+const PAGES_AT_ONCE: usize = 32;
 
 /// The predictor.
 pub struct Learned {
@@ -284,30 +296,57 @@ impl Learned {
 
     /// Takes at most `limit` counted users that other gateways have not heard of.
     pub fn take_users(&self, limit: usize) -> Vec<Sighting> {
-        let users = self.lock().auto.take_users(limit);
-        let sighting = |(name, tag)| Sighting { name, tag };
-        users.into_iter().map(sighting).collect()
+        let mut users = Vec::new();
+        while users.len() < limit {
+            let most = NAMES_AT_ONCE.min(limit - users.len());
+            let taken = self.lock().auto.take_users(most);
+            if taken.is_empty() {
+                break;
+            }
+            let sighting = |(name, tag)| Sighting { name, tag };
+            users.extend(taken.into_iter().map(sighting));
+            std::thread::yield_now();
+        }
+        users
     }
 
     /// Counts users of other gateways.
     pub fn note_users(&self, users: &[Sighting]) {
-        // Each search of an asset takes microseconds, and requests wait for the lock.
-        for users in users.chunks(64) {
+        for users in users.chunks(USERS_AT_ONCE) {
             let auto = &mut self.lock().auto;
             for Sighting { name, tag } in users {
                 auto.note_user(name, *tag);
             }
+            // A request that waits for the lock gets it.
+            std::thread::yield_now();
         }
     }
 
-    /// See [`Auto::take_gains`].
-    pub fn take_gains(&self, limit: usize) -> Option<Gains> {
-        self.lock().auto.take_gains(limit)
+    /// See [`Auto::due_gains`].
+    pub fn due_gains(&self) -> Gathering {
+        self.lock().auto.due_gains()
+    }
+
+    /// Takes gains of about `limit` bytes of the contexts that are due.
+    pub fn take_gains(&self, gathering: &mut Gathering, limit: usize) -> Option<Gains> {
+        let gather = |gathering: &mut Gathering| {
+            let auto = &mut self.lock().auto;
+            auto.gather_gains(gathering, limit, PAGES_AT_ONCE)
+        };
+        while !gather(gathering) {
+            // A request that waits for the lock gets it.
+            std::thread::yield_now();
+        }
+        gathering.take()
     }
 
     /// See [`Auto::merge_gains`].
     pub fn merge_gains(&self, gains: Gains) {
-        self.lock().auto.merge_gains(gains);
+        for gains in gains.split(ASSETS_AT_ONCE) {
+            self.lock().auto.merge_gains(gains);
+            // A request that waits for the lock gets it.
+            std::thread::yield_now();
+        }
     }
 
     /// See [`Auto::lost_gains`].

@@ -258,6 +258,14 @@ metrics! {
         "Gateway: records of the fleet ignored as forged, malformed or outside their time.";
     fleet_gateways "gauge"
         "Gateway: other gateways of the fleet that shared records within a day.";
+    fleet_responses_lent "counter" "Gateway: responses put into the engine for other gateways.";
+    fleet_lent_bytes "gauge" "Gateway: bytes of responses in the engine for other gateways.";
+    fleet_lookups "counter" "Gateway: requests that asked the fleet for a response.";
+    fleet_lookups_hit "counter" "Gateway: requests answered with a response of the fleet.";
+    fleet_lookups_late "counter"
+        "Gateway: requests that went to the origin because the fleet had not answered in time.";
+    fleet_invalidations_lost "gauge"
+        "Gateway: invalidations that the fleet did not hear of because too many waited.";
     fleet_gains_lost "gauge"
         "Gateway: page loads whose statistics were not shared because too many waited.";
     coding_bytes_before "counter" "Bytes of bodies compressed between the proxies, before that.";

@@ -51,17 +51,21 @@ impl Services {
         self.learned.get()
     }
 
-    /// Begins to share the knowledge of the predictor, which must be open. A reload without a
-    /// configuration ends that, and keeps the first configuration otherwise.
+    /// Begins to share the knowledge of the predictor, which must be open, and the responses of the
+    /// cache. Gateways with another `scope` share no responses. A reload without a configuration
+    /// ends the sharing, and keeps the first configuration otherwise.
     ///
     /// # Errors
     /// Returns the reason why the thread cannot start.
-    pub fn open_fleet(&self, config: Option<&FleetConfig>) -> std::io::Result<()> {
+    pub fn open_fleet(&self, config: Option<&FleetConfig>, scope: &[u8]) -> std::io::Result<()> {
         if let Some(fleet) = self.fleet.get() {
             fleet.reload(config);
         } else if let (Some(config), Some(learned)) = (config, self.learned.get()) {
-            let fleet = Fleet::start(config, Arc::clone(learned))?;
+            let fleet = Fleet::start(config, Arc::clone(learned), &self.users)?;
             self.fleet.get_or_init(|| fleet);
+        }
+        if let Some(fleet) = self.fleet.get() {
+            fleet.attach(self.cache(), scope);
         }
         Ok(())
     }

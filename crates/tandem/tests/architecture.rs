@@ -53,7 +53,15 @@ const ARROWS: &[(&str, &[&str])] = &[
     // The objects that outlive a reload.
     (
         "fleet",
-        &["learned", "log_limit", "metrics", "secret", "transport"],
+        &[
+            "learned",
+            "log_limit",
+            "metrics",
+            "response_cache",
+            "secret",
+            "transport",
+            "users",
+        ],
     ),
     (
         "services",

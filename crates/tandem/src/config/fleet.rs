@@ -1,4 +1,5 @@
-//! The options of a gateway that shares its knowledge with others: `share` and `share-key`.
+//! The options of a gateway that shares its knowledge with others: `share`, `share-key` and
+//! `share-memory`.
 
 use super::ConfigError;
 use super::gateway::{GatewayOptions, PushConfig};
@@ -11,6 +12,9 @@ impl GatewayOptions {
         &self,
         push: Option<&PushConfig>,
     ) -> Result<Option<FleetConfig>, ConfigError> {
+        if self.share.is_none() && self.share_memory.is_some() {
+            return Err(ConfigError::value("share-memory", "needs share"));
+        }
         let (share, file) = match (&self.share, &self.share_key) {
             (None, None) => return Ok(None),
             (None, Some(_)) => return Err(ConfigError::value("share-key", "needs share")),
@@ -40,6 +44,7 @@ impl GatewayOptions {
         Ok(Some(FleetConfig {
             engine,
             key,
+            memory: self.share_memory.map_or(64 << 20, |size| size.0),
             secret_files: password_file.into_iter().chain([file.clone()]).collect(),
         }))
     }
@@ -66,6 +71,10 @@ mod tests {
         for (text, parts) in [
             (share.to_owned(), ["share", "needs share-key"]),
             (key.clone(), ["share-key", "needs share"]),
+            (
+                "share-memory = \"1MiB\"".to_owned(),
+                ["share-memory", "needs share"],
+            ),
             (format!("{share}\n{key}"), ["share-key", "openssl rand"]),
             (
                 format!("{share}\n{key}\npredict = false"),

@@ -102,6 +102,9 @@ with_path! {
         share: Option<String> [help_heading = "Fleet", value_name = "URL"],
         /// File with the key of the fleet, the same for all gateways: at least 32 random bytes
         share_key: Option<PathBuf> [help_heading = "Fleet", value_name = "FILE"],
+        /// Bytes of small responses that this gateway keeps in the engine for the others, with
+        /// --cache shared; 0 for none [default: 64MiB]
+        share_memory: Option<Size> [help_heading = "Fleet", value_name = "BYTES"],
         /// Cache of responses: off; private, separate for each session; or shared by all users
         /// [default: private]
         cache: Option<CacheOption> [help_heading = "Cache", value_name = "MODE"],

@@ -1,5 +1,5 @@
-//! The connection to the engine, which holds the log as a stream (XADD, XREAD). Each command has a
-//! time limit, and each response a bound.
+//! The connection to the engine, which holds two streams (XADD, XREAD) and the responses that
+//! gateways lend (SET, GETRANGE). Each command has a time limit, and each response a bound.
 
 use std::io;
 use std::pin::Pin;
@@ -12,13 +12,14 @@ use redis::aio::MultiplexedConnection;
 use redis::streams::StreamReadReply;
 use redis::{AsyncConnectionConfig, FromRedisValue, Pipeline, Value};
 use rustls::pki_types::ServerName;
+use tandem_fleet::NameHash;
 use tandem_fleet::inbox::LIFETIME;
+use tandem_fleet::response::MAX_SEALED;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::task::AbortHandle;
 
 use super::address::{EngineAddress, Place};
-use super::log::{LOG_KEY, MAX_RECORDS};
 
 /// The time limit for a connection with its handshakes and login.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -30,6 +31,23 @@ const MAX_RESPONSE: usize = 8 << 20;
 pub(super) const BATCH: usize = 16;
 /// The name of the field of an entry that holds the record.
 const FIELD: &str = "r";
+/// The beginning of the keys of lent responses.
+const RESPONSES_KEY: &str = "tandem:fleet:1:r:";
+/// The bytes of the response to a look for a lent response, besides its own.
+const BULK_FRAME: usize = 16;
+/// The bytes of an error of the engine, at most about.
+const ERROR_LENGTH: usize = 512;
+
+/// A stream of records in the engine, and the records that it keeps.
+#[derive(Debug)]
+pub(super) struct Stream {
+    /// The key of the engine.
+    pub key: &'static str,
+    /// The most records. The engine drops up to a hundred more later.
+    pub records: usize,
+    /// The time after which records are dropped, in seconds.
+    pub lifetime: u64,
+}
 
 /// The reason for which the engine cannot be used now.
 #[derive(Debug, thiserror::Error)]
@@ -83,33 +101,38 @@ impl Engine {
         in_time(CONNECT, connecting).await
     }
 
-    /// Appends a record, and drops the oldest if they are too many. Returns the time of the entry by
-    /// the clock of the engine, in milliseconds since 1970.
-    pub(super) async fn append(&mut self, record: &[u8]) -> Result<u64, EngineError> {
+    /// Appends a record, and drops the oldest if they are too many. Returns the identifier of the
+    /// entry.
+    pub(super) async fn append(
+        &mut self,
+        stream: &Stream,
+        record: &[u8],
+    ) -> Result<Position, EngineError> {
         let mut command = redis::pipe();
         command
             .cmd("XADD")
-            .arg(LOG_KEY)
+            .arg(stream.key)
             .arg(&["MAXLEN", "~"])
-            .arg(MAX_RECORDS)
+            .arg(stream.records)
             .arg("*")
             .arg(FIELD)
             .arg(record);
         let (id,): (String,) = self.query(&command).await?;
-        Ok(position(&id)?.0)
+        position(&id)
     }
 
     /// Drops the records that have expired at this time of the engine, in milliseconds since 1970.
-    pub(super) async fn expire(&mut self, now: u64) -> Result<(), EngineError> {
-        let expired = now.saturating_sub(LIFETIME.saturating_mul(1000));
+    /// The stream itself lives for a day, so that an engine that is full drops responses first.
+    pub(super) async fn expire(&mut self, stream: &Stream, now: u64) -> Result<(), EngineError> {
+        let expired = now.saturating_sub(stream.lifetime.saturating_mul(1000));
         let mut commands = redis::pipe();
         commands
             .cmd("EXPIRE")
-            .arg(LOG_KEY)
+            .arg(stream.key)
             .arg(LIFETIME)
             .ignore()
             .cmd("XTRIM")
-            .arg(LOG_KEY)
+            .arg(stream.key)
             .arg("MINID")
             .arg(expired)
             .ignore();
@@ -119,6 +142,7 @@ impl Engine {
     /// Returns at most `count` entries after the one with this identifier, in the order of the log.
     pub(super) async fn read_after(
         &mut self,
+        stream: &Stream,
         id: Position,
         count: usize,
     ) -> Result<Vec<Entry>, EngineError> {
@@ -128,7 +152,7 @@ impl Engine {
             .arg("COUNT")
             .arg(count)
             .arg("STREAMS")
-            .arg(LOG_KEY)
+            .arg(stream.key)
             .arg(format!("{}-{}", id.0, id.1));
         let (reply,): (Option<StreamReadReply>,) = self.query(&command).await?;
         let keys = reply.map_or_else(Vec::new, |reply| reply.keys);
@@ -139,19 +163,55 @@ impl Engine {
         entries.map(entry).collect()
     }
 
-    /// Returns the identifier of the last entry, or `None` for an empty log.
-    pub(super) async fn last(&mut self) -> Result<Option<Position>, EngineError> {
+    /// Returns the time of the engine, in milliseconds since 1970.
+    pub(super) async fn time(&mut self) -> Result<u64, EngineError> {
         let mut command = redis::pipe();
-        command
-            .cmd("XREVRANGE")
-            .arg(LOG_KEY)
-            .arg(&["+", "-", "COUNT", "1"]);
-        let (reply,): (redis::streams::StreamRangeReply,) = self.query(&command).await?;
-        reply
-            .ids
-            .first()
-            .map(|entry| position(&entry.id))
-            .transpose()
+        command.cmd("TIME");
+        let ((seconds, micros),): ((u64, u64),) = self.query(&command).await?;
+        Ok(seconds.saturating_mul(1000).saturating_add(micros / 1000))
+    }
+
+    /// Returns which of these responses the engine holds.
+    pub(super) async fn has(&mut self, names: &[NameHash]) -> Result<Vec<bool>, EngineError> {
+        let mut commands = redis::pipe();
+        for name in names {
+            commands.cmd("EXISTS").arg(response_key(name));
+        }
+        self.query(&commands).await
+    }
+
+    /// Lends responses for these times in milliseconds, unless the engine holds one of the name.
+    pub(super) async fn lend(&mut self, lent: &[Lent]) -> Result<(), EngineError> {
+        let mut commands = redis::pipe();
+        for lent in lent {
+            commands
+                .cmd("SET")
+                .arg(response_key(&lent.name))
+                .arg(&lent.sealed)
+                .arg(&["NX", "PX"])
+                .arg(lent.millis)
+                .ignore();
+        }
+        self.query(&commands).await
+    }
+
+    /// Removes responses.
+    pub(super) async fn remove(&mut self, names: &[NameHash]) -> Result<(), EngineError> {
+        let mut command = redis::pipe();
+        let command = command.cmd("DEL");
+        for name in names {
+            command.arg(response_key(name));
+        }
+        self.query(command.ignore()).await
+    }
+
+    /// Returns another handle on the connection, for looks that run side by side.
+    pub(super) fn looks(&self) -> Looks {
+        self.room.store(0, Ordering::Relaxed);
+        Looks {
+            connection: self.connection.clone(),
+            room: Arc::clone(&self.room),
+        }
     }
 
     async fn query<T: FromRedisValue>(&mut self, commands: &Pipeline) -> Result<T, EngineError> {
@@ -162,6 +222,48 @@ impl Engine {
         })
         .await
     }
+}
+
+/// A response to lend.
+pub(super) struct Lent {
+    pub name: NameHash,
+    pub sealed: Vec<u8>,
+    /// The time for which the engine keeps it.
+    pub millis: u64,
+}
+
+/// A handle for looks at lent responses, many at once.
+#[derive(Clone)]
+pub(super) struct Looks {
+    connection: MultiplexedConnection,
+    room: Arc<AtomicUsize>,
+}
+
+impl Looks {
+    /// Returns the response of a name, which is empty if the engine has none. Its command cuts off
+    /// what is too long.
+    pub(super) async fn look(&mut self, name: &NameHash) -> Result<Vec<u8>, EngineError> {
+        // Each look adds its own part to the bound of the connection.
+        self.room
+            .fetch_add(MAX_SEALED + BULK_FRAME, Ordering::Relaxed);
+        let mut command = redis::cmd("GETRANGE");
+        command.arg(response_key(name)).arg(0).arg(MAX_SEALED - 1);
+        let found: Result<Vec<u8>, _> = in_time(RESPONSE, async {
+            Ok(command.query_async(&mut self.connection).await?)
+        })
+        .await;
+        let length = found.as_ref().map_or(ERROR_LENGTH, Vec::len);
+        let without = |room: usize| Some(room.saturating_sub(MAX_SEALED - length.min(MAX_SEALED)));
+        let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
+        let _ = self.room.fetch_update(set, fetch, without);
+        found
+    }
+}
+
+/// Returns the key of a lent response.
+fn response_key(name: &NameHash) -> String {
+    let number = u128::from_be_bytes(*name);
+    format!("{RESPONSES_KEY}{number:032x}")
 }
 
 impl Drop for Engine {
@@ -194,12 +296,12 @@ async fn in_time<T>(
 }
 
 /// A byte stream to the engine.
-trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
 
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
 
 /// Opens a stream to exactly the configured address.
-async fn dial(address: &EngineAddress) -> Result<Box<dyn Stream>, EngineError> {
+async fn dial(address: &EngineAddress) -> Result<Box<dyn ByteStream>, EngineError> {
     let (host, port) = match &address.place {
         Place::Unix(path) => return Ok(Box::new(UnixStream::connect(path).await?)),
         Place::Tcp { host, port } => (host, *port),
@@ -218,7 +320,7 @@ async fn dial(address: &EngineAddress) -> Result<Box<dyn Stream>, EngineError> {
 
 /// A stream that fails when a response is too long.
 struct Bounded {
-    stream: Box<dyn Stream>,
+    stream: Box<dyn ByteStream>,
     room: Arc<AtomicUsize>,
 }
 

@@ -3,15 +3,21 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use tandem_fleet::{Content, FleetKey, GatewayId, Inbox, Refusal, Sealer, Sightings};
-use tandem_predict::Gains;
+use tandem_fleet::inbox::LIFETIME;
+use tandem_fleet::{
+    Content, FleetKey, GatewayId, Heard, Inbox, NameHash, Refusal, Sealer, Sightings,
+};
+use tandem_predict::{Gains, Gathering};
 
 use super::address::EngineAddress;
-use super::engine::{BATCH, Engine, EngineError, Entry, Position};
+use super::cursor::Cursor;
+use super::engine::{Engine, EngineError, Entry, Stream};
+use super::shelf::{CachePlace, Shelf};
 use super::{FleetConfig, FleetCounts};
 use crate::learned::Learned;
 use crate::log_limit::LogLimit;
 use crate::metrics::METRICS;
+use crate::response_cache::ResponseCache;
 
 /// The key of the engine's stream that holds the log.
 pub const LOG_KEY: &str = "tandem:fleet:1";
@@ -19,6 +25,13 @@ pub const LOG_KEY: &str = "tandem:fleet:1";
 /// The records that the log keeps at most, apart from up to a hundred more that the engine drops
 /// later.
 pub const MAX_RECORDS: usize = 4096;
+
+/// The stream that holds the log.
+static LOG: Stream = Stream {
+    key: LOG_KEY,
+    records: MAX_RECORDS,
+    lifetime: LIFETIME,
+};
 
 /// The counted users that are taken from the predictor at once.
 const COUNTED: usize = 2048;
@@ -34,10 +47,7 @@ const APPENDS: usize = 8;
 const READS: usize = 64;
 
 /// The pauses before a new connection: the first, and the longest.
-const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
-
-/// The position before the first entry of a log.
-const START: Position = (0, 0);
+pub(super) const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
 static REFUSED_LINES: LogLimit = LogLimit::new();
 static EXPIRY_LINES: LogLimit = LogLimit::new();
@@ -50,11 +60,11 @@ pub(super) struct Log {
     inbox: Inbox,
     sealer: Sealer,
     sightings: Sightings,
-    /// The identifier of the last entry that was read.
-    position: Position,
-    /// The entries that are read at once: fewer after a failure, and none after another one. Such
-    /// entries are skipped.
-    batch: usize,
+    /// The pages whose gains are due, found by one look at all pages.
+    gathering: Gathering,
+    cursor: Cursor,
+    cache: CachePlace,
+    shelf: Shelf,
     /// A record that the engine has not confirmed. It may be in the log already; the others accept
     /// it once.
     unconfirmed: Option<Vec<u8>>,
@@ -63,23 +73,33 @@ pub(super) struct Log {
 impl Log {
     pub(super) fn new(
         config: &FleetConfig,
-        id: GatewayId,
+        (id, shelf_id): (GatewayId, GatewayId),
         learned: Arc<Learned>,
+        cache: CachePlace,
         counts: Arc<FleetCounts>,
     ) -> Self {
         let key: FleetKey = config.key.clone();
         let sealer = Sealer::new(&key, id);
         // The time of the file may be wrong, and must not exclude new records.
         let since = learned.saved_at().map_or(0, seconds).min(now());
+        let shelf = Shelf::new(
+            &key,
+            shelf_id,
+            config.memory,
+            cache.clone(),
+            Arc::clone(&counts),
+        );
         Self {
             address: config.engine.clone(),
             sightings: Sightings::new(key.of_names()),
+            gathering: Gathering::default(),
             inbox: Inbox::new(key, id, since),
             sealer,
             learned,
             counts,
-            position: START,
-            batch: BATCH,
+            cursor: Cursor::new(&LOG),
+            cache,
+            shelf,
             unconfirmed: None,
         }
     }
@@ -104,21 +124,17 @@ impl Log {
     /// Uses one connection until it fails.
     async fn connected(&mut self) -> Result<std::convert::Infallible, EngineError> {
         let mut engine = Engine::connect(&self.address).await?;
-        // An engine that has lost its data, or has another clock, begins again below the position.
-        let last = engine.last().await?.unwrap_or(START);
-        if last < self.position {
-            self.position = START;
-        }
-        if self.batch == 0 {
-            tracing::warn!("entries of the fleet's log cannot be read and were skipped");
-            (self.position, self.batch) = (last, BATCH);
-        }
+        let sealer = &mut self.sealer;
+        let mark = || sealer.seal(now(), &Content::Users(vec![])).ok();
+        self.cursor.resume(&mut engine, mark).await?;
+        self.shelf.resume(&mut engine).await?;
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
             self.append(&mut engine).await?;
             self.read(&mut engine).await?;
+            self.shelf.exchange(&mut engine).await?;
             if !self.counts.is_up() {
                 self.counts.set_up(true);
                 tracing::info!("the engine of --share is in use");
@@ -133,12 +149,7 @@ impl Log {
     /// Reads the new entries of the log.
     async fn read(&mut self, engine: &mut Engine) -> Result<(), EngineError> {
         for _ in 0..READS {
-            // A response that is too long or malformed would be the same at the next connection.
-            let count = self.batch;
-            self.batch = usize::from(count > 1);
-            let entries = engine.read_after(self.position, count).await?;
-            self.batch = (count * 2).min(BATCH);
-            let is_last = entries.len() < count;
+            let (entries, is_last) = self.cursor.read(engine).await?;
             for entry in entries {
                 self.take(entry);
             }
@@ -150,14 +161,12 @@ impl Log {
     }
 
     /// Uses one entry, if its record is of another gateway and new.
-    fn take(&mut self, (id, record): Entry) {
-        self.position = id;
+    fn take(&mut self, (_, record): Entry) {
         let content = match self
             .inbox
             .accept(now(), record.as_deref().unwrap_or_default())
         {
             Ok(content) => content,
-            Err(Refusal::Own | Refusal::Repeated | Refusal::Expired) => return,
             Err(refusal) => return self.refuse(refusal),
         };
         match content {
@@ -166,16 +175,24 @@ impl Log {
                 Err(_) => return self.refuse(Refusal::Malformed),
             },
             Content::Users(reports) => match self.sightings.heard(now(), &reports) {
-                Some(users) => self.learned.note_users(&users),
+                Some(heard) => self.note_users(&heard),
                 None => return self.refuse(Refusal::Malformed),
             },
-            Content::Unknown(_) => return self.refuse(Refusal::Unknown),
+            Content::Invalidated(_) | Content::Unknown(_) => return self.refuse(Refusal::Unknown),
         }
         self.counts.received();
     }
 
+    /// Counts the users of another gateway, for the predictor and for the cache.
+    fn note_users(&self, heard: &Heard) {
+        self.learned.note_users(&heard.known);
+        if let Some(cache) = self.cache.get() {
+            note_in(&cache, &heard.others);
+        }
+    }
+
+    /// Ignores a record, and reports it unless the log may well hold it.
     fn refuse(&self, refusal: Refusal) {
-        self.counts.refused();
         let problem = match refusal {
             Refusal::Own | Refusal::Repeated | Refusal::Expired => return,
             Refusal::Clock => "it is from the future: set the clocks of all gateways",
@@ -184,6 +201,7 @@ impl Log {
             Refusal::Malformed => "its content is malformed",
             Refusal::Unknown => "only a later version of this program can read it",
         };
+        self.counts.refused();
         if let Some(held_back) = REFUSED_LINES.admit() {
             tracing::warn!(held_back, "a record of the fleet was ignored: {problem}");
         }
@@ -191,6 +209,9 @@ impl Log {
 
     /// Appends the counted users and the gains of this gateway.
     async fn append(&mut self, engine: &mut Engine) -> Result<(), EngineError> {
+        if self.gathering.is_done() {
+            self.gathering = self.learned.due_gains();
+        }
         for _ in 0..APPENDS {
             if self.unconfirmed.is_none() {
                 self.unconfirmed = self.next_record();
@@ -198,10 +219,10 @@ impl Log {
             let Some(record) = &self.unconfirmed else {
                 return Ok(());
             };
-            let time = engine.append(record).await?;
+            let (time, _) = engine.append(&LOG, record).await?;
             self.unconfirmed = None;
             self.counts.sent();
-            match engine.expire(time).await {
+            match engine.expire(&LOG, time).await {
                 Err(EngineError::Command(error)) => {
                     if let Some(held_back) = EXPIRY_LINES.admit() {
                         tracing::warn!(%error, held_back, "the fleet's log keeps old records");
@@ -216,7 +237,10 @@ impl Log {
     fn next_record(&mut self) -> Option<Vec<u8>> {
         let content = match self.next_reports() {
             Some(reports) => Content::Users(reports),
-            None => Content::Gains(self.learned.take_gains(RECORD_BYTES)?.write()),
+            None => {
+                let gains = self.learned.take_gains(&mut self.gathering, RECORD_BYTES)?;
+                Content::Gains(gains.write())
+            }
         };
         let sealed = self.sealer.seal(now(), &content);
         if let Err(error) = &sealed {
@@ -234,13 +258,29 @@ impl Log {
             let saw = |sighting| self.sightings.saw(now, sighting);
             let others: Vec<_> = counted.into_iter().flat_map(saw).collect();
             self.learned.note_users(&others);
+            if let Some(cache) = self.cache.get() {
+                let counted = cache.lock().take_users(COUNTED);
+                let saw = |(name, tag)| {
+                    let tags = self.sightings.saw_hash(name, tag).into_iter();
+                    tags.map(move |tag| (name, tag))
+                };
+                let others: Vec<_> = counted.into_iter().flat_map(saw).collect();
+                note_in(&cache, &others);
+            }
         }
         self.sightings.take_reports(RECORD_BYTES)
     }
 }
 
+/// Counts users in a cache. Requests wait for its lock.
+fn note_in(cache: &ResponseCache, users: &[(NameHash, u16)]) {
+    for users in users.chunks(64) {
+        cache.lock().note_users(users);
+    }
+}
+
 /// Returns the present time in seconds since 1970.
-fn now() -> u64 {
+pub(super) fn now() -> u64 {
     seconds(SystemTime::now())
 }
 

@@ -6,11 +6,15 @@
 //! counts stay in bounded tables until it is back.
 //!
 //! Gateways share the gains of their predictors, and the users that they have counted for names
-//! that few users know.
+//! that few users know. With a shared cache they also lend each other small responses (`shelf`).
+//! A request may ask for one, and waits for the answer at most two milliseconds (`lookups`).
 
 mod address;
+mod cursor;
 mod engine;
 mod log;
+mod lookups;
+mod shelf;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,8 +26,13 @@ use tokio::sync::oneshot;
 
 pub use self::address::EngineAddress;
 pub use self::log::{LOG_KEY, MAX_RECORDS};
+pub use self::shelf::MAX_LENT;
 use crate::learned::Learned;
 use crate::metrics::{METRICS, Metric};
+use crate::response_cache::ResponseCache;
+use crate::response_cache::link::{Link, link};
+use crate::users::Users;
+use shelf::CachePlace;
 
 /// The configuration of a gateway that shares its knowledge.
 #[derive(Clone, Debug, PartialEq)]
@@ -32,6 +41,8 @@ pub struct FleetConfig {
     pub engine: EngineAddress,
     /// The key of all gateways of the fleet.
     pub key: FleetKey,
+    /// The bytes of responses that the engine may hold for this gateway; with 0, it shares none.
+    pub memory: u64,
     /// The files that hold secrets.
     pub secret_files: Vec<PathBuf>,
 }
@@ -45,6 +56,10 @@ pub struct FleetCounts {
     pub received: Metric,
     /// Records that were ignored because they were forged, malformed, or outside their time.
     pub refused: Metric,
+    /// Responses that this gateway has lent.
+    pub lent: Metric,
+    /// Records of other gateways with invalidated targets.
+    pub invalidated: Metric,
     /// Connections to the engine that failed, or could not be opened.
     pub failures: Metric,
     /// The engine responds.
@@ -77,6 +92,11 @@ impl FleetCounts {
         METRICS.fleet_records_refused.add(1);
     }
 
+    fn lent(&self, responses: u64) {
+        self.lent.add(responses);
+        METRICS.fleet_responses_lent.add(responses);
+    }
+
     fn failed(&self) {
         self.failures.add(1);
         METRICS.fleet_engine_failures.add(1);
@@ -88,6 +108,8 @@ impl FleetCounts {
 pub struct Fleet {
     counts: Arc<FleetCounts>,
     config: FleetConfig,
+    cache: CachePlace,
+    link: Arc<Link>,
     /// Ends the thread when it is dropped.
     stop: Mutex<Option<oneshot::Sender<()>>>,
 }
@@ -97,22 +119,29 @@ impl Fleet {
     ///
     /// # Errors
     /// Returns the error of the system if it has no thread or no random numbers.
-    pub fn start(config: &FleetConfig, learned: Arc<Learned>) -> std::io::Result<Self> {
-        let mut id = [0; 16];
-        SystemRandom::new()
-            .fill(&mut id)
-            .map_err(|_| std::io::Error::other("the system has no random numbers"))?;
+    pub fn start(
+        config: &FleetConfig,
+        learned: Arc<Learned>,
+        users: &Users,
+    ) -> std::io::Result<Self> {
+        let (id, shelf_id) = (random()?, random()?);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
-        learned.share(&config.key, GatewayId(id));
+        learned.share(&config.key, id);
+        users.share(config.key.of_users(), id);
         let counts = Arc::new(FleetCounts::default());
         let (stop, stopped) = oneshot::channel::<()>();
-        let log = log::Log::new(config, GatewayId(id), learned, Arc::clone(&counts));
+        let (cache, (link, questions)) = (CachePlace::default(), link());
+        let ids = (id, shelf_id);
+        let log = log::Log::new(config, ids, learned, cache.clone(), Arc::clone(&counts));
+        let (engine, key) = (config.engine.clone(), config.key.clone());
+        let lookups = lookups::run(engine, key, cache.clone(), questions);
         std::thread::Builder::new()
             .name("fleet".into())
             .spawn(move || {
                 runtime.block_on(async {
+                    tokio::spawn(lookups);
                     tokio::select! {
                         _ = stopped => {}
                         () = log.run() => {}
@@ -122,6 +151,8 @@ impl Fleet {
         Ok(Self {
             counts,
             config: config.clone(),
+            cache,
+            link: Arc::new(link),
             stop: Mutex::new(Some(stop)),
         })
     }
@@ -141,6 +172,20 @@ impl Fleet {
         }
     }
 
+    /// Makes the cache of the process take part, empty, if it is one that users share. Gateways with
+    /// another `scope` share no responses with this one.
+    pub fn attach(&self, cache: Option<Arc<ResponseCache>>, scope: &[u8]) {
+        let may_lend = |cache: &Arc<ResponseCache>| {
+            self.config.memory > 0 && !self.is_stopped() && shelf::is_shared(cache)
+        };
+        let namer = cache.as_ref().filter(|cache| may_lend(cache));
+        let namer = namer.map(|_| shelf::namer(&self.config.key, scope));
+        if let Some(cache) = &cache {
+            cache.join_fleet(namer.clone(), &self.link);
+        }
+        self.cache.set(cache.filter(|_| namer.is_some()));
+    }
+
     /// Returns whether the thread was told to end.
     pub fn is_stopped(&self) -> bool {
         self.stop
@@ -153,4 +198,13 @@ impl Fleet {
     pub const fn counts(&self) -> &Arc<FleetCounts> {
         &self.counts
     }
+}
+
+/// Returns the identifier of a run.
+fn random() -> std::io::Result<GatewayId> {
+    let mut id = [0; 16];
+    SystemRandom::new()
+        .fill(&mut id)
+        .map_err(|_| std::io::Error::other("the system has no random numbers"))?;
+    Ok(GatewayId(id))
 }

@@ -4,17 +4,19 @@
 //! bytes outside it. A [`flight`] is a request under way whose response several requests read.
 
 pub mod flight;
+pub mod link;
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::SystemTime;
 
 use bytes::Bytes;
-use tandem_cache::{Cache, Config, Fetch, Group, Key, Now, Pending, Stored};
+use tandem_cache::{Cache, Config, Fetch, Group, Key, Namer, Now, Pending, Stored};
 use tandem_http::Fields;
 
 use crate::metrics::METRICS;
 use flight::Flight;
+use link::Link;
 
 /// A cache that threads share.
 pub struct ResponseCache {
@@ -22,6 +24,8 @@ pub struct ResponseCache {
     config: Config,
     /// The bytes of bodies that are not complete.
     incomplete: AtomicU64,
+    /// The way to the fleet, once the cache takes part in one.
+    link: OnceLock<Arc<Link>>,
     began: tokio::time::Instant,
 }
 
@@ -41,6 +45,7 @@ impl ResponseCache {
             cache: Mutex::new(Cache::new(config.clone())),
             config,
             incomplete: AtomicU64::new(0),
+            link: OnceLock::new(),
             began: tokio::time::Instant::now(),
         }
     }
@@ -63,6 +68,20 @@ impl ResponseCache {
             elapsed: self.began.elapsed(),
             unix: unix.ok().map(|time| time.as_secs()),
         }
+    }
+
+    /// Empties the cache, and makes it take part in a fleet. Without a `namer` it no longer does.
+    pub fn join_fleet(&self, namer: Option<Namer>, link: &Arc<Link>) {
+        if namer.is_some() {
+            self.link.get_or_init(|| Arc::clone(link));
+        }
+        let now = self.now();
+        self.lock().join_fleet(now, namer);
+    }
+
+    /// Returns the way to the fleet.
+    pub fn link(&self) -> Option<&Arc<Link>> {
+        self.link.get()
     }
 
     /// Ends the flight of a fetch.

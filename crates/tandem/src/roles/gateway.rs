@@ -69,7 +69,7 @@ impl Role for GatewayConfig {
                 .map_err(|error| ConfigError::value("predict-state", error.to_string()))?;
         }
         services
-            .open_fleet(self.fleet.as_ref())
+            .open_fleet(self.fleet.as_ref(), self.scope().as_bytes())
             .map_err(|error| ConfigError::value("share", error.to_string()))
     }
 
@@ -215,6 +215,12 @@ impl GatewayConfig {
         };
         let connector = tls.connector()?;
         Ok(OriginTransports::with_tls(below, &connector, None, timeout))
+    }
+
+    /// Returns the rules that decide which origin responds to a request. Gateways of a fleet share
+    /// responses only under the same rules: a shared response passes by those of the receiver.
+    fn scope(&self) -> String {
+        format!("{:?} {:?} {:?}", self.mode, self.policy, self.origin_ca)
     }
 
     /// Returns the permission to fetch HTTPS of opened hosts.

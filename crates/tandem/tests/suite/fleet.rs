@@ -13,13 +13,13 @@ use crate::harness::Scene;
 use crate::learning::{COMMON, Gateway, asked, origin};
 use crate::redis_server::{RedisServer, wait_for};
 
-const KEY: &str = "the key of the test, which has 32 bytes or more";
+pub(crate) const KEY: &str = "the key of the test, which has 32 bytes or more";
 
 /// A file that is removed at the end of the test.
-struct KeyFile(PathBuf);
+pub(crate) struct KeyFile(pub(crate) PathBuf);
 
 impl KeyFile {
-    fn new(name: &str, key: &str) -> Self {
+    pub(crate) fn new(name: &str, key: &str) -> Self {
         let name = format!("tandem-key-{name}-{}", std::process::id());
         let file = std::env::temp_dir().join(name);
         std::fs::write(&file, key).unwrap();
@@ -42,16 +42,16 @@ impl Drop for KeyFile {
     }
 }
 
-fn counts(gateway: &Gateway) -> &FleetCounts {
+pub(crate) fn counts(gateway: &Gateway) -> &FleetCounts {
     gateway.services().fleet().expect("it shares").counts()
 }
 
-fn wait_until(event: &str, gateway: &Gateway, is_so: impl Fn(&FleetCounts) -> bool) {
+pub(crate) fn wait_until(event: &str, gateway: &Gateway, is_so: impl Fn(&FleetCounts) -> bool) {
     wait_for(event, || is_so(counts(gateway)).then_some(()));
 }
 
 /// Shows the predictor of a gateway the visits of this many users.
-fn learn(teacher: &Gateway, origin: &Scene, users: usize) {
+pub(crate) fn learn(teacher: &Gateway, origin: &Scene, users: usize) {
     let learned = teacher.services().predictor().expect("it predicts");
     let urls = COMMON
         .iter()
@@ -78,7 +78,7 @@ fn learn(teacher: &Gateway, origin: &Scene, users: usize) {
 }
 
 /// Teaches a gateway, and waits until the others know the lesson.
-fn teach(teacher: &Gateway, others: &[&Gateway], origin: &Scene) {
+pub(crate) fn teach(teacher: &Gateway, others: &[&Gateway], origin: &Scene) {
     let before = counts(teacher).sent.value();
     learn(teacher, origin, 8);
     wait_until("sent", teacher, |counts| counts.sent.value() > before);
@@ -88,7 +88,7 @@ fn teach(teacher: &Gateway, others: &[&Gateway], origin: &Scene) {
 }
 
 /// Waits until a gateway knows that the page needs both scripts, with at least this probability.
-fn await_lesson(gateway: &Gateway, origin: &Scene, least: f64) {
+pub(crate) fn await_lesson(gateway: &Gateway, origin: &Scene, least: f64) {
     let learned = gateway.services().predictor().expect("it predicts");
     wait_for("the lesson", || {
         let known = learned.resources(&origin.url("/page"));
@@ -104,7 +104,7 @@ fn assert_pushes(gateway: &Gateway, origin: &Scene, told: &mpsc::Receiver<String
 
 /// Returns whether a gateway knows resources of the page. A visit would teach it that a browser needs
 /// none.
-fn knows(gateway: &Gateway, origin: &Scene) -> bool {
+pub(crate) fn knows(gateway: &Gateway, origin: &Scene) -> bool {
     let learned = gateway.services().predictor().expect("it predicts");
     !learned.resources(&origin.url("/page")).is_empty()
 }
@@ -125,7 +125,7 @@ fn records(server: &RedisServer) -> Vec<Vec<u8>> {
     entries.collect()
 }
 
-fn append(server: &RedisServer, record: &[u8]) {
+pub(crate) fn append(server: &RedisServer, record: &[u8]) {
     let command = redis::cmd("XADD")
         .arg(LOG_KEY)
         .arg(&["*", "r"])
@@ -288,7 +288,7 @@ fn reload_without_share_ends_the_sharing() {
     wait_until("the engine", &gateway, FleetCounts::is_up);
     let services = gateway.services();
     assert!(!services.fleet().expect("it shares").is_stopped());
-    services.open_fleet(None).unwrap();
+    services.open_fleet(None, b"").unwrap();
     assert!(services.fleet().expect("it shared").is_stopped());
     wait_for("the end of its connection", || {
         let clients: String = redis::cmd("CLIENT")

@@ -18,6 +18,8 @@ mod early_ends;
 mod edges;
 mod faults;
 mod fleet;
+mod fleet_cache;
+mod fleet_faults;
 mod h3_carriers;
 mod half_open;
 mod harness;

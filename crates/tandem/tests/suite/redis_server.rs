@@ -18,8 +18,8 @@ const RUN: &str = "redis-server \"$@\" >log 2>&1 & echo $!
     wait";
 
 /// The rights of a gateway at the server, as `docs/src/fleet.md` has them.
-const RIGHTS: &str =
-    "resetchannels ~tandem:fleet:1 -@all +xadd +xtrim +xread +xrevrange +expire +select";
+const RIGHTS: &str = "resetchannels ~tandem:fleet:1 ~tandem:fleet:1:* -@all +xadd +xtrim +xread \
+     +expire +time +set +del +exists +getrange +select";
 
 /// A server that can be stopped and started again.
 pub(crate) struct RedisServer {

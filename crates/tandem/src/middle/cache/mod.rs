@@ -6,14 +6,16 @@
 //!                                └─ fetch ─▶ next ─▶ head ─▶ pump ───────┘─▶ store
 //! ```
 //!
-//! [`tandem_cache`] decides; this stage moves data. `reply` holds the states of one reply, and
-//! `pump` the task that reads a response for all its readers.
+//! [`tandem_cache`] decides; this stage moves data. `reply` holds the states of one reply, `asking`
+//! its wait for another gateway of the fleet, and `pump` the task that reads a response for all its
+//! readers.
 //!
 //! A forward gateway serves and stores only requests with a known first-party site, and separates
 //! the sites. Otherwise a page could learn from the time of a response which pages the user visits
 //! elsewhere. Users share no response over TLS. A site may know its user by a special field or by a
 //! secret in the URL, which no rule of a shared cache distinguishes.
 
+mod asking;
 mod pump;
 mod reply;
 mod status;

@@ -13,6 +13,7 @@ use tandem_http::cache::RequestPolicy;
 use tandem_http::{Fields, ResponseHead};
 
 use super::Session;
+use super::asking::Asking;
 use super::pump::Pump;
 use super::status::CacheStatus;
 use crate::error::{Error, Kind, Side};
@@ -33,9 +34,13 @@ pub(super) struct CachedReply {
     exchange: Exchange,
     state: State,
     status: CacheStatus,
+    /// The fleet was asked already.
+    has_asked: bool,
 }
 
 enum State {
+    /// The fleet may have the response.
+    Asking(Asking),
     /// The response of the origin is under way.
     Fetching(Fetching),
     /// Another request for the same URL is under way. The reply waits until a point of time.
@@ -81,6 +86,7 @@ impl CachedReply {
             exchange,
             state: State::Done,
             status: CacheStatus::default(),
+            has_asked: false,
         };
         reply.decide(true);
         Reply::new(reply)
@@ -119,7 +125,7 @@ impl CachedReply {
                 let limit = Box::pin(tokio::time::sleep(WAIT_FOR));
                 self.state = State::Waiting(Reading::new(flight, is_request), limit);
             }
-            Lookup::Fetch(fetch, flight) => self.fetch(fetch, flight),
+            Lookup::Fetch(fetch, flight) => self.ask_or_fetch(fetch, flight),
             Lookup::NotCached => {
                 self.status = CacheStatus::only_if_cached();
                 let mut head = ResponseHead::new(504);
@@ -140,6 +146,31 @@ impl CachedReply {
         }
     }
 
+    /// Asks the fleet, at most once for a request, and otherwise the origin.
+    fn ask_or_fetch(&mut self, fetch: Box<Fetch>, flight: Option<Arc<Flight>>) {
+        let asked = match std::mem::replace(&mut self.has_asked, true) {
+            true => Err((fetch, flight)),
+            false => Asking::new(&self.session, fetch, flight),
+        };
+        match asked {
+            Ok(asking) => self.state = State::Asking(asking),
+            Err((fetch, flight)) => self.fetch(fetch, flight),
+        }
+    }
+
+    fn poll_asking(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
+        let State::Asking(asking) = &mut self.state else {
+            return Poll::Pending;
+        };
+        let rest = ready!(asking.poll(cx));
+        self.state = State::Done;
+        match rest {
+            Some((fetch, flight)) => self.fetch(fetch, flight),
+            None => self.decide(true),
+        }
+        self.poll_state(cx)
+    }
+
     fn fetch(&mut self, fetch: Box<Fetch>, flight: Option<Arc<Flight>>) {
         METRICS.cache_misses.add(1);
         self.status = CacheStatus::forwarded(fetch.reason());
@@ -154,6 +185,7 @@ impl CachedReply {
             state: State::Fetching(Fetching::new(&self.session, self.exchange(), fetch, flight)),
             exchange: self.exchange(),
             status: CacheStatus::default(),
+            has_asked: true,
         });
         tokio::task::spawn_local(drain(reply));
     }
@@ -321,7 +353,7 @@ impl CachedReply {
     }
 }
 
-fn set_phase(flight: Option<Arc<Flight>>, phase: Phase) {
+pub(super) fn set_phase(flight: Option<Arc<Flight>>, phase: Phase) {
     if let Some(flight) = flight {
         flight.set_phase(phase);
     }
@@ -346,6 +378,7 @@ impl Parts for CachedReply {
 impl CachedReply {
     fn poll_state(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
         match &mut self.state {
+            State::Asking(_) => self.poll_asking(cx),
             State::Fetching(_) => self.poll_fetching(cx),
             State::Waiting(..) => self.poll_waiting(cx),
             State::Streaming(reading) => {
