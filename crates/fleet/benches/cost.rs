@@ -25,7 +25,7 @@ const SITES: u64 = 1_000;
 const ASSETS: u64 = 25;
 
 /// The page loads of the model, and those in a second.
-const LOADS: u64 = 40_000;
+const LOADS: u64 = 80_000;
 const LOADS_PER_SECOND: u64 = 100;
 
 /// The bytes of the content of a record, about, as the gateway takes them.
@@ -114,22 +114,29 @@ fn load(auto: &mut Auto, session: u64, page: u64, now: i64) {
 struct Kind {
     records: u64,
     bytes: u64,
+    /// The bytes of the last quarter of the page loads.
+    late: u64,
 }
 
 impl Kind {
-    fn add(&mut self, sealer: &mut Sealer, content: &Content, log: &mut Vec<Vec<u8>>) {
+    fn add(&mut self, load: u64, sealer: &mut Sealer, content: &Content, log: &mut Vec<Vec<u8>>) {
         let record = sealer.seal(1_700_000_000, content).unwrap();
         self.records += 1;
         self.bytes += record.len() as u64;
+        if load > LOADS / 4 * 3 {
+            self.late += record.len() as u64;
+        }
         log.push(record);
     }
 
     fn print(&self, name: &str) {
         println!(
-            "{name:<28} {:>6} records, {:>7} bytes each, {:>6.1} bytes for each page load",
+            "{name:<28} {:>6} records, {:>6} bytes each, {:>6.1} bytes for each page load, {:>6.1} in \
+             the last quarter",
             self.records,
             self.bytes.checked_div(self.records).unwrap_or_default(),
-            self.bytes as f64 / LOADS as f64
+            self.bytes as f64 / LOADS as f64,
+            self.late as f64 / (LOADS / 4) as f64,
         );
     }
 }
@@ -148,17 +155,23 @@ fn sender(key: &FleetKey) -> Vec<Vec<u8>> {
         if !number.is_multiple_of(LOADS_PER_SECOND) {
             continue;
         }
-        for (name, tag) in taken.measure(|| auto.take_users(2048)) {
-            sightings.saw(number, Sighting { name, tag });
+        loop {
+            let users = taken.measure(|| auto.take_users(256));
+            if users.is_empty() {
+                break;
+            }
+            for (name, tag) in users {
+                sightings.saw(number, Sighting { name, tag });
+            }
         }
         while let Some(reports) = sightings.take_reports(RECORD_BYTES) {
-            users.add(&mut sealer, &Content::Users(reports), &mut log);
+            users.add(number, &mut sealer, &Content::Users(reports), &mut log);
         }
         let mut gathering = looks.measure(|| auto.due_gains());
         loop {
             while !steps.measure(|| auto.gather_gains(&mut gathering, RECORD_BYTES, 32)) {}
             let Some(set) = gathering.take() else { break };
-            gains.add(&mut sealer, &Content::Gains(set.write()), &mut log);
+            gains.add(number, &mut sealer, &Content::Gains(set.write()), &mut log);
         }
     }
     println!(
@@ -170,7 +183,7 @@ fn sender(key: &FleetKey) -> Vec<Vec<u8>> {
     println!("\nTimes for which the lock is held, at the sender:");
     looks.print("a look at all pages, once a second");
     steps.print("gathering of 32 pages");
-    taken.print("taking of 2,048 users");
+    taken.print("taking of 256 users");
     log
 }
 
