@@ -127,7 +127,10 @@ mod tests {
     proptest! {
         #[test]
         fn ledger_keeps_its_bound(
-            steps in prop::collection::vec((0..9_u8, 0..3000_usize, 0..50_u64, any::<bool>()), 0..200),
+            steps in prop::collection::vec(
+                (0..9_u8, 0..3000_usize, 0..50_u64, any::<bool>()),
+                0..200,
+            ),
         ) {
             let mut ledger = Ledger::new(10_000);
             let mut engine = std::collections::BTreeMap::new();
@@ -141,7 +144,8 @@ mod tests {
                         prop_assert!(engine.remove(&name).is_some());
                     }
                 } else {
-                    prop_assert!(ledger.remove(&name(number)) >= engine.remove(&name(number)).is_some());
+                    let was_held = engine.remove(&name(number)).is_some();
+                    prop_assert!(ledger.remove(&name(number)) >= was_held);
                 }
                 let bytes: u64 = engine.values().map(|(bytes, _)| bytes).sum();
                 prop_assert!(bytes <= ledger.bytes() && ledger.bytes() <= 10_000);

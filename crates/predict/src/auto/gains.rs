@@ -293,7 +293,8 @@ impl Auto {
     }
 
     /// Gathers the gains of at most `contexts` contexts, up to about `limit` bytes and at most twice
-    /// as many. Returns whether the gains are complete: no context is left, or they have these bytes.
+    /// as many. Returns whether the gains are complete: no context is left, or they have these
+    /// bytes.
     pub fn gather_gains(
         &mut self,
         gathering: &mut Gathering,

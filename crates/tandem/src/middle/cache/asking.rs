@@ -187,7 +187,7 @@ mod tests {
                 assert_eq!(asked, 1, "the origin is asked in the end");
                 held.push(gateway.questions.next().await);
             }
-            // The engine answers none of so many questions, so no further request asks it.
+            // 64 questions are open, so no further request waits.
             assert_eq!(gateway.get("/more").await, (Duration::ZERO, 1));
             drop(held);
             assert_ne!(gateway.get("/again").await.0, Duration::ZERO);
