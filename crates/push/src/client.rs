@@ -30,4 +30,4 @@ pub use lifetime::fresh_for;
 pub use preload::preload_link;
 pub use reports::{ReportQueue, ReportStep};
 pub use store::{Intake, MAX_PUSHES, Output, Piece, PushId, PushStore, Serve, StoreLimits};
-pub(crate) use stored_head::{confirms_copy, not_modified};
+pub(crate) use stored_head::{confirmation, confirms_copy, not_modified};

@@ -58,6 +58,22 @@ pub fn is_not_modified(request: &Fields, stored: &ResponseHead) -> bool {
     matches!((modified, since), (Some(modified), Some(since)) if modified <= since)
 }
 
+/// Gives a 304 the weak form of its strong tag if the condition of its request names that form, and
+/// returns whether it did. The requester's copy has the weak tag, because a proxy has decoded its
+/// body. A strong tag identifies no such copy (RFC 9111 section 4.3.4).
+pub fn confirm_weak_tag(request: &Fields, not_modified: &mut Fields) -> bool {
+    let Some(tag) = not_modified.get("etag") else {
+        return false;
+    };
+    let weak = [&b"W/"[..], tag].concat();
+    let mut asked = request.get_all("if-none-match").flat_map(members);
+    let names_weak = !tag.starts_with(b"W/") && asked.any(|asked| asked == weak);
+    if names_weak {
+        not_modified.set("etag", weak);
+    }
+    names_weak
+}
+
 /// An entity tag without its mark of weakness: the weak comparison (RFC 9110 section 8.8.3.2).
 fn opaque_tag(tag: &[u8]) -> &[u8] {
     let tag = tag.trim_ascii();
@@ -198,6 +214,27 @@ mod tests {
         ] {
             let found = is_about(&head(304, new), &head(200, held));
             assert_eq!(found, expected, "{new:?} {held:?}");
+        }
+    }
+
+    #[test]
+    fn not_modified_gets_the_weak_tag_of_the_condition() {
+        for (asked, tag, expected) in [
+            ("W/\"a\"", "\"a\"", "W/\"a\""),
+            ("\"b\", W/\"a\"", "\"a\"", "W/\"a\""),
+            ("W/\"a,b\"", "\"a,b\"", "W/\"a,b\""),
+            ("W/\"ab\"", "\"b\"", "\"b\""),
+            ("\"W/\"", "\"W/\"", "\"W/\""),
+            ("\"a\"", "\"a\"", "\"a\""),
+            ("W/\"b\"", "\"a\"", "\"a\""),
+            ("*", "\"a\"", "\"a\""),
+            ("W/\"a\"", "W/\"a\"", "W/\"a\""),
+        ] {
+            let request = [("if-none-match", asked)].into_iter().collect();
+            let mut answer: Fields = [("etag", tag)].into_iter().collect();
+            let is_changed = confirm_weak_tag(&request, &mut answer);
+            assert_eq!(answer.get("etag"), Some(expected.as_bytes()), "{asked}");
+            assert_eq!(is_changed, tag != expected, "{asked}");
         }
     }
 

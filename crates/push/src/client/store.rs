@@ -20,7 +20,7 @@ use super::pushed::{
 };
 pub use output::{Intake, Output, Piece, Serve};
 
-use super::stored_head::{confirms_copy, not_modified, with_age};
+use super::stored_head::{confirmation, confirms_copy, with_age};
 use crate::wire::{ASKED_FIELD, Fate, RequestHashes, url_hash};
 
 /// The pushes that a session may have at once, whatever their size.
@@ -351,7 +351,7 @@ impl PushStore {
         let response = kept.response.as_ref();
         let confirmed = response.filter(|response| confirms_copy(asked, &response.head));
         if let Some(response) = confirmed {
-            let head = not_modified(&with_age(&response.head, now - kept.promised));
+            let head = confirmation(asked, &with_age(&response.head, now - kept.promised));
             return self.confirm(id, head);
         }
         if is_check && response.is_some() {

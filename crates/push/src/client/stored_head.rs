@@ -34,6 +34,14 @@ pub(crate) fn confirms_copy(asked: &RequestHead, head: &ResponseHead) -> bool {
         && validation::is_not_modified(asked, head)
 }
 
+/// Returns the 304 for a request whose copy a stored head confirms. If the gateway has decoded the
+/// body of the copy, the copy has the weak form of the tag, and so does the 304.
+pub(crate) fn confirmation(asked: &RequestHead, head: &ResponseHead) -> ResponseHead {
+    let mut head = not_modified(head);
+    validation::confirm_weak_tag(&asked.fields, &mut head.fields);
+    head
+}
+
 /// Returns the 304 for a stored head (RFC 9110 section 15.4.5): the fields that describe the body
 /// are left out.
 pub(crate) fn not_modified(head: &ResponseHead) -> ResponseHead {
@@ -85,6 +93,20 @@ mod tests {
         assert!(!confirms(&[("if-modified-since", DATE)], &stale));
         let both = [("if-none-match", "\"2\""), ("if-modified-since", DATE)];
         assert!(!confirms(&both, &[tag[0], date[0]]), "the tag decides");
+    }
+
+    #[test]
+    fn confirmation_has_the_tag_of_the_copy() {
+        for (copy, expected) in [("W/\"1\"", "W/\"1\""), ("\"1\"", "\"1\"")] {
+            let asked = RequestHead {
+                fields: [("if-none-match", copy)].into_iter().collect(),
+                ..RequestHead::get(Scheme::Http, "a.test", "/")
+            };
+            let head = head(&[("etag", "\"1\"")]);
+            assert!(confirms_copy(&asked, &head));
+            let found = confirmation(&asked, &head);
+            assert_eq!(found.fields.get("etag"), Some(expected.as_bytes()));
+        }
     }
 
     #[test]

@@ -16,7 +16,7 @@ use tandem_http::{Method, RequestHead, ResponseHead};
 
 use super::table::FetchId;
 use crate::client::matching::PushFacts;
-use crate::client::{confirms_copy, not_modified};
+use crate::client::{confirmation, confirms_copy};
 use crate::wire::RequestHashes;
 
 /// The length in bytes of the longest body that is kept.
@@ -97,7 +97,7 @@ impl Kept {
         let age = self.freshness.age(resident).as_secs();
         self.head.fields.set("age", age.to_string());
         match is_conditional(&asked.fields) {
-            true => (not_modified(&self.head), Vec::new()),
+            true => (confirmation(asked, &self.head), Vec::new()),
             false => (self.head, self.body),
         }
     }

@@ -9,7 +9,7 @@ use std::time::Instant;
 use tandem_http::ResponseHead;
 
 use super::{Output, Phase, PushId, PushStore, Serve};
-use crate::client::stored_head::{confirms_copy, not_modified, with_age};
+use crate::client::stored_head::{confirmation, confirms_copy, with_age};
 use crate::wire::Fate;
 
 impl PushStore {
@@ -34,7 +34,8 @@ impl PushStore {
         let confirmed = response.filter(|response| confirms_copy(&reader.request, &response.head));
         match confirmed {
             Some(response) => {
-                let head = not_modified(&with_age(&response.head, now - kept.promised));
+                let head = with_age(&response.head, now - kept.promised);
+                let head = confirmation(&reader.request, &head);
                 self.confirm(id, head);
                 self.outputs.push_back(Output::WakeReader(id));
             }
@@ -55,7 +56,8 @@ impl PushStore {
         else {
             return false;
         };
-        let head = not_modified(&with_age(&response.head, now - kept.promised));
+        let head = with_age(&response.head, now - kept.promised);
+        let head = confirmation(&reader.request, &head);
         self.confirm(id, head);
         self.outputs.push_back(Output::WakeReader(id));
         true
