@@ -200,7 +200,7 @@ fn without_huffman(block: &[u8]) -> usize {
 }
 
 /// Reads an integer (RFC 7541 section 5.1) that our encoder wrote. Returns it and its bytes.
-fn integer(bytes: &[u8], prefix: u32) -> (usize, usize) {
+pub(super) fn integer(bytes: &[u8], prefix: u32) -> (usize, usize) {
     let most = (1 << prefix) - 1;
     let mut value = usize::from(bytes[0]) & most;
     let mut length = 1;
@@ -218,7 +218,7 @@ fn integer(bytes: &[u8], prefix: u32) -> (usize, usize) {
 }
 
 /// Returns the bytes of an integer (RFC 7541 section 5.1).
-fn integer_bytes(value: usize, prefix: u32) -> usize {
+pub(super) fn integer_bytes(value: usize, prefix: u32) -> usize {
     let most = (1 << prefix) - 1;
     if value < most {
         return 1;

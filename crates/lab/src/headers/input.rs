@@ -1,5 +1,6 @@
-//! The exchanges of a study: from HAR files as recorded, and from page models and access logs with
-//! the heads of a browser and a server that [`super::browser`] describes.
+//! The exchanges of a study. HAR files and recorded pages have the heads that a browser recorded.
+//! Those of page models and access logs get the heads of a browser and a server that
+//! [`super::browser`] describes.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -87,6 +88,12 @@ fn of_json(path: &Path) -> Result<Vec<Session>, HeadersError> {
             exchanges: exchanges.take(MAX_EXCHANGES).collect(),
         }]);
     }
+    if let Some(exchanges) = of_record(&value) {
+        return Ok(vec![Session {
+            name: name(path),
+            exchanges,
+        }]);
+    }
     let page = Page::read(path).map_err(|source| HeadersError::Page {
         path: path.display().to_string(),
         source,
@@ -94,30 +101,28 @@ fn of_json(path: &Path) -> Result<Vec<Session>, HeadersError> {
     Ok(vec![of_page(&page)])
 }
 
+/// Returns the exchanges of a recorded page whose heads were recorded too.
+fn of_record(page: &Value) -> Option<Vec<Exchange>> {
+    let entries = page["entries"].as_array()?;
+    let each = |entry: &Value| {
+        let has_heads = entry["rqh"].as_u64()? > 0;
+        let (url, method) = (entry["url"].as_str()?, entry["method"].as_str()?);
+        let asked = pairs(&entry["req"], |field| (&field[0], &field[1]));
+        let answered = pairs(&entry["resp"], |field| (&field[0], &field[1]));
+        let (status, body) = (entry["status"].as_u64()?, entry["body"].as_u64());
+        has_heads.then(|| exchange(url, method, asked, status, answered, body.unwrap_or(0)))?
+    };
+    let exchanges: Vec<_> = entries
+        .iter()
+        .filter_map(each)
+        .take(MAX_EXCHANGES)
+        .collect();
+    (!exchanges.is_empty()).then_some(exchanges)
+}
+
 /// Reads an entry of a HAR file; `None` for one without a URL of HTTP or without an answer.
 fn recorded(entry: &Value) -> Option<Exchange> {
     let (request, response) = (&entry["request"], &entry["response"]);
-    let url = request["url"].as_str()?;
-    let (scheme, rest) = url.split_once("://")?;
-    if !matches!(scheme, "http" | "https") {
-        return None;
-    }
-    let rest = rest.split('#').next()?;
-    let at = rest.find(['/', '?']).unwrap_or(rest.len());
-    let (authority, path) = rest.split_at(at);
-    let path = if path.is_empty() { "/" } else { path };
-    let method = request["method"].as_str()?;
-    let status = response["status"].as_u64().filter(|status| *status > 0)?;
-    let pseudo = |name: &str, value: &str| (name.to_owned(), value.to_owned());
-    let mut asked = vec![
-        pseudo(":method", method),
-        pseudo(":scheme", scheme),
-        pseudo(":authority", authority),
-        pseudo(":path", path),
-    ];
-    asked.extend(fields(&request["headers"]));
-    let mut answered = vec![(":status".to_owned(), status.to_string())];
-    answered.extend(fields(&response["headers"]));
     let sizes = [
         &response["bodySize"],
         &response["content"]["compression"],
@@ -128,6 +133,51 @@ fn recorded(entry: &Value) -> Option<Exchange> {
         [None, saved, Some(size)] => size.saturating_sub(saved.unwrap_or(0)),
         _ => 0,
     };
+    exchange(
+        request["url"].as_str()?,
+        request["method"].as_str()?,
+        pairs(&request["headers"], named),
+        response["status"].as_u64()?,
+        pairs(&response["headers"], named),
+        body,
+    )
+}
+
+/// Returns the name and the value of a field of a HAR file.
+fn named(field: &Value) -> (&Value, &Value) {
+    (&field["name"], &field["value"])
+}
+
+/// Makes an exchange of recorded parts; `None` for one without a URL of HTTP or without an answer.
+fn exchange(
+    url: &str,
+    method: &str,
+    asked_fields: HeaderList,
+    status: u64,
+    answered_fields: HeaderList,
+    body: u64,
+) -> Option<Exchange> {
+    let (scheme, rest) = url.split_once("://")?;
+    if !matches!(scheme, "http" | "https") {
+        return None;
+    }
+    let rest = rest.split('#').next()?;
+    let at = rest.find(['/', '?']).unwrap_or(rest.len());
+    let (authority, path) = rest.split_at(at);
+    let path = if path.is_empty() { "/" } else { path };
+    if status == 0 {
+        return None;
+    }
+    let pseudo = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    let mut asked = vec![
+        pseudo(":method", method),
+        pseudo(":scheme", scheme),
+        pseudo(":authority", authority),
+        pseudo(":path", path),
+    ];
+    asked.extend(asked_fields);
+    let mut answered = vec![(":status".to_owned(), status.to_string())];
+    answered.extend(answered_fields);
     Some(Exchange {
         request: asked,
         response: answered,
@@ -136,8 +186,9 @@ fn recorded(entry: &Value) -> Option<Exchange> {
     })
 }
 
-/// Returns the fields of a HAR file that also exist in HTTP/2.
-fn fields(list: &Value) -> Vec<(String, String)> {
+/// Returns the recorded fields that also exist in HTTP/2. `parts` returns the name and the value of
+/// one.
+fn pairs(list: &Value, parts: impl Fn(&Value) -> (&Value, &Value)) -> HeaderList {
     /// The fields of one hop (RFC 9113 section 8.2.2), and `host`, which `:authority` replaces.
     const HOP: [&str; 7] = [
         "connection",
@@ -149,8 +200,11 @@ fn fields(list: &Value) -> Vec<(String, String)> {
         "upgrade",
     ];
     let pairs = list.as_array().into_iter().flatten().filter_map(|field| {
-        let name = field["name"].as_str()?.to_ascii_lowercase();
-        Some((name, field["value"].as_str()?.to_owned()))
+        let (name, value) = parts(field);
+        Some((
+            name.as_str()?.to_ascii_lowercase(),
+            value.as_str()?.to_owned(),
+        ))
     });
     pairs
         .filter(|(name, _)| !name.starts_with(':') && !HOP.contains(&name.as_str()))
@@ -275,6 +329,23 @@ mod tests {
         ] {
             assert!(recorded(&bad).is_none());
         }
+    }
+
+    #[test]
+    fn recorded_page_keeps_its_heads() {
+        let page = serde_json::json!({"entries": [
+            {
+                "url": "http://a.example/x", "method": "GET", "status": 200, "body": 7, "rqh": 20,
+                "req": [["Host", "a.example"], ["Accept", "*/*"]], "resp": [["Server", "s"]],
+            },
+            {"url": "http://a.example/y", "method": "GET", "status": 200, "rqh": 0, "req": []},
+        ]});
+        let exchanges = of_record(&page).expect("one with heads");
+        assert_eq!((exchanges.len(), exchanges[0].body), (1, 7));
+        let last = exchanges[0].request.last().expect("a field");
+        assert_eq!((last.0.as_str(), last.1.as_str()), ("accept", "*/*"));
+        assert_eq!(exchanges[0].response.len(), 2);
+        assert!(of_record(&serde_json::json!({"entries": []})).is_none());
     }
 
     #[test]

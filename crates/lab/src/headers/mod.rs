@@ -2,11 +2,12 @@
 //! and the worth of a push in bytes.
 //!
 //! `input` reads exchanges, with the heads of `browser` where a file has none. `codec` compresses
-//! them, `study` computes the figures, and `report` writes them.
+//! them, `least` has the bound of HPACK, `study` computes the figures, and `report` writes them.
 
 mod browser;
 mod codec;
 mod input;
+mod least;
 mod report;
 mod study;
 
@@ -14,6 +15,7 @@ use std::path::{Path, PathBuf};
 
 pub use codec::{Codec, HeaderList};
 pub use input::{Exchange, Session, read};
+pub use least::Site;
 pub use study::{Distribution, Position, PushWorth, Ratios, Sizes, Study};
 
 /// An error of the study.

@@ -162,6 +162,7 @@ fn html(study: &Study, plots: &[(&'static str, String)]) -> String {
         }
         page.push_str("</table>");
     }
+    page.push_str(&sites(study));
     for (_, plot) in plots {
         page.push_str(plot);
     }
@@ -204,6 +205,35 @@ fn html(study: &Study, plots: &[(&'static str, String)]) -> String {
          the ratios those of nghttp2 in 2016.</p><table>{PUBLISHED}</table>"
     );
     page
+}
+
+/// Returns the table of the first ten requests of each site.
+fn sites(study: &Study) -> String {
+    let mut table = String::from(
+        "<h2>The first ten requests of each site</h2><p>The least ratio is that of an encoder \
+         whose table keeps all fields.</p><table><tr><th>site<th>text<th>HPACK<th>least",
+    );
+    let cells = |[size, ratio, least]: [f64; 3]| {
+        [
+            format!("{size:.0}"),
+            format!("{ratio:.3}"),
+            format!("{least:.3}"),
+        ]
+    };
+    for site in &study.sites {
+        let name: String = site
+            .name
+            .chars()
+            .filter(|it| !"<>&".contains(*it))
+            .collect();
+        let figures = [site.text as f64, site.ratio(), site.least_ratio()];
+        table.push_str(&row(&name, cells(figures)));
+    }
+    if let Some(means) = study.ten_requests() {
+        table.push_str(&row("mean", cells(means)));
+    }
+    table.push_str("</table>");
+    table
 }
 
 /// Returns a row of a table.
@@ -270,5 +300,18 @@ pub(super) fn text(study: &Study) -> String {
         "\nmedian bytes: request head {}, response head {}, body {}",
         all.request.median, all.response.median, all.body.median
     );
+    if let Some([size, ratio, least]) = study.ten_requests() {
+        let sites = study.sites.len();
+        let _ = writeln!(
+            text,
+            "\nten requests at each of {sites} sites, means: text {size:.0} bytes, \
+             HPACK {ratio:.3}, the least possible {least:.3}"
+        );
+        for site in &study.sites {
+            let (name, size) = (&site.name, site.text);
+            let (ratio, least) = (site.ratio(), site.least_ratio());
+            let _ = writeln!(text, "  {name:32} {size:6} {ratio:7.3} {least:7.3}");
+        }
+    }
     text
 }

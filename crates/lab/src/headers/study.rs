@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::codec::{Codec, HeaderList, plain, text_bytes};
 use super::input::{Exchange, Session};
+use super::least::Site;
 
 /// The results of a study.
 #[derive(Clone, Debug, Serialize)]
@@ -19,6 +20,8 @@ pub struct Study {
     pub requests: Vec<Ratios>,
     /// The ratios of response heads, for each codec.
     pub responses: Vec<Ratios>,
+    /// The first ten requests of each session that has as many.
+    pub sites: Vec<Site>,
     /// The sizes of all exchanges.
     pub all: Sizes,
     /// The sizes of exchanges that a gateway could push.
@@ -105,6 +108,21 @@ pub struct PushWorth {
 }
 
 impl Study {
+    /// Returns the means over the sites of the text of ten requests, of the ratio of HPACK, and of
+    /// its least ratio. `None` without sites.
+    pub fn ten_requests(&self) -> Option<[f64; 3]> {
+        let sites = &self.sites;
+        let mean = |of: fn(&Site) -> f64| sites.iter().map(of).sum::<f64>() / sites.len() as f64;
+        let means = || {
+            [
+                mean(|site| site.text as f64),
+                mean(Site::ratio),
+                mean(Site::least_ratio),
+            ]
+        };
+        (!sites.is_empty()).then(means)
+    }
+
     /// Measures sessions.
     pub fn of(sessions: &[Session]) -> Self {
         let requests = |exchange: &Exchange| exchange.request.clone();
@@ -130,6 +148,7 @@ impl Study {
                 .collect(),
             requests: ups.into_iter().map(Coded::ratios).collect(),
             responses: downs.into_iter().map(Coded::ratios).collect(),
+            sites: Site::all(sessions),
             all: Sizes::of(&exchanges),
             pushable: sizes,
         }
