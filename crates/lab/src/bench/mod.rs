@@ -8,8 +8,10 @@
 //!   the response of a web server.
 //! - [`proxy`]: a gateway's CPU and memory beside other proxies. [`sessions`]: the same with many
 //!   sessions. [`session`]: the session protocols beside each other.
+//! - [`bridge`]: the times of the bridge between HTTP/1.1 and HTTP/2 beside other proxies.
 //! - [`quiet`]: the delay of a small response beside bulk, over an emulated link.
 
+pub mod bridge;
 pub mod browser;
 pub mod client;
 pub mod programs;

@@ -12,7 +12,7 @@ use tandem_lab::bench::client::Protocol;
 use tandem_lab::bench::programs::{self, Proxy};
 use tandem_lab::bench::quiet::Pair;
 use tandem_lab::bench::sessions::Load;
-use tandem_lab::bench::{Size, proxy, quiet, session, sessions};
+use tandem_lab::bench::{Size, bridge, proxy, quiet, session, sessions};
 use tandem_link::text;
 use tandem_net::emulator::topology::LinkText;
 
@@ -25,6 +25,8 @@ pub(crate) enum Command {
     Session(SessionArguments),
     /// A reverse gateway's CPU time and memory with few and with many sessions, beside a proxy's
     Sessions(SessionsArguments),
+    /// The bridge's times to the first byte and in all, with HTTP/1.1 and HTTP/2 on each side
+    Bridge(BridgeArguments),
     /// Delay of small answers beside bulk, over an emulated link
     Quiet(Box<QuietArguments>),
 }
@@ -121,6 +123,31 @@ pub(crate) struct SessionsArguments {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct BridgeArguments {
+    #[command(flatten)]
+    common: Common,
+    /// Requests, and clients that send them one by one
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "100x10,50x5,1x1",
+        value_name = "REQUESTSxCLIENTS"
+    )]
+    loads: Vec<bridge::Load>,
+    /// Proxies to compare with
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "nghttpx,nginx",
+        value_name = "PROXY"
+    )]
+    peer: Vec<bridge::Peer>,
+    /// Round-trip time between the proxy and the origin; all is on loopback unless given
+    #[arg(long, value_name = "TIME", value_parser = text::duration)]
+    rtt: Option<Duration>,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct QuietArguments {
     #[command(flatten)]
     common: Common,
@@ -184,6 +211,11 @@ pub(crate) fn run(command: Command) -> Result<ExitCode, Box<dyn Error>> {
             let report = sessions::run(&sessions_plan(arguments)?, &mut say)?;
             answer(json, &report, || report.table())
         }
+        Command::Bridge(arguments) => {
+            let json = arguments.common.json;
+            let report = bridge::run(&bridge_plan(arguments)?, &mut say)?;
+            answer(json, &report, || report.table())
+        }
         Command::Quiet(arguments) => {
             let json = arguments.common.json;
             let report = quiet::run(&quiet_plan(*arguments)?, &mut say)?;
@@ -228,6 +260,18 @@ fn sessions_plan(arguments: SessionsArguments) -> Result<sessions::Plan, Box<dyn
         requests: arguments.requests as usize,
         passes: arguments.common.passes.into(),
         idle,
+    })
+}
+
+fn bridge_plan(arguments: BridgeArguments) -> Result<bridge::Plan, Box<dyn Error>> {
+    let mut peers = arguments.peer;
+    peers.retain(|peer| *peer != bridge::Peer::Tandem);
+    Ok(bridge::Plan {
+        tandem: programs::tandem(arguments.common.tandem.as_deref())?,
+        loads: arguments.loads,
+        passes: arguments.common.passes.into(),
+        peers,
+        rtt: arguments.rtt,
     })
 }
 
