@@ -5,27 +5,32 @@
 
 mod referrer;
 mod request;
+mod script_fields;
 
 use tandem_http::cache::{RequestPolicy, validation};
 use tandem_http::{Fields, RequestHead};
 
-use crate::browser_fields::BROWSER_FIELDS;
+use crate::browser_fields::{BROWSER_FIELDS, REQUESTED_WITH, XML_HTTP_REQUEST};
 pub use crate::browser_fields::INHERITED_FIELDS;
 use crate::wire::OPENED_FIELD;
 pub use referrer::{referrer, referrer_policy};
 pub(crate) use request::is_own_origin;
 pub use request::{Page, request_for};
+pub use script_fields::ScriptFields;
 
 /// Returns whether a request navigates to a document. Such a request has the destination
-/// `document`, or, if the browser sends no metadata, it prefers HTML (Fetch standard, section 4.1,
-/// "main fetch").
+/// `document`, or, if the browser sends no metadata, it prefers HTML and no script library has
+/// marked it (Fetch standard, section 4.1, "main fetch").
 pub fn is_navigation(request: &RequestHead) -> bool {
     match request.fields.get("sec-fetch-dest") {
         Some(destination) => destination == b"document",
-        None => request
-            .fields
-            .get("accept")
-            .is_some_and(|accept| accept.starts_with(b"text/html")),
+        None => {
+            request
+                .fields
+                .get("accept")
+                .is_some_and(|accept| accept.starts_with(b"text/html"))
+                && request.fields.get(REQUESTED_WITH) != Some(XML_HTTP_REQUEST)
+        }
     }
 }
 
@@ -33,13 +38,14 @@ pub fn is_navigation(request: &RequestHead) -> bool {
 /// opened hosts. A response may depend on any field that a script or a tool adds, whatever `Vary`
 /// says.
 pub fn has_only_browser_fields(fields: &Fields) -> bool {
-    fields.iter().all(|field| {
-        field.name.starts_with(b"sec-")
-            || field.name == OPENED_FIELD.as_bytes()
-            || BROWSER_FIELDS
-                .iter()
-                .any(|name| name.as_bytes() == field.name)
-    })
+    fields.iter().all(|field| is_browser_field(field.name))
+}
+
+/// Returns whether browsers set a field themselves, or the client sets it for the gateway.
+pub(crate) fn is_browser_field(name: &[u8]) -> bool {
+    name.starts_with(b"sec-")
+        || name == OPENED_FIELD.as_bytes()
+        || BROWSER_FIELDS.iter().any(|own| own.as_bytes() == name)
 }
 
 /// Returns whether a request with this `Accept` wants one format of a resource that may have
@@ -90,6 +96,10 @@ mod tests {
             &[][..],
             &[("accept", "*/*")],
             &[("sec-fetch-dest", "iframe"), ("accept", "text/html")],
+            &[
+                ("accept", "text/html, */*; q=0.01"),
+                (REQUESTED_WITH, "XMLHttpRequest"),
+            ],
         ] {
             assert!(!is_navigation(&request(fields)), "{fields:?}");
         }

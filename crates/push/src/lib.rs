@@ -15,6 +15,7 @@
 //!   define them.
 //! - [`answer`]: the responses that may be pushed.
 //! - [`hints`]: the resources that the head of a response names.
+//! - [`scripts`]: the requests that scripts make for data.
 //! - [`site`]: the comparison of sites.
 //! - [`gateway`]: the state machine of one session at the gateway.
 //! - [`client`]: the state machine of one session at the client.
@@ -30,6 +31,7 @@ pub mod client;
 pub mod fetch_standard;
 pub mod gateway;
 pub mod hints;
+pub mod scripts;
 pub mod site;
 mod url;
 pub mod wire;

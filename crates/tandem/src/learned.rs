@@ -16,10 +16,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use tandem_fleet::{FleetKey, GatewayId, Sighting};
+use tandem_http::RequestHead;
 use tandem_predict::ids::IdMap;
 use tandem_predict::{Auto, AutoConfig, Candidate, Exchange, Gains, Gathering, StateError, Worth};
 use tandem_preload::split;
 use tandem_push::gateway::CopyLifetime;
+use tandem_push::scripts::{Manner, ScriptTable};
 
 use crate::files::beside;
 
@@ -85,6 +87,8 @@ pub struct Learned {
     /// The lifetimes of copies in a browser's cache, by the secret hashes of their URLs. `None`: no
     /// cache could keep the last response.
     lifetimes: Mutex<IdMap<u64, Option<CopyLifetime>>>,
+    /// The fields of requests for data, by the secret hashes of their URLs.
+    scripts: Mutex<ScriptTable>,
     began: Instant,
     file: Option<PathBuf>,
     /// The time at which the state that was read had been written.
@@ -129,6 +133,7 @@ impl Learned {
             auto: Mutex::new(Kept { auto, saved: began }),
             own_askers: Mutex::default(),
             lifetimes: Mutex::default(),
+            scripts: Mutex::default(),
             began,
             file,
             saved_at,
@@ -254,6 +259,23 @@ impl Learned {
     /// Returns whether no cache could keep the last response of a URL.
     pub fn is_unkept(&self, url: &str) -> bool {
         self.lifetimes().get(&self.secret.hash_one(url)) == Some(&None)
+    }
+
+    /// Notes the fields of a user's request for a URL with data.
+    pub fn note_manner(&self, url: &str, user: u64, request: &RequestHead) {
+        let number = self.secret.hash_one(url);
+        self.scripts().note(number, user, request);
+    }
+
+    /// Returns the way in which pages request a URL with data. Fields that scripts choose count
+    /// once enough users have sent them.
+    pub fn manner(&self, url: &str) -> Manner {
+        let number = self.secret.hash_one(url);
+        self.scripts().manner(number, self.config.min_users)
+    }
+
+    fn scripts(&self) -> MutexGuard<'_, ScriptTable> {
+        self.scripts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// See [`Auto::resources`].

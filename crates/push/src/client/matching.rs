@@ -8,6 +8,7 @@
 use tandem_http::cache::{CacheControl, ResponsePolicy, accepts_content_encoding, vary};
 use tandem_http::{Fields, Method, RequestHead, ResponseHead};
 
+use crate::browser_fields::REQUESTED_WITH;
 use crate::fetch_standard::{target_origin, wants_one_format};
 use crate::wire::RequestHashes;
 
@@ -15,7 +16,8 @@ use crate::wire::RequestHashes;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FieldRule {
     /// The gateway's request must have had the same value: see
-    /// [`INHERITED_FIELDS`](crate::fetch_standard::INHERITED_FIELDS).
+    /// [`INHERITED_FIELDS`](crate::fetch_standard::INHERITED_FIELDS) and
+    /// [`RequestHashes::has_same_inherited`].
     Inherited,
     /// The gateway's request must have had the same cookies, or the response is for everyone.
     Cookie,
@@ -37,8 +39,9 @@ enum FieldRule {
     ByVary,
 }
 
-/// The rule of each field that a browser sends without a script's help.
-const FIELD_RULES: [(&str, FieldRule); 32] = [
+/// The rule of each field that a browser sends without a script's help, and of the mark of script
+/// libraries.
+const FIELD_RULES: [(&str, FieldRule); 33] = [
     ("accept", FieldRule::Accept),
     ("accept-charset", FieldRule::ByVary),
     ("accept-encoding", FieldRule::Inherited),
@@ -71,6 +74,7 @@ const FIELD_RULES: [(&str, FieldRule); 32] = [
     ("via", FieldRule::ByVary),
     ("x-moz", FieldRule::ByVary),
     ("x-purpose", FieldRule::ByVary),
+    (REQUESTED_WITH, FieldRule::Inherited),
 ];
 
 fn rule_of(name: &[u8]) -> Option<FieldRule> {

@@ -4,7 +4,8 @@ use tandem_http::{Fields, RequestHead, Scheme};
 use tandem_preload::{Kind, Need, Referrer, split};
 
 use super::referrer::referrer;
-use crate::browser_fields::INHERITED_FIELDS;
+use super::script_fields::ScriptFields;
+use crate::browser_fields::{INHERITED_FIELDS, REQUESTED_WITH, XML_HTTP_REQUEST};
 
 /// The page that fetches resources, as far as requests depend on it: the "client" of the requests
 /// in terms of the Fetch standard.
@@ -21,7 +22,12 @@ pub struct Page<'a> {
 }
 
 /// Returns the request that a browser will make for `need`; `None` if the URL cannot be fetched.
-pub fn request_for(need: &Need, page: &Page<'_>) -> Option<RequestHead> {
+/// `script`: a script makes the request, with these fields.
+pub fn request_for(
+    need: &Need,
+    page: &Page<'_>,
+    script: Option<&ScriptFields>,
+) -> Option<RequestHead> {
     let (scheme, authority, path) = split(&need.url)?;
     let document = need.frame.as_deref().unwrap_or(page.document);
     let (document_scheme, document_host, _) = split(document)?;
@@ -40,7 +46,15 @@ pub fn request_for(need: &Need, page: &Page<'_>) -> Option<RequestHead> {
         })
         .map(|field| (field.name, field.value))
         .collect();
-    fields.push("accept", accept(need.kind, page.request));
+    match script {
+        Some(script) => fields.push("accept", script.accept()),
+        None => fields.push("accept", accept(need.kind, page.request)),
+    }
+    // A request to another origin with this field is preceded by a preflight, which the gateway
+    // does not send.
+    if same_origin && script.is_some_and(ScriptFields::is_xml_http_request) {
+        fields.push(REQUESTED_WITH, XML_HTTP_REQUEST);
+    }
     if !same_origin && need.anonymous {
         // Fetch standard, section 3.1, "append a request `Origin` header", for the mode `cors`.
         fields.push("origin", format!("{document_scheme}://{document_host}"));
@@ -145,7 +159,7 @@ mod tests {
             is_part,
             policy: Referrer::default(),
         };
-        request_for(need, &page).unwrap()
+        request_for(need, &page, None).unwrap()
     }
 
     fn text<'a>(request: &'a RequestHead, name: &str) -> Option<&'a str> {
@@ -274,12 +288,38 @@ mod tests {
             policy: Referrer::default(),
         };
         let of = |url: &str| {
-            request_for(&need(url, Kind::Image), &page)
+            request_for(&need(url, Kind::Image), &page, None)
                 .unwrap()
                 .authority
         };
         assert_eq!(of("http://a.test/x"), "A.test");
         assert_eq!(of("https://a.test/x"), "a.test");
-        assert!(request_for(&need("mailto:a", Kind::Image), &page).is_none());
+        assert!(request_for(&need("mailto:a", Kind::Image), &page, None).is_none());
+    }
+
+    #[test]
+    fn request_of_a_script_has_its_fields() {
+        let asked = |accept, url: &str| {
+            let fields = [("accept", accept), (REQUESTED_WITH, "XMLHttpRequest")];
+            let (_, authority, path) = split(url).unwrap();
+            let script = ScriptFields::of(&RequestHead {
+                fields: fields.into_iter().collect(),
+                ..RequestHead::get(Scheme::Http, authority, path)
+            });
+            let request = browser_request("http://a/page", CHROME);
+            let page = Page {
+                request: &request,
+                document: "http://a/page",
+                is_part: false,
+                policy: Referrer::default(),
+            };
+            request_for(&need(url, Kind::Fetch), &page, script.as_ref()).unwrap()
+        };
+        let made = asked("application/json", "http://a/x");
+        assert_eq!(text(&made, "accept"), Some("application/json"));
+        assert_eq!(text(&made, REQUESTED_WITH), Some("XMLHttpRequest"));
+        let foreign = asked("application/json", "http://b/x");
+        assert_eq!(text(&foreign, "accept"), Some("application/json"));
+        assert_eq!(text(&foreign, REQUESTED_WITH), None);
     }
 }

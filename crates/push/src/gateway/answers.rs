@@ -12,7 +12,7 @@ use super::document::DocumentReader;
 use super::output::Interest;
 use super::page::Page;
 use super::page_view::PageView;
-use super::predictor::{self, Context, Predictor, Returning, is_learnable, is_reusable};
+use super::predictor::{self, Context, Learned, Predictor, Returning, is_learnable, is_reusable};
 use super::session::{Answer, Gateway};
 use super::table::{AnswerId, PageId};
 use super::visitors::visited_site;
@@ -25,7 +25,7 @@ use crate::wire::{PUSH_FIELD, Treatment, url_hash, url_hash_of};
 /// The needs of a page that its head and other users name.
 struct Needs {
     named: Vec<Need>,
-    learned: Vec<Need>,
+    learned: Learned,
     /// The resources whose treatment depends on the cache of a returning browser.
     returning: Returning,
 }
@@ -180,7 +180,7 @@ impl Gateway {
             true => named_resources(&url, head),
             false => Vec::new(),
         };
-        let (mut learned, mut returning) = (Vec::new(), Returning::default());
+        let (mut learned, mut returning) = (Learned::default(), Returning::default());
         if let Some(predictor) = predictor {
             if shows_age
                 && lifetime.is_none()
@@ -197,7 +197,7 @@ impl Gateway {
             learned = self.learn(now, id, &url, &request, head, predictor);
             if takes_pushes && self.companion.takes_checks && is_navigation(&request) {
                 returning = Returning::of(predictor, &url);
-                returning.add_unkept(predictor, &learned);
+                returning.add_unkept(predictor, &learned.needs);
             }
         }
         if head.status != 200 {
@@ -333,7 +333,7 @@ impl Gateway {
         request: &RequestHead,
         head: &ResponseHead,
         predictor: &mut dyn Predictor,
-    ) -> Vec<Need> {
+    ) -> Learned {
         // A pushed document is not recorded yet, because the client reports it later. Requests that
         // it causes belong to the page of the push.
         let page = self.page_of_referrer(request);
@@ -390,7 +390,7 @@ impl Gateway {
         let refuses = self.refuses_pushes(&request);
         let nothing = !readable
             && named.is_empty()
-            && learned.is_empty()
+            && learned.needs.is_empty()
             && returning.copies.is_empty()
             && target.is_none();
         if self.is_held_out() || refuses || nothing {

@@ -1,6 +1,6 @@
 //! A page on its way: its documents, the resources that were promised for it, and its budget.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use tandem_http::{Priority, RequestHead, ResponseHead};
@@ -9,8 +9,9 @@ use tandem_preload::{self as scan, Kind, Need, Referrer};
 use super::budget::Budget;
 use super::document::{DocumentReader, Purpose};
 use super::page_hold::Hold;
+use super::predictor::Learned;
 use super::table::{AnswerId, FetchId};
-use crate::fetch_standard::{self, is_navigation, is_own_origin};
+use crate::fetch_standard::{self, ScriptFields, is_navigation, is_own_origin};
 use crate::site::is_same_site;
 use crate::url;
 
@@ -60,6 +61,8 @@ pub(super) struct Page {
     has_too_many_hosts: bool,
     /// The needs of other users, of hosts that the page has not named yet.
     expected: Vec<Need>,
+    /// The fields that scripts choose for requests, by URL.
+    scripts: HashMap<String, Arc<ScriptFields>>,
     /// True if a head that is no redirect has shown the document's location.
     settled: bool,
     /// The referrer policy of the document.
@@ -89,6 +92,7 @@ impl Page {
             named_hosts: HashSet::new(),
             has_too_many_hosts: false,
             expected: Vec::new(),
+            scripts: HashMap::new(),
             settled: false,
             policy: Referrer::default(),
             is_policy_unknown: false,
@@ -221,8 +225,9 @@ impl Page {
     }
 
     /// Sets the needs of other users.
-    pub(super) fn expect(&mut self, needs: Vec<Need>) {
-        self.expected = needs;
+    pub(super) fn expect(&mut self, learned: Learned) {
+        self.expected = learned.needs;
+        self.scripts = learned.scripts;
     }
 
     /// Takes the needs of other users that may be pushed now: those of the page's own host, and of
@@ -303,7 +308,8 @@ impl Page {
                 false => self.policy,
             },
         };
-        let request = fetch_standard::request_for(need, &page)?;
+        let script = self.scripts.get(&need.url).map(|fields| &**fields);
+        let request = fetch_standard::request_for(need, &page, script)?;
         if !own {
             self.budget.foreign = self.budget.foreign.checked_sub(1)?;
         }
@@ -436,7 +442,10 @@ mod tests {
         own.via = Some("http://a.test/".into());
         let mut foreign = need("http://b.test/2", Kind::Image, 4);
         foreign.via = Some("http://b.test/".into());
-        page.expect(vec![own, foreign]);
+        page.expect(Learned {
+            needs: vec![own, foreign],
+            ..Learned::default()
+        });
         assert!(page.take_expected().is_empty(), "it may be a redirect");
         page.settle("http://a.test/page", &ResponseHead::new(200));
         let now = page.take_expected();

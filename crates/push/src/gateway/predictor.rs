@@ -6,6 +6,7 @@
 //! it.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use tandem_http::cache::CacheControl;
@@ -16,7 +17,10 @@ use tandem_predict::{Candidate, Exchange};
 use tandem_preload::{Kind, Need};
 
 use crate::answer::CopyLifetime;
-use crate::fetch_standard::{has_only_browser_fields, is_navigation, wants_one_format};
+use crate::fetch_standard::{
+    ScriptFields, has_only_browser_fields, is_navigation, wants_one_format,
+};
+use crate::scripts::Manner;
 use crate::wire::url_hash_of;
 
 /// A predictor of the resources that pages need. One value stands for one session.
@@ -59,6 +63,22 @@ pub trait Predictor {
     fn is_unkept(&self, _url: &str) -> bool {
         false
     }
+
+    /// Records the fields of a request for a URL with data.
+    fn note_manner(&mut self, _url: &str, _request: &RequestHead) {}
+
+    /// Returns the way in which pages request a URL with data.
+    fn manner(&self, _url: &str) -> Manner {
+        Manner::Plain
+    }
+}
+
+/// The resources that other users needed.
+#[derive(Default)]
+pub(super) struct Learned {
+    pub(super) needs: Vec<Need>,
+    /// The fields that scripts choose for their requests, by URL.
+    pub(super) scripts: HashMap<String, Arc<ScriptFields>>,
 }
 
 /// A resource of which the browser may have a copy.
@@ -82,7 +102,8 @@ impl Returning {
     pub(super) fn of(predictor: &dyn Predictor, page: &str) -> Self {
         let copy = |candidate: &Candidate| {
             let lifetime = predictor.lifetime(&candidate.url)?;
-            let need = need_of(candidate, predictor.own_referrer(&candidate.url))?;
+            let referrer = predictor.own_referrer(&candidate.url);
+            let need = need_of(candidate, referrer, &Manner::Plain)?;
             Some(CachedCopy { need, lifetime })
         };
         let resources = predictor.resources(page);
@@ -104,10 +125,12 @@ impl Returning {
 }
 
 /// Returns whether the response to a request may be recorded. A login, a script's own fields and a
-/// wish for one format make it useless or private for other users.
+/// wish for one format make it useless or private for other users, unless the script's fields can
+/// be learned.
 pub(super) fn is_learnable(request: &RequestHead) -> bool {
-    has_only_browser_fields(&request.fields)
-        && !request.fields.get("accept").is_some_and(wants_one_format)
+    let is_plain = has_only_browser_fields(&request.fields)
+        && !request.fields.get("accept").is_some_and(wants_one_format);
+    is_plain || ScriptFields::of(request).is_some()
 }
 
 /// Returns whether a response may be a page, or a resource of use for other users. A resource that
@@ -146,7 +169,7 @@ pub(super) fn learn(
     context: Context<'_>,
     request: &RequestHead,
     head: &ResponseHead,
-) -> Vec<Need> {
+) -> Learned {
     let Context {
         url,
         page,
@@ -160,6 +183,16 @@ pub(super) fn learn(
     if let Some(referrer) = &referrer {
         predictor.note_referrer(url, referrer);
     }
+    let is_scripted = ScriptFields::of(request).is_some();
+    // The predictor counts a frame as data.
+    let is_data = is_frame || is_data(url, destination.as_deref(), content_type.as_deref());
+    if is_scripted || is_data {
+        predictor.note_manner(url, request);
+    }
+    let missing_destination = match is_frame {
+        true => Some("iframe"),
+        false => is_scripted.then_some("empty"),
+    };
     let candidates = predictor.sending(&Exchange {
         url,
         get: true,
@@ -168,22 +201,44 @@ pub(super) fn learn(
         referer: page.or(referrer.as_deref()),
         agent: agent.as_deref(),
         content_type: content_type.as_deref(),
-        destination: destination
-            .as_deref()
-            .or_else(|| is_frame.then_some("iframe")),
+        destination: destination.as_deref().or(missing_destination),
         accept: accept.as_deref(),
         ..Exchange::default()
     });
-    candidates
-        .iter()
-        .filter_map(|candidate| need_of(candidate, predictor.own_referrer(&candidate.url)))
-        .collect()
+    let mut learned = Learned::default();
+    for candidate in &candidates {
+        let manner = match candidate.kind.is_asset() && candidate.kind != ResourceKind::Data {
+            true => Manner::Plain,
+            false => predictor.manner(&candidate.url),
+        };
+        let referrer = predictor.own_referrer(&candidate.url);
+        let Some(need) = need_of(candidate, referrer, &manner) else {
+            continue;
+        };
+        if let Manner::Scripted(fields) = manner {
+            learned.scripts.insert(need.url.clone(), fields);
+        }
+        learned.needs.push(need);
+    }
+    learned
+}
+
+/// Returns whether a response is data, as far as the predictor can tell.
+fn is_data(url: &str, destination: Option<&str>, content_type: Option<&str>) -> bool {
+    let of_destination = destination.and_then(ResourceKind::of_destination);
+    let kind = of_destination.or_else(|| content_type.and_then(ResourceKind::of_media_type));
+    kind.unwrap_or_else(|| ResourceKind::of_path(parts(url).path)) == ResourceKind::Data
 }
 
 /// Returns a candidate as a need. `referrer` is the style sheet or module that requests it, if that
-/// is not the page. A candidate that is a page is no need, since the user chooses pages.
-fn need_of(candidate: &Candidate, referrer: Option<String>) -> Option<Need> {
+/// is not the page. A candidate that is a page is no need, since the user chooses pages. Data that
+/// is requested with unknown fields is no need either, since no request would match its push.
+fn need_of(candidate: &Candidate, referrer: Option<String>, manner: &Manner) -> Option<Need> {
+    let is_scripted = matches!(manner, Manner::Scripted(_));
+    let has_name_of_page = ResourceKind::of_path(parts(&candidate.url).path) == ResourceKind::Page;
     let (kind, urgency) = match candidate.kind {
+        _ if is_scripted => (Kind::Fetch, 3),
+        ResourceKind::Data if *manner == Manner::Unknown && !has_name_of_page => return None,
         ResourceKind::Style => (Kind::Style, 1),
         ResourceKind::Script => (Kind::Script, 2),
         ResourceKind::Font => (Kind::Font, 3),
@@ -193,8 +248,7 @@ fn need_of(candidate: &Candidate, referrer: Option<String>) -> Option<Need> {
         ResourceKind::Page | ResourceKind::Download => return None,
     };
     // Data with a path like that of a page is a frame.
-    let is_frame = kind == Kind::Fetch
-        && ResourceKind::of_path(parts(&candidate.url).path) == ResourceKind::Page;
+    let is_frame = kind == Kind::Fetch && !is_scripted && has_name_of_page;
     let kind = if is_frame { Kind::Document } else { kind };
     Some(Need {
         url: candidate.url.to_string(),
@@ -237,16 +291,38 @@ mod tests {
             (ResourceKind::Page, None),
             (ResourceKind::Download, None),
         ] {
-            let need = need_of(&candidate("http://a/x.json", kind), None);
+            let need = need_of(&candidate("http://a/x.json", kind), None, &Manner::Plain);
             let found = need.map(|need| (need.kind, need.urgency, need.anonymous));
             assert_eq!(found, expected, "{kind:?}");
         }
         let frame = candidate("http://a/x.html", ResourceKind::Data);
-        let need = need_of(&frame, Some("http://a/".to_owned())).unwrap();
+        let need = need_of(&frame, Some("http://a/".to_owned()), &Manner::Plain).unwrap();
         assert_eq!((need.kind, need.anonymous), (Kind::Document, false));
         assert_eq!(need.via.as_deref(), Some("http://a/"));
         let script = candidate("http://a/x.html", ResourceKind::Script);
-        assert_eq!(need_of(&script, None).unwrap().kind, Kind::Script);
+        let need = need_of(&script, None, &Manner::Plain).unwrap();
+        assert_eq!(need.kind, Kind::Script);
+    }
+
+    #[test]
+    fn candidate_that_scripts_request_is_data() {
+        let request = RequestHead {
+            fields: [("accept", "application/json")].into_iter().collect(),
+            ..RequestHead::get(Scheme::Http, "a", "/x")
+        };
+        let fields = ScriptFields::of(&request).unwrap();
+        let scripted = Manner::Scripted(Arc::new(fields));
+        for kind in [ResourceKind::Data, ResourceKind::Open, ResourceKind::Page] {
+            let need = need_of(&candidate("http://a/x.html", kind), None, &scripted);
+            let found = need.map(|need| (need.kind, need.anonymous));
+            assert_eq!(found, Some((Kind::Fetch, true)), "{kind:?}");
+        }
+        let of_unknown = |kind| need_of(&candidate("http://a/x", kind), None, &Manner::Unknown);
+        assert_eq!(of_unknown(ResourceKind::Data), None);
+        assert!(of_unknown(ResourceKind::Open).is_some());
+        let frame = candidate("http://a/x.html", ResourceKind::Data);
+        let need = need_of(&frame, None, &Manner::Unknown);
+        assert_eq!(need.map(|need| need.kind), Some(Kind::Document));
     }
 
     #[test]
@@ -260,7 +336,9 @@ mod tests {
         assert!(of(&[]) && of(&[("accept", "*/*"), ("cookie", "a=b")]));
         assert!(of(&[(crate::wire::OPENED_FIELD, "a.test")]));
         assert!(!of(&[("authorization", "Basic eDp5")]));
-        assert!(!of(&[("accept", "application/json")]));
+        assert!(of(&[("accept", "application/json")]));
+        assert!(!of(&[("accept", "application/x.secret")]));
+        assert!(!of(&[("accept", "application/json"), ("x-token", "1")]));
     }
 
     #[test]
@@ -374,7 +452,7 @@ mod tests {
             is_frame,
         };
         let needs = learn(&mut recorder, context(None, false), &request, &head);
-        assert_eq!(needs.len(), 1, "pages are no needs");
+        assert_eq!(needs.needs.len(), 1, "pages are no needs");
         learn(
             &mut recorder,
             context(Some("http://p/"), true),

@@ -10,6 +10,7 @@ use super::fetch::{Fetch, Phase, PushStream, Target};
 use super::fetch_queue::push_priority;
 use super::output::{Carrier, Output};
 use super::page::{MAX_RESOURCES, Promise};
+use super::predictor::Learned;
 use super::session::{Gateway, Unreported};
 use super::table::{FetchId, PageId};
 use crate::fetch_standard::{is_navigation, target_origin};
@@ -82,9 +83,9 @@ impl Gateway {
     }
 
     /// Promises the needs of other users, now or once the page names their host.
-    pub(super) fn promise_learned(&mut self, page: PageId, needs: Vec<Need>) {
+    pub(super) fn promise_learned(&mut self, page: PageId, learned: Learned) {
         if let Some(page) = self.pages.get_mut(page) {
-            page.expect(needs);
+            page.expect(learned);
         }
         self.promise_expected(page);
     }

@@ -8,7 +8,7 @@
 use tandem_http::Fields;
 
 use super::url_hash::fnv1a;
-use crate::browser_fields::INHERITED_FIELDS;
+use crate::browser_fields::{INHERITED_FIELDS, REQUESTED_WITH};
 
 /// The name of the field in the head of a push. It never leaves the pair of proxies.
 pub const ASKED_FIELD: &str = "tandem-asked";
@@ -20,6 +20,8 @@ const VALUE_LEN: usize = 40;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestHashes {
     cookie: u32,
+    /// All of [`INHERITED_FIELDS`], and `X-Requested-With` if it is there: both have to be the same
+    /// for any answer. Without that field the number is as in earlier versions.
     inherited: u32,
     accept: u32,
     /// The origin in `Origin`.
@@ -39,7 +41,10 @@ impl RequestHashes {
         };
         Self {
             cookie: hash(&["cookie"]),
-            inherited: hash(&INHERITED_FIELDS),
+            inherited: match fields.contains(REQUESTED_WITH) {
+                false => hash(&INHERITED_FIELDS),
+                true => hash(&with_mark()),
+            },
             accept: hash(&["accept"]),
             origin: origin_hash(fields.get("origin").unwrap_or_default()),
             referrer: origin_hash(fields.get("referer").unwrap_or_default()),
@@ -106,7 +111,8 @@ impl RequestHashes {
         self.referrer == origin_hash(target.as_bytes())
     }
 
-    /// Returns whether both requests had the same values in all of [`INHERITED_FIELDS`].
+    /// Returns whether both requests had the same values in all of [`INHERITED_FIELDS`] and in
+    /// `X-Requested-With`.
     pub const fn has_same_inherited(self, other: Self) -> bool {
         self.inherited == other.inherited
     }
@@ -119,7 +125,7 @@ impl RequestHashes {
     /// Returns whether both requests had the same value in the field `name`, in lower case; `None`
     /// if the hashes do not cover that field.
     pub fn has_same_field(self, name: &[u8], other: Self) -> Option<bool> {
-        if INHERITED_FIELDS
+        if with_mark()
             .iter()
             .any(|inherited| inherited.as_bytes() == name)
         {
@@ -131,6 +137,13 @@ impl RequestHashes {
             _ => None,
         }
     }
+}
+
+/// Returns the names of the fields that have to be the same for any answer.
+fn with_mark() -> [&'static str; INHERITED_FIELDS.len() + 1] {
+    let mut names = [REQUESTED_WITH; INHERITED_FIELDS.len() + 1];
+    names[..INHERITED_FIELDS.len()].copy_from_slice(&INHERITED_FIELDS);
+    names
 }
 
 /// Hashes the scheme-less origin of a URL: host and port.
@@ -181,6 +194,21 @@ mod tests {
             of(&[("sec-gpc", "1")]),
             "the place of a value counts"
         );
+    }
+
+    #[test]
+    fn hashes_cover_the_mark_of_script_libraries() {
+        let (marked, other, none) = (
+            of(&[(REQUESTED_WITH, "a")]),
+            of(&[(REQUESTED_WITH, "b")]),
+            of(&[]),
+        );
+        for hashes in [other, none] {
+            assert!(marked.has_same_inherited(marked) && !marked.has_same_inherited(hashes));
+            let name = REQUESTED_WITH.as_bytes();
+            assert_eq!(marked.has_same_field(name, hashes), Some(false));
+        }
+        assert!(none.has_same_inherited(of(&[("accept", "application/json")])));
     }
 
     #[test]

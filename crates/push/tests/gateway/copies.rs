@@ -1,18 +1,14 @@
 //! Scenes of browsers whose copies are too old: the gateway checks them, and the client answers the
 //! conditional requests.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tandem_http::{Method, ResponseHead};
-use tandem_predict::auto::url::Kind;
-use tandem_predict::{Candidate, Exchange};
-use tandem_push::gateway::{
-    Carrier, Clock, Config, CopyLifetime, Gateway, Output, Predictor, Promise,
-};
+use tandem_push::gateway::{Carrier, Clock, Config, Gateway, Output, Promise};
 use tandem_push::wire::Fate;
 
+use crate::needs::Needs;
 use crate::origin::{Page, page};
 use crate::pair::{Pair, request};
 
@@ -46,106 +42,6 @@ pub(crate) const MINUTE: &str = RESOURCES[1].0;
 pub(crate) const HOURLY: &str = RESOURCES[2].0;
 pub(crate) const FOREIGN: &str = RESOURCES[4].0;
 
-/// The knowledge of earlier visits to the page.
-#[derive(Default)]
-pub(crate) struct Needs {
-    resources: Vec<&'static str>,
-    lifetimes: HashMap<String, CopyLifetime>,
-    /// The resources that no cache kept.
-    unkept: Vec<String>,
-    /// The URL of a redirect to the page, and the resources that visits through it needed.
-    offered: Option<(&'static str, Vec<&'static str>)>,
-    /// The outcomes of pushes that were recorded.
-    outcomes: Vec<String>,
-}
-
-impl Needs {
-    /// Returns the knowledge of visits to a page through a redirect at `url`.
-    pub(crate) fn of_redirect(url: &'static str, needs: Vec<&'static str>, unkept: &str) -> Self {
-        Self {
-            offered: Some((url, needs)),
-            unkept: vec![unkept.to_owned()],
-            ..Self::default()
-        }
-    }
-
-    fn of_earlier_visits() -> Self {
-        let lifetimes = RESOURCES.map(|(url, seconds)| (url.to_owned(), lifetime(seconds)));
-        Self {
-            resources: RESOURCES.map(|(url, _)| url).to_vec(),
-            lifetimes: lifetimes.into_iter().collect(),
-            unkept: Vec::new(),
-            offered: None,
-            outcomes: Vec::new(),
-        }
-    }
-}
-
-const fn lifetime(seconds: u64) -> CopyLifetime {
-    CopyLifetime {
-        whole: Duration::from_secs(seconds),
-        rest: Duration::from_secs(seconds),
-    }
-}
-
-impl Predictor for Needs {
-    fn sending(&mut self, exchange: &Exchange<'_>) -> Vec<Candidate> {
-        let offered = self.offered.iter().filter(|(url, _)| *url == exchange.url);
-        offered
-            .flat_map(|(_, urls)| urls.iter().map(candidate))
-            .collect()
-    }
-
-    fn note_referrer(&mut self, _: &str, _: &str) {}
-
-    fn own_referrer(&self, _: &str) -> Option<String> {
-        None
-    }
-
-    fn body_sent(&mut self, _: &str, _: u64) {}
-
-    fn used(&mut self, _: &str, url: &str) {
-        self.outcomes.push(format!("used {url}"));
-    }
-
-    fn cancelled(&mut self, url: &str) {
-        self.outcomes.push(format!("cancelled {url}"));
-    }
-
-    fn note_lifetime(&mut self, url: &str, lifetime: CopyLifetime) {
-        self.lifetimes.insert(url.to_owned(), lifetime);
-    }
-
-    fn lifetime(&self, url: &str) -> Option<CopyLifetime> {
-        self.lifetimes.get(url).copied()
-    }
-
-    fn note_kept(&mut self, url: &str, is_kept: bool) {
-        self.unkept.retain(|own| own != url);
-        if !is_kept {
-            self.unkept.push(url.to_owned());
-        }
-    }
-
-    fn is_unkept(&self, url: &str) -> bool {
-        self.unkept.iter().any(|own| own == url)
-    }
-
-    fn resources(&self, page: &str) -> Vec<Candidate> {
-        let urls = self.resources.iter().filter(|_| page == PAGE);
-        urls.map(candidate).collect()
-    }
-}
-
-fn candidate(url: &&str) -> Candidate {
-    Candidate {
-        url: Arc::from(*url),
-        kind: Kind::Image,
-        probability: 0.9,
-        expected_size: 1000.0,
-    }
-}
-
 #[test]
 fn resource_that_no_cache_keeps_does_not_wait() {
     let body = "<img src=always.png><img src=minute.png>";
@@ -154,7 +50,7 @@ fn resource_that_no_cache_keeps_does_not_wait() {
     for is_known in [false, true] {
         let pages = [(PAGE, page("text/html", body)), images[0].clone()];
         let mut pair = Pair::new(&[&pages[..], &images[1..]].concat());
-        pair.predictor = Some(Needs::of_earlier_visits());
+        pair.predictor = Some(Needs::of_copies(PAGE, &RESOURCES));
         if is_known {
             pair.load(MINUTE, &[]);
         }
@@ -189,7 +85,7 @@ pub(crate) fn returning_with(config: Config, document: Page) -> Pair {
     let mut pages = vec![(PAGE, document)];
     pages.extend(images);
     let mut pair = Pair::with(config, &pages);
-    pair.predictor = Some(Needs::of_earlier_visits());
+    pair.predictor = Some(Needs::of_copies(PAGE, &RESOURCES));
     pair.with_client(true)
 }
 
@@ -510,7 +406,7 @@ pub(crate) fn machine(companion: Option<bool>) -> (Gateway, Needs, std::time::In
     if let Some(takes_checks) = companion {
         assert!(gateway.open_companion(takes_checks));
     }
-    (gateway, Needs::of_earlier_visits(), now)
+    (gateway, Needs::of_copies(PAGE, &RESOURCES), now)
 }
 
 pub(crate) fn pass(

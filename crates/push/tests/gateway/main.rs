@@ -13,6 +13,7 @@ mod handed_over;
 mod holding;
 mod limits;
 mod machine;
+mod needs;
 mod origin;
 mod pages;
 mod pair;
@@ -21,6 +22,7 @@ mod repeats;
 mod returning;
 mod revisits;
 mod scene;
+mod scripts;
 
 use origin::{Page, page};
 use pair::Asked;

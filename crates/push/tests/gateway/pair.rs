@@ -14,7 +14,7 @@ use tandem_push::gateway::{
 use tandem_push::wire::{Fate, Report, url_hash};
 
 use crate::client::{Client, Reply};
-use crate::copies::Needs;
+use crate::needs::Needs;
 use crate::origin::{Page, page};
 
 /// The delay of the link in one direction.

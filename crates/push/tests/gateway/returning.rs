@@ -6,7 +6,7 @@ use std::time::Duration;
 use tandem_push::gateway::Output;
 use tandem_push::wire::Fate;
 
-use crate::copies::Needs;
+use crate::needs::Needs;
 use crate::origin::{Page, page};
 use crate::pair::Pair;
 use crate::{NAVIGATION, fresh_image, html, image};

@@ -130,7 +130,11 @@ const KNOWN: [(&str, Option<FieldRule>, [&str; 2]); 58] = [
     ("viewport-width", None, ["1", "2"]),
     ("x-forwarded-for", None, ["a", "b"]),
     ("x-http-method-override", None, ["PUT", "DELETE"]),
-    ("x-requested-with", None, ["XMLHttpRequest", "x"]),
+    (
+        "x-requested-with",
+        Some(FieldRule::Inherited),
+        ["XMLHttpRequest", "x"],
+    ),
 ];
 
 fn request(fields: &[(&str, &str)]) -> RequestHead {

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use tandem_http::RequestHead;
 use tandem_predict::{Candidate, Exchange, Worth};
 use tandem_push::gateway::{CopyLifetime, Predictor};
+use tandem_push::scripts::Manner;
 
 use crate::learned::Learned;
 use crate::path_speed::{Measure, PathSpeed};
@@ -69,5 +71,13 @@ impl Predictor for SessionPredictor<'_> {
 
     fn is_unkept(&self, url: &str) -> bool {
         self.learned.is_unkept(url)
+    }
+
+    fn note_manner(&mut self, url: &str, request: &RequestHead) {
+        self.learned.note_manner(url, self.user, request);
+    }
+
+    fn manner(&self, url: &str) -> Manner {
+        self.learned.manner(url)
     }
 }

@@ -1,0 +1,130 @@
+//! The fields with which the scripts of pages request data, as requests of several users agree on
+//! them. The predictor knows that a page causes a request, and this module knows its fields.
+
+use std::sync::Arc;
+
+use tandem_http::RequestHead;
+use tandem_predict::crowd::Crowd;
+use tandem_predict::ids::IdMap;
+
+use crate::fetch_standard::ScriptFields;
+
+/// The number of URLs in a table. A table that is full starts again.
+const MAX_URLS: usize = 1 << 14;
+
+/// The number of users that may have to agree on fields.
+const MAX_USERS: usize = 4;
+
+/// The way in which pages request a URL with data.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Manner {
+    /// The request has the fields that browsers send by default.
+    #[default]
+    Plain,
+    /// Scripts choose these fields.
+    Scripted(Arc<ScriptFields>),
+    /// Too few requests show the fields.
+    Unknown,
+}
+
+/// The fields with which pages request URLs with data, by numbers of the URLs.
+#[derive(Debug, Default)]
+pub struct ScriptTable {
+    urls: IdMap<u64, Known>,
+}
+
+/// The fields of the last requests for a URL.
+#[derive(Debug)]
+struct Known {
+    /// The fields that a script chose, if it chose any.
+    fields: Option<Arc<ScriptFields>>,
+    /// The users whose requests had these fields.
+    users: Crowd<MAX_USERS>,
+}
+
+impl ScriptTable {
+    /// Notes the request of a user for a URL with data. A request with other fields begins the
+    /// count of users again.
+    pub fn note(&mut self, url: u64, user: u64, request: &RequestHead) {
+        let fields = ScriptFields::of(request);
+        let known = self.urls.get_mut(&url);
+        if let Some(known) = known.filter(|known| known.fields.as_deref() == fields.as_ref()) {
+            known.users.note(user);
+            return;
+        }
+        if self.urls.len() >= MAX_URLS {
+            self.urls.clear();
+        }
+        let mut users = Crowd::default();
+        users.note(user);
+        let fields = fields.map(Arc::new);
+        self.urls.insert(url, Known { fields, users });
+    }
+
+    /// Returns the way in which pages request a URL. Fields that scripts chose count from
+    /// `least_users` different users on.
+    pub fn manner(&self, url: u64, least_users: u8) -> Manner {
+        match self.urls.get(&url) {
+            None => Manner::Unknown,
+            Some(Known { fields: None, .. }) => Manner::Plain,
+            Some(Known {
+                fields: Some(fields),
+                users,
+            }) => match users.count >= least_users.min(MAX_USERS as u8) {
+                true => Manner::Scripted(Arc::clone(fields)),
+                false => Manner::Unknown,
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tandem_http::Scheme;
+
+    use super::*;
+
+    fn request(accept: &str) -> RequestHead {
+        RequestHead {
+            fields: [("accept", accept)].into_iter().collect(),
+            ..RequestHead::get(Scheme::Http, "a.test", "/data")
+        }
+    }
+
+    fn accept_of(table: &ScriptTable, url: u64, least_users: u8) -> Option<String> {
+        match table.manner(url, least_users) {
+            Manner::Scripted(fields) => Some(fields.accept().to_owned()),
+            Manner::Plain | Manner::Unknown => None,
+        }
+    }
+
+    #[test]
+    fn table_gives_fields_on_which_enough_users_agree() {
+        let mut table = ScriptTable::default();
+        let (json, plain) = (request("application/json"), request("*/*"));
+        assert_eq!(table.manner(1, 3), Manner::Unknown);
+        for user in [7, 7, 8] {
+            table.note(1, user, &json);
+            assert_eq!(table.manner(1, 3), Manner::Unknown);
+        }
+        table.note(1, 9, &json);
+        assert_eq!(accept_of(&table, 1, 3).as_deref(), Some("application/json"));
+        assert_eq!(table.manner(2, 3), Manner::Unknown, "another URL");
+        table.note(1, 7, &plain);
+        assert_eq!(table.manner(1, 3), Manner::Plain);
+        table.note(1, 7, &json);
+        assert_eq!(table.manner(1, 3), Manner::Unknown, "one user changed it");
+        assert!(accept_of(&table, 1, 1).is_some());
+    }
+
+    #[test]
+    fn table_is_bounded() {
+        let (mut table, json) = (ScriptTable::default(), request("application/json"));
+        for url in 0..MAX_URLS as u64 + 9 {
+            table.note(url, 1, &json);
+            assert!(table.urls.len() <= MAX_URLS);
+        }
+        assert!(accept_of(&table, MAX_URLS as u64 + 8, 1).is_some());
+        assert_eq!(table.manner(0, 1), Manner::Unknown);
+    }
+}

@@ -1,0 +1,138 @@
+//! A predictor of scenes: it knows the resources that a scene names, and notes the outcomes.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tandem_http::RequestHead;
+use tandem_predict::auto::url::{Kind, parts};
+use tandem_predict::{Candidate, Exchange};
+use tandem_push::gateway::{CopyLifetime, Predictor};
+use tandem_push::scripts::{Manner, ScriptTable};
+use tandem_push::wire::url_hash;
+
+use crate::pair::request;
+
+/// The knowledge of earlier visits to the page.
+#[derive(Default)]
+pub(crate) struct Needs {
+    page: &'static str,
+    /// The resources that most visits to `page` request.
+    resources: Vec<&'static str>,
+    lifetimes: HashMap<String, CopyLifetime>,
+    /// The resources that no cache kept.
+    unkept: Vec<String>,
+    /// The URL of a redirect to the page, and the resources that visits through it needed.
+    offered: Option<(&'static str, Vec<&'static str>)>,
+    /// The outcomes of pushes that were recorded.
+    pub(crate) outcomes: Vec<String>,
+    /// The fields of requests for data, by the hashes of their URLs, and the user who sends them.
+    scripts: ScriptTable,
+    pub(crate) user: u64,
+}
+
+impl Needs {
+    /// Returns the knowledge of visits to a page through a redirect at `url`.
+    pub(crate) fn of_redirect(url: &'static str, needs: Vec<&'static str>, unkept: &str) -> Self {
+        Self {
+            offered: Some((url, needs)),
+            unkept: vec![unkept.to_owned()],
+            ..Self::default()
+        }
+    }
+
+    /// Returns the knowledge of visits to a page whose resources have these lifetimes in seconds.
+    pub(crate) fn of_copies(page: &'static str, resources: &[(&'static str, u64)]) -> Self {
+        let lifetime = |seconds| CopyLifetime {
+            whole: Duration::from_secs(seconds),
+            rest: Duration::from_secs(seconds),
+        };
+        let lifetimes = resources
+            .iter()
+            .map(|(url, s)| ((*url).to_owned(), lifetime(*s)));
+        Self {
+            page,
+            resources: resources.iter().map(|(url, _)| *url).collect(),
+            lifetimes: lifetimes.collect(),
+            ..Self::default()
+        }
+    }
+
+    /// Returns the knowledge of visits to a page that needed these resources.
+    pub(crate) fn of_page(url: &'static str, needs: Vec<&'static str>) -> Self {
+        Self {
+            offered: Some((url, needs)),
+            ..Self::default()
+        }
+    }
+}
+
+impl Predictor for Needs {
+    fn sending(&mut self, exchange: &Exchange<'_>) -> Vec<Candidate> {
+        let offered = self.offered.iter().filter(|(url, _)| *url == exchange.url);
+        offered
+            .flat_map(|(_, urls)| urls.iter().map(candidate))
+            .collect()
+    }
+
+    fn note_referrer(&mut self, _: &str, _: &str) {}
+
+    fn own_referrer(&self, _: &str) -> Option<String> {
+        None
+    }
+
+    fn body_sent(&mut self, _: &str, _: u64) {}
+
+    fn used(&mut self, _: &str, url: &str) {
+        self.outcomes.push(format!("used {url}"));
+    }
+
+    fn cancelled(&mut self, url: &str) {
+        self.outcomes.push(format!("cancelled {url}"));
+    }
+
+    fn note_lifetime(&mut self, url: &str, lifetime: CopyLifetime) {
+        self.lifetimes.insert(url.to_owned(), lifetime);
+    }
+
+    fn lifetime(&self, url: &str) -> Option<CopyLifetime> {
+        self.lifetimes.get(url).copied()
+    }
+
+    fn note_kept(&mut self, url: &str, is_kept: bool) {
+        self.unkept.retain(|own| own != url);
+        if !is_kept {
+            self.unkept.push(url.to_owned());
+        }
+    }
+
+    fn is_unkept(&self, url: &str) -> bool {
+        self.unkept.iter().any(|own| own == url)
+    }
+
+    fn note_manner(&mut self, url: &str, request: &RequestHead) {
+        self.scripts.note(number(url), self.user, request);
+    }
+
+    fn manner(&self, url: &str) -> Manner {
+        self.scripts.manner(number(url), 2)
+    }
+
+    fn resources(&self, page: &str) -> Vec<Candidate> {
+        let urls = self.resources.iter().filter(|_| page == self.page);
+        urls.map(candidate).collect()
+    }
+}
+
+fn candidate(url: &&str) -> Candidate {
+    Candidate {
+        url: Arc::from(*url),
+        kind: Kind::of_path(parts(url).path),
+        probability: 0.9,
+        expected_size: 1000.0,
+    }
+}
+
+fn number(url: &str) -> u64 {
+    u64::from(url_hash(&request(url, &[])))
+}

@@ -1,0 +1,117 @@
+//! Scenes of both halves with requests that scripts make: pushes with the fields that other users'
+//! scripts sent.
+
+use tandem_http::Method;
+
+use crate::needs::Needs;
+use crate::origin::{Page, page};
+use crate::pair::Pair;
+use crate::{NAVIGATION, html};
+
+const PAGE: &str = "http://a.test/page";
+const ITEMS: &str = "http://a.test/items";
+const FOREIGN: &str = "http://b.test/items";
+
+const JSON: (&str, &str) = ("accept", "application/json, text/plain, */*");
+const MARK: (&str, &str) = ("x-requested-with", "XMLHttpRequest");
+
+fn data() -> Page {
+    page("application/json", "{}")
+}
+
+/// Returns a pair in which two users have requested data of a page with these fields.
+fn taught(has_own_fields: bool, url: &'static str, fields: &[(&str, &str)]) -> Pair {
+    let pages = [
+        (PAGE, html("<img src=http://b.test/image.png>")),
+        (url, data()),
+    ];
+    let mut pair = Pair::new(&pages).with_client(has_own_fields);
+    pair.predictor = Some(Needs::of_page(PAGE, vec![url]));
+    for user in [1, 2] {
+        if let Some(needs) = &mut pair.predictor {
+            needs.user = user;
+        }
+        pair.browse(Method::Get, url, fields);
+    }
+    pair.take_asked();
+    pair
+}
+
+#[test]
+fn data_is_pushed_with_the_fields_of_scripts() {
+    for promises in [true, false] {
+        for fields in [&[JSON][..], &[JSON, MARK], &[("accept", "*/*"), MARK]] {
+            let mut pair = taught(promises, ITEMS, fields);
+            pair.get(PAGE, NAVIGATION);
+            let (reply, asked) = pair.get(ITEMS, fields);
+            assert!(reply.is_pushed && reply.body == "{}", "{fields:?}");
+            assert_eq!(asked.len(), 0);
+        }
+    }
+}
+
+#[test]
+fn pushed_data_serves_no_request_with_other_fields() {
+    for promises in [true, false] {
+        for other in [
+            &[("accept", "text/plain")][..],
+            &[("accept", "*/*")],
+            &[JSON],
+        ] {
+            let mut pair = taught(promises, ITEMS, &[JSON, MARK]);
+            pair.get(PAGE, NAVIGATION);
+            let (reply, asked) = pair.get(ITEMS, other);
+            assert!(!reply.is_pushed, "{other:?}");
+            assert_eq!(asked, [ITEMS]);
+        }
+        let mut pair = taught(promises, ITEMS, &[("accept", "*/*")]);
+        pair.get(PAGE, NAVIGATION);
+        let (reply, _) = pair.get(ITEMS, &[("accept", "*/*"), MARK]);
+        assert!(!reply.is_pushed, "the push has no mark");
+    }
+}
+
+#[test]
+fn data_with_fields_of_one_user_is_not_pushed() {
+    let mut pair = Pair::new(&[(PAGE, html("")), (ITEMS, data())]).with_client(true);
+    pair.predictor = Some(Needs::of_page(PAGE, vec!["http://a.test/items.json"]));
+    for _ in 0..2 {
+        pair.browse(Method::Get, "http://a.test/items.json", &[JSON]);
+    }
+    pair.take_asked();
+    assert_eq!(pair.get(PAGE, NAVIGATION).1, [PAGE]);
+}
+
+#[test]
+fn fields_with_secrets_are_not_learned() {
+    for secret in [
+        ("authorization", "Bearer 17"),
+        ("x-csrf-token", "17"),
+        ("accept", "application/x.user17"),
+    ] {
+        let mut pair = taught(true, ITEMS, &[JSON, MARK, secret]);
+        pair.send(PAGE, NAVIGATION);
+        pair.run();
+        for asked in pair.take_asked().iter().filter(|asked| asked.url == ITEMS) {
+            assert_eq!(asked.field("accept").as_deref(), Some("*/*"));
+            assert_eq!(asked.field(secret.0).filter(|_| secret.0 != "accept"), None);
+            assert_eq!(asked.field("x-requested-with"), None);
+        }
+    }
+}
+
+#[test]
+fn other_origin_is_sent_no_field_that_needs_a_preflight() {
+    let cors = [JSON, ("origin", "http://a.test")];
+    let mut pair = taught(true, FOREIGN, &cors);
+    pair.get("http://b.test/first", &[]);
+    pair.get(PAGE, NAVIGATION);
+    let (reply, _) = pair.get(FOREIGN, &cors);
+    assert!(reply.is_pushed);
+    let mut pair = taught(true, FOREIGN, &[JSON, MARK, ("origin", "http://a.test")]);
+    pair.get("http://b.test/first", &[]);
+    pair.send(PAGE, NAVIGATION);
+    pair.run();
+    let asked = pair.take_asked();
+    assert!(asked.iter().all(|asked| asked.field(MARK.0).is_none()));
+}
