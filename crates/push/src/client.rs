@@ -14,11 +14,13 @@
 //! length is cancelled.
 //!
 //! [`PushStore`] is the state machine. [`matching`] decides whether a response may serve a request,
-//! and [`ReportQueue`] reports the outcome of each push to the gateway.
+//! and [`ReportQueue`] reports the outcome of each push to the gateway. [`Preflights`] answers the
+//! preflights that were permitted before.
 
 mod digest;
 mod lifetime;
 pub mod matching;
+mod preflights;
 mod preload;
 mod pushed;
 mod reports;
@@ -27,6 +29,7 @@ mod stored_head;
 
 pub use digest::Digest;
 pub use lifetime::fresh_for;
+pub use preflights::{PreflightKey, PreflightStep, Preflights};
 pub use preload::preload_link;
 pub use reports::{ReportQueue, ReportStep};
 pub use store::{Intake, MAX_PUSHES, Output, Piece, PushId, PushStore, Serve, StoreLimits};

@@ -231,6 +231,8 @@ metrics! {
         "Gateway: promises without a body, because the browser showed no need of it.";
     pushes_repeated "counter"
         "Gateway: requests that crossed a promise, and got the response of its push.";
+    preflights_answered "counter"
+        "Client: preflights of scripts that an earlier permission answered.";
     push_bytes_used "counter" "Client: bytes of pushed bodies that served a request.";
     push_bytes_wasted "counter" "Bytes of pushed bodies that served no request.";
     origin_extra_requests "counter"

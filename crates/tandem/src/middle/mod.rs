@@ -18,7 +18,8 @@
 //! - [`solo`] holds the sessions of a client without a gateway.
 //! - [`submit`] takes anonymous submissions, and `issuer` issues tokens for them.
 //! - [`opened`] lets the gateway fetch HTTPS of listed hosts, by the consent of both ends.
-//! - [`pushed`] takes pushes at the client, and [`loads`] measures page loads.
+//! - [`pushed`] takes pushes at the client, [`preflights`] answers preflights of scripts, and
+//!   [`loads`] measures page loads.
 
 pub mod access_log;
 pub mod announce;
@@ -37,6 +38,7 @@ mod logins;
 pub mod max_forwards;
 pub mod opened;
 pub mod pair_fields;
+pub mod preflights;
 pub mod push;
 pub mod pushed;
 pub mod record;

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //!  routes ─▶ early ─▶ count ─▶ access_log ─▶ loads ─▶ pushed ─▶ decompress ─▶ gateways
+//!       │     `preflights` comes before `pushed`
 //!       │     `opened` comes before `gateways`, if the user entrusts them with HTTPS
 //!       └──▶ count ─▶ access_log ─▶ discovery ─┬─▶ loads ─▶ pushed ─▶ solo       `--solo`
 //!            without a gateway                 ├─▶ the fallback, or an error
@@ -36,6 +37,7 @@ use crate::middle::decompress::Decompress;
 use crate::middle::loads::Loads;
 use crate::middle::opened::{Entrust, Entrusted};
 use crate::middle::pair_fields::PairFields;
+use crate::middle::preflights::AnswerPreflights;
 use crate::middle::push::NoPush;
 use crate::middle::pushed::{PushOptions, Pushed};
 use crate::middle::routes::{Lane, NoSessions, Routes, no_route};
@@ -53,8 +55,9 @@ use crate::transport::tls::ClientTls;
 use crate::transport::tor::Tor;
 use crate::transport::{Target, Transport};
 
-/// The largest number of isolation keys with a digest for `--push-digest`.
-const MAX_DIGESTS: usize = 256;
+/// The largest number of isolation keys with a digest for `--push-digest`, and of those with
+/// answers to preflights.
+const MAX_KEYS: usize = 256;
 
 /// The time limit for a response where the browser decides how long to wait.
 pub(super) const RESPONSE: Duration = Duration::from_secs(86_400);
@@ -227,8 +230,14 @@ impl ClientConfig {
         coding: Option<&CodingMemory>,
         times: Arc<LoadTimes>,
     ) -> Rc<dyn Stage> {
-        let pushed = Rc::new(self.pushed(sessions, next, coding));
-        Rc::new(Loads::new(times, pushed))
+        let mut stage: Rc<dyn Stage> = Rc::new(self.pushed(sessions, next, coding));
+        if self.push {
+            stage = Rc::new(AnswerPreflights::new(
+                self.max_sessions.min(MAX_KEYS),
+                stage,
+            ));
+        }
+        Rc::new(Loads::new(times, stage))
     }
 
     fn counted(&self, next: Rc<dyn Stage>) -> Rc<dyn Stage> {
@@ -277,7 +286,7 @@ impl ClientConfig {
             cache_status: self.cache_status,
             digest: self.push_digest,
             is_gateway_local: is_local,
-            max_keys: self.max_sessions.min(MAX_DIGESTS),
+            max_keys: self.max_sessions.min(MAX_KEYS),
         };
         Pushed::new(options, sessions, next)
     }

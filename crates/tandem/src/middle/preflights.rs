@@ -1,0 +1,341 @@
+//! Answers the preflights of scripts that an origin has permitted before, and joins those that are
+//! under way. A preflight costs a round trip before the request that it is for.
+//!
+//! The decisions are those of [`tandem_push::client::Preflights`], one cache for each isolation
+//! key. This stage of the client keeps the clock and moves the answers.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tandem_http::{Method, RequestHead, ResponseHead};
+use tandem_push::client::{PreflightKey, PreflightStep, Preflights};
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout};
+
+use crate::error::Error;
+use crate::exchange::{Carrying, Exchange, Isolation, Part, Parts, Reply, Sink, Supply};
+use crate::metrics::METRICS;
+use crate::stage::Stage;
+
+/// The time after which a preflight leaves the one that it has joined, and is sent itself.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The stage that answers preflights.
+pub struct AnswerPreflights {
+    next: Rc<dyn Stage>,
+    /// The largest number of isolation keys with a cache.
+    max_keys: usize,
+    keys: RefCell<HashMap<Isolation, Rc<OfKey>>>,
+}
+
+/// The preflights of one isolation key.
+#[derive(Default)]
+struct OfKey {
+    cache: RefCell<Preflights>,
+    /// Tells that a preflight has ended.
+    ended: Notify,
+}
+
+impl AnswerPreflights {
+    /// Creates a stage before `next` for this number of isolation keys.
+    pub fn new(max_keys: usize, next: Rc<dyn Stage>) -> Self {
+        Self {
+            next,
+            max_keys,
+            keys: RefCell::default(),
+        }
+    }
+
+    /// Returns the preflights of a key, and creates them if there is room for another key.
+    fn of(&self, isolation: &Isolation) -> Option<Rc<OfKey>> {
+        let mut keys = self.keys.borrow_mut();
+        if let Some(known) = keys.get(isolation) {
+            return Some(Rc::clone(known));
+        }
+        if keys.len() >= self.max_keys {
+            keys.retain(|_, of_key| !of_key.cache.borrow_mut().is_idle(now()));
+        }
+        (keys.len() < self.max_keys).then(|| Rc::clone(keys.entry(isolation.clone()).or_default()))
+    }
+
+    /// Answers a preflight, or sends it.
+    fn pass(&self, of_key: Rc<OfKey>, key: PreflightKey, exchange: Exchange) -> Reply {
+        let next = Rc::clone(&self.next);
+        Reply::generate(|mut sink| async move {
+            loop {
+                let ended = of_key.ended.notified();
+                let step = of_key.cache.borrow_mut().begin(now(), &key);
+                match step {
+                    PreflightStep::Answer(head) => {
+                        METRICS.preflights_answered.add(1);
+                        sink.send(Part::Head(head)).await;
+                        return Ok(());
+                    }
+                    PreflightStep::Wait => {
+                        if timeout(PATIENCE, ended).await.is_err() {
+                            break;
+                        }
+                    }
+                    PreflightStep::Send => break,
+                }
+            }
+            let sent = Sent {
+                of_key,
+                key,
+                head: None,
+            };
+            pass(next.call(exchange), sent, &mut sink).await
+        })
+    }
+
+    /// Watches the answer to a request that may end a permission.
+    fn watch(&self, exchange: Exchange) -> Reply {
+        let of_key = self.keys.borrow().get(&exchange.isolation).cloned();
+        let has_answers = |of_key: &Rc<OfKey>| !of_key.cache.borrow().is_empty();
+        let Some(of_key) = of_key.filter(has_answers) else {
+            return self.next.call(exchange);
+        };
+        let request = Arc::clone(&exchange.request);
+        Reply::new(Watched {
+            reply: self.next.call(exchange),
+            request,
+            of_key,
+        })
+    }
+}
+
+impl Stage for AnswerPreflights {
+    fn call(&self, exchange: Exchange) -> Reply {
+        let request = &exchange.request;
+        if request.method != Method::Options {
+            return match request.fields.contains("origin") {
+                true => self.watch(exchange),
+                false => self.next.call(exchange),
+            };
+        }
+        let key = PreflightKey::of(request).filter(|_| exchange.body.is_empty());
+        match key.and_then(|key| Some((self.of(&exchange.isolation)?, key))) {
+            Some((of_key, key)) => self.pass(of_key, key, exchange),
+            None => self.next.call(exchange),
+        }
+    }
+}
+
+fn now() -> std::time::Instant {
+    Instant::now().into_std()
+}
+
+/// Passes the reply to a preflight on. The preflight has ended with its head.
+async fn pass(mut reply: Reply, sent: Sent, sink: &mut Sink) -> Result<(), Error> {
+    let mut sent = Some(sent);
+    while let Some(part) = reply.part().await {
+        let part = part?;
+        if let Part::Head(head) = &part
+            && let Some(mut sent) = sent.take()
+        {
+            sink.set_supply(reply.supply());
+            sent.head = Some(head.clone());
+        }
+        sink.send(part).await;
+    }
+    Ok(())
+}
+
+/// A preflight that was sent. It ends when it is dropped.
+struct Sent {
+    of_key: Rc<OfKey>,
+    key: PreflightKey,
+    /// The answer, if it has come.
+    head: Option<ResponseHead>,
+}
+
+impl Drop for Sent {
+    fn drop(&mut self) {
+        let mut cache = self.of_key.cache.borrow_mut();
+        cache.end(now(), &self.key, self.head.as_ref());
+        self.of_key.ended.notify_waiters();
+    }
+}
+
+/// The reply to a request of a script, on its way to the browser.
+struct Watched {
+    reply: Reply,
+    request: Arc<RequestHead>,
+    of_key: Rc<OfKey>,
+}
+
+impl Parts for Watched {
+    fn supply(&self) -> Supply {
+        self.reply.supply()
+    }
+
+    fn take_carrying(&mut self) -> Option<Carrying> {
+        self.reply.take_carrying()
+    }
+
+    fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
+        let part = self.reply.poll_part(cx);
+        if let Poll::Ready(Some(Ok(Part::Head(head)))) = &part {
+            let mut cache = self.of_key.cache.borrow_mut();
+            cache.note_answer(&self.request, head);
+        }
+        part
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use bytes::Bytes;
+    use tandem_http::Scheme;
+    use tokio::time::sleep;
+
+    use super::*;
+
+    /// The time that the path and the origin take for an answer.
+    const ROUND_TRIP: Duration = Duration::from_millis(400);
+
+    /// An origin behind a slow path, which counts its requests.
+    struct Api {
+        asked: Cell<usize>,
+        /// The origin permits requests of pages of another origin.
+        permits: Cell<bool>,
+    }
+
+    impl Stage for Rc<Api> {
+        fn call(&self, _: Exchange) -> Reply {
+            self.asked.set(self.asked.get() + 1);
+            let mut head = ResponseHead::new(200);
+            if self.permits.get() {
+                head.fields.push("access-control-allow-origin", "*");
+                head.fields.push("access-control-max-age", "60");
+            }
+            Reply::generate(|mut sink| async move {
+                sleep(ROUND_TRIP).await;
+                sink.send(Part::Head(head)).await;
+                sink.send(Part::Data(Bytes::from_static(b"ok"))).await;
+                Ok(())
+            })
+        }
+    }
+
+    fn stage() -> (AnswerPreflights, Rc<Api>) {
+        let api = Rc::new(Api {
+            asked: Cell::new(0),
+            permits: Cell::new(true),
+        });
+        let stage = AnswerPreflights::new(2, Rc::new(Rc::clone(&api)));
+        (stage, api)
+    }
+
+    fn exchange(method: Method, user: &str) -> Exchange {
+        let mut request = RequestHead {
+            method,
+            ..RequestHead::get(Scheme::Http, "api.test", "/x")
+        };
+        request.fields.push("origin", "http://page.test");
+        if request.method == Method::Options {
+            request.fields.push("access-control-request-method", "GET");
+        }
+        Exchange {
+            isolation: Isolation::new(user.as_bytes(), b""),
+            ..Exchange::internal(request)
+        }
+    }
+
+    /// Returns the status of a reply, once it is complete.
+    async fn status(mut reply: Reply) -> u16 {
+        let mut status = 0;
+        while let Some(part) = reply.part().await {
+            if let Part::Head(head) = part.expect("nothing fails") {
+                status = head.status;
+            }
+        }
+        status
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn permitted_preflight_is_answered_at_once() {
+        let (stage, api) = stage();
+        let ask = |user| status(stage.call(exchange(Method::Options, user)));
+        assert_eq!(ask("anna").await, 200);
+        let began = Instant::now();
+        assert_eq!((ask("anna").await, began.elapsed()), (204, Duration::ZERO));
+        assert_eq!(
+            (ask("bert").await, api.asked.get()),
+            (200, 2),
+            "another key"
+        );
+        sleep(Duration::from_secs(60)).await;
+        assert_eq!((ask("anna").await, api.asked.get()), (200, 3));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn preflights_under_way_are_joined() {
+        let (stage, api) = stage();
+        let ask = || status(stage.call(exchange(Method::Options, "anna")));
+        let began = Instant::now();
+        let joined = tokio::join!(ask(), ask(), ask());
+        assert_eq!(joined, (200, 204, 204));
+        assert_eq!((api.asked.get(), began.elapsed()), (1, ROUND_TRIP));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn preflight_leaves_another_that_stalls() {
+        let (stage, api) = stage();
+        let ask = || status(stage.call(exchange(Method::Options, "anna")));
+        let mut stalled = stage.call(exchange(Method::Options, "anna"));
+        let first = timeout(Duration::ZERO, stalled.part()).await;
+        assert!(first.is_err(), "nobody polls it any more");
+        let began = Instant::now();
+        assert_eq!(ask().await, 200);
+        assert_eq!(
+            (api.asked.get(), began.elapsed()),
+            (2, PATIENCE + ROUND_TRIP)
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn cancelled_or_refused_preflight_answers_no_other() {
+        let (stage, api) = stage();
+        let ask = || status(stage.call(exchange(Method::Options, "anna")));
+        let cancelled = tokio::time::timeout(ROUND_TRIP / 2, ask());
+        assert!(tokio::join!(cancelled, ask()).0.is_err());
+        assert_eq!(api.asked.get(), 2);
+        let (stage, api) = self::stage();
+        api.permits.set(false);
+        let ask = || status(stage.call(exchange(Method::Options, "anna")));
+        assert_eq!(tokio::join!(ask(), ask()), (200, 200));
+        assert_eq!(api.asked.get(), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn refused_request_ends_the_permission_of_its_preflight() {
+        let (stage, api) = stage();
+        let ask = |method| status(stage.call(exchange(method, "anna")));
+        ask(Method::Options).await;
+        assert_eq!(ask(Method::Get).await, 200);
+        assert_eq!(ask(Method::Options).await, 204);
+        api.permits.set(false);
+        ask(Method::Get).await;
+        assert_eq!(ask(Method::Options).await, 200);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn isolation_keys_with_answers_are_bounded() {
+        let (stage, _) = stage();
+        let ask = |user| status(stage.call(exchange(Method::Options, user)));
+        for user in ["anna", "bert", "carl"] {
+            ask(user).await;
+        }
+        assert_eq!((ask("anna").await, ask("carl").await), (204, 200));
+        sleep(Duration::from_secs(60)).await;
+        ask("carl").await;
+        assert_eq!(ask("carl").await, 204, "the others have ended");
+    }
+}
