@@ -15,7 +15,7 @@ pub const INHERITED_FIELDS: [&str; 9] = [
 ];
 
 /// The field by which script libraries mark their requests, and its value.
-pub const REQUESTED_WITH: &str = "x-requested-with";
+pub(crate) const REQUESTED_WITH: &str = "x-requested-with";
 pub(crate) const XML_HTTP_REQUEST: &[u8] = b"XMLHttpRequest";
 
 /// The fields that browsers set themselves, except those with names that begin with `sec-`.

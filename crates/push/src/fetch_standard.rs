@@ -10,8 +10,8 @@ mod script_fields;
 use tandem_http::cache::{RequestPolicy, validation};
 use tandem_http::{Fields, RequestHead};
 
-use crate::browser_fields::{BROWSER_FIELDS, REQUESTED_WITH, XML_HTTP_REQUEST};
 pub use crate::browser_fields::INHERITED_FIELDS;
+use crate::browser_fields::{BROWSER_FIELDS, REQUESTED_WITH, XML_HTTP_REQUEST};
 use crate::wire::OPENED_FIELD;
 pub use referrer::{referrer, referrer_policy};
 pub(crate) use request::is_own_origin;

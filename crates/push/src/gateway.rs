@@ -20,6 +20,9 @@
 //! resource that is found too late for the stream of its page is promised on the session's
 //! companion ([`crate::wire`]).
 //!
+//! A request that crosses the promise of its resource is answered with a reference to the push
+//! (`crossings`), or with a copy of its response (`repeats`).
+//!
 //! The methods of [`Gateway`] take events: requests, heads, bodies, reports, the progress of
 //! fetches, and the time. After each of them, [`Gateway::poll_output`] returns decisions until it
 //! returns `None`; then [`Gateway::poll_timeout`] returns the time of its next run.
@@ -32,6 +35,7 @@ mod budget;
 mod client_cache;
 mod cookies;
 mod copies;
+mod crossings;
 mod departure;
 mod document;
 mod fetch;

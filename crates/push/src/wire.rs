@@ -3,8 +3,11 @@
 //! ```text
 //!  gateway ─▶ client  tandem-push: pushed | held-out   in a page's head: its treatment
 //!                     tandem-asked: 40 hex digits      in a push's head: hashes of its request
+//!                     tandem-crossed: 1                in place of a response, which is a push
 //!  client ─▶ gateway  POST http://push.tandem.invalid/ the session's companion
 //!                     tandem-checks: 1                 in its head: promises of HEAD are taken
+//!                     tandem-crossings: 1              in its head: pushes may answer requests
+//!                                                      that cross their promises
 //!                     tandem-opened: a.test *.b.test   in requests for HTTPS that the client opens
 //! ```
 //!
@@ -28,7 +31,9 @@ mod request_hashes;
 mod treatment;
 mod url_hash;
 
-pub use companion::{companion_request, is_companion, is_reserved, takes_checks};
+pub use companion::{
+    CROSSED_FIELD, companion_request, is_companion, is_reserved, takes_checks, takes_references,
+};
 pub use opened::{MAX_OPENED_LIST, OPENED_FIELD, OpenedList};
 pub use report::{Fate, Report, ReportReader};
 pub use request_hashes::{ASKED_FIELD, RequestHashes};

@@ -248,9 +248,17 @@ impl PushStore {
         if !self.reserve(id, data.len()) {
             return self.discard(id, Fate::Cancelled);
         }
-        if let Some(kept) = self.kept_mut(id) {
+        let Some(pushed) = self.arriving_mut(id) else {
+            return;
+        };
+        let is_first = pushed.received == data.len() as u64;
+        let (url, is_claimed) = (pushed.url, matches!(pushed.phase, Phase::Claimed(..)));
+        if let Some(kept) = pushed.phase.kept_mut() {
             kept.body.push_back(data);
-            self.outputs.push_back(Output::WakeReader(id));
+            self.outputs.push_back(match is_first && !is_claimed {
+                true => Output::Arrives { url },
+                false => Output::WakeReader(id),
+            });
         }
     }
 

@@ -35,13 +35,15 @@ impl Gateway {
             return;
         }
         fetch.stream = PushStream::Open;
-        if fetch.held {
+        let (held, gathers, turn) = (fetch.held, fetch.gathers, fetch.turn);
+        self.note_sent_promise(now, id);
+        if held {
             return self.begin_hold(now, id);
         }
-        if fetch.gathers {
+        if gathers {
             return self.gather(now, id);
         }
-        self.queue.wait(fetch.turn, id);
+        self.queue.wait(turn, id);
         self.start_fetches(now);
     }
 

@@ -271,6 +271,7 @@ impl Gateway {
             lifetime: None,
             fetch,
             asked: target.asked,
+            promised: None,
             begun: false,
             bytes: 0,
         };

@@ -66,6 +66,8 @@ pub(super) struct Unreported {
     pub(super) reuse: Option<Reuse>,
     /// The lifetime of copies of the response, if its head has shown it.
     pub(super) lifetime: Option<CopyLifetime>,
+    /// The time at which the promise was sent, until a request was referred to the push.
+    pub(super) promised: Option<Instant>,
     /// True if the request of the push was made.
     pub(super) begun: bool,
     /// The bytes of its body so far.
@@ -81,6 +83,8 @@ pub(super) struct Companion {
     pub(super) known: bool,
     /// True if the client takes promises of HEAD.
     pub(super) takes_checks: bool,
+    /// True if the client gives a push to a request that is answered with a reference to it.
+    pub(super) takes_references: bool,
     pub(super) reader: ReportReader,
     pub(super) promises: VecDeque<Promise>,
     /// The promises that were added while a companion was open.

@@ -11,6 +11,12 @@ const RESERVED: &str = "tandem.invalid";
 /// The field of a companion whose client takes promises of HEAD.
 const CHECKS_FIELD: &str = "tandem-checks";
 
+/// The field of a companion whose client takes references to pushes.
+const CROSSINGS_FIELD: &str = "tandem-crossings";
+
+/// The field of a reference: a push that is on its way answers the request.
+pub const CROSSED_FIELD: &str = "tandem-crossed";
+
 /// Returns the request that opens a companion. If `takes_checks` is true, the client takes promises
 /// of HEAD, and the session's protocol can carry them.
 pub fn companion_request(takes_checks: bool) -> RequestHead {
@@ -21,7 +27,13 @@ pub fn companion_request(takes_checks: bool) -> RequestHead {
     if takes_checks {
         request.fields.push(CHECKS_FIELD, "1");
     }
+    request.fields.push(CROSSINGS_FIELD, "1");
     request
+}
+
+/// Returns whether the client of a companion takes references to pushes.
+pub fn takes_references(companion: &RequestHead) -> bool {
+    companion.fields.get(CROSSINGS_FIELD) == Some(b"1")
 }
 
 /// Returns whether the client of a companion takes promises of HEAD.
@@ -71,6 +83,7 @@ mod tests {
     fn companion_tells_whether_checks_are_taken() {
         for taken in [false, true] {
             assert_eq!(takes_checks(&companion_request(taken)), taken);
+            assert!(takes_references(&companion_request(taken)));
         }
     }
 

@@ -6,6 +6,7 @@ mod both;
 mod checks;
 mod client;
 mod copies;
+mod crossings;
 mod decisions;
 mod events;
 mod fetched;

@@ -11,7 +11,7 @@ use tandem_push::client::PushId;
 use tandem_push::gateway::{
     AnswerId, Carrier, Clock, Config, FetchId, Gateway, Order, Output, Predictor, Promise,
 };
-use tandem_push::wire::{Fate, Report, url_hash};
+use tandem_push::wire::{CROSSED_FIELD, Fate, Report, url_hash};
 
 use crate::client::{Client, Reply};
 use crate::needs::Needs;
@@ -81,6 +81,9 @@ pub(crate) struct Pair {
     unfinished: Option<AnswerId>,
     /// The messages that the client received, as text.
     pub(crate) received: Vec<String>,
+    /// The request that was referred to a push, and that push at the client.
+    crossing: Option<RequestHead>,
+    referred: Option<PushId>,
     /// The treatment of the last page.
     pub(crate) treatment: Option<String>,
     /// The predictor, in scenes with one.
@@ -149,6 +152,8 @@ impl Pair {
             checks: HashMap::new(),
             unfinished: None,
             received: Vec::new(),
+            crossing: None,
+            referred: None,
             treatment: None,
             predictor: None,
         };
@@ -186,7 +191,10 @@ impl Pair {
         let now = self.start + self.now;
         let client = self.client.as_mut().expect("the scene has a client");
         if let Some(reply) = client.reply(now, served) {
-            return reply;
+            return match self.referred.take() {
+                None => reply,
+                Some(push) => self.reply(request, Some(push)),
+            };
         }
         self.report_outcomes();
         self.transmit(Message::Request(request));
@@ -366,6 +374,11 @@ impl Pair {
         let now = self.start + self.now;
         match self.message(packet) {
             Message::Request(request) => {
+                if let Some(head) = self.gateway.refer(now, &request, 2 * DELAY) {
+                    let url = url(&request);
+                    self.crossing = Some(request);
+                    return self.transmit(Message::Head(Asker::Other, url, head));
+                }
                 let shared = Arc::new(request.clone());
                 let id = self.gateway.handle_request(now, &shared, true);
                 let asker = id.map_or(Asker::Other, Asker::Answer);
@@ -391,7 +404,13 @@ impl Pair {
                 Message::Head(Asker::Fetch(id), _, head) => client.on_push_head(now, id, head),
                 Message::Data(Asker::Fetch(id), _, body) => client.on_push_body(now, id, body),
                 Message::Reset(id, _) => client.on_push_reset(id),
-                Message::Head(_, _, head) => client.on_answer_head(head),
+                Message::Head(_, _, head) => {
+                    if head.fields.contains(CROSSED_FIELD) {
+                        let crossing = self.crossing.take().expect("a request crossed");
+                        self.referred = client.take_request(now, &crossing);
+                    }
+                    client.on_answer_head(head);
+                }
                 Message::Data(_, _, body) => client.on_answer_body(body),
                 Message::Request(_) | Message::Reports(_) => {}
             }

@@ -46,6 +46,12 @@ pub enum Output {
         /// True if the gateway does not know yet.
         tell_gateway: bool,
     },
+    /// The body of a push with this URL begins to arrive, and no request has claimed it. A request
+    /// that is under way may take it.
+    Arrives {
+        /// The hash of the URL.
+        url: u32,
+    },
     /// The push is forgotten, and its identifier is no longer valid.
     Ended {
         /// The push.

@@ -3,6 +3,7 @@
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
+use bytes::Bytes;
 use tandem_push::gateway::{AnswerId, Carrier, Interest};
 
 use super::ExchangeContext;
@@ -27,6 +28,12 @@ impl Answer {
     /// Sends an exchange on, and watches its reply if that may be a page or a part of one.
     pub(super) fn reply(session: &Rc<Session>, exchange: Exchange) -> Reply {
         let (request, takes_pushes) = (&exchange.request, exchange.peer.push);
+        if takes_pushes
+            && exchange.body.is_empty()
+            && let Some(reference) = session.refer(request)
+        {
+            return Reply::ready(reference, Bytes::new());
+        }
         let id = session.handle(|machine| machine.handle_request(now(), request, takes_pushes));
         session.set_timer();
         let context = ExchangeContext::of(&exchange);

@@ -6,7 +6,7 @@ use std::task::{Context, Poll, ready};
 
 use tandem_http::ResponseHead;
 use tandem_push::gateway::Carrier;
-use tandem_push::wire::takes_checks;
+use tandem_push::wire::{takes_checks, takes_references};
 
 use super::ExchangeContext;
 use super::fetch::Fetch;
@@ -32,6 +32,9 @@ impl Companion {
                 Side::Client,
                 "the session has a companion already",
             ));
+        }
+        if takes_references(&exchange.request) {
+            session.handle(|machine| machine.allow_references());
         }
         Reply::new(Self {
             session: Rc::clone(session),

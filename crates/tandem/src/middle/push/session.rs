@@ -8,9 +8,9 @@
 use std::cell::RefCell;
 use std::rc::{Rc, Weak};
 use std::task::{Context, Waker};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use tandem_http::RequestHead;
+use tandem_http::{RequestHead, ResponseHead};
 use tandem_predict::ids::IdMap;
 use tandem_push::gateway::{
     AnswerId, Carrier, Clock, Config, Counts, FetchId, Gateway, Interest, Output, Predictor,
@@ -38,7 +38,10 @@ pub(super) struct Session {
     session: u64,
     user: u64,
     pushing: Rc<Pushing>,
+    /// The speed of the session's path, if that is to decide which pushes pay.
     speed: Option<PathSpeed>,
+    /// The same for all paths that leave this machine.
+    path: Option<PathSpeed>,
     next: Rc<dyn Stage>,
 }
 
@@ -87,6 +90,7 @@ impl Session {
             session: peer.session,
             user: learned.map_or(0, |learned| learned.user(peer.session, peer.address)),
             speed: speed.and_then(|_| PathSpeed::of(path?)),
+            path: path.and_then(PathSpeed::of),
             pushing: Rc::clone(pushing),
             next,
         })
@@ -139,6 +143,20 @@ impl Session {
             fetches: IdMap::default(),
             timer: None,
         })
+    }
+
+    /// Returns the reference that answers a request, if it has crossed the promise of its resource.
+    pub(super) fn refer(self: &Rc<Self>, request: &RequestHead) -> Option<ResponseHead> {
+        if self.state.borrow().is_none() {
+            return None;
+        }
+        let round_trip = self.path.as_ref()?.measure()?.round_trip;
+        let round_trip = Duration::try_from_secs_f64(round_trip).ok()?;
+        let reference = self.handle(|machine| machine.refer(now(), request, round_trip));
+        if reference.is_some() {
+            self.set_timer();
+        }
+        reference
     }
 
     /// Returns the events of an answer that matter.

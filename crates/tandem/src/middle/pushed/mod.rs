@@ -12,6 +12,7 @@
 //! and runs the tasks. A relay leaves it out, and the pushes travel on.
 
 mod companion;
+mod crossing;
 mod digests;
 mod session;
 
@@ -28,6 +29,7 @@ use tandem_push::fetch_standard::is_navigation;
 use tandem_push::wire::{PUSH_FIELD, Treatment, is_reserved};
 use tokio::time::Instant;
 
+use self::crossing::{Crossing, Crossings};
 use self::digests::Digests;
 use self::session::{Serving, SessionPushes};
 use crate::error::{Error, Kind, Side};
@@ -69,6 +71,7 @@ struct Shared {
     next: Rc<dyn Stage>,
     sessions: RefCell<HashMap<Isolation, Vec<Rc<SessionPushes>>>>,
     digests: RefCell<Digests>,
+    crossings: Rc<Crossings>,
 }
 
 impl Pushed {
@@ -81,6 +84,7 @@ impl Pushed {
                 pool,
                 next,
                 sessions: RefCell::default(),
+                crossings: Rc::default(),
             }),
         }
     }
@@ -110,7 +114,7 @@ impl Stage for Pushed {
             shared.invalidate(&exchange.isolation, request);
         }
         let Some(serving) = shared.answer(&exchange) else {
-            return shared.forward(exchange);
+            return Crossing::reply(shared, exchange);
         };
         let shared = Rc::clone(shared);
         Reply::generate(|mut sink| async move {
@@ -199,7 +203,9 @@ impl Shared {
         let is_current = move |mark: &Rc<SessionMark>| pool.is_current(&key, mark);
         let store = self.options.store;
         let local = self.options.is_gateway_local;
-        let pushes = SessionPushes::new(store, local, mark, digest, Box::new(is_current));
+        let crossings = Rc::clone(&self.crossings);
+        let is_current = Box::new(is_current);
+        let pushes = SessionPushes::new(store, local, mark, digest, crossings, is_current);
         let mut sessions = self.sessions.borrow_mut();
         let of_key = sessions.entry(isolation.clone()).or_default();
         of_key.push(Rc::clone(&pushes));

@@ -12,6 +12,7 @@ use tandem_push::client::{
 use tandem_push::wire::Fate;
 use tokio::time::Instant;
 
+use super::crossing::Crossings;
 use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::{Part, Parts, Reply, SessionMark, Supply};
 use crate::metrics::METRICS;
@@ -29,6 +30,8 @@ pub(super) struct SessionPushes {
     report_waker: Cell<Option<Waker>>,
     tasks: RefCell<HashMap<PushId, PushTasks>>,
     digest: Option<Rc<RefCell<Digest>>>,
+    /// The requests that may take a push that arrives.
+    crossings: Rc<Crossings>,
     is_current: CurrencyCheck,
     /// True if a task waits for the store's next timeout.
     is_swept: Cell<bool>,
@@ -54,6 +57,7 @@ impl SessionPushes {
         is_gateway_local: bool,
         mark: Rc<SessionMark>,
         digest: Option<Rc<RefCell<Digest>>>,
+        crossings: Rc<Crossings>,
         is_current: CurrencyCheck,
     ) -> Rc<Self> {
         let mut reports = Vec::new();
@@ -71,6 +75,7 @@ impl SessionPushes {
             report_waker: Cell::default(),
             tasks: RefCell::default(),
             digest,
+            crossings,
             is_current,
             is_swept: Cell::default(),
         })
@@ -118,6 +123,7 @@ impl SessionPushes {
                     wake(&mut task.arrival);
                 }
             }
+            Output::Arrives { url } => self.crossings.note_arrival(url),
             Output::Became {
                 fate,
                 url,

@@ -1,0 +1,84 @@
+//! The requests that cross the promises of their resources on the path.
+//!
+//! A browser requests a resource while its promise is on the way. The client then has both a
+//! request and a push for one resource, and a second copy of the body would cost its bytes again.
+//! Therefore the gateway answers the request with a reference to the push, and the client gives the
+//! browser the push. This needs no second request to the origin either. A client says that it
+//! takes references.
+//!
+//! Only a request that the client has sent before the promise arrived gets a reference: within a
+//! round trip of the promise. After that the client has used the push for another request, or has
+//! refused it. For the same reason a push is referred to once.
+
+use std::time::{Duration, Instant};
+
+use tandem_http::cache::{RequestPolicy, validation};
+use tandem_http::{RequestHead, ResponseHead};
+
+use super::output::Output;
+use super::session::Gateway;
+use super::table::FetchId;
+use crate::client::matching::check_request;
+use crate::url::{request_authority, request_url};
+use crate::wire::{CROSSED_FIELD, RequestHashes, url_hash};
+
+impl Gateway {
+    /// Lets the gateway refer requests to pushes, since the client takes references.
+    pub const fn allow_references(&mut self) {
+        self.companion.takes_references = true;
+    }
+
+    /// Notes that the promise of a fetch has been sent.
+    pub(super) fn note_sent_promise(&mut self, now: Instant, id: FetchId) {
+        let hash = self.fetches.get(id).map(|fetch| fetch.target.hash);
+        if let Some(push) = hash.and_then(|hash| self.unreported.get_mut(&hash))
+            && push.fetch == id
+        {
+            push.promised = Some(now);
+        }
+    }
+
+    /// Handles a request of the client that may have crossed the promise of its resource. Returns
+    /// the reference to the push, which answers it. `None`: the request is to be handled by
+    /// [`Self::handle_request`]. `round_trip` is that of the path to the client.
+    pub fn refer(
+        &mut self,
+        now: Instant,
+        request: &RequestHead,
+        round_trip: Duration,
+    ) -> Option<ResponseHead> {
+        if !self.companion.takes_references || self.unreported.is_empty() {
+            return None;
+        }
+        let hash = url_hash(request);
+        let push = self.unreported.get_mut(&hash)?;
+        // The promise waits behind other data for a moment.
+        let patience = round_trip + round_trip / 4;
+        let is_crossing = push
+            .promised
+            .is_some_and(|at| now.saturating_duration_since(at) < patience);
+        let policy = RequestPolicy::of(&request.fields);
+        let is_plain = check_request(request).is_ok()
+            && !validation::is_conditional(&request.fields)
+            && !policy.wants_validation();
+        let fits = !push.is_check
+            && push.asked == RequestHashes::of(&request.fields)
+            && request_url(request).is_some_and(|url| *url == *push.url);
+        if !is_crossing || !is_plain || !fits {
+            return None;
+        }
+        push.promised = None;
+        let fetch = push.fetch;
+        self.counts.repeated += 1;
+        self.repeats.forget(hash);
+        self.note_opened(request);
+        self.note_wanted(now, &request_authority(request), hash);
+        if self.fetches.get(fetch).is_some() {
+            self.raise_fetch(now, fetch);
+            self.outputs.push_back(Output::Raise { fetch });
+        }
+        let mut head = ResponseHead::new(204);
+        head.fields.push(CROSSED_FIELD, "1");
+        Some(head)
+    }
+}

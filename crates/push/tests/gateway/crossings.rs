@@ -1,0 +1,113 @@
+//! Scenes of both halves with requests that cross the promises of their resources.
+
+use std::time::Duration;
+
+use crate::origin::{Page, page};
+use crate::pair::Pair;
+use crate::{NAVIGATION, asked_of, html, image};
+
+const PAGE: &str = "http://a.test/page";
+const IMAGE: &str = "http://a.test/i.png";
+
+/// The fields of a browser's request for the image.
+const FIELDS: [(&str, &str); 2] = [("accept", "*/*"), ("referer", PAGE)];
+
+/// The time at which the promise is on its way to the client.
+const CROSSING: Duration = Duration::from_millis(150);
+
+/// Returns a pair in which a promise of the image is on its way. The client takes references.
+fn crossing(image: Page) -> Pair {
+    let pages = [(PAGE, html("<img src=i.png>")), (IMAGE, image)];
+    let mut pair = Pair::new(&pages).with_client(true);
+    pair.gateway.allow_references();
+    pair.browse_for(CROSSING, PAGE, NAVIGATION);
+    pair
+}
+
+/// Returns how often the body of the image was sent to the client.
+fn bodies(pair: &Pair) -> usize {
+    let data = format!("data {IMAGE}");
+    pair.received.iter().filter(|own| **own == data).count()
+}
+
+#[test]
+fn crossing_request_gets_the_push_alone() {
+    for caching in ["max-age=600", "no-cache", "no-store"] {
+        let mut pair = crossing(image().with("cache-control", caching));
+        let (reply, asked) = pair.get(IMAGE, &FIELDS);
+        assert!(reply.is_pushed && reply.body == "x", "{caching}");
+        assert_eq!(asked, [IMAGE, PAGE], "{caching}");
+        assert_eq!(bodies(&pair), 1, "{caching}");
+        let counts = pair.gateway.take_counts();
+        assert_eq!((counts.repeated, counts.wasted_bytes), (1, 0), "{caching}");
+        assert_eq!(counts.extra_requests, 0);
+    }
+}
+
+#[test]
+fn client_without_references_gets_a_copy() {
+    let pages = [
+        (PAGE, html("<img src=i.png>")),
+        (IMAGE, image().with("cache-control", "max-age=600")),
+    ];
+    let mut pair = Pair::new(&pages).with_client(true);
+    pair.browse_for(CROSSING, PAGE, NAVIGATION);
+    let (reply, _) = pair.get(IMAGE, &FIELDS);
+    assert!(!reply.is_pushed && reply.body == "x");
+    assert_eq!(bodies(&pair), 2);
+}
+
+#[test]
+fn request_with_other_fields_gets_no_reference() {
+    for field in [
+        ("cookie", "a=b"),
+        ("x-token", "1"),
+        ("if-none-match", "\"1\""),
+        ("cache-control", "max-age=0"),
+        ("origin", "http://b.test"),
+    ] {
+        let mut pair = crossing(image());
+        let (reply, _) = pair.get(IMAGE, &[FIELDS[0], FIELDS[1], field]);
+        assert!(!reply.is_pushed, "{field:?}");
+        assert_eq!(reply.head.status, 200);
+    }
+}
+
+#[test]
+fn second_request_is_not_referred_to_the_push() {
+    let mut pair = crossing(image());
+    assert!(pair.get(IMAGE, &FIELDS).0.is_pushed);
+    let (reply, asked) = pair.get(IMAGE, &FIELDS);
+    assert!(!reply.is_pushed && reply.body == "x");
+    assert_eq!(asked, [IMAGE]);
+}
+
+/// A request that arrives later than a round trip after the promise has not crossed it: the client
+/// had the push, and asks all the same.
+#[test]
+fn request_after_the_promise_gets_no_reference() {
+    let mut pair = crossing(image());
+    pair.run();
+    pair.pass(Duration::from_millis(100));
+    pair.send(IMAGE, &FIELDS);
+    pair.run();
+    let asked = pair.take_asked();
+    assert_eq!(asked.iter().filter(|asked| asked.url == IMAGE).count(), 2);
+}
+
+#[test]
+fn reference_releases_a_held_push() {
+    let page_of_unknown = page("text/html", "<img src=i.png>");
+    let pages = [(PAGE, page_of_unknown), (IMAGE, image())];
+    let mut pair = Pair::new(&pages).with_client(true);
+    pair.gateway.allow_references();
+    let returning = [("accept", "text/html"), ("cookie", "seen=1")];
+    pair.browse_for(CROSSING, PAGE, &returning);
+    let before = pair.time();
+    let (reply, _) = pair.get(IMAGE, &[FIELDS[0], FIELDS[1], ("cookie", "seen=1")]);
+    assert!(reply.is_pushed && reply.body == "x");
+    let with_report = Duration::from_millis(420);
+    assert!(pair.time() - before < with_report, "no report was awaited");
+    let asked = pair.take_asked();
+    assert!(asked.is_empty() || asked_of(&asked, IMAGE).field("cookie").is_some());
+}

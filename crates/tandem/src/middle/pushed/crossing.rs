@@ -1,0 +1,422 @@
+//! The reply to a request that may cross the promise of its resource on the path. The push answers
+//! the request as soon as its body arrives, or when the gateway refers to it.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use tandem_http::{Method, RequestHead};
+use tandem_push::wire::{CROSSED_FIELD, url_hash};
+
+use super::Shared;
+use crate::error::{Error, Kind, Side};
+use crate::exchange::{Body, Carrying, Exchange, Isolation, Part, Parts, Peer, Reply, Supply};
+use crate::priority::SharedPriority;
+
+/// The requests under way without a head, by URL hash.
+#[derive(Default)]
+pub(super) struct Crossings {
+    waiting: RefCell<HashMap<u32, Vec<Rc<Signal>>>>,
+}
+
+/// Tells a request that a push of its resource arrives.
+#[derive(Default)]
+struct Signal {
+    arrives: Cell<bool>,
+    waker: Cell<Option<Waker>>,
+}
+
+impl Crossings {
+    /// Notes that the body of a push begins to arrive, and no request has claimed it.
+    pub(super) fn note_arrival(&self, url: u32) {
+        let waiting = self.waiting.borrow();
+        for signal in waiting.get(&url).into_iter().flatten() {
+            signal.arrives.set(true);
+            if let Some(waker) = signal.waker.take() {
+                waker.wake();
+            }
+        }
+    }
+
+    fn join(&self, url: u32) -> Rc<Signal> {
+        let signal = Rc::new(Signal::default());
+        let mut waiting = self.waiting.borrow_mut();
+        waiting.entry(url).or_default().push(Rc::clone(&signal));
+        signal
+    }
+
+    fn leave(&self, url: u32, signal: &Rc<Signal>) {
+        let mut waiting = self.waiting.borrow_mut();
+        if let Some(of_url) = waiting.get_mut(&url) {
+            of_url.retain(|own| !Rc::ptr_eq(own, signal));
+            if of_url.is_empty() {
+                waiting.remove(&url);
+            }
+        }
+    }
+}
+
+/// The source of the response.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Source {
+    /// The gateway, for the first time.
+    Gateway,
+    /// A push.
+    Push,
+    /// The gateway again, since no push was there, or the push broke off.
+    GatewayAgain,
+}
+
+/// The reply to a request of the browser.
+pub(super) struct Crossing {
+    shared: Rc<Shared>,
+    isolation: Isolation,
+    request: Arc<RequestHead>,
+    peer: Peer,
+    priority: SharedPriority,
+    url: u32,
+    signal: Option<Rc<Signal>>,
+    reply: Reply,
+    source: Source,
+    /// The head was passed on.
+    has_begun: bool,
+}
+
+impl Crossing {
+    /// Sends an exchange on.
+    pub(super) fn reply(shared: &Rc<Shared>, exchange: Exchange) -> Reply {
+        let request = &exchange.request;
+        let may_cross = request.method == Method::Get
+            && exchange.body.is_empty()
+            && !shared.options.is_gateway_local;
+        if !may_cross {
+            return shared.forward(exchange);
+        }
+        let url = url_hash(request);
+        Reply::new(Self {
+            isolation: exchange.isolation.clone(),
+            request: Arc::clone(request),
+            peer: exchange.peer,
+            priority: exchange.priority.clone(),
+            url,
+            signal: Some(shared.crossings.join(url)),
+            reply: shared.forward(exchange),
+            shared: Rc::clone(shared),
+            source: Source::Gateway,
+            has_begun: false,
+        })
+    }
+
+    /// Takes the push that answers the request, if there is one.
+    fn take_push(&mut self) -> bool {
+        let shared = &self.shared;
+        let current = shared.pool.current(&self.isolation);
+        let pushes = current.and_then(|current| shared.find(&self.isolation, &current.mark));
+        let cache_status = shared.options.cache_status;
+        let serving = pushes.and_then(|pushes| pushes.answer(&self.request, false, cache_status));
+        let Some(serving) = serving else {
+            return false;
+        };
+        self.reply = Reply::new(serving);
+        self.source = Source::Push;
+        true
+    }
+
+    fn ask_again(&mut self) {
+        self.leave();
+        self.source = Source::GatewayAgain;
+        self.reply = self.shared.forward(Exchange {
+            request: Arc::clone(&self.request),
+            body: Body::empty(),
+            isolation: self.isolation.clone(),
+            peer: self.peer,
+            priority: self.priority.clone(),
+        });
+    }
+
+    /// Stops waiting for a push.
+    fn leave(&mut self) {
+        if let Some(signal) = self.signal.take() {
+            self.shared.crossings.leave(self.url, &signal);
+        }
+    }
+}
+
+impl Parts for Crossing {
+    fn supply(&self) -> Supply {
+        self.reply.supply()
+    }
+
+    fn take_carrying(&mut self) -> Option<Carrying> {
+        self.reply.take_carrying()
+    }
+
+    fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
+        loop {
+            let arrives = self.signal.as_ref().is_some_and(|signal| {
+                signal.waker.set(Some(cx.waker().clone()));
+                signal.arrives.take()
+            });
+            if arrives && self.take_push() {
+                self.leave();
+            }
+            let part = std::task::ready!(self.reply.poll_part(cx));
+            let Some(Ok(Part::Head(head))) = &part else {
+                let is_lost = self.source == Source::Push && !self.has_begun;
+                if is_lost && matches!(part, Some(Err(_))) {
+                    self.ask_again();
+                    continue;
+                }
+                return Poll::Ready(part);
+            };
+            let is_reference = head.fields.contains(CROSSED_FIELD);
+            match (is_reference, self.source) {
+                (true, Source::Gateway) => {
+                    if self.take_push() {
+                        self.leave();
+                    } else {
+                        self.ask_again();
+                    }
+                }
+                (true, _) => {
+                    let error = Error::new(Kind::Protocol, Side::Peer, "a push is missing");
+                    return Poll::Ready(Some(Err(error)));
+                }
+                (false, _) => {
+                    self.leave();
+                    self.has_begun = true;
+                    return Poll::Ready(part);
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Crossing {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use tandem_http::{ResponseHead, Scheme};
+    use tandem_push::client::StoreLimits;
+    use tokio::sync::Notify;
+    use tokio::task::LocalSet;
+
+    use super::super::{PushOptions, Pushed};
+    use super::*;
+    use crate::carrier::LocalBoxFuture;
+    use crate::exchange::{PushedPart, SessionMark};
+    use crate::stage::{CurrentSession, SessionPool, Stage};
+
+    const OPTIONS: PushOptions = PushOptions {
+        store: StoreLimits {
+            memory: 1 << 20,
+            cancel_useless: false,
+        },
+        early_hints: false,
+        cache_status: false,
+        digest: false,
+        is_gateway_local: false,
+        max_keys: 1,
+    };
+
+    /// A pool with one session, and the gateway behind it.
+    struct Gateway {
+        mark: Rc<SessionMark>,
+        /// The answers to requests for the image, in this order.
+        answers: RefCell<Vec<Answer>>,
+        /// The number of requests for the image.
+        asked: Cell<usize>,
+        /// Lets the push follow its promise.
+        go_on: Rc<Notify>,
+        /// The push breaks off before its head.
+        is_broken: bool,
+    }
+
+    #[derive(Clone, Copy)]
+    enum Answer {
+        Never,
+        Reference,
+        Whole,
+    }
+
+    impl SessionPool for Gateway {
+        fn current(&self, _: &Isolation) -> Option<CurrentSession> {
+            Some(CurrentSession {
+                mark: Rc::clone(&self.mark),
+                has_rested: false,
+                active: 1,
+            })
+        }
+
+        fn is_current(&self, _: &Isolation, _: &Rc<SessionMark>) -> bool {
+            true
+        }
+
+        fn establish<'a>(&'a self, _: &'a Isolation) -> LocalBoxFuture<'a, Result<(), Error>> {
+            Box::pin(std::future::ready(Ok(())))
+        }
+    }
+
+    fn request(path: &str) -> RequestHead {
+        RequestHead::get(Scheme::Http, "a.test", path)
+    }
+
+    fn whole(text: &'static str) -> Reply {
+        Reply::ready(ResponseHead::new(200), Bytes::from_static(text.as_bytes()))
+    }
+
+    impl Gateway {
+        fn new(answers: &[Answer], is_broken: bool) -> Rc<Self> {
+            Rc::new(Self {
+                mark: Rc::new(SessionMark::new(true)),
+                answers: RefCell::new(answers.iter().rev().copied().collect()),
+                asked: Cell::new(0),
+                go_on: Rc::default(),
+                is_broken,
+            })
+        }
+
+        /// Returns the page, which brings a push of the image.
+        fn page(&self) -> Reply {
+            let (mark, go_on) = (Rc::clone(&self.mark), Rc::clone(&self.go_on));
+            let is_broken = self.is_broken;
+            let push = Reply::generate(move |mut sink| async move {
+                go_on.notified().await;
+                if is_broken {
+                    return Err(Error::new(Kind::Reset, Side::Peer, "broken"));
+                }
+                let fields = [("cache-control", "max-age=60")];
+                let head = ResponseHead {
+                    fields: fields.into_iter().collect(),
+                    ..ResponseHead::new(200)
+                };
+                sink.send(Part::Head(head)).await;
+                sink.send(Part::Data(Bytes::from_static(b"pushed"))).await;
+                Ok(())
+            });
+            let pushed = PushedPart {
+                request: request("/image"),
+                reply: push,
+                priority: SharedPriority::default(),
+                session: Some(mark),
+            };
+            Reply::generate(|mut sink| async move {
+                sink.send(Part::Pushed(Box::new(pushed))).await;
+                sink.send(Part::Head(ResponseHead::new(200))).await;
+                Ok(())
+            })
+        }
+    }
+
+    impl Stage for Rc<Gateway> {
+        fn call(&self, exchange: Exchange) -> Reply {
+            if exchange.request.path != "/image" {
+                return self.page();
+            }
+            self.asked.set(self.asked.get() + 1);
+            match self.answers.borrow_mut().pop().unwrap_or(Answer::Never) {
+                Answer::Never => Reply::generate(|_sink| std::future::pending()),
+                Answer::Whole => whole("whole"),
+                Answer::Reference => {
+                    let mut head = ResponseHead::new(204);
+                    head.fields.push(CROSSED_FIELD, "1");
+                    Reply::ready(head, Bytes::new())
+                }
+            }
+        }
+    }
+
+    /// Returns the body of a response.
+    async fn body(mut reply: Reply) -> Result<Vec<u8>, Error> {
+        let mut body = Vec::new();
+        while let Some(part) = reply.part().await {
+            match part? {
+                Part::Data(data) => body.extend_from_slice(&data),
+                Part::Head(head) => assert!(!head.fields.contains(CROSSED_FIELD)),
+                _ => {}
+            }
+        }
+        Ok(body)
+    }
+
+    /// Requests the image, and then the page that brings its push. Returns the body of the image
+    /// and the number of requests for it.
+    async fn cross(answers: &[Answer], is_broken: bool) -> (Option<String>, usize) {
+        let gateway = Gateway::new(answers, is_broken);
+        let pool = Rc::clone(&gateway) as Rc<dyn SessionPool>;
+        let stage = Pushed::new(OPTIONS, pool, Rc::new(Rc::clone(&gateway)));
+        let call = |path| stage.call(Exchange::internal(request(path)));
+        let image = call("/image");
+        let others = async {
+            body(call("/page")).await.expect("the page comes");
+            gateway.go_on.notify_one();
+        };
+        let (image, ()) = tokio::join!(body(image), others);
+        let text = image
+            .ok()
+            .map(|image| String::from_utf8(image).expect("text"));
+        (text, gateway.asked.get())
+    }
+
+    fn run(answers: &[Answer], is_broken: bool) -> (Option<String>, usize) {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build()
+            .expect("a runtime");
+        LocalSet::new().block_on(&runtime, cross(answers, is_broken))
+    }
+
+    #[test]
+    fn request_under_way_takes_a_push_that_arrives() {
+        let pushed = Some("pushed".to_owned());
+        assert_eq!(run(&[Answer::Never], false), (pushed, 1));
+    }
+
+    #[test]
+    fn reference_without_a_push_is_asked_again() {
+        let whole = Some("whole".to_owned());
+        let again = [Answer::Reference, Answer::Whole];
+        assert_eq!(run(&again, false), (whole, 2));
+        let twice = [Answer::Reference, Answer::Reference];
+        assert_eq!(run(&twice, false), (None, 2), "the gateway is wrong");
+    }
+
+    /// Requests the image once the promise of its push has come.
+    async fn refer(is_broken: bool, answers: &[Answer]) -> (Option<String>, usize) {
+        let gateway = Gateway::new(answers, is_broken);
+        let pool = Rc::clone(&gateway) as Rc<dyn SessionPool>;
+        let stage = Pushed::new(OPTIONS, pool, Rc::new(Rc::clone(&gateway)));
+        let shared = &stage.shared;
+        let page = stage.call(Exchange::internal(request("/page")));
+        body(page).await.expect("the page comes");
+        // The request was sent before the promise arrived.
+        let image = Crossing::reply(shared, Exchange::internal(request("/image")));
+        let release = async { gateway.go_on.notify_one() };
+        let (image, ()) = tokio::join!(body(image), release);
+        let text = image
+            .ok()
+            .map(|image| String::from_utf8(image).expect("text"));
+        (text, gateway.asked.get())
+    }
+
+    #[test]
+    fn reference_gives_the_push_or_the_response_of_another_request() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build()
+            .expect("a runtime");
+        let answers = [Answer::Reference, Answer::Whole];
+        for (is_broken, text, asked) in [(false, "pushed", 1), (true, "whole", 2)] {
+            let referred = refer(is_broken, &answers);
+            let found = LocalSet::new().block_on(&runtime, referred);
+            assert_eq!(found, (Some(text.to_owned()), asked));
+        }
+    }
+}
