@@ -1,13 +1,16 @@
 //! The server end of a multiplexed session. Each request becomes an exchange, and a [`Pump`] sends
 //! each reply into its stream.
 
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::Bytes;
 use tandem_http::message::content_length;
 use tandem_http::{Event, Method, Priority, Reason, Role, StreamId};
+use tokio::time::{Sleep, sleep};
 
 use super::core::Core;
 use super::driver::{Driver, Owner, Pace};
@@ -131,6 +134,7 @@ impl Owner for ServerOwner {
             pushed: false,
             head_sent: false,
             finished: false,
+            rest: None,
         };
         pump.spawn();
     }
@@ -176,7 +180,12 @@ struct Pump {
     pushed: bool,
     head_sent: bool,
     finished: bool,
+    /// The time until the next look at the unsent rest of a push.
+    rest: Option<Pin<Box<Sleep>>>,
 }
+
+/// The interval at which the unsent rest of a push is looked at.
+const REST_INTERVAL: Duration = Duration::from_millis(250);
 
 impl Pump {
     /// Starts the task that sends the reply. The future of an `async fn` would store the pump
@@ -191,6 +200,9 @@ impl Pump {
                 return Poll::Ready(());
             }
             self.reprioritise(cx);
+            if self.rest.is_some() {
+                return self.poll_rest(cx);
+            }
             // A reply that is always ready must not fill the queue beyond its limit. The part that
             // is held back can wait, because the queue before it is full.
             let waits_for_room = self.head_sent && !self.finished;
@@ -210,7 +222,7 @@ impl Pump {
                 }
                 Poll::Ready(None) => {
                     self.finish();
-                    return Poll::Ready(());
+                    return self.poll_rest(cx);
                 }
                 Poll::Ready(Some(Err(error))) => {
                     self.flush_held(false);
@@ -219,6 +231,16 @@ impl Pump {
                 }
             }
         }
+    }
+
+    /// Waits until the queued rest of a push has left, so that a request can still raise the push.
+    fn poll_rest(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        while self.pushed && self.shared.core.borrow().unsent(self.id).bytes > 0 {
+            let new = || Box::pin(sleep(REST_INTERVAL));
+            ready!(self.rest.get_or_insert_with(new).as_mut().poll(cx));
+            self.rest = None;
+        }
+        Poll::Ready(())
     }
 
     /// Returns true if the stream was reset or the session is over. Registers the waker, so that a
@@ -370,6 +392,7 @@ fn push(shared: &Rc<Shared>, parent: StreamId, pushed: PushedPart) {
         pushed: true,
         head_sent: false,
         finished: false,
+        rest: None,
     };
     pump.spawn();
 }
@@ -448,6 +471,7 @@ mod tests {
             pushed: false,
             head_sent: false,
             finished: false,
+            rest: None,
         };
         let (mut sent, mut cx) = (0, Context::from_waker(Waker::noop()));
         while pump.poll(&mut cx).is_pending() {
@@ -465,5 +489,68 @@ mod tests {
         }
         assert_eq!(taken.get(), PARTS);
         assert!(sent >= (PARTS - most) * PART, "{sent}");
+    }
+
+    /// A pump of a stream that sends a complete body of `length` bytes.
+    fn pump_of(shared: &Rc<Shared>, id: StreamId, priority: &SharedPriority) -> Pump {
+        let body = Bytes::from_static(&[7; PART]);
+        Pump {
+            shared: Rc::clone(shared),
+            id,
+            priority: priority.watch(),
+            reply: Reply::ready(ResponseHead::new(200), body),
+            who: "gateway",
+            held: None,
+            bodyless: false,
+            pushed: true,
+            head_sent: false,
+            finished: false,
+            rest: None,
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn complete_push_in_the_queue_can_be_raised() {
+        let core = Rc::new(RefCell::new(h2::Connection::new(MuxConfig::new(
+            Role::Server,
+        ))));
+        let shared = Shared::new(Rc::clone(&core) as _, Multiplexed::H2);
+        let mut client = h2::Connection::new(MuxConfig::new(Role::Client));
+        let request = RequestHead::get(Scheme::Http, "site.example", "/");
+        let mut open = || client.open(&request, true, Priority(6)).expect("room");
+        let ids = [open(), open()];
+        pass(&mut client, &mut *core.borrow_mut(), usize::MAX);
+        let priorities =
+            [6, 6].map(|urgency| SharedPriority::new(Precedence::push(Priority(urgency))));
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut pumps = [0, 1].map(|at| {
+            shared
+                .streams
+                .borrow_mut()
+                .insert(ids[at], Stream::default());
+            pump_of(&shared, ids[at], &priorities[at])
+        });
+        for pump in &mut pumps {
+            assert!(
+                pump.poll(&mut cx).is_pending(),
+                "its body waits in the queue"
+            );
+        }
+        priorities[1].set(Precedence::default());
+        assert!(pumps[1].poll(&mut cx).is_pending());
+        let mut ends = Vec::new();
+        for _ in 0..64 {
+            pass(&mut *core.borrow_mut(), &mut client, 1 << 10);
+            while let Some(event) = client.poll_event() {
+                if let Event::Data { id, end: true, .. } = event {
+                    ends.push(id);
+                }
+            }
+        }
+        assert_eq!(ends, [ids[1], ids[0]]);
+        tokio::time::sleep(REST_INTERVAL).await;
+        for pump in &mut pumps {
+            assert!(pump.poll(&mut cx).is_ready(), "nothing is left");
+        }
     }
 }
