@@ -6,7 +6,7 @@ use std::time::Duration;
 use tandem_push::gateway::{AnswerId, Carrier, Config, FetchId, Output};
 use tandem_push::wire::Fate;
 
-use crate::copies::Needs;
+use crate::needs::Needs;
 use crate::origin::{page, redirect};
 use crate::pair::Pair;
 use crate::scene::{NAVIGATION, Scene, head};
