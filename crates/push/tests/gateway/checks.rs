@@ -3,8 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tandem_push::gateway::PushError;
-
 use crate::copies::{
     ALWAYS, CONDITIONAL, COPY, HOUR, HOURLY, LOADED, MINUTE, NAVIGATION, PAGE, PLAIN, asked, get,
     head, image, machine, pass, promises, returning_to, unmodified,
@@ -48,10 +46,12 @@ fn part_of_a_page_has_no_copies() {
 fn push_under_way_needs_no_check() {
     let document = page("text/html", "<img src=minute.png>").with("set-cookie", "first=1");
     let mut pair = returning_to(document);
-    pair.browse_for(LOADED, PAGE, NAVIGATION);
-    assert_eq!(asked(&mut pair), [get(PAGE), get(MINUTE)]);
-    pair.browse_for(LOADED, HOURLY, COPY);
-    assert_eq!(asked(&mut pair), [get(HOURLY), head(ALWAYS)]);
+    // The gateway has requested the image when the age of another one shows.
+    pair.browse_for(Duration::from_millis(25), PAGE, NAVIGATION);
+    pair.send(HOURLY, COPY);
+    pair.run_for(LOADED);
+    let requests = [get(PAGE), get(MINUTE), get(HOURLY), head(ALWAYS)];
+    assert_eq!(asked(&mut pair), requests);
 }
 
 #[test]
@@ -153,13 +153,21 @@ fn check_waits_for_requests_of_the_same_moment() {
 
 #[test]
 fn failed_check_is_passed_to_no_stream() {
-    let (mut gateway, mut needs, now) = machine(Some(true));
-    pass(&mut gateway, &mut needs, PAGE, CONDITIONAL, &unmodified());
-    let checks = promises(&mut gateway);
-    assert_eq!(checks.len(), 1);
-    gateway.queue_fetch(now, checks[0].fetch);
-    let mut answer = tandem_http::ResponseHead::new(404);
-    answer.fields.push("etag", "\"1\"");
-    let passed = gateway.handle_fetch_head(now, checks[0].fetch, &mut answer, None);
-    assert_eq!(passed, Err(PushError::Forbidden));
+    let tag = ("etag", "\"1\"");
+    for (status, field, is_passed) in [
+        (200, tag, true),
+        (404, tag, false),
+        (200, ("content-type", "image/png"), false),
+        (200, ("vary", "cookie"), false),
+    ] {
+        let (mut gateway, mut needs, now) = machine(Some(true));
+        pass(&mut gateway, &mut needs, PAGE, CONDITIONAL, &unmodified());
+        let checks = promises(&mut gateway);
+        assert_eq!(checks.len(), 1);
+        gateway.queue_fetch(now, checks[0].fetch);
+        let mut response = tandem_http::ResponseHead::new(status);
+        response.fields.push(field.0, field.1);
+        let passed = gateway.handle_fetch_head(now, checks[0].fetch, &mut response, None);
+        assert_eq!(passed.is_ok(), is_passed, "{status} {field:?}");
+    }
 }
