@@ -410,6 +410,27 @@ impl<F: Clone> Cache<F> {
         (Box::new(fetch), token)
     }
 
+    /// Returns the fetch of a POST request whose response may serve later requests with GET (RFC
+    /// 9110 section 9.3.3). Only the operator of an origin decides that its responses may: a cache
+    /// of several origins returns `None`, as for any other method.
+    pub fn post(
+        &mut self,
+        now: Now,
+        key: &Key,
+        group: Group,
+        user: u64,
+        request: &RequestHead,
+    ) -> Option<Box<Fetch>> {
+        if self.config.sharing != Sharing::Origin || request.method != Method::Post {
+            return None;
+        }
+        let get = RequestHead {
+            method: Method::Get,
+            ..request.clone()
+        };
+        Some(self.fetch(now, key, group, user, &get, None, None).0)
+    }
+
     /// Ends the flight of a fetch: no other request joins it from now on.
     pub fn end_flight(&mut self, fetch: &Fetch) {
         if let Entry::Occupied(entry) = self.flights.entry(fetch.key.clone())

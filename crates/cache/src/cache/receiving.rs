@@ -56,14 +56,7 @@ impl<F: Clone> Cache<F> {
         match self.admit(now, fetch, head) {
             Some(entry) => {
                 self.passes.remove(&key);
-                Received::Store(Box::new(Pending {
-                    key: fetch.key.clone(),
-                    group: fetch.group.clone(),
-                    user: fetch.user,
-                    asked: fetch.asked.fields.clone(),
-                    entry: Arc::new(entry),
-                    started: fetch.started,
-                }))
+                Received::Store(pending(fetch, entry, fetch.started))
             }
             None => {
                 // Requests that nobody can join tell nothing about the others.
@@ -76,6 +69,27 @@ impl<F: Clone> Cache<F> {
                 Received::Pass
             }
         }
+    }
+
+    /// Decides about the final head of the response to a POST request, if the response has the
+    /// request's URL in `Content-Location`. It is stored if it also names its lifetime (RFC 9110
+    /// section 9.3.3). The caller then invalidates the target.
+    pub fn receive_post(
+        &mut self,
+        now: Now,
+        fetch: &Fetch,
+        head: &ResponseHead,
+    ) -> Option<Box<Pending>> {
+        let names_lifetime = self.policy(head).names_lifetime(self.config.rules());
+        // A change since the request may be newer than this one.
+        let is_newest = self.is_current(&fetch.key, fetch.started);
+        if head.status != 200 || !names_lifetime || !is_newest {
+            return None;
+        }
+        let entry = self.admit(now, fetch, head)?;
+        // The invalidation by this response does not apply to it, but later ones do.
+        let started = now.elapsed + Duration::from_nanos(1);
+        Some(pending(fetch, entry, started))
     }
 
     fn hash(&self, fetch: &Fetch) -> u64 {
@@ -270,6 +284,19 @@ enum Update {
     Ignore,
     /// The stored response is removed.
     Remove,
+}
+
+/// Returns a response that is stored once its body is complete, unless its target is invalidated
+/// after `started`.
+fn pending(fetch: &Fetch, entry: Stored, started: Duration) -> Box<Pending> {
+    Box::new(Pending {
+        key: fetch.key.clone(),
+        group: fetch.group.clone(),
+        user: fetch.user,
+        asked: fetch.asked.fields.clone(),
+        entry: Arc::new(entry),
+        started,
+    })
 }
 
 /// Returns true if a response depends on more of its request than the key and `Vary` cover: on its

@@ -1,5 +1,7 @@
 //! Tests of the decisions in virtual time.
 
+mod posts;
+
 use bytes::Bytes;
 use tandem_http::Scheme;
 

@@ -156,6 +156,11 @@ impl ResponsePolicy {
         window.is_some_and(|window| staleness <= window) && !self.forbids_stale_use(rules)
     }
 
+    /// Returns true if the response itself names its lifetime (RFC 9111 section 4.2.1).
+    pub fn names_lifetime(&self, rules: CacheRules) -> bool {
+        self.explicit_lifetime(rules, None).is_some()
+    }
+
     /// Returns the response's freshness for a cache that received it so.
     pub fn freshness(&self, rules: CacheRules, receipt: Receipt) -> Freshness {
         let lifetime = self

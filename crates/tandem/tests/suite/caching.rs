@@ -16,10 +16,10 @@ use crate::harness::{
 };
 
 /// A gateway with a cache in front of an origin that counts its requests.
-struct Caching {
-    origin: Scene,
+pub(crate) struct Caching {
+    pub(crate) origin: Scene,
     requests: Arc<AtomicUsize>,
-    gateway: std::net::SocketAddr,
+    pub(crate) gateway: std::net::SocketAddr,
     running: Option<Running>,
 }
 
@@ -30,7 +30,7 @@ impl Caching {
         Self::with(answer, true, |_| {})
     }
 
-    fn with(
+    pub(crate) fn with(
         answer: impl Fn(usize, &Asked) -> String + Send + Sync + 'static,
         is_reverse: bool,
         change: impl FnOnce(&mut GatewayOptions),
@@ -89,7 +89,7 @@ impl Caching {
         (answer.status, String::from_utf8(answer.body).unwrap())
     }
 
-    fn requests(&self) -> usize {
+    pub(crate) fn requests(&self) -> usize {
         self.requests.load(Ordering::SeqCst)
     }
 }
@@ -107,7 +107,7 @@ fn fresh(body: &str) -> String {
     with_fields("Cache-Control: max-age=3600\r\n", body)
 }
 
-fn with_fields(fields: &str, body: &str) -> String {
+pub(crate) fn with_fields(fields: &str, body: &str) -> String {
     let length = body.len();
     format!("HTTP/1.1 200 OK\r\n{fields}Content-Length: {length}\r\n\r\n{body}")
 }
@@ -176,6 +176,34 @@ fn post_invalidates_its_target() {
     assert_eq!(client.answer("POST").body, b"2");
     assert_eq!(caching.send(&mut client, "GET", "/", "").1, "3");
     assert_eq!(caching.get("/", "").1, "3");
+}
+
+/// RFC 9110 section 9.3.3: with a lifetime, and its own URL in `Content-Location`.
+#[test]
+fn post_response_serves_get_if_the_origin_says_so() {
+    for (path, location, is_reverse, is_stored) in [
+        ("/own?x=1", "/own?x=1", true, true),
+        ("/own", "http://{host}/own", true, true),
+        ("/forward", "/forward", false, false),
+        ("/other", "/others", true, false),
+        ("/two", "/two\r\nContent-Location: /two", true, false),
+        ("/site", "http://elsewhere.example/site", true, false),
+    ] {
+        let answer = move |number: usize, asked: &Asked| {
+            let location = location.replace("{host}", asked.field("host").unwrap());
+            let fields = format!("Cache-Control: max-age=99\r\nContent-Location: {location}\r\n");
+            with_fields(&fields, &number.to_string())
+        };
+        let one_user = |options: &mut GatewayOptions| options.cache_users = Some(1);
+        let caching = Caching::with(answer, is_reverse, one_user);
+        let mut client = caching.connect();
+        let post = format!("{PAGE}Content-Length: 3\r\n");
+        client.send(request("POST", &caching.origin.url(path), &post));
+        client.send("abc");
+        assert_eq!(client.answer("POST").body, b"1");
+        let expected = if is_stored { "1" } else { "2" };
+        assert_eq!(caching.get(path, PAGE).1, expected, "{path} {location}");
+    }
 }
 
 #[test]

@@ -6,9 +6,9 @@
 //!                                └─ fetch ─▶ next ─▶ head ─▶ pump ───────┘─▶ store
 //! ```
 //!
-//! [`tandem_cache`] decides; this stage moves data. `reply` holds the states of one reply, `asking`
-//! its wait for another gateway of the fleet, and `pump` the task that reads a response for all its
-//! readers.
+//! [`tandem_cache`] decides; this stage moves data. `reply` holds the states of the reply to GET or
+//! HEAD, and `asking` its wait for another gateway of the fleet. `changing` holds the states of the
+//! reply to an unsafe request. `pump` is the task that reads a response for all its readers.
 //!
 //! A forward gateway serves and stores only requests with a known first-party site, and separates
 //! the sites. Otherwise a page could learn from the time of a response which pages the user visits
@@ -16,6 +16,7 @@
 //! secret in the URL, which no rule of a shared cache distinguishes.
 
 mod asking;
+mod changing;
 mod pump;
 mod reply;
 mod status;
@@ -26,14 +27,14 @@ use std::task::{Context, Poll};
 
 use tandem_cache::{Key, Sharing};
 use tandem_http::cache::is_safe;
-use tandem_http::{Method, RequestHead, ResponseHead, Scheme};
-use tandem_preload::{resolve, split};
+use tandem_http::{Method, Scheme};
 use tandem_push::site::{first_party, site_of};
 
 use crate::error::Error;
 use crate::exchange::{Exchange, Isolation, Part, Parts, Peer, Reply};
 use crate::response_cache::{Owner, Place, ResponseCache};
 use crate::stage::Stage;
+use changing::ChangingReply;
 use reply::CachedReply;
 use status::CacheStatus;
 
@@ -89,27 +90,19 @@ impl Drop for Session {
 impl Stage for CacheStage {
     fn call(&self, exchange: Exchange) -> Reply {
         if !is_safe(&exchange.request.method) {
-            return self.0.told(
-                false,
-                Reply::new(Invalidating {
-                    partitions: self.0.changed(&exchange),
-                    request: exchange.request.clone(),
-                    session: Rc::clone(&self.0),
-                    reply: self.0.next.call(exchange),
-                }),
-            );
+            return ChangingReply::reply(&self.0, exchange);
         }
         let is_read = matches!(exchange.request.method, Method::Get | Method::Head);
         match self.0.place(&exchange).filter(|_| is_read) {
             Some(place) => CachedReply::reply(&self.0, place, exchange),
-            None => self.0.told(is_read, self.0.next.call(exchange)),
+            None => self.0.bypassing(is_read, self.0.next.call(exchange)),
         }
     }
 }
 
 impl Session {
     /// Returns a reply whose head says, if that is wanted, that the cache took no part in it.
-    fn told(&self, is_read: bool, reply: Reply) -> Reply {
+    fn bypassing(&self, is_read: bool, reply: Reply) -> Reply {
         if !self.tells_status {
             return reply;
         }
@@ -189,67 +182,11 @@ impl Parts for Bypassing {
     }
 }
 
-/// The reply to an unsafe request, which invalidates stored responses.
-struct Invalidating {
-    session: Rc<Session>,
-    partitions: Vec<Vec<u8>>,
-    request: Arc<RequestHead>,
-    reply: Reply,
-}
-
-impl Invalidating {
-    fn invalidate(&self, head: &ResponseHead) {
-        let cache = &self.session.cache;
-        let named = ["location", "content-location"];
-        let named = named.into_iter().filter_map(|name| self.named(head, name));
-        let targets: Vec<RequestHead> = [RequestHead::clone(&self.request)]
-            .into_iter()
-            .chain(named)
-            .collect();
-        let number = self.session.owner(self.request.scheme).number;
-        let keys: Vec<Key> = targets
-            .iter()
-            .flat_map(|target| {
-                let key = |partition: &Vec<u8>| Key::new(number, partition, target, false);
-                self.partitions.iter().filter_map(key)
-            })
-            .collect();
-        let method = &self.request.method;
-        cache.lock().invalidate(cache.now(), method, head, &keys);
-    }
-
-    /// Returns a request for a URL of the same origin that a field names (RFC 9111 section 4.4).
-    fn named(&self, head: &ResponseHead, name: &str) -> Option<RequestHead> {
-        let request = &self.request;
-        let base = request.url();
-        let reference = std::str::from_utf8(head.fields.get(name)?).ok()?;
-        let url = resolve(&base, reference)?;
-        let (scheme, authority, path) = split(&url)?;
-        let base = resolve(&base, "/")?;
-        let (own_scheme, own_authority, _) = split(&base)?;
-        if (scheme, authority) != (own_scheme, own_authority) {
-            return None;
-        }
-        Some(RequestHead {
-            path: path.to_owned(),
-            ..RequestHead::clone(request)
-        })
-    }
-}
-
-impl Parts for Invalidating {
-    fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
-        let part = self.reply.poll_part(cx);
-        if let Poll::Ready(Some(Ok(Part::Head(head)))) = &part {
-            self.invalidate(head);
-        }
-        part
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
+
+    use tandem_http::{RequestHead, ResponseHead};
 
     use super::*;
 

@@ -65,7 +65,7 @@ struct Fetching {
 }
 
 /// The place of a reader in a flight.
-struct Reading {
+pub(super) struct Reading {
     flight: Arc<Flight>,
     number: u64,
 }
@@ -381,15 +381,7 @@ impl CachedReply {
             State::Asking(_) => self.poll_asking(cx),
             State::Fetching(_) => self.poll_fetching(cx),
             State::Waiting(..) => self.poll_waiting(cx),
-            State::Streaming(reading) => {
-                let piece = ready!(reading.flight.poll_piece(reading.number, cx));
-                Poll::Ready(piece.map(|piece| {
-                    piece.map(|piece| match piece {
-                        Piece::Data(data) => Part::Data(data),
-                        Piece::Trailers(trailers) => Part::Trailers(trailers),
-                    })
-                }))
-            }
+            State::Streaming(reading) => reading.poll_part(cx),
             State::Serving(serving) => Poll::Ready(serving.next().map(Ok)),
             State::Direct(reply) => reply.poll_part(cx),
             State::Done => Poll::Ready(None),
@@ -430,9 +422,22 @@ impl Drop for Fetching {
 }
 
 impl Reading {
-    fn new(flight: Arc<Flight>, is_request: bool) -> Self {
+    pub(super) fn new(flight: Arc<Flight>, is_request: bool) -> Self {
         let number = flight.join(is_request);
         Self { flight, number }
+    }
+}
+
+/// The parts behind the head.
+impl Parts for Reading {
+    fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
+        let piece = ready!(self.flight.poll_piece(self.number, cx));
+        Poll::Ready(piece.map(|piece| {
+            piece.map(|piece| match piece {
+                Piece::Data(data) => Part::Data(data),
+                Piece::Trailers(trailers) => Part::Trailers(trailers),
+            })
+        }))
     }
 }
 

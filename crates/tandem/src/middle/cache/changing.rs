@@ -1,0 +1,129 @@
+//! The reply to an unsafe request. A success invalidates stored responses (RFC 9111 section 4.4).
+//! The response to POST may be stored itself, for later requests with GET (RFC 9110 section 9.3.3).
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use tandem_cache::{Fetch, Key};
+use tandem_http::{RequestHead, ResponseHead};
+use tandem_preload::{resolve, split};
+
+use super::Session;
+use super::pump::Pump;
+use super::reply::Reading;
+use super::status::CacheStatus;
+use crate::error::Error;
+use crate::exchange::{Exchange, Part, Parts, Reply};
+use crate::response_cache::flight::{Flight, Phase};
+
+/// The reply to one request.
+pub(super) struct ChangingReply {
+    session: Rc<Session>,
+    partitions: Vec<Vec<u8>>,
+    request: Arc<RequestHead>,
+    /// The request, if its response may serve later ones.
+    fetch: Option<Box<Fetch>>,
+    status: CacheStatus,
+    /// The reply of the origin, or the reader of a response that is stored meanwhile.
+    parts: Reply,
+}
+
+impl ChangingReply {
+    /// Sends the request on, and makes its reply.
+    pub(super) fn reply(session: &Rc<Session>, exchange: Exchange) -> Reply {
+        let cache = &session.cache;
+        let place = session.place(&exchange);
+        let fetch = place.and_then(|place| {
+            let (now, user) = (cache.now(), session.owner.user);
+            let (key, group) = (&place.key, place.group);
+            cache.lock().post(now, key, group, user, &exchange.request)
+        });
+        Reply::new(Self {
+            session: Rc::clone(session),
+            partitions: session.changed(&exchange),
+            request: exchange.request.clone(),
+            fetch,
+            status: CacheStatus::bypass(false),
+            parts: session.next.call(exchange),
+        })
+    }
+
+    /// Passes the final head to the cache.
+    fn on_head(&mut self, head: &ResponseHead) {
+        let cache = Arc::clone(&self.session.cache);
+        let now = cache.now();
+        let fetch = self.fetch.take();
+        let fetch = fetch.filter(|_| self.is_representation(head));
+        // Before the invalidation by this response: an earlier one shows another change.
+        let pending = fetch.and_then(|fetch| {
+            let pending = cache.lock().receive_post(now, &fetch, head)?;
+            Some((fetch, pending))
+        });
+        let keys = self.targets(head);
+        let method = &self.request.method;
+        cache.lock().invalidate(now, method, head, &keys);
+        if let Some((fetch, pending)) = pending {
+            self.status.received(head.status, true);
+            let flight = Arc::new(Flight::new());
+            let reading = Reading::new(Arc::clone(&flight), false);
+            flight.set_phase(Phase::Streaming(Arc::clone(pending.entry())));
+            let reply = std::mem::replace(&mut self.parts, Reply::new(reading));
+            Pump::start(&self.session, &flight, fetch, pending, reply);
+        }
+    }
+
+    /// Returns true if the origin says that a GET request for the same URL would get this response
+    /// (RFC 9110 section 8.7).
+    fn is_representation(&self, head: &ResponseHead) -> bool {
+        let mut values = head.fields.get_all("content-location");
+        let is_single = values.next().is_some() && values.next().is_none();
+        let named = self.named(head, "content-location");
+        is_single && named.is_some_and(|named| named.path == self.request.path)
+    }
+
+    /// Returns the keys that the response invalidates: of its URL, and of the URLs of the same
+    /// origin that it names.
+    fn targets(&self, head: &ResponseHead) -> Vec<Key> {
+        let named = ["location", "content-location"];
+        let named = named.into_iter().filter_map(|name| self.named(head, name));
+        let own = RequestHead::clone(&self.request);
+        let number = self.session.owner(self.request.scheme).number;
+        let keys = |target: RequestHead| {
+            let key = |partition: &Vec<u8>| Key::new(number, partition, &target, false);
+            self.partitions.iter().filter_map(key).collect::<Vec<_>>()
+        };
+        [own].into_iter().chain(named).flat_map(keys).collect()
+    }
+
+    /// Returns a request for a URL of the same origin that a field names (RFC 9111 section 4.4).
+    fn named(&self, head: &ResponseHead, name: &str) -> Option<RequestHead> {
+        let request = &self.request;
+        let base = request.url();
+        let reference = std::str::from_utf8(head.fields.get(name)?).ok()?;
+        let url = resolve(&base, reference)?;
+        let (scheme, authority, path) = split(&url)?;
+        let base = resolve(&base, "/")?;
+        let (own_scheme, own_authority, _) = split(&base)?;
+        if (scheme, authority) != (own_scheme, own_authority) {
+            return None;
+        }
+        Some(RequestHead {
+            path: path.to_owned(),
+            ..RequestHead::clone(request)
+        })
+    }
+}
+
+impl Parts for ChangingReply {
+    fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
+        let mut part = self.parts.poll_part(cx);
+        if let Poll::Ready(Some(Ok(Part::Head(head)))) = &mut part {
+            self.on_head(head);
+            if self.session.tells_status {
+                self.status.tell(&mut head.fields);
+            }
+        }
+        part
+    }
+}
