@@ -13,6 +13,7 @@ mod caching;
 mod carrying;
 mod certificates;
 mod compressing;
+mod crowds;
 mod discovery;
 mod early_ends;
 mod edges;
