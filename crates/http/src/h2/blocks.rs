@@ -191,6 +191,9 @@ impl Connection {
         if end {
             stream.received_end();
         }
+        if self.config.widens_streams {
+            self.return_stream_credit(id);
+        }
         self.events.push_back(Event::Request {
             id,
             head: request.head,

@@ -7,7 +7,7 @@ use std::time::Instant;
 use bytes::Bytes;
 
 use super::blocks::Block;
-use super::flow::{DEFAULT_WINDOW, SendWindow, SessionCredit, StreamCredit};
+use super::flow::{DEFAULT_WINDOW, MAX_WINDOW, SendWindow, SessionCredit, StreamCredit};
 use super::frame;
 use super::input::Input;
 use super::settings::PeerSettings;
@@ -153,9 +153,18 @@ impl Connection {
         }
     }
 
+    /// Returns true if nothing is sent before the peer's SETTINGS.
+    pub(super) const fn waits_for_peer(&self) -> bool {
+        self.config.widens_streams && !self.peer.known && self.failed.is_none()
+    }
+
     pub(super) fn insert(&mut self, id: StreamId, state: State, priority: Priority) -> &mut Stream {
         *self.active_mut(id) += 1;
-        let credit = StreamCredit::new(self.config.stream_window, self.extra_window());
+        let window = self.config.stream_window.min(MAX_WINDOW as u32);
+        let credit = match self.config.widens_streams && window > DEFAULT_WINDOW {
+            true => StreamCredit::widened(window),
+            false => StreamCredit::new(self.config.stream_window, self.extra_window()),
+        };
         let stream = Stream::new(state, priority, self.peer.initial_window, credit);
         self.streams.entry(id).insert_entry(stream).into_mut()
     }
@@ -313,7 +322,7 @@ impl Mux for Connection {
     }
 
     fn wants_output(&self) -> bool {
-        let server_preface = !self.started && !self.is_client();
+        let server_preface = !self.started && !self.is_client() && !self.waits_for_peer();
         server_preface || !self.queue.is_empty() || self.has_turn()
     }
 

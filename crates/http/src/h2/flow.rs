@@ -86,6 +86,17 @@ impl StreamCredit {
         }
     }
 
+    /// A window that the peer knows as the default one. The difference is credit.
+    pub(super) const fn widened(window: u32) -> Self {
+        let known = DEFAULT_WINDOW as i64;
+        Self {
+            window: window as i64,
+            left: known,
+            held: 0,
+            credit: window as i64 - known,
+        }
+    }
+
     /// Removes the bytes granted beyond our SETTINGS, once the peer has seen them.
     pub(super) fn drop_extra(&mut self, extra: u32) {
         self.left -= i64::from(extra);

@@ -31,6 +31,9 @@ impl Connection {
     /// See [`crate::ByteMux::poll_output`].
     pub(super) fn send(&mut self, out: &mut SendBuf, limit: usize) {
         if !self.started {
+            if self.waits_for_peer() {
+                return;
+            }
             self.start(out);
         }
         if self.failed.is_none() && (!self.queue.is_empty() || self.has_turn()) {

@@ -1,7 +1,7 @@
 //! SETTINGS: the parameters of each end (RFC 9113 section 6.5, RFC 8441 section 3, RFC 9218 section
 //! 2.1).
 
-use super::flow::MAX_WINDOW;
+use super::flow::{DEFAULT_WINDOW, MAX_WINDOW};
 use super::frame::{self, MAX_PAYLOAD, protocol};
 use crate::{MuxConfig, Reason, Role, SessionError};
 
@@ -39,7 +39,7 @@ impl PeerSettings {
             header_table_size: crate::hpack::DEFAULT_TABLE_SIZE,
             enable_push: true,
             max_streams: UNKNOWN_MAX_STREAMS,
-            initial_window: super::flow::DEFAULT_WINDOW,
+            initial_window: DEFAULT_WINDOW,
             max_header_list: usize::MAX,
             extended_connect: false,
         }
@@ -115,10 +115,11 @@ fn boolean(value: u32) -> Result<bool, SessionError> {
 pub(super) fn put_own(out: &mut Vec<u8>, config: &MuxConfig) {
     let mut entries = Vec::with_capacity(6);
     entries.push((NO_RFC7540_PRIORITIES, 1));
-    entries.push((
-        INITIAL_WINDOW_SIZE,
-        config.stream_window.min(MAX_WINDOW as u32),
-    ));
+    let window = match config.widens_streams {
+        true => config.stream_window.min(DEFAULT_WINDOW),
+        false => config.stream_window.min(MAX_WINDOW as u32),
+    };
+    entries.push((INITIAL_WINDOW_SIZE, window));
     entries.push((
         MAX_HEADER_LIST_SIZE,
         u32::try_from(config.max_header_list).unwrap_or(u32::MAX),

@@ -274,7 +274,8 @@ impl ClientConfig {
     /// Creates the protocol of a TLS listener, on which a browser chooses HTTP/2 or HTTP/1.1.
     fn negotiated(&self, http1: Http1Session) -> Protocol {
         let head = http1.limits.head;
-        let h2 = mux_session(Multiplexed::H2, &self.path, BROWSER_STREAMS, head);
+        let mut h2 = mux_session(Multiplexed::H2, &self.path, BROWSER_STREAMS, head);
+        h2.config.widens_streams = true;
         Protocol::Negotiated {
             h2: Rc::new(MuxSession {
                 who: http1.who,
