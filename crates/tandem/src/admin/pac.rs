@@ -2,32 +2,50 @@
 //! answers only requests addressed to itself.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use super::{is_typed_in, page};
 use crate::exchange::{Exchange, Reply};
+use crate::transport::tls::trusted_by::lists_firefox;
 
 /// The listeners that the configuration names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Proxies {
     /// The TLS listener, over which a browser multiplexes its requests.
     pub https: Option<SocketAddr>,
     /// The listener for HTTP/1.1 without TLS.
     pub http: Option<SocketAddr>,
+    /// The directory of the authority that certifies the TLS listener.
+    pub authority: Option<PathBuf>,
 }
 
 /// Answers a request to the listener itself.
-pub fn answer(exchange: &Exchange, proxies: Proxies) -> Reply {
-    if exchange.request.path == "/proxy.pac" && is_typed_in(&exchange.request) {
-        page(200, "application/x-ns-proxy-autoconfig", script(proxies))
+pub fn answer(exchange: &Exchange, proxies: &Proxies) -> Reply {
+    let request = &exchange.request;
+    if request.path == "/proxy.pac" && is_typed_in(request) {
+        let agent = request.fields.get("user-agent").unwrap_or_default();
+        let script = script(proxies, is_firefox(agent));
+        page(200, "application/x-ns-proxy-autoconfig", script)
     } else {
         page(404, "text/plain", "Nothing is here.\n".into())
     }
 }
 
-/// Returns the script, which sends everything to the client. A browser that does not trust the TLS
-/// listener's certificate uses the other listener. It connects nowhere else if both are down.
-fn script(proxies: Proxies) -> String {
-    let https = proxies.https.map(|address| format!("HTTPS {address}"));
+/// Returns true for the `User-Agent` of Firefox and its relatives.
+fn is_firefox(agent: &[u8]) -> bool {
+    let name = b" Gecko/";
+    agent.windows(name.len()).any(|part| part == name)
+}
+
+/// Returns the script, which sends everything to the client. Chromium uses the second listener if it
+/// does not trust the certificate of the first. Firefox shows an error instead, so the TLS listener
+/// is left out unless `tandem trust` has changed a profile of Firefox. The script names no direct
+/// connection.
+fn script(proxies: &Proxies, is_firefox: bool) -> String {
+    let is_trusted = || proxies.authority.as_deref().is_some_and(lists_firefox);
+    let is_usable = !is_firefox || proxies.http.is_none() || is_trusted();
+    let https = proxies.https.filter(|_| is_usable);
+    let https = https.map(|address| format!("HTTPS {address}"));
     let http = proxies.http.map(|address| format!("PROXY {address}"));
     let all: Vec<_> = https.into_iter().chain(http).collect();
     let all = all.join("; ");
@@ -37,23 +55,54 @@ fn script(proxies: Proxies) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::transport::tls::trusted_by::record_file;
+
+    const BOTH: &str = "HTTPS 127.0.0.1:8119; PROXY 127.0.0.1:8118";
+
+    fn proxies(https: &str, http: &str) -> Proxies {
+        let address = |text: &str| text.parse().ok();
+        Proxies {
+            https: address(https),
+            http: address(http),
+            authority: None,
+        }
+    }
+
+    #[track_caller]
+    fn assert_list(proxies: &Proxies, is_firefox: bool, list: &str) {
+        let script = script(proxies, is_firefox);
+        assert!(script.contains(&format!("return \"{list}\";")), "{script}");
+        assert!(!script.contains("DIRECT"));
+    }
 
     #[test]
     fn script_prefers_the_tls_listener() {
         let (https, http) = ("127.0.0.1:8119", "127.0.0.1:8118");
-        let address = |text: &str| text.parse().ok();
-        for (proxies, list) in [
-            (
-                (address(https), address(http)),
-                "HTTPS 127.0.0.1:8119; PROXY 127.0.0.1:8118",
-            ),
-            ((None, address(http)), "PROXY 127.0.0.1:8118"),
-            ((address(https), None), "HTTPS 127.0.0.1:8119"),
-        ] {
-            let (https, http) = proxies;
-            let script = script(Proxies { https, http });
-            assert!(script.contains(&format!("return \"{list}\";")), "{script}");
-            assert!(!script.contains("DIRECT"));
+        assert_list(&proxies(https, http), false, BOTH);
+        assert_list(&proxies("", http), false, "PROXY 127.0.0.1:8118");
+        for is_firefox in [false, true] {
+            assert_list(&proxies(https, ""), is_firefox, "HTTPS 127.0.0.1:8119");
         }
+    }
+
+    #[test]
+    fn script_names_the_tls_listener_to_a_trusting_firefox() {
+        let directory = std::env::temp_dir().join(format!("tandem-pac-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).expect("a directory");
+        let mut proxies = proxies("127.0.0.1:8119", "127.0.0.1:8118");
+        assert_list(&proxies, true, "PROXY 127.0.0.1:8118");
+        proxies.authority = Some(directory.clone());
+        assert_list(&proxies, true, "PROXY 127.0.0.1:8118");
+        std::fs::write(record_file(&directory), "firefox /profile\n").expect("written");
+        assert_list(&proxies, true, BOTH);
+        std::fs::remove_dir_all(&directory).expect("removed");
+    }
+
+    #[test]
+    fn firefox_is_known_by_its_engine() {
+        let firefox = "Mozilla/5.0 (X11; Linux x86_64; rv:153.0) Gecko/20100101 Firefox/153.0";
+        let chrome = "Mozilla/5.0 (X11) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/156.0.0.0";
+        assert!(is_firefox(firefox.as_bytes()));
+        assert!(!is_firefox(chrome.as_bytes()) && !is_firefox(b""));
     }
 }

@@ -104,7 +104,9 @@ impl Role for ClientConfig {
         let proxies = pac::Proxies {
             https: self.listener_of(SessionKind::H2, listening),
             http: self.listener_of(SessionKind::Http, listening),
+            authority: self.authority.clone(),
         };
+        let proxies = Rc::new(proxies);
         for (listener, (endpoint, address)) in self.listen.iter().zip(listening).enumerate() {
             let parts = FrontParts {
                 socks: &out,
@@ -114,7 +116,7 @@ impl Role for ClientConfig {
                 udp_limits: &udp_limits,
                 drain,
             };
-            let front = self.front(endpoint, *address, proxies, &parts)?;
+            let front = self.front(endpoint, *address, &proxies, &parts)?;
             fronts.push(Rc::new(Front { listener, ..front }));
         }
         let (pools, solo) = (lanes.pools.clone(), lanes.solo);
@@ -150,7 +152,7 @@ fn solo_status(solo: &SoloSessions) -> Vec<SessionStatus> {
 /// authorities are `own`.
 fn from_browser(
     own: Rc<[String]>,
-    proxies: pac::Proxies,
+    proxies: Rc<pac::Proxies>,
     is_h2: bool,
     out: Rc<dyn Stage>,
 ) -> Rc<dyn Stage> {
@@ -165,7 +167,7 @@ fn from_browser(
         let request = &exchange.request;
         let is_own = |authority: &String| authority.eq_ignore_ascii_case(&request.authority);
         if !request.is_connect() && own.iter().any(is_own) {
-            pac::answer(&exchange, proxies)
+            pac::answer(&exchange, &proxies)
         } else {
             isolate.call(exchange)
         }
@@ -213,7 +215,7 @@ impl ClientConfig {
         &self,
         endpoint: &Endpoint,
         address: std::net::SocketAddr,
-        proxies: pac::Proxies,
+        proxies: &Rc<pac::Proxies>,
         parts: &FrontParts<'_>,
     ) -> Result<Front, ConfigError> {
         let provider = self.transports.of(endpoint)?;
@@ -243,7 +245,7 @@ impl ClientConfig {
                 } else {
                     Protocol::Session(Rc::new(http1))
                 };
-                let stage = from_browser(own, proxies, is_h2, Rc::clone(parts.http));
+                let stage = from_browser(own, Rc::clone(proxies), is_h2, Rc::clone(parts.http));
                 (protocol, stage)
             };
         let context = ListenContext {

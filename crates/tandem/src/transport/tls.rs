@@ -13,6 +13,7 @@ pub mod leaves;
 pub mod records;
 pub mod self_signed;
 pub mod stapled;
+pub mod trusted_by;
 pub mod verified;
 
 pub use layer::{DIAL_OPTIONS, Tls, TlsProvider};

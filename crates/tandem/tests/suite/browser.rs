@@ -23,7 +23,7 @@ use tandem_http::{
 };
 
 use crate::harness::{
-    Client, PATIENCE, Pair, Scene, block_on, client_options, endpoint, gateway_options,
+    Client, PATIENCE, Pair, Scene, block_on, client_options, endpoint, gateway_options, request,
     start_gateway,
 };
 use crate::isolation::socks_proxy;
@@ -460,6 +460,14 @@ fn tls_listener_serves_the_proxy_configuration() {
     let script = client.get(&format!("http://{}/proxy.pac", pair.pair.http));
     let text = String::from_utf8(script.body).unwrap();
     assert!(script.status == 200 && text.contains(&list), "{text}");
+    // Firefox does not fall back from a listener that it does not trust.
+    let firefox = "User-Agent: Mozilla/5.0 (X11; rv:153.0) Gecko/20100101 Firefox/153.0\r\n";
+    let url = format!("http://{}/proxy.pac", pair.pair.http);
+    client.send(request("GET", &url, firefox));
+    let text = String::from_utf8(client.answer("GET").body).unwrap();
+    let list = format!("\"PROXY {}\"", pair.pair.http);
+    assert!(text.contains(&list), "{text}");
+    let list = format!("\"HTTPS {}; PROXY {}\"", pair.tls, pair.pair.http);
     let mut browser = pair.browser();
     let script = browser.get(&format!("https://{}/proxy.pac", pair.tls));
     let text = String::from_utf8(script.body.clone()).unwrap();

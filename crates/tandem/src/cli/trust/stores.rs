@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::transport::tls::authority::NAME;
+use crate::transport::tls::trusted_by::{FIREFOX, record_file};
 
 /// A kind of store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -101,9 +102,6 @@ const SYSTEM: [(&str, &[&str]); 3] = [
 
 /// The name of the certificate in the system's store.
 const SYSTEM_FILE: &str = "tandem-local-authority.crt";
-
-/// The name of the record.
-const RECORD: &str = "trusted-by";
 
 impl Places {
     pub(super) fn of_environment() -> Result<Self, StoreError> {
@@ -346,7 +344,7 @@ pub(super) fn record(directory: &Path, store: &Store) -> Result<(), StoreError> 
     if recorded(directory)?.contains(store) {
         return Ok(());
     }
-    let path = directory.join(RECORD);
+    let path = record_file(directory);
     let mut options = std::fs::OpenOptions::new();
     let file = options.append(true).create(true).open(&path);
     file.and_then(|mut file| writeln!(file, "{}", line(store)))
@@ -357,7 +355,7 @@ pub(super) fn record(directory: &Path, store: &Store) -> Result<(), StoreError> 
 pub(super) fn forget(directory: &Path, store: &Store) -> Result<(), StoreError> {
     let mut left = recorded(directory)?;
     left.retain(|known| known != store);
-    let path = directory.join(RECORD);
+    let path = record_file(directory);
     let written = if left.is_empty() {
         std::fs::remove_file(&path)
     } else {
@@ -373,7 +371,7 @@ pub(super) fn forget(directory: &Path, store: &Store) -> Result<(), StoreError> 
 fn line(store: &Store) -> String {
     let kind = match store.kind {
         Kind::Chromium => "chromium",
-        Kind::Firefox => "firefox",
+        Kind::Firefox => FIREFOX,
         Kind::System => "system",
     };
     format!("{kind} {}", store.directory.display())
@@ -381,7 +379,7 @@ fn line(store: &Store) -> String {
 
 /// Reads the record.
 pub(super) fn recorded(directory: &Path) -> Result<Vec<Store>, StoreError> {
-    let path = directory.join(RECORD);
+    let path = record_file(directory);
     let text = match std::fs::read_to_string(&path) {
         Ok(text) => text,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -481,8 +479,8 @@ mod tests {
         forget(&home.0, &stores[0]).expect("forgotten");
         assert_eq!(recorded(&home.0).expect("read"), stores[1..]);
         forget(&home.0, &stores[1]).expect("forgotten");
-        assert!(!home.0.join(RECORD).exists());
-        std::fs::write(home.0.join(RECORD), "nonsense\n").expect("written");
+        assert!(!record_file(&home.0).exists());
+        std::fs::write(record_file(&home.0), "nonsense\n").expect("written");
         assert!(matches!(recorded(&home.0), Err(StoreError::Record { .. })));
     }
 }
