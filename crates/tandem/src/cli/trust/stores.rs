@@ -141,13 +141,19 @@ impl Places {
             self.config.join("mozilla/firefox"),
             self.home.join("snap/firefox/common/.mozilla/firefox"),
             self.home
+                .join("snap/firefox/common/.config/mozilla/firefox"),
+            self.home
                 .join(".var/app/org.mozilla.firefox/.mozilla/firefox"),
+            self.home
+                .join(".var/app/org.mozilla.firefox/config/mozilla/firefox"),
         ];
         let profiles = |parent: PathBuf| {
-            let entries = std::fs::read_dir(parent).into_iter().flatten().flatten();
+            let entries = std::fs::read_dir(&parent).into_iter().flatten().flatten();
             let mut found: Vec<_> = entries.map(|entry| entry.path()).collect();
+            found.extend(listed_profiles(&parent));
             found.retain(|profile| has_database(profile));
             found.sort();
+            found.dedup();
             found
         };
         let all = parents.into_iter().flat_map(profiles);
@@ -158,6 +164,13 @@ impl Places {
         let found = self.system.iter().find(|(at, _)| at.is_dir());
         found.map(|(at, _)| Store::nss(Kind::System, at.clone()))
     }
+}
+
+/// Returns the profiles of Firefox that `profiles.ini` lists. They may be anywhere.
+fn listed_profiles(parent: &Path) -> Vec<PathBuf> {
+    let list = std::fs::read_to_string(parent.join("profiles.ini")).unwrap_or_default();
+    let paths = list.lines().filter_map(|line| line.strip_prefix("Path="));
+    paths.map(|path| parent.join(path.trim_end())).collect()
 }
 
 fn has_database(directory: &Path) -> bool {
@@ -463,6 +476,27 @@ mod tests {
         );
         let one = to_install(&[Kind::Firefox], &home.places(true));
         assert_eq!(one.stores, all.stores[1..2]);
+    }
+
+    #[test]
+    fn profiles_of_firefox_are_found_where_its_list_says() {
+        let home = Home::new("profiles");
+        let config = ".config/mozilla/firefox";
+        home.database(&format!("{config}/abc.default-esr"));
+        home.database("elsewhere/work profile");
+        let list = format!(
+            "[Profile0]\nIsRelative=1\nPath=abc.default-esr\n[Profile1]\nIsRelative=0\nPath={}\n[Profile2]\nPath=gone\n",
+            home.0.join("elsewhere/work profile").display()
+        );
+        std::fs::write(home.0.join(config).join("profiles.ini"), list).expect("written");
+        let found = to_install(&[Kind::Firefox], &home.places(false));
+        assert_eq!(
+            found.stores,
+            [
+                home.store(Kind::Firefox, ".config/mozilla/firefox/abc.default-esr"),
+                home.store(Kind::Firefox, "elsewhere/work profile"),
+            ]
+        );
     }
 
     #[test]
