@@ -1,17 +1,18 @@
-//! Headless Chromium, driven over its DevTools protocol: loads a page with a fresh profile, through
-//! any proxy or none, and records every request.
+//! Headless browsers, Chromium and Firefox: each loads a page with a fresh profile, through any proxy
+//! or none, and records every request.
 //!
 //! ```text
-//!  process: Chromium, its pipe, its profile ──▶ protocol: commands and events ──▶ record: requests ──▶ Visit
+//!  Settings ──▶ chromium: DevTools protocol over a pipe ─┐
+//!               firefox:  WebDriver BiDi over a WebSocket ┴─▶ Visit: state of the page, requests
+//!                   └── process: the program and its profile
 //! ```
 //!
-//! Chromium is controlled without a port. It uses only the network of the thread that starts it.
-//! Chromium and its profile are removed when a [`Browser`] is closed or dropped, and also when this
-//! process is killed.
+//! A browser uses only the network of the thread that starts it. It and its profile are removed when
+//! a [`Browser`] is closed or dropped, and also when this process is killed.
 
+mod chromium;
+mod firefox;
 mod process;
-mod protocol;
-mod record;
 
 use std::collections::HashSet;
 use std::io;
@@ -19,52 +20,73 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
 
-use self::process::Process;
-use self::protocol::{Message, Protocol};
-use self::record::Record;
+use self::chromium::Chromium;
+use self::firefox::Firefox;
 use crate::har::Har;
 
-/// Names that Chromium goes by.
-const NAMES: [&str; 4] = ["chromium", "chromium-browser", "google-chrome", "chrome"];
-/// Names the program to use instead.
-const PROGRAM: &str = "TANDEM_CHROMIUM";
 /// A loaded page that asks for nothing more for so long is complete.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// Chromium's name for a failed load by a network change.
-const NETWORK_CHANGED: &str = "net::ERR_NETWORK_CHANGED";
+/// A browser that can be driven.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Kind {
+    /// Chromium, or a relative with the same DevTools protocol.
+    #[default]
+    Chromium,
+    /// Firefox, preferably the ESR.
+    Firefox,
+}
 
-/// The settings of Chromium.
+impl Kind {
+    /// Returns the names that its program goes by.
+    const fn names(self) -> &'static [&'static str] {
+        match self {
+            Self::Chromium => &["chromium", "chromium-browser", "google-chrome", "chrome"],
+            Self::Firefox => &["firefox-esr", "firefox"],
+        }
+    }
+
+    /// Returns the environment variable that names the program to use instead.
+    const fn variable(self) -> &'static str {
+        match self {
+            Self::Chromium => "TANDEM_CHROMIUM",
+            Self::Firefox => "TANDEM_FIREFOX",
+        }
+    }
+}
+
+/// The settings of a browser.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The program; by default `$TANDEM_CHROMIUM`, or the first of its usual names in `$PATH`.
+    /// The browser.
+    pub kind: Kind,
+    /// The program; by default `$TANDEM_CHROMIUM` or `$TANDEM_FIREFOX`, or the first of its usual
+    /// names in `$PATH`.
     pub program: Option<PathBuf>,
-    /// The proxy for everything, loopback included, as Chromium writes it: `http://HOST:PORT`,
-    /// `https://…`, `socks5://…`.
+    /// The proxy for everything, loopback included: `http://HOST:PORT`, `https://…`, `socks5://…`.
     pub proxy: Option<String>,
-    /// Names (`*` stands for any text) and the address, perhaps with a port, that they mean.
+    /// Names (`*` stands for any text) and the address that they mean, with Chromium perhaps with a
+    /// port. With Firefox all names have one address.
     pub resolve: Vec<(String, String)>,
     /// Time for the whole page. Default 300 s.
     pub deadline: Duration,
-    /// Further arguments for Chromium.
+    /// Further arguments for the program.
     pub arguments: Vec<String>,
 }
 
-/// A running Chromium with one page.
+/// A running browser with one page.
 #[derive(Debug)]
 pub struct Browser {
-    process: Process,
-    protocol: Protocol,
+    driver: Driver,
     deadline: Duration,
-    proxied: bool,
-    /// Name and version.
-    product: (String, String),
-    /// The page's session.
-    session: String,
-    record: Record,
+}
+
+#[derive(Debug)]
+enum Driver {
+    Chromium(Box<Chromium>),
+    Firefox(Box<Firefox>),
 }
 
 /// A page load.
@@ -95,15 +117,24 @@ pub struct PageState {
     pub decoded: usize,
 }
 
-/// An error of a page load in Chromium.
+/// An error of a page load in a browser.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BrowserError {
-    /// Chromium is not installed.
+    /// The browser is not installed.
     #[error(
-        "there is no Chromium: install it (Debian: apt-get install chromium) or name it in TANDEM_CHROMIUM; looked for {0}"
+        "there is no {kind:?}: install it (Debian: apt-get install {}) or name it in {}; looked for {names}",
+        kind.names()[0], kind.variable()
     )]
-    Missing(String),
+    Missing {
+        /// The browser.
+        kind: Kind,
+        /// The names that were looked for.
+        names: String,
+    },
+    /// The browser cannot be set up in this way.
+    #[error("{0}")]
+    Setting(String),
     /// It could not be started.
     #[error("cannot start {}: {source}", program.display())]
     Start {
@@ -113,37 +144,37 @@ pub enum BrowserError {
         source: io::Error,
     },
     /// A directory for the profile could not be made.
-    #[error("cannot make a profile for Chromium: {0}")]
+    #[error("cannot make a profile for the browser: {0}")]
     Profile(io::Error),
     /// It ended.
-    #[error("Chromium ended unexpectedly{}{complaint}", if complaint.is_empty() { "" } else { ": " })]
+    #[error("the browser ended unexpectedly{}{complaint}", if complaint.is_empty() { "" } else { ": " })]
     Ended {
         /// The last lines of its standard error.
         complaint: String,
     },
-    /// The pipe broke.
-    #[error("the pipe to Chromium broke: {0}")]
+    /// The pipe or socket broke.
+    #[error("the connection to the browser broke: {0}")]
     Pipe(io::Error),
     /// A message that is not understood.
-    #[error("Chromium sent an invalid DevTools message: {0}")]
+    #[error("the browser sent an invalid message: {0}")]
     Message(serde_json::Error),
     /// A message without end.
-    #[error("Chromium sent a message of unreasonable length")]
+    #[error("the browser sent a message of unreasonable length")]
     TooLong,
-    /// Chromium refuses a command.
-    #[error("Chromium refuses {method}: {why}")]
+    /// The browser refuses a command.
+    #[error("the browser refuses {method}: {why}")]
     Refused {
         /// The command.
         method: &'static str,
-        /// The reason that Chromium gives.
+        /// The reason that it gives.
         why: String,
     },
     /// The document cannot be loaded.
-    #[error("Chromium cannot load {url}: {why}")]
+    #[error("the browser cannot load {url}: {why}")]
     Navigation {
         /// The document.
         url: String,
-        /// The reason in Chromium's words.
+        /// The reason in the browser's words.
         why: String,
     },
     /// Chromium drops its connections when an interface of the machine is added or removed, such as
@@ -170,6 +201,7 @@ pub enum BrowserError {
 impl Default for Settings {
     fn default() -> Self {
         Self {
+            kind: Kind::default(),
             program: None,
             proxy: None,
             resolve: Vec::new(),
@@ -182,55 +214,68 @@ impl Default for Settings {
 impl Settings {
     /// Returns the path of the program.
     pub fn find_program(&self) -> Result<PathBuf, BrowserError> {
-        if let Some(given) = self
-            .program
-            .clone()
-            .or_else(|| std::env::var_os(PROGRAM).map(PathBuf::from))
-        {
-            return if given.is_file() {
-                Ok(given)
-            } else {
-                Err(BrowserError::Missing(given.display().to_string()))
+        let missing = |names: String| BrowserError::Missing {
+            kind: self.kind,
+            names,
+        };
+        let given = self.program.clone();
+        let named = || std::env::var_os(self.kind.variable()).map(PathBuf::from);
+        if let Some(given) = given.or_else(named) {
+            return match given.is_file() {
+                true => Ok(given),
+                false => Err(missing(given.display().to_string())),
             };
         }
+        let names = self.kind.names();
         let path = std::env::var_os("PATH").unwrap_or_default();
-        let mut places =
-            std::env::split_paths(&path).flat_map(|folder| NAMES.map(|name| folder.join(name)));
+        let folders: Vec<_> = std::env::split_paths(&path).collect();
+        let mut places = names
+            .iter()
+            .flat_map(|name| folders.iter().map(move |folder| folder.join(name)));
         places
             .find(|place| place.is_file())
-            .ok_or_else(|| BrowserError::Missing(NAMES.join(", ")))
+            .ok_or_else(|| missing(names.join(", ")))
     }
 }
 
 impl Browser {
-    /// Starts Chromium. Must be called within a runtime of tokio.
+    /// Starts the browser. Must be called within a runtime of tokio.
     pub async fn start(settings: &Settings) -> Result<Self, BrowserError> {
-        let (process, pipe) = Process::start(settings)?;
-        let mut browser = Self {
-            process,
-            protocol: Protocol::new(pipe),
-            deadline: settings.deadline,
-            proxied: settings.proxy.is_some(),
-            product: Default::default(),
-            session: String::new(),
-            record: Record::default(),
-        };
         let limit = Instant::now() + settings.deadline;
-        match timeout_at(limit, browser.prepare()).await {
-            Ok(Ok(())) => Ok(browser),
-            Ok(Err(error)) => Err(browser.explain(error).await),
-            Err(_) => Err(browser.late()),
-        }
+        let late = || BrowserError::Deadline {
+            done: 0,
+            open: 0,
+            loaded: false,
+            after: settings.deadline,
+        };
+        let started = async {
+            Ok(match settings.kind {
+                Kind::Chromium => Driver::Chromium(Box::new(Chromium::start(settings).await?)),
+                Kind::Firefox => Driver::Firefox(Box::new(Firefox::start(settings).await?)),
+            })
+        };
+        let driver = timeout_at(limit, started).await.map_err(|_| late())??;
+        Ok(Self {
+            driver,
+            deadline: settings.deadline,
+        })
     }
 
     /// Name and version.
     pub fn product(&self) -> (&str, &str) {
-        (&self.product.0, &self.product.1)
+        let product = match &self.driver {
+            Driver::Chromium(browser) => &browser.product,
+            Driver::Firefox(browser) => &browser.product,
+        };
+        (&product.0, &product.1)
     }
 
-    /// Returns the directory of the profile, which exists while Chromium runs.
+    /// Returns the directory of the profile, which exists while the browser runs.
     pub fn profile(&self) -> &Path {
-        self.process.profile()
+        match &self.driver {
+            Driver::Chromium(browser) => browser.profile(),
+            Driver::Firefox(browser) => browser.profile(),
+        }
     }
 
     /// Loads a page. It is complete when its load event is over and all of `wanted` have ended, or
@@ -240,198 +285,43 @@ impl Browser {
         url: &str,
         wanted: &HashSet<String>,
     ) -> Result<Visit, BrowserError> {
-        self.record = Record::default();
         let limit = Instant::now() + self.deadline;
-        match timeout_at(limit, self.navigate(url, wanted)).await {
-            Ok(Ok(page)) => {
-                let mut har = std::mem::take(&mut self.record).into_har(self.proxied);
-                if har
-                    .entries
-                    .iter()
-                    .any(|entry| entry.error.as_deref() == Some(NETWORK_CHANGED))
-                {
-                    return Err(BrowserError::NetworkChanged);
-                }
-                har.client = self.product.clone();
-                har.title = url.to_owned();
-                (har.on_content_load, har.on_load) =
-                    (Some(page.dom_content_loaded), Some(page.load));
-                Ok(Visit { page, har })
-            }
-            Ok(Err(error)) => Err(self.explain(error).await),
-            Err(_) => Err(self.late()),
-        }
+        let loaded = match &mut self.driver {
+            Driver::Chromium(browser) => timeout_at(limit, browser.load(url, wanted)).await,
+            Driver::Firefox(browser) => timeout_at(limit, browser.load(url, wanted)).await,
+        };
+        let mut visit = loaded.map_err(|_| self.late())??;
+        let (name, version) = self.product();
+        visit.har.client = (name.to_owned(), version.to_owned());
+        url.clone_into(&mut visit.har.title);
+        visit.har.on_content_load = Some(visit.page.dom_content_loaded);
+        visit.har.on_load = Some(visit.page.load);
+        Ok(visit)
     }
 
-    /// Ends Chromium and waits until it is gone.
-    pub async fn close(mut self) {
-        let _ = self.protocol.send(None, "Browser.close", json!({})).await;
-        self.process.end(self.protocol.into_pipe()).await;
+    /// Ends the browser and waits until it is gone.
+    pub async fn close(self) {
+        match self.driver {
+            Driver::Chromium(browser) => browser.close().await,
+            Driver::Firefox(browser) => browser.close().await,
+        }
     }
 
     fn late(&self) -> BrowserError {
-        let (done, open) = self.record.counts();
+        let ((done, open), loaded) = match &self.driver {
+            Driver::Chromium(browser) => browser.progress(),
+            Driver::Firefox(browser) => browser.progress(),
+        };
         BrowserError::Deadline {
             done,
             open,
-            loaded: self.record.is_loaded(),
+            loaded,
             after: self.deadline,
         }
     }
-
-    /// Adds Chromium's last words to the news of its end.
-    async fn explain(&mut self, error: BrowserError) -> BrowserError {
-        match error {
-            BrowserError::Ended { .. } | BrowserError::Pipe(_) => BrowserError::Ended {
-                complaint: self.process.complaint().await,
-            },
-            error => error,
-        }
-    }
-
-    /// Opens a page, and asks to be told everything that happens in it.
-    async fn prepare(&mut self) -> Result<(), BrowserError> {
-        let version = self.call(None, "Browser.getVersion", json!({})).await?;
-        let product = version["product"].as_str().unwrap_or_default();
-        let (name, number) = product.split_once('/').unwrap_or((product, ""));
-        self.product = (name.to_owned(), number.to_owned());
-        // The page that Chromium opens at its start may not exist yet.
-        let created = self
-            .call(None, "Target.createTarget", json!({ "url": "about:blank" }))
-            .await?;
-        let target = &created["targetId"];
-        let attached = json!({ "targetId": target, "flatten": true });
-        let attached = self.call(None, "Target.attachToTarget", attached).await?;
-        self.session = attached["sessionId"]
-            .as_str()
-            .unwrap_or_default()
-            .to_owned();
-        let session = self.session.clone();
-        self.call(Some(&session), "Page.enable", json!({})).await?;
-        self.watch(&session).await?;
-        // An answer to the last command means that the others have taken effect.
-        self.call(Some(&session), "Runtime.runIfWaitingForDebugger", json!({}))
-            .await
-            .map(drop)
-    }
-
-    /// Asks for everything that happens in a session, and in those of its frames of other sites.
-    async fn watch(&mut self, session: &str) -> Result<(), BrowserError> {
-        let buffers = json!({ "maxTotalBufferSize": 1 << 20, "maxResourceBufferSize": 1 << 16 });
-        self.protocol
-            .send(Some(session), "Network.enable", buffers)
-            .await?;
-        let attach = json!({ "autoAttach": true, "waitForDebuggerOnStart": true, "flatten": true });
-        self.protocol
-            .send(Some(session), "Target.setAutoAttach", attach)
-            .await?;
-        self.protocol
-            .send(Some(session), "Runtime.runIfWaitingForDebugger", json!({}))
-            .await
-            .map(drop)
-    }
-
-    async fn navigate(
-        &mut self,
-        url: &str,
-        wanted: &HashSet<String>,
-    ) -> Result<PageState, BrowserError> {
-        let session = self.session.clone();
-        let answer = self
-            .call(Some(&session), "Page.navigate", json!({ "url": url }))
-            .await?;
-        if let Some(why) = answer["errorText"].as_str() {
-            return Err(match why {
-                NETWORK_CHANGED => BrowserError::NetworkChanged,
-                why => BrowserError::Navigation {
-                    url: url.to_owned(),
-                    why: why.to_owned(),
-                },
-            });
-        }
-        while !self.record.is_loaded() {
-            self.step().await?;
-        }
-        // Between cause and request no time passes on the network, so silence means that nothing is
-        // to come.
-        let mut quiet = Instant::now() + QUIET;
-        while !self.record.has_ended(wanted) {
-            let limit = if self.record.counts().1 == 0 {
-                quiet
-            } else {
-                Instant::now() + self.deadline
-            };
-            match timeout_at(limit, self.step()).await {
-                Ok(result) => result?,
-                Err(_) => break,
-            }
-            quiet = Instant::now() + QUIET;
-        }
-        self.state().await
-    }
-
-    /// Asks the page for its times and images.
-    async fn state(&mut self) -> Result<PageState, BrowserError> {
-        let session = self.session.clone();
-        let ask = json!({ "expression": STATE, "returnByValue": true, "awaitPromise": true });
-        let answer = self.call(Some(&session), "Runtime.evaluate", ask).await?;
-        let value = answer.pointer("/result/value").cloned().unwrap_or_default();
-        serde_json::from_value(value).map_err(BrowserError::Message)
-    }
-
-    /// Sends a command and waits for its result, and records the events that come before it.
-    async fn call(
-        &mut self,
-        session: Option<&str>,
-        method: &'static str,
-        params: Value,
-    ) -> Result<Value, BrowserError> {
-        let id = self.protocol.send(session, method, params).await?;
-        loop {
-            let message = self.protocol.receive().await?;
-            if message.id == Some(id) {
-                return match message.error {
-                    Some(refusal) => Err(BrowserError::Refused {
-                        method,
-                        why: refusal.message,
-                    }),
-                    None => Ok(message.result),
-                };
-            }
-            self.take(message).await?;
-        }
-    }
-
-    /// Takes the next message. Once dropped while it waits, nothing is lost.
-    async fn step(&mut self) -> Result<(), BrowserError> {
-        let message = self.protocol.receive().await?;
-        self.take(message).await
-    }
-
-    async fn take(&mut self, message: Message) -> Result<(), BrowserError> {
-        match message.method.as_str() {
-            "Target.attachedToTarget" => {
-                let session = message.params["sessionId"]
-                    .as_str()
-                    .unwrap_or_default()
-                    .to_owned();
-                if session != self.session && !self.session.is_empty() {
-                    self.watch(&session).await?;
-                }
-            }
-            "Inspector.targetCrashed" | "Target.targetCrashed" => {
-                return Err(BrowserError::Crashed);
-            }
-            "Page.loadEventFired" if message.session_id.as_deref() == Some(&self.session) => {
-                self.record.loaded()
-            }
-            method => self.record.handle(method, &message.params),
-        }
-        Ok(())
-    }
 }
 
-/// The load event's end is known only after it.
+/// The script that asks a page for its state. The load event's end is known only after it.
 const STATE: &str = r#"(async () => {
     const navigation = performance.getEntriesByType("navigation")[0];
     while (!(navigation.loadEventEnd > 0)) await new Promise(done => setTimeout(done, 1));

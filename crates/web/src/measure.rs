@@ -3,7 +3,7 @@
 //! ```text
 //!  Page ──▶ Served: origins on free ports, the site they serve
 //!                     │
-//!  Client (loader or Chromium, any proxy) ──▶ load(&site) ──▶ Outcome: times, counts, HAR
+//!  Client (loader or browser, any proxy)  ──▶ load(&site) ──▶ Outcome: times, counts, HAR
 //!                                                                │
 //!  Run (command, versions, seed, machine) ──────────────────▶ Report ──▶ JSON, CSV, text
 //! ```
@@ -48,8 +48,8 @@ const DISTURBANCES: usize = 5;
 pub enum Client {
     /// The lab's own loader.
     Loader(Loader),
-    /// Headless Chromium, a new one for each load.
-    Chromium(browser::Settings),
+    /// A headless browser, a new one for each load.
+    Browser(browser::Settings),
 }
 
 /// An error of a measurement.
@@ -98,7 +98,7 @@ impl Client {
             Self::Loader(loader) => {
                 Outcome::of_loader(loader.load(site).await?, loader.protocol, site)
             }
-            Self::Chromium(settings) => {
+            Self::Browser(settings) => {
                 site.page().check_browsable()?;
                 let wanted = (0..site.page().resources.len())
                     .map(|index| site.url(index))
@@ -110,7 +110,7 @@ impl Client {
     }
 }
 
-/// Loads whatever is at a URL with Chromium.
+/// Loads whatever is at a URL with a browser.
 pub async fn load_url(settings: &browser::Settings, url: &str) -> Result<Outcome, MeasureError> {
     let before = Before::load().await?;
     let outcome = Outcome::of_visit(visit(settings, url, &HashSet::new()).await?, None);

@@ -1,6 +1,6 @@
 //! Page loads, measured: by Chromium and by the loader, on pages with everything that pages have.
 //!
-//! Needs chromium; behind a link, root or user namespaces and /dev/net/tun.
+//! Needs chromium and firefox-esr; behind a link, root or user namespaces and /dev/net/tun.
 
 mod programs;
 
@@ -141,7 +141,7 @@ fn check_order(outcome: &Outcome, site: &Site) {
 
 #[tokio::test]
 async fn chromium_loads_what_the_model_says() {
-    let client = Client::Chromium(Settings::default());
+    let client = Client::Browser(Settings::default());
     for (shards, tls, protocol) in [
         (1, None, "http/1.1"),
         (3, None, "http/1.1"),
@@ -205,7 +205,7 @@ async fn every_built_in_page_in_chromium() {
         let served = Served::start(Page::open(name).expect("built in"), &listen(0, None))
             .await
             .expect("serves");
-        let outcome = load(&Client::Chromium(Settings::default()), &served).await;
+        let outcome = load(&Client::Browser(Settings::default()), &served).await;
         check_order(&outcome, served.site());
         let (images, decoded) = outcome.images.expect("a browser tells");
         assert!(
@@ -239,7 +239,7 @@ async fn names_by_rules_and_proxies() {
         ("b.example".to_owned(), addresses[1].to_string()),
     ];
     let outcome = load(
-        &Client::Chromium(Settings {
+        &Client::Browser(Settings {
             resolve: resolve.clone(),
             ..Settings::default()
         }),
@@ -264,7 +264,7 @@ async fn names_by_rules_and_proxies() {
     // An origin takes requests in absolute form as well, and so can stand for a proxy.
     let proxy = Some(format!("http://{}", addresses[0]));
     let outcome = load(
-        &Client::Chromium(Settings {
+        &Client::Browser(Settings {
             proxy,
             ..Settings::default()
         }),
@@ -291,7 +291,7 @@ async fn faults_of_a_load_are_reported() {
     other.resources[2].size = 900;
     other.resources[3].status = 500;
     let model = Site::new(other, served.site().authorities()).expect("valid");
-    let chromium = Client::Chromium(Settings::default());
+    let chromium = Client::Browser(Settings::default());
     let outcome = chromium.load(&model).await.expect("loads");
     assert_eq!(
         (outcome.failed, outcome.missing, outcome.is_complete()),
@@ -314,7 +314,7 @@ async fn faults_of_a_load_are_reported() {
         "{error}"
     );
     let proxy = Some("http://127.0.0.1:1".to_owned());
-    let error = Client::Chromium(Settings {
+    let error = Client::Browser(Settings {
         proxy,
         ..Settings::default()
     })
@@ -408,36 +408,44 @@ fn processes(text: &str) -> usize {
         .count()
 }
 
-/// However it ends, nothing stays: neither Chromium nor its profile.
+/// However it ends, nothing stays: neither the browser nor its profile.
 #[test]
 fn nothing_is_left() {
-    for signal in [libc::SIGTERM, libc::SIGKILL] {
-        let mut command = Command::new(MEASURE);
-        command
-            .args(["page", "thesis", "--browser", "chromium", "--loads", "100"])
-            .stdout(Stdio::null());
-        let mut program = programs::Running(command.spawn().expect("the program starts"));
-        let id = program.0.id();
-        let profile = wait("a running browser", Duration::from_secs(60), || {
-            profiles(id)
-                .pop()
-                .filter(|profile| profile.join("Default").exists())
-        });
-        let name = profile
-            .file_name()
-            .expect("a name")
-            .to_string_lossy()
-            .into_owned();
-        assert!(processes(&name) > 0);
-        tandem_net::emulator::sys::kill(id, signal).expect("it runs");
-        program.0.wait().expect("a child");
-        wait("the end of the browser", Duration::from_secs(60), || {
-            (processes(&name) == 0).then_some(())
-        });
-        wait("the end of its profile", Duration::from_secs(60), || {
-            (!profile.exists()).then_some(())
-        });
+    let signals = [libc::SIGTERM, libc::SIGKILL];
+    for (browser, file) in [("chromium", "Default"), ("firefox", "cert9.db")] {
+        for signal in signals {
+            nothing_is_left_of(browser, file, signal);
+        }
     }
+}
+
+/// Kills the program once the browser has made this file in its profile.
+fn nothing_is_left_of(browser: &str, file: &str, signal: i32) {
+    let mut command = Command::new(MEASURE);
+    command
+        .args(["page", "thesis", "--browser", browser, "--loads", "100"])
+        .stdout(Stdio::null());
+    let mut program = programs::Running(command.spawn().expect("the program starts"));
+    let id = program.0.id();
+    let profile = wait("a running browser", Duration::from_secs(60), || {
+        profiles(id)
+            .pop()
+            .filter(|profile| profile.join(file).exists())
+    });
+    let name = profile
+        .file_name()
+        .expect("a name")
+        .to_string_lossy()
+        .into_owned();
+    assert!(processes(&name) > 0);
+    tandem_net::emulator::sys::kill(id, signal).expect("it runs");
+    program.0.wait().expect("a child");
+    wait("the end of the browser", Duration::from_secs(60), || {
+        (processes(&name) == 0).then_some(())
+    });
+    wait("the end of its profile", Duration::from_secs(60), || {
+        (!profile.exists()).then_some(())
+    });
 }
 
 /// A load, written as a HAR file and read as a page, is the page that was loaded.
@@ -455,7 +463,7 @@ async fn har_files_come_back_as_pages() {
     for client in [
         loader(Protocol::Http1),
         loader(Protocol::H2),
-        Client::Chromium(Settings::default()),
+        Client::Browser(Settings::default()),
     ] {
         let outcome = load(&client, &served).await;
         let har = outcome.har.to_json(&Value::Null);

@@ -1,10 +1,9 @@
-//! A Chromium process: it is started with a fresh profile, controlled over a pipe, and removed
-//! without trace when dropped.
+//! The process of a browser: it is started with a fresh profile, and removed without trace when
+//! dropped.
 //!
-//! A shell runs Chromium: it passes the pipe as descriptors 3 and 4 (`--remote-debugging-pipe`),
-//! waits for Chromium and removes the profile. Chromium ends when the pipe closes, so both happen
-//! even if this process is killed. If the shell is killed too, the profile stays behind unlocked,
-//! and the next start removes it.
+//! A shell runs the browser, waits for its end and removes the profile. The browser ends when the
+//! pipe to the shell closes, so both happen even if this process is killed. If the shell is killed
+//! too, the profile stays behind unlocked, and the next start removes it.
 
 use std::ffi::OsString;
 use std::fs::{File, TryLockError};
@@ -19,32 +18,28 @@ use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use super::{BrowserError, Settings};
+use super::BrowserError;
 use tandem_net::emulator::sys::{self, ChildSetup};
 
 /// Starts of profile folders' names.
 const PREFIX: &str = "tandem-browser-";
 /// File in a profile that is locked while it is in use.
 const LOCK: &str = "in-use";
-/// The script of the shell. `$0` is the profile, the rest is Chromium's command line. Chromium's
-/// children may still be writing for a moment after it has ended. Signals that the shell ignores
-/// (by a command, since children inherit ignored signals) end them.
-const SHELL: &str = r#"
-trap : INT TERM HUP
-"$@" 3<&0 4>&1 </dev/null >/dev/null
-kill -TERM 0
+/// The end of each shell's script. The browser's children may still be writing for a moment after it
+/// has ended.
+const REMOVAL: &str = r#"
 for pause in 0.1 0.2 0.5 1 2 4; do
     rm -rf -- "$0" 2>/dev/null
     [ -e "$0" ] || exit
     sleep "$pause"
 done
 "#;
-/// The time limit for Chromium's end.
+/// The time limit for the browser's end.
 const GRACE: Duration = Duration::from_secs(5);
-/// The length that is kept of Chromium's standard error, in bytes.
+/// The length that is kept of the browser's standard error, in bytes.
 const COMPLAINTS: usize = 2000;
 
-/// A running Chromium.
+/// A running browser.
 #[derive(Debug)]
 pub(super) struct Process {
     child: Child,
@@ -60,17 +55,23 @@ pub(super) struct Pipe {
 }
 
 impl Process {
-    /// Starts Chromium on an empty page.
-    pub(super) fn start(settings: &Settings) -> Result<(Self, Pipe), BrowserError> {
-        let program = settings.find_program()?;
+    /// Starts a program by the script of a shell. In it, `$0` is the profile, and the rest is the
+    /// browser's command line: the program and what `arguments` returns, which may also write into
+    /// the profile.
+    pub(super) fn start(
+        program: &Path,
+        script: &str,
+        arguments: impl FnOnce(&Path) -> io::Result<Vec<OsString>>,
+    ) -> Result<(Self, Pipe), BrowserError> {
         let profile = Profile::create().map_err(BrowserError::Profile)?;
+        let arguments = arguments(&profile.folder).map_err(BrowserError::Profile)?;
         let mut command = std::process::Command::new("/bin/sh");
         command
             .arg("-c")
-            .arg(SHELL)
+            .arg(format!("{script}{REMOVAL}"))
             .arg(&profile.folder)
-            .arg(&program)
-            .args(arguments(settings, &profile.folder));
+            .arg(program)
+            .args(arguments);
         // Whatever it keeps for its user belongs to the profile.
         for name in [
             "HOME",
@@ -94,7 +95,10 @@ impl Process {
         );
         sys::unblock_in_child(&mut command);
         let spawned = Command::from(command).spawn();
-        let mut child = spawned.map_err(|source| BrowserError::Start { program, source })?;
+        let mut child = spawned.map_err(|source| BrowserError::Start {
+            program: program.to_owned(),
+            source,
+        })?;
         let (commands, answers) = (child.stdin.take(), child.stdout.take());
         let complaints = child
             .stderr
@@ -117,16 +121,32 @@ impl Process {
         &self.profile.folder
     }
 
-    /// Waits for Chromium to end, which it does when the pipe is closed; kills it if it takes too
-    /// long.
+    /// Waits for the browser to end, which it does when the pipe is closed; kills it if it takes
+    /// too long.
     pub(super) async fn end(mut self, pipe: Pipe) {
         drop(pipe);
         // Dropping does the rest, however the wait ended.
         let _ = timeout(GRACE, self.child.wait()).await;
     }
 
-    /// Returns the last lines of Chromium's standard error, once it has ended.
-    pub(super) async fn complaint(&mut self) -> String {
+    /// Returns true if no process of the browser writes errors any more: it has ended.
+    pub(super) fn has_closed_errors(&self) -> bool {
+        let task = self.complaints.as_ref();
+        task.is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Adds the browser's last words to the news of its end.
+    pub(super) async fn explain(&mut self, error: BrowserError) -> BrowserError {
+        match error {
+            BrowserError::Ended { .. } | BrowserError::Pipe(_) => BrowserError::Ended {
+                complaint: self.complaint().await,
+            },
+            error => error,
+        }
+    }
+
+    /// Returns the last lines of the browser's standard error, once it has ended.
+    async fn complaint(&mut self) -> String {
         let Some(task) = self.complaints.take() else {
             return String::new();
         };
@@ -139,7 +159,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // The shell leads the process group of Chromium and its children. An id that was collected
+        // The shell leads the process group of the browser and its children. An id that was collected
         // already is not used again.
         if let Some(id) = self.child.id() {
             let _ = sys::kill_group(id, libc::SIGKILL);
@@ -148,7 +168,7 @@ impl Drop for Process {
     }
 }
 
-/// Returns the end of Chromium's standard error, without its complaints that there is no desktop.
+/// Returns the end of the browser's standard error, without its complaints that there is no desktop.
 async fn last_words(mut stream: ChildStderr) -> String {
     let mut all = Vec::new();
     let mut piece = [0; 4096];
@@ -163,58 +183,6 @@ async fn last_words(mut stream: ChildStderr) -> String {
         .filter(|line| !line.contains("dbus"))
         .collect::<Vec<_>>()
         .join("; ")
-}
-
-/// Returns Chromium's command line: no background traffic, no prompts, no upgrades of schemes.
-fn arguments(settings: &Settings, profile: &Path) -> Vec<OsString> {
-    const FIXED: [&str; 23] = [
-        "--headless",
-        "--remote-debugging-pipe",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-dev-shm-usage",
-        "--disable-quic",
-        "--no-first-run",
-        "--no-default-browser-check",
-        "--no-pings",
-        "--no-service-autorun",
-        "--disable-background-networking",
-        "--disable-component-update",
-        "--disable-client-side-phishing-detection",
-        "--disable-domain-reliability",
-        "--disable-default-apps",
-        "--disable-extensions",
-        "--disable-sync",
-        "--disable-breakpad",
-        "--metrics-recording-only",
-        "--mute-audio",
-        "--password-store=basic",
-        "--ignore-certificate-errors",
-        "--disable-features=HttpsUpgrades,HttpsFirstBalancedModeAutoEnable,OptimizationHints,MediaRouter,Translate,\
-         LocalNetworkAccessChecks,DnsOverHttpsUpgrade,NetworkTimeServiceQuerying",
-    ];
-    let mut arguments: Vec<OsString> = FIXED.iter().map(OsString::from).collect();
-    let mut folder = OsString::from("--user-data-dir=");
-    folder.push(profile);
-    arguments.push(folder);
-    match &settings.proxy {
-        None => arguments.push("--no-proxy-server".into()),
-        Some(proxy) => {
-            arguments.push(format!("--proxy-server={proxy}").into());
-            arguments.push("--proxy-bypass-list=<-loopback>".into());
-        }
-    }
-    if !settings.resolve.is_empty() {
-        let rules = settings
-            .resolve
-            .iter()
-            .map(|(name, to)| format!("MAP {name} {to}"))
-            .collect::<Vec<_>>();
-        arguments.push(format!("--host-resolver-rules={}", rules.join(",")).into());
-    }
-    arguments.extend(settings.arguments.iter().map(OsString::from));
-    arguments.push("about:blank".into());
-    arguments
 }
 
 /// A folder for one browser.

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use tandem_web::browser::Kind;
 use tandem_web::loader::{Protocol, Via};
 use tandem_web::origin::Protocols;
 
@@ -122,7 +123,7 @@ pub(crate) struct LoadArguments {
     /// The origin has TLS
     #[arg(long, help_heading = "Origin")]
     pub(crate) tls: bool,
-    /// URL to load instead of a page; with Chromium
+    /// URL to load instead of a page; with a browser
     #[arg(long, conflicts_with_all = ["page", "authority"])]
     pub(crate) url: Option<String>,
     #[command(flatten)]
@@ -137,8 +138,8 @@ pub(crate) struct ClientArguments {
     /// Client that loads the page
     #[arg(long, value_enum, default_value = "loader", help_heading = "Client")]
     pub(crate) browser: Browser,
-    /// The way to the origins: http://HOST:PORT or socks5://[USER[:PASSWORD]@]HOST:PORT; with
-    /// Chromium anything that it takes as --proxy-server
+    /// The way to the origins: http://HOST:PORT or socks5://[USER[:PASSWORD]@]HOST:PORT; with a
+    /// browser https://HOST:PORT too
     #[arg(long, value_name = "URL", help_heading = "Client")]
     pub(crate) proxy: Option<String>,
     /// Number of loads, each time cold
@@ -162,17 +163,18 @@ pub(crate) struct ClientArguments {
     /// Loader: all resources are known at the start
     #[arg(long, help_heading = "Client")]
     pub(crate) list: bool,
-    /// Address of a name without a proxy, NAME=ADDRESS[:PORT]; * stands for any text
+    /// Address of a name without a proxy, NAME=ADDRESS[:PORT]; * stands for any text. Firefox takes
+    /// one address for all names
     #[arg(long, value_name = "NAME=ADDRESS", value_parser = rule, help_heading = "Client")]
     pub(crate) resolve: Vec<(String, String)>,
-    /// Chromium: a further argument for it
+    /// Browser: a further argument for it
     #[arg(
         long,
         value_name = "ARGUMENT",
         allow_hyphen_values = true,
         help_heading = "Client"
     )]
-    pub(crate) chromium_argument: Vec<String>,
+    pub(crate) browser_argument: Vec<String>,
 }
 
 /// The client that loads pages.
@@ -182,6 +184,19 @@ pub(crate) enum Browser {
     Loader,
     /// Headless Chromium with a fresh profile
     Chromium,
+    /// Headless Firefox with a fresh profile
+    Firefox,
+}
+
+impl Browser {
+    /// Returns the browser to drive, or none for the loader.
+    pub(crate) const fn kind(self) -> Option<Kind> {
+        match self {
+            Self::Loader => None,
+            Self::Chromium => Some(Kind::Chromium),
+            Self::Firefox => Some(Kind::Firefox),
+        }
+    }
 }
 
 /// The protocol of the loader.

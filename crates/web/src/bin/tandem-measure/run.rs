@@ -7,15 +7,15 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use tandem_http::Scheme;
-use tandem_web::browser::Settings;
+use tandem_web::browser::{Kind, Settings};
 use tandem_web::loader::{Discovery, Loader};
 use tandem_web::measure::{self, Client, Listen, MeasureError, Outcome, Report, Run, Served};
 use tandem_web::page::{Page, Site};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::options::{
-    Browser, ClientArguments, Command, LoadArguments, OriginArguments, OutputArguments,
-    PageArguments, ServeArguments,
+    ClientArguments, Command, LoadArguments, OriginArguments, OutputArguments, PageArguments,
+    ServeArguments,
 };
 
 type Failure = Box<dyn Error>;
@@ -103,12 +103,13 @@ async fn load(arguments: LoadArguments) -> Result<ExitCode, Failure> {
         output,
     } = arguments;
     if let Some(url) = url {
-        if client.browser != Browser::Chromium {
+        let Some(kind) = client.browser.kind() else {
             return Err(
-                "--url needs --browser chromium: the loader only loads pages with a model".into(),
+                "--url needs --browser chromium or firefox: the loader only loads pages with a model"
+                    .into(),
             );
-        }
-        let settings = settings(&client);
+        };
+        let settings = settings(kind, &client);
         return repeat(url.clone(), &client, &output, || {
             measure::load_url(&settings, &url)
         })
@@ -135,9 +136,9 @@ fn default_authority() -> String {
 
 fn client(arguments: &ClientArguments) -> Result<Client, Failure> {
     let (protocol, per_host) = arguments.spoken();
-    Ok(match arguments.browser {
-        Browser::Chromium => Client::Chromium(settings(arguments)),
-        Browser::Loader => Client::Loader(Loader {
+    Ok(match arguments.browser.kind() {
+        Some(kind) => Client::Browser(settings(kind, arguments)),
+        None => Client::Loader(Loader {
             protocol,
             per_host,
             resolve: arguments.resolve.clone(),
@@ -152,12 +153,13 @@ fn client(arguments: &ClientArguments) -> Result<Client, Failure> {
     })
 }
 
-fn settings(arguments: &ClientArguments) -> Settings {
+fn settings(kind: Kind, arguments: &ClientArguments) -> Settings {
     Settings {
+        kind,
         proxy: arguments.proxy.clone(),
         resolve: arguments.resolve.clone(),
         deadline: arguments.deadline,
-        arguments: arguments.chromium_argument.clone(),
+        arguments: arguments.browser_argument.clone(),
         ..Settings::default()
     }
 }

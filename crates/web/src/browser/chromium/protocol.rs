@@ -5,8 +5,8 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::BrowserError;
-use super::process::Pipe;
+use super::super::BrowserError;
+use super::super::process::Pipe;
 
 /// Largest message taken; the largest that we ask for are a thousand times smaller.
 const MAX_MESSAGE: usize = 256 << 20;

@@ -1,0 +1,325 @@
+//! Firefox's events about its requests (module `network` of WebDriver BiDi), converted to entries of
+//! a HAR.
+//!
+//! A request keeps its id through all its redirects. Each redirect becomes an entry, told by
+//! `redirectCount`. Times are milliseconds of the calendar.
+
+use std::collections::HashSet;
+use std::time::{Duration, UNIX_EPOCH};
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::har::{Entry, Har, Timings};
+
+/// Requests of a page load.
+#[derive(Debug, Default)]
+pub(super) struct Record {
+    exchanges: Vec<Exchange>,
+    loaded: bool,
+}
+
+#[derive(Debug)]
+struct Exchange {
+    /// The id and the number of the redirect.
+    id: (String, u64),
+    entry: Entry,
+    issued: f64,
+    timing: FetchTiming,
+    ended: Option<f64>,
+}
+
+/// `network.FetchTimingInfo`; 0 where there was no such phase.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct FetchTiming {
+    request_time: f64,
+    dns_start: f64,
+    dns_end: f64,
+    connect_start: f64,
+    connect_end: f64,
+    tls_start: f64,
+    tls_end: f64,
+    request_start: f64,
+    response_start: f64,
+}
+
+impl Record {
+    /// Takes an event.
+    pub(super) fn handle(&mut self, method: &str, params: &Value) {
+        match method {
+            "network.beforeRequestSent" => self.request(params),
+            "network.responseStarted" => self.answer(params),
+            "network.responseCompleted" => {
+                self.answer(params);
+                self.finish(params, None);
+            }
+            "network.fetchError" => self.finish(params, Some(text(&params["errorText"]))),
+            _ => {}
+        }
+    }
+
+    /// The load event came.
+    pub(super) const fn loaded(&mut self) {
+        self.loaded = true;
+    }
+
+    pub(super) const fn is_loaded(&self) -> bool {
+        self.loaded
+    }
+
+    /// Requests that have ended, and that have not.
+    pub(super) fn counts(&self) -> (usize, usize) {
+        let ended = self.exchanges.iter().filter(|it| it.ended.is_some());
+        let ended = ended.count();
+        (ended, self.exchanges.len() - ended)
+    }
+
+    /// Returns true if no request is open and all of these have ended.
+    pub(super) fn has_ended(&self, wanted: &HashSet<String>) -> bool {
+        if self.counts().1 > 0 || wanted.is_empty() || self.exchanges.len() < wanted.len() {
+            return false;
+        }
+        let urls = self.exchanges.iter().map(|it| it.entry.url.as_str());
+        let seen: HashSet<&str> = urls.collect();
+        wanted.iter().all(|url| seen.contains(url.as_str()))
+    }
+
+    /// Returns the reason for which a document could not be loaded.
+    pub(super) fn failure_of(&self, url: &str) -> Option<&str> {
+        let document = self.exchanges.iter().find(|it| it.entry.url == url)?;
+        document.entry.error.as_deref()
+    }
+
+    /// The requests as entries.
+    pub(super) fn into_har(self) -> Har {
+        let issued = self.exchanges.iter().map(|exchange| exchange.issued);
+        let zero = issued.reduce(f64::min).unwrap_or(0.0);
+        let since = Duration::try_from_secs_f64(zero / 1e3).unwrap_or_default();
+        let entries = self.exchanges.into_iter();
+        Har {
+            started: UNIX_EPOCH.checked_add(since),
+            entries: entries.map(|exchange| exchange.into_entry(zero)).collect(),
+            ..Har::default()
+        }
+    }
+
+    fn request(&mut self, params: &Value) {
+        let request = &params["request"];
+        let url = text(&request["url"]);
+        if !url.starts_with("http://") && !url.starts_with("https://") {
+            return;
+        }
+        let timing = timing_of(request);
+        self.exchanges.push(Exchange {
+            id: id_of(params),
+            entry: Entry {
+                method: text(&request["method"]).to_owned(),
+                url: url.to_owned(),
+                request_fields: fields(&request["headers"]),
+                kind: text(&request["destination"]).to_owned(),
+                ..Entry::default()
+            },
+            issued: timing.request_time,
+            timing,
+            ended: None,
+        });
+    }
+
+    fn find(&mut self, params: &Value) -> Option<&mut Exchange> {
+        let id = id_of(params);
+        let mut open = self.exchanges.iter_mut().rev();
+        open.find(|exchange| exchange.ended.is_none() && exchange.id == id)
+    }
+
+    fn answer(&mut self, params: &Value) {
+        let Some(exchange) = self.find(params) else {
+            return;
+        };
+        let (request, response) = (&params["request"], &params["response"]);
+        exchange.timing = timing_of(request);
+        let entry = &mut exchange.entry;
+        entry.request_fields = fields(&request["headers"]);
+        entry.status = response["status"]
+            .as_u64()
+            .and_then(|status| u16::try_from(status).ok())
+            .unwrap_or(0);
+        entry.response_fields = fields(&response["headers"]);
+        text(&response["mimeType"]).clone_into(&mut entry.mime);
+        text(&response["protocol"]).clone_into(&mut entry.protocol);
+        entry.body = response["bodySize"].as_u64().unwrap_or(0);
+        entry.sent = request["headersSize"].as_u64();
+        entry.received = response["bytesReceived"].as_u64();
+    }
+
+    fn finish(&mut self, params: &Value, error: Option<&str>) {
+        let Some(exchange) = self.find(params) else {
+            return;
+        };
+        exchange.ended = Some(params["timestamp"].as_f64().unwrap_or(exchange.issued));
+        exchange.entry.error = error.map(str::to_owned);
+    }
+}
+
+impl Exchange {
+    fn into_entry(self, zero: f64) -> Entry {
+        let Self {
+            mut entry,
+            issued,
+            timing,
+            ended,
+            ..
+        } = self;
+        if ended.is_none() {
+            entry.error = Some("not ended".into());
+        }
+        entry.start = (issued - zero).max(0.0);
+        entry.timings = timing.phases(issued, ended.unwrap_or(issued).max(issued));
+        entry
+    }
+}
+
+impl FetchTiming {
+    /// Returns the phases between two moments. Time outside all phases counts as waiting for a
+    /// connection.
+    fn phases(&self, issued: f64, end: f64) -> Timings {
+        if self.request_start <= 0.0 {
+            return Timings {
+                blocked: Some(end - issued),
+                ..Timings::default()
+            };
+        }
+        // A request may use a connection that was opened before it was made.
+        let span = |from: f64, to: f64| (from >= issued && to >= from).then_some(to - from);
+        let dns = span(self.dns_start, self.dns_end);
+        let connect = span(self.connect_start, self.connect_end);
+        let ssl = span(self.tls_start, self.tls_end).filter(|_| connect.is_some());
+        let sent = self.request_start.max(issued);
+        let first = self.response_start.clamp(sent, end.max(sent));
+        let waited = sent - issued - dns.unwrap_or(0.0) - connect.unwrap_or(0.0);
+        Timings {
+            blocked: Some(waited.max(0.0)),
+            dns,
+            connect,
+            ssl,
+            send: 0.0,
+            wait: first - sent,
+            receive: (end - first).max(0.0),
+        }
+    }
+}
+
+fn id_of(params: &Value) -> (String, u64) {
+    let id = text(&params["request"]["request"]).to_owned();
+    (id, params["redirectCount"].as_u64().unwrap_or(0))
+}
+
+fn timing_of(request: &Value) -> FetchTiming {
+    FetchTiming::deserialize(&request["timings"]).unwrap_or_default()
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
+/// Fields from a list of `network.Header`.
+fn fields(value: &Value) -> Vec<(String, String)> {
+    let all = value.as_array().into_iter().flatten();
+    all.map(|field| {
+        let value = text(&field["value"]["value"]);
+        (text(&field["name"]).to_owned(), value.to_owned())
+    })
+    .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn request(id: &str, redirects: u64, url: &str, timings: Value) -> Value {
+        json!({ "redirectCount": redirects, "timestamp": 1_000_500,
+            "request": { "request": id, "url": url, "method": "GET", "headersSize": 30, "timings": timings,
+                "headers": [{ "name": "A", "value": { "type": "string", "value": "1" } }], "destination": "image" } })
+    }
+
+    fn answered(mut event: Value, status: u16, at: u64) -> Value {
+        event["timestamp"] = at.into();
+        event["response"] = json!({ "status": status, "protocol": "h2", "mimeType": "image/png", "bodySize": 70,
+            "bytesReceived": 90, "headers": [] });
+        event
+    }
+
+    #[test]
+    fn phases_and_sizes() {
+        let mut record = Record::default();
+        let before = json!({ "requestTime": 1_000_000.0 });
+        let after = json!({ "requestTime": 1_000_000.0, "dnsStart": 1_000_005.0, "dnsEnd": 1_000_010.0,
+            "connectStart": 1_000_010.0, "connectEnd": 1_000_040.0, "tlsStart": 1_000_020.0, "tlsEnd": 1_000_040.0,
+            "requestStart": 1_000_050.0, "responseStart": 1_000_150.0 });
+        let url = "http://a.test/";
+        record.handle("network.beforeRequestSent", &request("1", 0, url, before));
+        let end = answered(request("1", 0, url, after), 200, 1_000_180);
+        record.handle("network.responseStarted", &end);
+        assert_eq!(record.counts(), (0, 1));
+        record.handle("network.responseCompleted", &end);
+        assert_eq!(record.counts(), (1, 0));
+        assert!(record.has_ended(&HashSet::from([url.to_owned()])));
+        let har = record.into_har();
+        let [entry] = &har.entries[..] else {
+            panic!("one entry")
+        };
+        let wanted = Timings {
+            blocked: Some(15.0),
+            dns: Some(5.0),
+            connect: Some(30.0),
+            ssl: Some(20.0),
+            send: 0.0,
+            wait: 100.0,
+            receive: 30.0,
+        };
+        assert_eq!(entry.timings, wanted);
+        assert_eq!(
+            (entry.status, entry.body, entry.sent, entry.received),
+            (200, 70, Some(30), Some(90))
+        );
+        assert_eq!(
+            har.started,
+            UNIX_EPOCH.checked_add(Duration::from_secs(1000))
+        );
+    }
+
+    #[test]
+    fn redirects_failures_and_open_requests() {
+        let mut record = Record::default();
+        let none = || json!({ "requestTime": 1_000_000.0 });
+        let first = request("1", 0, "http://a.test/", none());
+        record.handle("network.beforeRequestSent", &first);
+        record.handle(
+            "network.responseCompleted",
+            &answered(first, 302, 1_000_100),
+        );
+        let second = request("1", 1, "http://b.test/", none());
+        record.handle("network.beforeRequestSent", &second);
+        let mut failed = second;
+        failed["errorText"] = "NS_ERROR".into();
+        record.handle("network.fetchError", &failed);
+        record.handle(
+            "network.beforeRequestSent",
+            &request("2", 0, "http://a.test/open", none()),
+        );
+        record.handle(
+            "network.beforeRequestSent",
+            &request("3", 0, "data:,x", none()),
+        );
+        record.handle("network.beforeRequestSent", &Value::Null);
+        record.handle("network.responseCompleted", &json!({ "request": [] }));
+        assert_eq!(record.counts(), (2, 1));
+        let har = record.into_har();
+        let entries = har.entries.iter();
+        let rows: Vec<_> = entries.map(|it| (it.status, it.error.as_deref())).collect();
+        let wanted = [(302, None), (0, Some("NS_ERROR")), (0, Some("not ended"))];
+        assert_eq!(rows, wanted);
+    }
+}
