@@ -1,25 +1,18 @@
 #!/usr/bin/env bash
-# A browser that speaks HTTP/2 to the client: the local authority of `tandem trust`, in Chromium, curl and Python. Chromium
-# loads a page of 100 images over the TLS listener and over the HTTP listener, as /proxy.pac names them.
+# A browser that speaks HTTP/2 to the client: the local authority of `tandem trust`, in Chromium, Firefox, curl and Python.
+# Both browsers load a page of 100 images over the TLS listener and over the HTTP listener, as /proxy.pac names them.
 #
-#   chromium ═ HTTP/2 over TLS ═▶ tandem client ═▶ tandem gateway ─▶ origin
+#   chromium, firefox ═ HTTP/2 over TLS ═▶ tandem client ═▶ tandem gateway ─▶ origin
 #
 #   interop/browser.sh        TANDEM=path uses a program that is built already
 . "$(dirname "$0")/common.sh"
 
-need chromium chromium certutil libnss3-tools node nodejs openssl openssl curl curl python3 python3
+need chromium chromium firefox-esr firefox-esr certutil libnss3-tools node nodejs openssl openssl curl curl python3 python3
 build TANDEM tandem -p tandem-cli
 
 # The delay of an image, and the images that are held until all of them are under way.
 delay=300
 hold=90
-
-# trust HOME ARGUMENT...: the command with a home of its own. The system's store stays as it is.
-trust() {
-    local home=$1
-    shift
-    env -u XDG_DATA_HOME -u XDG_CONFIG_HOME HOME="$home" "$TANDEM" trust --yes --store chromium --store firefox "$@"
-}
 
 # The origin with its delay and hold, and the pair in front of it; leaves $origin_output, $pac and $plain.
 pair() {
@@ -44,11 +37,22 @@ chrome() {
         --user-data-dir="$(mktemp -d -p "$work")" "$@" 2>>"$work/chromium.log"
 }
 
-# load HOME PROXY-ARGUMENT: loads the page, and leaves its time and the most images at once in $time and $most.
+# browse BROWSER HOME PROXY URL: a browser on a page, until it is killed. The proxy is a URL, or pac:URL.
+browse() {
+    local proxy
+    if [ "$1" = firefox ]; then
+        copy_profile "$2"
+        exec env HOME="$2" timeout 100 node "$here/browser/show.js" "$copy" "$3" "$4"
+    fi
+    case $3 in pac:*) proxy=--proxy-pac-url=${3#pac:} ;; *) proxy=--proxy-server=$3 ;; esac
+    chrome "$2" "$proxy" --remote-debugging-port=0 "$4"
+}
+
+# load BROWSER HOME PROXY: loads the page, and leaves its time and the most images at once in $time and $most.
 load() {
     local before line
     before=$(grep -c '^done' "$origin_output")
-    chrome "$1" "$2" --remote-debugging-port=0 http://site.test/ >"$work/chromium.out" &
+    browse "$1" "$2" "$3" http://site.test/ >"$work/browser.out" 2>&1 &
     local browser=$!
     for _ in $(seq 1800); do
         line=$(grep '^done' "$origin_output" | tail -n +$((before + 1)) | head -n 1)
@@ -58,13 +62,13 @@ load() {
     done
     kill "$browser" 2>/dev/null
     wait "$browser" 2>/dev/null
-    [ -n "$line" ] || { echo "the page did not load: $(tail -n 3 "$work/chromium.log")" && return 1; }
+    [ -n "$line" ] || { echo "the page did not load: $(tail -n 3 "$work/browser.out")" && return 1; }
     read -r _ time most <<<"$line"
 }
 
-# expect COUNT HOME PROXY-ARGUMENT: the page loads with at least ("90+") or at most ("6-") this many images at once.
+# expect COUNT BROWSER HOME PROXY: the page loads with at least ("90+") or at most ("6-") this many images at once.
 expect() {
-    load "$2" "$3" || return 1
+    load "$2" "$3" "$4" || return 1
     case $1 in
     *+) [ "$most" -ge "${1%+}" ] ;;
     *-) [ "$most" -le "${1%-}" ] ;;
@@ -84,6 +88,12 @@ leaf() {
 # The verdicts of three programs on a server's certificate: verdict NAME PORT
 by_chromium() {
     chrome "$home" --host-resolver-rules="MAP site.test 127.0.0.1" --dump-dom "https://$1:$2/" | grep -q accepted
+}
+by_firefox() {
+    copy_profile "$home"
+    env HOME="$home" timeout 100 node "$here/browser/verdicts.js" firefox direct:// "$copy" "https://$1:$2/" >"$work/verdict"
+    cat "$work/verdict"
+    grep -q "text .* accepted" "$work/verdict"
 }
 by_curl() {
     curl -sS --noproxy '*' --cacert "$authority/authority.pem" --resolve "$1:$2:127.0.0.1" "https://$1:$2/" |
@@ -105,24 +115,32 @@ refuses() {
 
 home=$work/home stranger=$work/stranger authority=$work/home/.local/share/tandem
 mkdir -p "$home" "$stranger"
+make_profile "$stranger"
+make_profile "$home"
 lists() {
-    certutil -L -d "sql:$home/.pki/nssdb" 2>/dev/null | grep -q '^Tandem local authority'
+    certutil -L -d "sql:$1" 2>/dev/null | grep -q '^Tandem local authority'
 }
 
 check 'trust adds the authority' trust "$home"
-check 'the database lists it' lists
+check "Chromium's database lists it" lists "$home/.pki/nssdb"
+check "Firefox's profile lists it" lists "$profile"
 check 'trust can be repeated' trust "$home"
 check 'the key is private' test "$(stat -c %a "$authority/authority.key" 2>/dev/null)" = 600
 
-pair "$delay" "$hold"
-check "Chromium has $hold images under way over the TLS listener" expect "$hold+" "$home" --proxy-pac-url="$pac"
+for browser in chromium firefox; do
+    pair "$delay" "$hold"
+    check "$browser has $hold images under way over the TLS listener" expect "$hold+" $browser "$home" "pac:$pac"
+done
 pair "$delay" 0
-check 'Chromium loads the page over the TLS listener' load "$home" --proxy-pac-url="$pac"
-fast=${time:-0}
-check 'Chromium has at most six over the HTTP listener' expect 6- "$home" --proxy-server="$plain"
-slow=${time:-0}
-check 'Chromium without the authority falls back to the HTTP listener' expect 6- "$stranger" --proxy-pac-url="$pac"
-echo "      100 images of $delay ms: $fast ms over the TLS listener, $slow ms over the HTTP listener"
+# The connections of each browser to a proxy of HTTP/1.1: Chromium's are for one host.
+declare -A few=([chromium]=6 [firefox]=32)
+for browser in chromium firefox; do
+    check "$browser loads the page over the TLS listener" load $browser "$home" "pac:$pac"
+    fast=${time:-0}
+    check "$browser has at most ${few[$browser]} over the HTTP listener" expect ${few[$browser]}- $browser "$home" "$plain"
+    echo "      $browser: 100 images of $delay ms: $fast ms over the TLS listener, ${time:-0} ms over the HTTP listener"
+done
+check 'chromium without the authority falls back to the HTTP listener' expect 6- chromium "$stranger" "pac:$pac"
 
 leaf localhost DNS:localhost
 leaf site.test DNS:site.test
@@ -130,14 +148,19 @@ start "$own_address" node "$here/browser/origin.js" https "$work/localhost.pem" 
 good=${address##*:}
 start "$own_address" node "$here/browser/origin.js" https "$work/site.test.pem" "$work/site.test.key"
 bad=${address##*:}
-for program in chromium curl python; do
+for program in chromium firefox curl python; do
     check "$program accepts the authority for localhost" "by_$program" localhost "$good"
     check "$program refuses the authority for another name" refuses "by_$program" site.test "$bad"
 done
 
+check 'firefox names the constraint' grep -q CERT_NOT_IN_NAME_SPACE "$work/verdict"
+
 check 'trust --remove undoes it' trust "$home" --remove
-check 'the database no longer lists it' refuses lists
+check "Chromium's database no longer lists it" refuses lists "$home/.pki/nssdb"
+check "Firefox's profile no longer lists it" refuses lists "$profile"
 trust "$home" --authority "$authority" --remove >/dev/null
 check 'no file of the authority is left' refuses test -e "$authority/trusted-by"
-check 'Chromium falls back after the removal' expect 6- "$home" --proxy-pac-url="$pac"
+for browser in chromium firefox; do
+    check "$browser uses the HTTP listener after the removal" expect ${few[$browser]}- $browser "$home" "pac:$pac"
+done
 finish

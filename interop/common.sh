@@ -22,6 +22,34 @@ need() {
     done
 }
 
+# profile_of HOME: the profile of that home's Firefox.
+profile_of() {
+    find "$1" -path '*/firefox/*.default-esr/cert9.db' -printf '%h\n' -quit
+}
+
+# make_profile HOME: Firefox's profile as its first start makes it, in $profile.
+make_profile() {
+    env -u XDG_CONFIG_HOME HOME="$1" timeout 60 firefox-esr --headless --no-remote --screenshot "$work/first.png" about:blank \
+        >>"$work/firefox.log" 2>&1
+    profile=$(profile_of "$1")
+    [ -n "$profile" ] || { echo 'Firefox made no profile:' && tail -n 5 "$work/firefox.log"; exit 1; } >&2
+}
+
+# copy_profile HOME: a new profile with the certificates of that home's Firefox, in $copy.
+copy_profile() {
+    local from
+    from=$(profile_of "$1")
+    copy=$(mktemp -d -p "$work")
+    cp "$from"/{cert9.db,key4.db,pkcs11.txt} "$copy"
+}
+
+# trust HOME ARGUMENT...: the command with a home of its own. The system's store stays as it is.
+trust() {
+    local home=$1
+    shift
+    env -u XDG_DATA_HOME -u XDG_CONFIG_HOME HOME="$home" "$TANDEM" trust --yes --store chromium --store firefox "$@"
+}
+
 # Leaves what one example or program of ours is called, built unless PEER or TANDEM names it: build VARIABLE PATH ARGUMENT...
 build() {
     local variable=$1 path=$2

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# HTTPS that the client opens: `[open]` in its file, the authority of `tandem trust -c FILE`, and Chromium, curl and Python as
-# browsers. A listed host is served by the local authority. Each other certificate is the origin's own. The verdict about a
+# HTTPS that the client opens: `[open]` in its file, the authority of `tandem trust -c FILE`, and Chromium, Firefox, curl
+# and Python as browsers. A listed host is served by the local authority. Each other certificate is the origin's own. The verdict about a
 # broken certificate is the same without opening, opened on this machine, and opened at the gateway.
 #
-#   chromium ─▶ tandem client ─▶ tandem gateway ─▶ origins of node, for HTTP/2 and HTTP/1.1
+#   chromium, firefox ─▶ tandem client ─▶ tandem gateway ─▶ origins of node, for HTTP/2 and HTTP/1.1
 #
 #   interop/opened.sh         TANDEM=path uses a program that is built already
 . "$(dirname "$0")/common.sh"
 
-need chromium chromium certutil libnss3-tools node nodejs openssl openssl curl curl python3 python3
+need chromium chromium firefox-esr firefox-esr certutil libnss3-tools node nodejs openssl openssl curl curl python3 python3
 build TANDEM tandem -p tandem-cli
 
 home=$work/home authority=$work/home/.local/share/tandem
@@ -93,10 +93,6 @@ configure gateway "[open]
 at-gateway = $hosts
 ports = [$listed]"
 
-# trust ARGUMENT...: the command with a home of its own. The system's store stays as it is.
-trust() {
-    env -u XDG_DATA_HOME -u XDG_CONFIG_HOME HOME="$home" "$TANDEM" trust --yes --store chromium "$@"
-}
 refuses() {
     ! "$@"
 }
@@ -104,7 +100,8 @@ names() {
     "$@" 2>&1 | grep -q "tandem trust -c FILE"
 }
 check 'the client names the remedy without an authority' names "$TANDEM" check-config "$work/local.toml"
-check 'trust issues the authority for the list' trust -c "$work/local.toml"
+make_profile "$home"
+check 'trust issues the authority for the list' trust "$home" -c "$work/local.toml"
 check 'the authority is constrained to the list' bash -c "openssl x509 -in '$authority/authority.pem' -noout -ext \
     nameConstraints | grep -q 'DNS:www.site.test'"
 check 'the key is private' test "$(stat -c %a "$authority/authority.key" 2>/dev/null)" = 600
@@ -113,7 +110,7 @@ for level in local gateway; do
         https://localhost:$h2/ | grep -q 'opened on this machine'"
 done
 # Programs trust the public root too. Each verdict is then about the fault alone.
-certutil -A -t C,, -n public -d "sql:$home/.pki/nssdb" -i "$work/root.pem"
+for store in "$home/.pki/nssdb" "$profile"; do certutil -A -t C,, -n public -d "sql:$store" -i "$work/root.pem"; done
 cat "$authority/authority.pem" "$work/root.pem" >"$work/trusted.pem"
 
 # A certificate by the local authority for a listed host, and one for a host outside the list.
@@ -152,17 +149,23 @@ for port in ports:
         print(port, getattr(error, "verify_message", error.reason))
 PYTHON
 }
-# by_chromium NAME PROXY URL...: leaves what verdicts.js writes in $work/NAME.
-by_chromium() {
-    env -u XDG_DATA_HOME HOME="$home" timeout 110 node "$here/browser/verdicts.js" "$2" "$work/profile-$1" \
-        'MAP *.test 127.0.0.1' "${@:3}" >"$work/$1" 2>>"$work/chromium.log"
+# by_browser BROWSER NAME PROXY URL...: leaves what verdicts.js writes in $work/BROWSER-NAME.
+by_browser() {
+    copy_profile "$home"
+    [ "$1" = firefox ] || copy=$work/profile-$2
+    env -u XDG_DATA_HOME HOME="$home" timeout 110 node "$here/browser/verdicts.js" "$1" "$3" "$copy" "${@:4}" \
+        >"$work/$1-$2" 2>>"$work/browser.log"
 }
 has() {
     grep -qE -- "$2" "$work/$1" || { cat "$work/$1" && return 1; }
 }
+# verdict_of NAME URL ERROR
+verdict_of() {
+    has "$1" "verdict $2 $3"
+}
 # verdict NAME PORT ERROR
 verdict() {
-    has "$1" "verdict https://localhost:$2/ $3"
+    verdict_of "$1" "https://localhost:$2/" "$3"
 }
 # says NAME PORT TEXT
 says() {
@@ -180,39 +183,46 @@ for level in unopened local gateway; do
     proxy=$address
     urls=()
     for port in "$h2" "$http1" "$revoked" "$asks" "$unlisted" "${broken[@]}"; do urls+=("https://localhost:$port/"); done
-    by_chromium "$level" "$proxy" "https://localhost:$page/" "${urls[@]}" "https://127.0.0.1:$numeric/"
     # The second connection to a host whose certificate failed goes another way.
     for program in curl python; do
         for _ in 1 2; do "by_$program" "$proxy" "$h2" "$http1" "$revoked" "$asks" "${broken[@]}"; done >"$work/$program-$level"
     done
     case $level in unopened) by='public root' ;; *) by='Tandem local authority' ;; esac
-    check "chromium loads a page over HTTP/2: $level" says "$level" "$h2" 'served over 2.0 socket echoes'
-    check "chromium loads a page over HTTP/1.1: $level" says "$level" "$http1" 'served over 1.1 socket echoes'
-    check "chromium sees the authority of HTTP/2: $level" issued "$level" "https://localhost:$h2/" "$by"
-    check "chromium sees the authority of HTTP/1.1: $level" issued "$level" "https://localhost:$http1/" "$by"
-    check "chromium sees an unlisted origin's own certificate: $level" issued "$level" "https://localhost:$unlisted/" \
-        'public root'
-    check "chromium sees the certificate of an origin that asks for one: $level" issued "$level" \
-        "https://localhost:$asks/" 'public root'
-    check "chromium sees the certificate of an address without SNI: $level" issued "$level" \
-        "https://127.0.0.1:$numeric/" 'public root'
-    check "chromium loads a page of several origins: $level" says "$level" "$page" \
-        'a page of many origins with a part with a part with a part'
-    check "chromium sees the authority of another origin: $level" issued "$level" "https://localhost:$other/part.js" "$by"
-    check "chromium sees an unlisted origin's own certificate in a page: $level" issued "$level" \
-        "https://localhost:$elsewhere/part.js" 'public root'
+    for browser in chromium firefox; do
+        by_browser $browser "$level" "$proxy" "https://localhost:$page/" "${urls[@]}" "https://127.0.0.1:$numeric/"
+        seen=$browser-$level
+        check "a page over HTTP/2: $seen" says "$seen" "$h2" 'served over 2.0 socket echoes'
+        check "a page over HTTP/1.1: $seen" says "$seen" "$http1" 'served over 1.1 socket echoes'
+        check "the authority of HTTP/2: $seen" issued "$seen" "https://localhost:$h2/" "$by"
+        check "the authority of HTTP/1.1: $seen" issued "$seen" "https://localhost:$http1/" "$by"
+        check "an unlisted origin's own certificate: $seen" issued "$seen" "https://localhost:$unlisted/" 'public root'
+        check "the certificate of an origin that asks for one: $seen" issued "$seen" "https://localhost:$asks/" 'public root'
+        check "the certificate of an address without SNI: $seen" issued "$seen" "https://127.0.0.1:$numeric/" 'public root'
+        check "a page of several origins: $seen" says "$seen" "$page" \
+            'a page of many origins with a part with a part with a part'
+        check "the authority of another origin: $seen" issued "$seen" "https://localhost:$other/part.js" "$by"
+        check "an unlisted origin's own certificate in a page: $seen" issued "$seen" "https://localhost:$elsewhere/part.js" \
+            'public root'
+    done
 done
 for at in "$part" "$other"; do
-    check 'chromium gets a pushed part of a listed origin' has gateway "localhost:$at/part.js 200 .*detail=pushed"
+    check 'chromium gets a pushed part of a listed origin' has chromium-gateway "localhost:$at/part.js 200 .*detail=pushed"
 done
-# Chromium heeds revocation that the origin staples, and accepts a short key of an authority that was added. curl and
-# Python ignore the former and refuse the latter.
+# Browsers heed revocation that the origin staples, and accept a short key of an authority that was added. curl and Python
+# ignore the former and refuse the latter.
 declare -A errors=([expired]=DATE_INVALID [wrong]=COMMON_NAME_INVALID [alone]=AUTHORITY_INVALID [unknown]=AUTHORITY_INVALID
     [constrained]=INVALID [sha1]=INVALID [revoked]=REVOKED)
+# The expired certificate ends before it begins.
+declare -A codes=([expired]=INVALID_TIME [wrong]=BAD_CERT_DOMAIN [alone]=SELF_SIGNED_CERT [unknown]=UNKNOWN_ISSUER
+    [constrained]=CERT_NOT_IN_NAME_SPACE [sha1]=CERT_SIGNATURE_ALGORITHM_DISABLED [revoked]=REVOKED_CERTIFICATE)
 for level in unopened local gateway; do
     for fault in "${!errors[@]}"; do
-        check "chromium refuses the certificate: $fault, $level" verdict "$level" "${!fault}" \
+        check "chromium refuses the certificate: $fault, $level" verdict "chromium-$level" "${!fault}" \
             "net::ERR_CERT_${errors[$fault]}"
+    done
+    for fault in "${!codes[@]}"; do
+        check "firefox refuses the certificate: $fault, $level" verdict "firefox-$level" "${!fault}" \
+            "[A-Z_]*ERROR_${codes[$fault]}"
     done
     for fault in "${faults[@]}"; do
         for program in curl python; do
@@ -224,17 +234,36 @@ for level in local gateway; do
     for program in curl python; do
         check "$program has the same verdicts as without opening: $level" diff "$work/$program-unopened" "$work/$program-$level"
     done
-    check "chromium has the same verdicts as without opening: $level" diff <(grep ^verdict "$work/unopened") \
-        <(grep ^verdict "$work/$level")
+    for browser in chromium firefox; do
+        check "$browser has the same verdicts as without opening: $level" diff <(grep ^verdict "$work/$browser-unopened") \
+            <(grep ^verdict "$work/$browser-$level")
+    done
 done
 
 # The local authority has no say about other hosts.
-by_chromium direct direct:// "https://www.site.test:$by_local/" "https://other.test:$beyond/"
-check 'chromium accepts the authority for a listed host' has direct "verdict https://www.site.test:$by_local/ loaded"
-check 'chromium refuses the authority for another host' has direct "verdict https://other.test:$beyond/ net::ERR_CERT"
+for browser in chromium firefox; do
+    by_browser $browser direct direct:// "https://www.site.test:$by_local/" "https://other.test:$beyond/"
+done
+for browser in chromium firefox; do
+    check "$browser accepts the authority for a listed host" verdict_of $browser-direct "https://www.site.test:$by_local/" loaded
+done
+check 'chromium refuses the authority for another host' verdict_of chromium-direct "https://other.test:$beyond/" net::ERR_CERT
+check 'firefox refuses the authority for another host' verdict_of firefox-direct "https://other.test:$beyond/" \
+    SEC_ERROR_CERT_NOT_IN_NAME_SPACE
 curl_resolved() {
     curl -sS -o "$work/page" --noproxy '*' --cacert "$authority/authority.pem" --resolve "$1:$2:127.0.0.1" "https://$1:$2/"
 }
 check 'curl accepts the authority for a listed host' curl_resolved www.site.test "$by_local"
 check 'curl refuses the authority for another host' refuses curl_resolved other.test "$beyond"
+python_resolved() {
+    python3 - "$1" "$2" "$authority/authority.pem" <<'PYTHON'
+import socket, ssl, sys
+name, port, authority = sys.argv[1:]
+context = ssl.create_default_context(cafile=authority)
+with socket.create_connection(("127.0.0.1", int(port)), timeout=20) as plain:
+    context.wrap_socket(plain, server_hostname=name).close()
+PYTHON
+}
+check 'python accepts the authority for a listed host' python_resolved www.site.test "$by_local"
+check 'python refuses the authority for another host' refuses python_resolved other.test "$beyond"
 finish

@@ -7,12 +7,13 @@ const PATIENCE_MS = 60000;
 
 /** A browser without a window; messages are JSON, separated by zero bytes. */
 class Browser {
-  /** PROXY is that of --proxy-server. The profile must be new, and its log is beside it. */
+  /** PROXY is that of --proxy-server, or pac:URL. The profile must be new, and its log is beside it. */
   constructor(proxy, profile, further) {
+    const through = proxy.startsWith('pac:') ? `--proxy-pac-url=${proxy.slice(4)}` : `--proxy-server=${proxy}`;
     const options = [
       '--headless', '--no-sandbox', '--disable-gpu', '--no-first-run', '--disable-background-networking',
       '--disable-component-update', '--disable-dev-shm-usage', `--user-data-dir=${profile}`,
-      `--proxy-server=${proxy}`, ...further, '--remote-debugging-pipe', 'about:blank',
+      through, ...further, '--remote-debugging-pipe', 'about:blank',
     ];
     const log = fs.openSync(`${profile}.log`, 'a');
     this.process = spawn('chromium', options, { stdio: ['ignore', log, log, 'pipe', 'pipe'] });
@@ -97,7 +98,14 @@ class Page {
 
   /** Opens an address and waits for the end of its load. */
   async open(address) {
-    const loaded = new Promise((resolve) => {
+    const loaded = this.nextLoad();
+    const { errorText } = await this.send('Page.navigate', { url: address });
+    if (errorText) throw new Error(errorText);
+    await loaded;
+  }
+
+  nextLoad() {
+    return new Promise((resolve) => {
       const listener = (message) => {
         if (message.sessionId === this.session && message.method === 'Page.loadEventFired') {
           this.browser.listeners.splice(this.browser.listeners.indexOf(listener), 1);
@@ -106,8 +114,33 @@ class Page {
       };
       this.browser.listeners.push(listener);
     });
-    await this.send('Page.navigate', { url: address });
+  }
+
+  async reload() {
+    const loaded = this.nextLoad();
+    await this.send('Page.reload');
     await loaded;
+  }
+
+  /** Goes back or forward in the history. */
+  async traverse(delta) {
+    const { currentIndex, entries } = await this.send('Page.getNavigationHistory');
+    const loaded = this.nextLoad();
+    await this.send('Page.navigateToHistoryEntry', { entryId: entries[currentIndex + delta].id });
+    // A page from the back-forward cache has no load event.
+    await Promise.race([loaded, new Promise((resolve) => setTimeout(resolve, 1000))]);
+  }
+
+  /** Fills `responses` from now on: url, status, protocol, isCached, fields in lower case. */
+  async watch() {
+    this.responses = [];
+    this.browser.listeners.push(({ sessionId, method, params }) => {
+      if (sessionId !== this.session || method !== 'Network.responseReceived') return;
+      const { url, status, protocol, fromDiskCache, headers } = params.response;
+      const fields = Object.fromEntries(Object.entries(headers).map(([name, value]) => [name.toLowerCase(), value]));
+      this.responses.push({ url, status, protocol, isCached: fromDiskCache, fields });
+    });
+    await this.send('Network.enable');
   }
 
   async evaluate(expression, contextId) {
