@@ -66,6 +66,8 @@ class Browser {
     const options = ['--headless', '--no-remote', '--profile', profile, '--remote-debugging-port=0', '--remote-allow-system-access'];
     const environment = { ...process.env, MOZ_CRASHREPORTER_DISABLE: '1' };
     this.process = spawn('firefox-esr', options, { stdio: ['ignore', log, 'pipe'], env: environment });
+    // Unlike Chromium, it does not end with its connection.
+    process.on('exit', () => this.process.kill());
     this.next = 0;
     this.waiting = new Map();
     this.listeners = [];
