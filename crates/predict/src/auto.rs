@@ -52,7 +52,7 @@ use gains::GainTable;
 use ledger::Ledger;
 use model::{Lesson, Likely, Model};
 use session::{Load, Offer, Session};
-use sightings::{Name, SightingQueue};
+use sightings::SightingQueue;
 use store::{Entry, NONE, Place, Store};
 use url::Kind;
 
@@ -352,12 +352,7 @@ impl Auto {
             return;
         };
         let (page, url) = (self.store.find(page), self.store.url(url));
-        let known = self.store.at_mut(url);
-        if session.count(known)
-            && let Some(queue) = &mut self.sightings
-        {
-            queue.push(Name::Url(url), session.user(), known.crowd);
-        }
+        session.count(url, self.store.at_mut(url), &mut self.sightings);
         session.requested(url, &mut self.ledger);
         if session.held.contains(url) {
             session.came_again(url);

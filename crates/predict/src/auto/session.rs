@@ -10,7 +10,7 @@ use super::ledger::Ledger;
 use super::mixer::Rate;
 use super::model::{FetchView, Guess, NOT_YET, Stage};
 use super::repeat::Repeat;
-use super::sightings::Name;
+use super::sightings::{Name, SightingQueue, count_user};
 use super::store::{ContextId, NONE, Store, Url};
 use super::url::Kind;
 use super::{Auto, Candidate, Due, Exchange, HELD_BYTES, Held, Holding, MAX_HELD};
@@ -100,11 +100,6 @@ impl Session {
         }
     }
 
-    /// Returns the number of the user.
-    pub(super) const fn user(&self) -> u64 {
-        self.user
-    }
-
     /// Estimated bytes.
     pub(super) fn bytes(&self) -> usize {
         let loads: usize = self.loads.iter().map(Load::bytes).sum();
@@ -190,10 +185,10 @@ impl Session {
         }
     }
 
-    /// Counts a request of a URL by this session's user. Returns whether the user was counted.
-    pub(super) fn count(&self, url: &mut Url) -> bool {
+    /// Counts a request of a URL by this session's user.
+    pub(super) fn count(&self, id: u32, url: &mut Url, queue: &mut Option<SightingQueue>) {
         url.count = url.count.saturating_add(1);
-        url.crowd.note(self.user)
+        count_user(queue, Name::Url(id), self.user, &mut url.crowd);
     }
 
     /// The load that a push belongs to: of the page it came with, or where it was expected.
@@ -290,11 +285,7 @@ impl Auto {
             (0.0, 0.0)
         };
         url.kind = kind;
-        if session.count(url)
-            && let Some(queue) = &mut self.sightings
-        {
-            queue.push(Name::Url(id), session.user, url.crowd);
-        }
+        session.count(id, url, &mut self.sightings);
         if exchange.status == 200 && exchange.size > 0 {
             url.body(exchange.size);
         }
@@ -337,11 +328,7 @@ impl Auto {
         let contexts = self.store.contexts_of(page, status >= 400);
         for id in contexts {
             let crowd = &mut self.store.context_mut(id).crowd;
-            if crowd.note(session.user)
-                && let Some(queue) = &mut self.sightings
-            {
-                queue.push(Name::Context(id), session.user, *crowd);
-            }
+            count_user(&mut self.sightings, Name::Context(id), session.user, crowd);
         }
         let way = match (exchange.referer, referer) {
             _ if implicit => 0,

@@ -33,7 +33,7 @@ pub(super) struct SightingQueue {
 
 impl SightingQueue {
     /// Adds a user, unless enough users were known before.
-    pub(super) fn push(&mut self, name: Name, user: u64, crowd: Crowd) {
+    fn push(&mut self, name: Name, user: u64, crowd: Crowd) {
         if crowd.count <= self.least_users && self.waiting.len() < MAX_WAITING {
             self.waiting.push((name, tag(user)));
         }
@@ -42,6 +42,20 @@ impl SightingQueue {
     /// Forgets all users, because the store reuses the numbers of names.
     pub(super) fn clear(&mut self) {
         self.waiting.clear();
+    }
+}
+
+/// Counts a user in the crowd of an item. Reports the user if it is new and users are reported.
+pub(super) fn count_user(
+    queue: &mut Option<SightingQueue>,
+    name: Name,
+    user: u64,
+    crowd: &mut Crowd,
+) {
+    if crowd.note(user)
+        && let Some(queue) = queue
+    {
+        queue.push(name, user, *crowd);
     }
 }
 

@@ -3,6 +3,7 @@
 use super::super::Auto;
 use super::super::mixer::Rate;
 use super::super::model::{NOT_YET, Stage};
+use super::super::sightings::{Name, count_user};
 use super::super::store::{BACKOFF, ContextId, Crowd, LIMITS, MEMORY, Store};
 use super::*;
 
@@ -107,12 +108,10 @@ impl Auto {
                     n: (loads + 1.0).min(MEMORY),
                 };
                 let mut crowd = Crowd::default();
-                crowd.note(session.user);
                 let id = load.contexts[level];
+                let name = Name::Asset(id, url);
+                count_user(&mut self.sightings, name, session.user, &mut crowd);
                 self.store.add_entry(id, LIMITS[level], url, rate, crowd);
-                if let Some(queue) = &mut self.sightings {
-                    queue.push(Name::Asset(id, url), session.user, crowd);
-                }
             }
         }
     }
@@ -150,12 +149,8 @@ impl Auto {
                 outcomes.push((entry.url, at.is_some()));
             }
             if let Some(at) = at {
-                let id = load.contexts[level];
-                if entry.crowd.note(session.user)
-                    && let Some(queue) = &mut self.sightings
-                {
-                    queue.push(Name::Asset(id, entry.url), session.user, entry.crowd);
-                }
+                let name = Name::Asset(load.contexts[level], entry.url);
+                count_user(&mut self.sightings, name, session.user, &mut entry.crowd);
                 counted[at] = true;
                 general[at] = entry.rate.p;
             }
