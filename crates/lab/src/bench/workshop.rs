@@ -15,7 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::BenchError;
-use tandem_net::emulator::sys::{self, ChildSetup};
+use tandem_net::emulator::sys;
 use tandem_net::netns::Netns;
 
 const SIGNALS: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
@@ -157,16 +157,7 @@ impl Workshop {
     }
 
     fn adopt(&self, mut command: Command, network: Option<&Netns>) -> io::Result<u32> {
-        let network = network.map(Netns::as_fd);
-        sys::prepare(
-            &mut command,
-            ChildSetup {
-                network,
-                die_with_parent: true,
-                own_session: true,
-            },
-        );
-        sys::unblock_in_child(&mut command);
+        sys::prepare_supervised(&mut command, network.map(Netns::as_fd));
         let mut running = lock(&self.running);
         let child = command.spawn()?;
         let pid = child.id();

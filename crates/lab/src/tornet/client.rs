@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use super::state::Phase;
 use super::{RunDirectory, State, TornetError};
-use tandem_net::emulator::sys::{self, ChildSetup};
+use tandem_net::emulator::sys;
 use tandem_net::netns::Netns;
 use tandem_web::loader::{Load, Loader};
 use tandem_web::page::Site;
@@ -93,15 +93,7 @@ impl Client {
             .stdin(Stdio::null())
             .stdout(output.try_clone()?)
             .stderr(output);
-        sys::prepare(
-            &mut command,
-            ChildSetup {
-                network: Some(network.as_fd()),
-                die_with_parent: true,
-                own_session: true,
-            },
-        );
-        sys::unblock_in_child(&mut command);
+        sys::prepare_supervised(&mut command, Some(network.as_fd()));
         let mut client = Self {
             process: command.spawn()?,
             listen,

@@ -31,7 +31,7 @@ use parts::{
 };
 use tandem_net::emulator::network::{self, Setup};
 use tandem_net::emulator::rtnl::TcpMetrics;
-use tandem_net::emulator::sys::{self, ChildSetup};
+use tandem_net::emulator::sys;
 use tandem_net::emulator::{Emulator, report::Snapshot};
 use tandem_net::netns::Netns;
 
@@ -361,15 +361,7 @@ impl Tornet {
                 .stdin(Stdio::null())
                 .stdout(output.try_clone()?)
                 .stderr(output);
-            sys::prepare(
-                &mut command,
-                ChildSetup {
-                    network: None,
-                    die_with_parent: true,
-                    own_session: true,
-                },
-            );
-            sys::unblock_in_child(&mut command);
+            sys::prepare_supervised(&mut command, None);
             command.spawn()
         };
         let child = spawn().map_err(TornetError::of(action))?;

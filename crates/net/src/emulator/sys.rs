@@ -180,6 +180,19 @@ pub fn prepare(command: &mut Command, setup: ChildSetup<'_>) {
     unsafe { command.pre_exec(enter) };
 }
 
+/// Prepares a command that this process supervises: it ends with the thread that spawned it, gets no
+/// signals from the terminal, and has no blocked signals. The namespace must stay open until the
+/// command is spawned.
+pub fn prepare_supervised(command: &mut Command, network: Option<BorrowedFd<'_>>) {
+    let setup = ChildSetup {
+        network,
+        die_with_parent: true,
+        own_session: true,
+    };
+    prepare(command, setup);
+    unblock_in_child(command);
+}
+
 /// Blocks signals for the calling thread and those it starts later, so that [`wait_signal`] gets
 /// them.
 pub fn block_signals(signals: &[libc::c_int]) -> io::Result<()> {

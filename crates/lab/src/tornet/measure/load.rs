@@ -19,7 +19,7 @@ use crate::tornet::client::{Client, Ground, counter, load_page};
 use crate::tornet::layout::MARKER;
 use crate::tornet::{RunDirectory, State, TornetError};
 use tandem_net::emulator::report::{Snapshot, Traffic};
-use tandem_net::emulator::sys::{self, ChildSetup};
+use tandem_net::emulator::sys;
 use tandem_net::netns::Netns;
 use tandem_web::loader::{self, Load, Loader, Via};
 use tandem_web::measure::loader_har;
@@ -312,13 +312,7 @@ impl<'a> Bench<'a> {
                 "--via",
                 &format!("tor://{}", self.state.endpoints.control),
             ]);
-            let setup = ChildSetup {
-                network: Some(self.network.as_fd()),
-                die_with_parent: true,
-                own_session: true,
-            };
-            sys::prepare(&mut command, setup);
-            sys::unblock_in_child(&mut command);
+            sys::prepare_supervised(&mut command, Some(self.network.as_fd()));
             let ended = command
                 .stdin(Stdio::null())
                 .output()
