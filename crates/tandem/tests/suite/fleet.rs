@@ -6,11 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 
 use tandem::fleet::{FleetCounts, LOG_KEY};
-use tandem_predict::Exchange;
 
 use crate::certificates::Certificates;
 use crate::harness::Scene;
-use crate::learning::{COMMON, Gateway, asked, origin};
+use crate::learning::{COMMON, Gateway, asked, exchange, origin};
 use crate::redis_server::{RedisServer, wait_for};
 
 pub(crate) const KEY: &str = "the key of the test, which has 32 bytes or more";
@@ -61,17 +60,7 @@ pub(crate) fn learn(teacher: &Gateway, origin: &Scene, users: usize) {
     for _ in 0..users {
         let session = NEXT.fetch_add(1, Ordering::Relaxed);
         for url in &urls {
-            let exchange = Exchange {
-                session,
-                user: session,
-                url,
-                get: true,
-                status: 200,
-                size: 1000,
-                referer: (*url != urls[0]).then_some(&urls[0]),
-                ..Exchange::default()
-            };
-            learned.sending(&exchange, None);
+            learned.sending(&exchange(session, url, &urls[0]), None);
         }
         learned.session_closed(session);
     }

@@ -296,6 +296,24 @@ fn client_answers_conditions_with_pushed_heads() {
     block_on(running.drain(Duration::ZERO));
 }
 
+/// Returns the response of 1,000 bytes to a request of a page, or of a resource that the page names.
+pub(crate) fn exchange<'a>(
+    session: u64,
+    url: &'a str,
+    page: &'a str,
+) -> tandem_predict::Exchange<'a> {
+    tandem_predict::Exchange {
+        session,
+        user: session,
+        url,
+        get: true,
+        status: 200,
+        size: 1000,
+        referer: (url != page).then_some(page),
+        ..tandem_predict::Exchange::default()
+    }
+}
+
 #[test]
 fn predictor_keeps_its_state_in_a_file() {
     let folder = std::env::temp_dir().join(format!("tandem-state-{}", std::process::id()));
@@ -308,19 +326,7 @@ fn predictor_keeps_its_state_in_a_file() {
     let all = ["http://h/page.html", "http://h/a.js"];
     let teacher = learned();
     let see = |learned: &tandem::learned::Learned, session: u64| {
-        all.map(|url| {
-            let exchange = tandem_predict::Exchange {
-                session,
-                user: session,
-                url,
-                get: true,
-                status: 200,
-                size: 1000,
-                referer: (url != all[0]).then_some(all[0]),
-                ..tandem_predict::Exchange::default()
-            };
-            learned.sending(&exchange, None).len()
-        })
+        all.map(|url| learned.sending(&exchange(session, url, all[0]), None).len())
     };
     for session in 1..9 {
         see(&teacher, session);
@@ -343,14 +349,8 @@ fn predictor_offers_more_on_a_long_and_wide_path() {
     let page = "http://h/page.html";
     let see = |session: u64, url: &str, size: u64, worth: Option<Worth>| {
         let exchange = tandem_predict::Exchange {
-            session,
-            user: session,
-            url,
-            get: true,
-            status: 200,
             size,
-            referer: (url != page).then_some(page),
-            ..tandem_predict::Exchange::default()
+            ..exchange(session, url, page)
         };
         learned
             .sending(&exchange, worth)
