@@ -6,7 +6,7 @@ use std::time::Duration;
 /// The shortest retransmission timeout. RFC 6298 says one second; Linux uses this value.
 pub(crate) const MIN_RTO: Duration = Duration::from_millis(200);
 /// The longest retransmission timeout.
-const MAX_RTO: Duration = Duration::from_secs(20);
+pub(crate) const MAX_RTO: Duration = Duration::from_secs(20);
 /// The timeout before the first sample (RFC 6298, section 2.1).
 const INITIAL_RTO: Duration = Duration::from_secs(1);
 /// The time for which a minimum counts.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::{Closed, Event, InputError, REFUSED, Tunnel};
 use crate::recv::{Violation, window_end};
+use crate::rtt::MAX_RTO;
 use crate::send::Arrived;
 use crate::stream::{Fate, StreamId};
 use crate::wire::{Ack, Data, Segment, Segments, StreamSegment, expand};
@@ -67,6 +68,7 @@ impl Tunnel {
             .pending_probe
             .take_if(|(probe, _)| *probe == id)
         {
+            self.control.unanswered_probes = 0;
             self.rtt.add(now, now.saturating_sub(sent));
         }
         if self.pmtu.on_reply(id) {
@@ -226,9 +228,12 @@ impl Tunnel {
         Ok(())
     }
 
-    /// Has the round trip measured by a probe.
+    /// Has the round trip measured by a probe. The round trip may be longer than any before: each
+    /// probe without a reply doubles the time for the next one.
     fn measure_rtt(&mut self, now: Duration) {
-        let patience = PROBE_INTERVAL.max(self.rtt.timeout() * 2);
+        let least = PROBE_INTERVAL.max(self.rtt.timeout() * 2);
+        let doublings = self.control.unanswered_probes.min(5);
+        let patience = (least * (1 << doublings)).min(MAX_RTO.max(least));
         let waits = |(_, sent): (u32, Duration)| now.saturating_sub(sent) < patience;
         if !self.control.pending_probe.is_some_and(waits) {
             self.control.probe_due = true;

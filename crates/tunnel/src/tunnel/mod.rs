@@ -229,6 +229,8 @@ struct Control {
     next_probe: u32,
     pending_probe: Option<(u32, Duration)>,
     probe_due: bool,
+    /// The probes in succession that a later one replaced before a reply.
+    unanswered_probes: u32,
     /// Congestion marks that arrived, those reported, and the count that the peer reported.
     marks: u32,
     marks_reported: u32,

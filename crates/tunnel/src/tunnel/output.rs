@@ -78,7 +78,8 @@ impl Tunnel {
         if std::mem::take(&mut self.control.probe_due) {
             let id = self.control.next_probe;
             self.control.next_probe = id.wrapping_add(1);
-            self.control.pending_probe = Some((id, now));
+            let replaced = self.control.pending_probe.replace((id, now));
+            self.control.unanswered_probes += u32::from(replaced.is_some());
             Segment::Probe { id, padding: 0 }.encode(out);
         }
     }

@@ -160,6 +160,24 @@ fn tunnel_measures_a_path_that_has_become_slower() {
     );
 }
 
+/// A reply takes longer than the time after which a probe is repeated.
+#[test]
+fn tunnel_measures_a_path_that_has_become_much_slower() {
+    let mut path = Path::new(&Config::default(), &link(20), 1);
+    let id = path.client.tunnel.open(path.now).expect("an open tunnel");
+    let send = |path: &mut Path| {
+        let mut data = Bytes::from_static(&[7; 100]);
+        let written = path.client.tunnel.write(id, &mut data);
+        written.expect("an open stream");
+        path.run_for(Duration::from_secs(1));
+        path.client.tunnel.rtt().expect("a sample")
+    };
+    assert!((0..5).all(|_| send(&mut path) < 100 * MS));
+    path.change_links(&link(1500));
+    let measured: Vec<_> = (0..60).map(|_| send(&mut path)).collect();
+    assert!(measured[59] > 2000 * MS, "{measured:?}");
+}
+
 #[test]
 fn tunnel_survives_a_black_hole_for_full_datagrams() {
     let mut path = Path::new(&Config::default(), &link(20), 1);
