@@ -12,6 +12,7 @@ pub use capsule::{CapsuleReader, MAX_PAYLOAD, MalformedCapsule, put_datagram};
 
 use std::net::Ipv6Addr;
 
+use crate::Fields;
 use crate::h1::Authority;
 use crate::message::{Method, RequestHead, Scheme};
 
@@ -63,6 +64,16 @@ fn set_target(head: &mut RequestHead, host: &str, port: u16) {
 pub fn is_request(head: &RequestHead) -> bool {
     let protocol = head.protocol.as_deref();
     head.is_connect() && protocol.is_some_and(|it| it.eq_ignore_ascii_case(PROTOCOL))
+}
+
+/// Returns true if the fields of a message tell that its body consists of capsules (RFC 9297
+/// section 3.4).
+pub fn has_capsules(fields: &Fields) -> bool {
+    let (name, value) = CAPSULE_PROTOCOL;
+    let found = fields
+        .get(name)
+        .and_then(|it| it.split(|byte| *byte == b';').next());
+    found.is_some_and(|it| it.trim_ascii() == value.as_bytes())
 }
 
 /// Returns the host and port that the path of a request names. An IPv6 address has no brackets.

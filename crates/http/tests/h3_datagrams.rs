@@ -6,7 +6,7 @@ use bytes::Bytes;
 use h3_support::*;
 use tandem_http::connect_udp::{self, CapsuleReader, put_datagram};
 use tandem_http::h3::Code;
-use tandem_http::{Event, Mux, Priority, Role};
+use tandem_http::{Event, Mux, Priority, Reason, RequestHead, Role, Scheme};
 
 /// The largest datagram of the carrier in bytes.
 const LARGEST: usize = 1200;
@@ -243,6 +243,64 @@ fn h3_unsent_and_unread_datagrams_are_bounded() {
         })
         .sum();
     assert!((window..window + 1100).contains(&held), "{held}");
+}
+
+/// An empty capsule needs memory as well.
+#[test]
+fn h3_empty_datagrams_are_bounded() {
+    let mut tunnel = Tunnel::open([true; 2]);
+    let mut sent = 0;
+    while tunnel.pair.client.core.send_room(tunnel.ids[0]) > 0 && sent < 2000 {
+        let empty = Bytes::from_static(&[0, 0]);
+        let (end, id) = tunnel.end(Role::Client);
+        end.core.send_data(id, empty, false);
+        sent += 1;
+    }
+    assert!((100..500).contains(&sent), "{sent}");
+    assert_eq!(tunnel.datagrams(Role::Client).len(), sent);
+    let mut early = Tunnel::asked(session([true; 2]));
+    early.take(Role::Client, vec![Bytes::from_static(b"\0\0"); 2000]);
+    early.respond(200);
+    let received = early.received(Role::Client).len();
+    assert!((100..500).contains(&received), "{received}");
+}
+
+/// The page of a refusal is no stream of capsules, though it may look like the head of one.
+#[test]
+fn h3_refusal_holds_nothing_back() {
+    for (status, fields) in [(403, &[("capsule-protocol", "?1")][..]), (200, &[])] {
+        let mut tunnel = Tunnel::asked(session([true; 2]));
+        let head = response(status, fields);
+        let (end, id) = tunnel.end(Role::Server);
+        end.core.respond(id, &head, false);
+        let page = Bytes::from_static(b"\0\x01x\0\x40");
+        end.core.send_data(id, page.clone(), false);
+        assert!(end.core.poll_datagram().is_none());
+        let (client, _) = tunnel.pair.run();
+        let near = tunnel.ids[0];
+        assert_eq!(body(&client, near), (page.to_vec(), false), "{status}");
+    }
+}
+
+/// RFC 9297 section 2.
+#[test]
+fn h3_datagram_for_another_request_aborts_it() {
+    let mut pair = session([true; 2]);
+    let head = RequestHead::get(Scheme::Https, "a.test", "/");
+    let near = pair.client.core.open(&head, true, Priority(3));
+    pair.run();
+    let datagram = Bytes::from_static(b"\0\0x");
+    let server = &mut pair.server.core;
+    server
+        .handle_datagram(datagram)
+        .expect("the session goes on");
+    let (client, _) = pair.run();
+    let reset = |event: &Event| match event {
+        Event::Reset { id, reason } => Some((*id, *reason)),
+        _ => None,
+    };
+    let expected = (near.expect("room"), Reason::Protocol);
+    assert_eq!(client.iter().find_map(reset), Some(expected));
 }
 
 /// Two flows with many datagrams send in turn.

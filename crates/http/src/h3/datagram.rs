@@ -30,6 +30,8 @@ const MAX_HEAD: usize = 16;
 const MOST_UNSENT: usize = 16 << 10;
 /// The bytes of datagrams that wait for the response or for the end of a capsule.
 const MOST_EARLY: usize = 16 << 10;
+/// The bytes that each waiting datagram counts beside its own: empty ones need memory as well.
+const OVERHEAD: usize = 64;
 
 /// The datagrams of a session.
 #[derive(Debug, Default)]
@@ -197,15 +199,24 @@ impl Stream {
         cutter.cut(data, most, |piece| match piece {
             Piece::Rest(bytes) => self.queue.push(bytes),
             Piece::Datagram(value) => {
-                *unsent_bytes += value.len();
+                *unsent_bytes += value.len() + OVERHEAD;
                 unsent.push_back(value);
             }
         });
-        if end && !cutter.begun.is_empty() {
-            // The peer has to see that the last capsule is cut.
-            self.queue.push(cutter.begun.split().freeze());
+        let is_first = had_none && !unsent.is_empty();
+        if end {
+            self.flush_capsules();
         }
-        had_none && !unsent.is_empty()
+        is_first
+    }
+
+    /// Queues the beginning of a capsule that was held back: the peer has to see that it is cut.
+    pub(super) fn flush_capsules(&mut self) {
+        if let Some(tunnel) = &mut self.datagrams
+            && !tunnel.cutter.begun.is_empty()
+        {
+            self.queue.push(tunnel.cutter.begun.split().freeze());
+        }
     }
 }
 
@@ -226,8 +237,7 @@ impl Connection {
         self.datagrams.permitted = true;
     }
 
-    /// Returns true if streams have datagrams. The caller may leave those of the carrier unread
-    /// otherwise.
+    /// Returns true if streams have datagrams. There are none to send otherwise.
     pub fn has_datagrams(&self) -> bool {
         self.datagrams.tunnels > 0
     }
@@ -250,7 +260,7 @@ impl Connection {
             let Some(value) = tunnel.unsent.pop_front() else {
                 continue;
             };
-            tunnel.unsent_bytes -= value.len();
+            tunnel.unsent_bytes -= value.len() + OVERHEAD;
             if !tunnel.unsent.is_empty() {
                 self.datagrams.turns.push_back(id);
             }
@@ -286,13 +296,20 @@ impl Connection {
         let Some(stream) = self.streams.get_mut(&id) else {
             return Ok(());
         };
+        if self.datagrams.permitted && !stream.takes_datagrams {
+            // RFC 9297 section 2: the request has no semantics of datagrams.
+            self.fail_stream(id, Code::DATAGRAM_ERROR);
+            return Ok(());
+        }
         let is_over = stream.phase == Phase::Ended;
         let Some(tunnel) = stream.datagrams.as_mut().filter(|_| !is_over) else {
             return Ok(());
         };
-        if tunnel.early_bytes + datagram.len() <= MOST_EARLY {
-            tunnel.early_bytes += datagram.len() + 1;
-            tunnel.early.push_back(datagram);
+        let size = datagram.len() + OVERHEAD;
+        if tunnel.early_bytes + size <= MOST_EARLY {
+            tunnel.early_bytes += size;
+            // The carrier's bytes would keep all packets that arrived together.
+            tunnel.early.push_back(Bytes::copy_from_slice(&datagram));
         }
         self.deliver_datagrams(id);
         Ok(())
@@ -314,7 +331,7 @@ impl Connection {
             let Some(value) = tunnel.early.pop_front() else {
                 return;
             };
-            tunnel.early_bytes -= value.len() + 1;
+            tunnel.early_bytes -= value.len() + OVERHEAD;
             // A user that reads slowly loses datagrams.
             if is_paused || stream.paused {
                 continue;
@@ -345,6 +362,16 @@ impl Connection {
         let has = self.datagrams.permitted && connect_udp::is_request(head);
         self.datagrams.tunnels += usize::from(has);
         has.then(Box::default)
+    }
+
+    /// Notes that the content of a stream consists of no capsules: the tunnel was refused.
+    pub(super) fn refuse_tunnel(&mut self, id: StreamId) {
+        let Some(stream) = self.streams.get_mut(&id) else {
+            return;
+        };
+        stream.flush_capsules();
+        let tunnel = stream.datagrams.take();
+        self.end_tunnel(tunnel);
     }
 
     /// Notes that a stream has no datagrams any more.

@@ -11,7 +11,7 @@ use super::stream::{Incoming, Phase, Sender, Source, Stream, Use, Wait};
 use super::varint;
 use crate::head::{Expected, Flaw, HeadReader};
 use crate::qpack::Decoded;
-use crate::{Event, Method, Reason, RequestHead, ResponseHead, StreamId};
+use crate::{Event, Method, Reason, RequestHead, ResponseHead, StreamId, connect_udp};
 
 impl Connection {
     /// The request or push that a source belongs to.
@@ -190,6 +190,7 @@ impl Connection {
         let Some(stream) = self.streams.get_mut(&id) else {
             return Fate::Drop;
         };
+        stream.takes_datagrams = connect_udp::is_request(&request.head);
         stream.datagrams = datagrams;
         stream.phase = Phase::Content;
         stream.connect = request.head.is_connect();
@@ -260,9 +261,7 @@ impl Connection {
         if stream.tunnel {
             stream.agree_to_datagrams();
         } else {
-            // The content is no stream of capsules.
-            let tunnel = stream.datagrams.take();
-            self.end_tunnel(tunnel);
+            self.refuse_tunnel(id);
         }
         let (head, end) = (response.head, false);
         self.events.push_back(Event::Response { id, head, end });

@@ -14,6 +14,7 @@ use crate::mux::OpenError;
 use crate::outgoing::Tail;
 use crate::{
     Event, Fields, Method, Priority, Reason, RequestHead, ResponseHead, SendBuf, StreamId,
+    connect_udp,
 };
 
 /// The unsent bytes of the encoder stream above which the dynamic table is left as it is.
@@ -54,6 +55,7 @@ impl Connection {
         stream.head_given = true;
         stream.head_request = head.method == Method::Head;
         stream.connect = head.is_connect();
+        stream.takes_datagrams = connect_udp::is_request(head);
         stream.datagrams = self.tunnel_of(head);
         stream.heads.push_back(Head::Request(head.clone()));
         if end {
@@ -91,13 +93,18 @@ impl Connection {
             return;
         };
         stream.head_given = true;
-        if (200..300).contains(&head.status) {
-            stream.agree_to_datagrams();
-        }
         stream.heads.push_back(Head::Response(head.clone()));
         if end {
             stream.tail = Tail::End;
         }
+        if (200..300).contains(&head.status) && connect_udp::has_capsules(&head.fields) {
+            stream.agree_to_datagrams();
+        } else {
+            self.refuse_tunnel(id);
+        }
+        let Some(stream) = self.streams.get_mut(&id) else {
+            return;
+        };
         if stream.carrier.is_none() {
             stream.heads.push_front(Head::Push);
             self.opening[Direction::Unidirectional as usize].push_back(Sender::Stream(id));
@@ -126,6 +133,7 @@ impl Connection {
         let Some(stream) = self.streams.get_mut(&id).filter(open) else {
             return;
         };
+        stream.flush_capsules();
         stream.tail = Tail::of_trailers(fields);
         self.schedule(id);
     }

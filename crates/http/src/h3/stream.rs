@@ -68,6 +68,8 @@ pub(super) struct Stream {
     pub(super) ready: Option<Key>,
     /// True while the caller writes output of the stream.
     pub(super) busy: bool,
+    /// True if the request has semantics of datagrams.
+    pub(super) takes_datagrams: bool,
     /// The datagrams of the stream, if it is a tunnel for them.
     pub(super) datagrams: Option<Box<super::datagram::Tunnel>>,
 }
@@ -95,6 +97,7 @@ impl Stream {
             attained: 0,
             ready: None,
             busy: false,
+            takes_datagrams: false,
             datagrams: None,
         }
     }
