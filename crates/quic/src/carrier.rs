@@ -18,9 +18,10 @@ use tandem::error::{Error, Retry, Side};
 use tandem::path::{Facts, Measure};
 use tandem_resume::{SavedSpeed, Trial};
 
-use crate::congestion::Resuming;
+use crate::congestion::{Counting, Resuming};
 use crate::failure;
-use crate::settings::ADMITTED_WINDOW;
+use crate::settings::{ADMITTED_WINDOW, DATAGRAMS_UNSENT};
+use crate::share::{Counters, Share};
 use crate::stream::{Receiving, Sending, number};
 use crate::wakers::Wakers;
 
@@ -30,6 +31,8 @@ const ADAPT: Duration = Duration::from_millis(5);
 const LEAST_SEND_WINDOW: u64 = 128 << 10;
 /// The most bytes that a connection may hold for sending.
 const MOST_SEND_WINDOW: u64 = 16 << 20;
+/// The time after which a datagram that waits for its share looks again.
+const SHARE_WAIT: Duration = Duration::from_millis(1);
 
 type Opened = Result<(quinn::SendStream, Option<RecvStream>), ConnectionError>;
 type Accepted = Result<(Option<quinn::SendStream>, RecvStream), ConnectionError>;
@@ -77,12 +80,36 @@ pub(crate) struct Shared {
     connection: Connection,
     side: Side,
     adapted: Cell<Option<Instant>>,
+    share: RefCell<Share>,
 }
 
 impl Shared {
     /// Returns the error of a connection that has ended.
     pub(crate) fn error(&self, error: &ConnectionError) -> Error {
         failure::of_connection(error, self.side)
+    }
+
+    /// Notes that the connection has taken bytes of a stream.
+    pub(crate) fn accept(&self, bytes: usize) {
+        self.share.borrow_mut().accept(bytes, || {
+            let room = self.connection.datagram_send_buffer_space();
+            (self.counters(), DATAGRAMS_UNSENT.saturating_sub(room))
+        });
+    }
+
+    /// Returns true if datagrams have a share in the bytes of the connection now.
+    fn permits_datagram(&self) -> bool {
+        let permitted = self.share.borrow_mut().permits(|| self.counters());
+        permitted || self.connection.close_reason().is_some()
+    }
+
+    fn counters(&self) -> Counters {
+        let stats = self.connection.stats();
+        Counters {
+            sent: stats.udp_tx.bytes,
+            lost: stats.path.lost_bytes,
+            idle: Counting::of(&self.connection).map_or(0, |counting| counting.idle()),
+        }
     }
 
     /// Keeps the bytes that wait in the connection near those that are on their way. A response
@@ -216,6 +243,7 @@ impl Carried {
                 connection,
                 side,
                 adapted: Cell::new(None),
+                share: RefCell::default(),
             }),
             opening: [Waiting::new(), Waiting::new()],
             accepting: [Waiting::new(), Waiting::new()],
@@ -302,20 +330,24 @@ impl Streams for Carried {
 
     fn poll_datagram_room(&self, cx: &mut Context<'_>) -> Poll<()> {
         let unsent = self.unsent.take();
-        if self.sending.is_idle() && unsent.is_none() {
+        if self.sending.is_idle() && unsent.is_none() && self.shared.permits_datagram() {
             return Poll::Ready(());
         }
-        let connection = self.shared.connection.clone();
+        let shared = Rc::clone(&self.shared);
         self.sending.poll(cx, || async move {
             if let Some(datagram) = unsent {
                 // It is lost if the path has become narrower, or with the connection.
-                let _ = connection.send_datagram_wait(datagram).await;
+                let _ = shared.connection.send_datagram_wait(datagram).await;
+            }
+            while !shared.permits_datagram() {
+                tokio::time::sleep(SHARE_WAIT).await;
             }
         })
     }
 
     fn send_datagram(&self, datagram: Bytes) -> bool {
         let connection = &self.shared.connection;
+        self.shared.share.borrow_mut().charge(datagram.len());
         if connection.datagram_send_buffer_space() >= datagram.len() {
             return connection.send_datagram(datagram).is_ok();
         }

@@ -5,13 +5,18 @@
 //! shares the state, because the path through an address translator stays the same. A path to
 //! another address gets a new controller.
 //!
+//! [`Counting`] stands around each controller. It tells when a connection had nothing to send.
+//!
 //! The BBR of quinn begins without a saved speed. It cannot drain the path after a retreat, or drop
 //! the rates that it measured.
+
+mod idle;
 
 use std::any::Any;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+pub(crate) use idle::Counting;
 use quinn::congestion::{BbrConfig, Controller, ControllerFactory, ControllerMetrics, CubicConfig};
 use quinn_proto::RttEstimator;
 use tandem_resume::{CarefulResume, Reaction, Reduced, Restart, SavedSpeed, Trial};
@@ -38,17 +43,11 @@ fn cubic(window: Option<u64>, now: Instant, mtu: u16) -> Box<dyn Controller> {
 
 impl ControllerFactory for Algorithm {
     fn build(self: Arc<Self>, now: Instant, mtu: u16) -> Box<dyn Controller> {
-        let inner = match *self {
-            Self::Cubic => cubic(None, now, mtu),
-            Self::Bbr => return Arc::new(BbrConfig::default()).build(now, mtu),
+        let inner: Box<dyn Controller> = match *self {
+            Self::Cubic => Box::new(Resuming::new(now, mtu)),
+            Self::Bbr => Arc::new(BbrConfig::default()).build(now, mtu),
         };
-        Box::new(Resuming(Arc::new(Mutex::new(State {
-            start: now,
-            mtu,
-            resume: CarefulResume::new(inner.window()),
-            inner,
-            rtt: None,
-        }))))
+        Box::new(Counting::new(inner))
     }
 }
 
@@ -90,10 +89,26 @@ impl State {
 }
 
 impl Resuming {
+    fn new(now: Instant, mtu: u16) -> Self {
+        let inner = cubic(None, now, mtu);
+        Self(Arc::new(Mutex::new(State {
+            start: now,
+            mtu,
+            resume: CarefulResume::new(inner.window()),
+            inner,
+            rtt: None,
+        })))
+    }
+
     /// Returns the controller of a connection's present path.
     pub(crate) fn of(connection: &quinn::Connection) -> Option<Self> {
-        let controller = connection.congestion_state().into_any().downcast::<Self>();
-        controller.ok().map(|controller| *controller)
+        Self::within(connection.congestion_state())
+    }
+
+    fn within(controller: Box<dyn Controller>) -> Option<Self> {
+        let counting = Counting::from(controller)?;
+        let inner = counting.inner.into_any().downcast().ok()?;
+        Some(*inner)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -15,7 +15,8 @@
 //! session tickets nor address tokens, which would link its sessions. There is no 0-RTT: its data
 //! could be replayed.
 //!
-//! `congestion` adds careful resume (RFC 9959) to the controllers of quinn.
+//! `congestion` adds careful resume (RFC 9959) to the controllers of quinn. `share` keeps datagrams
+//! of programs from taking all the bytes of a connection.
 
 mod carrier;
 mod congestion;
@@ -23,6 +24,7 @@ mod failure;
 mod io_thread;
 mod listener;
 mod settings;
+mod share;
 mod socket;
 mod stream;
 mod transport;

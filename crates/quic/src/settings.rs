@@ -31,9 +31,8 @@ const CLIENT_UNI_STREAMS: u32 = 16;
 const GATEWAY_UNI_STREAMS: u32 = 1024;
 /// The bytes of datagrams that a connection holds until the session reads them.
 const DATAGRAMS_UNREAD: usize = 256 << 10;
-/// The bytes of datagrams that wait in a connection. They leave before the bytes of streams, so
-/// that more of them would keep the streams from sending.
-const DATAGRAMS_UNSENT: usize = 8 << 10;
+/// The bytes of datagrams that wait in a connection. They leave before the bytes of streams.
+pub(crate) const DATAGRAMS_UNSENT: usize = 8 << 10;
 /// The time of silence after which a client's probe keeps bindings of address translators open.
 const KEEP_ALIVE: Duration = Duration::from_secs(20);
 /// The time without a datagram after which a connection is lost, in milliseconds.

@@ -51,6 +51,9 @@ impl AsyncWrite for Sending {
         let this = self.get_mut();
         this.shared.adapt_send_window();
         let written = ready!(Pin::new(&mut this.stream).poll_write(cx, buf));
+        if let Ok(bytes) = written {
+            this.shared.accept(bytes);
+        }
         Poll::Ready(written.map_err(|error| match error {
             WriteError::Stopped(code) => StreamStopped(Code(code.into_inner())).into(),
             WriteError::ConnectionLost(error) => this.shared.error(&error).into_io(),

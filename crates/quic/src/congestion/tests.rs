@@ -185,7 +185,7 @@ impl Download {
 
     fn controller(&mut self) -> Resuming {
         let controller = self.server.connection().congestion_state().clone_box();
-        *controller.into_any().downcast().expect("our controller")
+        Resuming::within(controller).expect("our controller")
     }
 
     /// Advances to the next event, at most to `until`. Returns false if that is reached.
@@ -419,5 +419,5 @@ fn tail_loss_of_the_jump_retreats() {
 #[test]
 fn bbr_begins_without_a_saved_speed() {
     let controller = Arc::new(Algorithm::Bbr).build(Instant::now(), 1200);
-    assert!(controller.into_any().downcast::<Resuming>().is_err());
+    assert!(Resuming::within(controller).is_none());
 }

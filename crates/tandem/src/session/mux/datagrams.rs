@@ -12,11 +12,9 @@ use crate::error::Error;
 const BATCH: usize = 64;
 
 impl<O: Owner> StreamsDriver<O> {
-    /// Moves datagrams in both directions.
+    /// Moves datagrams in both directions. They are read without a tunnel as well, and dropped, so
+    /// that none waits for a later tunnel.
     pub(super) fn datagrams(&mut self, cx: &mut Context<'_>) -> Result<(), Error> {
-        if !self.core.borrow().has_datagrams() {
-            return Ok(());
-        }
         let Some(most) = self.carrier.max_datagram() else {
             return Ok(());
         };
@@ -31,6 +29,9 @@ impl<O: Owner> StreamsDriver<O> {
                 cx.waker().wake_by_ref();
                 break;
             }
+        }
+        if !self.core.borrow().has_datagrams() {
+            return Ok(());
         }
         self.core.borrow_mut().set_max_datagram(most);
         while self.carrier.poll_datagram_room(cx).is_ready() {
