@@ -70,9 +70,7 @@ impl Stored {
         let fields = &self.head.fields;
         let is_of_user = fields.contains("set-cookie")
             || fields.contains("set-cookie2")
-            || vary::names(fields).any(|name| {
-                name.eq_ignore_ascii_case(b"cookie") || name.eq_ignore_ascii_case(b"authorization")
-            });
+            || !vary::names(fields).all(is_of_program);
         let head = fields.text_len() + self.request.text_len();
         self.is_anonymous
             && !is_of_user
@@ -178,6 +176,14 @@ impl Incoming {
     pub(crate) fn asker(&self) -> Asker {
         Asker::of_anyone(self.accepts_coding)
     }
+}
+
+/// Returns true for a request field whose value follows from the program of the user and from the
+/// page. Any other field that `Vary` names, such as `Api-Key`, may belong to one user.
+fn is_of_program(name: &[u8]) -> bool {
+    let name = name.to_ascii_lowercase();
+    matches!(&name[..], b"accept" | b"accept-encoding" | b"origin")
+        || name.starts_with(b"sec-fetch-")
 }
 
 fn take<const LENGTH: usize>(bytes: &mut &[u8]) -> Option<[u8; LENGTH]> {

@@ -218,6 +218,7 @@ fn response_for_one_user_never_leaves() {
     let plain = request(&[]);
     let cookie = request(&[("cookie", "a=b")]);
     let login = request(&[("authorization", "Basic eA==")]);
+    let key = request(&[("api-key", "secret")]);
     let fresh = "max-age=60";
     for (request, fields, leaves) in [
         (&plain, vec![("cache-control", fresh)], true),
@@ -244,6 +245,35 @@ fn response_for_one_user_never_leaves() {
             &plain,
             vec![("cache-control", fresh), ("vary", "Cookie")],
             false,
+        ),
+        (
+            &key,
+            vec![("cache-control", fresh), ("vary", "Api-Key")],
+            false,
+        ),
+        (
+            &plain,
+            vec![("cache-control", fresh), ("vary", "User-Agent")],
+            false,
+        ),
+        (&plain, vec![("cache-control", fresh), ("vary", "*")], false),
+        (
+            &plain,
+            vec![("cache-control", fresh), ("vary", "Origin, Referer")],
+            false,
+        ),
+        (
+            &plain,
+            vec![
+                ("cache-control", fresh),
+                ("vary", "Accept-Encoding, Accept"),
+            ],
+            true,
+        ),
+        (
+            &plain,
+            vec![("cache-control", fresh), ("vary", "Origin, Sec-Fetch-Mode")],
+            true,
         ),
         (&plain, vec![("cache-control", "max-age=1")], false),
         (&cookie, vec![("cache-control", fresh)], false),
