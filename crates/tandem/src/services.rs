@@ -65,6 +65,12 @@ impl Services {
             self.fleet.get_or_init(|| fleet);
         }
         if let Some(fleet) = self.fleet.get() {
+            // Sessions of an earlier configuration keep their cache, and lend nothing from now on.
+            if !fleet.has_scope(scope) {
+                let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+                let next = |old: Arc<ResponseCache>| old.successor(old.config().clone());
+                *cache = cache.take().map(next).map(Arc::new);
+            }
             fleet.attach(self.cache(), scope);
         }
         Ok(())
@@ -79,13 +85,15 @@ impl Services {
     /// new configuration may forbid origins whose responses it holds.
     pub fn open_cache(&self, config: Option<&tandem_cache::Config>) {
         let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(old) = cache.take() {
+        let old = cache.take();
+        if let Some(old) = &old {
             old.clear();
-            *cache = config.filter(|config| *config == old.config()).map(|_| old);
         }
-        if cache.is_none() {
-            *cache = config.map(|config| Arc::new(ResponseCache::new(config.clone())));
-        }
+        *cache = config.map(|config| match old {
+            Some(old) if old.config() == config => old,
+            Some(old) => Arc::new(old.successor(config.clone())),
+            None => Arc::new(ResponseCache::new(config.clone())),
+        });
     }
 
     /// The cache, where a role has opened it.
@@ -196,5 +204,34 @@ mod tests {
         assert!(Arc::ptr_eq(&first, second));
         let error = Services::default().open_predictor(&nowhere);
         assert!(error.is_err_and(|error| error.to_string().contains("/nowhere/state")));
+    }
+
+    #[test]
+    fn cache_is_another_one_once_its_scope_changes() {
+        let services = Services::default();
+        let predictor = PredictorConfig::default();
+        services.open_predictor(&predictor).expect("no file");
+        let config = tandem_cache::Config {
+            sharing: tandem_cache::Sharing::Shared,
+            memory: 1 << 20,
+            min_users: 2,
+        };
+        let fleet = FleetConfig {
+            engine: crate::fleet::EngineAddress::parse("redis+unix:///nowhere/socket")
+                .expect("an address"),
+            key: tandem_fleet::FleetKey::new(&[7; 32]).expect("a key"),
+            memory: 1 << 20,
+            secret_files: vec![],
+        };
+        let open = |scope: &[u8]| {
+            services.open_cache(Some(&config));
+            services.open_fleet(Some(&fleet), scope).expect("a thread");
+            services.cache().expect("open")
+        };
+        let first = open(b"rules");
+        assert!(Arc::ptr_eq(&first, &open(b"rules")));
+        let second = open(b"other rules");
+        assert!(!Arc::ptr_eq(&first, &second));
+        assert!(Arc::ptr_eq(&second, &open(b"other rules")));
     }
 }

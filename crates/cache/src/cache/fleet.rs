@@ -39,15 +39,34 @@ impl Outbox {
             self.due.push_back(name);
         }
     }
+
+    /// Returns an outbox with the invalidations of this one, and takes them from it.
+    fn take_invalidations(&mut self) -> Self {
+        Self {
+            invalidated: std::mem::take(&mut self.invalidated),
+            lost: self.lost,
+            ..Self::default()
+        }
+    }
 }
 
 impl<F: Clone> Cache<F> {
-    /// Begins to take part in a fleet, with an empty store. A private cache takes no part.
+    /// Begins to take part in a fleet, with an empty store. A private cache takes no part. The
+    /// invalidated targets that wait still do, since other caches may hold their responses.
     pub fn join_fleet(&mut self, now: Now, namer: Option<Namer>) {
         self.clear(now);
         let namer = namer.filter(|_| self.config.sharing != Sharing::Private);
+        let invalidations = match &namer {
+            Some(_) => self.outbox.take_invalidations(),
+            None => Outbox::default(),
+        };
         self.store.set_names(namer.map(Names::new));
-        self.outbox = Outbox::default();
+        self.outbox = invalidations;
+    }
+
+    /// Takes over the invalidated targets that wait in a cache which this one replaces.
+    pub fn inherit(&mut self, old: &mut Self) {
+        self.outbox = old.outbox.take_invalidations();
     }
 
     /// Returns the name of the target of a request to the origin, if another cache may have its
@@ -215,6 +234,7 @@ impl<F: Clone> Cache<F> {
             && self.has_room();
         if crowd.count < self.needed(&fetch.key, Some(name))
             || !may_store
+            || !self.is_current(&fetch.key, fetch.started)
             || self.is_invalidated(&fetch.key, started)
         {
             return false;

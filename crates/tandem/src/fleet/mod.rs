@@ -110,6 +110,8 @@ pub struct Fleet {
     config: FleetConfig,
     cache: CachePlace,
     link: Arc<Link>,
+    /// The scope of the cache that takes part.
+    scope: Mutex<Option<Vec<u8>>>,
     /// Ends the thread when it is dropped.
     stop: Mutex<Option<oneshot::Sender<()>>>,
 }
@@ -153,6 +155,7 @@ impl Fleet {
             config: config.clone(),
             cache,
             link: Arc::new(link),
+            scope: Mutex::default(),
             stop: Mutex::new(Some(stop)),
         })
     }
@@ -172,9 +175,16 @@ impl Fleet {
         }
     }
 
+    /// Returns true if the cache of the process takes part with this scope.
+    pub fn has_scope(&self, scope: &[u8]) -> bool {
+        let current = self.scope.lock().unwrap_or_else(PoisonError::into_inner);
+        current.as_deref() == Some(scope)
+    }
+
     /// Makes the cache of the process take part, empty, if it is one that users share. Gateways with
     /// another `scope` share no responses with this one.
     pub fn attach(&self, cache: Option<Arc<ResponseCache>>, scope: &[u8]) {
+        *self.scope.lock().unwrap_or_else(PoisonError::into_inner) = Some(scope.to_vec());
         let may_lend = |cache: &Arc<ResponseCache>| {
             self.config.memory > 0 && !self.is_stopped() && shelf::is_shared(cache)
         };

@@ -79,6 +79,17 @@ impl ResponseCache {
         self.lock().join_fleet(now, namer);
     }
 
+    /// Returns an empty cache in place of this one, which no longer takes part in a fleet. The
+    /// invalidations that wait for the fleet go along.
+    pub fn successor(&self, config: Config) -> Self {
+        let next = Self::new(config);
+        let mut old = self.lock();
+        next.lock().inherit(&mut old);
+        old.join_fleet(self.now(), None);
+        drop(old);
+        next
+    }
+
     /// Returns the way to the fleet.
     pub fn link(&self) -> Option<&Arc<Link>> {
         self.link.get()

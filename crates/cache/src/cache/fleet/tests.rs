@@ -344,6 +344,39 @@ fn invalidation_reaches_the_other_gateways() {
 }
 
 #[test]
+fn reload_keeps_the_invalidations_that_wait() {
+    let mut gateway = Gateway::new(Sharing::Origin, 1);
+    let key = Key::new(0, b"", &request(&[]), false).unwrap();
+    let now = gateway.now();
+    gateway
+        .cache
+        .invalidate(now, &Method::Post, &head(&[]), &[key]);
+    gateway.cache.outbox.lost = 3;
+    gateway.cache.join_fleet(now, Some(namer()));
+    let mut next = Gateway::new(Sharing::Origin, 1);
+    next.cache.inherit(&mut gateway.cache);
+    next.cache.join_fleet(now, Some(namer()));
+    assert_eq!(next.cache.lost_invalidations(), 3);
+    assert_eq!(next.cache.take_invalidated(10).len(), 1);
+    assert!(gateway.cache.take_invalidated(10).is_empty());
+}
+
+#[test]
+fn cache_adopts_no_answer_to_a_question_from_before_a_reload() {
+    let mut one = Gateway::new(Sharing::Origin, 1);
+    one.get(0, 1, &request(&[]), &fresh());
+    let lent = one.lend();
+    let mut other = Gateway::new(Sharing::Origin, 1);
+    let Lookup::Fetch(fetch, _) = other.lookup(0, 1, &request(&[])) else {
+        panic!("nothing is stored");
+    };
+    other.cache.join_fleet(other.now(), Some(namer()));
+    assert!(!other.cache.adopt(other.now(), &fetch, lent.clone()));
+    other.seconds += 1;
+    assert!(other.adopt(1, &request(&[]), lent));
+}
+
+#[test]
 fn invalidation_stops_the_storing_of_a_fetch() {
     let mut gateway = Gateway::new(Sharing::Origin, 1);
     let get = request(&[]);
