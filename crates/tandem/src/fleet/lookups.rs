@@ -10,11 +10,15 @@ use tandem_cache::Incoming;
 use tandem_fleet::{FleetKey, response};
 use tokio::sync::Notify;
 
+use super::FleetCounts;
 use super::address::EngineAddress;
 use super::engine::{Engine, EngineError, Looks};
 use super::log::PAUSES;
 use super::shelf::CachePlace;
+use crate::log_limit::LogLimit;
 use crate::response_cache::link::{Question, Questions};
+
+static REFUSED_LINES: LogLimit = LogLimit::new();
 
 /// Answers questions for ever, once there is a cache that asks.
 pub(super) async fn run(
@@ -22,13 +26,14 @@ pub(super) async fn run(
     key: FleetKey,
     cache: CachePlace,
     mut questions: Questions,
+    counts: Arc<FleetCounts>,
 ) {
     cache.filled().await;
     let mut pause = PAUSES.0;
     loop {
         if let Ok(engine) = Engine::connect(&address).await {
             pause = PAUSES.0;
-            answer_all(&engine, &key, &mut questions).await;
+            answer_all(&engine, &key, &mut questions, &counts).await;
         }
         questions.refuse();
         // The log's connection reports the failure.
@@ -38,7 +43,12 @@ pub(super) async fn run(
 }
 
 /// Answers questions until the connection fails.
-async fn answer_all(engine: &Engine, key: &FleetKey, questions: &mut Questions) {
+async fn answer_all(
+    engine: &Engine,
+    key: &FleetKey,
+    questions: &mut Questions,
+    counts: &Arc<FleetCounts>,
+) {
     let (looks, failed) = (engine.looks(), Arc::new(Notify::new()));
     questions.accept();
     loop {
@@ -50,15 +60,21 @@ async fn answer_all(engine: &Engine, key: &FleetKey, questions: &mut Questions) 
             return std::future::pending().await;
         };
         let (looks, key, failed) = (looks.clone(), key.clone(), Arc::clone(&failed));
+        let counts = Arc::clone(counts);
         tokio::spawn(async move {
-            if answer(looks, &key, question).await.is_err() {
+            if answer(looks, &key, question, &counts).await.is_err() {
                 failed.notify_one();
             }
         });
     }
 }
 
-async fn answer(mut looks: Looks, key: &FleetKey, question: Question) -> Result<(), EngineError> {
+async fn answer(
+    mut looks: Looks,
+    key: &FleetKey,
+    question: Question,
+    counts: &FleetCounts,
+) -> Result<(), EngineError> {
     match looks.look(&question.name).await {
         Ok(sealed) if sealed.is_empty() => {}
         Ok(sealed) => {
@@ -67,8 +83,13 @@ async fn answer(mut looks: Looks, key: &FleetKey, question: Question) -> Result<
                 question.answer(incoming);
             }
         }
-        // A key with a value of another kind fails this look only.
-        Err(EngineError::Command(error)) if !error.is_unrecoverable_error() => {}
+        // A missing right, or a key with a value of another kind, fails this look only.
+        Err(EngineError::Command(error)) if !error.is_unrecoverable_error() => {
+            if let Some(held_back) = REFUSED_LINES.admit() {
+                counts.failed();
+                tracing::warn!(%error, held_back, "the engine refused a look for a response");
+            }
+        }
         Err(error) => return Err(error),
     }
     Ok(())

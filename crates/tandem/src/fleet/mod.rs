@@ -138,7 +138,7 @@ impl Fleet {
         let ids = (id, shelf_id);
         let log = log::Log::new(config, ids, learned, cache.clone(), Arc::clone(&counts));
         let (engine, key) = (config.engine.clone(), config.key.clone());
-        let lookups = lookups::run(engine, key, cache.clone(), questions);
+        let lookups = lookups::run(engine, key, cache.clone(), questions, Arc::clone(&counts));
         std::thread::Builder::new()
             .name("fleet".into())
             .spawn(move || {
