@@ -176,7 +176,9 @@ pub struct Cache<F> {
     passes: HashMap<u64, Duration>,
     /// The marks of targets that were invalidated, with the times.
     invalidated: HashMap<u64, Duration>,
-    /// The time at which older marks were forgotten.
+    /// The marks from before those of `invalidated`.
+    invalidated_before: HashMap<u64, Duration>,
+    /// The latest time of the marks that were forgotten.
     forgotten: Option<Duration>,
     /// Responses to requests from before this time are not stored.
     floor: Option<Duration>,
@@ -202,6 +204,7 @@ impl<F: Clone> Cache<F> {
             next_flight: 0,
             passes: HashMap::new(),
             invalidated: HashMap::new(),
+            invalidated_before: HashMap::new(),
             forgotten: None,
             floor: None,
             outbox: fleet::Outbox::default(),
@@ -469,7 +472,10 @@ impl<F: Clone> Cache<F> {
     /// Returns true if the target was, or may have been, invalidated since this time.
     fn is_invalidated(&self, key: &Key, started: Duration) -> bool {
         let later = |time: Option<&Duration>| time.is_some_and(|time| *time >= started);
-        later(self.invalidated.get(&self.mark(key))) || later(self.forgotten.as_ref())
+        let mark = self.mark(key);
+        later(self.invalidated.get(&mark))
+            || later(self.invalidated_before.get(&mark))
+            || later(self.forgotten.as_ref())
     }
 
     /// Removes the responses of a group, such as those of a user whose session has ended.

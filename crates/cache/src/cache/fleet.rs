@@ -203,9 +203,10 @@ impl<F: Clone> Cache<F> {
     }
 
     pub(super) fn mark_invalidated(&mut self, now: Now, mark: u64) {
-        if self.invalidated.len() >= MAX_MARKS {
-            self.invalidated.clear();
-            self.forgotten = Some(now.elapsed);
+        if self.invalidated.len() >= MAX_MARKS / 2 {
+            let newer = std::mem::take(&mut self.invalidated);
+            let old = std::mem::replace(&mut self.invalidated_before, newer);
+            self.forgotten = old.into_values().max().max(self.forgotten);
         }
         self.invalidated.insert(mark, now.elapsed);
     }
