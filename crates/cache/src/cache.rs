@@ -183,6 +183,8 @@ pub struct Cache<F> {
     /// Responses to requests from before this time are not stored.
     floor: Option<Duration>,
     outbox: fleet::Outbox,
+    /// The last time at which all invalidations of other caches were known.
+    heard: Option<Duration>,
     /// The secret of the hashes, which also varies the number of users.
     secret: RandomState,
     /// The bytes of all complete bodies. They include evicted ones that readers still have.
@@ -208,6 +210,7 @@ impl<F: Clone> Cache<F> {
             forgotten: None,
             floor: None,
             outbox: fleet::Outbox::default(),
+            heard: None,
             secret: RandomState::new(),
             bodies: Arc::default(),
         }

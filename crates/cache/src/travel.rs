@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tandem_http::cache::{Freshness, vary};
+use tandem_http::cache::{Freshness, unix_seconds, vary};
 use tandem_http::message::content_length;
 use tandem_http::{Fields, ResponseHead};
 
@@ -32,7 +32,7 @@ pub const MAX_BYTES: usize = MAX_BODY as usize + (16 << 10);
 const LEAST_LIFE: Duration = Duration::from_secs(2);
 
 /// The difference between the clocks of two caches that is tolerated, in seconds.
-const CLOCK_SKEW: u64 = 5 * 60;
+const CLOCK_SKEW: u64 = 5;
 
 /// The most fields of a head.
 const MAX_FIELDS: usize = 256;
@@ -168,9 +168,18 @@ impl Incoming {
         }
         // The seconds of both clocks are rounded down.
         let passed = Duration::from_secs(unix.saturating_sub(self.sent) + 1);
+        // The clock of the sender may be ahead, so the age by the origin's clock counts too.
+        let by_date = self.head.fields.get("date").and_then(unix_seconds);
+        let by_date = by_date.map_or(0, |date| unix.saturating_sub(date));
         let age = self.age.saturating_add(passed);
+        let age = age.max(Duration::from_secs(by_date));
         let freshness = Freshness::new(Some(self.lifetime), age);
         Some((freshness, self.started.saturating_add(passed)))
+    }
+
+    #[cfg(test)]
+    pub(crate) const fn send_later(&mut self, seconds: u64) {
+        self.sent += seconds;
     }
 
     pub(crate) fn asker(&self) -> Asker {

@@ -7,6 +7,7 @@
 use std::collections::VecDeque;
 use std::hash::BuildHasher as _;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tandem_http::{Method, RequestHead};
 use tandem_predict::crowd::{Crowd, tag};
@@ -22,6 +23,9 @@ const MAX_WAITING: usize = 1 << 14;
 
 /// The most responses that wait to be passed on.
 const MAX_DUE: usize = 1 << 10;
+
+/// The time since the last news of invalidations after which responses of others are not wanted.
+const MAX_DEAF: Duration = Duration::from_secs(3);
 
 /// The changes of this cache that the others have not heard of.
 #[derive(Debug, Default)]
@@ -69,9 +73,22 @@ impl<F: Clone> Cache<F> {
         self.outbox = old.outbox.take_invalidations();
     }
 
+    /// Notes that all invalidations of other caches up to this time are known.
+    pub fn note_heard(&mut self, now: Now) {
+        self.heard = Some(now.elapsed);
+    }
+
     /// Returns the name of the target of a request to the origin, if another cache may have its
-    /// response.
-    pub fn wanted(&self, fetch: &Fetch) -> Option<Name> {
+    /// response. A cache that does not hear of invalidations wants none.
+    pub fn wanted(&self, now: Now, fetch: &Fetch) -> Option<Name> {
+        let is_current = |heard| now.elapsed.saturating_sub(heard) <= MAX_DEAF;
+        let pass = self.passes.get(&self.secret.hash_one(fetch.key.bytes()));
+        if !self.heard.is_some_and(is_current)
+            || pass.is_some_and(|end| *end > now.elapsed)
+            || fetch.asked.fields.contains("authorization")
+        {
+            return None;
+        }
         let is_plain = fetch.asked.method == Method::Get && !fetch.key.has_overrides();
         let asks = tandem_http::cache::RequestPolicy::of(&fetch.asked.fields);
         let is_wanted = is_plain && asks.accepts_revalidation_later() && !asks.control.no_store;
@@ -258,7 +275,12 @@ impl<F: Clone> Cache<F> {
         let fits = stored.fits(&fetch.asked.fields);
         let (key, group) = (fetch.key.clone(), fetch.group.clone());
         self.store.insert_of(key, group, crowd, Arc::new(stored));
-        fits
+        let is_visible = |cache: &Self| {
+            cache
+                .visible(&fetch.key, fetch.user, &fetch.asked)
+                .is_some()
+        };
+        fits && is_visible(self)
     }
 }
 

@@ -40,6 +40,10 @@ const TARGETS: usize = 4096;
 /// The batches of invalidations that are read at one look.
 const READS: usize = 64;
 
+/// The difference between the clocks of a gateway and of the engine up to which it shares
+/// responses, in seconds.
+const CLOCK_SKEW: u64 = 2;
+
 static LENDING_LINES: LogLimit = LogLimit::new();
 
 /// The cache of the process while it takes part, which a reload may replace.
@@ -93,6 +97,8 @@ pub(super) struct Shelf {
     cursor: Cursor,
     /// Invalidated targets that the engine has not confirmed.
     unconfirmed: Vec<NameHash>,
+    /// The clocks of the gateway and of the engine agree, so the ages of responses are right.
+    has_clock: bool,
 }
 
 impl Shelf {
@@ -113,11 +119,22 @@ impl Shelf {
             inbox: Inbox::new(key.clone(), own, 0),
             cursor: Cursor::new(&INVALIDATIONS),
             unconfirmed: Vec::new(),
+            has_clock: false,
         }
     }
 
     /// Prepares for a new connection.
     pub(super) async fn resume(&mut self, engine: &mut Engine) -> Result<(), EngineError> {
+        let before = log::now();
+        let engine_time = engine.time().await? / 1000;
+        self.has_clock =
+            engine_time + CLOCK_SKEW >= before && engine_time <= log::now() + CLOCK_SKEW;
+        if !self.has_clock {
+            tracing::warn!(
+                "the clocks of this gateway and of the engine differ by over {CLOCK_SKEW} s, so \
+                 the fleet shares no responses: set the clocks and restart the gateway"
+            );
+        }
         if self.cache.get().is_none() {
             return Ok(());
         }
@@ -149,7 +166,12 @@ impl Shelf {
         cache: &ResponseCache,
     ) -> Result<(), EngineError> {
         self.tell(engine, cache).await?;
+        let now = cache.now();
         self.hear(engine, cache).await?;
+        if !self.has_clock {
+            return Ok(());
+        }
+        cache.lock().note_heard(now);
         self.lend(engine, cache).await
     }
 

@@ -87,7 +87,8 @@ impl Gateway {
         let Lookup::Fetch(fetch, _) = self.lookup(0, user, request) else {
             panic!("the response is stored already");
         };
-        assert!(self.cache.wanted(&fetch).is_some());
+        self.cache.note_heard(self.now());
+        assert!(self.cache.wanted(self.now(), &fetch).is_some());
         self.cache.adopt(self.now(), &fetch, incoming)
     }
 }
@@ -383,13 +384,66 @@ fn invalidation_stops_the_storing_of_a_fetch() {
     let Lookup::Fetch(fetch, _) = gateway.lookup(0, 1, &get) else {
         panic!("nothing is stored");
     };
-    let name = gateway.cache.wanted(&fetch).expect("it has a name");
+    let name = gateway.cache.name(&fetch.key).expect("it has a name");
     gateway.seconds += 1;
     gateway.cache.hear_invalidated(gateway.now(), &[name]);
     if let Received::Store(pending) = gateway.cache.receive(gateway.now(), &fetch, &fresh()) {
         gateway.cache.finish(*pending, vec![], None);
     }
     assert!(gateway.cache.store().is_empty());
+}
+
+#[test]
+fn cache_wants_only_responses_that_can_serve() {
+    let mut gateway = Gateway::new(Sharing::Origin, 1);
+    let ask = |gateway: &mut Gateway, request: &RequestHead| {
+        let key = Key::new(0, b"", request, false).unwrap();
+        let (group, now) = (Group::Origin("h".into()), gateway.now());
+        let token: Option<&dyn Fn()> = Some(&|| ());
+        match gateway.cache.lookup(now, &key, group, 1, request, token) {
+            Lookup::Fetch(fetch, _) => {
+                gateway.cache.end_flight(&fetch);
+                fetch
+            }
+            other => panic!("{other:?}"),
+        }
+    };
+    let plain = ask(&mut gateway, &request(&[]));
+    let login = ask(&mut gateway, &request(&[("authorization", "Basic eA==")]));
+    assert!(gateway.cache.wanted(gateway.now(), &plain).is_none());
+    gateway.cache.note_heard(gateway.now());
+    assert!(gateway.cache.wanted(gateway.now(), &plain).is_some());
+    assert!(gateway.cache.wanted(gateway.now(), &login).is_none());
+    // Without news of invalidations, another cache's response may be an old one.
+    gateway.seconds += 4;
+    assert!(gateway.cache.wanted(gateway.now(), &plain).is_none());
+    gateway.cache.note_heard(gateway.now());
+    let pass = head(&[("cache-control", "no-store")]);
+    gateway.cache.receive(gateway.now(), &plain, &pass);
+    assert!(gateway.cache.wanted(gateway.now(), &plain).is_none());
+}
+
+#[test]
+fn lent_response_is_as_old_as_its_date() {
+    let mut one = Gateway::new(Sharing::Origin, 1);
+    // 784111777 is the time of this date.
+    let date = ("date", "Sun, 06 Nov 1994 08:49:37 GMT");
+    one.get(
+        0,
+        1,
+        &request(&[]),
+        &head(&[("cache-control", "max-age=60"), date]),
+    );
+    // The clock of the sender is ahead.
+    let mut lent = one.lend();
+    lent.send_later(15);
+    let mut other = Gateway::new(Sharing::Origin, 1);
+    other.seconds = 20;
+    assert!(other.adopt(1, &request(&[]), lent));
+    let Lookup::Hit(stored) = other.lookup(0, 1, &request(&[])) else {
+        panic!("no hit");
+    };
+    assert_eq!(stored.age(other.now()), Duration::from_secs(20));
 }
 
 #[test]

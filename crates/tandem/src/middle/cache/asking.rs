@@ -40,7 +40,7 @@ impl Asking {
     ) -> Result<Self, Led> {
         let cache = &session.cache;
         let answer = cache.link().and_then(|link| {
-            let name = cache.lock().wanted(&fetch)?;
+            let name = cache.lock().wanted(cache.now(), &fetch)?;
             link.ask(name)
         });
         let Some(answer) = answer else {
@@ -130,6 +130,7 @@ mod tests {
             name
         });
         cache.join_fleet(Some(namer), &Arc::new(link));
+        cache.lock().note_heard(cache.now());
         let asked = Rc::new(RefCell::new(Vec::new()));
         let times = Rc::clone(&asked);
         let origin: Rc<dyn Stage> = Rc::new(move |_: Exchange| {
