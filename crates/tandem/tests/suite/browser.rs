@@ -159,7 +159,10 @@ impl Browser {
             streams: HashMap::new(),
             has_settings: false,
         };
-        browser.flush();
+        // The listener is silent before the SETTINGS of a browser.
+        let mut hello = SendBuf::new();
+        browser.core.poll_output(&mut hello, usize::MAX);
+        browser.write(hello);
         browser.read_until(|browser| browser.has_settings);
         browser
     }
@@ -169,6 +172,10 @@ impl Browser {
         while self.core.wants_output() {
             self.core.poll_output(&mut out, usize::MAX);
         }
+        self.write(out);
+    }
+
+    fn write(&mut self, mut out: SendBuf) {
         let bytes = out.copy_to_bytes(out.remaining());
         self.stream.write_all(&bytes).unwrap();
         self.stream.flush().unwrap();
