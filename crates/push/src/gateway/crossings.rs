@@ -9,6 +9,9 @@
 //! Only a request that the client has sent before the promise arrived gets a reference: within a
 //! round trip of the promise. After that the client has used the push for another request, or has
 //! refused it. For the same reason a push is referred to once.
+//!
+//! A response that no cache may keep, and whose head has come, gets no reference. The push would
+//! overtake the reference, and the client drops such a push unless a request waits for it.
 
 use std::time::{Duration, Instant};
 
@@ -62,6 +65,7 @@ impl Gateway {
             && !validation::is_conditional(&request.fields)
             && !policy.wants_validation();
         let fits = !push.is_check
+            && !push.needs_waiting
             && push.asked == RequestHashes::of(&request.fields)
             && request_url(request).is_some_and(|url| *url == *push.url);
         if !is_crossing || !is_plain || !fits {

@@ -111,6 +111,7 @@ impl Gateway {
             && push.fetch == id
         {
             push.lifetime = lifetime;
+            push.needs_waiting = is_handed_over;
         }
         if head.status == 200 {
             self.note_reuse(now, id, reuse);

@@ -268,6 +268,7 @@ impl Gateway {
             is_check,
             superseded: None,
             reuse: None,
+            needs_waiting: false,
             lifetime: None,
             fetch,
             asked: target.asked,

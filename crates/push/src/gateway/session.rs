@@ -64,6 +64,8 @@ pub(super) struct Unreported {
     pub(super) superseded: Option<FetchId>,
     /// The use that a browser's cache can make of the response, once its head has come.
     pub(super) reuse: Option<Reuse>,
+    /// True if the head has come, and the client uses it only for a request that waits already.
+    pub(super) needs_waiting: bool,
     /// The lifetime of copies of the response, if its head has shown it.
     pub(super) lifetime: Option<CopyLifetime>,
     /// The time at which the promise was sent, until a request was referred to the push.
