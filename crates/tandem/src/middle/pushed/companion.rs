@@ -37,6 +37,7 @@ pub(super) async fn accompany(shared: Rc<Shared>, pushes: Rc<SessionPushes>, iso
         reply: shared.next.call(exchange),
         request: None,
         hints: Vec::new(),
+        takes_reference: false,
         shared,
         isolation,
     });

@@ -92,7 +92,7 @@ impl Crossing {
             && exchange.body.is_empty()
             && !shared.options.is_gateway_local;
         if !may_cross {
-            return shared.forward(exchange);
+            return shared.forward(exchange, false);
         }
         let url = url_hash(request);
         Reply::new(Self {
@@ -102,7 +102,7 @@ impl Crossing {
             priority: exchange.priority.clone(),
             url,
             signal: Some(shared.crossings.join(url)),
-            reply: shared.forward(exchange),
+            reply: shared.forward(exchange, true),
             shared: Rc::clone(shared),
             source: Source::Gateway,
             has_begun: false,
@@ -127,13 +127,14 @@ impl Crossing {
     fn ask_again(&mut self) {
         self.leave();
         self.source = Source::GatewayAgain;
-        self.reply = self.shared.forward(Exchange {
+        let exchange = Exchange {
             request: Arc::clone(&self.request),
             body: Body::empty(),
             isolation: self.isolation.clone(),
             peer: self.peer,
             priority: self.priority.clone(),
-        });
+        };
+        self.reply = self.shared.forward(exchange, true);
     }
 
     /// Stops waiting for a push.
@@ -404,6 +405,48 @@ mod tests {
             .ok()
             .map(|image| String::from_utf8(image).expect("text"));
         (text, gateway.asked.get())
+    }
+
+    /// Requests the image while its promised push is on its way. The push breaks off, and the
+    /// gateway answers the next request with a reference.
+    #[test]
+    fn reference_after_a_broken_push_is_asked_again() {
+        let again = async {
+            let gateway = Gateway::new(&[Answer::Reference, Answer::Whole], true);
+            let pool = Rc::clone(&gateway) as Rc<dyn SessionPool>;
+            let stage = Pushed::new(OPTIONS, pool, Rc::new(Rc::clone(&gateway)));
+            let call = |path| stage.call(Exchange::internal(request(path)));
+            body(call("/page")).await.expect("the page comes");
+            let release = async { gateway.go_on.notify_one() };
+            let (image, ()) = tokio::join!(body(call("/image")), release);
+            (image.ok(), gateway.asked.get())
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build()
+            .expect("a runtime");
+        let found = LocalSet::new().block_on(&runtime, again);
+        assert_eq!(found, (Some(b"whole".to_vec()), 2));
+    }
+
+    /// No reference reaches the browser from a gateway that must not send one.
+    #[test]
+    fn reference_to_a_request_that_takes_none_is_an_error() {
+        let found = async {
+            let gateway = Gateway::new(&[Answer::Reference], false);
+            let pool = Rc::clone(&gateway) as Rc<dyn SessionPool>;
+            let stage = Pushed::new(OPTIONS, pool, Rc::new(Rc::clone(&gateway)));
+            let head = RequestHead {
+                method: Method::Head,
+                ..request("/image")
+            };
+            body(stage.call(Exchange::internal(head))).await.is_err()
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build()
+            .expect("a runtime");
+        assert!(LocalSet::new().block_on(&runtime, found));
     }
 
     #[test]

@@ -26,7 +26,7 @@ use tandem_http::cache::{invalidates, is_safe};
 use tandem_http::{Method, RequestHead, ResponseHead};
 use tandem_push::client::{Digest, StoreLimits, preload_link};
 use tandem_push::fetch_standard::is_navigation;
-use tandem_push::wire::{PUSH_FIELD, Treatment, is_reserved};
+use tandem_push::wire::{CROSSED_FIELD, PUSH_FIELD, Treatment, is_reserved};
 use tokio::time::Instant;
 
 use self::crossing::{Crossing, Crossings};
@@ -125,7 +125,8 @@ impl Stage for Pushed {
                 return passed;
             }
             sink.set_supply(Supply::Requested);
-            pass(shared.forward(exchange), &mut sink).await
+            // This request may cross a later promise of the same resource.
+            pass(Crossing::reply(&shared, exchange), &mut sink).await
         })
     }
 }
@@ -157,8 +158,9 @@ impl Shared {
         )
     }
 
-    /// Sends an exchange on, and takes the pushes out of its reply.
-    fn forward(self: &Rc<Self>, exchange: Exchange) -> Reply {
+    /// Sends an exchange on, and takes the pushes out of its reply. The reply may be a reference to
+    /// a push only if `takes_reference` is true.
+    fn forward(self: &Rc<Self>, exchange: Exchange, takes_reference: bool) -> Reply {
         let (isolation, request) = (exchange.isolation.clone(), &exchange.request);
         // The companion is sent together with a page's request. A push that is found late, or
         // behind a redirect, then does not wait for a round trip.
@@ -172,6 +174,7 @@ impl Shared {
         Reply::new(Observed {
             request: is_noted.then(|| request.clone()),
             hints: Vec::new(),
+            takes_reference,
             reply: self.next.call(exchange),
             shared: Rc::clone(self),
             isolation,
@@ -249,6 +252,8 @@ struct Observed {
     request: Option<Arc<RequestHead>>,
     /// The promises before the head, as fields for the browser.
     hints: Vec<String>,
+    /// The receiver of the reply resolves references.
+    takes_reference: bool,
 }
 
 impl Parts for Observed {
@@ -261,6 +266,13 @@ impl Parts for Observed {
                         self.on_pushed(*pushed);
                     }
                     continue;
+                }
+                Some(Ok(Part::Head(head)))
+                    if head.fields.contains(CROSSED_FIELD) && !self.takes_reference =>
+                {
+                    // The browser would take the reference for an empty response.
+                    let error = Error::new(Kind::Protocol, Side::Peer, "a push is missing");
+                    return Poll::Ready(Some(Err(error)));
                 }
                 Some(Ok(Part::Head(head))) => self.on_head(head),
                 _ => {}
