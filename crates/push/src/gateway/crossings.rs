@@ -75,7 +75,6 @@ impl Gateway {
         let fetch = push.fetch;
         self.counts.repeated += 1;
         self.repeats.forget(hash);
-        self.note_opened(request);
         self.note_wanted(now, &request_authority(request), hash);
         if self.fetches.get(fetch).is_some() {
             self.raise_fetch(now, fetch);

@@ -378,9 +378,12 @@ impl Gateway {
     }
 
     /// Handles a request with an unsafe method, or its response: it may change the resources of its
-    /// origin (RFC 9111 section 4.4). No response to an earlier fetch is repeated.
+    /// origin (RFC 9111 section 4.4). No response to an earlier fetch is repeated or referred to.
     pub fn handle_unsafe_request(&mut self) {
         self.repeats.clear();
+        for push in self.unreported.values_mut() {
+            push.promised = None;
+        }
         for fetch in self.fetches.values_mut() {
             fetch.request = None;
         }

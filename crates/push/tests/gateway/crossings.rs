@@ -55,6 +55,13 @@ fn response_that_no_cache_keeps_gets_no_reference() {
 }
 
 #[test]
+fn unsafe_request_ends_references_to_earlier_pushes() {
+    let mut pair = crossing(image());
+    pair.gateway.handle_unsafe_request();
+    assert!(!pair.get(IMAGE, &FIELDS).0.is_pushed);
+}
+
+#[test]
 fn client_without_references_gets_a_copy() {
     let pages = [
         (PAGE, html("<img src=i.png>")),
