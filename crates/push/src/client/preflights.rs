@@ -22,8 +22,11 @@ use crate::fetch_standard::is_browser_field;
 /// The number of answers. A cache that is full starts again.
 const MAX_ANSWERS: usize = 256;
 
-/// The length in bytes of the longest key and of the longest answer.
+/// The length in bytes of the longest key.
 const MAX_LENGTH: usize = 4096;
+
+/// The length in bytes of the longest answer.
+const MAX_ANSWER: usize = 1024;
 
 /// The longest time for which an answer is repeated: the shortest limit of common browsers.
 const MAX_AGE: Duration = Duration::from_secs(600);
@@ -41,6 +44,13 @@ const ALLOW_PREFIX: &[u8] = b"access-control-allow-";
 const ALLOW_ORIGIN: &str = "access-control-allow-origin";
 const ALLOW_METHODS: &str = "access-control-allow-methods";
 const ALLOW_HEADERS: &str = "access-control-allow-headers";
+/// The fields that ask for access from a public network to a private one. The permission depends on
+/// the address of the origin.
+const PRIVATE_NETWORK: [&str; 2] = [
+    "access-control-request-private-network",
+    "access-control-request-local-network",
+];
+
 const AGE_FIELD: &str = "access-control-max-age";
 
 /// The parts of a preflight on which its answer depends.
@@ -65,7 +75,8 @@ impl PreflightKey {
             && fields.get_all(REQUEST_METHOD).count() == 1
             && fields.get_all("origin").count() == 1
             && !fields.contains("cache-control")
-            && !fields.contains("pragma");
+            && !fields.contains("pragma")
+            && !PRIVATE_NETWORK.iter().any(|name| fields.contains(name));
         let asks = |name: &[u8]| name.starts_with(REQUEST_PREFIX);
         let is_known = |name| is_browser_field(name) || asks(name) || name == b"content-length";
         // A preflight has no credentials.
@@ -182,6 +193,15 @@ impl Preflights {
         if self.answers.is_empty() || allows_origin(head, origin) {
             return;
         }
+        self.note_failure(request);
+    }
+
+    /// Notes that another request has failed. The permission for its URL has ended (section 4.1,
+    /// "main fetch").
+    pub fn note_failure(&mut self, request: &RequestHead) {
+        let Some(origin) = request.fields.get("origin") else {
+            return;
+        };
         self.answers.retain(|key, _| {
             key.origin != origin
                 || key.path != request.path
@@ -228,7 +248,7 @@ fn allowed(now: Instant, key: &PreflightKey, head: &ResponseHead) -> Option<Allo
         .filter(|field| is_kept(field.name))
         .map(|field| (field.name, field.value))
         .collect();
-    (fields.text_len() <= MAX_LENGTH).then_some(Allowed {
+    (fields.text_len() <= MAX_ANSWER).then_some(Allowed {
         fields,
         arrived: now,
         lifetime,
@@ -263,8 +283,12 @@ fn elements(list: &[u8]) -> impl Iterator<Item = &[u8]> {
 
 /// Returns whether the lists in a field have an element, or the wildcard.
 fn lists(fields: &Fields, name: &str, element: &[u8], ignores_case: bool) -> bool {
+    // The wildcard does not cover this field (Fetch standard, section 4.8, step 7).
+    let is_covered = !element.eq_ignore_ascii_case(b"authorization");
     let is = |own: &[u8]| {
-        own == b"*" || own == element || (ignores_case && own.eq_ignore_ascii_case(element))
+        (own == b"*" && is_covered)
+            || own == element
+            || (ignores_case && own.eq_ignore_ascii_case(element))
     };
     fields.get_all(name).flat_map(elements).any(is)
 }
@@ -416,7 +440,6 @@ mod tests {
             ("origin", "http://other.test"),
             (REQUEST_METHOD, "DELETE"),
             (REQUEST_HEADERS, "content-type"),
-            ("access-control-request-private-network", "true"),
             ("user-agent", "Browser/2"),
         ] {
             assert_ne!(key_with(name, value).unwrap(), key("/x"), "{name}");
@@ -433,6 +456,7 @@ mod tests {
             ("cookie", "a=b"),
             ("x-token", "1"),
             ("max-forwards", "1"),
+            ("access-control-request-private-network", "true"),
             ("cache-control", "no-cache"),
             ("content-length", "5"),
         ] {
@@ -482,6 +506,36 @@ mod tests {
     }
 
     #[test]
+    fn wildcard_permits_no_authorization() {
+        let asked = ASKED.map(|(name, value)| match name {
+            REQUEST_HEADERS => (name, "authorization"),
+            _ => (name, value),
+        });
+        for (allowed, is_kept) in [("*", false), ("*, Authorization", true)] {
+            let (mut cache, now) = (Preflights::default(), Instant::now());
+            let key = PreflightKey::of(&request(Method::Options, "/x", &asked)).unwrap();
+            cache.begin(now, &key);
+            cache.end(now, &key, Some(&head_with(ALLOW_HEADERS, Some(allowed))));
+            assert_eq!(
+                age_of(cache.begin(now, &key)).is_some(),
+                is_kept,
+                "{allowed}"
+            );
+        }
+    }
+
+    #[test]
+    fn failed_request_ends_the_permission() {
+        let (mut cache, now, key) = (Preflights::default(), Instant::now(), key("/x"));
+        cache.begin(now, &key);
+        cache.end(now, &key, Some(&head(200, &ALLOWED)));
+        cache.note_failure(&request(Method::Put, "/y", &ASKED[..1]));
+        assert!(!cache.is_empty());
+        cache.note_failure(&request(Method::Put, "/x", &ASKED[..1]));
+        assert!(cache.is_empty());
+    }
+
+    #[test]
     fn cache_is_bounded() {
         let (mut cache, now) = (Preflights::default(), Instant::now());
         assert!(cache.is_empty() && cache.is_idle(now));
@@ -496,7 +550,7 @@ mod tests {
             cache.begin(now + secs(60), &key(&format!("/{number}")));
         }
         assert_eq!((cache.answers.len(), cache.sent.len()), (0, MAX_ANSWERS));
-        let long = head_with("access-control-allow-long", Some(&"x".repeat(MAX_LENGTH)));
+        let long = head_with("access-control-allow-long", Some(&"x".repeat(MAX_ANSWER)));
         assert_eq!(repeated(&long, secs(0)), None);
     }
 }
