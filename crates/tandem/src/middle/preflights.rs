@@ -1,8 +1,10 @@
 //! Answers the preflights of scripts that an origin has permitted before, and joins those that are
 //! under way. A preflight costs a round trip before the request that it is for.
 //!
-//! The decisions are those of [`tandem_push::client::Preflights`], one cache for each isolation
-//! key. This stage of the client keeps the clock and moves the answers.
+//! The decisions are those of [`tandem_push::client::Preflights`], one cache for each connection of
+//! a browser and isolation key. A browser that keeps apart its sites and private windows gives each
+//! its own connections. An answer that all of them share would show an origin on one site the
+//! preflights of another. This stage of the client keeps the clock and moves the answers.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -27,21 +29,21 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// The stage that answers preflights.
 pub struct AnswerPreflights {
     next: Rc<dyn Stage>,
-    /// The largest number of isolation keys with a cache.
+    /// The largest number of connections with a cache. A table that is full starts again.
     max_keys: usize,
-    keys: RefCell<HashMap<Isolation, Rc<OfKey>>>,
+    keys: RefCell<HashMap<(u64, Isolation), Rc<OfKey>>>,
 }
 
-/// The preflights of one isolation key.
+/// The preflights of one connection with one isolation key.
 #[derive(Default)]
 struct OfKey {
     cache: RefCell<Preflights>,
-    /// Tells that a preflight has ended.
-    ended: Notify,
+    /// The ends of the preflights that are under way.
+    ends: RefCell<HashMap<PreflightKey, Rc<Notify>>>,
 }
 
 impl AnswerPreflights {
-    /// Creates a stage before `next` for this number of isolation keys.
+    /// Creates a stage before `next` for this number of connections.
     pub fn new(max_keys: usize, next: Rc<dyn Stage>) -> Self {
         Self {
             next,
@@ -50,42 +52,45 @@ impl AnswerPreflights {
         }
     }
 
-    /// Returns the preflights of a key, and creates them if there is room for another key.
-    fn of(&self, isolation: &Isolation) -> Option<Rc<OfKey>> {
+    /// Returns the preflights of an exchange's connection and key, and creates them.
+    fn of(&self, exchange: &Exchange) -> Rc<OfKey> {
+        let own = (exchange.peer.session, exchange.isolation.clone());
         let mut keys = self.keys.borrow_mut();
-        if let Some(known) = keys.get(isolation) {
-            return Some(Rc::clone(known));
-        }
-        if keys.len() >= self.max_keys {
+        if !keys.contains_key(&own) && keys.len() >= self.max_keys {
             keys.retain(|_, of_key| !of_key.cache.borrow_mut().is_idle(now()));
+            if keys.len() >= self.max_keys {
+                keys.clear();
+            }
         }
-        (keys.len() < self.max_keys).then(|| Rc::clone(keys.entry(isolation.clone()).or_default()))
+        Rc::clone(keys.entry(own).or_default())
     }
 
     /// Answers a preflight, or sends it.
     fn pass(&self, of_key: Rc<OfKey>, key: PreflightKey, exchange: Exchange) -> Reply {
         let next = Rc::clone(&self.next);
         Reply::generate(|mut sink| async move {
-            loop {
-                let ended = of_key.ended.notified();
-                let step = of_key.cache.borrow_mut().begin(now(), &key);
-                match step {
-                    PreflightStep::Answer(head) => {
-                        METRICS.preflights_answered.add(1);
-                        sink.send(Part::Head(head)).await;
-                        return Ok(());
-                    }
-                    PreflightStep::Wait => {
-                        if timeout(PATIENCE, ended).await.is_err() {
-                            break;
-                        }
-                    }
-                    PreflightStep::Send => break,
+            let mut step = of_key.begin(&key);
+            if step == PreflightStep::Wait {
+                let end = of_key.ends.borrow().get(&key).cloned();
+                if let Some(end) = end {
+                    // A stalled preflight delays those that have joined it once.
+                    let _: Result<(), _> = timeout(PATIENCE, end.notified()).await;
                 }
+                step = of_key.begin(&key);
+            }
+            if let PreflightStep::Answer(head) = step {
+                METRICS.preflights_answered.add(1);
+                sink.send(Part::Head(head)).await;
+                return Ok(());
+            }
+            let end = Rc::<Notify>::default();
+            if step == PreflightStep::Send {
+                of_key.note_sent(&key, &end);
             }
             let sent = Sent {
                 of_key,
                 key,
+                end,
                 head: None,
             };
             pass(next.call(exchange), sent, &mut sink).await
@@ -94,7 +99,8 @@ impl AnswerPreflights {
 
     /// Watches the answer to a request that may end a permission.
     fn watch(&self, exchange: Exchange) -> Reply {
-        let of_key = self.keys.borrow().get(&exchange.isolation).cloned();
+        let own = (exchange.peer.session, exchange.isolation.clone());
+        let of_key = self.keys.borrow().get(&own).cloned();
         let has_answers = |of_key: &Rc<OfKey>| !of_key.cache.borrow().is_empty();
         let Some(of_key) = of_key.filter(has_answers) else {
             return self.next.call(exchange);
@@ -118,10 +124,30 @@ impl Stage for AnswerPreflights {
             };
         }
         let key = PreflightKey::of(request).filter(|_| exchange.body.is_empty());
-        match key.and_then(|key| Some((self.of(&exchange.isolation)?, key))) {
-            Some((of_key, key)) => self.pass(of_key, key, exchange),
+        match key {
+            Some(key) => self.pass(self.of(&exchange), key, exchange),
             None => self.next.call(exchange),
         }
+    }
+}
+
+impl OfKey {
+    fn begin(&self, key: &PreflightKey) -> PreflightStep {
+        self.cache.borrow_mut().begin(now(), key)
+    }
+
+    /// Lets equal preflights wait for this end.
+    fn note_sent(&self, key: &PreflightKey, end: &Rc<Notify>) {
+        let mut ends = self.ends.borrow_mut();
+        ends.insert(key.clone(), Rc::clone(end));
+    }
+
+    fn note_end(&self, key: &PreflightKey, end: &Rc<Notify>) {
+        let mut ends = self.ends.borrow_mut();
+        if ends.get(key).is_some_and(|own| Rc::ptr_eq(own, end)) {
+            ends.remove(key);
+        }
+        end.notify_waiters();
     }
 }
 
@@ -149,6 +175,8 @@ async fn pass(mut reply: Reply, sent: Sent, sink: &mut Sink) -> Result<(), Error
 struct Sent {
     of_key: Rc<OfKey>,
     key: PreflightKey,
+    /// Tells that the preflight has ended.
+    end: Rc<Notify>,
     /// The answer, if it has come.
     head: Option<ResponseHead>,
 }
@@ -157,7 +185,8 @@ impl Drop for Sent {
     fn drop(&mut self) {
         let mut cache = self.of_key.cache.borrow_mut();
         cache.end(now(), &self.key, self.head.as_ref());
-        self.of_key.ended.notify_waiters();
+        drop(cache);
+        self.of_key.note_end(&self.key, &self.end);
     }
 }
 
@@ -179,9 +208,11 @@ impl Parts for Watched {
 
     fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
         let part = self.reply.poll_part(cx);
-        if let Poll::Ready(Some(Ok(Part::Head(head)))) = &part {
-            let mut cache = self.of_key.cache.borrow_mut();
-            cache.note_answer(&self.request, head);
+        let mut cache = self.of_key.cache.borrow_mut();
+        match &part {
+            Poll::Ready(Some(Ok(Part::Head(head)))) => cache.note_answer(&self.request, head),
+            Poll::Ready(Some(Err(_))) => cache.note_failure(&self.request),
+            _ => {}
         }
         part
     }
@@ -276,6 +307,30 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn answer_serves_the_connection_that_asked() {
+        let (stage, api) = stage();
+        for (session, asked) in [(1, 1), (2, 2), (1, 2)] {
+            let mut preflight = exchange(Method::Options, "anna");
+            preflight.peer.session = session;
+            status(stage.call(preflight)).await;
+            assert_eq!(api.asked.get(), asked, "connection {session}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn preflights_that_joined_a_refused_one_are_sent_together() {
+        let (stage, api) = stage();
+        api.permits.set(false);
+        let ask = || status(stage.call(exchange(Method::Options, "anna")));
+        let began = Instant::now();
+        assert_eq!(
+            tokio::join!(ask(), ask(), ask(), ask()),
+            (200, 200, 200, 200)
+        );
+        assert_eq!((api.asked.get(), began.elapsed()), (4, 2 * ROUND_TRIP));
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn preflights_under_way_are_joined() {
         let (stage, api) = stage();
         let ask = || status(stage.call(exchange(Method::Options, "anna")));
@@ -327,15 +382,13 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn isolation_keys_with_answers_are_bounded() {
+    async fn connections_with_answers_are_bounded() {
         let (stage, _) = stage();
         let ask = |user| status(stage.call(exchange(Method::Options, user)));
         for user in ["anna", "bert", "carl"] {
             ask(user).await;
+            assert!(stage.keys.borrow().len() <= 2);
         }
-        assert_eq!((ask("anna").await, ask("carl").await), (204, 200));
-        sleep(Duration::from_secs(60)).await;
-        ask("carl").await;
-        assert_eq!(ask("carl").await, 204, "the others have ended");
+        assert_eq!((ask("carl").await, ask("anna").await), (204, 200));
     }
 }
