@@ -312,7 +312,7 @@ mod tests {
             });
             let mut request = browser_request("http://a/page", CHROME);
             request.fields.remove("cookie");
-            for cookie in cookie {
+            if let Some(cookie) = cookie {
                 request.fields.push("cookie", cookie);
             }
             let page = Page {

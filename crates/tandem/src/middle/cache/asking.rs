@@ -188,7 +188,7 @@ mod tests {
                 assert_eq!(asked, 1, "the origin is asked in the end");
                 held.push(gateway.questions.next().await);
             }
-            // 64 questions are open, so no further request waits.
+            // 64 questions are open, so the next request does not wait.
             assert_eq!(gateway.get("/more").await, (Duration::ZERO, 1));
             drop(held);
             assert_ne!(gateway.get("/again").await.0, Duration::ZERO);
