@@ -1,0 +1,257 @@
+//! Tests of the state of a page.
+
+use tandem_http::Scheme;
+
+use super::super::budget::{MAX_BODY_BYTES, MAX_FOREIGN, MAX_LAZY};
+use super::*;
+
+fn need(url: &str, kind: Kind, urgency: u8) -> Need {
+    Need {
+        url: url.to_owned(),
+        kind,
+        urgency,
+        anonymous: false,
+        referrer: None,
+        via: None,
+        frame: None,
+    }
+}
+
+fn page_with(fields: &[(&str, &str)]) -> Page {
+    let request = RequestHead {
+        fields: fields.iter().copied().collect(),
+        ..RequestHead::get(Scheme::Http, "a.test", "/page")
+    };
+    Page::new(
+        AnswerId::from(0),
+        request.into(),
+        "http://a.test/page".into(),
+    )
+}
+
+fn page() -> Page {
+    page_with(&[("accept", "text/html")])
+}
+
+fn urls(needs: Vec<Need>) -> Vec<String> {
+    needs.into_iter().map(|need| need.url).collect()
+}
+
+#[test]
+fn document_is_where_redirects_lead() {
+    let mut page = page();
+    let mut target = need("http://b.test/x", Kind::Document, 0);
+    page.redirect("http://a.test/other", &mut target);
+    assert_eq!(page.document_url(), "http://a.test/page");
+    assert_eq!(target.referrer, None);
+    page.redirect("http://a.test/page", &mut target);
+    assert_eq!(page.document_url(), "http://b.test/x");
+    assert_eq!(target.referrer, Some(Referrer::None));
+    let mut secure = need("https://b.test/y", Kind::Document, 0);
+    page.redirect("http://b.test/x", &mut secure);
+    assert_eq!(page.document_url(), "http://b.test/x", "not seen over TLS");
+    assert_eq!(page.url().as_ref(), "http://a.test/page");
+}
+
+#[test]
+fn initiator_is_the_referrer_of_a_part() {
+    let of = |fields: &[(&str, &str)]| page_with(fields).document_url().to_owned();
+    let referer = ("referer", "http://b.test/page");
+    assert_eq!(of(&[("accept", "text/css"), referer]), "http://b.test/page");
+    assert_eq!(
+        of(&[referer, ("accept", "text/html")]),
+        "http://a.test/page"
+    );
+    assert_eq!(of(&[("origin", "http://c.test")]), "http://c.test/");
+    assert_eq!(of(&[("origin", "null")]), "http://a.test/page");
+    assert_eq!(
+        of(&[("origin", "http://c.test"), referer]),
+        "http://b.test/page"
+    );
+}
+
+#[test]
+fn policy_is_that_of_the_first_response() {
+    let mut page = page();
+    let mut head = ResponseHead::new(200);
+    head.fields.push("referrer-policy", "no-referrer");
+    assert!(!page.settle("http://a.test/other", &head));
+    assert!(page.settle("http://a.test/page", &head));
+    assert!(!page.settle("http://a.test/page", &ResponseHead::new(200)));
+    let image = need("http://a.test/i", Kind::Image, 4);
+    let request = page.request_for(&image, false).unwrap();
+    assert!(!request.fields.contains("referer"));
+    page.set_policy(Referrer::Whole);
+    let request = page.request_for(&image, false).unwrap();
+    assert!(request.fields.contains("referer"));
+}
+
+#[test]
+fn expected_needs_wait_for_the_head_and_their_host() {
+    let mut page = page();
+    let mut own = need("http://a.test/1", Kind::Image, 4);
+    own.via = Some("http://a.test/".into());
+    let mut foreign = need("http://b.test/2", Kind::Image, 4);
+    foreign.via = Some("http://b.test/".into());
+    page.expect(Learned {
+        needs: vec![own, foreign],
+        ..Learned::default()
+    });
+    assert!(page.take_expected().is_empty(), "it may be a redirect");
+    page.settle("http://a.test/page", &ResponseHead::new(200));
+    let now = page.take_expected();
+    assert_eq!(now[0].via, None, "the document asks on its own origin");
+    assert_eq!(urls(now), ["http://a.test/1"]);
+    assert!(page.name_host("b.test", 9) && !page.name_host("b.test", 9));
+    let now = page.take_expected();
+    assert!(now[0].via.is_some());
+    assert_eq!(urls(now), ["http://b.test/2"]);
+    assert!(page.take_expected().is_empty());
+}
+
+#[test]
+fn hosts_of_a_page_include_its_own() {
+    for (named, is_closed) in [(["b.test", "c.test"], true), (["a.test", "b.test"], false)] {
+        let mut page = page();
+        assert!(named.iter().all(|host| page.name_host(host, 2)));
+        assert_eq!(page.is_closed(), is_closed, "{named:?}");
+    }
+}
+
+#[test]
+fn cookies_of_a_page_replace_those_of_its_request() {
+    let mut page = page_with(&[("cookie", "a=b")]);
+    page.set_cookies(b"c=d".to_vec());
+    assert_eq!(page.request().fields.get("cookie"), Some(&b"c=d"[..]));
+    page.set_cookies(Vec::new());
+    assert!(!page.request().fields.contains("cookie"));
+}
+
+#[test]
+fn lazy_needs_are_near_up_to_a_number() {
+    let mut page = page();
+    let lazy = need("http://a.test/l", Kind::Image, 7);
+    let near = (0..40).filter(|_| page.is_near(&lazy)).count();
+    assert_eq!(near, MAX_LAZY);
+    assert!(page.is_near(&need("http://a.test/l", Kind::Image, 6)));
+    assert!(page.is_near(&need("http://a.test/l", Kind::Script, 7)));
+    assert!(!page.is_near(&need("http://a.test/l", Kind::Document, 7)));
+}
+
+#[test]
+fn page_refuses_repeated_and_streamed_needs() {
+    let mut page = page();
+    assert!(page.refuses(&need("http://a.test/page", Kind::Image, 4)));
+    assert!(page.refuses(&need("http://a.test/v", Kind::Media, 4)));
+    let image = need("http://a.test/i", Kind::Image, 4);
+    assert!(!page.refuses(&image));
+    page.know(&image.url);
+    assert!(page.refuses(&image));
+    let other = need("http://a.test/j", Kind::Image, 4);
+    for number in 0..MAX_RESOURCES {
+        assert!(!page.refuses(&other), "{number}");
+        page.know(&format!("http://a.test/{number}"));
+        if page.known.len() > MAX_RESOURCES {
+            break;
+        }
+    }
+    assert!(page.refuses(&other), "full");
+    let mut left = self::page();
+    left.abandoned = true;
+    assert!(left.refuses(&other));
+}
+
+#[test]
+fn request_is_refused_for_login_and_tls() {
+    let own = need("http://a.test/x", Kind::Image, 4);
+    let foreign = need("http://b.test/x", Kind::Image, 4);
+    let secure = need("https://a.test/x", Kind::Image, 4);
+    let mut page = page();
+    assert!(page.request_for(&own, true).is_some());
+    assert!(page.request_for(&foreign, true).is_none());
+    assert!(page.request_for(&foreign, false).is_some());
+    assert!(page.request_for(&secure, false).is_none());
+    let mut over_tls = Page::new(
+        AnswerId::from(0),
+        RequestHead::get(Scheme::Https, "a.test", "/page").into(),
+        "https://a.test/page".into(),
+    );
+    assert!(over_tls.request_for(&secure, false).is_some());
+    assert!(over_tls.request_for(&own, false).is_none(), "mixed content");
+    let mut login = page_with(&[("authorization", "Basic eDp5")]);
+    assert!(login.request_for(&own, false).is_none());
+    assert!(login.request_for(&foreign, false).is_some());
+}
+
+#[test]
+fn foreign_resources_are_bounded() {
+    let mut page = page();
+    let foreign = need("http://b.test/x", Kind::Image, 4);
+    let made = (0..MAX_FOREIGN + 5)
+        .filter(|_| page.request_for(&foreign, false).is_some())
+        .count();
+    assert_eq!(made, MAX_FOREIGN);
+    let own = need("http://a.test/x", Kind::Image, 4);
+    assert!(page.request_for(&own, false).is_some());
+}
+
+#[test]
+fn promise_budget_charges_long_cookies() {
+    let image = need(&format!("http://a.test/{}", "x".repeat(86)), Kind::Image, 4);
+    for (cookie, expected) in [(0, 2621), (2048, 2621), (2049, 121)] {
+        let cookie = "c".repeat(cookie);
+        let mut page = page_with(&[("cookie", &cookie)]);
+        let request = page.request_for(&image, false).unwrap();
+        let made = (0..3000)
+            .take_while(|_| page.spend_promise(&image, &request))
+            .count();
+        assert_eq!(made, expected, "{}", cookie.len());
+    }
+}
+
+#[test]
+fn body_budget_is_used_up() {
+    let mut page = page();
+    assert!(page.spend_body(MAX_BODY_BYTES - 1) && page.spend_body(1));
+    assert!(!page.spend_body(1) && page.spend_body(0));
+}
+
+#[test]
+fn readers_share_the_budget_for_reading() {
+    let mut page = page();
+    let mut head = ResponseHead::new(200);
+    head.fields.push("content-type", "text/html");
+    let url = "http://a.test/page";
+    for _ in 0..4 {
+        let mut reader = page.reader(url, &head, Purpose::Page).unwrap();
+        assert_eq!(reader.limit(), 8 << 20);
+    }
+    let mut reader = page.reader(url, &head, Purpose::Page).unwrap();
+    assert_eq!(reader.limit(), 0);
+    page.return_bytes(100);
+    let mut reader = page.reader(url, &head, Purpose::Page).unwrap();
+    assert_eq!(reader.limit(), 100);
+}
+
+#[test]
+fn reader_at_the_location_is_the_page() {
+    let mut page = page();
+    let mut head = ResponseHead::new(200);
+    head.fields.push("content-type", "text/html");
+    let part = Purpose::Part {
+        kind: Kind::Style,
+        frame: None,
+    };
+    assert!(
+        page.reader("http://a.test/s", &head, part.clone())
+            .is_none()
+    );
+    assert!(page.reader("http://a.test/page", &head, part).is_some());
+}
+
+#[test]
+fn same_site_is_that_of_the_document() {
+    let page = page();
+    assert!(page.is_same_site("http://a.test:81/x") && page.is_same_site("http://i.a.test/"));
+    assert!(!page.is_same_site("http://b.test/"));
+}
