@@ -623,7 +623,7 @@ fn failures_of_the_program() {
     let id = child.id();
     let out = child.wait_with_output().expect("a child");
     assert!(
-        !out.status.success() && String::from_utf8_lossy(&out.stderr).contains("Chromium ended")
+        !out.status.success() && String::from_utf8_lossy(&out.stderr).contains("the browser ended")
     );
     assert!(profiles(id).is_empty());
     let full = ["page", "twitter", "--quiet", "--json", "/dev/full"];
