@@ -134,13 +134,12 @@ fn tunnel_goes_on_after_its_address_changed() {
     );
 }
 
-/// Each segment is repeated before its first copy is acknowledged, so no acknowledgement tells the
-/// round trip (Karn's algorithm).
-#[test]
-fn tunnel_measures_a_path_that_has_become_slower() {
+/// Returns a fast path whose round trip is known, and a function that sends a segment and returns the
+/// round trip a second later.
+fn measured_path() -> (Path, impl Fn(&mut Path) -> Duration) {
     let mut path = Path::new(&Config::default(), &link(20), 1);
     let id = path.client.tunnel.open(path.now).expect("an open tunnel");
-    let send = |path: &mut Path| {
+    let send = move |path: &mut Path| {
         let mut data = Bytes::from_static(&[7; 100]);
         let written = path.client.tunnel.write(id, &mut data);
         written.expect("an open stream");
@@ -148,6 +147,14 @@ fn tunnel_measures_a_path_that_has_become_slower() {
         path.client.tunnel.rtt().expect("a sample")
     };
     assert!((0..5).all(|_| send(&mut path) < 100 * MS));
+    (path, send)
+}
+
+/// Each segment is repeated before its first copy is acknowledged, so no acknowledgement tells the
+/// round trip (Karn's algorithm).
+#[test]
+fn tunnel_measures_a_path_that_has_become_slower() {
+    let (mut path, send) = measured_path();
     path.change_links(&link(300));
     let measured: Vec<_> = (0..30).map(|_| send(&mut path)).collect();
     assert!(measured[29] > 500 * MS, "{measured:?}");
@@ -163,16 +170,7 @@ fn tunnel_measures_a_path_that_has_become_slower() {
 /// A reply takes longer than the time after which a probe is repeated.
 #[test]
 fn tunnel_measures_a_path_that_has_become_much_slower() {
-    let mut path = Path::new(&Config::default(), &link(20), 1);
-    let id = path.client.tunnel.open(path.now).expect("an open tunnel");
-    let send = |path: &mut Path| {
-        let mut data = Bytes::from_static(&[7; 100]);
-        let written = path.client.tunnel.write(id, &mut data);
-        written.expect("an open stream");
-        path.run_for(Duration::from_secs(1));
-        path.client.tunnel.rtt().expect("a sample")
-    };
-    assert!((0..5).all(|_| send(&mut path) < 100 * MS));
+    let (mut path, send) = measured_path();
     path.change_links(&link(1500));
     let measured: Vec<_> = (0..60).map(|_| send(&mut path)).collect();
     assert!(measured[59] > 2000 * MS, "{measured:?}");
