@@ -1,6 +1,6 @@
 //! Benchmarks of the HTTP/2 core: small requests, large bodies, and header compression alone.
 
-#[path = "../tests/h2_support/mod.rs"]
+#[path = "../tests/h2/support.rs"]
 mod h2_support;
 
 use bytes::Buf;

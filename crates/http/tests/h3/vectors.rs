@@ -1,11 +1,10 @@
 //! HTTP/3 cores against the recorded bytes of aioquic, with a push and the dynamic table.
 
-mod h3_support;
-
-use h3_support::*;
 use tandem_http::{Event, Method, Mux};
 
-const SESSION: &str = include_str!("../../../vectors/h3/aioquic/session.txt");
+use crate::support::*;
+
+const SESSION: &str = include_str!("../../../../vectors/h3/aioquic/session.txt");
 
 /// Passes the bytes that one end of the recorded session sent to a core, except for `without`.
 fn replay(raw: &mut Raw, from: &str, without: u64) -> Vec<Event> {

@@ -1,13 +1,12 @@
 //! The flood budget of an HTTP/2 session: each kind of flood ends the session within 5,000 frames,
 //! and heavy use by honest peers never does.
 
-mod h2_support;
-
 use std::time::Duration;
 
 use bytes::Bytes;
-use h2_support::*;
 use tandem_http::{Event, Mux, Priority, Reason, SessionError};
+
+use crate::support::*;
 
 const GET: [(&str, &str); 4] = [
     (":method", "GET"),

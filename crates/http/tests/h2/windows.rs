@@ -1,12 +1,11 @@
 //! Tests of the windows of a server that widens each stream by WINDOW_UPDATE (RFC 9113 section 6.9).
 
-mod h2_support;
-
 use std::time::Instant;
 
-use h2_support::*;
 use tandem_http::h2::Connection;
 use tandem_http::{ByteMux, Event, Mux, MuxConfig};
+
+use crate::support::*;
 
 const DEFAULT: usize = 65_535;
 const WINDOW: u32 = 1 << 20;

@@ -1,12 +1,11 @@
 //! Datagrams of HTTP/3 (RFC 9297): two cores exchange them in place of capsules.
 
-mod h3_support;
-
 use bytes::Bytes;
-use h3_support::*;
 use tandem_http::connect_udp::{self, CapsuleReader, put_datagram};
 use tandem_http::h3::Code;
 use tandem_http::{Event, Mux, Priority, Reason, RequestHead, Role, Scheme};
+
+use crate::support::*;
 
 /// The largest datagram of the carrier in bytes.
 const LARGEST: usize = 1200;

@@ -1,0 +1,7 @@
+//! Tests of the HTTP/2 core: exchanges between two cores, and a peer that speaks raw frames.
+
+mod exchanges;
+mod floods;
+mod rules;
+mod support;
+mod windows;

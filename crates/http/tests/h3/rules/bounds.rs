@@ -1,0 +1,203 @@
+//! Bounds on the cost of a peer: large requests, many requests, floods, and arbitrary input.
+
+use proptest::prelude::*;
+use tandem_http::h3::Code;
+use tandem_http::{Event, Mux, MuxConfig, Priority, Reason, SessionError};
+
+use super::{client, server};
+use crate::support::*;
+
+#[test]
+fn h3_large_request_gets_431() {
+    let mut config = server_config();
+    config.max_header_list = 500;
+    let mut raw = Raw::new(config);
+    let long = "x".repeat(600);
+    raw.part(
+        0,
+        &headers(&[&GET[..], &[("x-long", &long)]].concat()),
+        false,
+    )
+    .expect("a request");
+    assert!(matches!(raw.events()[..], [Event::Settings]));
+    let frames = raw.frames(0, 0);
+    assert_eq!(
+        raw.decode(&frames[0].1),
+        [(":status".to_owned(), "431".to_owned())]
+    );
+    assert_eq!(raw.ended(), [(0, Code::NO_ERROR)]);
+    assert_eq!(raw.end.core.active(), 0);
+}
+
+#[test]
+fn h3_requests_beyond_the_limit_are_rejected() {
+    let mut config = server_config();
+    config.max_streams = 2;
+    let mut raw = Raw::new(config);
+    raw.part(0, &headers(&GET), true).expect("a request");
+    raw.part(4, &[], false).expect("a stream without a request");
+    raw.part(8, &headers(&GET), true)
+        .expect("a request too many");
+    assert_eq!(raw.ended(), [(8, Code::REQUEST_REJECTED)]);
+    raw.end
+        .core
+        .handle_reset(raw.now, 4, Code::REQUEST_CANCELLED)
+        .expect("a reset");
+    raw.ended();
+    raw.part(12, &headers(&GET), true).expect("a request");
+    assert_eq!(raw.ended(), []);
+    let requests = raw
+        .events()
+        .into_iter()
+        .filter(|e| matches!(e, Event::Request { .. }));
+    assert_eq!(requests.count(), 2);
+}
+
+/// Repeats an attack until the session ends, within 5,000 turns.
+fn flood(
+    case: &str,
+    mut raw: Raw,
+    mut send: impl FnMut(&mut Raw, u64) -> Result<(), SessionError>,
+) {
+    for turn in 1..5000 {
+        let result = send(&mut raw, turn);
+        raw.events();
+        raw.ended();
+        raw.end.flights.clear();
+        if let Err(error) = result {
+            assert_eq!(error.reason, Reason::EnhanceYourCalm, "{case}: {error}");
+            return;
+        }
+    }
+    panic!("{case} is not bounded");
+}
+
+#[test]
+fn h3_floods_end_the_session() {
+    flood("rapid resets", server(), |raw, turn| {
+        raw.part(turn * 4, &headers(&GET), true)?;
+        raw.end
+            .core
+            .handle_reset(raw.now, turn * 4, Code::REQUEST_CANCELLED)?;
+        raw.end
+            .core
+            .handle_stopped(raw.now, turn * 4, Code::REQUEST_CANCELLED)
+    });
+    flood("resets before the request", server(), |raw, turn| {
+        raw.part(turn * 4, &[], false)?;
+        raw.end
+            .core
+            .handle_reset(raw.now, turn * 4, Code::REQUEST_CANCELLED)
+    });
+    flood("malformed requests", server(), |raw, turn| {
+        raw.part(turn * 4, &headers(&GET[1..]), true)
+    });
+    flood("unknown frames", server(), |raw, _| {
+        raw.control(&frame(0x21, &[]))
+    });
+    flood("permitted pushes", server(), |raw, turn| {
+        raw.control(&numbered(MAX_PUSH_ID, turn, &[]))
+    });
+    flood("priorities", server(), |raw, turn| {
+        raw.control(&numbered(PRIORITY_REQUEST, turn * 4, b"u=1"))
+    });
+    flood("empty content", server(), |raw, turn| {
+        if turn == 1 {
+            raw.send(0, &headers(&POST))?;
+        }
+        raw.send(0, &frame(DATA, &[]))
+    });
+    flood("interim responses", client(), |raw, _| {
+        raw.send(0, &headers(&[(":status", "103")]))
+    });
+    flood("refused pushes", client(), |raw, turn| {
+        raw.send(0, &numbered(PUSH_PROMISE, turn - 1, &section(&POST)))
+    });
+    flood("unknown streams", server(), |raw, turn| {
+        raw.send(raw.uni(turn + 3), &[0x21])
+    });
+    flood("streams without a type", server(), |raw, turn| {
+        raw.send(raw.uni(turn + 3), &[])
+    });
+}
+
+#[test]
+fn h3_browser_may_cancel_a_page_of_1300_images() {
+    let mut raw = Raw::new(MuxConfig {
+        max_streams: 2000,
+        ..server_config()
+    });
+    for turn in 0..1300 {
+        raw.part(turn * 4, &headers(&GET), true).expect("a request");
+    }
+    for turn in 0..1300 {
+        raw.end
+            .core
+            .handle_stopped(raw.now, turn * 4, Code::REQUEST_CANCELLED)
+            .expect("a cancelled request");
+    }
+    raw.part(1300 * 4, &headers(&GET), true)
+        .expect("the next page");
+}
+
+/// Frames that are mostly right.
+pub(super) fn frames() -> impl Strategy<Value = Vec<u8>> {
+    let kind = prop_oneof![0u64..16, Just(PRIORITY_REQUEST), Just(PRIORITY_PUSH)];
+    prop_oneof![
+        2 => Just(headers(&GET)),
+        1 => Just(headers(&POST)),
+        2 => Just(headers(&[(":status", "200")])),
+        2 => prop::collection::vec(any::<u8>(), 0..20).prop_map(|payload| frame(DATA, &payload)),
+        1 => (0u64..5).prop_map(|push| numbered(PUSH_PROMISE, push, &section(&GET))),
+        1 => (kind, prop::collection::vec(any::<u8>(), 0..6))
+            .prop_map(|(kind, payload)| frame(kind, &payload)),
+        1 => prop::collection::vec(any::<u8>(), 0..6),
+    ]
+}
+
+proptest! {
+    /// No peer makes a core panic or leave its bounds, and nothing is told twice.
+    #[test]
+    fn h3_core_survives_any_peer(
+        as_server: bool,
+        steps in prop::collection::vec((0u64..12, frames(), 0u8..12), 0..60),
+    ) {
+        let mut raw = if as_server { server() } else { client() };
+        for (place, bytes, action) in steps {
+            let stream = match place {
+                0..6 => place * 4,
+                6 => raw.uni(0),
+                _ => raw.uni(place - 4),
+            };
+            let lead = [(place % 4) as u8, action];
+            let bytes = if place > 6 { [&lead[..], &bytes].concat() } else { bytes };
+            let result = match action {
+                0 => raw.end.core.handle_reset(raw.now, stream, Code::REQUEST_CANCELLED),
+                1 => raw.end.core.handle_stopped(raw.now, stream, Code::REQUEST_CANCELLED),
+                2 => raw.part(stream, &bytes, true),
+                _ => raw.send(stream, &bytes),
+            };
+            for event in raw.events() {
+                match event {
+                    Event::Request { id, .. } => {
+                        raw.end.core.respond(id, &response(200, &[]), false);
+                        let _ = raw.end.core.push(id, &get("/p"), Priority(1));
+                        raw.end.core.send_data(id, bytes_of(id), id % 4 == 1);
+                    }
+                    Event::Data { id, data, .. } => raw.end.core.release(id, data.len()),
+                    Event::Push { id, .. } if id % 4 == 0 => raw.end.core.reset(id, Reason::Cancel),
+                    _ => {}
+                }
+            }
+            raw.end.drive();
+            if result.is_err() {
+                return Ok(());
+            }
+            prop_assert!(raw.end.core.active() <= 600);
+        }
+    }
+}
+
+fn bytes_of(id: u32) -> bytes::Bytes {
+    bytes(id as usize * 10)
+}

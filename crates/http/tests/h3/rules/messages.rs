@@ -1,0 +1,173 @@
+//! Malformed messages (RFC 9114 section 4.1.2), and requests that wait for field sections.
+
+use tandem_http::h3::Code;
+use tandem_http::{Event, Mux, Reason};
+
+use super::{client, server};
+use crate::support::*;
+
+#[test]
+fn h3_malformed_requests_are_reset_and_never_told() {
+    let with = |extra: &[(&'static str, &'static str)]| headers(&[&GET[..], extra].concat());
+    let cases: Vec<(&str, Vec<u8>, Code)> = vec![
+        ("no method", headers(&GET[1..]), Code::MESSAGE_ERROR),
+        ("two paths", with(&[(":path", "/")]), Code::MESSAGE_ERROR),
+        ("status", with(&[(":status", "200")]), Code::MESSAGE_ERROR),
+        ("upper case", with(&[("X-A", "b")]), Code::MESSAGE_ERROR),
+        (
+            "connection",
+            with(&[("connection", "close")]),
+            Code::MESSAGE_ERROR,
+        ),
+        (
+            "line break",
+            with(&[("x-a", "b\r\nc: d")]),
+            Code::MESSAGE_ERROR,
+        ),
+        ("no head", frame(0x21, b"grease"), Code::REQUEST_INCOMPLETE),
+        ("empty", Vec::new(), Code::REQUEST_INCOMPLETE),
+    ];
+    for (case, bytes, code) in cases {
+        let mut raw = server();
+        raw.part(0, &bytes, true).expect(case);
+        let told = raw.events();
+        assert!(matches!(told[..], [Event::Settings]), "{case}: {told:?}");
+        let ended = raw.ended();
+        assert!(ended.contains(&(0, code)), "{case}: {ended:?}");
+        assert_eq!(raw.end.core.active(), 0, "{case}");
+        raw.part(4, &headers(&GET), true).expect("another request");
+        assert!(
+            matches!(raw.events()[..], [Event::Request { end: true, .. }]),
+            "{case}"
+        );
+    }
+}
+
+/// Returns true if a stream was reset for an error in the protocol.
+fn is_reset(raw: &mut Raw) -> bool {
+    let is_reset = |event: &Event| {
+        let reason = Reason::Protocol;
+        matches!(event, Event::Reset { reason: given, .. } if *given == reason)
+    };
+    raw.events().iter().any(is_reset)
+}
+
+#[test]
+fn h3_content_has_the_length_of_its_head() {
+    let post = headers(&[&POST[..], &[("content-length", "5")]].concat());
+    for (content, good) in [("12345", true), ("1234", false), ("123456", false)] {
+        let mut raw = server();
+        let bytes = [post.clone(), frame(DATA, content.as_bytes())].concat();
+        raw.part(0, &bytes, true).expect("a stream error at most");
+        assert_eq!(is_reset(&mut raw), !good, "{content}");
+        let mut raw = client();
+        let head = headers(&[(":status", "200"), ("content-length", "5")]);
+        let bytes = [head, frame(DATA, content.as_bytes())].concat();
+        raw.part(0, &bytes, true).expect("a stream error at most");
+        assert_eq!(is_reset(&mut raw), !good, "{content}");
+    }
+}
+
+#[test]
+fn h3_malformed_responses_fail_their_request() {
+    for (case, bytes) in [
+        ("no status", headers(&[("x-a", "b")])),
+        ("status 101", headers(&[(":status", "101")])),
+        ("no response", Vec::new()),
+        ("only an interim one", headers(&[(":status", "103")])),
+        (
+            "pseudo-header in trailers",
+            [headers(&[(":status", "200")]), headers(&[(":path", "/")])].concat(),
+        ),
+    ] {
+        let mut raw = client();
+        raw.part(0, &bytes, true).expect(case);
+        let events = raw.events();
+        assert!(
+            matches!(
+                events.last(),
+                Some(Event::Reset {
+                    id: 1,
+                    reason: Reason::Protocol
+                })
+            ),
+            "{case}: {events:?}"
+        );
+        assert_eq!(raw.end.core.active(), 0, "{case}");
+    }
+}
+
+#[test]
+fn h3_request_with_a_late_section_waits_for_it() {
+    let mut raw = server();
+    // The section refers to the first insertion: the field x-a: b.
+    let section = [section(&GET)[2..].to_vec(), vec![0x80]].concat();
+    let section = [vec![2, 0], section].concat();
+    raw.part(0, &frame(HEADERS, &section), true)
+        .expect("a request that waits");
+    assert!(matches!(raw.events()[..], [Event::Settings]));
+    assert!(!raw.end.core.wants_input(0));
+    let insert = [&[2, 0x3f, 0xe1, 0x1f, 0x43][..], b"x-a", &[1], b"b"].concat();
+    raw.send(raw.uni(3), &insert).expect("an insertion");
+    let events = raw.events();
+    assert!(
+        matches!(
+            &events[..],
+            [Event::Request { head, end: true, .. }] if head.fields.get("x-a") == Some(b"b")
+        ),
+        "{events:?}"
+    );
+    // The decoder stream acknowledges the insertion and the section.
+    raw.end.drive();
+    let decoder = raw
+        .end
+        .flights
+        .values()
+        .find(|flight| flight.bytes.first() == Some(&3));
+    assert_eq!(decoder.expect("a decoder stream").bytes, [3, 1, 0x80]);
+}
+
+#[test]
+fn h3_request_without_content_is_told_at_its_end() {
+    let mut raw = server();
+    raw.events();
+    raw.part(0, &headers(&GET), false).expect("a request");
+    assert!(raw.events().is_empty(), "its end may follow");
+    raw.part(0, &[], true).expect("its end");
+    assert!(matches!(
+        raw.events()[..],
+        [Event::Request { end: true, .. }]
+    ));
+    raw.part(4, &headers(&GET), false).expect("a request");
+    raw.part(4, &frame(DATA, b"x"), true).expect("its content");
+    assert!(matches!(
+        raw.events()[..],
+        [
+            Event::Request { end: false, .. },
+            Event::Data { .. },
+            Event::Data { end: true, .. }
+        ]
+    ));
+    raw.part(8, &headers(&POST), false).expect("a request");
+    assert!(matches!(
+        raw.events()[..],
+        [Event::Request { end: false, .. }]
+    ));
+}
+
+#[test]
+fn h3_client_gives_its_first_bytes_at_once() {
+    let mut raw = Raw::bare(client_config());
+    raw.open(&get("/"));
+    let control = raw.frames(2, 1);
+    assert_eq!(
+        control.iter().map(|(kind, _)| *kind).collect::<Vec<_>>(),
+        [SETTINGS, MAX_PUSH_ID]
+    );
+    assert_eq!(control[1].1, [0x40, 0xff], "as many pushes as streams");
+    let request = raw.frames(0, 0);
+    assert_eq!(
+        raw.decode(&request[0].1)[0],
+        (":method".to_owned(), "GET".to_owned())
+    );
+}
