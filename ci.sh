@@ -93,7 +93,7 @@ step_pure() {
     local impure='tokio|mio|async-.*|smol|socket2|libc|nix|rustix|rustls|getrandom|rand|time|chrono|rayon|crossbeam.*'
     local calls='std::(fs|thread|process|env|os)\b|(Tcp|Unix)(Stream|Listener)|UdpSocket|ToSocketAddrs|tokio|stdin\('
     calls+='|Instant::now|SystemTime|UNIX_EPOCH|unsafe '
-    for crate in http cache coding spdy predict preload push submit link resume tunnel; do
+    for crate in http cache coding spdy predict replay preload push submit link resume tunnel; do
         found=$(cargo tree --locked -p "tandem-$crate" -e normal --prefix none --format '{p}') || return 1
         allow "$crate" "$found" || status=1
         grep -qxF '#![cfg_attr(not(test), deny(clippy::disallowed_methods))]' "crates/$crate/src/lib.rs" ||
@@ -114,12 +114,12 @@ code() {
         !tests { print FILENAME ":" FNR ": " $0 }' "$@"
 }
 
-# Of our own crates, a pure one may use only these: spdy, submit, cache, coding and push use http, cache and push use predict, push uses preload.
+# Of our own crates, a pure one may use only these: spdy, submit, cache, coding and push use http, cache, push and replay use predict, push uses preload.
 allow() {
     local others
     others=$(grep -o '^tandem-[a-z]*' <<<"$2" | sort -u | grep -vx "tandem-$1")
     case $1:$others in
-    http: | predict: | preload: | link: | resume: | tunnel:tandem-resume | spdy:tandem-http | coding:tandem-http | submit:tandem-http | "cache:tandem-http"$'\n'tandem-predict | "push:tandem-http"$'\n'"tandem-predict"$'\n'tandem-preload) ;;
+    http: | predict: | preload: | link: | resume: | tunnel:tandem-resume | replay:tandem-predict | spdy:tandem-http | coding:tandem-http | submit:tandem-http | "cache:tandem-http"$'\n'tandem-predict | "push:tandem-http"$'\n'"tandem-predict"$'\n'tandem-preload) ;;
     *) echo "tandem-$1 depends on: $others" && return 1 ;;
     esac
 }

@@ -3,10 +3,9 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tandem_predict::auto::AutoReplay;
-use tandem_predict::log::{AccessLog, Filter};
-use tandem_predict::replay::{Sessions, replay, replay_basic};
-use tandem_predict::{Algorithm, Auto, AutoConfig, Options};
+use tandem_predict::{Auto, AutoConfig};
+use tandem_replay::log::{AccessLog, Filter};
+use tandem_replay::{Algorithm, AutoReplay, Options, Sessions, replay, replay_basic};
 
 fuzz_target!(|data: &[u8]| {
     let mut log = AccessLog::default();

@@ -2,14 +2,15 @@
 //!
 //! `replay` runs one predictor over each log and prints its pushes, their use and their cost;
 //! `tune` searches the documented algorithms' parameters; `learn` writes the state that `auto`
-//! learned to a file. This module reads and prints, and `tandem_predict` computes.
+//! learned to a file. This module reads and prints, and `tandem_replay` computes.
 
 use std::io;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
-use tandem_predict::log::Filter;
-use tandem_predict::{Algorithm, AutoConfig, Options, StateError, Worth};
+use tandem_predict::{AutoConfig, StateError, Worth};
+use tandem_replay::log::Filter;
+use tandem_replay::{Algorithm, Options};
 
 mod input;
 mod learn;

@@ -36,7 +36,6 @@ mod ledger;
 pub mod mixer;
 mod model;
 mod repeat;
-mod replay;
 mod session;
 mod sightings;
 mod state;
@@ -44,8 +43,8 @@ mod store;
 pub mod url;
 
 pub use gains::{Gains, Gathering};
-pub use replay::AutoReplay;
 pub use state::StateError;
+pub use store::Place;
 
 use found::Found;
 use gains::GainTable;
@@ -53,7 +52,7 @@ use ledger::Ledger;
 use model::{Lesson, Likely, Model};
 use session::{Load, Offer, Session};
 use sightings::SightingQueue;
-use store::{Entry, NONE, Place, Store};
+use store::{Entry, NONE, Store};
 use url::Kind;
 
 /// When a push is worth making.
@@ -290,8 +289,9 @@ impl Auto {
         self.sending_near(exchange, &mut { Place::NOWHERE }, Place::NOWHERE)
     }
 
-    /// Does the same for a caller that remembers the positions of this URL and its Referer.
-    fn sending_near(
+    /// Does the same for a caller that remembers the positions of this URL and its Referer, as a
+    /// replay does. A position that holds another URL by now costs a look-up.
+    pub fn sending_near(
         &mut self,
         exchange: &Exchange<'_>,
         place: &mut Place,

@@ -8,7 +8,7 @@ use std::io::{BufRead, BufReader, Read as _};
 use std::path::Path;
 
 use serde_json::Value;
-use tandem_predict::log::{AccessLog, Filter, NO_REFERER, Verb};
+use tandem_replay::log::{AccessLog, Filter, NO_REFERER, Verb};
 use tandem_web::page::Page;
 
 use super::HeadersError;

@@ -8,7 +8,7 @@ use std::thread;
 
 use flate2::bufread::MultiGzDecoder;
 use ruzstd::decoding::StreamingDecoder;
-use tandem_predict::log::{AccessLog, Day, LeftOut, Record};
+use tandem_replay::log::{AccessLog, Day, LeftOut, Record};
 
 use super::{LogArgs, PredictError, Robots};
 
@@ -393,7 +393,7 @@ mod tests {
             r#"h - - [09/Jul/1995:00:00:07 -0400] "GET / HTTP/1.0" 200 1"#,
             "?",
         ] {
-            log.push_line(line.as_bytes(), tandem_predict::log::Filter::default());
+            log.push_line(line.as_bytes(), tandem_replay::log::Filter::default());
         }
         log.finish();
         let logs = [Loaded {

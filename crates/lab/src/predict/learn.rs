@@ -4,9 +4,8 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use tandem_predict::auto::AutoReplay;
-use tandem_predict::replay::{Sessions, replay};
-use tandem_predict::{Auto, AutoConfig, Options};
+use tandem_predict::{Auto, AutoConfig};
+use tandem_replay::{AutoReplay, Options, Sessions, replay};
 
 use super::input::load;
 use super::{LearnArgs, PredictError, milliseconds};

@@ -3,8 +3,8 @@
 
 use std::fmt::Write;
 
-use tandem_predict::Tally;
-use tandem_predict::grid::{Combination, Grid, Group};
+use tandem_replay::Tally;
+use tandem_replay::grid::{Combination, Grid, Group};
 
 use super::tune::{Effect, Results};
 

@@ -2,10 +2,9 @@
 
 use std::io::{self, Write};
 
-use tandem_predict::auto::AutoReplay;
-use tandem_predict::log::LeftOut;
-use tandem_predict::replay::{BasicReplay, Sessions, replay};
-use tandem_predict::{Auto, Tally};
+use tandem_predict::Auto;
+use tandem_replay::log::LeftOut;
+use tandem_replay::{AutoReplay, BasicReplay, Sessions, Tally, replay};
 
 use super::input::{Loaded, Sample, load, samples};
 use super::learn::read_state;

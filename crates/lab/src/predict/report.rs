@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use serde_json::{Map, Value, json};
-use tandem_predict::Tally;
+use tandem_replay::Tally;
 
 /// Seven characters of room for a share of the assets.
 fn share(value: f64) -> String {

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
-use tandem_predict::Tally;
-use tandem_predict::grid::{Combination, Grid, Group};
+use tandem_replay::Tally;
+use tandem_replay::grid::{Combination, Grid, Group};
 
 use super::input::{Loaded, Sample, load, samples};
 use super::plot;

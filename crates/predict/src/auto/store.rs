@@ -29,16 +29,17 @@ pub(super) const LIMITS: [usize; 3] = [512, 96, 128];
 /// Users told apart per URL; more need not be counted.
 pub(super) const USERS: usize = 4;
 
-/// The position of a URL while it is known.
+/// The position of a URL while it is known. It saves a caller that names the URL often the look-up
+/// by name.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Place {
+pub struct Place {
     id: u32,
     serial: u64,
 }
 
 impl Place {
     /// No URL is here.
-    pub(super) const NOWHERE: Self = Self {
+    pub const NOWHERE: Self = Self {
         id: NONE,
         serial: 0,
     };

@@ -5,8 +5,10 @@
 //! set of options to it, and [`grid`](crate::grid) evaluates hundreds of sets over a single pass of
 //! learning.
 
+use tandem_predict::ids::{IdMap, SmallMap};
+
 use crate::agent::{Agent, Browser};
-use crate::ids::{IdMap, SmallMap, UrlId};
+use crate::interner::UrlId;
 
 /// A response that is about to be sent.
 #[derive(Debug, Clone, Copy)]

@@ -8,9 +8,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
-use tandem_predict::agent::{Agent, Browser};
-use tandem_predict::learn::Request;
-use tandem_predict::{Algorithm, Basic, Options};
+use tandem_replay::agent::{Agent, Browser};
+use tandem_replay::learn::Request;
+use tandem_replay::{Algorithm, Basic, Options};
 
 type Url = u32;
 type Session = u64;

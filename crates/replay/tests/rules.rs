@@ -1,9 +1,8 @@
 //! The rules that the documented replay follows, each on a log of a few lines with its counts
 //! worked out by hand.
 
-use tandem_predict::log::{AccessLog, Filter};
-use tandem_predict::replay::replay_basic;
-use tandem_predict::{Algorithm, Options, Tally};
+use tandem_replay::log::{AccessLog, Filter};
+use tandem_replay::{Algorithm, Options, Tally, replay_basic};
 
 const AGENT: &str = "Mozilla/5.0 Firefox/115.0";
 const HOUR: i64 = 3_600_000;
@@ -379,7 +378,7 @@ fn the_best_come_first_and_equal_ones_by_url() {
             ..options()
         };
         replay_basic(&log, &options, HOUR, |event| {
-            if let tandem_predict::replay::Event::Push { line: 6, asset, .. } = event {
+            if let tandem_replay::run::Event::Push { line: 6, asset, .. } = event {
                 pushed.push(String::from_utf8_lossy(log.urls.name(asset)).into_owned());
             }
         });

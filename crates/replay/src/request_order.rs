@@ -4,7 +4,9 @@
 //! whose Referer names it. Lines go first if their Referer is absent, names the line itself, or
 //! names no URL requested in that second.
 
-use crate::ids::{IdMap, UrlId};
+use tandem_predict::ids::IdMap;
+
+use crate::interner::UrlId;
 use crate::log::{AccessLog, NO_REFERER, Record};
 
 /// Puts a log's records in order.

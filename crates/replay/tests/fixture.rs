@@ -1,10 +1,10 @@
 //! The published counts, orders and event traces for three pieces of real logs, met exactly.
 
 use serde_json::{Value, json};
-use tandem_predict::learn::Class;
-use tandem_predict::log::{AccessLog, Filter};
-use tandem_predict::replay::{Event, replay_basic};
-use tandem_predict::{Algorithm, Options, Tally};
+use tandem_replay::learn::Class;
+use tandem_replay::log::{AccessLog, Filter};
+use tandem_replay::run::Event;
+use tandem_replay::{Algorithm, Options, Tally, replay_basic};
 
 const FILES: [&str; 3] = ["combined.log", "combined2.log", "common.log"];
 
@@ -110,7 +110,7 @@ fn order_and_selection_of_lines() {
             json!([log.lines, log.unparsable]),
             json!([expected[name]["lines"], expected[name]["unparsable"]])
         );
-        let considered = |record: &&tandem_predict::log::Record| {
+        let considered = |record: &&tandem_replay::log::Record| {
             log.agents[record.agent as usize].known && !log.favicons[record.url as usize]
         };
         let mut dropped: Vec<u32> = log
@@ -186,7 +186,7 @@ fn trace_of_events() {
 
 #[test]
 fn grid_counts_what_single_runs_count() {
-    use tandem_predict::grid::Grid;
+    use tandem_replay::grid::Grid;
     for name in FILES {
         let log = log(name);
         for grid in [Grid::standard(), Grid::full()] {

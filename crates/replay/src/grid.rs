@@ -6,12 +6,15 @@
 //! group: each combination is a lane, a push is a set of lanes, and a lane's counts equal those of
 //! a replay with its options alone.
 
+use tandem_predict::ids::SmallMap;
+
 use crate::cost::Tally;
-use crate::ids::{SmallMap, UrlId};
+use crate::interner::UrlId;
 use crate::learn::{Class, Known, LearnOptions, Learner};
 use crate::log::{AccessLog, Record};
 use crate::options::{Algorithm, Options};
-use crate::replay::{Sessions, Step, request_of};
+use crate::run::request_of;
+use crate::sessions::{Sessions, Step};
 
 /// Which clients are considered, and with how many statistics (P3).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -3,14 +3,15 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-use super::store::{NONE, Place};
-use super::{Auto, Exchange};
+use tandem_predict::auto::Place;
+use tandem_predict::{Auto, Exchange};
+
 use crate::basic::{Basic, Push, Sent};
-use crate::ids::{Interner, UrlId};
+use crate::interner::{Interner, UrlId};
 use crate::learn::Class;
 use crate::log::{AccessLog, NO_REFERER, Record, Verb, referer_path};
 use crate::options::Options;
-use crate::replay::{Outstanding, Replayed, request_of};
+use crate::run::{Outstanding, Replayed, request_of};
 
 /// A replay of a log with `auto`.
 ///
@@ -106,6 +107,9 @@ impl<'a> AutoReplay<'a> {
     }
 }
 
+/// The number of the empty host.
+const NO_HOST: u32 = u32::MAX;
+
 /// No log holds this URL.
 const FOREIGN: &str = "foreign:";
 
@@ -132,7 +136,7 @@ impl Referer {
             .unwrap_or(without_fragment);
         Self {
             host: if host.is_empty() {
-                NONE
+                NO_HOST
             } else {
                 hosts.intern(host)
             },

@@ -3,8 +3,10 @@
 
 use std::cmp::Ordering;
 
+use tandem_predict::ids::{IdMap, SmallMap};
+
 use crate::agent::Agent;
-use crate::ids::{IdMap, SmallMap, UrlId};
+use crate::interner::UrlId;
 use crate::learn::{Class, Known, LearnOptions, Learner, Request};
 use crate::options::{Algorithm, Options};
 

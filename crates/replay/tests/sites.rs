@@ -4,11 +4,10 @@
 
 use std::collections::HashMap;
 
-use tandem_predict::auto::AutoReplay;
-use tandem_predict::grid::Grid;
-use tandem_predict::log::{AccessLog, Filter};
-use tandem_predict::replay::{Sessions, replay};
-use tandem_predict::{Auto, AutoConfig, Options, Tally, Worth};
+use tandem_predict::{Auto, AutoConfig, Worth};
+use tandem_replay::grid::Grid;
+use tandem_replay::log::{AccessLog, Filter};
+use tandem_replay::{AutoReplay, Options, Sessions, Tally, replay};
 
 const DAY: u64 = 86_400;
 

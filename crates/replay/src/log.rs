@@ -14,8 +14,10 @@ mod values;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use tandem_predict::ids::IdMap;
+
 use crate::agent::{Agent, is_favicon};
-use crate::ids::{IdMap, Interner, UrlId};
+use crate::interner::{Interner, UrlId};
 use line::parse_line;
 use values::Columns;
 
@@ -111,7 +113,7 @@ pub struct LeftOut {
 /// A log in memory.
 #[derive(Debug, Default)]
 pub struct AccessLog {
-    /// Records, in the order of the file until [`order`](crate::order) changes it.
+    /// Records, in the order of the file until [`request_order`](crate::request_order) changes it.
     pub records: Vec<Record>,
     /// URLs.
     pub urls: Interner,
@@ -234,7 +236,7 @@ impl AccessLog {
         for record in &mut self.records {
             record.url = renumbered[record.url as usize];
         }
-        crate::order::order(self);
+        crate::request_order::order(self);
     }
 
     /// How many different users there are.
