@@ -23,7 +23,7 @@ const PAGE: &str = "gallery:12x2000";
 const IMAGES: usize = 12;
 
 /// How long a page may take: a first circuit may fail and be built again.
-const PATIENCE: &str = "60";
+const LOAD_SECONDS: &str = "60";
 
 const HTTP: &str = "127.0.0.1:8118";
 const HTTP_ONION: &str = "127.0.0.1:8119";
@@ -130,7 +130,7 @@ impl Network {
         curl.args([
             "-sS",
             "-m",
-            PATIENCE,
+            LOAD_SECONDS,
             "--retry",
             "2",
             "--retry-all-errors",
@@ -445,7 +445,7 @@ fn a_dead_gateway_is_a_502(network: &Network, scratch: &Scratch, host: &str) {
     // No `--retry-all-errors` here: one request, one answer.
     let head = scratch.file("head");
     let mut curl = network.inside("curl");
-    curl.args(["-sS", "-m", PATIENCE, "-o", "/dev/null", "-D"])
+    curl.args(["-sS", "-m", LOAD_SECONDS, "-o", "/dev/null", "-D"])
         .arg(&head);
     output(curl.args(["-x", &format!("http://{HTTP}"), &format!("http://{host}/")]));
     let head = std::fs::read_to_string(head).expect("curl wrote it");

@@ -32,7 +32,7 @@ use tandem_spdy::{Config, Connection, Version};
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
 /// The time after which a case fails.
-const PATIENCE: Duration = Duration::from_secs(60);
+const CASE_TIMEOUT: Duration = Duration::from_secs(60);
 
 fn main() -> Outcome<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -112,14 +112,14 @@ impl Driver {
         let wait = self
             .session
             .poll_timeout()
-            .map_or(PATIENCE, |at| at.saturating_duration_since(now));
+            .map_or(CASE_TIMEOUT, |at| at.saturating_duration_since(now));
         match self.incoming.recv_timeout(wait) {
             Ok(bytes) => {
                 let result = self.session.handle_input(Instant::now(), &bytes);
                 self.flush()?;
                 result?;
             }
-            Err(RecvTimeoutError::Timeout) if wait < PATIENCE => {
+            Err(RecvTimeoutError::Timeout) if wait < CASE_TIMEOUT => {
                 self.session.handle_timeout(Instant::now())
             }
             Err(RecvTimeoutError::Timeout) => return Err("nothing came for a minute".into()),

@@ -137,7 +137,7 @@ impl Recovery {
             return Err(None);
         };
         let slowest = rtt.latest().max(rtt.smoothed()).unwrap_or_default();
-        let patience = slowest + self.reordering_window(rtt);
+        let time_limit = slowest + self.reordering_window(rtt);
         // Entries stand in the order of their deadlines.
         let before = usize::try_from(newest.saturating_sub(self.base)).unwrap_or(usize::MAX);
         let oldest = self
@@ -150,7 +150,7 @@ impl Recovery {
         };
         let entry = &self.log[index];
         let passed = arrived.datagram.saturating_sub(entry.datagram) >= REORDER_DATAGRAMS;
-        let deadline = entry.sent + patience;
+        let deadline = entry.sent + time_limit;
         if (passed && !self.reordered) || deadline <= now {
             Ok(self.base + index as u64)
         } else {

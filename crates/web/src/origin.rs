@@ -199,7 +199,7 @@ async fn accept(mut stream: TcpStream, shared: Arc<Shared>) {
 
 /// Returns the first bytes of a connection, and true if they are the preface of HTTP/2. HTTP/1.1
 /// handles a connection that ends or breaks too early to tell.
-async fn beginning(stream: &mut TcpStream, patience: Duration) -> (BytesMut, bool) {
+async fn beginning(stream: &mut TcpStream, limit: Duration) -> (BytesMut, bool) {
     const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
     let mut input = BytesMut::with_capacity(READ);
     loop {
@@ -210,7 +210,7 @@ async fn beginning(stream: &mut TcpStream, patience: Duration) -> (BytesMut, boo
         if known == PREFACE.len() {
             return (input, true);
         }
-        match timeout(patience, stream.read_buf(&mut input)).await {
+        match timeout(limit, stream.read_buf(&mut input)).await {
             Ok(Ok(1..)) => {}
             _ => return (input, false),
         }

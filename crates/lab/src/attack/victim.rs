@@ -18,7 +18,7 @@ const REQUESTS: u32 = 10;
 /// The pause of an honest user between two requests.
 const PAUSE: Duration = Duration::from_millis(20);
 /// The time after which an honest user gives up.
-const PATIENCE: Duration = Duration::from_secs(60);
+const IO_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A gateway that forwards to loopback, with a listener for each protocol.
 #[derive(Clone, Copy, Debug)]
@@ -223,8 +223,8 @@ impl HonestUser {
     pub fn of_client(client: Client) -> Self {
         let http = client.http;
         Self::start(client.pid, move || {
-            let mut stream = TcpStream::connect_timeout(&http, PATIENCE)?;
-            stream.set_read_timeout(Some(PATIENCE))?;
+            let mut stream = TcpStream::connect_timeout(&http, IO_TIMEOUT)?;
+            stream.set_read_timeout(Some(IO_TIMEOUT))?;
             write!(
                 stream,
                 "GET /proxy.pac HTTP/1.1\r\nHost: {http}\r\nConnection: close\r\n\r\n"

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tandem_spdy::header_block::{Block, Encoder, HeaderCompression};
 
 /// The time after which a socket that takes or gives nothing is an error.
-const PATIENCE: Duration = Duration::from_secs(60);
+const IO_TIMEOUT: Duration = Duration::from_secs(60);
 /// The preface of an HTTP/2 client and empty SETTINGS.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
@@ -194,7 +194,7 @@ pub struct Wire {
 impl Wire {
     /// Connects as a client and sends the preface.
     pub fn connect(address: SocketAddr, protocol: Protocol) -> io::Result<Self> {
-        let mut wire = Self::accepted(TcpStream::connect_timeout(&address, PATIENCE)?, protocol)?;
+        let mut wire = Self::accepted(TcpStream::connect_timeout(&address, IO_TIMEOUT)?, protocol)?;
         if protocol == Protocol::H2 {
             wire.send(PREFACE)?;
         }
@@ -204,8 +204,8 @@ impl Wire {
     /// Takes a socket; the caller handles its preface.
     pub fn accepted(stream: TcpStream, protocol: Protocol) -> io::Result<Self> {
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(IO_TIMEOUT))?;
+        stream.set_write_timeout(Some(IO_TIMEOUT))?;
         Ok(Self {
             stream,
             protocol,
@@ -285,7 +285,7 @@ impl Wire {
             Err(error) if has_ended(&error) => return Ok(false),
             sent => sent?,
         }
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + IO_TIMEOUT;
         while let Some(arrived) = self.receive()? {
             let answer = match self.protocol {
                 Protocol::H2 if arrived.kind == u16::from(h2::GOAWAY) => return Ok(false),

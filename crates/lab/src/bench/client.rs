@@ -17,7 +17,7 @@ use tokio::net::TcpStream;
 use super::BenchError;
 
 /// Silence after which a session is given up.
-const PATIENCE: Duration = Duration::from_secs(30);
+const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A multiplexed session protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -168,7 +168,7 @@ impl Session {
     }
 
     async fn read(&mut self) -> Result<(), BenchError> {
-        let read = tokio::time::timeout(PATIENCE, self.stream.read(&mut self.input)).await;
+        let read = tokio::time::timeout(READ_TIMEOUT, self.stream.read(&mut self.input)).await;
         let count = read.map_err(|_| BenchError::Session("no answer".into()))?;
         let count = count.map_err(BenchError::system("read from the session"))?;
         if count == 0 {
@@ -308,7 +308,7 @@ async fn one_answer(
             input.advance(head + size);
             return Ok(head + size);
         }
-        let read = tokio::time::timeout(PATIENCE, stream.read_buf(input)).await;
+        let read = tokio::time::timeout(READ_TIMEOUT, stream.read_buf(input)).await;
         let count = read.map_err(|_| BenchError::Session("no answer".into()))?;
         if count.map_err(BenchError::system("read an answer"))? == 0 {
             return Err(BenchError::Session("closed by the other end".into()));

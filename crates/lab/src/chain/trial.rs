@@ -35,7 +35,7 @@ const PROXY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8118)
 /// The timing server, on the node of the gateway.
 const SERVER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 7000);
 /// The longest wait for a reply that is missing, a little longer than that of the timing client.
-const PATIENCE: Duration = Duration::from_secs(12);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(12);
 /// The time between two stamps.
 const INTERVAL: Duration = Duration::from_millis(200);
 
@@ -364,7 +364,7 @@ fn circuit(result: Result<Report, String>) -> Circuit {
     }
 }
 
-/// Runs a timing client. A circuit without a reply for [`PATIENCE`] has broken.
+/// Runs a timing client. A circuit without a reply for [`REPLY_TIMEOUT`] has broken.
 async fn timing(streams: usize, warm_up: Duration, time: Duration) -> Result<Report, String> {
     let plan = Plan {
         server: SERVER.to_string(),
@@ -380,7 +380,7 @@ async fn timing(streams: usize, warm_up: Duration, time: Duration) -> Result<Rep
         time,
     };
     let running = client::run(&plan, |_| {});
-    match tokio::time::timeout(warm_up + time + PATIENCE, running).await {
+    match tokio::time::timeout(warm_up + time + REPLY_TIMEOUT, running).await {
         Ok(result) => result.map_err(|error| error.to_string()),
         Err(_) => Err("no reply came back".to_owned()),
     }

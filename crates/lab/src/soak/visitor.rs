@@ -18,7 +18,7 @@ use super::wire::Connection;
 const KEYS: u64 = 5000;
 
 /// The longest time for one action.
-const PATIENCE: Duration = Duration::from_secs(60);
+const ACTION_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The pause after a failure, so that a proxy that is down is not asked without end.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -157,7 +157,7 @@ impl Visitor {
                 12..=14 => Action::Tunnel,
                 _ => Action::Break,
             };
-            let done = tokio::time::timeout(PATIENCE, self.act(action, &mut choice)).await;
+            let done = tokio::time::timeout(ACTION_TIMEOUT, self.act(action, &mut choice)).await;
             let done = done.unwrap_or_else(|_| Err(Trouble::Failed("no end in time".into())));
             self.note(action, done).await;
         }

@@ -29,7 +29,7 @@ const WARM_UP: u64 = 16 << 20;
 const SPARE_DESCRIPTORS: usize = 2;
 
 /// The longest time for reading a program's metrics; a suspended one answers later.
-const PATIENCE: Duration = Duration::from_millis(300);
+const METRICS_TIMEOUT: Duration = Duration::from_millis(300);
 
 /// The state of a program at one time.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
@@ -242,7 +242,7 @@ impl Measured {
             line.split_whitespace().next()?.parse::<u64>().ok()
         };
         let descriptors = fs::read_dir(format!("/proc/{}/fd", self.pid)).ok()?.count();
-        let text = tokio::time::timeout(PATIENCE, metrics(self.metrics)).await;
+        let text = tokio::time::timeout(METRICS_TIMEOUT, metrics(self.metrics)).await;
         let text = text.ok().and_then(Result::ok).unwrap_or_default();
         Some(Sample {
             at: elapsed.as_secs_f64(),

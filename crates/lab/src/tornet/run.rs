@@ -36,7 +36,7 @@ use tandem_net::emulator::{Emulator, report::Snapshot};
 use tandem_net::netns::Netns;
 
 /// The time limit for the network to carry traffic.
-const PATIENCE: Duration = Duration::from_secs(240);
+const START_TIMEOUT: Duration = Duration::from_secs(240);
 
 /// The time limit for programs to end.
 const GRACE: Duration = Duration::from_secs(3);
@@ -438,10 +438,10 @@ impl Tornet {
 
     /// Half a second, unless it is time to end or to give up.
     fn pause(&self, start: Instant, waiting_for: &str) -> Result<(), TornetError> {
-        if start.elapsed() > PATIENCE {
+        if start.elapsed() > START_TIMEOUT {
             let logs = self.directory.path().display();
             return Err(TornetError::State(format!(
-                "not up after {PATIENCE:?} ({waiting_for}); logs are in {logs}"
+                "not up after {START_TIMEOUT:?} ({waiting_for}); logs are in {logs}"
             )));
         }
         thread::sleep(Duration::from_millis(500));

@@ -14,7 +14,7 @@ use tandem_spdy::frame::Data;
 use tandem_spdy::{Config, Connection, Version};
 
 /// The time after which a test fails; no test depends on it otherwise.
-const PATIENCE: Duration = Duration::from_secs(60);
+const IO_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The response on a stream so far.
 #[derive(Debug, Default)]
@@ -73,7 +73,7 @@ pub(crate) fn connect(port: u16) -> TcpStream {
     let socket = TcpStream::connect(("127.0.0.1", port)).expect("the server listens");
     socket.set_nodelay(true).expect("a TCP socket");
     socket
-        .set_read_timeout(Some(PATIENCE))
+        .set_read_timeout(Some(IO_TIMEOUT))
         .expect("not a zero time");
     socket
 }

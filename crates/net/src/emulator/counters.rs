@@ -25,7 +25,7 @@ pub const NAME: &str = "tandem-link-stats";
 /// Time between looks for a newer snapshot.
 const LOOK: Duration = Duration::from_millis(5);
 /// Snapshots are this old at most, several times over.
-const PATIENCE: Duration = Duration::from_secs(5);
+const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The network as it is, seen from one host.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -59,7 +59,7 @@ pub fn serve(namespace: &Netns, host: &str, watch: Watch) -> io::Result<()> {
 
 /// A snapshot from after this call: it has everything that happened before.
 fn fresh(watch: &Watch) -> Snapshot {
-    let (old, limit) = (watch.snapshot(), Instant::now() + PATIENCE);
+    let (old, limit) = (watch.snapshot(), Instant::now() + SNAPSHOT_TIMEOUT);
     loop {
         thread::sleep(LOOK);
         let snapshot = watch.snapshot();
@@ -70,7 +70,7 @@ fn fresh(watch: &Watch) -> Snapshot {
 }
 
 fn tell(mut asker: UnixStream, counters: &Counters) -> io::Result<()> {
-    asker.set_write_timeout(Some(PATIENCE))?;
+    asker.set_write_timeout(Some(SNAPSHOT_TIMEOUT))?;
     asker.write_all(&serde_json::to_vec(counters)?)?;
     asker.shutdown(Shutdown::Write)
 }
@@ -80,7 +80,7 @@ pub fn ask() -> Option<io::Result<Counters>> {
     let name = std::env::var(VARIABLE).ok()?;
     let answer = || {
         let mut stream = UnixStream::connect_addr(&SocketAddr::from_abstract_name(&name)?)?;
-        stream.set_read_timeout(Some(PATIENCE * 2))?;
+        stream.set_read_timeout(Some(SNAPSHOT_TIMEOUT * 2))?;
         let mut text = Vec::new();
         stream.read_to_end(&mut text)?;
         Ok(serde_json::from_slice(&text)?)

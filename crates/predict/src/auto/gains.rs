@@ -24,7 +24,7 @@ const CONTEXT_BYTES: usize = 25;
 const ENTRY_BYTES: usize = 29;
 /// The loads for which a context waits until enough users know its likely assets. Unlisted assets
 /// count as absent.
-const PATIENCE: f32 = 8.0;
+const EARLY_LOADS: f32 = 8.0;
 /// A context is shared once its new visits are this part of the visits that it remembers.
 const SHARED_PART: f32 = 0.25;
 
@@ -179,7 +179,7 @@ impl Gain {
     /// Returns whether few users know an asset that most loads have requested.
     fn is_early(&self, store: &Store, context: &Context, least_users: u8) -> bool {
         let is_likely = |count: &Count| count.requested * 2.0 >= self.loads;
-        self.loads < PATIENCE
+        self.loads < EARLY_LOADS
             && context.entries.iter().any(|entry| {
                 !is_known(store, entry, least_users)
                     && self.assets.get(&entry.url).is_some_and(is_likely)

@@ -13,7 +13,7 @@ use crate::wire::{Fate, RequestHashes};
 
 /// The age of a promise without a head up to which a request waits for it. Later requests go to the
 /// gateway.
-const HEAD_PATIENCE: Duration = Duration::from_secs(5);
+const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The bytes counted for a push beside its fields and its body: entry, task and stream.
 const PUSH_OVERHEAD: usize = 1024;
@@ -142,7 +142,7 @@ impl Kept {
 
     /// Returns whether a request would wait longer for the head than it should.
     pub(super) fn is_overdue(&self, now: Instant) -> bool {
-        self.response.is_none() && now.saturating_duration_since(self.promised) > HEAD_PATIENCE
+        self.response.is_none() && now.saturating_duration_since(self.promised) > HEAD_TIMEOUT
     }
 
     /// Returns whether the response arrived for an earlier page load than the one under way.

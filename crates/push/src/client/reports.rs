@@ -132,13 +132,13 @@ impl ReportQueue {
 
     /// Returns whether the gateway should have ended its response by now, since the body ended long
     /// ago.
-    pub fn is_answer_overdue(&self, now: Instant) -> bool {
+    pub fn is_response_overdue(&self, now: Instant) -> bool {
         matches!(self.companion, Companion::Finished(at)
             if now.saturating_duration_since(at) >= QUIET)
     }
 
-    /// Returns the time after which the caller checks [`ReportQueue::is_answer_overdue`].
-    pub const fn answer_patience() -> Duration {
+    /// Returns the time after which the caller checks [`ReportQueue::is_response_overdue`].
+    pub const fn response_timeout() -> Duration {
         QUIET
     }
 }
@@ -210,9 +210,9 @@ mod tests {
         // The session was busy for the first four steps.
         assert_eq!(now - start, QUIET + 3 * GATHER);
         assert_eq!(queue.step(now, true, false), ReportStep::Finish);
-        let patience = ReportQueue::answer_patience();
-        let nearly = now + patience - Duration::from_millis(1);
-        assert!(!queue.is_answer_overdue(nearly) && queue.is_answer_overdue(now + patience));
+        let timeout = ReportQueue::response_timeout();
+        let nearly = now + timeout - Duration::from_millis(1);
+        assert!(!queue.is_response_overdue(nearly) && queue.is_response_overdue(now + timeout));
     }
 
     #[test]

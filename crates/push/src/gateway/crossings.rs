@@ -56,10 +56,10 @@ impl Gateway {
         let hash = url_hash(request);
         let push = self.unreported.get_mut(&hash)?;
         // The promise waits behind other data for a moment.
-        let patience = round_trip + round_trip / 4;
+        let limit = round_trip + round_trip / 4;
         let is_crossing = push
             .promised
-            .is_some_and(|at| now.saturating_duration_since(at) < patience);
+            .is_some_and(|at| now.saturating_duration_since(at) < limit);
         let policy = RequestPolicy::of(&request.fields);
         let is_plain = check_request(request).is_ok()
             && !validation::is_conditional(&request.fields)

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 /// The time with an empty window before the PING, which costs little.
 const BEFORE_ASKING: Duration = Duration::from_millis(250);
 /// The time to wait for credit after the answer.
-const PATIENCE: Duration = Duration::from_secs(1);
+const CREDIT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The knowledge about the peer.
 #[derive(Debug)]
@@ -69,7 +69,7 @@ impl FlowProbe {
     pub(super) fn pong(&mut self, now: Instant, id: u32) -> bool {
         let ours = matches!(self, Self::Asked(asked) if *asked == id);
         if ours {
-            *self = Self::Answered(now + PATIENCE);
+            *self = Self::Answered(now + CREDIT_TIMEOUT);
         }
         ours
     }
@@ -116,9 +116,9 @@ mod tests {
         assert_eq!(probe.advance(start + BEFORE_ASKING), Step::Ask);
         probe.asked(5);
         assert!(!probe.pong(start, 7));
-        assert!(probe.pong(start + PATIENCE, 5));
-        assert_eq!(probe.advance(start + PATIENCE), Step::Nothing);
-        assert_eq!(probe.advance(start + PATIENCE * 2), Step::LiftWindows);
+        assert!(probe.pong(start + CREDIT_TIMEOUT, 5));
+        assert_eq!(probe.advance(start + CREDIT_TIMEOUT), Step::Nothing);
+        assert_eq!(probe.advance(start + CREDIT_TIMEOUT * 2), Step::LiftWindows);
         assert!(probe.ignores());
     }
 

@@ -12,7 +12,7 @@ use crate::conformance::{Place, SERVER, conformance, due, new, reply, wait, wait
 use crate::test_database::Database;
 
 /// The time limit of calls. A slow machine may need long, and no test waits for it.
-const PATIENCE: Duration = Duration::from_secs(300);
+const CALL_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// A schema for one test, in the database that the tests share.
 struct Schema(String);
@@ -50,7 +50,7 @@ conformance!(Schema::new());
 
 /// Opens a store that waits for a slow machine.
 fn patient(url: &str) -> Result<Postgres, OpenError> {
-    Postgres::with_limits(url, (PATIENCE, PATIENCE))
+    Postgres::with_limits(url, (CALL_TIMEOUT, CALL_TIMEOUT))
 }
 
 fn problem(url: &str) -> String {
@@ -180,7 +180,7 @@ fn postgres_calls_survive_a_restart() {
         let record = wait(store.find(new(1).id)).expect("stored");
         assert_eq!(record.state, State::Accepted);
     }
-    let impatient = Postgres::with_limits(&url, (PATIENCE, Duration::from_millis(50)));
+    let impatient = Postgres::with_limits(&url, (CALL_TIMEOUT, Duration::from_millis(50)));
     let impatient = impatient.expect("a store");
     database.control(&["-m", "immediate", "stop"]);
     let answered = store.answer(new(1).id, reply(200), DAY);

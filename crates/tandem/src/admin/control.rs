@@ -8,7 +8,7 @@
 //!
 //! Only the owner of the process may connect. The socket serves at most [`MAX_CLIENTS`] connections
 //! at a time. Each carries one request of at most [`MAX_REQUEST`] bytes and ends after
-//! [`PATIENCE`].
+//! [`REQUEST_TIMEOUT`].
 
 use std::fs::{self, File, Permissions};
 use std::io;
@@ -39,7 +39,7 @@ const MAX_IGNORED: u64 = 64 << 10;
 pub const MAX_CLIENTS: usize = 8;
 
 /// The time for one request and its response.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The operation that a request names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -259,7 +259,7 @@ async fn serve(listener: UnixListener, source: OverviewSource, door: Option<Arc<
             accepted = listener.accept(), if clients.len() < MAX_CLIENTS => match accepted {
                 Ok((stream, _)) => {
                     let served = converse(stream, source.clone(), door.clone());
-                    clients.spawn(tokio::time::timeout(PATIENCE, served));
+                    clients.spawn(tokio::time::timeout(REQUEST_TIMEOUT, served));
                 }
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept on the control socket");

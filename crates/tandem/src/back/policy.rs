@@ -221,12 +221,12 @@ pub(super) async fn first_to_answer<T>(
 ) -> Result<T, Error> {
     let mut failed = Error::new(Kind::Dns, Side::Origin, "the name has no address");
     for (number, address) in addresses.iter().enumerate() {
-        let patience = if number + 1 < addresses.len() {
+        let limit = if number + 1 < addresses.len() {
             NEXT_ADDRESS.min(timeout)
         } else {
             timeout
         };
-        match dial(*address, patience).await {
+        match dial(*address, limit).await {
             Ok(connection) => return Ok(connection),
             Err(error) => failed = error,
         }
@@ -321,7 +321,7 @@ impl Transport for Direct {
     ) -> LocalBoxFuture<'a, Result<Path, Error>> {
         Box::pin(async move {
             let addresses = self.addresses(Protocol::Tcp, target).await?;
-            let dial = |address, patience| connect(address, patience, Side::Origin);
+            let dial = |address, limit| connect(address, limit, Side::Origin);
             let stream = first_to_answer(&addresses, self.options.connect_timeout, dial).await?;
             METRICS.origin_connections.add(1);
             let _ = stream.set_nodelay(true);

@@ -112,9 +112,9 @@ impl Provided {
         target: &Target,
         isolation: &Isolation,
     ) -> Result<Carrier, Error> {
-        let dial = async |address, patience| {
+        let dial = async |address, limit| {
             let transport = self.transport(&target.host, address)?;
-            let dialled = tokio::time::timeout(patience, transport.carrier(target, isolation));
+            let dialled = tokio::time::timeout(limit, transport.carrier(target, isolation));
             dialled.await.unwrap_or_else(|_| Err(silent()))
         };
         let dialled = first_to_answer(addresses, self.timeout, dial).await;

@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use super::{Failure, serve};
-use crate::admin::control::{Answer, PATIENCE};
+use crate::admin::control::{Answer, REQUEST_TIMEOUT};
 
 /// The user who administers the machine.
 pub(super) const ROOT: u32 = 0;
@@ -32,8 +32,12 @@ pub fn ask(control: &Path, line: &str) -> Result<Answer, Failure> {
         let problem = "the process there belongs to another user";
         return Err(format!("{}: {problem}", control.display()).into());
     }
-    stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
-    stream.set_write_timeout(Some(PATIENCE)).map_err(failed)?;
+    stream
+        .set_read_timeout(Some(REQUEST_TIMEOUT))
+        .map_err(failed)?;
+    stream
+        .set_write_timeout(Some(REQUEST_TIMEOUT))
+        .map_err(failed)?;
     stream
         .write_all(format!("{line}\n").as_bytes())
         .map_err(failed)?;

@@ -56,7 +56,7 @@ pub struct GatewayDoctorArgs {
 }
 
 /// The time for a gateway's answer, beyond the time limit of its connection.
-const PATIENCE: Duration = Duration::from_secs(15);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The difference between both clocks above which certificates and lifetimes go wrong.
 const MAX_SKEW: Duration = Duration::from_secs(300);
@@ -349,7 +349,7 @@ async fn reach(
             }
         }
     };
-    let limit = config.path.socket.connect_timeout + PATIENCE;
+    let limit = config.path.socket.connect_timeout + RESPONSE_TIMEOUT;
     let timeout = || Error::new(Kind::Timeout, Side::Peer, "no answer in time");
     match tokio::time::timeout(limit, head)
         .await

@@ -10,7 +10,7 @@ use crate::transport::tor::{Control, GatewayExit};
 use super::Failure;
 
 /// The longest time that a newly started Tor client may need to learn its network.
-const PATIENCE: Duration = Duration::from_secs(60);
+const BOOTSTRAP_TIMEOUT: Duration = Duration::from_secs(60);
 
 const EXAMPLES: &str = "Examples:
   tandem gateways
@@ -54,7 +54,7 @@ pub(super) fn run(args: &GatewaysArgs) -> Result<(), Failure> {
                 .gateways(
                     &args.address.ip().to_string(),
                     args.address.port(),
-                    PATIENCE,
+                    BOOTSTRAP_TIMEOUT,
                 )
                 .await?)
         };

@@ -16,7 +16,7 @@ const EXAMPLES: &str = "Examples:
       Print its address, which is valid once within a minute";
 
 /// The time for which a failure of the browser's start is waited for.
-const PATIENCE: Duration = Duration::from_secs(2);
+const START_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Arguments of `tandem open`.
 #[derive(Debug, clap::Args)]
@@ -72,7 +72,7 @@ fn open(url: &str) -> Result<(), Failure> {
         .map_err(|_| failed)?;
     let (ended, end) = mpsc::channel();
     std::thread::spawn(move || ended.send(opening.wait()));
-    match end.recv_timeout(PATIENCE) {
+    match end.recv_timeout(START_TIMEOUT) {
         Ok(Ok(status)) if status.success() => Ok(()),
         Ok(_) => Err(failed.into()),
         Err(_) => Ok(()),

@@ -24,7 +24,7 @@ use crate::metrics::METRICS;
 use crate::stage::Stage;
 
 /// The time after which a preflight leaves the one that it has joined, and is sent itself.
-const PATIENCE: Duration = Duration::from_secs(5);
+const JOIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The stage that answers preflights.
 pub struct AnswerPreflights {
@@ -74,7 +74,7 @@ impl AnswerPreflights {
                 let end = of_key.ends.borrow().get(&key).cloned();
                 if let Some(end) = end {
                     // A stalled preflight delays those that have joined it once.
-                    let _: Result<(), _> = timeout(PATIENCE, end.notified()).await;
+                    let _: Result<(), _> = timeout(JOIN_TIMEOUT, end.notified()).await;
                 }
                 step = of_key.begin(&key);
             }
@@ -351,7 +351,7 @@ mod tests {
         assert_eq!(ask().await, 200);
         assert_eq!(
             (api.asked.get(), began.elapsed()),
-            (2, PATIENCE + ROUND_TRIP)
+            (2, JOIN_TIMEOUT + ROUND_TRIP)
         );
     }
 

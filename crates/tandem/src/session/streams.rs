@@ -36,7 +36,7 @@ const REJECTED: Code = Code(0x10b);
 /// The field that carries the urgency of an exchange.
 const URGENCY: &str = "tandem-urgency";
 /// The time that a request waits for a stream if the carrier permits no more at present.
-const FULL_PATIENCE: Duration = Duration::from_secs(5);
+const STREAM_TIMEOUT: Duration = Duration::from_secs(5);
 /// The time for which a gateway refuses requests before it closes the carrier. Their client did not
 /// know of the end, and repeats a refused request on another session.
 const FAREWELL: Duration = Duration::from_secs(1);
@@ -336,7 +336,7 @@ impl StreamsClient {
         let unsent = |error: Error| error.with_retry(Retry::Safe);
         let streams = self.state.streams().await.map_err(unsent)?;
         let opening = poll_fn(|cx| streams.poll_open(Direction::Bidirectional, cx));
-        let stream = match tokio::time::timeout(FULL_PATIENCE, opening).await {
+        let stream = match tokio::time::timeout(STREAM_TIMEOUT, opening).await {
             Ok(stream) => stream.map_err(unsent)?,
             Err(_) => {
                 let detail = "the session has as many streams as its carrier permits";

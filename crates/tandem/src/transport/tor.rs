@@ -119,7 +119,7 @@ impl Tor {
         let Some(exit) = self.exit.clone() else {
             return Ok(Prepared { socks, name: None });
         };
-        let (host, port, patience) = (
+        let (host, port, timeout) = (
             target.host.clone(),
             target.port,
             self.options.connect_timeout,
@@ -128,10 +128,10 @@ impl Tor {
         // restored in the end.
         let asking = tokio::task::spawn_local(async move {
             let found = match exit {
-                Exit::Auto => control.gateways(&host, port, patience).await?,
+                Exit::Auto => control.gateways(&host, port, timeout).await?,
                 Exit::Fingerprint(fingerprint) => {
                     control
-                        .descriptor(&fingerprint, &host, port, patience)
+                        .descriptor(&fingerprint, &host, port, timeout)
                         .await?;
                     vec![GatewayExit {
                         fingerprint,
@@ -309,7 +309,7 @@ mod tests {
     fn dial(
         double: FakeTor,
         exit: &str,
-        patience: Duration,
+        timeout: Duration,
         dials: usize,
     ) -> (Vec<Result<(), Error>>, FakeTor) {
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -326,7 +326,7 @@ mod tests {
             let state = Rc::new(RefCell::new(double));
             tokio::task::spawn_local(accept(control, to_socks, Rc::clone(&state)));
             let options = SocketOptions {
-                connect_timeout: patience,
+                connect_timeout: timeout,
                 ..SocketOptions::default()
             };
             let target = Rc::new(Target {
@@ -358,7 +358,7 @@ mod tests {
         })
     }
 
-    const PATIENCE: Duration = Duration::from_secs(20);
+    const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 
     #[test]
     fn tor_fetches_the_descriptor_of_a_fingerprint() {
@@ -368,7 +368,7 @@ mod tests {
                 ..FakeTor::new()
             },
             FINGERPRINT,
-            PATIENCE,
+            CONNECT_TIMEOUT,
             1,
         );
         assert_eq!(results, [Ok(())]);
@@ -385,7 +385,7 @@ mod tests {
             fetched: 1,
             ..FakeTor::new()
         };
-        let (results, end) = dial(known, FINGERPRINT, PATIENCE, 1);
+        let (results, end) = dial(known, FINGERPRINT, CONNECT_TIMEOUT, 1);
         assert_eq!(
             (results, end.fetched),
             (vec![Ok(())], 1),
@@ -403,7 +403,7 @@ mod tests {
                 announced_after: 3,
                 ..FakeTor::new()
             };
-            let (results, end) = dial(young, exit, PATIENCE, 1);
+            let (results, end) = dial(young, exit, CONNECT_TIMEOUT, 1);
             assert_eq!(results, [Ok(())]);
             assert_eq!((end.fetched, end.microdescriptors), (3, "auto"));
         }
@@ -462,7 +462,7 @@ mod tests {
                 ..FakeTor::new()
             },
             "auto",
-            PATIENCE,
+            CONNECT_TIMEOUT,
             4,
         );
         assert!(results.iter().all(Result::is_ok), "{results:?}");
@@ -478,7 +478,7 @@ mod tests {
             others_end: 3,
             ..FakeTor::new()
         };
-        let (results, end) = dial(other, FINGERPRINT, PATIENCE, 1);
+        let (results, end) = dial(other, FINGERPRINT, CONNECT_TIMEOUT, 1);
         assert_eq!(
             (results, end.microdescriptors, end.fetched),
             (vec![Ok(())], "auto", 1)
@@ -490,7 +490,7 @@ mod tests {
                 ..FakeTor::new()
             },
             FINGERPRINT,
-            PATIENCE,
+            CONNECT_TIMEOUT,
             1,
         );
         assert_eq!(

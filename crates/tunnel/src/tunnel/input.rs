@@ -233,8 +233,8 @@ impl Tunnel {
     fn measure_rtt(&mut self, now: Duration) {
         let least = PROBE_INTERVAL.max(self.rtt.timeout() * 2);
         let doublings = self.control.unanswered_probes.min(5);
-        let patience = (least * (1 << doublings)).min(MAX_RTO.max(least));
-        let waits = |(_, sent): (u32, Duration)| now.saturating_sub(sent) < patience;
+        let limit = (least * (1 << doublings)).min(MAX_RTO.max(least));
+        let waits = |(_, sent): (u32, Duration)| now.saturating_sub(sent) < limit;
         if !self.control.pending_probe.is_some_and(waits) {
             self.control.probe_due = true;
         }

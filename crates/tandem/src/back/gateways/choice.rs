@@ -22,7 +22,7 @@ use crate::metrics::METRICS;
 use crate::session::{Connected, SessionState};
 
 /// The time after which a way without an answer counts as failed. A later answer still counts.
-const PATIENCE: Duration = Duration::from_secs(4);
+const ESTABLISH_TIMEOUT: Duration = Duration::from_secs(4);
 /// The wait before another look at a silent path if no other way answers.
 const AGAIN: Duration = Duration::from_secs(1);
 
@@ -291,7 +291,7 @@ pub(super) fn observe(
     let session = Rc::clone(session);
     async move {
         let mut established = session.established();
-        let in_time = tokio::time::timeout(PATIENCE, &mut established).await;
+        let in_time = tokio::time::timeout(ESTABLISH_TIMEOUT, &mut established).await;
         let late = in_time.is_err();
         let ended = match in_time {
             Ok(ended) => ended,

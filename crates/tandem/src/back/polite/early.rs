@@ -13,7 +13,7 @@ use crate::exchange::{Canceller, Part, Reply};
 use crate::priority::SharedPriority;
 
 /// The time without progress after which an early request ends.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PROGRESS_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The early requests under way, by number. The newest has the highest number.
 pub(super) struct EarlyRequests<K> {
@@ -102,7 +102,7 @@ impl<K> EarlyRequest<K> {
         reply: &mut Reply,
     ) -> Result<Option<Result<Part, Error>>, Error> {
         loop {
-            match tokio::time::timeout(PATIENCE, reply.part()).await {
+            match tokio::time::timeout(PROGRESS_TIMEOUT, reply.part()).await {
                 Ok(part) => return Ok(part),
                 Err(_) if !self.priority.get().push => {}
                 Err(_) => return Err(gave_up("an early request made no progress")),

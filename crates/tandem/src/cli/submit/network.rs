@@ -22,7 +22,7 @@ use crate::stage::Stage;
 use crate::transport::registry::Transports;
 
 /// The longest pause of a response.
-const PATIENCE: Duration = Duration::from_secs(120);
+const MAX_PAUSE: Duration = Duration::from_secs(120);
 
 /// The largest response, in bytes.
 const MAX_RESPONSE: usize = 4 << 20;
@@ -180,7 +180,7 @@ impl Way {
         let (mut head, mut body) = (None, BytesMut::new());
         loop {
             // An upload over a slow path takes its time before the response begins.
-            let limit = PATIENCE + Duration::from_secs(length >> 10);
+            let limit = MAX_PAUSE + Duration::from_secs(length >> 10);
             let part = tokio::time::timeout(limit, reply.part()).await;
             match part.map_err(|_| "no response in time")? {
                 None => break,

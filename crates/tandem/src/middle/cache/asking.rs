@@ -17,7 +17,7 @@ use crate::response_cache::flight::{Flight, Phase};
 
 /// The time that a request waits. The timer counts whole milliseconds and rounds up, so the wait
 /// ends within two.
-const PATIENCE: Duration = Duration::from_millis(1);
+const LOOKUP_TIMEOUT: Duration = Duration::from_millis(1);
 
 /// A request to the origin, with the flight that it leads.
 pub(super) type Led = (Box<Fetch>, Option<Arc<Flight>>);
@@ -51,7 +51,7 @@ impl Asking {
             session: Rc::clone(session),
             fetch: Some((fetch, flight)),
             answer,
-            limit: Box::pin(tokio::time::sleep(PATIENCE)),
+            limit: Box::pin(tokio::time::sleep(LOOKUP_TIMEOUT)),
         })
     }
 

@@ -43,7 +43,7 @@ pub(super) async fn accompany(shared: Rc<Shared>, pushes: Rc<SessionPushes>, iso
     });
     let mut was_accepted = false;
     loop {
-        match tokio::time::timeout(ReportQueue::answer_patience(), reply.part()).await {
+        match tokio::time::timeout(ReportQueue::response_timeout(), reply.part()).await {
             Ok(Some(Ok(Part::Head(head)))) => was_accepted = head.status == 200,
             Ok(Some(Ok(_))) => {}
             Ok(Some(Err(error))) => tracing::debug!(%error, "the session's companion ended"),

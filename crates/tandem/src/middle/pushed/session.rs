@@ -243,7 +243,7 @@ impl SessionPushes {
     }
 
     pub(super) fn is_companion_overdue(&self) -> bool {
-        self.reports.borrow().is_answer_overdue(now())
+        self.reports.borrow().is_response_overdue(now())
     }
 
     /// Returns the next step of the companion's body. An urgent report wakes the task of `cx`.

@@ -260,14 +260,14 @@ impl Http1Server {
             priority: SharedPriority::default(),
         };
         let reply = self.stage.call(exchange);
-        let patience = self.session.timeouts.write;
+        let write_timeout = self.session.timeouts.write;
         let mut writer = Writer::new(
             Rc::clone(&self.connection),
             reply,
             &method,
             version,
             keep_alive,
-            patience,
+            write_timeout,
         );
         writer.upgrade = upgrade;
         writer.who = self.session.who;

@@ -48,7 +48,7 @@ pub(super) struct Writer {
     /// The error that truncates the response, raised once the bytes before it are written.
     broken: Option<Error>,
     /// The time for which the client may accept no bytes.
-    patience: Duration,
+    write_timeout: Duration,
     /// A timer that runs while the client does not accept the bytes that wait.
     stuck: Option<Pin<Box<Sleep>>>,
     /// The watch over a client that has closed its side.
@@ -78,11 +78,11 @@ impl Writer {
         method: &Method,
         version: Version,
         keep_alive: bool,
-        patience: Duration,
+        write_timeout: Duration,
     ) -> Self {
         Self {
             who: "client",
-            patience,
+            write_timeout,
             closing: false,
             broken: None,
             stuck: None,
@@ -342,10 +342,10 @@ impl Writer {
             };
             match polled {
                 Poll::Pending => {
-                    let patience = self.patience;
+                    let write_timeout = self.write_timeout;
                     let stuck = self
                         .stuck
-                        .get_or_insert_with(|| Box::pin(tokio::time::sleep(patience)));
+                        .get_or_insert_with(|| Box::pin(tokio::time::sleep(write_timeout)));
                     if stuck.as_mut().poll(cx).is_ready() {
                         return Err(takes_nothing(Kind::Timeout));
                     }

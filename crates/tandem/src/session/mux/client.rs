@@ -13,8 +13,8 @@ use tandem_http::{Event, Priority, Reason, RequestHead, Role, StreamId};
 use super::core::Core;
 use super::driver::{Driver, Owner, Pace};
 use super::over_streams::StreamsDriver;
-use super::patience::{Patience, measured_round_trip};
-use super::refused::{FULL_PATIENCE, full};
+use super::path_timeout::{PathTimeout, measured_round_trip};
+use super::refused::{STREAM_TIMEOUT, full};
 use super::silence::{Silence, Step};
 use super::upload::{Uploaded, upload};
 use super::{Heard, Inbound, MuxSession, Shared, ping, set_waker};
@@ -45,7 +45,7 @@ pub struct MuxClient {
 }
 
 /// The wait for a reply to the probe of a silent session, by the session's first round trip.
-const PATIENCE: Patience = Patience {
+const PROBE_TIMEOUT: PathTimeout = PathTimeout {
     round_trips: 3,
     least: Duration::from_secs(2),
     most: Duration::from_secs(10),
@@ -101,7 +101,7 @@ impl MuxClient {
         let opening = std::future::poll_fn(|cx| self.poll_open(request, exchange, cx.waker()));
         let waited = async {
             let _ = self.established().await;
-            tokio::time::sleep(FULL_PATIENCE).await;
+            tokio::time::sleep(STREAM_TIMEOUT).await;
         };
         tokio::select! {
             biased;
@@ -362,7 +362,7 @@ impl SessionEvents for MuxClient {
                 // Over a carrier with datagrams, an acknowledgement of the probe suffices.
                 let arrived = self.datagrams_received();
                 let round_trip = shared.answered_in.get();
-                tokio::time::sleep(PATIENCE.over(Some(round_trip))).await;
+                tokio::time::sleep(PROBE_TIMEOUT.over(Some(round_trip))).await;
                 if shared.heard.get() == Some(heard) && self.datagrams_received() == arrived {
                     return;
                 }

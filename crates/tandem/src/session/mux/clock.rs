@@ -77,13 +77,13 @@ impl Clock {
     /// Server only: returns the time that is left for the first request, until it arrives. A client
     /// may open a session ahead of that request, but it must then send its first bytes soon.
     pub(super) fn time_for_request(&self, now: Instant, established: bool) -> Option<Duration> {
-        let patience = if established {
+        let limit = if established {
             self.limits.idle
         } else {
             self.limits.head
         };
         let since = self.unasked_since?;
-        Some(patience.saturating_sub(now - since))
+        Some(limit.saturating_sub(now - since))
     }
 
     /// Sets the timer for the next look. `deadlines` are further times after which to look.

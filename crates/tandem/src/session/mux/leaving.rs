@@ -12,10 +12,10 @@ use tokio::time::{Instant, timeout};
 use super::driver::Owner;
 use super::halves::StreamHalves;
 use super::over_streams::StreamsDriver;
-use super::patience::{Patience, measured_round_trip};
+use super::path_timeout::{PathTimeout, measured_round_trip};
 
 /// The time without an acknowledgement after which the rest is given up.
-const PATIENCE: Patience = Patience {
+const DELIVERY_TIMEOUT: PathTimeout = PathTimeout {
     round_trips: 4,
     least: Duration::from_secs(3),
     most: LINGER,
@@ -43,10 +43,10 @@ impl<O: Owner> StreamsDriver<O> {
         let until = Instant::now() + LINGER;
         while Instant::now() < until {
             let facts = self.carrier.facts();
-            let patience = PATIENCE.over(measured_round_trip(&**facts));
+            let limit = DELIVERY_TIMEOUT.over(measured_round_trip(&**facts));
             let before = facts.acknowledgements();
             let delivered = poll_fn(|cx| self.poll_delivered(cx));
-            let delivered = timeout(patience, delivered).await;
+            let delivered = timeout(limit, delivered).await;
             if delivered.is_ok() || self.carrier.facts().acknowledgements() == before {
                 return;
             }

@@ -28,7 +28,7 @@ mod halves;
 mod leaving;
 mod mismatch;
 mod over_streams;
-mod patience;
+mod path_timeout;
 mod ping;
 mod refused;
 mod server;

@@ -25,7 +25,7 @@ use tokio::time::Sleep;
 
 use super::driver::{Owner, Pace};
 use super::halves::{AwakeStreams, Read, StreamHalves, Written};
-use super::refused::{FULL_PATIENCE, full};
+use super::refused::{STREAM_TIMEOUT, full};
 use super::{Heard, Shared, set_waker};
 use crate::carrier::{CarrierStream, Code, Direction, Streams};
 use crate::error::{Error, Kind, Retry, Side};
@@ -58,7 +58,7 @@ pub(super) struct StreamsDriver<O> {
     /// The end of the carrier, once it was noticed: an error, or `Some(None)` after a regular end.
     pub(super) carrier_ended: Option<Option<Error>>,
     /// The timer of requests that wait because the peer permits no more streams.
-    patience: Option<Pin<Box<Sleep>>>,
+    stream_timer: Option<Pin<Box<Sleep>>>,
 }
 
 /// The times against which the limits of the session are checked.
@@ -106,7 +106,7 @@ impl<O: Owner> StreamsDriver<O> {
                 unasked_since: (other_end == Side::Client).then_some(now),
             },
             carrier_ended: None,
-            patience: None,
+            stream_timer: None,
         }
     }
 
@@ -152,7 +152,7 @@ impl<O: Owner> StreamsDriver<O> {
         if let Some(end) = self.carrier_ended.take() {
             return Poll::Ready(self.after_carrier(end));
         }
-        self.poll_patience(cx);
+        self.poll_stream_timer(cx);
         let over = self.poll_clock(cx) || self.is_over();
         if over {
             self.core.borrow_mut().go_away(Reason::NoError);
@@ -278,8 +278,9 @@ impl<O: Owner> StreamsDriver<O> {
                     Poll::Pending => {
                         if is_request {
                             self.core.borrow_mut().set_blocked(true);
-                            self.patience
-                                .get_or_insert_with(|| Box::pin(tokio::time::sleep(FULL_PATIENCE)));
+                            self.stream_timer.get_or_insert_with(|| {
+                                Box::pin(tokio::time::sleep(STREAM_TIMEOUT))
+                            });
                         }
                         break;
                     }
@@ -289,7 +290,7 @@ impl<O: Owner> StreamsDriver<O> {
                         self.core.borrow_mut().handle_opened(wanted, id);
                         opened = true;
                         if is_request {
-                            self.patience = None;
+                            self.stream_timer = None;
                         }
                     }
                     // `accept` reports the end of the carrier with its reason.
@@ -299,7 +300,7 @@ impl<O: Owner> StreamsDriver<O> {
             }
             if is_request && !self.core.borrow_mut().wants_stream(wanted) {
                 self.core.borrow_mut().set_blocked(false);
-                self.patience = None;
+                self.stream_timer = None;
             }
             if is_request && opened {
                 self.shared.wake_waiting();
@@ -310,12 +311,12 @@ impl<O: Owner> StreamsDriver<O> {
     }
 
     /// Refuses the requests for which the peer has permitted no stream in time.
-    fn poll_patience(&mut self, cx: &mut Context<'_>) {
-        let patience = self.patience.as_mut();
-        if patience.is_none_or(|patience| patience.as_mut().poll(cx).is_pending()) {
+    fn poll_stream_timer(&mut self, cx: &mut Context<'_>) {
+        let stream_timer = self.stream_timer.as_mut();
+        if stream_timer.is_none_or(|stream_timer| stream_timer.as_mut().poll(cx).is_pending()) {
             return;
         }
-        self.patience = None;
+        self.stream_timer = None;
         let refused = self.core.borrow_mut().take_unopened();
         for id in refused {
             self.shared.watch.forget(id);
@@ -525,7 +526,7 @@ impl<O: Owner> StreamsDriver<O> {
                 self.clock.used_at = now;
             }
             let unasked = self.clock.unasked_since.map(|since| now - since);
-            let waits_in_vain = unasked.is_some_and(|time| time >= self.patience(&core));
+            let waits_in_vain = unasked.is_some_and(|time| time >= self.time_for_request(&core));
             let heard = self.shared.heard.get().map_or(now, |Heard(at, _)| at);
             let rests_since = self.clock.used_at.max(heard);
             if waits_in_vain || now.saturating_duration_since(rests_since) >= limits.idle {
@@ -542,7 +543,7 @@ impl<O: Owner> StreamsDriver<O> {
     }
 
     /// Returns the time for a first request. A client that sends no settings gets less of it.
-    fn patience(&self, core: &Connection) -> Duration {
+    fn time_for_request(&self, core: &Connection) -> Duration {
         let limits: &Timeouts = &self.pace.timeouts;
         if core.peer_extended_connect().is_some() {
             limits.idle

@@ -7,7 +7,7 @@ use tandem_http::Reason;
 use crate::error::{Error, Kind, Retry, Side};
 
 /// The time that a request waits for a stream on a session whose peer permits no more.
-pub(super) const FULL_PATIENCE: Duration = Duration::from_secs(5);
+pub(super) const STREAM_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Returns the error of a request for which the peer has permitted no stream in time.
 pub(super) fn full() -> Error {

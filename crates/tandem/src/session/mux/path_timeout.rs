@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::path::Facts;
 
 /// A wait of some round trips, within bounds.
-pub(super) struct Patience {
+pub(super) struct PathTimeout {
     /// The wait as a multiple of the round trip.
     pub(super) round_trips: u32,
     /// The shortest wait. It also holds while the round trip is unknown.
@@ -14,7 +14,7 @@ pub(super) struct Patience {
     pub(super) most: Duration,
 }
 
-impl Patience {
+impl PathTimeout {
     /// Returns the wait for a path with this round trip.
     pub(super) fn over(&self, round_trip: Option<Duration>) -> Duration {
         let wait = round_trip
@@ -34,16 +34,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patience_follows_the_round_trip_within_bounds() {
-        let patience = Patience {
+    fn over_follows_the_round_trip_within_bounds() {
+        let limit = PathTimeout {
             round_trips: 3,
             least: Duration::from_secs(2),
             most: Duration::from_secs(10),
         };
-        let over = |millis| patience.over(Some(Duration::from_millis(millis)));
-        assert_eq!(patience.over(None), patience.least);
-        assert_eq!(over(100), patience.least);
+        let over = |millis| limit.over(Some(Duration::from_millis(millis)));
+        assert_eq!(limit.over(None), limit.least);
+        assert_eq!(over(100), limit.least);
         assert_eq!(over(1500), Duration::from_millis(4500));
-        assert_eq!(over(u64::MAX), patience.most);
+        assert_eq!(over(u64::MAX), limit.most);
     }
 }
