@@ -27,10 +27,9 @@
 //! fetches, and the time. After each of them, [`Gateway::poll_output`] returns decisions until it
 //! returns `None`; then [`Gateway::poll_timeout`] returns the time of its next run.
 //!
-//! `session` holds the state. `answers`, `promises`, `fetches` and `reports` handle the events and
+//! `session` holds the state. `responses`, `promises`, `fetches` and `reports` handle the events and
 //! make the decisions. The other files hold the records and policies.
 
-mod answers;
 mod budget;
 mod client_cache;
 mod cookies;
@@ -53,6 +52,7 @@ mod promises;
 mod random;
 mod repeats;
 mod reports;
+mod responses;
 mod revisits;
 mod session;
 mod table;
@@ -62,6 +62,6 @@ pub use output::{Carrier, Clock, Config, Counts, Interest, Order, Output, PushEr
 pub use page::Promise;
 pub use predictor::Predictor;
 pub use session::Gateway;
-pub use table::{AnswerId, FetchId};
+pub use table::{FetchId, ResponseId};
 
-pub use crate::answer::CopyLifetime;
+pub use crate::response_rules::CopyLifetime;

@@ -13,7 +13,7 @@
 //! - [`wire`]: the fields, names and reports that the two halves exchange.
 //! - [`fetch_standard`]: the requests of browsers, as the Fetch and Referrer Policy standards
 //!   define them.
-//! - [`answer`]: the responses that may be pushed.
+//! - [`response_rules`]: the responses that may be pushed.
 //! - [`hints`]: the resources that the head of a response names.
 //! - [`scripts`]: the requests that scripts make for data.
 //! - [`site`]: the comparison of sites.
@@ -25,12 +25,12 @@
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
-pub mod answer;
 mod browser_fields;
 pub mod client;
 pub mod fetch_standard;
 pub mod gateway;
 pub mod hints;
+pub mod response_rules;
 pub mod scripts;
 pub mod site;
 mod url;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tandem_http::ResponseHead;
 use tandem_http::cache::{CacheRules, Receipt, ResponsePolicy};
 
-use crate::answer::{is_pushable_status, may_be_handed_over, stored_policy};
+use crate::response_rules::{is_pushable_status, may_be_handed_over, stored_policy};
 
 /// The time after which no response is used, however long it stays fresh.
 pub(super) const MAX_WAIT: Duration = Duration::from_secs(300);

@@ -20,7 +20,7 @@ use crate::browser_fields::INHERITED_FIELDS;
 use crate::fetch_standard::is_browser_field;
 
 /// The number of answers. A cache that is full starts again.
-const MAX_ANSWERS: usize = 256;
+const MAX_RESPONSES: usize = 256;
 
 /// The length in bytes of the longest key.
 const MAX_LENGTH: usize = 4096;
@@ -109,7 +109,7 @@ impl PreflightKey {
 #[derive(Debug, PartialEq, Eq)]
 pub enum PreflightStep {
     /// This answers it.
-    Answer(ResponseHead),
+    Respond(ResponseHead),
     /// The same preflight is under way. Its end decides.
     Wait,
     /// It is to be sent. [`Preflights::end`] tells its end.
@@ -119,7 +119,7 @@ pub enum PreflightStep {
 /// The preflights of one isolation key.
 #[derive(Debug, Default)]
 pub struct Preflights {
-    answers: HashMap<PreflightKey, Allowed>,
+    responses: HashMap<PreflightKey, Allowed>,
     /// The preflights that are under way.
     sent: HashSet<PreflightKey>,
 }
@@ -146,7 +146,7 @@ impl Allowed {
 impl Preflights {
     /// Decides about a preflight.
     pub fn begin(&mut self, now: Instant, key: &PreflightKey) -> PreflightStep {
-        if let Some(allowed) = self.answers.get(key) {
+        if let Some(allowed) = self.responses.get(key) {
             let left = allowed.seconds_left(now);
             if left > 0 {
                 let mut fields = allowed.fields.clone();
@@ -155,14 +155,14 @@ impl Preflights {
                     fields,
                     ..ResponseHead::new(204)
                 };
-                return PreflightStep::Answer(head);
+                return PreflightStep::Respond(head);
             }
-            self.answers.remove(key);
+            self.responses.remove(key);
         }
         if self.sent.contains(key) {
             return PreflightStep::Wait;
         }
-        if self.sent.len() < MAX_ANSWERS {
+        if self.sent.len() < MAX_RESPONSES {
             self.sent.insert(key.clone());
         }
         PreflightStep::Send
@@ -175,22 +175,23 @@ impl Preflights {
         let Some(allowed) = head.and_then(|head| allowed(now, key, head)) else {
             return;
         };
-        if self.answers.len() >= MAX_ANSWERS {
-            self.answers.retain(|_, known| known.seconds_left(now) > 0);
+        if self.responses.len() >= MAX_RESPONSES {
+            self.responses
+                .retain(|_, known| known.seconds_left(now) > 0);
         }
-        if self.answers.len() >= MAX_ANSWERS {
-            self.answers.clear();
+        if self.responses.len() >= MAX_RESPONSES {
+            self.responses.clear();
         }
-        self.answers.insert(key.clone(), allowed);
+        self.responses.insert(key.clone(), allowed);
     }
 
     /// Notes the answer to another request. If it refuses the request's origin, the permission has
     /// ended (Fetch standard, section 4.3, "HTTP fetch").
-    pub fn note_answer(&mut self, request: &RequestHead, head: &ResponseHead) {
+    pub fn note_response(&mut self, request: &RequestHead, head: &ResponseHead) {
         let Some(origin) = request.fields.get("origin") else {
             return;
         };
-        if self.answers.is_empty() || allows_origin(head, origin) {
+        if self.responses.is_empty() || allows_origin(head, origin) {
             return;
         }
         self.note_failure(request);
@@ -202,7 +203,7 @@ impl Preflights {
         let Some(origin) = request.fields.get("origin") else {
             return;
         };
-        self.answers.retain(|key, _| {
+        self.responses.retain(|key, _| {
             key.origin != origin
                 || key.path != request.path
                 || key.scheme != request.scheme
@@ -212,14 +213,15 @@ impl Preflights {
 
     /// Returns whether the cache has no answer.
     pub fn is_empty(&self) -> bool {
-        self.answers.is_empty()
+        self.responses.is_empty()
     }
 
     /// Drops the answers that have ended. Returns whether the cache is of no more use: it has none,
     /// and no preflight is under way.
     pub fn is_idle(&mut self, now: Instant) -> bool {
-        self.answers.retain(|_, known| known.seconds_left(now) > 0);
-        self.answers.is_empty() && self.sent.is_empty()
+        self.responses
+            .retain(|_, known| known.seconds_left(now) > 0);
+        self.responses.is_empty() && self.sent.is_empty()
     }
 }
 
@@ -352,15 +354,15 @@ mod tests {
     }
 
     /// Returns the lifetime that a repeated answer names, `after` the answer arrived.
-    fn repeated(answer: &ResponseHead, after: Duration) -> Option<u64> {
+    fn repeated(response: &ResponseHead, after: Duration) -> Option<u64> {
         let (mut cache, now, key) = (Preflights::default(), Instant::now(), key("/x"));
         assert_eq!(cache.begin(now, &key), PreflightStep::Send);
-        cache.end(now, &key, Some(answer));
+        cache.end(now, &key, Some(response));
         age_of(cache.begin(now + after, &key))
     }
 
     fn age_of(step: PreflightStep) -> Option<u64> {
-        let PreflightStep::Answer(head) = step else {
+        let PreflightStep::Respond(head) = step else {
             return None;
         };
         let age = head.fields.get(AGE_FIELD).unwrap();
@@ -369,10 +371,10 @@ mod tests {
 
     #[test]
     fn answer_is_repeated_with_the_time_that_is_left() {
-        let answer = head(200, &ALLOWED);
-        assert_eq!(repeated(&answer, secs(0)), Some(60));
-        assert_eq!(repeated(&answer, secs(59)), Some(1));
-        assert_eq!(repeated(&answer, secs(60)), None);
+        let response = head(200, &ALLOWED);
+        assert_eq!(repeated(&response, secs(0)), Some(60));
+        assert_eq!(repeated(&response, secs(59)), Some(1));
+        assert_eq!(repeated(&response, secs(60)), None);
         let day = head_with(AGE_FIELD, Some("86400"));
         assert_eq!(repeated(&day, secs(599)), Some(85_801));
         assert_eq!(repeated(&day, secs(600)), None);
@@ -384,18 +386,18 @@ mod tests {
     #[test]
     fn repeated_answer_has_the_permissions_alone() {
         let (mut cache, now, key) = (Preflights::default(), Instant::now(), key("/x"));
-        let mut answer = head(200, &ALLOWED);
+        let mut response = head(200, &ALLOWED);
         for (name, value) in [
             ("set-cookie", "a=b"),
             ("content-length", "2"),
             ("vary", "Origin"),
         ] {
-            answer.fields.push(name, value);
+            response.fields.push(name, value);
         }
         cache.begin(now, &key);
-        cache.end(now, &key, Some(&answer));
-        let PreflightStep::Answer(repeated) = cache.begin(now, &key) else {
-            panic!("the answer is fresh");
+        cache.end(now, &key, Some(&response));
+        let PreflightStep::Respond(repeated) = cache.begin(now, &key) else {
+            panic!("the response is fresh");
         };
         assert_eq!(repeated.status, 204);
         let names: Vec<_> = repeated.fields.iter().map(|field| field.name).collect();
@@ -486,7 +488,7 @@ mod tests {
     #[test]
     fn refused_request_ends_the_permission() {
         let now = Instant::now();
-        for (path, answer, is_kept) in [
+        for (path, response, is_kept) in [
             ("/x", head(200, &[]), false),
             (
                 "/x",
@@ -500,7 +502,7 @@ mod tests {
             cache.begin(now, &key);
             cache.end(now, &key, Some(&head(200, &ALLOWED)));
             let request = request(Method::Put, path, &ASKED[..1]);
-            cache.note_answer(&request, &answer);
+            cache.note_response(&request, &response);
             assert_eq!(age_of(cache.begin(now, &key)).is_some(), is_kept, "{path}");
         }
     }
@@ -539,17 +541,20 @@ mod tests {
     fn cache_is_bounded() {
         let (mut cache, now) = (Preflights::default(), Instant::now());
         assert!(cache.is_empty() && cache.is_idle(now));
-        for number in 0..3 * MAX_ANSWERS {
+        for number in 0..3 * MAX_RESPONSES {
             let key = key(&format!("/{number}"));
             cache.begin(now, &key);
             cache.end(now, &key, Some(&head(200, &ALLOWED)));
-            assert!(cache.answers.len() <= MAX_ANSWERS);
+            assert!(cache.responses.len() <= MAX_RESPONSES);
         }
         assert!(!cache.is_idle(now + secs(59)) && cache.is_idle(now + secs(60)));
-        for number in 0..3 * MAX_ANSWERS {
+        for number in 0..3 * MAX_RESPONSES {
             cache.begin(now + secs(60), &key(&format!("/{number}")));
         }
-        assert_eq!((cache.answers.len(), cache.sent.len()), (0, MAX_ANSWERS));
+        assert_eq!(
+            (cache.responses.len(), cache.sent.len()),
+            (0, MAX_RESPONSES)
+        );
         let long = head_with("access-control-allow-long", Some(&"x".repeat(MAX_ANSWER)));
         assert_eq!(repeated(&long, secs(0)), None);
     }

@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::answer::Reuse;
+use crate::response_rules::Reuse;
 
 /// The number of URLs of this session in each of two generations. The older generation is dropped
 /// when the younger one is full.

@@ -25,8 +25,8 @@ use super::repeats::Begun;
 use super::session::{GATHER_PERIOD, Gateway, Unreported};
 use super::table::{FetchId, PageId};
 use super::visitors::visited_site;
-use crate::answer::{CopyLifetime, browser_reuse, may_be_pushed};
 use crate::client::not_modified;
+use crate::response_rules::{CopyLifetime, browser_reuse, may_be_pushed};
 use crate::url;
 use crate::wire::{ASKED_FIELD, RequestHashes, url_hash};
 

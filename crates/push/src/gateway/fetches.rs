@@ -15,10 +15,10 @@ use super::predictor::Predictor;
 use super::repeats::Begun;
 use super::session::Gateway;
 use super::table::FetchId;
-use crate::answer::{
+use crate::fetch_standard::is_navigation;
+use crate::response_rules::{
     Reuse, browser_reuse, copy_lifetime, may_be_handed_over, may_be_pushed, redirect_target,
 };
-use crate::fetch_standard::is_navigation;
 use crate::wire::{ASKED_FIELD, url_hash};
 
 /// The time after which a fetch without a head gives its slot to another.

@@ -31,8 +31,8 @@ use super::page_hold::{Hold, Siblings};
 use super::session::{Gateway, Unreported};
 use super::table::{FetchId, PageId};
 use super::visitors::{RELEASED_PER_CLAIM, Trust, gets_first_cookie, is_first_visit, visited_site};
-use crate::answer::Reuse;
 use crate::fetch_standard::is_navigation;
+use crate::response_rules::Reuse;
 use crate::site::{is_same_site, site_of};
 use crate::url;
 

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use tandem_http::RequestHead;
 
-use super::table::{AnswerId, FetchId};
+use super::table::{FetchId, ResponseId};
 
 /// The settings of a session.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -50,7 +50,7 @@ impl Default for Config {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Carrier {
     /// The stream of a response.
-    Answer(AnswerId),
+    Response(ResponseId),
     /// The stream of the session's companion.
     Companion,
 }

@@ -10,7 +10,7 @@ use super::budget::Budget;
 use super::document::{DocumentReader, Purpose};
 use super::page_hold::Hold;
 use super::predictor::Learned;
-use super::table::{AnswerId, FetchId};
+use super::table::{FetchId, ResponseId};
 use crate::fetch_standard::{self, ScriptFields, is_navigation, is_own_origin};
 use crate::site::is_same_site;
 use crate::url;
@@ -39,7 +39,7 @@ pub struct Promise {
 /// A page and the resources that go with it.
 pub(super) struct Page {
     /// The response that carries the page, while its stream is open.
-    pub(super) answer: AnswerId,
+    pub(super) response: ResponseId,
     /// The browser's request, and its URL.
     request: Arc<RequestHead>,
     url: Arc<str>,
@@ -81,9 +81,9 @@ pub(super) struct Page {
 }
 
 impl Page {
-    pub(super) fn new(answer: AnswerId, request: Arc<RequestHead>, url: Arc<str>) -> Self {
+    pub(super) fn new(response: ResponseId, request: Arc<RequestHead>, url: Arc<str>) -> Self {
         Self {
-            answer,
+            response,
             location: url.to_string(),
             initiator: initiator(&request),
             known: HashSet::from([url.to_string()]),

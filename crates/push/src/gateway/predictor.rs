@@ -16,10 +16,10 @@ use tandem_predict::auto::url::{Kind as ResourceKind, parts};
 use tandem_predict::{Candidate, Exchange};
 use tandem_preload::{Kind, Need};
 
-use crate::answer::CopyLifetime;
 use crate::fetch_standard::{
     ScriptFields, has_only_browser_fields, is_navigation, wants_one_format,
 };
+use crate::response_rules::CopyLifetime;
 use crate::scripts::Manner;
 use crate::wire::url_hash_of;
 

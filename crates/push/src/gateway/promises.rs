@@ -206,7 +206,7 @@ impl Gateway {
         }
         page.know(&need.url);
         page.fetches += 1;
-        let (page_url, answer) = (Arc::clone(page.url()), page.answer);
+        let (page_url, response) = (Arc::clone(page.url()), page.response);
         let priority = push_priority(need.urgency);
         let fetch = self.fetches.insert(Fetch {
             page: id,
@@ -248,7 +248,7 @@ impl Gateway {
             Some(promises) => {
                 promises.push_back(promise);
                 self.outputs
-                    .push_back(Output::Promise(Carrier::Answer(answer)));
+                    .push_back(Output::Promise(Carrier::Response(response)));
             }
             None => self.promise_on_companion(promise),
         }

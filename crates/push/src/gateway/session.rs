@@ -19,9 +19,9 @@ use super::page_view::PageView;
 use super::random::Random;
 use super::repeats::Repeats;
 use super::revisits::Revisits;
-use super::table::{AnswerId, FetchId, PageId, Table};
+use super::table::{FetchId, PageId, ResponseId, Table};
 use super::visitors::Visitors;
-use crate::answer::{CopyLifetime, Reuse};
+use crate::response_rules::{CopyLifetime, Reuse};
 use crate::url;
 use crate::wire::{OPENED_FIELD, OpenedList, ReportReader, RequestHashes, Treatment};
 
@@ -30,7 +30,7 @@ use crate::wire::{OPENED_FIELD, OpenedList, ReportReader, RequestHashes, Treatme
 pub(super) const GATHER_PERIOD: Duration = Duration::from_millis(10);
 
 /// A response to a request of the client, on its way.
-pub(super) struct Answer {
+pub(super) struct Response {
     /// The hash of the request's URL.
     pub(super) hash: u32,
     /// The request, until the head shows that it is not needed.
@@ -97,7 +97,7 @@ pub(super) struct Companion {
 pub struct Gateway {
     pub(super) config: Config,
     pub(super) clock: Clock,
-    pub(super) answers: Table<AnswerId, Answer>,
+    pub(super) responses: Table<ResponseId, Response>,
     pub(super) pages: Table<PageId, Page>,
     pub(super) fetches: Table<FetchId, Fetch>,
     pub(super) queue: FetchQueue,
@@ -157,7 +157,7 @@ impl Gateway {
     pub fn new(config: Config, clock: Clock) -> Self {
         Self {
             clock,
-            answers: Table::default(),
+            responses: Table::default(),
             pages: Table::default(),
             fetches: Table::default(),
             queue: FetchQueue::new(config.fetches),
@@ -214,7 +214,7 @@ impl Gateway {
     /// Returns true if a new machine would handle all later events in the same way. That is so if
     /// no response is under way, and nothing is known of the client.
     pub fn is_dispensable(&self) -> bool {
-        !self.knows_client && !self.closed && self.answers.len() == 0
+        !self.knows_client && !self.closed && self.responses.len() == 0
     }
 
     /// Returns the next decision.
@@ -269,8 +269,8 @@ impl Gateway {
     fn next_promise(&mut self, carrier: Carrier) -> Option<Promise> {
         match carrier {
             Carrier::Companion => self.companion.promises.pop_front(),
-            Carrier::Answer(answer) => {
-                let page = self.answers.get(answer)?.page?;
+            Carrier::Response(response) => {
+                let page = self.responses.get(response)?.page?;
                 self.pages.get_mut(page)?.promises.as_mut()?.pop_front()
             }
         }
@@ -316,7 +316,7 @@ impl Gateway {
 
     /// Returns the number of responses, pages and fetches that the machine knows.
     pub fn records(&self) -> [usize; 3] {
-        [self.answers.len(), self.pages.len(), self.fetches.len()]
+        [self.responses.len(), self.pages.len(), self.fetches.len()]
     }
 
     /// Counts the cost of a push that serves no request.
@@ -381,9 +381,9 @@ mod tests {
         let request = Arc::new(RequestHead::get(Scheme::Http, "a.test", "/"));
         for (takes_pushes, is_dispensable) in [(false, true), (true, false)] {
             let mut gateway = machine();
-            let answer = gateway.handle_request(now, &request, takes_pushes);
+            let response = gateway.handle_request(now, &request, takes_pushes);
             assert!(!gateway.is_dispensable(), "a response is under way");
-            gateway.release_answer(now, answer.expect("a response that teaches"));
+            gateway.release_response(now, response.expect("a response that teaches"));
             assert_eq!(gateway.is_dispensable(), is_dispensable);
         }
         let mut gateway = machine();

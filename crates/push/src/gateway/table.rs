@@ -29,7 +29,7 @@ macro_rules! ids {
 
 ids! {
     /// The number of a response to a request of the client.
-    pub AnswerId;
+    pub ResponseId;
     /// The number of a fetch, which is the gateway's side of a push.
     pub FetchId;
     /// The number of a page.

@@ -427,7 +427,7 @@ pub(crate) fn pass(
     gateway.handle_head(now, id, &mut answer, Some(needs));
     gateway.handle_data(id, head.body.as_bytes());
     gateway.handle_end(id, true, None);
-    gateway.release_answer(now, id);
+    gateway.release_response(now, id);
 }
 
 pub(crate) fn promises(gateway: &mut Gateway) -> Vec<Promise> {

@@ -37,7 +37,7 @@ fn begin(scene: &mut Scene, path: &str, body: &str) -> Carrier {
         .gateway
         .handle_head(scene.now, id, &mut head(200, KNOWN), None);
     scene.gateway.handle_data(id, body.as_bytes());
-    Carrier::Answer(id)
+    Carrier::Response(id)
 }
 
 /// Passes the answer to a request for a resource.
@@ -58,7 +58,7 @@ fn visited() -> Scene {
         .gateway
         .handle_head(now, page, &mut head(200, KNOWN), None);
     scene.gateway.handle_data(page, b"<img src=/a.png>");
-    let fetches = scene.promises(Carrier::Answer(page));
+    let fetches = scene.promises(Carrier::Response(page));
     assert_eq!(scene.fetch_head(fetches[0], IMAGE), Ok(()));
     scene.report(Fate::Used, "/a.png");
     scene.gateway.handle_fetch_end(now, fetches[0]);
@@ -111,7 +111,7 @@ fn early_promises_belong_to_the_page_alone() {
         scene
             .gateway
             .handle_head(now, page, &mut answer.clone(), None);
-        let paths = scene.paths(Carrier::Answer(page));
+        let paths = scene.paths(Carrier::Response(page));
         assert_eq!(
             paths.contains(&"/a.png".to_owned()),
             is_promised,
@@ -182,7 +182,11 @@ fn unmodified_page_names_no_resources() {
         let page = scene.ask("/page", NAVIGATION);
         let mut head = head(status, &[link, ("etag", "\"1\"")]);
         scene.gateway.handle_head(scene.now, page, &mut head, None);
-        assert_eq!(scene.paths(Carrier::Answer(page)).len(), count, "{status}");
+        assert_eq!(
+            scene.paths(Carrier::Response(page)).len(),
+            count,
+            "{status}"
+        );
     }
 }
 
@@ -225,9 +229,9 @@ fn promises_without_a_report_are_bounded() {
     assert_eq!(scene.paths(page), ["/4"]);
 }
 
-fn answer(carrier: Carrier) -> tandem_push::gateway::AnswerId {
+fn answer(carrier: Carrier) -> tandem_push::gateway::ResponseId {
     match carrier {
-        Carrier::Answer(id) => id,
+        Carrier::Response(id) => id,
         Carrier::Companion => panic!("it is the stream of an answer"),
     }
 }
@@ -238,7 +242,7 @@ fn resource_under_request_is_not_promised() {
     let own = [scene.ask("/a.png", &[]), scene.ask("/a.png", &[])];
     for (done, expected) in [(None, 0), (Some(own[0]), 0), (Some(own[1]), 1)] {
         if let Some(id) = done {
-            scene.gateway.release_answer(scene.now, id);
+            scene.gateway.release_response(scene.now, id);
         }
         let page = begin(&mut scene, "/page", "<img src=/a.png>");
         assert_eq!(scene.paths(page).len(), expected);
@@ -303,7 +307,7 @@ fn list_of_opened_hosts_decides_on_tls() {
     let body = "<link rel=stylesheet href=https://c.test/tunnel.css><img src=https://b.test/listed>\
                 <img src=/own>";
     scene.gateway.handle_data(id, body.as_bytes());
-    assert_eq!(scene.paths(Carrier::Answer(id)), ["/listed", "/own"]);
+    assert_eq!(scene.paths(Carrier::Response(id)), ["/listed", "/own"]);
 }
 
 #[test]
@@ -317,7 +321,7 @@ fn fetch_of_a_left_page_begins_for_one_user_who_waits() {
         let fetches = scene.promises(page);
         scene.gateway.raise_fetch(scene.now, fetches[2]);
         scene.outputs();
-        scene.gateway.release_answer(scene.now, answer(page));
+        scene.gateway.release_response(scene.now, answer(page));
         scene.gateway.handle_fetch_end(scene.now, fetches[0]);
         let outputs = scene.outputs();
         let is_begun = |output: &Output| matches!(output, Output::Fetch { .. });
@@ -369,7 +373,7 @@ fn held_fetch_outlives_its_page() {
         .gateway
         .handle_head(scene.now, page, &mut head(200, KNOWN), None);
     scene.gateway.handle_data(page, b"<img src=/1>");
-    let fetch = scene.promises(Carrier::Answer(page))[0];
+    let fetch = scene.promises(Carrier::Response(page))[0];
     scene.end(page);
     begin(&mut scene, "/next", "");
     let outputs = scene.outputs();
@@ -400,7 +404,7 @@ fn conditional_page_needs_bodies_that_can_wait() {
             .gateway
             .handle_head(scene.now, page, &mut head(200, KNOWN), None);
         scene.gateway.handle_data(page, b"<img src=/1>");
-        let promised = scene.paths(Carrier::Answer(page)).len();
+        let promised = scene.paths(Carrier::Response(page)).len();
         assert_eq!(promised, usize::from(is_promised), "{fields:?}");
     }
 }
@@ -431,13 +435,13 @@ fn redirect_for_one_user_sets_no_cookies_of_its_own() {
         let id = scene.ask("/old", NAVIGATION);
         let mut moved = head(302, &[("location", "/page")]);
         scene.gateway.handle_head(scene.now, id, &mut moved, None);
-        let target = scene.promises(Carrier::Answer(id))[0];
+        let target = scene.promises(Carrier::Response(id))[0];
         scene.outputs();
         assert_eq!(scene.fetch_head(target, fields), Ok(()));
         let body = b"<img src=/a.png>";
         let read = scene.gateway.handle_fetch_data(scene.now, target, body);
         assert!(read.is_ok());
-        assert_eq!(scene.paths(Carrier::Answer(id)).len(), count);
+        assert_eq!(scene.paths(Carrier::Response(id)).len(), count);
     }
 }
 

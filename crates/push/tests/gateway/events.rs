@@ -9,7 +9,7 @@ use tandem_http::{Method, RequestHead, ResponseHead, Scheme};
 use tandem_predict::auto::url::Kind;
 use tandem_predict::{Candidate, Exchange};
 use tandem_push::gateway::{
-    AnswerId, Carrier, Clock, Config, CopyLifetime, FetchId, Gateway, Order, Output, Predictor,
+    Carrier, Clock, Config, CopyLifetime, FetchId, Gateway, Order, Output, Predictor, ResponseId,
 };
 use tandem_push::wire::{Fate, Report, url_hash};
 
@@ -154,7 +154,7 @@ struct Scene<'a> {
     config: Config,
     predictor: Guesses,
     now: Instant,
-    answers: Vec<AnswerId>,
+    answers: Vec<ResponseId>,
     /// The pushes whose promise was taken, and that were not released.
     promised: BTreeSet<FetchId>,
     /// The pushes whose promise was taken at any time.
@@ -230,12 +230,12 @@ impl Scene<'_> {
             }
             7 => {
                 if let Some(id) = self.answer() {
-                    self.gateway.release_answer(self.now, id);
+                    self.gateway.release_response(self.now, id);
                 }
             }
             8 => {
                 if let Some(id) = self.answer() {
-                    self.take_promises(Carrier::Answer(id));
+                    self.take_promises(Carrier::Response(id));
                 }
             }
             9 => self.take_promises(Carrier::Companion),
@@ -398,7 +398,7 @@ impl Scene<'_> {
         assert!(next.is_none_or(|next| next > now), "due work is left");
     }
 
-    fn answer(&mut self) -> Option<AnswerId> {
+    fn answer(&mut self) -> Option<ResponseId> {
         let at = self.choices.below(self.answers.len());
         self.answers.get(at).copied()
     }
@@ -483,7 +483,7 @@ impl Scene<'_> {
     fn end(&mut self) {
         for id in std::mem::take(&mut self.answers) {
             self.gateway.handle_end(id, true, None);
-            self.gateway.release_answer(self.now, id);
+            self.gateway.release_response(self.now, id);
         }
         self.take_promises(Carrier::Companion);
         self.carry_out();

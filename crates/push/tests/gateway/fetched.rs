@@ -41,7 +41,7 @@ fn promised_again(scene: &mut Scene, first: FetchId) -> usize {
         .gateway
         .handle_head(scene.now, page, &mut answer, None);
     scene.gateway.handle_data(page, b"<img src=/0.png>");
-    scene.paths(Carrier::Answer(page)).len()
+    scene.paths(Carrier::Response(page)).len()
 }
 
 #[test]
@@ -255,7 +255,7 @@ fn promises_on_the_companion_precede_their_bytes() {
     let mut scene = Scene::new(Config::default());
     assert!(scene.gateway.open_companion(true));
     let page = scene.page("<link rel=stylesheet href=/a.css><iframe src=/f></iframe>");
-    let fetches = scene.promises(Carrier::Answer(page));
+    let fetches = scene.promises(Carrier::Response(page));
     scene.end(page);
     let style = [("content-type", "text/css")];
     let (now, style_sheet) = (scene.now, fetches[0]);
@@ -285,7 +285,7 @@ fn joined_documents_are_remembered_up_to_a_number() {
         .map(|at| format!("<iframe src=/{at}></iframe>"))
         .collect();
     let page = scene.page(&frames);
-    let fetches = scene.promises(Carrier::Answer(page));
+    let fetches = scene.promises(Carrier::Response(page));
     assert_eq!(fetches.len(), 17);
     for (at, fetch) in fetches.iter().enumerate() {
         assert_eq!(pass(&mut scene, *fetch, 200, &[TAG]), Ok(Order::Now));

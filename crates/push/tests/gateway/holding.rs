@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use tandem_push::gateway::{AnswerId, Carrier, Config, FetchId, Output};
+use tandem_push::gateway::{Carrier, Config, FetchId, Output, ResponseId};
 use tandem_push::wire::Fate;
 
 use crate::needs::Needs;
@@ -18,7 +18,7 @@ const NO_STORE: &[(&str, &str)] = &[("cache-control", "no-store")];
 const FRESH: &[(&str, &str)] = &[("cache-control", "max-age=600")];
 
 /// Begins the page of a browser that has been at the site before.
-fn begin_returning(scene: &mut Scene, path: &str, body: &str) -> AnswerId {
+fn begin_returning(scene: &mut Scene, path: &str, body: &str) -> ResponseId {
     let fields = [NAVIGATION[0], ("cookie", "seen=1")];
     let id = scene.ask(path, &fields);
     scene
@@ -35,9 +35,9 @@ fn with_companion() -> Scene {
 }
 
 /// Takes the promises of a page, and returns their paths and fetches.
-fn held(scene: &mut Scene, page: AnswerId) -> Vec<(String, FetchId)> {
+fn held(scene: &mut Scene, page: ResponseId) -> Vec<(String, FetchId)> {
     let mut held = Vec::new();
-    while let Some(promise) = scene.gateway.take_promise(Carrier::Answer(page)) {
+    while let Some(promise) = scene.gateway.take_promise(Carrier::Response(page)) {
         scene.gateway.queue_fetch(scene.now, promise.fetch);
         held.push((promise.request.path, promise.fetch));
     }

@@ -9,7 +9,7 @@ use tandem_http::{Fields, Method, RequestHead, ResponseHead, Scheme};
 use tandem_link::{Link, LinkConfig};
 use tandem_push::client::PushId;
 use tandem_push::gateway::{
-    AnswerId, Carrier, Clock, Config, FetchId, Gateway, Order, Output, Predictor, Promise,
+    Carrier, Clock, Config, FetchId, Gateway, Order, Output, Predictor, Promise, ResponseId,
 };
 use tandem_push::wire::{CROSSED_FIELD, Fate, Report, url_hash};
 
@@ -37,7 +37,7 @@ enum Message {
 /// The request that an origin answers.
 #[derive(Clone, Copy, Debug)]
 enum Asker {
-    Answer(AnswerId),
+    Response(ResponseId),
     Fetch(FetchId),
     /// A request that is no concern of push.
     Other,
@@ -78,7 +78,7 @@ pub(crate) struct Pair {
     /// The checks that were promised, with their URLs.
     checks: HashMap<FetchId, String>,
     /// The unfinished response.
-    unfinished: Option<AnswerId>,
+    unfinished: Option<ResponseId>,
     /// The messages that the client received, as text.
     pub(crate) received: Vec<String>,
     /// The request that was referred to a push, and that push at the client.
@@ -251,7 +251,7 @@ impl Pair {
     /// Ends the unfinished response, since the browser leaves the page.
     pub(crate) fn leave(&mut self) {
         let id = self.unfinished.take().expect("a page is unfinished");
-        self.gateway.release_answer(self.start + self.now, id);
+        self.gateway.release_response(self.start + self.now, id);
         self.carry_out();
     }
 
@@ -381,7 +381,7 @@ impl Pair {
                 }
                 let shared = Arc::new(request.clone());
                 let id = self.gateway.handle_request(now, &shared, true);
-                let asker = id.map_or(Asker::Other, Asker::Answer);
+                let asker = id.map_or(Asker::Other, Asker::Response);
                 match self.gateway.repeat(now, &request) {
                     Some((head, body)) => self.pass_repeat(asker, &request, head, body),
                     None => self.ask(asker, request),
@@ -456,7 +456,7 @@ impl Pair {
         head.fields
             .push("content-length", page.body.len().to_string());
         match asker {
-            Asker::Answer(id) => self.pass_answer(id, &url, head, &page),
+            Asker::Response(id) => self.pass_response(id, &url, head, &page),
             Asker::Fetch(id) if request.method == Method::Head => {
                 self.pass_push(id, &url, head, "");
             }
@@ -468,15 +468,15 @@ impl Pair {
         }
     }
 
-    fn pass_answer(&mut self, id: AnswerId, url: &str, mut head: ResponseHead, page: &Page) {
-        let (now, asker) = (self.start + self.now, Asker::Answer(id));
+    fn pass_response(&mut self, id: ResponseId, url: &str, mut head: ResponseHead, page: &Page) {
+        let (now, asker) = (self.start + self.now, Asker::Response(id));
         let predictor = self.predictor.as_mut().map(|it| it as &mut dyn Predictor);
         self.gateway.handle_head(now, id, &mut head, predictor);
-        self.carry_promises(Carrier::Answer(id));
+        self.carry_promises(Carrier::Response(id));
         self.transmit(Message::Head(asker, url.to_owned(), head));
         for piece in page.body.as_bytes().chunks(4096) {
             self.gateway.handle_data(id, piece);
-            self.carry_promises(Carrier::Answer(id));
+            self.carry_promises(Carrier::Response(id));
         }
         if page.is_unfinished {
             self.unfinished = Some(id);
@@ -484,7 +484,7 @@ impl Pair {
         }
         self.transmit(Message::Data(asker, url.to_owned(), page.body.clone()));
         self.gateway.handle_end(id, true, None);
-        self.gateway.release_answer(now, id);
+        self.gateway.release_response(now, id);
     }
 
     /// Answers a request with the response of a push.
@@ -495,7 +495,7 @@ impl Pair {
         head: ResponseHead,
         body: Vec<u8>,
     ) {
-        let Asker::Answer(id) = asker else {
+        let Asker::Response(id) = asker else {
             panic!("a repeated response is one to a GET");
         };
         let body = String::from_utf8(body).expect("bodies of scenes are text");
@@ -503,7 +503,7 @@ impl Pair {
             body,
             ..Page::default()
         };
-        self.pass_answer(id, &url(request), head, &page);
+        self.pass_response(id, &url(request), head, &page);
     }
 
     fn pass_push(&mut self, id: FetchId, url: &str, mut head: ResponseHead, body: &str) {

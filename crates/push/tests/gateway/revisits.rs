@@ -41,10 +41,10 @@ fn needs_of_the_last_visit_are_promised_with_the_page() {
     assert!(pair.gateway.interest_in(id).promises);
     let promise = pair
         .gateway
-        .take_promise(Carrier::Answer(id))
+        .take_promise(Carrier::Response(id))
         .expect("a promise");
     assert_eq!(promise.request.path, "/used.png");
-    assert!(pair.gateway.take_promise(Carrier::Answer(id)).is_none());
+    assert!(pair.gateway.take_promise(Carrier::Response(id)).is_none());
     // Another response than the page gives the fetch up.
     let mut head = tandem_http::ResponseHead::new(404);
     pair.gateway.handle_head(pair.time(), id, &mut head, None);
@@ -56,7 +56,7 @@ fn needs_of_the_last_visit_are_promised_with_the_page() {
     assert!(cancelled.into_iter().any(|output| output == cancel));
     pair.gateway.release_fetch(pair.time(), promise.fetch);
     pair.gateway.handle_end(id, true, None);
-    pair.gateway.release_answer(pair.time(), id);
+    pair.gateway.release_response(pair.time(), id);
     assert_eq!(pair.gateway.records(), [0, 0, 0]);
 }
 
@@ -129,7 +129,7 @@ fn revisit_waits_for_the_cookies_of_the_page() {
         let id = id.expect("a page");
         assert!(!pair.gateway.interest_in(id).promises);
         pair.gateway.handle_end(id, false, None);
-        pair.gateway.release_answer(pair.time(), id);
+        pair.gateway.release_response(pair.time(), id);
     }
 }
 
@@ -161,7 +161,7 @@ fn only_documents_are_revisited() {
         let id = id.expect("a response");
         assert!(!pair.gateway.interest_in(id).promises, "{url}");
         pair.gateway.handle_end(id, false, None);
-        pair.gateway.release_answer(pair.time(), id);
+        pair.gateway.release_response(pair.time(), id);
     }
 }
 

@@ -8,8 +8,8 @@ use tandem_http::{RequestHead, ResponseHead, Scheme};
 use tandem_predict::auto::url::Kind;
 use tandem_predict::{Candidate, Exchange};
 use tandem_push::gateway::{
-    AnswerId, Carrier, Clock, Config, CopyLifetime, FetchId, Gateway, Interest, Output, Predictor,
-    PushError,
+    Carrier, Clock, Config, CopyLifetime, FetchId, Gateway, Interest, Output, Predictor, PushError,
+    ResponseId,
 };
 use tandem_push::wire::{Fate, Report, url_hash};
 
@@ -120,20 +120,20 @@ impl Scene {
         }
     }
 
-    pub(crate) fn ask(&mut self, path: &str, fields: &[(&str, &str)]) -> AnswerId {
+    pub(crate) fn ask(&mut self, path: &str, fields: &[(&str, &str)]) -> ResponseId {
         let request = Arc::new(request(path, fields));
         let id = self.gateway.handle_request(self.now, &request, true);
         id.expect("a GET has a number")
     }
 
     /// Passes the head of a response, which the predictor sees.
-    pub(crate) fn head(&mut self, id: AnswerId, head: &mut ResponseHead) -> Interest {
+    pub(crate) fn head(&mut self, id: ResponseId, head: &mut ResponseHead) -> Interest {
         let predictor = Some(&mut self.predictor as &mut dyn Predictor);
         self.gateway.handle_head(self.now, id, head, predictor)
     }
 
     /// Begins a page with these bytes. It stays under way.
-    pub(crate) fn page(&mut self, body: &str) -> AnswerId {
+    pub(crate) fn page(&mut self, body: &str) -> ResponseId {
         let id = self.ask("/page", NAVIGATION);
         self.gateway
             .handle_head(self.now, id, &mut head(200, HTML), None);
@@ -158,9 +158,9 @@ impl Scene {
     }
 
     /// Ends the stream of an answer.
-    pub(crate) fn end(&mut self, id: AnswerId) {
+    pub(crate) fn end(&mut self, id: ResponseId) {
         self.gateway.handle_end(id, true, None);
-        self.gateway.release_answer(self.now, id);
+        self.gateway.release_response(self.now, id);
     }
 
     pub(crate) fn outputs(&mut self) -> Vec<Output> {
@@ -185,7 +185,7 @@ impl Scene {
             .map(|at| format!("<img src=/{at}.png>"))
             .collect();
         let page = self.page(&body);
-        let fetches = self.promises(Carrier::Answer(page));
+        let fetches = self.promises(Carrier::Response(page));
         assert_eq!(fetches.len(), count);
         fetches
     }

@@ -165,7 +165,7 @@ impl Growth {
 
     /// Notes a complete answer with a body of `bytes`. `others_wait` is true if a request waits for
     /// a connection to the origin.
-    pub(super) fn note_answer(&mut self, now: Instant, bytes: u64, others_wait: bool) {
+    pub(super) fn note_response(&mut self, now: Instant, bytes: u64, others_wait: bool) {
         self.wake(now);
         if !others_wait || !self.may_grow(now) {
             // The limit does not bind, so the throughput says nothing about it.
@@ -287,7 +287,7 @@ mod tests {
             under_way.make_contiguous().sort_by(f64::total_cmp);
             clock = under_way.pop_front().expect("a request under way");
             let now = start + Duration::from_secs_f64(clock);
-            growth.note_answer(now, origin.size, begun < resources && done < resources);
+            growth.note_response(now, origin.size, begun < resources && done < resources);
             greatest = greatest.max(growth.limit());
         }
         (growth, greatest, clock)
@@ -323,7 +323,7 @@ mod tests {
         let now = Instant::now();
         let mut growth = Growth::new(now, 32);
         for second in 0..50 {
-            growth.note_answer(now + Duration::from_secs(second), 5000, false);
+            growth.note_response(now + Duration::from_secs(second), 5000, false);
         }
         assert_eq!(growth.limit(), FLOOR);
     }
@@ -332,7 +332,7 @@ mod tests {
         let mut growth = Growth::new(now, 32);
         growth.note_wait(now);
         for _ in 0..26 {
-            growth.note_answer(now, 5000, true);
+            growth.note_response(now, 5000, true);
         }
         assert_eq!(growth.limit(), 32);
         growth
@@ -346,16 +346,16 @@ mod tests {
         assert_eq!(growth.limit(), FLOOR);
         let at = |seconds| now + Duration::from_secs(seconds);
         for second in 0..59 {
-            growth.note_answer(at(second), 5000, true);
+            growth.note_response(at(second), 5000, true);
         }
         assert_eq!(growth.limit(), FLOOR, "it rests");
-        growth.note_answer(at(60), 5000, true);
+        growth.note_response(at(60), 5000, true);
         assert_eq!(growth.limit(), FLOOR + 1);
         growth.note_refusal(at(61), Refusal::Connection);
-        growth.note_answer(at(120), 5000, true);
-        growth.note_answer(at(179), 5000, true);
+        growth.note_response(at(120), 5000, true);
+        growth.note_response(at(179), 5000, true);
         assert_eq!(growth.limit(), FLOOR, "the second rest is longer");
-        growth.note_answer(at(181), 5000, true);
+        growth.note_response(at(181), 5000, true);
         assert_eq!(growth.limit(), FLOOR + 1);
     }
 
@@ -399,7 +399,7 @@ mod tests {
         growth.hold();
         growth.release();
         assert_eq!(growth.limit(), FLOOR);
-        growth.note_answer(now, 5000, true);
+        growth.note_response(now, 5000, true);
         growth.release();
         assert_eq!(growth.limit(), 32);
     }

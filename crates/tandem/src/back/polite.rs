@@ -231,7 +231,7 @@ impl State {
         }
         let is_awaited = self.places.is_awaited(*session, origin);
         self.note(key, |growth, now| {
-            growth.note_answer(now, bytes, is_awaited)
+            growth.note_response(now, bytes, is_awaited)
         });
         Attempt::Over(Ok(()))
     }

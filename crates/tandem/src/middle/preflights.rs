@@ -78,7 +78,7 @@ impl AnswerPreflights {
                 }
                 step = of_key.begin(&key);
             }
-            if let PreflightStep::Answer(head) = step {
+            if let PreflightStep::Respond(head) = step {
                 METRICS.preflights_answered.add(1);
                 sink.send(Part::Head(head)).await;
                 return Ok(());
@@ -210,7 +210,7 @@ impl Parts for Watched {
         let part = self.reply.poll_part(cx);
         let mut cache = self.of_key.cache.borrow_mut();
         match &part {
-            Poll::Ready(Some(Ok(Part::Head(head)))) => cache.note_answer(&self.request, head),
+            Poll::Ready(Some(Ok(Part::Head(head)))) => cache.note_response(&self.request, head),
             Poll::Ready(Some(Err(_))) => cache.note_failure(&self.request),
             _ => {}
         }

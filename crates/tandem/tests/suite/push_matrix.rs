@@ -90,7 +90,7 @@ impl Log {
     }
 
     /// Records that a response to a path has left.
-    fn note_answer(&self, path: String) {
+    fn note_response(&self, path: String) {
         self.answered.lock().unwrap().insert(path);
         self.changed.notify_all();
     }
@@ -154,7 +154,7 @@ fn origin() -> (Scene, Arc<Log>) {
                 "HTTP/1.1 200 OK\r\n{fields}Content-Length: {}\r\n\r\n{body}",
                 body.len()
             ));
-            noted.note_answer(path);
+            noted.note_response(path);
         }
     });
     (scene, log)

@@ -23,7 +23,7 @@ fn page_with(fields: &[(&str, &str)]) -> Page {
         ..RequestHead::get(Scheme::Http, "a.test", "/page")
     };
     Page::new(
-        AnswerId::from(0),
+        ResponseId::from(0),
         request.into(),
         "http://a.test/page".into(),
     )
@@ -172,7 +172,7 @@ fn request_is_refused_for_login_and_tls() {
     assert!(page.request_for(&foreign, false).is_some());
     assert!(page.request_for(&secure, false).is_none());
     let mut over_tls = Page::new(
-        AnswerId::from(0),
+        ResponseId::from(0),
         RequestHead::get(Scheme::Https, "a.test", "/page").into(),
         "https://a.test/page".into(),
     );

@@ -180,7 +180,7 @@ async fn sessions_and_origins_have_separate_limits() {
     let state = &polite.state;
     state.note(&key(1, "a.test"), |growth, now| {
         growth.note_wait(now);
-        growth.note_answer(now, 1, true);
+        growth.note_response(now, 1, true);
     });
     assert_eq!(state.limit(&key(1, "a.test")), FLOOR + 1);
     assert_eq!(state.limit(&key(2, "a.test")), FLOOR);
@@ -212,7 +212,7 @@ fn grow(polite: &Polite) {
     for _ in 0..26 {
         let state = &polite.state;
         state.note(&key(1, "a.test"), |growth, now| {
-            growth.note_answer(now, 1, true);
+            growth.note_response(now, 1, true);
         });
     }
 }

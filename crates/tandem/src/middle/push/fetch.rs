@@ -1,4 +1,4 @@
-//! The reply of a push: it makes the request when its turn comes, and passes the answer on.
+//! The reply of a push: it makes the request when its turn comes, and passes the response on.
 
 use std::collections::VecDeque;
 use std::rc::Rc;

@@ -2,23 +2,23 @@
 //! [`tandem_push::gateway`], which decides.
 //!
 //! ```text
-//!  Exchange ─▶ Push::call ─▶ answer ─────────▶ next ─▶ origin
+//!  Exchange ─▶ Push::call ─▶ reply ──────────▶ next ─▶ origin
 //!                 │            │ events ▼  ▲ decisions
 //!                 │          session: tandem_push::gateway::Gateway
 //!                 │            ▲ reports      ▲ events
 //!                 └─▶ companion               fetch ─▶ next ─▶ origin
 //! ```
 //!
-//! `session` owns the machine, its timer and the wakers of all replies. `answer`, `fetch` and
-//! `companion` are the three kinds of replies: to a request, of a push, and to the client's
+//! `session` owns the machine, its timer and the wakers of all replies. `promising_reply`, `fetch`
+//! and `companion` are the three kinds of replies: to a request, of a push, and to the client's
 //! companion. `changing` is the reply to a request that may change resources. Fetches take the same
 //! pipeline as requests, so the same limits and policy hold.
 
-mod answer;
 mod changing;
 mod companion;
 mod fetch;
 mod predictor;
+mod promising_reply;
 mod session;
 
 use std::rc::Rc;
@@ -33,9 +33,9 @@ use crate::exchange::{Exchange, Isolation, Peer, Reply};
 use crate::learned::Learned;
 use crate::path::Facts;
 use crate::stage::Stage;
-use answer::Answer;
 use changing::Changing;
 use companion::Companion;
+use promising_reply::PromisingReply;
 use session::Session;
 
 /// The settings of push at a gateway.
@@ -57,7 +57,7 @@ pub struct Pushing {
 /// The stage of one session.
 pub struct Push {
     session: Rc<Session>,
-    /// True if answers teach the predictor, even if the client takes no pushes.
+    /// True if responses teach the predictor, even if the client takes no pushes.
     learns: bool,
 }
 
@@ -97,7 +97,7 @@ impl Stage for Push {
         if !watches || exchange.request.method != Method::Get {
             return self.session.next().call(exchange);
         }
-        Answer::reply(&self.session, exchange)
+        PromisingReply::start(&self.session, exchange)
     }
 }
 

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tandem_http::{RequestHead, ResponseHead};
 use tandem_predict::ids::IdMap;
 use tandem_push::gateway::{
-    AnswerId, Carrier, Clock, Config, Counts, FetchId, Gateway, Interest, Output, Predictor,
-    Promise,
+    Carrier, Clock, Config, Counts, FetchId, Gateway, Interest, Output, Predictor, Promise,
+    ResponseId,
 };
 
 use super::Pushing;
@@ -159,10 +159,10 @@ impl Session {
         reference
     }
 
-    /// Returns the events of an answer that matter.
-    pub(super) fn interest_in(&self, answer: AnswerId) -> Interest {
+    /// Returns the events of a response that matter.
+    pub(super) fn interest_in(&self, response: ResponseId) -> Interest {
         let state = self.state.borrow();
-        let interest = |state: &State| state.machine.interest_in(answer);
+        let interest = |state: &State| state.machine.interest_in(response);
         state.as_deref().map(interest).unwrap_or_default()
     }
 

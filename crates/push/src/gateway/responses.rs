@@ -13,12 +13,12 @@ use super::output::Interest;
 use super::page::Page;
 use super::page_view::PageView;
 use super::predictor::{self, Context, Learned, Predictor, Returning, is_learnable, is_reusable};
-use super::session::{Answer, Gateway};
-use super::table::{AnswerId, PageId};
+use super::session::{Gateway, Response};
+use super::table::{PageId, ResponseId};
 use super::visitors::visited_site;
-use crate::answer::{Reuse, browser_reuse, copy_lifetime, is_redirect, redirect_target};
 use crate::fetch_standard::{is_navigation, is_revalidation};
 use crate::hints::{named_resources, names_resources};
+use crate::response_rules::{Reuse, browser_reuse, copy_lifetime, is_redirect, redirect_target};
 use crate::url::{request_authority, request_url};
 use crate::wire::{PUSH_FIELD, Treatment, url_hash, url_hash_of};
 
@@ -40,7 +40,7 @@ impl Gateway {
         now: Instant,
         request: &Arc<RequestHead>,
         takes_pushes: bool,
-    ) -> Option<AnswerId> {
+    ) -> Option<ResponseId> {
         if request.method != Method::Get || request.protocol.is_some() {
             return None;
         }
@@ -55,7 +55,7 @@ impl Gateway {
         } else if !is_learnable(request) {
             return None;
         }
-        let id = self.answers.insert(Answer {
+        let id = self.responses.insert(Response {
             hash,
             request: Some(Arc::clone(request)),
             takes_pushes,
@@ -74,7 +74,7 @@ impl Gateway {
 
     /// Promises the resources that the last visit to a page needed, before the page itself has
     /// arrived.
-    fn begin_revisit(&mut self, now: Instant, id: AnswerId, request: &Arc<RequestHead>) {
+    fn begin_revisit(&mut self, now: Instant, id: ResponseId, request: &Arc<RequestHead>) {
         let is_plain =
             is_navigation(request) && !is_revalidation(request) && !self.is_frame(now, request);
         let Some(url) = request_url(request).filter(|_| is_plain && !self.closed) else {
@@ -84,8 +84,8 @@ impl Gateway {
             return;
         };
         let treatment = self.treat(now, &url, request, &needs);
-        if let Some(answer) = self.answers.get_mut(id) {
-            answer.treatment = treatment;
+        if let Some(response) = self.responses.get_mut(id) {
+            response.treatment = treatment;
         }
         if self.is_held_out() {
             return;
@@ -97,18 +97,18 @@ impl Gateway {
         if let Some(page) = self.pages.get_mut(page) {
             page.set_policy(policy);
         }
-        if let Some(answer) = self.answers.get_mut(id) {
-            answer.page = Some(page);
+        if let Some(response) = self.responses.get_mut(id) {
+            response.page = Some(page);
         }
         self.promise_again(page, needs);
     }
 
     /// Gives up the promises of a response that is not the expected page.
-    fn end_revisit(&mut self, now: Instant, id: AnswerId) {
+    fn end_revisit(&mut self, now: Instant, id: ResponseId) {
         let page = self
-            .answers
+            .responses
             .get_mut(id)
-            .and_then(|answer| answer.page.take());
+            .and_then(|response| response.page.take());
         if let Some(page) = page {
             self.abandon(now, page);
         }
@@ -139,18 +139,18 @@ impl Gateway {
     pub fn handle_head(
         &mut self,
         now: Instant,
-        id: AnswerId,
+        id: ResponseId,
         head: &mut ResponseHead,
         predictor: Option<&mut dyn Predictor>,
     ) -> Interest {
-        let Some(answer) = self.answers.get_mut(id) else {
+        let Some(response) = self.responses.get_mut(id) else {
             return Interest::default();
         };
-        let (takes_pushes, hash) = (answer.takes_pushes, answer.hash);
-        let Some(request) = answer.request.take() else {
+        let (takes_pushes, hash) = (response.takes_pushes, response.hash);
+        let Some(request) = response.request.take() else {
             return Interest::default();
         };
-        let is_expected = answer.page.is_some();
+        let is_expected = response.page.is_some();
         if is_expected && (head.status != 200 || !DocumentReader::is_html(head)) {
             self.end_revisit(now, id);
         }
@@ -215,30 +215,30 @@ impl Gateway {
     }
 
     /// Returns the events of a response that matter now. Promises may precede its head.
-    pub fn interest_in(&self, id: AnswerId) -> Interest {
-        let Some(answer) = self.answers.get(id) else {
+    pub fn interest_in(&self, id: ResponseId) -> Interest {
+        let Some(response) = self.responses.get(id) else {
             return Interest::default();
         };
         Interest {
-            promises: answer.page.is_some(),
-            body: answer.reader.is_some() || answer.unsized_body.is_some(),
+            promises: response.page.is_some(),
+            body: response.reader.is_some() || response.unsized_body.is_some(),
         }
     }
 
     /// Handles bytes of the body of a response, before they are passed on.
-    pub fn handle_data(&mut self, id: AnswerId, data: &[u8]) {
-        let Some(answer) = self.answers.get_mut(id) else {
+    pub fn handle_data(&mut self, id: ResponseId, data: &[u8]) {
+        let Some(response) = self.responses.get_mut(id) else {
             return;
         };
-        if let Some(size) = &mut answer.unsized_body {
+        if let Some(size) = &mut response.unsized_body {
             *size += data.len() as u64;
         }
-        let (Some(page), Some(reader)) = (answer.page, answer.reader.take()) else {
+        let (Some(page), Some(reader)) = (response.page, response.reader.take()) else {
             return;
         };
         let reader = self.read(page, reader, data);
-        if let Some(answer) = self.answers.get_mut(id) {
-            answer.reader = reader;
+        if let Some(response) = self.responses.get_mut(id) {
+            response.reader = reader;
         }
     }
 
@@ -246,22 +246,22 @@ impl Gateway {
     /// has not taken move to the companion.
     pub fn handle_end(
         &mut self,
-        id: AnswerId,
+        id: ResponseId,
         complete: bool,
         predictor: Option<&mut dyn Predictor>,
     ) {
-        let Some(answer) = self.answers.get_mut(id) else {
+        let Some(response) = self.responses.get_mut(id) else {
             return;
         };
-        answer.ended = true;
+        response.ended = true;
         // A head after the end begins no page, because nothing would remove that page.
-        let had_head = answer.request.take().is_none();
+        let had_head = response.request.take().is_none();
         if let (true, Some(size), Some(url), Some(predictor)) =
-            (complete, answer.unsized_body, &answer.url, predictor)
+            (complete, response.unsized_body, &response.url, predictor)
         {
             predictor.body_sent(url, size);
         }
-        let (Some(page), reader) = (answer.page, answer.reader.take()) else {
+        let (Some(page), reader) = (response.page, response.reader.take()) else {
             return;
         };
         if !had_head {
@@ -282,14 +282,18 @@ impl Gateway {
 
     /// Forgets a response. If it has not ended, the browser has left the page: fetches that have
     /// not begun never do.
-    pub fn release_answer(&mut self, now: Instant, id: AnswerId) {
-        let Some(answer) = self.answers.remove(id) else {
+    pub fn release_response(&mut self, now: Instant, id: ResponseId) {
+        let Some(response) = self.responses.remove(id) else {
             return;
         };
-        if let Some(at) = self.requested.iter().position(|hash| *hash == answer.hash) {
+        if let Some(at) = self
+            .requested
+            .iter()
+            .position(|hash| *hash == response.hash)
+        {
             self.requested.swap_remove(at);
         }
-        let Some(id) = answer.page.filter(|_| !answer.ended) else {
+        let Some(id) = response.page.filter(|_| !response.ended) else {
             return;
         };
         self.abandon(now, id);
@@ -328,7 +332,7 @@ impl Gateway {
     fn learn(
         &mut self,
         now: Instant,
-        id: AnswerId,
+        id: ResponseId,
         url: &Arc<str>,
         request: &RequestHead,
         head: &ResponseHead,
@@ -344,10 +348,10 @@ impl Gateway {
             is_frame: is_navigation(request) && self.is_frame(now, request),
         };
         let needs = predictor::learn(predictor, context, request, head);
-        if let Some(answer) = self.answers.get_mut(id) {
+        if let Some(response) = self.responses.get_mut(id) {
             let is_unsized = head.status == 200 && !head.fields.contains("content-length");
-            answer.unsized_body = is_unsized.then_some(0);
-            answer.url = Some(Arc::clone(url));
+            response.unsized_body = is_unsized.then_some(0);
+            response.url = Some(Arc::clone(url));
         }
         needs
     }
@@ -367,7 +371,7 @@ impl Gateway {
     fn begin_page(
         &mut self,
         now: Instant,
-        id: AnswerId,
+        id: ResponseId,
         url: Arc<str>,
         request: Arc<RequestHead>,
         head: &mut ResponseHead,
@@ -407,14 +411,14 @@ impl Gateway {
         if cookies == Cookies::Unknown {
             return;
         }
-        let begun = self.answers.get(id).and_then(|answer| answer.page);
+        let begun = self.responses.get(id).and_then(|response| response.page);
         let page = match begun {
             Some(page) => page,
             None => self.pages.insert(Page::new(id, request, Arc::clone(&url))),
         };
-        if let Some(answer) = self.answers.get_mut(id) {
-            answer.page = Some(page);
-            answer.reader = readable
+        if let Some(response) = self.responses.get_mut(id) {
+            response.page = Some(page);
+            response.reader = readable
                 .then(|| self.pages.get_mut(page)?.reader_of_page(head))
                 .flatten();
         }
@@ -470,14 +474,14 @@ impl Gateway {
     fn treatment_of(
         &mut self,
         now: Instant,
-        id: AnswerId,
+        id: ResponseId,
         url: &str,
         request: &RequestHead,
     ) -> Option<Treatment> {
         let decided = self
-            .answers
+            .responses
             .get_mut(id)
-            .and_then(|answer| answer.treatment.take());
+            .and_then(|response| response.treatment.take());
         decided.or_else(|| self.treat(now, url, request, &[]))
     }
 

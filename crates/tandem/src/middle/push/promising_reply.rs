@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
-use tandem_push::gateway::{AnswerId, Carrier, Interest};
+use tandem_push::gateway::{Carrier, Interest, ResponseId};
 
 use super::ExchangeContext;
 use super::fetch::Fetch;
@@ -12,10 +12,10 @@ use super::session::{Session, now};
 use crate::error::Error;
 use crate::exchange::{Exchange, Part, Parts, Reply};
 
-/// An answer on its way.
-pub(super) struct Answer {
+/// A reply on its way, with the promises of its page.
+pub(super) struct PromisingReply {
     session: Rc<Session>,
-    id: AnswerId,
+    id: ResponseId,
     context: ExchangeContext,
     reply: Reply,
     interest: Interest,
@@ -24,9 +24,9 @@ pub(super) struct Answer {
     ended: bool,
 }
 
-impl Answer {
+impl PromisingReply {
     /// Sends an exchange on, and watches its reply if that may be a page or a part of one.
-    pub(super) fn reply(session: &Rc<Session>, exchange: Exchange) -> Reply {
+    pub(super) fn start(session: &Rc<Session>, exchange: Exchange) -> Reply {
         let (request, takes_pushes) = (&exchange.request, exchange.peer.push);
         if takes_pushes
             && exchange.body.is_empty()
@@ -83,9 +83,9 @@ impl Answer {
     }
 }
 
-impl Parts for Answer {
+impl Parts for PromisingReply {
     fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
-        let carrier = Carrier::Answer(self.id);
+        let carrier = Carrier::Response(self.id);
         loop {
             // Promises go before the bytes that mention their resources.
             if self.interest.promises
@@ -114,10 +114,10 @@ impl Parts for Answer {
     }
 }
 
-impl Drop for Answer {
+impl Drop for PromisingReply {
     fn drop(&mut self) {
-        self.session.forget_carrier(Carrier::Answer(self.id));
+        self.session.forget_carrier(Carrier::Response(self.id));
         self.session
-            .handle(|machine| machine.release_answer(now(), self.id));
+            .handle(|machine| machine.release_response(now(), self.id));
     }
 }
