@@ -18,7 +18,7 @@
 //! - **Mixing.** The estimates are combined with weights that are learned online, and calibrated
 //!   against the outcomes ([`mixer`]).
 //!
-//! A **ledger** holds the gains and losses of all offers. Offers that it does not cover are not
+//! A **budget** holds the gains and losses of all offers. Offers that it does not cover are not
 //! made, so no traffic, however strange, becomes much more expensive than without push.
 //!
 //! A URL is offered only after enough different users requested it. The requests of fewer users,
@@ -30,11 +30,11 @@ use std::sync::Arc;
 
 use crate::ids::{IdMap, SmallMap};
 
-mod found;
+mod candidate_list;
 mod gains;
-mod ledger;
 pub mod mixer;
 mod model;
+mod push_budget;
 mod repeat;
 mod session;
 mod sightings;
@@ -46,10 +46,10 @@ pub use gains::{Gains, Gathering};
 pub use state::StateError;
 pub use store::Place;
 
-use found::Found;
+use candidate_list::CandidateList;
 use gains::GainTable;
-use ledger::Ledger;
 use model::{Lesson, Likely, Model};
+use push_budget::PushBudget;
 use session::{Load, Offer, Session};
 use sightings::SightingQueue;
 use store::{Entry, NONE, Store};
@@ -188,9 +188,9 @@ pub struct Auto {
     /// Bytes in the store at which memory is looked after at once.
     next_shrink: usize,
     scratch: Scratch,
-    ledger: Ledger,
+    budget: PushBudget,
     lessons: Vec<Lesson>,
-    found: Found,
+    candidates: CandidateList,
     judged: Likely,
     /// The knowledge for other gateways, if there are any.
     gains: Option<GainTable>,
@@ -250,7 +250,7 @@ impl Auto {
     pub fn new(config: AutoConfig) -> Self {
         Self {
             next_shrink: config.max_memory / 4 * 3,
-            ledger: Ledger::new(config.credit),
+            budget: PushBudget::new(config.credit),
             config,
             store: Store::default(),
             model: Model::default(),
@@ -260,7 +260,7 @@ impl Auto {
             next_load: 0,
             scratch: Scratch::default(),
             lessons: Vec::new(),
-            found: Found::default(),
+            candidates: CandidateList::default(),
             judged: Likely::default(),
             gains: None,
             sightings: None,
@@ -307,9 +307,9 @@ impl Auto {
         });
         let page = self.note_url(&session, url, exchange);
         let new = !session.held.contains(url);
-        session.requested(url, &mut self.ledger);
+        session.requested(url, &mut self.budget);
         if page == Some(false) {
-            self.ledger.asked();
+            self.budget.asked();
         }
         // The effects of naming a page must not reveal whether it is known.
         let least_users = self.least_users();
@@ -353,7 +353,7 @@ impl Auto {
         };
         let (page, url) = (self.store.find(page), self.store.url(url));
         session.count(url, self.store.at_mut(url), &mut self.sightings);
-        session.requested(url, &mut self.ledger);
+        session.requested(url, &mut self.budget);
         if session.held.contains(url) {
             session.came_again(url);
         } else if let Some(load) = session.load_of_push(page, url) {
@@ -425,7 +425,7 @@ impl Auto {
 
     /// Merges the knowledge of another predictor, for example of another log or another day.
     pub fn merge(&mut self, other: &Self) {
-        self.ledger.trust();
+        self.budget.trust();
         self.model.merge(&other.model);
         state::merge_store(&mut self.store, &other.store);
         self.bound_memory();

@@ -327,7 +327,7 @@ impl Auto {
     /// users that this predictor requires counts, even if the sender requires fewer.
     pub fn merge_gains(&mut self, mut gains: Gains) {
         gains.forget_small_crowds(self.least_users());
-        self.ledger.trust();
+        self.budget.trust();
         merge_store(&mut self.store, &gains.0);
         if self.store.bytes() > self.next_shrink {
             self.bound_memory();

@@ -6,9 +6,9 @@ mod outcomes;
 
 use std::collections::VecDeque;
 
-use super::ledger::Ledger;
 use super::mixer::Rate;
 use super::model::{FetchView, Guess, NOT_YET, Stage};
+use super::push_budget::PushBudget;
 use super::repeat::Repeat;
 use super::sightings::{Name, SightingQueue, count_user};
 use super::store::{ContextId, NONE, Store, Url};
@@ -139,10 +139,10 @@ impl Session {
     }
 
     /// A URL is asked for the first time: every load that expected it was right.
-    pub(super) fn requested(&mut self, url: u32, ledger: &mut Ledger) {
+    pub(super) fn requested(&mut self, url: u32, budget: &mut PushBudget) {
         if self.offered.get(url) == Some(&Offer::Open) {
             self.offered.remove(url);
-            ledger.won();
+            budget.won();
         }
         if self.held.contains(url) {
             return;
@@ -524,9 +524,9 @@ impl Auto {
             })
             .collect();
         worth.sort_by(|a, b| b.1.total_cmp(&a.1));
-        let mut stake = self.ledger.stake();
+        let mut stake = self.budget.stake();
         for (id, probability, threshold) in worth {
-            if self.ledger.pay(threshold, &mut stake) {
+            if self.budget.pay(threshold, &mut stake) {
                 session.offered.entry(id, Offer::Open);
                 let url = self.store.at(id);
                 offers.push(Candidate {

@@ -71,7 +71,7 @@ impl Auto {
         if input.rest.len() != sum.len() {
             return Err(StateError::Damaged);
         }
-        auto.ledger.trust();
+        auto.budget.trust();
         auto.bound_memory();
         Ok(auto)
     }

@@ -1,7 +1,7 @@
 //! The candidates of a page load: the assets of its contexts that the session does not hold.
 
 use super::super::Auto;
-use super::super::found::Found;
+use super::super::candidate_list::CandidateList;
 use super::super::model::{Guess, NOT_YET, count, support};
 use super::super::store::ContextId;
 use super::super::url::Kind;
@@ -10,8 +10,8 @@ use super::*;
 impl Auto {
     /// Returns the possible assets of a page: those of its contexts that the session does not hold.
     pub(super) fn guesses(&mut self, session: &Session, contexts: [ContextId; 3]) -> Vec<Guess> {
-        let mut found = std::mem::take(&mut self.found);
-        self.find(contexts, &mut found);
+        let mut candidates = std::mem::take(&mut self.candidates);
+        self.find(contexts, &mut candidates);
         let least_users = self.least_users();
         let loads = contexts.map(|id| {
             let context = self.store.context(id);
@@ -22,12 +22,12 @@ impl Auto {
             }
         });
         let floor = (self.config.worth.threshold(0.0) as f32 * 0.3).clamp(0.01, 0.15);
-        found.back_off(loads, floor, |id| {
+        candidates.back_off(loads, floor, |id| {
             let url = self.store.at(id);
             (url.kind.is_asset() || url.as_page < url.as_asset) && !session.held.contains(id)
         });
-        let (support, mut guesses) = (support(loads[0]), Vec::with_capacity(found.urls.len()));
-        found.finish(loads[0], |url, chance, general, later| {
+        let (support, mut guesses) = (support(loads[0]), Vec::with_capacity(candidates.urls.len()));
+        candidates.finish(loads[0], |url, chance, general, later| {
             let known = self.store.at(url);
             guesses.push(Guess {
                 url,
@@ -45,7 +45,7 @@ impl Auto {
                 after: NOT_YET,
             });
         });
-        self.found = found;
+        self.candidates = candidates;
         if guesses.len() > MAX_GUESSES {
             guesses.sort_by(|a, b| b.chance.total_cmp(&a.chance));
             guesses.truncate(MAX_GUESSES);
@@ -54,12 +54,12 @@ impl Auto {
     }
 
     /// Collects the assets of a page's contexts, and the estimate of each context.
-    pub(super) fn find(&mut self, contexts: [ContextId; 3], found: &mut Found) {
+    pub(super) fn find(&mut self, contexts: [ContextId; 3], candidates: &mut CandidateList) {
         let most = contexts
             .iter()
             .map(|&context| self.store.context(context).entries.len())
             .sum();
-        found.clear(most);
+        candidates.clear(most);
         self.scratch.clear(self.store.urls.len());
         let least_users = self.least_users();
         for (level, &context) in contexts.iter().enumerate() {
@@ -67,16 +67,16 @@ impl Auto {
                 let at = match self.scratch.get(entry.url) {
                     Some(at) => at as usize,
                     None => {
-                        let at = found.urls.len();
+                        let at = candidates.urls.len();
                         self.scratch.note(entry.url, at as u32);
-                        found.urls.push(entry.url);
+                        candidates.urls.push(entry.url);
                         at
                     }
                 };
-                found.chances[level][at] = entry.rate.p;
+                candidates.chances[level][at] = entry.rate.p;
                 if level == 2 {
-                    found.later[0][at] = entry.later[0].p;
-                    found.later[1][at] = entry.later[1].p;
+                    candidates.later[0][at] = entry.later[0].p;
+                    candidates.later[1][at] = entry.later[1].p;
                 }
             }
         }

@@ -19,14 +19,14 @@ const KEPT: f64 = 1.0 - 1.0 / 16_384.0;
 
 /// Requests won and lost.
 #[derive(Debug)]
-pub(super) struct Ledger {
+pub(super) struct PushBudget {
     /// The loss that offers may make before any gain, and the part of it that is earned.
     credit: f64,
     earned: f64,
     balance: f64,
 }
 
-impl Ledger {
+impl PushBudget {
     /// An account with `credit` requests on it.
     pub(super) fn new(credit: f64) -> Self {
         let earned = credit.max(1.0);
@@ -84,23 +84,23 @@ mod tests {
     #[test]
     fn losses_are_bounded_and_winnings_lift_the_bound() {
         const CREDIT: f64 = 1.0;
-        let mut ledger = Ledger::new(CREDIT);
-        let offer = |ledger: &mut Ledger| {
-            let mut stake = ledger.stake();
-            (0..1000).filter(|_| ledger.pay(0.5, &mut stake)).count()
+        let mut budget = PushBudget::new(CREDIT);
+        let offer = |budget: &mut PushBudget| {
+            let mut stake = budget.stake();
+            (0..1000).filter(|_| budget.pay(0.5, &mut stake)).count()
         };
         let mut lost = 0;
         for _ in 0..1000 {
-            ledger.asked();
-            lost += offer(&mut ledger);
+            budget.asked();
+            lost += offer(&mut budget);
         }
         assert!(
             lost as f64 * 0.5 <= CREDIT + 1000.0 * (SHARE + EARNING),
             "{lost} offers in vain"
         );
         for _ in 0..50 {
-            ledger.won();
+            budget.won();
         }
-        assert!(offer(&mut ledger) >= 20);
+        assert!(offer(&mut budget) >= 20);
     }
 }

@@ -12,7 +12,7 @@ const UNKNOWN: f32 = -1.0;
 
 /// Candidates, by position in every list.
 #[derive(Debug, Default)]
-pub(super) struct Found {
+pub(super) struct CandidateList {
     pub(super) urls: Vec<u32>,
     /// The estimates of page, kind and site for each candidate, or [`UNKNOWN`].
     pub(super) chances: [Vec<f32>; 3],
@@ -21,7 +21,7 @@ pub(super) struct Found {
     best: Vec<f32>,
 }
 
-impl Found {
+impl CandidateList {
     /// Empties the lists and makes room for `most` candidates of which nothing is known.
     pub(super) fn clear(&mut self, most: usize) {
         self.urls.clear();
