@@ -9,7 +9,7 @@ const OVERHEAD: u64 = 160;
 
 /// A list of the responses in the engine.
 #[derive(Debug)]
-pub struct Ledger {
+pub struct LentResponses {
     bound: u64,
     bytes: u64,
     number: u64,
@@ -26,7 +26,7 @@ struct Held {
     end: u64,
 }
 
-impl Ledger {
+impl LentResponses {
     /// Creates an empty list with a bound in bytes.
     #[must_use]
     pub fn new(bound: u64) -> Self {
@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn oldest_response_makes_room() {
-        let mut ledger = Ledger::new(3 * (1000 + OVERHEAD));
+        let mut ledger = LentResponses::new(3 * (1000 + OVERHEAD));
         for number in 0..3 {
             assert_eq!(ledger.add(0, name(number), 1000, 100), Some(vec![]));
         }
@@ -132,7 +132,7 @@ mod tests {
                 0..200,
             ),
         ) {
-            let mut ledger = Ledger::new(10_000);
+            let mut ledger = LentResponses::new(10_000);
             let mut engine = std::collections::BTreeMap::new();
             for (now, (number, length, lifetime, adds)) in steps.into_iter().enumerate() {
                 let now = now as u64;

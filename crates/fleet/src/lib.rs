@@ -7,7 +7,7 @@
 //! - [`record`] encrypts records and checks them (AEAD, RFC 8439).
 //! - [`inbox`] accepts each record of another gateway once, whatever the order of the log.
 //! - [`sightings`] counts the users that know a name, without the names.
-//! - [`response`] encrypts responses for the names of their targets, and [`ledger`] bounds them.
+//! - [`response`] encrypts responses for the names of their targets, and [`lent_responses`] bounds them.
 //!
 //! The crate has no socket, clock or thread. The times are those of the caller, in seconds since
 //! 1970, and random identifiers come from the caller as well.
@@ -16,14 +16,14 @@
 
 pub mod inbox;
 pub mod key;
-pub mod ledger;
+pub mod lent_responses;
 pub mod record;
 pub mod response;
 pub mod sightings;
 
 pub use inbox::{Inbox, Refusal};
 pub use key::{FleetKey, KeyError, NameKey, TargetKey, UserKey};
-pub use ledger::Ledger;
+pub use lent_responses::LentResponses;
 pub use record::{Content, GatewayId, Record, RecordError, Sealer};
 pub use response::ResponseSealer;
 pub use sightings::{Heard, NameHash, Sighting, Sightings};

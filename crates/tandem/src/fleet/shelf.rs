@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tandem_cache::{Namer, Sharing};
 use tandem_fleet::{
-    Content, FleetKey, GatewayId, Inbox, Ledger, NameHash, Refusal, ResponseSealer, Sealer,
+    Content, FleetKey, GatewayId, Inbox, LentResponses, NameHash, Refusal, ResponseSealer, Sealer,
 };
 
 use tokio::sync::Notify;
@@ -91,7 +91,7 @@ pub(super) struct Shelf {
     cache: CachePlace,
     counts: Arc<FleetCounts>,
     responses: ResponseSealer,
-    ledger: Ledger,
+    lent_responses: LentResponses,
     invalidations: Sealer,
     inbox: Inbox,
     cursor: Cursor,
@@ -114,7 +114,7 @@ impl Shelf {
             cache,
             counts,
             responses: ResponseSealer::new(key, own),
-            ledger: Ledger::new(memory),
+            lent_responses: LentResponses::new(memory),
             invalidations: Sealer::new(key, own),
             inbox: Inbox::new(key.clone(), own, 0),
             cursor: Cursor::new(&INVALIDATIONS),
@@ -188,7 +188,7 @@ impl Shelf {
             return Ok(());
         }
         for name in &self.unconfirmed {
-            self.ledger.remove(name);
+            self.lent_responses.remove(name);
         }
         engine.remove(&self.unconfirmed).await?;
         let content = Content::Invalidated(self.unconfirmed.clone());
@@ -219,7 +219,7 @@ impl Shelf {
                         }
                         // This gateway may have lent a response after the other one removed it.
                         let mut lent = names;
-                        lent.retain(|name| self.ledger.remove(name));
+                        lent.retain(|name| self.lent_responses.remove(name));
                         if !lent.is_empty() {
                             engine.remove(&lent).await?;
                         }
@@ -260,7 +260,10 @@ impl Shelf {
             };
             let millis = due.remaining.as_millis().min(u128::from(MAX_LENT * 1000)) as u64;
             let end = log::now() + millis.div_ceil(1000);
-            if let Some(old) = self.ledger.add(log::now(), due.name, sealed.len(), end) {
+            if let Some(old) = self
+                .lent_responses
+                .add(log::now(), due.name, sealed.len(), end)
+            {
                 // Some may be among those that are to be lent now.
                 lent.retain(|lent| !old.contains(&lent.name));
                 removed.extend(old);
@@ -278,7 +281,7 @@ impl Shelf {
             engine.lend(&lent).await?;
             self.counts.lent(lent.len() as u64);
         }
-        METRICS.fleet_lent_bytes.set(self.ledger.bytes());
+        METRICS.fleet_lent_bytes.set(self.lent_responses.bytes());
         Ok(())
     }
 }
