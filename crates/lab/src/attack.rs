@@ -31,7 +31,7 @@ use tandem_http::flood::RESTORED_PER_SECOND;
 use tandem_net::emulator::sys;
 
 use crate::bench::BenchError;
-use crate::bench::workshop::Workshop;
+use crate::bench::testbed::Testbed;
 use floods::{Flood, Maker};
 use servers::HonestOrigin;
 use victim::{Client, Gateway, HonestUser, Service, Usage};
@@ -183,30 +183,30 @@ impl Attack {
     /// A program could not be started or watched, or the attacker could not reach it.
     pub fn run(
         &self,
-        workshop: &Workshop,
+        testbed: &Testbed,
         tandem: &Path,
         time: Duration,
     ) -> Result<Outcome, BenchError> {
         let outcome = match self.kind {
-            Kind::Gateway(gateway) => self.run_on_client(workshop, tandem, gateway, time),
-            _ => self.run_on_gateway(workshop, tandem, time),
+            Kind::Gateway(gateway) => self.run_on_client(testbed, tandem, gateway, time),
+            _ => self.run_on_gateway(testbed, tandem, time),
         };
-        workshop.clear();
+        testbed.clear();
         outcome
     }
 
     fn run_on_gateway(
         &self,
-        workshop: &Workshop,
+        testbed: &Testbed,
         tandem: &Path,
         time: Duration,
     ) -> Result<Outcome, BenchError> {
         let honest = HonestOrigin::start().map_err(BenchError::system("start an origin"))?;
         let (gateway, user) = if let Kind::Few(_) = self.kind {
-            let gateway = Gateway::start_with_token(workshop, tandem)?;
+            let gateway = Gateway::start_with_token(testbed, tandem)?;
             (gateway, HonestUser::with_token(gateway, honest.address))
         } else {
-            let gateway = Gateway::start(workshop, tandem)?;
+            let gateway = Gateway::start(testbed, tandem)?;
             (gateway, HonestUser::of_gateway(gateway, honest.address))
         };
         let user = user.map_err(BenchError::system("reach the gateway"))?;
@@ -232,7 +232,7 @@ impl Attack {
 
     fn run_on_client(
         &self,
-        workshop: &Workshop,
+        testbed: &Testbed,
         tandem: &Path,
         gateway: &'static gateway::Gateway,
         time: Duration,
@@ -240,7 +240,7 @@ impl Attack {
         let sent = Arc::new(AtomicU64::new(0));
         let server = as_attacker(|| gateway.start(Arc::clone(&sent)))
             .map_err(BenchError::system("start a gateway"))?;
-        let client = Client::start(workshop, tandem, gateway.protocol, server.address)?;
+        let client = Client::start(testbed, tandem, gateway.protocol, server.address)?;
         let user = HonestUser::of_client(client);
         let before = Usage::of(client.pid)?;
         for thread in gateway::browse(client.http, Instant::now() + time) {

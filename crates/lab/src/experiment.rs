@@ -1,16 +1,16 @@
 //! Experiments as files: pages, links and set-ups, for runs that anyone can repeat, with a report.
 //!
 //! ```text
-//!  experiments/*.toml ──▶ Experiment ──▶ plan: trials ──▶ run: one stage for each ──▶ Results (JSON lines)
+//!  experiments/*.toml ──▶ Experiment ──▶ plan: trials ──▶ run: a network for each ──▶ Results (JSON lines)
 //!                              │                                                          │
 //!                              └── documents' figures, reasons ──▶ report (one HTML file) ◀┘
 //! ```
 //!
 //! - [`mod@file`]: the files. [`point`]: the fixed values of a measurement. [`plan`]: the trials
 //!   and their order.
-//! - [`stage`]: two network namespaces, the emulated link between them and the programs of one
-//!   set-up. [`trial`]: one page load on it. [`run`]: all trials that have no result yet, with the
-//!   set-ups taking turns at each point.
+//! - [`trial_network`]: two network namespaces, the emulated link between them and the programs of
+//!   one set-up. [`trial`]: one page load on it. [`run`]: all trials that have no result yet, with
+//!   the set-ups taking turns at each point.
 //! - [`results`]: the file of results. [`summary`]: their statistics. [`report`]: the same for
 //!   readers.
 
@@ -20,9 +20,9 @@ pub mod point;
 pub mod report;
 pub mod results;
 pub mod run;
-pub mod stage;
 pub mod summary;
 pub mod trial;
+pub mod trial_network;
 
 use std::io;
 

@@ -10,7 +10,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::wire::{Protocol, Wire, frame, h2, literal, request_block};
-use crate::bench::workshop::{Program, Workshop, free_address, free_addresses};
+use crate::bench::testbed::{Program, Testbed, free_address, free_addresses};
 use crate::bench::{BenchError, usage};
 
 /// The number of requests in one session of an honest user.
@@ -38,13 +38,13 @@ pub const FEW: usize = 50;
 
 impl Gateway {
     /// Starts the program without authentication, and waits until it listens.
-    pub fn start(workshop: &Workshop, tandem: &Path) -> Result<Self, BenchError> {
-        Self::start_with(workshop, tandem, &["--open".into()])
+    pub fn start(testbed: &Testbed, tandem: &Path) -> Result<Self, BenchError> {
+        Self::start_with(testbed, tandem, &["--open".into()])
     }
 
     /// Starts the program with an access token and [`FEW`] connections, and waits until it listens.
-    pub fn start_with_token(workshop: &Workshop, tandem: &Path) -> Result<Self, BenchError> {
-        let token = workshop.write("token", TOKEN)?;
+    pub fn start_with_token(testbed: &Testbed, tandem: &Path) -> Result<Self, BenchError> {
+        let token = testbed.write("token", TOKEN)?;
         let (auth, few) = (format!("token-file={}", token.display()), FEW.to_string());
         let most = [
             "--max-connections",
@@ -54,11 +54,11 @@ impl Gateway {
         ];
         let arguments = ["--auth", &auth].into_iter().chain(most);
         let arguments: Vec<String> = arguments.map(str::to_owned).collect();
-        Self::start_with(workshop, tandem, &arguments)
+        Self::start_with(testbed, tandem, &arguments)
     }
 
     fn start_with(
-        workshop: &Workshop,
+        testbed: &Testbed,
         tandem: &Path,
         arguments: &[String],
     ) -> Result<Self, BenchError> {
@@ -70,8 +70,8 @@ impl Gateway {
             .args(["--allow-dest", "127.0.0.0/8"])
             .args(["--listen", &format!("h2+tcp://{h2}")])
             .args(["--listen", &format!("spdy3.1+tcp://{spdy}")]);
-        let pid = start(workshop, "gateway", command, spdy)?;
-        workshop.wait_for(pid, "gateway", h2, None)?;
+        let pid = start(testbed, "gateway", command, spdy)?;
+        testbed.wait_for(pid, "gateway", h2, None)?;
         Ok(Self { pid, h2, spdy })
     }
 
@@ -96,7 +96,7 @@ pub struct Client {
 impl Client {
     /// Starts the program and waits until it listens.
     pub fn start(
-        workshop: &Workshop,
+        testbed: &Testbed,
         tandem: &Path,
         protocol: Protocol,
         gateway: SocketAddr,
@@ -111,24 +111,24 @@ impl Client {
             .args(["client", "--preconnect=false", "--warm-up", "0B"])
             .args(["--listen", &format!("http://{http}")])
             .args(["--gateway", &format!("{scheme}://{gateway}")]);
-        let pid = start(workshop, "client", command, http)?;
+        let pid = start(testbed, "client", command, http)?;
         Ok(Self { pid, http })
     }
 }
 
 fn start(
-    workshop: &Workshop,
+    testbed: &Testbed,
     name: &str,
     command: Command,
     listens: SocketAddr,
 ) -> Result<u32, BenchError> {
-    let pid = workshop.start(Program {
+    let pid = testbed.start(Program {
         name,
         command,
         core: None,
         network: None,
     })?;
-    workshop.wait_for(pid, name, listens, None)?;
+    testbed.wait_for(pid, name, listens, None)?;
     Ok(pid)
 }
 

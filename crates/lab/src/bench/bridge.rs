@@ -24,7 +24,7 @@ use tandem_net::netns::Netns;
 pub use self::programs::{Load, Peer, Times, Version};
 pub use self::report::{Against, Report, Row};
 use super::programs::Origin;
-use super::workshop::{self, Program, Workshop};
+use super::testbed::{self, Program, Testbed};
 use super::{BenchError, turns};
 
 /// The addresses of both hosts of the emulated link.
@@ -88,7 +88,7 @@ impl Hosts {
     /// Returns two addresses for the origin.
     fn origins(&self) -> Result<[SocketAddr; 2], BenchError> {
         match &self.0 {
-            None => workshop::free_addresses(),
+            None => testbed::free_addresses(),
             Some(_) => Ok([8081, 8082].map(|port| SocketAddr::new(IpAddr::V4(HOSTS[1]), port))),
         }
     }
@@ -96,35 +96,35 @@ impl Hosts {
 
 /// Runs the measurement; `say` receives progress messages.
 pub fn run(plan: &Plan, say: &mut dyn FnMut(&str)) -> Result<Report, BenchError> {
-    if !workshop::raise_priority() {
+    if !testbed::raise_priority() {
         say("without root, other programs on this machine disturb the times");
     }
-    let workshop = Workshop::open()?;
+    let testbed = Testbed::open()?;
     let hosts = Hosts::set_up(plan.rtt)?;
-    let (own_core, rest) = workshop::cores();
+    let (own_core, rest) = testbed::cores();
     let [http1, h2] = hosts.origins()?;
     let origin = Origin {
         address: http1,
         lines: format!("listen {h2} http2;\n    location / {{ return 200 \"accepted\\n\"; }}"),
-        root: workshop.directory().to_owned(),
+        root: testbed.directory().to_owned(),
     };
-    origin.start(&workshop, rest, hosts.far())?;
-    let body = workshop.write("body", programs::BODY)?;
+    origin.start(&testbed, rest, hosts.far())?;
+    let body = testbed.write("body", programs::BODY)?;
     let mut running = Vec::new();
     for cell in cells(&plan.peers) {
         let back = match cell.back {
             Version::Http1 => http1,
             Version::H2 => h2,
         };
-        let address = workshop::free_address()?;
+        let address = testbed::free_address()?;
         let name = cell.name();
-        let pid = workshop.start(Program {
+        let pid = testbed.start(Program {
             name: &name,
-            command: programs::command(cell, &workshop, &plan.tandem, address, back)?,
+            command: programs::command(cell, &testbed, &plan.tandem, address, back)?,
             core: own_core,
             network: hosts.near(),
         })?;
-        workshop.wait_for(pid, &name, address, hosts.near())?;
+        testbed.wait_for(pid, &name, address, hosts.near())?;
         running.push(Running {
             cell,
             address,
@@ -133,7 +133,7 @@ pub fn run(plan: &Plan, say: &mut dyn FnMut(&str)) -> Result<Report, BenchError>
     }
     let turn = |one: &Running, load: Load| {
         let command = programs::h2load(one.cell.front, load, &body, one.address)?;
-        let text = workshop.run(Program {
+        let text = testbed.run(Program {
             name: "h2load",
             command,
             core: rest,
@@ -158,7 +158,7 @@ pub fn run(plan: &Plan, say: &mut dyn FnMut(&str)) -> Result<Report, BenchError>
         }
     }
     if let Some(hosts) = hosts.0 {
-        workshop.clear();
+        testbed.clear();
         let (_, ended) = hosts.emulator.stop();
         ended.map_err(|source: io::Error| BenchError::System {
             action: "run the emulated link".into(),

@@ -1,7 +1,7 @@
 //! The cost of the pair, measured beside its peers on this machine. The programs alternate in all
 //! measurements, so that disturbances affect each of them.
 //!
-//! - [`workshop`]: a private directory and the programs of one measurement, removed when it ends.
+//! - [`testbed`]: a private directory and the programs of one measurement, removed when it ends.
 //!   [`usage`]: their CPU time and memory. [`programs`]: the start of origins, proxies and load
 //!   programs.
 //! - [`client`]: our client of every session protocol. [`browser`]: the request of a browser and
@@ -20,8 +20,8 @@ pub mod quiet;
 mod rig;
 pub mod session;
 pub mod sessions;
+pub mod testbed;
 pub mod usage;
-pub mod workshop;
 
 use std::io;
 use std::str::FromStr;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
-use super::workshop::{Program, Workshop};
+use super::testbed::{Program, Testbed};
 use super::{BenchError, Size, browser};
 use tandem_net::netns::Netns;
 
@@ -48,29 +48,28 @@ impl Origin {
     /// Starts it.
     pub fn start(
         &self,
-        workshop: &Workshop,
+        testbed: &Testbed,
         core: Option<usize>,
         network: Option<&Netns>,
     ) -> Result<u32, BenchError> {
         let program = find("nginx", "nginx-light")?;
-        let configuration =
-            workshop.write("nginx.conf", self.configuration(workshop.directory()))?;
+        let configuration = testbed.write("nginx.conf", self.configuration(testbed.directory()))?;
         let mut command = Command::new(program);
         command
             .arg("-e")
-            .arg(workshop.directory().join("nginx-error.log"));
+            .arg(testbed.directory().join("nginx-error.log"));
         command
             .arg("-p")
-            .arg(workshop.directory())
+            .arg(testbed.directory())
             .arg("-c")
             .arg(configuration);
-        let pid = workshop.start(Program {
+        let pid = testbed.start(Program {
             name: "nginx",
             command,
             core,
             network,
         })?;
-        workshop.wait_for(pid, "nginx", self.address, network)?;
+        testbed.wait_for(pid, "nginx", self.address, network)?;
         Ok(pid)
     }
 
@@ -100,19 +99,19 @@ pub fn without_compression(options: &[String]) -> Option<&'static str> {
 }
 
 /// Files of random bytes, named by their sizes; says their directory.
-pub fn write_files(workshop: &Workshop, sizes: &[Size]) -> Result<PathBuf, BenchError> {
+pub fn write_files(testbed: &Testbed, sizes: &[Size]) -> Result<PathBuf, BenchError> {
     for size in sizes {
-        workshop.write(&format!("files/{}", size.0), noise(size.0))?;
+        testbed.write(&format!("files/{}", size.0), noise(size.0))?;
     }
-    Ok(workshop.directory().join("files"))
+    Ok(testbed.directory().join("files"))
 }
 
 /// The files that [`browser::requests`] ask for, each changed at another time; says their
 /// directory.
-pub fn write_site(workshop: &Workshop, size: Size) -> Result<PathBuf, BenchError> {
+pub fn write_site(testbed: &Testbed, size: Size) -> Result<PathBuf, BenchError> {
     let body = noise(size.0);
     for resource in 0..browser::RESOURCES {
-        let file = workshop.write(&format!("site{}", browser::path(resource)), &body)?;
+        let file = testbed.write(&format!("site{}", browser::path(resource)), &body)?;
         let changed =
             SystemTime::UNIX_EPOCH + Duration::from_secs(1_750_000_000 + 86_413 * resource as u64);
         let set = std::fs::File::options()
@@ -124,7 +123,7 @@ pub fn write_site(workshop: &Workshop, size: Size) -> Result<PathBuf, BenchError
             file.display()
         )))?;
     }
-    Ok(workshop.directory().join("site"))
+    Ok(testbed.directory().join("site"))
 }
 
 /// Bytes that do not compress, the same every time.
@@ -163,7 +162,7 @@ impl Proxy {
     /// How it is called to listen on one address and ask another, with one thread of work.
     pub fn command(
         self,
-        workshop: &Workshop,
+        testbed: &Testbed,
         tandem: &Path,
         listen: SocketAddr,
         origin: SocketAddr,
@@ -173,9 +172,9 @@ impl Proxy {
             Self::Nghttpx => nghttpx(
                 &format!("{},{};no-tls", listen.ip(), listen.port()),
                 &backend(origin),
-                workshop,
+                testbed,
             ),
-            Self::Haproxy => haproxy(workshop, listen, origin),
+            Self::Haproxy => haproxy(testbed, listen, origin),
         }
     }
 }
@@ -205,7 +204,7 @@ pub fn backend(origin: SocketAddr) -> String {
 
 /// nghttpx with one worker and in one process, so that ending that ends all; its CPU time is the
 /// same as of two.
-pub fn nghttpx(frontend: &str, backend: &str, workshop: &Workshop) -> Result<Command, BenchError> {
+pub fn nghttpx(frontend: &str, backend: &str, testbed: &Testbed) -> Result<Command, BenchError> {
     let mut command = Command::new(find("nghttpx", "nghttp2-proxy")?);
     command.args([
         "--conf=/dev/null",
@@ -215,7 +214,7 @@ pub fn nghttpx(frontend: &str, backend: &str, workshop: &Workshop) -> Result<Com
     ]);
     command.arg(format!(
         "--pid-file={}",
-        workshop.directory().join("nghttpx.pid").display()
+        testbed.directory().join("nghttpx.pid").display()
     ));
     command
         .arg(format!("-f{frontend}"))
@@ -224,7 +223,7 @@ pub fn nghttpx(frontend: &str, backend: &str, workshop: &Workshop) -> Result<Com
 }
 
 fn haproxy(
-    workshop: &Workshop,
+    testbed: &Testbed,
     listen: SocketAddr,
     origin: SocketAddr,
 ) -> Result<Command, BenchError> {
@@ -232,7 +231,7 @@ fn haproxy(
         "global\n nbthread 1\n maxconn 8000\ndefaults\n mode http\n http-reuse always\n timeout connect 30s\n timeout client 600s\n \
          timeout server 600s\nfrontend in\n bind {listen} proto h2\n default_backend out\nbackend out\n server origin {origin}\n"
     );
-    let configuration = workshop.write("haproxy.cfg", text)?;
+    let configuration = testbed.write("haproxy.cfg", text)?;
     let mut command = Command::new(find("haproxy", "haproxy")?);
     command.arg("-db").arg("-f").arg(configuration);
     Ok(command)
@@ -262,7 +261,7 @@ impl H2load {
     /// Runs it to its end.
     pub fn run(
         &self,
-        workshop: &Workshop,
+        testbed: &Testbed,
         core: Option<usize>,
         url: &str,
     ) -> Result<Counted, BenchError> {
@@ -272,7 +271,7 @@ impl H2load {
             .arg(format!("-c{}", self.connections))
             .arg(format!("-m{}", self.streams));
         command.arg(format!("-n{}", self.requests)).arg(url);
-        let text = workshop.run(Program {
+        let text = testbed.run(Program {
             name: "h2load",
             command,
             core,

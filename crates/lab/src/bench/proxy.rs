@@ -13,8 +13,8 @@ use serde::Serialize;
 
 use super::programs::{self, H2load, Origin, Proxy};
 use super::rig::{IDLE_SIZE, Rig, Running};
+use super::testbed::{self, Testbed};
 use super::usage::Memory;
-use super::workshop::{self, Workshop};
 use super::{BenchError, Size, ratios, turns};
 use tandem_net::stats::Summary;
 
@@ -101,24 +101,24 @@ pub struct MemoryReport {
 
 /// Runs the measurement; `say` receives progress messages.
 pub fn run(plan: &Plan, say: &mut dyn FnMut(&str)) -> Result<Report, BenchError> {
-    let workshop = Workshop::open()?;
-    let (own_core, rest) = workshop::cores();
+    let testbed = Testbed::open()?;
+    let (own_core, rest) = testbed::cores();
     if let Some(core) = rest {
-        workshop::pin_this_process(core)?;
+        testbed::pin_this_process(core)?;
     }
     let mut sizes = plan.sizes.clone();
     sizes.push(IDLE_SIZE);
     let origin = Origin {
-        address: workshop::free_address()?,
+        address: testbed::free_address()?,
         lines: String::new(),
-        root: programs::write_files(&workshop, &sizes)?,
+        root: programs::write_files(&testbed, &sizes)?,
     };
-    origin.start(&workshop, rest, None)?;
+    origin.start(&testbed, rest, None)?;
     let mut all = vec![Proxy::Tandem];
     all.extend(&plan.peers);
     let rig = Rig {
         tandem: &plan.tandem,
-        workshop: &workshop,
+        testbed: &testbed,
         origin: origin.address,
         own_core,
         rest,

@@ -29,7 +29,7 @@ use tokio::task::LocalSet;
 use tokio::time::Instant;
 
 use super::programs::{self, Origin};
-use super::workshop::{self, Program, Workshop};
+use super::testbed::{self, Program, Testbed};
 use super::{BenchError, Size, turns};
 use tandem_net::emulator::network::{NetworkError, Setup, TwoHosts};
 use tandem_net::emulator::rtnl::TcpMetrics;
@@ -178,10 +178,10 @@ pub struct Delays {
 
 /// Runs the measurement; `say` receives progress messages.
 pub fn run(plan: &Plan, say: &mut dyn FnMut(&str)) -> Result<Report, BenchError> {
-    if !workshop::raise_priority() {
+    if !testbed::raise_priority() {
         say("without root, other programs on this machine disturb the times");
     }
-    let workshop = Workshop::open()?;
+    let testbed = Testbed::open()?;
     let mut runs = Vec::new();
     for pass in 0..plan.passes {
         for at in turns(pass, plan.pairs.len()) {
@@ -192,16 +192,16 @@ pub fn run(plan: &Plan, say: &mut dyn FnMut(&str)) -> Result<Report, BenchError>
                 plan.passes,
                 pair.label()
             ));
-            runs.push(one_run(plan, &workshop, pair, pass)?);
-            workshop.clear();
+            runs.push(one_run(plan, &testbed, pair, pass)?);
+            testbed.clear();
         }
     }
     Ok(Report { runs })
 }
 
-fn one_run(plan: &Plan, workshop: &Workshop, pair: &Pair, pass: usize) -> Result<Run, BenchError> {
+fn one_run(plan: &Plan, testbed: &Testbed, pair: &Pair, pass: usize) -> Result<Run, BenchError> {
     let network = network(&plan.link, pair.congestion(), pass as u64 + 1)?;
-    let root = programs::write_files(workshop, &[Size(QUIET_SIZE)])?;
+    let root = programs::write_files(testbed, &[Size(QUIET_SIZE)])?;
     let bulk = std::fs::File::create(root.join("bulk")).and_then(|file| file.set_len(1 << 33));
     bulk.map_err(BenchError::system("make a large file"))?;
     Origin {
@@ -209,8 +209,8 @@ fn one_run(plan: &Plan, workshop: &Workshop, pair: &Pair, pass: usize) -> Result
         lines: String::new(),
         root,
     }
-    .start(workshop, None, Some(&network.far))?;
-    start_pair(plan, workshop, pair, &network)?;
+    .start(testbed, None, Some(&network.far))?;
+    start_pair(plan, testbed, pair, &network)?;
     let time = plan.time;
     let measured = network.near.run(move || {
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -285,7 +285,7 @@ fn queue_one_product(direction: &mut LinkConfig, round_trip: Duration) {
 
 fn start_pair(
     plan: &Plan,
-    workshop: &Workshop,
+    testbed: &Testbed,
     pair: &Pair,
     network: &TwoHosts,
 ) -> Result<(), BenchError> {
@@ -317,7 +317,7 @@ fn start_pair(
             (client, gateway)
         }
         Pair::TandemDtls { congestion } => {
-            let mut pair = udp_pair(plan, workshop, "http+dtls", "")?;
+            let mut pair = udp_pair(plan, testbed, "http+dtls", "")?;
             for command in [&mut pair.0, &mut pair.1] {
                 command.arg(format!("--congestion={congestion}"));
             }
@@ -325,50 +325,50 @@ fn start_pair(
         }
         Pair::TandemQuic { congestion } => {
             let options = format!("&congestion={congestion}");
-            udp_pair(plan, workshop, "h3+quic", &options)?
+            udp_pair(plan, testbed, "h3+quic", &options)?
         }
         Pair::Nghttpx { .. } => {
             let mut gateway =
-                programs::nghttpx(&front(GATEWAY), &programs::backend(ORIGIN), workshop)?;
+                programs::nghttpx(&front(GATEWAY), &programs::backend(ORIGIN), testbed)?;
             gateway.args([
                 "--frontend-http2-window-size=8M",
                 "--frontend-http2-connection-window-size=16M",
             ]);
             let backend = format!("{};;proto=h2", programs::backend(GATEWAY));
-            let mut client = programs::nghttpx(&front(PROXY), &backend, workshop)?;
+            let mut client = programs::nghttpx(&front(PROXY), &backend, testbed)?;
             client.args(["--http2-proxy", "--backend-http2-window-size=8M"]);
             client.arg("--backend-http2-connection-window-size=16M");
             (client, gateway)
         }
     };
-    let pid = workshop.start(Program {
+    let pid = testbed.start(Program {
         name: "gateway",
         command: gateway,
         core: None,
         network: Some(&network.far),
     })?;
-    workshop.wait_for(pid, "gateway", GATEWAY, Some(&network.far))?;
-    let pid = workshop.start(Program {
+    testbed.wait_for(pid, "gateway", GATEWAY, Some(&network.far))?;
+    let pid = testbed.start(Program {
         name: "client",
         command: client,
         core: None,
         network: Some(&network.near),
     })?;
-    workshop.wait_for(pid, "client", PROXY, Some(&network.near))
+    testbed.wait_for(pid, "client", PROXY, Some(&network.near))
 }
 
 /// Our pair over UDP. The gateway also listens on TCP at the same port, which tells when it is up.
 /// `options` are those of both endpoints.
 fn udp_pair(
     plan: &Plan,
-    workshop: &Workshop,
+    testbed: &Testbed,
     scheme: &str,
     options: &str,
 ) -> Result<(Command, Command), BenchError> {
     let made = rcgen::generate_simple_self_signed(vec![FAR.to_string()])
         .map_err(|error| BenchError::Value(format!("cannot make a certificate: {error}")))?;
-    let cert = workshop.write("gw.pem", made.cert.pem())?;
-    let key = workshop.write("gw.key", made.signing_key.serialize_pem())?;
+    let cert = testbed.write("gw.pem", made.cert.pem())?;
+    let key = testbed.write("gw.key", made.signing_key.serialize_pem())?;
     let (cert, key) = (cert.display(), key.display());
     let mut gateway = programs::gateway(&plan.tandem, &format!("h2+tcp://{GATEWAY}"), ORIGIN);
     gateway.args([

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use super::client::{Protocol, Session, Work};
 use super::programs::{H2load, Proxy};
+use super::testbed::{Program, Testbed};
 use super::usage::{self, Memory};
-use super::workshop::{Program, Workshop};
 use super::{BenchError, Size, browser};
 
 /// The size of the responses that precede a measurement of idle sessions, in bytes.
@@ -23,7 +23,7 @@ pub(super) struct Rig<'a> {
     /// The program under test.
     pub(super) tandem: &'a Path,
     /// The place of all programs.
-    pub(super) workshop: &'a Workshop,
+    pub(super) testbed: &'a Testbed,
     /// The address of the origin.
     pub(super) origin: SocketAddr,
     /// The processor of the proxies.
@@ -57,17 +57,17 @@ impl Rig<'_> {
 
     /// Starts a proxy with more arguments.
     fn start_with(&self, proxy: Proxy, arguments: &[&str]) -> Result<Running, BenchError> {
-        let address = super::workshop::free_address()?;
-        let mut command = proxy.command(self.workshop, self.tandem, address, self.origin)?;
+        let address = super::testbed::free_address()?;
+        let mut command = proxy.command(self.testbed, self.tandem, address, self.origin)?;
         command.args(arguments);
         let name = proxy.name();
-        let pid = self.workshop.start(Program {
+        let pid = self.testbed.start(Program {
             name,
             command,
             core: self.own_core,
             network: None,
         })?;
-        self.workshop.wait_for(pid, name, address, None)?;
+        self.testbed.wait_for(pid, name, address, None)?;
         Ok(Running {
             proxy,
             pid,
@@ -84,7 +84,7 @@ impl Rig<'_> {
     ) -> Result<Cost, BenchError> {
         let before = usage::cpu_time(running.pid)?;
         let url = format!("http://{}/{}", running.address, size.0);
-        let counted = load.run(self.workshop, self.rest, &url)?;
+        let counted = load.run(self.testbed, self.rest, &url)?;
         let used = usage::cpu_time(running.pid)?.saturating_sub(before);
         Ok(Cost {
             cpu_us: used.as_secs_f64() * 1e6 / counted.succeeded.max(1) as f64,
@@ -135,7 +135,7 @@ impl Rig<'_> {
             }
             Ok::<_, BenchError>(())
         })?;
-        self.workshop.end(running.pid);
+        self.testbed.end(running.pid);
         Ok(memory)
     }
 }

@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use super::client::{self, Carried, Protocol, Session, Work};
 use super::programs::{self, Origin};
-use super::workshop::{self, Program, Workshop};
+use super::testbed::{self, Program, Testbed};
 use super::{BenchError, Size, browser, ratios, turns, usage};
 use tandem_net::stats::Summary;
 
@@ -82,31 +82,31 @@ struct Running {
 
 /// Runs the measurement; `say` receives progress messages.
 pub fn run(plan: &Plan, say: &mut dyn FnMut(&str)) -> Result<Report, BenchError> {
-    let workshop = Workshop::open()?;
-    let (own_core, rest) = workshop::cores();
+    let testbed = Testbed::open()?;
+    let (own_core, rest) = testbed::cores();
     if let Some(core) = rest {
-        workshop::pin_this_process(core)?;
+        testbed::pin_this_process(core)?;
     }
     let origin = Origin {
-        address: workshop::free_address()?,
+        address: testbed::free_address()?,
         lines: browser::response_headers(),
-        root: programs::write_site(&workshop, plan.size)?,
+        root: programs::write_site(&testbed, plan.size)?,
     };
-    origin.start(&workshop, rest, None)?;
+    origin.start(&testbed, rest, None)?;
     let start = |name: &str, core| {
-        let address = workshop::free_address()?;
+        let address = testbed::free_address()?;
         let command = programs::gateway(
             &plan.tandem,
             &format!("{name}+tcp://{address}"),
             origin.address,
         );
-        let pid = workshop.start(Program {
+        let pid = testbed.start(Program {
             name,
             command,
             core,
             network: None,
         })?;
-        workshop
+        testbed
             .wait_for(pid, name, address, None)
             .map(|()| (pid, address))
     };

@@ -15,8 +15,8 @@ use serde::Serialize;
 
 use super::programs::{self, H2load, Origin, Proxy};
 use super::rig::{IDLE_SIZE, Rig, Running};
+use super::testbed::{self, Testbed};
 use super::usage::Memory;
-use super::workshop::{self, Workshop};
 use super::{BenchError, Size, ratios, turns};
 use tandem_net::stats::Summary;
 
@@ -137,23 +137,23 @@ pub struct IdleReport {
 
 /// Runs the measurement; `say` receives progress messages.
 pub fn run(plan: &Plan, say: &mut dyn FnMut(&str)) -> Result<Report, BenchError> {
-    let workshop = Workshop::open()?;
-    workshop::raise_open_files()?;
-    let (own_core, rest) = workshop::cores();
+    let testbed = Testbed::open()?;
+    testbed::raise_open_files()?;
+    let (own_core, rest) = testbed::cores();
     if let Some(core) = rest {
-        workshop::pin_this_process(core)?;
+        testbed::pin_this_process(core)?;
     }
     let origin = Origin {
-        address: workshop::free_address()?,
+        address: testbed::free_address()?,
         lines: format!("location = {STATUS} {{ stub_status; }}"),
-        root: programs::write_files(&workshop, &[plan.size, IDLE_SIZE])?,
+        root: programs::write_files(&testbed, &[plan.size, IDLE_SIZE])?,
     };
-    origin.start(&workshop, rest, None)?;
+    origin.start(&testbed, rest, None)?;
     let bench = Bench {
         plan,
         rig: Rig {
             tandem: &plan.tandem,
-            workshop: &workshop,
+            testbed: &testbed,
             origin: origin.address,
             own_core,
             rest,

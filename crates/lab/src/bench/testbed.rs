@@ -34,7 +34,7 @@ const LOG_TAIL: usize = 600;
 
 /// A private directory and the programs that run in it.
 #[derive(Debug)]
-pub struct Workshop {
+pub struct Testbed {
     directory: PathBuf,
     running: Arc<Mutex<Vec<Child>>>,
     _lock: File,
@@ -53,7 +53,7 @@ pub struct Program<'a> {
     pub network: Option<&'a Netns>,
 }
 
-impl Workshop {
+impl Testbed {
     /// Makes the directory. From here on a signal ends the measurement, and everything that belongs
     /// to it. To be called before any thread is started, from the thread that will start the
     /// programs.
@@ -230,7 +230,7 @@ impl Workshop {
     }
 }
 
-impl Drop for Workshop {
+impl Drop for Testbed {
     fn drop(&mut self) {
         self.clear();
         let _ = std::fs::remove_dir_all(&self.directory);
@@ -389,19 +389,19 @@ mod tests {
 
     #[test]
     fn leaves_nothing_behind() {
-        let workshop = Workshop::open().expect("a directory");
-        let directory = workshop.directory().to_owned();
-        let pid = workshop
+        let testbed = Testbed::open().expect("a directory");
+        let directory = testbed.directory().to_owned();
+        let pid = testbed
             .start(program("sleeper", "exec sleep 600"))
             .expect("a shell");
         assert!(Path::new(&format!("/proc/{pid}")).exists());
-        drop(workshop);
+        drop(testbed);
         assert!(!Path::new(&format!("/proc/{pid}")).exists());
         assert!(!directory.exists());
     }
 
     #[test]
-    fn workshop_removes_leftovers_of_killed_runs() {
+    fn testbed_removes_leftovers_of_killed_runs() {
         let parent = std::env::temp_dir().join(format!("tandem-leftovers-{}", std::process::id()));
         let make = |name: &str| {
             let directory = parent.join(name);
@@ -425,12 +425,12 @@ mod tests {
 
     #[test]
     fn errors_quote_the_program() {
-        let workshop = Workshop::open().expect("a directory");
+        let testbed = Testbed::open().expect("a directory");
         assert_eq!(
-            workshop.run(program("good", "echo fine")).expect("runs"),
+            testbed.run(program("good", "echo fine")).expect("runs"),
             "fine\n"
         );
-        let error = workshop
+        let error = testbed
             .run(program("bad", "echo no such luck; exit 3"))
             .expect_err("fails")
             .to_string();
@@ -438,11 +438,11 @@ mod tests {
             error.contains("bad failed") && error.contains("no such luck"),
             "{error}"
         );
-        let pid = workshop
+        let pid = testbed
             .start(program("gone", "echo port taken"))
             .expect("a shell");
         let address = free_address().expect("a port");
-        let error = workshop
+        let error = testbed
             .wait_for(pid, "gone", address, None)
             .expect_err("never listens")
             .to_string();

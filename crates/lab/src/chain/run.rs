@@ -10,8 +10,8 @@ use tandem_web::measure::Run;
 
 use super::file::Study;
 use super::trial::{self, Measured, Trial};
+use crate::bench::testbed::{self, Testbed};
 use crate::bench::turns;
-use crate::bench::workshop::{self, Workshop};
 use crate::experiment::ExperimentError;
 use crate::experiment::results::{EXPERIMENT, RESULTS};
 
@@ -111,7 +111,7 @@ pub fn trials(study: &Study, options: &Options) -> Result<Vec<Trial>, Experiment
 /// the experiment's file, of which a copy stays beside the results. `say` receives progress.
 ///
 /// # Errors
-/// Fails if the results cannot be read or written, or if the workshop cannot be opened.
+/// Fails if the results cannot be read or written, or if the testbed cannot be opened.
 pub fn run(
     study: &Study,
     text: &str,
@@ -125,18 +125,18 @@ pub fn run(
     if left.is_empty() {
         return Ok(0);
     }
-    if !workshop::raise_priority() {
+    if !testbed::raise_priority() {
         say("without root, other programs on this machine disturb the times");
     }
-    let workshop = Workshop::open()?;
+    let testbed = Testbed::open()?;
     let run = serde_json::to_value(Run::here(study.seed)).unwrap_or_default();
     results.append(&Line::Run(run))?;
     let mut failed = 0;
     for (number, trial) in left.iter().enumerate() {
         let (setup, cell) = (trial.setup.label(), trial.cell.label());
         let head = format!("{}/{} {cell}, {setup}", number + 1, left.len());
-        let result = trial::run(&workshop, &options.tandem, trial);
-        workshop.clear();
+        let result = trial::run(&testbed, &options.tandem, trial);
+        testbed.clear();
         let outcome = match result {
             Ok(measured) => {
                 let mean = |delays: trial::Delays| format!("{:.0} ms", delays.mean);

@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use super::file::{Cell, LinkOptions, Setup, Times};
 use super::network::{Layout, Node};
 use crate::bench::BenchError;
-use crate::bench::workshop::{Program, Workshop};
+use crate::bench::testbed::{Program, Testbed};
 use crate::experiment::ExperimentError;
 use crate::timing::client::{self, Direction, Plan, WarmUp};
 use crate::timing::report::Report;
@@ -144,15 +144,15 @@ impl From<&Report> for Delays {
     }
 }
 
-/// Runs a measurement. The programs run until the workshop is cleared.
+/// Runs a measurement. The programs run until the testbed is cleared.
 ///
 /// # Errors
 /// Fails if the network or the programs cannot be set up. A circuit that breaks is a figure.
-pub fn run(workshop: &Workshop, tandem: &Path, trial: &Trial) -> Result<Measured, ExperimentError> {
+pub fn run(testbed: &Testbed, tandem: &Path, trial: &Trial) -> Result<Measured, ExperimentError> {
     let times = trial.times.durations()?;
     let layout = Layout::of(trial.cell.network);
     let (namespaces, emulator) = layout.set_up(trial)?;
-    start_programs(workshop, tandem, trial, &layout, &namespaces)?;
+    start_programs(testbed, tandem, trial, &layout, &namespaces)?;
     let clients = measure(&layout, &namespaces, times)
         .map_err(BenchError::system("measure through the chain"))?;
     let (snapshot, ended) = emulator.stop();
@@ -192,7 +192,7 @@ fn load() -> f64 {
 
 /// Starts the gateway, the relays and the clients, each after its next node.
 fn start_programs(
-    workshop: &Workshop,
+    testbed: &Testbed,
     tandem: &Path,
     trial: &Trial,
     layout: &Layout,
@@ -201,8 +201,8 @@ fn start_programs(
     let addresses = layout.nodes.iter().map(|node| node.address.to_string());
     let made = rcgen::generate_simple_self_signed(addresses.collect::<Vec<_>>())
         .map_err(|error| BenchError::Value(format!("cannot make a certificate: {error}")))?;
-    let cert = workshop.write("chain.pem", made.cert.pem())?;
-    let key = workshop.write("chain.key", made.signing_key.serialize_pem())?;
+    let cert = testbed.write("chain.pem", made.cert.pem())?;
+    let key = testbed.write("chain.key", made.signing_key.serialize_pem())?;
     let hop = Hop {
         setup: &trial.setup,
         listening: format!("cert={}&key={}", cert.display(), key.display()),
@@ -231,7 +231,7 @@ fn start_programs(
         }
         command.arg(format!("--congestion={}", trial.setup.congestion));
         let network = Some(&namespaces[number]);
-        let pid = workshop.start(Program {
+        let pid = testbed.start(Program {
             name: &node.name,
             command,
             core: None,
@@ -242,7 +242,7 @@ fn start_programs(
             false if trial.setup.is_over_tcp() => (node.address, PORT).into(),
             false => (node.address, READY_PORT).into(),
         };
-        workshop.wait_for(pid, &node.name, address, network)?;
+        testbed.wait_for(pid, &node.name, address, network)?;
     }
     Ok(())
 }

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use super::plan::{self, Selection, Trial};
 use super::point::{Axis, Point};
 use super::results::{Line, Outcome, Record, Results};
-use super::stage::{self, Theatre};
+use super::trial_network::{self, TrialContext};
 use super::{Experiment, ExperimentError, trial};
-use crate::bench::workshop;
+use crate::bench::testbed;
 use tandem_web::measure::Run;
 
 /// The settings of a run.
@@ -98,7 +98,7 @@ pub fn run(
             .iter()
             .any(|trial| experiment.setups[trial.setup].name == setup.name)
         {
-            stage::check(setup, &options.tandem)?;
+            trial_network::check(setup, &options.tandem)?;
         }
     }
     check_pages(experiment, &trials)?;
@@ -114,12 +114,12 @@ pub fn run(
     if left.is_empty() {
         return Ok(tally);
     }
-    if !workshop::raise_priority() {
+    if !testbed::raise_priority() {
         tell(Event::Note(
             "without root, other programs on this machine disturb the times",
         ));
     }
-    let theatre = Theatre::open(options.tandem.clone())?;
+    let context = TrialContext::open(options.tandem.clone())?;
     results.append(&Line::Run(header(experiment, options)))?;
     let mut pace = Pace::default();
     for (at, trial) in left.iter().enumerate() {
@@ -133,8 +133,8 @@ pub fn run(
         });
         let began = Instant::now();
         let record =
-            trial::run(&theatre, experiment, trial).inspect_err(|_| theatre.workshop.clear())?;
-        theatre.workshop.clear();
+            trial::run(&context, experiment, trial).inspect_err(|_| context.testbed.clear())?;
+        context.testbed.clear();
         pace.note(trial, began.elapsed());
         match &record.outcome {
             Outcome::Measured(_) => tally.measured += 1,

@@ -1,5 +1,5 @@
-//! A page load in one set-up, on a separate stage: no state of a kernel or proxy comes from another
-//! load.
+//! A page load in one set-up, on a separate network: no state of a kernel or proxy comes from
+//! another load.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use super::file::{Experiment, Setup, Way};
 use super::plan::Trial;
 use super::point::{Conditions, Origins};
 use super::results::{Measured, Outcome, Push, Record};
-use super::stage::{FAR, PROXY, Stage, Theatre};
+use super::trial_network::{FAR, PROXY, TrialContext, TrialNetwork};
 use crate::bench::BenchError;
 use tandem_http::Scheme;
 use tandem_web::loader::{Discovery, LoadError, Loader, Protocol, Via};
@@ -24,7 +24,7 @@ const BETWEEN_USERS: Duration = Duration::from_millis(100);
 
 /// Makes a load. An error is one of the machine; a page that does not come is a result.
 pub fn run(
-    theatre: &Theatre,
+    context: &TrialContext,
     experiment: &Experiment,
     trial: &Trial,
 ) -> Result<Record, ExperimentError> {
@@ -32,13 +32,13 @@ pub fn run(
     let conditions = trial.point.conditions("point")?;
     let setup = &experiment.setups[trial.setup];
     let site = site(experiment, &conditions, setup)?;
-    let mut stage = Stage::set_up(theatre, &conditions, seed(experiment, trial))?;
+    let mut network = TrialNetwork::set_up(context, &conditions, seed(experiment, trial))?;
     let origin = match site.scheme() {
         Scheme::Https => Origin::secure(site.clone(), Protocols::Both),
         _ => Ok(Origin::new(site.clone())),
     };
-    stage.serve(&origin.map_err(|error| BenchError::Value(error.to_string()))?)?;
-    stage.start_gateway(setup)?;
+    network.serve(&origin.map_err(|error| BenchError::Value(error.to_string()))?)?;
+    network.start_gateway(setup)?;
     let loader = loader(experiment, setup, &conditions);
     let newcomer = Loader {
         revisit: None,
@@ -50,11 +50,11 @@ pub fn run(
         setup.visits
     };
     for _ in 0..other_users {
-        let client = stage.start_client(setup)?;
-        let visited = load(&stage, &newcomer, &site)?;
+        let client = network.start_client(setup)?;
+        let visited = load(&network, &newcomer, &site)?;
         // A browser goes on after its load, and the client reports the last pushes.
-        stage.until_quiet();
-        stage.end(client);
+        network.until_quiet();
+        network.end(client);
         std::thread::sleep(BETWEEN_USERS);
         if let Err(failed) = visited {
             return Ok(record(
@@ -65,8 +65,8 @@ pub fn run(
             ));
         }
     }
-    let outcome = measure(&stage, setup, &loader, &site)?;
-    let snapshot = stage.take_down()?;
+    let outcome = measure(&network, setup, &loader, &site)?;
+    let snapshot = network.take_down()?;
     let outcome = match outcome {
         Ok(measured) => {
             let (late_ms, trouble) = (snapshot.lateness.p99_ms, snapshot.trouble());
@@ -118,7 +118,7 @@ fn site(
     if let Origins::Shards(shards) = conditions.origins {
         deal(&mut page, shards);
     }
-    let authorities = Stage::authorities(conditions.origins, &page, secure);
+    let authorities = TrialNetwork::authorities(conditions.origins, &page, secure);
     Site::with_scheme(page, scheme, &authorities).map_err(failed)
 }
 
@@ -174,12 +174,12 @@ fn loader(experiment: &Experiment, setup: &Setup, conditions: &Conditions) -> Lo
 
 /// The outer error is one of the machine.
 fn load(
-    stage: &Stage<'_>,
+    network: &TrialNetwork<'_>,
     loader: &Loader,
     site: &Site,
 ) -> Result<Result<Loaded, LoadError>, BenchError> {
     let client = Client::Loader(loader.clone());
-    match stage
+    match network
         .near(async || client.load(site).await)
         .map_err(BenchError::system("start the loader"))?
     {
@@ -190,42 +190,42 @@ fn load(
 }
 
 fn measure(
-    stage: &Stage<'_>,
+    network: &TrialNetwork<'_>,
     setup: &Setup,
     loader: &Loader,
     site: &Site,
 ) -> Result<Result<Measured, LoadError>, BenchError> {
-    stage.start_client(setup)?;
+    network.start_client(setup)?;
     if setup.warm {
         // Our client opens its session at its start; a request here would come from a different
         // browser.
         match setup.way {
-            Way::Pair => _ = stage.until_quiet(),
-            _ => stage.warm_up()?,
+            Way::Pair => _ = network.until_quiet(),
+            _ => network.warm_up()?,
         }
     }
     if setup.way == Way::Solo {
         for _ in 0..setup.visits {
-            if let Err(failed) = load(stage, loader, site)? {
+            if let Err(failed) = load(network, loader, site)? {
                 return Ok(Err(failed));
             }
-            stage.until_quiet();
+            network.until_quiet();
         }
     }
     let before = if setup.warm || setup.visits > 0 {
-        stage.until_quiet()
+        network.until_quiet()
     } else {
         Default::default()
     };
-    let before_load = stage.served();
-    let loaded = match load(stage, loader, site)? {
+    let before_load = network.served();
+    let loaded = match load(network, loader, site)? {
         Ok(loaded) => loaded,
         Err(failed) => return Ok(Err(failed)),
     };
-    let carried = stage.until_quiet().since(before);
-    let after = stage.served();
+    let carried = network.until_quiet().since(before);
+    let after = network.served();
     let push = if setup.way == Way::Solo || (setup.way == Way::Pair && setup.push) {
-        Some(push(&stage.metrics()?)?)
+        Some(push(&network.metrics()?)?)
     } else {
         None
     };

@@ -1,6 +1,6 @@
-//! A stage: two network namespaces, the emulated link between them, the origins at the far side and
-//! the proxies of one set-up. Namespaces have no names and vanish with the stage; programs end with
-//! it.
+//! The network of a trial: two network namespaces, the emulated link between them, the origins at
+//! the far side and the proxies of one set-up. Namespaces have no names and vanish with the
+//! network; programs end with it.
 //!
 //! ```text
 //!   near                                       far (10.77.0.2)
@@ -21,7 +21,7 @@ use tokio::runtime::Runtime;
 
 use super::file::{Setup, Way};
 use super::point::{Conditions, Origins};
-use crate::bench::workshop::{Program, Workshop};
+use crate::bench::testbed::{Program, Testbed};
 use crate::bench::{BenchError, programs};
 use tandem_net::emulator::network::{NetworkError, Setup as NetworkSetup, TwoHosts};
 use tandem_net::emulator::report::Traffic;
@@ -53,21 +53,21 @@ const SETTLE: Duration = Duration::from_secs(10);
 /// The time limit of one exchange beside a load.
 const EXCHANGE: Duration = Duration::from_secs(60);
 
-/// The settings that all stages of an experiment share.
+/// The settings that all trials of an experiment share.
 #[derive(Debug)]
-pub struct Theatre {
+pub struct TrialContext {
     /// Programs and their files.
-    pub workshop: Workshop,
+    pub testbed: Testbed,
     /// The program under test.
     pub tandem: PathBuf,
     /// The runtime of the origins.
     pub runtime: Runtime,
 }
 
-/// A network with origins.
+/// A network with origins at its far side.
 #[derive(Debug)]
-pub struct Stage<'a> {
-    theatre: &'a Theatre,
+pub struct TrialNetwork<'a> {
+    context: &'a TrialContext,
     near: Netns,
     far: Netns,
     emulator: Emulator,
@@ -85,29 +85,29 @@ pub struct Carried {
     pub lost: u64,
 }
 
-impl Theatre {
+impl TrialContext {
     /// Opens it. To be called before any thread is started: signals end everything from here on.
     pub fn open(tandem: PathBuf) -> Result<Self, BenchError> {
-        let workshop = Workshop::open()?;
+        let testbed = Testbed::open()?;
         let mut builder = tokio::runtime::Builder::new_multi_thread();
         let runtime = builder
             .worker_threads(1)
             .enable_all()
             .build()
             .map_err(BenchError::system("start a runtime"))?;
-        certificate(&workshop)?;
+        certificate(&testbed)?;
         Ok(Self {
-            workshop,
+            testbed,
             tandem,
             runtime,
         })
     }
 }
 
-impl<'a> Stage<'a> {
+impl<'a> TrialNetwork<'a> {
     /// Sets up the network; the seed decides each packet's fate.
     pub fn set_up(
-        theatre: &'a Theatre,
+        context: &'a TrialContext,
         conditions: &Conditions,
         seed: u64,
     ) -> Result<Self, BenchError> {
@@ -131,7 +131,7 @@ impl<'a> Stage<'a> {
             emulator,
         } = TwoHosts::set_up([NEAR, FAR], directions, seed, &setup)?;
         Ok(Self {
-            theatre,
+            context,
             near,
             far,
             emulator,
@@ -169,14 +169,14 @@ impl<'a> Stage<'a> {
         for authority in origin.site().authorities() {
             hosts.push_str(&format!("{FAR} {}\n", name_of(authority)));
         }
-        self.theatre.workshop.write(HOSTS, hosts)?;
+        self.context.testbed.write(HOSTS, hosts)?;
         let bind = || {
             addresses
                 .iter()
                 .map(TcpListener::bind)
                 .collect::<io::Result<Vec<_>>>()
         };
-        let _inside = self.theatre.runtime.enter();
+        let _inside = self.context.runtime.enter();
         for listener in self.far.run(bind).map_err(failed())? {
             listener.set_nonblocking(true).map_err(failed())?;
             let listener = tokio::net::TcpListener::from_std(listener).map_err(failed())?;
@@ -192,13 +192,13 @@ impl<'a> Stage<'a> {
             Way::Pair => self.gateway(setup),
             Way::Nghttpx => {
                 let origin = SocketAddr::new(FAR.into(), PLAIN);
-                let workshop = &self.theatre.workshop;
+                let testbed = &self.context.testbed;
                 let front = if setup.tls {
                     tls_front(GATEWAY)
                 } else {
                     front(GATEWAY)
                 };
-                let mut command = programs::nghttpx(&front, &programs::backend(origin), workshop)?;
+                let mut command = programs::nghttpx(&front, &programs::backend(origin), testbed)?;
                 command.args([
                     "--frontend-http2-window-size=8M",
                     "--frontend-http2-connection-window-size=16M",
@@ -209,7 +209,7 @@ impl<'a> Stage<'a> {
                 ]);
                 if setup.tls {
                     command
-                        .args(["key.pem", "cert.pem"].map(|file| workshop.directory().join(file)));
+                        .args(["key.pem", "cert.pem"].map(|file| testbed.directory().join(file)));
                 }
                 command
             }
@@ -218,7 +218,7 @@ impl<'a> Stage<'a> {
     }
 
     fn gateway(&self, setup: &Setup) -> Command {
-        let files = self.theatre.workshop.directory();
+        let files = self.context.testbed.directory();
         let mut listen = format!("{}+tcp://{GATEWAY}", setup.session.name());
         if setup.tls {
             let (session, directory) = (setup.session.name(), files.display());
@@ -230,7 +230,7 @@ impl<'a> Stage<'a> {
         let mut command = Command::new("unshare");
         let script = "mount --bind \"$0\" /etc/hosts && exec \"$@\"";
         command.args(["--mount", "/bin/sh", "-c", script]);
-        command.arg(files.join(HOSTS)).arg(&self.theatre.tandem);
+        command.arg(files.join(HOSTS)).arg(&self.context.tandem);
         command.args([
             "gateway",
             "--workers=1",
@@ -262,13 +262,13 @@ impl<'a> Stage<'a> {
                 };
                 let backend = format!("{};;proto=h2{tls}", programs::backend(GATEWAY));
                 let mut command =
-                    programs::nghttpx(&front(PROXY), &backend, &self.theatre.workshop)?;
+                    programs::nghttpx(&front(PROXY), &backend, &self.context.testbed)?;
                 command.args(["--http2-proxy", "--backend-http2-window-size=8M"]);
                 command.arg("--backend-http2-connection-window-size=16M");
                 if setup.tls {
                     command.arg(format!(
                         "--cacert={}/cert.pem",
-                        self.theatre.workshop.directory().display()
+                        self.context.testbed.directory().display()
                     ));
                 }
                 command
@@ -280,13 +280,13 @@ impl<'a> Stage<'a> {
     fn client(&self, setup: &Setup) -> Command {
         let mut gateway = format!("{}+tcp://{GATEWAY}", setup.session.name());
         if setup.tls {
-            let directory = self.theatre.workshop.directory().display();
+            let directory = self.context.testbed.directory().display();
             gateway = format!(
                 "{}+tls://{GATEWAY}?ca={directory}/cert.pem",
                 setup.session.name()
             );
         }
-        let mut command = Command::new(&self.theatre.tandem);
+        let mut command = Command::new(&self.context.tandem);
         command.args([
             "client",
             "--listen",
@@ -308,7 +308,7 @@ impl<'a> Stage<'a> {
 
     /// Returns the command of a client without a gateway.
     fn solo(&self, setup: &Setup) -> Command {
-        let mut command = Command::new(&self.theatre.tandem);
+        let mut command = Command::new(&self.context.tandem);
         command.args(["client", "--solo=direct", "--solo-hold-out=0"]);
         command
             .arg(format!("--listen=http://{PROXY}"))
@@ -326,21 +326,21 @@ impl<'a> Stage<'a> {
         address: SocketAddr,
         at: &Netns,
     ) -> Result<u32, BenchError> {
-        let workshop = &self.theatre.workshop;
-        let pid = workshop.start(Program {
+        let testbed = &self.context.testbed;
+        let pid = testbed.start(Program {
             name,
             command,
             core: None,
             network: Some(at),
         })?;
-        workshop.wait_for(pid, name, address, Some(at))?;
+        testbed.wait_for(pid, name, address, Some(at))?;
         Ok(pid)
     }
 
     /// Ends a program.
     pub fn end(&self, pid: Option<u32>) {
         if let Some(pid) = pid {
-            self.theatre.workshop.end(pid);
+            self.context.testbed.end(pid);
         }
     }
 
@@ -427,7 +427,7 @@ impl<'a> Stage<'a> {
 
     /// Takes everything down; the last state of the network.
     pub fn take_down(self) -> Result<Snapshot, BenchError> {
-        self.theatre.workshop.clear();
+        self.context.testbed.clear();
         let (snapshot, ended) = self.emulator.stop();
         ended.map_err(BenchError::system("run the emulated link"))?;
         Ok(snapshot)
@@ -490,12 +490,12 @@ fn tls_front(address: SocketAddr) -> String {
 }
 
 /// A certificate for the gateway, and the key to it.
-fn certificate(workshop: &Workshop) -> Result<PathBuf, BenchError> {
+fn certificate(testbed: &Testbed) -> Result<PathBuf, BenchError> {
     let made = rcgen::generate_simple_self_signed(vec![FAR.to_string(), NAME.into()]);
     let made =
         made.map_err(|error| BenchError::Value(format!("cannot make a certificate: {error}")))?;
-    workshop.write("key.pem", made.signing_key.serialize_pem())?;
-    workshop.write("cert.pem", made.cert.pem())
+    testbed.write("key.pem", made.signing_key.serialize_pem())?;
+    testbed.write("cert.pem", made.cert.pem())
 }
 
 /// Checks that this machine has the programs that a set-up needs.

@@ -10,7 +10,7 @@ use tandem_net::emulator::sys;
 
 use super::Options;
 use crate::bench::BenchError;
-use crate::bench::workshop::{Program, Workshop, free_address, free_addresses};
+use crate::bench::testbed::{Program, Testbed, free_address, free_addresses};
 
 /// The number of ways through the programs.
 pub const WAYS: usize = 3;
@@ -75,7 +75,7 @@ const MORTAL_CLIENT: usize = 4;
 
 /// All programs of a soak.
 pub struct Cast<'a> {
-    workshop: &'a Workshop,
+    testbed: &'a Testbed,
     tandem: PathBuf,
     clock: Option<(PathBuf, PathBuf)>,
     actors: Vec<Actor>,
@@ -86,14 +86,14 @@ pub struct Cast<'a> {
 
 impl<'a> Cast<'a> {
     /// Starts the programs, and waits until they listen.
-    pub fn start(workshop: &'a Workshop, options: &Options) -> Result<Self, BenchError> {
+    pub fn start(testbed: &'a Testbed, options: &Options) -> Result<Self, BenchError> {
         let clock = match &options.faketime {
             None => None,
-            Some(library) => Some((library.clone(), workshop.write("clock", "+0\n")?)),
+            Some(library) => Some((library.clone(), testbed.write("clock", "+0\n")?)),
         };
         let any = free_address()?;
         let mut this = Self {
-            workshop,
+            testbed,
             tandem: options.tandem.clone(),
             clock,
             actors: Vec::new(),
@@ -160,7 +160,7 @@ impl<'a> Cast<'a> {
         listen: SocketAddr,
         metrics: SocketAddr,
     ) -> Result<(), BenchError> {
-        let config = self.workshop.write(&format!("{name}.toml"), config)?;
+        let config = self.testbed.write(&format!("{name}.toml"), config)?;
         self.actors.push(Actor {
             name,
             role,
@@ -186,14 +186,13 @@ impl<'a> Cast<'a> {
                 .env("FAKETIME_DONT_FAKE_MONOTONIC", "1")
                 .env("DONT_FAKE_MONOTONIC", "1");
         }
-        let pid = self.workshop.start(Program {
+        let pid = self.testbed.start(Program {
             name: actor.name,
             command,
             core: None,
             network: None,
         })?;
-        self.workshop
-            .wait_for(pid, actor.name, actor.listen, None)?;
+        self.testbed.wait_for(pid, actor.name, actor.listen, None)?;
         self.actors[at].pid = pid;
         Ok(())
     }
@@ -256,7 +255,7 @@ impl<'a> Cast<'a> {
     }
 
     fn kill(&mut self, at: usize) {
-        self.workshop.end(self.actors[at].pid);
+        self.testbed.end(self.actors[at].pid);
         self.fault = Some(Fault::Killed(at, Instant::now()));
     }
 
@@ -274,7 +273,7 @@ impl<'a> Cast<'a> {
     fn jump(&self, turn: u64) -> Result<(), BenchError> {
         if self.clock.is_some() {
             let to = JUMPS[turn as usize % JUMPS.len()];
-            self.workshop.write("clock", format!("{to}\n"))?;
+            self.testbed.write("clock", format!("{to}\n"))?;
         }
         Ok(())
     }

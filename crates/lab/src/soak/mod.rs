@@ -9,7 +9,7 @@
 //!
 //! [`origin`] serves bodies that their URLs determine, so that [`visitor`] can check every byte.
 //! [`cast`] starts the programs and plays the faults, [`watch`] samples and judges, and [`report`]
-//! writes the JSON and the plot. The lab's [`crate::bench::workshop`] holds the programs.
+//! writes the JSON and the plot. The lab's [`crate::bench::testbed`] holds the programs.
 
 pub mod cast;
 pub mod origin;
@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::bench::BenchError;
-use crate::bench::workshop::Workshop;
+use crate::bench::testbed::Testbed;
 use cast::Cast;
 use origin::Origin;
 use report::Soak;
@@ -63,14 +63,14 @@ pub struct Progress<'a> {
 
 /// Runs a soak; `tell` is called about once a second.
 pub async fn run(
-    workshop: &Workshop,
+    testbed: &Testbed,
     options: &Options,
     mut tell: impl FnMut(Progress<'_>),
 ) -> Result<Soak, BenchError> {
     let origin = Origin::start()
         .await
         .map_err(BenchError::system("start the origin"))?;
-    let mut cast = Cast::start(workshop, options)?;
+    let mut cast = Cast::start(testbed, options)?;
     let counts = Arc::new(Counts::default());
     let mut watch = Watch::new(cast.measured());
     watch.note_base().await?;

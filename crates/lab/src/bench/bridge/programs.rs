@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::super::BenchError;
 use super::super::programs::{backend, find, nghttpx};
-use super::super::workshop::Workshop;
+use super::super::testbed::Testbed;
 use super::Cell;
 
 /// The body of each request, which has the length of that in the study.
@@ -121,7 +121,7 @@ pub struct Times {
 /// Returns the call of a proxy with one worker.
 pub(super) fn command(
     cell: Cell,
-    workshop: &Workshop,
+    testbed: &Testbed,
     tandem: &Path,
     listen: SocketAddr,
     origin: SocketAddr,
@@ -141,19 +141,19 @@ pub(super) fn command(
                 Version::H2 => ";;proto=h2",
             };
             let front = format!("{},{};no-tls", listen.ip(), listen.port());
-            nghttpx(&front, &format!("{}{protocol}", backend(origin)), workshop)
+            nghttpx(&front, &format!("{}{protocol}", backend(origin)), testbed)
         }
-        Peer::Nginx => nginx(cell, workshop, listen, origin),
+        Peer::Nginx => nginx(cell, testbed, listen, origin),
     }
 }
 
 fn nginx(
     cell: Cell,
-    workshop: &Workshop,
+    testbed: &Testbed,
     listen: SocketAddr,
     origin: SocketAddr,
 ) -> Result<Command, BenchError> {
-    let directory = workshop.directory().display();
+    let directory = testbed.directory().display();
     let name = cell.name();
     let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
         .iter()
@@ -170,9 +170,9 @@ fn nginx(
          server {{\n  listen {listen}{h2};\n  location / {{\n   proxy_pass http://origin;\n   proxy_http_version 1.1;\n   \
          proxy_set_header Connection \"\";\n  }}\n }}\n}}\n"
     );
-    let configuration = workshop.write(&format!("{name}.conf"), text)?;
+    let configuration = testbed.write(&format!("{name}.conf"), text)?;
     let mut command = Command::new(find("nginx", "nginx-light")?);
-    let log = workshop.directory().join(format!("{name}-error.log"));
+    let log = testbed.directory().join(format!("{name}-error.log"));
     command.arg("-e").arg(log).arg("-c").arg(configuration);
     Ok(command)
 }

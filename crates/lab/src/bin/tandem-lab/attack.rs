@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::Args;
 use tandem_lab::attack::{self, Attack, Outcome};
 use tandem_lab::bench::programs;
-use tandem_lab::bench::workshop::Workshop;
+use tandem_lab::bench::testbed::Testbed;
 
 /// The shortest time of one attack.
 const SHORTEST: Duration = Duration::from_millis(500);
@@ -46,12 +46,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
         return Ok(ExitCode::SUCCESS);
     }
     let tandem = programs::tandem(arguments.tandem.as_deref())?;
-    let workshop = Workshop::open()?;
+    let testbed = Testbed::open()?;
     let total = Duration::from_secs(arguments.seconds.into());
     let time = (total / attacks.len() as u32).max(SHORTEST);
     let mut failed = 0;
     for attack in &attacks {
-        let outcome = attack.run(&workshop, &tandem, time)?;
+        let outcome = attack.run(&testbed, &tandem, time)?;
         failed += usize::from(!outcome.broken.is_empty());
         print(attack, &outcome)?;
     }

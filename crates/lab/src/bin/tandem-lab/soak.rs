@@ -10,7 +10,7 @@ use std::time::Duration;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use tandem_lab::bench::programs;
-use tandem_lab::bench::workshop::Workshop;
+use tandem_lab::bench::testbed::Testbed;
 use tandem_lab::soak::{self, Options, Progress, cast};
 
 /// Runs visitors, kills, reloads and suspensions against the proxies, and checks that nothing
@@ -59,12 +59,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
         seed: arguments.seed,
         faketime: arguments.faketime.then(cast::find_faketime).transpose()?,
     };
-    let workshop = Workshop::open()?;
+    let testbed = Testbed::open()?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?;
     let bar = std::io::stderr().is_terminal().then(|| bar(options.time));
-    let result = runtime.block_on(soak::run(&workshop, &options, |progress| {
+    let result = runtime.block_on(soak::run(&testbed, &options, |progress| {
         if let Some(bar) = &bar {
             bar.set_position(progress.elapsed.as_secs());
             bar.set_message(words(progress));
