@@ -27,8 +27,8 @@
 //! fetches, and the time. After each of them, [`Gateway::poll_output`] returns decisions until it
 //! returns `None`; then [`Gateway::poll_timeout`] returns the time of its next run.
 //!
-//! `session` holds the state. `responses`, `promises`, `fetches` and `reports` handle the events and
-//! make the decisions. The other files hold the records and policies.
+//! `session` holds the state. `responses`, `promises`, `fetches` and `reports` handle the events
+//! and make the decisions. The other files hold the records and policies.
 
 mod budget;
 mod client_cache;

@@ -11,19 +11,19 @@ use crate::probe::Stamp;
 use crate::probe::points::{EXCHANGE_HEAD, EXCHANGE_WHOLE};
 use crate::stage::Stage;
 
-/// The stage that counts exchanges.
-pub struct Count {
+/// The stage that counts exchanges, and measures their times.
+pub struct ExchangeMetrics {
     /// The stage that exchanges go on to.
     pub next: Rc<dyn Stage>,
 }
 
-impl Stage for Count {
+impl Stage for ExchangeMetrics {
     fn call(&self, exchange: Exchange) -> Reply {
         METRICS.exchanges.add(1);
         METRICS.exchanges_open.add(1);
         let (asked, begun) = (EXCHANGE_HEAD.start(), EXCHANGE_WHOLE.start());
         let is_tunnel = exchange.request.is_connect();
-        Reply::new(Counted {
+        Reply::new(MeasuredReply {
             timed_from: (!is_tunnel).then(Instant::now),
             reply: self.next.call(exchange),
             asked,
@@ -32,7 +32,7 @@ impl Stage for Count {
     }
 }
 
-struct Counted {
+struct MeasuredReply {
     reply: Reply,
     /// The time when the request arrived, or `None` for a tunnel, for which a duration has no
     /// meaning.
@@ -42,7 +42,7 @@ struct Counted {
     begun: Stamp,
 }
 
-impl Parts for Counted {
+impl Parts for MeasuredReply {
     fn supply(&self) -> Supply {
         self.reply.supply()
     }
@@ -74,7 +74,7 @@ impl Parts for Counted {
     }
 }
 
-impl Drop for Counted {
+impl Drop for MeasuredReply {
     fn drop(&mut self) {
         METRICS.exchanges_open.sub(1);
     }

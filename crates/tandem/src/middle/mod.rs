@@ -6,8 +6,8 @@
 //! - [`auth`] admits sessions, and [`track`] reports the use of connections.
 //! - [`routes`] chooses the client's route by the host of a request. [`udp_target`] puts the target
 //!   of a UDP tunnel in its place.
-//! - [`count`] counts exchanges, [`access_log`] logs them, and [`record`] keeps them for the
-//!   dashboard.
+//! - [`exchange_metrics`] counts exchanges, [`access_log`] logs them, and [`record`] keeps them for
+//!   the dashboard.
 //! - [`websocket`] adds the key of WebSockets that arrive over HTTP/2, or the proof of those that
 //!   leave over it.
 //! - [`warm_up`] opens the congestion window of a new session.
@@ -26,9 +26,9 @@ pub mod announce;
 pub mod auth;
 pub mod cache;
 pub mod compress;
-pub mod count;
 pub mod decompress;
 pub mod discovery;
+pub mod exchange_metrics;
 pub mod hops;
 pub mod isolate;
 #[cfg(feature = "submit")]

@@ -26,7 +26,7 @@ use crate::middle::announce::{Announce, OwnGateway};
 use crate::middle::auth::Auth;
 use crate::middle::cache::CacheStage;
 use crate::middle::compress::{CodingMemory, Compress, NoCompress};
-use crate::middle::count::Count;
+use crate::middle::exchange_metrics::ExchangeMetrics;
 use crate::middle::hops::Hops;
 use crate::middle::max_forwards::MaxForwards;
 use crate::middle::opened::{Consent, Permission};
@@ -382,7 +382,7 @@ impl GatewayConfig {
                     permission: permission.clone(),
                     next,
                 });
-                let next: Rc<dyn Stage> = Rc::new(Count {
+                let next: Rc<dyn Stage> = Rc::new(ExchangeMetrics {
                     next: logged(log_requests, log_urls, next),
                 });
                 let next: Rc<dyn Stage> = if is_gateway {

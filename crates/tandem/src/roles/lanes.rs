@@ -32,8 +32,8 @@ use crate::front::early::EarlyConnect;
 use crate::journal::saving::LoadTimes;
 use crate::journal::{Journal, Problems, RouteEntry};
 use crate::middle::compress::CodingMemory;
-use crate::middle::count::Count;
 use crate::middle::decompress::Decompress;
+use crate::middle::exchange_metrics::ExchangeMetrics;
 use crate::middle::loads::Loads;
 use crate::middle::opened::{Entrust, Entrusted};
 use crate::middle::pair_fields::PairFields;
@@ -241,7 +241,7 @@ impl ClientConfig {
     }
 
     fn counted(&self, next: Rc<dyn Stage>) -> Rc<dyn Stage> {
-        Rc::new(Count {
+        Rc::new(ExchangeMetrics {
             next: logged(self.log_requests, self.log_urls, next),
         })
     }

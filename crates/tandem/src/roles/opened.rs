@@ -34,7 +34,7 @@ use crate::front::opened::{
     OpenedConnection, OpenedHosts, OpenedWay, Opening, RememberedHosts, VERIFIED, VerifiedOrigins,
 };
 use crate::journal::Journal;
-use crate::middle::count::Count;
+use crate::middle::exchange_metrics::ExchangeMetrics;
 use crate::middle::opened::{ConsentingSessions, Entrusted, probe};
 use crate::middle::pair_fields::PairFields;
 use crate::middle::record::Record;
@@ -200,7 +200,7 @@ impl ClientConfig {
 
     /// Creates the stages of exchanges inside opened connections.
     fn inside(&self, to_origin: Rc<dyn Stage>, journal: &Arc<Journal>) -> Rc<dyn Stage> {
-        let mut stage: Rc<dyn Stage> = Rc::new(Count {
+        let mut stage: Rc<dyn Stage> = Rc::new(ExchangeMetrics {
             next: logged(self.log_requests, self.log_urls, to_origin),
         });
         if journal.is_recording() {
