@@ -1,4 +1,5 @@
-//! The rules of RFC 9113 that a peer can break, and the bounds on the cost of a peer, in raw frames.
+//! The rules of RFC 9113 that a peer can break, and the bounds on the cost of a peer, in raw
+//! frames.
 
 mod frames;
 mod heads;
@@ -10,13 +11,9 @@ use tandem_http::{Mux, Priority, Reason, RequestHead};
 use crate::support::*;
 
 const PROTOCOL: u32 = 1;
-
 const FLOW_CONTROL: u32 = 3;
-
 const STREAM_CLOSED: u32 = 5;
-
 const REFUSED: u32 = 7;
-
 const CANCEL: u32 = 8;
 
 fn server() -> Raw {
