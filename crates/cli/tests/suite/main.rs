@@ -8,6 +8,7 @@
 mod bridges;
 #[path = "../../../tandem/tests/suite/certificates.rs"]
 mod certificates;
+mod configuration;
 mod counters;
 mod dashboard;
 mod doctor;
@@ -18,10 +19,12 @@ mod init;
 mod messages;
 #[path = "../../../tandem/tests/suite/one_listener.rs"]
 mod one_listener;
+mod output;
 mod packaging;
 mod probes;
 mod process;
 mod relays;
+mod signals;
 mod submission_instances;
 #[expect(dead_code, reason = "the tests of the library use the rest")]
 #[path = "../../../tandem/tests/suite/submission_server.rs"]
