@@ -43,6 +43,8 @@ pub(super) struct Session {
 pub(super) enum Offer {
     /// The outcome is not known yet.
     Open,
+    /// Nothing was pushed, but the outcome counts for the budget.
+    Noted,
     /// The client does not want it.
     Refused,
 }
@@ -140,9 +142,14 @@ impl Session {
 
     /// A URL is asked for the first time: every load that expected it was right.
     pub(super) fn requested(&mut self, url: u32, budget: &mut PushBudget) {
-        if self.offered.get(url) == Some(&Offer::Open) {
+        let offer = self.offered.get(url).copied();
+        match offer {
+            Some(Offer::Open) => budget.won(),
+            Some(Offer::Noted) => budget.won_on_paper(),
+            Some(Offer::Refused) | None => {}
+        }
+        if matches!(offer, Some(Offer::Open | Offer::Noted)) {
             self.offered.remove(url);
-            budget.won();
         }
         if self.held.contains(url) {
             return;
@@ -517,25 +524,31 @@ impl Auto {
                     f64::from(probability),
                     self.config.worth.threshold(f64::from(url.size)),
                 );
+                let offer = session.offered.get(id);
                 let wanted = probability > threshold
                     && url.crowd.count >= least_users
-                    && !session.offered.contains(id);
+                    && matches!(offer, None | Some(Offer::Noted));
                 wanted.then_some((id, probability, threshold))
             })
             .collect();
         worth.sort_by(|a, b| b.1.total_cmp(&a.1));
-        let mut stake = self.budget.stake();
+        let dearest = worth.iter().map(|offer| offer.2).fold(0.0, f64::max);
+        let mut stakes = self.budget.stakes(dearest);
         for (id, probability, threshold) in worth {
-            if self.budget.pay(threshold, &mut stake) {
-                session.offered.entry(id, Offer::Open);
-                let url = self.store.at(id);
-                offers.push(Candidate {
-                    url: url.name.clone(),
-                    kind: url.kind,
-                    probability,
-                    expected_size: f64::from(url.size),
-                });
+            if !self.budget.pay(threshold, &mut stakes) {
+                if !session.offered.contains(id) && self.budget.note(threshold, &mut stakes) {
+                    session.offered.entry(id, Offer::Noted);
+                }
+                continue;
             }
+            *session.offered.entry(id, Offer::Open) = Offer::Open;
+            let url = self.store.at(id);
+            offers.push(Candidate {
+                url: url.name.clone(),
+                kind: url.kind,
+                probability,
+                expected_size: f64::from(url.size),
+            });
         }
     }
 }
