@@ -215,6 +215,10 @@ impl Dialling {
 }
 
 impl Transport for Dialling {
+    fn below(&self) -> Option<&dyn Transport> {
+        None
+    }
+
     fn dial<'a>(
         &'a self,
         _: &'a Target,
@@ -241,6 +245,10 @@ struct Listening {
 }
 
 impl Transport for Listening {
+    fn below(&self) -> Option<&dyn Transport> {
+        None
+    }
+
     fn listen(&self, socket: Bound) -> io::Result<Box<dyn Listener>> {
         let socket = socket.into_udp()?;
         let hub = self.hubs.of(&socket)?;

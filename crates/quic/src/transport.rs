@@ -183,6 +183,10 @@ impl Dialling {
 }
 
 impl Transport for Dialling {
+    fn below(&self) -> Option<&dyn Transport> {
+        None
+    }
+
     fn dial<'a>(
         &'a self,
         _: &'a Target,
@@ -209,6 +213,10 @@ struct Listening {
 }
 
 impl Transport for Listening {
+    fn below(&self) -> Option<&dyn Transport> {
+        None
+    }
+
     fn listen(&self, socket: Socket) -> io::Result<Box<dyn Listener>> {
         let (socket, io) = (socket.into_udp()?, self.state.io()?);
         let accepting = Accepting::new(

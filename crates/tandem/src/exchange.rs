@@ -229,16 +229,37 @@ pub enum Supply {
 }
 
 /// The source of a reply, polled for its next part.
+///
+/// A stage that watches or changes a reply wraps it in another source. Each method but
+/// [`Parts::poll_part`] asks the reply below by default, so no wrapper can forget to forward it. A
+/// wrapper that does not name the reply below does not compile:
+///
+/// ```compile_fail,E0046
+/// use std::task::{Context, Poll};
+/// use tandem::error::Error;
+/// use tandem::exchange::{Part, Parts, Reply};
+///
+/// struct Watched(Reply);
+///
+/// impl Parts for Watched {
+///     fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
+///         self.0.poll_part(cx)
+///     }
+/// }
+/// ```
 pub trait Parts {
+    /// Returns the reply whose parts a stage watches or changes, or `None` if the parts begin here.
+    fn below(&self) -> Option<&Reply>;
+
     /// Returns the way on which the response comes. It is final when the head has come.
     fn supply(&self) -> Supply {
-        Supply::Requested
+        self.below().map_or(Supply::Requested, Reply::supply)
     }
 
     /// Takes the session of the exchange, if a stage behind asked for it by
     /// [`Sink::set_carrying`]. It is final when the head has come.
-    fn take_carrying(&mut self) -> Option<Carrying> {
-        None
+    fn take_carrying(&self) -> Option<Carrying> {
+        self.below()?.take_carrying()
     }
 
     /// Polls for the next part. Returns `None` at the regular end. An error means that the parts so
@@ -335,8 +356,8 @@ impl Reply {
     }
 
     /// See [`Parts::take_carrying`].
-    pub fn take_carrying(&mut self) -> Option<Carrying> {
-        match &mut self.source {
+    pub fn take_carrying(&self) -> Option<Carrying> {
+        match &self.source {
             Source::Parts(parts) => parts.take_carrying(),
             Source::Generator(generator) => generator.take_carrying(),
         }
@@ -352,12 +373,8 @@ impl Reply {
 struct Layered(Reply);
 
 impl Parts for Layered {
-    fn supply(&self) -> Supply {
-        self.0.supply()
-    }
-
-    fn take_carrying(&mut self) -> Option<Carrying> {
-        self.0.take_carrying()
+    fn below(&self) -> Option<&Reply> {
+        Some(&self.0)
     }
 
     fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
@@ -368,6 +385,10 @@ impl Parts for Layered {
 struct Ready(VecDeque<Result<Part, Error>>);
 
 impl Parts for Ready {
+    fn below(&self) -> Option<&Reply> {
+        None
+    }
+
     fn poll_part(&mut self, _: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
         Poll::Ready(self.0.pop_front())
     }

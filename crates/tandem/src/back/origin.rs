@@ -578,6 +578,10 @@ struct Watched {
 }
 
 impl Parts for Watched {
+    fn below(&self) -> Option<&Reply> {
+        Some(&self.reply)
+    }
+
     fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
         let part = self.reply.poll_part(cx);
         if matches!(part, Poll::Ready(Some(Ok(Part::Head(_))))) {

@@ -314,6 +314,10 @@ impl Direct {
 }
 
 impl Transport for Direct {
+    fn below(&self) -> Option<&dyn Transport> {
+        None
+    }
+
     fn dial<'a>(
         &'a self,
         target: &'a Target,

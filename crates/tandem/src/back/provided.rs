@@ -139,6 +139,10 @@ fn silent() -> Error {
 }
 
 impl Transport for Provided {
+    fn below(&self) -> Option<&dyn Transport> {
+        None
+    }
+
     fn dial<'a>(
         &'a self,
         target: &'a Target,
@@ -167,6 +171,10 @@ impl Transport for Provided {
 pub struct EncryptedOnly;
 
 impl Transport for EncryptedOnly {
+    fn below(&self) -> Option<&dyn Transport> {
+        None
+    }
+
     fn dial<'a>(
         &'a self,
         _: &'a Target,
@@ -223,6 +231,10 @@ mod tests {
     struct Address(bool);
 
     impl Transport for Address {
+        fn below(&self) -> Option<&dyn Transport> {
+            None
+        }
+
         fn dial<'a>(
             &'a self,
             _: &'a Target,

@@ -55,6 +55,10 @@ impl Stage for Responding {
 }
 
 impl Transport for Stalling {
+    fn below(&self) -> Option<&dyn Transport> {
+        None
+    }
+
     fn dial<'a>(
         &'a self,
         _: &'a Target,

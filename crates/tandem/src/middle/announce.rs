@@ -12,7 +12,7 @@ use tandem_http::{Method, ResponseHead};
 use crate::announcement::{Announcement, FIELD, Site, WELL_KNOWN};
 use crate::endpoint::Endpoint;
 use crate::error::Error;
-use crate::exchange::{Exchange, Part, Parts, Reply, Supply};
+use crate::exchange::{Exchange, Part, Parts, Reply};
 use crate::hosts::HostPattern;
 use crate::stage::Stage;
 
@@ -83,8 +83,8 @@ struct Announced {
 }
 
 impl Parts for Announced {
-    fn supply(&self) -> Supply {
-        self.reply.supply()
+    fn below(&self) -> Option<&Reply> {
+        Some(&self.reply)
     }
 
     fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {

@@ -31,7 +31,7 @@ use tandem_push::wire::{ASKED_FIELD, RequestHashes};
 use tokio::time::Sleep;
 
 use crate::error::{Error, Kind, Side};
-use crate::exchange::{Exchange, Part, Parts, PushedPart, Reply, Supply};
+use crate::exchange::{Exchange, Part, Parts, PushedPart, Reply};
 use crate::metrics::METRICS;
 use crate::middle::logins::Logins;
 use crate::path::Facts;
@@ -465,8 +465,8 @@ impl Drop for Encoding {
 }
 
 impl Parts for Coded {
-    fn supply(&self) -> Supply {
-        self.reply.supply()
+    fn below(&self) -> Option<&Reply> {
+        Some(&self.reply)
     }
 
     fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {

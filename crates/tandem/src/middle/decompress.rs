@@ -24,7 +24,7 @@ use tandem_push::site::first_party;
 use tandem_push::wire::{is_companion, is_reserved};
 
 use crate::error::{Error, Kind, Side};
-use crate::exchange::{Exchange, Part, Parts, PushedPart, Reply, SessionMark, Supply};
+use crate::exchange::{Exchange, Part, Parts, PushedPart, Reply, SessionMark};
 use crate::metrics::METRICS;
 use crate::middle::compress::CodingMemory;
 use crate::stage::Stage;
@@ -251,8 +251,8 @@ impl Restored {
 }
 
 impl Parts for Restored {
-    fn supply(&self) -> Supply {
-        self.reply.supply()
+    fn below(&self) -> Option<&Reply> {
+        Some(&self.reply)
     }
 
     fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {

@@ -5,7 +5,7 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use crate::error::{Error, Side};
-use crate::exchange::{Exchange, Part, Parts, Reply, Supply};
+use crate::exchange::{Exchange, Part, Parts, Reply};
 use crate::metrics::{EXCHANGE_TIME, FAILURES, METRICS, RESPONSES};
 use crate::probe::Stamp;
 use crate::probe::points::{EXCHANGE_HEAD, EXCHANGE_WHOLE};
@@ -43,8 +43,8 @@ struct MeasuredReply {
 }
 
 impl Parts for MeasuredReply {
-    fn supply(&self) -> Supply {
-        self.reply.supply()
+    fn below(&self) -> Option<&Reply> {
+        Some(&self.reply)
     }
 
     fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {

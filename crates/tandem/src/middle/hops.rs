@@ -53,6 +53,10 @@ impl Stage for Hops {
 struct Relayed(Reply);
 
 impl Parts for Relayed {
+    fn below(&self) -> Option<&Reply> {
+        Some(&self.0)
+    }
+
     fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
         let part = self.0.poll_part(cx);
         if let Poll::Ready(Some(Ok(Part::Head(head)))) = &part

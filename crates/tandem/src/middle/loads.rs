@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use tandem_push::wire::{PUSH_FIELD, Treatment};
 
 use crate::error::Error;
-use crate::exchange::{Exchange, Isolation, Part, Parts, Reply, Supply};
+use crate::exchange::{Exchange, Isolation, Part, Parts, Reply};
 use crate::journal::saving::LoadTimes;
 use crate::metrics::METRICS;
 use crate::stage::Stage;
@@ -86,8 +86,8 @@ struct Timed {
 }
 
 impl Parts for Timed {
-    fn supply(&self) -> Supply {
-        self.reply.supply()
+    fn below(&self) -> Option<&Reply> {
+        Some(&self.reply)
     }
 
     fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {

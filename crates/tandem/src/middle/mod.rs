@@ -51,3 +51,50 @@ pub mod udp_target;
 pub mod via;
 pub mod warm_up;
 pub mod websocket;
+
+#[cfg(test)]
+mod tests {
+    use std::rc::Rc;
+
+    use super::access_log::AccessLog;
+    use super::exchange_metrics::ExchangeMetrics;
+    use super::hops::Hops;
+    use super::loads::Loads;
+    use super::pair_fields::PairFields;
+    use crate::exchange::{Carrying, Exchange, Reply, SessionMark, Supply};
+    use crate::stage::Stage;
+    use tandem_http::{RequestHead, Scheme};
+
+    #[test]
+    fn stages_pass_on_supply_and_session_of_a_reply() {
+        let session = Rc::new(SessionMark::new(true));
+        let mark = Rc::clone(&session);
+        let last = move |_: Exchange| {
+            let session = Rc::clone(&mark);
+            Reply::generate(|sink| {
+                sink.set_supply(Supply::Joined);
+                sink.set_carrying(Some(Carrying {
+                    session,
+                    version: None,
+                }));
+                std::future::pending()
+            })
+        };
+        let next: Rc<dyn Stage> = Rc::new(last);
+        let next = Rc::new(PairFields { next });
+        let next = Rc::new(PairFields { next });
+        let next = Rc::new(Hops {
+            is_gateway: false,
+            next,
+        });
+        let next = Rc::new(Loads::new(Default::default(), next));
+        let next = Rc::new(AccessLog { urls: false, next });
+        let first = ExchangeMetrics { next };
+        let request = RequestHead::get(Scheme::Http, "site.example", "/");
+        let reply = first.call(Exchange::internal(request));
+        assert_eq!(reply.supply(), Supply::Joined);
+        let carrying = reply.take_carrying().expect("the session");
+        assert!(Rc::ptr_eq(&carrying.session, &session));
+        assert!(reply.take_carrying().is_none());
+    }
+}

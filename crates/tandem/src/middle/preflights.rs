@@ -19,7 +19,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
 use crate::error::Error;
-use crate::exchange::{Carrying, Exchange, Isolation, Part, Parts, Reply, Sink, Supply};
+use crate::exchange::{Exchange, Isolation, Part, Parts, Reply, Sink};
 use crate::metrics::METRICS;
 use crate::stage::Stage;
 
@@ -198,12 +198,8 @@ struct Watched {
 }
 
 impl Parts for Watched {
-    fn supply(&self) -> Supply {
-        self.reply.supply()
-    }
-
-    fn take_carrying(&mut self) -> Option<Carrying> {
-        self.reply.take_carrying()
+    fn below(&self) -> Option<&Reply> {
+        Some(&self.reply)
     }
 
     fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {

@@ -255,6 +255,10 @@ struct OfSession {
 }
 
 impl Parts for OfSession {
+    fn below(&self) -> Option<&Reply> {
+        Some(&self.reply)
+    }
+
     fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
         let mut part = self.reply.poll_part(cx);
         if let Poll::Ready(Some(Ok(Part::Pushed(pushed)))) = &mut part {

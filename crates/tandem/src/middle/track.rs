@@ -33,6 +33,10 @@ struct Tracked {
 }
 
 impl Parts for Tracked {
+    fn below(&self) -> Option<&Reply> {
+        Some(&self.reply)
+    }
+
     fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
         self.reply.poll_part(cx)
     }

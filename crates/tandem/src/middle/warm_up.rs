@@ -71,6 +71,10 @@ struct Filling {
 }
 
 impl Parts for Filling {
+    fn below(&self) -> Option<&Reply> {
+        None
+    }
+
     fn poll_part(&mut self, _: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
         if !self.head_sent {
             self.head_sent = true;

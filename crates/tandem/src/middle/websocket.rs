@@ -77,6 +77,10 @@ struct Proving {
 }
 
 impl Parts for Proving {
+    fn below(&self) -> Option<&Reply> {
+        Some(&self.reply)
+    }
+
     fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
         let mut part = self.reply.poll_part(cx);
         if let Poll::Ready(Some(Ok(Part::Head(head)))) = &mut part
@@ -106,6 +110,10 @@ struct Proven {
 }
 
 impl Parts for Proven {
+    fn below(&self) -> Option<&Reply> {
+        Some(&self.reply)
+    }
+
     fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
         let mut part = self.reply.poll_part(cx);
         if let Poll::Ready(Some(Ok(Part::Head(head)))) = &mut part

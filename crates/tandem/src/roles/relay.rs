@@ -176,6 +176,10 @@ struct SharedTunnel {
 }
 
 impl Parts for SharedTunnel {
+    fn below(&self) -> Option<&Reply> {
+        Some(&self.reply)
+    }
+
     fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
         self.reply.poll_part(cx)
     }

@@ -39,6 +39,10 @@ pub struct ConnectTunnels {
 }
 
 impl Transport for ConnectTunnels {
+    fn below(&self) -> Option<&dyn Transport> {
+        None
+    }
+
     /// Opens a tunnel. The path is returned before the other end has agreed, so that the first
     /// bytes leave with the request.
     fn dial<'a>(

@@ -41,7 +41,12 @@ impl std::fmt::Debug for Target {
 }
 
 /// Dials and accepts.
+///
+/// [`Transport::get_ready`] and [`Transport::failed`] ask the layer below by default.
 pub trait Transport {
+    /// Returns the transport that this layer dials through, or `None` at the lowest layer.
+    fn below(&self) -> Option<&dyn Transport>;
+
     /// Opens a byte stream to `target`. Paths of different isolation keys share no state that the
     /// transport can keep apart. The path may be returned before the other end has answered, so
     /// that the first bytes leave with the handshake. A later failure is reported by a read.
@@ -72,13 +77,20 @@ pub trait Transport {
     }
 
     /// Prepares for dialling `target`, if that saves time. A dial after a failure prepares again.
-    fn get_ready<'a>(&'a self, _target: &'a Target) -> LocalBoxFuture<'a, ()> {
-        Box::pin(std::future::ready(()))
+    fn get_ready<'a>(&'a self, target: &'a Target) -> LocalBoxFuture<'a, ()> {
+        match self.below() {
+            Some(below) => below.get_ready(target),
+            None => Box::pin(std::future::ready(())),
+        }
     }
 
     /// Notes that a path of this transport failed before it carried any input. The next dial takes
     /// another way, if there is a choice.
-    fn failed(&self) {}
+    fn failed(&self) {
+        if let Some(below) = self.below() {
+            below.failed();
+        }
+    }
 }
 
 /// The error of a dial through the listening end of a transport.

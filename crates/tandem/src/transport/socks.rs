@@ -54,6 +54,14 @@ impl Socks {
 }
 
 impl Transport for Socks {
+    fn below(&self) -> Option<&dyn Transport> {
+        Some(&*self.below)
+    }
+
+    fn get_ready<'a>(&'a self, _: &'a Target) -> LocalBoxFuture<'a, ()> {
+        self.below.get_ready(&self.proxy)
+    }
+
     fn dial<'a>(
         &'a self,
         target: &'a Target,

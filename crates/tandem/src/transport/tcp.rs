@@ -153,6 +153,10 @@ fn set_up(options: Option<&SocketOptions>, stream: &TcpStream) {
 }
 
 impl Transport for Tcp {
+    fn below(&self) -> Option<&dyn Transport> {
+        None
+    }
+
     fn dial<'a>(
         &'a self,
         target: &'a Target,

@@ -234,6 +234,10 @@ fn unreachable(detail: impl Into<std::borrow::Cow<'static, str>>) -> Error {
 }
 
 impl Transport for Tor {
+    fn below(&self) -> Option<&dyn Transport> {
+        None
+    }
+
     fn dial<'a>(
         &'a self,
         target: &'a Target,

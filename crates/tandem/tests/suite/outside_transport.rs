@@ -68,6 +68,10 @@ fn inverted(path: Path) -> Path {
 }
 
 impl Transport for Inverting {
+    fn below(&self) -> Option<&dyn Transport> {
+        None
+    }
+
     fn dial<'a>(
         &'a self,
         target: &'a Target,

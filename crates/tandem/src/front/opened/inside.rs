@@ -67,6 +67,10 @@ struct WithoutPages {
 }
 
 impl Parts for WithoutPages {
+    fn below(&self) -> Option<&Reply> {
+        Some(&self.reply)
+    }
+
     fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
         let part = self.reply.poll_part(cx);
         match &part {

@@ -116,6 +116,10 @@ impl ChangingReply {
 }
 
 impl Parts for ChangingReply {
+    fn below(&self) -> Option<&Reply> {
+        Some(&self.parts)
+    }
+
     fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
         let mut part = self.parts.poll_part(cx);
         if let Poll::Ready(Some(Ok(Part::Head(head)))) = &mut part {

@@ -173,6 +173,10 @@ struct Bypassing {
 }
 
 impl Parts for Bypassing {
+    fn below(&self) -> Option<&Reply> {
+        Some(&self.reply)
+    }
+
     fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
         let mut part = self.reply.poll_part(cx);
         if let Poll::Ready(Some(Ok(Part::Head(head)))) = &mut part {

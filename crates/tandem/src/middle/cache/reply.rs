@@ -364,6 +364,18 @@ async fn drain(mut reply: Reply) {
 }
 
 impl Parts for CachedReply {
+    fn below(&self) -> Option<&Reply> {
+        match &self.state {
+            State::Fetching(fetching) => fetching.reply.as_ref(),
+            State::Direct(reply) => Some(reply),
+            State::Asking(_)
+            | State::Waiting(..)
+            | State::Streaming(_)
+            | State::Serving(_)
+            | State::Done => None,
+        }
+    }
+
     fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
         let mut part = self.poll_state(cx);
         if self.session.tells_status
@@ -430,6 +442,10 @@ impl Reading {
 
 /// The parts behind the head.
 impl Parts for Reading {
+    fn below(&self) -> Option<&Reply> {
+        None
+    }
+
     fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
         let piece = ready!(self.flight.poll_piece(self.number, cx));
         Poll::Ready(piece.map(|piece| {

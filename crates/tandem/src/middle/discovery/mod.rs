@@ -327,8 +327,8 @@ impl Watched {
 }
 
 impl Parts for Watched {
-    fn supply(&self) -> Supply {
-        self.reply.supply()
+    fn below(&self) -> Option<&Reply> {
+        Some(&self.reply)
     }
 
     fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {

@@ -12,9 +12,7 @@ use super::consenting::{ConsentingSessions, present};
 use super::{MARK, probe};
 use crate::endpoint::split_authority;
 use crate::error::{Error, Kind, Side};
-use crate::exchange::{
-    Carrying, Exchange, Isolation, Part, Parts, PushedPart, Reply, SessionMark, Supply,
-};
+use crate::exchange::{Exchange, Isolation, Part, Parts, PushedPart, Reply, SessionMark};
 use crate::failure::explanation;
 use crate::stage::{SessionPool, Stage};
 
@@ -157,12 +155,8 @@ struct FromGateway {
 }
 
 impl Parts for FromGateway {
-    fn supply(&self) -> Supply {
-        self.reply.supply()
-    }
-
-    fn take_carrying(&mut self) -> Option<Carrying> {
-        self.reply.take_carrying()
+    fn below(&self) -> Option<&Reply> {
+        Some(&self.reply)
     }
 
     fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {

@@ -37,6 +37,10 @@ fn invalidate(session: &Session) {
 }
 
 impl Parts for Changing {
+    fn below(&self) -> Option<&Reply> {
+        Some(&self.reply)
+    }
+
     fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
         let part = ready!(self.reply.poll_part(cx));
         match &part {

@@ -46,6 +46,10 @@ impl Companion {
 }
 
 impl Parts for Companion {
+    fn below(&self) -> Option<&Reply> {
+        None
+    }
+
     fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
         if !std::mem::replace(&mut self.head_sent, true) {
             return Poll::Ready(Some(Ok(Part::Head(ResponseHead::new(200)))));

@@ -128,6 +128,10 @@ impl Fetch {
 }
 
 impl Parts for Fetch {
+    fn below(&self) -> Option<&Reply> {
+        self.reply.as_ref()
+    }
+
     fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
         if let Poll::Ready(precedence) = self.priority.poll_changed(cx)
             && !precedence.push

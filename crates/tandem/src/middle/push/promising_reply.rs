@@ -84,6 +84,10 @@ impl PromisingReply {
 }
 
 impl Parts for PromisingReply {
+    fn below(&self) -> Option<&Reply> {
+        Some(&self.reply)
+    }
+
     fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
         let carrier = Carrier::Response(self.id);
         loop {

@@ -12,7 +12,7 @@ use tandem_push::wire::{CROSSED_FIELD, url_hash};
 
 use super::Shared;
 use crate::error::{Error, Kind, Side};
-use crate::exchange::{Body, Carrying, Exchange, Isolation, Part, Parts, Peer, Reply, Supply};
+use crate::exchange::{Body, Exchange, Isolation, Part, Parts, Peer, Reply};
 use crate::priority::SharedPriority;
 
 /// The requests under way without a head, by URL hash.
@@ -146,12 +146,8 @@ impl Crossing {
 }
 
 impl Parts for Crossing {
-    fn supply(&self) -> Supply {
-        self.reply.supply()
-    }
-
-    fn take_carrying(&mut self) -> Option<Carrying> {
-        self.reply.take_carrying()
+    fn below(&self) -> Option<&Reply> {
+        Some(&self.reply)
     }
 
     fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {

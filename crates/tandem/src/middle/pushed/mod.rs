@@ -257,6 +257,10 @@ struct Observed {
 }
 
 impl Parts for Observed {
+    fn below(&self) -> Option<&Reply> {
+        Some(&self.reply)
+    }
+
     fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
         loop {
             let mut part = std::task::ready!(self.reply.poll_part(cx));

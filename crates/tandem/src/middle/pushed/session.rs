@@ -331,6 +331,10 @@ pub(super) struct Serving {
 }
 
 impl Parts for Serving {
+    fn below(&self) -> Option<&Reply> {
+        None
+    }
+
     fn supply(&self) -> Supply {
         self.supply
     }

@@ -460,6 +460,10 @@ impl OwnStream {
 }
 
 impl Parts for OwnStream {
+    fn below(&self) -> Option<&Reply> {
+        None
+    }
+
     fn poll_part(&mut self, cx: &mut std::task::Context<'_>) -> Poll<Option<Result<Part, Error>>> {
         if self.done {
             return Poll::Ready(None);

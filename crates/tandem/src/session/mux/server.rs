@@ -421,6 +421,10 @@ mod tests {
     }
 
     impl Parts for AlwaysReady {
+        fn below(&self) -> Option<&Reply> {
+            None
+        }
+
         fn poll_part(&mut self, _: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
             if let Some(head) = self.head.take() {
                 return Poll::Ready(Some(Ok(Part::Head(head))));

@@ -75,6 +75,10 @@ impl Tls {
 }
 
 impl Transport for Tls {
+    fn below(&self) -> Option<&dyn Transport> {
+        Some(&*self.below)
+    }
+
     fn dial<'a>(
         &'a self,
         target: &'a Target,
@@ -104,14 +108,6 @@ impl Transport for Tls {
                 timeout: self.timeout,
             })),
         }
-    }
-
-    fn get_ready<'a>(&'a self, target: &'a Target) -> LocalBoxFuture<'a, ()> {
-        self.below.get_ready(target)
-    }
-
-    fn failed(&self) {
-        self.below.failed();
     }
 }
 

@@ -56,6 +56,10 @@ impl VerifiedTls {
 }
 
 impl Transport for VerifiedTls {
+    fn below(&self) -> Option<&dyn Transport> {
+        Some(&*self.below)
+    }
+
     fn dial<'a>(
         &'a self,
         target: &'a Target,

@@ -373,6 +373,10 @@ impl Network {
 }
 
 impl Transport for Network {
+    fn below(&self) -> Option<&dyn Transport> {
+        None
+    }
+
     fn dial<'a>(
         &'a self,
         target: &'a Target,

@@ -173,7 +173,11 @@ impl Session for FakeProtocol {
 
 struct NoTransport;
 
-impl Transport for NoTransport {}
+impl Transport for NoTransport {
+    fn below(&self) -> Option<&dyn Transport> {
+        None
+    }
+}
 
 fn pool(gateway: &Rc<Fake>, way: Way) -> Rc<Gateways> {
     let gateway = Gateway {

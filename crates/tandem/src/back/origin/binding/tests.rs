@@ -47,6 +47,10 @@ impl Waiting {
 }
 
 impl Transport for Waiting {
+    fn below(&self) -> Option<&dyn Transport> {
+        None
+    }
+
     fn dial<'a>(
         &'a self,
         _: &'a Target,
