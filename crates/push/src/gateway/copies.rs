@@ -303,13 +303,14 @@ impl Gateway {
     /// Handles the report that a request waits for a resource whose promise a check has superseded.
     /// The browser has no copy, so the check is of no use.
     pub(super) fn prefer_superseded(&mut self, now: Instant, check: &Unreported) {
-        let is_begun = |it: &Fetch| !matches!(it.phase, Phase::Waiting(_));
-        if self.fetches.get(check.fetch).is_some_and(is_begun) {
-            self.counts.cancelled += 1;
-            self.count_waste(check);
-        } else {
+        let is_waiting = |it: &Fetch| matches!(it.phase, Phase::Waiting(_));
+        if self.fetches.get(check.fetch).is_some_and(is_waiting) {
             self.counts.withheld += 1;
             self.withdraw_promise(check.fetch);
+        } else {
+            // A check that has ended has no record any more.
+            self.counts.cancelled += 1;
+            self.count_waste(check);
         }
         if let Some(fetch) = check.superseded {
             self.raise_fetch(now, fetch);

@@ -328,14 +328,22 @@ fn check_takes_the_place_of_a_held_promise() {
 
 #[test]
 fn claim_that_crosses_a_check_gets_the_body() {
-    let mut pair = returning_to(page("text/html", "<img src=minute.png>"));
-    pair.browse_for(LOADED, PAGE, NAVIGATION);
-    pair.take_asked();
-    pair.send(HOURLY, COPY);
-    // The client has the promise of the body only, and reports that a request waits for it.
-    let (reply, requests) = pair.get(MINUTE, PLAIN);
-    assert_eq!((reply.head.status, reply.body.as_str()), (200, "body"));
-    assert!(reply.is_pushed && requests.contains(&MINUTE.to_owned()));
+    // The claim reaches the gateway before the check has begun, while it runs, and after its end.
+    for (pause, begun) in [(0, 0), (20, 1), (150, 1)] {
+        let mut pair = returning_to(page("text/html", "<img src=minute.png>"));
+        pair.browse_for(LOADED, PAGE, NAVIGATION);
+        pair.take_asked();
+        pair.gateway.take_counts();
+        pair.send(HOURLY, COPY);
+        pair.run_for(Duration::from_millis(pause));
+        // The client has the promise of the body only, and reports that a request waits for it.
+        let (reply, requests) = pair.get(MINUTE, PLAIN);
+        assert_eq!((reply.head.status, reply.body.as_str()), (200, "body"));
+        assert!(reply.is_pushed && requests.contains(&MINUTE.to_owned()));
+        let counts = pair.gateway.take_counts();
+        assert_eq!((counts.cancelled, counts.extra_requests), (begun, begun));
+        assert_eq!(counts.withheld, 2 - begun, "after {pause} ms");
+    }
 }
 
 #[test]
