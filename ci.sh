@@ -54,8 +54,17 @@ have() {
     PATH=$PATH:/usr/sbin:/sbin:/usr/local/go/bin command -v "$1" >/dev/null
 }
 
+# The layout of the sources, and the length of each.
 step_fmt() {
-    cargo fmt --all --check -- --color never && cargo fmt --manifest-path fuzz/Cargo.toml --check -- --color never
+    cargo fmt --all --check -- --color never && cargo fmt --manifest-path fuzz/Cargo.toml --check -- --color never &&
+        short_files
+}
+
+# No source file has more than 600 lines, tests included.
+short_files() {
+    local long
+    long=$(git ls-files -z '*.rs' | xargs -0 wc -l | awk '$2 != "total" && $1 > 600 { print $2 " has " $1 " lines, over 600" }')
+    [ -z "$long" ] || { echo "$long" && return 1; }
 }
 
 # Licences, banned crates and sources of all dependencies; deny.toml has the rules.

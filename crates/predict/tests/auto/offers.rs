@@ -1,0 +1,327 @@
+//! Offers: current assets, new pages, and resources that a client holds, refuses or pays for.
+
+use tandem_predict::{Auto, AutoConfig, Exchange, Worth};
+
+use crate::{ASSETS, PAGE, config, taught, visit};
+
+#[test]
+fn auto_offers_current_assets_only() {
+    let mut auto = taught(3, 30);
+    let mut offered = visit(&mut auto, 100, 100, 10_000_000, PAGE, &ASSETS[..1]);
+    offered.sort();
+    let mut want = ASSETS;
+    want.sort_unstable();
+    assert_eq!(offered, want);
+    for number in 101..400 {
+        visit(
+            &mut auto,
+            number,
+            number,
+            number as i64 * 200_000,
+            PAGE,
+            &ASSETS[..1],
+        );
+    }
+    assert_eq!(
+        visit(&mut auto, 400, 400, 100_000_000, PAGE, &[]),
+        ASSETS[..1],
+        "the others are stale"
+    );
+}
+
+#[test]
+fn resources_of_a_page_depend_on_no_session() {
+    let auto = taught(3, 30);
+    let before = auto.save();
+    let mut found: Vec<_> = auto
+        .resources(PAGE)
+        .into_iter()
+        .map(|candidate| candidate.url.to_string())
+        .collect();
+    found.sort();
+    let mut want = ASSETS;
+    want.sort_unstable();
+    assert_eq!(found, want);
+    assert!(auto.resources(ASSETS[0]).is_empty() && auto.resources("http://x/").is_empty());
+    assert_eq!(auto.save(), before, "nothing changes");
+    assert!(taught(3, 2).resources(PAGE).is_empty(), "too few users");
+}
+
+#[test]
+fn auto_offers_a_new_page_the_assets_of_its_kind() {
+    let mut auto = Auto::new(config(3));
+    for number in 0..60 {
+        let page = format!("http://shop.example/2024/01/{number}/item.html");
+        visit(
+            &mut auto,
+            number,
+            number,
+            number as i64 * 60_000,
+            &page,
+            &ASSETS,
+        );
+    }
+    let offered = visit(
+        &mut auto,
+        999,
+        999,
+        90_000_000,
+        "http://shop.example/2025/07/3/item.html",
+        &[],
+    );
+    assert_eq!(offered.len(), ASSETS.len(), "{offered:?}");
+}
+
+#[test]
+fn auto_offers_revalidated_assets_again() {
+    let page = "http://shop.example/live";
+    let (call, style) = (
+        "http://shop.example/prices.json",
+        "http://shop.example/style.css",
+    );
+    let mut auto = Auto::new(config(3));
+    let mut seen = (0, 0);
+    for number in 0..80 {
+        for view in 0..6 {
+            let now = number as i64 * 10_000_000 + view * 60_000;
+            let ask = |url: &'static str, status| Exchange {
+                session: number,
+                user: number,
+                now,
+                url,
+                get: true,
+                status,
+                size: 500,
+                referer: (url != page).then_some(page),
+                agent: Some("Firefox/130"),
+                ..Exchange::default()
+            };
+            let offered = auto.sending(&ask(page, 200));
+            if number > 40 && view > 0 {
+                seen.0 += usize::from(offered.iter().any(|offer| &*offer.url == call));
+                seen.1 += usize::from(offered.iter().any(|offer| &*offer.url == style));
+            }
+            auto.sending(&ask(call, 200));
+            if view == 0 {
+                auto.sending(&ask(style, 200));
+            }
+        }
+        auto.session_closed(number);
+    }
+    assert!(
+        seen.0 > 150 && seen.1 == 0,
+        "of 195 views: the call {}, the cached style sheet {}",
+        seen.0,
+        seen.1
+    );
+}
+
+#[test]
+fn pages_without_referer_are_learned_too() {
+    let mut auto = Auto::new(config(3));
+    let mut last = Vec::new();
+    for number in 0..60 {
+        let now = number as i64 * 60_000;
+        let ask = |url: &'static str, kind| Exchange {
+            session: number,
+            user: number,
+            now,
+            url,
+            get: true,
+            status: 200,
+            // The size is told when the body has passed.
+            size: 0,
+            content_type: Some(kind),
+            agent: Some("Firefox/130"),
+            ..Exchange::default()
+        };
+        last = auto.sending(&ask(PAGE, "text/html"));
+        for (asset, kind) in ASSETS
+            .into_iter()
+            .zip(["text/css", "text/javascript", "image/png"])
+        {
+            auto.sending(&ask(asset, kind));
+            auto.body_sent(asset, 2_000);
+        }
+        auto.session_closed(number);
+    }
+    assert_eq!(last.len(), 3, "{last:?}");
+    assert!(
+        last.iter()
+            .all(|offer| (offer.expected_size - 2_000.0).abs() < 1.0),
+        "{last:?}"
+    );
+}
+
+#[test]
+fn auto_does_not_offer_held_or_refused_assets() {
+    let mut auto = taught(3, 30);
+    let exchange = |url: &'static str, now| Exchange {
+        session: 500,
+        user: 500,
+        now,
+        url,
+        get: true,
+        status: 200,
+        size: 10,
+        agent: Some("Firefox/130"),
+        ..Exchange::default()
+    };
+    auto.sending(&exchange(ASSETS[0], 50_000_000));
+    auto.push_cancelled(500, ASSETS[1]);
+    let offered = auto.sending(&exchange(PAGE, 50_030_000));
+    assert!(
+        offered.iter().all(|candidate| &*candidate.url == ASSETS[2]),
+        "{offered:?}"
+    );
+    let again = auto.sending(&exchange(PAGE, 50_060_000));
+    assert!(again.is_empty(), "an offer is made once: {again:?}");
+}
+
+#[test]
+fn a_push_that_was_used_teaches_like_a_request() {
+    let mut auto = taught(3, 30);
+    for number in 100..160 {
+        let exchange = Exchange {
+            session: number,
+            user: number,
+            now: number as i64 * 60_000,
+            url: PAGE,
+            get: true,
+            status: 200,
+            size: 10,
+            agent: Some("Firefox/130"),
+            ..Exchange::default()
+        };
+        let offered = auto.sending(&exchange);
+        assert_eq!(offered.len(), 3, "visit {number}: {offered:?}");
+        for candidate in offered {
+            assert!(candidate.probability > 0.5 && candidate.probability < 1.0);
+            auto.push_used(number, PAGE, &candidate.url);
+        }
+        auto.session_closed(number);
+    }
+}
+
+#[test]
+fn auto_learns_from_used_pushes_of_other_sources() {
+    let (style, image) = (
+        "http://shop.example/found.css",
+        "http://shop.example/brought.png",
+    );
+    let mut auto = Auto::new(config(3));
+    let see = |auto: &mut Auto, number: u64, url, referer| {
+        let exchange = Exchange {
+            session: number,
+            user: number,
+            url,
+            get: true,
+            status: 200,
+            size: 10,
+            ..Exchange::default()
+        };
+        auto.sending(&Exchange {
+            now: number as i64 * 60_000,
+            referer,
+            agent: Some("Firefox/130"),
+            ..exchange
+        })
+    };
+    for number in 0..6 {
+        see(&mut auto, number, PAGE, None);
+        auto.push_used(number, PAGE, style);
+        // A frame's page comes in between: resources of the style sheet do not belong to the frame.
+        see(
+            &mut auto,
+            number,
+            "http://shop.example/frame.html",
+            Some(PAGE),
+        );
+        see(&mut auto, number, image, Some(style));
+        auto.session_closed(number);
+    }
+    let offered: Vec<_> = see(&mut auto, 99, PAGE, None)
+        .into_iter()
+        .map(|candidate| candidate.url.to_string())
+        .collect();
+    assert!(
+        offered.contains(&style.to_owned()) && offered.contains(&image.to_owned()),
+        "{offered:?}"
+    );
+    auto.push_used(1000, PAGE, "http://shop.example/of-no-session.png");
+}
+
+#[test]
+fn probabilities_come_true() {
+    // An asset that comes every third time is worth a push at omega 0.9 and not at 0.5.
+    for (omega, want) in [(0.9, true), (0.5, false)] {
+        let mut auto = Auto::new(AutoConfig {
+            worth: Worth::Omega(omega),
+            ..config(3)
+        });
+        for number in 0..600 {
+            let assets = if number % 3 == 0 {
+                &ASSETS[..2]
+            } else {
+                &ASSETS[..1]
+            };
+            visit(
+                &mut auto,
+                number,
+                number,
+                number as i64 * 60_000,
+                PAGE,
+                assets,
+            );
+        }
+        let offered = visit(&mut auto, 9999, 9999, 99_000_000, PAGE, &[]);
+        assert_eq!(
+            offered.iter().any(|url| url == ASSETS[1]),
+            want,
+            "omega {omega}: {offered:?}"
+        );
+        assert!(offered.iter().any(|url| url == ASSETS[0]));
+    }
+}
+
+#[test]
+fn auto_offers_a_large_page_whole_with_credit() {
+    let assets: Vec<String> = (0..125)
+        .map(|i| format!("http://shop.example/{i}.png"))
+        .collect();
+    let assets: Vec<&str> = assets.iter().map(String::as_str).collect();
+    for (credit, expected) in [(200.0, 125..=125), (6.0, 1..=12)] {
+        let mut auto = Auto::new(AutoConfig {
+            credit,
+            ..config(3)
+        });
+        for number in 0..3 {
+            assert!(
+                visit(
+                    &mut auto,
+                    number,
+                    number,
+                    number as i64 * 60_000,
+                    PAGE,
+                    &assets
+                )
+                .is_empty()
+            );
+        }
+        let offered = visit(&mut auto, 99, 99, 9_000_000, PAGE, &[]).len();
+        assert!(
+            expected.contains(&offered),
+            "{offered} with a credit of {credit}"
+        );
+    }
+}
+
+#[test]
+fn the_path_decides_by_size() {
+    let path = Worth::Path {
+        round_trip: 0.4,
+        rate: 100_000.0,
+    };
+    assert!(path.threshold(1_000.0) < 0.03);
+    assert!(path.threshold(400_000.0) > 0.9);
+}

@@ -1,0 +1,42 @@
+//! The state of the predictor, saved and loaded.
+
+use tandem_predict::{Auto, StateError};
+
+use crate::{PAGE, config, taught, visit};
+
+#[test]
+fn saved_loaded_and_merged() {
+    let auto = taught(3, 40);
+    let bytes = auto.save();
+    let mut loaded = Auto::load(&bytes, config(3)).expect("its own bytes");
+    assert_eq!(loaded.save(), bytes, "nothing is lost on the way");
+    assert_eq!(visit(&mut loaded, 1, 1, 0, PAGE, &[]).len(), 3);
+    let mut merged = Auto::new(config(3));
+    merged.merge(&auto);
+    assert_eq!(visit(&mut merged, 1, 1, 0, PAGE, &[]).len(), 3);
+}
+
+#[test]
+fn bytes_that_are_no_state_are_refused() {
+    let bytes = taught(3, 5).save();
+    assert_eq!(Auto::load(b"", config(3)).err(), Some(StateError::Foreign));
+    assert_eq!(
+        Auto::load(&bytes[..bytes.len() - 1], config(3)).err(),
+        Some(StateError::Damaged)
+    );
+    let mut newer = bytes.clone();
+    newer[16] = 9;
+    assert_eq!(
+        Auto::load(&newer, config(3)).err(),
+        Some(StateError::Version(9))
+    );
+    for at in (20..bytes.len()).step_by(97) {
+        let mut changed = bytes.clone();
+        changed[at] ^= 0x10;
+        assert_eq!(
+            Auto::load(&changed, config(3)).err(),
+            Some(StateError::Damaged),
+            "byte {at}"
+        );
+    }
+}
