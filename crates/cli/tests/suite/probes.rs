@@ -4,12 +4,13 @@
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tandem::probe::POINTS;
 
 use crate::certificates::Certificates;
-use crate::harness::{Client, Scene, request};
+use crate::harness::{Client, PATIENCE, Scene, request};
 use crate::process::{Process, run, tandem};
 
 /// Returns the path of a control socket for one test.
@@ -262,7 +263,15 @@ fn gateway_points_record_closed_windows() {
     json(&pair.at_client, &["on", "queue"]);
     let mut browser = Client::to(pair.client.address);
     browser.send(request("GET", &origin.url("/"), ""));
-    std::thread::sleep(std::time::Duration::from_millis(500));
+    let begun = Instant::now();
+    loop {
+        let dump = json(&pair.at_gateway, &["dump"]);
+        if count(&dump, "flow.stream") > 0 && count(&dump, "queue.full") > 0 {
+            break;
+        }
+        assert!(begun.elapsed() < PATIENCE, "{dump}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
     assert_eq!(browser.answer("GET").body.len(), 32 << 20);
     let dump = json(&pair.at_gateway, &["dump"]);
     assert!(count(&dump, "flow.stream") > 0, "{dump}");

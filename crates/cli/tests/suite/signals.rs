@@ -2,8 +2,9 @@
 
 use std::io::{BufRead, Read};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 
-use crate::harness::{Client, PATIENCE, Scene, gateway_options, start_gateway};
+use crate::harness::{Client, Gate, PATIENCE, Scene, gateway_options, start_gateway};
 use crate::messages::nowhere;
 use crate::process::{Process, file, run};
 
@@ -27,11 +28,13 @@ fn bind_error_names_the_address() {
 #[test]
 fn sighup_reloads_and_sigterm_drains() {
     let (tell, told) = std::sync::mpsc::channel();
+    let draining = Arc::new(Gate::default());
+    let held = Arc::clone(&draining);
     let origin = Scene::new(move |_, mut client| {
         while let Some(asked) = client.request() {
             if asked.line.contains("/slow") {
                 tell.send(()).unwrap();
-                std::thread::sleep(std::time::Duration::from_millis(700));
+                held.wait();
             }
             client.send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
         }
@@ -69,6 +72,8 @@ fn sighup_reloads_and_sigterm_drains() {
     slow.send(crate::harness::request("GET", &origin.url("/slow"), ""));
     told.recv_timeout(PATIENCE).unwrap();
     process.signal("TERM");
+    process.wait_for("draining");
+    draining.open();
     assert_eq!(
         slow.answer("GET").body,
         b"ok",

@@ -11,10 +11,11 @@ use tandem_http::{ByteMux, Event, MuxConfig, Reason, ResponseHead, Role, SendBuf
 
 use crate::certificates::Certificates;
 use crate::harness::{
-    Asked, Client, PATIENCE, Pair, Scene, client_options, endpoint, gateway_options, request,
+    Asked, Client, PATIENCE, Pair, Scene, Way, client_options, endpoint, gateway_options, request,
     start_client, start_gateway,
 };
 use crate::pairs::SESSIONS;
+use crate::patience::until;
 
 /// The sessions over one byte stream, which deliver the data before a reset. A reset of a
 /// stream of QUIC discards it (RFC 9000 section 3.2).
@@ -370,10 +371,12 @@ fn http_2_origin_response_is_forwarded_to_the_break() {
 #[test]
 fn slow_reader_receives_bytes_before_the_reset() {
     let origin = breaking("length", 800_000);
-    let pair = Pair::start();
-    let mut client = pair.connect();
+    let (_gateway, gateway) = start_gateway(gateway_options());
+    let way = Way::to(gateway);
+    let (_client, http, _) = start_client(client_options(&format!("h2+tcp://{}", way.address)));
+    let mut client = Client::to(http);
     client.send(request("GET", &origin.url("/"), ""));
-    std::thread::sleep(Duration::from_millis(500));
+    until("the client got no whole beginning", || way.down() > 800_000);
     check_prefix(&mut client, 800_000, "slow");
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tandem::config::units::Span;
 
 use crate::harness::{
-    Client, PATIENCE, Pair, Scene, Way, client_options, endpoint, gateway_options, request,
+    Client, Gate, PATIENCE, Pair, Scene, Way, client_options, endpoint, gateway_options, request,
     start_client, start_gateway,
 };
 
@@ -75,7 +75,8 @@ fn malformed_origin_response_gives_502() {
 fn slow_origin_times_out() {
     let origin = Scene::new(|_, mut client| {
         client.request();
-        std::thread::sleep(PATIENCE);
+        // The gateway gives up, and closes the connection.
+        client.request();
     });
     let pair = Pair::with(
         "h2",
@@ -276,11 +277,13 @@ fn head_time_and_size_are_limited() {
 
 #[test]
 fn response_may_precede_end_of_request_body() {
-    let origin = Scene::new(|_, mut client| {
+    let end = Arc::new(Gate::default());
+    let held = Arc::clone(&end);
+    let origin = Scene::new(move |_, mut client| {
         client.request();
         client.send("HTTP/1.1 413 Too Much\r\nContent-Length: 4\r\nConnection: close\r\n\r\nless");
         // The origin does not read the rest of the body.
-        std::thread::sleep(Duration::from_secs(2));
+        held.wait();
     });
     for session in ["h2", "h3", "spdy3.1"] {
         let pair = Pair::with(session, |_| {}, |_| {});
@@ -298,6 +301,7 @@ fn response_may_precede_end_of_request_body() {
             "{session}"
         );
     }
+    end.open();
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Pushes that are raised, useless, or left by their page.
 
 use std::sync::mpsc;
+use std::time::Duration;
 
 use super::{gateway_that_always_pushes, one_at_a_time, received};
 use crate::harness::{PATIENCE, Pair, Scene, request};
@@ -64,6 +65,9 @@ fn late_push_is_raised() {
     }
 }
 
+/// The time in which the gateway would hang up if it did not read on.
+const SILENCE: Duration = Duration::from_secs(1);
+
 #[test]
 fn useless_push_is_read_to_its_end_unless_set() {
     for session in SESSIONS {
@@ -82,11 +86,9 @@ fn useless_push_is_read_to_its_end_unless_set() {
                     // More than the client keeps; and then nothing, until somebody hangs up.
                     client.send("HTTP/1.1 200 OK\r\nContent-Length: 300000\r\n\r\n");
                     client.send(vec![b'x'; 250_000]);
-                    client
-                        .stream
-                        .get_ref()
-                        .set_read_timeout(Some(std::time::Duration::from_secs(3)))
-                        .unwrap();
+                    let silence = if cancel { PATIENCE } else { SILENCE };
+                    let socket = client.stream.get_ref();
+                    socket.set_read_timeout(Some(silence)).unwrap();
                     tell.send(client.request_ends()).unwrap();
                 }
             });
