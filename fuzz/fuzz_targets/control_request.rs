@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tandem::admin::control::{Answer, MAX_REQUEST, answer, parse};
+use tandem::admin::control::{ControlResponse, MAX_REQUEST, answer, parse};
 
 fuzz_target!(|line: &[u8]| {
     match parse(line) {
@@ -19,6 +19,6 @@ fuzz_target!(|line: &[u8]| {
                 assert!(same == verb && one.len() == 1 && std::ptr::eq(one[0], point));
             }
         }
-        Err(_) => assert!(matches!(answer(line), Answer::Error(_))),
+        Err(_) => assert!(matches!(answer(line), ControlResponse::Error(_))),
     }
 });

@@ -12,7 +12,7 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyModifiers};
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Style, Stylize as _};
 use ratatui::widgets::{Paragraph, Row, Table, Widget as _, Wrap};
-use tandem::admin::control::Answer;
+use tandem::admin::control::ControlResponse;
 use tandem::admin::overview::Overview;
 use tandem::cli::Failure;
 use tandem::cli::ask::{ProcessArgs, ask, plain};
@@ -82,8 +82,8 @@ pub(crate) fn run(args: &TopArgs) -> Result<(), Failure> {
 /// Asks the process for its state, with the page loads that changed after the revision `known`.
 fn overview(control: &Path, known: u64) -> Result<Overview, Failure> {
     match ask(control, &format!("overview {known}"))? {
-        Answer::Overview(overview) => Ok(*overview),
-        Answer::Error(problem) => Err(problem.into()),
+        ControlResponse::Overview(overview) => Ok(*overview),
+        ControlResponse::Error(problem) => Err(problem.into()),
         _ => Err("the process answered another question".into()),
     }
 }

@@ -214,19 +214,19 @@ impl CarrierStream {
     /// Turns a bidirectional stream into a path, or returns `None` if a half is missing. The facts
     /// are those of the carrier.
     pub fn into_path(self, carrier: &Rc<dyn Facts>) -> Option<Path> {
-        let halves = Halves {
+        let halves = JoinedHalves {
             receive: self.receive?,
             send: self.send?,
         };
-        Some(Path::new(halves, Rc::new(StreamFacts(Rc::clone(carrier)))))
+        Some(Path::new(halves, Rc::new(PathFacts(Rc::clone(carrier)))))
     }
 }
 
 /// The facts of one stream as a path. A stream that is dropped before its end resets itself, and
 /// must not reset the connection with it.
-struct StreamFacts(Rc<dyn Facts>);
+struct PathFacts(Rc<dyn Facts>);
 
-impl Facts for StreamFacts {
+impl Facts for PathFacts {
     fn below(&self) -> Option<&dyn Facts> {
         Some(&*self.0)
     }
@@ -234,12 +234,12 @@ impl Facts for StreamFacts {
     fn reset_on_close(&self) {}
 }
 
-struct Halves {
+struct JoinedHalves {
     receive: Box<dyn ReceiveStream>,
     send: Box<dyn SendStream>,
 }
 
-impl AsyncRead for Halves {
+impl AsyncRead for JoinedHalves {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -249,7 +249,7 @@ impl AsyncRead for Halves {
     }
 }
 
-impl AsyncWrite for Halves {
+impl AsyncWrite for JoinedHalves {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,

@@ -97,7 +97,7 @@ pub struct Changes {
 
 /// The place of a resource in the journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct JournalIndex {
     load: u64,
     index: usize,
 }
@@ -106,14 +106,14 @@ pub struct Entry {
 #[derive(Debug, Default)]
 pub struct Journal {
     is_recording: AtomicBool,
-    state: Mutex<State>,
+    state: Mutex<JournalState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct JournalState {
     /// The number of changes to the loads.
     revision: u64,
-    loads: VecDeque<Load>,
+    loads: VecDeque<JournalLoad>,
     /// The problems of the present configuration.
     problems: Arc<Problems>,
     routes: Vec<RouteEntry>,
@@ -150,7 +150,7 @@ impl Problems {
 }
 
 #[derive(Debug)]
-struct Load {
+struct JournalLoad {
     /// The revision that began it.
     number: u64,
     /// The revision of its last change.
@@ -172,7 +172,7 @@ impl Journal {
         self.is_recording.load(Ordering::Relaxed)
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, JournalState> {
         // Every change leaves the state valid, so a panic elsewhere does no harm.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -185,7 +185,7 @@ impl Journal {
         if state.loads.len() == MAX_LOADS {
             state.loads.pop_front();
         }
-        state.loads.push_back(Load {
+        state.loads.push_back(JournalLoad {
             number,
             changed: number,
             began: now,
@@ -204,7 +204,7 @@ impl Journal {
         url: &str,
         supply: Supply,
         now: Instant,
-    ) -> Option<Entry> {
+    ) -> Option<JournalIndex> {
         let mut state = self.state();
         let load = state.change(load)?;
         if load.resources.len() == MAX_RESOURCES {
@@ -223,14 +223,19 @@ impl Journal {
             problem: None,
             is_stream: false,
         });
-        Some(Entry {
+        Some(JournalIndex {
             load: load.number,
             index: load.resources.len() - 1,
         })
     }
 
     /// Changes a resource. The function gets the seconds since the beginning of the load.
-    pub fn update(&self, entry: Entry, now: Instant, change: impl FnOnce(&mut Resource, f64)) {
+    pub fn update(
+        &self,
+        entry: JournalIndex,
+        now: Instant,
+        change: impl FnOnce(&mut Resource, f64),
+    ) {
         let mut state = self.state();
         if let Some(load) = state.change(entry.load)
             && let Some(resource) = load.resources.get_mut(entry.index)
@@ -305,9 +310,9 @@ impl Journal {
     }
 }
 
-impl State {
+impl JournalState {
     /// Returns a load that is about to change.
-    fn change(&mut self, number: u64) -> Option<&mut Load> {
+    fn change(&mut self, number: u64) -> Option<&mut JournalLoad> {
         let load = self.loads.iter_mut().find(|it| it.number == number)?;
         self.revision += 1;
         load.changed = self.revision;
@@ -315,7 +320,7 @@ impl State {
     }
 }
 
-impl Load {
+impl JournalLoad {
     fn shown(&self, now: Instant) -> PageLoad {
         PageLoad {
             number: self.number,

@@ -81,7 +81,7 @@ const PAGES_AT_ONCE: usize = 32;
 /// The predictor.
 pub struct Learned {
     config: AutoConfig,
-    auto: Mutex<Kept>,
+    auto: Mutex<SharedPredictor>,
     /// The hashes of URLs that were last requested with a Referer of their own origin.
     own_askers: Mutex<HashSet<u64>>,
     /// The lifetimes of copies in a browser's cache, by the secret hashes of their URLs. `None`: no
@@ -110,7 +110,7 @@ impl std::fmt::Debug for Learned {
     }
 }
 
-struct Kept {
+struct SharedPredictor {
     auto: Auto,
     saved: Instant,
 }
@@ -130,7 +130,7 @@ impl Learned {
         let began = Instant::now();
         Ok(Self {
             config,
-            auto: Mutex::new(Kept { auto, saved: began }),
+            auto: Mutex::new(SharedPredictor { auto, saved: began }),
             own_askers: Mutex::default(),
             lifetimes: Mutex::default(),
             scripts: Mutex::default(),
@@ -153,7 +153,7 @@ impl Learned {
         self.unreadable.load(Ordering::Relaxed)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Kept> {
+    fn lock(&self) -> MutexGuard<'_, SharedPredictor> {
         // A panic while the lock is held leaves counts that are at worst slightly off.
         self.auto.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -51,10 +51,10 @@ impl Default for Precedence {
 
 /// The precedence of one exchange. Clones share it.
 #[derive(Clone, Default)]
-pub struct SharedPriority(Rc<State>);
+pub struct SharedPriority(Rc<PriorityState>);
 
 #[derive(Default)]
-struct State {
+struct PriorityState {
     now: Cell<Precedence>,
     wakers: RefCell<Wakers>,
 }

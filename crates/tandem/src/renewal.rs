@@ -11,24 +11,24 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
 /// The state of one file; `None` where it cannot be seen.
-type Stamp = Option<(u64, u64, i64, i64, u64)>;
+type FileStamp = Option<(u64, u64, i64, i64, u64)>;
 
-type Load<T> = Box<dyn Fn() -> Result<T, String> + Send + Sync>;
+type Loader<T> = Box<dyn Fn() -> Result<T, String> + Send + Sync>;
 
 /// A value read from files.
 pub struct Renewable<T> {
     /// A name for the log, such as `the certificate in FILE`.
     name: String,
     files: Vec<PathBuf>,
-    load: Load<T>,
+    load: Loader<T>,
     current: RwLock<Arc<T>>,
     stamps: Mutex<Stamps>,
 }
 
 /// The files' states at the last load and at the last look.
 struct Stamps {
-    loaded: Vec<Stamp>,
-    seen: Vec<Stamp>,
+    loaded: Vec<FileStamp>,
+    seen: Vec<FileStamp>,
 }
 
 /// A value that can look whether its files have changed.
@@ -92,7 +92,7 @@ pub fn look() -> BTreeSet<Result<String, String>> {
     values.iter().filter_map(|value| value.look()).collect()
 }
 
-fn stamps(files: &[PathBuf]) -> Vec<Stamp> {
+fn stamps(files: &[PathBuf]) -> Vec<FileStamp> {
     let stamp = |file: &PathBuf| {
         let data = std::fs::metadata(file).ok()?;
         Some((

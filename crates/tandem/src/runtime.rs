@@ -38,7 +38,7 @@ pub enum StartError {
     System(#[from] std::io::Error),
 }
 
-enum Command {
+enum ThreadCommand {
     Serve {
         role: Arc<dyn Role>,
         services: Arc<Services>,
@@ -53,16 +53,16 @@ enum Command {
 
 /// A running role.
 pub struct Running {
-    workers: Vec<(mpsc::UnboundedSender<Command>, JoinHandle<()>)>,
-    listeners: HashMap<Key, Socket>,
+    workers: Vec<(mpsc::UnboundedSender<ThreadCommand>, JoinHandle<()>)>,
+    listeners: HashMap<ListenerKey, Socket>,
     role: Arc<dyn Role>,
     services: Arc<Services>,
 }
 
 /// The identity of a listener: the protocol, and the address as it is written in the endpoint.
-type Key = (Protocol, String);
+type ListenerKey = (Protocol, String);
 
-fn key(role: &dyn Role, endpoint: &Endpoint) -> Result<Key, ConfigError> {
+fn key(role: &dyn Role, endpoint: &Endpoint) -> Result<ListenerKey, ConfigError> {
     let protocol = role.listening().transports.of(endpoint)?.protocol();
     Ok((protocol, endpoint.authority()))
 }
@@ -126,7 +126,7 @@ impl Running {
                 .map(Socket::try_clone)
                 .collect::<Result<_, _>>()?;
             let (built, result) = oneshot::channel();
-            let command = Command::Serve {
+            let command = ThreadCommand::Serve {
                 role: Arc::clone(&role),
                 services: Arc::clone(&self.services),
                 listeners: clones,
@@ -144,10 +144,10 @@ impl Running {
     pub fn status(&self) -> StatusSource {
         let workers: Vec<_> = self.workers.iter().map(|(it, _)| it.clone()).collect();
         StatusSource::new(move || {
-            let ask = |worker: &mpsc::UnboundedSender<Command>| {
+            let ask = |worker: &mpsc::UnboundedSender<ThreadCommand>| {
                 let (answer, asked) = oneshot::channel();
                 // The receiver sees an error if the thread has ended.
-                let _ = worker.send(Command::Status(answer));
+                let _ = worker.send(ThreadCommand::Status(answer));
                 asked
             };
             workers.iter().map(ask).collect()
@@ -174,7 +174,7 @@ impl Running {
     pub async fn drain(self, limit: Duration) {
         for (commands, _) in &self.workers {
             // A worker that has ended does not receive the command.
-            let _ = commands.send(Command::Drain { limit });
+            let _ = commands.send(ThreadCommand::Drain { limit });
         }
         let threads: Vec<_> = self.workers.into_iter().map(|(_, thread)| thread).collect();
         let joined = tokio::task::spawn_blocking(move || {
@@ -206,7 +206,7 @@ fn bind(role: &dyn Role, endpoint: &Endpoint) -> Result<Socket, StartError> {
     }
 }
 
-fn worker(mut inbox: mpsc::UnboundedReceiver<Command>) {
+fn worker(mut inbox: mpsc::UnboundedReceiver<ThreadCommand>) {
     let runtime = match tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .event_interval(127)
@@ -222,15 +222,15 @@ fn worker(mut inbox: mpsc::UnboundedReceiver<Command>) {
     local.block_on(&runtime, async move {
         // The last entry accepts. The earlier ones are old configurations that still have
         // connections.
-        let mut serving: Vec<Serving> = Vec::new();
+        let mut serving: Vec<ThreadParts> = Vec::new();
         while let Some(command) = inbox.recv().await {
             match command {
-                Command::Serve {
+                ThreadCommand::Serve {
                     role,
                     services,
                     listeners,
                     built,
-                } => match Serving::start(&*role, &services, listeners) {
+                } => match ThreadParts::start(&*role, &services, listeners) {
                     Ok(new) => {
                         if let Some(old) = serving.last() {
                             // Sessions of the old configuration end gracefully, because the new one
@@ -245,11 +245,11 @@ fn worker(mut inbox: mpsc::UnboundedReceiver<Command>) {
                     }
                     Err(error) => drop(built.send(Err(error))),
                 },
-                Command::Status(answer) => {
+                ThreadCommand::Status(answer) => {
                     // The receiver may have given up waiting for the snapshot.
-                    let _ = answer.send(serving.iter().flat_map(Serving::status).collect());
+                    let _ = answer.send(serving.iter().flat_map(ThreadParts::status).collect());
                 }
-                Command::Drain { limit } => {
+                ThreadCommand::Drain { limit } => {
                     drain(&serving, limit).await;
                     return;
                 }
@@ -259,7 +259,7 @@ fn worker(mut inbox: mpsc::UnboundedReceiver<Command>) {
 }
 
 /// The parts that a thread serves with.
-struct Serving {
+struct ThreadParts {
     /// Ends the accepting.
     accepting: Drain,
     /// Ends the sessions.
@@ -267,7 +267,7 @@ struct Serving {
     built: crate::roles::Built,
 }
 
-impl Serving {
+impl ThreadParts {
     fn status(&self) -> Vec<SessionStatus> {
         let mut sessions = self.built.connections.status();
         sessions.extend((self.built.dialled)());
@@ -300,7 +300,7 @@ impl Serving {
 }
 
 /// Ends all connections within `limit`.
-async fn drain(serving: &[Serving], limit: Duration) {
+async fn drain(serving: &[ThreadParts], limit: Duration) {
     for one in serving {
         one.accepting.begin();
         one.sessions.begin();

@@ -49,9 +49,9 @@ pub(crate) fn name(
 }
 
 /// A body that is collected while it passes, or `None` once it is too long.
-pub(crate) struct Body(Option<Vec<u8>>);
+pub(crate) struct CollectedBody(Option<Vec<u8>>);
 
-impl Body {
+impl CollectedBody {
     /// Begins with a body of `length` bytes, if that is known.
     pub(crate) fn of(length: Option<u64>) -> Self {
         let fits = |length| usize::try_from(length).is_ok_and(may_keep);
@@ -114,7 +114,7 @@ mod tests {
             (Some(511), 1, false),
             (Some(1 << 20), 1, false),
         ] {
-            let mut body = Body::of(length);
+            let mut body = CollectedBody::of(length);
             for _ in 0..steps {
                 body.add(&[7; GROWTH]);
             }
@@ -130,7 +130,7 @@ mod tests {
     #[test]
     fn version_is_named_on_its_session_only() {
         let sessions = [true, true].map(|it| Rc::new(SessionMark::new(it)));
-        let mut body = Body::of(None);
+        let mut body = CollectedBody::of(None);
         body.add(&[7; 600]);
         let version = body.finish().expect("long enough");
         let all = Memory::new(1 << 20);

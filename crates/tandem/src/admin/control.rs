@@ -25,7 +25,7 @@ use tokio::task::JoinSet;
 
 use super::door::Door;
 use super::overview::{Overview, OverviewSource};
-use crate::probe::snapshot::{Distribution, State};
+use crate::probe::snapshot::{Distribution, PointState};
 use crate::probe::{POINTS, Point};
 use crate::status::Status;
 
@@ -114,9 +114,9 @@ fn is_chosen(point: &Point, of: &str) -> bool {
 /// The response to a request.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Answer {
+pub enum ControlResponse {
     /// The state of the points after the request, unless that was `dump`.
-    Points(Vec<State>),
+    Points(Vec<PointState>),
     /// The distributions of the points, after `dump`.
     Distributions(Vec<Distribution>),
     /// The snapshot of the process, after `status`.
@@ -130,20 +130,22 @@ pub enum Answer {
 }
 
 /// Carries out a request about points.
-pub fn answer(line: &[u8]) -> Answer {
+pub fn answer(line: &[u8]) -> ControlResponse {
     let (verb, points) = match parse(line) {
         Ok(parsed) => parsed,
-        Err(error) => return Answer::Error(error.to_string()),
+        Err(error) => return ControlResponse::Error(error.to_string()),
     };
     match verb {
         Verb::Dump => {
-            return Answer::Distributions(points.into_iter().filter_map(Point::dumped).collect());
+            return ControlResponse::Distributions(
+                points.into_iter().filter_map(Point::dumped).collect(),
+            );
         }
         Verb::On => points.iter().for_each(|point| point.switch(true)),
         Verb::Off => points.iter().for_each(|point| point.switch(false)),
         Verb::List => {}
     }
-    Answer::Points(points.into_iter().map(Point::state).collect())
+    ControlResponse::Points(points.into_iter().map(Point::state).collect())
 }
 
 /// The reason for which the control socket cannot be opened.
@@ -167,14 +169,14 @@ pub enum ControlError {
 
 /// The listening socket. Dropping it removes the file.
 #[derive(Debug)]
-pub struct Control {
+pub struct ControlSocket {
     path: PathBuf,
     /// The device and inode of the file, so that no other file is removed.
     identity: (u64, u64),
     task: tokio::task::JoinHandle<()>,
 }
 
-impl Control {
+impl ControlSocket {
     /// Listens at `path`, in a task of the current runtime. `door` is that of the dashboard. The
     /// socket of a process that has ended is replaced.
     ///
@@ -206,7 +208,7 @@ impl Control {
     }
 }
 
-impl Drop for Control {
+impl Drop for ControlSocket {
     fn drop(&mut self) {
         self.task.abort();
         if fs::symlink_metadata(&self.path)
@@ -285,15 +287,17 @@ async fn converse(
         }
     }
     let answer = match line.trim_ascii_end() {
-        b"status" => Answer::Status(source.status().snapshot().await),
-        b"overview" => Answer::Overview(Box::new(source.take(0).await)),
+        b"status" => ControlResponse::Status(source.status().snapshot().await),
+        b"overview" => ControlResponse::Overview(Box::new(source.take(0).await)),
         line if line.starts_with(b"overview ") => match revision(line) {
-            Some(known) => Answer::Overview(Box::new(source.take(known).await)),
-            None => Answer::Error("the revision of an overview is a number".into()),
+            Some(known) => ControlResponse::Overview(Box::new(source.take(known).await)),
+            None => ControlResponse::Error("the revision of an overview is a number".into()),
         },
         b"open" => match &door {
-            Some(door) => Answer::Url(door.url_for_once(Instant::now())?),
-            None => Answer::Error("the dashboard is off: start the program with --admin".into()),
+            Some(door) => ControlResponse::Url(door.url_for_once(Instant::now())?),
+            None => ControlResponse::Error(
+                "the dashboard is off: start the program with --admin".into(),
+            ),
         },
         _ => answer(&line),
     };
@@ -318,11 +322,11 @@ mod tests {
     use super::*;
     use crate::status::StatusSource;
 
-    fn listen(path: &Path) -> Result<Control, ControlError> {
+    fn listen(path: &Path) -> Result<ControlSocket, ControlError> {
         let status = StatusSource::new(Vec::new);
         let source = OverviewSource::new("client", status, Arc::default());
         let door = Door::new(([127, 0, 0, 1], 8117).into()).expect("a door");
-        Control::listen(path, source, Some(Arc::new(door)))
+        ControlSocket::listen(path, source, Some(Arc::new(door)))
     }
 
     #[test]
@@ -372,7 +376,7 @@ mod tests {
             BadRequest::TooLong
         );
         assert!(
-            matches!(answer(b"on nothing\n"), Answer::Error(text) if text.contains("\"nothing\""))
+            matches!(answer(b"on nothing\n"), ControlResponse::Error(text) if text.contains("\"nothing\""))
         );
     }
 

@@ -29,7 +29,7 @@ use tandem_http::{Method, RequestHead, ResponseHead, Scheme};
 
 use crate::connections::{Connection, ConnectionLimits, Connections};
 use crate::exchange::{Exchange, Part, Peer, Reply};
-use crate::front::{Front, Protocol as FrontProtocol};
+use crate::front::{Front, ListenerProtocol as FrontProtocol};
 use crate::metrics::METRICS;
 use crate::middle::track::Track;
 use crate::path::Facts;

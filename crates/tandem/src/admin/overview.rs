@@ -62,12 +62,12 @@ pub struct OverviewSource {
     role: &'static str,
     status: StatusSource,
     journal: Arc<Journal>,
-    shared: Arc<Shared>,
+    shared: Arc<SharedOverview>,
 }
 
 /// The state that all readers share.
 #[derive(Debug)]
-struct Shared {
+struct SharedOverview {
     /// The last status with the sessions that it leaves out, and its time.
     status: tokio::sync::Mutex<Option<(Instant, Status, LeftOut)>>,
     recent: Mutex<Recent>,
@@ -81,7 +81,7 @@ impl OverviewSource {
             role,
             status,
             journal,
-            shared: Arc::new(Shared {
+            shared: Arc::new(SharedOverview {
                 status: tokio::sync::Mutex::default(),
                 recent: Mutex::new(recent),
             }),

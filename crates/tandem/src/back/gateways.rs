@@ -58,12 +58,12 @@ pub struct Gateway {
     /// True if sessions show an access token.
     pub has_token: bool,
     /// The place among the ways to one gateway.
-    pub way: Way,
+    pub way: WayEntry,
 }
 
 /// The place of a gateway's entry among the ways to the same gateway.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Way {
+pub struct WayEntry {
     /// True if the entry is another way to the gateway of the entry before.
     pub is_alternative: bool,
     /// True if its transport sends datagrams, which some networks drop.
@@ -130,7 +130,7 @@ pub struct Gateways {
     fallback: Option<Rc<dyn Stage>>,
     /// The sessions by key and gateway. An attempt at one gateway leaves the session of another
     /// open.
-    slots: RefCell<HashMap<(Isolation, usize), Slot>>,
+    slots: RefCell<HashMap<(Isolation, usize), PoolSlot>>,
     /// The speeds of earlier sessions.
     tokens: RefCell<Tokens>,
     /// The index of the gateway that answered last.
@@ -142,10 +142,10 @@ pub struct Gateways {
     this: Weak<Self>,
 }
 
-struct Slot {
+struct PoolSlot {
     current: Rc<dyn Connected>,
     opened: Instant,
-    usage: Rc<Usage>,
+    usage: Rc<SessionUsage>,
     /// The task that replaces the session when it is old.
     _rotation: Option<Task>,
     /// The task that learns the speed of the session's path.
@@ -153,7 +153,7 @@ struct Slot {
 }
 
 /// The use of a session. The companion of a session does not count.
-struct Usage {
+struct SessionUsage {
     /// The number of exchanges under way.
     exchanges: Cell<usize>,
     /// The time of the last request, or the end of the last exchange.
@@ -163,10 +163,10 @@ struct Usage {
 }
 
 /// An exchange under way on a session of the pool.
-struct InUse(Rc<Usage>);
+struct InUse(Rc<SessionUsage>);
 
 impl InUse {
-    fn begin(usage: &Rc<Usage>) -> Self {
+    fn begin(usage: &Rc<SessionUsage>) -> Self {
         usage.exchanges.set(usage.exchanges.get() + 1);
         Self(Rc::clone(usage))
     }
@@ -242,7 +242,7 @@ impl Gateways {
     /// Returns the sessions to gateways, in no order.
     pub fn status(&self) -> Vec<SessionStatus> {
         let slots = self.slots.borrow();
-        let status = |((_, index), slot): (&(Isolation, usize), &Slot)| {
+        let status = |((_, index), slot): (&(Isolation, usize), &PoolSlot)| {
             let facts = slot.current.facts();
             let gateway = &self.gateways[*index];
             SessionStatus {
@@ -311,9 +311,9 @@ impl Gateways {
         (session, slot.map(|slot| InUse::begin(&slot.usage)))
     }
 
-    fn slot(&self, current: Rc<dyn Connected>, key: (Isolation, usize)) -> Slot {
+    fn slot(&self, current: Rc<dyn Connected>, key: (Isolation, usize)) -> PoolSlot {
         let now = Instant::now();
-        let usage = Rc::new(Usage {
+        let usage = Rc::new(SessionUsage {
             exchanges: Cell::new(0),
             last: Cell::new(now),
             ended: Notify::new(),
@@ -327,7 +327,7 @@ impl Gateways {
                 tokio::task::spawn_local(rotate(this, key));
             })
         });
-        Slot {
+        PoolSlot {
             current,
             opened: now,
             usage,

@@ -31,12 +31,12 @@ pub(super) struct Lasting<E> {
 
 /// The lasting exchanges of one session.
 struct Group<E> {
-    exchanges: BTreeMap<u64, Entry<E>>,
+    exchanges: BTreeMap<u64, LastingExchange<E>>,
     /// The number of exchanges that moved no data in the last round.
     stalled: usize,
 }
 
-struct Entry<E> {
+struct LastingExchange<E> {
     exchange: E,
     /// The number of rounds without data.
     rounds: u32,
@@ -72,7 +72,7 @@ impl<E: Exchanging> Lasting<E> {
     /// Adds an exchange. Larger numbers are younger.
     pub(super) fn insert(&mut self, session: u64, number: u64, exchange: E) {
         self.change(session, |group| {
-            let entry = Entry {
+            let entry = LastingExchange {
                 exchange,
                 rounds: 0,
             };
@@ -261,7 +261,7 @@ mod tests {
                 prop_assert_eq!(lasting.count, count);
                 prop_assert!(lasting.count <= most);
                 let ranks = lasting.sessions.iter().map(|(session, group)| {
-                    let rounds = |entry: &&Entry<Sample>| entry.rounds > 0;
+                    let rounds = |entry: &&LastingExchange<Sample>| entry.rounds > 0;
                     let stalled = group.exchanges.values().filter(rounds).count();
                     assert_eq!(stalled, group.stalled);
                     group.rank(*session)

@@ -8,15 +8,15 @@ use std::rc::Rc;
 use crate::session::Connected;
 
 /// The open sessions with each origin.
-pub(super) struct Multiplexed<K>(HashMap<K, Vec<Rc<dyn Connected>>>);
+pub(super) struct MultiplexedSessions<K>(HashMap<K, Vec<Rc<dyn Connected>>>);
 
-impl<K> Default for Multiplexed<K> {
+impl<K> Default for MultiplexedSessions<K> {
     fn default() -> Self {
         Self(HashMap::new())
     }
 }
 
-impl<K: Clone + Eq + Hash> Multiplexed<K> {
+impl<K: Clone + Eq + Hash> MultiplexedSessions<K> {
     /// Returns a session for one more exchange, or `None` if another one should be opened. With
     /// `most` sessions, the exchange waits on the one with the fewest exchanges.
     pub(super) fn get(&self, key: &K, most: usize) -> Option<Rc<dyn Connected>> {

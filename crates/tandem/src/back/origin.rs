@@ -30,7 +30,7 @@ pub use reach::{OriginProtocols, OriginTransports};
 use binding::{Binding, Bound};
 use permit::Permit;
 
-use crate::back::multiplexed::Multiplexed;
+use crate::back::multiplexed::MultiplexedSessions;
 use crate::back::places::Places;
 use crate::back::starts::Starts;
 use crate::endpoint::split_authority;
@@ -114,10 +114,10 @@ type Wanted = Rc<(Scheme, Target)>;
 
 #[derive(Default)]
 struct Pool {
-    idle: HashMap<Key, Vec<Idle>>,
+    idle: HashMap<PoolKey, Vec<Idle>>,
     /// The idle connections that all sessions of a reverse gateway share.
     shared: Vec<Idle>,
-    multiplexed: Multiplexed<Key>,
+    multiplexed: MultiplexedSessions<PoolKey>,
     binding: Binding,
     sweeper: Option<Task>,
     /// The task of [`Starts::run`].
@@ -125,7 +125,7 @@ struct Pool {
 }
 
 #[derive(Clone, PartialEq, Eq, Hash)]
-struct Key {
+struct PoolKey {
     /// The number of the client's session, or 0 if all sessions share connections.
     session: u64,
     isolation: Isolation,
@@ -229,7 +229,7 @@ impl Origin {
         pool.multiplexed.sweep();
     }
 
-    fn key(&self, exchange: &Exchange) -> Result<Key, Error> {
+    fn key(&self, exchange: &Exchange) -> Result<PoolKey, Error> {
         let request = &exchange.request;
         match (&self.mode, &self.fixed) {
             (Mode::Reverse { hosts, .. }, Some(origin)) => {
@@ -239,13 +239,13 @@ impl Origin {
                     true => exchange.peer.session,
                     false => 0,
                 };
-                Ok(Key {
+                Ok(PoolKey {
                     session,
                     isolation: Isolation::none(),
                     origin: Rc::clone(origin),
                 })
             }
-            (Mode::Proxy { .. }, Some(proxy)) => Ok(Key {
+            (Mode::Proxy { .. }, Some(proxy)) => Ok(PoolKey {
                 session: exchange.peer.session,
                 isolation: exchange.isolation.clone(),
                 origin: Rc::clone(proxy),
@@ -255,7 +255,7 @@ impl Origin {
                 let (host, port) = split_authority(&request.authority, Some(scheme.default_port()))
                     .map_err(|problem| Error::new(Kind::BadRequest, Side::Client, problem))?;
                 let isolation = exchange.isolation.clone();
-                Ok(Key {
+                Ok(PoolKey {
                     session: exchange.peer.session,
                     isolation,
                     origin: Rc::new((scheme, Target { host, port })),
@@ -317,7 +317,7 @@ impl Origin {
     async fn attempt(
         self: &Rc<Self>,
         exchange: &mut Exchange,
-        key: &Key,
+        key: &PoolKey,
         fresh: bool,
         sink: &mut Sink,
     ) -> Result<(), Error> {
@@ -376,7 +376,7 @@ impl Origin {
         &self,
         connection: Box<Http1Client>,
         exchange: &mut Exchange,
-        key: &Key,
+        key: &PoolKey,
         permit: Option<Permit>,
         sink: &mut Sink,
     ) -> Result<(), Error> {
@@ -388,7 +388,7 @@ impl Origin {
         result
     }
 
-    fn multiplexed(&self, key: &Key) -> Option<Rc<dyn Connected>> {
+    fn multiplexed(&self, key: &PoolKey) -> Option<Rc<dyn Connected>> {
         let most = if self.starts.is_some() { SHARED_H2 } else { 1 };
         self.pool.borrow().multiplexed.get(key, most)
     }
@@ -401,9 +401,10 @@ impl Origin {
         let idle = pool.idle.iter().filter(|(key, _)| key.session == session);
         let (count, oldest) = idle.fold(
             (0, None),
-            |(count, oldest): (usize, Option<(Instant, &Key)>), (key, idle)| {
+            |(count, oldest): (usize, Option<(Instant, &PoolKey)>), (key, idle)| {
                 let first = idle.first().map(|kept| (kept.since, key));
-                let older = |one: &(Instant, &Key)| oldest.is_none_or(|(since, _)| one.0 < since);
+                let older =
+                    |one: &(Instant, &PoolKey)| oldest.is_none_or(|(since, _)| one.0 < since);
                 (count + idle.len(), first.filter(older).or(oldest))
             },
         );
@@ -423,7 +424,7 @@ impl Origin {
     async fn over_h2(
         &self,
         exchange: &mut Exchange,
-        key: &Key,
+        key: &PoolKey,
         path: Path,
         sink: &mut Sink,
     ) -> Result<(), Error> {
@@ -467,17 +468,17 @@ impl Origin {
     }
 
     /// Returns true if the idle connections of `key` belong to all sessions.
-    fn shares(&self, key: &Key) -> bool {
+    fn shares(&self, key: &PoolKey) -> bool {
         self.starts.is_some() && key.session == 0
     }
 
     /// Returns true if exchanges of `key` may take a connection that becomes idle while they dial.
     /// With TLS, the session protocol is unknown before the handshake.
-    fn binds_late(&self, key: &Key) -> bool {
+    fn binds_late(&self, key: &PoolKey) -> bool {
         key.origin.0 == Scheme::Http && !self.shares(key)
     }
 
-    fn take_idle(&self, key: &Key) -> Option<Box<Http1Client>> {
+    fn take_idle(&self, key: &PoolKey) -> Option<Box<Http1Client>> {
         let mut pool = self.pool.borrow_mut();
         let idle = match self.shares(key) {
             true => &mut pool.shared,
@@ -487,7 +488,7 @@ impl Origin {
         (newest.since.elapsed() < IDLE_FOR).then_some(newest.connection)
     }
 
-    fn keep(&self, key: &Key, connection: Box<Http1Client>) {
+    fn keep(&self, key: &PoolKey, connection: Box<Http1Client>) {
         let mut pool = self.pool.borrow_mut();
         let Some(connection) = pool.binding.offer(key, connection) else {
             return;
@@ -540,7 +541,7 @@ impl Origin {
 }
 
 impl Pool {
-    fn drop_oldest(&mut self, key: &Key) {
+    fn drop_oldest(&mut self, key: &PoolKey) {
         let Some(idle) = self.idle.get_mut(key) else {
             return;
         };
@@ -566,18 +567,18 @@ impl Stage for ToOrigin {
         if asked.is_none() {
             reply
         } else {
-            Reply::new(Watched { reply, asked })
+            Reply::new(TimedReply { reply, asked })
         }
     }
 }
 
 /// A reply that measures the time until its head.
-struct Watched {
+struct TimedReply {
     reply: Reply,
     asked: Stamp,
 }
 
-impl Parts for Watched {
+impl Parts for TimedReply {
     fn below(&self) -> Option<&Reply> {
         Some(&self.reply)
     }

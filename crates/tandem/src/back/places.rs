@@ -56,22 +56,22 @@ pub(super) struct Places<O: Id> {
     /// The limit per origin, unless it is fixed.
     measured: Option<Measured<O>>,
     /// The sessions that use a place or wait for one.
-    sessions: RefCell<IdMap<u64, Session<O>>>,
+    sessions: RefCell<IdMap<u64, SessionPlaces<O>>>,
 }
 
-struct Session<O: Id> {
+struct SessionPlaces<O: Id> {
     all: Taken,
     /// The origins of places that are taken. A session uses few at once, so a scan costs less than
     /// a hash of a name.
     origins: Vec<(O, Taken)>,
     /// The waiting exchanges by precedence, then by age. No entry has room: an exchange with room
     /// leaves the queue.
-    queue: BTreeMap<Number, Waiting<O>>,
+    queue: BTreeMap<QueueNumber, WaitingRequest<O>>,
     issued: u64,
 }
 
 /// A place in the queue.
-type Number = (Precedence, u64);
+type QueueNumber = (Precedence, u64);
 
 #[derive(Clone, Copy, Default)]
 struct Taken {
@@ -80,13 +80,13 @@ struct Taken {
     pushes: usize,
 }
 
-struct Waiting<O: Id> {
+struct WaitingRequest<O: Id> {
     origin: O,
-    ready: oneshot::Sender<Place<O>>,
+    ready: oneshot::Sender<ConnectionPlace<O>>,
 }
 
 /// The right to use one connection. Dropping it passes the right on.
-pub(super) struct Place<O: Id> {
+pub(super) struct ConnectionPlace<O: Id> {
     places: Rc<Places<O>>,
     session: u64,
     origin: O,
@@ -94,10 +94,10 @@ pub(super) struct Place<O: Id> {
 }
 
 /// A turn in the queue. Dropping it leaves the queue.
-struct Turn<'a, O: Id> {
+struct PlaceTurn<'a, O: Id> {
     places: &'a Places<O>,
     session: u64,
-    number: Number,
+    number: QueueNumber,
 }
 
 impl<O: Id> Places<O> {
@@ -120,7 +120,7 @@ impl<O: Id> Places<O> {
     }
 
     /// Returns whether an exchange would get a place at once.
-    fn has_room(&self, state: &Session<O>, session: u64, origin: &O, push: bool) -> bool {
+    fn has_room(&self, state: &SessionPlaces<O>, session: u64, origin: &O, push: bool) -> bool {
         match &self.measured {
             None => state.has_room(&self.limits, origin, push, |most| most / 2),
             Some(measured) => {
@@ -167,7 +167,7 @@ impl<O: Id> Places<O> {
         session: u64,
         origin: &O,
         push: bool,
-    ) -> Option<Place<O>> {
+    ) -> Option<ConnectionPlace<O>> {
         let mut sessions = self.sessions.borrow_mut();
         let state = sessions.entry(session).or_default();
         if self.has_room(state, session, origin, push) {
@@ -185,7 +185,7 @@ impl<O: Id> Places<O> {
         session: u64,
         origin: &O,
         precedence: Precedence,
-    ) -> Place<O> {
+    ) -> ConnectionPlace<O> {
         if let Some(place) = self.try_take(session, origin, precedence.push) {
             return place;
         }
@@ -197,13 +197,13 @@ impl<O: Id> Places<O> {
             let number = (precedence, state.issued);
             state.queue.insert(
                 number,
-                Waiting {
+                WaitingRequest {
                     origin: origin.clone(),
                     ready,
                 },
             );
             (
-                Turn {
+                PlaceTurn {
                     places: self,
                     session,
                     number,
@@ -216,8 +216,8 @@ impl<O: Id> Places<O> {
         place.expect("a turn stays in the queue until it is given a place or dropped")
     }
 
-    fn place(self: &Rc<Self>, session: u64, origin: &O, push: bool) -> Place<O> {
-        Place {
+    fn place(self: &Rc<Self>, session: u64, origin: &O, push: bool) -> ConnectionPlace<O> {
+        ConnectionPlace {
             places: Rc::clone(self),
             session,
             origin: origin.clone(),
@@ -245,10 +245,10 @@ impl<O: Id> Places<O> {
     }
 
     /// Returns the first exchange of the queue that has room, and takes the room.
-    fn next(&self, session: u64) -> Option<(Waiting<O>, bool)> {
+    fn next(&self, session: u64) -> Option<(WaitingRequest<O>, bool)> {
         let mut sessions = self.sessions.borrow_mut();
         let state = sessions.get_mut(&session)?;
-        let has_room = |(number, waiting): (&Number, &Waiting<O>)| {
+        let has_room = |(number, waiting): (&QueueNumber, &WaitingRequest<O>)| {
             self.has_room(state, session, &waiting.origin, number.0.push)
                 .then_some(*number)
         };
@@ -270,7 +270,7 @@ impl<O: Id> Places<O> {
     }
 }
 
-impl<O: Id> Default for Session<O> {
+impl<O: Id> Default for SessionPlaces<O> {
     fn default() -> Self {
         Self {
             all: Taken::default(),
@@ -281,7 +281,7 @@ impl<O: Id> Default for Session<O> {
     }
 }
 
-impl<O: Id> Session<O> {
+impl<O: Id> SessionPlaces<O> {
     fn position(&self, origin: &O) -> Option<usize> {
         self.origins.iter().position(|(known, _)| known == origin)
     }
@@ -325,13 +325,13 @@ impl<O: Id> Session<O> {
     }
 }
 
-impl<O: Id> Drop for Place<O> {
+impl<O: Id> Drop for ConnectionPlace<O> {
     fn drop(&mut self) {
         self.places.give_back(self.session, &self.origin, self.push);
     }
 }
 
-impl<O: Id> Drop for Turn<'_, O> {
+impl<O: Id> Drop for PlaceTurn<'_, O> {
     fn drop(&mut self) {
         if let Some(state) = self.places.sessions.borrow_mut().get_mut(&self.session) {
             state.queue.remove(&self.number);
@@ -350,7 +350,7 @@ mod tests {
 
     use super::*;
 
-    type Future1 = Pin<Box<dyn Future<Output = Place<u8>>>>;
+    type Future1 = Pin<Box<dyn Future<Output = ConnectionPlace<u8>>>>;
 
     fn ask(places: &Rc<Places<u8>>, session: u64, origin: u8, push: bool) -> Future1 {
         let places = Rc::clone(places);
@@ -361,7 +361,7 @@ mod tests {
         Box::pin(async move { places.take(session, &origin, precedence).await })
     }
 
-    fn poll(future: &mut Future1) -> Option<Place<u8>> {
+    fn poll(future: &mut Future1) -> Option<ConnectionPlace<u8>> {
         match future
             .as_mut()
             .poll(&mut Context::from_waker(Waker::noop()))
@@ -482,7 +482,7 @@ mod tests {
         ) {
             let places = places(per_origin, per_session);
             let mut waiting: Vec<(u64, u8, bool, Future1)> = Vec::new();
-            let mut held: Vec<(u64, u8, bool, Place<u8>)> = Vec::new();
+            let mut held: Vec<(u64, u8, bool, ConnectionPlace<u8>)> = Vec::new();
             for (what, session, origin, push, index) in steps {
                 match what {
                     0 => waiting.push((session, origin, push, ask(&places, session, origin, push))),

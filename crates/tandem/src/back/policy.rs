@@ -106,7 +106,7 @@ impl AllowDest {
 
 /// The address family that is used for a name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Family {
+pub enum AddressFamily {
     /// Both families.
     #[default]
     Any,
@@ -120,7 +120,7 @@ pub enum Family {
 #[derive(Clone, Debug)]
 pub struct Policy {
     /// The address family that is used for a name.
-    pub family: Family,
+    pub family: AddressFamily,
     /// The exceptions to the refused destinations.
     pub allow: Vec<AllowDest>,
     /// The ports that are allowed on every public address.
@@ -130,7 +130,7 @@ pub struct Policy {
 impl Default for Policy {
     fn default() -> Self {
         Self {
-            family: Family::Any,
+            family: AddressFamily::Any,
             allow: Vec::new(),
             ports: vec![80, 443],
         }
@@ -279,9 +279,9 @@ impl Direct {
     ) -> Result<Vec<SocketAddr>, Error> {
         let named = self.named.as_ref() == Some(target);
         let wanted = |address: &SocketAddr| match self.policy.family {
-            Family::Any => true,
-            Family::V4 => address.is_ipv4(),
-            Family::V6 => address.is_ipv6(),
+            AddressFamily::Any => true,
+            AddressFamily::V4 => address.is_ipv4(),
+            AddressFamily::V6 => address.is_ipv6(),
         };
         let found = self.resolve(target).await?.into_iter().filter(wanted);
         let mut addresses: Vec<_> = found.take(4).collect();

@@ -46,27 +46,27 @@ const MAX_ORIGINS: usize = 1024;
 const QUIET: Duration = Duration::from_secs(2);
 
 /// A session and one of its origins.
-type Key = (u64, (Scheme, Target));
+type OriginKey = (u64, (Scheme, Target));
 
 /// Closes the idle connections of a session to one origin above a number to keep.
 pub type Trim = Box<dyn Fn(u64, &(Scheme, Target), usize)>;
 
 /// The stage before the connections to origins.
 pub struct Polite {
-    state: Rc<State>,
+    state: Rc<PoliteState>,
 }
 
-struct State {
+struct PoliteState {
     next: Rc<dyn Stage>,
     places: Rc<Places<(Scheme, Target)>>,
-    growths: Rc<RefCell<HashMap<Key, Growth>>>,
+    growths: Rc<RefCell<HashMap<OriginKey, Growth>>>,
     /// The largest limit of connections to one origin.
     most: usize,
     /// Closes the surplus idle connections of a session to an origin.
     trim: Trim,
     /// The origins that are trimmed soon.
-    trimmed_soon: RefCell<HashSet<Key>>,
-    early: Rc<EarlyRequests<Key>>,
+    trimmed_soon: RefCell<HashSet<OriginKey>>,
+    early: Rc<EarlyRequests<OriginKey>>,
 }
 
 /// The result of an attempt at an exchange.
@@ -87,7 +87,7 @@ impl Polite {
     }
 
     fn new(next: Rc<dyn Stage>, most: usize, per_session: usize, trim: Trim) -> Self {
-        let growths: Rc<RefCell<HashMap<Key, Growth>>> = Rc::default();
+        let growths: Rc<RefCell<HashMap<OriginKey, Growth>>> = Rc::default();
         let limits = Limits {
             per_origin: most,
             per_session,
@@ -101,7 +101,7 @@ impl Polite {
                 .map_or(FLOOR, Growth::limit)
         };
         Self {
-            state: Rc::new(State {
+            state: Rc::new(PoliteState {
                 next,
                 places: Places::measured(limits, Box::new(limit)),
                 growths,
@@ -142,11 +142,11 @@ impl Stage for Polite {
     }
 }
 
-impl State {
+impl PoliteState {
     async fn run(
         self: Rc<Self>,
         exchange: Exchange,
-        key: Key,
+        key: OriginKey,
         sink: &mut Sink,
     ) -> Result<(), Error> {
         let is_repeatable = is_safe(&exchange.request.method) && exchange.body.is_empty();
@@ -168,7 +168,7 @@ impl State {
     async fn attempt(
         &self,
         exchange: &Exchange,
-        key: &Key,
+        key: &OriginKey,
         may_repeat: bool,
         sink: &mut Sink,
     ) -> Attempt {
@@ -237,8 +237,8 @@ impl State {
     }
 
     /// Closes surplus idle connections after a while, unless the origin is in use again.
-    fn trim_soon(self: &Rc<Self>, key: Key) {
-        let is_idle = |this: &Self, key: &Key| this.places.taken_at(key.0, &key.1) == 0;
+    fn trim_soon(self: &Rc<Self>, key: OriginKey) {
+        let is_idle = |this: &Self, key: &OriginKey| this.places.taken_at(key.0, &key.1) == 0;
         if !is_idle(self, &key) || !self.trimmed_soon.borrow_mut().insert(key.clone()) {
             return;
         }
@@ -253,12 +253,12 @@ impl State {
         });
     }
 
-    fn limit(&self, key: &Key) -> usize {
+    fn limit(&self, key: &OriginKey) -> usize {
         self.growths.borrow().get(key).map_or(FLOOR, Growth::limit)
     }
 
     /// Returns whether an origin gets no early requests, because it has refused requests.
-    fn refuses_early(&self, key: &Key) -> bool {
+    fn refuses_early(&self, key: &OriginKey) -> bool {
         let now = Instant::now().into_std();
         let growths = self.growths.borrow();
         growths
@@ -268,7 +268,7 @@ impl State {
 
     /// Passes an event to the policy of an origin. The place that the caller gives back afterwards
     /// hands out the new ones.
-    fn note(&self, key: &Key, event: impl FnOnce(&mut Growth, std::time::Instant)) {
+    fn note(&self, key: &OriginKey, event: impl FnOnce(&mut Growth, std::time::Instant)) {
         let now = Instant::now().into_std();
         let mut growths = self.growths.borrow_mut();
         if growths.len() >= MAX_ORIGINS && !growths.contains_key(key) {
@@ -289,13 +289,13 @@ impl State {
 
 /// A request that must not be repeated, under way or waiting.
 struct Hold<'a> {
-    state: &'a State,
-    key: &'a Key,
+    state: &'a PoliteState,
+    key: &'a OriginKey,
 }
 
 impl<'a> Hold<'a> {
     /// Holds the limit, and ends early requests until one connection is left for the request.
-    fn new(state: &'a State, key: &'a Key) -> Self {
+    fn new(state: &'a PoliteState, key: &'a OriginKey) -> Self {
         state.note(key, |growth, _| growth.hold());
         let taken = state.places.taken_at(key.0, &key.1);
         state.early.end(key, (taken + 1).saturating_sub(FLOOR));

@@ -34,11 +34,11 @@ pub struct Provided {
     /// The time for a handshake.
     timeout: Duration,
     /// The transports that were used last, oldest first. Each has read its certificates.
-    kept: RefCell<VecDeque<Kept>>,
+    kept: RefCell<VecDeque<KeptTransport>>,
 }
 
 /// The transport to one address of a host.
-struct Kept {
+struct KeptTransport {
     host: String,
     address: SocketAddr,
     transport: Rc<dyn Transport>,
@@ -65,11 +65,11 @@ impl Provided {
     /// Returns the transport to an address of a host. It is created once, since it may read files.
     fn transport(&self, host: &str, address: SocketAddr) -> Result<Rc<dyn Transport>, Error> {
         let mut kept = self.kept.borrow_mut();
-        let same = |it: &Kept| it.host == host && it.address == address;
+        let same = |it: &KeptTransport| it.host == host && it.address == address;
         let known = kept.iter().position(same).and_then(|at| kept.remove(at));
         let entry = match known {
             Some(entry) => entry,
-            None => Kept {
+            None => KeptTransport {
                 host: host.to_owned(),
                 address,
                 transport: self.create(host, address)?,

@@ -47,7 +47,7 @@ const ROUND: Duration = Duration::from_secs(10);
 pub(super) struct Starts {
     /// The largest number of fresh exchanges.
     most: usize,
-    state: RefCell<State>,
+    state: RefCell<StartsState>,
     /// Notified when [`Starts::run`] has to act before its alarm.
     sooner: Notify,
     /// The time until which [`Starts::run`] sleeps.
@@ -68,7 +68,7 @@ pub(super) struct Running {
 /// A lasting exchange, and the progress of its body in the last round.
 struct Progressing(Running, usize);
 
-struct State {
+struct StartsState {
     issued: u64,
     /// The fresh exchanges by age.
     fresh: ByAge<Fresh>,
@@ -78,17 +78,17 @@ struct State {
     /// The end of the present round of `lasting`.
     round_ends: Option<Instant>,
     /// The sessions with waiting exchanges.
-    waiting: HashMap<u64, Waiting>,
+    waiting: HashMap<u64, WaitingStarts>,
     /// The sessions with waiting requests, and those with waiting pushes, in turn.
     turns: [BTreeMap<u64, u64>; 2],
 }
 
 /// The waiting exchanges of one session.
 #[derive(Default)]
-struct Waiting {
-    queue: BTreeMap<Number, Queued>,
+struct WaitingStarts {
+    queue: BTreeMap<StartNumber, Queued>,
     /// The turns of the session's requests and of its pushes, while there are any.
-    turns: [Option<Round>; 2],
+    turns: [Option<SessionTurn>; 2],
 }
 
 /// A waiting exchange.
@@ -99,7 +99,7 @@ struct Queued {
 
 /// The turn of a session.
 #[derive(Clone, Copy)]
-struct Round {
+struct SessionTurn {
     /// The number of the turn: the smallest is the next one.
     number: u64,
     /// The number of exchanges that may still start in it.
@@ -107,7 +107,7 @@ struct Round {
 }
 
 /// A place in a session's queue: requests precede pushes, and equals go by age.
-type Number = (Precedence, u64);
+type StartNumber = (Precedence, u64);
 
 struct Fresh {
     since: Instant,
@@ -123,10 +123,10 @@ pub(super) struct Start {
 }
 
 /// A turn in the queue. Dropping it leaves the queue.
-struct Turn<'a> {
+struct StartTurn<'a> {
     starts: &'a Starts,
     session: u64,
-    number: Number,
+    number: StartNumber,
 }
 
 impl Starts {
@@ -134,7 +134,7 @@ impl Starts {
     pub(super) fn new(most: usize, lasting: usize) -> Rc<Self> {
         Rc::new(Self {
             most,
-            state: RefCell::new(State::new(lasting)),
+            state: RefCell::new(StartsState::new(lasting)),
             sooner: Notify::new(),
             alarm: Cell::new(None),
         })
@@ -158,7 +158,7 @@ impl Starts {
             let (ready, arrived) = oneshot::channel();
             let session = running.session;
             let number = state.wait(precedence, running.clone(), ready);
-            let turn = Turn {
+            let turn = StartTurn {
                 starts: self,
                 session,
                 number,
@@ -279,7 +279,7 @@ impl Exchanging for Progressing {
     }
 }
 
-impl State {
+impl StartsState {
     fn new(lasting: usize) -> Self {
         Self {
             issued: 0,
@@ -344,14 +344,14 @@ impl State {
         precedence: Precedence,
         running: Running,
         ready: oneshot::Sender<Start>,
-    ) -> Number {
+    ) -> StartNumber {
         self.issued += 1;
         let (session, number) = (running.session, (precedence, self.issued));
         let waiting = self.waiting.entry(session).or_default();
         waiting.queue.insert(number, Queued { running, ready });
         let kind = usize::from(precedence.push);
         if waiting.turns[kind].is_none() {
-            waiting.turns[kind] = Some(Round::new(self.issued));
+            waiting.turns[kind] = Some(SessionTurn::new(self.issued));
             self.turns[kind].insert(self.issued, session);
         }
         number
@@ -377,7 +377,7 @@ impl State {
         }
         if more && waiting.turns[kind].is_none() {
             self.issued += 1;
-            waiting.turns[kind] = Some(Round::new(self.issued));
+            waiting.turns[kind] = Some(SessionTurn::new(self.issued));
             self.turns[kind].insert(self.issued, session);
         }
         self.forget(session);
@@ -386,7 +386,7 @@ impl State {
     }
 
     /// Takes an exchange that no longer waits out of the queue.
-    fn leave(&mut self, session: u64, number: &Number) {
+    fn leave(&mut self, session: u64, number: &StartNumber) {
         let Some(waiting) = self.waiting.get_mut(&session) else {
             return;
         };
@@ -401,14 +401,14 @@ impl State {
     }
 
     fn forget(&mut self, session: u64) {
-        let waits = |waiting: &Waiting| !waiting.queue.is_empty();
+        let waits = |waiting: &WaitingStarts| !waiting.queue.is_empty();
         if !self.waiting.get(&session).is_some_and(waits) {
             self.waiting.remove(&session);
         }
     }
 }
 
-impl Round {
+impl SessionTurn {
     const fn new(number: u64) -> Self {
         Self {
             number,
@@ -417,9 +417,9 @@ impl Round {
     }
 }
 
-impl Waiting {
+impl WaitingStarts {
     /// Returns the first of the requests, or the first of the pushes.
-    fn first(&self, push: bool) -> Option<Number> {
+    fn first(&self, push: bool) -> Option<StartNumber> {
         let least = Precedence {
             push,
             priority: Priority(0),
@@ -440,7 +440,7 @@ impl Drop for Start {
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for StartTurn<'_> {
     fn drop(&mut self) {
         let mut state = self.starts.state.borrow_mut();
         state.leave(self.session, &self.number);

@@ -41,7 +41,7 @@ pub(crate) struct Order {
 
 /// The failure of a way.
 #[derive(Clone, Copy, Debug)]
-struct Failure {
+struct WayFailure {
     until: Instant,
     rest: Duration,
     /// True once the way was tried again.
@@ -50,8 +50,8 @@ struct Failure {
 
 /// The knowledge about one network.
 #[derive(Debug, Default)]
-struct Record {
-    failures: HashMap<usize, Failure>,
+struct NetworkRecord {
+    failures: HashMap<usize, WayFailure>,
     /// The way that worked last.
     best: Option<usize>,
     round_trip: Duration,
@@ -63,7 +63,7 @@ struct Record {
 pub(crate) struct Ways {
     /// True for each way over datagrams, which some networks drop.
     datagrams: Vec<bool>,
-    networks: HashMap<Network, Record>,
+    networks: HashMap<Network, NetworkRecord>,
 }
 
 impl Ways {
@@ -75,7 +75,7 @@ impl Ways {
         }
     }
 
-    fn record(&mut self, network: Network, now: Instant) -> &mut Record {
+    fn record(&mut self, network: Network, now: Instant) -> &mut NetworkRecord {
         if !self.networks.contains_key(&network) && self.networks.len() >= MAX_NETWORKS {
             let oldest = self.networks.iter().min_by_key(|(_, record)| record.used);
             if let Some(oldest) = oldest.map(|(network, _)| *network) {
@@ -156,7 +156,7 @@ impl Ways {
             // Several sessions by the way were opened before the first one failed.
             Some(before) => return before.until.saturating_duration_since(now),
         };
-        let failure = Failure {
+        let failure = WayFailure {
             until: now + rest,
             rest,
             retried: false,

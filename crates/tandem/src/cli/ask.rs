@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use super::{Failure, serve};
-use crate::admin::control::{Answer, REQUEST_TIMEOUT};
+use crate::admin::control::{ControlResponse, REQUEST_TIMEOUT};
 
 /// The user who administers the machine.
 pub(super) const ROOT: u32 = 0;
@@ -21,7 +21,7 @@ const MAX_ANSWER: u64 = 64 << 20;
 ///
 /// # Errors
 /// Fails if no process of this user or of root listens there, or if its answer cannot be read.
-pub fn ask(control: &Path, line: &str) -> Result<Answer, Failure> {
+pub fn ask(control: &Path, line: &str) -> Result<ControlResponse, Failure> {
     let failed = |error: io::Error| format!("{}: {error}", control.display());
     let mut stream = UnixStream::connect(control).map_err(|error| {
         let problem = failed(error);
@@ -54,7 +54,7 @@ pub fn ask(control: &Path, line: &str) -> Result<Answer, Failure> {
         )
     })?;
     Ok(match answer {
-        Answer::Error(problem) => Answer::Error(plain(&problem)),
+        ControlResponse::Error(problem) => ControlResponse::Error(plain(&problem)),
         answer => answer,
     })
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::Failure;
 use super::serve::{Fixed, Loaded, serve};
-use crate::back::policy::Family;
+use crate::back::policy::AddressFamily;
 use crate::config::units::{Size, Span};
 use crate::config::{ClientOptions, ConfigError, GatewayOptions};
 use crate::hosts::HostPattern;
@@ -196,9 +196,9 @@ pub(super) fn microspdy2http(args: &Microspdy2HttpArgs) -> Result<(), Failure> {
         };
         let mut config = options.typed()?;
         config.policy.family = match (args.curl_ipv4, args.curl_ipv6) {
-            (true, _) => Family::V4,
-            (_, true) => Family::V6,
-            _ => Family::Any,
+            (true, _) => AddressFamily::V4,
+            (_, true) => AddressFamily::V6,
+            _ => AddressFamily::Any,
         };
         Ok(Loaded {
             role: Arc::new(config),

@@ -43,14 +43,14 @@ pub(super) fn run(args: &ExplainArgs, transports: &Transports) -> Result<(), Fai
 }
 
 /// The parts of a URL that decide about its route.
-struct Asked {
+struct AskedUrl {
     host: String,
     port: u16,
     /// `None` for another scheme, which a browser sends through a tunnel.
     scheme: Option<Scheme>,
 }
 
-impl Asked {
+impl AskedUrl {
     fn parse(url: &str) -> Result<Self, Failure> {
         let (scheme, rest) = url.split_once("://").unwrap_or(("http", url));
         let (scheme, default) = match scheme.to_ascii_lowercase().as_str() {
@@ -71,7 +71,7 @@ impl Asked {
 
 /// Returns the text of the command.
 fn explain(config: &ClientConfig, url: &str) -> Result<String, Failure> {
-    let asked = Asked::parse(url)?;
+    let asked = AskedUrl::parse(url)?;
     let found = config.route_map.find(&asked.host);
     let gateways = found
         .and_then(|(_, index)| config.routes.get(index))
@@ -123,7 +123,7 @@ fn discovery(
     config: &ClientConfig,
     has_route: bool,
     is_opened: bool,
-    asked: &Asked,
+    asked: &AskedUrl,
 ) -> Option<&'static str> {
     if is_opened && config.discover_opened {
         return Some(
@@ -158,7 +158,7 @@ const OPENED_AT_GATEWAY: &str = "HTTPS, opened on this machine for browsers of t
 
 /// Returns the reason for which a client without a gateway and without a proxy refuses a
 /// destination, as far as it shows without a look-up.
-fn refusal(asked: &Asked, solo: &Solo) -> Option<&'static str> {
+fn refusal(asked: &AskedUrl, solo: &Solo) -> Option<&'static str> {
     if solo.mode == SoloMode::Via {
         return None;
     }
@@ -191,7 +191,7 @@ fn failure(config: &ClientConfig, gateways: &[GatewayEndpoint]) -> Option<&'stat
 }
 
 /// Describes the treatment of content without a gateway.
-fn without_gateway(asked: &Asked, solo: &Solo, config: &ClientConfig) -> &'static str {
+fn without_gateway(asked: &AskedUrl, solo: &Solo, config: &ClientConfig) -> &'static str {
     let is_excepted = solo.except.iter().any(|it| it.covers(&asked.host));
     match asked.scheme {
         Some(Scheme::Http) if !config.push || config.push_memory == 0 => {
@@ -208,7 +208,7 @@ fn without_gateway(asked: &Asked, solo: &Solo, config: &ClientConfig) -> &'stati
 }
 
 /// Describes the party that can read the content.
-fn content(asked: &Asked, gateways: &[GatewayEndpoint]) -> &'static str {
+fn content(asked: &AskedUrl, gateways: &[GatewayEndpoint]) -> &'static str {
     match (asked.scheme, gateways.is_empty()) {
         (Some(Scheme::Http), false) => {
             "plain HTTP: the gateway reads it, compresses its fields and pushes resources"
@@ -385,7 +385,7 @@ content  plain HTTP: the gateway reads it, compresses its fields and pushes reso
     #[test]
     fn explain_refuses_text_without_a_host() {
         for url in ["http://", "ftp://host/", "http://a b/"] {
-            assert!(Asked::parse(url).is_err(), "{url}");
+            assert!(AskedUrl::parse(url).is_err(), "{url}");
         }
     }
 }

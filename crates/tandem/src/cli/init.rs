@@ -22,7 +22,7 @@ use crate::config::share_url::{MAX_LENGTH, ShareUrl};
 use crate::endpoint::{Endpoint, Usage, Via, split_authority};
 use crate::runtime::Running;
 use crate::transport::registry::Transports;
-use plan::{CLIENT, GATEWAY, OwnGateway, Plan};
+use plan::{CLIENT, GATEWAY, OwnGatewayPlan, Plan};
 use questions::{
     ADDRESS, CONTROL, IP, MARKED_PORT, MARKER, ONION, ORIGIN, PORT, Questions, ROLE, SOCKS,
     TOR_GATEWAY,
@@ -224,7 +224,7 @@ fn own_gateway<I: BufRead, O: Write>(
         (Some(cert), Some(key)) => Some([absolute(cert)?, absolute(key)?]),
         _ => None,
     };
-    let own = OwnGateway {
+    let own = OwnGatewayPlan {
         host,
         ip,
         port,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::Failure;
 use super::ask::{ProcessArgs, ROOT, ask, own_user};
-use crate::admin::control::Answer;
+use crate::admin::control::ControlResponse;
 
 const EXAMPLES: &str = "Examples:
   tandem open -c client.toml
@@ -32,9 +32,11 @@ pub struct OpenArgs {
 #[expect(clippy::print_stdout, reason = "the command's output")]
 pub(super) fn run(args: &OpenArgs) -> Result<(), Failure> {
     let url = match ask(&args.process.control()?, "open")? {
-        Answer::Url(url) if is_dashboard(&url) => url,
-        Answer::Url(_) => return Err("the process named no dashboard of this machine".into()),
-        Answer::Error(problem) => return Err(problem.into()),
+        ControlResponse::Url(url) if is_dashboard(&url) => url,
+        ControlResponse::Url(_) => {
+            return Err("the process named no dashboard of this machine".into());
+        }
+        ControlResponse::Error(problem) => return Err(problem.into()),
         _ => return Err("the process answered another question".into()),
     };
     println!("{url}");

@@ -9,10 +9,10 @@ use clap::{Args, Subcommand};
 
 use super::Failure;
 use super::ask::ask;
-use crate::admin::control::{Answer, Verb};
+use crate::admin::control::{ControlResponse, Verb};
 use crate::probe::Unit;
 use crate::probe::recorded::quantile;
-use crate::probe::snapshot::{Distribution, State};
+use crate::probe::snapshot::{Distribution, PointState};
 
 /// The examples at the end of the help.
 pub(super) const EXAMPLES: &str = "Examples:
@@ -81,18 +81,20 @@ pub(super) fn run(command: &ProbeCommand) -> Result<(), Failure> {
         ProbeCommand::Dump(args) => (Verb::Dump, &args.which, args.csv),
     };
     let text = match ask(&args.control, &format!("{} {}", verb.as_str(), args.of))? {
-        Answer::Error(problem) => return Err(problem.into()),
-        Answer::Status(_) | Answer::Overview(_) | Answer::Url(_) => {
+        ControlResponse::Error(problem) => return Err(problem.into()),
+        ControlResponse::Status(_) | ControlResponse::Overview(_) | ControlResponse::Url(_) => {
             return Err("the process answered another question".into());
         }
-        Answer::Points(points) if args.json => serde_json::to_string_pretty(&points)?,
-        Answer::Distributions(dumped) if args.json => serde_json::to_string_pretty(&dumped)?,
-        Answer::Points(points) => states(&points),
-        Answer::Distributions(dumped) if csv => steps(&dumped),
-        Answer::Distributions(dumped) if dumped.is_empty() => {
+        ControlResponse::Points(points) if args.json => serde_json::to_string_pretty(&points)?,
+        ControlResponse::Distributions(dumped) if args.json => {
+            serde_json::to_string_pretty(&dumped)?
+        }
+        ControlResponse::Points(points) => states(&points),
+        ControlResponse::Distributions(dumped) if csv => steps(&dumped),
+        ControlResponse::Distributions(dumped) if dumped.is_empty() => {
             return Err("nothing was kept: switch points on first, and let something pass".into());
         }
-        Answer::Distributions(dumped) => table(&dumped),
+        ControlResponse::Distributions(dumped) => table(&dumped),
     };
     match writeln!(std::io::stdout(), "{}", text.trim_end()) {
         // A broken pipe means that the reader needs no more output.
@@ -104,7 +106,7 @@ pub(super) fn run(command: &ProbeCommand) -> Result<(), Failure> {
 /// The invariant behind `expect` on writes to a string.
 const TAKES_ALL: &str = "writing to a string cannot fail";
 
-fn states(points: &[State]) -> String {
+fn states(points: &[PointState]) -> String {
     let mut text = format!(
         "{:<17} {:<5} {:>7} {:>10}  what\n",
         "point", "unit", "tracers", "kept of"

@@ -10,7 +10,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::Failure;
 use crate::admin;
-use crate::admin::control::Control;
+use crate::admin::control::ControlSocket;
 use crate::admin::door::Door;
 use crate::admin::overview::OverviewSource;
 use crate::config::{ConfigError, File};
@@ -101,7 +101,7 @@ pub(super) fn serve(
         let source = OverviewSource::new(name, running.status(), Arc::clone(&journal));
         let control = loaded.fixed.control.as_deref();
         let door = loaded.fixed.admin.map(|address| dashboard(address, control, &source)).transpose()?;
-        let _control = control.map(|path| Control::listen(path, source.clone(), door)).transpose()?;
+        let _control = control.map(|path| ControlSocket::listen(path, source.clone(), door)).transpose()?;
         for endpoint in loaded.role.listen() {
             let address = running.address(endpoint).map_or_else(|| endpoint.authority(), |address| address.to_string());
             eprintln!("tandem {name}: listening on {}://{address}", endpoint.scheme());

@@ -16,7 +16,7 @@ use crate::hosts::HostPattern;
 use crate::transport::tls::authority::{
     self, Authority, HOSTS, NAME, certificate_file, default_directory, key_file,
 };
-use stores::{Chosen, Kind, Places, Store};
+use stores::{ChosenStores, Store, StoreDirectories, StoreKind};
 
 const EXAMPLES: &str = "Examples:
   tandem trust
@@ -43,7 +43,7 @@ pub struct TrustArgs {
     yes: bool,
     /// Change only this store (repeatable) [default: each store on this machine]
     #[arg(long, value_name = "STORE")]
-    store: Vec<Kind>,
+    store: Vec<StoreKind>,
     /// Let the authority certify the hosts that this client's file lists in [open], and no others
     #[arg(short, long, value_name = "FILE", conflicts_with = "remove")]
     config: Option<PathBuf>,
@@ -68,7 +68,7 @@ pub(super) fn run(args: &TrustArgs) -> Result<(), Failure> {
         .or_else(default_directory)
         .ok_or("neither HOME nor XDG_DATA_HOME is set: give the directory with --authority")?;
     let directory = std::path::absolute(directory)?;
-    let places = Places::of_environment()?;
+    let places = StoreDirectories::of_environment()?;
     if args.remove {
         return remove(args, &directory, &places);
     }
@@ -87,14 +87,14 @@ pub(super) fn run(args: &TrustArgs) -> Result<(), Failure> {
 fn install(
     args: &TrustArgs,
     directory: &Path,
-    places: &Places,
+    places: &StoreDirectories,
     listed: Option<Vec<String>>,
 ) -> Result<(), Failure> {
     let now = SystemTime::now();
-    let state = State::of(directory, listed.as_deref(), now)?;
+    let state = AuthorityState::of(directory, listed.as_deref(), now)?;
     let opened = match listed {
         Some(hosts) => hosts,
-        None if state == State::Missing => Vec::new(),
+        None if state == AuthorityState::Missing => Vec::new(),
         None => Authority::load(directory)?.opened().to_vec(),
     };
     let chosen = stores::to_install(&args.store, places);
@@ -104,10 +104,10 @@ fn install(
     }
     stores::check_tools(&chosen.stores)?;
     confirm(args)?;
-    if matches!(state, State::Old | State::Other) {
+    if matches!(state, AuthorityState::Old | AuthorityState::Other) {
         delete(directory)?;
     }
-    if state != State::Good {
+    if state != AuthorityState::Good {
         authority::create(directory, &opened, now)?;
         println!("created {}", key_file(directory).display());
     }
@@ -126,7 +126,7 @@ fn install(
 
 /// Tells the user the consequences, and the changes that will be made.
 #[expect(clippy::print_stdout, reason = "the command's output")]
-fn print_plan(directory: &Path, state: State, opened: &[String], chosen: &Chosen) {
+fn print_plan(directory: &Path, state: AuthorityState, opened: &[String], chosen: &ChosenStores) {
     println!(
         "The local authority of Tandem can certify {}{} only: critical name\n\
          constraints make programs refuse its certificates for any other host.\n",
@@ -141,10 +141,14 @@ fn print_plan(directory: &Path, state: State, opened: &[String], chosen: &Chosen
     }
     println!("These changes will be made:");
     match state {
-        State::Good => {}
-        State::Missing => println!("  create {} (mode 0600)", key_file(directory).display()),
-        State::Old => println!("  replace {}, which expires", key_file(directory).display()),
-        State::Other => println!(
+        AuthorityState::Good => {}
+        AuthorityState::Missing => {
+            println!("  create {} (mode 0600)", key_file(directory).display())
+        }
+        AuthorityState::Old => {
+            println!("  replace {}, which expires", key_file(directory).display())
+        }
+        AuthorityState::Other => println!(
             "  replace {}, which is for other hosts",
             key_file(directory).display()
         ),
@@ -179,7 +183,7 @@ fn add_to(stores: &[Store], directory: &Path) -> Result<(), Failure> {
 }
 
 #[expect(clippy::print_stdout, reason = "the command's output")]
-fn remove(args: &TrustArgs, directory: &Path, places: &Places) -> Result<(), Failure> {
+fn remove(args: &TrustArgs, directory: &Path, places: &StoreDirectories) -> Result<(), Failure> {
     let chosen = stores::to_remove(&args.store, places, &stores::recorded(directory)?)?;
     let files: Vec<_> = [key_file(directory), certificate_file(directory)]
         .into_iter()
@@ -248,7 +252,7 @@ fn delete(directory: &Path) -> Result<(), Failure> {
 
 /// The state of the authority in a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum AuthorityState {
     Missing,
     Good,
     /// It expires soon, or its validity has not begun.
@@ -257,7 +261,7 @@ enum State {
     Other,
 }
 
-impl State {
+impl AuthorityState {
     /// Returns the state of an authority for the hosts of `listed`, or for any hosts.
     fn of(directory: &Path, listed: Option<&[String]>, now: SystemTime) -> Result<Self, Failure> {
         let exists = [key_file(directory), certificate_file(directory)].map(|file| file.exists());
@@ -309,27 +313,28 @@ mod tests {
         let name = format!("tandem-trust-state-{}", std::process::id());
         let directory = std::env::temp_dir().join(name);
         let now = SystemTime::now();
-        let state = |time| State::of(&directory, None, time).map_err(|error| error.to_string());
-        assert_eq!(state(now), Ok(State::Missing));
+        let state =
+            |time| AuthorityState::of(&directory, None, time).map_err(|error| error.to_string());
+        assert_eq!(state(now), Ok(AuthorityState::Missing));
         authority::create(&directory, &[], now).expect("an authority");
         let day = Duration::from_secs(86_400);
         for (time, expected) in [
-            (now, State::Good),
-            (now + 690 * day, State::Good),
-            (now + 710 * day, State::Old),
-            (now - 2 * day, State::Old),
+            (now, AuthorityState::Good),
+            (now + 690 * day, AuthorityState::Good),
+            (now + 710 * day, AuthorityState::Old),
+            (now - 2 * day, AuthorityState::Old),
         ] {
             assert_eq!(state(time), Ok(expected), "{time:?}");
         }
         let hosts = ["a.test".to_owned()];
-        let state_for = |hosts: &[String]| State::of(&directory, Some(hosts), now).ok();
-        assert_eq!(state_for(&[]), Some(State::Good));
-        assert_eq!(state_for(&hosts), Some(State::Other));
+        let state_for = |hosts: &[String]| AuthorityState::of(&directory, Some(hosts), now).ok();
+        assert_eq!(state_for(&[]), Some(AuthorityState::Good));
+        assert_eq!(state_for(&hosts), Some(AuthorityState::Other));
         delete(&directory).expect("deleted");
         authority::create(&directory, &hosts, now).expect("an authority");
-        assert_eq!(state_for(&hosts), Some(State::Good));
-        assert_eq!(state_for(&[]), Some(State::Other));
-        for (days, expected) in [(50, State::Good), (70, State::Old)] {
+        assert_eq!(state_for(&hosts), Some(AuthorityState::Good));
+        assert_eq!(state_for(&[]), Some(AuthorityState::Other));
+        for (days, expected) in [(50, AuthorityState::Good), (70, AuthorityState::Old)] {
             assert_eq!(state(now + days * day), Ok(expected), "{days}");
         }
         std::fs::remove_file(key_file(&directory)).expect("removed");

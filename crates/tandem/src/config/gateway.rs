@@ -18,7 +18,7 @@ use super::{
     ConfigError, PathConfig, discover, distinct, near_options, onion_ports, positive, with_path,
 };
 use crate::back::origin::{Limits, Mode};
-use crate::back::policy::{AllowDest, Family, Policy};
+use crate::back::policy::{AddressFamily, AllowDest, Policy};
 use crate::endpoint::{Endpoint, SessionKind, Usage, literal_ip};
 use crate::fleet::FleetConfig;
 use crate::hosts::HostPattern;
@@ -534,7 +534,7 @@ fn listener(endpoint: &Endpoint, transports: &Transports) -> Result<(), ConfigEr
 /// Returns the policy for destinations besides the public ones.
 fn policy(allow: Vec<AllowDest>, ports: Vec<u16>) -> Policy {
     Policy {
-        family: Family::Any,
+        family: AddressFamily::Any,
         allow,
         ports: match ports.is_empty() {
             true => vec![80, 443],

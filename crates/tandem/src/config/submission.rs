@@ -15,7 +15,7 @@ use crate::back::origin::Mode;
 use crate::endpoint::split_authority;
 use crate::hosts::HostPattern;
 use crate::middle::submit::signer::Signer;
-use crate::middle::submit::{Server, Times};
+use crate::middle::submit::{SubmissionServer, SubmissionTimes};
 use crate::renewal::{self, Renewable};
 use crate::transport::Target;
 
@@ -23,7 +23,7 @@ use crate::transport::Target;
 #[derive(Clone, Debug)]
 pub struct SubmissionConfig {
     /// The server that gets the submissions.
-    pub server: Server,
+    pub server: SubmissionServer,
     /// The file of the clients' rights; `None` if clients have tokens only.
     pub rights: Option<String>,
     /// The unlinkable mode, if the gateway has issuers.
@@ -36,7 +36,7 @@ pub struct SubmissionConfig {
     /// The bytes that the store may hold.
     pub max_stored: u64,
     /// The times.
-    pub times: Times,
+    pub times: SubmissionTimes,
 }
 
 impl SubmissionConfig {
@@ -147,7 +147,7 @@ impl GatewayOptions {
         Signer::from_pem(&pem).map_err(|problem| wrong(problem.to_owned()))
     }
 
-    fn times(&self, path: &PathConfig) -> Result<Times, ConfigError> {
+    fn times(&self, path: &PathConfig) -> Result<SubmissionTimes, ConfigError> {
         let hours = |hours: u64| Duration::from_secs(hours * 3600);
         let attempt = positive(
             "response-timeout",
@@ -164,7 +164,7 @@ impl GatewayOptions {
             ));
         }
         let wait = self.submit_wait;
-        Ok(Times {
+        Ok(SubmissionTimes {
             wait: wait.map_or(Duration::from_secs(10), |span| span.0),
             attempt,
             retry,
@@ -221,7 +221,7 @@ pub(super) fn origin(url: &str) -> Result<Mode, String> {
     })
 }
 
-fn server(url: &str) -> Result<(Server, Target), String> {
+fn server(url: &str) -> Result<(SubmissionServer, Target), String> {
     let bad = |problem: &str| format!("submit={url}: {problem}");
     let (scheme, rest) = url
         .split_once("://")
@@ -234,7 +234,7 @@ fn server(url: &str) -> Result<(Server, Target), String> {
         return Err(bad("the path has a query, a fragment or other characters"));
     }
     let (host, port) = split_authority(authority, Some(scheme.default_port())).map_err(bad)?;
-    let server = Server {
+    let server = SubmissionServer {
         scheme,
         authority: authority.to_ascii_lowercase(),
         base: path.strip_suffix('/').unwrap_or(path).to_owned(),
@@ -250,7 +250,12 @@ mod tests {
     fn server_url_has_a_base_path() {
         for (url, authority, base, port) in [
             ("https://server.example", "server.example", "", 443),
-            ("http://Server.example:81/", "server.example:81", "", 81),
+            (
+                "http://SubmissionServer.example:81/",
+                "server.example:81",
+                "",
+                81,
+            ),
             ("https://[::1]/a/b/", "[::1]", "/a/b", 443),
         ] {
             let (server, target) = server(url).expect(url);

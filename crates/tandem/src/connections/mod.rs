@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 pub use table::ConnectionLimits;
-use table::{Decision, Table};
+use table::{Admission, Table};
 
 use crate::metrics::{METRICS, Metric};
 use crate::path::Facts;
@@ -34,9 +34,9 @@ const MAX_LEAVING: usize = 16;
 #[derive(Debug)]
 pub struct Connections {
     table: RefCell<Table>,
-    ends: RefCell<HashMap<u64, Rc<End>>>,
+    ends: RefCell<HashMap<u64, Rc<ConnectionEnd>>>,
     /// The evicted connections that may still send, the oldest first.
-    leaving: RefCell<VecDeque<(u64, Rc<End>)>>,
+    leaving: RefCell<VecDeque<(u64, Rc<ConnectionEnd>)>>,
     /// The connections that have finished their handshake.
     established: RefCell<HashMap<u64, Established>>,
     /// The number of connections that still run, evicted ones included.
@@ -59,7 +59,7 @@ struct Established {
 
 /// The end of one connection.
 #[derive(Debug)]
-struct End {
+struct ConnectionEnd {
     drain: Drain,
     evicted: Notify,
     /// Ends the connection at once.
@@ -72,7 +72,7 @@ pub struct Connection {
     connections: Rc<Connections>,
     id: u64,
     listener: usize,
-    end: Rc<End>,
+    end: Rc<ConnectionEnd>,
     is_new: Cell<bool>,
 }
 
@@ -135,7 +135,7 @@ impl Connections {
     ) -> Option<Rc<Connection>> {
         let now = Instant::now().into_std();
         let decision = self.table.borrow_mut().admit(now, id, listener, client);
-        let Decision::Admit { evicted } = decision else {
+        let Admission::Admit { evicted } = decision else {
             self.refused.add(1);
             return None;
         };
@@ -143,7 +143,7 @@ impl Connections {
             METRICS.connections_evicted.add(1);
             self.evict(evicted);
         }
-        let end = Rc::new(End {
+        let end = Rc::new(ConnectionEnd {
             drain: drain.child(),
             evicted: Notify::new(),
             cut: Notify::new(),

@@ -35,7 +35,7 @@ pub struct ConnectionLimits {
 
 /// The answer to a newcomer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Decision {
+pub(super) enum Admission {
     /// It is admitted. The connections named here have left the table and are to be closed.
     Admit { evicted: Vec<u64> },
     /// All places are in use.
@@ -55,7 +55,7 @@ enum Obstacle {
 #[derive(Debug)]
 pub(super) struct Table {
     limits: ConnectionLimits,
-    open: IdMap<u64, Entry>,
+    open: IdMap<u64, ConnectionEntry>,
     /// Connections that have not authenticated, the oldest first.
     new: BTreeSet<u64>,
     by_client: HashMap<IpAddr, Count>,
@@ -63,7 +63,7 @@ pub(super) struct Table {
 }
 
 #[derive(Debug)]
-struct Entry {
+struct ConnectionEntry {
     listener: usize,
     client: IpAddr,
     phase: Phase,
@@ -103,10 +103,10 @@ impl Table {
         id: u64,
         listener: usize,
         client: IpAddr,
-    ) -> Decision {
+    ) -> Admission {
         let whole = Obstacle::Client(client);
         if self.stands(whole) && self.victim(whole).is_none() {
-            return Decision::Refuse;
+            return Admission::Refuse;
         }
         let mut evicted = Vec::new();
         // The narrowest comes first: its victim often satisfies the others.
@@ -121,12 +121,12 @@ impl Table {
             }
             // Only the last has no victim, and then no other limit was reached.
             let Some(victim) = self.victim(obstacle) else {
-                return Decision::Refuse;
+                return Admission::Refuse;
             };
             self.remove(victim);
             evicted.push(victim);
         }
-        let entry = Entry {
+        let entry = ConnectionEntry {
             listener,
             client,
             phase: Phase::New,
@@ -138,7 +138,7 @@ impl Table {
         count.all += 1;
         count.new += 1;
         *self.new_by_listener.entry(listener).or_default() += 1;
-        Decision::Admit { evicted }
+        Admission::Admit { evicted }
     }
 
     /// Returns whether a limit is reached, so that a newcomer would exceed it.
@@ -161,7 +161,7 @@ impl Table {
 
     /// Returns the connection that makes way: the oldest new one, else the one idle for longest.
     fn victim(&self, obstacle: Obstacle) -> Option<u64> {
-        let concerns = |entry: &Entry| match obstacle {
+        let concerns = |entry: &ConnectionEntry| match obstacle {
             Obstacle::Client(client) | Obstacle::NewOfClient(client) => entry.client == client,
             Obstacle::NewOfListener(listener) => entry.listener == listener,
             Obstacle::Total => true,
@@ -279,9 +279,9 @@ mod tests {
         IpAddr::from([192, 0, 2, number])
     }
 
-    fn admitted(evicted: Option<u64>) -> Decision {
+    fn admitted(evicted: Option<u64>) -> Admission {
         let evicted = Vec::from_iter(evicted);
-        Decision::Admit { evicted }
+        Admission::Admit { evicted }
     }
 
     #[test]
@@ -293,7 +293,7 @@ mod tests {
         }
         for user in 100..130 {
             // The user is over the same path, as through Tor, and authenticates at once.
-            let Decision::Admit { .. } = table.admit(start, user, 0, client(1)) else {
+            let Admission::Admit { .. } = table.admit(start, user, 0, client(1)) else {
                 panic!("a user was refused");
             };
             table.authenticate(start, user);
@@ -318,10 +318,10 @@ mod tests {
             table.authenticate(start, id);
             table.begin(id);
         }
-        assert_eq!(table.admit(start, 6, 0, client(1)), Decision::Refuse);
+        assert_eq!(table.admit(start, 6, 0, client(1)), Admission::Refuse);
         table.begin(0);
         table.end(start, 0);
-        assert_eq!(table.admit(start, 6, 0, client(1)), Decision::Refuse);
+        assert_eq!(table.admit(start, 6, 0, client(1)), Admission::Refuse);
         table.end(start, 0);
         assert_eq!(table.admit(start, 6, 0, client(1)), admitted(Some(0)));
     }
@@ -370,7 +370,7 @@ mod tests {
             assert!((0..53).all(|id| table.open.contains_key(&id)), "{local}");
             // The limit of new connections of the listener still applies.
             for id in 53..203 {
-                assert_ne!(table.admit(start, id, 0, local), Decision::Refuse);
+                assert_ne!(table.admit(start, id, 0, local), Admission::Refuse);
             }
             assert_eq!((table.new.len(), table.open.len()), (100, 103));
         }
@@ -411,7 +411,7 @@ mod tests {
                         let busy: Vec<_> = table.open.iter()
                             .filter(|(_, entry)| matches!(entry.phase, Phase::Busy(_)))
                             .map(|(id, _)| *id).collect();
-                        if table.admit(now, id, listener, client(address)) != Decision::Refuse {
+                        if table.admit(now, id, listener, client(address)) != Admission::Refuse {
                             ids.push(id);
                         }
                         prop_assert!(busy.iter().all(|id| table.open.contains_key(id)));

@@ -21,7 +21,7 @@ use crate::error::Error;
 struct Slot {
     /// The future that sends the parts. It holds the slot in turn: [`Generator::drop`] takes it
     /// out.
-    future: RefCell<Option<Sending>>,
+    future: RefCell<Option<SendFuture>>,
     part: RefCell<Option<Part>>,
     /// True once a part has been sent.
     used: Cell<bool>,
@@ -95,7 +95,7 @@ impl fmt::Debug for Sink {
 }
 
 /// A future that sends the parts of a reply.
-type Sending = Pin<Box<dyn Future<Output = Result<(), Error>>>>;
+type SendFuture = Pin<Box<dyn Future<Output = Result<(), Error>>>>;
 
 /// A handle that ends a generated reply whose reader may not poll it for long.
 #[derive(Clone, Debug, Default)]

@@ -12,7 +12,7 @@ use crate::transport::tls::ClientTls;
 pub struct EngineAddress {
     /// The URL, which may have a password.
     text: String,
-    pub(super) place: Place,
+    pub(super) place: EngineSocket,
     /// The TLS of `rediss` and `valkeys`.
     pub(super) tls: Option<ClientTls>,
     login: RedisConnectionInfo,
@@ -21,7 +21,7 @@ pub struct EngineAddress {
 
 /// The end of the engine's connection.
 #[derive(Clone, Debug)]
-pub(super) enum Place {
+pub(super) enum EngineSocket {
     Tcp { host: String, port: u16 },
     Unix(PathBuf),
 }
@@ -78,11 +78,11 @@ impl EngineAddress {
             return Err("it has a password and a password-file".to_owned());
         }
         let place = match info.addr() {
-            ConnectionAddr::Tcp(host, port) => Place::Tcp {
+            ConnectionAddr::Tcp(host, port) => EngineSocket::Tcp {
                 host: host.clone(),
                 port: *port,
             },
-            ConnectionAddr::Unix(path) => Place::Unix(path.clone()),
+            ConnectionAddr::Unix(path) => EngineSocket::Unix(path.clone()),
             _ => return Err(MALFORMED.to_owned()),
         };
         Ok(Self {
@@ -131,8 +131,8 @@ impl EngineAddress {
     /// Returns true if the login crosses a network in clear text.
     pub fn is_exposed(&self) -> bool {
         let is_near = match &self.place {
-            Place::Unix(_) => true,
-            Place::Tcp { host, .. } => {
+            EngineSocket::Unix(_) => true,
+            EngineSocket::Tcp { host, .. } => {
                 host == "localhost"
                     || host
                         .parse::<std::net::IpAddr>()

@@ -1,6 +1,6 @@
 //! The place of a reader in a stream of the engine.
 
-use super::engine::{BATCH, Engine, EngineError, Entry, Position, Stream};
+use super::engine::{BATCH, Engine, EngineError, LogEntry, Position, RecordStream};
 
 /// The position before the first entry of a stream.
 const START: Position = (0, 0);
@@ -8,7 +8,7 @@ const START: Position = (0, 0);
 /// A reader, which outlives connections.
 #[derive(Debug)]
 pub(super) struct Cursor {
-    stream: &'static Stream,
+    stream: &'static RecordStream,
     /// The identifier of the last entry that was read.
     position: Position,
     /// The entries that are read at once: fewer after a failure, and none after another one.
@@ -16,7 +16,7 @@ pub(super) struct Cursor {
 }
 
 impl Cursor {
-    pub(super) const fn new(stream: &'static Stream) -> Self {
+    pub(super) const fn new(stream: &'static RecordStream) -> Self {
         Self {
             stream,
             position: START,
@@ -53,7 +53,7 @@ impl Cursor {
     pub(super) async fn read(
         &mut self,
         engine: &mut Engine,
-    ) -> Result<(Vec<Entry>, bool), EngineError> {
+    ) -> Result<(Vec<LogEntry>, bool), EngineError> {
         // A response that is too long or malformed would be the same at the next connection.
         let count = self.batch.max(1);
         self.batch = usize::from(count > 1);

@@ -19,7 +19,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::task::AbortHandle;
 
-use super::address::{EngineAddress, Place};
+use super::address::{EngineAddress, EngineSocket};
 
 /// The time limit for a connection with its handshakes and login.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -40,7 +40,7 @@ const ERROR_LENGTH: usize = 512;
 
 /// A stream of records in the engine, and the records that it keeps.
 #[derive(Debug)]
-pub(super) struct Stream {
+pub(super) struct RecordStream {
     /// The key of the engine.
     pub key: &'static str,
     /// The most records. The engine drops up to a hundred more later.
@@ -68,7 +68,7 @@ pub(super) enum EngineError {
 pub(super) type Position = (u64, u64);
 
 /// An entry of the log: its identifier, and the bytes of the record if it has any.
-pub(super) type Entry = (Position, Option<Vec<u8>>);
+pub(super) type LogEntry = (Position, Option<Vec<u8>>);
 
 /// A connection.
 pub(super) struct Engine {
@@ -105,7 +105,7 @@ impl Engine {
     /// entry.
     pub(super) async fn append(
         &mut self,
-        stream: &Stream,
+        stream: &RecordStream,
         record: &[u8],
     ) -> Result<Position, EngineError> {
         let mut command = redis::pipe();
@@ -123,7 +123,11 @@ impl Engine {
 
     /// Drops the records that have expired at this time of the engine, in milliseconds since 1970.
     /// The stream itself lives for a day, so that an engine that is full drops responses first.
-    pub(super) async fn expire(&mut self, stream: &Stream, now: u64) -> Result<(), EngineError> {
+    pub(super) async fn expire(
+        &mut self,
+        stream: &RecordStream,
+        now: u64,
+    ) -> Result<(), EngineError> {
         let expired = now.saturating_sub(stream.lifetime.saturating_mul(1000));
         let mut commands = redis::pipe();
         commands
@@ -142,10 +146,10 @@ impl Engine {
     /// Returns at most `count` entries after the one with this identifier, in the order of the log.
     pub(super) async fn read_after(
         &mut self,
-        stream: &Stream,
+        stream: &RecordStream,
         id: Position,
         count: usize,
-    ) -> Result<Vec<Entry>, EngineError> {
+    ) -> Result<Vec<LogEntry>, EngineError> {
         let mut command = redis::pipe();
         command
             .cmd("XREAD")
@@ -206,9 +210,9 @@ impl Engine {
     }
 
     /// Returns another handle on the connection, for looks that run side by side.
-    pub(super) fn looks(&self) -> Looks {
+    pub(super) fn looks(&self) -> LookupHandle {
         self.room.store(0, Ordering::Relaxed);
-        Looks {
+        LookupHandle {
             connection: self.connection.clone(),
             room: Arc::clone(&self.room),
         }
@@ -234,12 +238,12 @@ pub(super) struct Lent {
 
 /// A handle for looks at lent responses, many at once.
 #[derive(Clone)]
-pub(super) struct Looks {
+pub(super) struct LookupHandle {
     connection: MultiplexedConnection,
     room: Arc<AtomicUsize>,
 }
 
-impl Looks {
+impl LookupHandle {
     /// Returns the response of a name, which is empty if the engine has none. Its command cuts off
     /// what is too long.
     pub(super) async fn look(&mut self, name: &NameHash) -> Result<Vec<u8>, EngineError> {
@@ -303,8 +307,8 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
 /// Opens a stream to exactly the configured address.
 async fn dial(address: &EngineAddress) -> Result<Box<dyn ByteStream>, EngineError> {
     let (host, port) = match &address.place {
-        Place::Unix(path) => return Ok(Box::new(UnixStream::connect(path).await?)),
-        Place::Tcp { host, port } => (host, *port),
+        EngineSocket::Unix(path) => return Ok(Box::new(UnixStream::connect(path).await?)),
+        EngineSocket::Tcp { host, port } => (host, *port),
     };
     let stream = TcpStream::connect((host.as_str(), port)).await?;
     stream.set_nodelay(true)?;

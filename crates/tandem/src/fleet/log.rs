@@ -11,7 +11,7 @@ use tandem_predict::{Gains, Gathering};
 
 use super::address::EngineAddress;
 use super::cursor::Cursor;
-use super::engine::{Engine, EngineError, Entry, Stream};
+use super::engine::{Engine, EngineError, LogEntry, RecordStream};
 use super::shelf::{CachePlace, Shelf};
 use super::{FleetConfig, FleetCounts};
 use crate::learned::Learned;
@@ -27,7 +27,7 @@ pub const LOG_KEY: &str = "tandem:fleet:1";
 pub const MAX_RECORDS: usize = 4096;
 
 /// The stream that holds the log.
-static LOG: Stream = Stream {
+static LOG: RecordStream = RecordStream {
     key: LOG_KEY,
     records: MAX_RECORDS,
     lifetime: LIFETIME,
@@ -161,7 +161,7 @@ impl Log {
     }
 
     /// Uses one entry, if its record is of another gateway and new.
-    fn take(&mut self, (_, record): Entry) {
+    fn take(&mut self, (_, record): LogEntry) {
         let content = match self
             .inbox
             .accept(now(), record.as_deref().unwrap_or_default())

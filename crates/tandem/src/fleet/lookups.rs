@@ -12,11 +12,11 @@ use tokio::sync::Notify;
 
 use super::FleetCounts;
 use super::address::EngineAddress;
-use super::engine::{Engine, EngineError, Looks};
+use super::engine::{Engine, EngineError, LookupHandle};
 use super::log::PAUSES;
 use super::shelf::CachePlace;
 use crate::log_limit::LogLimit;
-use crate::response_cache::link::{Question, Questions};
+use crate::response_cache::link::{LookupQuestion, LookupQuestions};
 
 static REFUSED_LINES: LogLimit = LogLimit::new();
 
@@ -25,7 +25,7 @@ pub(super) async fn run(
     address: EngineAddress,
     key: FleetKey,
     cache: CachePlace,
-    mut questions: Questions,
+    mut questions: LookupQuestions,
     counts: Arc<FleetCounts>,
 ) {
     cache.filled().await;
@@ -46,7 +46,7 @@ pub(super) async fn run(
 async fn answer_all(
     engine: &Engine,
     key: &FleetKey,
-    questions: &mut Questions,
+    questions: &mut LookupQuestions,
     counts: &Arc<FleetCounts>,
 ) {
     let (looks, failed) = (engine.looks(), Arc::new(Notify::new()));
@@ -70,9 +70,9 @@ async fn answer_all(
 }
 
 async fn answer(
-    mut looks: Looks,
+    mut looks: LookupHandle,
     key: &FleetKey,
-    question: Question,
+    question: LookupQuestion,
     counts: &FleetCounts,
 ) -> Result<(), EngineError> {
     match looks.look(&question.name).await {

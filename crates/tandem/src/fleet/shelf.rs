@@ -14,7 +14,7 @@ use tandem_fleet::{
 use tokio::sync::Notify;
 
 use super::cursor::Cursor;
-use super::engine::{Engine, EngineError, Lent, Stream};
+use super::engine::{Engine, EngineError, Lent, RecordStream};
 use super::{FleetCounts, log};
 use crate::log_limit::LogLimit;
 use crate::metrics::METRICS;
@@ -22,7 +22,7 @@ use crate::response_cache::ResponseCache;
 
 /// The stream of invalidations. A gateway that is away for longer keeps its responses until the end
 /// of their lifetimes.
-static INVALIDATIONS: Stream = Stream {
+static INVALIDATIONS: RecordStream = RecordStream {
     key: "tandem:fleet:1:i",
     records: 1 << 14,
     lifetime: 600,

@@ -27,7 +27,7 @@ use crate::transport::{Incoming, Listener, Transport};
 pub type NewStage = Rc<dyn Fn(&Rc<dyn Facts>, Peer, &Rc<Connection>) -> Rc<dyn Stage>>;
 
 /// The protocol of a listener's connections.
-pub enum Protocol {
+pub enum ListenerProtocol {
     /// A session protocol.
     Session(Rc<dyn Session>),
     /// HTTP/2, or HTTP/1.1 for a client that did not negotiate HTTP/2 (ALPN, RFC 7301).
@@ -44,7 +44,7 @@ pub enum Protocol {
 /// A listener and the parts that its connections need.
 pub struct Front {
     /// The protocol of the connections.
-    pub protocol: Protocol,
+    pub protocol: ListenerProtocol,
     /// The transport that accepts.
     pub transport: Rc<dyn Transport>,
     /// Creates the stage behind each connection.
@@ -144,13 +144,13 @@ impl Front {
         let stage = (self.new_stage)(carrier.facts(), peer, connection);
         let drain = connection.drain();
         Ok(match &self.protocol {
-            Protocol::Session(session) => session.serve(carrier, peer, stage, drain),
-            Protocol::Negotiated { h2, http1 } => {
+            ListenerProtocol::Session(session) => session.serve(carrier, peer, stage, drain),
+            ListenerProtocol::Negotiated { h2, http1 } => {
                 let is_h2 = carrier.facts().alpn() == Some(b"h2");
                 let session = if is_h2 { h2 } else { http1 };
                 session.serve(carrier, peer, stage, drain)
             }
-            Protocol::Socks(socks) => {
+            ListenerProtocol::Socks(socks) => {
                 // The SOCKS handshake has a separate time limit.
                 connection.authenticate();
                 let (socks, path) = (Rc::clone(socks), carrier.into_bytes()?);

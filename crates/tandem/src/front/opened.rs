@@ -126,9 +126,9 @@ pub struct Opening {
 }
 
 /// The stage that opens HTTPS of listed hosts.
-pub struct OpenedHosts(Rc<State>);
+pub struct OpenedHosts(Rc<OpenedState>);
 
-struct State {
+struct OpenedState {
     parts: Opening,
     spliced: RememberedHosts,
     open: Cell<usize>,
@@ -137,7 +137,7 @@ struct State {
 impl OpenedHosts {
     /// Creates the stage.
     pub fn new(parts: Opening) -> Self {
-        Self(Rc::new(State {
+        Self(Rc::new(OpenedState {
             parts,
             spliced: RememberedHosts::default(),
             open: Cell::new(0),
@@ -156,23 +156,23 @@ impl Stage for OpenedHosts {
 }
 
 /// A place among the connections that may be open at once, for a connection that may be opened.
-struct Place {
-    state: Rc<State>,
+struct OpenedPlace {
+    state: Rc<OpenedState>,
     way: Rc<OpenedWay>,
     connection: OpenedConnection,
 }
 
-impl Drop for Place {
+impl Drop for OpenedPlace {
     fn drop(&mut self) {
         self.state.open.set(self.state.open.get() - 1);
         self.way.origins.end(self.connection.session);
     }
 }
 
-impl State {
+impl OpenedState {
     /// Takes a place for a tunnel to a listed host. Returns `None` if the exchange goes on as it
     /// is.
-    fn begin(self: &Rc<Self>, exchange: &Exchange) -> Option<Place> {
+    fn begin(self: &Rc<Self>, exchange: &Exchange) -> Option<OpenedPlace> {
         let request = &exchange.request;
         if !request.is_connect() || request.protocol.is_some() {
             return None;
@@ -194,7 +194,7 @@ impl State {
             return None;
         }
         self.open.set(self.open.get() + 1);
-        Some(Place {
+        Some(OpenedPlace {
             state: Rc::clone(self),
             way,
             connection: OpenedConnection {
@@ -209,7 +209,7 @@ impl State {
     /// Agrees to the tunnel, and opens or splices it.
     async fn run(
         self: Rc<Self>,
-        place: Place,
+        place: OpenedPlace,
         exchange: Exchange,
         mut sink: Sink,
     ) -> Result<(), Error> {
@@ -240,7 +240,7 @@ impl State {
 
     /// Connects to the origin, and returns the server that stands for it. Returns `None` if the
     /// connection is to be spliced.
-    async fn verify(&self, place: &Place, hello: &Hello) -> Option<Server> {
+    async fn verify(&self, place: &OpenedPlace, hello: &Hello) -> Option<OriginServer> {
         let connection = &place.connection;
         let connected = place.way.origins.connect(connection, hello.offers_h2);
         let is_h2 = match connected.await {
@@ -260,7 +260,7 @@ impl State {
         let alpn: &[u8] = if is_h2 { b"h2" } else { b"http/1.1" };
         let now = SystemTime::now();
         match self.parts.leaves.server(&connection.host, alpn, now) {
-            Ok(config) => Some(Server { config, is_h2 }),
+            Ok(config) => Some(OriginServer { config, is_h2 }),
             Err(problem) => {
                 warn(&problem);
                 None
@@ -345,17 +345,17 @@ fn warn(problem: &NoLeaf) {
 }
 
 /// The TLS server that stands for an origin.
-struct Server {
+struct OriginServer {
     config: Arc<ServerConfig>,
     is_h2: bool,
 }
 
 /// Serves an opened connection at the near end of its tunnel.
 async fn serve(
-    place: Place,
+    place: OpenedPlace,
     exchange: Exchange,
     hello: Hello,
-    server: Server,
+    server: OriginServer,
     mut sink: Sink,
 ) -> Result<(), Error> {
     let (near, far) = Path::pair(BUFFER);
@@ -371,7 +371,7 @@ async fn serve(
 }
 
 /// Completes the browser's handshake and serves its requests.
-async fn serve_browser(place: Place, start: StartHandshake<Path>, server: Server) {
+async fn serve_browser(place: OpenedPlace, start: StartHandshake<Path>, server: OriginServer) {
     let state = &place.state;
     let handshake = start.into_stream(server.config);
     let stream = match tokio::time::timeout(state.parts.handshake, handshake).await {

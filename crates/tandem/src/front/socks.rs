@@ -352,7 +352,7 @@ async fn tunnel(
     let request = RequestHead::connect(target);
     // The body is dropped only when the tunnel ends: its reader notices when the client goes away.
     let body = Body::new(
-        Upward {
+        TunnelUpward {
             io: Rc::clone(&io),
             early,
         },
@@ -444,12 +444,12 @@ async fn shutdown(io: &RefCell<Path>) -> Result<(), Error> {
 }
 
 /// The bytes that the client sends into a tunnel.
-struct Upward {
+struct TunnelUpward {
     io: Rc<RefCell<Path>>,
     early: BytesMut,
 }
 
-impl Chunks for Upward {
+impl Chunks for TunnelUpward {
     fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Chunk, Error>>> {
         let Self { io, early } = self;
         if early.is_empty() {

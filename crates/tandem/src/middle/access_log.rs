@@ -23,7 +23,7 @@ pub struct AccessLog {
 
 impl Stage for AccessLog {
     fn call(&self, exchange: Exchange) -> Reply {
-        let line = Line::new(&exchange.request, self.urls, false);
+        let line = LogLine::new(&exchange.request, self.urls, false);
         Reply::new(Logged {
             urls: self.urls,
             line,
@@ -33,7 +33,7 @@ impl Stage for AccessLog {
 }
 
 /// The line of one request.
-struct Line {
+struct LogLine {
     method: Method,
     url: Option<String>,
     begun: Instant,
@@ -43,7 +43,7 @@ struct Line {
     outcome: &'static str,
 }
 
-impl Line {
+impl LogLine {
     fn new(request: &RequestHead, urls: bool, pushed: bool) -> Self {
         Self {
             method: request.method.clone(),
@@ -57,7 +57,7 @@ impl Line {
     }
 }
 
-impl Drop for Line {
+impl Drop for LogLine {
     fn drop(&mut self) {
         let ms = u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
         tracing::info!(
@@ -75,7 +75,7 @@ impl Drop for Line {
 
 struct Logged {
     urls: bool,
-    line: Line,
+    line: LogLine,
     reply: Reply,
 }
 
@@ -93,7 +93,7 @@ impl Parts for Logged {
             Some(Ok(Part::Pushed(mut pushed))) => {
                 let logged = Self {
                     urls: self.urls,
-                    line: Line::new(&pushed.request, self.urls, true),
+                    line: LogLine::new(&pushed.request, self.urls, true),
                     reply: pushed.reply,
                 };
                 pushed.reply = Reply::new(logged);

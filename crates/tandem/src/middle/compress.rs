@@ -37,7 +37,7 @@ use crate::middle::logins::Logins;
 use crate::path::Facts;
 use crate::path_speed::PathSpeed;
 use crate::stage::Stage;
-use crate::versions::Body;
+use crate::versions::CollectedBody;
 
 /// The memory in bytes for the encoders of one thread.
 const ALL_ENCODERS: usize = 64 << 20;
@@ -66,7 +66,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 
 /// The stage of one session.
 pub struct Compress {
-    session: Rc<Session>,
+    session: Rc<CompressSession>,
     next: Rc<dyn Stage>,
 }
 
@@ -95,7 +95,7 @@ impl CodingMemory {
 }
 
 /// The properties that the replies of a session share.
-struct Session {
+struct CompressSession {
     encoders: Budget,
     /// The latest versions of bodies by URL. They end with the session.
     versions: RefCell<Dictionaries>,
@@ -115,7 +115,7 @@ impl Compress {
         permits_recoding: bool,
         next: Rc<dyn Stage>,
     ) -> Self {
-        let session = Session {
+        let session = CompressSession {
             permits_recoding,
             logins: Logins::default(),
             versions: RefCell::default(),
@@ -142,7 +142,7 @@ impl Stage for Compress {
         match offer {
             Some(offer) if !request.is_connect() && request.protocol.is_none() => {
                 let recodes = offer.permits_recoding && self.session.permits_recoding;
-                let asked = Asked::Request(request, offer.version);
+                let asked = AskedResponse::Request(request, offer.version);
                 Coded::reply(&self.session, recodes, asked, reply)
             }
             _ => reply,
@@ -167,14 +167,14 @@ impl Stage for NoCompress {
 }
 
 /// The request of a response.
-enum Asked {
+enum AskedResponse {
     /// The client sent it, and holds this version of the body.
     Request(Arc<RequestHead>, Option<Name>),
     /// The gateway sent it for a push, with fields that the head of the push describes.
     Push(RequestHead),
 }
 
-impl Asked {
+impl AskedResponse {
     fn request(&self) -> &RequestHead {
         match self {
             Self::Request(request, _) => request,
@@ -198,7 +198,7 @@ impl Asked {
 
     /// Returns the version that the client holds, if the gateway holds the same. For a push, that
     /// is unknown.
-    fn common(&self, session: &Session) -> Option<Dictionary> {
+    fn common(&self, session: &CompressSession) -> Option<Dictionary> {
         let Self::Request(request, Some(name)) = self else {
             return None;
         };
@@ -209,10 +209,10 @@ impl Asked {
 
 /// A reply with a compressed body, if the body may be compressed.
 struct Coded {
-    session: Rc<Session>,
+    session: Rc<CompressSession>,
     /// True if both ends permit bodies with gzip to lose that coding.
     recodes: bool,
-    asked: Asked,
+    asked: AskedResponse,
     reply: Reply,
     encoding: Option<Encoding>,
     /// The part or error that follows the last data of the frame.
@@ -228,12 +228,17 @@ struct Encoding {
     gunzip: Option<Gunzip>,
     encoder: Encoder,
     /// The body so far, unless it is too long for a dictionary.
-    body: Body,
+    body: CollectedBody,
     _memory: Reservation,
 }
 
 impl Coded {
-    fn reply(session: &Rc<Session>, recodes: bool, asked: Asked, reply: Reply) -> Reply {
+    fn reply(
+        session: &Rc<CompressSession>,
+        recodes: bool,
+        asked: AskedResponse,
+        reply: Reply,
+    ) -> Reply {
         Reply::new(Self {
             session: Rc::clone(session),
             recodes,
@@ -378,7 +383,7 @@ impl Coded {
                 Part::Head(head)
             }
             Part::Pushed(pushed) => {
-                let asked = Asked::Push(pushed.request.clone());
+                let asked = AskedResponse::Push(pushed.request.clone());
                 Part::Pushed(Box::new(PushedPart {
                     reply: Self::reply(&self.session, self.recodes, asked, pushed.reply),
                     ..*pushed
@@ -389,7 +394,7 @@ impl Coded {
     }
 }
 
-impl Session {
+impl CompressSession {
     /// Returns the level for the present speed of the path.
     fn level(&self) -> Option<i32> {
         match &self.speed {
@@ -415,7 +420,7 @@ impl Session {
         Some(Encoding {
             gunzip: is_gzip.then(Gunzip::new),
             encoder: encoder.ok()?,
-            body: Body::of(length),
+            body: CollectedBody::of(length),
             _memory: memory,
         })
     }

@@ -28,7 +28,7 @@ use crate::exchange::{Exchange, Part, Parts, PushedPart, Reply, SessionMark};
 use crate::metrics::METRICS;
 use crate::middle::compress::CodingMemory;
 use crate::stage::Stage;
-use crate::versions::{Body, keyed};
+use crate::versions::{CollectedBody, keyed};
 
 /// The memory in bytes of one body: its decoder, and its content for a later version.
 const MEMORY: usize = Decoder::memory() + MAX_DICTIONARY;
@@ -131,7 +131,7 @@ struct Restored {
 struct Decoding {
     decoder: Decoder,
     /// The body so far, unless it is too long for a dictionary.
-    body: Body,
+    body: CollectedBody,
     _memory: Reservation,
 }
 
@@ -156,7 +156,7 @@ impl Restored {
         let dictionary = named.map_or(&[][..], |version| &version.body);
         self.decoding = Some(Decoding {
             decoder: Decoder::with_dictionary(coded.length, dictionary).map_err(failed)?,
-            body: Body::of(coded.length),
+            body: CollectedBody::of(coded.length),
             _memory: memory,
         });
         self.session = self

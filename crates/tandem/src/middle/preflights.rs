@@ -106,7 +106,7 @@ impl AnswerPreflights {
             return self.next.call(exchange);
         };
         let request = Arc::clone(&exchange.request);
-        Reply::new(Watched {
+        Reply::new(WatchedReply {
             reply: self.next.call(exchange),
             request,
             of_key,
@@ -191,13 +191,13 @@ impl Drop for Sent {
 }
 
 /// The reply to a request of a script, on its way to the browser.
-struct Watched {
+struct WatchedReply {
     reply: Reply,
     request: Arc<RequestHead>,
     of_key: Rc<OfKey>,
 }
 
-impl Parts for Watched {
+impl Parts for WatchedReply {
     fn below(&self) -> Option<&Reply> {
         Some(&self.reply)
     }

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 use crate::error::Error;
 use crate::exchange::{Exchange, Isolation, Part, Parts, Reply, Supply};
-use crate::journal::{Entry, Journal, Resource};
+use crate::journal::{Journal, JournalIndex, Resource};
 use crate::stage::Stage;
 
 /// The time without an event after which a request begins another load.
@@ -114,7 +114,7 @@ impl Stage for Record {
         let entry = self
             .journal
             .begin(load, method, &url, supply, now.into_std());
-        Reply::new(Recorded {
+        Reply::new(RecordedReply {
             reply: self.next.call(exchange),
             journal: Arc::clone(&self.journal),
             entry,
@@ -143,10 +143,10 @@ pub(super) fn target(request: &RequestHead) -> String {
 }
 
 /// A reply that is recorded. Its entry ends with it.
-struct Recorded {
+struct RecordedReply {
     reply: Reply,
     journal: Arc<Journal>,
-    entry: Option<Entry>,
+    entry: Option<JournalIndex>,
     present: Rc<RefCell<Present>>,
     is_tunnel: bool,
     /// The reply counts as under way.
@@ -155,7 +155,7 @@ struct Recorded {
     problem: Option<String>,
 }
 
-impl Recorded {
+impl RecordedReply {
     fn on_head(&mut self, head: &ResponseHead) {
         let (status, supply) = (head.status, self.reply.supply());
         let (is_tunnel, is_stream) = (self.is_tunnel, is_event_stream(head));
@@ -188,7 +188,7 @@ impl Recorded {
     }
 }
 
-impl Parts for Recorded {
+impl Parts for RecordedReply {
     fn below(&self) -> Option<&Reply> {
         Some(&self.reply)
     }
@@ -206,7 +206,7 @@ impl Parts for Recorded {
     }
 }
 
-impl Drop for Recorded {
+impl Drop for RecordedReply {
     fn drop(&mut self) {
         let (bytes, mut problem) = (self.bytes, self.problem.take());
         let is_tunnel = self.is_tunnel;

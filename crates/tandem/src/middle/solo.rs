@@ -48,11 +48,11 @@ pub struct SoloSessions {
     new_session: NewSession,
     /// Returns whether early requests are permitted for a request's page.
     permits: Box<dyn Fn(&Exchange) -> bool>,
-    sessions: RefCell<HashMap<Isolation, Rc<Session>>>,
+    sessions: RefCell<HashMap<Isolation, Rc<SoloSession>>>,
     issued: Cell<u64>,
 }
 
-struct Session {
+struct SoloSession {
     mark: Rc<SessionMark>,
     number: u64,
     stage: Rc<dyn Stage>,
@@ -64,7 +64,7 @@ struct Session {
     last: Cell<Instant>,
 }
 
-impl Session {
+impl SoloSession {
     fn is_in_use(&self) -> bool {
         self.active.get() > self.companions.get()
     }
@@ -98,7 +98,7 @@ impl SoloSessions {
     /// Returns the ages of the sessions, and their exchanges under way.
     pub fn status(&self) -> Vec<(Instant, usize)> {
         let sessions = self.sessions.borrow();
-        let status = |session: &Rc<Session>| (session.opened, session.active.get());
+        let status = |session: &Rc<SoloSession>| (session.opened, session.active.get());
         sessions.values().map(status).collect()
     }
 
@@ -114,7 +114,7 @@ impl SoloSessions {
     }
 
     /// Returns the session of a key, and creates it if there is none.
-    fn session(&self, isolation: &Isolation) -> Rc<Session> {
+    fn session(&self, isolation: &Isolation) -> Rc<SoloSession> {
         if let Some(session) = self.sessions.borrow().get(isolation) {
             session.last.set(Instant::now());
             return Rc::clone(session);
@@ -125,7 +125,7 @@ impl SoloSessions {
         let number = self.issued.get() + 1;
         self.issued.set(number);
         let now = Instant::now();
-        let session = Rc::new(Session {
+        let session = Rc::new(SoloSession {
             mark: Rc::new(SessionMark::new(true)),
             number,
             stage: (self.new_session)(number),
@@ -140,7 +140,7 @@ impl SoloSessions {
     }
 
     /// Takes the session out that was idle for longest, if there are too many.
-    fn evict(&self) -> Option<Rc<Session>> {
+    fn evict(&self) -> Option<Rc<SoloSession>> {
         let mut sessions = self.sessions.borrow_mut();
         if sessions.len() < self.limits.max_sessions {
             return None;
@@ -220,12 +220,12 @@ impl Stage for ToSolo {
 
 /// An exchange of a session under way.
 struct SessionUse {
-    session: Rc<Session>,
+    session: Rc<SoloSession>,
     is_companion: bool,
 }
 
 impl SessionUse {
-    fn begin(session: &Rc<Session>, is_companion: bool) -> Self {
+    fn begin(session: &Rc<SoloSession>, is_companion: bool) -> Self {
         session.active.set(session.active.get() + 1);
         let companions = session.companions.get() + usize::from(is_companion);
         session.companions.set(companions);

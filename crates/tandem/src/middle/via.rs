@@ -24,14 +24,14 @@ static PSEUDONYM: LazyLock<String> =
     LazyLock::new(|| format!("tandem-{:016x}", RandomState::new().hash_one(())));
 
 /// The stage that adds the field.
-pub struct Via {
+pub struct AddVia {
     /// The protocol that requests arrive over.
     pub received: SessionKind,
     /// The stage that exchanges go on to.
     pub next: Rc<dyn Stage>,
 }
 
-impl Stage for Via {
+impl Stage for AddVia {
     fn call(&self, mut exchange: Exchange) -> Reply {
         if names(&exchange.request.fields, &PSEUDONYM) {
             return Reply::fail(Error::new(
@@ -90,7 +90,7 @@ mod tests {
             inner.replace(Some(texts.collect()));
             Reply::ready(ResponseHead::new(204), Bytes::new())
         };
-        let stage = Via {
+        let stage = AddVia {
             received: SessionKind::H2,
             next: Rc::new(next),
         };

@@ -24,12 +24,12 @@ static NOTHING: [u8; 16 << 10] = [0; 16 << 10];
 
 /// The warm-up stage of one session.
 pub struct WarmUp {
-    session: Rc<Session>,
+    session: Rc<WarmUpSession>,
     /// The stage that exchanges go on to.
     next: Rc<dyn Stage>,
 }
 
-struct Session {
+struct WarmUpSession {
     /// The number of filler bytes that the session may still send.
     left: Cell<u64>,
 }
@@ -39,7 +39,7 @@ impl WarmUp {
     /// idle.
     pub fn new(lasts: bool, next: Rc<dyn Stage>) -> Self {
         Self {
-            session: Rc::new(Session {
+            session: Rc::new(WarmUpSession {
                 left: Cell::new(if lasts { MOST } else { 0 }),
             }),
             next,
@@ -67,7 +67,7 @@ impl Stage for WarmUp {
 struct Filling {
     head_sent: bool,
     left: u64,
-    session: Rc<Session>,
+    session: Rc<WarmUpSession>,
 }
 
 impl Parts for Filling {

@@ -8,7 +8,7 @@ use super::{Point, Unit};
 
 /// The present state of a point.
 #[derive(Debug, Serialize, Deserialize)]
-pub struct State {
+pub struct PointState {
     /// The family and name.
     pub point: String,
     /// The unit of the numbers.
@@ -45,8 +45,8 @@ pub struct Distribution {
 
 impl Point {
     /// Returns the present state of the point.
-    pub fn state(&self) -> State {
-        State {
+    pub fn state(&self) -> PointState {
+        PointState {
             point: self.full_name(),
             unit: self.unit,
             on: self.is_on(),

@@ -32,11 +32,11 @@ const LAG: u64 = 128 << 10;
 
 /// A response under way.
 #[derive(Debug)]
-pub struct Flight(Mutex<State>);
+pub struct Flight(Mutex<FlightState>);
 
 #[derive(Debug, Default)]
-struct State {
-    phase: Phase,
+struct FlightState {
+    phase: FlightPhase,
     pieces: VecDeque<Bytes>,
     /// The number of pieces that have been dropped, and the bytes that have arrived.
     dropped: usize,
@@ -57,7 +57,7 @@ struct State {
 
 /// The state of the response.
 #[derive(Clone, Debug, Default)]
-pub enum Phase {
+pub enum FlightPhase {
     /// The head has not arrived.
     #[default]
     Waiting,
@@ -93,14 +93,14 @@ pub enum Piece {
 impl Flight {
     /// Creates a flight whose head has not arrived.
     pub fn new() -> Self {
-        let state = State {
+        let state = FlightState {
             keeps: true,
-            ..State::default()
+            ..FlightState::default()
         };
         Self(Mutex::new(state))
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, FlightState> {
         // Each change of the state is complete before code that may panic runs.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -127,10 +127,10 @@ impl Flight {
         wake(source);
     }
 
-    /// Polls for the phase after [`Phase::Waiting`].
-    pub fn poll_phase(&self, number: u64, cx: &Context<'_>) -> Poll<Phase> {
+    /// Polls for the phase after [`FlightPhase::Waiting`].
+    pub fn poll_phase(&self, number: u64, cx: &Context<'_>) -> Poll<FlightPhase> {
         let mut state = self.lock();
-        if matches!(state.phase, Phase::Waiting) {
+        if matches!(state.phase, FlightPhase::Waiting) {
             state.wait(number, cx);
             return Poll::Pending;
         }
@@ -178,7 +178,7 @@ impl Flight {
     }
 
     /// Sets the phase, and wakes all readers.
-    pub fn set_phase(&self, phase: Phase) {
+    pub fn set_phase(&self, phase: FlightPhase) {
         let mut state = self.lock();
         state.phase = phase;
         let readers = state.take_wakers();
@@ -260,7 +260,7 @@ impl Default for Flight {
     }
 }
 
-impl State {
+impl FlightState {
     fn wait(&mut self, number: u64, cx: &Context<'_>) {
         if let Some(reader) = self.readers.get_mut(&number) {
             reader.waker = Some(cx.waker().clone());

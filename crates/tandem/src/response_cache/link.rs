@@ -13,14 +13,14 @@ const MAX_QUESTIONS: usize = 64;
 /// The side of the cache.
 #[derive(Debug)]
 pub struct Link {
-    questions: mpsc::Sender<Question>,
+    questions: mpsc::Sender<LookupQuestion>,
     places: Arc<Semaphore>,
     is_up: Arc<AtomicBool>,
 }
 
 /// A question. Dropping it answers that there is no response.
 #[derive(Debug)]
-pub struct Question {
+pub struct LookupQuestion {
     /// The name of the target.
     pub name: Name,
     answer: oneshot::Sender<Incoming>,
@@ -29,13 +29,13 @@ pub struct Question {
 
 /// The side of the fleet.
 #[derive(Debug)]
-pub struct Questions {
-    questions: mpsc::Receiver<Question>,
+pub struct LookupQuestions {
+    questions: mpsc::Receiver<LookupQuestion>,
     is_up: Arc<AtomicBool>,
 }
 
-/// Creates both sides. No question passes before [`Questions::accept`].
-pub fn link() -> (Link, Questions) {
+/// Creates both sides. No question passes before [`LookupQuestions::accept`].
+pub fn link() -> (Link, LookupQuestions) {
     let (sender, receiver) = mpsc::channel(MAX_QUESTIONS);
     let is_up = Arc::new(AtomicBool::new(false));
     let link = Link {
@@ -43,7 +43,7 @@ pub fn link() -> (Link, Questions) {
         places: Arc::new(Semaphore::new(MAX_QUESTIONS)),
         is_up: Arc::clone(&is_up),
     };
-    let questions = Questions {
+    let questions = LookupQuestions {
         questions: receiver,
         is_up,
     };
@@ -58,7 +58,7 @@ impl Link {
         }
         let place = Arc::clone(&self.places).try_acquire_owned().ok()?;
         let (answer, answered) = oneshot::channel();
-        let question = Question {
+        let question = LookupQuestion {
             name,
             answer,
             _place: place,
@@ -68,7 +68,7 @@ impl Link {
     }
 }
 
-impl Question {
+impl LookupQuestion {
     /// Answers with a response.
     pub fn answer(self, incoming: Incoming) {
         // The request may wait no longer.
@@ -76,7 +76,7 @@ impl Question {
     }
 }
 
-impl Questions {
+impl LookupQuestions {
     /// Lets questions pass from now on.
     pub fn accept(&self) {
         self.is_up.store(true, Ordering::Relaxed);
@@ -89,12 +89,12 @@ impl Questions {
     }
 
     /// Returns the next question, or `None` without a cache.
-    pub async fn next(&mut self) -> Option<Question> {
+    pub async fn next(&mut self) -> Option<LookupQuestion> {
         self.questions.recv().await
     }
 }
 
-impl Drop for Questions {
+impl Drop for LookupQuestions {
     fn drop(&mut self) {
         self.refuse();
     }

@@ -144,14 +144,14 @@ impl ResponseCache {
 
 /// The number of the user and the place of its responses.
 #[derive(Clone, Debug)]
-pub struct Owner {
+pub struct ResponseOwner {
     /// The number that separates the responses of users from each other; 0 if users share them.
     pub number: u64,
     /// The number of the user, for the count of users that know a resource.
     pub user: u64,
 }
 
-impl Owner {
+impl ResponseOwner {
     /// Returns the group of keys that the response to a request to `authority` belongs to.
     pub fn group(&self, authority: &str) -> Group {
         match self.number {
@@ -163,7 +163,7 @@ impl Owner {
 
 /// The key and the group of a request.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct CacheAddress {
     /// The key.
     pub key: Key,
     /// The group.

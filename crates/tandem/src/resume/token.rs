@@ -23,7 +23,7 @@ use ring::rand::{SecureRandom as _, SystemRandom};
 use tandem_resume::SavedSpeed;
 
 /// The network of a client: the version of IP, and the first 24 bits in IPv4 or 48 bits in IPv6.
-pub type Network = [u8; 7];
+pub type ClientNetwork = [u8; 7];
 
 /// The time for which a speed may be used, and after which the key changes.
 pub const LIFETIME: Duration = Duration::from_secs(24 * 3600);
@@ -161,7 +161,7 @@ fn day(now: Duration) -> u64 {
 }
 
 /// Returns the network of an address.
-pub fn network(address: IpAddr) -> Network {
+pub fn network(address: IpAddr) -> ClientNetwork {
     let mut network = [0; 7];
     match address.to_canonical() {
         IpAddr::V4(ip) => {

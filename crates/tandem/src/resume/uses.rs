@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tandem_resume::{Outcome, Trial};
 
-use super::token::{LIFETIME, Network, Ticket};
+use super::token::{ClientNetwork, LIFETIME, Ticket};
 
 /// The networks that are remembered.
 const MAX_NETWORKS: usize = 4096;
@@ -39,7 +39,7 @@ impl Use {
 
 /// The last trials by network.
 #[derive(Debug, Default)]
-pub struct Uses(HashMap<Network, Use>);
+pub struct Uses(HashMap<ClientNetwork, Use>);
 
 /// The trials of this process.
 static USES: LazyLock<Mutex<Uses>> = LazyLock::new(Mutex::default);
@@ -55,7 +55,7 @@ impl Uses {
     pub fn attempt(
         &mut self,
         now: Duration,
-        network: Network,
+        network: ClientNetwork,
         ticket: &Ticket,
         begin: impl FnOnce() -> Option<Trial>,
     ) -> bool {
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
-    const HOME: Network = [4, 192, 0, 2, 0, 0, 0];
+    const HOME: ClientNetwork = [4, 192, 0, 2, 0, 0, 0];
 
     /// A ticket for a speed that was measured at this second.
     fn ticket(measured: u32) -> Ticket {
@@ -97,7 +97,12 @@ mod tests {
     }
 
     /// Tries a ticket. Returns the sender's handle if that is permitted.
-    fn attempt(uses: &mut Uses, now: u32, network: Network, ticket: &Ticket) -> Option<Trial> {
+    fn attempt(
+        uses: &mut Uses,
+        now: u32,
+        network: ClientNetwork,
+        ticket: &Ticket,
+    ) -> Option<Trial> {
         let trial = Trial::default();
         let begin = || Some(trial.clone());
         let is_permitted = uses.attempt(SECOND * now, network, ticket, begin);

@@ -16,7 +16,7 @@ use crate::exchange::Exchange;
 use crate::front::opened::RememberedHosts;
 use crate::front::socks::SocksFront;
 use crate::front::udp::UdpLimits;
-use crate::front::{Front, Protocol};
+use crate::front::{Front, ListenerProtocol};
 use crate::middle::isolate::Isolate;
 use crate::middle::max_forwards::MaxForwards;
 use crate::middle::pair_fields::PairFields;
@@ -80,7 +80,7 @@ impl Role for ClientConfig {
         // Tor Browser comes by SOCKS, and nothing of it is opened.
         let http = match (&self.open, &self.authority) {
             (Some(open), Some(directory)) => {
-                let parts = opened::Parts {
+                let parts = opened::OpenedParts {
                     next: &out,
                     routes: &routes,
                     journal,
@@ -220,7 +220,7 @@ impl ClientConfig {
     ) -> Result<Front, ConfigError> {
         let provider = self.transports.of(endpoint)?;
         let timeout = self.path.timeouts.head;
-        let (protocol, stage): (Protocol, Rc<dyn Stage>) =
+        let (protocol, stage): (ListenerProtocol, Rc<dyn Stage>) =
             if endpoint.session == SessionKind::Socks5 {
                 let socks = SocksFront {
                     http1: http1_session("client", &self.path),
@@ -230,7 +230,10 @@ impl ClientConfig {
                     udp: self.carries_udp().then_some(address.ip()),
                     udp_limits: Rc::clone(parts.udp_limits),
                 };
-                (Protocol::Socks(Rc::new(socks)), Rc::clone(parts.socks))
+                (
+                    ListenerProtocol::Socks(Rc::new(socks)),
+                    Rc::clone(parts.socks),
+                )
             } else {
                 let own: Rc<[String]> = own_authorities(address, provider.scheme()).into();
                 let http1 = Http1Session {
@@ -243,7 +246,7 @@ impl ClientConfig {
                 let protocol = if is_h2 {
                     self.negotiated(http1)
                 } else {
-                    Protocol::Session(Rc::new(http1))
+                    ListenerProtocol::Session(Rc::new(http1))
                 };
                 let stage = from_browser(own, Rc::clone(proxies), is_h2, Rc::clone(parts.http));
                 (protocol, stage)
@@ -274,11 +277,11 @@ impl ClientConfig {
     }
 
     /// Creates the protocol of a TLS listener, on which a browser chooses HTTP/2 or HTTP/1.1.
-    fn negotiated(&self, http1: Http1Session) -> Protocol {
+    fn negotiated(&self, http1: Http1Session) -> ListenerProtocol {
         let head = http1.limits.head;
         let mut h2 = mux_session(Multiplexed::H2, &self.path, BROWSER_STREAMS, head);
         h2.config.widens_streams = true;
-        Protocol::Negotiated {
+        ListenerProtocol::Negotiated {
             h2: Rc::new(MuxSession {
                 who: http1.who,
                 ..h2

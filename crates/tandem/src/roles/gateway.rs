@@ -35,7 +35,7 @@ use crate::middle::push::{NoPush, Push, Pushing};
 use crate::middle::resume::Resume;
 use crate::middle::submit::{Submissions, Submit};
 use crate::middle::track::Track;
-use crate::middle::via::Via;
+use crate::middle::via::AddVia;
 use crate::middle::warm_up::WarmUp;
 use crate::path::Facts;
 use crate::services::Services;
@@ -372,7 +372,7 @@ impl GatewayConfig {
                 let is_gateway = role == NearRole::Gateway;
                 let next: Rc<dyn Stage> = match role {
                     NearRole::Gateway | NearRole::Relay => Rc::new(Hops { is_gateway, next }),
-                    NearRole::Bridge => Rc::new(Via {
+                    NearRole::Bridge => Rc::new(AddVia {
                         received: received(path, &listen[connection.listener()]),
                         next,
                     }),

@@ -21,7 +21,7 @@ use tokio_rustls::TlsConnector;
 use super::discovery::SitePools;
 use super::{client_token, http1_session, logged, mux_session};
 use crate::back::announce::Announcer;
-use crate::back::gateways::{Gateway, Gateways, PoolLimits, TRIES, ToGateway, Way};
+use crate::back::gateways::{Gateway, Gateways, PoolLimits, TRIES, ToGateway, WayEntry};
 use crate::back::origin::{Limits as OriginLimits, Mode, Origin, ToOrigin};
 use crate::config::client::Fallback;
 use crate::config::gateways::GatewayEndpoint;
@@ -339,7 +339,7 @@ impl ClientConfig {
             target,
             transport,
             session,
-            way: Way {
+            way: WayEntry {
                 is_alternative: gateway.is_alternative,
                 is_datagrams: gateway.is_datagrams,
                 address: gateway.address,

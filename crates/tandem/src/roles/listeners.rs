@@ -6,7 +6,7 @@ use super::mux_session;
 use crate::config::{ConfigError, PathConfig};
 use crate::connections::Connections;
 use crate::endpoint::{Endpoint, SessionKind};
-use crate::front::{Front, NewStage, Protocol};
+use crate::front::{Front, ListenerProtocol, NewStage};
 use crate::session::http1::Http1Session;
 use crate::session::mux::{Multiplexed, MuxSession};
 use crate::session::streams::StreamsSession;
@@ -52,7 +52,7 @@ impl Listeners<'_> {
     fn front(&self, listener: usize, endpoint: &Endpoint) -> Result<Front, ConfigError> {
         let provider = self.transports.of(endpoint)?;
         let protocol = self.protocol(endpoint, provider);
-        let negotiated = matches!(protocol, Protocol::Negotiated { .. });
+        let negotiated = matches!(protocol, ListenerProtocol::Negotiated { .. });
         let context = ListenContext {
             socket: Some(self.path.socket.clone()),
             client_ca: self.client_ca,
@@ -73,13 +73,13 @@ impl Listeners<'_> {
         })
     }
 
-    fn protocol(&self, endpoint: &Endpoint, provider: &dyn Provider) -> Protocol {
+    fn protocol(&self, endpoint: &Endpoint, provider: &dyn Provider) -> ListenerProtocol {
         let http1 = Http1Session {
             scheme: provider.scheme(),
             ..self.http1.clone()
         };
         let Some(protocol) = Multiplexed::of(endpoint.session) else {
-            return Protocol::Session(match provider.has_streams() {
+            return ListenerProtocol::Session(match provider.has_streams() {
                 true => Rc::new(StreamsSession::new(http1, None)),
                 false => Rc::new(http1) as Rc<dyn Session>,
             });
@@ -92,8 +92,8 @@ impl Listeners<'_> {
         let over_tls = endpoint.transport == "tls";
         if self.negotiates && over_tls && endpoint.session == SessionKind::H2 {
             let (h2, http1) = (session as _, Rc::new(http1) as _);
-            return Protocol::Negotiated { h2, http1 };
+            return ListenerProtocol::Negotiated { h2, http1 };
         }
-        Protocol::Session(session)
+        ListenerProtocol::Session(session)
     }
 }

@@ -63,7 +63,7 @@ const SESSION_WINDOW: u32 = 1 << 20;
 const MAX_AHEAD: usize = 16;
 
 /// The parts of a client that opened connections use.
-pub(super) struct Parts<'a> {
+pub(super) struct OpenedParts<'a> {
     /// The stage that receives tunnels.
     pub(super) next: &'a Rc<dyn Stage>,
     pub(super) routes: &'a Rc<Routes>,
@@ -83,7 +83,7 @@ impl ClientConfig {
         &self,
         open: &OpenedHttps,
         directory: &Path,
-        parts: Parts<'_>,
+        parts: OpenedParts<'_>,
     ) -> Result<Rc<dyn Stage>, ConfigError> {
         let tunnels = Rc::new(ConnectTunnels {
             next: Rc::clone(parts.next),

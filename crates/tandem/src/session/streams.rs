@@ -59,7 +59,7 @@ impl StreamsSession {
 
 impl Session for StreamsSession {
     fn connect(&self, dial: LocalBoxFuture<'static, Result<Carrier, Error>>) -> Rc<dyn Connected> {
-        let state = Rc::new(State::default());
+        let state = Rc::new(StreamsState::default());
         let shared = Rc::clone(&state);
         let idle = self.http1.timeouts.idle;
         let task = Task::spawn(async move {
@@ -86,7 +86,7 @@ impl Session for StreamsSession {
         let http1 = self.http1.clone();
         Box::pin(async move {
             let streams = carrier.into_streams()?;
-            let server = Server {
+            let server = StreamsServer {
                 http1,
                 peer,
                 stage,
@@ -147,14 +147,14 @@ impl Active {
 }
 
 /// The gateway's end of one carrier.
-struct Server {
+struct StreamsServer {
     http1: Http1Session,
     peer: Peer,
     stage: Rc<dyn Stage>,
     active: Rc<Active>,
 }
 
-impl Server {
+impl StreamsServer {
     /// Serves each stream that the client opens, until the carrier ends, or a drain began and the
     /// last exchange has ended.
     async fn run(&self, streams: &dyn Streams, drain: Drain) -> Result<(), Error> {
@@ -244,7 +244,7 @@ fn urgency(exchange: &Exchange) -> Option<Priority> {
 
 /// The state of a client's session.
 #[derive(Default)]
-struct State {
+struct StreamsState {
     streams: RefCell<Option<Rc<dyn Streams>>>,
     ended: RefCell<Option<Error>>,
     changed: Notify,
@@ -257,7 +257,7 @@ struct State {
     answered_in: Cell<Option<Duration>>,
 }
 
-impl State {
+impl StreamsState {
     /// Dials, and watches the carrier until it ends, with the reason.
     async fn watch(
         &self,
@@ -326,7 +326,7 @@ fn closed() -> Error {
 struct StreamsClient {
     http1: Http1Session,
     token: RefCell<Option<Arc<String>>>,
-    state: Rc<State>,
+    state: Rc<StreamsState>,
     _task: Task,
 }
 

@@ -32,7 +32,7 @@ use crate::endpoint::Via;
 use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::Isolation;
 use crate::path::Path;
-use ready_circuit::{Backoff, ReadyCircuit, Times};
+use ready_circuit::{Backoff, ReadyCircuit, TimeLimits};
 
 /// The exit to use.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,7 +62,7 @@ impl std::str::FromStr for Exit {
 
 /// The addresses learned from the Tor client.
 #[derive(Debug)]
-struct Prepared {
+struct TorAddresses {
     socks: SocketAddr,
     /// A private name that Tor maps to the gateway at its exit. A Tor client that has restarted
     /// does not know the name. Dialling it then fails, instead of reaching the gateway's address
@@ -77,7 +77,7 @@ pub struct Tor {
     password: Option<String>,
     exit: Option<Exit>,
     options: SocketOptions,
-    ready: RefCell<Rc<OnceCell<Prepared>>>,
+    ready: RefCell<Rc<OnceCell<TorAddresses>>>,
     /// The exits that failed. They are tried again only when no other is left.
     failed: RefCell<Vec<String>>,
     chosen: RefCell<Option<String>>,
@@ -104,7 +104,7 @@ impl Tor {
             failed: RefCell::default(),
             chosen: RefCell::default(),
             ready_circuit: RefCell::default(),
-            backoff: Rc::new(Backoff::new(Times::USUAL)),
+            backoff: Rc::new(Backoff::new(TimeLimits::USUAL)),
         }
     }
 
@@ -112,12 +112,12 @@ impl Tor {
     async fn prepare(
         &self,
         target: &Target,
-        cell: &Rc<OnceCell<Prepared>>,
-    ) -> Result<Prepared, Error> {
+        cell: &Rc<OnceCell<TorAddresses>>,
+    ) -> Result<TorAddresses, Error> {
         let mut control = Control::connect(&self.control, self.password.as_deref()).await?;
         let socks = control.socks_port().await?;
         let Some(exit) = self.exit.clone() else {
-            return Ok(Prepared { socks, name: None });
+            return Ok(TorAddresses { socks, name: None });
         };
         let (host, port, timeout) = (
             target.host.clone(),
@@ -160,7 +160,7 @@ impl Tor {
             *self.chosen.borrow_mut() = Some(fingerprint);
         }
         let name = Some(name);
-        Ok(Prepared { socks, name })
+        Ok(TorAddresses { socks, name })
     }
 
     /// Keeps a circuit to this exit ready, unless that failed a moment ago.

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use tandem::config::ConfigError;
 use tandem::connections::{ConnectionLimits, Connections};
 use tandem::endpoint::Endpoint;
-use tandem::front::{Front, NewStage, Protocol};
+use tandem::front::{Front, ListenerProtocol, NewStage};
 use tandem::roles::{Built, Listening, Role};
 use tandem::runtime::Running;
 use tandem::services::Services;
@@ -69,7 +69,7 @@ impl<F: Fn(&Endpoint) -> Parts + Send + Sync> Role for OneListener<F> {
         let context = ListenContext::new(STREAMS, PATIENCE);
         let provider = self.transports.of(&self.listen)?;
         let front = Front {
-            protocol: Protocol::Session(session),
+            protocol: ListenerProtocol::Session(session),
             transport: provider.listening(&self.listen, context)?,
             new_stage,
             listener: 0,

@@ -61,23 +61,23 @@ impl WayGroup {
 }
 
 /// A session, the index of its way, and the guard that counts an exchange on it.
-pub(super) type Chosen = (Rc<dyn Connected>, usize, Option<InUse>);
+pub(super) type ChosenSession = (Rc<dyn Connected>, usize, Option<InUse>);
 
-type Established = Pin<Box<dyn Future<Output = Result<(), Error>>>>;
+type EstablishedSession = Pin<Box<dyn Future<Output = Result<(), Error>>>>;
 
 /// Sessions that are being opened.
 #[derive(Default)]
-struct Race(Vec<(Established, Chosen)>);
+struct Race(Vec<(EstablishedSession, ChosenSession)>);
 
 impl Race {
-    fn add(&mut self, chosen: Chosen) {
+    fn add(&mut self, chosen: ChosenSession) {
         let session = Rc::clone(&chosen.0);
         let established = Box::pin(async move { session.established().await });
         self.0.push((established, chosen));
     }
 
     /// Resolves when a session is established, or has failed. The session leaves the race.
-    async fn next(&mut self) -> (Result<(), Error>, Chosen) {
+    async fn next(&mut self) -> (Result<(), Error>, ChosenSession) {
         poll_fn(|cx| {
             for at in 0..self.0.len() {
                 if let Poll::Ready(ended) = self.0[at].0.as_mut().poll(cx) {
@@ -109,7 +109,7 @@ impl Gateways {
 
     /// Returns a session to a gateway. With several ways it waits until one of them is established,
     /// or all have failed. The session has failed in the latter case.
-    pub(super) async fn choose(&self, isolation: &Isolation, group: usize) -> Chosen {
+    pub(super) async fn choose(&self, isolation: &Isolation, group: usize) -> ChosenSession {
         let group = &self.groups[group];
         let begin = |index| {
             let (session, in_use) = self.begin(isolation, index);

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Gateways, Usage};
+use super::{Gateways, SessionUsage};
 use crate::back::policy::is_public;
 use crate::back::ways::Network;
 use crate::error::{Error, Kind, Side};
@@ -32,15 +32,15 @@ const SETTLE: Duration = Duration::from_secs(1);
 const PRIVATE_AGE: Duration = Duration::from_secs(600);
 
 /// The path of a session: its isolation key, the index of its gateway, and the network.
-type Key = (Isolation, usize, Network);
+type PathKey = (Isolation, usize, Network);
 
 /// The tokens by the paths of their sessions, from the oldest to the newest one.
 #[derive(Default)]
-pub(super) struct Tokens(VecDeque<(Key, String, Instant)>);
+pub(super) struct Tokens(VecDeque<(PathKey, String, Instant)>);
 
 impl Tokens {
     /// Takes the token of a path.
-    fn take(&mut self, key: &Key) -> Option<String> {
+    fn take(&mut self, key: &PathKey) -> Option<String> {
         let at = self.0.iter().position(|(of, ..)| of == key)?;
         let (_, token, kept) = self.0.remove(at)?;
         let is_valid = key.2.is_some_and(is_public) || kept.elapsed() <= PRIVATE_AGE;
@@ -48,7 +48,7 @@ impl Tokens {
     }
 
     /// Keeps the token of a path. The oldest token makes room.
-    fn keep(&mut self, key: Key, token: String) {
+    fn keep(&mut self, key: PathKey, token: String) {
         self.take(&key);
         if self.0.len() >= MAX_TOKENS {
             self.0.pop_front();
@@ -69,7 +69,7 @@ impl Gateways {
         &self,
         (isolation, index): &(Isolation, usize),
         session: &Rc<dyn Connected>,
-        usage: &Rc<Usage>,
+        usage: &Rc<SessionUsage>,
     ) -> Option<Task> {
         let way = self.gateways[*index].way;
         if !way.is_datagrams || way.address.is_none() {
@@ -90,8 +90,8 @@ impl Gateways {
 struct Follower {
     pool: Weak<Gateways>,
     session: Weak<dyn Connected>,
-    usage: Rc<Usage>,
-    key: Key,
+    usage: Rc<SessionUsage>,
+    key: PathKey,
 }
 
 impl Follower {

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use super::{IDLE_FOR, Idle, Key, Origin};
+use super::{IDLE_FOR, Idle, Origin, PoolKey};
 use crate::error::Error;
 use crate::exchange::Exchange;
 use crate::path::Path;
@@ -39,28 +39,28 @@ pub(super) enum Bound {
 /// The exchanges that wait for connections, and the spare dials.
 #[derive(Default)]
 pub(super) struct Binding {
-    lines: HashMap<Key, Line>,
+    lines: HashMap<PoolKey, WaitingLine>,
     issued: u64,
 }
 
 #[derive(Default)]
-struct Line {
+struct WaitingLine {
     /// The oldest first.
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<WaitingExchange>,
     /// The dials whose exchanges have other connections.
     spares: HashMap<u64, Task>,
     /// The exchanges that have been handed a connection, and whose dials are not yet spares.
     handed: usize,
 }
 
-struct Waiting {
+struct WaitingExchange {
     number: u64,
     ready: oneshot::Sender<Box<Http1Client>>,
     /// True if the exchange relies on a spare dial.
     relies_on_spare: bool,
 }
 
-impl Line {
+impl WaitingLine {
     /// The number of spare dials beyond those that exchanges rely on. It is negative if a dial has
     /// failed.
     fn free_spares(&self) -> isize {
@@ -88,10 +88,11 @@ impl Binding {
         self.issued
     }
 
-    fn forget_if_empty(&mut self, key: &Key) {
+    fn forget_if_empty(&mut self, key: &PoolKey) {
         let line = self.lines.get(key);
-        let is_empty =
-            |line: &Line| line.waiting.is_empty() && line.spares.is_empty() && line.handed == 0;
+        let is_empty = |line: &WaitingLine| {
+            line.waiting.is_empty() && line.spares.is_empty() && line.handed == 0
+        };
         if line.is_some_and(is_empty) {
             self.lines.remove(key);
         }
@@ -100,7 +101,7 @@ impl Binding {
     /// Hands a connection to the exchange that has waited longest. Returns it if none waits.
     pub(super) fn offer(
         &mut self,
-        key: &Key,
+        key: &PoolKey,
         mut connection: Box<Http1Client>,
     ) -> Option<Box<Http1Client>> {
         let Some(line) = self.lines.get_mut(key) else {
@@ -119,7 +120,7 @@ impl Binding {
     }
 
     /// Removes a spare dial that has failed. An exchange that has relied on it dials itself.
-    fn fail_spare(&mut self, key: &Key, number: u64) {
+    fn fail_spare(&mut self, key: &PoolKey, number: u64) {
         if let Some(line) = self.lines.get_mut(key) {
             line.spares.remove(&number);
             line.release();
@@ -131,7 +132,7 @@ impl Binding {
 /// A turn of an exchange that waits for a connection. Dropping it gives up the turn.
 struct Turn<'a> {
     origin: &'a Origin,
-    key: &'a Key,
+    key: &'a PoolKey,
     number: u64,
     relies_on_spare: bool,
     arrived: oneshot::Receiver<Box<Http1Client>>,
@@ -139,13 +140,13 @@ struct Turn<'a> {
 
 impl<'a> Turn<'a> {
     /// Takes a turn. It relies on a spare dial if there is one for it and `may_rely` is true.
-    fn new(origin: &'a Origin, key: &'a Key, may_rely: bool) -> Self {
+    fn new(origin: &'a Origin, key: &'a PoolKey, may_rely: bool) -> Self {
         let mut pool = origin.pool.borrow_mut();
         let number = pool.binding.number();
         let line = pool.binding.lines.entry(key.clone()).or_default();
         let relies_on_spare = may_rely && line.free_spares() > 0;
         let (ready, arrived) = oneshot::channel();
-        line.waiting.push_back(Waiting {
+        line.waiting.push_back(WaitingExchange {
             number,
             ready,
             relies_on_spare,
@@ -186,7 +187,7 @@ impl Origin {
     pub(super) async fn bind(
         self: &Rc<Self>,
         exchange: &Exchange,
-        key: &Key,
+        key: &PoolKey,
     ) -> Result<Bound, Error> {
         let mut turn = Turn::new(self, key, true);
         if turn.relies_on_spare {
@@ -211,7 +212,7 @@ impl Origin {
     }
 
     /// Continues a dial for a later exchange.
-    fn spare(self: &Rc<Self>, key: &Key, dial: LocalBoxFuture<'static, Result<Path, Error>>) {
+    fn spare(self: &Rc<Self>, key: &PoolKey, dial: LocalBoxFuture<'static, Result<Path, Error>>) {
         let (origin, own) = (Rc::downgrade(self), key.clone());
         let mut pool = self.pool.borrow_mut();
         let number = pool.binding.number();
@@ -233,7 +234,7 @@ impl Origin {
     }
 
     /// Hands the connection of a spare dial on, or keeps it for a short time.
-    fn keep_spare(&self, key: &Key, number: u64, path: Path) {
+    fn keep_spare(&self, key: &PoolKey, number: u64, path: Path) {
         let connection = Box::new(Http1Client::over(self.protocols.http1.clone(), path));
         let mut pool = self.pool.borrow_mut();
         let offered = pool.binding.offer(key, connection);

@@ -2,8 +2,8 @@
 //!
 //! It consists of a place (`back::places`) and, at a reverse gateway, of a start (`back::starts`).
 
-use super::{Key, Origin, Wanted};
-use crate::back::places::Place;
+use super::{Origin, PoolKey, Wanted};
+use crate::back::places::ConnectionPlace;
 use crate::back::starts::{Running, Start};
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Exchange, Sink};
@@ -12,11 +12,11 @@ use crate::priority::{Precedence, SharedPriority};
 /// The right to an exchange over a separate connection.
 pub(super) struct Permit {
     _start: Option<Start>,
-    _place: Option<Place<Wanted>>,
+    _place: Option<ConnectionPlace<Wanted>>,
 }
 
 impl Permit {
-    const fn new(place: Place<Wanted>, start: Option<Start>) -> Self {
+    const fn new(place: ConnectionPlace<Wanted>, start: Option<Start>) -> Self {
         Self {
             _start: start,
             _place: Some(place),
@@ -35,7 +35,7 @@ impl Permit {
 /// An exchange that needs a permit.
 struct Applicant<'a> {
     exchange: &'a Exchange,
-    key: &'a Key,
+    key: &'a PoolKey,
     running: Running,
 }
 
@@ -46,7 +46,7 @@ impl Origin {
     pub(super) async fn permit(
         &self,
         exchange: &Exchange,
-        key: &Key,
+        key: &PoolKey,
         sink: &Sink,
     ) -> Result<Option<Permit>, Error> {
         let session = exchange.peer.session;
@@ -85,7 +85,7 @@ impl Origin {
     /// Waits for the missing rights.
     async fn wait_for_permit(
         &self,
-        place: Option<Place<Wanted>>,
+        place: Option<ConnectionPlace<Wanted>>,
         applicant: Applicant<'_>,
     ) -> Result<Permit, Error> {
         let Applicant {

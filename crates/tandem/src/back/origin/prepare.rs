@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use tandem_http::Scheme;
 
-use super::{Key, Origin, Pool};
+use super::{Origin, Pool, PoolKey};
 use crate::error::Error;
 use crate::exchange::Isolation;
 use crate::session::http1::Http1Client;
@@ -66,8 +66,8 @@ impl Origin {
 }
 
 impl Prepared {
-    fn key(&self) -> Key {
-        Key {
+    fn key(&self) -> PoolKey {
+        PoolKey {
             session: self.session,
             isolation: self.isolation.clone(),
             origin: Rc::new((Scheme::Https, self.target.clone())),

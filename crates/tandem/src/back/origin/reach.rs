@@ -10,7 +10,7 @@ use std::time::Duration;
 use tandem_http::Scheme;
 use tokio_rustls::TlsConnector;
 
-use super::{Key, Origin};
+use super::{Origin, PoolKey};
 use crate::carrier::Carrier;
 use crate::endpoint::SessionKind;
 use crate::error::{Error, Kind, Side};
@@ -71,7 +71,7 @@ pub struct OriginProtocols {
 
 impl Origin {
     /// Dials the origin of `key` for a separate connection.
-    pub(super) async fn dial(&self, exchange: &Exchange, key: &Key) -> Result<Path, Error> {
+    pub(super) async fn dial(&self, exchange: &Exchange, key: &PoolKey) -> Result<Path, Error> {
         let is_upgrade = exchange.request.protocol.is_some();
         let (scheme, target) = &*key.origin;
         let transport = match scheme {
@@ -87,7 +87,7 @@ impl Origin {
     pub(super) async fn over_fixed(
         &self,
         exchange: &mut Exchange,
-        key: &Key,
+        key: &PoolKey,
         sink: &mut Sink,
     ) -> Result<(), Error> {
         let _permit = match &self.starts {
@@ -105,7 +105,7 @@ impl Origin {
     }
 
     /// Begins a session of the fixed protocol. It takes exchanges before it is connected.
-    fn begin(&self, exchange: &Exchange, key: &Key) -> Rc<dyn Connected> {
+    fn begin(&self, exchange: &Exchange, key: &PoolKey) -> Rc<dyn Connected> {
         self.make_room(key.session);
         let transport = match key.origin.0 {
             Scheme::Http => &self.transports.plain,

@@ -18,10 +18,10 @@ const PROGRESS_TIMEOUT: Duration = Duration::from_secs(30);
 /// The early requests under way, by number. The newest has the highest number.
 pub(super) struct EarlyRequests<K> {
     issued: Cell<u64>,
-    under_way: RefCell<BTreeMap<u64, Entry<K>>>,
+    under_way: RefCell<BTreeMap<u64, EarlyEntry<K>>>,
 }
 
-struct Entry<K> {
+struct EarlyEntry<K> {
     key: K,
     priority: SharedPriority,
     canceller: Canceller,
@@ -54,7 +54,7 @@ impl<K: Clone + PartialEq> EarlyRequests<K> {
         }
         let number = self.issued.get();
         self.issued.set(number + 1);
-        let entry = Entry {
+        let entry = EarlyEntry {
             key: key.clone(),
             priority: priority.clone(),
             canceller,

@@ -199,7 +199,7 @@ fn polite(origin: Rc<dyn Stage>) -> Rc<Polite> {
     Rc::new(Polite::new(origin, 32, 256, Box::new(|_, _, _| ())))
 }
 
-fn key(session: u64, host: &str) -> Key {
+fn key(session: u64, host: &str) -> OriginKey {
     let target = Target {
         host: host.into(),
         port: 80,

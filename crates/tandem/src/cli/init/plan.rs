@@ -37,7 +37,7 @@ pub(super) struct Plan {
 }
 
 /// A gateway with a certificate and a token.
-pub(super) struct OwnGateway {
+pub(super) struct OwnGatewayPlan {
     /// The DNS name or address that clients use.
     pub(super) host: String,
     /// The address of the DNS name; `None` lets each client ask its resolver.
@@ -47,7 +47,7 @@ pub(super) struct OwnGateway {
     pub(super) identity: Option<[String; 2]>,
 }
 
-impl OwnGateway {
+impl OwnGatewayPlan {
     pub(super) fn plan(&self, now: SystemTime) -> Result<Plan, Failure> {
         let token = token().map_err(|error| error.to_string())?;
         let address = self.host.parse().ok().or(self.ip);
@@ -326,7 +326,7 @@ mod tests {
                 "127.0.0.9:443?ca=gateway.pem",
             ),
         ] {
-            let own = OwnGateway {
+            let own = OwnGatewayPlan {
                 host: host.into(),
                 ip: ip.map(|ip| ip.parse().expect("an address")),
                 port: 443,
@@ -352,7 +352,7 @@ mod tests {
 
     #[test]
     fn own_gateway_uses_a_given_certificate() {
-        let own = OwnGateway {
+        let own = OwnGatewayPlan {
             host: "gw.example".into(),
             ip: Some(IpAddr::from([203, 0, 113, 5])),
             port: 8443,

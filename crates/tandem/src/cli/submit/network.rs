@@ -164,7 +164,7 @@ impl Way {
         if head.method == Method::Post {
             head.fields.set("content-length", length.to_string());
         }
-        let body = Pieces {
+        let body = ShownPieces {
             rest: request.body,
             progress,
         };
@@ -249,12 +249,12 @@ pub(super) fn isolated() -> Result<Isolation, Failure> {
 }
 
 /// A body in pieces, whose progress is shown.
-struct Pieces {
+struct ShownPieces {
     rest: Bytes,
     progress: Option<ProgressBar>,
 }
 
-impl Chunks for Pieces {
+impl Chunks for ShownPieces {
     fn poll_chunk(
         &mut self,
         _: &mut std::task::Context<'_>,

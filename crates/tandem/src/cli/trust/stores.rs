@@ -15,7 +15,7 @@ use crate::transport::tls::trusted_by::{FIREFOX, record_file};
 
 /// A kind of store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(super) enum Kind {
+pub(super) enum StoreKind {
     /// The databases of Chromium and its relatives
     Chromium,
     /// The profiles of Firefox
@@ -60,7 +60,7 @@ fn file_error(path: &Path, error: std::io::Error) -> StoreError {
 /// A place that holds trusted certificates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Store {
-    kind: Kind,
+    kind: StoreKind,
     /// The directory of an NSS database, or of the system's own certificates.
     directory: PathBuf,
 }
@@ -68,9 +68,9 @@ pub(super) struct Store {
 impl fmt::Display for Store {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let owner = match self.kind {
-            Kind::Chromium => "Chromium's store",
-            Kind::Firefox => "Firefox's profile",
-            Kind::System => "the system's store",
+            StoreKind::Chromium => "Chromium's store",
+            StoreKind::Firefox => "Firefox's profile",
+            StoreKind::System => "the system's store",
         };
         write!(f, "{owner} {}", self.directory.display())
     }
@@ -78,7 +78,7 @@ impl fmt::Display for Store {
 
 /// The directories in which stores are looked for.
 #[derive(Clone, Debug)]
-pub(super) struct Places {
+pub(super) struct StoreDirectories {
     home: PathBuf,
     data: PathBuf,
     config: PathBuf,
@@ -103,7 +103,7 @@ const SYSTEM: [(&str, &[&str]); 3] = [
 /// The name of the certificate in the system's store.
 const SYSTEM_FILE: &str = "tandem-local-authority.crt";
 
-impl Places {
+impl StoreDirectories {
     pub(super) fn of_environment() -> Result<Self, StoreError> {
         let path = |name| std::env::var_os(name).map(PathBuf::from);
         let absolute = |name| path(name).filter(|path| path.is_absolute());
@@ -131,7 +131,9 @@ impl Places {
             home(".var/app/com.google.Chrome/.pki/nssdb"),
         ];
         let found = databases.into_iter().filter(|at| has_database(at));
-        found.map(|at| Store::nss(Kind::Chromium, at)).collect()
+        found
+            .map(|at| Store::nss(StoreKind::Chromium, at))
+            .collect()
     }
 
     /// Returns the profiles of Firefox.
@@ -157,12 +159,12 @@ impl Places {
             found
         };
         let all = parents.into_iter().flat_map(profiles);
-        all.map(|at| Store::nss(Kind::Firefox, at)).collect()
+        all.map(|at| Store::nss(StoreKind::Firefox, at)).collect()
     }
 
     fn system(&self) -> Option<Store> {
         let found = self.system.iter().find(|(at, _)| at.is_dir());
-        found.map(|(at, _)| Store::nss(Kind::System, at.clone()))
+        found.map(|(at, _)| Store::nss(StoreKind::System, at.clone()))
     }
 }
 
@@ -178,30 +180,33 @@ fn has_database(directory: &Path) -> bool {
 }
 
 /// The stores to change, and reasons for those that are left out.
-pub(super) struct Chosen {
+pub(super) struct ChosenStores {
     pub(super) stores: Vec<Store>,
     pub(super) left_out: Vec<String>,
 }
 
 /// Chooses the stores that get the authority. Chromium's database is created if it has none.
-pub(super) fn to_install(kinds: &[Kind], places: &Places) -> Chosen {
+pub(super) fn to_install(kinds: &[StoreKind], places: &StoreDirectories) -> ChosenStores {
     let wants = |kind| kinds.is_empty() || kinds.contains(&kind);
     let (mut stores, mut left_out) = (Vec::new(), Vec::new());
-    if wants(Kind::Chromium) {
+    if wants(StoreKind::Chromium) {
         let mut found = places.chromium();
         if found.is_empty() {
-            found.push(Store::nss(Kind::Chromium, places.home.join(".pki/nssdb")));
+            found.push(Store::nss(
+                StoreKind::Chromium,
+                places.home.join(".pki/nssdb"),
+            ));
         }
         stores.extend(found);
     }
-    if wants(Kind::Firefox) {
+    if wants(StoreKind::Firefox) {
         let found = places.firefox();
         if found.is_empty() {
             left_out.push("Firefox: no profile was found; start it once".into());
         }
         stores.extend(found);
     }
-    if wants(Kind::System) {
+    if wants(StoreKind::System) {
         match places.system() {
             None => left_out.push("the system's store: its directory is not known".into()),
             Some(_) if !places.is_root => {
@@ -211,13 +216,13 @@ pub(super) fn to_install(kinds: &[Kind], places: &Places) -> Chosen {
             Some(store) => stores.push(store),
         }
     }
-    Chosen { stores, left_out }
+    ChosenStores { stores, left_out }
 }
 
 /// Returns the stores that hold the authority: those found now, and those of the record.
 pub(super) fn to_remove(
-    kinds: &[Kind],
-    places: &Places,
+    kinds: &[StoreKind],
+    places: &StoreDirectories,
     recorded: &[Store],
 ) -> Result<Vec<Store>, StoreError> {
     let mut all = recorded.to_vec();
@@ -236,7 +241,7 @@ pub(super) fn to_remove(
 
 /// Checks that the programs that change the stores exist.
 pub(super) fn check_tools(stores: &[Store]) -> Result<(), StoreError> {
-    if stores.iter().any(|store| store.kind != Kind::System) {
+    if stores.iter().any(|store| store.kind != StoreKind::System) {
         run(certutil().arg("-H"))
             .map(drop)
             .or_else(|error| match error {
@@ -249,13 +254,13 @@ pub(super) fn check_tools(stores: &[Store]) -> Result<(), StoreError> {
 }
 
 impl Store {
-    const fn nss(kind: Kind, directory: PathBuf) -> Self {
+    const fn nss(kind: StoreKind, directory: PathBuf) -> Self {
         Self { kind, directory }
     }
 
     /// Adds the authority, in place of an earlier one.
     pub(super) fn add(&self, certificate: &Path) -> Result<(), StoreError> {
-        if self.kind == Kind::System {
+        if self.kind == StoreKind::System {
             let file = self.directory.join(SYSTEM_FILE);
             std::fs::copy(certificate, &file).map_err(|error| file_error(&file, error))?;
             return self.update_system();
@@ -277,7 +282,7 @@ impl Store {
 
     /// Removes every authority of this name.
     pub(super) fn remove(&self) -> Result<(), StoreError> {
-        if self.kind == Kind::System {
+        if self.kind == StoreKind::System {
             let file = self.directory.join(SYSTEM_FILE);
             std::fs::remove_file(&file).map_err(|error| file_error(&file, error))?;
             return self.update_system();
@@ -289,7 +294,7 @@ impl Store {
     }
 
     fn has_authority(&self) -> Result<bool, StoreError> {
-        if self.kind == Kind::System {
+        if self.kind == StoreKind::System {
             return Ok(self.directory.join(SYSTEM_FILE).exists());
         }
         if !has_database(&self.directory) {
@@ -383,9 +388,9 @@ pub(super) fn forget(directory: &Path, store: &Store) -> Result<(), StoreError> 
 
 fn line(store: &Store) -> String {
     let kind = match store.kind {
-        Kind::Chromium => "chromium",
-        Kind::Firefox => FIREFOX,
-        Kind::System => "system",
+        StoreKind::Chromium => "chromium",
+        StoreKind::Firefox => FIREFOX,
+        StoreKind::System => "system",
     };
     format!("{kind} {}", store.directory.display())
 }
@@ -427,10 +432,10 @@ mod tests {
             Self(home)
         }
 
-        fn places(&self, is_root: bool) -> Places {
+        fn places(&self, is_root: bool) -> StoreDirectories {
             let system = self.0.join("anchors");
             std::fs::create_dir_all(&system).expect("a directory");
-            Places {
+            StoreDirectories {
                 home: self.0.clone(),
                 data: self.0.join(".local/share"),
                 config: self.0.join(".config"),
@@ -445,7 +450,7 @@ mod tests {
             std::fs::write(directory.join("cert9.db"), "").expect("a file");
         }
 
-        fn store(&self, kind: Kind, path: &str) -> Store {
+        fn store(&self, kind: StoreKind, path: &str) -> Store {
             Store::nss(kind, self.0.join(path))
         }
     }
@@ -460,7 +465,7 @@ mod tests {
     fn stores_are_found_by_kind() {
         let home = Home::new("found");
         let new = to_install(&[], &home.places(false));
-        assert_eq!(new.stores, [home.store(Kind::Chromium, ".pki/nssdb")]);
+        assert_eq!(new.stores, [home.store(StoreKind::Chromium, ".pki/nssdb")]);
         assert_eq!(new.left_out.len(), 2, "{:?}", new.left_out);
         home.database(".local/share/pki/nssdb");
         home.database(".mozilla/firefox/abc.default");
@@ -469,12 +474,12 @@ mod tests {
         assert_eq!(
             all.stores,
             [
-                home.store(Kind::Chromium, ".local/share/pki/nssdb"),
-                home.store(Kind::Firefox, ".mozilla/firefox/abc.default"),
-                home.store(Kind::System, "anchors"),
+                home.store(StoreKind::Chromium, ".local/share/pki/nssdb"),
+                home.store(StoreKind::Firefox, ".mozilla/firefox/abc.default"),
+                home.store(StoreKind::System, "anchors"),
             ]
         );
-        let one = to_install(&[Kind::Firefox], &home.places(true));
+        let one = to_install(&[StoreKind::Firefox], &home.places(true));
         assert_eq!(one.stores, all.stores[1..2]);
     }
 
@@ -489,12 +494,15 @@ mod tests {
             home.0.join("elsewhere/work profile").display()
         );
         std::fs::write(home.0.join(config).join("profiles.ini"), list).expect("written");
-        let found = to_install(&[Kind::Firefox], &home.places(false));
+        let found = to_install(&[StoreKind::Firefox], &home.places(false));
         assert_eq!(
             found.stores,
             [
-                home.store(Kind::Firefox, ".config/mozilla/firefox/abc.default-esr"),
-                home.store(Kind::Firefox, "elsewhere/work profile"),
+                home.store(
+                    StoreKind::Firefox,
+                    ".config/mozilla/firefox/abc.default-esr"
+                ),
+                home.store(StoreKind::Firefox, "elsewhere/work profile"),
             ]
         );
     }
@@ -503,8 +511,8 @@ mod tests {
     fn record_lists_each_store_once() {
         let home = Home::new("record");
         let stores = [
-            home.store(Kind::Chromium, "with a space/nssdb"),
-            home.store(Kind::System, "anchors"),
+            home.store(StoreKind::Chromium, "with a space/nssdb"),
+            home.store(StoreKind::System, "anchors"),
         ];
         for store in stores.iter().chain(&stores) {
             record(&home.0, store).expect("recorded");

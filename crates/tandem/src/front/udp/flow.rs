@@ -80,7 +80,7 @@ impl Flow {
             state: Rc::clone(&state),
         };
         let limits = place.limits();
-        let reply = call(Body::new(Upward { datagrams }, None));
+        let reply = call(Body::new(FlowUpward { datagrams }, None));
         tokio::task::spawn_local(async move {
             let _place = place;
             down.run(reply).await;
@@ -139,11 +139,11 @@ impl FlowState {
 }
 
 /// The datagrams of a flow towards the gateway, as capsules.
-struct Upward {
+struct FlowUpward {
     datagrams: mpsc::Receiver<Waiting>,
 }
 
-impl Chunks for Upward {
+impl Chunks for FlowUpward {
     fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Chunk, Error>>> {
         let Some(first) = ready!(self.datagrams.poll_recv(cx)) else {
             return Poll::Ready(None);

@@ -10,10 +10,10 @@ use std::time::Duration;
 use tandem_cache::{Fetch, Incoming};
 use tokio::sync::oneshot;
 
-use super::Session;
+use super::CacheSession;
 use super::reply::set_phase;
 use crate::metrics::METRICS;
-use crate::response_cache::flight::{Flight, Phase};
+use crate::response_cache::flight::{Flight, FlightPhase};
 
 /// The time that a request waits. The timer counts whole milliseconds and rounds up, so the wait
 /// ends within two.
@@ -24,7 +24,7 @@ pub(super) type Led = (Box<Fetch>, Option<Arc<Flight>>);
 
 /// A request that waits for the fleet.
 pub(super) struct Asking {
-    session: Rc<Session>,
+    session: Rc<CacheSession>,
     /// The request to the origin; `None` once it was taken.
     fetch: Option<Led>,
     answer: oneshot::Receiver<Incoming>,
@@ -34,7 +34,7 @@ pub(super) struct Asking {
 impl Asking {
     /// Asks the fleet for the response to a fetch. Returns the fetch if there is no fleet.
     pub(super) fn new(
-        session: &Rc<Session>,
+        session: &Rc<CacheSession>,
         fetch: Box<Fetch>,
         flight: Option<Arc<Flight>>,
     ) -> Result<Self, Led> {
@@ -76,7 +76,7 @@ impl Asking {
         }
         METRICS.fleet_lookups_hit.add(1);
         cache.end_flight(&fetch);
-        set_phase(flight, Phase::Released { alone: false });
+        set_phase(flight, FlightPhase::Released { alone: false });
         Poll::Ready(None)
     }
 }
@@ -86,7 +86,7 @@ impl Drop for Asking {
     fn drop(&mut self) {
         if let Some((fetch, flight)) = self.fetch.take() {
             self.session.cache.end_flight(&fetch);
-            set_phase(flight, Phase::Released { alone: false });
+            set_phase(flight, FlightPhase::Released { alone: false });
         }
     }
 }
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
     use crate::exchange::{Exchange, Part, Peer, Reply};
     use crate::response_cache::ResponseCache;
-    use crate::response_cache::link::{Questions, link};
+    use crate::response_cache::link::{LookupQuestions, link};
     use crate::stage::Stage;
 
     /// A gateway that notes the times of requests to its origin.
@@ -112,7 +112,7 @@ mod tests {
         cache: Arc<ResponseCache>,
         stage: CacheStage,
         asked: Rc<RefCell<Vec<Instant>>>,
-        questions: Questions,
+        questions: LookupQuestions,
     }
 
     fn gateway() -> Gateway {

@@ -9,17 +9,17 @@ use tandem_cache::{Fetch, Key};
 use tandem_http::{RequestHead, ResponseHead};
 use tandem_preload::{resolve, split};
 
-use super::Session;
-use super::pump::Pump;
+use super::CacheSession;
+use super::pump::ResponsePump;
 use super::reply::Reading;
 use super::status::CacheStatus;
 use crate::error::Error;
 use crate::exchange::{Exchange, Part, Parts, Reply};
-use crate::response_cache::flight::{Flight, Phase};
+use crate::response_cache::flight::{Flight, FlightPhase};
 
 /// The reply to one request.
 pub(super) struct ChangingReply {
-    session: Rc<Session>,
+    session: Rc<CacheSession>,
     partitions: Vec<Vec<u8>>,
     request: Arc<RequestHead>,
     /// The request, if its response may serve later ones.
@@ -31,7 +31,7 @@ pub(super) struct ChangingReply {
 
 impl ChangingReply {
     /// Sends the request on, and makes its reply.
-    pub(super) fn reply(session: &Rc<Session>, exchange: Exchange) -> Reply {
+    pub(super) fn reply(session: &Rc<CacheSession>, exchange: Exchange) -> Reply {
         let cache = &session.cache;
         let place = session.place(&exchange);
         let fetch = place.and_then(|place| {
@@ -67,9 +67,9 @@ impl ChangingReply {
             self.status.received(head.status, true);
             let flight = Arc::new(Flight::new());
             let reading = Reading::new(Arc::clone(&flight), false);
-            flight.set_phase(Phase::Streaming(Arc::clone(pending.entry())));
+            flight.set_phase(FlightPhase::Streaming(Arc::clone(pending.entry())));
             let reply = std::mem::replace(&mut self.parts, Reply::new(reading));
-            Pump::start(&self.session, &flight, fetch, pending, reply);
+            ResponsePump::start(&self.session, &flight, fetch, pending, reply);
         }
     }
 

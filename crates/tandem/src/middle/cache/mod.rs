@@ -32,22 +32,22 @@ use tandem_push::site::{first_party, site_of};
 
 use crate::error::Error;
 use crate::exchange::{Exchange, Isolation, Part, Parts, Peer, Reply};
-use crate::response_cache::{Owner, Place, ResponseCache};
+use crate::response_cache::{CacheAddress, ResponseCache, ResponseOwner};
 use crate::stage::Stage;
 use changing::ChangingReply;
 use reply::CachedReply;
 use status::CacheStatus;
 
 /// The stage of one session.
-pub struct CacheStage(Rc<Session>);
+pub struct CacheStage(Rc<CacheSession>);
 
 /// The properties that the replies of a session share.
-struct Session {
+struct CacheSession {
     cache: Arc<ResponseCache>,
     /// The owner of responses over plain HTTP.
-    owner: Owner,
+    owner: ResponseOwner,
     /// The owner of responses over TLS.
-    secure_owner: Owner,
+    secure_owner: ResponseOwner,
     tells_status: bool,
     next: Rc<dyn Stage>,
 }
@@ -67,8 +67,8 @@ impl CacheStage {
             Sharing::Shared => (0, peer.session),
             Sharing::Origin => (0, 0),
         };
-        let owner = |number| Owner { number, user };
-        Self(Rc::new(Session {
+        let owner = |number| ResponseOwner { number, user };
+        Self(Rc::new(CacheSession {
             cache: Arc::clone(cache),
             owner: owner(number),
             secure_owner: owner(secure),
@@ -79,7 +79,7 @@ impl CacheStage {
 }
 
 /// The last reply of a session, such as a validation in the background, may outlive the stage.
-impl Drop for Session {
+impl Drop for CacheSession {
     fn drop(&mut self) {
         if self.secure_owner.number != 0 {
             self.cache.remove_group(&self.secure_owner.group(""));
@@ -100,7 +100,7 @@ impl Stage for CacheStage {
     }
 }
 
-impl Session {
+impl CacheSession {
     /// Returns a reply whose head says, if that is wanted, that the cache took no part in it.
     fn bypassing(&self, is_read: bool, reply: Reply) -> Reply {
         if !self.tells_status {
@@ -111,18 +111,18 @@ impl Session {
     }
 
     /// Returns the key and group of a request, or `None` for one that the cache must not touch.
-    fn place(&self, exchange: &Exchange) -> Option<Place> {
+    fn place(&self, exchange: &Exchange) -> Option<CacheAddress> {
         let partition = self.partition(exchange)?;
         let request = &exchange.request;
         let owner = self.owner(request.scheme);
         let has_body = !exchange.body.is_empty();
-        Some(Place {
+        Some(CacheAddress {
             key: Key::new(owner.number, &partition, request, has_body)?,
             group: owner.group(&request.authority),
         })
     }
 
-    const fn owner(&self, scheme: Scheme) -> &Owner {
+    const fn owner(&self, scheme: Scheme) -> &ResponseOwner {
         match scheme {
             Scheme::Http => &self.owner,
             Scheme::Https => &self.secure_owner,

@@ -7,14 +7,14 @@ use std::task::Poll;
 use bytes::Bytes;
 use tandem_cache::{Fetch, Pending};
 
-use super::Session;
+use super::CacheSession;
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Part, Reply};
 use crate::response_cache::ResponseCache;
 use crate::response_cache::flight::Flight;
 
 /// A response that is read from its origin.
-pub(super) struct Pump {
+pub(super) struct ResponsePump {
     cache: Arc<ResponseCache>,
     flight: Arc<Flight>,
     fetch: Box<Fetch>,
@@ -23,10 +23,10 @@ pub(super) struct Pump {
     reserved: u64,
 }
 
-impl Pump {
+impl ResponsePump {
     /// Starts to read `reply`, whose head has arrived.
     pub(super) fn start(
-        session: &Rc<Session>,
+        session: &Rc<CacheSession>,
         flight: &Arc<Flight>,
         fetch: Box<Fetch>,
         pending: Box<Pending>,
@@ -86,7 +86,7 @@ impl Pump {
     }
 }
 
-impl Drop for Pump {
+impl Drop for ResponsePump {
     fn drop(&mut self) {
         self.cache.end_flight(&self.fetch);
         self.cache.release(self.reserved);

@@ -12,16 +12,16 @@ use tandem_cache::{Fetch, Lookup, Received, Stored, respond};
 use tandem_http::cache::RequestPolicy;
 use tandem_http::{Fields, ResponseHead};
 
-use super::Session;
+use super::CacheSession;
 use super::asking::Asking;
-use super::pump::Pump;
+use super::pump::ResponsePump;
 use super::status::CacheStatus;
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Body, Exchange, Part, Parts, Reply};
 use crate::metrics::METRICS;
 use crate::priority::Precedence;
-use crate::response_cache::Place;
-use crate::response_cache::flight::{Flight, Phase, Piece};
+use crate::response_cache::CacheAddress;
+use crate::response_cache::flight::{Flight, FlightPhase, Piece};
 
 /// The time that a request waits for the head of another response. A request whose fields make an
 /// origin slow, or whose connection stalls, delays the others by this time at most.
@@ -29,16 +29,16 @@ const WAIT_FOR: Duration = Duration::from_secs(5);
 
 /// The reply to one request.
 pub(super) struct CachedReply {
-    session: Rc<Session>,
-    place: Place,
+    session: Rc<CacheSession>,
+    place: CacheAddress,
     exchange: Exchange,
-    state: State,
+    state: ReplyState,
     status: CacheStatus,
     /// The fleet was asked already.
     has_asked: bool,
 }
 
-enum State {
+enum ReplyState {
     /// The fleet may have the response.
     Asking(Asking),
     /// The response of the origin is under way.
@@ -48,7 +48,7 @@ enum State {
     /// The parts of a response under way are passed on.
     Streaming(Reading),
     /// The stored response is passed on.
-    Serving(Serving),
+    Serving(ServedResponse),
     /// The response of the origin is passed on.
     Direct(Reply),
     /// The reply has ended.
@@ -60,7 +60,7 @@ struct Fetching {
     /// The reply of the origin; `None` once it was taken for another state.
     reply: Option<Reply>,
     fetch: Option<Box<Fetch>>,
-    session: Rc<Session>,
+    session: Rc<CacheSession>,
     flight: Option<Arc<Flight>>,
 }
 
@@ -71,7 +71,7 @@ pub(super) struct Reading {
 }
 
 /// A stored response on its way.
-struct Serving {
+struct ServedResponse {
     head: Option<ResponseHead>,
     body: Box<dyn Iterator<Item = Bytes>>,
     trailers: Option<Fields>,
@@ -79,12 +79,16 @@ struct Serving {
 
 impl CachedReply {
     /// Decides about the request, and makes its reply.
-    pub(super) fn reply(session: &Rc<Session>, place: Place, exchange: Exchange) -> Reply {
+    pub(super) fn reply(
+        session: &Rc<CacheSession>,
+        place: CacheAddress,
+        exchange: Exchange,
+    ) -> Reply {
         let mut reply = Self {
             session: Rc::clone(session),
             place,
             exchange,
-            state: State::Done,
+            state: ReplyState::Done,
             status: CacheStatus::default(),
             has_asked: false,
         };
@@ -123,14 +127,14 @@ impl CachedReply {
                 self.status = CacheStatus::collapsed();
                 let is_request = !self.exchange.priority.get().push;
                 let limit = Box::pin(tokio::time::sleep(WAIT_FOR));
-                self.state = State::Waiting(Reading::new(flight, is_request), limit);
+                self.state = ReplyState::Waiting(Reading::new(flight, is_request), limit);
             }
             Lookup::Fetch(fetch, flight) => self.ask_or_fetch(fetch, flight),
             Lookup::NotCached => {
                 self.status = CacheStatus::only_if_cached();
                 let mut head = ResponseHead::new(504);
                 head.fields.push("content-length", "0");
-                self.state = State::Serving(Serving::empty(head));
+                self.state = ReplyState::Serving(ServedResponse::empty(head));
             }
         }
     }
@@ -153,17 +157,17 @@ impl CachedReply {
             false => Asking::new(&self.session, fetch, flight),
         };
         match asked {
-            Ok(asking) => self.state = State::Asking(asking),
+            Ok(asking) => self.state = ReplyState::Asking(asking),
             Err((fetch, flight)) => self.fetch(fetch, flight),
         }
     }
 
     fn poll_asking(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
-        let State::Asking(asking) = &mut self.state else {
+        let ReplyState::Asking(asking) = &mut self.state else {
             return Poll::Pending;
         };
         let rest = ready!(asking.poll(cx));
-        self.state = State::Done;
+        self.state = ReplyState::Done;
         match rest {
             Some((fetch, flight)) => self.fetch(fetch, flight),
             None => self.decide(true),
@@ -174,7 +178,8 @@ impl CachedReply {
     fn fetch(&mut self, fetch: Box<Fetch>, flight: Option<Arc<Flight>>) {
         METRICS.cache_misses.add(1);
         self.status = CacheStatus::forwarded(fetch.reason());
-        self.state = State::Fetching(Fetching::new(&self.session, self.exchange(), fetch, flight));
+        self.state =
+            ReplyState::Fetching(Fetching::new(&self.session, self.exchange(), fetch, flight));
     }
 
     /// Validates a stale response that has served the request.
@@ -182,7 +187,12 @@ impl CachedReply {
         let reply = Reply::new(Self {
             session: Rc::clone(&self.session),
             place: self.place.clone(),
-            state: State::Fetching(Fetching::new(&self.session, self.exchange(), fetch, flight)),
+            state: ReplyState::Fetching(Fetching::new(
+                &self.session,
+                self.exchange(),
+                fetch,
+                flight,
+            )),
             exchange: self.exchange(),
             status: CacheStatus::default(),
             has_asked: true,
@@ -194,11 +204,11 @@ impl CachedReply {
     fn serve(&mut self, stored: &Arc<Stored>) {
         let now = self.session.cache.now();
         let Some(response) = respond(stored, &self.exchange.request, now) else {
-            self.state = State::Direct(self.session.next.call(self.exchange()));
+            self.state = ReplyState::Direct(self.session.next.call(self.exchange()));
             return;
         };
         METRICS.cache_bytes.add(response.end - response.start);
-        self.state = State::Serving(Serving {
+        self.state = ReplyState::Serving(ServedResponse {
             body: Box::new(response.body(stored)),
             head: Some(response.head),
             trailers: response.trailers,
@@ -217,7 +227,7 @@ impl CachedReply {
             Received::Stored(stored) => {
                 METRICS.cache_validations.add(u64::from(head.status == 304));
                 cache.end_flight(&fetch);
-                set_phase(flight, Phase::Stored(Arc::clone(&stored)));
+                set_phase(flight, FlightPhase::Stored(Arc::clone(&stored)));
                 if head.status == 304 {
                     // The end of the response releases its connection.
                     let reply = fetching.take_reply();
@@ -229,7 +239,7 @@ impl CachedReply {
             Received::Own(stored) => {
                 METRICS.cache_validations.add(1);
                 cache.end_flight(&fetch);
-                set_phase(flight, Phase::Released { alone: true });
+                set_phase(flight, FlightPhase::Released { alone: true });
                 let reply = fetching.take_reply();
                 tokio::task::spawn_local(drain(reply));
                 self.serve(&stored);
@@ -238,22 +248,22 @@ impl CachedReply {
             Received::Store(pending) => {
                 let flight = flight.unwrap_or_default();
                 let reading = Reading::new(Arc::clone(&flight), false);
-                flight.set_phase(Phase::Streaming(Arc::clone(pending.entry())));
+                flight.set_phase(FlightPhase::Streaming(Arc::clone(pending.entry())));
                 let reply = fetching.take_reply();
-                Pump::start(&self.session, &flight, fetch, pending, reply);
-                self.state = State::Streaming(reading);
+                ResponsePump::start(&self.session, &flight, fetch, pending, reply);
+                self.state = ReplyState::Streaming(reading);
                 Some(Part::Head(head))
             }
             Received::Pass => {
                 cache.end_flight(&fetch);
-                set_phase(flight, Phase::Released { alone: true });
-                self.state = State::Direct(fetching.take_reply());
+                set_phase(flight, FlightPhase::Released { alone: true });
+                self.state = ReplyState::Direct(fetching.take_reply());
                 Some(Part::Head(head))
             }
             Received::Again => {
                 cache.end_flight(&fetch);
-                set_phase(flight, Phase::Released { alone: true });
-                self.state = State::Direct(self.session.next.call(self.exchange()));
+                set_phase(flight, FlightPhase::Released { alone: true });
+                self.state = ReplyState::Direct(self.session.next.call(self.exchange()));
                 None
             }
         }
@@ -271,19 +281,19 @@ impl CachedReply {
             .filter(|_| error.side == Side::Origin && error.kind != Kind::Forbidden);
         match stale {
             Some(stored) => {
-                set_phase(flight, Phase::Stored(Arc::clone(&stored)));
+                set_phase(flight, FlightPhase::Stored(Arc::clone(&stored)));
                 self.serve(&stored);
                 None
             }
             None => {
-                set_phase(flight, Phase::Released { alone: true });
+                set_phase(flight, FlightPhase::Released { alone: true });
                 Some(error)
             }
         }
     }
 
     fn poll_fetching(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
-        let State::Fetching(fetching) = &mut self.state else {
+        let ReplyState::Fetching(fetching) = &mut self.state else {
             return Poll::Pending;
         };
         if let Some(flight) = &fetching.flight
@@ -296,7 +306,8 @@ impl CachedReply {
             return Poll::Ready(None);
         };
         let part = ready!(reply.poll_part(cx));
-        let State::Fetching(fetching) = std::mem::replace(&mut self.state, State::Done) else {
+        let ReplyState::Fetching(fetching) = std::mem::replace(&mut self.state, ReplyState::Done)
+        else {
             return Poll::Pending;
         };
         match part {
@@ -305,7 +316,7 @@ impl CachedReply {
                 None => self.poll_part(cx),
             },
             Some(Ok(part)) => {
-                self.state = State::Fetching(fetching);
+                self.state = ReplyState::Fetching(fetching);
                 Poll::Ready(Some(Ok(part)))
             }
             Some(Err(error)) => match self.on_failure(fetching, error) {
@@ -325,35 +336,36 @@ impl CachedReply {
     }
 
     fn poll_waiting(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
-        let State::Waiting(reading, limit) = &mut self.state else {
+        let ReplyState::Waiting(reading, limit) = &mut self.state else {
             return Poll::Pending;
         };
         let phase = match reading.flight.poll_phase(reading.number, cx) {
             Poll::Ready(phase) => phase,
             Poll::Pending => {
                 ready!(limit.as_mut().poll(cx));
-                Phase::Waiting
+                FlightPhase::Waiting
             }
         };
-        let State::Waiting(reading, _) = std::mem::replace(&mut self.state, State::Done) else {
+        let ReplyState::Waiting(reading, _) = std::mem::replace(&mut self.state, ReplyState::Done)
+        else {
             return Poll::Pending;
         };
         match phase {
-            Phase::Streaming(entry)
+            FlightPhase::Streaming(entry)
                 if entry.serves_waiting(&self.exchange.request, self.session.cache.now()) =>
             {
-                self.state = State::Streaming(reading);
+                self.state = ReplyState::Streaming(reading);
                 return Poll::Ready(Some(Ok(Part::Head(entry.head.clone()))));
             }
-            Phase::Stored(stored) if self.accepts(&stored) => self.serve(&stored),
-            Phase::Released { alone: false } => self.decide(true),
+            FlightPhase::Stored(stored) if self.accepts(&stored) => self.serve(&stored),
+            FlightPhase::Released { alone: false } => self.decide(true),
             _ => self.decide(false),
         }
         self.poll_part(cx)
     }
 }
 
-pub(super) fn set_phase(flight: Option<Arc<Flight>>, phase: Phase) {
+pub(super) fn set_phase(flight: Option<Arc<Flight>>, phase: FlightPhase) {
     if let Some(flight) = flight {
         flight.set_phase(phase);
     }
@@ -366,13 +378,13 @@ async fn drain(mut reply: Reply) {
 impl Parts for CachedReply {
     fn below(&self) -> Option<&Reply> {
         match &self.state {
-            State::Fetching(fetching) => fetching.reply.as_ref(),
-            State::Direct(reply) => Some(reply),
-            State::Asking(_)
-            | State::Waiting(..)
-            | State::Streaming(_)
-            | State::Serving(_)
-            | State::Done => None,
+            ReplyState::Fetching(fetching) => fetching.reply.as_ref(),
+            ReplyState::Direct(reply) => Some(reply),
+            ReplyState::Asking(_)
+            | ReplyState::Waiting(..)
+            | ReplyState::Streaming(_)
+            | ReplyState::Serving(_)
+            | ReplyState::Done => None,
         }
     }
 
@@ -390,20 +402,20 @@ impl Parts for CachedReply {
 impl CachedReply {
     fn poll_state(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
         match &mut self.state {
-            State::Asking(_) => self.poll_asking(cx),
-            State::Fetching(_) => self.poll_fetching(cx),
-            State::Waiting(..) => self.poll_waiting(cx),
-            State::Streaming(reading) => reading.poll_part(cx),
-            State::Serving(serving) => Poll::Ready(serving.next().map(Ok)),
-            State::Direct(reply) => reply.poll_part(cx),
-            State::Done => Poll::Ready(None),
+            ReplyState::Asking(_) => self.poll_asking(cx),
+            ReplyState::Fetching(_) => self.poll_fetching(cx),
+            ReplyState::Waiting(..) => self.poll_waiting(cx),
+            ReplyState::Streaming(reading) => reading.poll_part(cx),
+            ReplyState::Serving(serving) => Poll::Ready(serving.next().map(Ok)),
+            ReplyState::Direct(reply) => reply.poll_part(cx),
+            ReplyState::Done => Poll::Ready(None),
         }
     }
 }
 
 impl Fetching {
     fn new(
-        session: &Rc<Session>,
+        session: &Rc<CacheSession>,
         mut exchange: Exchange,
         fetch: Box<Fetch>,
         flight: Option<Arc<Flight>>,
@@ -428,7 +440,7 @@ impl Drop for Fetching {
     fn drop(&mut self) {
         if let Some(fetch) = self.fetch.take() {
             self.session.cache.end_flight(&fetch);
-            set_phase(self.flight.take(), Phase::Released { alone: false });
+            set_phase(self.flight.take(), FlightPhase::Released { alone: false });
         }
     }
 }
@@ -463,7 +475,7 @@ impl Drop for Reading {
     }
 }
 
-impl Serving {
+impl ServedResponse {
     fn empty(head: ResponseHead) -> Self {
         Self {
             head: Some(head),

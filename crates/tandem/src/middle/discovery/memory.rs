@@ -81,7 +81,7 @@ pub enum Decision<L> {
 /// The memory. `L` is a gateway that works.
 #[derive(Debug)]
 pub struct Memory<L> {
-    entries: HashMap<SiteOfKey, Entry<L>>,
+    entries: HashMap<SiteOfKey, GatewayEntry<L>>,
     /// The largest number of gateways in use or being tried.
     max_lanes: usize,
     /// The number of the last trial.
@@ -91,8 +91,8 @@ pub struct Memory<L> {
 }
 
 #[derive(Debug)]
-struct Entry<L> {
-    state: State<L>,
+struct GatewayEntry<L> {
+    state: GatewayState<L>,
     /// The failures since the gateway last worked.
     failures: u32,
     /// The exchanges in a row that the gateway in use failed.
@@ -103,7 +103,7 @@ struct Entry<L> {
 }
 
 #[derive(Debug)]
-enum State<L> {
+enum GatewayState<L> {
     Known(Offer),
     Trying(Offer, u64),
     Up {
@@ -127,7 +127,7 @@ struct Offer {
     expires: Instant,
 }
 
-impl<L> State<L> {
+impl<L> GatewayState<L> {
     fn offer(&self) -> Option<&Offer> {
         match self {
             Self::Known(offer) | Self::Trying(offer, _) | Self::Up { offer, .. } => Some(offer),
@@ -136,9 +136,9 @@ impl<L> State<L> {
     }
 }
 
-impl<L> Entry<L> {
+impl<L> GatewayEntry<L> {
     fn is_trying(&self) -> bool {
-        matches!(self.state, State::Trying(..))
+        matches!(self.state, GatewayState::Trying(..))
     }
 
     fn is_old(&self, now: Instant) -> bool {
@@ -155,10 +155,10 @@ impl<L> Entry<L> {
     fn is_replaceable(&self, now: Instant) -> bool {
         self.failures == 0
             && match self.state {
-                State::Known(_) => true,
-                State::Trying(..) => false,
-                State::Up { .. } => now.duration_since(self.used) >= FIRST_REST,
-                State::Resting { until } => until <= now,
+                GatewayState::Known(_) => true,
+                GatewayState::Trying(..) => false,
+                GatewayState::Up { .. } => now.duration_since(self.used) >= FIRST_REST,
+                GatewayState::Resting { until } => until <= now,
             }
     }
 }
@@ -194,9 +194,9 @@ impl<L: Clone> Memory<L> {
             return Decision::Direct;
         }
         match &entry.state {
-            State::Trying(..) | State::Resting { .. } => return Decision::Direct,
-            State::Known(_) => {}
-            State::Up {
+            GatewayState::Trying(..) | GatewayState::Resting { .. } => return Decision::Direct,
+            GatewayState::Known(_) => {}
+            GatewayState::Up {
                 gateway,
                 trial,
                 since,
@@ -219,12 +219,12 @@ impl<L: Clone> Memory<L> {
             return Decision::Direct;
         }
         let state = self.entries.get(key).map(|entry| &entry.state);
-        let Some(offer) = state.and_then(State::offer).cloned() else {
+        let Some(offer) = state.and_then(GatewayState::offer).cloned() else {
             return Decision::Direct;
         };
         self.trials += 1;
         let (ways, trial) = (offer.ways.clone(), self.trials);
-        self.replace(key, State::Trying(offer, trial));
+        self.replace(key, GatewayState::Trying(offer, trial));
         Decision::Try(ways, trial)
     }
 
@@ -233,7 +233,7 @@ impl<L: Clone> Memory<L> {
     /// gateway knows nothing of the page. `is_resource` is true for a resource of a page.
     pub fn is_for_gateway(&mut self, key: &SiteOfKey, is_resource: bool, now: Instant) -> bool {
         let state = self.entries.get_mut(key).map(|entry| &mut entry.state);
-        let Some(State::Up {
+        let Some(GatewayState::Up {
             since, has_page, ..
         }) = state
         else {
@@ -254,8 +254,8 @@ impl<L: Clone> Memory<L> {
         };
         let Some(entry) = self.entries.get_mut(key) else {
             if self.make_room(&key.0, now) {
-                let entry = Entry {
-                    state: State::Known(new),
+                let entry = GatewayEntry {
+                    state: GatewayState::Known(new),
                     failures: 0,
                     misses: 0,
                     begun: now,
@@ -267,12 +267,16 @@ impl<L: Clone> Memory<L> {
         };
         new.expires = new.expires.min(entry.begun + MAX_AGE);
         match &mut entry.state {
-            State::Known(offer) => *offer = new,
-            State::Trying(offer, _) | State::Up { offer, .. } if offer.ways == new.ways => {
+            GatewayState::Known(offer) => *offer = new,
+            GatewayState::Trying(offer, _) | GatewayState::Up { offer, .. }
+                if offer.ways == new.ways =>
+            {
                 *offer = new;
             }
-            State::Resting { until } if *until <= now => entry.state = State::Known(new),
-            State::Trying(..) | State::Up { .. } | State::Resting { .. } => {}
+            GatewayState::Resting { until } if *until <= now => {
+                entry.state = GatewayState::Known(new)
+            }
+            GatewayState::Trying(..) | GatewayState::Up { .. } | GatewayState::Resting { .. } => {}
         }
     }
 
@@ -283,11 +287,11 @@ impl<L: Clone> Memory<L> {
             return;
         };
         match &mut entry.state {
-            State::Trying(offer, _) => offer.expires = offer.expires.min(now),
-            State::Up { .. } => self.rest(key, FIRST_REST, now),
-            State::Known(_) if entry.failures == 0 => self.forget(key),
-            State::Known(_) => self.rest(key, Duration::ZERO, now),
-            State::Resting { .. } => {}
+            GatewayState::Trying(offer, _) => offer.expires = offer.expires.min(now),
+            GatewayState::Up { .. } => self.rest(key, FIRST_REST, now),
+            GatewayState::Known(_) if entry.failures == 0 => self.forget(key),
+            GatewayState::Known(_) => self.rest(key, Duration::ZERO, now),
+            GatewayState::Resting { .. } => {}
         }
     }
 
@@ -296,7 +300,7 @@ impl<L: Clone> Memory<L> {
     pub fn tried(&mut self, key: &SiteOfKey, trial: u64, gateway: Option<L>, now: Instant) {
         let state = self.entries.get(key).map(|entry| &entry.state);
         let offer = match state {
-            Some(State::Trying(offer, number)) if *number == trial => offer.clone(),
+            Some(GatewayState::Trying(offer, number)) if *number == trial => offer.clone(),
             _ => {
                 self.dropped.extend(gateway);
                 return;
@@ -312,7 +316,7 @@ impl<L: Clone> Memory<L> {
                 let since = now;
                 self.replace(
                     key,
-                    State::Up {
+                    GatewayState::Up {
                         offer,
                         gateway,
                         trial,
@@ -348,12 +352,12 @@ impl<L: Clone> Memory<L> {
         }
         match &entry.state {
             // The session is replaced, as one that closed without an exchange.
-            State::Up { offer, since, .. }
+            GatewayState::Up { offer, since, .. }
                 if !is_useless && now.duration_since(*since) >= PROBATION =>
             {
                 let offer = offer.clone();
                 entry.failures = 0;
-                self.replace(key, State::Known(offer));
+                self.replace(key, GatewayState::Known(offer));
             }
             _ => self.fail(key, now),
         }
@@ -369,7 +373,7 @@ impl<L: Clone> Memory<L> {
 
     /// Forgets sites without requests, and withdraws expired announcements.
     pub fn sweep(&mut self, now: Instant) {
-        let is_over = |entry: &Entry<L>| {
+        let is_over = |entry: &GatewayEntry<L>| {
             let is_idle = now.duration_since(entry.used) >= IDLE && !entry.is_trying();
             is_idle || entry.is_old(now)
         };
@@ -389,9 +393,8 @@ impl<L: Clone> Memory<L> {
     }
 
     /// Returns the site, if its gateway is in use since this trial.
-    fn in_use(&mut self, key: &SiteOfKey, trial: u64) -> Option<&mut Entry<L>> {
-        let is_same =
-            |state: &State<L>| matches!(state, State::Up { trial: it, .. } if *it == trial);
+    fn in_use(&mut self, key: &SiteOfKey, trial: u64) -> Option<&mut GatewayEntry<L>> {
+        let is_same = |state: &GatewayState<L>| matches!(state, GatewayState::Up { trial: it, .. } if *it == trial);
         self.entries
             .get_mut(key)
             .filter(|entry| is_same(&entry.state))
@@ -402,7 +405,10 @@ impl<L: Clone> Memory<L> {
         let trials = self.entries.iter().filter(|(_, entry)| entry.is_trying());
         let of_key = trials.clone().filter(|(it, _)| it.0 == key.0).count();
         let others = self.entries.iter().filter(|(it, entry)| {
-            let has_lane = matches!(entry.state, State::Trying(..) | State::Up { .. });
+            let has_lane = matches!(
+                entry.state,
+                GatewayState::Trying(..) | GatewayState::Up { .. }
+            );
             has_lane && *it != key
         });
         of_key < MAX_TRIALS_OF_KEY && trials.count() < MAX_TRIALS && others.count() < self.max_lanes
@@ -419,10 +425,10 @@ impl<L: Clone> Memory<L> {
     }
 
     fn rest(&mut self, key: &SiteOfKey, time: Duration, now: Instant) {
-        self.replace(key, State::Resting { until: now + time });
+        self.replace(key, GatewayState::Resting { until: now + time });
     }
 
-    fn replace(&mut self, key: &SiteOfKey, state: State<L>) {
+    fn replace(&mut self, key: &SiteOfKey, state: GatewayState<L>) {
         if let Some(entry) = self.entries.get_mut(key) {
             entry.misses = 0;
             let old = std::mem::replace(&mut entry.state, state);
@@ -436,8 +442,8 @@ impl<L: Clone> Memory<L> {
         }
     }
 
-    fn drop_state(&mut self, state: State<L>) {
-        if let State::Up { gateway, .. } = state {
+    fn drop_state(&mut self, state: GatewayState<L>) {
+        if let GatewayState::Up { gateway, .. } = state {
             self.dropped.push(gateway);
         }
     }
@@ -445,7 +451,7 @@ impl<L: Clone> Memory<L> {
     /// Forgets the site without a request for longest if there is no place, first of the same key.
     /// Returns false if no site may be forgotten.
     fn make_room(&mut self, isolation: &Isolation, now: Instant) -> bool {
-        let own = |(key, _): &(&SiteOfKey, &Entry<L>)| key.0 == *isolation;
+        let own = |(key, _): &(&SiteOfKey, &GatewayEntry<L>)| key.0 == *isolation;
         let own_is_full = self.entries.iter().filter(own).count() >= MAX_SITES_OF_KEY;
         if !own_is_full && self.entries.len() < MAX_SITES {
             return true;

@@ -249,7 +249,7 @@ struct Through {
 
 /// The failure of a gateway to serve an exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Failure {
+enum GatewayFailure {
     /// The gateway refuses the client or the site, or reports a fault in itself.
     Refused(Retry),
     /// The exchange failed. Some such failures in a row mean that the gateway is of no use.
@@ -258,7 +258,7 @@ enum Failure {
     Full(Retry),
 }
 
-impl Failure {
+impl GatewayFailure {
     /// Judges a part of a response by a gateway. A response of the origin, whatever its status, is
     /// no failure of the gateway. The gateway tells the two apart in `Proxy-Status`.
     fn of(part: &Result<Part, Error>) -> Option<Self> {
@@ -288,7 +288,7 @@ impl Failure {
 impl Watched {
     /// Notes that the gateway failed. Continues without it and returns true if the request may be
     /// repeated.
-    fn leave(&mut self, failure: Failure) -> bool {
+    fn leave(&mut self, failure: GatewayFailure) -> bool {
         let (Some(discovery), Some(through)) = (self.discovery.upgrade(), &mut self.through) else {
             return false;
         };
@@ -303,9 +303,9 @@ impl Watched {
             .filter(|exchange| may_repeat(exchange) && exchange.body.rewind());
         let is_live = through.lane.lane.sessions.is_live(&self.key.0);
         let is_left = discovery.with_memory(|memory| match failure {
-            Failure::Refused(_) => memory.refused(&self.key, trial, now),
-            Failure::Missed(_) => memory.missed(&self.key, trial, is_live, now),
-            Failure::Full(_) => false,
+            GatewayFailure::Refused(_) => memory.refused(&self.key, trial, now),
+            GatewayFailure::Missed(_) => memory.missed(&self.key, trial, is_live, now),
+            GatewayFailure::Full(_) => false,
         });
         METRICS.discoveries_failed.add(u64::from(is_left));
         let Some(exchange) = again else {
@@ -339,7 +339,7 @@ impl Parts for Watched {
                 return Poll::Ready(None);
             };
             if self.through.is_some() {
-                let failure = Failure::of(&part);
+                let failure = GatewayFailure::of(&part);
                 if let Some(failure) = failure
                     && self.leave(failure)
                 {

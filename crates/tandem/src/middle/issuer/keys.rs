@@ -49,11 +49,11 @@ pub struct EpochKeys {
     directory: PathBuf,
     /// The epochs.
     pub epochs: Epochs,
-    keys: RwLock<Keys>,
+    keys: RwLock<IssuerKeys>,
 }
 
 #[derive(Debug, Default)]
-struct Keys {
+struct IssuerKeys {
     private: BTreeMap<u64, Arc<IssuerKey>>,
     public: BTreeMap<u64, PublicKey>,
 }

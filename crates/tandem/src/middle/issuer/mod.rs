@@ -187,7 +187,7 @@ impl Issuer {
         }) {
             return Err(Problem::BadTokenRequest);
         }
-        let waiting = Waiting::of(&self, account).ok_or(Problem::Busy)?;
+        let waiting = WaitingIssue::of(&self, account).ok_or(Problem::Busy)?;
         let body = tokio::time::timeout(BODY_TIME, read(exchange.body.share()));
         let body = body.await.map_err(|_| Problem::SlowBody)??;
         let request = TokenRequest::read(&body).map_err(|_| Problem::BadTokenRequest)?;
@@ -230,12 +230,12 @@ impl Issuer {
 }
 
 /// The place of a request among those of its account, returned when it is dropped.
-struct Waiting {
+struct WaitingIssue {
     issuer: Arc<Issuer>,
     account: [u8; 32],
 }
 
-impl Waiting {
+impl WaitingIssue {
     /// Returns a place, unless the account has too many requests.
     fn of(issuer: &Arc<Issuer>, account: [u8; 32]) -> Option<Self> {
         let mut waiting = issuer.lock_waiting();
@@ -250,7 +250,7 @@ impl Waiting {
     }
 }
 
-impl Drop for Waiting {
+impl Drop for WaitingIssue {
     fn drop(&mut self) {
         let mut waiting = self.issuer.lock_waiting();
         if let Some(number) = waiting.get_mut(&self.account) {

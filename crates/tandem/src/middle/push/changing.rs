@@ -8,20 +8,20 @@ use std::task::{Context, Poll, ready};
 
 use tandem_push::gateway::Gateway;
 
-use super::session::Session;
+use super::session::PushSession;
 use crate::error::Error;
 use crate::exchange::{Exchange, Part, Parts, Reply};
 
 /// A reply to a request with an unsafe method. Dropping it counts as its end.
 pub(super) struct Changing {
-    session: Rc<Session>,
+    session: Rc<PushSession>,
     reply: Reply,
     ended: bool,
 }
 
 impl Changing {
     /// Sends an exchange on.
-    pub(super) fn reply(session: &Rc<Session>, exchange: Exchange) -> Reply {
+    pub(super) fn reply(session: &Rc<PushSession>, exchange: Exchange) -> Reply {
         invalidate(session);
         Reply::new(Self {
             session: Rc::clone(session),
@@ -32,7 +32,7 @@ impl Changing {
 }
 
 /// Tells the machine that earlier responses may be out of date.
-fn invalidate(session: &Session) {
+fn invalidate(session: &PushSession) {
     session.handle_change(Gateway::handle_unsafe_request);
 }
 

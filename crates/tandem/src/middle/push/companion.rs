@@ -10,13 +10,13 @@ use tandem_push::wire::{takes_checks, takes_references};
 
 use super::ExchangeContext;
 use super::fetch::Fetch;
-use super::session::{Session, now};
+use super::session::{PushSession, now};
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Body, Chunk, Exchange, Part, Parts, Reply};
 
 /// The companion of a session.
 pub(super) struct Companion {
-    session: Rc<Session>,
+    session: Rc<PushSession>,
     context: ExchangeContext,
     body: Body,
     head_sent: bool,
@@ -24,7 +24,7 @@ pub(super) struct Companion {
 
 impl Companion {
     /// Answers the request for a companion. A session has one at a time.
-    pub(super) fn answer(session: &Rc<Session>, exchange: Exchange) -> Reply {
+    pub(super) fn answer(session: &Rc<PushSession>, exchange: Exchange) -> Reply {
         let takes_checks = takes_checks(&exchange.request);
         if !session.handle(|machine| machine.open_companion(takes_checks)) {
             return Reply::fail(Error::new(

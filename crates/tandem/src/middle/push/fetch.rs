@@ -10,7 +10,7 @@ use tandem_http::ResponseHead;
 use tandem_push::gateway::{FetchId, Order, Promise, PushError};
 
 use super::ExchangeContext;
-use super::session::{FetchOrder, Session, now};
+use super::session::{FetchOrder, PushSession, now};
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Body, Exchange, Part, Parts, PushedPart, Reply};
 use crate::metrics::METRICS;
@@ -22,7 +22,7 @@ const READ_AHEAD: usize = 16 << 10;
 
 /// A push on its way.
 pub(super) struct Fetch {
-    session: Rc<Session>,
+    session: Rc<PushSession>,
     id: FetchId,
     context: ExchangeContext,
     priority: PriorityWatch,
@@ -43,7 +43,7 @@ pub(super) struct Fetch {
 impl Fetch {
     /// Returns the part that carries a promise.
     pub(super) fn promise(
-        session: &Rc<Session>,
+        session: &Rc<PushSession>,
         (promise, priority): (Promise, SharedPriority),
         context: &ExchangeContext,
     ) -> Part {

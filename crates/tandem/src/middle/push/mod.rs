@@ -36,7 +36,7 @@ use crate::stage::Stage;
 use changing::Changing;
 use companion::Companion;
 use promising_reply::PromisingReply;
-use session::Session;
+use session::PushSession;
 
 /// The settings of push at a gateway.
 #[derive(Clone, Debug)]
@@ -56,7 +56,7 @@ pub struct Pushing {
 
 /// The stage of one session.
 pub struct Push {
-    session: Rc<Session>,
+    session: Rc<PushSession>,
     /// True if responses teach the predictor, even if the client takes no pushes.
     learns: bool,
 }
@@ -71,7 +71,7 @@ impl Push {
     ) -> Self {
         Self {
             learns: pushing.learned.is_some(),
-            session: Session::new(pushing, path, peer, next),
+            session: PushSession::new(pushing, path, peer, next),
         }
     }
 }

@@ -8,13 +8,13 @@ use tandem_push::gateway::{Carrier, Interest, ResponseId};
 
 use super::ExchangeContext;
 use super::fetch::Fetch;
-use super::session::{Session, now};
+use super::session::{PushSession, now};
 use crate::error::Error;
 use crate::exchange::{Exchange, Part, Parts, Reply};
 
 /// A reply on its way, with the promises of its page.
 pub(super) struct PromisingReply {
-    session: Rc<Session>,
+    session: Rc<PushSession>,
     id: ResponseId,
     context: ExchangeContext,
     reply: Reply,
@@ -26,7 +26,7 @@ pub(super) struct PromisingReply {
 
 impl PromisingReply {
     /// Sends an exchange on, and watches its reply if that may be a page or a part of one.
-    pub(super) fn start(session: &Rc<Session>, exchange: Exchange) -> Reply {
+    pub(super) fn start(session: &Rc<PushSession>, exchange: Exchange) -> Reply {
         let (request, takes_pushes) = (&exchange.request, exchange.peer.push);
         if takes_pushes
             && exchange.body.is_empty()

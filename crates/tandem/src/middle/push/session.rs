@@ -30,9 +30,9 @@ use crate::stage::Stage;
 const SOLO_HOSTS: usize = 2;
 
 /// The push state of one session at the gateway.
-pub(super) struct Session {
+pub(super) struct PushSession {
     /// `None` if a new machine knows as much as the last one did.
-    state: RefCell<Option<Box<State>>>,
+    state: RefCell<Option<Box<PushState>>>,
     /// The random number for the choice of pages that are held out.
     seed: u64,
     session: u64,
@@ -46,7 +46,7 @@ pub(super) struct Session {
 }
 
 /// The machine, and the replies that its decisions concern.
-struct State {
+struct PushState {
     machine: Gateway,
     carriers: IdMap<Carrier, Waker>,
     fetches: IdMap<FetchId, FetchReply>,
@@ -71,7 +71,7 @@ pub(super) enum FetchOrder {
     Cancel,
 }
 
-impl Session {
+impl PushSession {
     pub(super) fn new(
         pushing: &Rc<Pushing>,
         path: Option<&Rc<dyn Facts>>,
@@ -122,7 +122,7 @@ impl Session {
         }
     }
 
-    fn new_state(&self) -> Box<State> {
+    fn new_state(&self) -> Box<PushState> {
         let pushing = &self.pushing;
         let config = Config {
             own_origin_only: pushing.own_origin_only,
@@ -137,7 +137,7 @@ impl Session {
             seed: self.seed,
             ..Config::default()
         };
-        Box::new(State {
+        Box::new(PushState {
             machine: Gateway::new(config, clock()),
             carriers: IdMap::default(),
             fetches: IdMap::default(),
@@ -162,7 +162,7 @@ impl Session {
     /// Returns the events of a response that matter.
     pub(super) fn interest_in(&self, response: ResponseId) -> Interest {
         let state = self.state.borrow();
-        let interest = |state: &State| state.machine.interest_in(response);
+        let interest = |state: &PushState| state.machine.interest_in(response);
         state.as_deref().map(interest).unwrap_or_default()
     }
 
@@ -266,7 +266,7 @@ impl Session {
     }
 }
 
-impl Drop for Session {
+impl Drop for PushSession {
     fn drop(&mut self) {
         if let Some(learned) = &self.pushing.learned {
             learned.session_closed(self.session);
@@ -274,7 +274,7 @@ impl Drop for Session {
     }
 }
 
-impl State {
+impl PushState {
     /// Hands the machine's decisions to the affected replies, and returns their wakers.
     fn carry_out(&mut self) -> Vec<Waker> {
         let mut wakers = Vec::new();
@@ -331,7 +331,7 @@ fn count(counts: Counts) {
 }
 
 /// Runs the due work when a timer expires, and sets the next timer.
-fn expire(session: &Weak<Session>, at: Instant) {
+fn expire(session: &Weak<PushSession>, at: Instant) {
     let Some(session) = session.upgrade() else {
         return;
     };

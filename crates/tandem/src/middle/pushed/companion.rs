@@ -12,13 +12,17 @@ use tandem_push::wire::companion_request;
 use tokio::time::{Instant, Sleep};
 
 use super::session::SessionPushes;
-use super::{Observed, Shared};
+use super::{Observed, PushedShared};
 use crate::error::Error;
 use crate::exchange::{Body, Chunk, Chunks, Exchange, Isolation, Part, Reply};
 use crate::priority::{Precedence, SharedPriority};
 
 /// Keeps a companion open while the session is in use.
-pub(super) async fn accompany(shared: Rc<Shared>, pushes: Rc<SessionPushes>, isolation: Isolation) {
+pub(super) async fn accompany(
+    shared: Rc<PushedShared>,
+    pushes: Rc<SessionPushes>,
+    isolation: Isolation,
+) {
     let reports = ReportBody {
         shared: Rc::clone(&shared),
         pushes: Rc::clone(&pushes),
@@ -60,7 +64,7 @@ pub(super) async fn accompany(shared: Rc<Shared>, pushes: Rc<SessionPushes>, iso
 
 /// The body of a companion.
 struct ReportBody {
-    shared: Rc<Shared>,
+    shared: Rc<PushedShared>,
     pushes: Rc<SessionPushes>,
     isolation: Isolation,
     wait: Pin<Box<Sleep>>,

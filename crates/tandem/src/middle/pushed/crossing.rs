@@ -10,7 +10,7 @@ use std::task::{Context, Poll, Waker};
 use tandem_http::{Method, RequestHead};
 use tandem_push::wire::{CROSSED_FIELD, url_hash};
 
-use super::Shared;
+use super::PushedShared;
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Body, Exchange, Isolation, Part, Parts, Peer, Reply};
 use crate::priority::SharedPriority;
@@ -60,7 +60,7 @@ impl Crossings {
 
 /// The source of the response.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Source {
+enum ResponseSource {
     /// The gateway, for the first time.
     Gateway,
     /// A push.
@@ -71,7 +71,7 @@ enum Source {
 
 /// The reply to a request of the browser.
 pub(super) struct Crossing {
-    shared: Rc<Shared>,
+    shared: Rc<PushedShared>,
     isolation: Isolation,
     request: Arc<RequestHead>,
     peer: Peer,
@@ -79,14 +79,14 @@ pub(super) struct Crossing {
     url: u32,
     signal: Option<Rc<Signal>>,
     reply: Reply,
-    source: Source,
+    source: ResponseSource,
     /// The head was passed on.
     has_begun: bool,
 }
 
 impl Crossing {
     /// Sends an exchange on.
-    pub(super) fn reply(shared: &Rc<Shared>, exchange: Exchange) -> Reply {
+    pub(super) fn reply(shared: &Rc<PushedShared>, exchange: Exchange) -> Reply {
         let request = &exchange.request;
         let may_cross = request.method == Method::Get
             && exchange.body.is_empty()
@@ -104,7 +104,7 @@ impl Crossing {
             signal: Some(shared.crossings.join(url)),
             reply: shared.forward(exchange, true),
             shared: Rc::clone(shared),
-            source: Source::Gateway,
+            source: ResponseSource::Gateway,
             has_begun: false,
         })
     }
@@ -120,13 +120,13 @@ impl Crossing {
             return false;
         };
         self.reply = Reply::new(serving);
-        self.source = Source::Push;
+        self.source = ResponseSource::Push;
         true
     }
 
     fn ask_again(&mut self) {
         self.leave();
-        self.source = Source::GatewayAgain;
+        self.source = ResponseSource::GatewayAgain;
         let exchange = Exchange {
             request: Arc::clone(&self.request),
             body: Body::empty(),
@@ -161,7 +161,7 @@ impl Parts for Crossing {
             }
             let part = std::task::ready!(self.reply.poll_part(cx));
             let Some(Ok(Part::Head(head))) = &part else {
-                let is_lost = self.source == Source::Push && !self.has_begun;
+                let is_lost = self.source == ResponseSource::Push && !self.has_begun;
                 if is_lost && matches!(part, Some(Err(_))) {
                     self.ask_again();
                     continue;
@@ -170,7 +170,7 @@ impl Parts for Crossing {
             };
             let is_reference = head.fields.contains(CROSSED_FIELD);
             match (is_reference, self.source) {
-                (true, Source::Gateway) => {
+                (true, ResponseSource::Gateway) => {
                     if self.take_push() {
                         self.leave();
                     } else {

@@ -15,10 +15,10 @@ pub(super) struct Digests {
     most: usize,
     /// The number of uses so far, which orders the digests.
     uses: u64,
-    kept: HashMap<Isolation, Kept>,
+    kept: HashMap<Isolation, KeptDigests>,
 }
 
-struct Kept {
+struct KeptDigests {
     digest: Rc<RefCell<Digest>>,
     last_use: u64,
 }
@@ -43,7 +43,7 @@ impl Digests {
             self.drop_oldest();
         }
         let digest = Rc::default();
-        let kept = Kept {
+        let kept = KeptDigests {
             digest: Rc::clone(&digest),
             last_use: self.uses,
         };

@@ -61,11 +61,11 @@ pub struct PushOptions {
 
 /// The client's stage of push.
 pub struct Pushed {
-    shared: Rc<Shared>,
+    shared: Rc<PushedShared>,
 }
 
 /// The state of the stage that outlives a call.
-struct Shared {
+struct PushedShared {
     options: PushOptions,
     pool: Rc<dyn SessionPool>,
     next: Rc<dyn Stage>,
@@ -78,7 +78,7 @@ impl Pushed {
     /// Creates a stage before `next` for the sessions of `pool`.
     pub fn new(options: PushOptions, pool: Rc<dyn SessionPool>, next: Rc<dyn Stage>) -> Self {
         Self {
-            shared: Rc::new(Shared {
+            shared: Rc::new(PushedShared {
                 digests: RefCell::new(Digests::new(options.max_keys)),
                 options,
                 pool,
@@ -138,7 +138,7 @@ async fn pass(mut reply: Reply, sink: &mut Sink) -> Result<(), Error> {
     Ok(())
 }
 
-impl Shared {
+impl PushedShared {
     const fn takes_pushes(&self) -> bool {
         self.options.store.memory > 0
     }
@@ -246,7 +246,7 @@ impl Shared {
 /// A reply on its way to the browser.
 struct Observed {
     reply: Reply,
-    shared: Rc<Shared>,
+    shared: Rc<PushedShared>,
     isolation: Isolation,
     /// The request, if its answer may affect other answers.
     request: Option<Arc<RequestHead>>,

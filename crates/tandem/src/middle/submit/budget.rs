@@ -43,7 +43,7 @@ pub(super) struct Held {
 
 /// The right to one delivery, returned when it is dropped.
 #[derive(Debug)]
-pub(super) struct Direct(Rc<Budget>);
+pub(super) struct DeliveryPermit(Rc<Budget>);
 
 impl Budget {
     /// Returns memory for a submission of `client` without its body. Returns `None` if there is
@@ -61,11 +61,11 @@ impl Budget {
     }
 
     /// Returns the right to a delivery, unless there are too many.
-    pub(super) fn deliver(self: &Rc<Self>) -> Option<Direct> {
+    pub(super) fn deliver(self: &Rc<Self>) -> Option<DeliveryPermit> {
         let direct = self.direct.get();
         (direct < DIRECT).then(|| {
             self.direct.set(direct + 1);
-            Direct(Rc::clone(self))
+            DeliveryPermit(Rc::clone(self))
         })
     }
 
@@ -123,7 +123,7 @@ impl Drop for Held {
     }
 }
 
-impl Drop for Direct {
+impl Drop for DeliveryPermit {
     fn drop(&mut self) {
         let direct = &self.0.direct;
         direct.set(direct.get().saturating_sub(1));

@@ -68,7 +68,7 @@ static FAILURES: LogLimit = LogLimit::new();
 static OTHER_SERVERS: LogLimit = LogLimit::new();
 
 /// The result of an attempt in which the server answered.
-enum Outcome {
+enum DeliveryOutcome {
     /// The answer ends the delivery.
     Answered(Answer),
     /// The server did not process the submission. The status code says why.
@@ -85,12 +85,12 @@ struct Claimed {
 }
 
 /// The place of a submission among the claimed ones, returned when it is dropped.
-struct Place {
+struct ClaimedPlace {
     claimed: Rc<Claimed>,
     bytes: u64,
 }
 
-impl Place {
+impl ClaimedPlace {
     fn new(claimed: &Rc<Claimed>, bytes: u64) -> Self {
         claimed.count.set(claimed.count.get() + 1);
         claimed.bytes.set(claimed.bytes.get().saturating_add(bytes));
@@ -101,7 +101,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ClaimedPlace {
     fn drop(&mut self) {
         let Claimed {
             count,
@@ -222,7 +222,7 @@ impl Submissions {
             if millis(claimed_at.elapsed()) > reserve {
                 continue;
             }
-            let place = Place::new(claimed, bytes);
+            let place = ClaimedPlace::new(claimed, bytes);
             let this = Rc::clone(self);
             tokio::task::spawn_local(async move {
                 this.deliver(delivery).await;
@@ -256,10 +256,10 @@ impl Submissions {
         let limit = Duration::from_millis(limit.unsigned_abs());
         let attempt = tokio::time::timeout(limit, self.attempt(&delivery));
         let (status, failure) = match attempt.await {
-            Ok(Ok(Outcome::Answered(answer))) => {
+            Ok(Ok(DeliveryOutcome::Answered(answer))) => {
                 return self.store_answer(&delivery, answer).await;
             }
-            Ok(Ok(Outcome::Refused(status))) => (Some(status), refusal(status)),
+            Ok(Ok(DeliveryOutcome::Refused(status))) => (Some(status), refusal(status)),
             Ok(Err(error)) => (None, error.to_string()),
             Err(_) => (None, "it does not answer in time".to_owned()),
         };
@@ -301,7 +301,7 @@ impl Submissions {
         }
     }
 
-    async fn attempt(&self, delivery: &Delivery) -> Result<Outcome, Error> {
+    async fn attempt(&self, delivery: &Delivery) -> Result<DeliveryOutcome, Error> {
         let content = &delivery.content;
         let mut request = RequestHead {
             method: Method::Post,
@@ -347,9 +347,9 @@ impl Submissions {
         let incomplete = || Error::new(Kind::Truncated, Side::Origin, "the answer has no head");
         let head = head.ok_or_else(incomplete)?;
         Ok(match (is_final(head.status), is_too_large) {
-            (false, _) => Outcome::Refused(head.status),
-            (true, true) => Outcome::Answered(too_large()),
-            (true, false) => Outcome::Answered(answer(&head, body.freeze())),
+            (false, _) => DeliveryOutcome::Refused(head.status),
+            (true, true) => DeliveryOutcome::Answered(too_large()),
+            (true, false) => DeliveryOutcome::Answered(answer(&head, body.freeze())),
         })
     }
 }

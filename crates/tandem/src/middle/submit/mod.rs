@@ -52,7 +52,7 @@ static STORE_FAILURES: LogLimit = LogLimit::new();
 
 /// The server that gets the submissions.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Server {
+pub struct SubmissionServer {
     /// The scheme of requests.
     pub scheme: Scheme,
     /// The host, with the port unless it is the default port of the scheme.
@@ -61,7 +61,7 @@ pub struct Server {
     pub base: String,
 }
 
-impl Server {
+impl SubmissionServer {
     /// Returns the URL, by which the store knows the server.
     pub fn url(&self) -> String {
         let scheme = self.scheme.as_str();
@@ -71,7 +71,7 @@ impl Server {
 
 /// The times of submissions.
 #[derive(Clone, Copy, Debug)]
-pub struct Times {
+pub struct SubmissionTimes {
     /// The time for which a client waits for the server's answer before it gets status 202.
     pub wait: Duration,
     /// The time limit of one attempt at delivery, for an empty body.
@@ -86,8 +86,8 @@ pub struct Times {
 
 /// The submissions of one thread.
 pub struct Submissions {
-    server: Server,
-    times: Times,
+    server: SubmissionServer,
+    times: SubmissionTimes,
     rights: Arc<Renewable<Rights>>,
     signer: Arc<Signer>,
     store: Arc<dyn Store>,
@@ -112,8 +112,8 @@ impl Submissions {
     /// Creates the submissions of a thread. Stored submissions are delivered as long as the result
     /// exists. The store may hold `max_stored` bytes.
     pub fn new(
-        server: Server,
-        times: Times,
+        server: SubmissionServer,
+        times: SubmissionTimes,
         rights: Arc<Renewable<Rights>>,
         signer: Arc<Signer>,
         (store, max_stored): (Arc<dyn Store>, u64),

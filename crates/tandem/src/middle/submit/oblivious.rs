@@ -132,7 +132,7 @@ impl Unlinkable {
 }
 
 /// A message that has been decapsulated.
-struct Opened {
+struct DecapsulatedMessage {
     request: message::Request,
     pending: Pending,
 }
@@ -169,7 +169,7 @@ impl Submissions {
         &self,
         exchange: Exchange,
         unlinkable: &Unlinkable,
-    ) -> Result<(Opened, Held), Problem> {
+    ) -> Result<(DecapsulatedMessage, Held), Problem> {
         let kind = exchange.request.fields.get("content-type");
         let essence = kind.and_then(|kind| kind.split(|byte| *byte == b';').next());
         let is_request = essence.is_some_and(|essence| {
@@ -211,7 +211,7 @@ impl Submissions {
             MessageError::Padding => Problem::BadPadding,
             MessageError::Malformed | MessageError::TooLong => Problem::BadMessage,
         })?;
-        Ok((Opened { request, pending }, held))
+        Ok((DecapsulatedMessage { request, pending }, held))
     }
 
     /// Answers a request that was encapsulated.

@@ -15,9 +15,9 @@ pub(super) type ProbedOrigin = (Isolation, String, u16);
 
 /// The probes by origin. The limit of open connections bounds them.
 #[derive(Debug, Default)]
-pub(super) struct SharedProbes(RefCell<HashMap<ProbedOrigin, Rc<Outcome>>>);
+pub(super) struct SharedProbes(RefCell<HashMap<ProbedOrigin, Rc<ProbeOutcome>>>);
 
-type Outcome = OnceCell<Result<(), Error>>;
+type ProbeOutcome = OnceCell<Result<(), Error>>;
 
 impl SharedProbes {
     /// Returns the outcome of the probe that is under way for an origin, or else of `probe`. If the
@@ -41,13 +41,13 @@ impl SharedProbes {
 struct Joined<'a> {
     probes: &'a SharedProbes,
     origin: ProbedOrigin,
-    outcome: Rc<Outcome>,
+    outcome: Rc<ProbeOutcome>,
 }
 
 impl Drop for Joined<'_> {
     fn drop(&mut self) {
         let mut probes = self.probes.0.borrow_mut();
-        let is_own = |known: &Rc<Outcome>| Rc::ptr_eq(known, &self.outcome);
+        let is_own = |known: &Rc<ProbeOutcome>| Rc::ptr_eq(known, &self.outcome);
         // The table has one count, and this caller another.
         let is_over = self.outcome.initialized() || Rc::strong_count(&self.outcome) <= 2;
         if is_over && probes.get(&self.origin).is_some_and(is_own) {

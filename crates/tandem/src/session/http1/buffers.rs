@@ -16,14 +16,14 @@ use tokio::io::{AsyncRead, ReadBuf};
 
 /// The size of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Size {
+pub(super) enum ReadSize {
     /// The first read of a response, which holds the head and body of most responses.
     First,
     /// A read of the rest of a body.
     Rest,
 }
 
-impl Size {
+impl ReadSize {
     /// Returns the size of the buffer in bytes.
     const fn bytes(self) -> usize {
         match self {
@@ -64,7 +64,7 @@ const fn position(len: usize) -> usize {
 
 /// Returns the number of free buffers of a size in bytes that a thread keeps.
 const fn kept(size: usize) -> usize {
-    if size == Size::First.bytes() || size == Size::Rest.bytes() {
+    if size == ReadSize::First.bytes() || size == ReadSize::Rest.bytes() {
         KEPT
     } else {
         KEPT_BYTES / size
@@ -129,14 +129,14 @@ fn into_bytes(buffer: Box<[u8]>, len: usize) -> Bytes {
 
 /// Reads at most one buffer. Returns no bytes at the end of the input. No buffer is held while no
 /// input is ready.
-pub(super) async fn read<R: AsyncRead + Unpin>(from: &mut R, size: Size) -> io::Result<Bytes> {
+pub(super) async fn read<R: AsyncRead + Unpin>(from: &mut R, size: ReadSize) -> io::Result<Bytes> {
     poll_fn(|cx| poll_read(from, size, cx)).await
 }
 
 /// Polls for [`read`].
 pub(super) fn poll_read<R: AsyncRead + Unpin>(
     from: &mut R,
-    size: Size,
+    size: ReadSize,
     cx: &mut Context<'_>,
 ) -> Poll<io::Result<Bytes>> {
     let mut buffer = take(size.bytes());
@@ -164,7 +164,7 @@ mod tests {
         }
     }
 
-    const SIZE: usize = Size::Rest.bytes();
+    const SIZE: usize = ReadSize::Rest.bytes();
 
     const HALF: usize = SIZE / 2;
 
@@ -177,22 +177,26 @@ mod tests {
     fn buffer_is_freed_with_its_last_piece() {
         let body = vec![7; SIZE + HALF];
         let mut from = &body[..];
-        let first = now(read(&mut from, Size::Rest)).expect("memory");
-        let second = now(read(&mut from, Size::Rest)).expect("memory");
+        let first = now(read(&mut from, ReadSize::Rest)).expect("memory");
+        let second = now(read(&mut from, ReadSize::Rest)).expect("memory");
         assert_eq!((first.len(), second.len(), free(SIZE)), (SIZE, HALF, 0));
         let piece = first.slice(10..20);
         drop(first);
         assert_eq!(free(SIZE), 0);
         drop((piece, second));
         assert_eq!(free(SIZE), 2);
-        assert!(now(read(&mut from, Size::Rest)).expect("memory").is_empty());
+        assert!(
+            now(read(&mut from, ReadSize::Rest))
+                .expect("memory")
+                .is_empty()
+        );
         assert_eq!(free(SIZE), 2);
     }
 
     #[test]
     fn short_reads_hold_a_buffer_of_their_size() {
         for (len, held) in [(512, 0), (513, 1024), (1024, 1024), (1025, 2048)] {
-            let crumb = now(read(&mut &vec![1; len][..], Size::Rest)).expect("memory");
+            let crumb = now(read(&mut &vec![1; len][..], ReadSize::Rest)).expect("memory");
             assert_eq!((crumb.len(), free(SIZE)), (len, 1));
             drop(crumb);
             let sizes: Vec<usize> = (0..SIZES - 1)
@@ -202,7 +206,7 @@ mod tests {
             assert_eq!(sizes, if held > 0 { vec![held] } else { Vec::new() });
             FREE.with_borrow_mut(|free| free[..SIZES - 1].iter_mut().for_each(Vec::clear));
         }
-        let long = now(read(&mut &[1; HALF - 1][..], Size::Rest)).expect("memory");
+        let long = now(read(&mut &[1; HALF - 1][..], ReadSize::Rest)).expect("memory");
         assert_eq!((long.len(), free(SIZE), free(HALF)), (HALF - 1, 1, 0));
         drop(long);
         assert_eq!(free(HALF), 1);
@@ -212,7 +216,7 @@ mod tests {
     fn thread_keeps_few_free_buffers() {
         for (len, most) in [(SIZE, KEPT), (8 << 10, 64), (1024, 512)] {
             let pieces: Vec<Bytes> = (0..most + 3)
-                .map(|_| now(read(&mut &vec![1; len][..], Size::Rest)).expect("memory"))
+                .map(|_| now(read(&mut &vec![1; len][..], ReadSize::Rest)).expect("memory"))
                 .collect();
             drop(pieces);
             assert_eq!(free(len), most, "{len} bytes");
@@ -222,12 +226,12 @@ mod tests {
     #[test]
     fn sizes_of_reads_share_no_buffers() {
         let body = vec![7; SIZE];
-        let first = now(read(&mut &body[..], Size::First)).expect("memory");
-        assert_eq!(first.len(), Size::First.bytes());
+        let first = now(read(&mut &body[..], ReadSize::First)).expect("memory");
+        assert_eq!(first.len(), ReadSize::First.bytes());
         let first_size = first.len();
         drop(first);
         assert_eq!((free(first_size), free(SIZE)), (1, 0));
-        let rest = now(read(&mut &body[..], Size::Rest)).expect("memory");
+        let rest = now(read(&mut &body[..], ReadSize::Rest)).expect("memory");
         assert_eq!(rest.len(), SIZE);
     }
 }

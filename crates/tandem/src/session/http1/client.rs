@@ -25,11 +25,11 @@ use crate::session::{Connected, SessionEvents, SessionState, Task};
 /// The client end of one HTTP/1.1 connection.
 pub struct Http1Client {
     session: Http1Session,
-    state: RefCell<State>,
+    state: RefCell<CarrierState>,
     busy: Cell<bool>,
 }
 
-enum State {
+enum CarrierState {
     Dialing(LocalBoxFuture<'static, Result<Carrier, Error>>),
     Idle(Path, ReadTimer),
     /// In use by an exchange, or used up.
@@ -52,7 +52,7 @@ impl Http1Client {
     ) -> Self {
         Self {
             session,
-            state: RefCell::new(State::Dialing(dial)),
+            state: RefCell::new(CarrierState::Dialing(dial)),
             busy: Cell::new(false),
         }
     }
@@ -61,21 +61,21 @@ impl Http1Client {
     pub fn over(session: Http1Session, path: Path) -> Self {
         Self {
             session,
-            state: RefCell::new(State::Idle(path, ReadTimer::default())),
+            state: RefCell::new(CarrierState::Idle(path, ReadTimer::default())),
             busy: Cell::new(false),
         }
     }
 
     /// Takes the path, after a check that it was not closed while idle.
     async fn take_path(&self) -> Result<(Path, ReadTimer), Error> {
-        let state = std::mem::replace(&mut *self.state.borrow_mut(), State::Taken);
+        let state = std::mem::replace(&mut *self.state.borrow_mut(), CarrierState::Taken);
         match state {
-            State::Dialing(dial) => {
+            CarrierState::Dialing(dial) => {
                 let carrier = dial.await.and_then(Carrier::into_bytes);
                 let path = carrier.map_err(|error| error.with_retry(Retry::Never))?;
                 Ok((path, ReadTimer::default()))
             }
-            State::Idle(mut path, timer) => {
+            CarrierState::Idle(mut path, timer) => {
                 if is_quiet(&mut path) {
                     return Ok((path, timer));
                 }
@@ -86,10 +86,12 @@ impl Http1Client {
                 )
                 .with_retry(Retry::Safe))
             }
-            State::Taken => Err(
-                Error::new(Kind::Reset, Side::Origin, "the connection is used up")
-                    .with_retry(Retry::Safe),
-            ),
+            CarrierState::Taken => {
+                Err(
+                    Error::new(Kind::Reset, Side::Origin, "the connection is used up")
+                        .with_retry(Retry::Safe),
+                )
+            }
         }
     }
 
@@ -133,7 +135,7 @@ impl Http1Client {
         };
         // The bytes after a CONNECT belong to its tunnel, also if the client sent none into it.
         if let Some(path) = path.filter(|_| !tunnel) {
-            *self.state.borrow_mut() = State::Idle(path, timer);
+            *self.state.borrow_mut() = CarrierState::Idle(path, timer);
         }
         Ok(())
     }
@@ -418,7 +420,7 @@ pub(crate) async fn tunnel(
             sink.send(Part::Data(early)).await;
         }
         loop {
-            let data = buffers::read(&mut read, buffers::Size::Rest).await;
+            let data = buffers::read(&mut read, buffers::ReadSize::Rest).await;
             let data =
                 data.map_err(|error| Error::io(&error, Side::Origin).with_retry(Retry::Never))?;
             if data.is_empty() {
@@ -472,22 +474,22 @@ impl Connected for Http1Client {
 
     fn drain(&self) {
         if !self.busy.get() {
-            *self.state.borrow_mut() = State::Taken;
+            *self.state.borrow_mut() = CarrierState::Taken;
         }
     }
 }
 
 impl SessionState for Http1Client {
     fn is_ready(&self) -> bool {
-        !self.busy.get() && !matches!(&*self.state.borrow(), State::Taken)
+        !self.busy.get() && !matches!(&*self.state.borrow(), CarrierState::Taken)
     }
 
     fn is_closed(&self) -> bool {
-        !self.busy.get() && matches!(&*self.state.borrow(), State::Taken)
+        !self.busy.get() && matches!(&*self.state.borrow(), CarrierState::Taken)
     }
 
     fn is_established(&self) -> bool {
-        matches!(&*self.state.borrow(), State::Idle(..))
+        matches!(&*self.state.borrow(), CarrierState::Idle(..))
     }
 
     fn active(&self) -> usize {

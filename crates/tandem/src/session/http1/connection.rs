@@ -35,7 +35,7 @@ const DELIVERY_TIME: Duration = Duration::from_secs(10);
 const DELIVERY_PAUSE: Duration = Duration::from_millis(20);
 
 /// A client's connection, shared by the loop that serves it and the body of the current request.
-pub(super) struct Connection {
+pub(super) struct ClientConnection {
     pub(super) path: Path,
     pub(super) buf: BytesMut,
     /// The body of the current request; `None` once it is complete.
@@ -48,7 +48,7 @@ pub(super) struct Connection {
     pub(super) eof: bool,
 }
 
-impl Connection {
+impl ClientConnection {
     /// Returns a connection over `path`, of which `early` has been read already.
     pub(super) fn new(path: Path, early: BytesMut) -> Rc<RefCell<Self>> {
         Rc::new(RefCell::new(Self {
@@ -96,7 +96,7 @@ impl Connection {
 /// Closes this side of the connection, and reads leftover input for a moment. Closing a socket with
 /// unread input resets the connection, and the client could lose the response (RFC 9112 section
 /// 9.6).
-pub(super) async fn close(connection: &RefCell<Connection>) -> Result<(), Error> {
+pub(super) async fn close(connection: &RefCell<ClientConnection>) -> Result<(), Error> {
     std::future::poll_fn(|cx| Pin::new(&mut connection.borrow_mut().path).poll_shutdown(cx))
         .await
         .map_err(|error| Error::io(&error, Side::Client))?;
@@ -107,7 +107,7 @@ pub(super) async fn close(connection: &RefCell<Connection>) -> Result<(), Error>
     Ok(())
 }
 
-async fn read_away(connection: &RefCell<Connection>) {
+async fn read_away(connection: &RefCell<ClientConnection>) {
     let mut scratch = [0; 4096];
     for _ in 0..LINGER_READS {
         let mut buf = ReadBuf::new(&mut scratch);
@@ -122,7 +122,7 @@ async fn read_away(connection: &RefCell<Connection>) {
 
 /// Resets the connection once the client's kernel holds the bytes written so far. A truncated
 /// response then does not look complete, and its beginning is not lost.
-pub(super) async fn break_off(connection: &RefCell<Connection>) {
+pub(super) async fn break_off(connection: &RefCell<ClientConnection>) {
     let delivered = async {
         while connection.borrow().path.facts().has_unacknowledged() {
             tokio::time::sleep(DELIVERY_PAUSE).await;
@@ -135,7 +135,7 @@ pub(super) async fn break_off(connection: &RefCell<Connection>) {
 
 /// The body of the current request, read from its connection on demand.
 pub(super) struct ConnectionBody {
-    pub(super) connection: Rc<RefCell<Connection>>,
+    pub(super) connection: Rc<RefCell<ClientConnection>>,
 }
 
 impl Chunks for ConnectionBody {
@@ -149,7 +149,7 @@ impl Chunks for ConnectionBody {
             return Poll::Ready((!buf.is_empty()).then(|| Ok(Chunk::Data(buf.split().freeze()))));
         }
         loop {
-            let Connection {
+            let ClientConnection {
                 buf,
                 body,
                 trailers,

@@ -88,7 +88,7 @@ impl ResponseReader<'_> {
                     .map_err(|error| Error::new(Kind::Protocol, Side::Origin, error.to_string()))?
             };
             let Some((response, consumed)) = parsed else {
-                let more = self.read(path, buffers::Size::First).await?;
+                let more = self.read(path, buffers::ReadSize::First).await?;
                 if more.is_empty() {
                     return Err(self.ended_before_head());
                 }
@@ -128,7 +128,7 @@ impl ResponseReader<'_> {
         let bad = |error: h1::BadBody| Error::new(Kind::Protocol, Side::Origin, error.to_string());
         while !decoder.is_done() {
             if self.input.is_empty() {
-                self.input = self.read(path, buffers::Size::Rest).await?;
+                self.input = self.read(path, buffers::ReadSize::Rest).await?;
                 if self.input.is_empty() {
                     return decoder.finish().map_err(|_| ended_in_body());
                 }
@@ -138,7 +138,7 @@ impl ResponseReader<'_> {
                 sink.send(Part::Data(data)).await;
             } else if !self.input.is_empty() && !decoder.is_done() {
                 // The input ends within a chunk header: more must be read first.
-                let more = self.read(path, buffers::Size::Rest).await?;
+                let more = self.read(path, buffers::ReadSize::Rest).await?;
                 if more.is_empty() {
                     return Err(ended_in_body());
                 }
@@ -155,7 +155,7 @@ impl ResponseReader<'_> {
     fn read<'r, R: AsyncRead + Unpin>(
         &'r mut self,
         path: &'r mut R,
-        size: buffers::Size,
+        size: buffers::ReadSize,
     ) -> impl Future<Output = Result<Bytes, Error>> + 'r {
         let asked = self.asked.as_deref();
         let read = move |cx: &mut Context<'_>| buffers::poll_read(path, size, cx);

@@ -20,7 +20,7 @@ use tandem_http::{Method, ResponseHead};
 use tokio::time::Instant;
 
 use super::Http1Session;
-use super::connection::{self, Connection, ConnectionBody, READ_SIZE};
+use super::connection::{self, ClientConnection, ConnectionBody, READ_SIZE};
 use super::writer::Writer;
 use crate::carrier::LocalBoxFuture;
 use crate::error::{Error, Kind, Side};
@@ -49,7 +49,7 @@ pub enum OriginForm {
 /// The server end of one HTTP/1.1 connection.
 pub struct Http1Server {
     session: Http1Session,
-    connection: Rc<RefCell<Connection>>,
+    connection: Rc<RefCell<ClientConnection>>,
     peer: Peer,
     stage: Rc<dyn Stage>,
 }
@@ -80,7 +80,7 @@ impl Http1Server {
     ) -> Self {
         Self {
             session,
-            connection: Connection::new(path, early),
+            connection: ClientConnection::new(path, early),
             peer,
             stage,
         }

@@ -18,7 +18,7 @@ use tandem_http::{Method, ResponseHead, SendBuf};
 use tokio::io::AsyncWrite;
 use tokio::time::Sleep;
 
-use super::connection::Connection;
+use super::connection::ClientConnection;
 use super::half_closed::HalfClosed;
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Part, Reply};
@@ -32,7 +32,7 @@ const FIRST_BYTE: &[u8] = b"H";
 
 /// Reads a reply and writes it.
 pub(super) struct Writer {
-    connection: Rc<RefCell<Connection>>,
+    connection: Rc<RefCell<ClientConnection>>,
     reply: Option<Reply>,
     out: SendBuf,
     version: Version,
@@ -73,7 +73,7 @@ enum Writing {
 
 impl Writer {
     pub(super) fn new(
-        connection: Rc<RefCell<Connection>>,
+        connection: Rc<RefCell<ClientConnection>>,
         reply: Reply,
         method: &Method,
         version: Version,

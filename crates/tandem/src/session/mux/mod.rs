@@ -52,7 +52,7 @@ use std::time::{Duration, Instant, SystemTime};
 use tandem_http::{Event, Mux, MuxConfig, Priority, Reason, StreamId};
 
 use refused::reset_error;
-use stream::{Inbound, Stream, Streams};
+use stream::{Inbound, Stream, StreamTable};
 use watch::Watch;
 
 pub use client::MuxClient;
@@ -151,7 +151,7 @@ impl Session for MuxSession {
 /// No borrow is held across an await.
 struct Shared {
     core: Rc<RefCell<dyn Mux>>,
-    streams: RefCell<Streams>,
+    streams: RefCell<StreamTable>,
     /// The driver's task.
     driver: RefCell<Option<Waker>>,
     /// Tasks that wait until the peer allows another stream, or the session ends.
@@ -420,7 +420,7 @@ impl Shared {
     fn free_unused(&self) {
         let mut streams = self.streams.borrow_mut();
         if streams.is_empty() {
-            *streams = Streams::default();
+            *streams = StreamTable::default();
         }
     }
 
@@ -452,7 +452,7 @@ impl Shared {
             }
         }
         if streams.is_empty() && streams.capacity() <= FEW_STREAMS {
-            *streams = Streams::default();
+            *streams = StreamTable::default();
         }
         drop((streams, core));
         self.wake_waiting();

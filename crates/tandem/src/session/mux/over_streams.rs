@@ -54,7 +54,7 @@ pub(super) struct StreamsDriver<O> {
     drain: Option<Pin<Box<dyn Future<Output = ()>>>>,
     pub(super) streams: HashMap<u64, StreamHalves>,
     awake: Arc<AwakeStreams>,
-    clock: Clock,
+    clock: StreamsClock,
     /// The end of the carrier, once it was noticed: an error, or `Some(None)` after a regular end.
     pub(super) carrier_ended: Option<Option<Error>>,
     /// The timer of requests that wait because the peer permits no more streams.
@@ -62,7 +62,7 @@ pub(super) struct StreamsDriver<O> {
 }
 
 /// The times against which the limits of the session are checked.
-struct Clock {
+struct StreamsClock {
     sleep: Pin<Box<Sleep>>,
     used_at: Instant,
     /// Server only: the start of the session, until its first request arrives.
@@ -100,7 +100,7 @@ impl<O: Owner> StreamsDriver<O> {
             drain: drain.map(|drain| Box::pin(drain.begun()) as _),
             streams: HashMap::new(),
             awake: Arc::default(),
-            clock: Clock {
+            clock: StreamsClock {
                 sleep: Box::pin(tokio::time::sleep(first)),
                 used_at: now,
                 unasked_since: (other_end == Side::Client).then_some(now),

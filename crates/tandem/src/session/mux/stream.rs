@@ -18,7 +18,7 @@ use crate::session::Interim;
 /// byte by byte would otherwise use hundreds of times its window.
 pub(super) const JOINED: usize = 4 << 10;
 
-pub(super) type Streams = HashMap<StreamId, Stream, BuildHasherDefault<IdHasher>>;
+pub(super) type StreamTable = HashMap<StreamId, Stream, BuildHasherDefault<IdHasher>>;
 
 /// A hasher for stream numbers. They are given out in order, so one multiplication spreads them
 /// well.

@@ -21,7 +21,7 @@ pub(super) struct Watch {
     begun: Cell<Stamp>,
     /// The exchanges that began before the first input of the other end.
     early: RefCell<Vec<(StreamId, Stamp)>>,
-    bodies: RefCell<HashMap<StreamId, Body>>,
+    bodies: RefCell<HashMap<StreamId, WatchedBody>>,
     /// True while `bodies` is not empty.
     watching: Cell<bool>,
 }
@@ -99,7 +99,7 @@ fn is_watched() -> bool {
 
 /// A stream's body on its way through the core.
 #[derive(Default)]
-struct Body {
+struct WatchedBody {
     /// The number of bytes given to the stream, and the number that have left.
     given: u64,
     gone: u64,
@@ -109,7 +109,7 @@ struct Body {
     shut: Option<(Window, Instant)>,
 }
 
-impl Body {
+impl WatchedBody {
     /// Compares the stream with its last state. Calls `tell` with the duration of each wait that
     /// has ended.
     fn note(&mut self, unsent: Unsent, now: Instant, tell: impl Fn(&'static Point, Duration)) {
@@ -172,7 +172,11 @@ mod tests {
     /// Returns the waits, in milliseconds, that a series of steps reports. A step is the number of
     /// unsent bytes, the shut window and the moment.
     fn told(steps: &[(usize, Option<Window>, u64)]) -> Vec<(String, u128)> {
-        let (mut body, begin, told) = (Body::default(), Instant::now(), RefCell::new(Vec::new()));
+        let (mut body, begin, told) = (
+            WatchedBody::default(),
+            Instant::now(),
+            RefCell::new(Vec::new()),
+        );
         for (bytes, shut, at) in steps {
             let unsent = Unsent {
                 bytes: *bytes,

@@ -16,7 +16,7 @@ use crate::path::{Facts, Path};
 
 /// Controls a stream that is in use as a path.
 #[derive(Clone)]
-pub(super) struct Handle(Rc<Halves>);
+pub(super) struct Handle(Rc<ExchangeHalves>);
 
 impl Handle {
     pub(super) fn set_priority(&self, priority: Priority) {
@@ -36,7 +36,7 @@ impl Handle {
     }
 }
 
-struct Halves {
+struct ExchangeHalves {
     receive: RefCell<Box<dyn ReceiveStream>>,
     send: RefCell<Box<dyn SendStream>>,
     /// True if the peer reset the stream as one that was not processed.
@@ -46,7 +46,7 @@ struct Halves {
     broken_off: Cell<bool>,
 }
 
-impl Halves {
+impl ExchangeHalves {
     fn note<T>(&self, result: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         if let Poll::Ready(Err(error)) = &result
             && let Some(inner) = error.get_ref()
@@ -60,7 +60,7 @@ impl Halves {
 
 /// Both halves as a byte stream. Dropping it resets the stream, unless the peer has ended it or it
 /// was shut down. A stream that was broken off is always reset.
-struct StreamIo(Rc<Halves>);
+struct StreamIo(Rc<ExchangeHalves>);
 
 impl Drop for StreamIo {
     fn drop(&mut self) {
@@ -136,7 +136,7 @@ impl AsyncWrite for StreamIo {
 /// The facts of one stream. A reset on close concerns the stream, and not the connection with it.
 struct StreamFacts {
     below: Rc<dyn Facts>,
-    halves: Rc<Halves>,
+    halves: Rc<ExchangeHalves>,
 }
 
 impl Facts for StreamFacts {
@@ -155,7 +155,7 @@ impl Facts for StreamFacts {
 
 /// Turns a stream with both directions into a path, and a handle for its priority.
 pub(super) fn into_path(stream: CarrierStream, facts: &Rc<dyn Facts>) -> Option<(Path, Handle)> {
-    let halves = Rc::new(Halves {
+    let halves = Rc::new(ExchangeHalves {
         receive: RefCell::new(stream.receive?),
         send: RefCell::new(stream.send?),
         rejected: Cell::new(false),

@@ -18,14 +18,14 @@ use crate::path::{Facts, Measure, Path};
 
 /// Creates a path from a connected socket.
 pub fn path(stream: TcpStream) -> Path {
-    let socket = Rc::new(Socket(RefCell::new(stream)));
-    Path::new(Stream(Rc::clone(&socket)), socket)
+    let socket = Rc::new(SharedSocket(RefCell::new(stream)));
+    Path::new(SocketStream(Rc::clone(&socket)), socket)
 }
 
 /// The socket, shared by the stream and its facts. It is borrowed within a single poll only.
-struct Socket(RefCell<TcpStream>);
+struct SharedSocket(RefCell<TcpStream>);
 
-impl Facts for Socket {
+impl Facts for SharedSocket {
     fn below(&self) -> Option<&dyn Facts> {
         None
     }
@@ -75,10 +75,10 @@ impl Facts for Socket {
     }
 }
 
-/// The stream of a [`Socket`].
-struct Stream(Rc<Socket>);
+/// The stream of a [`SharedSocket`].
+struct SocketStream(Rc<SharedSocket>);
 
-impl AsyncRead for Stream {
+impl AsyncRead for SocketStream {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -88,7 +88,7 @@ impl AsyncRead for Stream {
     }
 }
 
-impl AsyncWrite for Stream {
+impl AsyncWrite for SocketStream {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,

@@ -24,10 +24,10 @@ pub struct Tls {
     below: Rc<dyn Transport>,
     /// The time for the handshake.
     timeout: Duration,
-    end: End,
+    end: TlsEnd,
 }
 
-enum End {
+enum TlsEnd {
     Dialling {
         connector: TlsConnector,
         /// The name in the other end's certificate; `None` for the target's host.
@@ -47,7 +47,7 @@ impl Tls {
         timeout: Duration,
         side: Side,
     ) -> Self {
-        let end = End::Dialling {
+        let end = TlsEnd::Dialling {
             connector,
             name,
             side,
@@ -65,7 +65,7 @@ impl Tls {
         acceptor: TlsAcceptor,
         timeout: Duration,
     ) -> Self {
-        let end = End::Listening(acceptor);
+        let end = TlsEnd::Listening(acceptor);
         Self {
             below,
             timeout,
@@ -85,7 +85,7 @@ impl Transport for Tls {
         isolation: &'a Isolation,
     ) -> LocalBoxFuture<'a, Result<Path, Error>> {
         Box::pin(async move {
-            let End::Dialling {
+            let TlsEnd::Dialling {
                 connector,
                 name,
                 side,
@@ -101,8 +101,8 @@ impl Transport for Tls {
 
     fn listen(&self, socket: Socket) -> io::Result<Box<dyn Listener>> {
         match &self.end {
-            End::Dialling { .. } => Err(io::ErrorKind::Unsupported.into()),
-            End::Listening(acceptor) => Ok(Box::new(TlsAccepting {
+            TlsEnd::Dialling { .. } => Err(io::ErrorKind::Unsupported.into()),
+            TlsEnd::Listening(acceptor) => Ok(Box::new(TlsAccepting {
                 below: self.below.listen(socket)?,
                 acceptor: acceptor.clone(),
                 timeout: self.timeout,

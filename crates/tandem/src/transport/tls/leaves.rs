@@ -43,11 +43,11 @@ pub enum NoLeaf {
 /// Issues and keeps certificates for listed hosts.
 pub struct Leaves {
     authority: Arc<Renewable<Authority>>,
-    kept: RefCell<Kept>,
+    kept: RefCell<AuthorityLeaves>,
 }
 
 /// The certificates of one authority.
-struct Kept {
+struct AuthorityLeaves {
     authority: Arc<Authority>,
     leaves: HashMap<String, Leaf>,
 }
@@ -59,7 +59,7 @@ impl Leaves {
     /// Fails like [`Authority::load`].
     pub fn watch(directory: &Path) -> Result<Self, TlsError> {
         let authority = watched(directory, |_, authority| Ok(authority))?;
-        let kept = RefCell::new(Kept {
+        let kept = RefCell::new(AuthorityLeaves {
             authority: authority.get(),
             leaves: HashMap::new(),
         });
@@ -107,7 +107,7 @@ impl Leaves {
         let kept = &mut *self.kept.borrow_mut();
         let authority = self.authority.get();
         if !Arc::ptr_eq(&kept.authority, &authority) {
-            *kept = Kept {
+            *kept = AuthorityLeaves {
                 authority,
                 leaves: HashMap::new(),
             };

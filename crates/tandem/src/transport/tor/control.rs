@@ -25,12 +25,12 @@ const ANSWER_LIMIT: usize = 128 << 20;
 const LINE_LIMIT: u64 = 1 << 20;
 
 /// The byte stream of a control connection.
-pub(crate) trait Stream: AsyncRead + AsyncWrite + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Unpin> Stream for T {}
+pub(crate) trait ControlStream: AsyncRead + AsyncWrite + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Unpin> ControlStream for T {}
 
 /// An authenticated control connection.
 pub struct Control {
-    stream: BufReader<Box<dyn Stream>>,
+    stream: BufReader<Box<dyn ControlStream>>,
     /// The setting to restore when the connection is dropped.
     before: Before,
     /// The beginning of a line that has not fully arrived.
@@ -79,14 +79,14 @@ impl Events {
 
 /// A line of a reply, with the data that follows it.
 #[derive(Debug)]
-struct Line {
+struct ReplyLine {
     code: u16,
     text: String,
     data: Option<String>,
 }
 
 /// Returns the value of `key` in a reply to `GETINFO`. A refusal has none.
-fn value(lines: Vec<Line>, key: &str) -> Option<String> {
+fn value(lines: Vec<ReplyLine>, key: &str) -> Option<String> {
     let prefix = format!("{key}=");
     let line = lines
         .into_iter()
@@ -107,7 +107,7 @@ impl Control {
                 .at(Side::Via)
                 .with_address(via)
         };
-        let stream: Box<dyn Stream> = match via {
+        let stream: Box<dyn ControlStream> = match via {
             Via::TorPort(address) => {
                 Box::new(tokio::net::TcpStream::connect(address).await.map_err(io)?)
             }
@@ -128,7 +128,7 @@ impl Control {
     }
 
     /// Creates the connection over a stream that needs no authentication, or is authenticated.
-    pub(crate) fn over(stream: Box<dyn Stream>) -> Self {
+    pub(crate) fn over(stream: Box<dyn ControlStream>) -> Self {
         Self {
             stream: BufReader::new(stream),
             before: Before::default(),
@@ -177,7 +177,7 @@ impl Control {
     }
 
     /// Sends a command and reads its reply. Refusals are errors.
-    async fn ask(&mut self, command: &str) -> Result<Vec<Line>, Error> {
+    async fn ask(&mut self, command: &str) -> Result<Vec<ReplyLine>, Error> {
         let lines = self.reply(command).await?;
         match lines.iter().find(|line| line.code >= 400) {
             Some(line) => {
@@ -192,7 +192,7 @@ impl Control {
     }
 
     /// Sends a command and reads its reply, even if it is a refusal.
-    async fn reply(&mut self, command: &str) -> Result<Vec<Line>, Error> {
+    async fn reply(&mut self, command: &str) -> Result<Vec<ReplyLine>, Error> {
         let io = |error: std::io::Error| unreachable(format!("Tor's control port: {error}"));
         self.stream
             .get_mut()
@@ -237,7 +237,7 @@ impl Control {
         Ok(text.trim_end_matches(['\r', '\n']).to_owned())
     }
 
-    async fn line(&mut self, budget: &mut usize) -> Result<(Line, bool), Error> {
+    async fn line(&mut self, budget: &mut usize) -> Result<(ReplyLine, bool), Error> {
         let text = self.text_line(budget).await?;
         let code = text.get(..3).and_then(|code| code.parse().ok());
         let (Some(code), Some(separator)) = (code, text.as_bytes().get(3).copied()) else {
@@ -261,7 +261,7 @@ impl Control {
             data = Some(all);
         }
         Ok((
-            Line {
+            ReplyLine {
                 code,
                 text: rest,
                 data,

@@ -27,7 +27,7 @@ use tokio::time::Instant;
 use super::circuits::{Circuit, StreamState, may_share};
 use super::control::{Control, Events};
 use crate::error::Error;
-pub(crate) use backoff::{Backoff, Times};
+pub(crate) use backoff::{Backoff, TimeLimits};
 use backoff::{Outcome, at_random};
 
 /// The most circuits requested of Tor in a row until one has a guard and a middle that may share a
@@ -58,9 +58,9 @@ impl ReadyCircuit {
         tokio::task::spawn_local(async move {
             let ended = match control.await {
                 Ok(control) => Keeper::new(control, exit, asked, &backoff).run().await,
-                Err(error) => End::Lost(error),
+                Err(error) => CircuitEnd::Lost(error),
             };
-            if let End::Lost(error) = ended {
+            if let CircuitEnd::Lost(error) = ended {
                 tracing::debug!(%error, "no circuit is kept ready");
                 backoff.lose();
             }
@@ -85,14 +85,14 @@ impl ReadyCircuit {
 }
 
 /// The reason for which no circuit is kept any more.
-enum End {
+enum CircuitEnd {
     /// No dial has wanted one for long, or the handle was dropped.
     Idle,
     /// The control port failed.
     Lost(Error),
 }
 
-impl From<Error> for End {
+impl From<Error> for CircuitEnd {
     fn from(error: Error) -> Self {
         Self::Lost(error)
     }
@@ -109,7 +109,7 @@ struct Keeper {
     /// The circuit that the keeper has to close.
     own: Option<String>,
     backoff: Rc<Backoff>,
-    times: Times,
+    times: TimeLimits,
 }
 
 impl Keeper {
@@ -131,7 +131,7 @@ impl Keeper {
         }
     }
 
-    async fn run(mut self) -> End {
+    async fn run(mut self) -> CircuitEnd {
         loop {
             if let Err(end) = self.turn().await {
                 return end;
@@ -140,7 +140,7 @@ impl Keeper {
     }
 
     /// Keeps one circuit, after the pause before it.
-    async fn turn(&mut self) -> Result<(), End> {
+    async fn turn(&mut self) -> Result<(), CircuitEnd> {
         self.rest(self.backoff.pause()).await?;
         let outcome = self.one().await?;
         self.backoff.note(outcome);
@@ -154,7 +154,7 @@ impl Keeper {
     }
 
     /// Keeps a circuit from its beginning until a stream uses it.
-    async fn one(&mut self) -> Result<Outcome, End> {
+    async fn one(&mut self) -> Result<Outcome, CircuitEnd> {
         self.control.subscribe(Events::Circuits).await?;
         let Some([guard, middle]) = self.model().await? else {
             return Ok(Outcome::Failed);
@@ -174,7 +174,7 @@ impl Keeper {
     }
 
     /// Waits for `time`. Dials that come during the wait continue without the circuit.
-    async fn rest(&mut self, time: Duration) -> Result<(), End> {
+    async fn rest(&mut self, time: Duration) -> Result<(), CircuitEnd> {
         let until = Instant::now() + time;
         loop {
             let ask = tokio::select! {
@@ -182,13 +182,13 @@ impl Keeper {
                 ask = self.asks.recv() => ask,
             };
             self.asked = Instant::now();
-            drop(ask.ok_or(End::Idle)?);
+            drop(ask.ok_or(CircuitEnd::Idle)?);
         }
     }
 
     /// Waits for an event about the circuit, at most for `time`. A dial during the wait continues
     /// without the circuit. With `held` it ends the wait and gets the circuit.
-    async fn wait_for_change(&mut self, time: Duration, held: bool) -> Result<(), End> {
+    async fn wait_for_change(&mut self, time: Duration, held: bool) -> Result<(), CircuitEnd> {
         let until = Instant::now() + time;
         loop {
             let ask = tokio::select! {
@@ -197,7 +197,7 @@ impl Keeper {
                     changed?;
                     return self.check_idle();
                 }
-                ask = self.asks.recv() => ask.ok_or(End::Idle)?,
+                ask = self.asks.recv() => ask.ok_or(CircuitEnd::Idle)?,
             };
             self.asked = Instant::now();
             if held {
@@ -207,20 +207,20 @@ impl Keeper {
         }
     }
 
-    fn check_idle(&self) -> Result<(), End> {
+    fn check_idle(&self) -> Result<(), CircuitEnd> {
         if self.asked.elapsed() > self.times.idle {
-            Err(End::Idle)
+            Err(CircuitEnd::Idle)
         } else {
             Ok(())
         }
     }
 
-    async fn begin(&mut self, path: &str) -> Result<Option<String>, End> {
+    async fn begin(&mut self, path: &str) -> Result<Option<String>, CircuitEnd> {
         self.own = self.control.extend_circuit(path).await?;
         Ok(self.own.clone())
     }
 
-    async fn circuit(&mut self, id: &str) -> Result<Option<Circuit>, End> {
+    async fn circuit(&mut self, id: &str) -> Result<Option<Circuit>, CircuitEnd> {
         Ok(self
             .control
             .circuits()
@@ -230,7 +230,7 @@ impl Keeper {
     }
 
     /// Finds a guard and a middle that Tor chose and that may precede the exit.
-    async fn model(&mut self) -> Result<Option<[String; 2]>, End> {
+    async fn model(&mut self) -> Result<Option<[String; 2]>, CircuitEnd> {
         let Some(distinct) = self.control.distinct_subnets().await? else {
             return Ok(None);
         };
@@ -251,7 +251,7 @@ impl Keeper {
 
     /// Returns the first two hops of a circuit that Tor builds and that no stream ever uses. With a
     /// stream on it, the middle relay could tell that two identities belong to the same user.
-    async fn chosen_by_tor(&mut self) -> Result<Option<[String; 2]>, End> {
+    async fn chosen_by_tor(&mut self) -> Result<Option<[String; 2]>, CircuitEnd> {
         let Some(id) = self.begin("0").await? else {
             return Ok(None);
         };
@@ -277,7 +277,7 @@ impl Keeper {
 
     /// Waits until a dial wants the circuit. An unfinished circuit can be given away, too: the
     /// stream then waits for it instead of extending another.
-    async fn wait_for_demand(&mut self, id: &str) -> Result<Demand, End> {
+    async fn wait_for_demand(&mut self, id: &str) -> Result<Demand, CircuitEnd> {
         let begun = Instant::now();
         let lifetime = self.times.age / 2 + at_random(self.times.age / 2);
         loop {
@@ -301,7 +301,7 @@ impl Keeper {
     }
 
     /// Waits until a stream uses the circuit that was given away, and is connected.
-    async fn use_of(&mut self, id: &str) -> Result<Outcome, End> {
+    async fn use_of(&mut self, id: &str) -> Result<Outcome, CircuitEnd> {
         let given = Instant::now();
         let mut unused_since = None;
         self.control.subscribe(Events::CircuitsAndStreams).await?;

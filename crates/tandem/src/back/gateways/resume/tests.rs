@@ -5,7 +5,7 @@ use tandem_http::{RequestHead, ResponseHead, Scheme};
 
 use super::*;
 use crate::back::announce::Announcer;
-use crate::back::gateways::{Gateway, PoolLimits, ToGateway, Way};
+use crate::back::gateways::{Gateway, PoolLimits, ToGateway, WayEntry};
 use crate::carrier::{Carrier, LocalBoxFuture};
 use crate::exchange::{Peer, Sink};
 use crate::path::Facts;
@@ -14,7 +14,7 @@ use crate::session::{Drain, Session, SessionEvents, SessionState};
 use crate::stage::Stage;
 use crate::transport::{Target, Transport};
 
-fn key(user: &str, gateway: usize, network: u8) -> Key {
+fn key(user: &str, gateway: usize, network: u8) -> PathKey {
     let network = std::net::IpAddr::from([10, 0, 0, network]);
     let isolation = Isolation::new(user.as_bytes(), b"");
     (isolation, gateway, Some(network))
@@ -179,7 +179,7 @@ impl Transport for NoTransport {
     }
 }
 
-fn pool(gateway: &Rc<Fake>, way: Way) -> Rc<Gateways> {
+fn pool(gateway: &Rc<Fake>, way: WayEntry) -> Rc<Gateways> {
     let gateway = Gateway {
         target: Target {
             host: "gateway".into(),
@@ -201,7 +201,7 @@ fn pool(gateway: &Rc<Fake>, way: Way) -> Rc<Gateways> {
     Gateways::new(vec![gateway], limits, None)
 }
 
-const UDP: Way = Way {
+const UDP: WayEntry = WayEntry {
     is_alternative: false,
     is_datagrams: true,
     address: Some(SocketAddr::new(
@@ -295,11 +295,11 @@ fn session_of_another_key_shows_no_token() {
 #[test]
 fn sessions_over_tcp_or_a_proxy_ask_for_no_token() {
     run(async {
-        let tcp = Way {
+        let tcp = WayEntry {
             is_datagrams: false,
             ..UDP
         };
-        let proxied = Way {
+        let proxied = WayEntry {
             address: None,
             ..UDP
         };

@@ -11,7 +11,7 @@ impl<L> Memory<L> {
     pub fn gateways(&self) -> impl Iterator<Item = &L> {
         let states = self.entries.values().map(|entry| &entry.state);
         states.filter_map(|state| match state {
-            State::Up { gateway, .. } => Some(gateway),
+            GatewayState::Up { gateway, .. } => Some(gateway),
             _ => None,
         })
     }

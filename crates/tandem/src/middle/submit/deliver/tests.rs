@@ -10,7 +10,7 @@ use tandem_submit::submission::{IdempotencyKey, SubmissionId};
 use super::*;
 use crate::exchange::Reply;
 use crate::middle::submit::signer::{Signer, tests::PEM};
-use crate::middle::submit::{Server, Times};
+use crate::middle::submit::{SubmissionServer, SubmissionTimes};
 use crate::renewal::Renewable;
 use crate::stage::Stage;
 
@@ -39,13 +39,13 @@ fn submissions(store: &str) -> Rc<Submissions> {
     let rights = Renewable::new("rights".to_owned(), Vec::new(), move || {
         Rights::parse(&rights)
     });
-    let server = Server {
+    let server = SubmissionServer {
         scheme: Scheme::Http,
         authority: "server".to_owned(),
         base: String::new(),
     };
     let minute = Duration::from_secs(60);
-    let times = Times {
+    let times = SubmissionTimes {
         wait: minute,
         attempt: minute,
         retry: minute,

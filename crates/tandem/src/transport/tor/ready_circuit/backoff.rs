@@ -9,7 +9,7 @@ use super::super::random;
 
 /// The time limits.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Times {
+pub(crate) struct TimeLimits {
     /// The time between two checks of a circuit that is being built or was just given away. Events
     /// usually come first.
     pub(super) look: Duration,
@@ -29,7 +29,7 @@ pub(crate) struct Times {
     pub(super) pauses: (Duration, Duration),
 }
 
-impl Times {
+impl TimeLimits {
     /// Tor itself builds circuits ahead, and keeps unused ones for half an hour to an hour after
     /// the last use.
     pub(crate) const USUAL: Self = Self {
@@ -57,7 +57,7 @@ pub(super) enum Outcome {
 /// The pause before the next circuit. It outlives exits and connections to the control port.
 #[derive(Debug)]
 pub(crate) struct Backoff {
-    pub(super) times: Times,
+    pub(super) times: TimeLimits,
     failures: Cell<u32>,
     last: Cell<Option<Instant>>,
     until: Cell<Option<Instant>>,
@@ -65,7 +65,7 @@ pub(crate) struct Backoff {
 
 impl Backoff {
     /// Creates a backoff without failures.
-    pub(crate) const fn new(times: Times) -> Self {
+    pub(crate) const fn new(times: TimeLimits) -> Self {
         Self {
             times,
             failures: Cell::new(0),

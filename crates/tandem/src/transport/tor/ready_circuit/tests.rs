@@ -13,7 +13,7 @@ use crate::exchange::Isolation;
 use crate::transport::tcp::SocketOptions;
 use crate::transport::{Target, Transport};
 
-const QUICK: Times = Times {
+const QUICK: TimeLimits = TimeLimits {
     look: Duration::from_millis(5),
     watch: Duration::from_millis(5),
     build: Duration::from_secs(60),
@@ -64,7 +64,7 @@ fn target() -> Target {
 
 /// Runs a scene with a transport that has found its exit.
 fn play<F: Future<Output = ()>>(
-    times: Times,
+    times: TimeLimits,
     change: impl FnOnce(&mut FakeTor),
     scene: impl FnOnce(Scene) -> F,
 ) {
@@ -149,7 +149,7 @@ fn circuit_is_ready_before_each_dial() {
 #[test]
 fn events_bring_a_circuit_without_polling() {
     let hour = Duration::from_secs(3600);
-    let times = Times {
+    let times = TimeLimits {
         look: hour,
         watch: hour,
         ..QUICK
@@ -258,7 +258,7 @@ fn circuit_that_dies_is_replaced() {
 #[test]
 fn circuit_that_grows_old_is_exchanged() {
     play(
-        Times {
+        TimeLimits {
             age: Duration::from_millis(10),
             ..QUICK
         },
@@ -388,7 +388,7 @@ fn dial_connects_to_a_closed_control_port_again() {
 #[test]
 fn no_circuit_is_kept_without_dials() {
     play(
-        Times {
+        TimeLimits {
             idle: Duration::from_secs(3),
             ..QUICK
         },
@@ -414,7 +414,7 @@ fn no_circuit_is_kept_without_dials() {
 
 #[tokio::test(start_paused = true)]
 async fn backoff_doubles_until_failures_are_forgotten() {
-    let backoff = Backoff::new(Times::USUAL);
+    let backoff = Backoff::new(TimeLimits::USUAL);
     let mut pauses = Vec::new();
     for _ in 0..40 {
         backoff.lose();
@@ -459,7 +459,7 @@ fn backoff_rests_for_an_unpredictable_time() {
 #[test]
 fn gateway_that_does_not_answer_costs_no_circuits() {
     play(
-        Times {
+        TimeLimits {
             pauses: (Duration::from_secs(600), Duration::from_secs(600)),
             ..QUICK
         },
