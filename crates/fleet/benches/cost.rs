@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use tandem_cache::{Cache, Config, Group, Incoming, Key, Lookup, Namer, Now, Received, Sharing};
 use tandem_fleet::{
-    Content, FleetKey, GatewayId, Record, ResponseSealer, Sealer, Sighting, Sightings, response,
+    Content, FleetKey, GatewayId, Keeper, Record, ResponseSealer, Sealer, Sighting, Sightings,
+    response,
 };
 use tandem_http::{RequestHead, ResponseHead, Scheme};
 use tandem_predict::{Auto, AutoConfig, Exchange, Gains};
@@ -256,7 +257,7 @@ fn responses(key: &FleetKey) {
         cache
     };
     let (mut lender, mut borrower) = (gateway(), gateway());
-    let mut sealer = ResponseSealer::new(key, GatewayId([1; 16]));
+    let mut sealer = ResponseSealer::new(Keeper::Engine, key, GatewayId([1; 16]));
     let (mut taken, mut sealed_in, mut opened, mut adopted) = Default::default();
     let mut bytes = 0;
     const RESPONSES: usize = 2000;
@@ -293,7 +294,7 @@ fn responses(key: &FleetKey) {
         });
         bytes += sealed.len();
         let incoming = Times::measure(&mut opened, || {
-            let content = response::open(key, &name, sealed).unwrap();
+            let content = response::open(Keeper::Engine, key, &name, sealed).unwrap();
             Incoming::read(&Bytes::from(content)).unwrap()
         });
         let fetch = look(&mut borrower);

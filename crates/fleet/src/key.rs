@@ -54,6 +54,11 @@ impl FleetKey {
         self.cipher(b"responses", gateway)
     }
 
+    /// Returns the key for the responses that one run of a gateway keeps on its disk.
+    pub(crate) fn of_disk(&self, run: GatewayId) -> LessSafeKey {
+        self.cipher(b"disk", run)
+    }
+
     /// Returns the key that hides names.
     #[must_use]
     pub fn of_names(&self) -> NameKey {
@@ -70,6 +75,12 @@ impl FleetKey {
     #[must_use]
     pub fn of_targets(&self) -> TargetKey {
         TargetKey(self.hmac(b"targets"))
+    }
+
+    /// Returns the key that hides the targets of responses on a disk.
+    #[must_use]
+    pub fn of_files(&self) -> TargetKey {
+        TargetKey(self.hmac(b"files"))
     }
 
     fn cipher(&self, use_of: &[u8], gateway: GatewayId) -> LessSafeKey {

@@ -1,4 +1,5 @@
-//! Records that several gateways of one operator share through a store that they do not trust.
+//! Records that several gateways of one operator share through a store that they do not trust, and
+//! responses on a disk.
 //!
 //! A gateway appends records to a log, and reads those of the others. The store of the log sees
 //! neither names nor counts, and cannot make, change or repeat a record:
@@ -25,5 +26,5 @@ pub use inbox::{Inbox, Refusal};
 pub use key::{FleetKey, KeyError, NameKey, TargetKey, UserKey};
 pub use lent_responses::LentResponses;
 pub use record::{Content, GatewayId, Record, RecordError, Sealer};
-pub use response::ResponseSealer;
+pub use response::{Keeper, ResponseSealer};
 pub use sightings::{Heard, NameHash, Sighting, Sightings};

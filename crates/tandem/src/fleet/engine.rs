@@ -12,14 +12,17 @@ use redis::aio::MultiplexedConnection;
 use redis::streams::StreamReadReply;
 use redis::{AsyncConnectionConfig, FromRedisValue, Pipeline, Value};
 use rustls::pki_types::ServerName;
+use tandem_fleet::Keeper;
 use tandem_fleet::NameHash;
 use tandem_fleet::inbox::LIFETIME;
-use tandem_fleet::response::MAX_SEALED;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::task::AbortHandle;
 
 use super::address::{EngineAddress, EngineSocket};
+
+/// The longest lent response, in bytes.
+const MAX_SEALED: usize = Keeper::Engine.max_sealed();
 
 /// The time limit for a connection with its handshakes and login.
 const CONNECT: Duration = Duration::from_secs(5);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use tandem_cache::Incoming;
-use tandem_fleet::{FleetKey, response};
+use tandem_fleet::{FleetKey, Keeper, response};
 use tokio::sync::Notify;
 
 use super::FleetCounts;
@@ -78,7 +78,7 @@ async fn answer(
     match looks.look(&question.name).await {
         Ok(sealed) if sealed.is_empty() => {}
         Ok(sealed) => {
-            let content = response::open(key, &question.name, sealed);
+            let content = response::open(Keeper::Engine, key, &question.name, sealed);
             if let Some(incoming) = content.and_then(|it| Incoming::read(&Bytes::from(it))) {
                 question.answer(incoming);
             }

@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tandem_cache::{Namer, Sharing};
 use tandem_fleet::{
-    Content, FleetKey, GatewayId, Inbox, LentResponses, NameHash, Refusal, ResponseSealer, Sealer,
+    Content, FleetKey, GatewayId, Inbox, Keeper, LentResponses, NameHash, Refusal, ResponseSealer,
+    Sealer,
 };
 
 use tokio::sync::Notify;
@@ -113,7 +114,7 @@ impl Shelf {
         Self {
             cache,
             counts,
-            responses: ResponseSealer::new(key, own),
+            responses: ResponseSealer::new(Keeper::Engine, key, own),
             lent_responses: LentResponses::new(memory),
             invalidations: Sealer::new(key, own),
             inbox: Inbox::new(key.clone(), own, 0),
