@@ -1,7 +1,8 @@
 //! The decisions of a cache about requests: which stored response serves a request, and which
-//! requests join another one. `receiving` decides about responses, and `fleet` about other caches of
-//! the operator.
+//! requests join another one. `receiving` decides about responses, `fleet` about other caches of the
+//! operator, and `disk` about a second store on a disk.
 
+mod disk;
 mod fleet;
 mod receiving;
 
@@ -20,6 +21,8 @@ use crate::response::is_answerable;
 use crate::store::{Group, Resource, Store};
 use crate::stored::Stored;
 use crate::{Key, Now, Sharing};
+
+pub use disk::OnDisk;
 
 /// The maximum number of URLs in the lists of uncacheable and of invalidated URLs.
 const MAX_MARKS: usize = 1 << 14;
@@ -183,6 +186,10 @@ pub struct Cache<F> {
     /// Responses to requests from before this time are not stored.
     floor: Option<Duration>,
     outbox: fleet::Outbox,
+    /// The cache takes part in a fleet.
+    is_in_fleet: bool,
+    /// The store on a disk.
+    disk: Option<disk::Disk>,
     /// The last time at which all invalidations of other caches were known.
     heard: Option<Duration>,
     /// The secret of the hashes, which also varies the number of users.
@@ -210,6 +217,8 @@ impl<F: Clone> Cache<F> {
             forgotten: None,
             floor: None,
             outbox: fleet::Outbox::default(),
+            is_in_fleet: false,
+            disk: None,
             heard: None,
             secret: RandomState::new(),
             bodies: Arc::default(),
@@ -459,9 +468,25 @@ impl<F: Clone> Cache<F> {
             return;
         }
         for key in targets {
-            self.store.remove_target(key);
+            self.remove_target(key);
             self.mark_invalidated(now, self.mark(key));
             self.note_invalidation(key);
+        }
+    }
+
+    /// Removes the responses of a target with any overrides, in memory and on the disk.
+    fn remove_target(&mut self, key: &Key) {
+        self.store.remove_target(key);
+        if let Some(name) = self.name(key) {
+            self.forget_on_disk(&name);
+        }
+    }
+
+    /// Removes the responses for a key, in memory and on the disk.
+    fn remove(&mut self, key: &Key) {
+        self.store.remove(key);
+        if let Some(name) = self.name(key).filter(|_| !key.has_overrides()) {
+            self.forget_on_disk(&name);
         }
     }
 
@@ -489,6 +514,9 @@ impl<F: Clone> Cache<F> {
     /// Removes all responses.
     pub fn clear(&mut self, now: Now) {
         self.store.clear();
+        if let Some(disk) = &mut self.disk {
+            disk.clear();
+        }
         self.passes.clear();
         self.flights.clear();
         self.floor = Some(now.elapsed);

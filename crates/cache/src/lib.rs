@@ -11,7 +11,9 @@
 //! - [`stored`]: a stored response with its body in shared bytes.
 //! - [`store`]: the memory store, bounded in all and for each group of keys.
 //! - [`cache`]: the decisions.
-//! - [`names`] and [`travel`]: the targets and the responses that caches of one operator share.
+//! - [`names`] and [`travel`]: the targets and the responses that caches of one operator share, or
+//!   that go to a disk.
+//! - [`disk`]: the index of the responses on a disk.
 //! - [`response`]: the heads of responses from the store.
 //!
 //! The rules of RFC 9111 themselves are in [`tandem_http::cache`]. This crate opens no socket,
@@ -21,6 +23,7 @@
 
 mod asker;
 pub mod cache;
+pub mod disk;
 pub mod key;
 pub mod names;
 pub mod response;
@@ -28,7 +31,8 @@ pub mod store;
 pub mod stored;
 pub mod travel;
 
-pub use cache::{Cache, Config, Fetch, Lookup, Pending, Reason, Received};
+pub use cache::{Cache, Config, Fetch, Lookup, OnDisk, Pending, Reason, Received};
+pub use disk::Index;
 pub use key::{Key, Sharing};
 pub use names::{Name, Namer};
 pub use response::{Response, respond};

@@ -1,4 +1,5 @@
-//! A stored response on its way to another cache of the same operator. All numbers are big endian.
+//! A stored response on its way to another cache of the same operator, or to a disk and back. All
+//! numbers are big endian.
 //!
 //! ```text
 //! sent (8, seconds since 1970) · age (8, ms) · lifetime (8, ms) · started (8, ms before)
@@ -6,8 +7,8 @@
 //! fields: count (2), and for each: length of the name (2) · of the value (4) · name · value
 //! ```
 //!
-//! Only a small response travels that any user may get: without `Set-Cookie`, not a response to
-//! credentials, and known to enough users. The program encrypts the bytes.
+//! Only a response of limited size travels that any user may get: without `Set-Cookie`, not a
+//! response to credentials, and known to enough users. The program encrypts the bytes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,11 +23,14 @@ use crate::asker::Asker;
 use crate::names::Name;
 use crate::stored::Stored;
 
-/// The longest body that travels, in bytes.
+/// The longest body that travels to another cache, in bytes.
 pub const MAX_BODY: u64 = 64 << 10;
 
-/// The most bytes of a response that travels, with its head.
-pub const MAX_BYTES: usize = MAX_BODY as usize + (16 << 10);
+/// The longest body that goes to a disk, in bytes.
+pub const MAX_BODY_ON_DISK: u64 = 1 << 20;
+
+/// The most bytes of the fields of a response and of its request.
+const MAX_HEADS: usize = 10 << 10;
 
 /// The time that a response must stay fresh to be of use to another cache.
 const LEAST_LIFE: Duration = Duration::from_secs(2);
@@ -65,8 +69,9 @@ pub struct Incoming {
 }
 
 impl Stored {
-    /// Returns true if other caches of the operator may get the response.
-    pub(crate) fn may_travel(&self, now: Now) -> bool {
+    /// Returns true if other caches of the operator may get the response, or a disk may keep it.
+    /// `max_body` is the longest body.
+    pub(crate) fn may_travel(&self, now: Now, max_body: u64) -> bool {
         let fields = &self.head.fields;
         let is_of_user = fields.contains("set-cookie")
             || fields.contains("set-cookie2")
@@ -79,8 +84,8 @@ impl Stored {
             && !self.policy.control.no_cache
             && self.head.status < 400
             && self.trailers.is_none()
-            && self.body.len() <= MAX_BODY
-            && head <= MAX_BYTES / 8
+            && self.body.len() <= max_body
+            && head <= MAX_HEADS
             && fields.len().max(self.request.len()) <= MAX_FIELDS
             && self.remaining(now) >= LEAST_LIFE
     }
@@ -125,8 +130,19 @@ fn write_fields(bytes: &mut Vec<u8>, fields: &Fields) -> Option<()> {
 }
 
 impl Incoming {
-    /// Parses the bytes of a response. The body shares them. Returns `None` for other bytes.
+    /// Parses the bytes of a response from another cache. The body shares them. Returns `None` for
+    /// other bytes.
     pub fn read(bytes: &Bytes) -> Option<Self> {
+        Self::read_within(bytes, MAX_BODY)
+    }
+
+    /// Parses the bytes of a response from a disk. The body shares them. Returns `None` for other
+    /// bytes.
+    pub fn read_from_disk(bytes: &Bytes) -> Option<Self> {
+        Self::read_within(bytes, MAX_BODY_ON_DISK)
+    }
+
+    fn read_within(bytes: &Bytes, max_body: u64) -> Option<Self> {
         let mut rest = &bytes[..];
         let sent = u64::from_be_bytes(take(&mut rest)?);
         let mut millis = || Some(Duration::from_millis(u64::from_be_bytes(take(&mut rest)?)));
@@ -144,7 +160,7 @@ impl Incoming {
         let is_whole = length.is_none_or(|length| length == body.len() as u64);
         let is_possible = coding <= 1
             && (200..400).contains(&status)
-            && body.len() as u64 <= MAX_BODY
+            && body.len() as u64 <= max_body
             && usize::from(users) <= tags.len();
         (is_whole && is_possible).then_some(Self {
             sent,

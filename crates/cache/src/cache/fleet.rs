@@ -15,7 +15,7 @@ use tandem_predict::crowd::{Crowd, tag};
 use super::{Cache, Fetch, MAX_MARKS};
 use crate::names::{Name, Namer, Names};
 use crate::stored::{Body, Stored};
-use crate::travel::{Incoming, Outgoing};
+use crate::travel::{Incoming, MAX_BODY, Outgoing};
 use crate::{Key, Now, Sharing};
 
 /// The most counted users, and the most invalidated targets, that wait.
@@ -64,13 +64,21 @@ impl<F: Clone> Cache<F> {
             Some(_) => self.outbox.take_invalidations(),
             None => Outbox::default(),
         };
-        self.store.set_names(namer.map(Names::new));
+        self.is_in_fleet = namer.is_some();
+        let own = || self.disk.as_ref().map(|disk| disk.namer.clone());
+        let names = namer.or_else(own).map(Names::new);
+        self.store.set_names(names);
         self.outbox = invalidations;
     }
 
-    /// Takes over the invalidated targets that wait in a cache which this one replaces.
-    pub fn inherit(&mut self, old: &mut Self) {
+    /// Takes over the invalidated targets that wait in a cache which this one replaces, and its disk
+    /// without the content.
+    pub fn inherit(&mut self, now: Now, old: &mut Self) {
         self.outbox = old.outbox.take_invalidations();
+        if let Some(mut disk) = old.disk.take() {
+            disk.clear();
+            self.open_disk(now, disk.index, disk.namer);
+        }
     }
 
     /// Notes that all invalidations of other caches up to this time are known.
@@ -82,9 +90,15 @@ impl<F: Clone> Cache<F> {
     /// response. A cache that does not hear of invalidations wants none.
     pub fn wanted(&self, now: Now, fetch: &Fetch) -> Option<Name> {
         let is_current = |heard| now.elapsed.saturating_sub(heard) <= MAX_DEAF;
+        let is_hearing = self.is_in_fleet && self.heard.is_some_and(is_current);
+        is_hearing.then(|| self.lent_name(now, fetch)).flatten()
+    }
+
+    /// Returns the name of the target of a request to the origin, if a response that any user may
+    /// get can take the place of the origin's.
+    pub(super) fn lent_name(&self, now: Now, fetch: &Fetch) -> Option<Name> {
         let pass = self.passes.get(&self.secret.hash_one(fetch.key.bytes()));
-        if !self.heard.is_some_and(is_current)
-            || pass.is_some_and(|end| *end > now.elapsed)
+        if pass.is_some_and(|end| *end > now.elapsed)
             || fetch.asked.fields.contains("authorization")
         {
             return None;
@@ -101,10 +115,11 @@ impl<F: Clone> Cache<F> {
 
     /// Notes a response that was stored or validated for a user.
     pub(super) fn note_fetch(&mut self, key: &Key, user: u64, is_counted: bool) {
+        self.renew_on_disk(key);
         let Some(resource) = self.store.peek(key).filter(|_| !key.has_overrides()) else {
             return;
         };
-        let Some(name) = resource.name else {
+        let Some(name) = resource.name.filter(|_| self.is_in_fleet) else {
             return;
         };
         let (count, needed) = (resource.crowd.count, self.needed(key, Some(name)));
@@ -140,6 +155,7 @@ impl<F: Clone> Cache<F> {
             let crowd = self.store.note_tag(&key, *tag);
             if crowd.is_some_and(|crowd| crowd.count >= needed) {
                 self.outbox.push_due(*name);
+                self.write_to_disk(*name);
             }
         }
     }
@@ -150,7 +166,7 @@ impl<F: Clone> Cache<F> {
         while sum < bytes
             && let Some(name) = self.outbox.due.pop_front()
         {
-            let Some(outgoing) = self.outgoing(now, name) else {
+            let Some(outgoing) = self.outgoing(now, name, MAX_BODY) else {
                 continue;
             };
             sum += outgoing.stored.weight();
@@ -159,11 +175,13 @@ impl<F: Clone> Cache<F> {
         due
     }
 
-    /// Returns the newest response of a target, if it may be passed on.
-    fn outgoing(&self, now: Now, name: Name) -> Option<Outgoing> {
+    /// Returns the newest response of a target, if it may be passed on. `max_body` is the longest
+    /// body.
+    pub(super) fn outgoing(&self, now: Now, name: Name, max_body: u64) -> Option<Outgoing> {
         let key = self.store.names()?.key(&name)?;
         let resource = self.store.peek(key)?;
-        let stored = resource.newest().filter(|stored| stored.may_travel(now))?;
+        let stored = resource.newest();
+        let stored = stored.filter(|stored| stored.may_travel(now, max_body))?;
         let is_known = resource.crowd.count >= self.needed(key, Some(name));
         is_known.then(|| Outgoing {
             name,
@@ -174,7 +192,7 @@ impl<F: Clone> Cache<F> {
     }
 
     pub(super) fn note_invalidation(&mut self, key: &Key) {
-        let Some(name) = self.name(key) else {
+        let Some(name) = self.name(key).filter(|_| self.is_in_fleet) else {
             return;
         };
         if self.outbox.invalidated.len() < MAX_WAITING {
@@ -207,6 +225,7 @@ impl<F: Clone> Cache<F> {
             {
                 self.store.remove_target(&key);
             }
+            self.forget_on_disk(name);
             self.mark_invalidated(now, mark_of(name));
         }
     }
@@ -231,6 +250,17 @@ impl<F: Clone> Cache<F> {
     /// Stores the response of another cache in place of a request to the origin. Returns whether
     /// the response may serve the user of the request.
     pub fn adopt(&mut self, now: Now, fetch: &Fetch, incoming: Incoming) -> bool {
+        self.adopt_within(now, fetch, incoming, MAX_BODY)
+    }
+
+    /// Stores a response as [`Self::adopt`] does. `max_body` is the longest body.
+    pub(super) fn adopt_within(
+        &mut self,
+        now: Now,
+        fetch: &Fetch,
+        incoming: Incoming,
+        max_body: u64,
+    ) -> bool {
         let Some(name) = self.name(&fetch.key) else {
             return false;
         };
@@ -269,7 +299,7 @@ impl<F: Clone> Cache<F> {
             started,
             is_anonymous: true,
         };
-        if !stored.may_travel(now) {
+        if !stored.may_travel(now, max_body) {
             return false;
         }
         let fits = stored.fits(&fetch.asked.fields);

@@ -149,7 +149,7 @@ impl<F: Clone> Cache<F> {
         head: &ResponseHead,
     ) -> Received {
         if !validation::is_about(head, &stored.head) {
-            self.store.remove(&fetch.key);
+            self.remove(&fetch.key);
             return Received::Again;
         }
         let fresh = Arc::new(self.updated(now, fetch, stored, head));
@@ -164,7 +164,7 @@ impl<F: Clone> Cache<F> {
             }
             Update::Ignore => Received::Own(fresh),
             Update::Remove => {
-                self.store.remove(&fetch.key);
+                self.remove(&fetch.key);
                 Received::Own(fresh)
             }
         }
@@ -223,10 +223,11 @@ impl<F: Clone> Cache<F> {
             Update::Store if is_same => {
                 if self.is_current(&fetch.key, fetch.started) {
                     self.store.update(&fetch.key, fetch.user, stored, fresh);
+                    self.renew_on_disk(&fetch.key);
                 }
             }
             Update::Store | Update::Remove => {
-                self.store.remove(&fetch.key);
+                self.remove(&fetch.key);
             }
         }
     }

@@ -1,4 +1,5 @@
-//! The questions of the cache to the fleet: whether another gateway lends a response.
+//! The questions of the cache to the fleet and to the disk: whether another gateway lends a response,
+//! and the response that a file holds.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tandem_cache::{Incoming, Name};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
-/// The most questions without an answer. Requests beyond them do not ask: an engine that stops
-/// delays this number of requests only.
+/// The most questions without an answer. Requests beyond them do not ask: an engine or a disk that
+/// stops delays this number of requests only.
 const MAX_QUESTIONS: usize = 64;
 
 /// The side of the cache.
@@ -27,7 +28,7 @@ pub struct LookupQuestion {
     _place: OwnedSemaphorePermit,
 }
 
-/// The side of the fleet.
+/// The side of the fleet or of the disk.
 #[derive(Debug)]
 pub struct LookupQuestions {
     questions: mpsc::Receiver<LookupQuestion>,
@@ -51,7 +52,7 @@ pub fn link() -> (Link, LookupQuestions) {
 }
 
 impl Link {
-    /// Asks for a response, if the engine is in reach. The receiver fails if there is none.
+    /// Asks for a response, if the other side is in reach. The receiver fails if there is none.
     pub fn ask(&self, name: Name) -> Option<oneshot::Receiver<Incoming>> {
         if !self.is_up.load(Ordering::Relaxed) {
             return None;

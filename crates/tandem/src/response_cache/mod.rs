@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::SystemTime;
 
 use bytes::Bytes;
-use tandem_cache::{Cache, Config, Fetch, Group, Key, Namer, Now, Pending, Stored};
+use tandem_cache::{Cache, Config, Fetch, Group, Index, Key, Namer, Now, Pending, Stored};
 use tandem_http::Fields;
 
 use crate::metrics::METRICS;
@@ -26,6 +26,8 @@ pub struct ResponseCache {
     incomplete: AtomicU64,
     /// The way to the fleet, once the cache takes part in one.
     link: OnceLock<Arc<Link>>,
+    /// The way to the disk, once the cache has one.
+    disk: OnceLock<Arc<Link>>,
     began: tokio::time::Instant,
 }
 
@@ -46,6 +48,7 @@ impl ResponseCache {
             config,
             incomplete: AtomicU64::new(0),
             link: OnceLock::new(),
+            disk: OnceLock::new(),
             began: tokio::time::Instant::now(),
         }
     }
@@ -79,12 +82,12 @@ impl ResponseCache {
         self.lock().join_fleet(now, namer);
     }
 
-    /// Returns an empty cache in place of this one, which no longer takes part in a fleet. The
-    /// invalidations that wait for the fleet go along.
+    /// Returns an empty cache in place of this one, which no longer takes part in a fleet or uses a
+    /// disk. The invalidations that wait for the fleet go along, and so does the disk.
     pub fn successor(&self, config: Config) -> Self {
         let next = Self::new(config);
         let mut old = self.lock();
-        next.lock().inherit(&mut old);
+        next.lock().inherit(next.now(), &mut old);
         old.join_fleet(self.now(), None);
         drop(old);
         next
@@ -93,6 +96,42 @@ impl ResponseCache {
     /// Returns the way to the fleet.
     pub fn link(&self) -> Option<&Arc<Link>> {
         self.link.get()
+    }
+
+    /// Empties the cache, and makes it use a disk with the files of this index.
+    pub fn open_disk(&self, index: Index, namer: Namer) {
+        let now = self.now();
+        self.lock().open_disk(now, index, namer);
+    }
+
+    /// Empties the cache and its disk, and gives targets other names there.
+    pub fn rename_disk(&self, namer: Namer) {
+        let now = self.now();
+        let mut cache = self.lock();
+        if let Some(mut index) = cache.close_disk() {
+            index.clear();
+            cache.open_disk(now, index, namer);
+        }
+    }
+
+    /// Makes requests ask the disk in this way. Only the first one counts.
+    pub fn ask_disk(&self, link: &Arc<Link>) {
+        self.disk.get_or_init(|| Arc::clone(link));
+    }
+
+    /// Returns the way to the disk.
+    pub fn disk(&self) -> Option<&Arc<Link>> {
+        self.disk.get()
+    }
+
+    /// Changes the index of the disk. Returns `None` without a disk.
+    pub fn with_disk<T>(&self, change: impl FnOnce(&mut Index) -> T) -> Option<T> {
+        self.lock().disk_mut().map(change)
+    }
+
+    /// Ends the use of the disk, and returns the index.
+    pub fn close_disk(&self) -> Option<Index> {
+        self.lock().close_disk()
     }
 
     /// Ends the flight of a fetch.

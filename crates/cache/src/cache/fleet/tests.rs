@@ -355,7 +355,7 @@ fn reload_keeps_the_invalidations_that_wait() {
     gateway.cache.outbox.lost = 3;
     gateway.cache.join_fleet(now, Some(namer()));
     let mut next = Gateway::new(Sharing::Origin, 1);
-    next.cache.inherit(&mut gateway.cache);
+    next.cache.inherit(next.now(), &mut gateway.cache);
     next.cache.join_fleet(now, Some(namer()));
     assert_eq!(next.cache.lost_invalidations(), 3);
     assert_eq!(next.cache.take_invalidated(10).len(), 1);
