@@ -1,6 +1,6 @@
 //! The files of a cache: no bytes are accepted that no process with the key wrote. The content of a
-//! file is refused, or serves within the rules of the cache. The index keeps its bounds, and each file
-//! is an entry or is to be deleted.
+//! file is refused, or serves within the rules of the cache. The index keeps its bounds, and each
+//! file is an entry or is to be deleted.
 #![no_main]
 
 use std::collections::HashSet;

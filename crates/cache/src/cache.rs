@@ -1,6 +1,6 @@
 //! The decisions of a cache about requests: which stored response serves a request, and which
-//! requests join another one. `receiving` decides about responses, `fleet` about other caches of the
-//! operator, and `disk` about a second store on a disk.
+//! requests join another one. `receiving` decides about responses, `fleet` about other caches of
+//! the operator, and `disk` about a second store on a disk.
 
 mod disk;
 mod fleet;

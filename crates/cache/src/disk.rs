@@ -1,8 +1,9 @@
 //! The index of the responses that a cache keeps on a disk, by the names of their targets.
 //!
-//! The index is in memory and is exact: a response that leaves it is never served again, even if its
-//! file still exists. The program deletes such files later. Space and entries are bounded. Above a
-//! bound, the oldest response goes that no request has used since its last turn (second chance).
+//! The index is in memory and is exact: a response that leaves it is never served again, even if
+//! its file still exists. The program deletes such files later. Space and entries are bounded.
+//! Above a bound, the oldest response goes that no request has used since its last turn (second
+//! chance).
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -142,8 +143,8 @@ impl Index {
         self.entries.contains_key(name)
     }
 
-    /// Removes an entry. A file of this name that is written at present does not become one. Returns
-    /// true if there was an entry.
+    /// Removes an entry. A file of this name that is written at present does not become one.
+    /// Returns true if there was an entry.
     pub fn remove(&mut self, name: &Name) -> bool {
         if self.writing.as_ref() == Some(name) {
             self.writing = None;
@@ -172,7 +173,8 @@ impl Index {
         }
     }
 
-    /// Takes at most `limit` files to delete. The caller deletes them before it writes another file.
+    /// Takes at most `limit` files to delete. The caller deletes them before it writes another
+    /// file.
     pub fn take_doomed(&mut self, limit: usize) -> Vec<Name> {
         let names: Vec<_> = self.doomed.iter().take(limit).copied().collect();
         for name in &names {
@@ -186,8 +188,8 @@ impl Index {
         self.writing = Some(name);
     }
 
-    /// Adds the file that was begun. Returns false if its response changed meanwhile: the caller then
-    /// deletes the file.
+    /// Adds the file that was begun. Returns false if its response changed meanwhile: the caller
+    /// then deletes the file.
     pub fn finish(&mut self, name: Name, bytes: u64) -> bool {
         let is_current = self.writing.take() == Some(name);
         if is_current {

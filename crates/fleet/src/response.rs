@@ -102,8 +102,8 @@ impl ResponseSealer {
     }
 }
 
-/// Decrypts the response of a name. Returns `None` for bytes that no gateway with this key wrote for
-/// this name and place.
+/// Decrypts the response of a name. Returns `None` for bytes that no gateway with this key wrote
+/// for this name and place.
 #[must_use]
 pub fn open(
     keeper: Keeper,

@@ -20,6 +20,7 @@ pub mod carrier;
 pub mod cli;
 pub mod config;
 pub mod connections;
+pub mod disk_cache;
 pub mod endpoint;
 pub mod error;
 pub mod exchange;

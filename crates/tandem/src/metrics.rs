@@ -252,6 +252,15 @@ metrics! {
     cache_collapsed "counter" "Gateway: requests that waited for another one of the same URL.";
     cache_bytes "counter" "Gateway: bytes of bodies sent from the cache.";
     cache_evicted "counter" "Gateway: resources evicted from the cache for others.";
+    cache_disk_up "gauge" "Gateway: 1 while the disk of --cache-dir is in use.";
+    cache_disk_bytes "gauge" "Gateway: bytes of the files in --cache-dir.";
+    cache_disk_hits "counter" "Gateway: requests answered with a response from the disk.";
+    cache_disk_late "counter"
+        "Gateway: requests that did not wait longer for a response from the disk.";
+    cache_disk_written "counter" "Gateway: responses written to the disk.";
+    cache_disk_damaged "counter"
+        "Gateway: files of responses that were deleted because they had been changed.";
+    cache_disk_errors "counter" "Gateway: errors after which the disk was not used any more.";
     fleet_engine_up "gauge" "Gateway: 1 while the engine of --share responds.";
     fleet_engine_failures "counter" "Gateway: connections to the engine of --share that failed.";
     fleet_records_sent "counter" "Gateway: records appended to the log of the fleet.";

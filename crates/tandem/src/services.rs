@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use tandem_submit::store::Store;
 
+use crate::disk_cache::{DiskCache, DiskConfig, DiskError};
 use crate::fleet::{Fleet, FleetConfig};
 use crate::journal::Journal;
 use crate::learned::{Learned, LearnedError, PredictorConfig};
@@ -19,6 +20,7 @@ pub struct Services {
     learned: OnceLock<Arc<Learned>>,
     fleet: OnceLock<Fleet>,
     cache: Mutex<Option<Arc<ResponseCache>>>,
+    disk: Mutex<Option<DiskCache>>,
     users: Arc<Users>,
     journal: Arc<Journal>,
     store: OnceLock<Arc<dyn Store>>,
@@ -94,6 +96,56 @@ impl Services {
             Some(old) => Arc::new(old.successor(config.clone())),
             None => Arc::new(ResponseCache::new(config.clone())),
         });
+    }
+
+    /// Opens the files of the cache, which must be open, or deletes them without a configuration.
+    /// Responses that were fetched under another `scope` serve nobody.
+    ///
+    /// # Errors
+    /// Returns the reason why the directory cannot be used.
+    pub fn open_disk(&self, config: Option<&DiskConfig>, scope: &[u8]) -> Result<(), DiskError> {
+        let mut disk = self.disk.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        match (config, &*disk) {
+            (Some(config), Some(open)) => {
+                // Sessions of an earlier configuration keep their cache without its files.
+                if let Some(old) = cache.as_mut().filter(|_| !open.has_scope(scope)) {
+                    *old = Arc::new(old.successor(old.config().clone()));
+                }
+                if let Some(cache) = &*cache {
+                    open.reload(config, cache, scope);
+                }
+            }
+            (Some(config), None) => {
+                if let Some(cache) = &*cache {
+                    *disk = Some(DiskCache::open(config, cache, scope)?);
+                }
+            }
+            (None, Some(_)) => {
+                if let Some(disk) = disk.take() {
+                    disk.delete();
+                    // A cache keeps the way to its first disk, so a later disk needs another cache.
+                    if let Some(old) = &mut *cache {
+                        old.close_disk();
+                        *old = Arc::new(old.successor(old.config().clone()));
+                    }
+                }
+            }
+            (None, None) => {}
+        }
+        Ok(())
+    }
+
+    /// Ends the use of the cache's files, which then serve a later process. No session may be left.
+    pub fn close_disk(&self) {
+        let disk = self
+            .disk
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        if let Some(disk) = disk {
+            disk.close();
+        }
     }
 
     /// The cache, where a role has opened it.

@@ -36,6 +36,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("users", &[]),
     ("learned", &["files", "users"]),
     ("response_cache", &["error", "metrics"]),
+    ("disk_cache", &["metrics", "response_cache"]),
     ("journal", &["exchange"]),
     ("warm_up", &[]),
     ("probe", &[]),
@@ -65,7 +66,14 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     (
         "services",
-        &["fleet", "journal", "learned", "response_cache", "users"],
+        &[
+            "disk_cache",
+            "fleet",
+            "journal",
+            "learned",
+            "response_cache",
+            "users",
+        ],
     ),
     // The pipeline.
     (
@@ -170,6 +178,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "secret",
             "renewal",
             "textual",
+            "disk_cache",
             "fleet",
             "services",
             "hosts",

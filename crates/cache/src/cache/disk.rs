@@ -2,8 +2,8 @@
 //! requests look there, and which responses from there serve requests.
 //!
 //! Only a response that all users may know of is written, under the name of its target. Each change
-//! of a target in memory removes its entry from the index at once. The disk therefore never holds an
-//! older response than memory does, or did before an eviction.
+//! of a target in memory removes its entry from the index at once. The disk therefore never holds
+//! an older response than memory does, or did before an eviction.
 
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -71,8 +71,8 @@ impl<F: Clone> Cache<F> {
         self.outbox = invalidations;
     }
 
-    /// Takes over the invalidated targets that wait in a cache which this one replaces, and its disk
-    /// without the content.
+    /// Takes over the invalidated targets that wait in a cache which this one replaces, and its
+    /// disk without the content.
     pub fn inherit(&mut self, now: Now, old: &mut Self) {
         self.outbox = old.outbox.take_invalidations();
         if let Some(mut disk) = old.disk.take() {

@@ -6,6 +6,7 @@
 )]
 
 mod bridges;
+mod cached_files;
 #[path = "../../../tandem/tests/suite/certificates.rs"]
 mod certificates;
 mod configuration;

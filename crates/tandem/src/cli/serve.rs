@@ -137,7 +137,7 @@ pub(super) fn serve(
         tracing::info!("draining: open exchanges may finish");
         let services = Arc::clone(running.services());
         tokio::select! {
-            () = running.drain(drain_limit) => {}
+            () = running.drain(drain_limit) => services.close_disk(),
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
         }

@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize};
-use tandem_cache::Sharing;
 use tandem_predict::{AutoConfig, Worth};
 
 use super::admission::Credentials;
@@ -19,6 +18,7 @@ use super::{
 };
 use crate::back::origin::{Limits, Mode};
 use crate::back::policy::{AddressFamily, AllowDest, Policy};
+use crate::disk_cache::DiskConfig;
 use crate::endpoint::{Endpoint, SessionKind, Usage, literal_ip};
 use crate::fleet::FleetConfig;
 use crate::hosts::HostPattern;
@@ -82,8 +82,7 @@ with_path! {
         predict: Option<bool> [help_heading = "Push", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
         /// Bytes of memory for the learned data [default: 64MiB]
         predict_memory: Option<Size> [help_heading = "Push", value_name = "BYTES"],
-        /// File that keeps the learned data; without it the gateway writes nothing to disk
-        /// [default: none]
+        /// File that keeps the learned data; without it they are in memory only [default: none]
         predict_state: Option<PathBuf> [help_heading = "Push", value_name = "FILE"],
         /// Number of users that must request a resource before it is pushed to others, 1 to 4
         /// [default: 3]
@@ -113,6 +112,14 @@ with_path! {
         /// Number of users that must fetch a response before the shared cache serves it to others,
         /// 1 to 4; each URL needs up to twice as many [default: 3, and 1 with mode=reverse]
         cache_users: Option<u8> [help_heading = "Cache", value_name = "N"],
+        /// Directory of the gateway's own for more responses of a shared cache, encrypted; without
+        /// it they are in memory only [default: none]
+        cache_dir: Option<PathBuf> [help_heading = "Cache", value_name = "DIR"],
+        /// Bytes of the files in cache-dir [default: 1GiB]
+        cache_disk_size: Option<Size> [help_heading = "Cache", value_name = "BYTES"],
+        /// File with the key of the files in cache-dir, at least 32 random bytes: they then serve
+        /// after a restart too [default: a random key that ends with the process]
+        cache_key: Option<PathBuf> [help_heading = "Cache", value_name = "FILE"],
         /// Add Cache-Status to responses, which says how the cache handled the request (RFC 9211)
         cache_status: Option<bool> [help_heading = "Cache", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
         /// Compression of text for clients that can decode it: auto or off [default: auto]
@@ -241,6 +248,8 @@ pub struct GatewayConfig {
     pub fleet: Option<FleetConfig>,
     /// The configuration of the cache; `None` without a cache.
     pub cache: Option<tandem_cache::Config>,
+    /// The configuration of the cache's files; `None` without files.
+    pub disk: Option<DiskConfig>,
     /// Adds `Cache-Status` to the responses of a gateway with a cache.
     pub cache_status: bool,
     /// The compression of bodies on the way to clients.
@@ -305,6 +314,7 @@ impl GatewayOptions {
             false => self.caching(&mode)?,
         };
         let fleet = self.fleet(push.as_ref())?;
+        let disk = self.disk(cache.as_ref(), fleet.as_ref())?;
         let max_connections = self.max_connections.unwrap_or(4096).max(1);
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let announce = discover::announces(self.announce, &mode, open)?;
@@ -332,6 +342,7 @@ impl GatewayOptions {
             max_connections_per_client: self.max_connections_per_client.unwrap_or(1024).max(1),
             push,
             cache,
+            disk,
             cache_status: self.cache_status.unwrap_or(false),
             compress: self.compress.unwrap_or_default(),
             response_timeout: positive(
@@ -399,7 +410,11 @@ impl GatewayOptions {
             .chain(self.submit_oblivious_key.clone())
             .chain(self.submit_rights.clone())
             .chain(self.submit_store.as_deref().and_then(store_secret))
-            .chain(of_fleet.map(|file| file.display().to_string()))
+            .chain(
+                of_fleet
+                    .chain(&self.cache_key)
+                    .map(|file| file.display().to_string()),
+            )
             .collect()
     }
 
@@ -432,29 +447,6 @@ impl GatewayOptions {
             }
         }
         Ok(mode)
-    }
-
-    fn caching(&self, mode: &Mode) -> Result<Option<tandem_cache::Config>, ConfigError> {
-        let is_reverse = matches!(mode, Mode::Reverse { .. });
-        let sharing = match self.cache.unwrap_or_default() {
-            CacheOption::Off => return Ok(None),
-            CacheOption::Private => Sharing::Private,
-            CacheOption::Shared if is_reverse => Sharing::Origin,
-            CacheOption::Shared => Sharing::Shared,
-        };
-        let memory = self.cache_memory.map_or(64 << 20, |size| size.0);
-        if memory < 1 << 20 {
-            return Err(ConfigError::value("cache-memory", "must be at least 1MiB"));
-        }
-        let min_users = self.cache_users.unwrap_or(if is_reverse { 1 } else { 3 });
-        if !(1..=4).contains(&min_users) {
-            return Err(ConfigError::value("cache-users", "must be from 1 to 4"));
-        }
-        Ok(Some(tandem_cache::Config {
-            sharing,
-            memory,
-            min_users,
-        }))
     }
 
     fn pushing(&self, mode: &Mode) -> Result<PushConfig, ConfigError> {

@@ -5,6 +5,7 @@
 
 mod admission;
 pub mod bridge;
+mod cache;
 pub mod client;
 pub mod compress;
 pub mod discover;

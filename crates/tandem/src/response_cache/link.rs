@@ -1,5 +1,5 @@
-//! The questions of the cache to the fleet and to the disk: whether another gateway lends a response,
-//! and the response that a file holds.
+//! The questions of the cache to the fleet and to the disk: whether another gateway lends a
+//! response, and the response that a file holds.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

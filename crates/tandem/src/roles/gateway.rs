@@ -69,6 +69,9 @@ impl Role for GatewayConfig {
                 .map_err(|error| ConfigError::value("predict-state", error.to_string()))?;
         }
         services
+            .open_disk(self.disk.as_ref(), self.scope().as_bytes())
+            .map_err(|error| ConfigError::value("cache-dir", error.to_string()))?;
+        services
             .open_fleet(self.fleet.as_ref(), self.scope().as_bytes())
             .map_err(|error| ConfigError::value("share", error.to_string()))
     }

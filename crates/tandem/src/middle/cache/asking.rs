@@ -1,4 +1,5 @@
-//! The wait of a request for the answer of the fleet, before the request goes to its origin.
+//! The wait of a request for the answer of the disk or of the fleet, before the request goes to its
+//! origin.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -7,7 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use tandem_cache::{Fetch, Incoming};
+use tandem_cache::{Fetch, Incoming, OnDisk};
 use tokio::sync::oneshot;
 
 use super::CacheSession;
@@ -15,16 +16,52 @@ use super::reply::set_phase;
 use crate::metrics::METRICS;
 use crate::response_cache::flight::{Flight, FlightPhase};
 
-/// The time that a request waits. The timer counts whole milliseconds and rounds up, so the wait
-/// ends within two.
-const LOOKUP_TIMEOUT: Duration = Duration::from_millis(1);
+/// A place that may have the response to a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AskedPlace {
+    /// The gateway's disk.
+    Disk,
+    /// Another gateway of the fleet.
+    Fleet,
+}
+
+impl AskedPlace {
+    /// The place to ask after this one.
+    pub(super) const fn next(self) -> Option<Self> {
+        match self {
+            Self::Disk => Some(Self::Fleet),
+            Self::Fleet => None,
+        }
+    }
+
+    /// The time that a request waits. The timer counts whole milliseconds and rounds up, so the
+    /// wait ends within a millisecond more.
+    const fn timeout(self) -> Duration {
+        match self {
+            // The index knows that the file exists, so most waits end with it. The limit is about
+            // the time that a rotating disk needs for one file.
+            Self::Disk => Duration::from_millis(19),
+            Self::Fleet => Duration::from_millis(1),
+        }
+    }
+
+    fn note_late(self) {
+        match self {
+            Self::Disk => METRICS.cache_disk_late.add(1),
+            Self::Fleet => METRICS.fleet_lookups_late.add(1),
+        }
+    }
+}
 
 /// A request to the origin, with the flight that it leads.
 pub(super) type Led = (Box<Fetch>, Option<Arc<Flight>>);
 
-/// A request that waits for the fleet.
+/// A request that waits for an answer.
 pub(super) struct Asking {
     session: Rc<CacheSession>,
+    source: AskedPlace,
+    /// The response on the disk that was asked for.
+    on_disk: Option<OnDisk>,
     /// The request to the origin; `None` once it was taken.
     fetch: Option<Led>,
     answer: oneshot::Receiver<Incoming>,
@@ -32,50 +69,76 @@ pub(super) struct Asking {
 }
 
 impl Asking {
-    /// Asks the fleet for the response to a fetch. Returns the fetch if there is no fleet.
+    /// Asks a place for the response to a fetch. Returns the fetch if the place has none.
     pub(super) fn new(
         session: &Rc<CacheSession>,
-        fetch: Box<Fetch>,
-        flight: Option<Arc<Flight>>,
+        source: AskedPlace,
+        led: Led,
     ) -> Result<Self, Led> {
-        let cache = &session.cache;
-        let answer = cache.link().and_then(|link| {
-            let name = cache.lock().wanted(cache.now(), &fetch)?;
-            link.ask(name)
-        });
-        let Some(answer) = answer else {
-            return Err((fetch, flight));
+        let (cache, fetch) = (&session.cache, &led.0);
+        let asked = match source {
+            AskedPlace::Disk => cache.disk().and_then(|link| {
+                let found = cache.lock().on_disk(cache.now(), fetch)?;
+                Some((link.ask(found.name)?, Some(found)))
+            }),
+            AskedPlace::Fleet => cache.link().and_then(|link| {
+                let name = cache.lock().wanted(cache.now(), fetch)?;
+                let answer = link.ask(name)?;
+                METRICS.fleet_lookups.add(1);
+                Some((answer, None))
+            }),
         };
-        METRICS.fleet_lookups.add(1);
+        let Some((answer, on_disk)) = asked else {
+            return Err(led);
+        };
         Ok(Self {
             session: Rc::clone(session),
-            fetch: Some((fetch, flight)),
+            source,
+            on_disk,
+            fetch: Some(led),
             answer,
-            limit: Box::pin(tokio::time::sleep(LOOKUP_TIMEOUT)),
+            limit: Box::pin(tokio::time::sleep(source.timeout())),
         })
     }
 
+    /// The place that was asked.
+    pub(super) const fn source(&self) -> AskedPlace {
+        self.source
+    }
+
+    /// Stores the answer in place of a request to the origin. Returns whether it may serve.
+    fn adopt(&self, fetch: &Fetch, incoming: Incoming) -> bool {
+        let cache = &self.session.cache;
+        let now = cache.now();
+        let mut locked = cache.lock();
+        match self.on_disk {
+            Some(found) => locked.adopt_from_disk(now, fetch, found, incoming),
+            None => locked.adopt(now, fetch, incoming),
+        }
+    }
+
     /// Polls until the answer is there or has taken too long. Returns the fetch that remains, or
-    /// `None` if a response of the fleet was stored in its place.
+    /// `None` if the answer was stored in its place.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Led>> {
         let incoming = match Pin::new(&mut self.answer).poll(cx) {
             Poll::Ready(answer) => answer.ok(),
             Poll::Pending => {
                 ready!(self.limit.as_mut().poll(cx));
-                METRICS.fleet_lookups_late.add(1);
+                self.source.note_late();
                 None
             }
         };
         let Some((fetch, flight)) = self.fetch.take() else {
             return Poll::Ready(None);
         };
-        let cache = &self.session.cache;
-        let is_adopted = incoming.is_some_and(|it| cache.lock().adopt(cache.now(), &fetch, it));
-        if !is_adopted {
+        if !incoming.is_some_and(|incoming| self.adopt(&fetch, incoming)) {
             return Poll::Ready(Some((fetch, flight)));
         }
-        METRICS.fleet_lookups_hit.add(1);
-        cache.end_flight(&fetch);
+        match self.source {
+            AskedPlace::Disk => METRICS.cache_disk_hits.add(1),
+            AskedPlace::Fleet => METRICS.fleet_lookups_hit.add(1),
+        }
+        self.session.cache.end_flight(&fetch);
         set_phase(flight, FlightPhase::Released { alone: false });
         Poll::Ready(None)
     }
@@ -131,6 +194,11 @@ mod tests {
         });
         cache.join_fleet(Some(namer), &Arc::new(link));
         cache.lock().note_heard(cache.now());
+        over(cache, questions)
+    }
+
+    /// Returns a gateway with this cache.
+    fn over(cache: Arc<ResponseCache>, questions: LookupQuestions) -> Gateway {
         let asked = Rc::new(RefCell::new(Vec::new()));
         let times = Rc::clone(&asked);
         let origin: Rc<dyn Stage> = Rc::new(move |_: Exchange| {
@@ -215,6 +283,35 @@ mod tests {
             assert!(gateway.asked.borrow().is_empty());
             // A second request finds the response here.
             assert_eq!(gateway.get("/").await, (Duration::ZERO, 0));
+        })
+        .await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn request_waits_twenty_milliseconds_for_the_disk() {
+        let cache = Arc::new(ResponseCache::new(Config {
+            sharing: Sharing::Origin,
+            memory: 1 << 20,
+            min_users: 1,
+        }));
+        let (asking, mut questions) = link();
+        let namer = Namer::new(|target| [target[target.len() - 1]; 16]);
+        let mut index = tandem_cache::Index::new(1 << 20);
+        index.insert([b'a'; 16], 1);
+        cache.open_disk(index, namer);
+        cache.ask_disk(&Arc::new(asking));
+        questions.accept();
+        let gateway = over(cache, link().1);
+        within(async {
+            // The disk does not have this one.
+            assert_eq!(gateway.get("/b").await, (Duration::ZERO, 1));
+            let (wait, asked) = gateway.get("/a").await;
+            let limit = Duration::from_millis(20);
+            assert!(wait > limit / 2 && wait <= limit, "{wait:?}");
+            assert_eq!(asked, 1);
+            assert!(questions.next().await.is_some());
+            // The response from the origin has replaced that of the disk.
+            assert!(gateway.cache.lock().disk().expect("open").is_empty());
         })
         .await;
     }

@@ -7,8 +7,9 @@
 //! ```
 //!
 //! [`tandem_cache`] decides; this stage moves data. `reply` holds the states of the reply to GET or
-//! HEAD, and `asking` its wait for another gateway of the fleet. `changing` holds the states of the
-//! reply to an unsafe request. `pump` is the task that reads a response for all its readers.
+//! HEAD, and `asking` its wait for the disk or another gateway of the fleet. `changing` holds the
+//! states of the reply to an unsafe request. `pump` is the task that reads a response for all its
+//! readers.
 //!
 //! A forward gateway serves and stores only requests with a known first-party site, and separates
 //! the sites. Otherwise a page could learn from the time of a response which pages the user visits

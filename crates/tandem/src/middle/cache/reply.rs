@@ -13,7 +13,7 @@ use tandem_http::cache::RequestPolicy;
 use tandem_http::{Fields, ResponseHead};
 
 use super::CacheSession;
-use super::asking::Asking;
+use super::asking::{AskedPlace, Asking, Led};
 use super::pump::ResponsePump;
 use super::status::CacheStatus;
 use crate::error::{Error, Kind, Side};
@@ -34,12 +34,12 @@ pub(super) struct CachedReply {
     exchange: Exchange,
     state: ReplyState,
     status: CacheStatus,
-    /// The fleet was asked already.
-    has_asked: bool,
+    /// The next place to ask before the origin.
+    source: Option<AskedPlace>,
 }
 
 enum ReplyState {
-    /// The fleet may have the response.
+    /// The disk or the fleet may have the response.
     Asking(Asking),
     /// The response of the origin is under way.
     Fetching(Fetching),
@@ -90,7 +90,7 @@ impl CachedReply {
             exchange,
             state: ReplyState::Done,
             status: CacheStatus::default(),
-            has_asked: false,
+            source: Some(AskedPlace::Disk),
         };
         reply.decide(true);
         Reply::new(reply)
@@ -129,7 +129,7 @@ impl CachedReply {
                 let limit = Box::pin(tokio::time::sleep(WAIT_FOR));
                 self.state = ReplyState::Waiting(Reading::new(flight, is_request), limit);
             }
-            Lookup::Fetch(fetch, flight) => self.ask_or_fetch(fetch, flight),
+            Lookup::Fetch(fetch, flight) => self.ask_or_fetch((fetch, flight)),
             Lookup::NotCached => {
                 self.status = CacheStatus::only_if_cached();
                 let mut head = ResponseHead::new(504);
@@ -150,16 +150,19 @@ impl CachedReply {
         }
     }
 
-    /// Asks the fleet, at most once for a request, and otherwise the origin.
-    fn ask_or_fetch(&mut self, fetch: Box<Fetch>, flight: Option<Arc<Flight>>) {
-        let asked = match std::mem::replace(&mut self.has_asked, true) {
-            true => Err((fetch, flight)),
-            false => Asking::new(&self.session, fetch, flight),
-        };
-        match asked {
-            Ok(asking) => self.state = ReplyState::Asking(asking),
-            Err((fetch, flight)) => self.fetch(fetch, flight),
+    /// Asks the disk and then the fleet, each at most once for a request, and at last the origin.
+    fn ask_or_fetch(&mut self, mut led: Led) {
+        while let Some(source) = self.source {
+            self.source = source.next();
+            match Asking::new(&self.session, source, led) {
+                Ok(asking) => {
+                    self.state = ReplyState::Asking(asking);
+                    return;
+                }
+                Err(rest) => led = rest,
+            }
         }
+        self.fetch(led.0, led.1);
     }
 
     fn poll_asking(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
@@ -167,10 +170,16 @@ impl CachedReply {
             return Poll::Pending;
         };
         let rest = ready!(asking.poll(cx));
+        let source = asking.source();
         self.state = ReplyState::Done;
         match rest {
-            Some((fetch, flight)) => self.fetch(fetch, flight),
-            None => self.decide(true),
+            Some(led) => self.ask_or_fetch(led),
+            None => {
+                self.decide(true);
+                if source == AskedPlace::Disk {
+                    self.status.note_disk();
+                }
+            }
         }
         self.poll_state(cx)
     }
@@ -195,7 +204,7 @@ impl CachedReply {
             )),
             exchange: self.exchange(),
             status: CacheStatus::default(),
-            has_asked: true,
+            source: None,
         });
         tokio::task::spawn_local(drain(reply));
     }

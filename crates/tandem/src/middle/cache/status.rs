@@ -22,6 +22,13 @@ impl CacheStatus {
         Self(Some(format!("{NAME}; hit; ttl={seconds}")))
     }
 
+    /// Adds to a hit that the response was on the disk.
+    pub(super) fn note_disk(&mut self) {
+        if let Some(value) = self.0.as_mut().filter(|value| value.contains("; hit;")) {
+            value.push_str("; detail=disk");
+        }
+    }
+
     /// The status of a request that goes to the origin.
     pub(super) fn forwarded(reason: Reason) -> Self {
         let reason = match reason {

@@ -1,0 +1,227 @@
+//! The directory with the files of responses. Each file has the name of its target, in hexadecimal.
+//!
+//! | file | content |
+//! |---|---|
+//! | `lock` | nothing; the process that uses the directory has locked it |
+//! | `new` | a response that is being written; it then gets its name |
+//! | 32 hexadecimal digits | a sealed response |
+//! | `closed` | the mark of a process that ended regularly: the files are as its index was |
+//!
+//! No file is synchronised when it is written. After a crash there is no mark, and the next process
+//! uses no file. A file that was cut fails its authentication.
+
+use std::ffi::OsStr;
+use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use tandem_cache::Name;
+
+/// The most bytes of a mark.
+const MAX_MARK: usize = 64;
+
+/// The reason for which a directory cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum DirectoryError {
+    /// The directory cannot be created, read or written.
+    #[error("{path}: {error}")]
+    File {
+        /// The directory.
+        path: String,
+        /// The error of the system.
+        error: std::io::Error,
+    },
+    /// The path does not lead to a directory.
+    #[error("{0}: this is not a directory")]
+    Kind(String),
+    /// Other users of the machine may read or write the directory.
+    #[error("{0}: other users have access to it: chmod 700")]
+    Exposed(String),
+    /// Another process has locked the directory.
+    #[error("{0}: another process uses it, and each gateway needs a directory of its own")]
+    Taken(String),
+}
+
+/// A file with a response.
+#[derive(Debug)]
+pub(super) struct FoundFile {
+    pub(super) name: Name,
+    pub(super) bytes: u64,
+    pub(super) written: SystemTime,
+}
+
+/// A directory that this process has locked.
+#[derive(Debug)]
+pub(super) struct CacheDirectory {
+    path: PathBuf,
+    _lock: File,
+}
+
+/// Checks an existing directory, or the parent of one that is to be created.
+///
+/// # Errors
+/// Returns the problem.
+pub fn check(path: &Path) -> Result<(), DirectoryError> {
+    let shown = || path.display().to_string();
+    let file = |error| DirectoryError::File {
+        path: shown(),
+        error,
+    };
+    match std::fs::metadata(path) {
+        Ok(found) if !found.is_dir() => Err(DirectoryError::Kind(shown())),
+        Ok(found) if found.permissions().mode() & 0o077 != 0 => {
+            Err(DirectoryError::Exposed(shown()))
+        }
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            let parent = path.parent().filter(|it| !it.as_os_str().is_empty());
+            let parent = std::fs::metadata(parent.unwrap_or_else(|| Path::new(".")));
+            parent.map(|_| ()).map_err(|_| file(error))
+        }
+        Err(error) => Err(file(error)),
+    }
+}
+
+impl CacheDirectory {
+    /// Locks a directory, which is created if need be.
+    pub(super) fn open(path: &Path) -> Result<Self, DirectoryError> {
+        check(path)?;
+        let shown = path.display().to_string();
+        let file = |error| DirectoryError::File {
+            path: shown.clone(),
+            error,
+        };
+        match DirBuilder::new().mode(0o700).create(path) {
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(file(error)),
+            _ => {}
+        }
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(false).mode(0o600);
+        let lock = options.open(path.join("lock")).map_err(file)?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(DirectoryError::Taken(shown)),
+            Err(TryLockError::Error(error)) => return Err(file(error)),
+        }
+        Ok(Self {
+            path: path.to_owned(),
+            _lock: lock,
+        })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Returns the files with responses, the oldest one first.
+    pub(super) fn list(&self) -> std::io::Result<Vec<FoundFile>> {
+        let mut all = Vec::new();
+        for entry in std::fs::read_dir(&self.path)? {
+            let entry = entry?;
+            let Some(name) = parsed(&entry.file_name()) else {
+                continue;
+            };
+            let metadata = entry.metadata()?;
+            all.push(FoundFile {
+                name,
+                bytes: metadata.len(),
+                written: metadata.modified()?,
+            });
+        }
+        all.sort_by_key(|found| found.written);
+        Ok(all)
+    }
+
+    /// Returns the response of a name, or `None` if there is no such file. A file that is longer
+    /// than `limit` is cut, so that it fails its authentication.
+    pub(super) fn read(&self, name: &Name, limit: usize) -> std::io::Result<Option<Vec<u8>>> {
+        self.read_file(&shown(name), limit)
+    }
+
+    fn read_file(&self, name: &str, limit: usize) -> std::io::Result<Option<Vec<u8>>> {
+        let file = match File::open(self.path.join(name)) {
+            Ok(file) => file,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let mut bytes = Vec::new();
+        file.take(limit as u64).read_to_end(&mut bytes)?;
+        Ok(Some(bytes))
+    }
+
+    /// Writes the response of a name in place of an older one.
+    pub(super) fn write(&self, name: &Name, bytes: &[u8]) -> std::io::Result<()> {
+        self.create(bytes)?;
+        std::fs::rename(self.path.join("new"), self.path.join(shown(name)))
+    }
+
+    fn create(&self, bytes: &[u8]) -> std::io::Result<File> {
+        self.remove_file("new")?;
+        let mut options = OpenOptions::new();
+        let options = options.write(true).create_new(true).mode(0o600);
+        let mut file = options.open(self.path.join("new"))?;
+        file.write_all(bytes)?;
+        Ok(file)
+    }
+
+    /// Deletes the response of a name, if there is one.
+    pub(super) fn remove(&self, name: &Name) -> std::io::Result<()> {
+        self.remove_file(&shown(name))
+    }
+
+    fn remove_file(&self, name: &str) -> std::io::Result<()> {
+        match std::fs::remove_file(self.path.join(name)) {
+            Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes the mark of the process before. From now on a crash leaves no mark.
+    pub(super) fn take_mark(&self) -> std::io::Result<Option<Vec<u8>>> {
+        let mark = self.read_file("closed", MAX_MARK)?;
+        self.remove_file("closed")?;
+        File::open(&self.path)?.sync_all()?;
+        Ok(mark)
+    }
+
+    /// Writes the mark. The deletions and names of all files reach the disk before it.
+    pub(super) fn put_mark(&self, mark: &[u8]) -> std::io::Result<()> {
+        File::open(&self.path)?.sync_all()?;
+        self.create(mark)?.sync_all()?;
+        std::fs::rename(self.path.join("new"), self.path.join("closed"))?;
+        File::open(&self.path)?.sync_all()
+    }
+}
+
+/// Returns the name of a file.
+fn shown(name: &Name) -> String {
+    format!("{:032x}", u128::from_be_bytes(*name))
+}
+
+/// Parses the name of a file. Returns `None` for a file of another kind.
+fn parsed(name: &OsStr) -> Option<Name> {
+    let text = name.to_str()?;
+    let is_name = text.len() == 32
+        && text
+            .bytes()
+            .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+    let number = is_name.then(|| u128::from_str_radix(text, 16).ok())??;
+    Some(number.to_be_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    proptest::proptest! {
+        #[test]
+        fn names_of_files_are_read_as_they_are_written(name: [u8; 16], other in ".{0,40}") {
+            proptest::prop_assert_eq!(parsed(OsStr::new(&shown(&name))), Some(name));
+            if let Some(name) = parsed(OsStr::new(&other)) {
+                proptest::prop_assert_eq!(shown(&name), other);
+            }
+        }
+    }
+}
