@@ -8,7 +8,8 @@
 //! - [`record`] encrypts records and checks them (AEAD, RFC 8439).
 //! - [`inbox`] accepts each record of another gateway once, whatever the order of the log.
 //! - [`sightings`] counts the users that know a name, without the names.
-//! - [`response`] encrypts responses for the names of their targets, and [`lent_responses`] bounds them.
+//! - [`response`] encrypts responses for the names of their targets, and [`lent_responses`] bounds
+//!   them.
 //!
 //! The crate has no socket, clock or thread. The times are those of the caller, in seconds since
 //! 1970, and random identifiers come from the caller as well.

@@ -1,7 +1,7 @@
 //! Experiments as files: pages, links and set-ups, for runs that anyone can repeat, with a report.
 //!
 //! ```text
-//!  experiments/*.toml ──▶ Experiment ──▶ plan: trials ──▶ run: a network for each ──▶ Results (JSON lines)
+//!  experiments/*.toml ──▶ Experiment ──▶ plan: trials ──▶ run: a network for each ──▶ Results
 //!                              │                                                          │
 //!                              └── documents' figures, reasons ──▶ report (one HTML file) ◀┘
 //! ```

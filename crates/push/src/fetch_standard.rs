@@ -15,7 +15,7 @@ use crate::browser_fields::{BROWSER_FIELDS, REQUESTED_WITH, XML_HTTP_REQUEST};
 use crate::wire::OPENED_FIELD;
 pub use referrer::{referrer, referrer_policy};
 pub(crate) use request::is_own_origin;
-pub use request::{Page, request_for};
+pub use request::{FetchClient, request_for};
 pub use script_fields::ScriptFields;
 
 /// Returns whether a request navigates to a document. Such a request has the destination

@@ -30,7 +30,7 @@ pub enum ReportStep {
 
 /// The companion of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Companion {
+enum CompanionState {
     /// No companion is open.
     Closed,
     /// A companion is open.
@@ -49,7 +49,7 @@ enum Companion {
 pub struct ReportQueue {
     waiting: Vec<u8>,
     is_urgent: bool,
-    companion: Companion,
+    companion: CompanionState,
 }
 
 impl ReportQueue {
@@ -58,7 +58,7 @@ impl ReportQueue {
         Self {
             waiting: digest,
             is_urgent: false,
-            companion: Companion::Closed,
+            companion: CompanionState::Closed,
         }
     }
 
@@ -78,10 +78,10 @@ impl ReportQueue {
 
     /// Decides whether a companion is to be opened now: none is open, and the gateway refused none.
     pub fn open_companion(&mut self, now: Instant) -> bool {
-        if self.companion != Companion::Closed {
+        if self.companion != CompanionState::Closed {
             return false;
         }
-        self.companion = Companion::Open {
+        self.companion = CompanionState::Open {
             next_step: now,
             quiet_since: now,
         };
@@ -92,15 +92,15 @@ impl ReportQueue {
     /// it as a companion, and another may be opened.
     pub fn on_companion_end(&mut self, was_accepted: bool) {
         self.companion = match was_accepted {
-            true => Companion::Closed,
-            false => Companion::Refused,
+            true => CompanionState::Closed,
+            false => CompanionState::Refused,
         };
     }
 
     /// Decides the next step of the companion's body. `is_busy` is true if the session has other
     /// exchanges, and `is_over` if it has ended.
     pub fn step(&mut self, now: Instant, is_busy: bool, is_over: bool) -> ReportStep {
-        let Companion::Open {
+        let CompanionState::Open {
             next_step,
             quiet_since,
         } = self.companion
@@ -116,16 +116,16 @@ impl ReportQueue {
         let quiet_since = if is_quiet { quiet_since } else { now };
         let next_step = now + GATHER;
         if is_over || now.saturating_duration_since(quiet_since) >= QUIET {
-            self.companion = Companion::Finished(now);
+            self.companion = CompanionState::Finished(now);
         } else {
-            self.companion = Companion::Open {
+            self.companion = CompanionState::Open {
                 next_step,
                 quiet_since,
             };
         }
         match (waiting.is_empty(), self.companion) {
             (false, _) => ReportStep::Send(waiting),
-            (true, Companion::Finished(_)) => ReportStep::Finish,
+            (true, CompanionState::Finished(_)) => ReportStep::Finish,
             (true, _) => ReportStep::Wait(next_step),
         }
     }
@@ -133,7 +133,7 @@ impl ReportQueue {
     /// Returns whether the gateway should have ended its response by now, since the body ended long
     /// ago.
     pub fn is_response_overdue(&self, now: Instant) -> bool {
-        matches!(self.companion, Companion::Finished(at)
+        matches!(self.companion, CompanionState::Finished(at)
             if now.saturating_duration_since(at) >= QUIET)
     }
 

@@ -10,7 +10,7 @@ use crate::browser_fields::{INHERITED_FIELDS, REQUESTED_WITH, XML_HTTP_REQUEST};
 /// The page that fetches resources, as far as requests depend on it: the "client" of the requests
 /// in terms of the Fetch standard.
 #[derive(Clone, Copy, Debug)]
-pub struct Page<'a> {
+pub struct FetchClient<'a> {
     /// The browser's own request: for the document, or for a style sheet or script of it.
     pub request: &'a RequestHead,
     /// The URL of the document after all known redirects.
@@ -25,7 +25,7 @@ pub struct Page<'a> {
 /// `script`: a script makes the request, with these fields.
 pub fn request_for(
     need: &Need,
-    page: &Page<'_>,
+    page: &FetchClient<'_>,
     script: Option<&ScriptFields>,
 ) -> Option<RequestHead> {
     let (scheme, authority, path) = split(&need.url)?;
@@ -90,7 +90,7 @@ pub(crate) fn is_own_origin(request: &RequestHead, scheme: &str, authority: &str
 /// (Fetch standard, section 2.2.5, "credentials mode"). Requests of a document of another origin
 /// (in a frame, or behind a redirect) carry none, because `SameSite` may forbid them. If the
 /// request for a style sheet carried cookies, those for its images do too.
-fn has_credentials(need: &Need, page: &Page<'_>, same_origin: bool) -> bool {
+fn has_credentials(need: &Need, page: &FetchClient<'_>, same_origin: bool) -> bool {
     same_origin || (page.is_part && need.frame.is_none() && !need.anonymous)
 }
 
@@ -157,7 +157,7 @@ mod tests {
 
     fn request(need: &Need, document: &str, is_part: bool) -> RequestHead {
         let request = browser_request("http://a/page", CHROME);
-        let page = Page {
+        let page = FetchClient {
             request: &request,
             document,
             is_part,
@@ -285,7 +285,7 @@ mod tests {
     #[test]
     fn request_keeps_the_authority_of_the_page() {
         let page_request = browser_request("http://A.test/page", CHROME);
-        let page = Page {
+        let page = FetchClient {
             request: &page_request,
             document: "http://a.test/page",
             is_part: false,
@@ -315,7 +315,7 @@ mod tests {
             if let Some(cookie) = cookie {
                 request.fields.push("cookie", cookie);
             }
-            let page = Page {
+            let page = FetchClient {
                 request: &request,
                 document: "http://a/page",
                 is_part: false,

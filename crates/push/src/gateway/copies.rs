@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use tandem_http::cache::{CacheRules, Receipt, RequestPolicy, ResponsePolicy, validation};
 use tandem_http::{Method, RequestHead, ResponseHead};
 
-use super::fetch::{Fetch, Phase, PushStream, Target};
+use super::fetch::{Fetch, FetchPhase, PushStream, PushTarget};
 use super::output::{Order, Output, PushError};
 use super::page_copies::PageCopies;
 use super::predictor::CachedCopy;
@@ -146,7 +146,7 @@ impl Gateway {
             return;
         };
         request.method = Method::Head;
-        let target = Target {
+        let target = PushTarget {
             hash: url_hash(&request),
             asked: RequestHashes::of(&request.fields),
             url: copy.need.url.as_str().into(),
@@ -199,7 +199,7 @@ impl Gateway {
     pub(super) fn begin_checks(&mut self, now: Instant) {
         while let Some((_, id)) = self.checks.pop_front_if(|(at, _)| *at <= now) {
             let fetch = self.fetches.get(id);
-            if let Some(fetch) = fetch.filter(|it| matches!(it.phase, Phase::Waiting(_))) {
+            if let Some(fetch) = fetch.filter(|it| matches!(it.phase, FetchPhase::Waiting(_))) {
                 self.queue.wait(fetch.turn, id);
             }
         }
@@ -221,7 +221,7 @@ impl Gateway {
         let Some(fetch) = self.fetches.get(id) else {
             return;
         };
-        let has_begun = !matches!(fetch.phase, Phase::Waiting(_));
+        let has_begun = !matches!(fetch.phase, FetchPhase::Waiting(_));
         if is_check && has_begun && !is_conditional {
             // The browser has no copy.
             self.note_useless_check(hash);
@@ -303,7 +303,7 @@ impl Gateway {
     /// Handles the report that a request waits for a resource whose promise a check has superseded.
     /// The browser has no copy, so the check is of no use.
     pub(super) fn prefer_superseded(&mut self, now: Instant, check: &Unreported) {
-        let is_waiting = |it: &Fetch| matches!(it.phase, Phase::Waiting(_));
+        let is_waiting = |it: &Fetch| matches!(it.phase, FetchPhase::Waiting(_));
         if self.fetches.get(check.fetch).is_some_and(is_waiting) {
             self.counts.withheld += 1;
             self.withdraw_promise(check.fetch);

@@ -10,7 +10,7 @@ use std::collections::HashSet;
 use tandem_http::RequestHead;
 use tandem_preload::Need;
 
-use super::fetch::Phase;
+use super::fetch::FetchPhase;
 use super::session::Gateway;
 use super::table::{FetchId, PageId};
 use crate::fetch_standard::is_navigation;
@@ -73,7 +73,7 @@ impl Gateway {
         let ids = self.fetches.ids().into_iter();
         ids.filter(|id| {
             self.fetches.get(*id).is_some_and(|fetch| {
-                matches!(fetch.phase, Phase::Waiting(_)) && !fetch.requested && !fetch.held
+                matches!(fetch.phase, FetchPhase::Waiting(_)) && !fetch.requested && !fetch.held
             })
         })
         .collect()

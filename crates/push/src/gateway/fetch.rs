@@ -23,7 +23,7 @@ pub(super) const MAX_PUSH_BYTES: u64 = 4 << 20;
 
 /// The resource for which a push is made.
 #[derive(Clone)]
-pub(super) struct Target {
+pub(super) struct PushTarget {
     pub(super) url: Arc<str>,
     /// The [`url_hash`](crate::wire::url_hash) of the URL.
     pub(super) hash: u32,
@@ -32,7 +32,7 @@ pub(super) struct Target {
 }
 
 /// The progress of a push.
-pub(super) enum Phase {
+pub(super) enum FetchPhase {
     /// The promise has not been taken, or waits for its turn with this request.
     Waiting(RequestHead),
     /// It has a slot of the queue, and no head yet.
@@ -61,10 +61,10 @@ pub(super) enum PushStream {
 /// A fetch, from its promise until its stream has closed, or until it is given up.
 pub(super) struct Fetch {
     pub(super) page: PageId,
-    pub(super) target: Target,
+    pub(super) target: PushTarget,
     pub(super) purpose: Purpose,
     pub(super) turn: Turn,
-    pub(super) phase: Phase,
+    pub(super) phase: FetchPhase,
     /// The request of the push, once it was made.
     pub(super) request: Option<RequestHead>,
     /// True if the fetch waits until the browser shows that it lacks the resource.
@@ -115,6 +115,6 @@ impl Fetch {
 
     /// Returns whether the fetch waits until the browser shows that it lacks the resource.
     pub(super) const fn is_held_back(&self) -> bool {
-        self.held && matches!(self.phase, Phase::Waiting(_))
+        self.held && matches!(self.phase, FetchPhase::Waiting(_))
     }
 }

@@ -8,7 +8,7 @@ use tandem_http::{RequestHead, ResponseHead};
 use tandem_preload::Kind;
 
 use super::document::Purpose;
-use super::fetch::{MAX_PUSH_BYTES, Phase, PushStream};
+use super::fetch::{FetchPhase, MAX_PUSH_BYTES, PushStream};
 use super::fetch_queue::Turn;
 use super::output::{Order, Output, PushError};
 use super::predictor::Predictor;
@@ -57,7 +57,7 @@ impl Gateway {
         predictor: Option<&mut dyn Predictor>,
     ) -> Result<Order, PushError> {
         let added = self.companion.added;
-        self.end_fetching(now, id, Phase::Passing);
+        self.end_fetching(now, id, FetchPhase::Passing);
         let is_redirected = self.is_redirected(id);
         let Some(fetch) = self.fetches.get_mut(id) else {
             return Ok(Order::Now);
@@ -185,7 +185,7 @@ impl Gateway {
 
     /// Handles the end of a push, which is complete or has failed.
     pub fn handle_fetch_end(&mut self, now: Instant, id: FetchId) {
-        self.end_fetching(now, id, Phase::Over);
+        self.end_fetching(now, id, FetchPhase::Over);
         if let Some(fetch) = self.fetches.get_mut(id)
             && let Some(reader) = fetch.reader.take()
         {
@@ -237,7 +237,10 @@ impl Gateway {
         fetch.held = false;
         fetch.head_held = false;
         fetch.body_held = false;
-        let (turn, phase) = (fetch.turn, std::mem::replace(&mut fetch.phase, Phase::Over));
+        let (turn, phase) = (
+            fetch.turn,
+            std::mem::replace(&mut fetch.phase, FetchPhase::Over),
+        );
         self.leave_queue(turn, &phase);
         self.outputs.push_back(Output::Cancel { fetch: id });
     }
@@ -251,10 +254,10 @@ impl Gateway {
             };
             let is_left = self.pages.get(fetch.page).is_none_or(|page| page.abandoned);
             let is_wanted = !is_left || (fetch.requested && self.config.has_one_user);
-            let phase = std::mem::replace(&mut fetch.phase, Phase::Over);
+            let phase = std::mem::replace(&mut fetch.phase, FetchPhase::Over);
             match phase {
-                Phase::Waiting(request) if is_wanted => {
-                    fetch.phase = Phase::Fetching;
+                FetchPhase::Waiting(request) if is_wanted => {
+                    fetch.phase = FetchPhase::Fetching;
                     fetch.request = Some(request.clone());
                     if let Some(push) = self.unreported.get_mut(&fetch.target.hash)
                         && push.fetch == id
@@ -276,18 +279,18 @@ impl Gateway {
     pub(super) fn is_fetching(&self, id: FetchId) -> bool {
         self.fetches
             .get(id)
-            .is_some_and(|fetch| matches!(fetch.phase, Phase::Fetching))
+            .is_some_and(|fetch| matches!(fetch.phase, FetchPhase::Fetching))
     }
 
     /// Gives the slot of a slow fetch to another. The fetch goes on.
     pub(super) fn give_slot_away(&mut self, now: Instant, id: FetchId) {
         if self.is_fetching(id) {
-            self.end_fetching(now, id, Phase::Slow);
+            self.end_fetching(now, id, FetchPhase::Slow);
         }
     }
 
     /// Moves a fetch to its next phase, and frees its place in the queue.
-    pub(super) fn end_fetching(&mut self, now: Instant, id: FetchId, next: Phase) {
+    pub(super) fn end_fetching(&mut self, now: Instant, id: FetchId, next: FetchPhase) {
         let Some(fetch) = self.fetches.get_mut(id) else {
             return;
         };
@@ -297,11 +300,11 @@ impl Gateway {
     }
 
     /// Frees the place of a fetch in the queue. `phase` is the one that it leaves.
-    fn leave_queue(&mut self, turn: Turn, phase: &Phase) {
+    fn leave_queue(&mut self, turn: Turn, phase: &FetchPhase) {
         match phase {
-            Phase::Waiting(_) => self.queue.leave(turn),
-            Phase::Fetching => self.queue.free_slot(),
-            Phase::Slow | Phase::Passing | Phase::Over => {}
+            FetchPhase::Waiting(_) => self.queue.leave(turn),
+            FetchPhase::Fetching => self.queue.free_slot(),
+            FetchPhase::Slow | FetchPhase::Passing | FetchPhase::Over => {}
         }
     }
 

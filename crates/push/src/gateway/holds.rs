@@ -25,7 +25,7 @@ use tandem_http::cache::validation;
 use tandem_http::{RequestHead, ResponseHead};
 use tandem_preload::Kind;
 
-use super::fetch::{Fetch, Phase, PushStream};
+use super::fetch::{Fetch, FetchPhase, PushStream};
 use super::output::Output;
 use super::page_hold::{Hold, Siblings};
 use super::session::{Gateway, Unreported};
@@ -205,7 +205,7 @@ impl Gateway {
         };
         let (_, id) = self.joined.remove(at);
         let fetch = self.fetches.get_mut(id);
-        let Some(fetch) = fetch.filter(|fetch| matches!(fetch.phase, Phase::Passing)) else {
+        let Some(fetch) = fetch.filter(|fetch| matches!(fetch.phase, FetchPhase::Passing)) else {
             return;
         };
         self.counts.wasted_bytes += fetch.received;

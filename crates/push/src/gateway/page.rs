@@ -299,7 +299,7 @@ impl Page {
         if is_other_scheme || needs_login || (!own && own_origin_only) {
             return None;
         }
-        let page = fetch_standard::Page {
+        let page = fetch_standard::FetchClient {
             request: &self.request,
             document: self.document_url(),
             is_part: self.initiator.is_some(),

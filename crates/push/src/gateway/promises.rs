@@ -6,7 +6,7 @@ use tandem_http::{Method, RequestHead};
 use tandem_preload::Need;
 
 use super::document::{DocumentReader, Purpose};
-use super::fetch::{Fetch, Phase, PushStream, Target};
+use super::fetch::{Fetch, FetchPhase, PushStream, PushTarget};
 use super::fetch_queue::push_priority;
 use super::output::{Carrier, Output};
 use super::page::{MAX_RESOURCES, Promise};
@@ -135,7 +135,7 @@ impl Gateway {
         let Some(request) = page.request_for(&need, own_origin_only) else {
             return;
         };
-        let target = Target {
+        let target = PushTarget {
             hash: url_hash(&request),
             asked: RequestHashes::of(&request.fields),
             url: need.url.as_str().into(),
@@ -162,7 +162,7 @@ impl Gateway {
 
     /// Returns whether the client has a resource: its cache can use it again, or a fitting push is
     /// on its way.
-    fn is_held_by_client(&self, target: &Target, request: &RequestHead) -> bool {
+    fn is_held_by_client(&self, target: &PushTarget, request: &RequestHead) -> bool {
         let push = self.unreported.get(&target.hash);
         match push.filter(|push| push.url == target.url) {
             Some(push) => push
@@ -191,7 +191,7 @@ impl Gateway {
         &mut self,
         id: PageId,
         need: &Need,
-        target: Target,
+        target: PushTarget,
         request: RequestHead,
     ) -> Option<FetchId> {
         let page = self.pages.get_mut(id)?;
@@ -213,7 +213,7 @@ impl Gateway {
             target: target.clone(),
             purpose: Purpose::of(need),
             turn: self.queue.turn(need.urgency),
-            phase: Phase::Waiting(request.clone()),
+            phase: FetchPhase::Waiting(request.clone()),
             request: None,
             held: false,
             stream: PushStream::Unopened,
@@ -256,7 +256,13 @@ impl Gateway {
     }
 
     /// Records a promise that is made.
-    fn note_promise(&mut self, fetch: FetchId, target: Target, page_url: Arc<str>, is_check: bool) {
+    fn note_promise(
+        &mut self,
+        fetch: FetchId,
+        target: PushTarget,
+        page_url: Arc<str>,
+        is_check: bool,
+    ) {
         self.counts.promised += 1;
         // A check gives the browser nothing new.
         if !is_check {

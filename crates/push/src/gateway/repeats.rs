@@ -35,12 +35,12 @@ const KEEP_PERIOD: Duration = Duration::from_secs(3);
 /// The responses of the last pushes, in the order in which they began.
 #[derive(Default)]
 pub(super) struct Repeats {
-    kept: VecDeque<Kept>,
+    kept: VecDeque<RepeatableResponse>,
     bytes: usize,
 }
 
 /// A response, as far as it has arrived.
-struct Kept {
+struct RepeatableResponse {
     fetch: FetchId,
     /// The hash of the URL.
     hash: u32,
@@ -58,7 +58,7 @@ struct Kept {
     length: usize,
 }
 
-impl Kept {
+impl RepeatableResponse {
     /// Returns whether only the head was requested.
     fn is_check(&self) -> bool {
         self.request.method == Method::Head
@@ -134,7 +134,7 @@ impl Repeats {
             self.drop_oldest();
         }
         self.bytes += length;
-        self.kept.push_back(Kept {
+        self.kept.push_back(RepeatableResponse {
             fetch: begun.fetch,
             hash: begun.hash,
             began: now,
@@ -170,7 +170,7 @@ impl Repeats {
         asked: &RequestHead,
     ) -> Option<(ResponseHead, Vec<u8>)> {
         self.expire(now);
-        let serves = |kept: &Kept| kept.hash == hash && kept.serves(now, asked);
+        let serves = |kept: &RepeatableResponse| kept.hash == hash && kept.serves(now, asked);
         let at = self.kept.iter().position(serves)?;
         self.remove(at).map(|kept| kept.into_response(now, asked))
     }
@@ -205,7 +205,7 @@ impl Repeats {
         self.remove(0);
     }
 
-    fn remove(&mut self, at: usize) -> Option<Kept> {
+    fn remove(&mut self, at: usize) -> Option<RepeatableResponse> {
         let kept = self.kept.remove(at)?;
         self.bytes -= kept.length;
         Some(kept)

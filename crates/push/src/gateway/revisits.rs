@@ -18,7 +18,7 @@ const MAX_BYTES: usize = 256 << 10;
 /// The pages that a session has loaded, by URL.
 #[derive(Default)]
 pub(super) struct Revisits {
-    pages: HashMap<String, Visit>,
+    pages: HashMap<String, LastVisit>,
     /// The URLs of the pages, oldest first.
     order: VecDeque<String>,
     bytes: usize,
@@ -26,7 +26,7 @@ pub(super) struct Revisits {
 
 /// The last visit to a page.
 #[derive(Default)]
-struct Visit {
+struct LastVisit {
     policy: Referrer,
     needs: Vec<UsedNeed>,
 }
@@ -36,7 +36,7 @@ struct UsedNeed {
     is_used: bool,
 }
 
-impl Visit {
+impl LastVisit {
     fn bytes(&self) -> usize {
         self.needs.iter().map(|it| it.need.url.len()).sum()
     }
@@ -178,7 +178,7 @@ mod tests {
         revisits.forget("unknown");
         assert_eq!(revisits.pages.len(), revisits.order.len());
         let sum: usize = revisits.order.iter().map(String::len).sum();
-        let needs: usize = revisits.pages.values().map(Visit::bytes).sum();
+        let needs: usize = revisits.pages.values().map(LastVisit::bytes).sum();
         assert_eq!(revisits.bytes, sum + needs);
     }
 }

@@ -78,7 +78,7 @@ pub(super) struct Unreported {
 
 /// The companion of the session, and the promises that wait for one.
 #[derive(Default)]
-pub(super) struct Companion {
+pub(super) struct CompanionPromises {
     /// True if a companion is open.
     pub(super) open: bool,
     /// True if the session has had a companion. Its client then reports.
@@ -122,7 +122,7 @@ pub struct Gateway {
     pub(super) joined: Vec<(u32, FetchId)>,
     /// The promises without a report, by URL hash.
     pub(super) unreported: HashMap<u32, Unreported>,
-    pub(super) companion: Companion,
+    pub(super) companion: CompanionPromises,
     pub(super) hosts: ForeignHosts,
     /// The list of hosts for which the client opens HTTPS; `None` before it has sent a list.
     opened: Option<OpenedList>,
@@ -173,7 +173,7 @@ impl Gateway {
             requested: Vec::new(),
             joined: Vec::new(),
             unreported: HashMap::new(),
-            companion: Companion::default(),
+            companion: CompanionPromises::default(),
             hosts: ForeignHosts::default(),
             opened: None,
             releases: VecDeque::new(),

@@ -101,7 +101,8 @@ pub(super) fn serve(
         let source = OverviewSource::new(name, running.status(), Arc::clone(&journal));
         let control = loaded.fixed.control.as_deref();
         let door = loaded.fixed.admin.map(|address| dashboard(address, control, &source)).transpose()?;
-        let _control = control.map(|path| ControlSocket::listen(path, source.clone(), door)).transpose()?;
+        let listen = |path| ControlSocket::listen(path, source.clone(), door);
+        let _control = control.map(listen).transpose()?;
         for endpoint in loaded.role.listen() {
             let address = running.address(endpoint).map_or_else(|| endpoint.authority(), |address| address.to_string());
             eprintln!("tandem {name}: listening on {}://{address}", endpoint.scheme());

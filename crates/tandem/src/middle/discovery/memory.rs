@@ -394,7 +394,10 @@ impl<L: Clone> Memory<L> {
 
     /// Returns the site, if its gateway is in use since this trial.
     fn in_use(&mut self, key: &SiteOfKey, trial: u64) -> Option<&mut GatewayEntry<L>> {
-        let is_same = |state: &GatewayState<L>| matches!(state, GatewayState::Up { trial: it, .. } if *it == trial);
+        let is_same = |state: &GatewayState<L>| match state {
+            GatewayState::Up { trial: it, .. } => *it == trial,
+            _ => false,
+        };
         self.entries
             .get_mut(key)
             .filter(|entry| is_same(&entry.state))
