@@ -181,4 +181,15 @@ mod tests {
         let needs: usize = revisits.pages.values().map(LastVisit::bytes).sum();
         assert_eq!(revisits.bytes, sum + needs);
     }
+
+    #[test]
+    fn revisits_fill_their_memory_to_the_last_byte() {
+        let mut revisits = Revisits::default();
+        revisits.note_promise("a", Referrer::default(), &need("1"));
+        let rest = "x".repeat(MAX_BYTES - 3);
+        revisits.note_promise("b", Referrer::default(), &need(&rest));
+        assert_eq!((revisits.pages.len(), revisits.bytes), (2, MAX_BYTES));
+        revisits.note_promise("b", Referrer::default(), &need("2"));
+        assert!(!revisits.pages.contains_key("a") && revisits.pages.contains_key("b"));
+    }
 }
