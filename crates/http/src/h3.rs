@@ -20,6 +20,7 @@ mod code;
 mod connection;
 mod control;
 mod datagram;
+mod early;
 mod frame;
 mod incoming;
 mod message;
@@ -31,6 +32,7 @@ pub(crate) mod varint;
 
 pub use code::Code;
 pub use connection::Connection;
+pub use early::may_be_early;
 
 /// The directions of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -355,6 +355,10 @@ pub trait Mux {
     /// session is ending.
     fn is_open(&self) -> bool;
 
+    /// Makes a request wait until the handshake of the carrier is over. Has no effect if the
+    /// request was sent, or the handshake is over.
+    fn hold(&mut self, _id: StreamId) {}
+
     /// Returns true if the peer permits one more stream of this end now.
     fn has_room(&self) -> bool;
 

@@ -54,6 +54,8 @@ pub struct Connection {
     pub(super) opening: [VecDeque<Sender>; 2],
     /// True while the carrier opens no bidirectional stream.
     pub(super) blocked: bool,
+    /// Client: true until the handshake of the carrier is over.
+    pub(super) early: bool,
     pub(super) ready: Sched,
     pub(super) commands: VecDeque<Command>,
     pub(super) events: VecDeque<Event>,
@@ -99,6 +101,7 @@ impl Connection {
             seen_critical: [false; 3],
             opening: Default::default(),
             blocked: false,
+            early: false,
             ready: Sched::new(),
             commands: VecDeque::new(),
             events: VecDeque::new(),
@@ -133,18 +136,14 @@ impl Connection {
             return false;
         }
         self.open_critical();
-        let queue = &mut self.opening[direction as usize];
-        while let Some(Sender::Stream(id)) = queue.front()
-            && !self.streams.contains_key(id)
-        {
-            queue.pop_front();
-        }
-        !queue.is_empty()
+        self.next_to_open(direction).is_some()
     }
 
     /// Takes the stream that [`Connection::wants_stream`] asked for.
     pub fn handle_opened(&mut self, direction: Direction, stream: u64) {
-        match self.opening[direction as usize].pop_front() {
+        let next = self.next_to_open(direction);
+        let queue = &mut self.opening[direction as usize];
+        match next.and_then(|at| queue.remove(at)) {
             None => {}
             Some(Sender::Critical(index)) => {
                 self.critical[index].carrier = Some(stream);
@@ -578,6 +577,10 @@ impl Mux for Connection {
             && self.our_goodbye.is_none()
             && self.their_goodbye.is_none()
             && self.next_id <= MAX_ID
+    }
+
+    fn hold(&mut self, id: StreamId) {
+        self.hold_request(id);
     }
 
     fn has_room(&self) -> bool {

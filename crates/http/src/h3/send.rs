@@ -6,6 +6,7 @@ use bytes::{Buf, Bytes};
 use super::code::Code;
 use super::connection::Connection;
 use super::control::is_request;
+use super::early::may_be_early;
 use super::frame;
 use super::stream::{CRITICAL_TYPES, DECODER, ENCODER, Head, Phase, Sender, Stream};
 use super::{Command, Direction, varint};
@@ -55,6 +56,7 @@ impl Connection {
         stream.head_given = true;
         stream.head_request = head.method == Method::Head;
         stream.connect = head.is_connect();
+        stream.early = end && may_be_early(head);
         stream.takes_datagrams = connect_udp::is_request(head);
         stream.datagrams = self.tunnel_of(head);
         stream.heads.push_back(Head::Request(head.clone()));

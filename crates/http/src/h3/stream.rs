@@ -48,6 +48,8 @@ pub(super) struct Stream {
     pub(super) answered: bool,
     pub(super) head_request: bool,
     pub(super) connect: bool,
+    /// True for a request that may be sent before the handshake of the carrier is over.
+    pub(super) early: bool,
     /// True if the peer may send only content: the stream is a tunnel of CONNECT.
     pub(super) tunnel: bool,
     /// A request that may turn out to have no content.
@@ -84,6 +86,7 @@ impl Stream {
             answered: false,
             head_request: false,
             connect: false,
+            early: false,
             tunnel: false,
             undecided: None,
             expected: Expected::default(),
