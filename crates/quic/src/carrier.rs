@@ -1,7 +1,7 @@
 //! A connection as a carrier of many streams.
 
-use std::cell::{Cell, RefCell};
-use std::future::Future;
+use std::cell::{Cell, OnceCell, RefCell};
+use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -19,6 +19,7 @@ use tandem::path::{Facts, Measure};
 use tandem_resume::{SavedSpeed, Trial};
 
 use crate::congestion::{Counting, Resuming};
+use crate::early::Early;
 use crate::failure;
 use crate::settings::{ADMITTED_WINDOW, DATAGRAMS_UNSENT};
 use crate::share::{Counters, Share};
@@ -81,9 +82,16 @@ pub(crate) struct Shared {
     side: Side,
     adapted: Cell<Option<Instant>>,
     share: RefCell<Share>,
+    /// The time before the end of the handshake, if the connection began with it.
+    early: Option<Early>,
 }
 
 impl Shared {
+    /// Returns the time before the end of the handshake, while it lasts.
+    fn early(&self) -> Option<&Early> {
+        self.early.as_ref().filter(|early| !early.is_over())
+    }
+
     /// Returns the error of a connection that has ended.
     pub(crate) fn error(&self, error: &ConnectionError) -> Error {
         failure::of_connection(error, self.side)
@@ -136,18 +144,16 @@ fn send_window(window: u64) -> u64 {
 struct ConnectionFacts {
     connection: Connection,
     alpn: Vec<u8>,
-    certificate: Option<[u8; 32]>,
+    /// The hash of the peer's certificate, which is known once the handshake is over.
+    certificate: OnceCell<[u8; 32]>,
 }
 
 impl ConnectionFacts {
     fn new(connection: &Connection, alpn: &[u8]) -> Self {
-        let identity = connection.peer_identity();
-        let chain = identity.and_then(|it| it.downcast::<Vec<CertificateDer<'static>>>().ok());
-        let certificate = chain.and_then(|chain| chain.first().map(|it| sha256(it)));
         Self {
             connection: connection.clone(),
             alpn: alpn.to_vec(),
-            certificate,
+            certificate: OnceCell::new(),
         }
     }
 }
@@ -207,20 +213,28 @@ impl Facts for ConnectionFacts {
     }
 
     fn has_peer_certificate(&self) -> bool {
-        self.certificate.is_some()
+        self.peer_certificate().is_some()
     }
 
     fn peer_certificate(&self) -> Option<[u8; 32]> {
-        self.certificate
+        if let Some(known) = self.certificate.get() {
+            return Some(*known);
+        }
+        let identity = self.connection.peer_identity()?;
+        let chain = identity.downcast::<Vec<CertificateDer<'static>>>().ok()?;
+        let hash = chain.first().map(|it| sha256(it))?;
+        Some(*self.certificate.get_or_init(|| hash))
     }
 }
 
-/// A connection whose handshake is over. It ends when this and all its streams are dropped.
+/// A connection that takes streams. It ends when this and all its streams are dropped.
 pub(crate) struct Carried {
     shared: Rc<Shared>,
     facts: Rc<dyn Facts>,
     opening: [Waiting<Opened>; 2],
     accepting: [Waiting<Accepted>; 2],
+    /// A stream that the other end opened before the handshake was over.
+    first: RefCell<Option<CarrierStream>>,
     datagrams: Waiting<Option<Bytes>>,
     /// The datagram that waits until the connection takes it.
     unsent: RefCell<Option<Bytes>>,
@@ -235,6 +249,7 @@ impl Carried {
         connection: Connection,
         alpn: &[u8],
         side: Side,
+        early: Option<Early>,
         alive: impl std::any::Any,
     ) -> Self {
         Self {
@@ -244,9 +259,11 @@ impl Carried {
                 side,
                 adapted: Cell::new(None),
                 share: RefCell::default(),
+                early,
             }),
             opening: [Waiting::new(), Waiting::new()],
             accepting: [Waiting::new(), Waiting::new()],
+            first: RefCell::new(None),
             datagrams: Waiting::new(),
             unsent: RefCell::new(None),
             sending: Waiting::new(),
@@ -254,18 +271,52 @@ impl Carried {
         }
     }
 
+    /// Resolves once the handshake is over, or the other end has sent early data.
+    pub(crate) async fn begun(&self) -> Result<(), Error> {
+        poll_fn(|cx| {
+            if let Poll::Ready(over) = self.poll_confirmed(cx) {
+                return Poll::Ready(over);
+            }
+            if let Poll::Ready(Ok(Some(stream))) = self.poll_accept(cx) {
+                self.first.replace(Some(stream));
+                return Poll::Ready(Ok(()));
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// Keeps a value until the handshake is over.
+    pub(crate) fn hold_while_early(&self, value: impl std::any::Any) {
+        if let Some(early) = self.shared.early() {
+            early.hold(value);
+        }
+    }
+
+    /// Returns a stream of this connection, which this end opens in `opened`.
     fn stream(
         &self,
         send: Option<quinn::SendStream>,
         receive: Option<RecvStream>,
+        opened: Option<Direction>,
     ) -> CarrierStream {
         let id = send.as_ref().map(|stream| stream.id());
         let id = id.or_else(|| receive.as_ref().map(|stream| stream.id()));
-        let shared = || Rc::clone(&self.shared);
+        let id = id.map_or(0, |id| VarInt::from(id).into_inner());
+        let early = opened.and_then(|direction| Some(self.shared.early()?.add(id, direction)));
+        let shared = || (Rc::clone(&self.shared), early.clone());
+        let sending = |stream| {
+            let (shared, early) = shared();
+            Box::new(Sending::new(stream, shared, early)) as _
+        };
+        let receiving = |stream| {
+            let (shared, early) = shared();
+            Box::new(Receiving::new(stream, shared, early)) as _
+        };
         CarrierStream {
-            id: id.map_or(0, |id| VarInt::from(id).into_inner()),
-            send: send.map(|stream| Box::new(Sending::new(stream, shared())) as _),
-            receive: receive.map(|stream| Box::new(Receiving::new(stream, shared())) as _),
+            id,
+            send: send.map(sending),
+            receive: receive.map(receiving),
         }
     }
 }
@@ -273,6 +324,18 @@ impl Carried {
 impl Streams for Carried {
     fn facts(&self) -> &Rc<dyn Facts> {
         &self.facts
+    }
+
+    fn is_confirmed(&self) -> bool {
+        self.shared.early().is_none()
+    }
+
+    fn poll_confirmed(&self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        let shared = &self.shared;
+        let early = shared.early.as_ref();
+        early.map_or(Poll::Ready(Ok(())), |early| {
+            early.poll(&shared.connection, shared.side, cx)
+        })
     }
 
     fn has_ended(&self) -> bool {
@@ -284,6 +347,10 @@ impl Streams for Carried {
         direction: Direction,
         cx: &mut Context<'_>,
     ) -> Poll<Result<CarrierStream, Error>> {
+        // After a rejection, the streams so far are opened again before others.
+        if let Poll::Ready(Err(error)) = self.poll_confirmed(cx) {
+            return Poll::Ready(Err(error));
+        }
         let connection = self.shared.connection.clone();
         let both = direction == Direction::Bidirectional;
         let opened = self.opening[direction as usize].poll(cx, || async move {
@@ -295,12 +362,15 @@ impl Streams for Carried {
             }
         });
         opened.map(|opened| match opened {
-            Ok((send, receive)) => Ok(self.stream(Some(send), receive)),
+            Ok((send, receive)) => Ok(self.stream(Some(send), receive, Some(direction))),
             Err(error) => Err(self.shared.error(&error).with_retry(Retry::Safe)),
         })
     }
 
     fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<Result<Option<CarrierStream>, Error>> {
+        if let Some(first) = self.first.take() {
+            return Poll::Ready(Ok(Some(first)));
+        }
         // The control streams come first, since requests depend on them.
         for direction in [Direction::Unidirectional, Direction::Bidirectional] {
             let connection = self.shared.connection.clone();
@@ -315,7 +385,7 @@ impl Streams for Carried {
             });
             if let Poll::Ready(accepted) = accepted {
                 return Poll::Ready(match accepted {
-                    Ok((send, receive)) => Ok(Some(self.stream(send, Some(receive)))),
+                    Ok((send, receive)) => Ok(Some(self.stream(send, Some(receive), None))),
                     Err(error) if failure::is_regular(&error) => Ok(None),
                     Err(error) => Err(self.shared.error(&error)),
                 });

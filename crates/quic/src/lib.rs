@@ -11,22 +11,27 @@
 //! streams of their connection as a [`Carrier`](tandem::carrier::Carrier).
 //!
 //! A client opens a socket for each connection, connected to the gateway. The kernel sends no
-//! datagram to another address, and accepts none from another address. The client keeps neither
-//! session tickets nor address tokens, which would link its sessions. There is no 0-RTT: its data
-//! could be replayed.
+//! datagram to another address, and accepts none from another address.
+//!
+//! A client that returns may send early data (0-RTT). `tickets` is its knowledge of earlier
+//! connections, and `issued` that of a gateway. `early` keeps the early data until the gateway has
+//! accepted it.
 //!
 //! `congestion` adds careful resume (RFC 9959) to the controllers of quinn. `share` keeps datagrams
 //! of programs from taking all the bytes of a connection.
 
 mod carrier;
 mod congestion;
+mod early;
 mod failure;
 mod io_thread;
+mod issued;
 mod listener;
 mod settings;
 mod share;
 mod socket;
 mod stream;
+mod tickets;
 mod transport;
 mod wakers;
 

@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
+use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll};
@@ -20,6 +21,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 
 use crate::carrier::Carried;
+use crate::early::Early;
 use crate::failure;
 use crate::io_thread::IoThread;
 use crate::socket::enlarge;
@@ -194,11 +196,19 @@ pub(crate) struct Accepting {
     hub: Arc<Hub>,
     number: u64,
     newcomers: mpsc::Receiver<Newcomer>,
-    config: Arc<ServerConfig>,
-    alpn: &'static [u8],
-    timeout: Duration,
+    settings: Handshakes,
     /// Handshakes with addresses that were not validated. They take no place from others.
-    handshakes: JoinSet<Option<(SocketAddr, quinn::Connection)>>,
+    handshakes: JoinSet<Option<(SocketAddr, Carried)>>,
+}
+
+/// The settings of the handshakes of one listener.
+#[derive(Clone)]
+pub(crate) struct Handshakes {
+    pub(crate) config: Arc<ServerConfig>,
+    /// True if clients may send early data.
+    pub(crate) takes_early: bool,
+    pub(crate) alpn: &'static [u8],
+    pub(crate) timeout: Duration,
 }
 
 impl Accepting {
@@ -206,12 +216,10 @@ impl Accepting {
     pub(crate) fn new(
         hubs: &Hubs,
         socket: UdpSocket,
-        config: Arc<ServerConfig>,
         io: &Arc<IoThread>,
-        alpn: &'static [u8],
-        timeout: Duration,
+        settings: Handshakes,
     ) -> io::Result<Self> {
-        let hub = hubs.of(socket, &config, io)?;
+        let hub = hubs.of(socket, &settings.config, io)?;
         let (sender, newcomers) = mpsc::channel(QUEUE);
         let mut listeners = lock(&hub.listeners);
         let number = listeners.next_number;
@@ -222,17 +230,9 @@ impl Accepting {
             hub,
             number,
             newcomers,
-            config,
-            alpn,
-            timeout,
+            settings,
             handshakes: JoinSet::new(),
         })
-    }
-
-    fn carry(&self, connection: quinn::Connection) -> Carrier {
-        let hub = Arc::clone(&self.hub);
-        let carried = Carried::new(connection, self.alpn, Side::Client, hub);
-        Carrier::Streams(std::rc::Rc::new(carried) as std::rc::Rc<dyn Streams>)
     }
 }
 
@@ -245,31 +245,56 @@ impl Drop for Accepting {
     }
 }
 
-/// Completes a handshake.
-async fn handshake(
-    incoming: quinn::Incoming,
-    config: Arc<ServerConfig>,
-    timeout: Duration,
-) -> Result<quinn::Connection, Error> {
-    let failed = |error| failure::of_connection(&error, Side::Client);
-    let connecting = incoming.accept_with(config).map_err(failed)?;
-    match tokio::time::timeout(timeout, connecting).await {
-        Ok(connected) => connected.map_err(failed),
-        Err(_) => Err(Error::new(
-            Kind::Timeout,
-            Side::Client,
-            "the QUIC handshake did not end in time",
-        )),
+impl Handshakes {
+    /// Completes a handshake, or begins a session if the client sends early data. `half_open` is
+    /// kept until the handshake is over.
+    async fn run(
+        self,
+        incoming: quinn::Incoming,
+        hub: Arc<Hub>,
+        half_open: Option<HalfOpen>,
+    ) -> Result<Carried, Error> {
+        let failed = |error| failure::of_connection(&error, Side::Client);
+        let mut connecting = incoming.accept_with(self.config).map_err(failed)?;
+        if self.takes_early {
+            connecting = match connecting.into_0rtt() {
+                Ok((connection, accepted)) => {
+                    let early = Early::new(accepted, Box::pin(out_of_time(self.timeout)));
+                    let carried =
+                        Carried::new(connection, self.alpn, Side::Client, Some(early), hub);
+                    carried.begun().await?;
+                    carried.hold_while_early(half_open);
+                    return Ok(carried);
+                }
+                Err(connecting) => connecting,
+            };
+        }
+        tokio::select! {
+            connected = connecting => {
+                let connection = connected.map_err(failed)?;
+                Ok(Carried::new(connection, self.alpn, Side::Client, None, hub))
+            }
+            error = out_of_time(self.timeout) => Err(error),
+        }
     }
+}
+
+async fn out_of_time(timeout: Duration) -> Error {
+    tokio::time::sleep(timeout).await;
+    let detail = "the QUIC handshake did not end in time";
+    Error::new(Kind::Timeout, Side::Client, detail)
+}
+
+fn carrier(carried: Carried) -> Carrier {
+    Carrier::Streams(Rc::new(carried) as Rc<dyn Streams>)
 }
 
 impl Listener for Accepting {
     fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Incoming>> {
         loop {
             while let Poll::Ready(Some(ended)) = self.handshakes.poll_join_next(cx) {
-                if let Ok(Some((address, connection))) = ended {
-                    let carrier = self.carry(connection);
-                    let carrier = Box::pin(std::future::ready(Ok(carrier)));
+                if let Ok(Some((address, carried))) = ended {
+                    let carrier = Box::pin(std::future::ready(Ok(carrier(carried))));
                     return Poll::Ready(Ok(Incoming { address, carrier }));
                 }
             }
@@ -281,19 +306,15 @@ impl Listener for Accepting {
                 half_open,
             } = newcomer;
             let address = incoming.remote_address();
-            let shaking = handshake(incoming, Arc::clone(&self.config), self.timeout);
-            let Some(half_open) = half_open else {
-                let (hub, alpn) = (Arc::clone(&self.hub), self.alpn);
-                let carrier = Box::pin(async move {
-                    let carried = Carried::new(shaking.await?, alpn, Side::Client, hub);
-                    Ok(Carrier::Streams(std::rc::Rc::new(carried)))
-                });
+            let (settings, hub) = (self.settings.clone(), Arc::clone(&self.hub));
+            if half_open.is_none() {
+                let shaking = settings.run(incoming, hub, None);
+                let carrier = Box::pin(async move { Ok(carrier(shaking.await?)) });
                 return Poll::Ready(Ok(Incoming { address, carrier }));
-            };
+            }
             self.handshakes.spawn_local(async move {
-                let _half_open = half_open;
-                match shaking.await {
-                    Ok(connection) => Some((address, connection)),
+                match settings.run(incoming, hub, half_open).await {
+                    Ok(carried) => Some((address, carried)),
                     Err(error) => {
                         tracing::debug!(%error, "handshake failed");
                         None

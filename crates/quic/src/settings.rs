@@ -5,11 +5,14 @@ use std::time::Duration;
 
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn::{ClientConfig, NoneTokenStore, ServerConfig, TransportConfig, VarInt};
+use rustls::client::Resumption;
 use tandem::endpoint::{BadEndpoint, Endpoint};
 use tandem::transport::registry::TransportError;
 use tandem::transport::tls::{ClientCertificates, ClientTls, TlsError, acceptor};
 
 use crate::congestion::Algorithm;
+use crate::issued::Issued;
+use crate::tickets::Tickets;
 
 /// The bytes that a peer may send on one stream before they are read: 1.6 times the product of 100
 /// Mbit/s and 400 ms, as over HTTP/2.
@@ -67,20 +70,54 @@ pub(crate) fn check(endpoint: &Endpoint) -> Result<(), BadEndpoint> {
     transport(endpoint).map(drop)
 }
 
+/// The parameters of a client.
+pub(crate) struct ClientSettings {
+    tls: Arc<rustls::ClientConfig>,
+    transport: Arc<TransportConfig>,
+    /// The parameters of a connection without tickets.
+    plain: ClientConfig,
+    /// True if the client has a certificate, which early data would not show.
+    pub(crate) has_certificate: bool,
+}
+
+impl ClientSettings {
+    /// Returns the parameters of a connection that shows none of the tickets and gets none.
+    pub(crate) fn plain(&self) -> ClientConfig {
+        self.plain.clone()
+    }
+
+    /// Returns the parameters of a connection that may send early data.
+    pub(crate) fn with(&self, tickets: &Arc<Tickets>) -> ClientConfig {
+        let mut tls = rustls::ClientConfig::clone(&self.tls);
+        tls.resumption = Resumption::store(Arc::clone(tickets) as _);
+        tls.enable_early_data = true;
+        let Ok(crypto) = QuicClientConfig::try_from(Arc::new(tls)) else {
+            return self.plain();
+        };
+        let mut config = ClientConfig::new(Arc::new(crypto));
+        config
+            .transport_config(Arc::clone(&self.transport))
+            .token_store(Arc::clone(tickets) as _);
+        config
+    }
+}
+
 /// Returns the parameters of a client. Its gateway may send `stream_window` bytes of a stream
 /// before they are read.
 pub(crate) fn client(
     endpoint: &Endpoint,
     stream_window: u32,
-) -> Result<ClientConfig, TransportError> {
+) -> Result<ClientSettings, TransportError> {
     let identity = endpoint.identity_files()?;
+    let has_certificate = identity.is_some();
     let tls = ClientTls {
         ca: endpoint.option("ca").map(str::to_owned),
         identity: identity.map(|(cert, key)| (cert.to_owned(), key.to_owned())),
         alpn: vec![endpoint.session.alpn().to_vec()],
         unlinkable: true,
     };
-    let crypto = QuicClientConfig::try_from(Arc::clone(tls.connector()?.config()));
+    let tls = Arc::clone(tls.connector()?.config());
+    let crypto = QuicClientConfig::try_from(Arc::clone(&tls));
     let mut config = ClientConfig::new(Arc::new(crypto.map_err(|_| no_cipher())?));
     let mut transport = transport(endpoint)?;
     transport
@@ -88,24 +125,41 @@ pub(crate) fn client(
         .stream_receive_window(VarInt::from_u32(STREAM_WINDOW.min(stream_window)))
         .max_concurrent_bidi_streams(VarInt::from_u32(0))
         .max_concurrent_uni_streams(VarInt::from_u32(GATEWAY_UNI_STREAMS));
+    let transport = Arc::new(transport);
     config
-        .transport_config(Arc::new(transport))
+        .transport_config(Arc::clone(&transport))
         // A token of the gateway would link the client's sessions.
         .token_store(Arc::new(NoneTokenStore));
-    Ok(config)
+    Ok(ClientSettings {
+        tls,
+        transport,
+        plain: config,
+        has_certificate,
+    })
 }
 
 /// Returns the parameters of a listener, whose clients may have `max_streams` requests under way.
+/// It accepts early data with the tickets of `issued`.
 pub(crate) fn server(
     endpoint: &Endpoint,
     clients: Option<ClientCertificates<'_>>,
     max_streams: u32,
+    issued: Option<&Arc<Issued>>,
 ) -> Result<ServerConfig, TransportError> {
     let (cert, key) = endpoint.certificate_files()?;
     let alpn = [endpoint.session.alpn()];
     let tls = acceptor(cert, key, clients, &alpn)?;
-    let crypto = QuicServerConfig::try_from(Arc::clone(tls.config()));
+    let mut tls = rustls::ServerConfig::clone(tls.config());
+    if let Some(issued) = issued {
+        tls.session_storage = issued.tickets(max_streams);
+        // QUIC limits the bytes itself (RFC 9001 section 4.6.1).
+        tls.max_early_data_size = u32::MAX;
+    }
+    let crypto = QuicServerConfig::try_from(Arc::new(tls));
     let mut config = ServerConfig::with_crypto(Arc::new(crypto.map_err(|_| no_cipher())?));
+    if let Some(issued) = issued {
+        issued.add_tokens(&mut config);
+    }
     let mut transport = transport(endpoint)?;
     transport
         .receive_window(VarInt::from_u32(FIRST_UPLOAD_WINDOW))

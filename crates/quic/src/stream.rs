@@ -12,6 +12,7 @@ use tandem_http::Priority;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::carrier::Shared;
+use crate::early::{EarlyStream, End, Settled};
 
 /// The code of a stream that is dropped before its end (H3_REQUEST_CANCELLED).
 const CANCELLED: Code = Code(0x10c);
@@ -29,16 +30,57 @@ pub(crate) struct Sending {
     /// The wait for a stop, or for the acknowledgement of everything.
     stopped: Option<Stopped>,
     ended: bool,
+    /// Present until the handshake is over.
+    early: Option<Rc<EarlyStream>>,
 }
 
 impl Sending {
-    pub(crate) const fn new(stream: quinn::SendStream, shared: Rc<Shared>) -> Self {
+    pub(crate) const fn new(
+        stream: quinn::SendStream,
+        shared: Rc<Shared>,
+        early: Option<Rc<EarlyStream>>,
+    ) -> Self {
         Self {
             stream,
             shared,
             stopped: None,
             ended: false,
+            early,
         }
+    }
+
+    /// Takes the stream that replaces this one after a rejection.
+    fn settle(&mut self) {
+        let Some(Settled::Over(replaced)) = self.early.as_ref().map(|it| it.settle_send()) else {
+            return;
+        };
+        self.early = None;
+        if let Some(stream) = replaced {
+            (self.stream, self.stopped) = (stream, None);
+        }
+    }
+
+    /// Writes before the handshake is over.
+    fn write_early(
+        &mut self,
+        early: &EarlyStream,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<Result<usize, WriteError>> {
+        early.wait(cx);
+        let room = early.room().min(buf.len());
+        if room == 0 && !buf.is_empty() {
+            return Poll::Pending;
+        }
+        let written = match ready!(Pin::new(&mut self.stream).poll_write(cx, &buf[..room])) {
+            // The bytes are sent after the handshake.
+            Err(WriteError::ZeroRttRejected) => Ok(room),
+            written => written,
+        };
+        if let Ok(count) = written {
+            early.sent(&buf[..count]);
+        }
+        Poll::Ready(written)
     }
 }
 
@@ -49,8 +91,12 @@ impl AsyncWrite for Sending {
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
+        this.settle();
         this.shared.adapt_send_window();
-        let written = ready!(Pin::new(&mut this.stream).poll_write(cx, buf));
+        let written = match this.early.clone() {
+            Some(early) => ready!(this.write_early(&early, cx, buf)),
+            None => ready!(Pin::new(&mut this.stream).poll_write(cx, buf)),
+        };
         if let Ok(bytes) = written {
             this.shared.accept(bytes);
         }
@@ -70,6 +116,10 @@ impl AsyncWrite for Sending {
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         this.ended = true;
+        this.settle();
+        if let Some(early) = &this.early {
+            early.ended(End::Regular);
+        }
         // A stream that was closed before has ended as well.
         let _ = this.stream.finish();
         Poll::Ready(Ok(()))
@@ -78,23 +128,37 @@ impl AsyncWrite for Sending {
 
 impl SendStream for Sending {
     fn set_priority(&mut self, Priority(urgency): Priority) {
+        self.settle();
+        let priority = 7 - i32::from(urgency.min(7));
+        if let Some(early) = &self.early {
+            early.prioritised(priority);
+        }
         // A stream that has ended has no order.
-        let _ = self.stream.set_priority(7 - i32::from(urgency.min(7)));
+        let _ = self.stream.set_priority(priority);
     }
 
     fn reset(&mut self, code: Code) {
         self.ended = true;
+        self.settle();
+        if let Some(early) = &self.early {
+            early.ended(End::Reset(code));
+        }
         // A stream that was closed before needs no reset.
         let _ = self.stream.reset(number(code));
     }
 
     fn poll_stopped(&mut self, cx: &mut Context<'_>) -> Poll<Option<Code>> {
+        self.settle();
         let stream = &self.stream;
         let stopped = self
             .stopped
             .get_or_insert_with(|| Box::pin(stream.stopped()));
         let result = ready!(stopped.as_mut().poll(cx));
         self.stopped = None;
+        if let (Some(early), Err(StoppedError::ZeroRttRejected)) = (&self.early, &result) {
+            early.wait(cx);
+            return Poll::Pending;
+        }
         Poll::Ready(match result {
             Ok(code) => code.map(|code| Code(code.into_inner())),
             Err(_) => None,
@@ -115,11 +179,41 @@ impl Drop for Sending {
 pub(crate) struct Receiving {
     stream: RecvStream,
     shared: Rc<Shared>,
+    /// Present until the handshake is over.
+    early: Option<Rc<EarlyStream>>,
 }
 
 impl Receiving {
-    pub(crate) const fn new(stream: RecvStream, shared: Rc<Shared>) -> Self {
-        Self { stream, shared }
+    pub(crate) const fn new(
+        stream: RecvStream,
+        shared: Rc<Shared>,
+        early: Option<Rc<EarlyStream>>,
+    ) -> Self {
+        Self {
+            stream,
+            shared,
+            early,
+        }
+    }
+
+    /// Takes the stream that replaces this one after a rejection.
+    fn settle(&mut self) {
+        let Some(Settled::Over(replaced)) = self.early.as_ref().map(|it| it.settle_receive())
+        else {
+            return;
+        };
+        self.early = None;
+        if let Some(stream) = replaced {
+            self.stream = stream;
+        }
+    }
+}
+
+impl Drop for Receiving {
+    fn drop(&mut self) {
+        if let Some(early) = &self.early {
+            early.stopped(CANCELLED);
+        }
     }
 }
 
@@ -130,7 +224,12 @@ impl AsyncRead for Receiving {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
+        this.settle();
         let read = ready!(this.stream.poll_read_buf(cx, buf));
+        if let (Some(early), Err(ReadError::ZeroRttRejected)) = (&this.early, &read) {
+            early.wait(cx);
+            return Poll::Pending;
+        }
         Poll::Ready(read.map_err(|error| match error {
             ReadError::Reset(code) => StreamReset(Code(code.into_inner())).into(),
             ReadError::ConnectionLost(error) => this.shared.error(&error).into_io(),
@@ -143,6 +242,10 @@ impl AsyncRead for Receiving {
 
 impl ReceiveStream for Receiving {
     fn stop(&mut self, code: Code) {
+        self.settle();
+        if let Some(early) = self.early.take() {
+            early.stopped(code);
+        }
         // A stream that was read to its end needs no stop.
         let _ = self.stream.stop(number(code));
     }

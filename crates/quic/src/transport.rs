@@ -1,12 +1,13 @@
 //! The transport `quic` of endpoints: dialling a gateway, and listening for clients.
 
+use std::cell::RefCell;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use quinn::{ClientConfig, Endpoint as QuicEndpoint, EndpointConfig, ServerConfig};
+use quinn::{Endpoint as QuicEndpoint, EndpointConfig, ServerConfig};
 use rustls::pki_types::ServerName;
 use tandem::carrier::{Carrier, open_path};
 use tandem::endpoint::{BadEndpoint, Endpoint, SessionKind};
@@ -21,11 +22,14 @@ use tandem::transport::{Listener, LocalBoxFuture, Target, Transport};
 use tandem_http::Scheme;
 
 use crate::carrier::Carried;
+use crate::early::Early;
 use crate::failure;
 use crate::io_thread::IoThread;
-use crate::listener::{Accepting, Hubs};
-use crate::settings::{self, CONGESTION};
+use crate::issued::Issued;
+use crate::listener::{Accepting, Handshakes, Hubs};
+use crate::settings::{self, CONGESTION, ClientSettings};
 use crate::socket::{self, Errors};
+use crate::tickets::{Memory, Tickets};
 
 /// The transport `quic`. All threads share it.
 #[derive(Debug, Default)]
@@ -37,6 +41,7 @@ pub struct QuicProvider {
 #[derive(Debug, Default)]
 struct State {
     hubs: Hubs,
+    issued: Arc<Issued>,
     /// The thread that moves the datagrams, once it is needed.
     io: Mutex<Option<Arc<IoThread>>>,
 }
@@ -108,11 +113,14 @@ impl Provider for QuicProvider {
         let name = endpoint.option("sni").unwrap_or(&endpoint.host).to_owned();
         ServerName::try_from(name.as_str())
             .map_err(|_| endpoint.bad("its host name cannot stand in a certificate"))?;
+        let config = settings::client(endpoint, context.stream_window)?;
         Ok(Rc::new(Dialling {
             state: Arc::clone(&self.state),
             address,
             name,
-            config: settings::client(endpoint, context.stream_window)?,
+            takes_early: context.early_data && !config.has_certificate,
+            config,
+            memory: RefCell::default(),
             alpn: endpoint.session.alpn(),
             timeout: context.timeout,
         }))
@@ -127,10 +135,14 @@ impl Provider for QuicProvider {
             ca,
             optional: context.optional_certificate,
         });
-        let config = settings::server(endpoint, clients, context.max_streams)?;
+        // Early data shows no certificate.
+        let takes_early = context.early_data && clients.is_none();
+        let issued = takes_early.then_some(&self.state.issued);
+        let config = settings::server(endpoint, clients, context.max_streams, issued)?;
         Ok(Rc::new(Listening {
             state: Arc::clone(&self.state),
             config: Arc::new(config),
+            takes_early,
             alpn: endpoint.session.alpn(),
             timeout: context.timeout,
         }))
@@ -142,42 +154,85 @@ struct Dialling {
     state: Arc<State>,
     address: SocketAddr,
     name: String,
-    config: ClientConfig,
+    config: ClientSettings,
+    takes_early: bool,
+    memory: RefCell<Memory>,
     alpn: &'static [u8],
     timeout: Duration,
 }
 
 impl Dialling {
-    /// Opens a connection, over a socket that no other connection uses.
-    async fn connect(&self) -> Result<Carried, Error> {
-        let opened = self.open().await;
+    /// Opens a connection, over a socket that no other connection uses. With an isolation key, it
+    /// may send early data.
+    async fn connect(&self, isolation: Option<&Isolation>) -> Result<Carried, Error> {
+        let opened = self.open(isolation).await;
         opened.map_err(|error| error.with_retry(Retry::Safe).with_address(self.address))
     }
 
-    async fn open(&self) -> Result<Carried, Error> {
+    async fn open(&self, isolation: Option<&Isolation>) -> Result<Carried, Error> {
         let failed = |error: io::Error| Error::io(&error, Side::Peer);
         let io = self.state.io().map_err(failed)?;
         let socket = socket::connect(self.address).map_err(failed)?;
         let errors = Errors::of(&socket).map_err(failed)?;
+        let isolation = isolation.filter(|_| self.takes_early);
+        let own = socket.local_addr().map_err(failed)?.ip();
+        let tickets = isolation.map(|isolation| self.memory.borrow_mut().of(isolation, own));
+        let config = match &tickets {
+            Some(tickets) => self.config.with(tickets),
+            None => self.config.plain(),
+        };
         let endpoint = QuicEndpoint::new(EndpointConfig::default(), None, socket, io.runtime());
         let endpoint = endpoint.map_err(failed)?;
         let connecting = endpoint
-            .connect_with(self.config.clone(), self.address, &self.name)
+            .connect_with(config, self.address, &self.name)
             .map_err(|error| Error::new(Kind::Internal, Side::Local, error.to_string()))?;
-        let connected = tokio::select! {
-            connected = tokio::time::timeout(self.timeout, connecting) => connected,
-            () = errors.refused() => {
-                return Err(failed(io::ErrorKind::ConnectionRefused.into()));
+        let alive = Alive { tickets, _io: io };
+        let mut limit = Box::pin(no_answer(self.timeout, errors));
+        let connecting = match connecting.into_0rtt() {
+            Ok((connection, accepted)) => {
+                let early = Some(Early::new(accepted, limit));
+                return Ok(Carried::new(
+                    connection,
+                    self.alpn,
+                    Side::Peer,
+                    early,
+                    alive,
+                ));
             }
+            Err(connecting) => connecting,
         };
-        match connected {
-            Ok(Ok(connection)) => Ok(Carried::new(connection, self.alpn, Side::Peer, io)),
-            Ok(Err(error)) => Err(failure::of_connection(&error, Side::Peer)),
-            Err(_) => {
-                let detail = "no answer to the QUIC handshake in time: UDP may be blocked on the \
-                              way, then use h2+tls";
-                Err(Error::new(Kind::Timeout, Side::Peer, detail))
-            }
+        tokio::select! {
+            connected = connecting => match connected {
+                Ok(connection) => Ok(Carried::new(connection, self.alpn, Side::Peer, None, alive)),
+                Err(error) => Err(failure::of_connection(&error, Side::Peer)),
+            },
+            error = &mut limit => Err(error),
+        }
+    }
+}
+
+/// Resolves with an error if the gateway has not answered in time, or refuses datagrams.
+async fn no_answer(timeout: Duration, errors: Errors) -> Error {
+    tokio::select! {
+        () = tokio::time::sleep(timeout) => {
+            let detail = "no answer to the QUIC handshake in time: UDP may be blocked on the way, \
+                          then use h2+tls";
+            Error::new(Kind::Timeout, Side::Peer, detail)
+        }
+        () = errors.refused() => Error::io(&io::ErrorKind::ConnectionRefused.into(), Side::Peer),
+    }
+}
+
+/// The parts that a connection of a client keeps.
+struct Alive {
+    tickets: Option<Arc<Tickets>>,
+    _io: Arc<IoThread>,
+}
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        if let Some(tickets) = &self.tickets {
+            tickets.used();
         }
     }
 }
@@ -192,15 +247,22 @@ impl Transport for Dialling {
         _: &'a Target,
         _: &'a Isolation,
     ) -> LocalBoxFuture<'a, Result<Path, Error>> {
-        Box::pin(async move { open_path(&self.connect().await?).await })
+        Box::pin(async move { open_path(&self.connect(None).await?).await })
     }
 
     fn carrier<'a>(
         &'a self,
         _: &'a Target,
-        _: &'a Isolation,
+        isolation: &'a Isolation,
     ) -> LocalBoxFuture<'a, Result<Carrier, Error>> {
-        Box::pin(async move { Ok(Carrier::Streams(Rc::new(self.connect().await?))) })
+        Box::pin(async move {
+            let connected = self.connect(Some(isolation)).await?;
+            Ok(Carrier::Streams(Rc::new(connected)))
+        })
+    }
+
+    fn forget(&self, isolation: &Isolation) {
+        self.memory.borrow_mut().forget(isolation);
     }
 }
 
@@ -208,6 +270,7 @@ impl Transport for Dialling {
 struct Listening {
     state: Arc<State>,
     config: Arc<ServerConfig>,
+    takes_early: bool,
     alpn: &'static [u8],
     timeout: Duration,
 }
@@ -222,10 +285,13 @@ impl Transport for Listening {
         let accepting = Accepting::new(
             &self.state.hubs,
             socket,
-            Arc::clone(&self.config),
             &io,
-            self.alpn,
-            self.timeout,
+            Handshakes {
+                config: Arc::clone(&self.config),
+                takes_early: self.takes_early,
+                alpn: self.alpn,
+                timeout: self.timeout,
+            },
         )?;
         Ok(Box::new(accepting))
     }

@@ -110,6 +110,17 @@ pub trait Streams {
     /// Returns true once the connection has ended, for any reason.
     fn has_ended(&self) -> bool;
 
+    /// Returns true once the handshake is over. Before that, an attacker can repeat the bytes that
+    /// a client sends (RFC 8446 section 8), so that only safe requests may be sent.
+    fn is_confirmed(&self) -> bool {
+        true
+    }
+
+    /// Resolves once the handshake is over, or has failed. Only one task may wait.
+    fn poll_confirmed(&self, _: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        Poll::Ready(Ok(()))
+    }
+
     /// Closes the connection with all its streams. `reason` is a text for people.
     fn close(&self, code: Code, reason: &str);
 

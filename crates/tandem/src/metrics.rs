@@ -205,6 +205,12 @@ metrics! {
     discoveries_failed "counter" "Gateways announced by sites that failed while in use.";
     discovered_exchanges "counter" "Requests sent to gateways announced by sites.";
     announcements_refused "counter" "Announcements of gateways that were ignored, as they broke a rule.";
+    early_data_accepted "counter" "Client: sessions whose gateway accepted early data.";
+    early_data_rejected "counter"
+        "Client: sessions whose gateway rejected early data, which was sent again.";
+    early_requests "counter" "Requests that arrived before the end of a handshake.";
+    early_requests_repeated "counter"
+        "Early requests that an origin refused (425), repeated after the handshake.";
     sessions_rotated "counter" "Sessions replaced because of their age.";
     origin_connections "counter" "Connections opened to origins.";
     origin_reused "counter" "Requests sent on a reused connection to an origin.";

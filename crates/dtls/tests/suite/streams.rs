@@ -34,6 +34,7 @@ async fn connect(certificates: &Certificates) -> (Rc<dyn Streams>, Rc<dyn Stream
         address: Some(address),
         congestion: String::new(),
         stream_window: u32::MAX,
+        early_data: false,
         timeout: PATIENCE,
     };
     let gateway = endpoint(&format!("http+dtls://{address}?ca={ca}"));

@@ -2,6 +2,7 @@
 //! raw frames.
 
 mod datagrams;
+mod early;
 mod exchanges;
 mod rules;
 mod support;

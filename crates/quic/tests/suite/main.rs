@@ -6,10 +6,12 @@
 )]
 
 mod datagrams;
+mod early;
 #[path = "../../../tandem/tests/suite/provided_h3.rs"]
 mod h3;
 mod hostile;
 mod refusals;
+mod slow_path;
 mod windows;
 
 use h3::{certificates, harness, pairs, paths, provided};

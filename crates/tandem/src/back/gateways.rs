@@ -28,7 +28,7 @@ use crate::carrier::Carrier;
 use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::{Exchange, Isolation, Part, Reply, Sink};
 use crate::metrics::METRICS;
-use crate::session::{Connected, Session, SessionState, Task};
+use crate::session::{Connected, Session, SessionState, Task, may_be_early};
 use crate::stage::Stage;
 use crate::status::{Opened, SessionStatus};
 use crate::transport::{Target, Transport};
@@ -208,14 +208,14 @@ impl Gateways {
         let mut last = Error::new(Kind::Unreachable, Side::Peer, "no gateway is configured");
         for attempt in 0..self.groups.len() {
             let group = (self.preferred_group() + attempt) % self.groups.len();
-            let (mut session, mut index, mut in_use) = self.choose(isolation, group).await;
+            let (mut session, mut index, mut in_use) = self.choose(isolation, group, false).await;
             let mut established = session.established().await;
             for _ in 1..self.limits.tries {
                 // A reload drains sessions that wait for their gateway too.
                 if established.is_ok() || session.ended().await.is_some() {
                     break;
                 }
-                (session, index, in_use) = self.choose(isolation, group).await;
+                (session, index, in_use) = self.choose(isolation, group, false).await;
                 established = session.established().await;
             }
             drop(in_use);
@@ -266,6 +266,9 @@ impl Gateways {
     /// Drains the sessions of a key that is no longer used.
     pub fn end(&self, isolation: &Isolation) {
         self.tokens.borrow_mut().forget(isolation);
+        for gateway in &self.gateways {
+            gateway.transport.forget(isolation);
+        }
         let mut slots = self.slots.borrow_mut();
         for (_, slot) in slots.extract_if(|(key, _), _| key == isolation) {
             slot.current.drain();
@@ -363,9 +366,11 @@ impl Gateways {
         let version_key = Some(&exchange.request)
             .filter(|request| wire::asks_dictionary(&request.fields))
             .and_then(|request| versions::key(request));
+        let takes_early = may_be_early(exchange);
         for _ in 0..self.limits.tries.max(count) {
             let group = (first + passed_over) % count;
-            let (session, index, _use) = self.choose(&exchange.isolation, group).await;
+            let chosen = self.choose(&exchange.isolation, group, takes_early).await;
+            let (session, index, _use) = chosen;
             if let Some(key) = &version_key {
                 let fields = &mut exchange.request_mut().fields;
                 sink.set_carrying(versions::name(fields, key, session.mark()));

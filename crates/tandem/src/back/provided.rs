@@ -92,6 +92,7 @@ impl Provided {
             address: Some(address),
             congestion: self.congestion.clone(),
             stream_window: u32::MAX,
+            early_data: false,
             timeout: self.timeout,
         };
         let provider = self.transports.of(&endpoint).map_err(|_| unusable())?;

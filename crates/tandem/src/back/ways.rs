@@ -90,6 +90,7 @@ impl Ways {
     /// Returns the ways to try for a session on a network.
     pub(crate) fn order(&mut self, network: Network, now: Instant) -> Order {
         let datagrams = self.datagrams.clone();
+        let stagger = self.stagger(network);
         let record = self.record(network, now);
         let rests = |way: &usize| {
             let failure = record.failures.get(way);
@@ -110,7 +111,6 @@ impl Ways {
             .clone()
             .find(|way| has_failed(way) && !rests(way) && *way != first);
         let others = usable.into_iter().filter(|way| *way != first).collect();
-        let stagger = (2 * record.round_trip).clamp(STAGGER, LONGEST_STAGGER);
         if let Some(failure) = retried.and_then(|way| record.failures.get_mut(&way)) {
             // Only one request tries the way.
             (failure.until, failure.retried) = (now + failure.rest, true);
@@ -121,6 +121,13 @@ impl Ways {
             stagger,
             retried,
         }
+    }
+
+    /// Returns the time for an answer of the way that is tried first.
+    pub(crate) fn stagger(&self, network: Network) -> Duration {
+        let record = self.networks.get(&network);
+        let round_trip = record.map_or(Duration::ZERO, |record| record.round_trip);
+        (2 * round_trip).clamp(STAGGER, LONGEST_STAGGER)
     }
 
     /// Notes that a session by this way works, whose first response took `round_trip`.

@@ -158,6 +158,9 @@ macro_rules! with_path {
             /// Congestion control of sessions, if the kernel has it; an empty value keeps the
             /// kernel's default [default: bbr]
             congestion: Option<String> [help_heading = "Slow path", value_name = "NAME"],
+            /// Over QUIC, safe requests without content do not wait for the handshake if the client
+            /// was connected before [default: true]
+            early_data: Option<bool> [help_heading = "Slow path", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
             #[doc = $connect]
             connect_timeout: Option<$crate::config::units::Span> [help_heading = "Time limits", value_name = "TIME"],
             #[doc = $idle]
@@ -303,6 +306,8 @@ pub struct PathConfig {
     pub receive_budget: usize,
     /// The compression of SPDY's header blocks.
     pub header_compression: HeaderCompression,
+    /// True if safe requests may be sent before the end of a handshake.
+    pub early_data: bool,
     /// The socket options.
     pub socket: SocketOptions,
     /// The time limits.
@@ -352,6 +357,7 @@ impl PathValues {
             session_window: window * 2,
             receive_budget: usize::try_from(budget).unwrap_or(usize::MAX),
             header_compression: self.header_compression.unwrap_or_default().into(),
+            early_data: self.early_data.unwrap_or(true),
             socket: SocketOptions {
                 notsent_lowat: u32::try_from(lowat)
                     .map_err(|_| ConfigError::value("notsent-lowat", "must be below 4GiB"))?,

@@ -258,6 +258,7 @@ impl ClientConfig {
             alpn: Some(&BROWSER_ALPN),
             max_streams: 256,
             authority: self.authority.as_deref(),
+            early_data: false,
             timeout,
         };
         let transport = provider.listening(endpoint, context)?;

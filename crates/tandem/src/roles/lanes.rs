@@ -323,6 +323,7 @@ impl ClientConfig {
             address: gateway.address,
             congestion: self.path.socket.congestion.clone(),
             stream_window: self.path.stream_window,
+            early_data: self.path.early_data,
             timeout: self.path.socket.connect_timeout,
         };
         let transport = provider.dialling(endpoint, context)?;

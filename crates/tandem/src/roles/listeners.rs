@@ -60,6 +60,7 @@ impl Listeners<'_> {
             alpn: negotiated.then_some(&BOTH),
             max_streams: self.max_streams,
             authority: None,
+            early_data: self.path.early_data,
             timeout: self.path.timeouts.head,
         };
         let transport = provider.listening(endpoint, context)?;

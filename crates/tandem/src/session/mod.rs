@@ -12,6 +12,9 @@ use std::future::Future;
 use std::rc::Rc;
 use std::time::Duration;
 
+use tandem_http::h3;
+use tandem_push::wire::is_reserved;
+
 use crate::carrier::Carrier;
 use crate::carrier::LocalBoxFuture;
 use crate::error::{Error, Kind, Side};
@@ -105,6 +108,12 @@ pub trait SessionEvents {
     /// Resolves once the first input of the other end has arrived, or the session has failed.
     fn established<'a>(&'a self) -> LocalBoxFuture<'a, Result<(), Error>>;
 
+    /// Resolves once the session can send requests that [`may_be_early`] permits, or has failed.
+    /// This is the same as [`SessionEvents::established`] without early data.
+    fn takes_early<'a>(&'a self) -> LocalBoxFuture<'a, Result<(), Error>> {
+        self.established()
+    }
+
     /// Resolves when the session is over, with the reason, or with `None` if this end closed it.
     /// The future does not keep the session open. Only one task can wait at a time.
     fn ended(&self) -> LocalBoxFuture<'static, Option<Error>> {
@@ -123,6 +132,15 @@ pub trait SessionEvents {
     fn silent<'a>(&'a self) -> LocalBoxFuture<'a, ()> {
         Box::pin(std::future::pending())
     }
+}
+
+/// Returns true if a session may send the request before the handshake of its carrier is over. An
+/// attacker can repeat such a request, so it must be safe (RFC 8470 section 3). Requests of the
+/// proxies to each other wait.
+pub fn may_be_early(exchange: &Exchange) -> bool {
+    exchange.body.is_empty()
+        && h3::may_be_early(&exchange.request)
+        && !is_reserved(&exchange.request.authority)
 }
 
 /// The time limits of a session.

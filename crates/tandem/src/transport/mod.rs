@@ -42,7 +42,8 @@ impl std::fmt::Debug for Target {
 
 /// Dials and accepts.
 ///
-/// [`Transport::get_ready`] and [`Transport::failed`] ask the layer below by default.
+/// [`Transport::get_ready`], [`Transport::failed`] and [`Transport::forget`] ask the layer below by
+/// default.
 pub trait Transport {
     /// Returns the transport that this layer dials through, or `None` at the lowest layer.
     fn below(&self) -> Option<&dyn Transport>;
@@ -68,6 +69,13 @@ pub trait Transport {
         isolation: &'a Isolation,
     ) -> LocalBoxFuture<'a, Result<Carrier, Error>> {
         Box::pin(async move { Ok(self.dial(target, isolation).await?.into()) })
+    }
+
+    /// Forgets the knowledge of earlier connections of an isolation key, which is no longer used.
+    fn forget(&self, isolation: &Isolation) {
+        if let Some(below) = self.below() {
+            below.forget(isolation);
+        }
     }
 
     /// Accepts carriers from a bound socket. Fails with [`io::ErrorKind::Unsupported`] if the

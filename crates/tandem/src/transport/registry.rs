@@ -113,6 +113,9 @@ pub struct DialContext {
     /// The bytes of one stream that the other end may send before they are read. A transport with
     /// many streams has no larger windows than this.
     pub stream_window: u32,
+    /// True if the transport may resume an earlier connection of the same isolation key, and then
+    /// send safe requests before the handshake is over.
+    pub early_data: bool,
     /// The time for the handshake.
     pub timeout: Duration,
 }
@@ -131,6 +134,8 @@ pub struct ListenContext<'a> {
     pub max_streams: u32,
     /// The directory of the local authority, which certifies an endpoint without a certificate.
     pub authority: Option<&'a Path>,
+    /// True if clients that return may send requests before the handshake is over.
+    pub early_data: bool,
     /// The time for the handshake.
     pub timeout: Duration,
 }
@@ -146,6 +151,7 @@ impl ListenContext<'_> {
             alpn: None,
             max_streams,
             authority: None,
+            early_data: false,
             timeout,
         }
     }

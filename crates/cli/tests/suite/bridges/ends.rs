@@ -165,6 +165,7 @@ impl Visitor {
             address: Some(address),
             congestion: String::new(),
             stream_window: u32::MAX,
+            early_data: false,
             timeout: PATIENCE,
         };
         let form = if proxy { Form::Absolute } else { Form::Origin };

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use super::{Gateway, Gateways, InUse};
 use crate::back::own::source_towards;
-use crate::back::ways::{Network, Ways};
+use crate::back::ways::{Network, STAGGER, Ways};
 use crate::error::{Error, Kind, Side};
 use crate::exchange::Isolation;
 use crate::metrics::METRICS;
@@ -70,9 +70,15 @@ type EstablishedSession = Pin<Box<dyn Future<Output = Result<(), Error>>>>;
 struct Race(Vec<(EstablishedSession, ChosenSession)>);
 
 impl Race {
-    fn add(&mut self, chosen: ChosenSession) {
+    /// Adds a session. With `early`, it suffices that the session takes early requests.
+    fn add(&mut self, chosen: ChosenSession, early: bool) {
         let session = Rc::clone(&chosen.0);
-        let established = Box::pin(async move { session.established().await });
+        let established = Box::pin(async move {
+            match early {
+                true => session.takes_early().await,
+                false => session.established().await,
+            }
+        });
         self.0.push((established, chosen));
     }
 
@@ -109,7 +115,16 @@ impl Gateways {
 
     /// Returns a session to a gateway. With several ways it waits until one of them is established,
     /// or all have failed. The session has failed in the latter case.
-    pub(super) async fn choose(&self, isolation: &Isolation, group: usize) -> ChosenSession {
+    ///
+    /// With `early`, a session of the best way that takes early requests suffices. No other way is
+    /// tried then, so that the origin gets the request once. [`Self::leave`] moves the request if
+    /// there is no answer.
+    pub(super) async fn choose(
+        &self,
+        isolation: &Isolation,
+        group: usize,
+        early: bool,
+    ) -> ChosenSession {
         let group = &self.groups[group];
         let begin = |index| {
             let (session, in_use) = self.begin(isolation, index);
@@ -133,14 +148,16 @@ impl Gateways {
             return begin(*open);
         }
         let mut race = Race::default();
-        race.add(first);
+        race.add(first, early);
         let mut stagger = Box::pin(tokio::time::sleep(order.stagger));
         loop {
             tokio::select! {
                 biased;
                 (ended, chosen) = race.next() => {
                     if ended.is_ok() {
-                        self.preferred.set(chosen.1);
+                        if chosen.0.is_established() {
+                            self.preferred.set(chosen.1);
+                        }
                         return chosen;
                     }
                     if race.0.is_empty() && others.is_empty() {
@@ -149,7 +166,9 @@ impl Gateways {
                 }
                 () = &mut stagger, if !others.is_empty() => {}
             }
-            others.drain(..).for_each(|index| race.add(begin(index)));
+            others
+                .drain(..)
+                .for_each(|index| race.add(begin(index), false));
         }
     }
 
@@ -177,7 +196,7 @@ impl Gateways {
             return std::future::pending().await;
         };
         loop {
-            session.silent().await;
+            self.until_silent(index, session).await;
             let before = datagrams(&**session);
             let (next, in_use) = self.begin(isolation, other);
             let established = next.established().await;
@@ -195,6 +214,24 @@ impl Gateways {
             }
             return std::future::pending().await;
         }
+    }
+
+    /// Resolves if a session has fallen silent, or has not answered its early data in time.
+    async fn until_silent(&self, index: usize, session: &Rc<dyn Connected>) {
+        if !session.is_established() {
+            let network = self.network(index);
+            let limit = self
+                .group(index)
+                .map(|it| it.ways.borrow().stagger(network));
+            let limit = limit.unwrap_or(STAGGER);
+            if tokio::time::timeout(limit, session.established())
+                .await
+                .is_err()
+            {
+                return;
+            }
+        }
+        session.silent().await;
     }
 
     /// Returns the way to which exchanges move from a way over datagrams: the first one over TCP.

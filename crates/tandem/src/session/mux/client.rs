@@ -27,7 +27,7 @@ use crate::priority::{Precedence, PriorityWatch, SharedPriority};
 use crate::probe::Stamp;
 use crate::probe::points::{HEADERS_ENCODE, SESSION_DIAL, SESSION_STREAM};
 use crate::session::http1::DECLINED;
-use crate::session::{Connected, SessionEvents, SessionState, Task};
+use crate::session::{Connected, SessionEvents, SessionState, Task, may_be_early};
 
 /// A multiplexed session that is open or being opened. Dropping it drains and closes the session.
 pub struct MuxClient {
@@ -135,11 +135,7 @@ impl MuxClient {
             return Poll::Pending;
         }
         let encoding = HEADERS_ENCODE.start();
-        let opened = self.shared.core.borrow_mut().open(
-            request,
-            exchange.body.is_empty(),
-            exchange.priority.get().priority,
-        );
+        let opened = self.begin(request, exchange);
         match opened {
             Ok(id) => {
                 HEADERS_ENCODE.stop(encoding, id);
@@ -167,6 +163,18 @@ impl MuxClient {
     }
 }
 
+impl MuxClient {
+    fn begin(&self, request: &RequestHead, exchange: &Exchange) -> Result<StreamId, OpenError> {
+        let mut core = self.shared.core.borrow_mut();
+        let priority = exchange.priority.get().priority;
+        let id = core.open(request, exchange.body.is_empty(), priority)?;
+        if !may_be_early(exchange) {
+            core.hold(id);
+        }
+        Ok(id)
+    }
+}
+
 /// Dials, and drives the session to its end.
 async fn drive(
     shared: Rc<Shared>,
@@ -175,7 +183,7 @@ async fn drive(
     pace: Pace,
     dialling: Stamp,
 ) {
-    let begun = Instant::now();
+    shared.dialled.set(Some(Instant::now()));
     let carrier = match dial.await {
         Ok(carrier) => carrier,
         Err(error) => return shared.end(&error),
@@ -196,7 +204,6 @@ async fn drive(
         },
         Core::Streams(core) => match carrier.into_streams() {
             Ok(streams) => {
-                shared.answered_in.set(begun.elapsed());
                 let mut driver =
                     StreamsDriver::new(shared, core, streams, owner, other_end, pace, None);
                 driver.run().await
@@ -316,19 +323,11 @@ impl SessionState for MuxClient {
 
 impl SessionEvents for MuxClient {
     fn established<'a>(&'a self) -> LocalBoxFuture<'a, Result<(), Error>> {
-        Box::pin(std::future::poll_fn(|cx| {
-            if let Some(error) = &*self.shared.ended.borrow() {
-                return Poll::Ready(Err(error.clone()));
-            }
-            if self.shared.established.get() {
-                return Poll::Ready(Ok(()));
-            }
-            self.shared
-                .waiting
-                .borrow_mut()
-                .push_back(cx.waker().clone());
-            Poll::Pending
-        }))
+        Box::pin(self.until(|shared| shared.established.get()))
+    }
+
+    fn takes_early<'a>(&'a self) -> LocalBoxFuture<'a, Result<(), Error>> {
+        Box::pin(self.until(|shared| shared.established.get() || shared.early.lasts()))
     }
 
     fn ended(&self) -> LocalBoxFuture<'static, Option<Error>> {
@@ -400,6 +399,22 @@ impl MuxClient {
         } else if self.admission.get().is_none() {
             self.admission.set(Some(false));
         }
+    }
+
+    /// Resolves once `condition` holds, or the session has failed.
+    async fn until(&self, condition: impl Fn(&Shared) -> bool) -> Result<(), Error> {
+        std::future::poll_fn(|cx| {
+            if let Some(error) = &*self.shared.ended.borrow() {
+                return Poll::Ready(Err(error.clone()));
+            }
+            if condition(&self.shared) {
+                return Poll::Ready(Ok(()));
+            }
+            let mut waiting = self.shared.waiting.borrow_mut();
+            waiting.push_back(cx.waker().clone());
+            Poll::Pending
+        })
+        .await
     }
 
     /// Watches the path until it has fallen silent; see [`SessionEvents::silent`].

@@ -24,6 +24,7 @@ mod clock;
 mod core;
 mod datagrams;
 mod driver;
+mod early;
 mod halves;
 mod leaving;
 mod mismatch;
@@ -51,6 +52,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tandem_http::{Event, Mux, MuxConfig, Priority, Reason, StreamId};
 
+use early::Early;
 use refused::reset_error;
 use stream::{Inbound, Stream, StreamTable};
 use watch::Watch;
@@ -164,6 +166,10 @@ struct Shared {
     heard: Cell<Option<Heard>>,
     /// The time from the start of the path to its first input: at least one round trip.
     answered_in: Cell<Duration>,
+    /// The start of the dial, at a client over many streams.
+    dialled: Cell<Option<Instant>>,
+    /// The time before the end of the carrier's handshake.
+    early: Early,
     /// True once this end accepts no more exchanges: the session ends with those under way.
     draining: Cell<bool>,
     /// True if this end closed the session because it was idle.
@@ -207,6 +213,8 @@ impl Shared {
             established: Cell::new(false),
             heard: Cell::default(),
             answered_in: Cell::default(),
+            dialled: Cell::default(),
+            early: Early::default(),
             draining: Cell::new(false),
             rested: Cell::new(false),
             observer: RefCell::default(),
@@ -226,6 +234,18 @@ impl Shared {
     fn set_priority(&self, id: StreamId, priority: Priority) {
         self.core.borrow_mut().set_priority(id, priority);
         self.kick();
+    }
+
+    /// Notes that the handshake of a carrier with many streams is over. It counts as input.
+    fn establish(&self) {
+        let now = Instant::now();
+        self.heard.set(Some(Heard::at(now)));
+        if let Some(dialled) = self.dialled.get() {
+            self.answered_in.set(now - dialled);
+        }
+        self.established.set(true);
+        self.wake_waiting();
+        self.watch.established();
     }
 
     fn wake_waiting(&self) {

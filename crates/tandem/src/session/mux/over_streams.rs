@@ -85,12 +85,7 @@ impl<O: Owner> StreamsDriver<O> {
             core.borrow_mut().permit_datagrams();
         }
         let first = pace.timeouts.idle.min(pace.timeouts.head);
-        // The handshake of the carrier counts as the first input.
-        shared.heard.set(Some(Heard::at(now)));
-        shared.established.set(true);
-        shared.wake_waiting();
-        shared.watch.established();
-        Self {
+        let this = Self {
             shared,
             core,
             carrier,
@@ -107,7 +102,9 @@ impl<O: Owner> StreamsDriver<O> {
             },
             carrier_ended: None,
             stream_timer: None,
-        }
+        };
+        this.begin();
+        this
     }
 
     /// Drives the session to its end, and closes the carrier.
@@ -120,6 +117,7 @@ impl<O: Owner> StreamsDriver<O> {
             }
             Err(error) => error.clone(),
         };
+        self.fail_unsent(&error);
         self.shared.end(&error);
         if result.is_ok() {
             Box::pin(self.leave()).await;
@@ -144,6 +142,7 @@ impl<O: Owner> StreamsDriver<O> {
         if self.shared.draining.get() {
             self.core.borrow_mut().go_away(Reason::NoError);
         }
+        self.poll_early(cx)?;
         let more = self.turn(cx)?;
         let ended_well = matches!(self.carrier_ended, Some(None));
         if ended_well && !self.is_server() && (more || self.fail_all_but_unread()) {

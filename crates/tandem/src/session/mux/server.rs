@@ -15,7 +15,7 @@ use tokio::time::{Sleep, sleep};
 use super::core::Core;
 use super::driver::{Driver, Owner, Pace};
 use super::over_streams::StreamsDriver;
-use super::{Inbound, MuxSession, Shared, Stream, set_waker};
+use super::{Inbound, MuxSession, Shared, Stream, early, set_waker};
 use crate::carrier::{Carrier, LocalBoxFuture};
 use crate::error::{Error, Side};
 use crate::exchange::{Body, Chunk, Chunks, Exchange, Isolation, Part, Peer, PushedPart, Reply};
@@ -127,7 +127,7 @@ impl Owner for ServerOwner {
             shared: Rc::clone(&self.shared),
             id,
             priority: priority.watch(),
-            reply: self.stage.call(exchange),
+            reply: early::call(&self.stage, &self.shared, exchange),
             who: self.who,
             held: None,
             bodyless,

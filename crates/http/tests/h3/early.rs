@@ -1,9 +1,8 @@
 //! Requests before the handshake of the carrier is over.
 
-mod h3_support;
-
-use h3_support::*;
 use tandem_http::{Event, Method, Mux, MuxConfig, Priority, RequestHead, Role};
+
+use crate::support::*;
 
 /// Returns the paths of the requests among events.
 fn paths(events: &[Event]) -> Vec<String> {

@@ -1,0 +1,224 @@
+//! The knowledge of a client about earlier connections: session tickets of TLS (RFC 8446 section
+//! 4.6.1) and address tokens of QUIC (RFC 9000 section 8.1.3).
+//!
+//! A gateway can link the connections that show its tickets. A ticket is therefore shown once, and
+//! only by a connection with the same isolation key and the same own address. A private address may
+//! be the same in two networks, so tickets that were got at one are shown for some minutes only.
+//! Everything is in memory.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use bytes::Bytes;
+use quinn::TokenStore;
+use rustls::NamedGroup;
+use rustls::client::{ClientSessionStore, Tls12ClientSessionValue, Tls13ClientSessionValue};
+use rustls::pki_types::ServerName;
+use tandem::back::policy::is_public;
+use tandem::exchange::Isolation;
+
+/// The isolation keys and networks that are remembered.
+const MOST_KEYS: usize = 64;
+/// The tickets, and the tokens, of one key in one network.
+const MOST_TICKETS: usize = 4;
+/// The time after the last connection at a private address for which its tickets are shown.
+const PRIVATE_AGE: Duration = Duration::from_secs(600);
+
+/// The isolation key of connections, and this machine's address towards the gateway.
+type Key = (Isolation, IpAddr);
+
+/// The tickets of one gateway, from those that were unused for longest.
+#[derive(Default)]
+pub(crate) struct Memory(VecDeque<(Key, Arc<Tickets>)>);
+
+impl Memory {
+    /// Returns the tickets for connections of an isolation key from `own`.
+    pub(crate) fn of(&mut self, isolation: &Isolation, own: IpAddr) -> Arc<Tickets> {
+        let found = |((key, address), _): &(Key, _)| (key, *address) == (isolation, own);
+        let at = self.0.iter().position(found);
+        let entry = at.and_then(|at| self.0.remove(at));
+        let entry = entry.unwrap_or_else(|| {
+            let key = (isolation.clone(), own);
+            (key, Arc::new(Tickets::new(!is_public(own))))
+        });
+        if self.0.len() >= MOST_KEYS {
+            self.0.pop_front();
+        }
+        let tickets = Arc::clone(&entry.1);
+        self.0.push_back(entry);
+        tickets
+    }
+
+    /// Forgets the tickets of an isolation key.
+    pub(crate) fn forget(&mut self, isolation: &Isolation) {
+        self.0.retain(|((key, _), _)| key != isolation);
+    }
+}
+
+/// The tickets of one isolation key in one network.
+pub(crate) struct Tickets(Mutex<State>);
+
+struct State {
+    is_private: bool,
+    /// The last time at which a connection was open, on two clocks: one may stop while the machine
+    /// sleeps.
+    used: (Instant, SystemTime),
+    tickets: VecDeque<Tls13ClientSessionValue>,
+    tokens: VecDeque<Bytes>,
+    group: Option<NamedGroup>,
+}
+
+impl State {
+    /// Drops what was kept for too long.
+    fn expire(&mut self) {
+        let (monotonic, system) = self.used;
+        let age = system
+            .elapsed()
+            .unwrap_or_default()
+            .max(monotonic.elapsed());
+        if self.is_private && age > PRIVATE_AGE {
+            self.tickets.clear();
+            self.tokens.clear();
+        }
+    }
+}
+
+impl Tickets {
+    fn new(is_private: bool) -> Self {
+        Self(Mutex::new(State {
+            is_private,
+            used: (Instant::now(), SystemTime::now()),
+            tickets: VecDeque::new(),
+            tokens: VecDeque::new(),
+            group: None,
+        }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that a connection is open, or has ended now.
+    pub(crate) fn used(&self) {
+        let mut state = self.lock();
+        state.expire();
+        state.used = (Instant::now(), SystemTime::now());
+    }
+}
+
+impl fmt::Debug for Tickets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Tickets")
+    }
+}
+
+/// Appends a value. The oldest one makes room.
+fn keep<T>(queue: &mut VecDeque<T>, value: T) {
+    if queue.len() >= MOST_TICKETS {
+        queue.pop_front();
+    }
+    queue.push_back(value);
+}
+
+impl ClientSessionStore for Tickets {
+    fn set_kx_hint(&self, _: ServerName<'static>, group: NamedGroup) {
+        self.lock().group = Some(group);
+    }
+
+    fn kx_hint(&self, _: &ServerName<'_>) -> Option<NamedGroup> {
+        self.lock().group
+    }
+
+    fn set_tls12_session(&self, _: ServerName<'static>, _: Tls12ClientSessionValue) {}
+
+    fn tls12_session(&self, _: &ServerName<'_>) -> Option<Tls12ClientSessionValue> {
+        None
+    }
+
+    fn remove_tls12_session(&self, _: &ServerName<'static>) {}
+
+    fn insert_tls13_ticket(&self, _: ServerName<'static>, ticket: Tls13ClientSessionValue) {
+        keep(&mut self.lock().tickets, ticket);
+    }
+
+    fn take_tls13_ticket(&self, _: &ServerName<'static>) -> Option<Tls13ClientSessionValue> {
+        let mut state = self.lock();
+        state.expire();
+        state.tickets.pop_back()
+    }
+}
+
+impl TokenStore for Tickets {
+    fn insert(&self, _: &str, token: Bytes) {
+        keep(&mut self.lock().tokens, token);
+    }
+
+    fn take(&self, _: &str) -> Option<Bytes> {
+        let mut state = self.lock();
+        state.expire();
+        state.tokens.pop_back()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOME: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 168, 0, 2));
+    const PUBLIC: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(8, 8, 4, 4));
+
+    fn key(name: &str) -> Isolation {
+        Isolation::new(name.as_bytes(), b"")
+    }
+
+    fn put(tickets: &Tickets, token: &'static str) {
+        TokenStore::insert(tickets, "", Bytes::from_static(token.as_bytes()));
+    }
+
+    #[test]
+    fn memory_keeps_isolation_keys_and_networks_apart() {
+        let mut memory = Memory::default();
+        put(&memory.of(&key("a"), HOME), "token");
+        assert!(memory.of(&key("b"), HOME).take("").is_none());
+        assert!(memory.of(&Isolation::none(), HOME).take("").is_none());
+        assert!(memory.of(&key("a"), PUBLIC).take("").is_none());
+        let shown = memory.of(&key("a"), HOME);
+        assert_eq!(shown.take("").as_deref(), Some(&b"token"[..]));
+        assert!(shown.take("").is_none(), "it is shown once");
+    }
+
+    #[test]
+    fn memory_forgets_a_key_and_the_longest_unused_one() {
+        let mut memory = Memory::default();
+        put(&memory.of(&key("a"), HOME), "a");
+        put(&memory.of(&key("b"), HOME), "b");
+        memory.forget(&key("a"));
+        assert!(memory.of(&key("a"), HOME).take("").is_none());
+        for number in 0..MOST_KEYS {
+            memory.of(&key(&number.to_string()), HOME);
+        }
+        assert!(memory.of(&key("b"), HOME).take("").is_none());
+        assert_eq!(memory.0.len(), MOST_KEYS);
+    }
+
+    #[test]
+    fn tickets_of_private_addresses_last_some_minutes() {
+        for (address, expected) in [(HOME, None), (PUBLIC, Some(Bytes::from_static(b"token")))] {
+            let tickets = Memory::default().of(&Isolation::none(), address);
+            put(&tickets, "token");
+            let past = SystemTime::now() - PRIVATE_AGE - Duration::from_secs(1);
+            tickets.lock().used.1 = past;
+            assert_eq!(tickets.take(""), expected);
+        }
+    }
+
+    #[test]
+    fn tickets_are_bounded() {
+        let tickets = Memory::default().of(&Isolation::none(), PUBLIC);
+        (0..9).for_each(|_| put(&tickets, "token"));
+        assert_eq!(tickets.lock().tokens.len(), MOST_TICKETS);
+    }
+}
