@@ -17,6 +17,12 @@ const OVERHEAD: usize = 512;
 /// The bytes of memory that a piece of a body needs besides its text.
 const PIECE_OVERHEAD: usize = 64;
 
+/// The length from which a body counts as whole pages, as a program may keep it.
+const IN_PAGES: u64 = 16 << 10;
+
+/// The size of a page of memory.
+const PAGE: u64 = 4 << 10;
+
 /// The size below which the pieces of a body are joined.
 const SMALL_PIECE: usize = 16 << 10;
 
@@ -182,7 +188,11 @@ impl Stored {
             .map(|fields| fields.text_len() + fields.len() * 16)
             .sum();
         let pieces = self.body.pieces.pieces.len() * PIECE_OVERHEAD;
-        self.body.len + (texts + pieces + OVERHEAD) as u64
+        let body = match self.body.len {
+            len if len < IN_PAGES => len,
+            len => len.next_multiple_of(PAGE),
+        };
+        body + (texts + pieces + OVERHEAD) as u64
     }
 }
 

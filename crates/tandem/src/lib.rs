@@ -16,6 +16,7 @@
 pub mod admin;
 pub mod announcement;
 pub mod back;
+pub mod body_memory;
 pub mod carrier;
 pub mod cli;
 pub mod config;

@@ -35,7 +35,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("renewal", &[]),
     ("users", &[]),
     ("learned", &["files", "users"]),
-    ("response_cache", &["error", "metrics"]),
+    ("body_memory", &[]),
+    ("response_cache", &["body_memory", "error", "metrics"]),
     ("disk_cache", &["metrics", "response_cache"]),
     ("journal", &["exchange"]),
     ("warm_up", &[]),
@@ -97,6 +98,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "log_limit",
             "probe",
             "learned",
+            "body_memory",
             "response_cache",
             "warm_up",
             "resume",
@@ -236,8 +238,19 @@ const ARROWS: &[(&str, &[&str])] = &[
 ];
 
 const VALUES: &[&str] = &[
-    "error", "renewal", "exchange", "priority", "failure", "stage", "endpoint", "metrics", "probe",
-    "path", "carrier", "secret",
+    "error",
+    "renewal",
+    "exchange",
+    "priority",
+    "failure",
+    "stage",
+    "endpoint",
+    "metrics",
+    "probe",
+    "path",
+    "carrier",
+    "secret",
+    "body_memory",
 ];
 
 /// The modules that the program itself may name.

@@ -11,9 +11,10 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::SystemTime;
 
 use bytes::Bytes;
-use tandem_cache::{Cache, Config, Fetch, Group, Index, Key, Namer, Now, Pending, Stored};
+use tandem_cache::{Cache, Config, Fetch, Group, Index, Key, Namer, Now, Pending, Sharing, Stored};
 use tandem_http::Fields;
 
+use crate::body_memory;
 use crate::metrics::METRICS;
 use flight::Flight;
 use link::Link;
@@ -40,9 +41,18 @@ impl std::fmt::Debug for ResponseCache {
     }
 }
 
+/// Returns true if stored responses serve many users. Only then are there enough hits to write each
+/// body to memory that the kernel sends without a copy.
+const fn is_for_many(config: &Config) -> bool {
+    !matches!(config.sharing, Sharing::Private)
+}
+
 impl ResponseCache {
     /// Creates an empty cache.
     pub fn new(config: Config) -> Self {
+        if is_for_many(&config) {
+            body_memory::open(config.memory);
+        }
         Self {
             cache: Mutex::new(Cache::new(config.clone())),
             config,
@@ -147,6 +157,10 @@ impl ResponseCache {
         body: Vec<Bytes>,
         trailers: Option<Fields>,
     ) -> Option<Arc<Stored>> {
+        let body = match is_for_many(&self.config) {
+            true => body_memory::keep(body),
+            false => body,
+        };
         let mut cache = self.lock();
         let stored = cache.finish(pending, body, trailers);
         cache.end_flight(fetch);

@@ -12,6 +12,8 @@ use std::time::Duration;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
 
+#[cfg(target_os = "linux")]
+mod cached;
 mod info;
 mod socket;
 

@@ -251,6 +251,37 @@ mod tests {
         tokio::task::LocalSet::new().run_until(exchanges).await;
     }
 
+    #[tokio::test]
+    #[cfg(target_os = "linux")]
+    async fn hit_has_a_body_that_the_kernel_can_send() {
+        let cache = Arc::new(ResponseCache::new(tandem_cache::Config {
+            sharing: Sharing::Origin,
+            memory: 1 << 20,
+            min_users: 1,
+        }));
+        let origin: Rc<dyn Stage> = Rc::new(|_: Exchange| {
+            let mut head = ResponseHead::new(200);
+            head.fields.push("cache-control", "max-age=600");
+            Reply::ready(head, bytes::Bytes::from(vec![7; 20_000]))
+        });
+        let exchanges = async {
+            let stage = CacheStage::new(&cache, Peer::none(), 0, false, origin);
+            get(&stage, Scheme::Http, None).await;
+            let mut request = RequestHead::get(Scheme::Http, "a.example", "/");
+            request.fields.push("sec-fetch-site", "none");
+            let mut reply = stage.call(Exchange::internal(request));
+            let head = reply.part().await;
+            assert!(matches!(head, Some(Ok(Part::Head(_)))), "{head:?}");
+            let Some(Ok(Part::Data(body))) = reply.part().await else {
+                panic!("a hit in one piece");
+            };
+            let tail = crate::body_memory::tail(&[std::io::IoSlice::new(&body)]);
+            assert_eq!(tail.map(|tail| tail.length), Some(20_000));
+            assert!(body.iter().all(|byte| *byte == 7));
+        };
+        tokio::task::LocalSet::new().run_until(exchanges).await;
+    }
+
     /// A stage whose first response never comes.
     struct Stalling(Cell<usize>);
 

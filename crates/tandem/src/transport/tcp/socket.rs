@@ -102,7 +102,12 @@ impl AsyncWrite for SocketStream {
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut *self.0.0.borrow_mut()).poll_write_vectored(cx, bufs)
+        let mut stream = self.0.0.borrow_mut();
+        #[cfg(target_os = "linux")]
+        if let Some(tail) = crate::body_memory::tail(bufs) {
+            return super::cached::poll_write(&stream, cx, bufs, &tail);
+        }
+        Pin::new(&mut *stream).poll_write_vectored(cx, bufs)
     }
 
     fn is_write_vectored(&self) -> bool {
