@@ -14,7 +14,7 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf, ReadHalf, WriteHa
 use tokio::time::Instant;
 
 use super::response::{ReadTimer, ResponseReader, check_no_upgrade};
-use super::{Http1Session, buffers};
+use super::{Http1Session, buffers, small_body};
 use crate::carrier::Carrier;
 use crate::carrier::LocalBoxFuture;
 use crate::error::{Error, Kind, Retry, Side};
@@ -107,9 +107,12 @@ impl Http1Client {
         let (mut path, mut timer) = self.take_path().await?;
         let tunnel = exchange.request.is_connect();
         let framing = request_framing(exchange);
+        let small_body = small_body::take(&mut exchange.body, framing)?;
         {
-            let rest = send_head(&mut path, &exchange.request, self.session.form, framing)
-                .map_err(sent_error)?;
+            let body = small_body.as_deref().unwrap_or_default();
+            let form = self.session.form;
+            let rest =
+                send_head(&mut path, &exchange.request, form, framing, body).map_err(sent_error)?;
             if !rest.is_empty() {
                 path.write_all(&rest).await.map_err(sent_error)?;
             }
@@ -124,7 +127,7 @@ impl Http1Client {
             input: Bytes::new(),
         };
         // The rare cases are boxed, so that they do not enlarge the future of each exchange.
-        let path = if exchange.body.is_empty() {
+        let path = if exchange.body.is_empty() || small_body.is_some() {
             reader.whole(&mut path, sink).await?.then_some(path)
         } else if tunnel {
             Box::pin(reader.tunnel(path, exchange, sink)).await?;
@@ -171,15 +174,18 @@ thread_local! {
 /// The size of a head in bytes above which its memory is freed.
 const KEPT_HEAD: usize = 16 << 10;
 
-/// Writes the head of a request, as far as the path accepts it at once. Returns the rest.
+/// Writes the head of a request and the `body` that is there, as far as the path accepts them at
+/// once. Returns the rest.
 fn send_head(
     path: &mut Path,
     request: &RequestHead,
     form: Form,
     framing: Framing,
+    body: &[u8],
 ) -> std::io::Result<Bytes> {
     let mut out = HEAD.take();
     write_head(&mut out, request, form, framing);
+    out.extend_from_slice(body);
     // The waker is registered by the write of the rest.
     let mut cx = Context::from_waker(std::task::Waker::noop());
     let written = match Pin::new(path).poll_write(&mut cx, &out) {

@@ -7,6 +7,7 @@ mod decode;
 mod half_closed;
 mod response;
 mod server;
+mod small_body;
 mod writer;
 
 use std::rc::Rc;
