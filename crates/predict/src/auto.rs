@@ -25,7 +25,7 @@
 //! their pages and their outcomes change no answer. No user data is kept beyond those counts.
 //! Outcomes are learned when a session ends or ten minutes after the page, whichever comes first.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
 use crate::ids::{IdMap, SmallMap};
@@ -50,6 +50,7 @@ use candidate_list::CandidateList;
 use gains::GainTable;
 use model::{Lesson, Likely, Model};
 use push_budget::PushBudget;
+use repeat::LEAST_CHANCE;
 use session::{Load, Offer, Session};
 use sightings::SightingQueue;
 use store::{Entry, NONE, Store};
@@ -241,6 +242,8 @@ const HORIZON: i64 = 300_000;
 const MAX_LOADS: usize = 8;
 /// The share of a page's visits above which a resource belongs to the page.
 const LEAST_RATE: f32 = 0.5;
+/// The loads after which a page's own counts alone tell which resources it may request.
+const KNOWN_LOADS: f32 = 3.0;
 /// URLs of a session that are remembered as held at most; after that nothing is offered to it.
 const MAX_HELD: usize = 20_000;
 
@@ -385,16 +388,48 @@ impl Auto {
             })
             .collect();
         likely.sort_by(|a, b| b.rate.p.total_cmp(&a.rate.p));
-        let candidate = |entry: &Entry| {
-            let url = self.store.at(entry.url);
-            Candidate {
-                url: url.name.clone(),
-                kind: url.kind,
-                probability: f64::from(entry.rate.p),
-                expected_size: f64::from(url.size),
-            }
+        likely
+            .into_iter()
+            .map(|entry| self.candidate(entry))
+            .collect()
+    }
+
+    /// Returns the resources that visits to a page may request, with the share of the visits that
+    /// do: those of the page if several loads have shown them, else those of its kind and its site.
+    /// A fifth of a known page's loads must request a resource, and enough users. It changes nothing.
+    #[must_use]
+    pub fn possible(&self, page: &str) -> Vec<Candidate> {
+        let least_users = self.least_users();
+        let contexts = self.store.find(page).map(|id| self.store.at(id).contexts);
+        let Some(contexts) = contexts.filter(|contexts| !contexts.contains(&NONE)) else {
+            return Vec::new();
         };
-        likely.into_iter().map(candidate).collect()
+        let is_known = self.store.context(contexts[0]).loads >= KNOWN_LOADS;
+        let contexts = if is_known { &contexts[..1] } else { &contexts };
+        let mut found = HashSet::new();
+        let mut possible = Vec::new();
+        for entry in contexts
+            .iter()
+            .flat_map(|&context| self.store.known(context, least_users))
+        {
+            let is_likely = !is_known || entry.rate.p >= LEAST_CHANCE;
+            if is_likely && self.store.is_public(entry.url, least_users) && found.insert(entry.url)
+            {
+                possible.push(self.candidate(entry));
+            }
+        }
+        possible
+    }
+
+    /// Returns an asset of a context as a candidate.
+    fn candidate(&self, entry: &Entry) -> Candidate {
+        let url = self.store.at(entry.url);
+        Candidate {
+            url: url.name.clone(),
+            kind: url.kind,
+            probability: f64::from(entry.rate.p),
+            expected_size: f64::from(url.size),
+        }
     }
 
     /// The client refused a push: it holds the resource or does not want it. It is not offered to

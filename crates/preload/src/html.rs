@@ -322,6 +322,9 @@ impl Html {
             Inside::Script => {
                 self.escape = Escape::None;
                 self.module = Module::new();
+                if let Some(literals) = &mut sink.literals {
+                    literals.restart();
+                }
                 if !self.page.applies() || !holds_module(&self.attributes) {
                     self.module.stop();
                 }
@@ -484,7 +487,10 @@ impl Html {
     fn feed_raw(&mut self, bytes: &[u8], sink: &mut Sink) {
         match self.inside {
             Inside::Style => self.style.feed(bytes, sink),
-            Inside::Script => self.module.feed(bytes, sink),
+            Inside::Script => {
+                sink.read_literals(bytes);
+                self.module.feed(bytes, sink);
+            }
             _ => {}
         }
     }

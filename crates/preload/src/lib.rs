@@ -9,8 +9,9 @@
 //!
 //! The modules, from structure to bytes: `html` separates tags from text, `attribute` keeps their
 //! attributes, and `element` derives needs from both. `css` separates rules from text, and `rules`
-//! derives needs from them. `module` reads imports; `image` and `media` choose among alternatives;
-//! `resolve` makes references absolute; `text` and `token` hold byte-level helpers.
+//! derives needs from them. `module` reads imports, and `literal` the URLs in strings of scripts.
+//! `image` and `media` choose among alternatives; `resolve` makes references absolute; `text` and
+//! `token` hold byte-level helpers.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
@@ -19,6 +20,7 @@ mod css;
 mod element;
 mod html;
 mod image;
+mod literal;
 mod media;
 mod module;
 mod resolve;
@@ -30,6 +32,7 @@ use css::Css;
 pub use element::is_script_type;
 use html::Html;
 use image::Formats;
+use literal::Literals;
 use media::Viewport;
 use module::Module;
 use resolve::Url;
@@ -220,6 +223,24 @@ impl Scanner {
         self
     }
 
+    /// Reads the string literals of scripts as well, see [`Self::take_literals`].
+    pub fn read_literals(&mut self) {
+        self.sink.literals = Some(Literals::new());
+    }
+
+    /// Takes the string literals of scripts that may be URLs, as they were found since the last
+    /// call: 1,024 for each document at most. They are not resolved, since scripts use the base URL
+    /// of their document.
+    pub fn take_literals(&mut self) -> Vec<String> {
+        let literals = self.sink.literals.as_mut();
+        literals.map(Literals::take).unwrap_or_default()
+    }
+
+    /// Returns the base URL of the document's references that was found so far.
+    pub fn base(&self) -> &str {
+        self.sink.base.as_str()
+    }
+
     /// Returns the referrer policy that the document has declared so far, or that
     /// [`Self::referrer`] has set.
     pub const fn policy(&self) -> Option<Referrer> {
@@ -228,7 +249,9 @@ impl Scanner {
 
     /// Returns true if no more needs can be found in any further input.
     pub fn is_over(&self) -> bool {
-        self.sink.left == 0 || matches!(&self.body, Body::Module(module) if module.is_over())
+        let reads_literals = self.sink.literals.as_ref().is_some_and(|it| !it.is_over());
+        let is_read = |body: &Body| matches!(body, Body::Module(module) if module.is_over());
+        self.sink.left == 0 || (is_read(&self.body) && !reads_literals)
     }
 
     /// Takes the next bytes of the body, decoded from any content coding, and appends the needs
@@ -240,7 +263,10 @@ impl Scanner {
         match &mut self.body {
             Body::Html(html) => html.feed(bytes, &mut self.sink),
             Body::Css(css) => css.feed(bytes, &mut self.sink),
-            Body::Module(module) => module.feed(bytes, &mut self.sink),
+            Body::Module(module) => {
+                self.sink.read_literals(bytes);
+                module.feed(bytes, &mut self.sink);
+            }
         }
         found.append(&mut self.sink.queue);
     }
@@ -346,6 +372,8 @@ struct Sink {
     referrer: Option<Referrer>,
     element_referrer: Option<Referrer>,
     queue: Vec<Need>,
+    /// The search for URLs in scripts, if the caller wants them.
+    literals: Option<Literals>,
 }
 
 impl Sink {
@@ -370,6 +398,7 @@ impl Sink {
             referrer: None,
             element_referrer: None,
             queue: Vec::new(),
+            literals: None,
         }
     }
 
@@ -378,6 +407,13 @@ impl Sink {
         Self {
             via: Some(own.as_str().into()),
             ..Self::new(own, None)
+        }
+    }
+
+    /// Searches bytes of a script for URLs.
+    fn read_literals(&mut self, bytes: &[u8]) {
+        if let Some(literals) = &mut self.literals {
+            literals.feed(bytes);
         }
     }
 

@@ -42,6 +42,7 @@ mod fetch_queue;
 mod fetches;
 mod foreign_hosts;
 mod holds;
+mod named;
 mod output;
 mod page;
 mod page_copies;

@@ -283,6 +283,11 @@ impl Learned {
         self.lock().auto.resources(page)
     }
 
+    /// See [`Auto::possible`].
+    pub fn possible(&self, page: &str) -> Vec<Candidate> {
+        self.lock().auto.possible(page)
+    }
+
     /// See [`Auto::body_sent`].
     pub fn body_sent(&self, url: &str, size: u64) {
         self.lock().auto.body_sent(url, size);

@@ -19,7 +19,7 @@ const SETS: usize = 4;
 /// Assets of a page that are looked at.
 const MAX_REPEATS: usize = 64;
 /// Least share of the page's loads that ask for it.
-const LEAST_CHANCE: f32 = 0.2;
+pub(super) const LEAST_CHANCE: f32 = 0.2;
 /// The share below which a resource is judged only occasionally.
 const HOPELESS: f32 = 0.02;
 /// The number of loads in one of which a rare resource is judged.

@@ -2,7 +2,7 @@
 
 use tandem_predict::{Auto, AutoConfig, Exchange, Worth};
 
-use crate::{ASSETS, PAGE, config, taught, visit};
+use crate::{ASSETS, PAGE, config, exchange, taught, visit};
 
 #[test]
 fn auto_offers_current_assets_only() {
@@ -324,4 +324,34 @@ fn the_path_decides_by_size() {
     };
     assert!(path.threshold(1_000.0) < 0.03);
     assert!(path.threshold(400_000.0) > 0.9);
+}
+
+#[test]
+fn possible_resources_are_those_of_the_page_or_its_kind() {
+    let mut auto = taught(3, 30);
+    let before = auto.save();
+    let urls = |auto: &Auto, page: &str| -> Vec<String> {
+        let mut urls: Vec<_> = auto
+            .possible(page)
+            .iter()
+            .map(|it| it.url.to_string())
+            .collect();
+        urls.sort();
+        urls
+    };
+    let mut want = ASSETS;
+    want.sort_unstable();
+    assert_eq!(urls(&auto, PAGE), want);
+    assert_eq!(auto.save(), before, "nothing changes");
+    assert!(urls(&taught(3, 2), PAGE).is_empty(), "too few users");
+    // A page that few loads have shown has the resources of its site, and a known one its own.
+    let other = "http://shop.example/new/page";
+    assert!(urls(&auto, other).is_empty());
+    auto.sending(&exchange(900, 900, 10_000_000, other, None));
+    assert_eq!(urls(&auto, other), want);
+    for number in 901..910 {
+        let now = number as i64 * 60_000 + 10_000_000;
+        visit(&mut auto, number, number, now, other, &ASSETS[..1]);
+    }
+    assert_eq!(urls(&auto, other), ASSETS[..1]);
 }

@@ -1,5 +1,7 @@
 //! Scripts, and the imports of modules.
 
+use tandem_preload::Scanner;
+
 use crate::{SCRIPT, css, html, module, page, script};
 
 #[test]
@@ -186,4 +188,41 @@ fn a_script_is_read_no_longer_than_it_imports() {
     scanner.feed(b"let ", &mut found);
     assert!(scanner.is_over());
     assert!(!html().is_over() && !css().is_over());
+}
+
+fn reading(mut scanner: Scanner) -> Scanner {
+    scanner.read_literals();
+    scanner
+}
+
+/// Returns the literals of a document in pieces, and its base URL at the end.
+fn literals(mut scanner: Scanner, text: &str, cut: usize) -> (Vec<String>, String) {
+    let (mut needs, mut literals) = (Vec::new(), Vec::new());
+    for piece in text.as_bytes().chunks(cut) {
+        scanner.feed(piece, &mut needs);
+        literals.append(&mut scanner.take_literals());
+    }
+    (literals, scanner.base().to_owned())
+}
+
+#[test]
+fn literals_of_scripts_are_found_on_request() {
+    let text = "<base href=/b/><a href='/link'>\"/text\"</a><script>let a = '/a.json'; x = \"</script>\
+                <style>@import '/s.css'</style><script type=module>import '/m.js'; f('b.json')</script>";
+    for cut in [1, 1000] {
+        let (found, base) = literals(reading(html()), text, cut);
+        assert_eq!(found, ["/a.json", "/m.js", "b.json"], "{cut}");
+        assert_eq!(base, "https://www.example.org/b/");
+        let (found, _) = literals(reading(script()), "let a = 1; f('/a.json')", cut);
+        assert_eq!(found, ["/a.json"]);
+        assert!(literals(html(), text, cut).0.is_empty());
+        assert!(
+            literals(reading(css()), "a { b: url('/i.png') }", cut)
+                .0
+                .is_empty()
+        );
+    }
+    let mut scanner = reading(script());
+    scanner.feed(b"let a = 1;", &mut Vec::new());
+    assert!(!scanner.is_over(), "literals may follow");
 }

@@ -159,6 +159,11 @@ impl DocumentReader {
         is_html(essence(head))
     }
 
+    /// Returns whether a response with this head is a script.
+    pub(super) fn is_script(head: &ResponseHead) -> bool {
+        DocumentType::of(head) == Some(DocumentType::Script)
+    }
+
     /// Creates a reader for the response with this head to a request for `url`. The request was
     /// made for `purpose` in the document at `page`. Returns `None` if a browser would not use the
     /// response as a document. `accept` is the field of the page's request, which names the image
@@ -222,6 +227,25 @@ impl DocumentReader {
             Self::Deflate(decoder) => decoder.write_all(bytes).and_then(|()| decoder.flush()),
         };
         read.is_ok()
+    }
+
+    /// Reads the string literals of scripts as well, see [`Self::take_literals`].
+    pub(super) fn read_literals(&mut self) {
+        let scan = self.scan();
+        if scan.purpose.frame().is_none() {
+            scan.scanner.read_literals();
+        }
+    }
+
+    /// Takes the literals of scripts that were found since the last call.
+    pub(super) fn take_literals(&mut self) -> Vec<String> {
+        self.scan().scanner.take_literals()
+    }
+
+    /// Returns the base URL that the page itself has set so far.
+    pub(super) fn base(&mut self) -> Option<&str> {
+        let scan = self.scan();
+        matches!(scan.purpose, Purpose::Page).then(|| scan.scanner.base())
     }
 
     /// Handles the end of the document: the scanner finds its last needs.

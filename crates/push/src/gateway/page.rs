@@ -8,6 +8,7 @@ use tandem_preload::{self as scan, Kind, Need, Referrer};
 
 use super::budget::Budget;
 use super::document::{DocumentReader, Purpose};
+use super::named::PossibleNeeds;
 use super::page_hold::Hold;
 use super::predictor::Learned;
 use super::table::{FetchId, ResponseId};
@@ -61,6 +62,8 @@ pub(super) struct Page {
     has_too_many_hosts: bool,
     /// The needs of other users, of hosts that the page has not named yet.
     expected: Vec<Need>,
+    /// The resources that earlier visits requested too rarely for a promise without a sign.
+    possible: PossibleNeeds,
     /// The fields that scripts choose for requests, by URL.
     scripts: HashMap<String, Arc<ScriptFields>>,
     /// True if a head that is no redirect has shown the document's location.
@@ -92,6 +95,7 @@ impl Page {
             named_hosts: HashSet::new(),
             has_too_many_hosts: false,
             expected: Vec::new(),
+            possible: PossibleNeeds::default(),
             scripts: HashMap::new(),
             settled: false,
             policy: Referrer::default(),
@@ -189,6 +193,9 @@ impl Page {
         let document = self.document_url();
         let mut reader = DocumentReader::of(url, head, purpose, document, accept, left)?;
         self.budget.read_bytes -= reader.limit();
+        if !self.possible.is_empty() {
+            reader.read_literals();
+        }
         Some(reader)
     }
 
@@ -228,6 +235,29 @@ impl Page {
     pub(super) fn expect(&mut self, learned: Learned) {
         self.expected = learned.needs;
         self.scripts = learned.scripts;
+    }
+
+    /// Sets the resources that are promised if scripts name them.
+    pub(super) fn set_possible(&mut self, possible: PossibleNeeds) {
+        self.possible = possible;
+    }
+
+    /// Reads the strings of scripts that a document has. They may name resources that other users
+    /// needed. Returns whether there are any.
+    pub(super) fn expect_named(&mut self, strings: &[String], is_own: bool) -> bool {
+        let document = self.initiator.as_deref().unwrap_or(&self.location);
+        let is_inline = is_own && self.initiator.is_none();
+        let named = self.possible.take(document, strings, is_inline);
+        let is_any = !named.is_empty();
+        self.expected.extend(named);
+        is_any
+    }
+
+    /// Sets the base URL that the document's own bytes contain.
+    pub(super) fn set_base(&mut self, base: &str) {
+        if self.initiator.is_none() {
+            self.possible.set_base(base);
+        }
     }
 
     /// Takes the needs of other users that may be pushed now: those of the page's own host, and of

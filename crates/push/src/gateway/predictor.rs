@@ -16,6 +16,7 @@ use tandem_predict::auto::url::{Kind as ResourceKind, parts};
 use tandem_predict::{Candidate, Exchange};
 use tandem_preload::{Kind, Need};
 
+use super::named::{LEAST_SHARE, PossibleNeed, PossibleNeeds};
 use crate::fetch_standard::{
     ScriptFields, has_only_browser_fields, is_navigation, wants_one_format,
 };
@@ -54,6 +55,12 @@ pub trait Predictor {
     /// Returns the resources that most visits to a page request, whatever this visit requests.
     fn resources(&self, page: &str) -> Vec<Candidate>;
 
+    /// Returns the resources that visits to a page may request, with the share of the visits that
+    /// do.
+    fn possible(&self, _page: &str) -> Vec<Candidate> {
+        Vec::new()
+    }
+
     /// Records whether a browser's cache can keep the response of a URL whose copies have no known
     /// lifetime.
     fn note_kept(&mut self, _url: &str, _is_kept: bool) {}
@@ -79,6 +86,8 @@ pub(super) struct Learned {
     pub(super) needs: Vec<Need>,
     /// The fields that scripts choose for their requests, by URL.
     pub(super) scripts: HashMap<String, Arc<ScriptFields>>,
+    /// The resources that are needed if scripts name them.
+    pub(super) possible: PossibleNeeds,
 }
 
 /// A resource of which the browser may have a copy.
@@ -152,6 +161,17 @@ pub(super) struct Context<'a> {
     pub(super) page: Option<&'a str>,
     /// True if the response is a frame of the page that was loaded last.
     pub(super) is_frame: bool,
+    /// The document whose scripts the response may have.
+    pub(super) document: Option<Document>,
+}
+
+/// The document whose scripts a response may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Document {
+    /// The response is the document.
+    Itself,
+    /// The response is a script of the document that the referrer names.
+    Referrer,
 }
 
 /// Returns a value as text. Nearly all values are valid, and the check alone is several times as
@@ -174,6 +194,7 @@ pub(super) fn learn(
         url,
         page,
         is_frame,
+        document,
     } = context;
     let field = |name: &str| request.fields.get(name).map(text_of);
     let referrer = field("referer");
@@ -207,20 +228,48 @@ pub(super) fn learn(
     });
     let mut learned = Learned::default();
     for candidate in &candidates {
+        let need = learned.need(predictor, candidate);
+        learned.needs.extend(need);
+    }
+    let document = document.and_then(|document| match document {
+        Document::Itself => Some(url),
+        Document::Referrer => page.or(referrer.as_deref()),
+    });
+    if let Some(document) = document {
+        learned.add_possible(predictor, document, document == url);
+    }
+    learned
+}
+
+impl Learned {
+    /// Returns a candidate as a need, and keeps the fields of its request.
+    fn need(&mut self, predictor: &dyn Predictor, candidate: &Candidate) -> Option<Need> {
         let manner = match candidate.kind.is_asset() && candidate.kind != ResourceKind::Data {
             true => Manner::Plain,
             false => predictor.manner(&candidate.url),
         };
         let referrer = predictor.own_referrer(&candidate.url);
-        let Some(need) = need_of(candidate, referrer, &manner) else {
-            continue;
-        };
+        let need = need_of(candidate, referrer, &manner)?;
         if let Manner::Scripted(fields) = manner {
-            learned.scripts.insert(need.url.clone(), fields);
+            self.scripts.insert(need.url.clone(), fields);
         }
-        learned.needs.push(need);
+        Some(need)
     }
-    learned
+
+    /// Adds the resources that visits to a document may request. Rare ones count only for the
+    /// document itself.
+    fn add_possible(&mut self, predictor: &dyn Predictor, document: &str, is_itself: bool) {
+        let mut possible = Vec::new();
+        for candidate in predictor.possible(document) {
+            let share = candidate.probability;
+            if (is_itself || share >= LEAST_SHARE)
+                && let Some(need) = self.need(predictor, &candidate)
+            {
+                possible.push(PossibleNeed { need, share });
+            }
+        }
+        self.possible = PossibleNeeds::new(possible);
+    }
 }
 
 /// Returns whether a response is data, as far as the predictor can tell.
@@ -450,6 +499,7 @@ mod tests {
             url: "http://a/x",
             page,
             is_frame,
+            document: None,
         };
         let needs = learn(&mut recorder, context(None, false), &request, &head);
         assert_eq!(needs.needs.len(), 1, "pages are no needs");

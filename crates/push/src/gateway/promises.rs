@@ -42,6 +42,7 @@ impl Gateway {
             page.set_policy(policy);
         }
         self.promise(page, reader.take_needs());
+        self.promise_named(page, &mut reader);
         if more {
             return Some(reader);
         }
@@ -55,6 +56,21 @@ impl Gateway {
         self.promise(page, reader.take_needs());
         if let Some(page) = self.pages.get_mut(page) {
             page.return_bytes(reader.unread());
+        }
+    }
+
+    /// Promises the resources that strings of scripts name, if other users needed them.
+    fn promise_named(&mut self, id: PageId, reader: &mut DocumentReader) {
+        let strings = reader.take_literals();
+        let Some(page) = self.pages.get_mut(id) else {
+            return;
+        };
+        let base = reader.base();
+        if let Some(base) = base {
+            page.set_base(base);
+        }
+        if !strings.is_empty() && page.expect_named(&strings, base.is_some()) {
+            self.promise_expected(id);
         }
     }
 

@@ -12,7 +12,9 @@ use super::document::DocumentReader;
 use super::output::Interest;
 use super::page::Page;
 use super::page_view::PageView;
-use super::predictor::{self, Context, Learned, Predictor, Returning, is_learnable, is_reusable};
+use super::predictor::{
+    self, Context, Document, Learned, Predictor, Returning, is_learnable, is_reusable,
+};
 use super::session::{Gateway, Response};
 use super::table::{PageId, ResponseId};
 use super::visitors::visited_site;
@@ -346,6 +348,11 @@ impl Gateway {
             page: page.as_deref(),
             // To the predictor, a frame is a resource of its page, like an image.
             is_frame: is_navigation(request) && self.is_frame(now, request),
+            document: match (is_navigation(request), DocumentReader::is_script(head)) {
+                (true, _) => Some(Document::Itself),
+                (false, true) => Some(Document::Referrer),
+                (false, false) => None,
+            },
         };
         let needs = predictor::learn(predictor, context, request, head);
         if let Some(response) = self.responses.get_mut(id) {
@@ -379,7 +386,7 @@ impl Gateway {
     ) {
         let Needs {
             named,
-            learned,
+            mut learned,
             returning,
         } = needs;
         let readable = head.status == 200 && DocumentReader::is_readable(head);
@@ -416,6 +423,9 @@ impl Gateway {
             Some(page) => page,
             None => self.pages.insert(Page::new(id, request, Arc::clone(&url))),
         };
+        if let Some(page) = self.pages.get_mut(page) {
+            page.set_possible(std::mem::take(&mut learned.possible));
+        }
         if let Some(response) = self.responses.get_mut(id) {
             response.page = Some(page);
             response.reader = readable

@@ -24,6 +24,8 @@ pub(crate) struct Needs {
     unkept: Vec<String>,
     /// The URL of a redirect to the page, and the resources that visits through it needed.
     offered: Option<(&'static str, Vec<&'static str>)>,
+    /// The resources that some visits to each page request.
+    possible: Vec<(&'static str, f64)>,
     /// The outcomes of pushes that were recorded.
     pub(crate) outcomes: Vec<String>,
     /// The fields of requests for data, by the hashes of their URLs, and the user who sends them.
@@ -54,6 +56,14 @@ impl Needs {
             page,
             resources: resources.iter().map(|(url, _)| *url).collect(),
             lifetimes: lifetimes.collect(),
+            ..Self::default()
+        }
+    }
+
+    /// Returns the knowledge that these shares of the visits request resources.
+    pub(crate) fn of_possible(possible: Vec<(&'static str, f64)>) -> Self {
+        Self {
+            possible,
             ..Self::default()
         }
     }
@@ -116,6 +126,14 @@ impl Predictor for Needs {
 
     fn manner(&self, url: &str) -> Manner {
         self.scripts.manner(number(url), 2)
+    }
+
+    fn possible(&self, _: &str) -> Vec<Candidate> {
+        let of = |(url, probability): &(&'static str, f64)| Candidate {
+            probability: *probability,
+            ..candidate(url)
+        };
+        self.possible.iter().map(of).collect()
     }
 
     fn resources(&self, page: &str) -> Vec<Candidate> {

@@ -115,3 +115,91 @@ fn other_origin_is_sent_no_field_that_needs_a_preflight() {
     let asked = pair.take_asked();
     assert!(asked.iter().all(|asked| asked.field(MARK.0).is_none()));
 }
+
+/// Returns the requests that the origin receives for a page with this body. Two users have
+/// requested the items, as this share of the visits to the page does.
+fn asked_with_literals(body: &str, script: &str, share: f64) -> Vec<String> {
+    let pages = [
+        (PAGE, html(body)),
+        ("http://a.test/app.js", page("text/javascript", script)),
+        (ITEMS, data()),
+        ("http://a.test/base/items", data()),
+    ];
+    let mut pair = Pair::new(&pages).with_client(true);
+    pair.predictor = Some(Needs::of_possible(vec![(ITEMS, share)]));
+    for user in [1, 2] {
+        if let Some(needs) = &mut pair.predictor {
+            needs.user = user;
+        }
+        pair.browse(Method::Get, ITEMS, &[JSON]);
+    }
+    pair.take_asked();
+    pair.send(PAGE, NAVIGATION);
+    pair.run();
+    let asked = pair.take_asked();
+    let items = asked.iter().find(|asked| asked.url == ITEMS);
+    let accept = items.and_then(|asked| asked.field("accept"));
+    assert!(
+        accept.is_none_or(|accept| accept == JSON.1),
+        "learned field"
+    );
+    asked.iter().map(|asked| asked.url.clone()).collect()
+}
+
+#[test]
+fn data_that_a_script_names_is_pushed() {
+    const SCRIPT: &str = "<script src=app.js></script>";
+    for (body, script, share, is_pushed) in [
+        (SCRIPT, "a = 1; fetch('/items')", 0.3, true),
+        (SCRIPT, "a = 1; fetch('./items#1')", 0.3, true),
+        (SCRIPT, "a = 1; fetch('/items')", 0.1, false),
+        (SCRIPT, "a = 1; fetch('/others')", 0.3, false),
+        (SCRIPT, "a = '/items", 0.3, false),
+        ("<script>fetch('/items')</script>", "", 0.1, true),
+        ("<script>fetch('/others')</script>", "", 0.3, false),
+        ("<a href='/items'>\"/items\"</a>", "", 0.9, false),
+        (
+            "<base href=/base/><script>fetch('./items')</script>",
+            "",
+            0.9,
+            false,
+        ),
+        (
+            "<base href=/base/><script>fetch('../items')</script>",
+            "",
+            0.9,
+            true,
+        ),
+        (
+            "<base href=/><script src=app.js></script>",
+            "fetch('./items')",
+            0.3,
+            true,
+        ),
+    ] {
+        let asked = asked_with_literals(body, script, share);
+        let found = asked.iter().any(|url| url == ITEMS);
+        assert_eq!(found, is_pushed, "{body} {script} {share}: {asked:?}");
+        assert!(!asked.iter().any(|url| url.ends_with("/base/items")));
+    }
+}
+
+#[test]
+fn data_that_a_script_names_waits_for_its_host() {
+    // A predictor that anyone can teach must not name a host of its own.
+    let pages = [
+        (PAGE, html("<script>fetch('//b.test/items')</script>")),
+        (FOREIGN, data()),
+    ];
+    let mut pair = Pair::new(&pages).with_client(true);
+    pair.predictor = Some(Needs::of_possible(vec![(FOREIGN, 0.9)]));
+    for user in [1, 2] {
+        if let Some(needs) = &mut pair.predictor {
+            needs.user = user;
+        }
+        pair.browse(Method::Get, FOREIGN, &[JSON]);
+    }
+    pair.take_asked();
+    pair.get("http://b.test/first", &[]);
+    assert_eq!(pair.get(PAGE, NAVIGATION).1, [PAGE]);
+}

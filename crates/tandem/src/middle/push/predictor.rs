@@ -65,6 +65,10 @@ impl Predictor for SessionPredictor<'_> {
         self.learned.resources(page)
     }
 
+    fn possible(&self, page: &str) -> Vec<Candidate> {
+        self.learned.possible(page)
+    }
+
     fn note_kept(&mut self, url: &str, is_kept: bool) {
         self.learned.note_kept(url, is_kept);
     }
