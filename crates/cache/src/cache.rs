@@ -117,6 +117,11 @@ impl Fetch {
         request
     }
 
+    /// Returns the stored response that the request validates or replaces.
+    pub const fn stale(&self) -> Option<&Arc<Stored>> {
+        self.fallback.as_ref()
+    }
+
     /// The reason for the request.
     pub const fn reason(&self) -> Reason {
         self.reason
@@ -282,6 +287,15 @@ impl<F: Clone> Cache<F> {
                 Lookup::Fetch(fetch, token)
             }
         }
+    }
+
+    /// Returns true if a fresh response serves the request of a user.
+    pub fn holds_fresh(&self, now: Now, key: &Key, user: u64, request: &RequestHead) -> bool {
+        let asks = RequestPolicy::of(&request.fields);
+        self.visible(key, user, request).is_some_and(|stored| {
+            let (rules, resident) = (self.config.rules(), stored.resident(now));
+            asks.reuse(rules, &stored.policy, &stored.freshness, resident) == Reuse::Fresh
+        })
     }
 
     /// Returns the stored response that the request and its user may see.

@@ -3,8 +3,8 @@
 //! The key covers every part of a request that may change the origin's choice of a resource (RFC
 //! 9111 section 7.1). Frameworks read some fields in place of the URL or the method, and most of
 //! them begin with `X-`. The key therefore covers all fields with such a name, and a list of others.
-//! A request with a body, or with a head of unusual size, has no key: an origin may answer it
-//! otherwise than the plain request.
+//! A request with a body, with a head of unusual size or with capital letters in its host has no
+//! key: an origin may answer it otherwise than the plain request.
 
 use std::sync::Arc;
 
@@ -79,6 +79,11 @@ impl Key {
     ) -> Option<Self> {
         let reads = matches!(request.method, Method::Get | Method::Head);
         if request.protocol.is_some() || !request.path.starts_with('/') || (reads && has_body) {
+            return None;
+        }
+        // Browsers write hosts in lower case. Some origins have no other spelling, and answer with
+        // an error.
+        if reads && request.authority.bytes().any(|it| it.is_ascii_uppercase()) {
             return None;
         }
         let target = request.authority.len() + request.path.len();
@@ -165,7 +170,7 @@ mod tests {
     fn request(path: &str, fields: &[(&str, &str)]) -> RequestHead {
         RequestHead {
             fields: fields.iter().copied().collect(),
-            ..RequestHead::get(Scheme::Http, "Site.example", path)
+            ..RequestHead::get(Scheme::Http, "site.example", path)
         }
     }
 
@@ -229,6 +234,16 @@ mod tests {
             ..request(&long, &[])
         };
         assert!(Key::new(0, b"", &post, false).is_none());
+        let capital = RequestHead {
+            authority: "Site.example".into(),
+            ..get.clone()
+        };
+        assert!(Key::new(0, b"", &capital, false).is_none());
+        let post = RequestHead {
+            method: Method::Post,
+            ..capital
+        };
+        assert_eq!(Key::new(0, b"", &post, false), key("/", &[]));
         let upgrade = RequestHead {
             protocol: Some("websocket".into()),
             ..get

@@ -29,6 +29,12 @@ const SMALL_PIECE: usize = 16 << 10;
 /// The fields by which origins choose an error response, often without `Vary`.
 const OF_ERRORS: [&str; 4] = ["accept", "accept-language", "content-type", "user-agent"];
 
+/// Returns true if a response may be one for the site that `Origin` names, often without `Vary`.
+fn is_for_site(response: &ResponseHead) -> bool {
+    let mut permitted = response.fields.get_all("access-control-allow-origin");
+    permitted.any(|site| site != b"*")
+}
+
 /// A complete body in pieces, shared by all its readers.
 #[derive(Clone, Debug, Default)]
 pub struct Body {
@@ -163,6 +169,7 @@ impl Stored {
         let is_equal = |name: &&str| vary::is_equal(name, &self.request, asked);
         vary::selects(response, &self.request, asked)
             && (self.head.status < 400 || OF_ERRORS.iter().all(is_equal))
+            && (!is_for_site(&self.head) || is_equal(&"origin"))
             && self.asker.is_like(asked, response)
     }
 
@@ -196,13 +203,14 @@ impl Stored {
     }
 }
 
-/// Returns the fields of a request that select its response: those that `Vary` lists, and those
-/// that may cause an error.
+/// Returns the fields of a request that select its response: those that `Vary` lists, those that may
+/// cause an error, and the site to which a response is open.
 pub(crate) fn selecting(response: &ResponseHead, request: &Fields) -> Fields {
     let listed = |name: &[u8]| {
         let of_errors = || OF_ERRORS.iter().any(|field| field.as_bytes() == name);
         vary::names(&response.fields).any(|it| it.eq_ignore_ascii_case(name))
             || (response.status >= 400 && of_errors())
+            || (name == b"origin" && is_for_site(response))
     };
     request
         .iter()

@@ -56,6 +56,7 @@ mod reports;
 mod responses;
 mod revisits;
 mod session;
+mod stale_pages;
 mod table;
 mod visitors;
 

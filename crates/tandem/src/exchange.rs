@@ -228,6 +228,16 @@ pub enum Supply {
     Tunnel,
 }
 
+/// A stale response whose origin is asked whether it has changed.
+pub struct StaleResponse {
+    /// The head.
+    pub head: ResponseHead,
+    /// The pieces of the body.
+    pub body: Box<dyn Iterator<Item = Bytes>>,
+    /// Returns whether a request of the same user would need no origin.
+    pub is_fresh: Box<dyn Fn(&RequestHead) -> bool>,
+}
+
 /// The source of a reply, polled for its next part.
 ///
 /// A stage that watches or changes a reply wraps it in another source. Each method but
@@ -260,6 +270,11 @@ pub trait Parts {
     /// [`Sink::set_carrying`]. It is final when the head has come.
     fn take_carrying(&self) -> Option<Carrying> {
         self.below()?.take_carrying()
+    }
+
+    /// Returns the stale response that a stage behind validates. It is there at once or never.
+    fn stale_response(&self) -> Option<StaleResponse> {
+        self.below()?.stale_response()
     }
 
     /// Polls for the next part. Returns `None` at the regular end. An error means that the parts so
@@ -352,6 +367,14 @@ impl Reply {
         match &self.source {
             Source::Parts(parts) => parts.supply(),
             Source::Generator(generator) => generator.supply(),
+        }
+    }
+
+    /// See [`Parts::stale_response`].
+    pub fn stale_response(&self) -> Option<StaleResponse> {
+        match &self.source {
+            Source::Parts(parts) => parts.stale_response(),
+            Source::Generator(_) => None,
         }
     }
 

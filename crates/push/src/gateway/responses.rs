@@ -448,7 +448,7 @@ impl Gateway {
     /// Returns true if nothing may be pushed with the response to this request. A browser that
     /// reloads a page requests each resource again. A browser that validates a page has its
     /// resources, and takes pushes only if the gateway can hold their bodies back.
-    fn refuses_pushes(&self, request: &RequestHead) -> bool {
+    pub(super) fn refuses_pushes(&self, request: &RequestHead) -> bool {
         let policy = RequestPolicy::of(&request.fields);
         let may_hold = is_navigation(request) && self.companion.known;
         let is_conditional = validation::is_conditional(&request.fields);
@@ -498,7 +498,7 @@ impl Gateway {
     /// Decides whether resources are pushed with a new page. The browser leaves the previous page
     /// for it. Returns `None` for a frame, which has the treatment of its page. Fetches of `kept`
     /// resources are not given up.
-    fn treat(
+    pub(super) fn treat(
         &mut self,
         now: Instant,
         url: &str,
@@ -526,7 +526,7 @@ impl Gateway {
     }
 
     /// Returns whether the document that a request asks for is a part of the last page.
-    fn is_frame(&self, now: Instant, request: &RequestHead) -> bool {
+    pub(super) fn is_frame(&self, now: Instant, request: &RequestHead) -> bool {
         let (Some(view), Some(referrer)) = (&self.view, request.fields.get("referer")) else {
             return false;
         };
@@ -536,7 +536,7 @@ impl Gateway {
     }
 
     /// Returns whether the last page gets no pushes.
-    fn is_held_out(&self) -> bool {
+    pub(super) fn is_held_out(&self) -> bool {
         self.view
             .as_ref()
             .is_some_and(|view| view.treatment() == Treatment::HeldOut)

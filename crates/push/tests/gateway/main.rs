@@ -24,6 +24,7 @@ mod returning;
 mod revisits;
 mod scene;
 mod scripts;
+mod stale_pages;
 
 use origin::{Page, page};
 use pair::Asked;

@@ -1,23 +1,29 @@
 //! Pushes from the gateway's cache, end to end: the load of a page by a second user needs no
 //! origin.
 
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use tandem::config::gateway::CacheOption;
 use tandem::runtime::Running;
 
 use crate::harness::{
-    Client, PATIENCE, Pair, Scene, block_on, client_options, request, start_client,
+    Client, Gate, PATIENCE, Pair, Scene, block_on, client_options, request, start_client,
 };
 
 /// Fields that a browser sends with the request for a page. They tell the gateway its site.
 const TYPED: &str = "Sec-Fetch-Site: none\r\n";
 
+/// The fields of a browser that opens a page, besides those of [`TYPED`].
+const NAVIGATION: &str = "Accept: text/html\r\nSec-Fetch-Dest: document\r\n\
+    Sec-Fetch-Mode: navigate\r\nUpgrade-Insecure-Requests: 1\r\n";
+
 /// Two users of one gateway with a shared cache, and an origin that records its requests.
 struct Users {
     origin: Scene,
     told: mpsc::Receiver<String>,
+    /// The origin answers validations once this gate is open.
+    validations: Arc<Gate>,
     pair: Pair,
     second: Option<Running>,
     second_address: std::net::SocketAddr,
@@ -26,7 +32,16 @@ struct Users {
 impl Users {
     /// Starts both. `control` is the caching field of the page.
     fn start(control: &'static str) -> Self {
+        let users = Self::start_without_validations(control);
+        users.validations.open();
+        users
+    }
+
+    /// Starts both. The origin does not answer validations yet.
+    fn start_without_validations(control: &'static str) -> Self {
         let (tell, told) = mpsc::channel();
+        let validations = Arc::new(Gate::default());
+        let gate = Arc::clone(&validations);
         let origin = Scene::new(move |_, mut client| {
             while let Some(asked) = client.request() {
                 let path = asked.line.split(' ').nth(1).unwrap().to_owned();
@@ -40,6 +55,9 @@ impl Users {
                     _ => (stored_for_long("text/javascript"), "b()"),
                 };
                 tell.send(path).unwrap();
+                if validates {
+                    gate.wait();
+                }
                 let length = body.len();
                 client.send(match validates {
                     true => format!("HTTP/1.1 304 Not Modified\r\nETag: \"1\"\r\n{fields}\r\n"),
@@ -64,6 +82,7 @@ impl Users {
         Self {
             origin,
             told,
+            validations,
             pair,
             second: Some(second),
             second_address,
@@ -160,5 +179,31 @@ fn stale_page_is_validated_alone() {
     assert_eq!(users.wait_for(3), ["/a.css", "/b.js", "/page"]);
     users.load(&mut Client::to(users.second_address));
     assert_eq!(users.wait_for(1), ["/page"]);
+    assert!(users.told.try_recv().is_err(), "a fresh resource");
+}
+
+/// A change of the page does not concern its fresh resources, so they need not wait for it.
+#[test]
+fn fresh_resources_travel_while_a_stale_page_is_validated() {
+    let users = Users::start_without_validations("max-age=0");
+    users.load(&mut users.pair.connect());
+    assert_eq!(users.wait_for(3), ["/a.css", "/b.js", "/page"]);
+    let (mut page, mut other) = (
+        Client::to(users.second_address),
+        Client::to(users.second_address),
+    );
+    let fields = format!("{TYPED}{NAVIGATION}");
+    page.send(request("GET", &users.origin.url("/page"), &fields));
+    assert_eq!(users.wait_for(1), ["/page"], "the validation");
+    for (path, body) in [("/a.css", "a{}"), ("/b.js", "b()")] {
+        let (found, status) = users.get(&mut other, path, &users.referer());
+        assert_eq!(found, body.as_bytes());
+        assert!(
+            status.as_ref().is_some_and(|it| it.contains("pushed")),
+            "{path}: {status:?}"
+        );
+    }
+    users.validations.open();
+    assert_eq!(page.answer("GET").status, 200);
     assert!(users.told.try_recv().is_err(), "a fresh resource");
 }

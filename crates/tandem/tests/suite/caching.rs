@@ -26,7 +26,7 @@ pub(crate) struct Caching {
 impl Caching {
     /// Starts a reverse gateway with a shared cache. `answer` makes the response to each request,
     /// which has a number from 1.
-    fn start(answer: impl Fn(usize, &Asked) -> String + Send + Sync + 'static) -> Self {
+    pub(crate) fn start(answer: impl Fn(usize, &Asked) -> String + Send + Sync + 'static) -> Self {
         Self::with(answer, true, |_| {})
     }
 
@@ -75,11 +75,11 @@ impl Caching {
         }
     }
 
-    fn connect(&self) -> Client {
+    pub(crate) fn connect(&self) -> Client {
         Client::to(self.gateway)
     }
 
-    fn get(&self, path: &str, fields: &str) -> (u16, String) {
+    pub(crate) fn get(&self, path: &str, fields: &str) -> (u16, String) {
         self.send(&mut self.connect(), "GET", path, fields)
     }
 
@@ -103,7 +103,7 @@ impl Drop for Caching {
 }
 
 /// A response that may be stored for an hour.
-fn fresh(body: &str) -> String {
+pub(crate) fn fresh(body: &str) -> String {
     with_fields("Cache-Control: max-age=3600\r\n", body)
 }
 

@@ -117,6 +117,11 @@ impl Asking {
         }
     }
 
+    /// Returns the request to the origin that may follow.
+    pub(super) fn fetch(&self) -> Option<&Fetch> {
+        self.fetch.as_ref().map(|(fetch, _)| &**fetch)
+    }
+
     /// Polls until the answer is there or has taken too long. Returns the fetch that remains, or
     /// `None` if the answer was stored in its place.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Led>> {

@@ -28,7 +28,7 @@ use std::task::{Context, Poll};
 
 use tandem_cache::{Key, Sharing};
 use tandem_http::cache::is_safe;
-use tandem_http::{Method, Scheme};
+use tandem_http::{Method, RequestHead, Scheme};
 use tandem_push::site::{first_party, site_of};
 
 use crate::error::Error;
@@ -113,8 +113,8 @@ impl CacheSession {
 
     /// Returns the key and group of a request, or `None` for one that the cache must not touch.
     fn place(&self, exchange: &Exchange) -> Option<CacheAddress> {
-        let partition = self.partition(exchange)?;
         let request = &exchange.request;
+        let partition = self.partition(request, &exchange.isolation)?;
         let owner = self.owner(request.scheme);
         let has_body = !exchange.body.is_empty();
         Some(CacheAddress {
@@ -131,12 +131,22 @@ impl CacheSession {
     }
 
     /// Returns the isolation key and the first-party site of a request.
-    fn partition(&self, exchange: &Exchange) -> Option<Vec<u8>> {
+    fn partition(&self, request: &RequestHead, isolation: &Isolation) -> Option<Vec<u8>> {
         if self.cache.config().sharing == Sharing::Origin {
             return Some(Vec::new());
         }
-        let site = first_party(&exchange.request)?;
-        Some(partition(&exchange.isolation, &site))
+        let site = first_party(request)?;
+        Some(partition(isolation, &site))
+    }
+
+    /// Returns true if a fresh response serves a GET request without a body.
+    fn holds_fresh(&self, request: &RequestHead, isolation: &Isolation) -> bool {
+        let owner = self.owner(request.scheme);
+        let key = self
+            .partition(request, isolation)
+            .and_then(|partition| Key::new(owner.number, &partition, request, false));
+        let (cache, now) = (self.cache.lock(), self.cache.now());
+        key.is_some_and(|key| cache.holds_fresh(now, &key, owner.user, request))
     }
 
     /// Returns the partitions in which an unsafe request invalidates responses: that of its page,
@@ -191,7 +201,7 @@ impl Parts for Bypassing {
 mod tests {
     use std::cell::Cell;
 
-    use tandem_http::{RequestHead, ResponseHead};
+    use tandem_http::ResponseHead;
 
     use super::*;
 

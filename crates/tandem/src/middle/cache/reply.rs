@@ -17,7 +17,7 @@ use super::asking::{AskedPlace, Asking, Led};
 use super::pump::ResponsePump;
 use super::status::CacheStatus;
 use crate::error::{Error, Kind, Side};
-use crate::exchange::{Body, Exchange, Part, Parts, Reply};
+use crate::exchange::{Body, Exchange, Part, Parts, Reply, StaleResponse};
 use crate::metrics::METRICS;
 use crate::priority::Precedence;
 use crate::response_cache::CacheAddress;
@@ -395,6 +395,21 @@ impl Parts for CachedReply {
             | ReplyState::Serving(_)
             | ReplyState::Done => None,
         }
+    }
+
+    fn stale_response(&self) -> Option<StaleResponse> {
+        let fetch = match &self.state {
+            ReplyState::Fetching(fetching) => fetching.fetch.as_deref(),
+            ReplyState::Asking(asking) => asking.fetch(),
+            _ => None,
+        };
+        let stored = fetch?.stale()?;
+        let (session, isolation) = (Rc::clone(&self.session), self.exchange.isolation.clone());
+        Some(StaleResponse {
+            head: stored.head.clone(),
+            body: Box::new(stored.body.slice(0, stored.body.len())),
+            is_fresh: Box::new(move |request| session.holds_fresh(request, &isolation)),
+        })
     }
 
     fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {

@@ -43,6 +43,12 @@ impl PromisingReply {
             Some((head, body)) => Reply::ready(head, body.into()),
             None => session.next().call(exchange),
         };
+        if let Some((id, stale)) = id.zip(reply.stale_response()) {
+            session.handle(|machine| {
+                machine.handle_stale_page(now(), id, &stale.head, stale.body, &stale.is_fresh)
+            });
+            session.set_timer();
+        }
         match id {
             None => reply,
             Some(id) => Reply::new(Self {
