@@ -190,7 +190,9 @@ impl Incoming {
         let age = self.age.saturating_add(passed);
         let age = age.max(Duration::from_secs(by_date));
         let freshness = Freshness::new(Some(self.lifetime), age);
-        Some((freshness, self.started.saturating_add(passed)))
+        // The origin was asked before the date of its response, whatever the sender's clock says.
+        let started = self.started.saturating_add(passed);
+        Some((freshness, started.max(Duration::from_secs(by_date))))
     }
 
     #[cfg(test)]

@@ -45,8 +45,10 @@ impl Drop for Member {
 }
 
 /// Gateways in front of an origin that counts its requests.
-struct Fleet {
+pub(crate) struct Fleet {
     server: RedisServer,
+    /// The address of the server for the gateways.
+    url: String,
     key: KeyFile,
     origin: Scene,
     requests: Arc<AtomicUsize>,
@@ -63,7 +65,10 @@ impl Fleet {
         fleet
     }
 
-    fn empty(name: &str, answer: impl Fn(usize, &Asked) -> String + Send + Sync + 'static) -> Self {
+    pub(crate) fn empty(
+        name: &str,
+        answer: impl Fn(usize, &Asked) -> String + Send + Sync + 'static,
+    ) -> Self {
         let requests = Arc::new(AtomicUsize::new(0));
         let count = Arc::clone(&requests);
         let origin = Scene::new(move |_, mut client| {
@@ -75,8 +80,10 @@ impl Fleet {
                 client.send(answer(number, &asked));
             }
         });
+        let server = RedisServer::start();
         Self {
-            server: RedisServer::start(),
+            url: server.url(),
+            server,
             key: KeyFile::new(name, KEY),
             origin,
             requests,
@@ -85,12 +92,32 @@ impl Fleet {
         }
     }
 
+    /// Uses another server, which the gateways reach at `url`.
+    pub(crate) fn replace_server(&mut self, server: RedisServer, url: String) {
+        (self.server, self.url) = (server, url);
+    }
+
+    /// The socket of the server.
+    pub(crate) fn socket(&self) -> std::path::PathBuf {
+        self.server.socket()
+    }
+
+    /// Waits for an event at a gateway.
+    pub(crate) fn wait_until(
+        &self,
+        member: usize,
+        event: &str,
+        is_so: impl Fn(&FleetCounts) -> bool,
+    ) {
+        self.members[member].wait_until(event, is_so);
+    }
+
     /// Returns the options of a gateway, with a change.
     fn options(&self, change: impl FnOnce(&mut GatewayOptions)) -> GatewayOptions {
         let mut options = gateway_options();
         options.listen = vec![endpoint("http+tcp://127.0.0.1:0")];
         options.cache = Some(CacheOption::Shared);
-        options.share = Some(self.server.url());
+        options.share = Some(self.url.clone());
         options.share_key = Some(self.key.0.clone());
         if self.is_reverse {
             let mode = format!("reverse=http://{}", self.origin.address);
@@ -101,7 +128,7 @@ impl Fleet {
     }
 
     /// Adds a gateway with changed options.
-    fn add(&mut self, change: impl FnOnce(&mut GatewayOptions)) {
+    pub(crate) fn add(&mut self, change: impl FnOnce(&mut GatewayOptions)) {
         let (running, address) = start_gateway(self.options(change));
         let member = Member {
             address,
@@ -111,17 +138,17 @@ impl Fleet {
         self.members.push(member);
     }
 
-    fn send(&self, member: usize, method: &str, path: &str, fields: &str) -> String {
+    pub(crate) fn send(&self, member: usize, method: &str, path: &str, fields: &str) -> String {
         let mut client = Client::to(self.members[member].address);
         client.send(request(method, &self.origin.url(path), fields));
         String::from_utf8(client.answer(method).body).unwrap()
     }
 
-    fn get(&self, member: usize, path: &str) -> String {
+    pub(crate) fn get(&self, member: usize, path: &str) -> String {
         self.send(member, "GET", path, "Sec-Fetch-Site: none\r\n")
     }
 
-    fn requests(&self) -> usize {
+    pub(crate) fn requests(&self) -> usize {
         self.requests.load(Ordering::SeqCst)
     }
 
@@ -135,7 +162,7 @@ impl Fleet {
 
     /// Requests URLs, and returns how many of them the gateway served without a request to the
     /// origin. A busy machine may delay an answer of the engine beyond the patience of a request.
-    fn borrow(&self, member: usize, paths: &[String]) -> usize {
+    pub(crate) fn borrow(&self, member: usize, paths: &[String]) -> usize {
         let is_borrowed = |path: &&String| {
             let before = self.requests();
             assert_eq!(self.get(member, path), **path);
@@ -144,7 +171,7 @@ impl Fleet {
         paths.iter().filter(is_borrowed).count()
     }
 
-    fn keys(&self) -> Vec<String> {
+    pub(crate) fn keys(&self) -> Vec<String> {
         let mut command = redis::cmd("KEYS");
         let keys = command.arg(RESPONSES);
         keys.query(&mut self.server.connection()).unwrap()
@@ -163,7 +190,7 @@ impl Fleet {
     }
 
     /// Waits until each gateway has looked at the engine twice more.
-    fn wait_for_looks(&self) {
+    pub(crate) fn wait_for_looks(&self) {
         let looks = || {
             let stats: String = redis::cmd("INFO")
                 .arg("commandstats")
@@ -192,7 +219,7 @@ fn with_fields(fields: &str, body: &str) -> String {
 }
 
 /// Paths that an origin answers with the path itself.
-fn paths(count: usize) -> Vec<String> {
+pub(crate) fn paths(count: usize) -> Vec<String> {
     (0..count).map(|number| format!("/{number}")).collect()
 }
 
@@ -202,7 +229,7 @@ fn path_of(asked: &Asked) -> &str {
     &target[target.find('/').unwrap()..]
 }
 
-fn echo(_: usize, asked: &Asked) -> String {
+pub(crate) fn echo(_: usize, asked: &Asked) -> String {
     fresh(path_of(asked))
 }
 

@@ -21,6 +21,7 @@ mod faults;
 mod fleet;
 mod fleet_cache;
 mod fleet_faults;
+mod fleet_rights;
 mod h3_carriers;
 mod half_open;
 mod harness;

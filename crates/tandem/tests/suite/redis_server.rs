@@ -17,9 +17,13 @@ const RUN: &str = "redis-server \"$@\" >log 2>&1 & echo $!
     kill -KILL $!
     wait";
 
-/// The rights of a gateway at the server, as `docs/src/fleet.md` has them.
-const RIGHTS: &str = "resetchannels ~tandem:fleet:1 ~tandem:fleet:1:* -@all +xadd +xtrim +xread \
-     +expire +time +set +del +exists +getrange +select";
+/// Returns the rights of a gateway at the server that the documentation of fleets names.
+pub(crate) fn documented_rights() -> String {
+    let text = include_str!("../../../../docs/src/fleet.md");
+    let start = "user tandem on >PASSWORD ";
+    let line = text.lines().find_map(|line| line.strip_prefix(start));
+    line.expect("the rights").to_owned()
+}
 
 /// A server that can be stopped and started again.
 pub(crate) struct RedisServer {
@@ -32,6 +36,12 @@ impl RedisServer {
     /// Starts a server on a Unix socket.
     pub(crate) fn start() -> Self {
         Self::with(&["--port", "0"])
+    }
+
+    /// Starts a server on a Unix socket, with a user `tandem` that has this password and rights.
+    pub(crate) fn start_for(password: &str, rights: &str) -> Self {
+        let arguments = format!("--port 0 --user tandem on >{password} {rights}");
+        Self::with(&arguments.split(' ').collect::<Vec<_>>())
     }
 
     /// Starts a server with TLS, whose only user `tandem` has this password and the rights that the
@@ -47,7 +57,8 @@ impl RedisServer {
             let arguments = format!(
                 "--bind 127.0.0.1 --port 0 --tls-port {port} --tls-auth-clients no \
                  --tls-cert-file {certificate} --tls-key-file {key} --tls-ca-cert-file {ca} \
-                 --user default off --user tandem on >{password} {RIGHTS}"
+                 --user default off --user tandem on >{password} {}",
+                documented_rights()
             );
             let arguments: Vec<_> = arguments.split(' ').collect();
             let mut server = Self::unstarted(&arguments);
@@ -141,7 +152,12 @@ impl RedisServer {
     }
 
     pub(crate) fn url(&self) -> String {
-        format!("redis+unix://{}", self.directory.join("socket").display())
+        format!("redis+unix://{}", self.socket().display())
+    }
+
+    /// The path of the socket.
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.directory.join("socket")
     }
 
     /// Returns a connection for commands of the test.

@@ -9,6 +9,7 @@ use tandem_http::{ResponseHead, Scheme};
 
 use super::super::{Config, Lookup, Received};
 use super::*;
+use crate::Sharing;
 use crate::store::Group;
 
 const UNIX: u64 = 784_111_777;
@@ -444,6 +445,25 @@ fn lent_response_is_as_old_as_its_date() {
         panic!("no hit");
     };
     assert_eq!(stored.age(other.now()), Duration::from_secs(20));
+}
+
+/// A sender whose clock is ahead makes its response look newer than an invalidation.
+#[test]
+fn lent_response_was_requested_before_its_date() {
+    let mut one = Gateway::new(Sharing::Origin, 1);
+    let date = ("date", "Sun, 06 Nov 1994 08:49:37 GMT");
+    let fresh = head(&[("cache-control", "max-age=60"), date]);
+    one.get(0, 1, &request(&[]), &fresh);
+    let mut lent = one.lend();
+    lent.send_later(19);
+    let mut other = Gateway::new(Sharing::Origin, 1);
+    other.seconds = 10;
+    let key = Key::new(0, b"", &request(&[]), false).expect("a plain request");
+    let name = other.cache.name(&key).expect("a target of all users");
+    let now = other.now();
+    other.cache.hear_invalidated(now, &[name]);
+    other.seconds = 20;
+    assert!(!other.adopt(1, &request(&[]), lent));
 }
 
 #[test]
