@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use super::HeadersError;
-use super::study::{Distribution, Ratios, Study};
+use super::study::{Distribution, Ratios, Sizes, Study, TWENTIETHS};
 
 const WIDTH: f64 = 640.0;
 const HEIGHT: f64 = 340.0;
@@ -58,8 +58,9 @@ fn failed(path: &Path, error: impl Into<std::io::Error>) -> HeadersError {
     }
 }
 
-fn plots(study: &Study) -> [(&'static str, String); 2] {
+fn plots(study: &Study) -> [(&'static str, String); 3] {
     [
+        ("headers-sizes.svg", sizes_plot(&study.all)),
         (
             "headers-requests.svg",
             plot("Request heads: compressed bytes over text", &study.requests),
@@ -72,6 +73,70 @@ fn plots(study: &Study) -> [(&'static str, String); 2] {
             ),
         ),
     ]
+}
+
+/// The greatest number of bytes of the plot of sizes.
+const MOST_BYTES: f64 = 1e7;
+
+/// Plots the share of exchanges with at most a number of bytes, which has a logarithmic scale. A
+/// circle marks each published median.
+fn sizes_plot(sizes: &Sizes) -> String {
+    let x = |bytes: f64| {
+        let at = bytes.clamp(1.0, MOST_BYTES).log10() / MOST_BYTES.log10();
+        LEFT + at * (WIDTH - LEFT - RIGHT)
+    };
+    let y = |share: f64| HEIGHT - BOTTOM - share * (HEIGHT - TOP - BOTTOM);
+    let mut svg = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{HEIGHT}\" \
+         font-family=\"sans-serif\" font-size=\"12\"><text x=\"{LEFT}\" y=\"20\">Share of \
+         exchanges with at most these bytes</text>"
+    );
+    for quarter in 0..=4 {
+        let (at, right) = (y(f64::from(quarter) / 4.0), WIDTH - RIGHT);
+        let _ = write!(
+            svg,
+            "<path d=\"M{LEFT} {at:.1}H{right}\" stroke=\"#ddd\"/><text x=\"{:.0}\" y=\"{:.1}\" \
+             text-anchor=\"end\">{} %</text>",
+            LEFT - 6.0,
+            at + 4.0,
+            quarter * 25
+        );
+    }
+    for power in 0..=7 {
+        let bytes = 10_f64.powi(power);
+        let _ = write!(
+            svg,
+            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{bytes}</text>",
+            x(bytes),
+            HEIGHT - BOTTOM + 16.0
+        );
+    }
+    let parts = [
+        ("request heads", &sizes.request, 384.0),
+        ("response heads", &sizes.response, 338.0),
+        ("bodies", &sizes.body, 4162.0),
+    ];
+    for (index, (label, values, published)) in parts.into_iter().enumerate() {
+        let colour = COLOURS[index + 1];
+        let mut path = String::new();
+        for (step, bytes) in values.twentieths.iter().enumerate() {
+            let command = if path.is_empty() { 'M' } else { 'L' };
+            let share = step as f64 / (TWENTIETHS - 1) as f64;
+            let _ = write!(path, "{command}{:.1} {:.1}", x(*bytes as f64), y(share));
+        }
+        let legend = TOP + 18.0 * index as f64;
+        let _ = write!(
+            svg,
+            "<path d=\"{path}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.5\"/>\
+             <circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"4\" fill=\"none\" stroke=\"{colour}\"/>\
+             <text x=\"{:.0}\" y=\"{legend:.0}\" fill=\"{colour}\">{label}</text>",
+            x(published),
+            y(0.5),
+            WIDTH - RIGHT + 8.0
+        );
+    }
+    svg.push_str("</svg>\n");
+    svg
 }
 
 /// Plots the cumulative ratio of each codec over the position in the session, which has a
@@ -250,6 +315,7 @@ fn cells(values: &Distribution) -> [String; 7] {
         median,
         ninetieth,
         greatest,
+        ..
     } = values;
     [
         count.to_string(),

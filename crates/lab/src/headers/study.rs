@@ -9,6 +9,9 @@ use super::codec::{Codec, HeaderList, plain, text_bytes};
 use super::input::{Exchange, Session};
 use super::least::Site;
 
+/// The number of values that describe a distribution: at 0, 5, 10 % and so on.
+pub(super) const TWENTIETHS: usize = 21;
+
 /// The results of a study.
 #[derive(Clone, Debug, Serialize)]
 pub struct Study {
@@ -88,6 +91,8 @@ pub struct Distribution {
     pub ninetieth: u64,
     /// The greatest value.
     pub greatest: u64,
+    /// The value at each twentieth of the values, from the least to the greatest.
+    pub twentieths: [u64; TWENTIETHS],
 }
 
 /// The worth of a push in bytes, from the medians of exchanges that could be pushed.
@@ -268,6 +273,7 @@ impl Distribution {
             median: at(0.5),
             ninetieth: at(0.9),
             greatest: *greatest,
+            twentieths: std::array::from_fn(|index| at(index as f64 / (TWENTIETHS - 1) as f64)),
         }
     }
 }
@@ -303,6 +309,8 @@ mod tests {
     fn distribution_has_the_median_of_its_values() {
         let some = Distribution::of(vec![5, 1, 3]);
         assert_eq!((some.least, some.median, some.greatest), (1, 3, 5));
+        let ends = (some.twentieths[0], some.twentieths[10], some.twentieths[20]);
+        assert_eq!(ends, (1, 3, 5));
         assert_eq!(Distribution::of(Vec::new()), Distribution::default());
     }
 
