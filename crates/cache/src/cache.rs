@@ -1,9 +1,10 @@
 //! The decisions of a cache about requests: which stored response serves a request, and which
-//! requests join another one. `receiving` decides about responses, `fleet` about other caches of
-//! the operator, and `disk` about a second store on a disk.
+//! requests join another one. `receiving` decides about responses, `parts` about those with a
+//! range, `fleet` about other caches of the operator, and `disk` about a second store on a disk.
 
 mod disk;
 mod fleet;
+pub(crate) mod parts;
 mod receiving;
 
 use std::collections::HashMap;
@@ -42,7 +43,7 @@ pub struct Config {
 impl Config {
     const fn rules(&self) -> CacheRules {
         match self.sharing {
-            Sharing::Private => CacheRules::BROWSER,
+            Sharing::Private | Sharing::Client => CacheRules::BROWSER,
             Sharing::Shared | Sharing::Origin => CacheRules::PROXY,
         }
     }
@@ -107,8 +108,8 @@ pub enum Reason {
 }
 
 impl Fetch {
-    /// Returns the request to send: that of the client, or one with the conditions that validate the
-    /// stored response.
+    /// Returns the request to send: that of the client, or one with the conditions that validate
+    /// the stored response.
     pub fn request(&self) -> RequestHead {
         let mut request = self.asked.clone();
         if let Some(stored) = &self.stored {
@@ -208,6 +209,7 @@ impl<F: Clone> Cache<F> {
     pub fn new(config: Config) -> Self {
         let group = match config.sharing {
             Sharing::Private => config.memory / 8,
+            Sharing::Client => config.memory / 2,
             Sharing::Shared => config.memory / 4,
             Sharing::Origin => config.memory,
         };
@@ -252,6 +254,13 @@ impl<F: Clone> Cache<F> {
         token: Option<&dyn Fn() -> F>,
     ) -> Lookup<F> {
         let asks = RequestPolicy::of(&request.fields);
+        let part = self.visible_part(key, user, request).filter(|part| {
+            let (rules, resident) = (self.config.rules(), part.resident(now));
+            asks.reuse(rules, &part.policy, &part.freshness, resident) == Reuse::Fresh
+        });
+        if let Some(part) = part {
+            return Lookup::Hit(part);
+        }
         let stored = self.visible(key, user, request);
         let reuse = stored.as_ref().map(|stored| {
             let resident = stored.resident(now);
@@ -302,16 +311,20 @@ impl<F: Clone> Cache<F> {
     fn visible(&self, key: &Key, user: u64, request: &RequestHead) -> Option<Arc<Stored>> {
         let resource = self.resource(key, user)?;
         let stored = resource.select(&request.fields)?;
+        self.may_use(stored, &request.fields)
+            .then(|| Arc::clone(stored))
+    }
+
+    /// Returns true if a response may serve a request with these credentials.
+    fn may_use(&self, stored: &Stored, asked: &Fields) -> bool {
         let control = &stored.policy.control;
         let explicit = control.max_age.is_some()
             || control.s_maxage.is_some()
             || stored.policy.expires.is_some();
-        let asked = &request.fields;
         // A guessed lifetime does not outweigh a cookie by which the origin may know its user.
-        let may_use = !self.config.rules().shared
+        !self.config.rules().shared
             || control.public
-            || (!asked.contains("authorization") && (explicit || !asked.contains("cookie")));
-        may_use.then(|| Arc::clone(stored))
+            || (!asked.contains("authorization") && (explicit || !asked.contains("cookie")))
     }
 
     /// Returns the stored responses for a key, if the user may know of them.
@@ -329,7 +342,7 @@ impl<F: Clone> Cache<F> {
     }
 
     fn counts_users(&self) -> bool {
-        self.config.sharing != Sharing::Private && self.config.min_users > 1
+        !self.config.sharing.is_private() && self.config.min_users > 1
     }
 
     /// Returns the reason for a request to the origin.
@@ -469,8 +482,8 @@ impl<F: Clone> Cache<F> {
         }
     }
 
-    /// Removes the responses that the response to an unsafe method invalidates: those of the `targets`,
-    /// which are its URL and the URLs of the same origin that it names.
+    /// Removes the responses that the response to an unsafe method invalidates: those of the
+    /// `targets`, which are its URL and the URLs of the same origin that it names.
     pub fn invalidate(
         &mut self,
         now: Now,

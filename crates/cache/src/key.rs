@@ -15,10 +15,19 @@ use tandem_http::{Method, RequestHead};
 pub enum Sharing {
     /// The user for which the response was fetched.
     Private,
+    /// The users of a client. The responses of each isolation key are separate.
+    Client,
     /// All users. The responses of each first-party site are separate.
     Shared,
     /// All users of the one origin that a reverse gateway serves.
     Origin,
+}
+
+impl Sharing {
+    /// Returns true if a response serves only the user for which it was fetched.
+    pub const fn is_private(self) -> bool {
+        matches!(self, Self::Private | Self::Client)
+    }
 }
 
 /// The fields without `X-` that some frameworks read in place of the URL, the method or the client's

@@ -68,12 +68,13 @@ pub fn respond(stored: &Stored, request: &RequestHead, now: Now) -> Option<Respo
         fields.retain(|field| !OF_BODY.contains(&field.name));
         return Some(response);
     }
-    let length = stored.body.len();
+    let length = stored.extent.map_or(stored.body.len(), |it| it.total);
     let part = match request.method {
         Method::Head => range::Part::Whole,
         _ => range::part(&request.fields, &stored.head, length),
     };
     match part {
+        range::Part::Whole if stored.extent.is_some() => return None,
         range::Part::Whole => {
             let has_body = !matches!(stored.head.status, 204 | 304);
             if has_body && stored.trailers.is_none() && !fields.contains("content-length") {
@@ -85,8 +86,14 @@ pub fn respond(stored: &Stored, request: &RequestHead, now: Now) -> Option<Respo
             }
         }
         range::Part::Bytes { start, end } => {
+            // A part has the bytes from its own start.
+            let first = stored.extent.map_or(0, |extent| extent.start);
             response.head.status = 206;
-            (response.start, response.end) = (start, end);
+            response.start = start.checked_sub(first)?;
+            response.end = end - first;
+            if response.end > stored.body.len() {
+                return None;
+            }
             let range = format!("bytes {start}-{}/{length}", end - 1);
             fields.set("content-range", range);
             fields.set("content-length", (end - start).to_string());

@@ -407,12 +407,16 @@ impl Resource {
         self.variants.last()
     }
 
-    /// Returns the newest response that fits a request with these fields.
+    /// Returns the newest complete response that fits a request with these fields.
     pub(crate) fn select(&self, asked: &Fields) -> Option<&Arc<Stored>> {
-        self.variants
-            .iter()
-            .rev()
-            .find(|variant| variant.fits(asked))
+        let mut newest_first = self.variants.iter().rev();
+        newest_first.find(|variant| variant.extent.is_none() && variant.fits(asked))
+    }
+
+    /// Returns the newest part of a response that fits a request with these fields.
+    pub(crate) fn select_part(&self, asked: &Fields) -> Option<&Arc<Stored>> {
+        let mut newest_first = self.variants.iter().rev();
+        newest_first.find(|variant| variant.extent.is_some() && variant.fits(asked))
     }
 }
 
@@ -450,6 +454,7 @@ mod tests {
             policy,
             head,
             trailers: None,
+            extent: None,
             body: Body::new(vec![Bytes::from(vec![0; size])]),
             since: Duration::ZERO,
             started: Duration::ZERO,

@@ -10,6 +10,7 @@ use tandem_http::{Fields, Method, RequestHead, ResponseHead};
 
 use crate::Now;
 use crate::asker::Asker;
+use crate::cache::parts::Extent;
 
 /// The bytes of memory that an entry needs besides its texts.
 const OVERHEAD: usize = 512;
@@ -124,8 +125,10 @@ pub struct Stored {
     pub head: ResponseHead,
     /// The fields after the body.
     pub trailers: Option<Fields>,
-    /// The complete body.
+    /// The complete body, or a part of it.
     pub body: Body,
+    /// The place of a part in the body.
+    pub(crate) extent: Option<Extent>,
     /// The policy of the head.
     pub policy: ResponsePolicy,
     pub(crate) freshness: Freshness,
@@ -162,8 +165,8 @@ impl Stored {
         self.freshness.staleness(self.resident(now))
     }
 
-    /// Returns true if the response was made for a request like one with these fields, by `Vary` and
-    /// by the fields that origins read without naming them there.
+    /// Returns true if the response was made for a request like one with these fields, by `Vary`
+    /// and by the fields that origins read without naming them there.
     pub fn fits(&self, asked: &Fields) -> bool {
         let response = &self.head.fields;
         let is_equal = |name: &&str| vary::is_equal(name, &self.request, asked);
@@ -203,8 +206,8 @@ impl Stored {
     }
 }
 
-/// Returns the fields of a request that select its response: those that `Vary` lists, those that may
-/// cause an error, and the site to which a response is open.
+/// Returns the fields of a request that select its response: those that `Vary` lists, those that
+/// may cause an error, and the site to which a response is open.
 pub(crate) fn selecting(response: &ResponseHead, request: &Fields) -> Fields {
     let listed = |name: &[u8]| {
         let of_errors = || OF_ERRORS.iter().any(|field| field.as_bytes() == name);

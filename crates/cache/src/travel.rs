@@ -83,6 +83,7 @@ impl Stored {
             && !self.policy.control.no_store
             && !self.policy.control.no_cache
             && self.head.status < 400
+            && self.extent.is_none()
             && self.trailers.is_none()
             && self.body.len() <= max_body
             && head <= MAX_HEADS

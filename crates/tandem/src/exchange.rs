@@ -224,6 +224,8 @@ pub enum Supply {
     Joined,
     /// A push was complete when the browser requested the resource.
     Pushed,
+    /// The response was in the client's cache.
+    Stored,
     /// The request opened an opaque tunnel, such as one for HTTPS.
     Tunnel,
 }

@@ -12,7 +12,7 @@ use super::{Cache, Fetch};
 use crate::disk::Index;
 use crate::names::{Name, Namer, Names};
 use crate::travel::{Incoming, MAX_BODY_ON_DISK, Outgoing};
-use crate::{Key, Now, Sharing};
+use crate::{Key, Now};
 
 /// The most responses that wait to be written. Others are not written.
 const MAX_DUE: usize = 1 << 10;
@@ -49,7 +49,7 @@ impl<F: Clone> Cache<F> {
     /// Begins to use a disk, with an empty store. Targets get their names from `namer`, unless the
     /// cache takes part in a fleet. A private cache uses no disk.
     pub fn open_disk(&mut self, now: Now, index: Index, namer: Namer) {
-        if self.config.sharing == Sharing::Private {
+        if self.config.sharing.is_private() {
             return;
         }
         self.clear(now);

@@ -16,7 +16,7 @@ use super::{Cache, Fetch, MAX_MARKS};
 use crate::names::{Name, Namer, Names};
 use crate::stored::{Body, Stored};
 use crate::travel::{Incoming, MAX_BODY, Outgoing};
-use crate::{Key, Now, Sharing};
+use crate::{Key, Now};
 
 /// The most counted users, and the most invalidated targets, that wait.
 const MAX_WAITING: usize = 1 << 14;
@@ -59,7 +59,7 @@ impl<F: Clone> Cache<F> {
     /// invalidated targets that wait still do, since other caches may hold their responses.
     pub fn join_fleet(&mut self, now: Now, namer: Option<Namer>) {
         self.clear(now);
-        let namer = namer.filter(|_| self.config.sharing != Sharing::Private);
+        let namer = namer.filter(|_| !self.config.sharing.is_private());
         let invalidations = match &namer {
             Some(_) => self.outbox.take_invalidations(),
             None => Outbox::default(),
@@ -293,6 +293,7 @@ impl<F: Clone> Cache<F> {
             freshness,
             trailers: None,
             body: Body::counted(vec![incoming.body], &self.bodies),
+            extent: None,
             request: incoming.request,
             head: incoming.head,
             since: now.elapsed,

@@ -52,8 +52,12 @@ impl<F: Clone> Cache<F> {
         if fetch.asked.method != Method::Get {
             return Received::Pass;
         }
+        if head.status == 206 {
+            let part = self.receive_part(now, fetch, head);
+            return part.map_or(Received::Pass, Received::Store);
+        }
         let key = self.hash(fetch);
-        match self.admit(now, fetch, head) {
+        match self.admit(now, fetch, &fetch.asked, head) {
             Some(entry) => {
                 self.passes.remove(&key);
                 Received::Store(pending(fetch, entry, fetch.started))
@@ -86,7 +90,7 @@ impl<F: Clone> Cache<F> {
         if head.status != 200 || !names_lifetime || !is_newest {
             return None;
         }
-        let entry = self.admit(now, fetch, head)?;
+        let entry = self.admit(now, fetch, &fetch.asked, head)?;
         // The invalidation by this response does not apply to it, but later ones do.
         let started = now.elapsed + Duration::from_nanos(1);
         Some(pending(fetch, entry, started))
@@ -112,15 +116,21 @@ impl<F: Clone> Cache<F> {
         is_personal && !control.public
     }
 
-    /// Returns the entry of a response that may be stored and can be of use.
-    fn admit(&self, now: Now, fetch: &Fetch, head: &ResponseHead) -> Option<Stored> {
+    /// Returns the entry of a response to `asked` that may be stored and can be of use.
+    pub(super) fn admit(
+        &self,
+        now: Now,
+        fetch: &Fetch,
+        asked: &RequestHead,
+        head: &ResponseHead,
+    ) -> Option<Stored> {
         let rules = self.config.rules();
         let policy = self.policy(head);
-        if !policy.is_storable(&fetch.asked, rules) {
+        if !policy.is_storable(asked, rules) {
             return None;
         }
-        let is_personal = self.is_personal(&fetch.asked.fields, head, &policy.control);
-        if is_personal || is_about_request(&fetch.asked, head.status) || !self.has_room() {
+        let is_personal = self.is_personal(&asked.fields, head, &policy.control);
+        if is_personal || is_about_request(asked, head.status) || !self.has_room() {
             return None;
         }
         let length = content_length(&head.fields).ok()?;
@@ -136,7 +146,7 @@ impl<F: Clone> Cache<F> {
         match self.config.sharing {
             // The reverse gateway is a part of its origin's delivery (RFC 9213 section 1).
             Sharing::Origin => ResponsePolicy::of_targeted(head),
-            Sharing::Private | Sharing::Shared => ResponsePolicy::of(head),
+            Sharing::Private | Sharing::Client | Sharing::Shared => ResponsePolicy::of(head),
         }
     }
 
@@ -195,6 +205,7 @@ impl<F: Clone> Cache<F> {
         let new = entry(now, self.config.rules(), fetch, updated, policy);
         Stored {
             body: stored.body.clone(),
+            extent: stored.extent,
             trailers: stored.trailers.clone(),
             request: stored.request.clone(),
             asker: stored.asker,
@@ -254,8 +265,10 @@ impl<F: Clone> Cache<F> {
     ) -> Option<Arc<Stored>> {
         let body = Body::counted(body, &self.bodies);
         let length = content_length(&pending.entry.head.fields).ok()?;
-        if length.is_some_and(|length| length != body.len()) || body.len() > self.config.max_body()
-        {
+        let extent = pending.entry.extent;
+        let expected = extent.map_or(length, |extent| Some(extent.end - extent.start));
+        let is_long = body.len() > self.config.max_body();
+        if is_long || expected.is_some_and(|expected| expected != body.len()) {
             return None;
         }
         let stored = Arc::new(Stored {
@@ -263,13 +276,15 @@ impl<F: Clone> Cache<F> {
             trailers,
             ..Stored::clone(&pending.entry)
         });
-        if self.is_current(&pending.key, pending.started) {
+        if self.is_current(&pending.key, pending.started)
+            && let Some(stored) = self.joined(&pending.key, &pending.asked, &stored)
+        {
             let is_counted = self.store.insert(
                 pending.key.clone(),
                 pending.group,
                 pending.user,
                 &pending.asked,
-                Arc::clone(&stored),
+                stored,
             );
             self.note_fetch(&pending.key, pending.user, is_counted);
         }
@@ -289,7 +304,7 @@ enum Update {
 
 /// Returns a response that is stored once its body is complete, unless its target is invalidated
 /// after `started`.
-fn pending(fetch: &Fetch, entry: Stored, started: Duration) -> Box<Pending> {
+pub(super) fn pending(fetch: &Fetch, entry: Stored, started: Duration) -> Box<Pending> {
     Box::new(Pending {
         key: fetch.key.clone(),
         group: fetch.group.clone(),
@@ -348,6 +363,7 @@ fn entry(
         head,
         trailers: None,
         body: Body::default(),
+        extent: None,
         policy,
         freshness,
         since: now.elapsed,

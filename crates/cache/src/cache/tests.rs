@@ -1,6 +1,7 @@
 //! Tests of the decisions in virtual time.
 
 mod lifetimes;
+mod parts;
 mod posts;
 mod private;
 mod random;

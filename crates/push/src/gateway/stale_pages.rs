@@ -19,8 +19,7 @@ use crate::fetch_standard::{is_navigation, referrer_policy};
 use crate::site::site_of;
 use crate::url::{authority, request_url};
 
-/// The bytes of a stale page above which no further piece of it is read. The page itself is read
-/// again.
+/// The bytes of a stale page after which no further piece is read. The page itself is read again.
 const MAX_READ: usize = 256 << 10;
 
 impl Gateway {

@@ -33,7 +33,14 @@ fn visit(pair: &mut Pair, fields: &[(&str, &str)], fresh: &[&str]) -> (ResponseI
     let body = [BODY].into_iter();
     pair.gateway
         .handle_stale_page(time, id, &head("text/html"), body, &is_fresh);
-    let next = || Some(pair.gateway.take_promise(Carrier::Response(id))?.request.path);
+    let next = || {
+        Some(
+            pair.gateway
+                .take_promise(Carrier::Response(id))?
+                .request
+                .path,
+        )
+    };
     (id, std::iter::from_fn(next).collect())
 }
 
@@ -47,7 +54,7 @@ fn fresh_resources_of_the_own_site_are_promised() {
 }
 
 #[test]
-fn browser_that_may_have_the_resources_gets_no_early_promise() {
+fn browser_with_the_resources_gets_no_early_promise() {
     for fields in [
         ("cookie", "a=1"),
         ("referer", "http://a.test/"),
@@ -70,7 +77,14 @@ fn page_is_read_again_after_its_validation() {
         id,
         b"<script src=a.css></script><script src=new.js></script>",
     );
-    let next = || Some(pair.gateway.take_promise(Carrier::Response(id))?.request.path);
+    let next = || {
+        Some(
+            pair.gateway
+                .take_promise(Carrier::Response(id))?
+                .request
+                .path,
+        )
+    };
     let promised: Vec<_> = std::iter::from_fn(next).collect();
     assert_eq!(promised, ["/new.js"], "each resource once");
 }

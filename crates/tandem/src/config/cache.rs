@@ -7,6 +7,7 @@ use tandem_cache::Sharing;
 use tandem_fleet::FleetKey;
 
 use super::ConfigError;
+use super::client_cache::memory_of;
 use super::gateway::{CacheOption, GatewayOptions};
 use crate::back::origin::Mode;
 use crate::disk_cache::{DiskConfig, check};
@@ -26,10 +27,7 @@ impl GatewayOptions {
             CacheOption::Shared if is_reverse => Sharing::Origin,
             CacheOption::Shared => Sharing::Shared,
         };
-        let memory = self.cache_memory.map_or(64 << 20, |size| size.0);
-        if memory < 1 << 20 {
-            return Err(ConfigError::value("cache-memory", "must be at least 1MiB"));
-        }
+        let memory = memory_of(self.cache_memory)?;
         let min_users = self.cache_users.unwrap_or(if is_reverse { 1 } else { 3 });
         if !(1..=4).contains(&min_users) {
             return Err(ConfigError::value("cache-users", "must be from 1 to 4"));

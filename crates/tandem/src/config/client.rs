@@ -9,6 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 pub use super::solo::{Solo, SoloMode};
 
+use super::client_cache::ClientCache;
 use super::compress::BodyCompression;
 use super::gateway_ways::GatewayWays;
 use super::gateways::{Dialled, GatewayEndpoint, Lookups, Route, RouteOption};
@@ -122,8 +123,14 @@ with_path! {
         /// Send a digest of the browser's earlier responses at the start of a session; refused with
         /// --via [default: true without --via]
         push_digest: Option<bool> [help_heading = "Push", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
-        /// Mark pushed responses in the Cache-Status field; pages can read it [default: false]
+        /// Mark pushed and stored responses in the Cache-Status field; pages can read it [default:
+        /// false]
         cache_status: Option<bool> [help_heading = "Push", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
+        /// Cache of responses in this client: off; or private, separate for each isolation key
+        /// [default: off]
+        cache: Option<ClientCache> [help_heading = "Cache", value_name = "MODE"],
+        /// Bytes of memory for the cache [default: 64MiB]
+        cache_memory: Option<Size> [help_heading = "Cache", value_name = "BYTES"],
         /// Compression of text between gateway and client: auto, exact or off [default: auto; exact
         /// with --via, where the fields of requests show no proxy]
         compress: Option<BodyCompression> [help_heading = "Compression", value_name = "MODE"],
@@ -202,6 +209,8 @@ pub struct ClientConfig {
     pub push_digest: bool,
     /// True if responses have a Cache-Status field.
     pub cache_status: bool,
+    /// The configuration of the cache; `None` without a cache.
+    pub cache: Option<tandem_cache::Config>,
     /// The compression of bodies on the way from gateways.
     pub compress: BodyCompression,
     /// The configuration of the slow path.
@@ -316,6 +325,7 @@ impl ClientOptions {
             early_hints: self.early_hints.unwrap_or_else(|| via.is_none()),
             push_digest: digest(self.push_digest, via.as_ref())?,
             cache_status: self.cache_status.unwrap_or(false),
+            cache: ClientCache::typed(self.cache, self.cache_memory)?,
             compress: BodyCompression::of_client(self.compress, via.is_some()),
             path: path.typed()?,
             max_connections: self.max_connections.unwrap_or(1024).max(1),

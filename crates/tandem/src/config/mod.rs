@@ -7,6 +7,7 @@ mod admission;
 pub mod bridge;
 mod cache;
 pub mod client;
+pub mod client_cache;
 pub mod compress;
 pub mod discover;
 pub mod file;

@@ -6,7 +6,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tandem_cache::{Namer, Sharing};
+use tandem_cache::Namer;
 use tandem_fleet::{
     Content, FleetKey, GatewayId, Inbox, Keeper, LentResponses, NameHash, Refusal, ResponseSealer,
     Sealer,
@@ -84,7 +84,7 @@ pub(super) fn namer(key: &FleetKey, scope: &[u8]) -> Namer {
 
 /// Returns true if the responses of a cache may be lent.
 pub(super) fn is_shared(cache: &ResponseCache) -> bool {
-    cache.config().sharing != Sharing::Private
+    !cache.config().sharing.is_private()
 }
 
 /// The responses and invalidations of a gateway.

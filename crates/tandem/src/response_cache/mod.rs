@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::SystemTime;
 
 use bytes::Bytes;
-use tandem_cache::{Cache, Config, Fetch, Group, Index, Key, Namer, Now, Pending, Sharing, Stored};
+use tandem_cache::{Cache, Config, Fetch, Group, Index, Key, Namer, Now, Pending, Stored};
 use tandem_http::Fields;
 
 use crate::body_memory;
@@ -44,7 +44,7 @@ impl std::fmt::Debug for ResponseCache {
 /// Returns true if stored responses serve many users. Only then are there enough hits to write each
 /// body to memory that the kernel sends without a copy.
 const fn is_for_many(config: &Config) -> bool {
-    !matches!(config.sharing, Sharing::Private)
+    !config.sharing.is_private()
 }
 
 impl ResponseCache {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use tandem_http::h1::Form;
 
+use super::lanes::MAX_KEYS;
 use super::{Built, Listening, Role, http1_session, mux_session, opened};
 use crate::admin::{own_authorities, pac};
 use crate::back::udp::NoUdp;
@@ -17,6 +18,7 @@ use crate::front::opened::RememberedHosts;
 use crate::front::socks::SocksFront;
 use crate::front::udp::UdpLimits;
 use crate::front::{Front, ListenerProtocol};
+use crate::middle::cache::KeyedCache;
 use crate::middle::isolate::Isolate;
 use crate::middle::max_forwards::MaxForwards;
 use crate::middle::pair_fields::PairFields;
@@ -48,6 +50,7 @@ impl Role for ClientConfig {
         if self.admin.is_some() {
             services.journal().record();
         }
+        services.open_cache(self.cache.as_ref());
         Ok(())
     }
 
@@ -65,6 +68,10 @@ impl Role for ClientConfig {
         let lanes = self.lanes(journal, entrusted.map(Rc::new).as_ref())?;
         let routes = Rc::new(lanes.routes);
         let mut out: Rc<dyn Stage> = Rc::clone(&routes) as _;
+        if let Some(cache) = services.cache() {
+            let keys = self.max_sessions.min(MAX_KEYS);
+            out = Rc::new(KeyedCache::new(&cache, keys, self.cache_status, out));
+        }
         if self.via.is_some() {
             out = Rc::new(NoUdp {
                 reason: "no UDP: the client goes through a proxy (--via), which carries TCP only",

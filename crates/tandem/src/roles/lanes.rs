@@ -57,7 +57,7 @@ use crate::transport::{Target, Transport};
 
 /// The largest number of isolation keys with a digest for `--push-digest`, and of those with
 /// answers to preflights.
-const MAX_KEYS: usize = 256;
+pub(super) const MAX_KEYS: usize = 256;
 
 /// The time limit for a response where the browser decides how long to wait.
 pub(super) const RESPONSE: Duration = Duration::from_secs(86_400);

@@ -184,7 +184,7 @@ fn stale_page_is_validated_alone() {
 
 /// A change of the page does not concern its fresh resources, so they need not wait for it.
 #[test]
-fn fresh_resources_travel_while_a_stale_page_is_validated() {
+fn fresh_resources_precede_a_validated_page() {
     let users = Users::start_without_validations("max-age=0");
     users.load(&mut users.pair.connect());
     assert_eq!(users.wait_for(3), ["/a.css", "/b.js", "/page"]);

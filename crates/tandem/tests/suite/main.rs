@@ -12,6 +12,7 @@ mod cached_pushes;
 mod caching;
 mod carrying;
 mod certificates;
+mod client_cache;
 mod compressing;
 mod crowds;
 mod discovery;

@@ -144,8 +144,7 @@ fn many_variants_of_a_response_deny_none() {
     assert_eq!(caching.requests(), 102);
 }
 
-/// Characters that some origins refuse end at the gateway, or cause an error that serves nobody
-/// else.
+/// Characters that some origins refuse end at the gateway, or cause an error for their sender only.
 #[test]
 fn control_characters_deny_no_service() {
     let caching = Caching::start(|_, asked| match asked.field("probe") {

@@ -82,7 +82,7 @@ fn time_of(client: &mut Client, url: &str) -> (Duration, String) {
 /// The number of faster responses is binomial with the mean 100 and the deviation 7.1 if the time
 /// tells nothing. A number outside of 100 ± 35 has a probability below one in a million.
 #[test]
-fn probe_of_another_session_cannot_tell_a_hit_from_a_miss() {
+fn probe_of_another_session_finds_no_hits() {
     let probed = probe(CacheOption::Private);
     let expected = PAIRS / 2 - 35..=PAIRS / 2 + 35;
     assert!(
@@ -95,7 +95,7 @@ fn probe_of_another_session_cannot_tell_a_hit_from_a_miss() {
 
 /// The same probe finds the hits of a cache that users share, so the test can fail.
 #[test]
-fn probe_finds_the_hits_of_a_shared_cache() {
+fn probe_of_a_shared_cache_finds_the_hits() {
     let probed = probe(CacheOption::Shared);
     assert!(
         probed.faster > PAIRS / 2 + 35,

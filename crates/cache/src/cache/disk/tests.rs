@@ -9,6 +9,7 @@ use tandem_http::{Method, RequestHead, ResponseHead, Scheme};
 use super::super::{Config, Lookup, Received};
 use super::*;
 use crate::Key;
+use crate::Sharing;
 use crate::store::Group;
 
 const UNIX: u64 = 784_111_777;

@@ -186,6 +186,7 @@ const SUPPLIES = {
   requested: 'requested',
   joined: 'joined a push',
   pushed: 'pushed',
+  stored: 'from the cache',
   tunnel: 'tunnelled',
 };
 

@@ -53,6 +53,7 @@ impl ChangingReply {
     fn on_head(&mut self, head: &ResponseHead) {
         let cache = Arc::clone(&self.session.cache);
         let now = cache.now();
+        self.session.clear_if_told(&self.request, head);
         let fetch = self.fetch.take();
         let fetch = fetch.filter(|_| self.is_representation(head));
         // Before the invalidation by this response: an earlier one shows another change.
@@ -125,7 +126,7 @@ impl Parts for ChangingReply {
         if let Poll::Ready(Some(Ok(Part::Head(head)))) = &mut part {
             self.on_head(head);
             if self.session.tells_status {
-                self.status.tell(&mut head.fields);
+                self.status.tell(self.session.name(), &mut head.fields);
             }
         }
         part

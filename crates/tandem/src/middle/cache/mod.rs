@@ -9,7 +9,7 @@
 //! [`tandem_cache`] decides; this stage moves data. `reply` holds the states of the reply to GET or
 //! HEAD, and `asking` its wait for the disk or another gateway of the fleet. `changing` holds the
 //! states of the reply to an unsafe request. `pump` is the task that reads a response for all its
-//! readers.
+//! readers. `keyed` is the stage of the client, which has a cache for each isolation key.
 //!
 //! A forward gateway serves and stores only requests with a known first-party site, and separates
 //! the sites. Otherwise a page could learn from the time of a response which pages the user visits
@@ -18,6 +18,7 @@
 
 mod asking;
 mod changing;
+mod keyed;
 mod pump;
 mod reply;
 mod status;
@@ -28,7 +29,7 @@ use std::task::{Context, Poll};
 
 use tandem_cache::{Key, Sharing};
 use tandem_http::cache::is_safe;
-use tandem_http::{Method, RequestHead, Scheme};
+use tandem_http::{Method, RequestHead, ResponseHead, Scheme};
 use tandem_push::site::{first_party, site_of};
 
 use crate::error::Error;
@@ -36,6 +37,7 @@ use crate::exchange::{Exchange, Isolation, Part, Parts, Peer, Reply};
 use crate::response_cache::{CacheAddress, ResponseCache, ResponseOwner};
 use crate::stage::Stage;
 use changing::ChangingReply;
+pub use keyed::KeyedCache;
 use reply::CachedReply;
 use status::CacheStatus;
 
@@ -64,7 +66,7 @@ impl CacheStage {
         next: Rc<dyn Stage>,
     ) -> Self {
         let (number, secure) = match cache.config().sharing {
-            Sharing::Private => (peer.session, peer.session),
+            Sharing::Private | Sharing::Client => (peer.session, peer.session),
             Sharing::Shared => (0, peer.session),
             Sharing::Origin => (0, 0),
         };
@@ -102,13 +104,36 @@ impl Stage for CacheStage {
 }
 
 impl CacheSession {
+    /// Removes the responses of a user if its site demands that (Clear Site Data section 3.1).
+    fn clear_if_told(&self, request: &RequestHead, head: &ResponseHead) {
+        let names = |name| head.fields.has_token("clear-site-data", name);
+        if request.scheme == Scheme::Https && (names("\"cache\"") || names("\"*\"")) {
+            let owner = self.owner(request.scheme);
+            if owner.number != 0 {
+                self.cache.remove_group(&owner.group(""));
+            }
+        }
+    }
+
+    /// Returns the name of this cache in `Cache-Status`.
+    fn name(&self) -> &'static str {
+        match self.cache.config().sharing {
+            Sharing::Client => "tandem-client",
+            Sharing::Private | Sharing::Shared | Sharing::Origin => "tandem-gateway",
+        }
+    }
+
     /// Returns a reply whose head says, if that is wanted, that the cache took no part in it.
     fn bypassing(&self, is_read: bool, reply: Reply) -> Reply {
         if !self.tells_status {
             return reply;
         }
-        let status = CacheStatus::bypass(is_read);
-        Reply::new(Bypassing { status, reply })
+        let (status, name) = (CacheStatus::bypass(is_read), self.name());
+        Reply::new(Bypassing {
+            status,
+            name,
+            reply,
+        })
     }
 
     /// Returns the key and group of a request, or `None` for one that the cache must not touch.
@@ -180,6 +205,7 @@ fn partition(isolation: &Isolation, site: &str) -> Vec<u8> {
 /// The reply to a request that passed by the cache.
 struct Bypassing {
     status: CacheStatus,
+    name: &'static str,
     reply: Reply,
 }
 
@@ -191,7 +217,7 @@ impl Parts for Bypassing {
     fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
         let mut part = self.reply.poll_part(cx);
         if let Poll::Ready(Some(Ok(Part::Head(head)))) = &mut part {
-            self.status.tell(&mut head.fields);
+            self.status.tell(self.name, &mut head.fields);
         }
         part
     }
@@ -200,8 +226,6 @@ impl Parts for Bypassing {
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
-
-    use tandem_http::ResponseHead;
 
     use super::*;
 

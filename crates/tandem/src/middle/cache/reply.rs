@@ -17,7 +17,7 @@ use super::asking::{AskedPlace, Asking, Led};
 use super::pump::ResponsePump;
 use super::status::CacheStatus;
 use crate::error::{Error, Kind, Side};
-use crate::exchange::{Body, Exchange, Part, Parts, Reply, StaleResponse};
+use crate::exchange::{Body, Exchange, Part, Parts, Reply, StaleResponse, Supply};
 use crate::metrics::METRICS;
 use crate::priority::Precedence;
 use crate::response_cache::CacheAddress;
@@ -36,6 +36,8 @@ pub(super) struct CachedReply {
     status: CacheStatus,
     /// The next place to ask before the origin.
     source: Option<AskedPlace>,
+    /// The way on which the response comes, once its head has come.
+    supply: Supply,
 }
 
 enum ReplyState {
@@ -91,6 +93,7 @@ impl CachedReply {
             state: ReplyState::Done,
             status: CacheStatus::default(),
             source: Some(AskedPlace::Disk),
+            supply: Supply::default(),
         };
         reply.decide(true);
         Reply::new(reply)
@@ -112,11 +115,13 @@ impl CachedReply {
             Lookup::Hit(stored) => {
                 METRICS.cache_hits.add(1);
                 self.status = CacheStatus::hit(&stored, cache.now());
+                self.supply = Supply::Stored;
                 self.serve(&stored);
             }
             Lookup::Stale(stored, fetch) => {
                 METRICS.cache_hits.add(1);
                 self.status = CacheStatus::hit(&stored, cache.now());
+                self.supply = Supply::Stored;
                 self.serve(&stored);
                 if let Some((fetch, flight)) = fetch {
                     self.revalidate(fetch, flight);
@@ -205,6 +210,7 @@ impl CachedReply {
             exchange: self.exchange(),
             status: CacheStatus::default(),
             source: None,
+            supply: Supply::default(),
         });
         tokio::task::spawn_local(drain(reply));
     }
@@ -228,6 +234,10 @@ impl CachedReply {
     fn on_head(&mut self, mut fetching: Fetching, head: ResponseHead) -> Option<Part> {
         let cache = Arc::clone(&self.session.cache);
         let fetch = fetching.fetch.take()?;
+        self.session.clear_if_told(&self.exchange.request, &head);
+        if let Some(reply) = &fetching.reply {
+            self.supply = reply.supply();
+        }
         let received = cache.lock().receive(cache.now(), &fetch, &head);
         let flight = fetching.flight.take();
         let is_stored = matches!(received, Received::Store(_));
@@ -397,6 +407,13 @@ impl Parts for CachedReply {
         }
     }
 
+    fn supply(&self) -> Supply {
+        match &self.state {
+            ReplyState::Direct(reply) => reply.supply(),
+            _ => self.supply,
+        }
+    }
+
     fn stale_response(&self) -> Option<StaleResponse> {
         let fetch = match &self.state {
             ReplyState::Fetching(fetching) => fetching.fetch.as_deref(),
@@ -417,7 +434,7 @@ impl Parts for CachedReply {
         if self.session.tells_status
             && let Poll::Ready(Some(Ok(Part::Head(head)))) = &mut part
         {
-            self.status.tell(&mut head.fields);
+            self.status.tell(self.session.name(), &mut head.fields);
         }
         part
     }

@@ -7,10 +7,7 @@ use tandem_cache::{Now, Reason, Stored};
 /// The name of the field.
 const FIELD: &str = "cache-status";
 
-/// The name of this cache in the field.
-const NAME: &str = "tandem-gateway";
-
-/// The value of the field for one response.
+/// The value of the field for one response, after the name of the cache.
 #[derive(Debug, Default)]
 pub(super) struct CacheStatus(Option<String>);
 
@@ -19,7 +16,7 @@ impl CacheStatus {
     pub(super) fn hit(stored: &Stored, now: Now) -> Self {
         let (left, past) = (stored.remaining(now), stored.staleness(now));
         let seconds = left.as_secs() as i128 - past.as_secs() as i128;
-        Self(Some(format!("{NAME}; hit; ttl={seconds}")))
+        Self(Some(format!("; hit; ttl={seconds}")))
     }
 
     /// Adds to a hit that the response was on the disk.
@@ -37,23 +34,23 @@ impl CacheStatus {
             Reason::Stale => "stale",
             Reason::Request => "request",
         };
-        Self(Some(format!("{NAME}; fwd={reason}")))
+        Self(Some(format!("; fwd={reason}")))
     }
 
     /// The status of a request that waited for another one.
     pub(super) fn collapsed() -> Self {
-        Self(Some(format!("{NAME}; fwd=uri-miss; collapsed")))
+        Self(Some("; fwd=uri-miss; collapsed".to_owned()))
     }
 
     /// The status of a request that no stored response may serve.
     pub(super) fn bypass(is_safe: bool) -> Self {
         let reason = if is_safe { "bypass" } else { "method" };
-        Self(Some(format!("{NAME}; fwd={reason}")))
+        Self(Some(format!("; fwd={reason}")))
     }
 
     /// The status of a request for stored responses only that found none.
     pub(super) fn only_if_cached() -> Self {
-        Self(Some(format!("{NAME}; detail=only-if-cached")))
+        Self(Some("; detail=only-if-cached".to_owned()))
     }
 
     /// Adds the status code of the origin, and that its response is stored.
@@ -67,10 +64,10 @@ impl CacheStatus {
     }
 
     /// Adds the field to the first final head.
-    pub(super) fn tell(&mut self, fields: &mut tandem_http::Fields) {
+    pub(super) fn tell(&mut self, name: &str, fields: &mut tandem_http::Fields) {
         if let Some(value) = self.0.take() {
             // A later cache adds its member at the end (RFC 9211 section 2).
-            fields.push(FIELD, value);
+            fields.push(FIELD, format!("{name}{value}"));
         }
     }
 }

@@ -1,0 +1,175 @@
+//! Parts of responses (RFC 9111 section 3.4): a response with status 206 is stored, serves requests
+//! for ranges within it, and joins the parts beside it. Only a strong entity tag shows that two
+//! parts belong to one body, so a part without one is not stored.
+//!
+//! A response has one part in the store, which has no gap. A part that covers the whole body
+//! becomes a complete response.
+
+use std::sync::Arc;
+
+use tandem_http::cache::{range, validation};
+use tandem_http::message::content_length;
+use tandem_http::{Fields, Method, RequestHead, ResponseHead};
+
+use super::receiving::pending;
+use super::{Cache, Fetch, Key, Now, Pending};
+use crate::stored::{Body, Stored};
+
+/// The place of a part in the body of its response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Extent {
+    /// The position of the first byte.
+    pub(crate) start: u64,
+    /// The position after the last byte.
+    pub(crate) end: u64,
+    /// The length of the whole body.
+    pub(crate) total: u64,
+}
+
+impl Extent {
+    /// Returns whether the part has these bytes.
+    pub(crate) const fn contains(self, start: u64, end: u64) -> bool {
+        self.start <= start && end <= self.end
+    }
+
+    /// Returns the extent of this part and another one without a gap between them.
+    fn joined(self, other: Self) -> Option<Self> {
+        let touches = self.start <= other.end && other.start <= self.end;
+        (touches && self.total == other.total).then(|| Self {
+            start: self.start.min(other.start),
+            end: self.end.max(other.end),
+            total: self.total,
+        })
+    }
+
+    const fn is_whole(self) -> bool {
+        self.start == 0 && self.end == self.total
+    }
+}
+
+impl<F: Clone> Cache<F> {
+    /// Returns the stored part with the range that a request wants.
+    pub(super) fn visible_part(
+        &self,
+        key: &Key,
+        user: u64,
+        request: &RequestHead,
+    ) -> Option<Arc<Stored>> {
+        let fields = &request.fields;
+        if request.method != Method::Get || !fields.contains("range") {
+            return None;
+        }
+        if fields.contains("if-none-match") || fields.contains("if-modified-since") {
+            return None;
+        }
+        let part = self.resource(key, user)?.select_part(fields)?;
+        let may_use = self.may_use(part, fields) && part.holds_range(fields);
+        may_use.then(|| Arc::clone(part))
+    }
+
+    /// Decides about a response with status 206 to a request for a range.
+    pub(super) fn receive_part(
+        &self,
+        now: Now,
+        fetch: &Fetch,
+        head: &ResponseHead,
+    ) -> Option<Box<Pending>> {
+        let is_plain = fetch.asked.fields.get_all("range").count() == 1
+            && !validation::is_conditional(&fetch.asked.fields);
+        let extent = extent(head).filter(|_| is_plain && has_strong_tag(&head.fields))?;
+        if extent.total > self.config.max_body() {
+            return None;
+        }
+        // The part has the head of the whole response.
+        let mut whole = head.clone();
+        whole.status = 200;
+        whole.fields.remove("content-range");
+        whole.fields.set("content-length", extent.total.to_string());
+        let mut plain = fetch.asked.clone();
+        plain.fields.remove("range");
+        let mut entry = self.admit(now, fetch, &plain, &whole)?;
+        entry.extent = Some(extent);
+        Some(pending(fetch, entry, fetch.started))
+    }
+
+    /// Joins a new part with the stored one. Returns `None` if the store has the complete response.
+    pub(super) fn joined(
+        &self,
+        key: &Key,
+        asked: &Fields,
+        new: &Arc<Stored>,
+    ) -> Option<Arc<Stored>> {
+        let Some(extent) = new.extent else {
+            return Some(Arc::clone(new));
+        };
+        let resource = self.store.peek(key);
+        let is_same =
+            |old: &&Arc<Stored>| old.head.fields.get("etag") == new.head.fields.get("etag");
+        let whole = resource.and_then(|it| it.select(asked)).filter(is_same);
+        if whole.is_some() {
+            return None;
+        }
+        let old = resource
+            .and_then(|it| it.select_part(asked))
+            .filter(is_same);
+        let joined = old.and_then(|old| self.join(old, new, extent));
+        Some(joined.map_or_else(|| Arc::clone(new), Arc::new))
+    }
+
+    fn join(&self, old: &Stored, new: &Stored, extent: Extent) -> Option<Stored> {
+        let old_extent = old.extent?;
+        let joined = old_extent.joined(extent)?;
+        let of_old = |start: u64, end: u64| {
+            let at = |position: u64| position.max(old_extent.start) - old_extent.start;
+            old.body.slice(at(start), at(end))
+        };
+        let before = of_old(joined.start, extent.start);
+        let after = of_old(extent.end.min(joined.end), joined.end);
+        let own = new.body.slice(0, new.body.len());
+        let pieces = before.chain(own).chain(after).collect();
+        let body = Body::counted(pieces, &self.bodies);
+        // The length shows a mistake above before a wrong byte is served.
+        (body.len() == joined.end - joined.start).then(|| Stored {
+            body,
+            extent: (!joined.is_whole()).then_some(joined),
+            ..new.clone()
+        })
+    }
+}
+
+impl Stored {
+    /// Returns whether a part has the range that these fields ask for.
+    fn holds_range(&self, asked: &Fields) -> bool {
+        let Some(extent) = self.extent else {
+            return false;
+        };
+        match range::part(asked, &self.head, extent.total) {
+            range::Part::Bytes { start, end } => extent.contains(start, end),
+            _ => false,
+        }
+    }
+}
+
+/// Returns the extent of a response with status 206, if it is one part with a known total.
+fn extent(head: &ResponseHead) -> Option<Extent> {
+    let mut values = head.fields.get_all("content-range");
+    let value = values.next().filter(|_| values.next().is_none())?;
+    let value = std::str::from_utf8(value).ok()?.strip_prefix("bytes ")?;
+    let (range, total) = value.split_once('/')?;
+    let (first, last) = range.split_once('-')?;
+    let number = |text: &str| {
+        let is_number = !text.is_empty() && text.bytes().all(|it| it.is_ascii_digit());
+        is_number.then(|| text.parse::<u64>().ok()).flatten()
+    };
+    let (start, total) = (number(first)?, number(total)?);
+    let end = number(last)?.checked_add(1)?;
+    let is_valid = head.status == 206 && start < end && end <= total;
+    let length = content_length(&head.fields).ok()?;
+    let is_length = length.is_none_or(|length| length == end - start);
+    (is_valid && is_length).then_some(Extent { start, end, total })
+}
+
+/// Returns whether the fields of a response have a strong entity tag.
+fn has_strong_tag(fields: &Fields) -> bool {
+    fields.get("etag").is_some_and(|tag| tag.starts_with(b"\""))
+}
