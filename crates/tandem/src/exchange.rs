@@ -20,6 +20,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use tandem_coding::{Dictionaries, Dictionary};
@@ -118,22 +120,14 @@ impl Isolation {
     }
 }
 
-/// Returns a name of at most 255 bytes, the limit of SOCKS (RFC 1929). Longer names become a hash
-/// with a secret of this process, so that different names stay different.
+/// Returns a name of at most 255 bytes, the limit of SOCKS (RFC 1929). Longer names become their
+/// SHA-256 hash, so that different names stay different.
 fn short(name: &[u8]) -> Vec<u8> {
-    use std::hash::{BuildHasher, RandomState};
-    static SECRET: std::sync::LazyLock<[RandomState; 2]> =
-        std::sync::LazyLock::new(Default::default);
     if name.len() <= 255 {
         return name.to_vec();
     }
-    let [first, second] = &*SECRET;
-    format!(
-        "{:016x}{:016x}",
-        first.hash_one(name),
-        second.hash_one(name)
-    )
-    .into_bytes()
+    let hash = ring::digest::digest(&ring::digest::SHA256, name);
+    URL_SAFE_NO_PAD.encode(hash).into_bytes()
 }
 
 /// Shows only the presence of a key, because first-party domains are private.

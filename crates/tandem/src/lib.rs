@@ -32,6 +32,8 @@ pub mod front;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 pub mod hosts;
+#[cfg(feature = "submit")]
+pub mod issuer;
 pub mod journal;
 pub mod learned;
 pub mod log_limit;

@@ -8,7 +8,13 @@
 pub mod token;
 pub mod uses;
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
 use tandem_http::{Fields, Method, RequestHead, Scheme};
+
+use token::Keys;
+use uses::Uses;
 
 /// The authority of the request: a name that no origin can have, as
 /// [`tandem_push::wire::is_reserved`] says.
@@ -17,6 +23,37 @@ const AUTHORITY: &str = "resume.tandem.invalid";
 const FIELD: &str = "tandem-resume";
 /// The characters of the longest token that a client keeps.
 const LONGEST: usize = 256;
+
+/// The tokens of a gateway, which all threads of its process share.
+#[derive(Debug)]
+pub struct SpeedTokens {
+    /// Makes and opens the tokens.
+    pub keys: Keys,
+    start: Instant,
+    uses: Mutex<Uses>,
+}
+
+impl Default for SpeedTokens {
+    fn default() -> Self {
+        Self {
+            keys: Keys::random(),
+            start: Instant::now(),
+            uses: Mutex::default(),
+        }
+    }
+}
+
+impl SpeedTokens {
+    /// Returns the time since the start of the keys.
+    pub fn now(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    /// Returns the last trial of each network.
+    pub fn uses(&self) -> MutexGuard<'_, Uses> {
+        self.uses.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 /// Returns the request, with the token of an earlier session if there is one.
 pub fn request(token: Option<&str>) -> RequestHead {

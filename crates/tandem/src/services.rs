@@ -3,19 +3,23 @@
 //! The process owns them from the first configuration to its end. A role opens the services that it
 //! needs before it is built; a reload finds them as they are.
 
+use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use tandem_submit::store::Store;
 
 use crate::disk_cache::{DiskCache, DiskConfig, DiskError};
 use crate::fleet::{Fleet, FleetConfig};
+#[cfg(feature = "submit")]
+use crate::issuer::{Issuer, IssuerError, IssuerSettings};
 use crate::journal::Journal;
 use crate::learned::{Learned, LearnedError, PredictorConfig};
 use crate::response_cache::ResponseCache;
+use crate::resume::SpeedTokens;
 use crate::users::Users;
 
 /// The services of a process.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Services {
     learned: OnceLock<Arc<Learned>>,
     fleet: OnceLock<Fleet>,
@@ -24,6 +28,30 @@ pub struct Services {
     users: Arc<Users>,
     journal: Arc<Journal>,
     store: OnceLock<Arc<dyn Store>>,
+    speed_tokens: Arc<SpeedTokens>,
+    pseudonym: Arc<str>,
+    #[cfg(feature = "submit")]
+    issuer: OnceLock<Arc<Issuer>>,
+}
+
+impl Default for Services {
+    fn default() -> Self {
+        // The keys of the hash are random.
+        let number = RandomState::new().hash_one(());
+        Self {
+            learned: OnceLock::new(),
+            fleet: OnceLock::new(),
+            cache: Mutex::default(),
+            disk: Mutex::default(),
+            users: Arc::default(),
+            journal: Arc::default(),
+            store: OnceLock::new(),
+            speed_tokens: Arc::default(),
+            pseudonym: format!("tandem-{number:016x}").into(),
+            #[cfg(feature = "submit")]
+            issuer: OnceLock::new(),
+        }
+    }
 }
 
 impl Services {
@@ -177,6 +205,36 @@ impl Services {
         self.store.get()
     }
 
+    /// Opens the issuer of tokens. An open issuer stays as it is, with its first settings.
+    ///
+    /// # Errors
+    /// Returns the reason why its files cannot be used.
+    #[cfg(feature = "submit")]
+    pub fn open_issuer(&self, settings: &IssuerSettings) -> Result<(), IssuerError> {
+        if self.issuer.get().is_none() {
+            let issuer = Issuer::open(settings)?;
+            // Roles are opened by one thread, one after the other.
+            self.issuer.get_or_init(|| issuer);
+        }
+        Ok(())
+    }
+
+    /// Returns the issuer of tokens, if a role has opened it.
+    #[cfg(feature = "submit")]
+    pub fn issuer(&self) -> Option<&Arc<Issuer>> {
+        self.issuer.get()
+    }
+
+    /// Returns the tokens that hold the speeds of paths.
+    pub const fn speed_tokens(&self) -> &Arc<SpeedTokens> {
+        &self.speed_tokens
+    }
+
+    /// Returns the random name of this process in the field `Via`.
+    pub const fn pseudonym(&self) -> &Arc<str> {
+        &self.pseudonym
+    }
+
     /// Returns the recent events for the dashboard.
     pub const fn journal(&self) -> &Arc<Journal> {
         &self.journal
@@ -239,6 +297,36 @@ const NO_STORES: &str =
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[cfg(feature = "submit")]
+    #[test]
+    fn services_keep_the_first_issuer() {
+        let directory = std::env::temp_dir().join(format!("tandem-kept-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).expect("a directory");
+        let accounts = directory.join("accounts.toml");
+        let digest = "00".repeat(32);
+        let entry = format!("[[client]]\nname = \"one\"\ntoken-sha256 = \"{digest}\"\n");
+        std::fs::write(&accounts, entry).expect("a file");
+        let settings = IssuerSettings {
+            accounts: accounts.display().to_string(),
+            keys: directory.join("keys"),
+            epoch: 86_400,
+            tokens: 10,
+        };
+        let services = Services::default();
+        assert!(services.issuer().is_none());
+        services.open_issuer(&settings).expect("open");
+        let first = Arc::clone(services.issuer().expect("open"));
+        let nowhere = IssuerSettings {
+            accounts: "/nowhere/accounts".into(),
+            ..settings
+        };
+        services.open_issuer(&nowhere).expect("it is open");
+        assert!(Arc::ptr_eq(&first, services.issuer().expect("open")));
+        let error = Services::default().open_issuer(&nowhere);
+        assert!(matches!(error, Err(IssuerError::Accounts(_))));
+        std::fs::remove_dir_all(&directory).expect("removed");
+    }
 
     #[test]
     fn services_keep_the_first_predictor() {

@@ -33,6 +33,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("log_limit", &[]),
     ("token_bucket", &[]),
     ("renewal", &[]),
+    ("issuer", &["files", "log_limit", "metrics", "renewal"]),
     ("users", &[]),
     ("learned", &["files", "users"]),
     ("body_memory", &[]),
@@ -70,9 +71,11 @@ const ARROWS: &[(&str, &[&str])] = &[
         &[
             "disk_cache",
             "fleet",
+            "issuer",
             "journal",
             "learned",
             "response_cache",
+            "resume",
             "users",
         ],
     ),
@@ -80,6 +83,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "middle",
         &[
+            "issuer",
             "announcement",
             "files",
             "secret",
@@ -176,6 +180,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "config",
         &[
+            "issuer",
             "announcement",
             "secret",
             "renewal",
@@ -196,6 +201,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "roles",
         &[
+            "issuer",
             "announcement",
             "journal",
             "error",

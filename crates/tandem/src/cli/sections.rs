@@ -239,10 +239,8 @@ mod issuer {
             check_role(&self.near)
         }
 
-        /// Keeps the threads and the keys.
         fn keep(&mut self, first: &Self) {
             self.near.keep(&first.near);
-            self.opened = Arc::clone(&first.opened);
         }
     }
 }

@@ -3,27 +3,17 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
-
-use tandem_store::issued::IssuedTokens;
-use tandem_submit::rights::Rights;
-use tandem_tokens::epoch::Epochs;
 
 use super::gateway::listeners;
 use super::units::Span;
 use super::{ConfigError, GatewayConfig, GatewayOptions, options};
 use crate::endpoint::{Endpoint, Usage};
-use crate::middle::issuer::keys::EpochKeys;
-use crate::middle::issuer::{Issuer, now};
-use crate::renewal::{self, Renewable};
+use crate::issuer::{IssuerSettings, read_accounts};
 use crate::transport::registry::Transports;
 
 /// The tokens of an account in an epoch, without an option.
 const TOKENS: u64 = 100;
-
-/// The time between two looks for a new epoch.
-const RENEWAL: Duration = Duration::from_secs(5);
 
 options! { @all
     /// Options of `tandem issuer`; each is a flag and a key of `[issuer]`.
@@ -62,16 +52,8 @@ options! { @all
 pub struct IssuerConfig {
     /// The listeners and limits of a gateway without origins.
     pub near: GatewayConfig,
-    /// The file of accounts.
-    pub accounts: String,
-    /// The directory of keys.
-    pub keys: PathBuf,
-    /// The length of an epoch in seconds.
-    pub epoch: u64,
-    /// The tokens of an account in an epoch.
-    pub tokens: u64,
-    /// The issuer, once it is open. It outlives a reload.
-    pub opened: Arc<OnceLock<Arc<Issuer>>>,
+    /// The files and numbers of the issuer.
+    pub settings: IssuerSettings,
 }
 
 impl IssuerOptions {
@@ -100,7 +82,8 @@ impl IssuerOptions {
                 "must be from 1h to 744h, in whole hours",
             ));
         }
-        let rights = read_accounts(&accounts)?;
+        let rights = read_accounts(&accounts)
+            .map_err(|error| ConfigError::value("accounts", error.to_string()))?;
         if rights.has_certificates() && self.auth.is_empty() {
             return Err(ConfigError::value(
                 "accounts",
@@ -120,71 +103,12 @@ impl IssuerOptions {
         };
         Ok(IssuerConfig {
             near: near.typed_as("issuer", transports)?,
-            accounts,
-            keys,
-            epoch: epoch.as_secs(),
-            tokens: self.tokens.unwrap_or(TOKENS),
-            opened: Arc::default(),
+            settings: IssuerSettings {
+                accounts,
+                keys,
+                epoch: epoch.as_secs(),
+                tokens: self.tokens.unwrap_or(TOKENS),
+            },
         })
     }
-}
-
-impl IssuerConfig {
-    /// Returns the issuer, and opens it first if it is not open. The first start takes some
-    /// seconds. A thread then renews its keys.
-    ///
-    /// # Errors
-    /// Returns the reason why a file cannot be used.
-    pub fn issuer(&self) -> Result<Arc<Issuer>, ConfigError> {
-        if let Some(opened) = self.opened.get() {
-            return Ok(Arc::clone(opened));
-        }
-        let issuer = Arc::new(self.open()?);
-        let weak = Arc::downgrade(&issuer);
-        let thread = std::thread::Builder::new().name("tandem-issuer".into());
-        let thread = thread.spawn(move || renew(&weak));
-        thread.map_err(|error| ConfigError::value("keys", format!("no thread: {error}")))?;
-        // Roles are opened by one thread, one after the other.
-        Ok(Arc::clone(self.opened.get_or_init(|| issuer)))
-    }
-
-    fn open(&self) -> Result<Issuer, ConfigError> {
-        let wrong = |problem: String| ConfigError::value("keys", problem);
-        self.make_directory()
-            .map_err(|error| wrong(format!("{}: {error}", self.keys.display())))?;
-        let keys = EpochKeys::open(&self.keys, Epochs::new(self.epoch), now());
-        let keys = keys.map_err(|error| wrong(error.to_string()))?;
-        let issued = IssuedTokens::open(&self.keys.join("issued"));
-        let issued = issued.map_err(|error| wrong(error.to_string()))?;
-        let file = self.accounts.clone();
-        let name = format!("the accounts in {file}");
-        let files = vec![PathBuf::from(&file)];
-        let accounts = Renewable::new(name, files, move || read_accounts(&file))?;
-        let accounts: Arc<_> = renewal::watch(accounts);
-        Ok(Issuer::new(keys, accounts, issued, self.tokens))
-    }
-
-    /// Creates the directory of keys, and removes the permissions of others.
-    fn make_directory(&self) -> std::io::Result<()> {
-        use std::os::unix::fs::PermissionsExt as _;
-        std::fs::create_dir_all(&self.keys)?;
-        std::fs::set_permissions(&self.keys, std::fs::Permissions::from_mode(0o700))
-    }
-}
-
-/// Renews the keys of an issuer as long as it exists.
-fn renew(issuer: &Weak<Issuer>) {
-    loop {
-        std::thread::sleep(RENEWAL);
-        match issuer.upgrade() {
-            Some(issuer) => issuer.renew(),
-            None => return,
-        }
-    }
-}
-
-fn read_accounts(file: &str) -> Result<Rights, ConfigError> {
-    let wrong = |problem: String| ConfigError::value("accounts", format!("{file}: {problem}"));
-    let text = std::fs::read_to_string(file).map_err(|error| wrong(error.to_string()))?;
-    Rights::parse(&text).map_err(|error| wrong(error.to_string()))
 }

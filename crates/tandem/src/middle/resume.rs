@@ -5,6 +5,7 @@
 
 use std::cell::Cell;
 use std::rc::{Rc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -13,15 +14,15 @@ use tandem_http::ResponseHead;
 use crate::exchange::{Exchange, Reply};
 use crate::metrics::METRICS;
 use crate::path::Facts;
-use crate::resume::token::{LIFETIME, Ticket, keys, network};
-use crate::resume::uses::uses;
-use crate::resume::{give, is_request, token_in};
+use crate::resume::token::{LIFETIME, Ticket, network};
+use crate::resume::{SpeedTokens, give, is_request, token_in};
 use crate::stage::Stage;
 
 /// The stage of one session.
 pub struct Resume {
     /// The path of the session. The stage does not keep it open.
     path: Weak<dyn Facts>,
+    tokens: Arc<SpeedTokens>,
     /// The ticket that the client has shown.
     shown: Cell<Option<Ticket>>,
     next: Rc<dyn Stage>,
@@ -29,9 +30,10 @@ pub struct Resume {
 
 impl Resume {
     /// Creates the stage for a session on `path`.
-    pub fn new(path: &Rc<dyn Facts>, next: Rc<dyn Stage>) -> Self {
+    pub fn new(path: &Rc<dyn Facts>, tokens: &Arc<SpeedTokens>, next: Rc<dyn Stage>) -> Self {
         Self {
             path: Rc::downgrade(path),
+            tokens: Arc::clone(tokens),
             shown: Cell::new(None),
             next,
         }
@@ -42,12 +44,16 @@ impl Resume {
     fn exchange(&self, shown: Option<&str>) -> Option<String> {
         let path = self.path.upgrade()?;
         let address = path.peer_address()?.ip();
-        let (keys, now) = keys();
+        let (keys, now) = (&self.tokens.keys, self.tokens.now());
         if self.shown.get().is_none()
             && let Some(ticket) = shown.and_then(|token| keys.open(now, address, token))
         {
             let begin = || path.resume(ticket.speed);
-            if uses().attempt(now, network(address), &ticket, begin) {
+            if self
+                .tokens
+                .uses()
+                .attempt(now, network(address), &ticket, begin)
+            {
                 METRICS.sessions_resumed.add(1);
                 self.shown.set(Some(ticket));
                 return None;
@@ -133,16 +139,16 @@ mod tests {
         })
     }
 
-    /// Begins a session.
-    fn stage(path: &Rc<Offered>) -> Resume {
+    /// Begins a session with a gateway.
+    fn stage(tokens: &Arc<SpeedTokens>, path: &Rc<Offered>) -> Resume {
         let facts: Rc<dyn Facts> = Rc::clone(path) as _;
         let next = |_: Exchange| Reply::ready(ResponseHead::new(404), Bytes::new());
-        Resume::new(&facts, Rc::new(next))
+        Resume::new(&facts, tokens, Rc::new(next))
     }
 
     /// Sends the request on a new session, and returns the token in the response.
-    fn token(path: &Rc<Offered>, shown: Option<&str>) -> Option<String> {
-        asked(&stage(path), shown)
+    fn token(tokens: &Arc<SpeedTokens>, path: &Rc<Offered>, shown: Option<&str>) -> Option<String> {
+        asked(&stage(tokens, path), shown)
     }
 
     /// Sends the request, and returns the token in the response.
@@ -160,11 +166,12 @@ mod tests {
 
     #[test]
     fn later_session_begins_with_the_speed_of_the_first() {
+        let tokens = Arc::default();
         let first = path(Some(SPEED), "192.0.2.1:1000");
-        let given = token(&first, None).expect("a token");
+        let given = token(&tokens, &first, None).expect("a token");
         assert_eq!(first.offered.get(), None);
         let second = path(None, "192.0.2.1:2000");
-        let session = stage(&second);
+        let session = stage(&tokens, &second);
         assert_eq!(asked(&session, Some(&given)), None, "it is not confirmed");
         assert_eq!(second.offered.get(), Some(SPEED));
         let again = asked(&session, None).expect("the speed of the first");
@@ -173,32 +180,44 @@ mod tests {
 
     #[test]
     fn speed_of_another_trial_is_not_offered() {
-        let given = token(&path(Some(SPEED), "203.0.113.1:1"), None).expect("a token");
+        let tokens = Arc::default();
+        let given = token(&tokens, &path(Some(SPEED), "203.0.113.1:1"), None).expect("a token");
         let paths = ["203.0.113.2:1", "203.0.113.3:1"].map(|from| path(None, from));
-        assert_eq!(token(&paths[0], Some(&given)), None);
-        assert_eq!(token(&paths[1], Some(&given)), None);
+        assert_eq!(token(&tokens, &paths[0], Some(&given)), None);
+        assert_eq!(token(&tokens, &paths[1], Some(&given)), None);
         assert_eq!(paths[0].offered.get(), Some(SPEED));
         assert_eq!(paths[1].offered.get(), None);
     }
 
     #[test]
     fn token_of_another_network_is_ignored() {
-        let given = token(&path(Some(SPEED), "192.0.2.1:1000"), None);
+        let tokens = Arc::default();
+        let given = token(&tokens, &path(Some(SPEED), "192.0.2.1:1000"), None);
         let other = path(None, "198.51.100.1:1000");
-        assert_eq!(token(&other, given.as_deref()), None);
+        assert_eq!(token(&tokens, &other, given.as_deref()), None);
         assert_eq!(other.offered.get(), None);
     }
 
     #[test]
     fn forged_token_is_ignored() {
+        let tokens = Arc::default();
         let path = path(None, "192.0.2.1:1000");
-        assert_eq!(token(&path, Some(&"A".repeat(70))), None);
+        assert_eq!(token(&tokens, &path, Some(&"A".repeat(70))), None);
         assert_eq!(path.offered.get(), None);
     }
 
     #[test]
     fn path_without_a_speed_gets_no_token() {
-        assert_eq!(token(&path(None, "192.0.2.1:1000"), None), None);
-        assert_eq!(token(&path(Some(SPEED), ""), None), None);
+        let tokens = Arc::default();
+        assert_eq!(token(&tokens, &path(None, "192.0.2.1:1000"), None), None);
+        assert_eq!(token(&tokens, &path(Some(SPEED), ""), None), None);
+    }
+
+    #[test]
+    fn token_of_another_gateway_is_ignored() {
+        let given = token(&Arc::default(), &path(Some(SPEED), "192.0.2.1:1000"), None);
+        let own = path(None, "192.0.2.1:1000");
+        assert_eq!(token(&Arc::default(), &own, given.as_deref()), None);
+        assert!(given.is_some() && own.offered.get().is_none());
     }
 }

@@ -5,9 +5,8 @@
 //! the circle until no connection is left. The pseudonym is random and lasts as long as the
 //! process, so that it tells an origin neither the name nor the address of the machine.
 
-use std::hash::{BuildHasher, RandomState};
 use std::rc::Rc;
-use std::sync::LazyLock;
+use std::sync::Arc;
 
 use tandem_http::Fields;
 
@@ -19,21 +18,19 @@ use crate::stage::Stage;
 /// The name of the field.
 const FIELD: &str = "via";
 
-/// The pseudonym of this process. The keys of the hash are random.
-static PSEUDONYM: LazyLock<String> =
-    LazyLock::new(|| format!("tandem-{:016x}", RandomState::new().hash_one(())));
-
 /// The stage that adds the field.
 pub struct AddVia {
     /// The protocol that requests arrive over.
     pub received: SessionKind,
+    /// The pseudonym of this process.
+    pub pseudonym: Arc<str>,
     /// The stage that exchanges go on to.
     pub next: Rc<dyn Stage>,
 }
 
 impl Stage for AddVia {
     fn call(&self, mut exchange: Exchange) -> Reply {
-        if names(&exchange.request.fields, &PSEUDONYM) {
+        if names(&exchange.request.fields, &self.pseudonym) {
             return Reply::fail(Error::new(
                 Kind::Loop,
                 Side::Local,
@@ -42,7 +39,7 @@ impl Stage for AddVia {
         }
         let received = version(self.received);
         let fields = &mut exchange.request_mut().fields;
-        fields.push(FIELD, format!("{received} {}", *PSEUDONYM));
+        fields.push(FIELD, format!("{received} {}", self.pseudonym));
         self.next.call(exchange)
     }
 }
@@ -79,6 +76,8 @@ mod tests {
 
     use super::*;
 
+    const PSEUDONYM: &str = "tandem-0123456789abcdef";
+
     /// Runs a request with these values through the stage, and returns the values behind it.
     /// Returns `None` if the stage refused the request.
     fn passed(values: &[&str]) -> Option<Vec<String>> {
@@ -92,6 +91,7 @@ mod tests {
         };
         let stage = AddVia {
             received: SessionKind::H2,
+            pseudonym: PSEUDONYM.into(),
             next: Rc::new(next),
         };
         let mut request = RequestHead::get(Scheme::Http, "site.example", "/");
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn via_follows_the_entries_of_other_proxies() {
-        let own = format!("2.0 {}", *PSEUDONYM);
+        let own = format!("2.0 {}", PSEUDONYM);
         assert_eq!(passed(&[]), Some(vec![own.clone()]));
         let others = ["1.1 cache.example (a, b)", "tandem-0, , 1.1"];
         let expected = [others[0], others[1], &own].map(str::to_owned).to_vec();
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn via_refuses_a_request_with_its_pseudonym() {
-        let own = &*PSEUDONYM;
+        let own = PSEUDONYM;
         for value in [
             format!("2.0 {own}"),
             format!(

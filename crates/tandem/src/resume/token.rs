@@ -12,8 +12,7 @@
 //! end of the next day. A restart of the gateway thus ends all tokens.
 
 use std::net::IpAddr;
-use std::sync::LazyLock;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -47,22 +46,19 @@ pub struct Keys {
     secret: hmac::Key,
 }
 
-/// The keys of this process, and their start.
-static KEYS: LazyLock<(Keys, Instant)> = LazyLock::new(|| {
-    let mut secret = [0; 32];
-    SystemRandom::new()
-        .fill(&mut secret)
-        .expect("the system has random numbers");
-    (Keys::new(&secret), Instant::now())
-});
-
-/// Returns the keys of this process, and the time since their start.
-pub fn keys() -> (&'static Keys, Duration) {
-    let (keys, start) = &*KEYS;
-    (keys, start.elapsed())
-}
-
 impl Keys {
+    /// Creates keys from a new secret.
+    ///
+    /// # Panics
+    /// Panics if the system has no random numbers.
+    pub fn random() -> Self {
+        let mut secret = [0; 32];
+        SystemRandom::new()
+            .fill(&mut secret)
+            .expect("the system has random numbers");
+        Self::new(&secret)
+    }
+
     /// Creates keys from a secret of 32 random bytes.
     pub fn new(secret: &[u8; 32]) -> Self {
         Self {

@@ -4,7 +4,6 @@
 //! The table is bounded, and holds nothing but the network, the time and the result of a trial.
 
 use std::collections::HashMap;
-use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tandem_resume::{Outcome, Trial};
@@ -40,14 +39,6 @@ impl Use {
 /// The last trials by network.
 #[derive(Debug, Default)]
 pub struct Uses(HashMap<ClientNetwork, Use>);
-
-/// The trials of this process.
-static USES: LazyLock<Mutex<Uses>> = LazyLock::new(Mutex::default);
-
-/// Returns the trials of this process.
-pub fn uses() -> MutexGuard<'static, Uses> {
-    USES.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 impl Uses {
     /// Tries the speed of a ticket by `begin`, unless another session of the network tries one, or

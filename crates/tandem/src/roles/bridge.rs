@@ -43,7 +43,7 @@ impl Role for BridgeConfig {
 
     fn build(
         &self,
-        _: &Services,
+        services: &Services,
         listening: &[SocketAddr],
         drain: &Drain,
     ) -> Result<Built, ConfigError> {
@@ -56,7 +56,9 @@ impl Role for BridgeConfig {
             Rc::new(PairFields { next }) as Rc<dyn Stage>
         });
         let permission = Err("a bridge takes no HTTPS of opened hosts");
-        let new_stage = self.near.admitted(NearRole::Bridge, permission, inner)?;
+        let new_stage = self
+            .near
+            .admitted(NearRole::Bridge, permission, services, inner)?;
         self.near
             .built(self.near.http1(WHO), true, new_stage, drain)
     }

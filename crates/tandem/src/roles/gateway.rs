@@ -108,7 +108,8 @@ impl Role for GatewayConfig {
         let submissions = self.submissions(services, &origin)?;
         let inner = self.inner_stages(&origin, tunnels, services, submissions);
         let inner = self.announcing(listening, inner);
-        let new_stage = self.admitted(NearRole::Gateway, self.permission(&origin), inner)?;
+        let permission = self.permission(&origin);
+        let new_stage = self.admitted(NearRole::Gateway, permission, services, inner)?;
         self.built(http1, false, new_stage, drain)
     }
 }
@@ -362,9 +363,12 @@ impl GatewayConfig {
         &self,
         role: NearRole,
         permission: Permission,
+        services: &Services,
         inner: InnerStages,
     ) -> Result<NewStage, ConfigError> {
         let tokens = gateway_tokens(&self.token_files)?;
+        let speed_tokens = Arc::clone(services.speed_tokens());
+        let pseudonym = Arc::clone(services.pseudonym());
         let (open, by_certificate) = (self.open, self.client_ca.is_some());
         let listen = self.listen.clone();
         let (log_requests, log_urls) = (self.log_requests, self.log_urls);
@@ -377,6 +381,7 @@ impl GatewayConfig {
                     NearRole::Gateway | NearRole::Relay => Rc::new(Hops { is_gateway, next }),
                     NearRole::Bridge => Rc::new(AddVia {
                         received: received(path, &listen[connection.listener()]),
+                        pseudonym: Arc::clone(&pseudonym),
                         next,
                     }),
                 };
@@ -394,7 +399,9 @@ impl GatewayConfig {
                     next
                 };
                 let next: Rc<dyn Stage> = match role {
-                    NearRole::Gateway | NearRole::Relay => Rc::new(Resume::new(path, next)),
+                    NearRole::Gateway | NearRole::Relay => {
+                        Rc::new(Resume::new(path, &speed_tokens, next))
+                    }
                     NearRole::Bridge => next,
                 };
                 let next = Rc::new(Track {

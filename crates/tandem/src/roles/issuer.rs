@@ -7,6 +7,7 @@ use super::gateway::NearRole;
 use super::{Built, Listening, Role};
 use crate::config::{ConfigError, IssuerConfig};
 use crate::exchange::Peer;
+use crate::issuer::IssuerError;
 use crate::middle::issuer::Issue;
 use crate::path::Facts;
 use crate::services::Services;
@@ -18,17 +19,25 @@ impl Role for IssuerConfig {
         self.near.listening()
     }
 
-    fn open(&self, _: &Services) -> Result<(), ConfigError> {
-        self.issuer().map(drop)
+    fn open(&self, services: &Services) -> Result<(), ConfigError> {
+        let opened = services.open_issuer(&self.settings);
+        opened.map_err(|error| {
+            let key = match error {
+                IssuerError::Accounts(_) => "accounts",
+                IssuerError::Keys(_) | IssuerError::Thread(_) => "keys",
+            };
+            ConfigError::value(key, error.to_string())
+        })
     }
 
     fn build(
         &self,
-        _: &Services,
+        services: &Services,
         _: &[std::net::SocketAddr],
         drain: &Drain,
     ) -> Result<Built, ConfigError> {
-        let issuer = self.issuer()?;
+        let issuer = services.issuer().map(Arc::clone);
+        let issuer = issuer.ok_or_else(|| ConfigError::value("keys", "the issuer is not open"))?;
         let inner = Box::new(move |path: &Rc<dyn Facts>, _: Peer| {
             Rc::new(Issue {
                 issuer: Arc::clone(&issuer),
@@ -36,7 +45,9 @@ impl Role for IssuerConfig {
             }) as Rc<dyn Stage>
         });
         let permission = Err("an issuer takes no HTTPS of opened hosts");
-        let new_stage = self.near.admitted(NearRole::Gateway, permission, inner)?;
+        let new_stage = self
+            .near
+            .admitted(NearRole::Gateway, permission, services, inner)?;
         let http1 = self.near.http1("issuer");
         self.near.built(http1, false, new_stage, drain)
     }

@@ -60,7 +60,9 @@ impl Role for RelayConfig {
                 shared: Rc::default(),
             }) as Rc<dyn Stage>
         });
-        let new_stage = self.near.admitted(NearRole::Relay, OPENED_REFUSED, inner)?;
+        let new_stage = self
+            .near
+            .admitted(NearRole::Relay, OPENED_REFUSED, services, inner)?;
         let http1 = self.near.http1("relay");
         let shown = Rc::clone(&pools);
         Ok(Built {

@@ -17,7 +17,7 @@ use crate::cli::Failure;
 use crate::config::read_secret;
 use crate::endpoint::Usage;
 use crate::exchange::Isolation;
-use crate::middle::issuer::now;
+use crate::issuer::now;
 use crate::middle::submit::SUBMISSIONS;
 use crate::transport::registry::Transports;
 

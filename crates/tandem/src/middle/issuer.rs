@@ -5,116 +5,33 @@
 //!  GET  /.well-known/private-token-issuer-directory
 //! ```
 //!
-//! The issuer knows accounts, and never sees a token. It answers at ticks of [`TICK`], so that the
+//! The issuer knows accounts, and never sees a token. It answers at ticks of [`TICK`](crate::issuer::TICK), so that the
 //! time of an answer tells little about the private operation. The log names no account.
 
-pub mod keys;
-
-use std::collections::HashMap;
-use std::fmt;
 use std::future::poll_fn;
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use tandem_http::Method;
-use tandem_store::issued::IssuedTokens;
 use tandem_submit::problem::{self, Problem};
-use tandem_submit::rights::Rights;
 use tandem_tokens::directory;
 use tandem_tokens::token::{REQUEST_LENGTH, REQUEST_TYPE, RESPONSE_TYPE, TokenRequest};
-use tokio::sync::Semaphore;
-use tokio::time::Instant;
 
-use self::keys::EpochKeys;
 use super::submit::accept::Credential;
 use super::submit::respond::Response;
 use crate::exchange::{Body, Chunk, Exchange, Reply};
-use crate::log_limit::LogLimit;
+use crate::issuer::{Issuer, WaitingIssue, now};
 use crate::metrics::METRICS;
-use crate::renewal::Renewable;
 use crate::stage::Stage;
 
 /// The path of token requests.
 pub const TOKEN_REQUEST: &str = "/token-request";
 
-/// The time between two ticks at which the issuer answers.
-pub const TICK: Duration = Duration::from_millis(100);
-
-/// The number of token requests that wait for a signature at the same time.
-const SIGNING: usize = 1024;
-
-/// The number of token requests of one account at the same time, with those that have no body yet.
-const WAITING: usize = 32;
-
 /// The time limit for the body of a token request.
 const BODY_TIME: Duration = Duration::from_secs(30);
 
-static FAILURES: LogLimit = LogLimit::new();
-
-static STARTED: LazyLock<Instant> = LazyLock::new(Instant::now);
-
-/// The issuer of a process. All threads share it.
-pub struct Issuer {
-    keys: EpochKeys,
-    accounts: Arc<Renewable<Rights>>,
-    issued: IssuedTokens,
-    /// The tokens of an account in an epoch, unless `per-day` says otherwise.
-    tokens: u64,
-    signing: Arc<Semaphore>,
-    /// The requests of each account that are not answered yet.
-    waiting: Mutex<HashMap<[u8; 32], usize>>,
-}
-
-impl fmt::Debug for Issuer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Issuer").finish_non_exhaustive()
-    }
-}
-
 impl Issuer {
-    /// Returns an issuer that gives `tokens` tokens of an epoch to each account without `per-day`.
-    pub fn new(
-        keys: EpochKeys,
-        accounts: Arc<Renewable<Rights>>,
-        issued: IssuedTokens,
-        tokens: u64,
-    ) -> Self {
-        let issuer = Self {
-            keys,
-            accounts,
-            issued,
-            tokens,
-            signing: Arc::new(Semaphore::new(SIGNING)),
-            waiting: Mutex::default(),
-        };
-        issuer.count(issuer.keys.epochs.at(now()));
-        issuer
-    }
-
-    /// Creates the keys of a new epoch, and forgets old ones. It blocks for some seconds.
-    pub fn renew(&self) {
-        let now = now();
-        let first = self.keys.epochs.at(now);
-        let renewed = self.keys.renew(now).map_err(|error| error.to_string());
-        let ended = self.issued.end_epochs(first);
-        let ended = ended.map_err(|error| error.to_string());
-        if let Err(error) = renewed.and(ended) {
-            note(&error);
-        }
-        self.count(first);
-    }
-
-    /// Counts the accounts, and their tokens of an epoch.
-    fn count(&self, epoch: u64) {
-        let accounts = self.accounts.get().count();
-        METRICS.issuer_accounts.set(accounts as u64);
-        match self.issued.total(epoch) {
-            Ok(total) => METRICS.tokens_issued_epoch.set(total),
-            Err(error) => note(&error.to_string()),
-        }
-    }
-
     async fn respond(
         self: Arc<Self>,
         exchange: Exchange,
@@ -125,7 +42,7 @@ impl Issuer {
         match (&exchange.request.method, path) {
             (Method::Post, TOKEN_REQUEST) => {
                 let issued = Arc::clone(&self).issue(exchange, certificate).await;
-                wait_for_tick().await;
+                self.wait_for_tick().await;
                 match issued {
                     Ok(signature) => {
                         METRICS.tokens_issued.add(1);
@@ -200,66 +117,6 @@ impl Issuer {
         });
         signed.await.map_err(|_| Problem::StoreFailed)?
     }
-
-    fn lock_waiting(&self) -> MutexGuard<'_, HashMap<[u8; 32], usize>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn charge_and_sign(
-        &self,
-        request: &TokenRequest,
-        account: &[u8; 32],
-        most: u64,
-    ) -> Result<Vec<u8>, Problem> {
-        let (epoch, key) = self.keys.present(now()).ok_or_else(|| {
-            note("the present epoch has no private key");
-            Problem::StoreFailed
-        })?;
-        if request.truncated_key_id != key.public().truncated_id() {
-            return Err(Problem::BadTokenRequest);
-        }
-        let charged = self.issued.charge(epoch, account, most).map_err(|error| {
-            note(&error.to_string());
-            Problem::StoreFailed
-        })?;
-        match charged {
-            true => key.sign(request).map_err(|_| Problem::BadTokenRequest),
-            false => Err(Problem::NoTokensLeft),
-        }
-    }
-}
-
-/// The place of a request among those of its account, returned when it is dropped.
-struct WaitingIssue {
-    issuer: Arc<Issuer>,
-    account: [u8; 32],
-}
-
-impl WaitingIssue {
-    /// Returns a place, unless the account has too many requests.
-    fn of(issuer: &Arc<Issuer>, account: [u8; 32]) -> Option<Self> {
-        let mut waiting = issuer.lock_waiting();
-        let number = waiting.entry(account).or_default();
-        (*number < WAITING).then(|| {
-            *number += 1;
-            Self {
-                issuer: Arc::clone(issuer),
-                account,
-            }
-        })
-    }
-}
-
-impl Drop for WaitingIssue {
-    fn drop(&mut self) {
-        let mut waiting = self.issuer.lock_waiting();
-        if let Some(number) = waiting.get_mut(&self.account) {
-            *number -= 1;
-            if *number == 0 {
-                waiting.remove(&self.account);
-            }
-        }
-    }
 }
 
 /// Reads the body of a token request, which has one length.
@@ -274,31 +131,6 @@ async fn read(mut body: Body) -> Result<Bytes, Problem> {
         }
     }
     Ok(bytes.freeze())
-}
-
-/// Waits for the next tick of the process.
-async fn wait_for_tick() {
-    let tick = TICK.as_millis();
-    let past = STARTED.elapsed().as_millis();
-    let next = (past / tick + 1) * tick;
-    let next = Duration::from_millis(u64::try_from(next).unwrap_or(u64::MAX));
-    tokio::time::sleep_until(*STARTED + next).await;
-}
-
-/// Logs a failure of the issuer, which concerns the operator and no account.
-fn note(error: &str) {
-    if let Some(held_back) = FAILURES.admit() {
-        tracing::error!(
-            "tokens cannot be issued: {error} ({held_back} more since the last line): check the \
-             directory of keys and its free space"
-        );
-    }
-}
-
-/// Returns the present time in seconds since 1970.
-pub fn now() -> u64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    since.map_or(0, |since| since.as_secs())
 }
 
 /// The stage of one connection.
@@ -325,11 +157,16 @@ mod tests {
     use std::task::{Context, Poll};
 
     use tandem_http::{RequestHead, Scheme};
+    use tandem_store::issued::IssuedTokens;
+    use tandem_submit::rights::Rights;
     use tandem_tokens::epoch::Epochs;
 
     use super::*;
     use crate::error::Error;
     use crate::exchange::Chunks;
+    use crate::issuer::keys::EpochKeys;
+    use crate::issuer::{SIGNING, WAITING};
+    use crate::renewal::Renewable;
 
     /// A body that never arrives.
     struct Silent;
@@ -391,7 +228,7 @@ mod tests {
         let other = Arc::clone(&issuer).issue(request("two", Body::empty()), None);
         assert_eq!(other.await, Err(Problem::BadTokenRequest));
         drop(silent);
-        assert!(issuer.lock_waiting().is_empty());
+        assert!(issuer.is_idle());
         let first = Arc::clone(&issuer).issue(request("one", Body::empty()), None);
         assert_eq!(first.await, Err(Problem::BadTokenRequest));
         std::fs::remove_dir_all(&directory).expect("removed");
