@@ -20,7 +20,7 @@ impl Netns {
     /// A new one without a name: it ends when the last file, socket or process in it does.
     pub fn unnamed() -> io::Result<Self> {
         on_own_thread(|| {
-            sys::unshare(libc::CLONE_NEWNET)?;
+            sys::unshare(sys::UnshareFlags::NEWNET)?;
             Self::current()
         })
     }
@@ -44,7 +44,7 @@ impl Netns {
     /// the namespace; children that it spawns must not depend on the lifetime of that thread.
     pub fn run<R: Send>(&self, work: impl FnOnce() -> io::Result<R> + Send) -> io::Result<R> {
         on_own_thread(|| {
-            sys::setns(self.0.as_fd(), libc::CLONE_NEWNET)?;
+            sys::enter_network(self.0.as_fd())?;
             work()
         })
     }

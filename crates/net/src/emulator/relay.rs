@@ -162,7 +162,7 @@ impl Doorkeeper {
     /// namespace: its devices are open already.
     fn enter(&mut self) -> io::Result<()> {
         if !self.entered {
-            sys::setns(self.netns.as_fd(), libc::CLONE_NEWNET)?;
+            sys::enter_network(self.netns.as_fd())?;
             self.entered = true;
         }
         Ok(())

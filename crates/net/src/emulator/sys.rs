@@ -1,15 +1,27 @@
-//! The system calls that have no safe form in the standard library: TUN devices, namespaces,
-//! `ppoll`, scheduling, and the steps of a child between `fork` and `exec`. It is the only unsafe
-//! code of this crate.
+//! The system calls that have no form in the standard library: TUN devices, namespaces, waiting,
+//! scheduling, and the steps of a child between `fork` and `exec`. It is the only unsafe code of
+//! this crate.
+//!
+//! `rustix` makes the calls that it has. It lacks the scheduling class and the mask of signals, and
+//! it leaves `ioctl` to its users, so these go to `libc`.
 
-use std::ffi::CString;
+use std::ffi::CStr;
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::num::NonZeroU64;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
+use rustix::process::{Pid, Signal, WaitOptions, set_parent_process_death_signal, setsid};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space, set_current_timer_slack};
+
+pub use rustix::thread::UnshareFlags;
 
 /// Longest name of an interface, without the closing zero.
 const NAME_MAX: usize = libc::IFNAMSIZ - 1;
@@ -48,17 +60,18 @@ pub fn open_tun(name: &str) -> io::Result<File> {
     Ok(tun)
 }
 
-/// Moves the calling thread (or process, for [`libc::CLONE_NEWUSER`]) into new namespaces.
-pub fn unshare(flags: libc::c_int) -> io::Result<()> {
-    // SAFETY: takes no pointers; affects only kernel state of the calling thread.
-    check(unsafe { libc::unshare(flags) }).map(drop)
+/// Moves the calling thread (or process, for [`UnshareFlags::NEWUSER`]) into new namespaces.
+pub fn unshare(namespaces: UnshareFlags) -> io::Result<()> {
+    debug_assert!(!namespaces.contains(UnshareFlags::FILES));
+    // SAFETY: the thread keeps its table of files, which no caller unshares.
+    unsafe { rustix::thread::unshare_unsafe(namespaces - UnshareFlags::FILES) }?;
+    Ok(())
 }
 
-/// Moves the calling thread into the namespace behind a file, which must be of the kind `flag`
-/// says.
-pub fn setns(namespace: BorrowedFd<'_>, flag: libc::c_int) -> io::Result<()> {
-    // SAFETY: takes no pointers; the descriptor is borrowed and so open.
-    check(unsafe { libc::setns(namespace.as_raw_fd(), flag) }).map(drop)
+/// Moves the calling thread into the network namespace behind a file.
+pub fn enter_network(namespace: BorrowedFd<'_>) -> io::Result<()> {
+    move_into_link_name_space(namespace, Some(LinkNameSpaceType::Network))?;
+    Ok(())
 }
 
 /// Waits until one of `files` is readable or a time has passed; says which are readable (or closed
@@ -68,36 +81,22 @@ pub fn wait_readable(
     timeout: Option<Duration>,
     ready: &mut Vec<bool>,
 ) -> io::Result<()> {
-    let entry = |fd: &BorrowedFd<'_>| libc::pollfd {
-        fd: fd.as_raw_fd(),
-        events: libc::POLLIN,
-        revents: 0,
-    };
-    let mut entries: Vec<libc::pollfd> = files.iter().map(entry).collect();
-    let time = timeout.map(|t| libc::timespec {
-        tv_sec: t.as_secs().min(1 << 30) as libc::time_t,
-        tv_nsec: libc::c_long::from(t.subsec_nanos() as i32),
+    let entries = files.iter().copied();
+    let mut entries: Vec<_> = entries
+        .map(|file| PollFd::from_borrowed_fd(file, PollFlags::IN))
+        .collect();
+    let time = timeout.map(|time| Timespec {
+        tv_sec: i64::try_from(time.as_secs().min(1 << 30)).unwrap_or(1 << 30),
+        tv_nsec: i64::from(time.subsec_nanos()),
     });
-    let pointer = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: `entries` holds as many pollfds as its length says, `pointer` is null or a timespec
-    // that outlives the call, and a null signal mask is allowed.
-    let result = check(unsafe {
-        libc::ppoll(
-            entries.as_mut_ptr(),
-            entries.len() as libc::nfds_t,
-            pointer,
-            std::ptr::null(),
-        )
-    });
+    let result = poll(&mut entries, time.as_ref());
     ready.clear();
-    ready.extend(entries.iter().map(|entry| entry.revents != 0));
+    ready.extend(entries.iter().map(|entry| !entry.revents().is_empty()));
     match result {
-        Err(error) if error.kind() == io::ErrorKind::Interrupted => {
-            ready.fill(false);
-            Ok(())
-        }
-        result => result.map(drop),
+        Err(Errno::INTR) => ready.fill(false),
+        result => drop(result?),
     }
+    Ok(())
 }
 
 /// Gives the calling thread real-time priority: first in, first out, above everything ordinary.
@@ -127,8 +126,8 @@ pub fn use_idle() -> io::Result<()> {
 
 /// Lets timers of the calling thread fire as exactly as the kernel can.
 pub fn use_exact_timers() -> io::Result<()> {
-    // SAFETY: this option takes a number and no pointer.
-    check(unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1 as libc::c_ulong) }).map(drop)
+    set_current_timer_slack(Some(NonZeroU64::MIN))?;
+    Ok(())
 }
 
 /// Returns true if this process may administer the network of its namespace: it has the effective
@@ -162,16 +161,14 @@ pub fn prepare(command: &mut Command, setup: ChildSetup<'_>) {
     } = setup;
     let enter = move || {
         if own_session {
-            // SAFETY: async-signal-safe, no pointers.
-            check(unsafe { libc::setsid() })?;
+            setsid()?;
         }
         if let Some(fd) = network {
-            // SAFETY: async-signal-safe, no pointers.
-            check(unsafe { libc::setns(fd, libc::CLONE_NEWNET) })?;
+            // SAFETY: the namespace stays open until the command is spawned.
+            enter_network(unsafe { BorrowedFd::borrow_raw(fd) })?;
         }
         if die_with_parent {
-            // SAFETY: async-signal-safe, no pointers.
-            check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as libc::c_ulong) })?;
+            set_parent_process_death_signal(Some(Signal::KILL))?;
         }
         Ok(())
     };
@@ -252,20 +249,33 @@ pub fn unblock_in_child(command: &mut Command) {
 
 /// Sends a signal to a process.
 pub fn kill(pid: u32, signal: libc::c_int) -> io::Result<()> {
-    let pid = i32::try_from(pid).ok().filter(|pid| *pid > 0);
-    let pid = pid.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "not a process id"))?;
-    // SAFETY: takes no pointers; a positive id addresses exactly one process.
-    check(unsafe { libc::kill(pid, signal) }).map(drop)
+    rustix::process::kill_process(process(pid)?, named(signal)?)?;
+    Ok(())
 }
 
 /// Sends a signal to every process of a group, named by its leader.
 pub fn kill_group(leader: u32, signal: libc::c_int) -> io::Result<()> {
-    // 0 would mean the caller's own group, and 1 with its sign turned every process there is.
-    let leader = i32::try_from(leader).ok().filter(|id| *id > 1);
-    let leader =
-        leader.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "not a process group"))?;
-    // SAFETY: takes no pointers; a negative id below -1 addresses exactly one group.
-    check(unsafe { libc::kill(-leader, signal) }).map(drop)
+    // 1 with its sign turned means every process there is.
+    if leader == 1 {
+        return Err(invalid("not a process group"));
+    }
+    rustix::process::kill_process_group(process(leader)?, named(signal)?)?;
+    Ok(())
+}
+
+/// Returns the id of a process. 0 would mean the caller's own group.
+fn process(pid: u32) -> io::Result<Pid> {
+    let pid = i32::try_from(pid).ok().filter(|pid| *pid > 0);
+    pid.and_then(Pid::from_raw)
+        .ok_or_else(|| invalid("not a process id"))
+}
+
+fn named(signal: libc::c_int) -> io::Result<Signal> {
+    Signal::from_named_raw(signal).ok_or_else(|| invalid("not a signal"))
+}
+
+fn invalid(problem: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, problem)
 }
 
 /// The end of a child.
@@ -279,45 +289,22 @@ pub struct Ended {
 
 /// Collects one child that has ended, of all the children of this process.
 pub fn reap() -> Option<Ended> {
-    let mut status = 0;
-    // SAFETY: `status` outlives the call.
-    let pid = unsafe { libc::waitpid(-1, &raw mut status, libc::WNOHANG) };
-    let code = if libc::WIFEXITED(status) {
-        libc::WEXITSTATUS(status)
-    } else {
-        128 + libc::WTERMSIG(status)
-    };
-    u32::try_from(pid)
-        .ok()
-        .filter(|pid| *pid > 0)
-        .map(|pid| Ended { pid, code })
+    let (pid, status) = rustix::process::wait(WaitOptions::NOHANG).ok()??;
+    let signal = status.terminating_signal().unwrap_or_default();
+    Some(Ended {
+        pid: pid.as_raw_nonzero().get().cast_unsigned(),
+        code: status.exit_status().unwrap_or(128 + signal),
+    })
 }
 
 /// Keeps later mounts of this (new) mount namespace to itself, then shows it the processes of its
 /// process namespace.
 pub fn mount_own_proc() -> io::Result<()> {
-    let text = |s: &str| CString::new(s).map_err(io::Error::other);
-    let (none, root, proc) = (text("none")?, text("/")?, text("/proc")?);
-    let kind = text("proc")?;
-    let private = libc::MS_REC | libc::MS_PRIVATE;
-    // SAFETY: all strings are closed by zero and outlive the calls; null type and data are allowed
-    // for these flags.
-    unsafe {
-        check(libc::mount(
-            none.as_ptr(),
-            root.as_ptr(),
-            std::ptr::null(),
-            private,
-            std::ptr::null(),
-        ))?;
-        let flags = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
-        check(libc::mount(
-            kind.as_ptr(),
-            proc.as_ptr(),
-            kind.as_ptr(),
-            flags,
-            std::ptr::null(),
-        ))?;
-    }
+    mount_change(
+        "/",
+        MountPropagationFlags::REC | MountPropagationFlags::PRIVATE,
+    )?;
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    mount("proc", "/proc", "proc", flags, None::<&CStr>)?;
     Ok(())
 }

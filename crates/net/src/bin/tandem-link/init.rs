@@ -28,7 +28,8 @@ pub(crate) fn run(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
     let Some(program) = arguments.next() else {
         return ExitCode::from(OWN_FAILURE);
     };
-    let prepared = sys::block_signals(&SIGNALS).and_then(|()| sys::unshare(libc::CLONE_NEWNS));
+    let prepared =
+        sys::block_signals(&SIGNALS).and_then(|()| sys::unshare(sys::UnshareFlags::NEWNS));
     if let Err(error) = prepared.and_then(|()| sys::mount_own_proc()) {
         // Inside some containers /proc may not be mounted again; everything else works with the old
         // one.

@@ -60,7 +60,7 @@ pub(crate) fn become_administrator() -> Result<Option<User>, EmulatorError> {
 
 /// Enters a user namespace in which `outside` is called `inside`.
 pub(crate) fn enter_user_namespace(inside: User, outside: User) -> io::Result<()> {
-    sys::unshare(libc::CLONE_NEWUSER)?;
+    sys::unshare(sys::UnshareFlags::NEWUSER)?;
     fs::write("/proc/self/setgroups", "deny")?;
     fs::write(
         "/proc/self/uid_map",

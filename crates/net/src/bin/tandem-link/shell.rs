@@ -239,7 +239,8 @@ fn spawn_in_new_process_namespace(mut command: Command) -> io::Result<Program> {
     thread::Builder::new()
         .name("parent".into())
         .spawn(move || {
-            let _ = spawned.send(sys::unshare(libc::CLONE_NEWPID).and_then(|()| command.spawn()));
+            let _ = spawned
+                .send(sys::unshare(sys::UnshareFlags::NEWPID).and_then(|()| command.spawn()));
             let _ = ended.recv();
         })?;
     let child = child.recv().map_err(io::Error::other)??;
