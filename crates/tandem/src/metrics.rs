@@ -214,6 +214,7 @@ metrics! {
     sessions_rotated "counter" "Sessions replaced because of their age.";
     origin_connections "counter" "Connections opened to origins.";
     origin_reused "counter" "Requests sent on a reused connection to an origin.";
+    origin_pipelined "counter" "Requests sent to an origin before the response to an earlier one.";
     udp_flows "counter" "Tunnels of UDP datagrams opened.";
     destinations_refused "counter" "Destinations refused by policy.";
     unauthorized "counter" "Requests refused because they showed no valid access token.";

@@ -9,8 +9,11 @@
 //!
 //! The limit starts at the six connections of browsers. It grows by one with each complete answer
 //! while other requests wait for a connection, so it doubles in each round of answers. If that has
-//! not raised the throughput, the limit falls back and rests. A refusal by the origin makes it fall
-//! to the floor at once, and each further refusal doubles the rest.
+//! not raised the throughput in two rounds, the limit falls back and rests. A refusal by the origin
+//! makes it fall to the floor at once, and each further refusal doubles the rest.
+//!
+//! A connection may carry several requests at once (`origin::pipelining`). The limit of exchanges
+//! is the limit of connections, times that number.
 //!
 //! A request that must not be repeated holds the limit at the floor, since the client could not
 //! hide a refusal of it.
@@ -96,6 +99,10 @@ impl Round {
 pub(super) struct Growth {
     most: usize,
     limit: usize,
+    /// The number of requests that each connection may carry.
+    depth: usize,
+    /// The answers since the limit grew last.
+    since_growth: usize,
     /// The requests under way or waiting that must not be repeated.
     held: usize,
     round: Option<Round>,
@@ -103,6 +110,8 @@ pub(super) struct Growth {
     rounds: VecDeque<Throughput>,
     /// No two rounds have been compared since the limit was at the floor.
     is_first: bool,
+    /// The last round brought no throughput. The limit waits for the next one.
+    is_doubtful: bool,
     /// The limit does not grow before this time.
     rests_until: Option<Instant>,
     /// No early requests are made before this time.
@@ -118,10 +127,13 @@ impl Growth {
         Self {
             most: most.max(FLOOR),
             limit: FLOOR,
+            depth: 1,
+            since_growth: 0,
             held: 0,
             round: None,
             rounds: VecDeque::new(),
             is_first: true,
+            is_doubtful: false,
             rests_until: None,
             refuses_until: None,
             refusals: 0,
@@ -132,6 +144,20 @@ impl Growth {
     /// Returns the number of connections that may be in use.
     pub(super) const fn limit(&self) -> usize {
         if self.held > 0 { FLOOR } else { self.limit }
+    }
+
+    /// Returns the number of exchanges that may be under way.
+    pub(super) const fn exchanges(&self) -> usize {
+        if self.held > 0 {
+            FLOOR
+        } else {
+            self.limit * self.depth
+        }
+    }
+
+    /// Sets the number of requests that each connection may carry.
+    pub(super) const fn set_depth(&mut self, depth: usize) {
+        self.depth = if depth > 0 { depth } else { 1 };
     }
 
     /// Returns whether nothing is lost if this state is dropped.
@@ -171,14 +197,19 @@ impl Growth {
             // The limit does not bind, so the throughput says nothing about it.
             self.round = None;
             self.rounds.clear();
+            self.is_doubtful = false;
             return;
         }
         let limit = self.limit;
         let round = self.round.get_or_insert_with(|| Round::new(now, limit));
         round.answers += 1;
         round.bytes += bytes;
-        self.limit = (limit + 1).min(self.most);
-        if round.answers >= round.limit {
+        self.since_growth += 1;
+        if self.since_growth >= self.depth && !self.is_doubtful {
+            self.since_growth = 0;
+            self.limit = (limit + 1).min(self.most);
+        }
+        if round.answers >= round.limit * self.depth {
             let throughput = round.throughput(now);
             self.end_round(now, throughput);
         }
@@ -212,6 +243,7 @@ impl Growth {
         if now.saturating_duration_since(self.seen) >= FORGET_AFTER {
             self.limit = FLOOR;
             self.is_first = true;
+            self.is_doubtful = false;
             self.round = None;
             self.rounds.clear();
         }
@@ -238,14 +270,25 @@ impl Growth {
         let has_grown = throughput.limit * 2 >= before.limit * 3;
         let has_gained =
             throughput.answers >= before.answers * GAIN || throughput.bytes >= before.bytes * GAIN;
-        if has_grown && !has_gained {
+        if !has_grown || has_gained {
+            self.is_doubtful = false;
+        } else if self.is_doubtful {
             self.fall(now, (before.limit / 2).max(FLOOR), USELESS_REST);
+        } else {
+            // One slow round may be a pause of the path, so a second one is compared as well.
+            self.is_doubtful = true;
+            self.limit = self.limit.min(throughput.limit);
+            self.round = Some(Round::new(now, self.limit));
+            self.rounds.clear();
+            self.rounds.push_back(before);
+            self.rounds.push_back(before);
         }
     }
 
     fn fall(&mut self, now: Instant, limit: usize, rest: Duration) {
         self.limit = self.limit.min(limit);
         self.is_first = self.limit == FLOOR;
+        self.is_doubtful = false;
         self.round = None;
         self.rounds.clear();
         let until = now + rest;
@@ -304,6 +347,37 @@ mod tests {
         assert_eq!(greatest, 32);
         let ideal = 1300.0 / 32.0 * far.round_trip;
         assert!(seconds < ideal * 1.2, "{seconds} s, at best {ideal}");
+    }
+
+    #[test]
+    fn limit_survives_one_slow_round() {
+        let start = Instant::now();
+        let mut growth = Growth::new(start, 32);
+        growth.note_wait(start);
+        let mut now = start;
+        for round in 0..6 {
+            let limit = growth.limit() as u32;
+            let pause = if round == 2 { 400 } else { 100 };
+            for _ in 0..limit {
+                now += Duration::from_millis(pause) / limit;
+                growth.note_response(now, 2000, true);
+            }
+        }
+        assert_eq!(growth.limit(), 32);
+    }
+
+    #[test]
+    fn deep_connections_carry_twice_the_exchanges() {
+        let now = Instant::now();
+        let mut growth = Growth::new(now, 32);
+        growth.set_depth(2);
+        growth.note_wait(now);
+        for _ in 0..FLOOR * 2 {
+            growth.note_response(now, 2000, true);
+        }
+        assert_eq!((growth.limit(), growth.exchanges()), (12, 24));
+        growth.hold();
+        assert_eq!((growth.limit(), growth.exchanges()), (FLOOR, FLOOR));
     }
 
     #[test]

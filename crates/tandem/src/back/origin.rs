@@ -8,13 +8,14 @@
 mod binding;
 mod of_session;
 mod permit;
+mod pipelining;
 pub mod prepare;
 mod reach;
+mod to_origin;
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -25,26 +26,27 @@ use tokio_rustls::TlsConnector;
 
 pub use of_session::OriginsOfSession;
 pub(super) use permit::with_precedence;
+pub use pipelining::ConnectionLimit;
 pub use reach::{OriginProtocols, OriginTransports};
+pub use to_origin::ToOrigin;
 
 use binding::{Binding, Bound};
 use permit::Permit;
+use pipelining::Pipelines;
 
 use crate::back::multiplexed::MultiplexedSessions;
 use crate::back::places::Places;
 use crate::back::starts::Starts;
 use crate::endpoint::split_authority;
 use crate::error::{Error, Kind, Retry, Side};
-use crate::exchange::{Exchange, Isolation, Part, Parts, Reply, Sink};
+use crate::exchange::{Exchange, Isolation, Part, Sink};
 use crate::hosts::HostPattern;
 use crate::metrics::METRICS;
 use crate::path::Path;
-use crate::probe::Stamp;
-use crate::probe::points::{ORIGIN_DIAL, ORIGIN_HEAD};
+use crate::probe::points::ORIGIN_DIAL;
 use crate::session::http1::{Http1Client, Http1Session};
 use crate::session::mux::MuxSession;
 use crate::session::{Connected, SessionState as _, Task};
-use crate::stage::Stage;
 use crate::transport::{Target, Transport};
 
 /// The largest number of idle connections to one target.
@@ -107,6 +109,9 @@ pub struct Origin {
     /// The authority that last passed the check of a reverse gateway. Most requests repeat it.
     served: RefCell<String>,
     pool: RefCell<Pool>,
+    /// The limit of connections to an origin, if requests may be pipelined.
+    connection_limit: OnceCell<ConnectionLimit>,
+    pipelines: Pipelines,
 }
 
 /// The identity of an origin in the count of places.
@@ -133,7 +138,7 @@ struct PoolKey {
 }
 
 struct Idle {
-    connection: Box<Http1Client>,
+    connection: Rc<Http1Client>,
     since: Instant,
 }
 
@@ -184,6 +189,8 @@ impl Origin {
             fixed,
             served: RefCell::default(),
             pool,
+            connection_limit: OnceCell::new(),
+            pipelines: Pipelines::default(),
         });
         let starter = this.starts.clone().map(|starts| Task::spawn(starts.run()));
         this.pool.borrow_mut().starter = starter;
@@ -204,6 +211,7 @@ impl Origin {
         let mut pool = self.pool.borrow_mut();
         pool.idle.retain(|key, _| key.session != session);
         pool.binding.end_session(session);
+        self.pipelines.end_session(session);
         pool.multiplexed.close(|key| key.session == session);
     }
 
@@ -340,6 +348,9 @@ impl Origin {
             METRICS.origin_reused.add(1);
             return Box::pin(self.over(&*session, exchange, sink)).await;
         }
+        if self.pipelines(exchange, key) {
+            return Box::pin(self.run_pipelined(exchange, key, fresh, permit, sink)).await;
+        }
         let kept = if fresh { None } else { self.take_idle(key) };
         let connection = match kept {
             Some(connection) => {
@@ -365,7 +376,7 @@ impl Origin {
                     let _permit = permit.filter(|_| is_shared);
                     return Box::pin(self.over_h2(exchange, key, path, sink)).await;
                 }
-                Box::new(Http1Client::over(self.protocols.http1.clone(), path))
+                Rc::new(Http1Client::over(self.protocols.http1.clone(), path))
             }
         };
         self.run(connection, exchange, key, permit, sink).await
@@ -374,7 +385,7 @@ impl Origin {
     /// Runs an exchange on a connection of HTTP/1.1.
     async fn run(
         &self,
-        connection: Box<Http1Client>,
+        connection: Rc<Http1Client>,
         exchange: &mut Exchange,
         key: &PoolKey,
         permit: Option<Permit>,
@@ -478,7 +489,7 @@ impl Origin {
         key.origin.0 == Scheme::Http && !self.shares(key)
     }
 
-    fn take_idle(&self, key: &PoolKey) -> Option<Box<Http1Client>> {
+    fn take_idle(&self, key: &PoolKey) -> Option<Rc<Http1Client>> {
         let mut pool = self.pool.borrow_mut();
         let idle = match self.shares(key) {
             true => &mut pool.shared,
@@ -488,7 +499,7 @@ impl Origin {
         (newest.since.elapsed() < IDLE_FOR).then_some(newest.connection)
     }
 
-    fn keep(&self, key: &PoolKey, connection: Box<Http1Client>) {
+    fn keep(&self, key: &PoolKey, connection: Rc<Http1Client>) {
         let mut pool = self.pool.borrow_mut();
         let Some(connection) = pool.binding.offer(key, connection) else {
             return;
@@ -551,43 +562,5 @@ impl Pool {
         if idle.is_empty() {
             self.idle.remove(key);
         }
-    }
-}
-
-/// An [`Origin`] as a stage of the pipeline.
-pub struct ToOrigin(pub Rc<Origin>);
-
-impl Stage for ToOrigin {
-    fn call(&self, mut exchange: Exchange) -> Reply {
-        let (origin, asked) = (Rc::clone(&self.0), ORIGIN_HEAD.start());
-        let reply =
-            Reply::generate(
-                |mut sink| async move { origin.answer(&mut exchange, &mut sink).await },
-            );
-        if asked.is_none() {
-            reply
-        } else {
-            Reply::new(TimedReply { reply, asked })
-        }
-    }
-}
-
-/// A reply that measures the time until its head.
-struct TimedReply {
-    reply: Reply,
-    asked: Stamp,
-}
-
-impl Parts for TimedReply {
-    fn below(&self) -> Option<&Reply> {
-        Some(&self.reply)
-    }
-
-    fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
-        let part = self.reply.poll_part(cx);
-        if matches!(part, Poll::Ready(Some(Ok(Part::Head(_))))) {
-            ORIGIN_HEAD.stop(self.asked.take(), 0);
-        }
-        part
     }
 }

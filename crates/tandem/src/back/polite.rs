@@ -51,6 +51,9 @@ type OriginKey = (u64, (Scheme, Target));
 /// Closes the idle connections of a session to one origin above a number to keep.
 pub type Trim = Box<dyn Fn(u64, &(Scheme, Target), usize)>;
 
+/// Returns the number of requests that each connection of a session to one origin may carry.
+pub type Depth = Box<dyn Fn(u64, &(Scheme, Target)) -> usize>;
+
 /// The stage before the connections to origins.
 pub struct Polite {
     state: Rc<PoliteState>,
@@ -64,6 +67,7 @@ struct PoliteState {
     most: usize,
     /// Closes the surplus idle connections of a session to an origin.
     trim: Trim,
+    depth: Depth,
     /// The origins that are trimmed soon.
     trimmed_soon: RefCell<HashSet<OriginKey>>,
     early: Rc<EarlyRequests<OriginKey>>,
@@ -78,15 +82,26 @@ enum Attempt {
 
 impl Polite {
     /// Creates the stage before the connections of `origin`. A session uses at most `most`
-    /// connections to one target, and at most `per_session` in total.
-    pub fn before(origin: &Rc<Origin>, most: usize, per_session: usize) -> Self {
+    /// connections to one target, and at most `per_session` exchanges in total. A connection
+    /// may carry two requests at once with `pipelining`.
+    pub fn before(origin: &Rc<Origin>, most: usize, per_session: usize, pipelining: bool) -> Self {
         let of = Rc::clone(origin);
         let trim: Trim = Box::new(move |session, target, keep| of.trim(session, target, keep));
+        let of = Rc::clone(origin);
+        let depth: Depth = Box::new(move |session, target| of.depth(session, target));
         let next = Rc::new(ToOrigin(Rc::clone(origin)));
-        Self::new(next, most, per_session, trim)
+        let polite = Self::new(next, most, per_session, trim, depth);
+        if pipelining {
+            let growths = Rc::downgrade(&polite.state.growths);
+            origin.pipeline(Box::new(move |session, target| {
+                let growths = growths.upgrade();
+                growths.map_or(FLOOR, |growths| limit_of(&growths, session, target))
+            }));
+        }
+        polite
     }
 
-    fn new(next: Rc<dyn Stage>, most: usize, per_session: usize, trim: Trim) -> Self {
+    fn new(next: Rc<dyn Stage>, most: usize, per_session: usize, trim: Trim, depth: Depth) -> Self {
         let growths: Rc<RefCell<HashMap<OriginKey, Growth>>> = Rc::default();
         let limits = Limits {
             per_origin: most,
@@ -98,7 +113,7 @@ impl Polite {
             let known = known.borrow();
             known
                 .get(&(session, origin.clone()))
-                .map_or(FLOOR, Growth::limit)
+                .map_or(FLOOR, Growth::exchanges)
         };
         Self {
             state: Rc::new(PoliteState {
@@ -107,6 +122,7 @@ impl Polite {
                 growths,
                 most,
                 trim,
+                depth,
                 trimmed_soon: RefCell::default(),
                 early: Rc::default(),
             }),
@@ -221,6 +237,9 @@ impl PoliteState {
                     if let Part::Data(data) = &part {
                         bytes += data.len() as u64;
                     }
+                    if matches!(part, Part::Head(_)) {
+                        self.note_depth(key);
+                    }
                     // Hints may come twice.
                     is_begun |= !matches!(part, Part::Hints(_));
                     sink.send(part).await;
@@ -254,7 +273,16 @@ impl PoliteState {
     }
 
     fn limit(&self, key: &OriginKey) -> usize {
-        self.growths.borrow().get(key).map_or(FLOOR, Growth::limit)
+        self.growths
+            .borrow()
+            .get(key)
+            .map_or(FLOOR, Growth::exchanges)
+    }
+
+    /// Learns from a response head whether requests to an origin may be pipelined.
+    fn note_depth(&self, key: &OriginKey) {
+        let depth = (self.depth)(key.0, &key.1);
+        self.note(key, |growth, _| growth.set_depth(depth));
     }
 
     /// Returns whether an origin gets no early requests, because it has refused requests.
@@ -285,6 +313,17 @@ impl PoliteState {
             .or_insert_with(|| Growth::new(now, self.most));
         event(growth, now);
     }
+}
+
+/// Returns the limit of connections of a session to an origin.
+fn limit_of(
+    growths: &RefCell<HashMap<OriginKey, Growth>>,
+    session: u64,
+    origin: &(Scheme, Target),
+) -> usize {
+    let growths = growths.borrow();
+    let growth = growths.get(&(session, origin.clone()));
+    growth.map_or(FLOOR, Growth::limit)
 }
 
 /// A request that must not be repeated, under way or waiting.

@@ -77,6 +77,9 @@ with_path! {
         /// Maximum number of connections to one origin, at least 6; more than 6 are used while they
         /// raise the throughput [default: 32]
         solo_connections: Option<usize> [help_heading = "Solo", value_name = "N"],
+        /// Send a second request on a connection before the response to the first (HTTP/1.1
+        /// pipelining) [default: true]
+        solo_pipelining: Option<bool> [help_heading = "Solo", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
         /// Request nothing early from this host: NAME or *.SUFFIX (repeatable)
         solo_except: Vec<HostPattern> [help_heading = "Solo", value_name = "HOST"],
         /// Network that --solo=direct may connect to although it is not public: NET or NET:PORT

@@ -41,6 +41,8 @@ pub struct SoloTable {
     pub mode: SoloMode,
     /// `solo-connections`.
     pub connections: Option<usize>,
+    /// `solo-pipelining`.
+    pub pipelining: Option<bool>,
     /// `solo-except`.
     pub except: Vec<HostPattern>,
     /// `solo-allow-dest`.
@@ -54,6 +56,7 @@ impl From<SoloTable> for ClientOptions {
         Self {
             solo: Some(table.mode),
             solo_connections: table.connections,
+            solo_pipelining: table.pipelining,
             solo_except: table.except,
             solo_allow_dest: table.allow_dest,
             solo_hold_out: table.hold_out,

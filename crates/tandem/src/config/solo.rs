@@ -35,6 +35,8 @@ pub struct Solo {
     pub mode: SoloMode,
     /// The largest number of connections to one origin.
     pub connections: usize,
+    /// True if a connection may carry two requests at once.
+    pub pipelining: bool,
     /// The hosts for which nothing is requested early.
     pub except: Vec<HostPattern>,
     /// The exceptions to the addresses that are refused without a proxy.
@@ -49,6 +51,7 @@ impl ClientOptions {
         let bad = |problem: &str| Err(ConfigError::value("solo", problem));
         let Some(mode) = self.solo else {
             let given = self.solo_connections.is_some()
+                || self.solo_pipelining.is_some()
                 || self.solo_hold_out.is_some()
                 || !(self.solo_except.is_empty() && self.solo_allow_dest.is_empty());
             return if given {
@@ -90,6 +93,7 @@ impl ClientOptions {
         Ok(Some(Solo {
             mode,
             connections,
+            pipelining: self.solo_pipelining.unwrap_or(true),
             except: self.solo_except.clone(),
             allow_dest: self.solo_allow_dest.clone(),
             hold_out: percent / 100.0,

@@ -22,6 +22,7 @@ use crate::exchange::{Exchange, Peer, Reply};
 use crate::middle::pair_fields::PairFields;
 use crate::middle::push::{Push, Pushing};
 use crate::middle::solo::{ExceptedHosts, SoloLimits, SoloSessions, is_excepted};
+use crate::session::http1::DEPTH;
 use crate::session::mux::Multiplexed;
 use crate::stage::Stage;
 use crate::transport::Transport;
@@ -33,7 +34,8 @@ impl ClientConfig {
         let most = solo.connections;
         let except: Rc<[_]> = solo.except.clone().into();
         let (takes_pushes, refused) = (self.push, Rc::clone(&except));
-        let polite = Polite::before(&origin, most, OriginLimits::default().per_session);
+        let per_session = OriginLimits::default().per_session;
+        let polite = Polite::before(&origin, most, per_session, solo.pipelining);
         let polite = Rc::new(polite);
         let excepted = Rc::new(ExceptedHosts {
             except,
@@ -91,7 +93,7 @@ impl ClientConfig {
         let h2 = mux_session(Multiplexed::H2, &self.path, 256, head);
         // `polite` sets the limits. These are larger, since pushes use half of them.
         let limits = OriginLimits {
-            per_origin: 2 * solo.connections,
+            per_origin: 2 * solo.connections * DEPTH,
             per_session: 2 * OriginLimits::default().per_session,
             ..OriginLimits::default()
         };

@@ -31,7 +31,7 @@ const UNUSED_FOR: Duration = Duration::from_secs(5);
 /// The connection of an exchange.
 pub(super) enum Bound {
     /// A connection that was open already.
-    Kept(Box<Http1Client>),
+    Kept(Rc<Http1Client>),
     /// A new path.
     New(Path),
 }
@@ -55,7 +55,7 @@ struct WaitingLine {
 
 struct WaitingExchange {
     number: u64,
-    ready: oneshot::Sender<Box<Http1Client>>,
+    ready: oneshot::Sender<Rc<Http1Client>>,
     /// True if the exchange relies on a spare dial.
     relies_on_spare: bool,
 }
@@ -102,8 +102,8 @@ impl Binding {
     pub(super) fn offer(
         &mut self,
         key: &PoolKey,
-        mut connection: Box<Http1Client>,
-    ) -> Option<Box<Http1Client>> {
+        mut connection: Rc<Http1Client>,
+    ) -> Option<Rc<Http1Client>> {
         let Some(line) = self.lines.get_mut(key) else {
             return Some(connection);
         };
@@ -117,6 +117,11 @@ impl Binding {
             }
         }
         Some(connection)
+    }
+
+    /// Returns the number of spare dials to an origin.
+    pub(super) fn spares(&self, key: &PoolKey) -> usize {
+        self.lines.get(key).map_or(0, |line| line.spares.len())
     }
 
     /// Removes a spare dial that has failed. An exchange that has relied on it dials itself.
@@ -135,7 +140,7 @@ struct Turn<'a> {
     key: &'a PoolKey,
     number: u64,
     relies_on_spare: bool,
-    arrived: oneshot::Receiver<Box<Http1Client>>,
+    arrived: oneshot::Receiver<Rc<Http1Client>>,
 }
 
 impl<'a> Turn<'a> {
@@ -227,6 +232,7 @@ impl Origin {
                 }
                 _ => origin.pool.borrow_mut().binding.fail_spare(&own, number),
             }
+            origin.pipelines.wake(&own);
         });
         let line = pool.binding.lines.entry(key.clone()).or_default();
         line.handed = line.handed.saturating_sub(1);
@@ -235,7 +241,7 @@ impl Origin {
 
     /// Hands the connection of a spare dial on, or keeps it for a short time.
     fn keep_spare(&self, key: &PoolKey, number: u64, path: Path) {
-        let connection = Box::new(Http1Client::over(self.protocols.http1.clone(), path));
+        let connection = Rc::new(Http1Client::over(self.protocols.http1.clone(), path));
         let mut pool = self.pool.borrow_mut();
         let offered = pool.binding.offer(key, connection);
         if let Some(line) = pool.binding.lines.get_mut(key) {

@@ -114,17 +114,16 @@ impl Origin {
             };
             Permit::new(place, start)
         };
-        let busy = || {
-            Error::new(
-                Kind::Timeout,
-                Side::Origin,
-                "all connections to that origin are in use, and none got free",
-            )
-        };
         tokio::time::timeout(self.protocols.http1.response_timeout, permit)
             .await
-            .map_err(|_| busy())
+            .map_err(|_| all_in_use())
     }
+}
+
+/// Returns the error of an exchange that has waited for a connection too long.
+pub(super) fn all_in_use() -> Error {
+    let detail = "all connections to that origin are in use, and none got free";
+    Error::new(Kind::Timeout, Side::Origin, detail)
 }
 
 /// Waits in a queue. A change of the precedence changes the place in the queue.

@@ -44,7 +44,7 @@ impl Origin {
             self.pool.borrow_mut().multiplexed.insert(&key, session);
         } else {
             let connection = Http1Client::over(self.protocols.http1.clone(), path);
-            self.keep(&key, Box::new(connection));
+            self.keep(&key, Rc::new(connection));
         }
         Ok(is_h2)
     }

@@ -196,7 +196,8 @@ fn socks_refusal_names_the_site() {
 }
 
 fn polite(origin: Rc<dyn Stage>) -> Rc<Polite> {
-    Rc::new(Polite::new(origin, 32, 256, Box::new(|_, _, _| ())))
+    let (trim, depth) = (Box::new(|_, _: &_, _| ()), Box::new(|_, _: &_| 1));
+    Rc::new(Polite::new(origin, 32, 256, trim, depth))
 }
 
 fn key(session: u64, host: &str) -> OriginKey {

@@ -29,6 +29,9 @@ use crate::stage::Stage;
 /// The number of hosts of a page up to which early requests of a client without a gateway pay.
 const SOLO_HOSTS: usize = 2;
 
+/// The early requests under way at a time. The stage before the origins allows fewer.
+const SOLO_FETCHES: usize = 128;
+
 /// The push state of one session at the gateway.
 pub(super) struct PushSession {
     /// `None` if a new machine knows as much as the last one did.
@@ -134,6 +137,11 @@ impl PushSession {
                 usize::MAX
             },
             hold_out: pushing.hold_out,
+            fetches: if pushing.is_solo {
+                SOLO_FETCHES
+            } else {
+                Config::default().fetches
+            },
             seed: self.seed,
             ..Config::default()
         };

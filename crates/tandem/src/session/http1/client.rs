@@ -1,5 +1,5 @@
-//! The client end of one HTTP/1.1 connection. It carries one exchange at a time and stays open in
-//! between.
+//! The client end of one HTTP/1.1 connection. It carries one exchange at a time, or several in turn
+//! (`pipeline`), and stays open in between.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -13,6 +13,7 @@ use tandem_http::{Method, RequestHead};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf, ReadHalf, WriteHalf};
 use tokio::time::Instant;
 
+use super::pipeline::Line;
 use super::response::{ReadTimer, ResponseReader, check_no_upgrade};
 use super::{Http1Session, buffers, small_body};
 use crate::carrier::Carrier;
@@ -24,12 +25,15 @@ use crate::session::{Connected, SessionEvents, SessionState, Task};
 
 /// The client end of one HTTP/1.1 connection.
 pub struct Http1Client {
-    session: Http1Session,
-    state: RefCell<CarrierState>,
-    busy: Cell<bool>,
+    pub(super) session: Http1Session,
+    pub(super) state: RefCell<CarrierState>,
+    /// The exchanges of a connection with pipelining.
+    pub(super) line: RefCell<Option<Line>>,
+    /// The number of exchanges under way.
+    busy: Cell<usize>,
 }
 
-enum CarrierState {
+pub(super) enum CarrierState {
     Dialing(LocalBoxFuture<'static, Result<Carrier, Error>>),
     Idle(Path, ReadTimer),
     /// In use by an exchange, or used up.
@@ -53,7 +57,8 @@ impl Http1Client {
         Self {
             session,
             state: RefCell::new(CarrierState::Dialing(dial)),
-            busy: Cell::new(false),
+            line: RefCell::default(),
+            busy: Cell::new(0),
         }
     }
 
@@ -62,12 +67,13 @@ impl Http1Client {
         Self {
             session,
             state: RefCell::new(CarrierState::Idle(path, ReadTimer::default())),
-            busy: Cell::new(false),
+            line: RefCell::default(),
+            busy: Cell::new(0),
         }
     }
 
     /// Takes the path, after a check that it was not closed while idle.
-    async fn take_path(&self) -> Result<(Path, ReadTimer), Error> {
+    pub(super) async fn take_path(&self) -> Result<(Path, ReadTimer), Error> {
         let state = std::mem::replace(&mut *self.state.borrow_mut(), CarrierState::Taken);
         match state {
             CarrierState::Dialing(dial) => {
@@ -97,10 +103,14 @@ impl Http1Client {
 
     /// Runs an exchange like [`Connected::run`], without a box for the future.
     pub async fn exchange(&self, exchange: &mut Exchange, sink: &mut Sink) -> Result<(), Error> {
-        self.busy.set(true);
-        let result = self.request(exchange, sink).await;
-        self.busy.set(false);
-        result
+        let _busy = self.enter();
+        self.request(exchange, sink).await
+    }
+
+    /// Counts an exchange until the result is dropped.
+    pub(super) fn enter(&self) -> Busy<'_> {
+        self.busy.set(self.busy.get() + 1);
+        Busy(&self.busy)
     }
 
     async fn request(&self, exchange: &mut Exchange, sink: &mut Sink) -> Result<(), Error> {
@@ -144,6 +154,15 @@ impl Http1Client {
     }
 }
 
+/// An exchange under way, for as long as it exists.
+pub(super) struct Busy<'a>(&'a Cell<usize>);
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
 /// Returns true if neither bytes nor an end have arrived on an idle path.
 fn is_quiet(path: &mut Path) -> bool {
     let mut byte = [0; 1];
@@ -152,7 +171,7 @@ fn is_quiet(path: &mut Path) -> bool {
     Pin::new(path).poll_read(&mut cx, &mut buf).is_pending()
 }
 
-fn sent_error(error: std::io::Error) -> Error {
+pub(super) fn sent_error(error: std::io::Error) -> Error {
     Error::io(&error, Side::Origin).with_retry(Retry::IfIdempotent)
 }
 
@@ -176,8 +195,8 @@ const KEPT_HEAD: usize = 16 << 10;
 
 /// Writes the head of a request and the `body` that is there, as far as the path accepts them at
 /// once. Returns the rest.
-fn send_head(
-    path: &mut Path,
+pub(super) fn send_head<W: AsyncWrite + Unpin>(
+    path: &mut W,
     request: &RequestHead,
     form: Form,
     framing: Framing,
@@ -479,7 +498,7 @@ impl Connected for Http1Client {
     }
 
     fn drain(&self) {
-        if !self.busy.get() {
+        if self.busy.get() == 0 {
             *self.state.borrow_mut() = CarrierState::Taken;
         }
     }
@@ -487,11 +506,11 @@ impl Connected for Http1Client {
 
 impl SessionState for Http1Client {
     fn is_ready(&self) -> bool {
-        !self.busy.get() && !matches!(&*self.state.borrow(), CarrierState::Taken)
+        self.busy.get() == 0 && !matches!(&*self.state.borrow(), CarrierState::Taken)
     }
 
     fn is_closed(&self) -> bool {
-        !self.busy.get() && matches!(&*self.state.borrow(), CarrierState::Taken)
+        self.busy.get() == 0 && matches!(&*self.state.borrow(), CarrierState::Taken)
     }
 
     fn is_established(&self) -> bool {
@@ -499,7 +518,7 @@ impl SessionState for Http1Client {
     }
 
     fn active(&self) -> usize {
-        usize::from(self.busy.get())
+        self.busy.get()
     }
 }
 

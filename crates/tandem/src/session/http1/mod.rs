@@ -5,6 +5,7 @@ mod client;
 mod connection;
 mod decode;
 mod half_closed;
+mod pipeline;
 mod response;
 mod server;
 mod small_body;
@@ -18,6 +19,7 @@ use tandem_http::h1::{Form, Limits};
 
 pub use client::Http1Client;
 pub(crate) use client::tunnel;
+pub use pipeline::{DEPTH, Traits, is_pipelinable};
 pub use server::{Http1Server, OriginForm};
 
 use super::{Connected, Drain, Session, Timeouts};

@@ -1,0 +1,300 @@
+//! The connections of a client without a gateway, whose requests may be pipelined (RFC 9112 section
+//! 9.3.2).
+//!
+//! ```text
+//!   exchange ─▶ idle connection? ─▶ connection with few requests? ─▶ room for a dial? ─▶ wait
+//!                    leads                   follows                     leads
+//! ```
+//!
+//! On a long path a request waits for the round trip of the one before it. A second request on the
+//! same connection saves that wait, and the origin sees no more connections than a browser opens.
+//! Another stage limits the exchanges (`back::polite`), and tells the limit of connections.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use tandem_http::Scheme;
+use tokio::sync::Notify;
+
+use super::binding::Bound;
+use super::permit::{Permit, all_in_use};
+use super::{Origin, PoolKey};
+use crate::error::Error;
+use crate::exchange::{Exchange, Sink};
+use crate::metrics::METRICS;
+use crate::path::Path;
+use crate::session::SessionState as _;
+use crate::session::http1::{DEPTH, Http1Client, Traits, is_pipelinable};
+use crate::transport::Target;
+
+/// The largest number of origins whose state is kept.
+const MAX_ORIGINS: usize = 1024;
+
+/// Returns the present limit of a session's connections to one origin.
+pub type ConnectionLimit = Box<dyn Fn(u64, &(Scheme, Target)) -> usize>;
+
+/// The connections with requests under way.
+#[derive(Default)]
+pub(super) struct Pipelines(RefCell<HashMap<PoolKey, Rc<Pipeline>>>);
+
+#[derive(Default)]
+struct Pipeline {
+    traits: Traits,
+    connections: RefCell<Connections>,
+    /// Wakes an exchange that waits for a connection.
+    changed: Notify,
+}
+
+#[derive(Default)]
+struct Connections {
+    in_use: Vec<Rc<Http1Client>>,
+    dials: usize,
+}
+
+impl Pipelines {
+    /// Returns the state of an origin.
+    fn of(&self, key: &PoolKey) -> Rc<Pipeline> {
+        let mut known = self.0.borrow_mut();
+        if let Some(pipeline) = known.get(key) {
+            return Rc::clone(pipeline);
+        }
+        if known.len() >= MAX_ORIGINS {
+            known.retain(|_, pipeline| Rc::strong_count(pipeline) > 1);
+        }
+        Rc::clone(known.entry(key.clone()).or_default())
+    }
+
+    /// Forgets the origins of a session.
+    pub(super) fn end_session(&self, session: u64) {
+        self.0.borrow_mut().retain(|key, _| key.session != session);
+    }
+
+    /// Wakes an exchange that waits for a connection to an origin.
+    pub(super) fn wake(&self, key: &PoolKey) {
+        if let Some(pipeline) = self.0.borrow().get(key) {
+            pipeline.changed.notify_one();
+        }
+    }
+}
+
+/// A dial under way.
+struct Dial(Rc<Pipeline>);
+
+impl Dial {
+    fn new(pipeline: &Rc<Pipeline>) -> Self {
+        pipeline.connections.borrow_mut().dials += 1;
+        Self(Rc::clone(pipeline))
+    }
+}
+
+impl Drop for Dial {
+    fn drop(&mut self) {
+        self.0.connections.borrow_mut().dials -= 1;
+        self.0.changed.notify_one();
+    }
+}
+
+/// The use of a connection by an exchange.
+struct Use<'a> {
+    origin: &'a Origin,
+    key: &'a PoolKey,
+    pipeline: &'a Pipeline,
+    connection: Rc<Http1Client>,
+}
+
+impl<'a> Use<'a> {
+    fn new(
+        origin: &'a Origin,
+        key: &'a PoolKey,
+        pipeline: &'a Pipeline,
+        connection: Rc<Http1Client>,
+    ) -> Self {
+        let mut connections = pipeline.connections.borrow_mut();
+        let is_listed = |listed: &Rc<Http1Client>| Rc::ptr_eq(listed, &connection);
+        if !connections.in_use.iter().any(is_listed) {
+            connections.in_use.push(Rc::clone(&connection));
+        }
+        drop(connections);
+        Self {
+            origin,
+            key,
+            pipeline,
+            connection,
+        }
+    }
+}
+
+impl Drop for Use<'_> {
+    fn drop(&mut self) {
+        if self.connection.active() == 0 {
+            let is_other = |listed: &Rc<Http1Client>| !Rc::ptr_eq(listed, &self.connection);
+            self.pipeline
+                .connections
+                .borrow_mut()
+                .in_use
+                .retain(is_other);
+            if self.connection.is_ready() {
+                self.origin.keep(self.key, Rc::clone(&self.connection));
+            }
+        }
+        self.pipeline.changed.notify_one();
+    }
+}
+
+impl Pipeline {
+    /// Returns the connection that a request may follow on.
+    fn followable(&self) -> Option<Rc<Http1Client>> {
+        let connections = self.connections.borrow();
+        let mut in_use = connections.in_use.iter();
+        let followable = in_use.find(|connection| connection.may_be_followed());
+        followable.filter(|_| self.traits.permits()).cloned()
+    }
+
+    fn connections(&self) -> usize {
+        let connections = self.connections.borrow();
+        connections.in_use.len() + connections.dials
+    }
+}
+
+impl Origin {
+    /// Turns pipelining on. `limit` tells the largest number of connections to an origin.
+    pub fn pipeline(&self, limit: ConnectionLimit) {
+        // A second call would be a mistake of the composition, and changes nothing.
+        let _ = self.connection_limit.set(limit);
+    }
+
+    /// Returns the number of requests that each connection of a session to an origin may carry.
+    pub fn depth(&self, session: u64, origin: &(Scheme, Target)) -> usize {
+        let known = self.pipelines.0.borrow();
+        let mut of_origin = known
+            .iter()
+            .filter(|(key, _)| key.session == session && *key.origin == *origin);
+        match of_origin.any(|(_, pipeline)| pipeline.traits.permits()) {
+            true => DEPTH,
+            false => 1,
+        }
+    }
+
+    /// Returns whether exchanges of `key` may be pipelined.
+    pub(super) fn pipelines(&self, exchange: &Exchange, key: &PoolKey) -> bool {
+        self.connection_limit.get().is_some()
+            && self.binds_late(key)
+            && exchange.request.protocol.is_none()
+    }
+
+    /// Runs an exchange on a connection that others may use as well. `fresh` asks for a new one.
+    pub(super) async fn run_pipelined(
+        self: &Rc<Self>,
+        exchange: &mut Exchange,
+        key: &PoolKey,
+        fresh: bool,
+        permit: Option<Permit>,
+        sink: &mut Sink,
+    ) -> Result<(), Error> {
+        let pipeline = self.pipelines.of(key);
+        let connection = match self.entry(exchange, key, fresh, &pipeline).await? {
+            Entry::Follow(connection) => {
+                METRICS.origin_pipelined.add(1);
+                let used = Use::new(self, key, &pipeline, connection);
+                let follow = used.connection.follow(&pipeline.traits, exchange, sink);
+                let result = follow.await;
+                drop((used, permit));
+                return result;
+            }
+            Entry::Lead(connection) => {
+                METRICS.origin_reused.add(1);
+                connection
+            }
+            Entry::Dial(_dial) => {
+                self.make_room(key.session);
+                match fresh {
+                    true => self.over_path(self.dial(exchange, key).await?),
+                    false => match self.bind(exchange, key).await? {
+                        Bound::New(path) => self.over_path(path),
+                        Bound::Kept(connection) => connection,
+                    },
+                }
+            }
+        };
+        let used = Use::new(self, key, &pipeline, connection);
+        let result = match exchange.body.is_empty() {
+            true => {
+                let begun = || pipeline.changed.notify_one();
+                let lead = used
+                    .connection
+                    .lead(&pipeline.traits, exchange, sink, begun);
+                lead.await
+            }
+            false => used.connection.exchange(exchange, sink).await,
+        };
+        drop((used, permit));
+        result
+    }
+
+    /// Waits until an exchange may begin.
+    async fn entry(
+        &self,
+        exchange: &Exchange,
+        key: &PoolKey,
+        fresh: bool,
+        pipeline: &Rc<Pipeline>,
+    ) -> Result<Entry, Error> {
+        let may_follow = !fresh && is_pipelinable(exchange);
+        let entry = async {
+            loop {
+                if let Some(entry) = self.try_enter(key, fresh, may_follow, pipeline) {
+                    // Another exchange may find a connection as well.
+                    pipeline.changed.notify_one();
+                    return entry;
+                }
+                pipeline.changed.notified().await;
+            }
+        };
+        tokio::time::timeout(self.protocols.http1.response_timeout, entry)
+            .await
+            .map_err(|_| all_in_use())
+    }
+
+    fn try_enter(
+        &self,
+        key: &PoolKey,
+        fresh: bool,
+        may_follow: bool,
+        pipeline: &Rc<Pipeline>,
+    ) -> Option<Entry> {
+        let connection_limit = self.connection_limit.get()?;
+        if !fresh && let Some(idle) = self.take_idle(key) {
+            return Some(Entry::Lead(idle));
+        }
+        if may_follow && let Some(connection) = pipeline.followable() {
+            return Some(Entry::Follow(connection));
+        }
+        let limit = connection_limit(key.session, &key.origin).max(1);
+        let mut pool = self.pool.borrow_mut();
+        if pipeline.connections() + pool.binding.spares(key) >= limit {
+            return None;
+        }
+        if fresh {
+            pool.drop_oldest(key);
+        }
+        Some(Entry::Dial(Dial::new(pipeline)))
+    }
+
+    fn over_path(&self, path: Path) -> Rc<Http1Client> {
+        Rc::new(Http1Client::over(self.protocols.http1.clone(), path))
+    }
+}
+
+/// The way on which an exchange begins.
+enum Entry {
+    /// On an idle connection.
+    Lead(Rc<Http1Client>),
+    /// Behind other requests.
+    Follow(Rc<Http1Client>),
+    /// On a new connection.
+    Dial(Dial),
+}
+
+#[cfg(test)]
+mod tests;

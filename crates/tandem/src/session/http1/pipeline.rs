@@ -1,0 +1,404 @@
+//! Pipelining at the client end of an HTTP/1.1 connection (RFC 9112 section 9.3.2): a second
+//! request leaves before the response to the first has ended.
+//!
+//! ```text
+//!  leader   ──request──▶ reads its response ──turn──┐
+//!  follower ──request──▶ waits for its turn         └▶ reads its response ──▶ idle connection
+//! ```
+//!
+//! The exchange that reads holds the turn: the bytes that were read too far, and the timer of the
+//! connection. If the leader fails or is dropped, the connection is used up, and the follower
+//! reports an error after which a GET may be repeated. The follower also gives up if the response
+//! before it is long or makes no progress.
+//!
+//! Some servers drop a request that arrives while they serve another. If a third request then left,
+//! its response would pass for the dropped one's. So no request leaves between the turn of the
+//! follower and the end of its response.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tandem_http::Method;
+use tandem_http::h1::Framing;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf};
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::Http1Client;
+use super::buffers;
+use super::client::{CarrierState, send_head, sent_error};
+use super::response::{ReadTimer, ResponseReader};
+use crate::error::{Error, Kind, Retry, Side};
+use crate::exchange::{Exchange, Sink};
+use crate::path::Path;
+
+/// The largest number of requests without a complete response on one connection.
+pub const DEPTH: usize = 2;
+
+/// The bytes of a response after which no request follows it.
+const SHORT: u64 = 64 << 10;
+
+/// The bytes of a response after which the request behind it goes elsewhere.
+const LONG: u64 = 512 << 10;
+
+/// The time without a byte after which the request behind a response goes elsewhere.
+const STALLED: Duration = Duration::from_secs(3);
+
+/// The time between two checks of the response before a request.
+const CHECK: Duration = Duration::from_millis(250);
+
+/// The time for the first byte of a follower's response, until the origin has [answered](PROVEN)
+/// some. An origin that drops such requests costs this time once.
+const UNPROVEN: Duration = Duration::from_secs(3);
+
+/// The number of answered followers after which their responses may take [longer](LATE).
+const PROVEN: usize = 8;
+
+/// The time for the first byte of a follower's response if the origin has answered others.
+const LATE: Duration = Duration::from_secs(15);
+
+/// A path that one exchange reads while others write their requests.
+#[derive(Clone)]
+struct SharedPath(Rc<Shared>);
+
+struct Shared {
+    path: RefCell<Path>,
+    /// The bytes that were read since the present response began.
+    read: Cell<u64>,
+    /// The time of the last read that brought bytes, or of the present response's beginning.
+    read_at: Cell<Instant>,
+}
+
+impl SharedPath {
+    fn new(path: Path) -> Self {
+        Self(Rc::new(Shared {
+            path: RefCell::new(path),
+            read: Cell::new(0),
+            read_at: Cell::new(Instant::now()),
+        }))
+    }
+
+    /// Begins to count the bytes of another response.
+    fn begin(&self) {
+        self.0.read.set(0);
+        self.0.read_at.set(Instant::now());
+    }
+
+    /// Returns whether requests should not wait behind the present response.
+    fn is_tedious(&self) -> bool {
+        self.0.read.get() > LONG || self.0.read_at.get().elapsed() > STALLED
+    }
+
+    /// Returns the path if no other exchange uses it.
+    fn into_path(self) -> Option<Path> {
+        Rc::into_inner(self.0).map(|shared| shared.path.into_inner())
+    }
+}
+
+impl AsyncRead for SharedPath {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        let polled = Pin::new(&mut *self.0.path.borrow_mut()).poll_read(cx, buf);
+        let more = buf.filled().len() - before;
+        if more > 0 {
+            self.0.read.set(self.0.read.get() + more as u64);
+            self.0.read_at.set(Instant::now());
+        }
+        polled
+    }
+}
+
+impl AsyncWrite for SharedPath {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        data: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut *self.0.path.borrow_mut()).poll_write(cx, data)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.0.path.borrow_mut()).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut *self.0.path.borrow_mut()).poll_shutdown(cx)
+    }
+}
+
+/// The exchanges on one connection.
+pub(super) struct Line {
+    path: SharedPath,
+    /// The exchange behind the one that reads.
+    follower: Option<oneshot::Sender<Turn>>,
+    /// True if no request may follow.
+    is_closed: bool,
+}
+
+/// The right to read the next response.
+struct Turn {
+    path: SharedPath,
+    timer: ReadTimer,
+    /// The bytes that were read and belong to this response.
+    input: Bytes,
+}
+
+/// The properties of an origin that its connections show.
+#[derive(Clone, Debug, Default)]
+pub struct Traits(Rc<TraitCells>);
+
+#[derive(Debug, Default)]
+struct TraitCells {
+    is_persistent: Cell<bool>,
+    /// The number of followers that were answered.
+    answered: Cell<usize>,
+    is_refused: Cell<bool>,
+}
+
+impl Traits {
+    /// Returns whether requests may be pipelined: the origin keeps connections open, and no
+    /// pipelined request has failed.
+    pub fn permits(&self) -> bool {
+        self.0.is_persistent.get() && !self.0.is_refused.get()
+    }
+
+    /// Notes that a pipelined request has failed.
+    fn refuse(&self) {
+        self.0.is_refused.set(true);
+    }
+
+    fn note_answered(&self) {
+        let answered = &self.0.answered;
+        answered.set(answered.get().saturating_add(1));
+    }
+}
+
+/// Returns whether a request may be pipelined, and may have requests behind it. Documents are
+/// excluded, since origins may take long for them.
+pub fn is_pipelinable(exchange: &Exchange) -> bool {
+    let request = &exchange.request;
+    let is_document = || {
+        let accept = request.fields.get("accept");
+        accept.is_some_and(|accept| contains(accept, b"text/html"))
+    };
+    request.method == Method::Get
+        && request.protocol.is_none()
+        && exchange.body.is_empty()
+        && request.fields.get("range").is_none()
+        && !is_document()
+}
+
+fn contains(text: &[u8], part: &[u8]) -> bool {
+    text.windows(part.len()).any(|window| window == part)
+}
+
+/// Marks the connection as used up unless the response ends regularly.
+struct Reading<'a> {
+    client: &'a Http1Client,
+    is_over: bool,
+}
+
+impl Drop for Reading<'_> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.client.line.take();
+        }
+    }
+}
+
+impl Http1Client {
+    /// Returns whether a request may follow on this connection now.
+    pub fn may_be_followed(&self) -> bool {
+        self.line.borrow().as_ref().is_some_and(|line| {
+            !line.is_closed && line.path.0.read.get() <= SHORT && !line.path.is_tedious()
+        })
+    }
+
+    /// Runs the first exchange of an idle connection, a request without a body. Another exchange
+    /// may follow if this is [permitted](is_pipelinable). `begun` is called once it may.
+    ///
+    /// # Errors
+    /// Fails like [`Http1Client::exchange`].
+    pub async fn lead(
+        &self,
+        traits: &Traits,
+        exchange: &mut Exchange,
+        sink: &mut Sink,
+        begun: impl FnOnce(),
+    ) -> Result<(), Error> {
+        let _busy = self.enter();
+        let (path, timer) = self.take_path().await?;
+        let path = SharedPath::new(path);
+        self.write_head(&path, exchange).await?;
+        let line = Line {
+            path: path.clone(),
+            follower: None,
+            is_closed: !is_pipelinable(exchange),
+        };
+        *self.line.borrow_mut() = Some(line);
+        begun();
+        let turn = Turn {
+            path,
+            timer,
+            input: Bytes::new(),
+        };
+        self.read(traits, turn, exchange, sink).await
+    }
+
+    /// Runs an exchange behind the one that is under way. [`Self::may_be_followed`] must hold.
+    ///
+    /// # Errors
+    /// Fails like [`Http1Client::exchange`], and with [`Retry::IfIdempotent`] if the connection
+    /// ends before the response.
+    pub async fn follow(
+        &self,
+        traits: &Traits,
+        exchange: &mut Exchange,
+        sink: &mut Sink,
+    ) -> Result<(), Error> {
+        let _busy = self.enter();
+        let (turn, mut arrived) = oneshot::channel();
+        let path = {
+            let mut line = self.line.borrow_mut();
+            let line = line.as_mut().ok_or_else(used_up)?;
+            line.follower = Some(turn);
+            line.is_closed = true;
+            line.path.clone()
+        };
+        self.write_head(&path, exchange).await?;
+        let mut turn = loop {
+            match tokio::time::timeout(CHECK, &mut arrived).await {
+                Ok(Ok(turn)) => break turn,
+                Ok(Err(_)) => return Err(used_up()),
+                Err(_) if path.is_tedious() => return Err(used_up()),
+                Err(_) => {}
+            }
+        };
+        drop(path);
+        turn.path.begin();
+        if turn.input.is_empty() {
+            let limit = match traits.0.answered.get() {
+                0..PROVEN => UNPROVEN,
+                _ => LATE,
+            };
+            let first = first_bytes(&mut turn.path, limit).await;
+            turn.input = first.ok_or_else(|| {
+                self.line.take();
+                traits.refuse();
+                used_up()
+            })?;
+        }
+        self.read(traits, turn, exchange, sink).await?;
+        traits.note_answered();
+        Ok(())
+    }
+
+    async fn write_head(&self, path: &SharedPath, exchange: &Exchange) -> Result<(), Error> {
+        let mut path = path.clone();
+        {
+            let rest = send_head(
+                &mut path,
+                &exchange.request,
+                self.session.form,
+                Framing::None,
+                &[],
+            )
+            .map_err(sent_error)?;
+            if !rest.is_empty() {
+                path.write_all(&rest).await.map_err(sent_error)?;
+            }
+        }
+        path.flush().await.map_err(sent_error)
+    }
+
+    fn has_follower(&self) -> bool {
+        let line = self.line.borrow();
+        line.as_ref().is_some_and(|line| line.follower.is_some())
+    }
+
+    /// Reads the response of the exchange that has the turn, and passes the turn on.
+    async fn read(
+        &self,
+        traits: &Traits,
+        turn: Turn,
+        exchange: &Exchange,
+        sink: &mut Sink,
+    ) -> Result<(), Error> {
+        let Turn {
+            mut path,
+            mut timer,
+            input,
+        } = turn;
+        let mut reading = Reading {
+            client: self,
+            is_over: false,
+        };
+        let mut reader = ResponseReader {
+            method: &exchange.request.method,
+            limits: &self.session.limits,
+            timeout: self.session.response_timeout,
+            timer: &mut timer,
+            asked: None,
+            input,
+        };
+        let response = async {
+            let response = reader.heads(&mut path, sink).await?;
+            let keeps = response.keep_alive;
+            if keeps {
+                traits.0.is_persistent.set(true);
+            }
+            reader.rest(&mut path, response, sink).await?;
+            Ok(keeps)
+        };
+        let keeps = response.await.inspect_err(|_| {
+            if self.has_follower() {
+                traits.refuse();
+            }
+        })?;
+        let input = std::mem::take(&mut reader.input);
+        if !keeps {
+            return Ok(());
+        }
+        let next = {
+            let mut line = self.line.borrow_mut();
+            line.as_mut().and_then(|line| line.follower.take())
+        };
+        let turn = Turn { path, timer, input };
+        match next {
+            // If the follower has given up, its response still comes on this connection.
+            Some(next) => reading.is_over = next.send(turn).is_ok(),
+            None if turn.input.is_empty() => {
+                self.line.take();
+                reading.is_over = true;
+                let path = turn.path.into_path();
+                *self.state.borrow_mut() = path.map_or(CarrierState::Taken, |path| {
+                    CarrierState::Idle(path, turn.timer)
+                });
+            }
+            None => {}
+        }
+        Ok(())
+    }
+}
+
+/// Reads the first bytes of a response. Returns `None` if none come within `limit`.
+async fn first_bytes(path: &mut SharedPath, limit: Duration) -> Option<Bytes> {
+    let read = std::future::poll_fn(|cx| buffers::poll_read(path, buffers::ReadSize::First, cx));
+    let read = tokio::time::timeout(limit, read).await;
+    read.ok()?.ok().filter(|bytes| !bytes.is_empty())
+}
+
+/// Returns the error of a request whose response will not come on this connection.
+fn used_up() -> Error {
+    let detail = "the connection ended before the response to a pipelined request";
+    Error::new(Kind::Reset, Side::Origin, detail).with_retry(Retry::IfIdempotent)
+}
