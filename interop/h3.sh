@@ -3,12 +3,13 @@
 #
 #   aioquic ═ HTTP/3 over QUIC ═▶ tandem gateway ─▶ origin
 #      └ the case "datagrams": CONNECT-UDP, with HTTP datagrams and capsules
+#      └ the cases "early", "unsafe" and "again": a client that returns with a ticket
 #
 #   interop/h3.sh [CASE...]        TANDEM=path uses a program that is built already
 . "$(dirname "$0")/common.sh"
 
 cases=("$@")
-[ ${#cases[@]} -gt 0 ] || cases=(get post many push datagrams)
+[ ${#cases[@]} -gt 0 ] || cases=(get post many push datagrams early unsafe again)
 
 need openssl openssl python3 python3 pip3 python3-pip
 pip3 install --quiet --disable-pip-version-check --root-user-action=ignore --target "$work/python" aioquic==1.2.0 >"$work/pip.log" 2>&1 ||

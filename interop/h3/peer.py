@@ -26,10 +26,14 @@ class Origin(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self):
         path = self.path.split("?")[0]
+        early = self.headers.get("early-data", "")
+        if path == "/early":
+            return self.respond("text/plain", early.encode())
         self.respond(*RESOURCES.get(path, ("text/plain", self.path.encode())))
 
     def do_POST(self):
-        self.respond("text/plain", self.rfile.read(int(self.headers["content-length"])))
+        body = self.rfile.read(int(self.headers["content-length"]))
+        self.respond("text/plain", body + self.headers.get("early-data", "").encode())
 
     def log_message(self, *_):
         pass
@@ -210,6 +214,32 @@ async def datagrams(client, authority):
     await client.response(stream)
 
 
+async def early(client, authority):
+    message = await client.response(client.request("GET", authority, "/early"))
+    check(client._quic.tls.early_data_accepted, "the early data was rejected")
+    # aioquic sends its settings after the handshake, and the gateway waits for them.
+    check(message["head"][b":status"] == b"200", message["head"])
+    later = await client.response(client.request("GET", authority, "/early"))
+    check(later["body"] == b"", later)
+
+
+async def unsafe(client, authority):
+    message = await client.response(client.request("POST", authority, "/early", b"x"))
+    check(client._quic.tls.early_data_accepted, "the early data was rejected")
+    check(message["body"] == b"x", message)
+
+
+async def again(client, authority):
+    message = await client.response(client.request("GET", authority, "/early"))
+    check(not client._quic.tls.early_data_accepted, "a ticket was accepted twice")
+    check(message["body"] == b"", message)
+
+
+CASES = {"get": get, "post": post, "many": many, "push": push, "datagrams": datagrams}
+# The clients of these cases return with a ticket, and send their first request early.
+RETURNING = {"early": [early], "unsafe": [unsafe], "again": [early, again]}
+
+
 async def run(address, ca, case):
     from aioquic.asyncio.client import connect
     from aioquic.quic.configuration import QuicConfiguration
@@ -219,12 +249,28 @@ async def run(address, ca, case):
         is_client=True, alpn_protocols=["h3"], max_datagram_frame_size=65535
     )
     configuration.load_verify_locations(ca)
-    connecting = connect(
-        host, int(port), configuration=configuration, create_protocol=client_class()
-    )
-    async with connecting as client:
-        cases = {"get": get, "post": post, "many": many, "push": push, "datagrams": datagrams}
-        await asyncio.wait_for(cases[case](client, address), 60)
+    tickets = []
+
+    async def visit(act, early):
+        connecting = connect(
+            host,
+            int(port),
+            configuration=configuration,
+            create_protocol=client_class(),
+            session_ticket_handler=tickets.append,
+            # The first packets then carry the request.
+            wait_connected=not early,
+        )
+        async with connecting as client:
+            await asyncio.wait_for(act(client, address), 60)
+
+    if case in CASES:
+        return await visit(CASES[case], False)
+    await visit(get, False)
+    check(tickets, "the gateway has issued no ticket")
+    configuration.session_ticket = tickets[0]
+    for act in RETURNING[case]:
+        await visit(act, True)
 
 
 if __name__ == "__main__":
