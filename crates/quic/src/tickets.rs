@@ -63,8 +63,10 @@ pub(crate) struct Tickets(Mutex<State>);
 
 struct State {
     is_private: bool,
-    /// The last time at which a connection was open, on two clocks: one may stop while the machine
-    /// sleeps.
+    /// The connections that are open.
+    open: usize,
+    /// The time of the last beginning or end of a connection, on two clocks: one may stop while the
+    /// machine sleeps.
     used: (Instant, SystemTime),
     tickets: VecDeque<Tls13ClientSessionValue>,
     tokens: VecDeque<Bytes>,
@@ -72,13 +74,15 @@ struct State {
 }
 
 impl State {
-    /// Drops what was kept for too long.
+    /// Drops values that are too old. While a connection is open, only sleep counts: the machine
+    /// may wake in another network.
     fn expire(&mut self) {
         let (monotonic, system) = self.used;
-        let age = system
-            .elapsed()
-            .unwrap_or_default()
-            .max(monotonic.elapsed());
+        let (awake, total) = (monotonic.elapsed(), system.elapsed().unwrap_or_default());
+        let age = match self.open {
+            0 => total.max(awake),
+            _ => total.saturating_sub(awake),
+        };
         if self.is_private && age > PRIVATE_AGE {
             self.tickets.clear();
             self.tokens.clear();
@@ -90,6 +94,7 @@ impl Tickets {
     fn new(is_private: bool) -> Self {
         Self(Mutex::new(State {
             is_private,
+            open: 0,
             used: (Instant::now(), SystemTime::now()),
             tickets: VecDeque::new(),
             tokens: VecDeque::new(),
@@ -101,10 +106,19 @@ impl Tickets {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that a connection is open, or has ended now.
-    pub(crate) fn used(&self) {
+    /// Notes the beginning of a connection.
+    pub(crate) fn begun(&self) {
         let mut state = self.lock();
         state.expire();
+        state.open += 1;
+        state.used = (Instant::now(), SystemTime::now());
+    }
+
+    /// Notes the end of a connection.
+    pub(crate) fn ended(&self) {
+        let mut state = self.lock();
+        state.expire();
+        state.open = state.open.saturating_sub(1);
         state.used = (Instant::now(), SystemTime::now());
     }
 }
@@ -211,6 +225,22 @@ mod tests {
             put(&tickets, "token");
             let past = SystemTime::now() - PRIVATE_AGE - Duration::from_secs(1);
             tickets.lock().used.1 = past;
+            assert_eq!(tickets.take(""), expected);
+        }
+    }
+
+    #[test]
+    fn tickets_outlast_a_long_connection_but_no_sleep() {
+        let long = PRIVATE_AGE + Duration::from_secs(1);
+        let (now, past) = (Instant::now(), SystemTime::now() - long);
+        let before = now.checked_sub(long).unwrap();
+        let token = Bytes::from_static(b"token");
+        for (used, expected) in [((before, past), Some(token)), ((now, past), None)] {
+            let tickets = Memory::default().of(&Isolation::none(), HOME);
+            tickets.begun();
+            put(&tickets, "token");
+            tickets.lock().used = used;
+            tickets.ended();
             assert_eq!(tickets.take(""), expected);
         }
     }

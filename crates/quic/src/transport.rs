@@ -186,7 +186,7 @@ impl Dialling {
         let connecting = endpoint
             .connect_with(config, self.address, &self.name)
             .map_err(|error| Error::new(Kind::Internal, Side::Local, error.to_string()))?;
-        let alive = Alive { tickets, _io: io };
+        let alive = Alive::new(tickets, io);
         let mut limit = Box::pin(no_answer(self.timeout, errors));
         let connecting = match connecting.into_0rtt() {
             Ok((connection, accepted)) => {
@@ -229,10 +229,19 @@ struct Alive {
     _io: Arc<IoThread>,
 }
 
+impl Alive {
+    fn new(tickets: Option<Arc<Tickets>>, io: Arc<IoThread>) -> Self {
+        if let Some(tickets) = &tickets {
+            tickets.begun();
+        }
+        Self { tickets, _io: io }
+    }
+}
+
 impl Drop for Alive {
     fn drop(&mut self) {
         if let Some(tickets) = &self.tickets {
-            tickets.used();
+            tickets.ended();
         }
     }
 }

@@ -217,6 +217,7 @@ fn early_data_of_an_unknown_ticket_is_sent_again() {
     pair.visit();
     let pair = pair.restart_gateway();
     let rejected = METRICS.early_data_rejected.value();
+    let connections = pair.path.connections();
     std::thread::scope(|scope| {
         let posted = scope.spawn(|| {
             let mut browser = Client::to(pair.http);
@@ -231,6 +232,8 @@ fn early_data_of_an_unknown_ticket_is_sent_again() {
         assert_eq!(posted.join().unwrap(), 200);
     });
     assert!(METRICS.early_data_rejected.value() > rejected);
+    // No other connection has carried the requests.
+    assert_eq!(pair.path.connections(), connections + 1);
     let mut seen = pair.unexpected();
     assert!(seen.iter().all(|seen| !seen.early), "{seen:?}");
     seen.sort_by(|one, other| one.line.cmp(&other.line));
@@ -248,6 +251,7 @@ fn much_early_data_is_sent_again_after_a_rejection() {
     let pair = Pair::start(Duration::from_millis(300));
     pair.visit();
     let pair = pair.restart_gateway();
+    let connections = pair.path.connections();
     let mut cancelled = Client::to(pair.http);
     cancelled.send(request("GET", &pair.origin.url("/cancelled"), ""));
     // More than a client keeps.
@@ -265,6 +269,8 @@ fn much_early_data_is_sent_again_after_a_rejection() {
         std::thread::sleep(Duration::from_millis(50));
         drop(cancelled);
     });
+    // No other connection has carried the requests.
+    assert_eq!(pair.path.connections(), connections + 1);
     let seen = pair.unexpected();
     let lines = seen.iter().map(|seen| &seen.line);
     let mut lines: Vec<_> = lines.filter(|line| !line.contains("/cancelled")).collect();

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::{SocketAddr, UdpSocket};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
@@ -16,6 +16,8 @@ pub(crate) struct SlowPath {
 #[derive(Default)]
 struct State {
     stop: AtomicBool,
+    /// The clients so far. Each connection has an address of its own.
+    clients: AtomicUsize,
     /// The first flight of the next client, while it is recorded.
     flight: Mutex<Option<Flight>>,
 }
@@ -41,6 +43,7 @@ impl SlowPath {
             receive(&near, &state, |datagram, from| {
                 note(&state, datagram, from);
                 let outer = outer.entry(from).or_insert_with(|| {
+                    state.clients.fetch_add(1, Ordering::SeqCst);
                     let far = UdpSocket::bind("127.0.0.1:0").unwrap();
                     far.connect(gateway).unwrap();
                     back(&near, &far, from, delay, &state);
@@ -50,6 +53,11 @@ impl SlowPath {
             });
         });
         this
+    }
+
+    /// Returns the number of connections so far.
+    pub(crate) fn connections(&self) -> usize {
+        self.state.clients.load(Ordering::SeqCst)
     }
 
     /// Records the first flight of the next client.
