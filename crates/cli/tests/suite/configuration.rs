@@ -264,3 +264,20 @@ fn check_config_opens_no_predictor() {
         "{error}"
     );
 }
+
+#[test]
+fn check_config_refuses_scripts_without_a_predictor() {
+    for (predict, is_accepted) in [(true, true), (false, false)] {
+        let text = format!(
+            "[gateway]\nopen = true\nlisten = [\"h2+tcp://127.0.0.1:1\"]\npredict = {predict}\n\
+             predict-scripts = true\n"
+        );
+        let path = file(&format!("scripts-{predict}.toml"), &text);
+        let (ok, _, error) = run(&["check-config", path.to_str().unwrap()]);
+        assert_eq!(ok, is_accepted, "{error}");
+        assert_eq!(
+            error.contains("predict-scripts: needs predict"),
+            !is_accepted
+        );
+    }
+}

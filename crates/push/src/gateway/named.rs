@@ -11,12 +11,9 @@ use tandem_preload::{Need, resolve};
 
 /// The share of visits from which a resource is promised if a separate script names it. Many pages
 /// use the same script, so that its strings tell little about one page. A push pays at the default
-/// omega if the string doubles the odds of such a resource. No log can show a better value, since
-/// logs have no scripts.
-pub(super) const LEAST_SHARE: f64 = 0.3;
-
-/// The largest number of resources that are promised for a page because scripts name them.
-const MAX_NAMED: usize = 32;
+/// omega if the string doubles the odds of such a resource. The value is an assumption: logs have
+/// no scripts, so they cannot show a better one.
+pub(super) const LEAST_SHARE: f64 = 1.0 / 3.0;
 
 /// A resource that visits to a page may request.
 #[derive(Debug)]
@@ -30,24 +27,26 @@ pub(super) struct PossibleNeed {
 #[derive(Debug, Default)]
 pub(super) struct PossibleNeeds {
     by_url: HashMap<String, PossibleNeed>,
-    named: usize,
+    /// The number of resources that may still be promised.
+    left: usize,
     /// The base URL that the page's own bytes have set.
     base: Option<String>,
 }
 
 impl PossibleNeeds {
-    /// Collects the resources that a page may need.
-    pub(super) fn new(needs: Vec<PossibleNeed>) -> Self {
+    /// Collects the resources that a page may need. At most `most` of them are promised.
+    pub(super) fn new(needs: Vec<PossibleNeed>, most: usize) -> Self {
         let by_url = needs.into_iter().map(|it| (it.need.url.clone(), it));
         Self {
             by_url: by_url.collect(),
-            ..Self::default()
+            left: most,
+            base: None,
         }
     }
 
     /// Returns whether the strings of scripts are of no use.
     pub(super) fn is_empty(&self) -> bool {
-        self.by_url.is_empty() || self.named >= MAX_NAMED
+        self.by_url.is_empty() || self.left == 0
     }
 
     /// Sets the base URL of the page.
@@ -79,7 +78,7 @@ impl PossibleNeeds {
             if self.by_url.get(&url).is_some_and(is_likely)
                 && let Some(named) = self.by_url.remove(&url)
             {
-                self.named += 1;
+                self.left -= 1;
                 found.push(named.need);
             }
         }
@@ -94,6 +93,7 @@ mod tests {
     use super::*;
 
     const PAGE: &str = "http://a.test/dir/page";
+    const MOST: usize = 32;
 
     fn possible(urls: &[(&str, f64)]) -> PossibleNeeds {
         let of = |(url, share): &(&str, f64)| PossibleNeed {
@@ -108,7 +108,7 @@ mod tests {
             },
             share: *share,
         };
-        PossibleNeeds::new(urls.iter().map(of).collect())
+        PossibleNeeds::new(urls.iter().map(of).collect(), MOST)
     }
 
     fn take(needs: &mut PossibleNeeds, strings: &[&str], is_inline: bool) -> Vec<String> {
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn strings_name_known_resources_once() {
-        let known = [("http://a.test/x.json", 0.3), ("http://b.test/y", 0.3)];
+        let known = [("http://a.test/x.json", 0.4), ("http://b.test/y", 0.4)];
         let mut needs = possible(&known);
         assert_eq!(take(&mut needs, &["/other.json", "x.json"], false), [""; 0]);
         let strings = ["../x.json#top", "/x.json", "http://b.test/y"];
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn base_of_the_page_resolves_strings() {
-        let mut needs = possible(&[("http://a.test/base/x.json", 0.3)]);
+        let mut needs = possible(&[("http://a.test/base/x.json", 0.4)]);
         needs.set_base("http://a.test/base/");
         assert_eq!(take(&mut needs, &["x.json"], false).len(), 1);
     }
@@ -147,7 +147,7 @@ mod tests {
         let known: Vec<(&str, f64)> = urls.iter().map(|url| (&**url, 1.0)).collect();
         let mut needs = possible(&known);
         let strings: Vec<&str> = urls.iter().map(|url| &**url).collect();
-        assert_eq!(take(&mut needs, &strings, false).len(), MAX_NAMED);
+        assert_eq!(take(&mut needs, &strings, false).len(), MOST);
         assert!(needs.is_empty());
     }
 }

@@ -27,6 +27,9 @@ pub struct Config {
     pub fetches: usize,
     /// The largest number of pushes without a report. No push is promised beyond it.
     pub unreported: usize,
+    /// The largest number of resources that are promised for a page because strings of its scripts
+    /// name them. If it is 0, scripts are not read for strings.
+    pub named_by_scripts: usize,
     /// A random number for the choice of pages that are held out.
     pub seed: u64,
 }
@@ -41,6 +44,7 @@ impl Default for Config {
             hold_out: 0.0,
             fetches: 32,
             unreported: 4096,
+            named_by_scripts: 0,
             seed: 0,
         }
     }

@@ -255,7 +255,7 @@ impl Page {
 
     /// Sets the base URL that the document's own bytes contain.
     pub(super) fn set_base(&mut self, base: &str) {
-        if self.initiator.is_none() {
+        if self.initiator.is_none() && !self.possible.is_empty() {
             self.possible.set_base(base);
         }
     }

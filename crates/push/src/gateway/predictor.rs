@@ -163,6 +163,8 @@ pub(super) struct Context<'a> {
     pub(super) is_frame: bool,
     /// The document whose scripts the response may have.
     pub(super) document: Option<Document>,
+    /// The largest number of resources that are promised because scripts name them.
+    pub(super) named_by_scripts: usize,
 }
 
 /// The document whose scripts a response may have.
@@ -195,6 +197,7 @@ pub(super) fn learn(
         page,
         is_frame,
         document,
+        named_by_scripts,
     } = context;
     let field = |name: &str| request.fields.get(name).map(text_of);
     let referrer = field("referer");
@@ -236,7 +239,8 @@ pub(super) fn learn(
         Document::Referrer => page.or(referrer.as_deref()),
     });
     if let Some(document) = document {
-        learned.add_possible(predictor, document, document == url);
+        let possible = learned.possible(predictor, document, document == url);
+        learned.possible = PossibleNeeds::new(possible, named_by_scripts);
     }
     learned
 }
@@ -256,9 +260,14 @@ impl Learned {
         Some(need)
     }
 
-    /// Adds the resources that visits to a document may request. Rare ones count only for the
+    /// Returns the resources that visits to a document may request. Rare ones count only for the
     /// document itself.
-    fn add_possible(&mut self, predictor: &dyn Predictor, document: &str, is_itself: bool) {
+    fn possible(
+        &mut self,
+        predictor: &dyn Predictor,
+        document: &str,
+        is_itself: bool,
+    ) -> Vec<PossibleNeed> {
         let mut possible = Vec::new();
         for candidate in predictor.possible(document) {
             let share = candidate.probability;
@@ -268,7 +277,7 @@ impl Learned {
                 possible.push(PossibleNeed { need, share });
             }
         }
-        self.possible = PossibleNeeds::new(possible);
+        possible
     }
 }
 
@@ -500,6 +509,7 @@ mod tests {
             page,
             is_frame,
             document: None,
+            named_by_scripts: 0,
         };
         let needs = learn(&mut recorder, context(None, false), &request, &head);
         assert_eq!(needs.needs.len(), 1, "pages are no needs");

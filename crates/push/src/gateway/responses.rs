@@ -348,11 +348,8 @@ impl Gateway {
             page: page.as_deref(),
             // To the predictor, a frame is a resource of its page, like an image.
             is_frame: is_navigation(request) && self.is_frame(now, request),
-            document: match (is_navigation(request), DocumentReader::is_script(head)) {
-                (true, _) => Some(Document::Itself),
-                (false, true) => Some(Document::Referrer),
-                (false, false) => None,
-            },
+            document: self.document_of_scripts(id, request, head),
+            named_by_scripts: self.config.named_by_scripts,
         };
         let needs = predictor::learn(predictor, context, request, head);
         if let Some(response) = self.responses.get_mut(id) {
@@ -361,6 +358,25 @@ impl Gateway {
             response.url = Some(Arc::clone(url));
         }
         needs
+    }
+
+    /// Returns the document whose scripts a response has, if they are read for strings.
+    fn document_of_scripts(
+        &self,
+        id: ResponseId,
+        request: &RequestHead,
+        head: &ResponseHead,
+    ) -> Option<Document> {
+        let takes_pushes = |it: &Response| it.takes_pushes;
+        let is_read =
+            self.config.named_by_scripts > 0 && self.responses.get(id).is_some_and(takes_pushes);
+        let is_script = head.status == 200 && DocumentReader::is_script(head);
+        match (is_navigation(request), is_script) {
+            _ if !is_read => None,
+            (true, _) => Some(Document::Itself),
+            (false, true) => Some(Document::Referrer),
+            (false, false) => None,
+        }
     }
 
     /// Returns the page of the push that the referrer of a request names, until the client has

@@ -27,6 +27,7 @@ const ONE_USER: Config = Config {
     hold_out: 0.0,
     fetches: 32,
     unreported: 4096,
+    named_by_scripts: 0,
     seed: 0,
 };
 

@@ -38,13 +38,15 @@ const TYPES: [&str; 6] = [
     "",
 ];
 
-const BODIES: [&str; 6] = [
+const BODIES: [&str; 8] = [
     "<link rel=stylesheet href=/style.css><script src=/app.js></script>",
     "<img src=/image.png><img src=http://b.example/picture.jpg loading=lazy>",
     "<iframe src=/frame.html></iframe><script type=module src=http://c.example/module.mjs>",
     "@import '/style.css'; @font-face { src: url(http://cdn.a.example/font.woff2) }",
     "import '/app.js';",
     "<meta name=referrer content=no-referrer><base href=http://b.example/><img src=x.png>",
+    "<script>fetch('/frame.html'); load(['http://b.example/picture.jpg', 'image.png'])</script>",
+    "fetch(\"http:\\/\\/b.example\\/picture.jpg\"); fetch('/image.png')",
 ];
 
 const LINKS: [&str; 3] = [
@@ -138,6 +140,10 @@ impl Predictor for Guesses {
     fn resources(&self, _: &str) -> Vec<Candidate> {
         self.candidates()
     }
+
+    fn possible(&self, _: &str) -> Vec<Candidate> {
+        self.candidates()
+    }
 }
 
 fn request(url: &str) -> RequestHead {
@@ -181,6 +187,7 @@ pub(crate) fn run(data: &[u8]) {
         fetches: 1 + choices.below(4),
         unreported: 1 + choices.below(8),
         seed: u64::from(choices.byte()),
+        named_by_scripts: choices.below(3),
     };
     let now = Instant::now();
     let clock = Clock {
@@ -329,9 +336,9 @@ impl Scene<'_> {
     }
 
     fn body(&mut self) -> Vec<u8> {
-        match self.choices.below(8) {
-            7 => vec![b' '; 3 << 20],
-            6 => self.choices.raw().to_vec(),
+        match self.choices.below(10) {
+            9 => vec![b' '; 3 << 20],
+            8 => self.choices.raw().to_vec(),
             body => BODIES[body].as_bytes().to_vec(),
         }
     }

@@ -2,6 +2,7 @@
 //! scripts sent.
 
 use tandem_http::Method;
+use tandem_push::gateway::Config;
 
 use crate::needs::Needs;
 use crate::origin::{Page, page};
@@ -116,16 +117,24 @@ fn other_origin_is_sent_no_field_that_needs_a_preflight() {
     assert!(asked.iter().all(|asked| asked.field(MARK.0).is_none()));
 }
 
+/// Returns a configuration that reads the strings of scripts.
+fn with_scripts() -> Config {
+    Config {
+        named_by_scripts: 32,
+        ..Config::default()
+    }
+}
+
 /// Returns the requests that the origin receives for a page with this body. Two users have
 /// requested the items, as this share of the visits to the page does.
-fn asked_with_literals(body: &str, script: &str, share: f64) -> Vec<String> {
+fn asked_with_literals(config: Config, body: &str, script: &str, share: f64) -> Vec<String> {
     let pages = [
         (PAGE, html(body)),
         ("http://a.test/app.js", page("text/javascript", script)),
         (ITEMS, data()),
         ("http://a.test/base/items", data()),
     ];
-    let mut pair = Pair::new(&pages).with_client(true);
+    let mut pair = Pair::with(config, &pages).with_client(true);
     pair.predictor = Some(Needs::of_possible(vec![(ITEMS, share)]));
     for user in [1, 2] {
         if let Some(needs) = &mut pair.predictor {
@@ -150,13 +159,13 @@ fn asked_with_literals(body: &str, script: &str, share: f64) -> Vec<String> {
 fn data_that_a_script_names_is_pushed() {
     const SCRIPT: &str = "<script src=app.js></script>";
     for (body, script, share, is_pushed) in [
-        (SCRIPT, "a = 1; fetch('/items')", 0.3, true),
-        (SCRIPT, "a = 1; fetch('./items#1')", 0.3, true),
-        (SCRIPT, "a = 1; fetch('/items')", 0.1, false),
-        (SCRIPT, "a = 1; fetch('/others')", 0.3, false),
-        (SCRIPT, "a = '/items", 0.3, false),
+        (SCRIPT, "a = 1; fetch('/items')", 0.4, true),
+        (SCRIPT, "a = 1; fetch('./items#1')", 0.4, true),
+        (SCRIPT, "a = 1; fetch('/items')", 0.3, false),
+        (SCRIPT, "a = 1; fetch('/others')", 0.4, false),
+        (SCRIPT, "a = '/items", 0.4, false),
         ("<script>fetch('/items')</script>", "", 0.1, true),
-        ("<script>fetch('/others')</script>", "", 0.3, false),
+        ("<script>fetch('/others')</script>", "", 0.4, false),
         ("<a href='/items'>\"/items\"</a>", "", 0.9, false),
         (
             "<base href=/base/><script>fetch('./items')</script>",
@@ -173,14 +182,25 @@ fn data_that_a_script_names_is_pushed() {
         (
             "<base href=/><script src=app.js></script>",
             "fetch('./items')",
-            0.3,
+            0.4,
             true,
         ),
     ] {
-        let asked = asked_with_literals(body, script, share);
+        let asked = asked_with_literals(with_scripts(), body, script, share);
         let found = asked.iter().any(|url| url == ITEMS);
         assert_eq!(found, is_pushed, "{body} {script} {share}: {asked:?}");
         assert!(!asked.iter().any(|url| url.ends_with("/base/items")));
+    }
+}
+
+#[test]
+fn strings_of_scripts_are_not_read_by_default() {
+    for (body, script) in [
+        ("<script src=app.js></script>", "fetch('/items')"),
+        ("<script>fetch('/items')</script>", ""),
+    ] {
+        let asked = asked_with_literals(Config::default(), body, script, 0.4);
+        assert!(asked.iter().all(|url| url != ITEMS), "{body}: {asked:?}");
     }
 }
 
@@ -191,7 +211,7 @@ fn data_that_a_script_names_waits_for_its_host() {
         (PAGE, html("<script>fetch('//b.test/items')</script>")),
         (FOREIGN, data()),
     ];
-    let mut pair = Pair::new(&pages).with_client(true);
+    let mut pair = Pair::with(with_scripts(), &pages).with_client(true);
     pair.predictor = Some(Needs::of_possible(vec![(FOREIGN, 0.9)]));
     for user in [1, 2] {
         if let Some(needs) = &mut pair.predictor {

@@ -93,6 +93,9 @@ with_path! {
         /// Criterion for a push: "omega", or "path", which compares the seconds that a push saves
         /// with those that its bytes take on the measured connection [default: omega]
         predict_worth: Option<WorthOption> [help_heading = "Push", value_name = "CRITERION"],
+        /// Also push URLs that strings of scripts name, if users requested them on a third of the
+        /// visits, or more rarely for scripts within the page; needs predict [default: false]
+        predict_scripts: Option<bool> [help_heading = "Push", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
         /// Percentage of page loads without push, as a control group for measurements [default: 2]
         hold_out: Option<f64> [help_heading = "Push", value_name = "PERCENT"],
         /// Valkey or Redis through which several gateways share their learned data, encrypted:
@@ -190,6 +193,9 @@ pub enum CacheOption {
 /// users have requested it.
 const CREDIT: f64 = 1000.0;
 
+/// The resources for a page that are pushed at most because strings of its scripts name them.
+const NAMED_BY_SCRIPTS: usize = 32;
+
 /// The configuration of push.
 #[derive(Clone, Debug)]
 pub struct PushConfig {
@@ -199,6 +205,9 @@ pub struct PushConfig {
     pub by_path: bool,
     /// The share of page loads without push, from 0 to 1.
     pub hold_out: f64,
+    /// The largest number of resources for a page that are pushed because strings of its scripts
+    /// name them; 0 if scripts are not read.
+    pub named_by_scripts: usize,
     /// True if only resources of the page's own origin are pushed.
     pub own_origin_only: bool,
 }
@@ -488,12 +497,20 @@ impl GatewayOptions {
         } else {
             None
         };
+        let reads_scripts = self.predict_scripts.unwrap_or(false);
+        if reads_scripts && predictor.is_none() {
+            return Err(ConfigError::value(
+                "predict-scripts",
+                "needs predict, which is off",
+            ));
+        }
         let own_origin_only = matches!(mode, Mode::Reverse { .. });
         let by_path = self.predict_worth == Some(WorthOption::Path);
         Ok(PushConfig {
             predictor,
             by_path,
             hold_out: percent / 100.0,
+            named_by_scripts: if reads_scripts { NAMED_BY_SCRIPTS } else { 0 },
             own_origin_only,
         })
     }

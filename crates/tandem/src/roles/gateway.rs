@@ -255,6 +255,7 @@ impl GatewayConfig {
             learned,
             by_path: push.by_path,
             hold_out: push.hold_out,
+            named_by_scripts: push.named_by_scripts,
             own_origin_only: push.own_origin_only,
             is_solo: false,
         }))

@@ -45,6 +45,7 @@ impl ClientConfig {
             learned: None,
             by_path: false,
             hold_out: solo.hold_out,
+            named_by_scripts: 0,
             own_origin_only: false,
             is_solo: true,
         });

@@ -47,6 +47,9 @@ pub struct Pushing {
     pub by_path: bool,
     /// The share of pages for which nothing is pushed, so that the benefit can be measured: 0 to 1.
     pub hold_out: f64,
+    /// The largest number of resources for a page that are pushed because strings of its scripts
+    /// name them.
+    pub named_by_scripts: usize,
     /// Limits pushes to the page's own origin, because the gateway serves no other origin.
     pub own_origin_only: bool,
     /// Restricts pushes to those that pay without a gateway: pages with at most two hosts, and

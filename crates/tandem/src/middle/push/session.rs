@@ -142,6 +142,7 @@ impl PushSession {
             } else {
                 Config::default().fetches
             },
+            named_by_scripts: pushing.named_by_scripts,
             seed: self.seed,
             ..Config::default()
         };
