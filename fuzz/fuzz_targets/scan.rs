@@ -1,5 +1,5 @@
 //! The URLs found in a document, style sheet or script do not depend on how its bytes are cut, and
-//! can be fetched.
+//! can be fetched. Neither do the strings of scripts, which are bounded.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -7,14 +7,19 @@ use tandem_preload::{MAX_URL, Need, Scanner, resolve, split};
 
 const URL: &str = "https://h.example/a/b.html?c";
 const MOST: usize = 64;
+/// The bounds on the strings of a document's scripts, and on their bytes.
+const MOST_LITERALS: usize = 1_024;
+const LONGEST_LITERAL: usize = 1_024;
 
 fuzz_target!(|data: &[u8]| {
     let Some((&first, data)) = data.split_first() else {
         return;
     };
-    let whole = needs(first, data, data.len().max(1));
-    assert_eq!(whole, needs(first, data, usize::from(first >> 3) + 1));
-    assert!(whole.len() <= MOST);
+    let (whole, literals) = scan(first, data, data.len().max(1));
+    let in_pieces = scan(first, data, usize::from(first >> 3) + 1);
+    assert_eq!((&whole, &literals), (&in_pieces.0, &in_pieces.1));
+    assert!(whole.len() <= MOST && literals.len() <= MOST_LITERALS);
+    assert!(literals.iter().all(|it| it.len() <= LONGEST_LITERAL));
     for need in &whole {
         assert!(need.urgency <= 7 && need.url.len() <= MAX_URL && need.url != URL);
         assert!(split(&need.url).is_some() && need.url.is_ascii());
@@ -22,8 +27,9 @@ fuzz_target!(|data: &[u8]| {
     }
 });
 
-/// Scans `data`; the lowest bits of `first` choose the language and the mode.
-fn needs(first: u8, data: &[u8], step: usize) -> Vec<Need> {
+/// Scans `data`, and returns its needs and the strings of its scripts. The lowest bits of `first`
+/// choose the language and the mode.
+fn scan(first: u8, data: &[u8], step: usize) -> (Vec<Need>, Vec<String>) {
     let scanner = match first & 5 {
         0 => Scanner::html(URL),
         1 => Scanner::css(URL),
@@ -35,10 +41,12 @@ fn needs(first: u8, data: &[u8], step: usize) -> Vec<Need> {
             .viewport(u32::from(first) * 16, 2.0)
             .accept("image/webp,*/*");
     }
-    let mut found = Vec::new();
+    scanner.read_literals();
+    let (mut found, mut literals) = (Vec::new(), Vec::new());
     for piece in data.chunks(step) {
         scanner.feed(piece, &mut found);
+        literals.append(&mut scanner.take_literals());
     }
     scanner.finish(&mut found);
-    found
+    (found, literals)
 }
