@@ -9,8 +9,9 @@
 //! A small balance pays for two or three offers, so chance would decide whether a site ever gets
 //! more. Offers that the balance does not cover are therefore made on paper: a second balance pays
 //! for them and gets their returns, but nothing is pushed. If it triples, the account gets a loan.
-//! Where offers do not pay, a balance of 1 reaches 3 in fewer than one of three attempts. The loan
-//! is bounded, and winnings repay it.
+//! Where offers do not pay, a balance of 1 reaches 3 in fewer than one of three attempts, provided
+//! that outcomes are known before the attempt ends. Later ones count for the next attempt, so that
+//! a busy site gets a loan more often. The loan is bounded, and winnings repay it.
 
 /// The loss that offers may make beside their credit, per requested asset.
 const SHARE: f64 = 0.003;
