@@ -118,9 +118,12 @@ impl Fetch {
         request
     }
 
-    /// Returns the stored response that the request validates or replaces.
-    pub const fn stale(&self) -> Option<&Arc<Stored>> {
-        self.fallback.as_ref()
+    /// Returns the stored response that the request validates or replaces, if its user may know
+    /// its content before the origin has answered. An origin that checks the credentials of each
+    /// request may refuse a response that another user got with credentials.
+    pub fn stale(&self) -> Option<&Arc<Stored>> {
+        let is_open = |stored: &&Arc<Stored>| self.key.has_owner() || stored.had_no_credentials;
+        self.fallback.as_ref().filter(is_open)
     }
 
     /// The reason for the request.

@@ -6,6 +6,7 @@ use tandem_http::cache::{range, validation};
 use tandem_http::{Fields, Method, RequestHead, ResponseHead};
 
 use crate::Now;
+use crate::cache::parts::OF_CONTENT;
 use crate::stored::Stored;
 
 /// The fields that describe the body of a response, which a 304 does not repeat (RFC 9110 section
@@ -89,6 +90,9 @@ pub fn respond(stored: &Stored, request: &RequestHead, now: Now) -> Option<Respo
             // A part has the bytes from its own start.
             let first = stored.extent.map_or(0, |extent| extent.start);
             response.head.status = 206;
+            for name in OF_CONTENT {
+                fields.remove(name);
+            }
             response.start = start.checked_sub(first)?;
             response.end = end - first;
             if response.end > stored.body.len() {

@@ -459,6 +459,7 @@ mod tests {
             since: Duration::ZERO,
             started: Duration::ZERO,
             is_anonymous: true,
+            had_no_credentials: true,
         })
     }
 

@@ -141,6 +141,8 @@ pub struct Stored {
     pub(crate) started: Duration,
     /// The request had no credentials, and no cookies unless the response is `public`.
     pub(crate) is_anonymous: bool,
+    /// The request is known to have had neither credentials nor cookies.
+    pub(crate) had_no_credentials: bool,
 }
 
 impl Stored {

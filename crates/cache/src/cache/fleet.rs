@@ -287,6 +287,8 @@ impl<F: Clone> Cache<F> {
         {
             return false;
         }
+        // One with cookies travels if it is `public`.
+        let had_no_credentials = !policy.control.public;
         let stored = Stored {
             asker: incoming.asker(),
             policy,
@@ -299,6 +301,7 @@ impl<F: Clone> Cache<F> {
             since: now.elapsed,
             started,
             is_anonymous: true,
+            had_no_credentials,
         };
         if !stored.may_travel(now, max_body) {
             return false;

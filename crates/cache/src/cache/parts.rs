@@ -3,10 +3,15 @@
 //! parts belong to one body, so a part without one is not stored.
 //!
 //! A response has one part in the store, which has no gap. A part that covers the whole body
-//! becomes a complete response.
+//! becomes a complete response. Bytes in two parts must be equal: an origin that gives one tag to
+//! two bodies gets no mixture of them.
+//!
+//! A cache that counts users stores a part only if all users may know of its resource. Otherwise a
+//! part of one user would save another one a request, which shows that the first one was there.
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use tandem_http::cache::{range, validation};
 use tandem_http::message::content_length;
 use tandem_http::{Fields, Method, RequestHead, ResponseHead};
@@ -14,6 +19,17 @@ use tandem_http::{Fields, Method, RequestHead, ResponseHead};
 use super::receiving::pending;
 use super::{Cache, Fetch, Key, Now, Pending};
 use crate::stored::{Body, Stored};
+
+/// The fields of which parts with the same tag must have the same values.
+const EQUAL: [&str; 4] = [
+    "etag",
+    "content-encoding",
+    "content-language",
+    "content-type",
+];
+
+/// The fields that are about the content of one response, and wrong for another part of the body.
+pub(crate) const OF_CONTENT: [&str; 2] = ["content-digest", "content-md5"];
 
 /// The place of a part in the body of its response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,13 +93,17 @@ impl<F: Clone> Cache<F> {
         let is_plain = fetch.asked.fields.get_all("range").count() == 1
             && !validation::is_conditional(&fetch.asked.fields);
         let extent = extent(head).filter(|_| is_plain && has_strong_tag(&head.fields))?;
-        if extent.total > self.config.max_body() {
+        let is_open = fetch.key.has_owner() || self.is_known(&fetch.key);
+        if extent.total > self.config.max_body() || !is_open {
             return None;
         }
         // The part has the head of the whole response.
         let mut whole = head.clone();
         whole.status = 200;
         whole.fields.remove("content-range");
+        for name in OF_CONTENT {
+            whole.fields.remove(name);
+        }
         whole.fields.set("content-length", extent.total.to_string());
         let mut plain = fetch.asked.clone();
         plain.fields.remove("range");
@@ -103,8 +123,10 @@ impl<F: Clone> Cache<F> {
             return Some(Arc::clone(new));
         };
         let resource = self.store.peek(key);
-        let is_same =
-            |old: &&Arc<Stored>| old.head.fields.get("etag") == new.head.fields.get("etag");
+        let is_same = |old: &&Arc<Stored>| {
+            let (old, new) = (&old.head.fields, &new.head.fields);
+            EQUAL.iter().all(|name| old.get(name) == new.get(name))
+        };
         let whole = resource.and_then(|it| it.select(asked)).filter(is_same);
         if whole.is_some() {
             return None;
@@ -113,28 +135,78 @@ impl<F: Clone> Cache<F> {
             .and_then(|it| it.select_part(asked))
             .filter(is_same);
         let joined = old.and_then(|old| self.join(old, new, extent));
-        Some(joined.map_or_else(|| Arc::clone(new), Arc::new))
+        Some(joined.map_or_else(|| as_whole(new, extent), Arc::new))
     }
 
+    /// Returns the response of two parts. The larger bytes in memory stay as they are, and those
+    /// that a part adds are copied: a cut of a piece would keep all of it in memory.
     fn join(&self, old: &Stored, new: &Stored, extent: Extent) -> Option<Stored> {
         let old_extent = old.extent?;
         let joined = old_extent.joined(extent)?;
-        let of_old = |start: u64, end: u64| {
-            let at = |position: u64| position.max(old_extent.start) - old_extent.start;
-            old.body.slice(at(start), at(end))
+        let of_old =
+            |start: u64, end: u64| old.body.slice(at(start, old_extent), at(end, old_extent));
+        let of_new = |start: u64, end: u64| new.body.slice(at(start, extent), at(end, extent));
+        let both = (
+            extent.start.max(old_extent.start),
+            extent.end.min(old_extent.end),
+        );
+        if !is_equal(of_old(both.0, both.1), of_new(both.0, both.1)) {
+            return None;
+        }
+        let body = if joined == extent {
+            new.body.clone()
+        } else {
+            let copied = |piece: Bytes| Bytes::copy_from_slice(&piece);
+            let before = of_new(joined.start, old_extent.start).map(copied);
+            let after = of_new(old_extent.end, joined.end).map(copied);
+            let own = old.body.slice(0, old.body.len());
+            Body::counted(before.chain(own).chain(after).collect(), &self.bodies)
         };
-        let before = of_old(joined.start, extent.start);
-        let after = of_old(extent.end.min(joined.end), joined.end);
-        let own = new.body.slice(0, new.body.len());
-        let pieces = before.chain(own).chain(after).collect();
-        let body = Body::counted(pieces, &self.bodies);
         // The length shows a mistake above before a wrong byte is served.
         (body.len() == joined.end - joined.start).then(|| Stored {
             body,
             extent: (!joined.is_whole()).then_some(joined),
+            is_anonymous: old.is_anonymous && new.is_anonymous,
+            had_no_credentials: old.had_no_credentials && new.had_no_credentials,
             ..new.clone()
         })
     }
+}
+
+/// Returns the place in a part of a position in the body, or the nearest place.
+fn at(position: u64, extent: Extent) -> u64 {
+    position.clamp(extent.start, extent.end) - extent.start
+}
+
+/// Returns whether two sequences of pieces have the same bytes.
+fn is_equal(mut left: impl Iterator<Item = Bytes>, mut right: impl Iterator<Item = Bytes>) -> bool {
+    let (mut one, mut other) = (Bytes::new(), Bytes::new());
+    loop {
+        if one.is_empty() {
+            one = left.next().unwrap_or_default();
+        }
+        if other.is_empty() {
+            other = right.next().unwrap_or_default();
+        }
+        let length = one.len().min(other.len());
+        if length == 0 {
+            return one.is_empty() && other.is_empty();
+        }
+        if one.split_to(length) != other.split_to(length) {
+            return false;
+        }
+    }
+}
+
+/// Returns a part, as a complete response if the part covers the body.
+fn as_whole(part: &Arc<Stored>, extent: Extent) -> Arc<Stored> {
+    if !extent.is_whole() {
+        return Arc::clone(part);
+    }
+    Arc::new(Stored {
+        extent: None,
+        ..Stored::clone(part)
+    })
 }
 
 impl Stored {
@@ -163,7 +235,11 @@ fn extent(head: &ResponseHead) -> Option<Extent> {
     };
     let (start, total) = (number(first)?, number(total)?);
     let end = number(last)?.checked_add(1)?;
-    let is_valid = head.status == 206 && start < end && end <= total;
+    // Such a response has its ranges in its body.
+    let kind = head.fields.get("content-type").unwrap_or_default();
+    let kind = kind.trim_ascii().to_ascii_lowercase();
+    let is_single = !kind.starts_with(b"multipart/byteranges");
+    let is_valid = head.status == 206 && is_single && start < end && end <= total;
     let length = content_length(&head.fields).ok()?;
     let is_length = length.is_none_or(|length| length == end - start);
     (is_valid && is_length).then_some(Extent { start, end, total })

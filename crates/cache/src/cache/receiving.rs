@@ -210,6 +210,7 @@ impl<F: Clone> Cache<F> {
             request: stored.request.clone(),
             asker: stored.asker,
             is_anonymous: stored.is_anonymous && new.is_anonymous,
+            had_no_credentials: stored.had_no_credentials && new.had_no_credentials,
             ..new
         }
     }
@@ -273,7 +274,8 @@ impl<F: Clone> Cache<F> {
         }
         let stored = Arc::new(Stored {
             body,
-            trailers,
+            // The fields after a part are about the part.
+            trailers: trailers.filter(|_| extent.is_none()),
             ..Stored::clone(&pending.entry)
         });
         if self.is_current(&pending.key, pending.started)
@@ -357,6 +359,7 @@ fn entry(
     let has_open_cookies = !asked.contains("cookie") || policy.control.public;
     Stored {
         is_anonymous: !asked.contains("authorization") && has_open_cookies,
+        had_no_credentials: !asked.contains("authorization") && !asked.contains("cookie"),
         started: fetch.started,
         request: selecting(&head, &fetch.asked.fields),
         asker: Asker::new(&fetch.asked.fields, &head.fields, compared),

@@ -11,6 +11,7 @@ const WHOLE: &[u8] = b"0123456789";
 struct Parts {
     world: World,
     asked: usize,
+    user: u64,
 }
 
 /// The head of a part, with more fields.
@@ -30,9 +31,15 @@ fn part_head(start: usize, end: usize, fields: &[(&str, &str)]) -> ResponseHead 
 
 impl Parts {
     fn new() -> Self {
+        Self::with_users(1)
+    }
+
+    /// Creates a cache in which several users must fetch a resource before it serves others.
+    fn with_users(min_users: u8) -> Self {
         Self {
-            world: World::new(Sharing::Origin, 1),
+            world: World::new(Sharing::Origin, min_users),
             asked: 0,
+            user: 1,
         }
     }
 
@@ -42,7 +49,7 @@ impl Parts {
         let key = Key::new(0, b"", &request, false).expect("a plain request");
         let group = Group::Origin("h".into());
         let cache = &mut self.world.cache;
-        match cache.lookup(now, &key, group, 1, &request, None) {
+        match cache.lookup(now, &key, group, self.user, &request, None) {
             Lookup::Hit(stored) => {
                 let response = respond(&stored, &request, now).expect("a range");
                 let body: Vec<u8> = response.body(&stored).flatten().collect();
@@ -62,6 +69,14 @@ impl Parts {
                 }
                 (head.status, body.to_vec())
             }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Returns the stored response that serves a request.
+    fn stored(&mut self, fields: &[(&str, &str)]) -> Arc<Stored> {
+        match self.world.lookup(self.user, &get(fields)) {
+            Lookup::Hit(stored) => stored,
             other => panic!("{other:?}"),
         }
     }
@@ -187,4 +202,129 @@ fn condition_of_a_range_needs_the_tag_of_the_part() {
         parts.get(&fields, (head(200, &[]), WHOLE));
         assert_eq!(parts.asked > before, is_asked, "{tag}");
     }
+}
+
+#[test]
+fn part_with_all_bytes_is_the_whole() {
+    let mut parts = Parts::new();
+    assert!(parts.range(0, 10));
+    assert!(!parts.whole());
+}
+
+/// An origin that reuses a tag for another body must not cause a mixture of both.
+#[test]
+fn parts_that_contradict_each_other_do_not_join() {
+    let mut parts = Parts::new();
+    assert!(parts.range(0, 6));
+    let other = (part_head(4, 10, &[]), &b"abcdef"[..]);
+    parts.get(&[("range", "bytes=4-9")], other);
+    assert!(parts.whole());
+    for field in [
+        ("content-encoding", "br"),
+        ("content-type", "text/html"),
+        ("content-language", "de"),
+    ] {
+        let mut parts = Parts::new();
+        assert!(parts.range(0, 5) && parts.range_of(5, 10, &[field]));
+        assert!(parts.whole(), "{field:?}");
+    }
+}
+
+/// RFC 9110 section 15.3.7.2: the range of such a response stands in its body.
+#[test]
+fn several_ranges_in_one_response_are_not_stored() {
+    let fields = [("content-type", "multipart/byteranges; boundary=a")];
+    let mut parts = Parts::new();
+    parts.range_of(0, 5, &fields);
+    assert!(parts.range_of(0, 5, &fields));
+}
+
+/// A digest of the content of one part is wrong for other parts (RFC 9530 section 2).
+#[test]
+fn stored_part_has_no_digest_of_its_content() {
+    let mut parts = Parts::new();
+    let digest = ("content-digest", "sha-256=:AAAA:");
+    parts.range_of(0, 5, &[digest, ("repr-digest", "sha-256=:BBBB:")]);
+    let part = parts.stored(&[("range", "bytes=0-1")]);
+    assert!(!part.head.fields.contains("content-digest"));
+    assert!(part.head.fields.contains("repr-digest"));
+}
+
+/// A user that gets another user's bytes early learns that the other one requested them.
+#[test]
+fn parts_of_a_user_tell_others_nothing() {
+    let mut parts = Parts::with_users(2);
+    assert!(parts.range(0, 5));
+    parts.user = 2;
+    assert!(parts.range(5, 10));
+    assert!(parts.range(0, 5), "a part of user 1");
+    // Without the first user, the second request is the same.
+    let second_request = |has_other: bool| {
+        let mut parts = Parts::with_users(2);
+        if has_other {
+            parts.whole();
+        }
+        parts.user = 2;
+        parts.range(0, 5);
+        parts.range(0, 5)
+    };
+    assert_eq!(second_request(true), second_request(false));
+}
+
+#[test]
+fn parts_of_a_known_resource_serve_all_users() {
+    let mut parts = Parts::with_users(2);
+    for user in 1..9 {
+        parts.user = user;
+        parts.whole();
+    }
+    parts.world.seconds += 61;
+    assert!(parts.range_of(0, 5, &[("etag", "\"2\"")]));
+    parts.user = 9;
+    assert!(!parts.range(0, 5));
+}
+
+/// A cut of a large piece keeps the whole piece in memory, which no bound would count.
+#[test]
+fn overlapping_parts_keep_no_other_bytes_in_memory() {
+    const KIB: usize = 1 << 10;
+    let mut parts = Parts::new();
+    let body: Vec<u8> = (0..60 * KIB).map(|at| (at % 251) as u8).collect();
+    let mut total = 0;
+    for (start, end) in [(0, 40), (20, 60)] {
+        let (start, end) = (start * KIB, end * KIB);
+        let (range, last) = (format!("bytes={start}-{}", end - 1), end - 1);
+        let content = format!("bytes {start}-{last}/{}", 60 * KIB);
+        let head = part_head(0, 1, &[("content-range", &content)]);
+        parts.get(&[("range", &range)], (head, &body[start..end]));
+        total = end;
+    }
+    let joined = parts.stored(&[]);
+    let pieces: Vec<Bytes> = joined.body.slice(0, joined.body.len()).collect();
+    assert_eq!(pieces.concat(), body);
+    drop(joined);
+    parts.world.cache.clear(parts.world.now());
+    // Only the sole owner of an allocation gets it back, with its capacity.
+    let kept: usize = pieces
+        .into_iter()
+        .map(|piece| {
+            piece
+                .try_into_mut()
+                .map_or(usize::MAX / 4, |it| it.capacity())
+        })
+        .sum();
+    assert!(kept <= total, "{kept} bytes");
+}
+
+/// A response to credentials must not travel as one without them.
+#[test]
+fn joined_part_has_the_credentials_of_both() {
+    let mut parts = Parts::new();
+    let public = ("cache-control", "public, max-age=60");
+    let origin = (part_head(0, 5, &[public]), &WHOLE[..5]);
+    let asked = [("range", "bytes=0-4"), ("authorization", "Basic YQ==")];
+    parts.get(&asked, origin);
+    parts.range_of(5, 10, &[public]);
+    let whole = parts.stored(&[]);
+    assert!(whole.extent.is_none() && !whole.is_anonymous);
 }
