@@ -1,5 +1,6 @@
 //! The cache keeps its bounds for any requests and responses. It serves a request only a response
 //! that was made for the same key and the same fields of `Vary`, and for users that may know it.
+//! Parts of responses join to bytes of one body only.
 #![no_main]
 
 use std::collections::HashSet;
@@ -13,6 +14,9 @@ use tandem_http::{Fields, Method, RequestHead, ResponseHead, Scheme};
 
 const MEMORY: u64 = 1 << 16;
 
+/// The longest body of which the origin sends parts.
+const MAX_TOTAL: usize = 512;
+
 // Input: a byte for the configuration, then exchanges. Each is a byte of operation and user, a byte
 // of time, a byte of status, and lines `name:value` of the request and, after a blank line, of the
 // response. A line `.` ends the exchange.
@@ -20,8 +24,14 @@ fuzz_target!(|data: &[u8]| {
     let Some((&first, data)) = data.split_first() else {
         return;
     };
-    let sharing = [Sharing::Private, Sharing::Shared, Sharing::Origin][usize::from(first % 3)];
-    let min_users = first / 3 % 4 + 1;
+    let all = [
+        Sharing::Private,
+        Sharing::Shared,
+        Sharing::Origin,
+        Sharing::Client,
+    ];
+    let sharing = all[usize::from(first % 4)];
+    let min_users = first / 4 % 4 + 1;
     let mut cache = Cache::<u8>::new(Config {
         sharing,
         memory: MEMORY,
@@ -79,9 +89,9 @@ fn request(operation: u8, fields: Fields) -> RequestHead {
     }
 }
 
-fn run(cache: &mut Cache<u8>, exchange: &Exchange, fetched: &mut HashSet<(Vec<u8>, u64)>) {
+fn run(cache: &mut Cache<u8>, exchange: &Exchange, fetched: &mut HashSet<Vec<u8>>) {
     let (now, user, request) = (exchange.now, exchange.user, &exchange.request);
-    let is_private = cache.config().sharing == Sharing::Private;
+    let is_private = cache.config().sharing.is_private();
     let owner = if is_private { user + 1 } else { 0 };
     let Some(key) = Key::new(owner, b"", request, false) else {
         return;
@@ -106,9 +116,10 @@ fn run(cache: &mut Cache<u8>, exchange: &Exchange, fetched: &mut HashSet<(Vec<u8
         Lookup::Fetch(fetch, _) => {
             let received = cache.receive(now, &fetch, &exchange.response);
             if let Received::Store(pending) = received {
-                let body = format!("{owner} {} {}", request.path, exchange.number);
-                fetched.insert((body.clone().into_bytes(), user));
-                cache.finish(*pending, vec![Bytes::from(body)], None);
+                let (whole, start, end) = body(owner, exchange);
+                let part = Bytes::copy_from_slice(&whole[start..end]);
+                fetched.insert(whole);
+                cache.finish(*pending, vec![part], None);
             }
             cache.fail(now, &fetch);
             cache.end_flight(&fetch);
@@ -118,17 +129,58 @@ fn run(cache: &mut Cache<u8>, exchange: &Exchange, fetched: &mut HashSet<(Vec<u8
     }
 }
 
+/// Returns the body of which the origin sends a part, and the place of the part. Bodies with the
+/// same entity tag and length are equal.
+fn body(owner: u64, exchange: &Exchange) -> (Vec<u8>, usize, usize) {
+    let (path, head) = (&exchange.request.path, &exchange.response);
+    let range = content_range(&head.fields).filter(|_| head.status == 206);
+    match range {
+        Some((start, end, total)) if start < end && end <= total && total <= MAX_TOTAL => {
+            let tag = head.fields.get("etag").unwrap_or_default();
+            let text = format!("{owner} {path} {} ", String::from_utf8_lossy(tag));
+            (text.bytes().cycle().take(total).collect(), start, end)
+        }
+        _ => {
+            let whole = format!("{owner} {path} {}", exchange.number).into_bytes();
+            let end = whole.len();
+            (whole, 0, end)
+        }
+    }
+}
+
+/// Returns the start, end and length of the body that `Content-Range` names.
+fn content_range(fields: &Fields) -> Option<(usize, usize, usize)> {
+    let value = std::str::from_utf8(fields.get("content-range")?).ok()?;
+    let (range, total) = value.strip_prefix("bytes ")?.split_once('/')?;
+    let (first, last) = range.split_once('-')?;
+    let last: usize = last.parse().ok()?;
+    let end = last.checked_add(1)?;
+    Some((first.parse().ok()?, end, total.parse().ok()?))
+}
+
 /// Checks a response that is served.
-fn serve(stored: &Stored, exchange: &Exchange, owner: u64, fetched: &HashSet<(Vec<u8>, u64)>) {
+fn serve(stored: &Stored, exchange: &Exchange, owner: u64, fetched: &HashSet<Vec<u8>>) {
     let request = &exchange.request;
     assert!(stored.fits(&request.fields) && !vary::is_any(&stored.head.fields));
-    let body: Vec<u8> = stored.body.slice(0, stored.body.len()).flatten().collect();
-    let expected = format!("{owner} {} ", request.path);
-    assert!(body.starts_with(expected.as_bytes()));
-    assert!(fetched.iter().any(|(known, _)| *known == body));
+    let prefix = format!("{owner} {} ", request.path);
+    let mut of_key = fetched.iter().filter(|whole| {
+        let length = prefix.len().min(whole.len());
+        whole[..length] == prefix.as_bytes()[..length]
+    });
     if let Some(response) = respond(stored, request, exchange.now) {
-        let length: usize = response.body(stored).map(|piece| piece.len()).sum();
-        assert_eq!(length as u64, response.end - response.start);
+        let body: Vec<u8> = response.body(stored).flatten().collect();
+        assert_eq!(body.len() as u64, response.end - response.start);
+        match response.head.status {
+            206 => {
+                let range = content_range(&response.head.fields).expect("a range");
+                let (start, end, total) = range;
+                let is_part = |whole: &Vec<u8>| whole.len() == total && whole[start..end] == body;
+                assert!(of_key.any(is_part), "bytes of one body");
+            }
+            304 | 416 => assert!(body.is_empty()),
+            _ if request.method == Method::Head => assert!(body.is_empty()),
+            _ => assert!(of_key.any(|whole| *whole == body), "a body"),
+        }
         assert!(response.head.fields.contains("age"));
     }
 }
