@@ -38,9 +38,16 @@ impl FleetKey {
                 length: secret.len(),
             });
         }
-        Ok(Self(
-            Salt::new(HKDF_SHA256, b"tandem fleet 1").extract(secret),
-        ))
+        Ok(Self::derived(secret))
+    }
+
+    /// Derives the key from random bytes. All of them count, also those that look like white space.
+    pub fn of_random(secret: &[u8; MIN_SECRET]) -> Self {
+        Self::derived(secret)
+    }
+
+    fn derived(secret: &[u8]) -> Self {
+        Self(Salt::new(HKDF_SHA256, b"tandem fleet 1").extract(secret))
     }
 
     /// Returns the key for the records of one gateway. Each run of a gateway has another identifier,
@@ -165,6 +172,16 @@ mod tests {
         assert!(error.to_string().contains("9 bytes") && error.to_string().contains("openssl"));
         let key = FleetKey::new(&[7; MIN_SECRET]).unwrap();
         assert_eq!(format!("{key:?}"), "FleetKey");
+    }
+
+    #[test]
+    fn random_bytes_are_a_key_without_a_cut() {
+        let mut bytes = [7; MIN_SECRET];
+        bytes[MIN_SECRET - 1] = b'\n';
+        assert!(FleetKey::new(&bytes).is_err());
+        let key = FleetKey::of_random(&bytes);
+        bytes[MIN_SECRET - 1] = b' ';
+        assert!(key != FleetKey::of_random(&bytes));
     }
 
     #[test]

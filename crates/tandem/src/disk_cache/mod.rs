@@ -91,7 +91,7 @@ impl DiskCache {
         let directory = CacheDirectory::open(&config.directory)?;
         let key = match &config.key {
             Some(key) => key.clone(),
-            None => FleetKey::new(&random::<32>()?).map_err(std::io::Error::other)?,
+            None => FleetKey::of_random(&random()?),
         };
         let mark = mark(&key, scope);
         let is_closed = directory.take_mark()?.as_deref() == Some(&mark[..]);
