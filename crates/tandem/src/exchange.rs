@@ -17,12 +17,14 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::future::Future;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::task::{Context, Poll};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bytes::Bytes;
+use ring::hmac;
+use ring::rand::SystemRandom;
 use serde::{Deserialize, Serialize};
 use tandem_coding::{Dictionaries, Dictionary};
 use tandem_http::{Fields, RequestHead, ResponseHead};
@@ -120,14 +122,21 @@ impl Isolation {
     }
 }
 
-/// Returns a name of at most 255 bytes, the limit of SOCKS (RFC 1929). Longer names become their
-/// SHA-256 hash, so that different names stay different.
+/// Returns a name of at most 255 bytes, the limit of SOCKS (RFC 1929). Longer names become a hash
+/// with a secret of this process (HMAC with SHA-256), so that different names stay different. The
+/// name reaches Tor or the proxy of `--via`: without the secret, anyone could write a short name
+/// that equals the hash of a known long one.
 fn short(name: &[u8]) -> Vec<u8> {
+    static SECRET: LazyLock<hmac::Key> = LazyLock::new(|| {
+        let random = SystemRandom::new();
+        hmac::Key::generate(hmac::HMAC_SHA256, &random).expect("random numbers of the system")
+    });
     if name.len() <= 255 {
         return name.to_vec();
     }
-    let hash = ring::digest::digest(&ring::digest::SHA256, name);
-    URL_SAFE_NO_PAD.encode(hash).into_bytes()
+    URL_SAFE_NO_PAD
+        .encode(hmac::sign(&SECRET, name))
+        .into_bytes()
 }
 
 /// Shows only the presence of a key, because first-party domains are private.

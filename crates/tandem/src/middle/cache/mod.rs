@@ -98,7 +98,7 @@ impl Stage for CacheStage {
         let is_read = matches!(exchange.request.method, Method::Get | Method::Head);
         match self.0.place(&exchange).filter(|_| is_read) {
             Some(place) => CachedReply::reply(&self.0, place, exchange),
-            None => self.0.bypassing(is_read, self.0.next.call(exchange)),
+            None => CacheSession::bypassing(&self.0, is_read, exchange),
         }
     }
 }
@@ -123,15 +123,19 @@ impl CacheSession {
         }
     }
 
-    /// Returns a reply whose head says, if that is wanted, that the cache took no part in it.
-    fn bypassing(&self, is_read: bool, reply: Reply) -> Reply {
-        if !self.tells_status {
+    /// Sends a request past the cache. The head of the response says that, if it is wanted.
+    fn bypassing(session: &Rc<Self>, is_read: bool, exchange: Exchange) -> Reply {
+        let scheme = exchange.request.scheme;
+        let may_clear = scheme == Scheme::Https && session.owner(scheme).number != 0;
+        let request = Arc::clone(&exchange.request);
+        let reply = session.next.call(exchange);
+        if !session.tells_status && !may_clear {
             return reply;
         }
-        let (status, name) = (CacheStatus::bypass(is_read), self.name());
         Reply::new(Bypassing {
-            status,
-            name,
+            session: Rc::clone(session),
+            request,
+            status: CacheStatus::bypass(is_read),
             reply,
         })
     }
@@ -204,8 +208,9 @@ fn partition(isolation: &Isolation, site: &str) -> Vec<u8> {
 
 /// The reply to a request that passed by the cache.
 struct Bypassing {
+    session: Rc<CacheSession>,
+    request: Arc<RequestHead>,
     status: CacheStatus,
-    name: &'static str,
     reply: Reply,
 }
 
@@ -217,7 +222,10 @@ impl Parts for Bypassing {
     fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
         let mut part = self.reply.poll_part(cx);
         if let Poll::Ready(Some(Ok(Part::Head(head)))) = &mut part {
-            self.status.tell(self.name, &mut head.fields);
+            self.session.clear_if_told(&self.request, head);
+            if self.session.tells_status {
+                self.status.tell(self.session.name(), &mut head.fields);
+            }
         }
         part
     }
@@ -352,6 +360,36 @@ mod tests {
         assert!(matches!(part, Some(Ok(Part::Head(_)))), "{part:?}");
         assert_eq!(next.0.get(), 2);
         drop(leader);
+    }
+
+    /// An origin may answer each user's login before a `public` page that forbids stale use.
+    #[tokio::test]
+    async fn stale_page_of_a_login_is_not_shown_to_push() {
+        for (field, is_shown) in [("authorization", false), ("cookie", false), ("x", true)] {
+            let cache = Arc::new(ResponseCache::new(tandem_cache::Config {
+                sharing: Sharing::Origin,
+                memory: 1 << 20,
+                min_users: 1,
+            }));
+            let origin: Rc<dyn Stage> = Rc::new(|_: Exchange| {
+                let mut head = ResponseHead::new(200);
+                let fields = &mut head.fields;
+                fields.push("cache-control", "public, max-age=0, must-revalidate");
+                fields.push("etag", "\"1\"");
+                Reply::ready(head, bytes::Bytes::from_static(b"page"))
+            });
+            let exchanges = async {
+                let stage = CacheStage::new(&cache, Peer::none(), 0, false, origin);
+                let mut first = RequestHead::get(Scheme::Http, "own.example", "/");
+                let plain = first.clone();
+                first.fields.push(field, "1");
+                let mut reply = stage.call(Exchange::internal(first));
+                while reply.part().await.is_some() {}
+                let reply = stage.call(Exchange::internal(plain));
+                assert_eq!(reply.stale_response().is_some(), is_shown, "{field}");
+            };
+            tokio::task::LocalSet::new().run_until(exchanges).await;
+        }
     }
 
     #[test]
