@@ -155,9 +155,14 @@ impl Growth {
         }
     }
 
-    /// Sets the number of requests that each connection may carry.
-    pub(super) const fn set_depth(&mut self, depth: usize) {
-        self.depth = if depth > 0 { depth } else { 1 };
+    /// Sets the number of requests that each connection may carry. It is one after a refusal by a
+    /// response, since the origin may count requests.
+    pub(super) fn set_depth(&mut self, now: Instant, depth: usize) {
+        self.depth = if self.refuses_early(now) {
+            1
+        } else {
+            depth.max(1)
+        };
     }
 
     /// Returns whether nothing is lost if this state is dropped.
@@ -224,6 +229,7 @@ impl Growth {
             rest = rest.max(wanted).min(LONGEST_REST);
             let until = now + rest;
             self.refuses_until = Some(self.refuses_until.map_or(until, |set| set.max(until)));
+            self.depth = 1;
         }
         self.fall(now, FLOOR, rest);
     }
@@ -370,7 +376,7 @@ mod tests {
     fn deep_connections_carry_twice_the_exchanges() {
         let now = Instant::now();
         let mut growth = Growth::new(now, 32);
-        growth.set_depth(2);
+        growth.set_depth(now, 2);
         growth.note_wait(now);
         for _ in 0..FLOOR * 2 {
             growth.note_response(now, 2000, true);
@@ -378,6 +384,20 @@ mod tests {
         assert_eq!((growth.limit(), growth.exchanges()), (12, 24));
         growth.hold();
         assert_eq!((growth.limit(), growth.exchanges()), (FLOOR, FLOOR));
+    }
+
+    #[test]
+    fn refusal_by_a_response_ends_pipelining_for_a_while() {
+        let now = Instant::now();
+        let mut growth = Growth::new(now, 32);
+        growth.set_depth(now, 2);
+        assert_eq!(growth.exchanges(), FLOOR * 2);
+        growth.note_refusal(now, Refusal::Response(Duration::ZERO));
+        assert_eq!(growth.exchanges(), FLOOR);
+        growth.set_depth(now + Duration::from_secs(59), 2);
+        assert_eq!(growth.exchanges(), FLOOR);
+        growth.set_depth(now + Duration::from_secs(60), 2);
+        assert_eq!(growth.exchanges(), FLOOR * 2);
     }
 
     #[test]

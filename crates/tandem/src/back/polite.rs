@@ -282,7 +282,7 @@ impl PoliteState {
     /// Learns from a response head whether requests to an origin may be pipelined.
     fn note_depth(&self, key: &OriginKey) {
         let depth = (self.depth)(key.0, &key.1);
-        self.note(key, |growth, _| growth.set_depth(depth));
+        self.note(key, |growth, now| growth.set_depth(now, depth));
     }
 
     /// Returns whether an origin gets no early requests, because it has refused requests.

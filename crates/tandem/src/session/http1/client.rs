@@ -29,6 +29,8 @@ pub struct Http1Client {
     pub(super) state: RefCell<CarrierState>,
     /// The exchanges of a connection with pipelining.
     pub(super) line: RefCell<Option<Line>>,
+    /// The number of responses, without those to uploads.
+    pub(super) answered: Cell<usize>,
     /// The number of exchanges under way.
     busy: Cell<usize>,
 }
@@ -58,6 +60,7 @@ impl Http1Client {
             session,
             state: RefCell::new(CarrierState::Dialing(dial)),
             line: RefCell::default(),
+            answered: Cell::new(0),
             busy: Cell::new(0),
         }
     }
@@ -68,6 +71,7 @@ impl Http1Client {
             session,
             state: RefCell::new(CarrierState::Idle(path, ReadTimer::default())),
             line: RefCell::default(),
+            answered: Cell::new(0),
             busy: Cell::new(0),
         }
     }

@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tandem_http::Method;
-use tandem_http::h1::Framing;
+use tandem_http::h1::{Framing, Response, Version};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -150,6 +150,8 @@ struct Turn {
     timer: ReadTimer,
     /// The bytes that were read and belong to this response.
     input: Bytes,
+    /// True if another response came before this one.
+    follows: bool,
 }
 
 /// The properties of an origin that its connections show.
@@ -162,6 +164,10 @@ struct TraitCells {
     /// The number of followers that were answered.
     answered: Cell<usize>,
     is_refused: Cell<bool>,
+    /// The number of responses after which the origin closes connections, if it has announced that.
+    /// A request behind the last one would be lost, and the origin would wait for more of them
+    /// before it closes.
+    lasts: Cell<Option<usize>>,
 }
 
 impl Traits {
@@ -171,9 +177,36 @@ impl Traits {
         self.0.is_persistent.get() && !self.0.is_refused.get()
     }
 
+    fn lasts(&self) -> usize {
+        self.0.lasts.get().unwrap_or(usize::MAX)
+    }
+
+    /// Learns from the last of the `answered` responses of a connection.
+    fn note_life(&self, answered: usize, keeps: bool) {
+        if !keeps {
+            self.0.lasts.set(Some(answered.min(self.lasts())));
+        } else if answered >= self.lasts() {
+            self.0.lasts.set(None);
+        }
+    }
+
     /// Notes that a pipelined request has failed.
     fn refuse(&self) {
         self.0.is_refused.set(true);
+    }
+
+    /// Notes a response, and returns whether its connection can carry another one. A follower fails
+    /// if the origin has probably not understood its request.
+    fn note_response(&self, response: &Response, follows: bool) -> Result<bool, Error> {
+        let keeps = response.keep_alive;
+        if follows && !keeps && matches!(response.head.status, 400 | 408) {
+            return Err(used_up());
+        }
+        // Servers of HTTP/1.0 need not know pipelining.
+        if keeps && response.version == Version::Http11 {
+            self.0.is_persistent.set(true);
+        }
+        Ok(keeps)
     }
 
     fn note_answered(&self) {
@@ -242,7 +275,7 @@ impl Http1Client {
         let line = Line {
             path: path.clone(),
             follower: None,
-            is_closed: !is_pipelinable(exchange),
+            is_closed: !is_pipelinable(exchange) || self.answered.get() + 1 >= traits.lasts(),
         };
         *self.line.borrow_mut() = Some(line);
         begun();
@@ -250,6 +283,7 @@ impl Http1Client {
             path,
             timer,
             input: Bytes::new(),
+            follows: false,
         };
         self.read(traits, turn, exchange, sink).await
     }
@@ -297,7 +331,8 @@ impl Http1Client {
                 used_up()
             })?;
         }
-        self.read(traits, turn, exchange, sink).await?;
+        let read = self.read(traits, turn, exchange, sink).await;
+        read.map_err(|error| of_follower(traits, error))?;
         traits.note_answered();
         Ok(())
     }
@@ -337,6 +372,7 @@ impl Http1Client {
             mut path,
             mut timer,
             input,
+            follows,
         } = turn;
         let mut reading = Reading {
             client: self,
@@ -352,10 +388,9 @@ impl Http1Client {
         };
         let response = async {
             let response = reader.heads(&mut path, sink).await?;
-            let keeps = response.keep_alive;
-            if keeps {
-                traits.0.is_persistent.set(true);
-            }
+            let keeps = traits.note_response(&response, follows)?;
+            self.answered.set(self.answered.get() + 1);
+            traits.note_life(self.answered.get(), keeps);
             reader.rest(&mut path, response, sink).await?;
             Ok(keeps)
         };
@@ -368,25 +403,35 @@ impl Http1Client {
         if !keeps {
             return Ok(());
         }
+        reading.is_over = self.pass_on(Turn {
+            path,
+            timer,
+            input,
+            follows: true,
+        });
+        Ok(())
+    }
+
+    /// Passes the turn to the follower, or leaves the connection idle. Returns false if the
+    /// connection is used up.
+    fn pass_on(&self, turn: Turn) -> bool {
         let next = {
             let mut line = self.line.borrow_mut();
             line.as_mut().and_then(|line| line.follower.take())
         };
-        let turn = Turn { path, timer, input };
         match next {
             // If the follower has given up, its response still comes on this connection.
-            Some(next) => reading.is_over = next.send(turn).is_ok(),
+            Some(next) => next.send(turn).is_ok(),
             None if turn.input.is_empty() => {
                 self.line.take();
-                reading.is_over = true;
                 let path = turn.path.into_path();
                 *self.state.borrow_mut() = path.map_or(CarrierState::Taken, |path| {
                     CarrierState::Idle(path, turn.timer)
                 });
+                true
             }
-            None => {}
+            None => false,
         }
-        Ok(())
     }
 }
 
@@ -395,6 +440,18 @@ async fn first_bytes(path: &mut SharedPath, limit: Duration) -> Option<Bytes> {
     let read = std::future::poll_fn(|cx| buffers::poll_read(path, buffers::ReadSize::First, cx));
     let read = tokio::time::timeout(limit, read).await;
     read.ok()?.ok().filter(|bytes| !bytes.is_empty())
+}
+
+/// Returns the error of a follower whose response could not be read. The bytes may belong to the
+/// response before it, so the request may be repeated until a part of its response has left.
+fn of_follower(traits: &Traits, error: Error) -> Error {
+    match error.kind {
+        Kind::Protocol | Kind::Truncated | Kind::Reset => {
+            traits.refuse();
+            error.with_retry(Retry::IfIdempotent)
+        }
+        _ => error,
+    }
 }
 
 /// Returns the error of a request whose response will not come on this connection.

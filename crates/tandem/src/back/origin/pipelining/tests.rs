@@ -36,6 +36,11 @@ struct Behaviour {
     thinks: Duration,
     /// True if it answers requests in pairs: the first when the second has arrived.
     pairs: bool,
+    /// The bytes with which it answers a request that arrives before the response to an earlier
+    /// one. It closes the connection after them.
+    confused: Option<&'static str>,
+    /// The version of its responses.
+    version: &'static str,
 }
 
 const REGULAR: Behaviour = Behaviour {
@@ -45,6 +50,8 @@ const REGULAR: Behaviour = Behaviour {
     length: 20,
     thinks: THINKS,
     pairs: false,
+    confused: None,
+    version: "HTTP/1.1",
 };
 
 /// The observations of an origin.
@@ -54,6 +61,8 @@ struct Seen {
     open: Cell<usize>,
     greatest: Cell<usize>,
     requests: RefCell<Vec<String>>,
+    /// The requests that arrived before the end of their connection, and were not answered.
+    lost: Cell<usize>,
 }
 
 struct Scripted {
@@ -117,14 +126,20 @@ async fn serve(mut path: Path, behaviour: &Cell<Behaviour>, seen: &Seen) -> io::
             // Nothing is there if the client does not pipeline.
             let _ = tokio::time::timeout(Duration::ZERO, read).await;
         }
+        if now.confused.is_some() {
+            let more = path.read_buf(&mut input);
+            // As above.
+            let _ = tokio::time::timeout(Duration::ZERO, more).await;
+        }
         let is_last = answered >= now.closes_after;
         let close = if is_last && now.announces {
             "Connection: close\r\n"
         } else {
-            ""
+            "Connection: keep-alive\r\n"
         };
+        let version = now.version;
         let length = now.length;
-        let head = format!("HTTP/1.1 200 OK\r\n{close}Content-Length: {length}\r\n\r\n");
+        let head = format!("{version} 200 OK\r\n{close}Content-Length: {length}\r\n\r\n");
         path.write_all(head.as_bytes()).await?;
         for piece in body(&target, length).chunks(64 << 10) {
             path.write_all(piece).await?;
@@ -132,8 +147,18 @@ async fn serve(mut path: Path, behaviour: &Cell<Behaviour>, seen: &Seen) -> io::
                 tokio::time::sleep(THINKS / 5).await;
             }
         }
+        let confused = now.confused.filter(|_| !input.is_empty());
+        path.write_all(confused.unwrap_or_default().as_bytes())
+            .await?;
         path.flush().await?;
         if is_last {
+            let more = path.read_buf(&mut input);
+            // As above.
+            let _ = tokio::time::timeout(Duration::ZERO, more).await;
+            let is_lost = !input.is_empty();
+            seen.lost.set(seen.lost.get() + usize::from(is_lost));
+        }
+        if is_last || confused.is_some() {
             return Ok(());
         }
     }
@@ -317,6 +342,27 @@ fn request_behind_a_closed_connection_is_repeated() {
 }
 
 #[test]
+fn no_request_follows_the_last_one_of_a_connection() {
+    run(async {
+        let scene = Scene::new(REGULAR, 2);
+        scene.begin().await;
+        scene.behaviour.set(Behaviour {
+            closes_after: 5,
+            ..REGULAR
+        });
+        let paths: Vec<_> = (0..100).map(|number| format!("/{number}")).collect();
+        let fetched: Vec<_> = paths.iter().map(|path| scene.fetch(path)).collect();
+        for (path, fetched) in paths.iter().zip(fetched) {
+            scene.expect(path, fetched).await;
+        }
+        assert_eq!(scene.stage.0.depth(1, &site()), 2);
+        // Only the first of the two connections to end may lose a request.
+        let lost = scene.seen.lost.get();
+        assert!(lost <= 2, "{lost}");
+    });
+}
+
+#[test]
 fn pipelining_ends_at_an_origin_that_drops_requests() {
     run(async {
         let dropping = Behaviour {
@@ -330,6 +376,47 @@ fn pipelining_ends_at_an_origin_that_drops_requests() {
             scene.expect(path, fetched).await;
         }
         assert_eq!(scene.stage.0.depth(1, &site()), 1);
+    });
+}
+
+#[test]
+fn request_that_the_origin_misread_is_repeated_alone() {
+    const ANSWERS: [&str; 5] = [
+        "more of the body than its length\r\n\r\n",
+        "HTTP/1.1 200 O",
+        "HTTP/1.1 200 OK\r\nContent-Length: none\r\n\r\n",
+        "HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n",
+        "HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n",
+    ];
+    for answer in ANSWERS {
+        run(async move {
+            let scene = Scene::new(REGULAR, 1);
+            scene.begin().await;
+            scene.behaviour.set(Behaviour {
+                confused: Some(answer),
+                ..REGULAR
+            });
+            let fetched = ["/a", "/b", "/c"].map(|path| scene.fetch(path));
+            for (path, fetched) in ["/a", "/b", "/c"].into_iter().zip(fetched) {
+                scene.expect(path, fetched).await;
+            }
+            assert_eq!(scene.stage.0.depth(1, &site()), 1);
+        });
+    }
+}
+
+#[test]
+fn origin_of_http_1_0_gets_one_request_at_a_time() {
+    run(async {
+        let old = Behaviour {
+            version: "HTTP/1.0",
+            ..REGULAR
+        };
+        let scene = Scene::new(old, 1);
+        scene.begin().await;
+        assert_eq!(scene.stage.0.depth(1, &site()), 1);
+        scene.expect("/a", scene.fetch("/a")).await;
+        assert_eq!(scene.seen.dials.get(), 1);
     });
 }
 
