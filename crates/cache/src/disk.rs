@@ -3,9 +3,9 @@
 //! The index is in memory and is exact: a response that leaves it is never served again, even if
 //! its file still exists. The program deletes such files later. Space and entries are bounded.
 //! Above a bound, the oldest response goes that no request has used since its last turn (second
-//! chance).
+//! chance). No change takes long, since all event loops wait for the lock of the cache.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use crate::names::Name;
 
@@ -15,6 +15,10 @@ const BLOCK: u64 = 4096;
 /// The most entries of an index, whatever its bytes.
 const MAX_ENTRIES: usize = 1 << 17;
 
+/// The most entries that get a second chance for one new entry. After them the next ones go, used
+/// or not.
+const MAX_CHANCES: usize = 64;
+
 /// The index of the files with responses.
 #[derive(Debug)]
 pub struct Index {
@@ -22,9 +26,10 @@ pub struct Index {
     max_entries: usize,
     bytes: u64,
     entries: HashMap<Name, Entry>,
-    /// The entries in the order of their turns. Those with another number have been removed.
-    order: VecDeque<(Name, u64)>,
-    next_number: u64,
+    /// The names of the entries by their turns.
+    order: BTreeMap<u64, Name>,
+    /// The latest number of an entry, or its latest turn.
+    last_number: u64,
     /// The files to delete. None of them is an entry.
     doomed: HashSet<Name>,
     /// The file that the program writes at present.
@@ -34,6 +39,7 @@ pub struct Index {
 #[derive(Debug)]
 struct Entry {
     number: u64,
+    turn: u64,
     bytes: u64,
     /// A request has used the entry since its last turn.
     is_used: bool,
@@ -48,8 +54,8 @@ impl Index {
             max_entries: most.clamp(1, MAX_ENTRIES),
             bytes: 0,
             entries: HashMap::new(),
-            order: VecDeque::new(),
-            next_number: 0,
+            order: BTreeMap::new(),
+            last_number: 0,
             doomed: HashSet::new(),
             writing: None,
         }
@@ -78,50 +84,44 @@ impl Index {
             self.doomed.insert(name);
             return;
         }
+        let mut chances = MAX_CHANCES;
         while self.bytes + bytes > self.max_bytes || self.entries.len() >= self.max_entries {
-            self.evict();
+            self.evict(&mut chances);
         }
-        self.next_number += 1;
-        let number = self.next_number;
+        let number = self.next_number();
         self.bytes += bytes;
         self.doomed.remove(&name);
-        self.order.push_back((name, number));
+        self.order.insert(number, name);
         let entry = Entry {
             number,
+            turn: number,
             bytes,
             is_used: false,
         };
         self.entries.insert(name, entry);
-        self.tidy();
     }
 
-    /// Removes the oldest entry without use.
-    fn evict(&mut self) {
-        while let Some((name, number)) = self.order.pop_front() {
+    const fn next_number(&mut self) -> u64 {
+        self.last_number += 1;
+        self.last_number
+    }
+
+    /// Removes the oldest entry without use, after at most so many `chances` of older ones.
+    fn evict(&mut self, chances: &mut usize) {
+        while let Some((_, name)) = self.order.pop_first() {
+            let turn = self.next_number();
             match self.entries.get_mut(&name) {
-                Some(entry) if entry.number == number && entry.is_used => {
+                Some(entry) if entry.is_used && *chances > 0 => {
+                    *chances -= 1;
                     entry.is_used = false;
-                    self.order.push_back((name, number));
+                    entry.turn = turn;
+                    self.order.insert(turn, name);
                 }
-                Some(entry) if entry.number == number => {
+                _ => {
                     self.remove(&name);
                     return;
                 }
-                _ => {}
             }
-        }
-    }
-
-    /// Forgets the turns of removed entries once they are the larger part.
-    fn tidy(&mut self) {
-        if self.order.len() > 2 * self.entries.len() + 16 {
-            let entries = &self.entries;
-            let is_current = |(name, number): &(Name, u64)| {
-                entries
-                    .get(name)
-                    .is_some_and(|entry| entry.number == *number)
-            };
-            self.order.retain(is_current);
         }
     }
 
@@ -153,6 +153,7 @@ impl Index {
             return false;
         };
         self.bytes -= entry.bytes;
+        self.order.remove(&entry.turn);
         self.doomed.insert(*name);
         true
     }
@@ -219,6 +220,22 @@ mod tests {
         index.insert(name(5), 1);
         index.insert(name(6), 1);
         assert!(!index.contains(&name(1)) && index.contains(&name(4)));
+    }
+
+    /// A walk past all used entries would keep the cache locked for milliseconds.
+    #[test]
+    fn eviction_gives_a_bounded_number_of_chances() {
+        let most = 3 * MAX_CHANCES as u64;
+        let mut index = Index::new(most * BLOCK);
+        let names: Vec<Name> = (0..most).map(|it| u128::from(it).to_be_bytes()).collect();
+        for name in &names {
+            index.insert(*name, 1);
+            assert!(index.find(name).is_some());
+        }
+        index.insert(name(255), 2 * BLOCK);
+        assert_eq!(index.len() as u64, most - 1);
+        let is_gone = |at: usize| !index.contains(&names[at]);
+        assert!(is_gone(MAX_CHANCES) && is_gone(MAX_CHANCES + 1));
     }
 
     #[test]
@@ -300,7 +317,7 @@ mod tests {
                 proptest::prop_assert!(index.len() as u64 <= max_blocks);
                 let sum: u64 = index.entries.values().map(|entry| entry.bytes).sum();
                 proptest::prop_assert_eq!(sum, index.bytes);
-                proptest::prop_assert!(index.order.len() <= 2 * index.len() + 16);
+                proptest::prop_assert_eq!(index.order.len(), index.len());
                 for name in &files {
                     let known = [index.contains(name), index.doomed.contains(name)];
                     proptest::prop_assert!(known[0] != known[1]);

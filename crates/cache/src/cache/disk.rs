@@ -116,7 +116,8 @@ impl<F: Clone> Cache<F> {
     }
 
     /// Stores a response from the disk in place of a request to the origin. Returns whether the
-    /// response may serve the user of the request.
+    /// response may serve the user of the request. A response that no request can use any more,
+    /// such as a stale one, leaves the index.
     pub fn adopt_from_disk(
         &mut self,
         now: Now,
@@ -127,9 +128,14 @@ impl<F: Clone> Cache<F> {
         let is_current = self
             .disk()
             .is_some_and(|index| index.holds(&found.name, found.number));
-        is_current
-            && self.store.peek(&fetch.key).is_none()
-            && self.adopt_within(now, fetch, incoming, MAX_BODY_ON_DISK)
+        if !is_current || self.store.peek(&fetch.key).is_some() || !self.has_room() {
+            return false;
+        }
+        let may_serve = self.adopt_within(now, fetch, incoming, MAX_BODY_ON_DISK);
+        if self.store.peek(&fetch.key).is_none() {
+            self.forget_on_disk(&found.name);
+        }
+        may_serve
     }
 
     /// Takes the next response that is to be written. The caller reports the end of the write with

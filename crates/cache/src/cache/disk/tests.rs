@@ -213,6 +213,8 @@ fn disk_serves_after_eviction_and_after_a_restart() {
     gateway.restart(1);
     gateway.seconds += 600;
     assert_eq!(gateway.served(1, &request), None, "it is stale");
+    gateway.work();
+    assert!(gateway.files.is_empty(), "its file is of no use");
 }
 
 #[test]
