@@ -107,6 +107,8 @@ impl Keeping {
             self.directory.remove(name)?;
         }
         if !doomed.is_empty() {
+            let bytes = cache.with_disk(|index| index.bytes());
+            METRICS.cache_disk_bytes.set(bytes.unwrap_or_default());
             return Ok(true);
         }
         let now = cache.now();
@@ -121,7 +123,13 @@ impl Keeping {
             cache.with_disk(|index| index.remove(&name));
             return Ok(true);
         };
-        self.directory.write(&name, &sealed)?;
+        match self.directory.write(&name, &sealed) {
+            Err(error) if is_of_process(&error) => {
+                cache.with_disk(|index| index.remove(&name));
+                return Ok(true);
+            }
+            written => written?,
+        }
         let length = sealed.len() as u64;
         let is_kept = cache.with_disk(|index| {
             let is_kept = index.finish(name, length);
@@ -138,7 +146,10 @@ impl Keeping {
     /// Answers a question, unless the file is damaged.
     fn answer(&mut self, question: LookupQuestion) -> std::io::Result<()> {
         let name = question.name;
-        let sealed = self.directory.read(&name, Keeper::Disk.max_sealed() + 1)?;
+        let sealed = match self.directory.read(&name, Keeper::Disk.max_sealed() + 1) {
+            Err(error) if is_of_process(&error) => return Ok(()),
+            sealed => sealed?,
+        };
         let content = sealed.and_then(|it| response::open(Keeper::Disk, &self.key, &name, it));
         match content.and_then(|it| Incoming::read_from_disk(&Bytes::from(it))) {
             Some(incoming) => question.answer(incoming),
@@ -211,10 +222,34 @@ impl Keeping {
     }
 }
 
+/// Returns true for an error that passes and tells nothing about the disk: many connections use all
+/// descriptors. One request goes without the disk then, or one response is not written.
+fn is_of_process(error: &std::io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
+}
+
 /// Waits for the next look, or for a moment only in which questions may come.
 async fn pause(is_busy: bool, looks: &mut Interval) {
     match is_busy {
         true => tokio::task::yield_now().await,
         false => drop(looks.tick().await),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lack_of_descriptors_is_no_failure_of_the_disk() {
+        for (code, expected) in [
+            (libc::EMFILE, true),
+            (libc::ENFILE, true),
+            (libc::ENOSPC, false),
+            (libc::EIO, false),
+        ] {
+            let error = std::io::Error::from_raw_os_error(code);
+            assert_eq!(is_of_process(&error), expected, "{error}");
+        }
     }
 }

@@ -50,7 +50,7 @@ pub enum DiskError {
     /// The directory cannot be used.
     #[error(transparent)]
     Directory(#[from] DirectoryError),
-    /// The operating system refused a thread, random numbers or the list of files.
+    /// The operating system refused a thread or random numbers.
     #[error("{0}")]
     System(#[from] std::io::Error),
 }
@@ -94,8 +94,10 @@ impl DiskCache {
             None => FleetKey::of_random(&random()?),
         };
         let mark = mark(&key, scope);
-        let is_closed = directory.take_mark()?.as_deref() == Some(&mark[..]);
-        let index = index(&directory, config.bytes, is_closed)?;
+        let found = directory.take_mark().map_err(|it| directory.failed(it))?;
+        let is_closed = found.as_deref() == Some(&mark[..]);
+        let index = index(&directory, config.bytes, is_closed);
+        let index = index.map_err(|it| directory.failed(it))?;
         METRICS.cache_disk_bytes.set(index.bytes());
         cache.open_disk(index, namer(&key, scope));
         let (asking, questions) = link();
@@ -123,6 +125,11 @@ impl DiskCache {
         }
         *self.scope.lock().unwrap_or_else(PoisonError::into_inner) = scope.to_vec();
         cache.rename_disk(namer(&self.key, scope));
+        self.follow(cache);
+    }
+
+    /// Serves a cache that has taken the place of another one, and has its index.
+    pub fn follow(&self, cache: &Arc<ResponseCache>) {
         cache.ask_disk(&self.link);
         *self.place.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(cache);
     }
