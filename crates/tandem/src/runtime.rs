@@ -91,8 +91,16 @@ impl Running {
                 .spawn(move || worker(inbox))?;
             running.workers.push((commands, thread));
         }
-        running.serve(role).await?;
-        Ok(running)
+        match running.serve(role).await {
+            Ok(()) => Ok(running),
+            Err(error) => {
+                // Without a session, the files of the cache are as the process before left them.
+                let services = Arc::clone(&running.services);
+                running.drain(Duration::ZERO).await;
+                services.close_disk();
+                Err(error)
+            }
+        }
     }
 
     /// Replaces the configuration. Listeners that stay keep their sockets, and open connections

@@ -97,9 +97,13 @@ impl Services {
         if let Some(fleet) = self.fleet.get() {
             // Sessions of an earlier configuration keep their cache, and lend nothing from now on.
             if !fleet.has_scope(scope) {
+                let disk = self.disk.lock().unwrap_or_else(PoisonError::into_inner);
                 let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
                 let next = |old: Arc<ResponseCache>| old.successor(old.config().clone());
                 *cache = cache.take().map(next).map(Arc::new);
+                if let (Some(disk), Some(cache)) = (&*disk, &*cache) {
+                    disk.follow(cache);
+                }
             }
             fleet.attach(self.cache(), scope);
         }
@@ -145,8 +149,10 @@ impl Services {
                 }
             }
             (Some(config), None) => {
-                if let Some(cache) = &*cache {
-                    *disk = Some(DiskCache::open(config, cache, scope)?);
+                if let Some(old) = &mut *cache {
+                    // Sessions of an earlier configuration, whose rules may differ, write no files.
+                    *old = Arc::new(old.successor(old.config().clone()));
+                    *disk = Some(DiskCache::open(config, old, scope)?);
                 }
             }
             (None, Some(_)) => {
@@ -346,23 +352,34 @@ mod tests {
         assert!(error.is_err_and(|error| error.to_string().contains("/nowhere/state")));
     }
 
-    #[test]
-    fn cache_is_another_one_once_its_scope_changes() {
-        let services = Services::default();
-        let predictor = PredictorConfig::default();
-        services.open_predictor(&predictor).expect("no file");
-        let config = tandem_cache::Config {
-            sharing: tandem_cache::Sharing::Shared,
-            memory: 1 << 20,
-            min_users: 2,
-        };
-        let fleet = FleetConfig {
+    const SHARED: tandem_cache::Config = tandem_cache::Config {
+        sharing: tandem_cache::Sharing::Shared,
+        memory: 1 << 20,
+        min_users: 2,
+    };
+
+    fn fleet() -> FleetConfig {
+        FleetConfig {
             engine: crate::fleet::EngineAddress::parse("redis+unix:///nowhere/socket")
                 .expect("an address"),
             key: tandem_fleet::FleetKey::new(&[7; 32]).expect("a key"),
             memory: 1 << 20,
             secret_files: vec![],
-        };
+        }
+    }
+
+    /// Services with a predictor, which a fleet needs.
+    fn predicting() -> Services {
+        let services = Services::default();
+        let predictor = PredictorConfig::default();
+        services.open_predictor(&predictor).expect("no file");
+        services
+    }
+
+    #[test]
+    fn cache_is_another_one_once_its_scope_changes() {
+        let (services, fleet) = (predicting(), fleet());
+        let config = SHARED;
         let open = |scope: &[u8]| {
             services.open_cache(Some(&config));
             services.open_fleet(Some(&fleet), scope).expect("a thread");
@@ -373,5 +390,35 @@ mod tests {
         let second = open(b"other rules");
         assert!(!Arc::ptr_eq(&first, &second));
         assert!(Arc::ptr_eq(&second, &open(b"other rules")));
+    }
+
+    /// The fleet replaces the cache, and the new cache has the disk.
+    #[test]
+    fn disk_serves_the_cache_that_takes_part_in_a_fleet() {
+        let (services, fleet) = (predicting(), fleet());
+        let name = format!("tandem-services-{}", std::process::id());
+        let directory = std::env::temp_dir().join(name);
+        let disk = DiskConfig {
+            directory: directory.clone(),
+            bytes: 16 << 20,
+            key: None,
+        };
+        for (number, scope) in [(1, b"rules"), (2, b"rules"), (3, b"other")] {
+            services.open_cache(Some(&SHARED));
+            services.open_disk(Some(&disk), scope).expect("a directory");
+            services.open_fleet(Some(&fleet), scope).expect("a thread");
+            let cache = services.cache().expect("open");
+            assert!(cache.disk().is_some(), "requests ask the disk: {number}");
+            let file = directory.join(format!("{number:032x}"));
+            std::fs::write(&file, "removed").expect("a file");
+            cache.with_disk(|index| index.doom(u128::to_be_bytes(number)));
+            let began = std::time::Instant::now();
+            while file.exists() {
+                assert!(began.elapsed().as_secs() < 20, "the thread: {number}");
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+        }
+        services.open_disk(None, b"other").expect("no directory");
+        std::fs::remove_dir_all(directory).expect("a directory");
     }
 }
