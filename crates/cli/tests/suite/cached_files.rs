@@ -151,6 +151,45 @@ fn gateway_serves_from_its_files_after_a_restart() {
 }
 
 #[test]
+fn gateway_that_cannot_listen_leaves_its_files() {
+    let setting = Setting::new("listen", 2000);
+    let gateway = setting.start(&[]);
+    assert_eq!(setting.get(&gateway, "/a"), "1");
+    setting.wait_for_files(1);
+    stop(gateway);
+    let taken = format!("http+tcp://{}", setting.origin.address);
+    let arguments = setting.arguments(&["--listen", &taken]);
+    let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
+    let (is_running, _, error) = run(&arguments);
+    assert!(!is_running && error.contains("cannot listen"), "{error}");
+    let gateway = setting.start(&[]);
+    assert_eq!(setting.get(&gateway, "/a"), "1");
+    assert_eq!(setting.requests.load(Ordering::SeqCst), 1);
+    stop(gateway);
+}
+
+#[test]
+fn gateway_of_another_origin_serves_no_file_of_the_first() {
+    let (setting, other) = (Setting::new("first", 2000), Setting::new("second", 2000));
+    let gateway = setting.start(&[]);
+    assert_eq!(setting.get(&gateway, "/a"), "1");
+    assert_eq!(setting.get(&gateway, "/b"), "2");
+    setting.wait_for_files(2);
+    stop(gateway);
+    let [first, second] = [&setting, &other].map(|it| it.origin.address.to_string());
+    let arguments = setting.arguments(&[]);
+    let arguments: Vec<_> = arguments
+        .iter()
+        .map(|it| it.replace(&first, &second))
+        .collect();
+    let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
+    let gateway = Process::start(&arguments);
+    // The request names the same host and path.
+    assert_eq!(setting.get(&gateway, "/b"), "1");
+    stop(gateway);
+}
+
+#[test]
 fn restart_shows_a_response_to_no_further_user() {
     let setting = Setting::new("users", 2000);
     let users = ["--cache-users", "2"];

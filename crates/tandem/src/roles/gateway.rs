@@ -224,7 +224,15 @@ impl GatewayConfig {
     /// Returns the rules that decide which origin responds to a request. Gateways of a fleet share
     /// responses only under the same rules: a shared response passes by those of the receiver.
     fn scope(&self) -> String {
-        format!("{:?} {:?} {:?}", self.mode, self.policy, self.origin_ca)
+        // The debug form of a mode hides its target.
+        let target = match &self.mode {
+            Mode::Forward => None,
+            Mode::Reverse { target, .. } | Mode::Proxy { target, .. } => {
+                Some((&target.host, target.port))
+            }
+        };
+        let rules = (&self.mode, target, &self.policy, &self.origin_ca);
+        format!("{rules:?}")
     }
 
     /// Returns the permission to fetch HTTPS of opened hosts.
