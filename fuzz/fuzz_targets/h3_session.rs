@@ -17,6 +17,9 @@ use tandem_http::{
 /// A control stream with SETTINGS, which permit datagrams.
 const CONTROL: [u8; 5] = [0, 4, 2, 0x33, 1];
 
+/// The number of parts that arrive before the handshake is over.
+const HANDSHAKE: usize = 2;
+
 fuzz_target!(|data: &[u8]| {
     let Some((&first, wire)) = data.split_first() else {
         return;
@@ -52,6 +55,7 @@ impl Peer {
         peer.core.permit_datagrams();
         peer.core.set_max_datagram(1200);
         if role == Role::Client {
+            peer.core.begin_early();
             let head = connect_udp::request("192.0.2.1", 443);
             let opened = peer.core.open(&head, false, Priority(3));
             opened.expect("a stream");
@@ -62,6 +66,9 @@ impl Peer {
             }
         }
         peer.output();
+        // Only the GET without content leaves before the handshake is over.
+        let early = u64::from(role == Role::Client);
+        assert_eq!(peer.opened[0], early);
         let control = if role == Role::Client { 3 } else { 2 };
         assert!(peer.input(control, &CONTROL, false));
         peer
@@ -125,7 +132,10 @@ fn parts(role: Role, mut wire: &[u8]) -> Vec<(u64, &[u8], bool)> {
 /// Returns the events, and whether the session goes on.
 fn events(role: Role, wire: &[u8], cut: usize) -> (Vec<String>, bool) {
     let (mut peer, mut alive) = (Peer::new(role), true);
-    'parts: for (stream, bytes, end) in parts(role, wire) {
+    'parts: for (place, (stream, bytes, end)) in parts(role, wire).into_iter().enumerate() {
+        if place == HANDSHAKE {
+            peer.core.confirm();
+        }
         if cut >= bytes.len().max(1) {
             alive = peer.input(stream, bytes, end);
         } else {
@@ -147,7 +157,10 @@ fn events(role: Role, wire: &[u8], cut: usize) -> (Vec<String>, bool) {
 /// A user that answers everything while the input goes on.
 fn exchange(role: Role, wire: &[u8]) {
     let mut peer = Peer::new(role);
-    for (stream, bytes, end) in parts(role, wire) {
+    for (place, (stream, bytes, end)) in parts(role, wire).into_iter().enumerate() {
+        if place == HANDSHAKE {
+            peer.core.confirm();
+        }
         let alive = match bytes {
             [0xff, code] => {
                 let (now, code) = (peer.now, Code(u64::from(*code) + 0x100));
