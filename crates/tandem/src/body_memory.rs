@@ -8,7 +8,9 @@
 //!
 //! No page that a socket may hold changes. A body is written once, to new pages, before anyone
 //! reads it. When its last reader has left, its pages leave the file. A socket that still has them
-//! keeps their content, and later bodies at the same place get other pages.
+//! keeps their content, and later bodies at the same place get other pages. The kernel would clear
+//! a part of a large page in place. The file is therefore used only while the system gives shared
+//! memory in pages of 4 KiB.
 
 use std::io::IoSlice;
 
@@ -50,13 +52,16 @@ pub struct BodyTail {
     pub length: usize,
 }
 
-/// Makes room for bodies of `bytes` bytes altogether. Later calls have no effect. Without room,
-/// bodies stay in ordinary memory.
+/// The part of a cache's memory that evicted bodies may have in addition, while clients read them.
+const EVICTED: u64 = 4;
+
+/// Makes room for a cache of `bytes` bytes. Later calls have no effect. Without room, bodies stay
+/// in ordinary memory.
 pub fn open(bytes: u64) {
     #[cfg(target_os = "linux")]
     REGION.get_or_init(|| {
         let length = bytes.saturating_mul(ADDRESSES_PER_BYTE);
-        let region = Region::new(length);
+        let region = Region::new(length, bytes.saturating_add(bytes / EVICTED));
         let failure = region.as_ref().err();
         if let Some(error) = failure {
             tracing::debug!(%error, "no memory that the kernel sends without a copy");

@@ -11,12 +11,15 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
-use rustix::mm::{MapFlags, ProtFlags, mmap};
+use rustix::fs::{
+    FallocateFlags, MemfdFlags, SeekFrom, fallocate, fstat, ftruncate, memfd_create, seek,
+};
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap};
 
 use super::BodyTail;
 
-/// The size of a page. With larger pages of the system, the memory of a body returns later.
+/// The size of a page. Bodies begin and end with one, so that they share none.
 const PAGE: u64 = 4096;
 
 /// The number of gaps that are tried for a body.
@@ -40,6 +43,9 @@ struct BodyPlaces {
     /// The place to try next. It is never within a used one.
     next: u64,
     end: u64,
+    /// The sum of the lengths, and its limit.
+    bytes: u64,
+    most: u64,
 }
 
 /// A body in the file, as the owner of its bytes.
@@ -50,13 +56,23 @@ struct KeptBody {
 }
 
 impl Region {
-    /// Makes a file for `length` bytes. It takes memory only for the bodies in it.
-    pub(super) fn new(length: u64) -> io::Result<Self> {
+    /// Makes a file with `length` bytes of addresses, for bodies of `most` bytes altogether. It
+    /// takes memory only for the bodies in it.
+    pub(super) fn new(length: u64, most: u64) -> io::Result<Self> {
+        Self::over(memfd_create("bodies", MemfdFlags::CLOEXEC)?, length, most)
+    }
+
+    /// Uses an empty file of a file system in memory.
+    fn over(file: OwnedFd, length: u64, most: u64) -> io::Result<Self> {
         let end = length.next_multiple_of(PAGE);
         let too_long = |_| io::Error::from(io::ErrorKind::OutOfMemory);
         let length = usize::try_from(end).map_err(too_long)?;
-        let file = memfd_create("bodies", MemfdFlags::CLOEXEC)?;
         ftruncate(&file, end)?;
+        // The size of the file may decide on large pages.
+        if !has_small_pages(&file) {
+            let reason = "shared memory has pages of another size";
+            return Err(io::Error::new(io::ErrorKind::Unsupported, reason));
+        }
         // SAFETY: the kernel chooses addresses that nothing else uses.
         let start = unsafe {
             mmap(
@@ -68,6 +84,9 @@ impl Region {
                 0,
             )?
         };
+        // The kernel must not join small pages later. A kernel without large pages refuses this.
+        // SAFETY: the mapping is this one, and the advice changes none of its bytes.
+        let _ = unsafe { madvise(start, length, Advice::LinuxNoHugepage) };
         Ok(Self {
             file,
             start: start.expose_provenance(),
@@ -76,13 +95,23 @@ impl Region {
                 used: BTreeMap::new(),
                 next: 0,
                 end,
+                bytes: 0,
+                most,
             }),
         })
     }
 
-    /// Writes a body of `length` bytes to the file. Returns `None` if there is no place or memory.
+    /// Writes a body of `length` bytes to the file. Returns `None` if there is no place or memory,
+    /// or if the system has changed to large pages.
     pub(super) fn keep(&'static self, pieces: &[Bytes], length: usize) -> Option<Bytes> {
+        if !has_small_pages(&self.file) {
+            return None;
+        }
         let place = self.places().take(pages(length))?;
+        // A place with pages stays taken, since a socket may hold them.
+        if !is_hole(&self.file, place, pages(length)) {
+            return None;
+        }
         // It gives the place back if a write fails.
         let kept = KeptBody {
             region: self,
@@ -98,7 +127,7 @@ impl Region {
                 rest = rest.get(written..).filter(|_| written > 0)?;
             }
         }
-        Some(Bytes::from_owner(kept))
+        has_small_pages(&self.file).then(|| Bytes::from_owner(kept))
     }
 
     /// Returns the last slices if they are neighbours in the file.
@@ -131,6 +160,9 @@ impl Region {
 impl BodyPlaces {
     /// Takes a free place of this length.
     fn take(&mut self, length: u64) -> Option<u64> {
+        if self.bytes + length > self.most {
+            return None;
+        }
         for _ in 0..TRIES {
             if self.next + length > self.end {
                 self.next = 0;
@@ -142,12 +174,18 @@ impl BodyPlaces {
                 _ => {
                     let place = self.next;
                     self.used.insert(place, length);
+                    self.bytes += length;
                     self.next += length;
                     return Some(place);
                 }
             }
         }
         None
+    }
+
+    /// Frees a place.
+    fn give_back(&mut self, place: u64) {
+        self.bytes -= self.used.remove(&place).unwrap_or_default();
     }
 }
 
@@ -167,8 +205,23 @@ impl Drop for KeptBody {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         // A place whose pages stay in the file is never used again, since a socket may hold them.
         if fallocate(file, flags, self.place, length).is_ok() {
-            self.region.places().used.remove(&self.place);
+            self.region.places().give_back(self.place);
         }
+    }
+}
+
+/// Returns true if each new page of the file has the size [`PAGE`]. Of a larger page, the kernel
+/// clears the part that a body leaves, also if a socket still has to send it. The system's setting
+/// for large pages of shared memory may change at any time.
+fn has_small_pages(file: &OwnedFd) -> bool {
+    fstat(file).is_ok_and(|stat| u64::try_from(stat.st_blksize) == Ok(PAGE))
+}
+
+/// Returns true if the file has no page in this range.
+fn is_hole(file: &OwnedFd, place: u64, length: u64) -> bool {
+    match seek(file, SeekFrom::Data(place)) {
+        Ok(data) => data >= place + length,
+        Err(error) => error == Errno::NXIO,
     }
 }
 
@@ -178,96 +231,4 @@ const fn pages(length: usize) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn region(pages: u64) -> &'static Region {
-        Box::leak(Box::new(
-            Region::new(pages * PAGE).expect("a file in memory"),
-        ))
-    }
-
-    fn kept(region: &'static Region, byte: u8, length: usize) -> Option<Bytes> {
-        let body = Bytes::from(vec![byte; length]);
-        let pieces = [body.slice(..length / 3), body.slice(length / 3..)];
-        region.keep(&pieces, length)
-    }
-
-    #[test]
-    fn body_is_kept_at_a_place_of_its_own() {
-        let region = region(16);
-        let bodies: Vec<_> = (0..5)
-            .map(|byte| kept(region, byte, 3 * 4096 - 5).expect("a place"))
-            .collect();
-        assert!(kept(region, 9, 4097).is_none(), "one page is left");
-        for (byte, body) in (0..5).zip(&bodies) {
-            assert!(body.len() == 3 * 4096 - 5 && body.iter().all(|at| *at == byte));
-        }
-    }
-
-    #[test]
-    fn place_is_free_once_its_last_reader_has_left() {
-        let region = region(4);
-        for byte in 0..100 {
-            let body = kept(region, byte, 4 * 4096).expect("a place");
-            let reader = body.slice(5..9000);
-            drop(body);
-            assert!(kept(region, 9, 9000).is_none(), "a reader is left");
-            assert!(reader.iter().all(|at| *at == byte));
-        }
-        assert!(region.places().used.is_empty());
-    }
-
-    #[test]
-    fn region_without_a_body_has_no_memory() {
-        let region = region(1 << 10);
-        let blocks = || rustix::fs::fstat(&region.file).expect("a file").st_blocks;
-        let body = kept(region, 1, 1 << 20);
-        assert!(blocks() >= 1 << 11, "{} blocks", blocks());
-        drop(body);
-        assert_eq!(blocks(), 0);
-    }
-
-    #[test]
-    fn body_in_a_socket_does_not_change_with_its_place() {
-        use std::io::Read;
-        use std::net::{TcpListener, TcpStream};
-
-        let region = region(4);
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let mut far = TcpStream::connect(listener.local_addr().expect("bound")).expect("connects");
-        let (near, _) = listener.accept().expect("accepts");
-        for byte in 0..8 {
-            let body = kept(region, byte, 4 * 4096).expect("a place");
-            let tail = region.tail(&[IoSlice::new(&body)]).expect("in the file");
-            let mut offset = tail.offset;
-            let sent = rustix::fs::sendfile(&near, tail.file, Some(&mut offset), tail.length);
-            assert_eq!(sent, Ok(4 * 4096), "the socket has room for all");
-        }
-        drop(near);
-        let mut read = Vec::new();
-        far.read_to_end(&mut read).expect("an end");
-        assert!((0..8 * 4 * 4096).all(|at| read[at] == (at / (4 * 4096)) as u8));
-    }
-
-    #[test]
-    fn region_finds_the_slices_at_the_end_only() {
-        let region = region(16);
-        let body = kept(region, 1, 20_000).expect("a place");
-        let other = kept(region, 1, 9_000).expect("a place");
-        let head = [0; 9];
-        let slices = [
-            IoSlice::new(&head),
-            IoSlice::new(&body[100..8000]),
-            IoSlice::new(&body[8000..19_000]),
-            IoSlice::new(&other),
-            IoSlice::new(&head),
-        ];
-        let tail = region.tail(&slices[..3]).expect("the body");
-        assert_eq!((tail.first, tail.offset, tail.length), (1, 100, 18_900));
-        assert_eq!(region.tail(&slices[2..3]).expect("a piece").first, 0);
-        assert!(region.tail(&slices[..4]).is_none(), "no neighbours");
-        assert!(region.tail(&slices[3..]).is_none(), "not the end");
-        assert!(region.tail(&slices[..1]).is_none(), "ordinary memory");
-    }
-}
+mod tests;

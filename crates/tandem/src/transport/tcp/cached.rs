@@ -3,6 +3,7 @@
 use std::io::{self, IoSlice};
 use std::task::{Context, Poll, ready};
 
+use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
@@ -42,7 +43,13 @@ fn write(stream: &TcpStream, slices: &[IoSlice<'_>], tail: &BodyTail) -> io::Res
         Ok(body) => Ok(sent + body),
         // The caller writes the rest, and meets the failure again.
         Err(_) if sent > 0 => Ok(sent),
-        Err(error) => Err(error.into()),
+        Err(Errno::AGAIN) => Err(io::ErrorKind::WouldBlock.into()),
+        // A sandbox may forbid `sendfile`. A broken connection fails here as well.
+        Err(_) => {
+            let body = &slices[tail.first..];
+            let mut control = SendAncillaryBuffer::default();
+            Ok(sendmsg(stream, body, &mut control, SendFlags::NOSIGNAL)?)
+        }
     }
 }
 
@@ -107,5 +114,32 @@ mod tests {
             failure = failure.or_else(|| written.err());
         }
         assert!(failure.is_some());
+    }
+
+    #[tokio::test]
+    async fn body_is_copied_if_the_kernel_refuses_sendfile() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("bound");
+        let mut far = TcpStream::connect(address).await.expect("connects");
+        let near = listener.accept().await.expect("accepts").0;
+        // Nothing can be sent from a listener.
+        let other: &'static std::net::TcpListener = Box::leak(Box::new(
+            std::net::TcpListener::bind("127.0.0.1:0").expect("a port"),
+        ));
+        let slices = [IoSlice::new(b"head"), IoSlice::new(b"body")];
+        for first in [1, 0] {
+            let tail = BodyTail {
+                first,
+                file: std::os::fd::AsFd::as_fd(other),
+                offset: 0,
+                length: 4,
+            };
+            let written =
+                std::future::poll_fn(|cx| poll_write(&near, cx, &slices[1 - first..], &tail)).await;
+            assert_eq!(written.ok(), Some(4));
+        }
+        let mut read = [0; 8];
+        far.read_exact(&mut read).await.expect("both");
+        assert_eq!(read, *b"headbody");
     }
 }
