@@ -133,16 +133,21 @@ impl OtherMount {
         Self { shell, out }
     }
 
-    /// Returns false if the system permits no such mount.
-    fn is_done(&mut self) -> bool {
+    /// Waits until a mount is done.
+    fn expect_done(&mut self) {
         let mut line = String::new();
-        self.out.read_line(&mut line).is_ok() && line == "done\n"
+        let read = self.out.read_line(&mut line);
+        assert!(
+            read.is_ok() && line == "done\n",
+            "`unshare -rm mount -t tmpfs -o huge=always` failed: run the test as root, or permit \
+             user namespaces (sysctl kernel.unprivileged_userns_clone=1)"
+        );
     }
 
     fn change(&mut self, large_pages: &str) {
         let stdin = self.shell.stdin.as_mut().expect("a pipe");
         writeln!(stdin, "{large_pages}").expect("it reads");
-        assert!(self.is_done());
+        self.expect_done();
     }
 
     fn file(&self) -> OwnedFd {
@@ -164,9 +169,7 @@ impl Drop for OtherMount {
 fn region_uses_no_large_pages() {
     for mode in ["always", "within_size"] {
         let mut mount = OtherMount::start(mode);
-        if !mount.is_done() {
-            return;
-        }
+        mount.expect_done();
         let refused = Region::over(mount.file(), 8 << 20, 8 << 20).map_err(|error| error.kind());
         assert_eq!(refused.err(), Some(io::ErrorKind::Unsupported), "{mode}");
     }
@@ -175,9 +178,7 @@ fn region_uses_no_large_pages() {
 #[test]
 fn region_takes_no_body_after_a_change_to_large_pages() {
     let mut mount = OtherMount::start("never");
-    if !mount.is_done() {
-        return;
-    }
+    mount.expect_done();
     let region = Region::over(mount.file(), 8 << 20, 8 << 20).expect("small pages");
     let region: &'static Region = Box::leak(Box::new(region));
     let body = kept(region, 1, 20_000).expect("a place");
