@@ -250,12 +250,7 @@ mod tests {
     fn server_url_has_a_base_path() {
         for (url, authority, base, port) in [
             ("https://server.example", "server.example", "", 443),
-            (
-                "http://SubmissionServer.example:81/",
-                "server.example:81",
-                "",
-                81,
-            ),
+            ("http://Server.example:81/", "server.example:81", "", 81),
             ("https://[::1]/a/b/", "[::1]", "/a/b", 443),
         ] {
             let (server, target) = server(url).expect(url);
