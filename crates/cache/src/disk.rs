@@ -12,7 +12,7 @@ use crate::names::Name;
 /// The unit in which file systems give space to files, in bytes.
 const BLOCK: u64 = 4096;
 
-/// The most entries of an index, whatever its bytes.
+/// The largest number of entries of an index.
 const MAX_ENTRIES: usize = 1 << 17;
 
 /// The most entries that get a second chance for one new entry. After them the next ones go, used

@@ -143,7 +143,7 @@ mod tests {
     const CREDIT: f64 = 1.0;
     const THRESHOLD: f64 = 0.5;
 
-    /// Makes offers at one moment: all that are covered, and two on paper. Returns both numbers.
+    /// Makes all covered offers and two on paper, without time between them. Returns both numbers.
     fn offer(budget: &mut PushBudget) -> (usize, usize) {
         let mut stakes = budget.stakes(THRESHOLD);
         let real = (0..1000)

@@ -43,7 +43,7 @@ pub(super) struct Session {
 pub(super) enum Offer {
     /// The outcome is not known yet.
     Open,
-    /// Nothing was pushed, but the outcome counts for the budget.
+    /// An offer without a push, whose outcome counts for the budget.
     Noted,
     /// The client does not want it.
     Refused,

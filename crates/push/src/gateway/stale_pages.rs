@@ -19,7 +19,8 @@ use crate::fetch_standard::{is_navigation, referrer_policy};
 use crate::site::site_of;
 use crate::url::{authority, request_url};
 
-/// The bytes of a stale page after which no further piece is read. The page itself is read again.
+/// The bytes of a stale page after which no further piece is read. The validated page is read
+/// later.
 const MAX_READ: usize = 256 << 10;
 
 impl Gateway {

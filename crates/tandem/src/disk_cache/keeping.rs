@@ -158,8 +158,8 @@ impl Keeping {
         Ok(())
     }
 
-    /// Removes a file from the index that is not what was written, unless its response was removed
-    /// before.
+    /// Removes a file with other content than was written from the index, unless its response was
+    /// removed before.
     fn drop_damaged(&mut self, name: &Name) {
         if self.cache().with_disk(|index| index.remove(name)) != Some(true) {
             return;

@@ -20,7 +20,7 @@ pub(super) fn take(body: &mut Body, framing: Framing) -> Result<Option<Bytes>, E
         Framing::Length(length) if length <= LONGEST => length,
         _ => return Ok(None),
     };
-    // Whoever reads the rest of the body registers its own waker.
+    // The reader of the rest of the body registers its own waker.
     let mut cx = Context::from_waker(Waker::noop());
     let mut whole = None;
     loop {
