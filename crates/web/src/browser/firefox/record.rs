@@ -147,7 +147,7 @@ impl Record {
         entry.response_fields = fields(&response["headers"]);
         text(&response["mimeType"]).clone_into(&mut entry.mime);
         text(&response["protocol"]).clone_into(&mut entry.protocol);
-        entry.body = response["bodySize"].as_u64().unwrap_or(0);
+        entry.body = body_size(response);
         entry.sent = request["headersSize"].as_u64();
         entry.received = response["bytesReceived"].as_u64();
     }
@@ -206,6 +206,27 @@ impl FetchTiming {
             wait: first - sent,
             receive: (end - first).max(0.0),
         }
+    }
+}
+
+/// Returns the length of a response's body. Firefox asks its cache for it, which answers 0 while it
+/// still writes the entry. The bytes received are exact then, save that over HTTP/2 Firefox counts
+/// the empty line of the head once too often.
+fn body_size(response: &Value) -> u64 {
+    let size = |name: &str| response[name].as_u64().unwrap_or(0);
+    match size("bodySize") {
+        0 => {
+            let arrived = size("bytesReceived").saturating_sub(size("headersSize"));
+            let fields = fields(&response["headers"]);
+            let length = fields.iter().find_map(|(name, value)| {
+                let is_length = name.eq_ignore_ascii_case("content-length");
+                is_length.then(|| value.parse().ok())?
+            });
+            length
+                .filter(|length| arrived > 0 && arrived + 1 == *length)
+                .unwrap_or(arrived)
+        }
+        known => known,
     }
 }
 
@@ -288,6 +309,25 @@ mod tests {
             har.started,
             UNIX_EPOCH.checked_add(Duration::from_secs(1000))
         );
+    }
+
+    #[test]
+    fn body_size_without_an_answer_of_the_cache_is_that_of_the_bytes_received() {
+        let response = |received: u64| {
+            json!({ "bodySize": 0, "headersSize": 281, "bytesReceived": received, "headers": [
+                { "name": "Content-Length", "value": { "type": "string", "value": "17072" } }] })
+        };
+        for (received, size) in [
+            (17353, 17072),
+            (17352, 17072),
+            (17351, 17070),
+            (281, 0),
+            (0, 0),
+        ] {
+            assert_eq!(body_size(&response(received)), size, "{received}");
+        }
+        let known = json!({ "bodySize": 70, "headersSize": 20, "bytesReceived": 99 });
+        assert_eq!(body_size(&known), 70);
     }
 
     #[test]
