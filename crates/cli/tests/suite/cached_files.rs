@@ -210,30 +210,25 @@ fn restart_shows_a_response_to_no_further_user() {
     stop(gateway);
 }
 
-#[test]
-fn gateway_serves_on_when_its_disk_is_full() {
-    let setting = Setting::new("full", 40_000);
-    let files = setting.path("files");
-    std::fs::create_dir(&files).unwrap();
-    let mount = format!("mount -t tmpfs -o size=64k,mode=0700 none {files} && exec \"$@\"");
-    let mut command = Command::new("unshare");
+/// Starts a gateway in a shell that runs `before` first, and runs `arguments` before the shell.
+fn start_after(setting: &Setting, arguments: &[&str], before: &str) -> Process {
+    let mut shell = arguments.to_vec();
+    let script = format!("{before} && exec \"$@\"");
+    shell.extend(["sh", "-c", &script, "sh"]);
     let program = tandem(&[]).get_program().to_owned();
+    let mut command = Command::new(shell[0]);
     command
-        .args([
-            "--user",
-            "--map-root-user",
-            "--mount",
-            "sh",
-            "-c",
-            &mount,
-            "sh",
-        ])
+        .args(&shell[1..])
         .arg(program)
         .args(setting.arguments(&[]))
         .stdin(std::process::Stdio::null())
         .stdout(std::process::Stdio::null())
         .stderr(std::process::Stdio::piped());
-    let mut gateway = Process::run(command);
+    Process::run(command)
+}
+
+/// Requests four responses that the disk does not take, and expects a line of the log about it.
+fn check_that_it_serves_on(setting: &Setting, mut gateway: Process, complaint: &str) {
     for number in 1..=3 {
         assert_eq!(
             setting.get(&gateway, &format!("/{number}")),
@@ -241,9 +236,28 @@ fn gateway_serves_on_when_its_disk_is_full() {
         );
     }
     let line = gateway.wait_for("serves on without its disk");
-    assert!(line.contains("No space left"), "{line}");
+    assert!(line.contains(complaint), "{line}");
     assert_eq!(setting.get(&gateway, "/1"), "1", "memory still serves");
     assert_eq!(setting.get(&gateway, "/4"), "4");
     gateway.signal("TERM");
     assert!(gateway.child.wait().unwrap().success());
+}
+
+#[test]
+fn gateway_serves_on_when_its_disk_is_full() {
+    let setting = Setting::new("full", 40_000);
+    let files = setting.path("files");
+    std::fs::create_dir(&files).unwrap();
+    let mount = format!("mount -t tmpfs -o size=64k,mode=0700 none {files}");
+    let namespace = ["unshare", "--user", "--map-root-user", "--mount"];
+    let gateway = start_after(&setting, &namespace, &mount);
+    check_that_it_serves_on(&setting, gateway, "No space left");
+}
+
+#[test]
+fn gateway_serves_on_when_its_files_may_not_grow() {
+    let setting = Setting::new("limit", 40_000);
+    // The unit is 512 bytes.
+    let gateway = start_after(&setting, &[], "ulimit -f 32");
+    check_that_it_serves_on(&setting, gateway, "File too large");
 }

@@ -90,6 +90,9 @@ pub(super) fn serve(
     let served = runtime.block_on(tokio::task::LocalSet::new().run_until(async {
         let (mut terminate, mut interrupt, mut hangup) =
             (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?, signal(SignalKind::hangup())?);
+        // By default this signal ends the process. With a handler, a write past the limit of file
+        // sizes (RLIMIT_FSIZE) is an error.
+        let _file_size = signal(SignalKind::from_raw(libc::SIGXFSZ))?;
         let mut running = Running::start(Arc::clone(&loaded.role)).await?;
         let journal = Arc::clone(running.services().journal());
         warn(std::mem::take(&mut loaded.warnings), &journal);
