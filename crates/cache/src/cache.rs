@@ -312,8 +312,8 @@ impl<F: Clone> Cache<F> {
 
     /// Returns the stored response that the request and its user may see.
     fn visible(&self, key: &Key, user: u64, request: &RequestHead) -> Option<Arc<Stored>> {
-        let resource = self.resource(key, user)?;
-        let stored = resource.select(&request.fields)?;
+        let (resource, only) = self.resource(key, user)?;
+        let stored = resource.select(&request.fields, only)?;
         self.may_use(stored, &request.fields)
             .then(|| Arc::clone(stored))
     }
@@ -330,12 +330,15 @@ impl<F: Clone> Cache<F> {
             || (!asked.contains("authorization") && (explicit || !asked.contains("cookie")))
     }
 
-    /// Returns the stored responses for a key, if the user may know of them.
-    fn resource(&self, key: &Key, user: u64) -> Option<&Resource> {
+    /// Returns the stored responses for a key, if the user may know of any. `Some(user)` beside them
+    /// says that the user may know of the own ones only: the time of another user's response would
+    /// show that somebody else was there.
+    fn resource(&self, key: &Key, user: u64) -> Option<(&Resource, Option<u64>)> {
         let resource = self.store.get(key)?;
-        let needed = self.needed(key, resource.name);
-        let is_known = resource.crowd.count >= needed || resource.crowd.has(user);
-        is_known.then_some(resource)
+        if resource.crowd.count >= self.needed(key, resource.name) {
+            return Some((resource, None));
+        }
+        resource.has_own(user).then_some((resource, Some(user)))
     }
 
     /// Returns true if all users may know of the resource of a key.

@@ -180,22 +180,24 @@ impl Store {
             resource.crowd.note_tag(*tag);
         }
         let asked = stored.request.clone();
-        self.add(key, resource, &asked, stored);
+        self.add(key, resource, &asked, None, stored);
     }
 
     /// Stores a response for `user`. Responses that fit `asked`, the fields of its request, are
-    /// removed. Returns whether the user was counted.
+    /// removed. Below `needed` users, those of other users stay. Returns whether the user was
+    /// counted.
     pub(crate) fn insert(
         &mut self,
         key: Key,
         group: Group,
-        user: u64,
+        (user, needed): (u64, u8),
         asked: &Fields,
         stored: Arc<Stored>,
     ) -> bool {
         let mut resource = self.resource(&key, group);
         let is_counted = resource.crowd.note(user);
-        self.add(key, resource, asked, stored);
+        let only = (resource.crowd.count < needed).then_some(user);
+        self.add(key, resource, asked, only, stored);
         is_counted
     }
 
@@ -214,8 +216,17 @@ impl Store {
         self.resources.peek(key).cloned().unwrap_or_else(new)
     }
 
-    fn add(&mut self, key: Key, mut resource: Resource, asked: &Fields, stored: Arc<Stored>) {
-        resource.variants.retain(|variant| !variant.fits(asked));
+    /// Adds a response in place of those that fit `asked`, or of one user's that do.
+    fn add(
+        &mut self,
+        key: Key,
+        mut resource: Resource,
+        asked: &Fields,
+        only: Option<u64>,
+        stored: Arc<Stored>,
+    ) {
+        let is_replaced = |it: &Arc<Stored>| it.is_open_to(only) && it.fits(asked);
+        resource.variants.retain(|variant| !is_replaced(variant));
         if resource.variants.len() >= MAX_VARIANTS {
             resource.variants.remove(0);
         }
@@ -407,16 +418,23 @@ impl Resource {
         self.variants.last()
     }
 
-    /// Returns the newest complete response that fits a request with these fields.
-    pub(crate) fn select(&self, asked: &Fields) -> Option<&Arc<Stored>> {
-        let mut newest_first = self.variants.iter().rev();
-        newest_first.find(|variant| variant.extent.is_none() && variant.fits(asked))
+    /// Returns true if there is a response of this user's own.
+    pub(crate) fn has_own(&self, user: u64) -> bool {
+        self.variants.iter().any(|it| it.is_open_to(Some(user)))
     }
 
-    /// Returns the newest part of a response that fits a request with these fields.
-    pub(crate) fn select_part(&self, asked: &Fields) -> Option<&Arc<Stored>> {
+    /// Returns the newest complete response that fits a request with these fields. With `only`, it
+    /// is one of this user's own.
+    pub(crate) fn select(&self, asked: &Fields, only: Option<u64>) -> Option<&Arc<Stored>> {
         let mut newest_first = self.variants.iter().rev();
-        newest_first.find(|variant| variant.extent.is_some() && variant.fits(asked))
+        newest_first.find(|it| it.extent.is_none() && it.is_open_to(only) && it.fits(asked))
+    }
+
+    /// Returns the newest part of a response that fits a request with these fields. With `only`, it
+    /// is one of this user's own.
+    pub(crate) fn select_part(&self, asked: &Fields, only: Option<u64>) -> Option<&Arc<Stored>> {
+        let mut newest_first = self.variants.iter().rev();
+        newest_first.find(|it| it.extent.is_some() && it.is_open_to(only) && it.fits(asked))
     }
 }
 
@@ -450,6 +468,7 @@ mod tests {
         Arc::new(Stored {
             request: selecting(&head, asked),
             asker: Asker::default(),
+            user: None,
             freshness: policy.freshness(CacheRules::PRIVATE, Receipt::default()),
             policy,
             head,
@@ -465,7 +484,13 @@ mod tests {
 
     fn add(store: &mut Store, path: u64, owner: u64, size: usize) {
         let none = Fields::new();
-        store.insert(key(path), group(owner), 1, &none, stored(&[], &none, size));
+        store.insert(
+            key(path),
+            group(owner),
+            (1, 0),
+            &none,
+            stored(&[], &none, size),
+        );
     }
 
     /// Compares the counts of the groups with the resources.
@@ -518,10 +543,12 @@ mod tests {
         let with = |value: &str| -> Fields { [("foo", value)].into_iter().collect() };
         let vary = [("vary", "Foo")];
         let mut insert = |asked: &Fields, fields: &[(&str, &str)], size| {
-            store.insert(key(0), group(0), 1, asked, stored(fields, asked, size));
+            store.insert(key(0), group(0), (1, 0), asked, stored(fields, asked, size));
             let found = |value| {
                 let resource = store.get(&key(0)).expect("stored");
-                resource.select(&with(value)).map(|found| found.body.len())
+                resource
+                    .select(&with(value), None)
+                    .map(|found| found.body.len())
             };
             [found("1"), found("2"), found("3")]
         };
@@ -558,7 +585,7 @@ mod tests {
                     // The group of a key never changes.
                     0..=2 => add(&mut store, path, path % 4, size),
                     3 => { store.remove(&key(path)); }
-                    _ => match store.get(&key(path)).and_then(|it| it.select(&none)).cloned() {
+                    _ => match store.get(&key(path)).and_then(|it| it.select(&none, None)).cloned() {
                         Some(old) => {
                             store.update(&key(path), 2, &old, stored(&[], &none, size));
                         }

@@ -135,6 +135,8 @@ pub struct Stored {
     /// The fields of the original request that select the response.
     pub(crate) request: Fields,
     pub(crate) asker: Asker,
+    /// The user of the request, or of the last validation. `None` for a response of another cache.
+    pub(crate) user: Option<u64>,
     /// The time of arrival, or of the last validation.
     pub(crate) since: Duration,
     /// The time of the request to the origin, or of the last validation.
@@ -165,6 +167,11 @@ impl Stored {
     /// The time since the response became stale, or zero.
     pub fn staleness(&self, now: Now) -> Duration {
         self.freshness.staleness(self.resident(now))
+    }
+
+    /// Returns true if all users may know of the response, or only `only` and it is that user's.
+    pub(crate) fn is_open_to(&self, only: Option<u64>) -> bool {
+        only.is_none() || self.user == only
     }
 
     /// Returns true if the response was made for a request like one with these fields, by `Vary`

@@ -291,6 +291,7 @@ impl<F: Clone> Cache<F> {
         let had_no_credentials = !policy.control.public;
         let stored = Stored {
             asker: incoming.asker(),
+            user: None,
             policy,
             freshness,
             trailers: None,

@@ -78,7 +78,8 @@ impl<F: Clone> Cache<F> {
         if fields.contains("if-none-match") || fields.contains("if-modified-since") {
             return None;
         }
-        let part = self.resource(key, user)?.select_part(fields)?;
+        let (resource, only) = self.resource(key, user)?;
+        let part = resource.select_part(fields, only)?;
         let may_use = self.may_use(part, fields) && part.holds_range(fields);
         may_use.then(|| Arc::clone(part))
     }
@@ -127,12 +128,14 @@ impl<F: Clone> Cache<F> {
             let (old, new) = (&old.head.fields, &new.head.fields);
             EQUAL.iter().all(|name| old.get(name) == new.get(name))
         };
-        let whole = resource.and_then(|it| it.select(asked)).filter(is_same);
+        let whole = resource
+            .and_then(|it| it.select(asked, None))
+            .filter(is_same);
         if whole.is_some() {
             return None;
         }
         let old = resource
-            .and_then(|it| it.select_part(asked))
+            .and_then(|it| it.select_part(asked, None))
             .filter(is_same);
         let joined = old.and_then(|old| self.join(old, new, extent));
         Some(joined.map_or_else(|| as_whole(new, extent), Arc::new))

@@ -281,10 +281,11 @@ impl<F: Clone> Cache<F> {
         if self.is_current(&pending.key, pending.started)
             && let Some(stored) = self.joined(&pending.key, &pending.asked, &stored)
         {
+            let needed = self.needed(&pending.key, self.name(&pending.key));
             let is_counted = self.store.insert(
                 pending.key.clone(),
                 pending.group,
-                pending.user,
+                (pending.user, needed),
                 &pending.asked,
                 stored,
             );
@@ -363,6 +364,7 @@ fn entry(
         started: fetch.started,
         request: selecting(&head, &fetch.asked.fields),
         asker: Asker::new(&fetch.asked.fields, &head.fields, compared),
+        user: Some(fetch.user),
         head,
         trailers: None,
         body: Body::default(),

@@ -45,6 +45,51 @@ fn resource_serves_others_after_enough_users() {
 }
 
 #[test]
+fn user_sees_no_fetch_of_another_one_before_enough_users() {
+    let mut world = World::new(Sharing::Shared, 4);
+    let fetch = |world: &mut World, user, body| {
+        let Lookup::Fetch(fetch, _) = world.lookup(user, &get(&[])) else {
+            panic!("user {user} must not see the fetches of others");
+        };
+        assert_eq!(fetch.reason(), Reason::UriMiss, "user {user}");
+        world.receive(&fetch, &head(200, &[FRESH]), body);
+    };
+    fetch(&mut world, 1, "first");
+    world.seconds = 5;
+    fetch(&mut world, 2, "second");
+    for (user, body, age) in [(1, "first", 5), (2, "second", 0)] {
+        let Lookup::Hit(stored) = world.lookup(user, &get(&[])) else {
+            panic!("user {user}");
+        };
+        let pieces = stored.body.slice(0, stored.body.len());
+        assert_eq!(pieces.flatten().collect::<Vec<_>>(), body.as_bytes());
+        assert_eq!(stored.age(world.now()).as_secs(), age, "user {user}");
+    }
+    assert_eq!(
+        world.cache.store().len(),
+        1,
+        "one resource holds both responses"
+    );
+}
+
+#[test]
+fn resource_of_enough_users_keeps_the_newest_response() {
+    let mut world = World::new(Sharing::Shared, 2);
+    let needed = u64::from(world.cache.needed(&key_of(&get(&[])), None));
+    let mut weight = 0;
+    for user in 1..=needed {
+        let Lookup::Fetch(fetch, _) = world.lookup(user, &get(&[])) else {
+            panic!("user {user} must not see the fetches of others");
+        };
+        world.receive(&fetch, &head(200, &[FRESH]), "body");
+        if user == 1 {
+            weight = world.cache.store().weight();
+        }
+    }
+    assert_eq!(world.cache.store().weight(), weight);
+}
+
+#[test]
 fn others_do_not_join_before_enough_users() {
     let mut world = World::new(Sharing::Shared, 2);
     let Lookup::Fetch(_, Some(_)) = world.lookup(1, &get(&[])) else {
