@@ -1,8 +1,12 @@
 //! Tests of `tandem doctor`: it names each planted fault, with a remedy, in one line.
 
+use std::net::SocketAddr;
+
 use crate::certificates::Certificates;
-use crate::harness::{endpoint, gateway_options, start_gateway};
-use crate::messages::{nowhere, self_signed};
+use crate::harness::{
+    Scene, client_options, endpoint, gateway_options, start_client, start_gateway,
+};
+use crate::messages::{local_proxy, nowhere, refusing_proxy, self_signed};
 use crate::process::{file, run};
 
 /// Runs the command. Returns its success and the lines of its output.
@@ -23,10 +27,13 @@ fn the_fault(lines: &[String], check: &str) -> String {
     text.unwrap_or_else(|| panic!("{check}: {rest}")).to_owned()
 }
 
-/// A client's arguments for one gateway. Its listener takes any port, and the kernel's own
-/// congestion control is enough.
+/// A client's arguments for one gateway, or for none if it is empty. Its listener takes any port,
+/// and the kernel's own congestion control is enough.
 fn client<'a>(gateway: &'a str, more: &[&'a str]) -> (bool, Vec<String>) {
-    let mut arguments = vec!["--listen", "http://127.0.0.1:0", "--gateway", gateway];
+    let mut arguments = vec!["--listen", "http://127.0.0.1:0"];
+    if !gateway.is_empty() {
+        arguments.extend(["--gateway", gateway]);
+    }
     if !more.contains(&"--congestion") {
         arguments.push("--congestion=");
     }
@@ -47,12 +54,54 @@ fn doctor_finds_no_fault_in_a_good_pair() {
         "clock",
         "versions",
     ] {
-        let is_good = |line: &String| {
-            let rest = line.strip_prefix("ok").map(str::trim_start);
-            rest.is_some_and(|rest| rest.starts_with(check))
-        };
-        assert!(lines.iter().any(is_good), "{check}: {lines:#?}");
+        assert!(is_good(&lines, check), "{check}: {lines:#?}");
     }
+}
+
+/// Returns true if a line tells that a check found no fault.
+fn is_good(lines: &[String], check: &str) -> bool {
+    let mut good = lines.iter().filter_map(|line| line.strip_prefix("ok"));
+    good.any(|rest| rest.trim_start().starts_with(check))
+}
+
+#[test]
+fn doctor_checks_the_proxy_of_a_client_without_a_gateway() {
+    let origin = Scene::new(|_, _| ());
+    let via = |proxy: SocketAddr| format!("socks5://{proxy}");
+    let (good, refusing) = (via(local_proxy()), via(refusing_proxy(4)));
+    let answering = |answer: &'static [u8]| {
+        let proxy = Scene::new(move |_, mut client| {
+            client.read_exact(3);
+            client.send(answer);
+            client.is_closed();
+        });
+        via(proxy.address)
+    };
+    let (no_keys, no_socks) = (answering(&[5, 0xff]), answering(b"HTTP/1.1 400 No\r\n\r\n"));
+    let site = format!("site.example:{}", origin.address.port());
+    let (ok, lines) = client("", &["--solo", "--via", &good, "--site", &site]);
+    assert!(ok && is_good(&lines, "site"), "{lines:#?}");
+
+    // Without a site, only the greeting is sent: the proxy is the SOCKS listener of a client.
+    let (_gateway, address) = start_gateway(gateway_options());
+    let (_client, _, socks) = start_client(client_options(&format!("h2+tcp://{address}")));
+    let (ok, lines) = client("", &["--solo", "--via", &via(socks)]);
+    assert!(ok && is_good(&lines, "Tor"), "{lines:#?}");
+
+    let (ok, lines) = client("", &["--solo", "--via", &no_keys]);
+    let warning = lines.iter().find(|line| line.starts_with("warning"));
+    assert!(ok && !is_good(&lines, "Tor"), "{lines:#?}");
+    assert!(warning.is_some_and(|line| line.contains("no user and password")));
+    for (via, check, words) in [
+        (refusing, "site", "does not reach site.example"),
+        (no_socks, "Tor", "is that its SOCKS port?"),
+    ] {
+        let (ok, lines) = client("", &["--solo", "--via", &via, "--site", &site]);
+        let text = the_fault(&lines, check);
+        assert!(!ok && text.contains(words), "{via}: {text}");
+    }
+    let (ok, lines) = client(&format!("h2+tcp://{address}"), &["--site", &site]);
+    assert!(!ok && lines.is_empty(), "{lines:#?}");
 }
 
 #[test]
@@ -144,6 +193,20 @@ fn doctor_names_each_fault_of_a_client() {
             "no SOCKS proxy",
             "h2+tcp://example.onion:9980".into(),
             vec!["--via", &socks],
+            "Tor",
+            "is Tor running",
+        ),
+        (
+            "no SOCKS proxy and no gateway",
+            String::new(),
+            vec!["--solo", "--via", &socks],
+            "Tor",
+            "is Tor running",
+        ),
+        (
+            "no control port and no gateway",
+            String::new(),
+            vec!["--solo", "--via", &control],
             "Tor",
             "is Tor running",
         ),

@@ -1,11 +1,13 @@
 //! Tests of `tandem init` and `tandem share`: a new user follows the printed commands only.
 
 use std::io::Write as _;
+use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::harness::{Client, Scene};
+use crate::harness::{Client, Scene, client_options, start_client};
+use crate::messages::nowhere;
 use crate::process::{Process, run, tandem};
 
 /// A directory that is removed with the value.
@@ -168,6 +170,34 @@ fn init_writes_valid_files_for_tor() {
     assert_eq!(
         out,
         format!("tandem://{onion}:9980?transport=tcp&via=tor\n")
+    );
+}
+
+#[test]
+fn init_reports_a_missing_tor_to_a_user_of_all_sites() {
+    let directory = Directory::new("sites");
+    let set_up = |name: &str, proxy: SocketAddr| {
+        let (to, via) = (directory.path(name), format!("socks5://{proxy}"));
+        let (ok, out, error) = run(&["init", "tor-user", "--to", &to, "--via", &via]);
+        assert!(ok, "{error}");
+        out
+    };
+    let is_tor = |line: &&str| line.starts_with("FAULT    Tor");
+    let out = set_up("down", nowhere());
+    assert_eq!(out.lines().filter(is_tor).count(), 1, "{out}");
+    assert!(
+        !out.contains("works.") && !out.contains("Tor answers"),
+        "{out}"
+    );
+
+    // Any SOCKS5 proxy answers as Tor does: here the listener of another client.
+    let gateway = format!("h2+tcp://{}", nowhere());
+    let (_client, _, socks) = start_client(client_options(&gateway));
+    let out = set_up("up", socks);
+    assert_eq!(out.lines().filter(is_tor).count(), 0, "{out}");
+    assert!(
+        !out.contains("works.") && out.contains("--site NAME.onion"),
+        "{out}"
     );
 }
 

@@ -25,7 +25,7 @@ fn client(gateway: &str, more: &[&str]) -> Process {
 }
 
 /// Starts a SOCKS5 proxy that answers each request with one code.
-fn refusing_proxy(code: u8) -> SocketAddr {
+pub(crate) fn refusing_proxy(code: u8) -> SocketAddr {
     let refuse = move |_, mut client: Client| {
         answer_socks(&mut client, code);
     };
@@ -33,7 +33,7 @@ fn refusing_proxy(code: u8) -> SocketAddr {
 }
 
 /// Starts a SOCKS5 proxy for which every name is this machine.
-fn local_proxy() -> SocketAddr {
+pub(crate) fn local_proxy() -> SocketAddr {
     let proxy = Scene::new(|_, mut client| {
         let port = answer_socks(&mut client, 0);
         let mut far = TcpStream::connect(("127.0.0.1", port)).unwrap();

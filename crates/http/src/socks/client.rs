@@ -8,6 +8,9 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use super::{AUTH_VERSION, DOMAIN, IPV4, IPV6, NO_AUTH, NO_METHOD, Reply, USER_PASSWORD, VERSION};
 
+/// The length of a greeting with one method.
+const GREETING: usize = 3;
+
 /// The client's half of a SOCKS5 connection until the stream begins.
 pub struct Client {
     flight: Vec<u8>,
@@ -104,6 +107,11 @@ impl Client {
     /// follow at once.
     pub fn first_flight(&self) -> Vec<u8> {
         self.flight.clone()
+    }
+
+    /// Returns the greeting alone, which begins the flight. A server answers it with the method.
+    pub fn greeting(&self) -> &[u8] {
+        &self.flight[..GREETING]
     }
 
     /// Bytes from the server, cut anywhere.

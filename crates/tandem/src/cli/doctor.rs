@@ -3,7 +3,11 @@
 //!
 //! The client's checks include a request to each gateway, which the gateway answers by itself
 //! (`Max-Forwards: 0`, RFC 9110 section 7.6.2). The client looks up no name, and connects to
-//! nothing but the gateways through `--via`. The gateway's checks include a look-up of one name.
+//! nothing but the gateways through `--via`, and to the site that the user names (`--site`). A client
+//! without a gateway gets a check of the proxy (`proxy`). The gateway's checks include a look-up of
+//! one name.
+
+mod proxy;
 
 use std::fmt;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs as _};
@@ -17,7 +21,7 @@ use crate::back::gateways::unauthorized;
 use crate::config::gateways::GatewayEndpoint;
 use crate::config::onion_ports::torrc_line;
 use crate::config::{ClientConfig, ConfigError, GatewayConfig, PathConfig};
-use crate::endpoint::{Endpoint, Via};
+use crate::endpoint::Endpoint;
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Exchange, Part};
 use crate::middle::max_forwards::VERSION_FIELD;
@@ -25,12 +29,14 @@ use crate::roles::Role;
 use crate::services::Services;
 use crate::session::Drain;
 use crate::stage::Stage;
+use crate::transport::Target;
 use crate::transport::registry::Transports;
-use crate::transport::tor::Control;
 
 pub(super) const EXAMPLES: &str = "Examples:
   tandem doctor client -c client.toml
       Check a client, and the path to its gateways
+  tandem doctor client -c client.toml --site EXAMPLE.onion
+      Check also whether the proxy of --via reaches this site
   tandem doctor client --gateway 'h2+tls://gw.example:443?ip=203.0.113.5' --token-file token
       Check the same without a file
   tandem doctor gateway -c /etc/tandem/gateway.toml
@@ -40,9 +46,19 @@ pub(super) const EXAMPLES: &str = "Examples:
 #[derive(Debug, clap::Subcommand)]
 pub enum DoctorCommand {
     /// Check a client and the path to its gateways; the arguments are those of `tandem client`
-    Client(Box<ClientArgs>),
+    Client(Box<ClientDoctorArgs>),
     /// Check a gateway; the arguments are those of `tandem gateway`
     Gateway(Box<GatewayDoctorArgs>),
+}
+
+/// Arguments of `tandem doctor client`.
+#[derive(Debug, clap::Args)]
+pub struct ClientDoctorArgs {
+    /// Connect to this site through the proxy of --via: NAME or NAME:PORT [default: none; port 80]
+    #[arg(long, value_name = "SITE", value_parser = proxy::site)]
+    pub(super) site: Option<Target>,
+    #[command(flatten)]
+    pub(super) client: ClientArgs,
 }
 
 /// Arguments of `tandem doctor gateway`.
@@ -139,11 +155,15 @@ pub(super) fn print(findings: &[Finding]) -> usize {
 
 /// Checks a client and the path to its gateways.
 pub(super) async fn client(
-    args: &ClientArgs,
+    args: &ClientDoctorArgs,
     transports: &Transports,
 ) -> Result<Vec<Finding>, Failure> {
-    let file = serve::read(args.config.as_deref())?;
-    let options = args.options.clone().or(file.client.unwrap_or_default());
+    let file = serve::read(args.client.config.as_deref())?;
+    let options = args
+        .client
+        .options
+        .clone()
+        .or(file.client.unwrap_or_default());
     let config = match options.typed_with(transports) {
         Ok(config) => config,
         Err(error) => return Ok(vec![configuration(&error)]),
@@ -152,12 +172,10 @@ pub(super) async fn client(
     findings.extend(config.warnings().into_iter().map(warning));
     findings.extend(ports(&config.listen));
     findings.extend(system(&config.path, "/proc/sys/net/ipv4/tcp_rmem"));
-    if let Some(via @ (Via::TorPort(_) | Via::TorSocket(_))) = &config.via {
-        let control = Control::connect(via, config.tor_password.as_deref()).await;
-        findings.push(match control {
-            Ok(_) => Finding::good("Tor", format!("{via} answers, and lets this program in")),
-            Err(error) => fault(via, &error),
-        });
+    match (&config.via, &args.site) {
+        (Some(via), site) => findings.extend(proxy::check(&config, via, site.as_ref()).await),
+        (None, Some(_)) => return Err("--site needs --via, through which it is reached".into()),
+        (None, None) => {}
     }
     if config.discover {
         let text = "gateways that onion services announce are used through the proxy";

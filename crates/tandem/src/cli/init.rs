@@ -384,9 +384,12 @@ fn test(
             None
         };
         std::env::set_current_dir(directory.join(CLIENT))?;
-        let client = ClientArgs {
-            config: Some("client.toml".into()),
-            options: ClientOptions::default(),
+        let client = doctor::ClientDoctorArgs {
+            site: None,
+            client: ClientArgs {
+                config: Some("client.toml".into()),
+                options: ClientOptions::default(),
+            },
         };
         let findings = doctor::client(&client, transports).await;
         if let Some(running) = running {
@@ -395,6 +398,13 @@ fn test(
         Ok::<_, Failure>(doctor::print(&findings?))
     });
     match faults {
+        // The path to a site begins at Tor, and only a page can test the rest.
+        Ok(0) if plan.is_for_sites => writeln!(
+            out,
+            "Tor answers. This command tests the path to a site:\n  \
+             cd {} && tandem doctor client -c client.toml --site NAME.onion",
+            quoted(&directory.join(CLIENT))
+        )?,
         Ok(0) => writeln!(out, "The path works.")?,
         Ok(_) => writeln!(
             out,

@@ -13,7 +13,7 @@ use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, BytesMut};
 use tandem_http::socks::{Client, Progress, Reply, SocksError};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 
 use super::tcp::{SocketOptions, Tcp};
 use super::{LocalBoxFuture, Target, Transport};
@@ -85,6 +85,72 @@ pub fn over(proxy: Path, target: &Target, isolation: &Isolation) -> Result<Path,
     ))
 }
 
+/// The answers of a SOCKS proxy to a trial.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SocksTrial {
+    /// It takes users and passwords. It has opened the stream, if one was requested.
+    Works,
+    /// It speaks SOCKS5 and takes no user and password.
+    TakesNoKeys,
+}
+
+/// Greets the proxy at `address`. If it takes users and passwords, it is then asked for a stream to
+/// `target`. The isolation key separates this stream from all others.
+pub async fn try_proxy(
+    address: SocketAddr,
+    target: Option<&Target>,
+    isolation: &Isolation,
+    options: SocketOptions,
+) -> Result<SocksTrial, Error> {
+    let nowhere = Target {
+        host: "nowhere.invalid".into(),
+        port: 80,
+    };
+    let asked = target.unwrap_or(&nowhere);
+    let is_onion = is_onion(&asked.host);
+    let mut client = Client::new(&asked.host, asked.port, isolation.credentials())
+        .map_err(|error| refusal(&error, is_onion))?;
+    let via = |error: io::Error| Error::io(&error, Side::Via).with_address(address);
+    let proxy = Socks::new(address, options);
+    let path = proxy.below.dial(&proxy.proxy, &Isolation::none()).await;
+    let mut path = path.map_err(|error| error.at(Side::Via))?;
+    let (greeting, flight) = (client.greeting().to_vec(), client.first_flight());
+    path.write_all(&greeting).await.map_err(via)?;
+    path.flush().await.map_err(via)?;
+    let mut method = [0; 2];
+    path.read_exact(&mut method).await.map_err(|_| silent())?;
+    match client.handle_input(&method) {
+        Ok(_) if target.is_none() => return Ok(SocksTrial::Works),
+        Ok(_) => {}
+        Err(SocksError::MethodRefused) => return Ok(SocksTrial::TakesNoKeys),
+        Err(error) => return Err(refusal(&error, is_onion).with_address(address)),
+    }
+    path.write_all(&flight[greeting.len()..])
+        .await
+        .map_err(via)?;
+    path.flush().await.map_err(via)?;
+    loop {
+        let mut scratch = [0; 512];
+        let count = path.read(&mut scratch).await.map_err(via)?;
+        if count == 0 {
+            return Err(silent());
+        }
+        let progress = client.handle_input(&scratch[..count]);
+        if let Progress::Done { .. } = progress.map_err(|error| refusal(&error, is_onion))? {
+            return Ok(SocksTrial::Works);
+        }
+    }
+}
+
+/// Returns the error of a proxy that closed the connection during the handshake.
+fn silent() -> Error {
+    Error::new(
+        Kind::Reset,
+        Side::Via,
+        "the SOCKS proxy closed the connection: is that its SOCKS port?",
+    )
+}
+
 /// A path that sends a SOCKS handshake with its first bytes.
 struct SocksStream {
     proxy: Path,
@@ -131,12 +197,7 @@ impl SocksStream {
             ready!(Pin::new(&mut self.proxy).poll_read(cx, &mut buf))?;
             let bytes = buf.filled();
             if bytes.is_empty() {
-                let error = Error::new(
-                    Kind::Reset,
-                    Side::Via,
-                    "the SOCKS proxy closed the connection: is that its SOCKS port?",
-                );
-                return Poll::Ready(Err(error.with_retry(Retry::IfIdempotent).into_io()));
+                return Poll::Ready(Err(silent().with_retry(Retry::IfIdempotent).into_io()));
             }
             match client
                 .handle_input(bytes)

@@ -28,6 +28,8 @@ pub(super) struct Plan {
     pub(super) steps: Vec<String>,
     /// True if the files include those of a gateway.
     pub(super) has_gateway: bool,
+    /// True if the client has no gateway of its own, and finds those that sites announce.
+    pub(super) is_for_sites: bool,
     /// True if the client has a dashboard.
     pub(super) has_dashboard: bool,
     /// The address at which clients reach a gateway without a proxy on the way.
@@ -106,6 +108,7 @@ impl OwnGatewayPlan {
             files,
             steps: Vec::new(),
             has_gateway: true,
+            is_for_sites: false,
             has_dashboard: true,
             address,
             direct: None,
@@ -140,6 +143,7 @@ pub(super) fn onion(host: &str, origin: &str, port: u16) -> Plan {
             ),
         ],
         has_gateway: true,
+        is_for_sites: false,
         has_dashboard: false,
         address: None,
         direct: None,
@@ -166,6 +170,7 @@ pub(super) fn exit(address: std::net::Ipv4Addr, port: u16) -> Plan {
             ),
         ],
         has_gateway: true,
+        is_for_sites: false,
         has_dashboard: false,
         address: None,
         direct: None,
@@ -178,6 +183,7 @@ pub(super) fn visitor(gateway: &Endpoint, via: Option<&Via>) -> Plan {
         files: vec![client(&gateway.to_string(), via, None)],
         steps: Vec::new(),
         has_gateway: false,
+        is_for_sites: false,
         has_dashboard: via.is_none(),
         address: None,
         direct: None,
@@ -190,6 +196,7 @@ pub(super) fn sites(via: &Via) -> Plan {
         files: vec![client_file(("solo", text("via")), Some(via), None)],
         steps: Vec::new(),
         has_gateway: false,
+        is_for_sites: true,
         has_dashboard: false,
         address: None,
         direct: None,
@@ -213,6 +220,7 @@ pub(super) fn shared(url: &ShareUrl, via: Option<&Via>) -> Result<Plan, Failure>
         files,
         steps: Vec::new(),
         has_gateway: false,
+        is_for_sites: false,
         has_dashboard: via.is_none(),
         address: None,
         direct: via.is_none().then(|| endpoint.authority()),

@@ -1,0 +1,100 @@
+//! The checks of the proxy of `--via`: Tor's control port, its SOCKS port, and the way to a site.
+//!
+//! The path to a gateway leads through the SOCKS port, so a client with gateways needs no greeting
+//! besides. A client without a gateway has no other check of this port.
+
+use std::net::SocketAddr;
+
+use super::{Finding, RESPONSE_TIMEOUT, fault};
+use crate::config::ClientConfig;
+use crate::endpoint::{Via, split_authority};
+use crate::error::{Error, Kind, Side};
+use crate::exchange::Isolation;
+use crate::transport::Target;
+use crate::transport::socks::{SocksTrial, try_proxy};
+use crate::transport::tor::Control;
+
+/// Parses the value of `--site`.
+pub(super) fn site(text: &str) -> Result<Target, String> {
+    let (host, port) = split_authority(text, Some(80))?;
+    Ok(Target { host, port })
+}
+
+/// Checks the proxy at `via`, and the way through it to `site`.
+pub(super) async fn check(config: &ClientConfig, via: &Via, site: Option<&Target>) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let is_needed = site.is_some() || config.all_gateways().next().is_none();
+    let socks = match via {
+        Via::Socks(address) => Ok(*address),
+        Via::TorPort(_) | Via::TorSocket(_) => control(config, via, &mut findings).await,
+    };
+    match socks {
+        Ok(address) if is_needed => findings.push(through(config, via, address, site).await),
+        Ok(_) => {}
+        Err(error) => findings.push(proxy_fault(via, &error)),
+    }
+    findings
+}
+
+/// Checks Tor's control port, and asks it for the SOCKS port.
+async fn control(
+    config: &ClientConfig,
+    via: &Via,
+    findings: &mut Vec<Finding>,
+) -> Result<SocketAddr, Error> {
+    let mut control = Control::connect(via, config.tor_password.as_deref()).await?;
+    let text = format!("{via} answers, and lets this program in");
+    findings.push(Finding::good("Tor", text));
+    control.socks_port().await
+}
+
+/// Checks the SOCKS port, and the way through it to `site`.
+async fn through(
+    config: &ClientConfig,
+    via: &Via,
+    address: SocketAddr,
+    site: Option<&Target>,
+) -> Finding {
+    let options = config.path.socket.clone();
+    let limit = options.connect_timeout + RESPONSE_TIMEOUT;
+    // Tor gives each key a circuit of its own, so this stream shares none with a page.
+    let key = Isolation::new(b"tandem doctor", &std::process::id().to_be_bytes());
+    let trial = tokio::time::timeout(limit, try_proxy(address, site, &key, options)).await;
+    let late = || Err(Error::new(Kind::Timeout, Side::Via, "no answer in time"));
+    match (trial.unwrap_or_else(|_| late()), site) {
+        (Ok(SocksTrial::Works), None) => {
+            let text = format!("the SOCKS port {address} answers, and takes isolation keys");
+            Finding::good("Tor", text)
+        }
+        (Ok(SocksTrial::Works), Some(Target { host, port })) => {
+            Finding::good("site", format!("{address} reaches {host}:{port}"))
+        }
+        (Ok(SocksTrial::TakesNoKeys), _) => Finding::warning(
+            "Tor",
+            format!(
+                "the SOCKS proxy {address} takes no user and password, which carry isolation keys: \
+                 requests with a key fail"
+            ),
+        ),
+        (Err(error), Some(Target { host, port })) if error.side != Side::Via => {
+            let detail = &error.detail;
+            let text = format!("{address} does not reach {host}:{port}: {detail}");
+            Finding::fault("site", text)
+        }
+        (Err(error), _) => proxy_fault(via, &error),
+    }
+}
+
+/// Returns the fault of a proxy that does not work.
+fn proxy_fault(via: &Via, error: &Error) -> Finding {
+    if error.side != Side::Via {
+        return fault(via, error);
+    }
+    let address = error.address.as_ref();
+    let address = address.map_or_else(String::new, |address| format!(" ({address})"));
+    let text = format!(
+        "the proxy {via} does not answer: {}{address}: is Tor running, and is --via right?",
+        error.detail
+    );
+    Finding::fault("Tor", text)
+}
