@@ -43,6 +43,7 @@ mod fetches;
 mod foreign_hosts;
 mod holds;
 mod named;
+mod next_page;
 mod output;
 mod page;
 mod page_copies;
@@ -58,6 +59,7 @@ mod revisits;
 mod session;
 mod stale_pages;
 mod table;
+mod viewed_page;
 mod visitors;
 
 pub use output::{Carrier, Clock, Config, Counts, Interest, Order, Output, PushError};

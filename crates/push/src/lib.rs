@@ -15,6 +15,7 @@
 //!   define them.
 //! - [`response_rules`]: the responses that may be pushed.
 //! - [`hints`]: the resources that the head of a response names.
+//! - [`next_pages`]: the documents that visitors of a page ask for next.
 //! - [`scripts`]: the requests that scripts make for data.
 //! - [`site`]: the comparison of sites.
 //! - [`gateway`]: the state machine of one session at the gateway.
@@ -30,6 +31,7 @@ pub mod client;
 pub mod fetch_standard;
 pub mod gateway;
 pub mod hints;
+pub mod next_pages;
 pub mod response_rules;
 pub mod scripts;
 pub mod site;

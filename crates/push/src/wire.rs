@@ -3,11 +3,13 @@
 //! ```text
 //!  gateway ─▶ client  tandem-push: pushed | held-out   in a page's head: its treatment
 //!                     tandem-asked: 40 hex digits      in a push's head: hashes of its request
+//!                     tandem-next-page: 1              in a push's head: it may follow the page
 //!                     tandem-crossed: 1                in place of a response, which is a push
 //!  client ─▶ gateway  POST http://push.tandem.invalid/ the session's companion
 //!                     tandem-checks: 1                 in its head: promises of HEAD are taken
 //!                     tandem-crossings: 1              in its head: pushes may answer requests
 //!                                                      that cross their promises
+//!                     tandem-next: bodies              in its head: the next page may be pushed
 //!                     tandem-opened: a.test *.b.test   in requests for HTTPS that the client opens
 //! ```
 //!
@@ -25,6 +27,7 @@
 //! sessions and can still use.
 
 mod companion;
+mod next_push;
 mod opened;
 mod report;
 mod request_hashes;
@@ -34,6 +37,7 @@ mod url_hash;
 pub use companion::{
     CROSSED_FIELD, companion_request, is_companion, is_reserved, takes_checks, takes_references,
 };
+pub use next_push::{NEXT_PAGE_FIELD, NextPush};
 pub use opened::{MAX_OPENED_LIST, OPENED_FIELD, OpenedList};
 pub use report::{Fate, Report, ReportReader};
 pub use request_hashes::{ASKED_FIELD, RequestHashes};

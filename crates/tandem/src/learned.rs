@@ -21,6 +21,7 @@ use tandem_predict::ids::IdMap;
 use tandem_predict::{Auto, AutoConfig, Candidate, Exchange, Gains, Gathering, StateError, Worth};
 use tandem_preload::split;
 use tandem_push::gateway::CopyLifetime;
+use tandem_push::next_pages::{NextPage, NextTable};
 use tandem_push::scripts::{Manner, ScriptTable};
 
 use crate::files::beside;
@@ -66,6 +67,9 @@ const OWN_ASKERS: usize = 1 << 16;
 /// The maximum number of URLs in `lifetimes`.
 const LIFETIMES: usize = 1 << 16;
 
+/// The size of a document that decides whether its push pays: that of a median site.
+const DOCUMENT_SIZE: f64 = 30_000.0;
+
 /// The users of other gateways that are counted while requests wait.
 const USERS_AT_ONCE: usize = 64;
 
@@ -89,6 +93,8 @@ pub struct Learned {
     lifetimes: Mutex<IdMap<u64, Option<CopyLifetime>>>,
     /// The fields of requests for data, by the secret hashes of their URLs.
     scripts: Mutex<ScriptTable>,
+    /// The documents that follow pages, by the secret hashes of the pages' URLs.
+    next_pages: Mutex<NextTable>,
     began: Instant,
     file: Option<PathBuf>,
     /// The time at which the state that was read had been written.
@@ -134,6 +140,7 @@ impl Learned {
             own_askers: Mutex::default(),
             lifetimes: Mutex::default(),
             scripts: Mutex::default(),
+            next_pages: Mutex::default(),
             began,
             file,
             saved_at,
@@ -276,6 +283,30 @@ impl Learned {
 
     fn scripts(&self) -> MutexGuard<'_, ScriptTable> {
         self.scripts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes a user's visit to a document without credentials, and the page whose link led to it.
+    pub fn note_visit(&self, document: &str, from: Option<&str>, user: u64) {
+        let mut next_pages = self.next_table();
+        if let Some(from) = from {
+            next_pages.note_next(self.secret.hash_one(from), document, user);
+        }
+        next_pages.note_visit(self.secret.hash_one(document));
+    }
+
+    /// Returns the documents that follow a page often enough for a push. Enough users must have
+    /// followed them. `worth` is that of [`Self::sending`].
+    pub fn next_pages(&self, page: &str, worth: Option<Worth>) -> Vec<NextPage> {
+        let number = self.secret.hash_one(page);
+        let mut next = self.next_table().of(number, self.config.min_users);
+        let least = worth.unwrap_or(self.config.worth).threshold(DOCUMENT_SIZE);
+        next.retain(|document| document.probability > least);
+        next
+    }
+
+    fn next_table(&self) -> MutexGuard<'_, NextTable> {
+        let next_pages = self.next_pages.lock();
+        next_pages.unwrap_or_else(PoisonError::into_inner)
     }
 
     /// See [`Auto::resources`].

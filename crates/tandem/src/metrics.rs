@@ -238,6 +238,11 @@ metrics! {
         "Gateway: promises without a body, because the browser showed no need of it.";
     pushes_repeated "counter"
         "Gateway: requests that crossed a promise, and got the response of its push.";
+    next_pages_promised "counter"
+        "Gateway: documents promised because they may follow a page; pushes_promised omits them.";
+    next_pages_used "counter" "Gateway: those that the browser asked for.";
+    next_page_bytes_wasted "counter"
+        "Gateway: bytes of the bodies of those that it did not ask for.";
     preflights_answered "counter"
         "Client: preflights of scripts that an earlier permission answered.";
     push_bytes_used "counter" "Client: bytes of pushed bodies that served a request.";

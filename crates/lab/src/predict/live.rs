@@ -42,6 +42,9 @@ struct Account {
     extra_requests: u64,
     pages_new: u64,
     pages_returning: u64,
+    next_promised: u64,
+    next_used: u64,
+    next_bytes_wasted: u64,
     round_trips_saved: u64,
     with_push: Loads,
     held_out: Loads,
@@ -135,6 +138,9 @@ impl Account {
             extra_requests: value("origin_extra_requests"),
             pages_new: value("pages_pushed").saturating_sub(value("pages_returning")),
             pages_returning: value("pages_returning"),
+            next_promised: value("next_pages_promised"),
+            next_used: value("next_pages_used"),
+            next_bytes_wasted: value("next_page_bytes_wasted"),
             round_trips_saved: value("round_trips_saved"),
             saved_s: Interval::between(&held_out, &with_push),
             with_push,
@@ -157,6 +163,9 @@ impl Account {
             ("extra origin requests", self.extra_requests),
             ("pages, new visitors", self.pages_new),
             ("pages, returning visitors", self.pages_returning),
+            ("next pages promised", self.next_promised),
+            ("next pages used", self.next_used),
+            ("bytes of next pages wasted", self.next_bytes_wasted),
             ("round trips saved", self.round_trips_saved),
         ];
         // Writing to a string cannot fail.
@@ -246,12 +255,16 @@ mod tests {
             tandem_loads_held_out_ms_squared_total 27020000\n\
             tandem_pages_pushed_total 9\ntandem_pages_returning_total 4\n\
             tandem_pushes_withheld_total 5\n\
+            tandem_next_pages_promised_total 6\ntandem_next_pages_used_total 4\n\
+            tandem_next_page_bytes_wasted_total 9\n\
             tandem_origin_extra_requests_total 3\ntandem_push_bytes_wasted_total 70\n";
         let account = Account::read(text);
         assert_eq!((account.used, account.late, account.wasted), (7, 2, 0));
         assert_eq!((account.pages_new, account.pages_returning), (5, 4));
         assert_eq!((account.withheld, account.extra_requests), (5, 3));
         assert_eq!(account.bytes_wasted, 70);
+        assert_eq!((account.next_promised, account.next_used), (6, 4));
+        assert_eq!(account.next_bytes_wasted, 9);
         let saved = account.saved_s.as_ref().unwrap();
         // One degree of freedom: 12.706 standard errors of 0.1155 s.
         assert!(

@@ -9,7 +9,7 @@ use tandem_http::{Fields, Method, RequestHead, ResponseHead, Scheme};
 use super::lifetime::{Lifetime, MAX_WAIT, PageLoad};
 use super::matching::{Mismatch, PushFacts};
 use crate::fetch_standard::is_navigation;
-use crate::wire::{Fate, RequestHashes};
+use crate::wire::{ASKED_FIELD, Fate, NEXT_PAGE_FIELD, RequestHashes};
 
 /// The age of a promise without a head up to which a request waits for it. Later requests go to the
 /// gateway.
@@ -117,6 +117,30 @@ pub(super) struct ArrivedResponse {
     pub(super) hashes: Option<RequestHashes>,
     pub(super) arrived: Instant,
     pub(super) lifetime: Lifetime,
+    /// True if the gateway sent the document because it may follow a page.
+    pub(super) is_next: bool,
+}
+
+impl ArrivedResponse {
+    /// Takes the fields for the client out of a head.
+    pub(super) fn new(now: Instant, mut head: ResponseHead) -> Self {
+        let hashes = head.fields.get(ASKED_FIELD).and_then(RequestHashes::parse);
+        let is_next = head.fields.contains(NEXT_PAGE_FIELD);
+        head.fields.remove(ASKED_FIELD);
+        head.fields.remove(NEXT_PAGE_FIELD);
+        let lifetime = match Lifetime::of(&head) {
+            // The page load for which it came has not begun.
+            Lifetime::Validated if is_next => Lifetime::Unspecified,
+            lifetime => lifetime,
+        };
+        Self {
+            head,
+            hashes,
+            arrived: now,
+            lifetime,
+            is_next,
+        }
+    }
 }
 
 impl Kept {

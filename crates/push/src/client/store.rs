@@ -13,7 +13,7 @@ use bytes::Bytes;
 use tandem_http::cache::{RequestPolicy, validation::is_conditional};
 use tandem_http::{Fields, Method, RequestHead, ResponseHead};
 
-use super::lifetime::{Lifetime, PageLoad, is_confirmation, is_of_use};
+use super::lifetime::{PageLoad, is_confirmation, is_of_use};
 use super::matching::check_request;
 use super::pushed::{
     ArrivedResponse, Kept, Phase, Pushed, Reader, Target, size_of_fields, size_of_promise,
@@ -21,7 +21,7 @@ use super::pushed::{
 pub use output::{Intake, Output, Piece, Serve};
 
 use super::stored_head::{confirmation, confirms_copy, with_age};
-use crate::wire::{ASKED_FIELD, Fate, RequestHashes, url_hash};
+use crate::wire::{Fate, url_hash};
 
 /// The pushes that a session may have at once, whatever their size.
 pub const MAX_PUSHES: usize = 4096;
@@ -187,14 +187,13 @@ impl PushStore {
     }
 
     /// Takes the head of a push.
-    pub fn on_head(&mut self, now: Instant, id: PushId, mut head: ResponseHead) {
+    pub fn on_head(&mut self, now: Instant, id: PushId, head: ResponseHead) {
         self.load.note(now);
         if self.arriving_mut(id).is_none() {
             return;
         }
-        let hashes = head.fields.get(ASKED_FIELD).and_then(RequestHashes::parse);
-        head.fields.remove(ASKED_FIELD);
-        let size = size_of_fields(&head.fields);
+        let arrived = ArrivedResponse::new(now, head);
+        let (head, size) = (&arrived.head, size_of_fields(&arrived.head.fields));
         let kept = self.kept_mut(id);
         let is_repeated = kept.as_ref().is_some_and(|kept| kept.response.is_some());
         let is_check = kept.as_ref().is_some_and(|kept| kept.is_check());
@@ -202,8 +201,8 @@ impl PushStore {
         let phase = self.pushes.get(&id).map(|pushed| &pushed.phase);
         let is_awaited = matches!(phase, Some(Phase::Claimed(..)));
         let is_of_use = match is_check {
-            true => is_confirmation(&head),
-            false => is_of_use(&head, is_awaited || is_document),
+            true => is_confirmation(head),
+            false => is_of_use(head, is_awaited || is_document),
         };
         if is_repeated || !is_of_use || !self.reserve(id, size) {
             return self.discard(id, Fate::Cancelled);
@@ -214,12 +213,7 @@ impl PushStore {
         let Some(kept) = pushed.phase.kept_mut() else {
             return;
         };
-        kept.response = Some(ArrivedResponse {
-            lifetime: Lifetime::of(&head),
-            head,
-            hashes,
-            arrived: now,
-        });
+        kept.response = Some(arrived);
         // A request that joined before the head can be compared completely now.
         let fits = match &pushed.phase {
             Phase::Claimed(kept, reader) => kept.check(&reader.request).is_ok(),
@@ -366,6 +360,8 @@ impl PushStore {
             // The browser's copy is another version.
             return self.drop_check(id);
         }
+        // The gateway is told at once.
+        let begins_page = response.is_some_and(|response| response.is_next);
         let reader = Reader {
             request: asked.clone(),
             has_head: false,
@@ -375,7 +371,7 @@ impl PushStore {
         if let Phase::Kept(kept) = std::mem::replace(&mut pushed.phase, useless) {
             pushed.phase = Phase::Claimed(kept, Box::new(reader));
         }
-        let (url, fate) = match is_complete {
+        let (url, fate) = match is_complete && !begins_page {
             true => (pushed.url, Fate::Used),
             false => (pushed.url, Fate::Late),
         };

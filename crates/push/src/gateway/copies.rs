@@ -28,7 +28,7 @@ use super::visitors::visited_site;
 use crate::client::not_modified;
 use crate::response_rules::{CopyLifetime, browser_reuse, may_be_pushed};
 use crate::url;
-use crate::wire::{ASKED_FIELD, RequestHashes, url_hash};
+use crate::wire::{ASKED_FIELD, NEXT_PAGE_FIELD, RequestHashes, url_hash};
 
 /// The part of a lifetime by which a copy may seem younger than it is. The clocks of origins differ
 /// a little, and a load takes some time.
@@ -237,8 +237,8 @@ impl Gateway {
         };
         let hash = fetch.target.hash;
         fetch.reported = true;
-        if self.unreported.remove(&hash).is_some() {
-            self.counts.withheld += 1;
+        if let Some(push) = self.unreported.remove(&hash) {
+            self.counts.withheld += u64::from(!push.is_next);
             self.cache.forget(hash);
         }
         self.cancel_fetch(id);
@@ -258,7 +258,7 @@ impl Gateway {
             return Err(PushError::Forbidden);
         };
         fetch.reported = true;
-        let (hash, asked) = (fetch.target.hash, fetch.target.asked);
+        let (hash, asked, is_next) = (fetch.target.hash, fetch.target.asked, fetch.is_next);
         let unix_time = self.clock.unix_time(now);
         let (reuse, receipt) = (browser_reuse(head, unix_time), Receipt::at(unix_time));
         if let Some(push) = self.unreported.get_mut(&hash)
@@ -280,6 +280,9 @@ impl Gateway {
         }
         *head = not_modified(head);
         head.fields.set(ASKED_FIELD, asked.encode());
+        if is_next {
+            head.fields.set(NEXT_PAGE_FIELD, "1");
+        }
         Ok(Order::Now)
     }
 
@@ -295,7 +298,7 @@ impl Gateway {
     pub(super) fn note_useless_check(&mut self, hash: u32) {
         self.cache.note_uncheckable(hash);
         if let Some(push) = self.unreported.remove(&hash) {
-            self.counts.cancelled += 1;
+            self.counts.cancelled += u64::from(!push.is_next);
             self.count_waste(&push);
         }
     }

@@ -75,6 +75,8 @@ pub(super) struct Fetch {
     pub(super) is_sign: bool,
     /// True if only the head is requested, with HEAD: the browser has a copy that is too old.
     pub(super) is_check: bool,
+    /// True if the resource is a document that may follow the page.
+    pub(super) is_next: bool,
     /// True if the fetch begins a moment after its promise, because requests of the browser may
     /// still arrive.
     pub(super) gathers: bool,

@@ -10,6 +10,7 @@ use tandem_preload::Kind;
 use super::document::Purpose;
 use super::fetch::{FetchPhase, MAX_PUSH_BYTES, PushStream};
 use super::fetch_queue::Turn;
+use super::next_page::is_plain_document;
 use super::output::{Order, Output, PushError};
 use super::predictor::Predictor;
 use super::repeats::Begun;
@@ -19,7 +20,7 @@ use crate::fetch_standard::is_navigation;
 use crate::response_rules::{
     Reuse, browser_reuse, copy_lifetime, may_be_handed_over, may_be_pushed, redirect_target,
 };
-use crate::wire::{ASKED_FIELD, url_hash};
+use crate::wire::{ASKED_FIELD, NEXT_PAGE_FIELD, url_hash};
 
 /// The time after which a fetch without a head gives its slot to another.
 const SLOT_PERIOD: Duration = Duration::from_secs(2);
@@ -62,6 +63,12 @@ impl Gateway {
         let Some(fetch) = self.fetches.get_mut(id) else {
             return Ok(Order::Now);
         };
+        if fetch.is_next && !is_plain_document(head) {
+            let hash = fetch.target.hash;
+            self.cache.note_unpushable(hash);
+            self.fail_fetch(now, id);
+            return Err(PushError::Forbidden);
+        }
         if fetch.is_check {
             return self.pass_check(now, id, head);
         }
@@ -127,6 +134,9 @@ impl Gateway {
         }
         if let Some(fetch) = self.fetches.get(id) {
             head.fields.set(ASKED_FIELD, fetch.target.asked.encode());
+            if fetch.is_next {
+                head.fields.set(NEXT_PAGE_FIELD, "1");
+            }
         }
         Ok(self.order(added))
     }
@@ -157,7 +167,10 @@ impl Gateway {
         self.repeats.add(id, data);
         let length = data.len() as u64;
         fetch.received += length;
-        if fetch.is_wasted {
+        let is_next = fetch.is_next;
+        if fetch.is_wasted && is_next {
+            self.counts.next_wasted_bytes += length;
+        } else if fetch.is_wasted {
             self.counts.wasted_bytes += length;
         } else if let Some(push) = self.unreported.get_mut(&fetch.target.hash)
             && push.fetch == id
@@ -169,7 +182,7 @@ impl Gateway {
                 .pages
                 .get_mut(fetch.page)
                 .is_some_and(|page| page.spend_body(length));
-        if !fits && fetch.received > MAX_PUSH_BYTES && !fetch.requested {
+        if !fits && (is_next || fetch.received > MAX_PUSH_BYTES) && !fetch.requested {
             self.fail_fetch(now, id);
             return Err(PushError::TooLong);
         }
@@ -337,6 +350,10 @@ impl Gateway {
         let Some(fetch) = self.fetches.get_mut(id) else {
             return;
         };
+        if fetch.is_next {
+            // Its resources are of use only once the browser asks for it.
+            return;
+        }
         let (page, url) = (fetch.page, std::sync::Arc::clone(&fetch.target.url));
         let purpose = fetch.purpose.clone();
         if self.config.has_one_user

@@ -171,8 +171,11 @@ impl Gateway {
     /// Handles the report that the head of a push has confirmed the browser's copy. The rest of the
     /// push is cancelled.
     pub(super) fn note_validation(&mut self, now: Instant, hash: u32, push: &Unreported) {
-        self.counts.validated += 1;
-        self.counts.wasted_bytes += push.bytes;
+        self.counts.validated += u64::from(!push.is_next);
+        match push.is_next {
+            true => self.counts.next_wasted_bytes += push.bytes,
+            false => self.counts.wasted_bytes += push.bytes,
+        }
         // The browser's copy is as good as the response that confirmed it.
         let reuse = push.reuse.unwrap_or(Reuse::Validate);
         self.cache.note_answer(hash, reuse);

@@ -168,6 +168,13 @@ pub struct Counts {
     pub pages_pushed: u64,
     /// Pages without pushes, for comparison.
     pub pages_held_out: u64,
+    /// Documents that were promised because they may follow a page. All other counts of pushes
+    /// leave them out.
+    pub next_promised: u64,
+    /// Documents of this kind that the browser asked for.
+    pub next_used: u64,
+    /// Bytes of the bodies of other such documents.
+    pub next_wasted_bytes: u64,
 }
 
 #[cfg(test)]

@@ -78,6 +78,8 @@ pub(super) struct Page {
     pub(super) unkept: Vec<u32>,
     /// True if the browser has left the page.
     pub(super) abandoned: bool,
+    /// True if its promises are those of documents that may follow it.
+    pub(super) leads_on: bool,
     /// The fetches that belong to the page.
     pub(super) fetches: usize,
     budget: Budget,
@@ -103,6 +105,7 @@ impl Page {
             hold: None,
             unkept: Vec::new(),
             abandoned: false,
+            leads_on: false,
             fetches: 0,
             sets_cookies: false,
             budget: Budget::new(),
@@ -129,6 +132,15 @@ impl Page {
             fields.push("cookie", cookies);
         }
         self.sets_cookies = true;
+    }
+
+    /// Makes the page one whose load has ended, for promises of the documents that may follow it.
+    /// Their bodies may have this number of bytes together.
+    pub(super) fn lead_on(&mut self, policy: Referrer, body_bytes: u64) {
+        self.leads_on = true;
+        self.promises = None;
+        self.policy = policy;
+        self.budget.body_bytes = body_bytes;
     }
 
     /// Returns the URL of the document for which all resources are fetched.

@@ -20,6 +20,7 @@ use super::named::{LEAST_SHARE, PossibleNeed, PossibleNeeds};
 use crate::fetch_standard::{
     ScriptFields, has_only_browser_fields, is_navigation, wants_one_format,
 };
+use crate::next_pages::NextPage;
 use crate::response_rules::CopyLifetime;
 use crate::scripts::Manner;
 use crate::wire::url_hash_of;
@@ -69,6 +70,16 @@ pub trait Predictor {
     /// each visit.
     fn is_unkept(&self, _url: &str) -> bool {
         false
+    }
+
+    /// Records a visit to a document without credentials, and the page of its origin whose link led
+    /// to it.
+    fn note_visit(&mut self, _document: &str, _from: Option<&str>) {}
+
+    /// Returns the documents that other visitors of a page asked for next, most probable first, as
+    /// far as they are worth a push.
+    fn next_pages(&self, _page: &str) -> Vec<NextPage> {
+        Vec::new()
     }
 
     /// Records the fields of a request for a URL with data.

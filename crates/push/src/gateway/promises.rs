@@ -12,7 +12,7 @@ use super::output::{Carrier, Output};
 use super::page::{MAX_RESOURCES, Promise};
 use super::predictor::Learned;
 use super::session::{Gateway, Unreported};
-use super::table::{FetchId, PageId};
+use super::table::{FetchId, PageId, ResponseId};
 use crate::fetch_standard::{is_navigation, target_origin};
 use crate::url;
 use crate::wire::{RequestHashes, url_hash};
@@ -24,6 +24,15 @@ enum Source {
     Page,
     /// Other users needed it.
     Predictor,
+}
+
+/// The facts about a promise besides its target.
+struct PromisedFor {
+    page_url: Arc<str>,
+    response: ResponseId,
+    fetch: FetchId,
+    is_check: bool,
+    is_next: bool,
 }
 
 impl Gateway {
@@ -216,6 +225,7 @@ impl Gateway {
         // left out, because the cookies of the next visit are unknown. So are redirects.
         let is_visit = is_navigation(page.request())
             && !page.sets_cookies
+            && !page.leads_on
             && page.document_url() == &**page.url();
         if self.config.has_one_user && is_visit {
             self.revisits.note_promise(page.url(), page.policy(), need);
@@ -223,6 +233,7 @@ impl Gateway {
         page.know(&need.url);
         page.fetches += 1;
         let (page_url, response) = (Arc::clone(page.url()), page.response);
+        let is_next = page.leads_on;
         let priority = push_priority(need.urgency);
         let fetch = self.fetches.insert(Fetch {
             page: id,
@@ -235,6 +246,7 @@ impl Gateway {
             stream: PushStream::Unopened,
             is_sign: false,
             is_check,
+            is_next,
             gathers: false,
             is_superseded: false,
             validates: self.cache.is_validatable(target.hash),
@@ -250,7 +262,16 @@ impl Gateway {
         if !is_check {
             self.hold_if_doubtful(id, fetch, need.kind);
         }
-        self.note_promise(fetch, target, page_url, is_check);
+        self.note_promise(
+            target,
+            PromisedFor {
+                page_url,
+                response,
+                fetch,
+                is_check,
+                is_next,
+            },
+        );
         let promise = Promise {
             fetch,
             request,
@@ -272,14 +293,18 @@ impl Gateway {
     }
 
     /// Records a promise that is made.
-    fn note_promise(
-        &mut self,
-        fetch: FetchId,
-        target: PushTarget,
-        page_url: Arc<str>,
-        is_check: bool,
-    ) {
-        self.counts.promised += 1;
+    fn note_promise(&mut self, target: PushTarget, promised: PromisedFor) {
+        let PromisedFor {
+            page_url,
+            response,
+            fetch,
+            is_check,
+            is_next,
+        } = promised;
+        match is_next {
+            true => self.counts.next_promised += 1,
+            false => self.counts.promised += 1,
+        }
         // A check gives the browser nothing new.
         if !is_check {
             self.cache.note_promise(target.hash);
@@ -288,6 +313,8 @@ impl Gateway {
             url: target.url,
             page_url,
             is_check,
+            is_next,
+            response,
             superseded: None,
             reuse: None,
             needs_waiting: false,
@@ -300,7 +327,7 @@ impl Gateway {
         };
         if let Some(replaced) = self.unreported.insert(target.hash, push) {
             // The client drops the push that is replaced, and does not report it.
-            self.counts.wasted += 1;
+            self.counts.wasted += u64::from(!replaced.is_next);
             self.count_waste(&replaced);
         }
     }

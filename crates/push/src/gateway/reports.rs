@@ -68,6 +68,9 @@ impl Gateway {
             return;
         };
         self.copies.forget(hash);
+        if push.is_next {
+            return self.handle_next_fate(now, fate, hash, &push, predictor);
+        }
         if push.is_check && matches!(fate, Fate::Used | Fate::Late) {
             return self.prefer_superseded(now, &push);
         }

@@ -47,9 +47,13 @@ impl Gateway {
             return None;
         }
         self.note_opened(request);
+        self.next.note_activity(now);
         let hash = url_hash(request);
         if takes_pushes {
             self.knows_client = true;
+            if is_navigation(request) && !self.is_frame(now, request) {
+                self.next.leave();
+            }
             self.requested.push(hash);
             self.note_wanted(now, &request_authority(request), hash);
             self.note_request(request, hash);
@@ -196,6 +200,9 @@ impl Gateway {
                 let is_kept = browser_reuse(head, unix_time) != Reuse::Never;
                 predictor.note_kept(&url, is_kept);
             }
+            if takes_pushes {
+                self.view_page(now, id, &url, &request, head, predictor);
+            }
             learned = self.learn(now, id, &url, &request, head, predictor);
             if takes_pushes && self.companion.takes_checks && is_navigation(&request) {
                 returning = Returning::of(predictor, &url);
@@ -288,6 +295,7 @@ impl Gateway {
         let Some(response) = self.responses.remove(id) else {
             return;
         };
+        self.next.note_activity(now);
         if let Some(at) = self
             .requested
             .iter()

@@ -20,6 +20,7 @@ use super::random::Random;
 use super::repeats::Repeats;
 use super::revisits::Revisits;
 use super::table::{FetchId, PageId, ResponseId, Table};
+use super::viewed_page::NextPages;
 use super::visitors::Visitors;
 use crate::response_rules::{CopyLifetime, Reuse};
 use crate::url;
@@ -60,6 +61,10 @@ pub(super) struct Unreported {
     pub(super) asked: RequestHashes,
     /// True if only the head was promised.
     pub(super) is_check: bool,
+    /// True if the resource is a document that may follow the page.
+    pub(super) is_next: bool,
+    /// The response that carried the page.
+    pub(super) response: ResponseId,
     /// The held fetch of the same resource that this promise replaced.
     pub(super) superseded: Option<FetchId>,
     /// The use that a browser's cache can make of the response, once its head has come.
@@ -130,6 +135,8 @@ pub struct Gateway {
     pub(super) releases: VecDeque<(Instant, String)>,
     /// The page that the user looks at.
     pub(super) view: Option<PageView>,
+    /// The documents that may follow that page.
+    pub(super) next: NextPages,
     /// The last page for which needs were skipped, because the client was thought to hold them.
     pub(super) skipping: Option<PageId>,
     pub(super) random: Random,
@@ -178,6 +185,7 @@ impl Gateway {
             opened: None,
             releases: VecDeque::new(),
             view: None,
+            next: NextPages::default(),
             skipping: None,
             random: Random::new(config.seed),
             outputs: VecDeque::new(),
@@ -235,7 +243,7 @@ impl Gateway {
         let repeat = self.repeats.next_timeout();
         let check = self.checks.front().map(|(at, _)| *at);
         let due = slow.into_iter().chain(release).chain(hold).chain(repeat);
-        due.chain(check).min()
+        due.chain(check).chain(self.next.due()).min()
     }
 
     /// Runs the work that is due at `now`.
@@ -246,6 +254,7 @@ impl Gateway {
         self.end_holds(now);
         self.repeats.expire(now);
         self.begin_checks(now);
+        self.end_load(now);
         while let Some((_, host)) = self.releases.pop_front_if(|(at, _)| *at <= now) {
             for waiting in self.hosts.release(&host) {
                 self.promise_one(waiting.page, waiting.need);
@@ -283,14 +292,10 @@ impl Gateway {
         // A held promise counts as withheld here, and no longer waits for a report.
         self.end_all_holds();
         for (_, push) in std::mem::take(&mut self.unreported) {
-            if push.begun {
-                self.counts.wasted += 1;
-            } else {
-                self.counts.withheld += 1;
-            }
-            self.count_waste(&push);
+            self.count_end(&push);
         }
         self.releases.clear();
+        self.next.leave();
         self.repeats.clear();
         self.checks.clear();
         self.forget_copies();
@@ -319,10 +324,24 @@ impl Gateway {
         [self.responses.len(), self.pages.len(), self.fetches.len()]
     }
 
+    /// Counts a push that serves no request, because its session has ended.
+    fn count_end(&mut self, push: &Unreported) {
+        match (push.is_next, push.begun) {
+            (true, _) => {}
+            (false, true) => self.counts.wasted += 1,
+            (false, false) => self.counts.withheld += 1,
+        }
+        self.count_waste(push);
+    }
+
     /// Counts the cost of a push that serves no request.
     pub(super) fn count_waste(&mut self, push: &Unreported) {
-        self.counts.wasted_bytes += push.bytes;
-        self.counts.extra_requests += u64::from(push.begun);
+        if push.is_next {
+            self.counts.next_wasted_bytes += push.bytes;
+        } else {
+            self.counts.wasted_bytes += push.bytes;
+            self.counts.extra_requests += u64::from(push.begun);
+        }
         if let Some(fetch) = self.fetches.get_mut(push.fetch) {
             fetch.is_wasted = true;
         }

@@ -2,6 +2,8 @@
 
 use tandem_http::{Method, RequestHead, Scheme};
 
+use super::next_push::{NEXT_FIELD, NextPush};
+
 /// The authority of the companion: a name that no origin can have (RFC 6761 section 6.4).
 const COMPANION: &str = "push.tandem.invalid";
 
@@ -18,8 +20,8 @@ const CROSSINGS_FIELD: &str = "tandem-crossings";
 pub const CROSSED_FIELD: &str = "tandem-crossed";
 
 /// Returns the request that opens a companion. If `takes_checks` is true, the client takes promises
-/// of HEAD, and the session's protocol can carry them.
-pub fn companion_request(takes_checks: bool) -> RequestHead {
+/// of HEAD, and the session's protocol can carry them. It takes the pushes of `next` too.
+pub fn companion_request(takes_checks: bool, next: NextPush) -> RequestHead {
     let mut request = RequestHead {
         method: Method::Post,
         ..RequestHead::get(Scheme::Http, COMPANION, "/")
@@ -28,6 +30,9 @@ pub fn companion_request(takes_checks: bool) -> RequestHead {
         request.fields.push(CHECKS_FIELD, "1");
     }
     request.fields.push(CROSSINGS_FIELD, "1");
+    if let Some(next) = next.as_str() {
+        request.fields.push(NEXT_FIELD, next);
+    }
     request
 }
 
@@ -67,23 +72,34 @@ mod tests {
 
     #[test]
     fn companion_is_a_post_to_its_authority() {
-        assert!(is_companion(&companion_request(false)));
-        assert!(is_companion(&companion_request(true)));
+        assert!(is_companion(&companion_request(false, NextPush::Off)));
+        assert!(is_companion(&companion_request(true, NextPush::Off)));
         let get = RequestHead::get(Scheme::Http, COMPANION, "/");
         assert!(!is_companion(&get));
         let elsewhere = RequestHead {
             authority: "push.example".to_owned(),
-            ..companion_request(false)
+            ..companion_request(false, NextPush::Off)
         };
         assert!(!is_companion(&elsewhere));
-        assert_eq!(companion_request(false).path, "/");
+        assert_eq!(companion_request(false, NextPush::Off).path, "/");
     }
 
     #[test]
     fn companion_tells_whether_checks_are_taken() {
         for taken in [false, true] {
-            assert_eq!(takes_checks(&companion_request(taken)), taken);
-            assert!(takes_references(&companion_request(taken)));
+            let companion = companion_request(taken, NextPush::Off);
+            assert_eq!(takes_checks(&companion), taken);
+            assert!(takes_references(&companion));
+        }
+    }
+
+    #[test]
+    fn companion_tells_which_next_pages_are_taken() {
+        for next in [NextPush::Off, NextPush::Validators, NextPush::Bodies] {
+            let mut companion = companion_request(true, next);
+            assert_eq!(NextPush::of_companion(&companion), next);
+            companion.fields.set(NEXT_FIELD, "everything");
+            assert_eq!(NextPush::of_companion(&companion), NextPush::Off);
         }
     }
 

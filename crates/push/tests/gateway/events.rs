@@ -11,7 +11,8 @@ use tandem_predict::{Candidate, Exchange};
 use tandem_push::gateway::{
     Carrier, Clock, Config, CopyLifetime, FetchId, Gateway, Order, Output, Predictor, ResponseId,
 };
-use tandem_push::wire::{Fate, Report, url_hash};
+use tandem_push::next_pages::NextPage;
+use tandem_push::wire::{Fate, NextPush, Report, url_hash};
 
 /// The time after which a fetch without a head no longer counts as running.
 const SLOT_PERIOD: Duration = Duration::from_secs(2);
@@ -144,6 +145,15 @@ impl Predictor for Guesses {
     fn possible(&self, _: &str) -> Vec<Candidate> {
         self.candidates()
     }
+
+    fn next_pages(&self, _: &str) -> Vec<NextPage> {
+        let next = self.candidates().into_iter();
+        next.map(|it| NextPage {
+            url: it.url,
+            probability: it.probability,
+        })
+        .collect()
+    }
 }
 
 fn request(url: &str) -> RequestHead {
@@ -210,6 +220,10 @@ pub(crate) fn run(data: &[u8]) {
         hashes: BTreeSet::new(),
         counted: [0; 5],
     };
+    let next = [NextPush::Off, NextPush::Validators, NextPush::Bodies];
+    scene
+        .gateway
+        .allow_next_pages(next[config.seed as usize % 3]);
     while !scene.choices.0.is_empty() {
         scene.event();
         scene.carry_out();

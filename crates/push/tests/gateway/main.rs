@@ -15,6 +15,7 @@ mod holding;
 mod limits;
 mod machine;
 mod needs;
+mod next_pages;
 mod origin;
 mod pages;
 mod pair;

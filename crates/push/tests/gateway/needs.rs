@@ -8,6 +8,7 @@ use tandem_http::RequestHead;
 use tandem_predict::auto::url::{Kind, parts};
 use tandem_predict::{Candidate, Exchange};
 use tandem_push::gateway::{CopyLifetime, Predictor};
+use tandem_push::next_pages::NextPage;
 use tandem_push::scripts::{Manner, ScriptTable};
 use tandem_push::wire::url_hash;
 
@@ -26,6 +27,10 @@ pub(crate) struct Needs {
     offered: Option<(&'static str, Vec<&'static str>)>,
     /// The resources that some visits to each page request.
     possible: Vec<(&'static str, f64)>,
+    /// The documents that follow each page.
+    pub(crate) next: Vec<(&'static str, &'static str)>,
+    /// The visits without credentials that were recorded.
+    pub(crate) visits: Vec<String>,
     /// The outcomes of pushes that were recorded.
     pub(crate) outcomes: Vec<String>,
     /// The fields of requests for data, by the hashes of their URLs, and the user who sends them.
@@ -56,6 +61,14 @@ impl Needs {
             page,
             resources: resources.iter().map(|(url, _)| *url).collect(),
             lifetimes: lifetimes.collect(),
+            ..Self::default()
+        }
+    }
+
+    /// Returns the knowledge that visitors go on from pages to documents.
+    pub(crate) fn of_next(next: &[(&'static str, &'static str)]) -> Self {
+        Self {
+            next: next.to_vec(),
             ..Self::default()
         }
     }
@@ -118,6 +131,20 @@ impl Predictor for Needs {
 
     fn is_unkept(&self, url: &str) -> bool {
         self.unkept.iter().any(|own| own == url)
+    }
+
+    fn note_visit(&mut self, document: &str, from: Option<&str>) {
+        self.visits
+            .push(format!("{} > {document}", from.unwrap_or_default()));
+    }
+
+    fn next_pages(&self, page: &str) -> Vec<NextPage> {
+        let next = self.next.iter().filter(|(from, _)| *from == page);
+        next.map(|(_, url)| NextPage {
+            url: Arc::from(*url),
+            probability: 0.9,
+        })
+        .collect()
     }
 
     fn note_manner(&mut self, url: &str, request: &RequestHead) {

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize};
+use tandem_push::wire::NextPush;
 
 pub use super::solo::{Solo, SoloMode};
 
@@ -13,6 +14,7 @@ use super::client_cache::ClientCache;
 use super::compress::BodyCompression;
 use super::gateway_ways::GatewayWays;
 use super::gateways::{Dialled, GatewayEndpoint, Lookups, Route, RouteOption};
+use super::next_push::NextPages;
 use super::open::OpenedHttps;
 use super::units::{Size, Span};
 use super::{ConfigError, PathConfig, distinct, options, read_secret, with_path};
@@ -126,6 +128,9 @@ with_path! {
         /// Send a digest of the browser's earlier responses at the start of a session; refused with
         /// --via [default: true without --via]
         push_digest: Option<bool> [help_heading = "Push", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
+        /// Documents that may follow a page, which the gateway pushes once the page is loaded
+        /// [default: off]
+        push_next: Option<NextPages> [help_heading = "Push", value_name = "MODE"],
         /// Mark pushed and stored responses in the Cache-Status field; pages can read it [default:
         /// false]
         cache_status: Option<bool> [help_heading = "Push", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
@@ -210,6 +215,8 @@ pub struct ClientConfig {
     pub early_hints: bool,
     /// True if a session begins with a digest of the browser's earlier responses.
     pub push_digest: bool,
+    /// The pushes of documents for the next page that the client takes.
+    pub push_next: NextPush,
     /// True if responses have a Cache-Status field.
     pub cache_status: bool,
     /// The configuration of the cache; `None` without a cache.
@@ -311,6 +318,7 @@ impl ClientOptions {
                 .transpose()?,
             routes,
             route_map,
+            push_next: NextPages::typed(self.push_next, solo.is_some())?,
             solo,
             discover,
             discover_opened,

@@ -18,6 +18,7 @@ pub mod gateways;
 #[cfg(feature = "submit")]
 pub mod issuer;
 pub mod mode;
+pub mod next_push;
 pub mod onion_ports;
 pub mod open;
 mod open_gateways;

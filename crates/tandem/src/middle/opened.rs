@@ -48,7 +48,7 @@ mod tests {
 
     use bytes::Bytes;
     use tandem_http::ResponseHead;
-    use tandem_push::wire::{OPENED_FIELD, companion_request};
+    use tandem_push::wire::{NextPush, OPENED_FIELD, companion_request};
 
     use super::*;
     use crate::carrier::LocalBoxFuture;
@@ -323,7 +323,7 @@ mod tests {
     #[tokio::test]
     async fn pushed_origin_counts_as_verified() {
         let verified = vec!["www.a.test".to_owned()];
-        for request in [page(), companion_request(true)] {
+        for request in [page(), companion_request(true, NextPush::Off)] {
             assert_eq!(pushes(true, request, "0").await, (1, verified.clone()));
         }
     }
@@ -331,7 +331,7 @@ mod tests {
     #[tokio::test]
     async fn push_of_other_gateways_verifies_no_origin() {
         assert_eq!(
-            pushes(false, companion_request(true), "0").await,
+            pushes(false, companion_request(true, NextPush::Off), "0").await,
             (4, Vec::new())
         );
     }

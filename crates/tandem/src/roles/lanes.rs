@@ -285,6 +285,7 @@ impl ClientConfig {
             early_hints: self.early_hints,
             cache_status: self.cache_status,
             digest: self.push_digest,
+            next: self.push_next,
             is_gateway_local: is_local,
             max_keys: self.max_sessions.min(MAX_KEYS),
         };

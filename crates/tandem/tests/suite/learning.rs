@@ -8,8 +8,8 @@ use crate::harness::{
     Client, PATIENCE, Scene, block_on, client_options, gateway_options, request, start_client,
     start_gateway,
 };
-use tandem::config::GatewayOptions;
 use tandem::config::compress::BodyCompression;
+use tandem::config::{ClientOptions, GatewayOptions};
 use tandem::runtime::Running;
 use tandem::services::Services;
 
@@ -73,8 +73,15 @@ impl Gateway {
     }
 
     fn client(&self) -> (Running, Client) {
+        self.client_with(|_| {})
+    }
+
+    /// Starts a client with changed options.
+    pub(crate) fn client_with(&self, change: impl FnOnce(&mut ClientOptions)) -> (Running, Client) {
         let gateway = format!("{}+tcp://{}", self.session, self.address);
-        let (running, http, _) = start_client(client_options(&gateway));
+        let mut options = client_options(&gateway);
+        change(&mut options);
+        let (running, http, _) = start_client(options);
         (running, Client::to(http))
     }
 

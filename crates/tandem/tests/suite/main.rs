@@ -30,6 +30,7 @@ mod isolation;
 mod learning;
 mod limits;
 mod many_streams;
+mod next_pages;
 mod one_listener;
 mod opened;
 mod origins;

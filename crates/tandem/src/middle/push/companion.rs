@@ -6,7 +6,7 @@ use std::task::{Context, Poll, ready};
 
 use tandem_http::ResponseHead;
 use tandem_push::gateway::Carrier;
-use tandem_push::wire::{takes_checks, takes_references};
+use tandem_push::wire::{NextPush, takes_checks, takes_references};
 
 use super::ExchangeContext;
 use super::fetch::Fetch;
@@ -33,6 +33,8 @@ impl Companion {
                 "the session has a companion already",
             ));
         }
+        let next = NextPush::of_companion(&exchange.request);
+        session.handle(|machine| machine.allow_next_pages(next));
         if takes_references(&exchange.request) {
             session.handle(|machine| machine.allow_references());
         }

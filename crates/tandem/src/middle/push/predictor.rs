@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tandem_http::RequestHead;
 use tandem_predict::{Candidate, Exchange, Worth};
 use tandem_push::gateway::{CopyLifetime, Predictor};
+use tandem_push::next_pages::NextPage;
 use tandem_push::scripts::Manner;
 
 use crate::learned::Learned;
@@ -19,12 +20,18 @@ pub(super) struct SessionPredictor<'a> {
     pub(super) speed: Option<&'a PathSpeed>,
 }
 
+impl SessionPredictor<'_> {
+    /// Returns the worth of a push on the session's path, if that decides.
+    fn worth(&self) -> Option<Worth> {
+        self.speed
+            .and_then(PathSpeed::measure)
+            .map(|Measure { round_trip, rate }| Worth::Path { round_trip, rate })
+    }
+}
+
 impl Predictor for SessionPredictor<'_> {
     fn sending(&mut self, exchange: &Exchange<'_>) -> Vec<Candidate> {
-        let worth = self
-            .speed
-            .and_then(PathSpeed::measure)
-            .map(|Measure { round_trip, rate }| Worth::Path { round_trip, rate });
+        let worth = self.worth();
         let exchange = Exchange {
             session: self.session,
             user: self.user,
@@ -75,6 +82,14 @@ impl Predictor for SessionPredictor<'_> {
 
     fn is_unkept(&self, url: &str) -> bool {
         self.learned.is_unkept(url)
+    }
+
+    fn note_visit(&mut self, document: &str, from: Option<&str>) {
+        self.learned.note_visit(document, from, self.user);
+    }
+
+    fn next_pages(&self, page: &str) -> Vec<NextPage> {
+        self.learned.next_pages(page, self.worth())
     }
 
     fn note_manner(&mut self, url: &str, request: &RequestHead) {

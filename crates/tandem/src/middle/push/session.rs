@@ -337,6 +337,9 @@ fn count(counts: Counts) {
     METRICS.pages_returning.add(counts.pages_returning);
     METRICS.pages_pushed.add(counts.pages_pushed);
     METRICS.pages_held_out.add(counts.pages_held_out);
+    METRICS.next_pages_promised.add(counts.next_promised);
+    METRICS.next_pages_used.add(counts.next_used);
+    METRICS.next_page_bytes_wasted.add(counts.next_wasted_bytes);
 }
 
 /// Runs the due work when a timer expires, and sets the next timer.

@@ -34,7 +34,10 @@ pub(super) async fn accompany(
         isolation: isolation.clone(),
         // The gateway decides on the pushes of a page by the companion. It should arrive first.
         priority: SharedPriority::new(Precedence::request(Priority(0))),
-        ..Exchange::internal(companion_request(pushes.mark().promises_have_fields))
+        ..Exchange::internal(companion_request(
+            pushes.mark().promises_have_fields,
+            shared.options.next,
+        ))
     };
     let stage = Rc::clone(&shared);
     let mut reply = Reply::new(Observed {

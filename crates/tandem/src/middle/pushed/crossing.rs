@@ -202,6 +202,7 @@ mod tests {
     use bytes::Bytes;
     use tandem_http::{ResponseHead, Scheme};
     use tandem_push::client::StoreLimits;
+    use tandem_push::wire::NextPush;
     use tokio::sync::Notify;
     use tokio::task::LocalSet;
 
@@ -219,6 +220,7 @@ mod tests {
         early_hints: false,
         cache_status: false,
         digest: false,
+        next: NextPush::Off,
         is_gateway_local: false,
         max_keys: 1,
     };

@@ -26,7 +26,7 @@ use tandem_http::cache::{invalidates, is_safe};
 use tandem_http::{Method, RequestHead, ResponseHead};
 use tandem_push::client::{Digest, StoreLimits, preload_link};
 use tandem_push::fetch_standard::is_navigation;
-use tandem_push::wire::{CROSSED_FIELD, PUSH_FIELD, Treatment, is_reserved};
+use tandem_push::wire::{CROSSED_FIELD, NextPush, PUSH_FIELD, Treatment, is_reserved};
 use tokio::time::Instant;
 
 use self::crossing::{Crossing, Crossings};
@@ -53,6 +53,8 @@ pub struct PushOptions {
     /// Reports to the next session's gateway which answers the browser received on the last
     /// session.
     pub digest: bool,
+    /// The documents for the next page that the gateway may push.
+    pub next: NextPush,
     /// The gateway's half of push is in this process.
     pub is_gateway_local: bool,
     /// The largest number of isolation keys with a stored digest.
@@ -117,6 +119,12 @@ impl Stage for Pushed {
             return Crossing::reply(shared, exchange);
         };
         let shared = Rc::clone(shared);
+        if is_navigation(&exchange.request)
+            && let Some(current) = shared.pool.current(&exchange.isolation)
+        {
+            // The gateway pushes the resources of the page when it hears of the request.
+            shared.open_companion(&exchange.isolation, current.mark);
+        }
         Reply::generate(|mut sink| async move {
             sink.set_supply(serving.supply());
             let passed = pass(Reply::new(serving), &mut sink).await;

@@ -1,6 +1,7 @@
 //! Requests that join a push while it arrives, and readers of joined pushes.
 
 use super::*;
+use crate::wire::{ASKED_FIELD, RequestHashes};
 
 #[test]
 fn request_joins_an_arriving_push() {

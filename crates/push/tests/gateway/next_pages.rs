@@ -1,0 +1,233 @@
+//! Scenes with the documents that may follow a page, which are pushed once its load has ended.
+
+use std::time::Duration;
+
+use tandem_push::wire::{Fate, NextPush};
+
+use crate::NAVIGATION;
+use crate::needs::Needs;
+use crate::origin::{Page, page};
+use crate::pair::Pair;
+
+const FIRST: &str = "http://a.test/first";
+const SECOND: &str = "http://a.test/second";
+const THIRD: &str = "http://a.test/third";
+const STYLE: &str = "http://a.test/s.css";
+
+/// The fields of a request for a document, by a link of the first page.
+const LINK: &[(&str, &str)] = &[("accept", "text/html"), ("referer", FIRST)];
+
+/// The time after which a load has ended, and a document that follows has arrived.
+const IDLE: Duration = Duration::from_secs(2);
+
+fn document() -> Page {
+    page("text/html", "<p>text</p>").with("cache-control", "max-age=60")
+}
+
+/// Returns a pair whose visitors go on from the first page to the second. The client takes these
+/// pushes.
+fn pair(taken: NextPush, pages: &[(&str, Page)]) -> Pair {
+    let mut pair = Pair::new(pages).with_client(true);
+    pair.gateway.allow_next_pages(taken);
+    pair.predictor = Some(Needs::of_next(&[(FIRST, SECOND), (SECOND, THIRD)]));
+    pair
+}
+
+fn pages(second: Page) -> Vec<(&'static str, Page)> {
+    vec![(FIRST, document()), (SECOND, second), (THIRD, document())]
+}
+
+/// Returns the requests that origins received, with a mark for HEAD.
+fn asked(pair: &mut Pair) -> Vec<String> {
+    let mark = |is_head| if is_head { "HEAD " } else { "" };
+    let asked = pair.take_asked().into_iter();
+    asked
+        .map(|it| format!("{}{}", mark(it.is_head), it.url))
+        .collect()
+}
+
+/// Loads the first page with these fields, and returns the requests for documents that followed.
+fn next_of_first(pair: &mut Pair, fields: &[(&str, &str)]) -> Vec<String> {
+    pair.browse_for(IDLE, FIRST, fields);
+    asked(pair).split_off(1)
+}
+
+#[test]
+fn next_document_is_pushed_after_the_load() {
+    let mut pair = pair(NextPush::Bodies, &pages(document()));
+    pair.browse_for(Duration::from_millis(1100), FIRST, NAVIGATION);
+    assert_eq!(asked(&mut pair), [FIRST], "the load may go on");
+    pair.run_for(IDLE);
+    assert_eq!(asked(&mut pair), [SECOND]);
+    let (reply, requests) = pair.get(SECOND, LINK);
+    assert!(reply.is_pushed && reply.body.contains("text"));
+    assert_eq!(requests, [THIRD], "the page leads on");
+    let counts = pair.gateway.take_counts();
+    assert_eq!((counts.next_promised, counts.next_used), (2, 1));
+    assert_eq!((counts.promised, counts.used, counts.late), (0, 0, 0));
+}
+
+#[test]
+fn next_document_is_pushed_only_to_a_client_that_takes_it() {
+    for taken in [NextPush::Off, NextPush::Validators] {
+        let mut pair = pair(taken, &pages(document()));
+        assert!(next_of_first(&mut pair, NAVIGATION).is_empty(), "{taken:?}");
+    }
+}
+
+#[test]
+fn document_that_must_be_validated_waits_for_the_next_page() {
+    let mut pair = pair(
+        NextPush::Bodies,
+        &pages(document().with("cache-control", "no-cache")),
+    );
+    assert_eq!(next_of_first(&mut pair, NAVIGATION), [SECOND]);
+    pair.pass(Duration::from_secs(20));
+    assert!(pair.get(SECOND, LINK).0.is_pushed);
+    pair.browse_for(IDLE, FIRST, LINK);
+    pair.pass(Duration::from_secs(60));
+    pair.take_asked();
+    assert!(!pair.get(SECOND, LINK).0.is_pushed, "it is too old");
+}
+
+#[test]
+fn copy_in_the_browser_is_validated_ahead() {
+    let tagged = page("text/html", "x")
+        .with("cache-control", "no-cache")
+        .with("etag", "\"1\"");
+    for taken in [NextPush::Validators, NextPush::Bodies] {
+        let mut pair = pair(taken, &pages(tagged.clone()));
+        pair.browse_for(IDLE, SECOND, NAVIGATION);
+        pair.take_asked();
+        assert_eq!(
+            next_of_first(&mut pair, NAVIGATION),
+            [format!("HEAD {SECOND}")]
+        );
+        let conditional = [LINK[0], LINK[1], ("if-none-match", "\"1\"")];
+        let (reply, _) = pair.get(SECOND, &conditional);
+        assert!(reply.is_pushed && reply.head.status == 304, "{taken:?}");
+        let counts = pair.gateway.take_counts();
+        assert_eq!((counts.next_used, counts.validated), (1, 0));
+    }
+}
+
+#[test]
+fn credentials_lead_nowhere() {
+    for field in [("cookie", "a=b"), ("authorization", "Basic eA==")] {
+        let mut pair = pair(NextPush::Bodies, &pages(document()));
+        assert!(next_of_first(&mut pair, &[NAVIGATION[0], field]).is_empty());
+        let needs = pair.predictor.as_ref().expect("the scene has one");
+        assert!(needs.visits.is_empty(), "{field:?}");
+    }
+    let mut pages = pages(document());
+    pages[0].1 = document().with("set-cookie", "a=b");
+    let mut of_cookie = pair(NextPush::Bodies, &pages);
+    assert!(next_of_first(&mut of_cookie, NAVIGATION).is_empty());
+}
+
+#[test]
+fn unsuitable_document_is_fetched_once_and_not_sent() {
+    let missing = Page {
+        status: 404,
+        ..document()
+    };
+    let long = page("text/html", &"x".repeat(300_000)).with("cache-control", "max-age=60");
+    for unsuitable in [
+        document().with("set-cookie", "a=b"),
+        document().with("cache-control", "no-store"),
+        page("image/png", "x"),
+        missing,
+        long,
+    ] {
+        let mut pair = pair(NextPush::Bodies, &pages(unsuitable));
+        assert_eq!(next_of_first(&mut pair, NAVIGATION), [SECOND]);
+        assert!(!pair.received.contains(&format!("data {SECOND}")));
+        assert_eq!(pair.gateway.unreported(), 0);
+    }
+}
+
+#[test]
+fn document_of_another_origin_is_not_pushed() {
+    let mut pair = pair(NextPush::Bodies, &pages(document()));
+    pair.predictor = Some(Needs::of_next(&[
+        (FIRST, "http://b.test/"),
+        (FIRST, "https://a.test/second"),
+        (FIRST, FIRST),
+    ]));
+    assert!(next_of_first(&mut pair, NAVIGATION).is_empty());
+}
+
+#[test]
+fn page_that_still_loads_leads_nowhere() {
+    let mut pages = pages(document());
+    pages[0].1.is_unfinished = true;
+    let mut pair = pair(NextPush::Bodies, &pages);
+    assert!(next_of_first(&mut pair, NAVIGATION).is_empty());
+    pair.run_for(Duration::from_secs(60));
+    pair.leave();
+    pair.run();
+    assert!(asked(&mut pair).is_empty());
+}
+
+#[test]
+fn unused_documents_end_the_pushes() {
+    let mut pair = Pair::new(&pages(document()));
+    pair.gateway.allow_next_pages(NextPush::Bodies);
+    let names: Vec<&'static str> = (0..30)
+        .map(|number| &*Box::leak(format!("http://a.test/{number}").into_boxed_str()))
+        .collect();
+    let next: Vec<_> = names.iter().map(|name| (FIRST, *name)).collect();
+    let mut pushed = 0;
+    for documents in next.chunks(3) {
+        pair.predictor = Some(Needs::of_next(documents));
+        for (_, url) in documents {
+            pair.serve(url, document());
+        }
+        pair.load(FIRST, NAVIGATION);
+        let counts = pair.gateway.take_counts();
+        pushed += counts.next_promised;
+        for (_, url) in documents {
+            pair.report(Fate::Wasted, url);
+        }
+        pair.run();
+    }
+    assert!((4..=6).contains(&pushed), "{pushed}");
+    assert!(pair.gateway.take_counts().next_wasted_bytes > 0);
+}
+
+#[test]
+fn resources_are_promised_when_the_browser_takes_the_document() {
+    let mut pages = pages(document());
+    pages.push((
+        STYLE,
+        page("text/css", "").with("cache-control", "max-age=60"),
+    ));
+    // The validator shows a first visit.
+    pages[0].1 = document().with("etag", "\"1\"");
+    let mut pair = pair(NextPush::Bodies, &pages);
+    let mut needs = Needs::of_page(SECOND, vec![STYLE]);
+    needs.next = vec![(FIRST, SECOND)];
+    pair.predictor = Some(needs);
+    assert_eq!(next_of_first(&mut pair, NAVIGATION), [SECOND]);
+    let (_, requests) = pair.get(SECOND, LINK);
+    assert_eq!(requests, [STYLE]);
+    let fields = [("accept", "text/css,*/*;q=0.1"), ("referer", SECOND)];
+    assert!(pair.get(STYLE, &fields).0.is_pushed);
+}
+
+#[test]
+fn visits_teach_the_predictor_which_documents_follow() {
+    let mut pair = pair(NextPush::Off, &pages(document()));
+    pair.browse_for(IDLE, FIRST, NAVIGATION);
+    // So soon after the page, a document might be a frame of it.
+    pair.pass(Duration::from_secs(4));
+    pair.browse_for(IDLE, SECOND, LINK);
+    pair.browse_for(IDLE, THIRD, &[NAVIGATION[0], ("referer", "http://b.test/")]);
+    let needs = pair.predictor.as_ref().expect("the scene has one");
+    let expected = [
+        format!(" > {FIRST}"),
+        format!("{FIRST} > {SECOND}"),
+        format!(" > {THIRD}"),
+    ];
+    assert_eq!(needs.visits, expected);
+}
