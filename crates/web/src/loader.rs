@@ -11,6 +11,7 @@
 //! It sends only to the configured proxy; without one, to the authorities of the site.
 
 mod connection;
+mod cookies;
 mod fetch;
 mod metered;
 mod plan;

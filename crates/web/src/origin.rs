@@ -63,6 +63,8 @@ struct Shared {
     requests: AtomicU64,
     body_bytes: AtomicU64,
     refused: AtomicU64,
+    /// The number of cookies set so far, which makes each of them unique.
+    cookies: AtomicU64,
 }
 
 impl std::fmt::Debug for Shared {
@@ -120,6 +122,7 @@ impl Origin {
                 requests: AtomicU64::new(0),
                 body_bytes: AtomicU64::new(0),
                 refused: AtomicU64::new(0),
+                cookies: AtomicU64::new(0),
             }),
         }
     }

@@ -9,6 +9,7 @@
 
 mod body;
 mod caching;
+mod cookies;
 mod fill;
 mod generate;
 mod record;
@@ -19,6 +20,7 @@ use std::path::Path;
 
 pub use caching::Caching;
 pub(crate) use caching::{Kept, date};
+pub(crate) use cookies::name as cookie_name;
 pub use site::{Asset, Reference, Site};
 
 /// Most resources of a page.
@@ -57,6 +59,8 @@ pub struct Resource {
     pub parent: Option<usize>,
     /// The caching fields of its response.
     pub caching: Caching,
+    /// The `Set-Cookie` fields of its response, to a request without these cookies.
+    pub cookies: Vec<String>,
 }
 
 /// The type of a resource of a page.
@@ -325,6 +329,9 @@ impl Page {
         }
         if !resource.caching.is_valid() {
             return Some("the Cache-Control is not a field value of at most 300 letters");
+        }
+        if !resource.cookies.iter().all(|it| cookies::is_valid(it)) {
+            return Some("a cookie has no name, or is no field value of at most 1,024 letters");
         }
         match resource.parent.map(|p| (p, self.resources.get(p))) {
             None => None,

@@ -8,9 +8,13 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 async fn start() -> Running {
+    serve(Page::gallery(3, 40_000)).await
+}
+
+async fn serve(page: Page) -> Running {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback");
     let address = listener.local_addr().expect("bound").to_string();
-    let site = Site::new(Page::gallery(3, 40_000), &[address]).expect("valid");
+    let site = Site::new(page, &[address]).expect("valid");
     Origin::new(site).spawn(listener).expect("bound")
 }
 
@@ -159,6 +163,24 @@ async fn resources() {
         (counts.connections, counts.requests, counts.refused),
         (1, 9, 0)
     );
+}
+
+#[tokio::test]
+async fn cookies_are_set_for_requests_without_them() {
+    let mut page = Page::gallery(1, 700);
+    page.resources[0].cookies = vec!["sid=x; Path=/".into(), "lang=en".into()];
+    let running = serve(page).await;
+    let mut client = Client::open(&running).await;
+    for (sent, set) in [
+        ("", &["sid=x-0; Path=/", "lang=en-1"][..]),
+        ("Cookie: sid=x-0; lang=en-1\r\n", &[]),
+        ("Cookie: xsid=1; lang=de\r\n", &["sid=x-2; Path=/"]),
+    ] {
+        let answer = client.ask(Method::Get, "/", sent).await;
+        let fields = answer.response.head.fields.get_all("set-cookie");
+        let fields: Vec<_> = fields.map(String::from_utf8_lossy).collect();
+        assert_eq!(fields, set, "{sent}");
+    }
 }
 
 #[tokio::test]

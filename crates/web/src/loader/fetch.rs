@@ -12,7 +12,9 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio_rustls::TlsConnector;
 
 use super::connection::{Connection, Goal};
+use super::cookies::Cookies;
 use super::metered::Traffic;
+use super::request::Asked;
 use super::session::{Piece, Session};
 use super::{Discovery, Fault, Load, Loader, Protocol, Timing, request};
 use crate::page::{Kind, Site};
@@ -24,6 +26,8 @@ pub(super) struct Job {
     pub(super) resource: usize,
     /// The browser has a copy that must be validated.
     pub(super) is_conditional: bool,
+    /// The browser's cookies.
+    pub(super) cookies: Arc<Cookies>,
     /// A kept connection, or none.
     pub(super) connection: Option<Connection>,
     /// The authority's session, once there is one.
@@ -70,7 +74,7 @@ impl Job {
     /// turns out to be closed before the response.
     async fn run_alone(mut self) -> Result<Done, Fault> {
         let start = Instant::now();
-        let request = request::bytes(&self.loader, &self.site, self.resource, self.is_conditional);
+        let request = request::bytes(&self.loader, &self.site, &self.asked());
         let mut spent = Traffic::default();
         let mut retried = false;
         if let Some(mut connection) = self.connection.take() {
@@ -91,6 +95,14 @@ impl Job {
             Ok(answer) => Ok(self.done(connection, answer, spent, retried)),
             Err(Stop::Stale) => Err(Fault::Closed),
             Err(Stop::Fault(fault)) => Err(fault),
+        }
+    }
+
+    fn asked(&self) -> Asked {
+        Asked {
+            resource: self.resource,
+            is_conditional: self.is_conditional,
+            cookies: self.cookies.field(&self.site, self.resource),
         }
     }
 
@@ -119,7 +131,7 @@ impl Job {
         } else {
             Instant::now()
         };
-        let head = request::head(&self.loader, &self.site, self.resource, self.is_conditional);
+        let head = request::head(&self.loader, &self.site, &self.asked());
         let priority = Priority(self.site.page().resources[self.resource].kind.rank());
         let mut pieces = session.request(head, priority);
         let (mut sent, mut answered, mut status, mut note) = (None, None, 0, None);
@@ -129,6 +141,7 @@ impl Job {
                 Piece::Sent(at) => sent = Some(at),
                 Piece::Head(head, at) => {
                     self.check_status(&head)?;
+                    self.cookies.take(&self.site, self.resource, &head.fields);
                     (answered, status, note) = (Some(at), head.status, note_of(&head));
                 }
                 Piece::Data(data, last, at) => {
@@ -235,6 +248,8 @@ impl Job {
         };
         let response = self.head(connection).await?;
         self.check_status(&response.head)?;
+        let set = &response.head.fields;
+        self.cookies.take(&self.site, self.resource, set);
         let body = self.body(connection, &response).await?;
         let keep_alive = response.keep_alive && connection.input.is_empty();
         let (status, note) = (response.head.status, note_of(&response.head));

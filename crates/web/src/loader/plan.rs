@@ -11,6 +11,7 @@ use tokio::task::{Id, JoinSet};
 use tokio_rustls::TlsConnector;
 
 use super::connection::Connection;
+use super::cookies::Cookies;
 use super::fetch::{Done, Job};
 use super::metered::Traffic;
 use super::session::Session;
@@ -21,6 +22,7 @@ use crate::page::{Kept, Site};
 pub(super) struct Plan {
     loader: Arc<Loader>,
     site: Site,
+    cookies: Arc<Cookies>,
     tls: TlsConnector,
     start: Instant,
     /// The time at which each resource became known.
@@ -50,6 +52,7 @@ impl Plan {
         let count = site.page().resources.len();
         let load = Load::empty(site.page().name.clone());
         Self {
+            cookies: Arc::new(Cookies::new(&site, loader.revisit.is_some())),
             loader: Arc::new(loader),
             tls,
             start,
@@ -129,6 +132,7 @@ impl Plan {
                     site: self.site.clone(),
                     resource: index,
                     is_conditional: self.kept(index) == Kept::Stale,
+                    cookies: Arc::clone(&self.cookies),
                     connection,
                     session: Arc::clone(&self.hosts[host].session),
                     tls: self.tls.clone(),

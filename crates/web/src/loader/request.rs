@@ -8,13 +8,18 @@ use crate::page::{Kind, Site};
 
 const USER_AGENT: &str = "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/143.0.0.0 Safari/537.36";
 
+/// The resource that a request is for, and the state of the browser.
+pub(super) struct Asked {
+    pub(super) resource: usize,
+    /// The browser has a copy that must be validated.
+    pub(super) is_conditional: bool,
+    /// The field `Cookie`.
+    pub(super) cookies: Option<String>,
+}
+
 /// The fields of a request between those of the connection and those of the user.
-fn fields(
-    loader: &Loader,
-    site: &Site,
-    index: usize,
-    is_conditional: bool,
-) -> Vec<(&'static str, String)> {
+fn fields(loader: &Loader, site: &Site, asked: &Asked) -> Vec<(&'static str, String)> {
+    let index = asked.resource;
     let kind = site.page().resources[index].kind;
     let mut fields: Vec<(&'static str, String)> = Vec::new();
     if kind == Kind::Html {
@@ -35,22 +40,19 @@ fn fields(
         .into(),
     ));
     fields.push(("Accept-Language", "en-US,en;q=0.9".into()));
-    if is_conditional {
+    if asked.is_conditional {
         fields.push(("If-None-Match", site.asset(index).etag.clone()));
     }
+    fields.extend(asked.cookies.clone().map(|cookies| ("Cookie", cookies)));
     fields
 }
 
 /// The request for HTTP/2.
-pub(super) fn head(
-    loader: &Loader,
-    site: &Site,
-    index: usize,
-    is_conditional: bool,
-) -> RequestHead {
-    let path = site.page().resources[index].path.clone();
-    let mut head = RequestHead::get(site.scheme(), site.authority(index), path);
-    for (name, value) in fields(loader, site, index, is_conditional) {
+pub(super) fn head(loader: &Loader, site: &Site, asked: &Asked) -> RequestHead {
+    let path = site.page().resources[asked.resource].path.clone();
+    let authority = site.authority(asked.resource);
+    let mut head = RequestHead::get(site.scheme(), authority, path);
+    for (name, value) in fields(loader, site, asked) {
         head.fields.push(name, value);
     }
     for (name, value) in &loader.headers {
@@ -60,7 +62,8 @@ pub(super) fn head(
 }
 
 /// The bytes of a request in HTTP/1.1, in absolute form for a proxy.
-pub(super) fn bytes(loader: &Loader, site: &Site, index: usize, is_conditional: bool) -> Vec<u8> {
+pub(super) fn bytes(loader: &Loader, site: &Site, asked: &Asked) -> Vec<u8> {
+    let index = asked.resource;
     let resource = &site.page().resources[index];
     let authority = site.authority(index);
     let (target, connection) = match loader.via {
@@ -69,7 +72,7 @@ pub(super) fn bytes(loader: &Loader, site: &Site, index: usize, is_conditional: 
     };
     let mut text =
         format!("GET {target} HTTP/1.1\r\nHost: {authority}\r\n{connection}: keep-alive\r\n");
-    for (name, value) in fields(loader, site, index, is_conditional) {
+    for (name, value) in fields(loader, site, asked) {
         text.push_str(&format!("{name}: {value}\r\n"));
     }
     for (name, value) in &loader.headers {
@@ -154,6 +157,7 @@ mod tests {
             status: 200,
             parent,
             caching: Caching::default(),
+            cookies: Vec::new(),
         };
         let page = Page {
             name: "page".into(),

@@ -1,5 +1,6 @@
 //! Which head and which bytes a request gets. RFC 9110 sections 9.3, 13 and 14.
 
+use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 
 use bytes::{Bytes, BytesMut};
@@ -8,7 +9,7 @@ use tandem_http::{Fields, Method, RequestHead, ResponseHead};
 
 use super::Shared;
 use super::target::{Target, Unsized, What};
-use crate::page::{Kind, Site, date};
+use crate::page::{Kind, Site, cookie_name, date};
 
 const ALLOWED: &str = "GET, HEAD, OPTIONS, POST";
 
@@ -124,7 +125,10 @@ pub(super) fn answer(shared: &Shared, request: &Request, target: &Target) -> Opt
         target.status.is_none() && target.framing.is_none() && request.version == Version::Http11;
     match (&request.head.method, target.what) {
         (Method::Get, What::Resource(index))
-            if plain && request.keep_alive && !is_special(&request.head.fields) =>
+            if plain
+                && request.keep_alive
+                && !is_special(&request.head.fields)
+                && shared.site.page().resources[index].cookies.is_empty() =>
         {
             Some(Answer {
                 head: shared.answers.heads[index].clone(),
@@ -147,7 +151,9 @@ pub(super) fn reply(
     Some(match (&request.method, target.what) {
         (Method::Post, What::Echo | What::Sink) => return None,
         (Method::Get | Method::Head, What::Resource(index)) => {
-            resource(&shared.site, index, &request.fields)
+            let (mut head, body) = resource(&shared.site, index, &request.fields);
+            set_cookies(shared, index, &request.fields, &mut head.fields);
+            (head, body)
         }
         (Method::Get | Method::Head, What::Bytes(len)) => {
             let mut head = ResponseHead {
@@ -254,6 +260,24 @@ fn resource(site: &Site, index: usize, asked: &Fields) -> (ResponseHead, Body) {
             head.fields
                 .push("content-range", format!("bytes */{}", asset.body.len()));
             (head, Body::None)
+        }
+    }
+}
+
+/// Adds the cookies of a resource that the request does not have yet. Their values differ between
+/// users.
+fn set_cookies(shared: &Shared, index: usize, asked: &Fields, fields: &mut Fields) {
+    for cookie in &shared.site.page().resources[index].cookies {
+        let name = cookie_name(cookie).unwrap_or_default();
+        let has_name = |field: &[u8]| {
+            let mut pairs = field.split(|byte| *byte == b';').map(<[u8]>::trim_ascii);
+            pairs.any(|pair| pair.split(|byte| *byte == b'=').next() == Some(name.as_bytes()))
+        };
+        if !asked.get_all("cookie").any(has_name) {
+            let number = shared.cookies.fetch_add(1, Ordering::Relaxed);
+            let (pair, attributes) = cookie.split_once(';').unwrap_or((cookie, ""));
+            let end = if attributes.is_empty() { "" } else { ";" };
+            fields.push("set-cookie", format!("{pair}-{number}{end}{attributes}"));
         }
     }
 }

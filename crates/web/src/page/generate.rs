@@ -85,6 +85,7 @@ impl Page {
             status: 200,
             parent: None,
             caching: Caching::default(),
+            cookies: Vec::new(),
         };
         Self {
             name: name.into(),
@@ -108,6 +109,7 @@ impl Page {
             status: 200,
             parent: Some(0),
             caching: Caching::default(),
+            cookies: Vec::new(),
         });
     }
 }
@@ -125,6 +127,7 @@ fn image(index: usize, size: usize) -> Resource {
         status: 200,
         parent: Some(0),
         caching: Caching::default(),
+        cookies: Vec::new(),
     }
 }
 

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Caching, Kind, MAX_RESOURCES, Page, PageError, Resource};
+use super::{Caching, Kind, MAX_RESOURCES, Page, PageError, Resource, cookies};
 
 /// The page that the demonstration loads: the structure of a real article of Wikipedia.
 const DEMO: &str = include_str!("demo.json");
@@ -54,6 +54,7 @@ impl Page {
                 r.parent,
                 Some(r.status).filter(|&s| s != 200),
                 Some(r.caching.clone()).filter(|c| *c != Caching::default()),
+                r.cookies.clone(),
             )
         });
         let model = Model {
@@ -74,7 +75,7 @@ struct Model {
 }
 
 /// Path, host, type, kind, size, parent, status unless 200, caching fields unless they are the
-/// default.
+/// default, cookies.
 #[derive(Serialize, Deserialize)]
 struct Row(
     String,
@@ -85,12 +86,13 @@ struct Row(
     Option<usize>,
     #[serde(default)] Option<u16>,
     #[serde(default)] Option<Caching>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")] Vec<String>,
 );
 
 impl Model {
     fn into_page(self) -> Result<Page, PageError> {
         let resources = self.resources.into_iter().map(
-            |Row(path, host, mime, kind, size, parent, status, caching)| Resource {
+            |Row(path, host, mime, kind, size, parent, status, caching, cookies)| Resource {
                 path,
                 host,
                 mime,
@@ -99,6 +101,7 @@ impl Model {
                 status: status.unwrap_or(200),
                 parent,
                 caching: caching.unwrap_or_default(),
+                cookies,
             },
         );
         let page = Page {
@@ -175,6 +178,7 @@ fn page_from(name: String, entries: Vec<Entry>) -> Result<Page, PageError> {
             status: status_of(entry.status),
             parent,
             caching: Caching::recorded(&entry.resp, kind),
+            cookies: cookies::recorded(&entry.resp),
         });
     }
     page.normalised()
