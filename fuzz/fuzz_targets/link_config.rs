@@ -57,6 +57,7 @@ fn quantities(input: &str) {
     config.rate = input.parse::<Rate>().unwrap_or_default();
     config.queue = input.parse::<QueueLimits>().unwrap_or_default();
     config.reset = input.parse().ok();
+    config.gaps = input.parse().ok();
     carry(config);
 }
 

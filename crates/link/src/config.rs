@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::damage::Reset;
 use crate::delay::Jitter;
+use crate::gaps::Gaps;
 use crate::loss::Loss;
 use crate::queue::QueueLimits;
 use crate::rate::Rate;
@@ -26,6 +27,8 @@ pub struct LinkConfig {
     pub rate: Rate,
     /// Limits of the packets that wait for the rate.
     pub queue: QueueLimits,
+    /// Times in which nothing leaves.
+    pub gaps: Option<Gaps>,
     /// Probability that a packet enters twice.
     pub duplicate: f64,
     /// Probability that a packet has a wrong bit.
@@ -56,6 +59,7 @@ impl fmt::Display for LinkConfig {
         part(self.loss != default.loss, "loss", &self.loss);
         part(self.rate != default.rate, "rate", &self.rate);
         part(self.queue != default.queue, "queue", &self.queue);
+        self.gaps.iter().for_each(|gaps| part(true, "gaps", gaps));
         part(self.duplicate > 0.0, "duplicate", &self.duplicate);
         part(self.corrupt > 0.0, "corrupt", &self.corrupt);
         self.reset
@@ -118,6 +122,7 @@ impl LinkConfig {
             }
         };
         self.loss.check()?;
+        self.gaps.map_or(Ok(()), |gaps| gaps.check())?;
         probability(self.duplicate, "probability of duplication")?;
         probability(self.corrupt, "probability of corruption")?;
         probability(

@@ -5,7 +5,8 @@
 //! - [`delay`]: fixed delay and jitter, in order (a correlated process) or reordering
 //!   (independent).
 //! - [`loss`]: independent, bursty (Gilbert-Elliott), every n-th, exponential gaps.
-//! - [`rate`]: constant rates and traces of delivery opportunities.
+//! - [`rate`]: constant rates, traces of delivery opportunities, and steps of rates.
+//! - [`gaps`]: times in which nothing leaves.
 //! - [`queue`]: packets that wait for the rate: drop-tail and CoDel (RFC 8289).
 //! - [`damage`]: corruption and injected TCP resets.
 //! - [`stats`]: counters and histograms.
@@ -22,6 +23,7 @@
 pub mod config;
 pub mod damage;
 pub mod delay;
+pub mod gaps;
 pub mod link;
 pub mod loss;
 pub mod profile;

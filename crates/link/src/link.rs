@@ -1,4 +1,4 @@
-//! The model of one direction: loss, duplication and damage, then queue and rate, then delay.
+//! The model of one direction: loss, duplication and damage, then queue, rate and gaps, then delay.
 //!
 //! Three functions drive it by the caller's clock: [`Link::ingress`], [`Link::next_due`] and
 //! [`Link::pop_due`]. Each event between two calls happens at its own virtual time, not at the time
@@ -11,6 +11,7 @@ use std::time::Duration;
 use crate::config::{ConfigError, LinkConfig};
 use crate::damage;
 use crate::delay::Delay;
+use crate::gaps::Schedule;
 use crate::loss::Losses;
 use crate::queue::Queue;
 use crate::random::{Purpose, Random};
@@ -30,6 +31,7 @@ pub struct Link {
     losses: Losses,
     delay: Delay,
     server: Option<Server>,
+    gaps: Option<Schedule>,
     queue: Queue<Numbered>,
     sending: Option<(Numbered, Duration)>,
     line: Line,
@@ -51,6 +53,7 @@ impl Link {
         Ok(Self {
             losses: Losses::new(config.loss, seed),
             server: Server::new(&config.rate),
+            gaps: config.gaps.map(|gaps| Schedule::new(gaps, seed)),
             queue: Queue::new(config.queue),
             line: Line::new(delay.reorders()),
             delay,
@@ -157,7 +160,7 @@ impl Link {
     fn enqueue(&mut self, now: Duration, packet: Numbered) {
         let len = packet.bytes.len();
         if self.server.is_none() {
-            self.launch(now, packet);
+            self.launch(self.open_at(now), packet);
         } else if self.sending.is_none() {
             self.stats.queue_delay.record(Duration::ZERO);
             self.send(now, packet);
@@ -184,10 +187,18 @@ impl Link {
     }
 
     fn send(&mut self, start: Duration, packet: Numbered) {
+        let start = self.open_at(start);
         if let Some(server) = &mut self.server {
             let done = server.serve(start, packet.bytes.len());
+            let gaps = self.gaps.as_ref();
+            let done = gaps.map_or(done, |gaps| gaps.stretch(start, done));
             self.sending = Some((packet, done));
         }
+    }
+
+    /// Returns the earliest time from `at` on at which a packet may leave.
+    fn open_at(&self, at: Duration) -> Duration {
+        self.gaps.as_ref().map_or(at, |gaps| gaps.open_at(at))
     }
 
     fn launch(&mut self, at: Duration, packet: Numbered) {

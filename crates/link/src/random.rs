@@ -21,6 +21,8 @@ pub enum Purpose {
     Corrupt,
     /// The change of a TCP segment into a reset.
     Reset,
+    /// The length of a gap.
+    Gap,
 }
 
 /// A small generator of uniform, normal and exponential numbers.

@@ -1,4 +1,6 @@
 //! How fast packets leave: a constant rate, or a trace of delivery opportunities.
+//!
+//! A trace is a text with one opportunity a line, or with one step a line: a time and its rate.
 
 use std::fmt;
 use std::str::FromStr;
@@ -60,18 +62,22 @@ pub struct Trace {
 
 impl Trace {
     /// Reads one time per line, in milliseconds, never decreasing (the format of mahimahi's
-    /// traces).
+    /// traces), or one step per line, such as `250ms 12mbit` or `1s 0`. Lines with `#` do
+    /// not count.
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
+        let lines = || {
+            let lines = text.lines().map(str::trim).enumerate();
+            lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'))
+        };
         let mut times: Vec<u64> = Vec::new();
-        for (index, line) in text.lines().enumerate() {
+        if lines().any(|(_, line)| line.contains(char::is_whitespace)) {
+            return Self::of_steps(lines());
+        }
+        for (index, line) in lines() {
             let wrong = |problem| ConfigError::Trace {
                 line: index + 1,
                 problem,
             };
-            let line = line.trim();
-            if line.is_empty() || line.starts_with('#') {
-                continue;
-            }
             let time: u64 = line
                 .parse()
                 .map_err(|_| wrong("not a whole number of milliseconds"))?;
@@ -89,6 +95,50 @@ impl Trace {
                 problem: "no time after 0: the last one is the period",
             }),
             Some(_) => Ok(Self { times }),
+        }
+    }
+
+    /// Reads steps. An opportunity comes in the millisecond in which the rates have added up to a
+    /// full packet. The last one is the end of all steps, since it is the period.
+    fn of_steps<'a>(lines: impl Iterator<Item = (usize, &'a str)>) -> Result<Self, ConfigError> {
+        // A rate times a millisecond.
+        const FULL: u64 = OPPORTUNITY as u64 * 8 * 1000;
+        let (mut times, mut end, mut saved) = (Vec::new(), 0_u64, 0_u64);
+        for (index, line) in lines {
+            let wrong = |problem| ConfigError::Trace {
+                line: index + 1,
+                problem,
+            };
+            let (time, rate) = line
+                .split_once(char::is_whitespace)
+                .ok_or_else(|| wrong("not a time and a rate"))?;
+            let time = text::duration(time).map_err(|_| wrong("not a time and a rate"))?;
+            let rate = match rate.trim() {
+                "0" => 0,
+                rate => text::bits_per_second(rate).map_err(|_| wrong("not a time and a rate"))?,
+            };
+            let begin = end;
+            // At most an hour of at most 10^12 bits per second.
+            end += time.as_millis() as u64;
+            let total = saved + rate * (end - begin);
+            if end > MAX_PERIOD_MS || times.len() as u64 + total / FULL > MAX_OPPORTUNITIES as u64 {
+                return Err(wrong("trace too long"));
+            }
+            let at = |number: u64| begin + (number * FULL - saved).div_ceil(rate.max(1));
+            times.extend((1..=total / FULL).map(at));
+            saved = total % FULL;
+        }
+        match times.last() {
+            None => Err(ConfigError::Trace {
+                line: 0,
+                problem: "the rates add up to less than a packet",
+            }),
+            Some(last) => {
+                if *last < end {
+                    times.push(end);
+                }
+                Ok(Self { times })
+            }
         }
     }
 
@@ -267,7 +317,50 @@ mod tests {
         );
     }
 
+    #[test]
+    fn steps_become_opportunities() {
+        let trace = Trace::parse("# two steps\n4ms 12mbit\n6ms 0\n4ms 6mbit\n").expect("valid");
+        assert_eq!(trace.times, [1, 2, 3, 4, 12, 14]);
+        let trace = Trace::parse("3ms 6mbit\n1ms 12mbit\n5ms 0").expect("valid");
+        assert_eq!(trace.times, [2, 4, 9], "half a packet is left after 3 ms");
+        let error = |text| Trace::parse(text).expect_err(text);
+        assert_eq!(
+            error("1s 8mbit\n7\n"),
+            ConfigError::Trace {
+                line: 2,
+                problem: "not a time and a rate"
+            }
+        );
+        for text in ["1s fast", "soon 8mbit", "1s 0", "1h 1gbit", "1ms 1kbit"] {
+            error(text);
+        }
+    }
+
     proptest! {
+        #[test]
+        fn steps_have_their_rates(
+            steps in prop::collection::vec((1u64..500, 0u64..50_000), 1..20),
+        ) {
+            let lines = steps.iter().map(|(ms, kbit)| match kbit {
+                0 => format!("{ms}ms 0\n"),
+                kbit => format!("{ms}ms {kbit}kbit\n"),
+            });
+            let total: u64 = steps.iter().map(|(ms, kbit)| ms * kbit).sum();
+            let parsed = Trace::parse(&lines.collect::<String>());
+            let packet = OPPORTUNITY as u64 * 8;
+            prop_assert_eq!(parsed.is_ok(), total >= packet);
+            let Ok(trace) = parsed else { return Ok(()) };
+            prop_assert!(trace.times.is_sorted());
+            prop_assert_eq!(trace.period(), steps.iter().map(|(ms, _)| ms).sum::<u64>());
+            // The opportunities up to the end of each step have the bits of the steps.
+            let (mut end, mut bits) = (0, 0);
+            for (ms, kbit) in &steps[..steps.len() - 1] {
+                (end, bits) = (end + ms, bits + ms * kbit);
+                let until = trace.times.partition_point(|time| *time <= end) as u64;
+                prop_assert_eq!(until, bits / packet);
+            }
+        }
+
         #[test]
         fn first_opportunity_at_a_time_is_found(times in prop::collection::vec(0u64..50, 1..20), ms in 0u64..500) {
             let mut times = times;

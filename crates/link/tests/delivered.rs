@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tandem_link::damage::Reset;
 use tandem_link::delay::{Jitter, Shape};
+use tandem_link::gaps::Gaps;
 use tandem_link::loss::Loss;
 use tandem_link::queue::QueueLimits;
 use tandem_link::rate::{Rate, Trace};
@@ -456,6 +457,59 @@ fn reset_attack_begins_after_its_segment_count() {
         .map(&mut flags)
         .collect();
     assert_eq!(seen, [0x10, 0x10, 0x10, 0x10, 0x10, 0x14, 0x14, 0x10]);
+}
+
+/// A packet each millisecond, while nothing leaves for 300 ms of each second.
+#[test]
+fn gaps_hold_packets_back_and_lose_none() {
+    let length = 300 * MS;
+    let gaps = Gaps {
+        every: 1000 * MS,
+        shortest: length,
+        longest: length,
+        first: 500 * MS,
+    };
+    let is_open = |at: Duration| !(500..800).contains(&(at.as_millis() % 1000));
+    // Without a rate, packets of a gap arrive together at its end.
+    let unlimited = LinkConfig {
+        gaps: Some(gaps),
+        ..LinkConfig::default()
+    };
+    let out = run(unlimited.clone(), 1, 3000, MS, 1500);
+    assert_eq!(out.len(), 3000);
+    for (n, at) in &out {
+        let sent = MS * *n as u32;
+        let left = if is_open(sent) {
+            sent
+        } else {
+            MS * (*n as u32 / 1000 * 1000 + 800)
+        };
+        assert_eq!(*at, left, "packet {n}");
+    }
+    // With the rate of the packets, they arrive later by the gaps. A full packet takes 1 ms.
+    let limited = LinkConfig {
+        rate: Rate::Constant(12_000_000),
+        ..unlimited.clone()
+    };
+    let out = run(limited, 1, 3000, MS, 1500);
+    assert_eq!(out.len(), 3000);
+    for (n, at) in &out {
+        // The work of n packets and this one, and the gaps before its end: 700 ms of a second work.
+        let gaps = (*n as u32 + 1 + 200 - 1) / 700;
+        assert_eq!(*at, MS * (*n as u32 + 1 + gaps * 300), "packet {n}");
+        assert!(is_open(*at - MS), "packet {n}");
+    }
+    // A short queue overflows in a gap.
+    let short = LinkConfig {
+        rate: Rate::Constant(24_000_000),
+        queue: QueueLimits {
+            packets: Some(100),
+            ..QueueLimits::default()
+        },
+        ..unlimited
+    };
+    let lost = 3000 - run(short, 1, 3000, MS, 1500).len();
+    assert!((3 * 190..3 * 210).contains(&lost), "{lost}");
 }
 
 #[test]

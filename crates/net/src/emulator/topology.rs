@@ -27,6 +27,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use tandem_link::damage::Reset;
 use tandem_link::delay::Jitter;
+use tandem_link::gaps::Gaps;
 use tandem_link::random::split_seed;
 use tandem_link::rate::{Rate, Trace};
 use tandem_link::{ConfigError, Link, LinkConfig, profile, text};
@@ -133,13 +134,17 @@ pub struct LinkText {
     /// Loss: 1%, ge:P,R[,GOOD,BAD] (bursts), every:N, exp:1% (exponential gaps)
     #[arg(long, value_name = "LOSS[/LOSS]", help_heading = "Link")]
     pub loss: Option<String>,
-    /// Rate: 8mbit, unlimited, or trace:FILE with one delivery opportunity (ms) per line
+    /// Rate: 8mbit, unlimited, or trace:FILE with one delivery opportunity (ms) or one step (250ms
+    /// 8mbit) per line
     #[arg(long, value_name = "RATE[/RATE]", help_heading = "Link")]
     pub rate: Option<String>,
     /// Queue before the rate: packets (256), bytes (64kB), codel[:TARGET:INTERVAL], joined by
     /// commas; or unlimited
     #[arg(long, value_name = "QUEUE[/QUEUE]", help_heading = "Link")]
     pub queue: Option<String>,
+    /// Gaps in which nothing leaves, EVERY:SHORTEST-LONGEST[:FIRST], e.g. 15s:100ms-500ms
+    #[arg(long, value_name = "GAPS[/GAPS]", help_heading = "Link")]
+    pub gaps: Option<String>,
     /// Probability that a packet arrives twice
     #[arg(long, value_name = "P[/P]", help_heading = "Link")]
     pub duplicate: Option<String>,
@@ -202,6 +207,12 @@ impl LinkText {
         }
         if let Some(queue) = part(&self.queue, index) {
             to.queue = queue.parse()?;
+        }
+        if let Some(gaps) = part(&self.gaps, index) {
+            to.gaps = match gaps.trim() {
+                "none" => None,
+                gaps => Some(gaps.parse::<Gaps>()?),
+            };
         }
         if let Some(p) = part(&self.duplicate, index) {
             to.duplicate = text::probability(p)?;
@@ -464,7 +475,8 @@ mod tests {
     #[test]
     fn directions_may_differ() {
         let text = format!(
-            "{TWO}rate = '8mbit/1mbit'\ndelay = '10ms'\nloss = '0/every:5'\nqueue = '20,codel:5ms:100ms'"
+            "{TWO}rate = '8mbit/1mbit'\ndelay = '10ms'\nloss = '0/every:5'\n\
+             queue = '20,codel:5ms:100ms'\ngaps = '1s:0-9ms/none'"
         );
         let link = parse(&text).expect("valid").links.remove(0);
         let [there, back] = link.directions;
@@ -474,6 +486,9 @@ mod tests {
         );
         assert_eq!((there.loss, back.loss), (Loss::Never, Loss::EveryNth(5)));
         assert_eq!((there.delay, there.queue), (back.delay, back.queue));
+        let gaps = there.gaps.map(|gaps| gaps.to_string());
+        assert_eq!(gaps.as_deref(), Some("1000ms:0ms-9ms:1000ms"));
+        assert_eq!(back.gaps, None);
     }
 
     #[test]
