@@ -10,10 +10,11 @@
 //!   and their order.
 //! - [`trial_network`]: two network namespaces, the emulated link between them and the programs of
 //!   one set-up. [`trial`]: one page load on it. [`run`]: all trials that have no result yet, with
-//!   the set-ups taking turns at each point.
+//!   the set-ups taking turns at each point. [`download`]: downloads beside a page and before it.
 //! - [`results`]: the file of results. [`summary`]: their statistics. [`report`]: the same for
 //!   readers.
 
+pub mod download;
 pub mod file;
 pub mod plan;
 pub mod point;

@@ -12,7 +12,7 @@
 //!
 //! [[setups]]
 //! name = "https6"
-//! way = "https"                     # http, https, h2: straight to the origin; pair; nghttpx: a pair of nghttpx
+//! way = "https"                     # http, https, h2: straight; pair, solo; nghttpx, other: pairs
 //! parallel = 6                      # connections; open: the point's
 //!
 //! [[setups]]
@@ -33,6 +33,7 @@
 
 mod raw;
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -104,6 +105,11 @@ pub struct Setup {
     /// Pairs: the session is open and has carried something before the page is loaded.
     #[serde(default)]
     pub warm: bool,
+    /// Our pair: the client was connected to this gateway before, and downloaded something. Its
+    /// session has ended. The next one begins with the load, shows the speed of the path (careful
+    /// resume) and sends its first requests early.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub resume: bool,
     /// The number of users of our pair that load the page first, each with a separate client. Our
     /// client alone loads the page itself that often before, with an empty cache.
     #[serde(default)]
@@ -112,6 +118,18 @@ pub struct Setup {
     /// far as the caching fields permit. A browser without an earlier visit has an empty cache.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revisit_hours: Option<u32>,
+    /// Other programs: the shell commands that start the proxy at each side. They find the address
+    /// of the far one in `$GATEWAY`, that of the near one (an HTTP proxy) in `$PROXY`, and a
+    /// certificate in the files `$CERT` and `$KEY`. The far one accepts TCP at `$READY` once it is
+    /// up.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub near: String,
+    /// See `near`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub far: String,
+    /// Further options of both ends' endpoints, such as `congestion=bbr`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub endpoint_options: Vec<String>,
     /// Further options of `tandem client`.
     #[serde(default)]
     pub client_options: Vec<String>,
@@ -136,6 +154,8 @@ pub enum Way {
     Nghttpx,
     /// Our client without a gateway.
     Solo,
+    /// Two programs of other people, by the commands of the set-up.
+    Other,
 }
 
 /// Protocol between our proxies.
@@ -151,16 +171,33 @@ pub enum Session {
     /// SPDY/3.1.
     #[serde(rename = "spdy3.1")]
     Spdy31,
+    /// HTTP/3 over QUIC.
+    #[serde(rename = "h3+quic")]
+    H3Quic,
+    /// HTTP/3 over user-level TCP in DTLS.
+    #[serde(rename = "h3+dtls")]
+    H3Dtls,
 }
 
 impl Session {
-    /// Returns the form in the proxies' URLs.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::H2 => "h2",
-            Self::Spdy3 => "spdy3",
-            Self::Spdy31 => "spdy3.1",
+    /// Returns the scheme of the proxies' endpoints.
+    pub const fn scheme(self, tls: bool) -> &'static str {
+        match (self, tls) {
+            (Self::H2, false) => "h2+tcp",
+            (Self::H2, true) => "h2+tls",
+            (Self::Spdy3, false) => "spdy3+tcp",
+            (Self::Spdy3, true) => "spdy3+tls",
+            (Self::Spdy31, false) => "spdy3.1+tcp",
+            (Self::Spdy31, true) => "spdy3.1+tls",
+            (Self::H3Quic, _) => "h3+quic",
+            (Self::H3Dtls, _) => "h3+dtls",
         }
+    }
+
+    /// Returns true if the proxies exchange datagrams. Their encryption is then part of the
+    /// transport.
+    pub const fn is_over_udp(self) -> bool {
+        matches!(self, Self::H3Quic | Self::H3Dtls)
     }
 }
 
@@ -348,6 +385,11 @@ impl Experiment {
         }
     }
 
+    /// Returns the text of a rate trace by the name that points have for it.
+    pub fn trace(&self, name: &str) -> io::Result<String> {
+        std::fs::read_to_string(self.directory.join(name))
+    }
+
     /// The reason given for results at a point, the first that fits.
     pub fn reason(&self, sweep: &str, point: &Point) -> Option<&str> {
         let fits = |why: &&Why| {
@@ -361,6 +403,11 @@ impl Setup {
     /// Returns the label in reports.
     pub fn label(&self) -> &str {
         label_or_name(&self.label, &self.name)
+    }
+
+    /// Returns true if the origins speak TLS.
+    pub const fn is_secure(&self) -> bool {
+        matches!(self.way, Way::Https | Way::H2)
     }
 
     /// Returns true if it is our pair, or our client alone.

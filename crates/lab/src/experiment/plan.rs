@@ -160,6 +160,7 @@ pub(super) fn check(experiment: &Experiment) -> Result<(), ExperimentError> {
                     first.with(*axis, value).conditions(&key)?;
                 }
             }
+            check_bulk(experiment, sweep, &key, full)?;
             let open = |setup: &&usize| experiment.setups[**setup].parallel.is_none();
             if let Some(setup) = sweep
                 .setups
@@ -176,6 +177,30 @@ pub(super) fn check(experiment: &Experiment) -> Result<(), ExperimentError> {
         }
     }
     Ok(())
+}
+
+/// Checks that the downloads beside a page have a way.
+fn check_bulk(
+    experiment: &Experiment,
+    sweep: &Sweep,
+    key: &str,
+    full: bool,
+) -> Result<(), ExperimentError> {
+    let of_axes = sweep.axes(full);
+    let values = of_axes.iter().filter(|(axis, _)| *axis == Axis::Bulk);
+    let mut values = values.flat_map(|(_, values)| values.iter().map(String::as_str));
+    let is_some = |value: &str| Axis::Bulk.number(value) != Some(0.0);
+    if !values.any(is_some) && !sweep.base.get(Axis::Bulk).is_some_and(is_some) {
+        return Ok(());
+    }
+    let mut setups = sweep.setups.iter().map(|setup| &experiment.setups[*setup]);
+    match setups.find(|setup| setup.is_secure()) {
+        Some(setup) => Err(ExperimentError::value(
+            format!("{key}.bulk"),
+            format!("{:?} has no plain origins for downloads", setup.name),
+        )),
+        None => Ok(()),
+    }
 }
 
 /// `--only`, understood.

@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::io;
 
 use serde::{Deserialize, Serialize};
 use tandem_link::text;
@@ -15,6 +14,8 @@ use tandem_net::emulator::topology::LinkText;
 const RECORDED: &str = "recorded";
 /// Largest number of shards.
 const MOST_SHARDS: u32 = 64;
+/// Largest number of downloads beside a page.
+const MOST_BULK: u32 = 64;
 /// Longest value.
 const LONGEST: usize = 200;
 
@@ -30,10 +31,12 @@ pub enum Axis {
     Jitter,
     /// Loss in each direction, as `tandem-link --loss`.
     Loss,
-    /// Rate, as `tandem-link --rate`.
+    /// Rate, as `tandem-link --rate`. The names of traces are relative to the experiment's file.
     Rate,
     /// Queue before the rate, as `tandem-link --queue`.
     Queue,
+    /// Gaps in which nothing leaves, as `tandem-link --gaps`.
+    Gaps,
     /// TCP's initial window at both ends, in segments.
     InitialWindow,
     /// TCP's congestion control at both ends, where a program does not choose its own.
@@ -42,21 +45,25 @@ pub enum Axis {
     Shards,
     /// Requests in flight to one origin: connections of HTTP/1.1, streams of HTTP/2.
     Parallel,
+    /// Downloads beside the page, by the same way.
+    Bulk,
 }
 
 impl Axis {
     /// All axes.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::Page,
         Self::Rtt,
         Self::Jitter,
         Self::Loss,
         Self::Rate,
         Self::Queue,
+        Self::Gaps,
         Self::InitialWindow,
         Self::Congestion,
         Self::Shards,
         Self::Parallel,
+        Self::Bulk,
     ];
 
     /// Returns the name in files.
@@ -68,10 +75,12 @@ impl Axis {
             Self::Loss => "loss",
             Self::Rate => "rate",
             Self::Queue => "queue",
+            Self::Gaps => "gaps",
             Self::InitialWindow => "initial-window",
             Self::Congestion => "congestion",
             Self::Shards => "shards",
             Self::Parallel => "parallel",
+            Self::Bulk => "bulk",
         }
     }
 
@@ -90,8 +99,10 @@ impl Axis {
             Self::Rate => text::bits_per_second(value)
                 .ok()
                 .map(|rate| rate as f64 / 1e3),
-            Self::InitialWindow | Self::Shards | Self::Parallel | Self::Queue => value.parse().ok(),
-            Self::Page | Self::Jitter | Self::Congestion => None,
+            Self::InitialWindow | Self::Shards | Self::Parallel | Self::Queue | Self::Bulk => {
+                value.parse().ok()
+            }
+            Self::Page | Self::Jitter | Self::Gaps | Self::Congestion => None,
         }
     }
 }
@@ -124,6 +135,8 @@ pub struct Conditions {
     pub origins: Origins,
     /// Requests in flight, for set-ups that leave it open.
     pub parallel: Option<usize>,
+    /// Downloads beside the page.
+    pub bulk: usize,
 }
 
 impl Point {
@@ -202,6 +215,7 @@ impl Point {
             loss: text(Axis::Loss),
             rate: text(Axis::Rate),
             queue: text(Axis::Queue),
+            gaps: text(Axis::Gaps),
             ..LinkText::default()
         };
         self.check_link(key)?;
@@ -216,13 +230,16 @@ impl Point {
             parallel: self
                 .count(Axis::Parallel, key, 1..=2000)?
                 .map(|count| count as usize),
+            bulk: self
+                .count(Axis::Bulk, key, 0..=MOST_BULK)?
+                .map_or(0, |count| count as usize),
         })
     }
 
-    /// Checks each value of the link separately, so that an error names the wrong one.
+    /// Checks each value of the link separately, so that an error names the wrong one. Traces are
+    /// read when the experiment runs.
     fn check_link(&self, key: &str) -> Result<(), ExperimentError> {
-        let no_traces =
-            |path: &str| Err(io::Error::new(io::ErrorKind::Unsupported, path.to_owned()));
+        let any_trace = |_: &str| Ok("1\n".to_owned());
         for (axis, value) in self.values() {
             let mut link = LinkText::default();
             let place = match axis {
@@ -231,10 +248,11 @@ impl Point {
                 Axis::Loss => &mut link.loss,
                 Axis::Rate => &mut link.rate,
                 Axis::Queue => &mut link.queue,
+                Axis::Gaps => &mut link.gaps,
                 _ => continue,
             };
             *place = Some(value.to_owned());
-            link.directions(&format!("{key}.{}", axis.name()), &no_traces)
+            link.directions(&format!("{key}.{}", axis.name()), &any_trace)
                 .map_err(|error| {
                     ExperimentError::value(format!("{key}.{}", axis.name()), error.to_string())
                 })?;
@@ -332,7 +350,9 @@ mod tests {
         for (axis, value) in [
             (Axis::Rtt, "soon"),
             (Axis::Loss, "200%"),
-            (Axis::Rate, "trace:file"),
+            (Axis::Rate, "fast"),
+            (Axis::Gaps, "1s:2s-3s"),
+            (Axis::Bulk, "65"),
             (Axis::Shards, "0"),
             (Axis::Parallel, "many"),
             (Axis::Queue, ""),

@@ -90,6 +90,9 @@ pub struct Measured {
     pub late_ms: f64,
     /// The reason to distrust the result, if there is one.
     pub trouble: Option<String>,
+    /// The rate of all downloads beside the page in Mbit/s.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bulk_mbit: Option<f64>,
     /// Our pair with push.
     pub push: Option<Push>,
 }

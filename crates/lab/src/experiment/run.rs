@@ -10,6 +10,7 @@ use super::results::{Line, Outcome, Record, Results};
 use super::trial_network::{self, TrialContext};
 use super::{Experiment, ExperimentError, trial};
 use crate::bench::testbed;
+use tandem_net::emulator::topology::LinkText;
 use tandem_web::measure::Run;
 
 /// The settings of a run.
@@ -102,6 +103,7 @@ pub fn run(
         }
     }
     check_pages(experiment, &trials)?;
+    check_traces(experiment, &trials)?;
     let mut results = Results::open(&options.out, text)?;
     let left: Vec<&Trial> = trials
         .iter()
@@ -156,6 +158,27 @@ fn check_pages(experiment: &Experiment, trials: &[Trial]) -> Result<(), Experime
         experiment
             .page(name)
             .map_err(|source| ExperimentError::Page { key: key(), source })?;
+    }
+    Ok(())
+}
+
+/// Checks that the rate traces of trials can be read.
+///
+/// # Errors
+/// Fails if one cannot, and names the rate.
+pub fn check_traces(experiment: &Experiment, trials: &[Trial]) -> Result<(), ExperimentError> {
+    let rates: BTreeSet<&str> = trials
+        .iter()
+        .filter_map(|trial| trial.point.get(Axis::Rate))
+        .collect();
+    for rate in rates {
+        let key = format!("rate {rate:?}");
+        let link = LinkText {
+            rate: Some(rate.to_owned()),
+            ..LinkText::default()
+        };
+        link.directions(&key, &|name| experiment.trace(name))
+            .map_err(|error| ExperimentError::value(&key, error.to_string()))?;
     }
     Ok(())
 }

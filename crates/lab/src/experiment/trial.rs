@@ -4,14 +4,15 @@
 use std::time::{Duration, Instant};
 
 use super::ExperimentError;
-use super::file::{Experiment, Setup, Way};
+use super::download::{self, Downloads};
+use super::file::{Experiment, Session, Setup, Way};
 use super::plan::Trial;
 use super::point::{Conditions, Origins};
 use super::results::{Measured, Outcome, Push, Record};
 use super::trial_network::{FAR, PROXY, TrialContext, TrialNetwork};
 use crate::bench::BenchError;
 use tandem_http::Scheme;
-use tandem_web::loader::{Discovery, LoadError, Loader, Protocol, Via};
+use tandem_web::loader::{Discovery, Loader, Protocol, Via};
 use tandem_web::measure::{Client, MeasureError, Outcome as Loaded};
 use tandem_web::origin::{Origin, Protocols};
 use tandem_web::page::{Page, Site};
@@ -19,6 +20,8 @@ use tandem_web::page::{Page, Site};
 /// The connections that Chromium opens to one HTTP proxy (`kDefaultMaxSocketsPerProxyChain`).
 const PROXY_SOCKETS: usize = 32;
 const HOUR: Duration = Duration::from_secs(3600);
+/// The time of downloads before the page that they accompany.
+const BULK_LEAD: Duration = Duration::from_secs(5);
 /// Between two users, so that the gateway knows their page loads apart.
 const BETWEEN_USERS: Duration = Duration::from_millis(100);
 
@@ -32,7 +35,9 @@ pub fn run(
     let conditions = trial.point.conditions("point")?;
     let setup = &experiment.setups[trial.setup];
     let site = site(experiment, &conditions, setup)?;
-    let mut network = TrialNetwork::set_up(context, &conditions, seed(experiment, trial))?;
+    let read_trace = |name: &str| experiment.trace(name);
+    let seed = seed(experiment, trial);
+    let mut network = TrialNetwork::set_up(context, &conditions, &read_trace, seed)?;
     let origin = match site.scheme() {
         Scheme::Https => Origin::secure(site.clone(), Protocols::Both),
         _ => Ok(Origin::new(site.clone())),
@@ -65,7 +70,7 @@ pub fn run(
             ));
         }
     }
-    let outcome = measure(&network, setup, &loader, &site)?;
+    let outcome = measure(&network, setup, &loader, &site, conditions.bulk)?;
     let snapshot = network.take_down()?;
     let outcome = match outcome {
         Ok(measured) => {
@@ -76,7 +81,7 @@ pub fn run(
                 ..measured
             }))
         }
-        Err(failed) => Outcome::Failed(failed.to_string()),
+        Err(failed) => Outcome::Failed(failed),
     };
     Ok(record(setup, trial, began, outcome))
 }
@@ -112,7 +117,7 @@ fn site(
         key: format!("page {:?}", conditions.page),
         source,
     };
-    let secure = matches!(setup.way, Way::Https | Way::H2);
+    let secure = setup.is_secure();
     let scheme = if secure { Scheme::Https } else { Scheme::Http };
     let mut page = experiment.page(&conditions.page).map_err(failed)?;
     if let Origins::Shards(shards) = conditions.origins {
@@ -138,7 +143,7 @@ fn deal(page: &mut Page, shards: usize) {
 fn loader(experiment: &Experiment, setup: &Setup, conditions: &Conditions) -> Loader {
     let via = match setup.way {
         Way::Http | Way::Https | Way::H2 => Via::Direct,
-        Way::Pair | Way::Nghttpx | Way::Solo => Via::Http {
+        Way::Pair | Way::Nghttpx | Way::Solo | Way::Other => Via::Http {
             proxy: PROXY.to_string(),
         },
     };
@@ -172,30 +177,34 @@ fn loader(experiment: &Experiment, setup: &Setup, conditions: &Conditions) -> Lo
     }
 }
 
-/// The outer error is one of the machine.
+/// Loads the page. The outer error is one of the machine.
 fn load(
     network: &TrialNetwork<'_>,
     loader: &Loader,
     site: &Site,
-) -> Result<Result<Loaded, LoadError>, BenchError> {
+) -> Result<Result<Loaded, String>, BenchError> {
     let client = Client::Loader(loader.clone());
     match network
         .near(async || client.load(site).await)
         .map_err(BenchError::system("start the loader"))?
     {
         Ok(loaded) => Ok(Ok(loaded)),
-        Err(MeasureError::Load(error)) => Ok(Err(error)),
+        Err(MeasureError::Load(error)) => Ok(Err(error.to_string())),
         Err(error) => Err(BenchError::Value(error.to_string())),
     }
 }
 
-fn measure(
+/// Starts the client of a set-up, and lets it do everything that precedes the load.
+fn prepare(
     network: &TrialNetwork<'_>,
     setup: &Setup,
     loader: &Loader,
     site: &Site,
-) -> Result<Result<Measured, LoadError>, BenchError> {
+) -> Result<Result<(), String>, BenchError> {
     network.start_client(setup)?;
+    if setup.resume {
+        download::earlier(network, setup)?;
+    }
     if setup.warm {
         // Our client opens its session at its start; a request here would come from a different
         // browser.
@@ -212,18 +221,45 @@ fn measure(
             network.until_quiet();
         }
     }
-    let before = if setup.warm || setup.visits > 0 {
+    Ok(Ok(()))
+}
+
+fn measure(
+    network: &TrialNetwork<'_>,
+    setup: &Setup,
+    loader: &Loader,
+    site: &Site,
+    bulk: usize,
+) -> Result<Result<Measured, String>, BenchError> {
+    if let Err(failed) = prepare(network, setup, loader, site)? {
+        return Ok(Err(failed));
+    }
+    let before = if setup.warm || setup.visits > 0 || setup.resume {
         network.until_quiet()
     } else {
         Default::default()
     };
     let before_load = network.served();
-    let loaded = match load(network, loader, site)? {
+    let downloads = Downloads::begin(network, setup, bulk)?;
+    if bulk > 0 {
+        std::thread::sleep(BULK_LEAD);
+    }
+    let (began, downloaded) = (Instant::now(), downloads.bytes());
+    let loaded = load(network, loader, site)?;
+    let downloaded = downloads.bytes() - downloaded;
+    let bulk_mbit = downloaded as f64 * 8e-6 / began.elapsed().as_secs_f64();
+    drop(downloads);
+    let loaded = match loaded {
         Ok(loaded) => loaded,
         Err(failed) => return Ok(Err(failed)),
     };
     let carried = network.until_quiet().since(before);
     let after = network.served();
+    if setup.resume
+        && let Some(missing) = not_resumed(network, setup)?
+    {
+        return Ok(Err(missing.to_owned()));
+    }
     let push = if setup.way == Way::Solo || (setup.way == Way::Pair && setup.push) {
         Some(push(&network.metrics()?)?)
     } else {
@@ -241,24 +277,44 @@ fn measure(
         up: carried.up,
         down: carried.down,
         lost: carried.lost,
+        bulk_mbit: (bulk > 0).then_some(bulk_mbit),
         push,
         ..Measured::default()
     }))
 }
 
+/// Returns the part of a return to the gateway that did not happen.
+fn not_resumed(
+    network: &TrialNetwork<'_>,
+    setup: &Setup,
+) -> Result<Option<&'static str>, BenchError> {
+    if counter(&network.gateway_metrics()?, "tandem_sessions_resumed_total")? == 0 {
+        return Ok(Some(
+            "the session began without the speed of the earlier one",
+        ));
+    }
+    let is_quic = setup.session == Session::H3Quic;
+    if is_quic && counter(&network.metrics()?, "tandem_early_data_accepted_total")? == 0 {
+        return Ok(Some("no request left before the handshake"));
+    }
+    Ok(None)
+}
+
+/// Returns a counter of a program's metrics.
+fn counter(metrics: &str, name: &str) -> Result<u64, BenchError> {
+    let mut lines = metrics.lines().filter(|line| !line.starts_with('#'));
+    let found = lines.find_map(|line| line.split_once(' ').filter(|(own, _)| *own == name));
+    let number = found.and_then(|(_, value)| value.trim().parse::<f64>().ok());
+    number
+        .map(|number| number as u64)
+        .ok_or_else(|| BenchError::Value(format!("the program has no counter {name}")))
+}
+
 /// Parses the push counters of our client's metrics.
 fn push(metrics: &str) -> Result<Push, BenchError> {
-    let value = |name: &str| {
-        let mut lines = metrics.lines().filter(|line| !line.starts_with('#'));
-        let found = lines.find_map(|line| line.split_once(' ').filter(|(own, _)| *own == name));
-        let number = found.and_then(|(_, value)| value.trim().parse::<f64>().ok());
-        number
-            .map(|number| number as u64)
-            .ok_or_else(|| BenchError::Value(format!("the client has no counter {name}")))
-    };
     Ok(Push {
-        received: value("tandem_push_bytes_received_total")?,
-        used: value("tandem_push_bytes_used_total")?,
+        received: counter(metrics, "tandem_push_bytes_received_total")?,
+        used: counter(metrics, "tandem_push_bytes_used_total")?,
     })
 }
 

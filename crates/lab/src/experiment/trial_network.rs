@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use tokio::runtime::Runtime;
 
+use super::download;
 use super::file::{Setup, Way};
 use super::point::{Conditions, Origins};
 use crate::bench::testbed::{Program, Testbed};
@@ -26,6 +27,7 @@ use crate::bench::{BenchError, programs};
 use tandem_net::emulator::network::{NetworkError, Setup as NetworkSetup, TwoHosts};
 use tandem_net::emulator::report::Traffic;
 use tandem_net::emulator::rtnl::TcpMetrics;
+use tandem_net::emulator::topology::ReadTrace;
 use tandem_net::emulator::{Emulator, Snapshot};
 use tandem_net::netns::Netns;
 use tandem_web::origin::{Counts, Origin, Running};
@@ -38,6 +40,8 @@ pub const FAR: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 pub const PROXY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8118);
 const METRICS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 8119);
 const GATEWAY: SocketAddr = SocketAddr::new(IpAddr::V4(FAR), 9980);
+/// The listener over TCP that shows that a gateway over UDP is up.
+const READY: SocketAddr = SocketAddr::new(IpAddr::V4(FAR), 9981);
 /// The gateway's name in its certificate, for clients that do not check addresses in it.
 const NAME: &str = "gateway.test";
 /// The file with the names of the far host.
@@ -105,17 +109,17 @@ impl TrialContext {
 }
 
 impl<'a> TrialNetwork<'a> {
-    /// Sets up the network; the seed decides each packet's fate.
+    /// Sets up the network; the seed decides each packet's fate. `read_trace` reads the traces that
+    /// the conditions name.
     pub fn set_up(
         context: &'a TrialContext,
         conditions: &Conditions,
+        read_trace: ReadTrace<'_>,
         seed: u64,
     ) -> Result<Self, BenchError> {
-        let no_traces =
-            |path: &str| Err(io::Error::new(io::ErrorKind::Unsupported, path.to_owned()));
         let directions = conditions
             .link
-            .directions("link", &no_traces)
+            .directions("link", read_trace)
             .map_err(NetworkError::from)?;
         let tcp = TcpMetrics {
             congestion: conditions.congestion.clone(),
@@ -190,6 +194,7 @@ impl<'a> TrialNetwork<'a> {
         let command = match setup.way {
             Way::Http | Way::Https | Way::H2 | Way::Solo => return Ok(()),
             Way::Pair => self.gateway(setup),
+            Way::Other => self.other(&setup.far),
             Way::Nghttpx => {
                 let origin = SocketAddr::new(FAR.into(), PLAIN);
                 let testbed = &self.context.testbed;
@@ -214,18 +219,19 @@ impl<'a> TrialNetwork<'a> {
                 command
             }
         };
-        self.start("gateway", command, GATEWAY, &self.far).map(drop)
+        let ready = if setup.session.is_over_udp() || setup.way == Way::Other {
+            READY
+        } else {
+            GATEWAY
+        };
+        self.start("gateway", command, ready, &self.far).map(drop)
     }
 
     fn gateway(&self, setup: &Setup) -> Command {
         let files = self.context.testbed.directory();
-        let mut listen = format!("{}+tcp://{GATEWAY}", setup.session.name());
-        if setup.tls {
-            let (session, directory) = (setup.session.name(), files.display());
-            listen = format!(
-                "{session}+tls://{GATEWAY}?cert={directory}/cert.pem&key={directory}/key.pem"
-            );
-        }
+        let directory = files.display();
+        let own = format!("cert={directory}/cert.pem&key={directory}/key.pem");
+        let listen = endpoint(setup, &own);
         // The far host's names, for the gateway only.
         let mut command = Command::new("unshare");
         let script = "mount --bind \"$0\" /etc/hosts && exec \"$@\"";
@@ -239,8 +245,12 @@ impl<'a> TrialNetwork<'a> {
             &listen,
             "--hold-out=0",
         ]);
+        if setup.session.is_over_udp() {
+            command.arg(format!("--listen=h2+tcp://{READY}"));
+        }
         command
             .arg(format!("--allow-dest={FAR}/32"))
+            .arg(format!("--metrics={METRICS}"))
             .arg("--max-streams=2000");
         command
             .arg(format!("--push={}", setup.push))
@@ -254,6 +264,7 @@ impl<'a> TrialNetwork<'a> {
             Way::Http | Way::Https | Way::H2 => return Ok(None),
             Way::Pair => self.client(setup),
             Way::Solo => self.solo(setup),
+            Way::Other => self.other(&setup.near),
             Way::Nghttpx => {
                 let tls = if setup.tls {
                     format!(";tls;sni={NAME}")
@@ -278,14 +289,8 @@ impl<'a> TrialNetwork<'a> {
     }
 
     fn client(&self, setup: &Setup) -> Command {
-        let mut gateway = format!("{}+tcp://{GATEWAY}", setup.session.name());
-        if setup.tls {
-            let directory = self.context.testbed.directory().display();
-            gateway = format!(
-                "{}+tls://{GATEWAY}?ca={directory}/cert.pem",
-                setup.session.name()
-            );
-        }
+        let directory = self.context.testbed.directory().display();
+        let gateway = endpoint(setup, &format!("ca={directory}/cert.pem"));
         let mut command = Command::new(&self.context.tandem);
         command.args([
             "client",
@@ -299,10 +304,28 @@ impl<'a> TrialNetwork<'a> {
             .arg("--max-connections=4000");
         // Without it the session begins with the load, as a browser's own connections do.
         command.arg(format!("--preconnect={}", setup.warm));
+        if setup.resume {
+            let idle = download::IDLE.as_secs();
+            command.arg(format!("--idle-timeout={idle}s"));
+        }
         command
             .arg(format!("--push={}", setup.push))
             .args(programs::without_compression(&setup.client_options))
             .args(&setup.client_options);
+        command
+    }
+
+    /// Returns a command of other programs.
+    fn other(&self, script: &str) -> Command {
+        let files = self.context.testbed.directory();
+        let mut command = Command::new("/bin/sh");
+        command.args(["-c", &format!("exec {script}")]);
+        command
+            .env("GATEWAY", GATEWAY.to_string())
+            .env("READY", READY.to_string())
+            .env("PROXY", PROXY.to_string())
+            .env("CERT", files.join("cert.pem"))
+            .env("KEY", files.join("key.pem"));
         command
     }
 
@@ -365,15 +388,39 @@ impl<'a> TrialNetwork<'a> {
         .map(drop)
     }
 
-    /// The counters of our client.
+    /// Returns the counters of our client.
     pub fn metrics(&self) -> Result<String, BenchError> {
-        let text = self.get(METRICS, "/metrics", &METRICS.to_string())?;
-        String::from_utf8(text)
-            .map_err(|_| BenchError::Value("the client's counters are no text".into()))
+        Self::metrics_at(&self.near)
+    }
+
+    /// Returns the counters of our gateway.
+    pub fn gateway_metrics(&self) -> Result<String, BenchError> {
+        Self::metrics_at(&self.far)
+    }
+
+    fn metrics_at(side: &Netns) -> Result<String, BenchError> {
+        let text = Self::ask(side, METRICS, "/metrics", &METRICS.to_string())?;
+        String::from_utf8(text).map_err(|_| BenchError::Value("the counters are no text".into()))
+    }
+
+    /// Returns a connection by the way of a set-up, and the request for a target of the origin.
+    pub fn request(&self, setup: &Setup, target: &str) -> io::Result<(TcpStream, String)> {
+        let origin = SocketAddr::new(FAR.into(), PLAIN);
+        let (to, before) = match setup.way {
+            Way::Http | Way::Https | Way::H2 => (origin, String::new()),
+            _ => (PROXY, format!("http://{origin}")),
+        };
+        let socket = self.near.run(|| TcpStream::connect(to))?;
+        let request = format!("GET {before}{target} HTTP/1.1\r\nHost: {origin}\r\n\r\n");
+        Ok((socket, request))
+    }
+
+    fn get(&self, to: SocketAddr, target: &str, host: &str) -> Result<Vec<u8>, BenchError> {
+        Self::ask(&self.near, to, target, host)
     }
 
     /// Returns the body of a response with status 200.
-    fn get(&self, to: SocketAddr, target: &str, host: &str) -> Result<Vec<u8>, BenchError> {
+    fn ask(side: &Netns, to: SocketAddr, target: &str, host: &str) -> Result<Vec<u8>, BenchError> {
         let request = format!("GET {target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
         let ask = || -> io::Result<Vec<u8>> {
             let mut stream = TcpStream::connect(to)?;
@@ -383,8 +430,7 @@ impl<'a> TrialNetwork<'a> {
             stream.take(1 << 20).read_to_end(&mut answer)?;
             Ok(answer)
         };
-        let mut answer = self
-            .near
+        let mut answer = side
             .run(ask)
             .map_err(BenchError::system(format!("ask for {target}")))?;
         let head = answer
@@ -479,6 +525,16 @@ fn in_flight(snapshot: &Snapshot) -> bool {
         .links
         .iter()
         .any(|link| link.received.packets + link.duplicated > link.delivered.packets + gone(link))
+}
+
+/// Returns the endpoint of our pair's session, with the options of this end.
+fn endpoint(setup: &Setup, own: &str) -> String {
+    let scheme = setup.session.scheme(setup.tls);
+    let has_tls = !scheme.ends_with("+tcp");
+    let given = setup.endpoint_options.iter().map(String::as_str);
+    let options: Vec<&str> = has_tls.then_some(own).into_iter().chain(given).collect();
+    let mark = if options.is_empty() { "" } else { "?" };
+    format!("{scheme}://{GATEWAY}{mark}{}", options.join("&"))
 }
 
 fn front(address: SocketAddr) -> String {

@@ -6,13 +6,13 @@ use proptest::prelude::*;
 use tandem_lab::chain;
 use tandem_lab::chain::Study;
 use tandem_lab::experiment::plan::Selection;
-use tandem_lab::experiment::{Axis, Experiment, ExperimentError, plan, report};
+use tandem_lab::experiment::{Axis, Experiment, ExperimentError, plan, report, run};
 
 use crate::reports::well_formed;
 use crate::{TINY, repository};
 
 /// Changes of the tiny file, and the key and text that the error must contain.
-const WRONG: [(&str, &str, &str); 19] = [
+const WRONG: [(&str, &str, &str); 24] = [
     ("title = ", "tittle = ", "tittle"),
     (
         "baseline = \"https2\"",
@@ -50,6 +50,31 @@ const WRONG: [(&str, &str, &str); 19] = [
         "setups.https2.warm: ",
     ),
     ("visits = 1", "visits = 1000", "setups.visited.visits: "),
+    (
+        "way = \"https\"",
+        "way = \"https\"\nresume = true",
+        "setups.https2.way: ",
+    ),
+    (
+        "session = \"spdy3.1\"",
+        "session = \"spdy3.1\"\nresume = true",
+        "setups.visited.resume: ",
+    ),
+    (
+        "tls = true",
+        "tls = true\nsession = \"h3+quic\"",
+        "setups.pair.tls: ",
+    ),
+    (
+        "way = \"http\"",
+        "way = \"other\"\nnear = \"program\"",
+        "setups.http2.near: ",
+    ),
+    (
+        "parallel = [3]",
+        "parallel = [3], bulk = [0, 1]",
+        "sweeps.all.bulk: \"https2\" has no plain origins",
+    ),
     (
         "shards = [1, 2]",
         "shards = [1, 0]",
@@ -165,6 +190,7 @@ fn the_repositorys_experiments_are_valid() {
                 },
             )
             .expect("something to measure");
+            run::check_traces(&experiment, &trials).expect("traces");
             for trial in &trials {
                 let page = trial.point.get(Axis::Page).expect("checked");
                 let page = experiment.page(page).expect("a page");

@@ -10,7 +10,7 @@ use tandem_lab::experiment::results::Record;
 use tandem_net::emulator::sys;
 
 use crate::lab::{LAB, run};
-use crate::programs::{Scratch, output, require, wait};
+use crate::programs::{self, Scratch, output, require, wait};
 use crate::reports::well_formed;
 use crate::{TINY, measured, records};
 
@@ -89,6 +89,46 @@ fn runs_reports_and_goes_on_where_it_stopped() {
         assert!(html.contains(part), "no {part:?} in the report");
     }
     assert!(!html.contains("<script") && !html.contains("not explained"));
+}
+
+/// A client that returns to its gateway over QUIC, and programs by their commands, on a link with a
+/// trace and gaps, beside downloads. The trial fails unless the session resumes.
+#[test]
+fn returning_client_resumes_beside_downloads() {
+    require(&[]);
+    let scratch = Scratch::new("experiment-resume");
+    let (file, out) = (scratch.file("tiny.toml"), scratch.file("out"));
+    let program = programs::tandem();
+    let other = format!(
+        "way = \"other\"\nnear = \"{0} client --listen http://$PROXY --gateway h2+tcp://$GATEWAY\"\n\
+         far = \"{0} gateway --open --listen h2+tcp://$GATEWAY --listen h2+tcp://$READY \
+         --hold-out 0 --allow-dest 10.77.0.2/32\"",
+        program.display()
+    );
+    let text = TINY
+        .replace("way = \"h2\"", &other)
+        .replace(
+            "tls = true\nwarm = true",
+            "session = \"h3+quic\"\nresume = true",
+        )
+        .replace(
+            "x = \"shards\"",
+            "x = \"shards\"\nsetups = [\"http2\", \"h2\", \"pair\"]\n\
+             base = { bulk = 2, rate = \"trace:steps\", gaps = \"2s:10ms-50ms\" }",
+        );
+    std::fs::write(&file, text).expect("room");
+    let only = ["--quiet", "--only", "shards=1"];
+    let error = run(&file, &out, &only).output().expect("it starts").stderr;
+    let error = String::from_utf8_lossy(&error);
+    assert!(error.contains("trace steps: No such file"), "{error}");
+    std::fs::write(scratch.file("steps"), "1s 20mbit\n300ms 10mbit\n").expect("room");
+    output(&mut run(&file, &out, &only));
+    let all = records(&out);
+    assert_eq!(all.len(), 3);
+    for measured in all.iter().map(measured) {
+        let bulk = measured.bulk_mbit.expect("downloads");
+        assert!((0.1..20.0).contains(&bulk), "{bulk}");
+    }
 }
 
 /// Two passes of one seed: the same packets are lost, and both the run and the report say how far

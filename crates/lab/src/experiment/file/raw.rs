@@ -192,58 +192,76 @@ pub(super) fn passes(key: &str, passes: usize) -> Result<usize, ExperimentError>
 pub(super) fn checked_setups(setups: Vec<Setup>) -> Result<Vec<Setup>, ExperimentError> {
     check_names("setups", setups.iter().map(|setup| setup.name.as_str()))?;
     for setup in &setups {
-        let wrong = |field: &str, what: &str| {
-            Err(ExperimentError::value(
-                format!("setups.{}.{field}", setup.name),
-                what.to_owned(),
-            ))
+        let wrong = |(field, what): (&str, &str)| {
+            ExperimentError::value(format!("setups.{}.{field}", setup.name), what)
         };
-        if !is_name(&setup.name) {
-            return wrong("name", "not letters, digits, -, _ and .");
-        }
-        if setup
-            .parallel
-            .is_some_and(|count| !(1..=2000).contains(&count))
-        {
-            return wrong("parallel", "not from 1 to 2000");
-        }
-        if setup.visits > 100 {
-            return wrong("visits", "more than 100");
-        }
-        let solo = Setup {
-            push: false,
-            session: Session::H2,
-            gateway_options: Vec::new(),
-            ..setup.clone()
-        };
-        if setup.way == Way::Solo && *setup != solo {
-            return wrong(
-                "way",
-                "session, push and gateway-options are for way = \"pair\"",
-            );
-        }
-        let pair = Setup {
-            push: false,
-            visits: 0,
-            session: Session::H2,
-            client_options: Vec::new(),
-            gateway_options: Vec::new(),
-            ..setup.clone()
-        };
-        if !setup.is_ours() && *setup != pair {
-            return wrong(
-                "way",
-                "session, push, visits and options are for way = \"pair\"",
-            );
-        }
-        if (setup.warm || setup.tls) && !matches!(setup.way, Way::Pair | Way::Nghttpx) {
-            return wrong(
-                if setup.warm { "warm" } else { "tls" },
-                "only pairs have a session of their own",
-            );
-        }
+        check_values(setup)
+            .and_then(|()| check_way(setup))
+            .map_err(wrong)?;
     }
     Ok(setups)
+}
+
+/// Checks each value of a set-up. An error has the key and the reason.
+fn check_values(setup: &Setup) -> Result<(), (&'static str, &'static str)> {
+    if !is_name(&setup.name) {
+        return Err(("name", "not letters, digits, -, _ and ."));
+    }
+    let parallel = setup.parallel;
+    if parallel.is_some_and(|count| !(1..=2000).contains(&count)) {
+        return Err(("parallel", "not from 1 to 2000"));
+    }
+    if setup.visits > 100 {
+        return Err(("visits", "more than 100"));
+    }
+    Ok(())
+}
+
+/// Checks that the values of a set-up fit its way.
+fn check_way(setup: &Setup) -> Result<(), (&'static str, &'static str)> {
+    // The same set-up without the values that only pairs may have.
+    let other = Setup {
+        push: false,
+        session: Session::H2,
+        resume: false,
+        endpoint_options: Vec::new(),
+        gateway_options: Vec::new(),
+        ..setup.clone()
+    };
+    if setup.way == Way::Solo && *setup != other {
+        return Err((
+            "way",
+            "session, push, resume, endpoint-options and gateway-options are for way = \"pair\"",
+        ));
+    }
+    let other = Setup {
+        visits: 0,
+        client_options: Vec::new(),
+        ..other
+    };
+    if !setup.is_ours() && *setup != other {
+        return Err((
+            "way",
+            "session, push, resume, visits and options are for way = \"pair\"",
+        ));
+    }
+    if (setup.warm || setup.tls) && !matches!(setup.way, Way::Pair | Way::Nghttpx) {
+        let field = if setup.warm { "warm" } else { "tls" };
+        return Err((field, "only pairs have a session of their own"));
+    }
+    if [&setup.near, &setup.far].map(|command| command.is_empty()) != [setup.way != Way::Other; 2] {
+        return Err(("near", "near and far are the commands of way = \"other\""));
+    }
+    if setup.tls && setup.session.is_over_udp() {
+        return Err(("tls", "this session has its own encryption"));
+    }
+    if setup.resume && (setup.warm || !setup.session.is_over_udp()) {
+        return Err((
+            "resume",
+            "only sessions of h3+quic and h3+dtls that begin with the load resume",
+        ));
+    }
+    Ok(())
 }
 
 pub(super) fn check_names<'a>(
