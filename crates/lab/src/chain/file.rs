@@ -217,7 +217,8 @@ pub struct Figures {
 /// Returns true if the text of an experiment's file describes a chain.
 pub fn is_chain(text: &str) -> bool {
     let table: Result<toml::Table, _> = text.parse();
-    table.is_ok_and(|table| table.contains_key("kind"))
+    let kind = table.ok().and_then(|mut table| table.remove("kind"));
+    kind.is_some_and(|kind| kind.as_str() != Some("forwarding"))
 }
 
 /// The options of `tandem-link` that a link may have.

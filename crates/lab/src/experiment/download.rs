@@ -1,5 +1,5 @@
-//! Downloads by the way of a set-up, apart from the page: those beside its load, and the earlier one
-//! of a client that returns.
+//! Downloads by the way of a set-up, apart from the page: those beside its load, and the earlier
+//! one of a client that returns.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};

@@ -7,6 +7,7 @@ use tandem_lab::chain;
 use tandem_lab::chain::Study;
 use tandem_lab::experiment::plan::Selection;
 use tandem_lab::experiment::{Axis, Experiment, ExperimentError, plan, report, run};
+use tandem_lab::forward;
 
 use crate::reports::well_formed;
 use crate::{TINY, repository};
@@ -174,6 +175,11 @@ fn the_repositorys_experiments_are_valid() {
     assert!(files.len() >= 3);
     for file in files {
         let text = std::fs::read_to_string(&file).expect("a file");
+        if forward::file::is_forwarding(&text) {
+            forward::Study::parse(&text)
+                .unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+            continue;
+        }
         if chain::file::is_chain(&text) {
             let study = Study::parse(&text);
             study.unwrap_or_else(|error| panic!("{}: {error}", file.display()));

@@ -16,6 +16,7 @@ use tandem_lab::experiment::results::{self, Outcome, Record};
 use tandem_lab::experiment::run::{self, Event, Options, Tally};
 use tandem_lab::experiment::summary::Cells;
 use tandem_lab::experiment::{Experiment, ExperimentError};
+use tandem_lab::forward;
 
 /// Measures an experiment; trials that have a result are not repeated.
 #[derive(Debug, Args)]
@@ -53,6 +54,10 @@ pub(crate) fn run(arguments: Arguments) -> Result<ExitCode, Box<dyn Error>> {
     if chain::file::is_chain(&text) {
         let study = Study::parse(&text).map_err(named)?;
         return run_chain(arguments, &study, &text);
+    }
+    if forward::file::is_forwarding(&text) {
+        let study = forward::Study::parse(&text).map_err(named)?;
+        return run_forwarding(&arguments, &study);
     }
     let (mut experiment, mut text) = Experiment::open(&arguments.file).map_err(named)?;
     if let Some(directory) = &arguments.pages {
@@ -128,6 +133,25 @@ fn run_chain(arguments: Arguments, study: &Study, text: &str) -> Result<ExitCode
     } else {
         ExitCode::from(2)
     })
+}
+
+/// Runs a study in virtual time, and prints its table.
+fn run_forwarding(
+    arguments: &Arguments,
+    study: &forward::Study,
+) -> Result<ExitCode, Box<dyn Error>> {
+    if arguments.pages.is_some() || !arguments.only.is_empty() || arguments.full {
+        return Err("--pages, --only and --full are for experiments with programs".into());
+    }
+    let mut study = study.clone();
+    study.passes = arguments.passes.map_or(study.passes, u64::from);
+    let table = forward::table::run(&study, &mut |row| {
+        if !arguments.quiet {
+            say(row);
+        }
+    })?;
+    std::io::stdout().write_all(table.as_bytes())?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// A bar on a terminal, lines elsewhere.
