@@ -6,22 +6,13 @@ use std::time::Duration;
 
 use tandem_resume::{CarefulResume, Reaction, Reduced, Restart, SavedSpeed, Trial};
 
-use crate::congestion::{AckSample, Controller, DeliveryRate};
+use crate::congestion::{AckSample, Controller, Delivery, Stamp};
 use crate::rtt::Rtt;
 
 /// The segments that may leave at once at any rate, since timers are not precise.
 const BURST_SEGMENTS: u64 = 10;
 /// The pacing gain over the window of careful resume (RFC 9002, section 7.7).
 const RESUME_GAIN: f64 = 1.25;
-
-/// The state of delivery at the time a segment left (draft-ietf-ccwg-bbr, section 4.1).
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Stamp {
-    delivered: u64,
-    delivered_at: Duration,
-    first_sent: Duration,
-    app_limited: bool,
-}
 
 /// Congestion state of one or all streams.
 #[derive(Clone, Debug)]
@@ -31,20 +22,11 @@ pub(crate) struct Flow {
     resume: Option<Box<CarefulResume>>,
     segment: u64,
     in_flight: u64,
-    delivered: u64,
-    delivered_at: Duration,
-    first_sent: Duration,
-    /// Delivery up to this count is limited by the application.
-    app_limited_until: u64,
-    /// The delivery and the losses of segments that were sent earlier belong to a retreat, and are
-    /// no measurement of the path.
-    valid_from: Duration,
-    next_round: u64,
+    delivery: Delivery,
     window_limited: bool,
     credit: f64,
     paced_at: Duration,
     episode: Option<Episode>,
-    acked: Option<Acked>,
 }
 
 /// The losses of one round trip.
@@ -56,15 +38,6 @@ struct Episode {
     spurious: u32,
 }
 
-/// The segments that the present datagram acknowledges.
-#[derive(Clone, Copy, Debug)]
-struct Acked {
-    bytes: u64,
-    sent: Duration,
-    stamp: Stamp,
-    rtt: Option<Duration>,
-}
-
 impl Flow {
     pub(crate) fn new(controller: Controller, segment: u64, now: Duration) -> Self {
         Self {
@@ -72,17 +45,11 @@ impl Flow {
             resume: None,
             segment,
             in_flight: 0,
-            delivered: 0,
-            delivered_at: now,
-            first_sent: now,
-            app_limited_until: 0,
-            valid_from: Duration::ZERO,
-            next_round: 0,
+            delivery: Delivery::new(now),
             window_limited: false,
             credit: (BURST_SEGMENTS * segment) as f64,
             paced_at: now,
             episode: None,
-            acked: None,
         }
     }
 
@@ -160,24 +127,16 @@ impl Flow {
     /// Notes that the streams have no more to send than this.
     pub(crate) fn note_app_limited(&mut self) {
         if self.in_flight < self.window() {
-            self.app_limited_until = (self.delivered + self.in_flight).max(1);
+            self.delivery.note_app_limited(self.in_flight);
         }
     }
 
     /// Notes a transmission.
     pub(crate) fn on_sent(&mut self, now: Duration, bytes: u64) -> Stamp {
-        if self.in_flight == 0 {
-            self.first_sent = now;
-            self.delivered_at = now;
-        }
+        let stamp = self.delivery.on_sent(now, self.in_flight);
         self.in_flight += bytes;
         self.credit -= bytes as f64;
-        Stamp {
-            delivered: self.delivered,
-            delivered_at: self.delivered_at,
-            first_sent: self.first_sent,
-            app_limited: self.app_limited_until > self.delivered,
-        }
+        stamp
     }
 
     /// Notes that a transmission arrived. [`Self::finish_acks`] judges all of a datagram together.
@@ -189,52 +148,35 @@ impl Flow {
         rtt: Option<Duration>,
     ) {
         self.in_flight = self.in_flight.saturating_sub(bytes);
-        self.on_delivered(now, bytes);
         if let Some(resume) = &mut self.resume {
-            resume.on_ack(now, sent, bytes, stamp.app_limited);
+            resume.on_ack(now, sent, bytes, stamp.is_app_limited());
         }
-        let acked = self.acked.get_or_insert(Acked {
-            bytes: 0,
-            sent,
-            stamp,
-            rtt,
-        });
-        acked.bytes += bytes;
-        if sent >= acked.sent {
-            (acked.sent, acked.stamp) = (sent, stamp);
-            acked.rtt = rtt.or(acked.rtt);
-            self.first_sent = sent;
-        }
+        self.delivery.on_acked(now, (sent, stamp), bytes, rtt);
     }
 
     /// Notes bytes that arrived although their transmission was taken for lost.
     pub(crate) fn on_delivered(&mut self, now: Duration, bytes: u64) {
-        self.delivered += bytes;
-        self.delivered_at = now;
+        self.delivery.on_delivered(now, bytes);
     }
 
     /// Tells the controller of the acknowledgements since the last call.
     pub(crate) fn finish_acks(&mut self, now: Duration, rtt: &Rtt) {
-        let Some(acked) = self.acked.take() else {
+        let min_rtt = rtt.min().or_else(|| rtt.smoothed()).unwrap_or_default();
+        let Some(delivered) = self.delivery.finish(now, min_rtt) else {
             return;
         };
-        let round_start = acked.stamp.delivered >= self.next_round;
-        if round_start {
-            self.next_round = self.delivered;
-        }
         let Some(smoothed_rtt) = rtt.smoothed() else {
             return;
         };
-        let min_rtt = rtt.min().unwrap_or(smoothed_rtt);
         self.controller.on_ack(&AckSample {
             now,
-            acked: acked.bytes,
+            acked: delivered.bytes,
             in_flight: self.in_flight,
-            rtt: acked.rtt,
+            rtt: delivered.rtt,
             min_rtt,
             smoothed_rtt,
-            rate: self.rate(&acked, now, min_rtt),
-            round_start,
+            rate: delivered.rate,
+            round_start: delivered.round_start,
             window_limited: std::mem::take(&mut self.window_limited),
         });
         let inner = self.controller.window();
@@ -248,7 +190,7 @@ impl Flow {
 
     /// Ends a retreat. The delivery and the losses of its segments say nothing to the controller.
     fn reduce(&mut self, now: Duration, to: Reduced) {
-        self.valid_from = now;
+        self.delivery.restart(now);
         self.controller.reduce(to, self.segment);
     }
 
@@ -262,22 +204,6 @@ impl Flow {
                 true
             }
         }
-    }
-
-    fn rate(&self, acked: &Acked, now: Duration, min_rtt: Duration) -> Option<DeliveryRate> {
-        let Acked { sent, stamp, .. } = acked;
-        let interval = sent
-            .saturating_sub(stamp.first_sent)
-            .max(now.saturating_sub(stamp.delivered_at));
-        // A shorter interval is an artefact of compressed acknowledgements.
-        if interval < min_rtt || interval.is_zero() || stamp.delivered_at < self.valid_from {
-            return None;
-        }
-        let bytes = self.delivered - stamp.delivered;
-        Some(DeliveryRate {
-            bytes_per_second: (bytes as f64 / interval.as_secs_f64()) as u64,
-            app_limited: stamp.app_limited,
-        })
     }
 
     /// Takes a transmission out of flight that is sent again as a probe, or is of no use any more.
@@ -295,7 +221,7 @@ impl Flow {
         next_transmission: u64,
     ) {
         self.in_flight = self.in_flight.saturating_sub(bytes);
-        if sent >= self.valid_from {
+        if self.delivery.counts(sent) {
             self.controller.on_lost(bytes);
         }
         self.congestion(now, (number, sent), next_transmission);
@@ -419,39 +345,5 @@ mod tests {
         }
         assert_eq!(flow.paced_until(Duration::ZERO, &rtt), 5 * MS);
         assert_eq!(flow.paced_until(5 * MS, &rtt), 5 * MS);
-    }
-
-    #[test]
-    fn flow_takes_no_rate_from_a_retreat() {
-        let (mut flow, mut rtt) = (flow(), Rtt::default());
-        rtt.add(Duration::ZERO, 100 * MS);
-        let stamp = flow.on_sent(Duration::ZERO, 1000);
-        let (window, threshold) = (10_000, 20_000);
-        flow.reduce(50 * MS, Reduced { window, threshold });
-        flow.on_acked(100 * MS, (Duration::ZERO, stamp), 1000, Some(100 * MS));
-        let acked = flow.acked.expect("an acknowledgement");
-        assert!(flow.rate(&acked, 100 * MS, 100 * MS).is_none());
-        flow.acked = None;
-        let stamp = flow.on_sent(100 * MS, 1000);
-        flow.on_acked(200 * MS, (100 * MS, stamp), 1000, Some(100 * MS));
-        let acked = flow.acked.expect("an acknowledgement");
-        assert!(flow.rate(&acked, 200 * MS, 100 * MS).is_some());
-    }
-
-    #[test]
-    fn flow_measures_the_rate_of_delivery() {
-        let (mut flow, mut rtt) = (flow(), Rtt::default());
-        rtt.add(Duration::ZERO, 100 * MS);
-        let stamps: Vec<Stamp> = (0..10)
-            .map(|_| flow.on_sent(Duration::ZERO, 1000))
-            .collect();
-        for stamp in stamps {
-            flow.on_acked(100 * MS, (Duration::ZERO, stamp), 1000, Some(100 * MS));
-        }
-        let acked = flow.acked.expect("acknowledgements of this datagram");
-        let rate = flow
-            .rate(&acked, 100 * MS, 100 * MS)
-            .expect("a whole round trip");
-        assert_eq!(rate.bytes_per_second, 100_000);
     }
 }

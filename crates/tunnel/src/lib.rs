@@ -17,9 +17,9 @@
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
+pub mod congestion;
 pub mod wire;
 
-mod congestion;
 mod flow;
 mod pmtu;
 mod pool;

@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::flow::Stamp;
+use crate::congestion::Stamp;
 use crate::rtt::Rtt;
 
 /// The datagrams after which one that did not arrive is lost, while nothing was ever reordered

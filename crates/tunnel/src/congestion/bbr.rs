@@ -19,6 +19,11 @@ const STARTUP_GAIN: f64 = 2.77;
 const DRAIN_GAIN: f64 = 0.35;
 /// The factor of the window over the bandwidth-delay product.
 const WINDOW_GAIN: f64 = 2.0;
+/// The factor of the window over the bandwidth-delay product in start-up, without a pacing rate.
+const UNPACED_STARTUP: f64 = 2.0;
+/// The same later. The rest above one covers delayed acknowledgements and lost data, which stays in
+/// flight for longer than a round trip.
+const UNPACED_CRUISE: f64 = 1.1;
 /// The pacing gains of one cycle of bandwidth probing, one each round trip.
 const CYCLE: [f64; 8] = [1.25, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0];
 /// A margin below the estimated rate, which keeps the queue short (section 2.5).
@@ -56,8 +61,9 @@ enum State {
     },
 }
 
+/// A BBR controller. Sizes are bytes.
 #[derive(Clone, Debug)]
-pub(crate) struct Bbr {
+pub struct Bbr {
     segment: u64,
     initial_window: u64,
     state: State,
@@ -81,7 +87,8 @@ pub(crate) struct Bbr {
 }
 
 impl Bbr {
-    pub(crate) fn new(initial_window: u64, segment: u64) -> Self {
+    /// Creates a controller in start-up.
+    pub(crate) const fn new(initial_window: u64, segment: u64) -> Self {
         Self {
             segment,
             initial_window,
@@ -102,6 +109,8 @@ impl Bbr {
         }
     }
 
+    /// Returns the bytes that may be in flight, for a sender that paces as [`Self::pacing_rate`]
+    /// says.
     pub(crate) fn window(&self) -> u64 {
         let bounded = self
             .bound
@@ -113,6 +122,23 @@ impl Bbr {
             u64::MAX
         };
         bounded.min(most).max(self.minimum())
+    }
+
+    /// Returns the bytes that may be in flight, for a sender that paces at a multiple of its window
+    /// over the round trip. Here the window alone makes the states: it holds the gain of each.
+    pub(crate) fn unpaced_window(&self) -> u64 {
+        let gain = match self.state {
+            State::Startup => UNPACED_STARTUP,
+            State::Drain => 1.0,
+            State::Cruise { phase, .. } => CYCLE[phase].max(1.0) * UNPACED_CRUISE,
+            State::ProbeRtt { .. } => return self.window(),
+        };
+        if self.bandwidth() == 0 {
+            return self.window();
+        }
+        let least = if self.is_full { 0 } else { self.initial_window };
+        let target = self.product(gain) + 3 * self.segment;
+        self.window().min(target.max(least)).max(self.minimum())
     }
 
     /// Raises the window to at least this size.
@@ -136,6 +162,8 @@ impl Bbr {
         };
     }
 
+    /// Returns the rate at which segments leave, in bytes per second; `None` before the first
+    /// measurement.
     pub(crate) fn pacing_rate(&self) -> Option<u64> {
         let gain = match self.state {
             State::Startup => STARTUP_GAIN,
@@ -147,7 +175,8 @@ impl Bbr {
         (bandwidth > 0).then_some((gain * MARGIN * bandwidth as f64) as u64)
     }
 
-    pub(crate) fn set_segment(&mut self, segment: u64) {
+    /// Sets the size of segments.
+    pub(crate) const fn set_segment(&mut self, segment: u64) {
         self.segment = segment;
     }
 
@@ -167,20 +196,24 @@ impl Bbr {
         (gain * self.bandwidth() as f64 * rtt.as_secs_f64()) as u64
     }
 
-    pub(crate) fn on_lost(&mut self, bytes: u64) {
+    /// Notes lost bytes.
+    pub(crate) const fn on_lost(&mut self, bytes: u64) {
         self.lost += bytes;
     }
 
-    pub(crate) fn on_congestion(&mut self) {
+    /// Notes the beginning of an episode of losses.
+    pub(crate) const fn on_congestion(&mut self) {
         self.before = Some(self.bound);
     }
 
+    /// Notes that no segment was acknowledged for a whole retransmission timeout.
     pub(crate) fn on_timeout(&mut self) {
         self.before = Some(self.bound);
         self.restored_window = self.window;
         self.window = self.minimum();
     }
 
+    /// Restores the state before the episode: its losses were none.
     pub(crate) fn undo(&mut self) {
         if let Some(bound) = self.before.take() {
             self.bound = bound;
@@ -188,6 +221,7 @@ impl Bbr {
         }
     }
 
+    /// Takes the acknowledgements that arrived together.
     pub(crate) fn on_ack(&mut self, sample: &AckSample) {
         self.delivered += sample.acked;
         if sample.round_start {

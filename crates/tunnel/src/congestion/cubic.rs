@@ -21,8 +21,9 @@ const CONSERVATIVE_DIVISOR: u64 = 4;
 const MIN_THRESHOLD: Duration = Duration::from_millis(4);
 const MAX_THRESHOLD: Duration = Duration::from_millis(16);
 
+/// A CUBIC controller. Sizes are bytes.
 #[derive(Clone, Debug)]
-pub(crate) struct Cubic {
+pub struct Cubic {
     segment: u64,
     state: State,
     slow_start: SlowStart,
@@ -79,6 +80,12 @@ impl Cubic {
 
     pub(crate) fn window(&self) -> u64 {
         self.state.window as u64
+    }
+
+    /// Returns the window at which slow start ends, if that is known.
+    pub(crate) fn threshold(&self) -> Option<u64> {
+        let threshold = self.state.threshold;
+        threshold.is_finite().then_some(threshold as u64)
     }
 
     /// Twice the window for each round trip in slow start, so that pacing does not hold it back,

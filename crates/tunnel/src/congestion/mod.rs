@@ -3,14 +3,18 @@
 //! A controller belongs to a [`crate::flow::Flow`]: to the tunnel as a whole where the streams are
 //! coupled, to one stream otherwise. It sees acknowledgements and losses and answers with a window
 //! and a pacing rate.
+//!
+//! Other senders use a [`Controller`] with a [`Delivery`], such as those of QUIC.
 
-pub(crate) mod bbr;
-pub(crate) mod cubic;
+mod bbr;
+mod cubic;
+mod delivery;
 
 use std::time::Duration;
 
-use bbr::Bbr;
-use cubic::Cubic;
+pub use bbr::Bbr;
+pub use cubic::Cubic;
+pub use delivery::{Delivered, Delivery, Stamp};
 use tandem_resume::Reduced;
 
 /// The algorithm of congestion control.
@@ -25,44 +29,49 @@ pub enum Algorithm {
 
 /// A single acknowledgement, as a controller sees it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct AckSample {
-    pub(crate) now: Duration,
+pub struct AckSample {
+    /// The time since the start of the connection.
+    pub now: Duration,
     /// The bytes that this acknowledgement covers for the first time.
-    pub(crate) acked: u64,
+    pub acked: u64,
     /// The bytes in flight after it.
-    pub(crate) in_flight: u64,
+    pub in_flight: u64,
     /// The round trip of the newest segment that it covers.
-    pub(crate) rtt: Option<Duration>,
+    pub rtt: Option<Duration>,
     /// The shortest round trip of the path.
-    pub(crate) min_rtt: Duration,
+    pub min_rtt: Duration,
     /// The smoothed round trip of the path.
-    pub(crate) smoothed_rtt: Duration,
+    pub smoothed_rtt: Duration,
     /// The rate of delivery in bytes per second, measured over the segment's time in flight.
-    pub(crate) rate: Option<DeliveryRate>,
+    pub rate: Option<DeliveryRate>,
     /// Indicates whether this acknowledgement begins a new round trip.
-    pub(crate) round_start: bool,
+    pub round_start: bool,
     /// Indicates whether the window limits the sender, so that it may grow.
-    pub(crate) window_limited: bool,
+    pub window_limited: bool,
 }
 
 /// A measured rate of delivery.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct DeliveryRate {
-    pub(crate) bytes_per_second: u64,
+pub struct DeliveryRate {
+    /// The rate.
+    pub bytes_per_second: u64,
     /// Indicates whether the sender had too little to send, so that the path may carry more.
-    pub(crate) app_limited: bool,
+    pub app_limited: bool,
 }
 
 /// A congestion controller. Sizes are bytes.
 #[derive(Clone, Debug)]
-pub(crate) enum Controller {
+pub enum Controller {
+    /// CUBIC with HyStart++.
     Cubic(Cubic),
+    /// BBR.
     // Its filters make it several times larger than CUBIC.
     Bbr(Box<Bbr>),
 }
 
 impl Controller {
-    pub(crate) fn new(algorithm: Algorithm, initial_window: u64, segment: u64) -> Self {
+    /// Creates a controller of this algorithm.
+    pub fn new(algorithm: Algorithm, initial_window: u64, segment: u64) -> Self {
         match algorithm {
             Algorithm::Cubic => Self::Cubic(Cubic::new(initial_window, segment)),
             Algorithm::Bbr => Self::Bbr(Box::new(Bbr::new(initial_window, segment))),
@@ -70,23 +79,41 @@ impl Controller {
     }
 
     /// Returns the bytes that may be in flight.
-    pub(crate) fn window(&self) -> u64 {
+    pub fn window(&self) -> u64 {
         match self {
             Self::Cubic(cubic) => cubic.window(),
             Self::Bbr(bbr) => bbr.window(),
         }
     }
 
+    /// Returns the bytes that may be in flight, for a sender that paces at a multiple of its window
+    /// over the round trip and takes no rate from the controller.
+    pub fn unpaced_window(&self) -> u64 {
+        match self {
+            Self::Cubic(cubic) => cubic.window(),
+            Self::Bbr(bbr) => bbr.unpaced_window(),
+        }
+    }
+
+    /// Returns the window at which slow start ends, if that is known.
+    pub fn threshold(&self) -> Option<u64> {
+        match self {
+            Self::Cubic(cubic) => cubic.threshold(),
+            Self::Bbr(_) => None,
+        }
+    }
+
     /// Returns the rate at which segments leave, in bytes per second; `None` before the first round
     /// trip was measured.
-    pub(crate) fn pacing_rate(&self, smoothed_rtt: Option<Duration>) -> Option<u64> {
+    pub fn pacing_rate(&self, smoothed_rtt: Option<Duration>) -> Option<u64> {
         match self {
             Self::Cubic(cubic) => cubic.pacing_rate(smoothed_rtt?),
             Self::Bbr(bbr) => bbr.pacing_rate(),
         }
     }
 
-    pub(crate) fn on_ack(&mut self, sample: &AckSample) {
+    /// Takes the acknowledgements that arrived together.
+    pub fn on_ack(&mut self, sample: &AckSample) {
         match self {
             Self::Cubic(cubic) => cubic.on_ack(sample),
             Self::Bbr(bbr) => bbr.on_ack(sample),
@@ -94,7 +121,7 @@ impl Controller {
     }
 
     /// Notes a loss or a congestion mark that begins an episode: at most one for each round trip.
-    pub(crate) fn on_congestion(&mut self, now: Duration) {
+    pub fn on_congestion(&mut self, now: Duration) {
         match self {
             Self::Cubic(cubic) => cubic.on_congestion(now),
             Self::Bbr(bbr) => bbr.on_congestion(),
@@ -102,14 +129,14 @@ impl Controller {
     }
 
     /// Notes lost bytes, within an episode or at its start.
-    pub(crate) fn on_lost(&mut self, bytes: u64) {
+    pub fn on_lost(&mut self, bytes: u64) {
         if let Self::Bbr(bbr) = self {
             bbr.on_lost(bytes);
         }
     }
 
     /// Notes that no segment was acknowledged for a whole retransmission timeout.
-    pub(crate) fn on_timeout(&mut self, now: Duration) {
+    pub fn on_timeout(&mut self, now: Duration) {
         match self {
             Self::Cubic(cubic) => cubic.on_timeout(now),
             Self::Bbr(bbr) => bbr.on_timeout(),
@@ -117,7 +144,7 @@ impl Controller {
     }
 
     /// Restores the state before the episode: its losses were none.
-    pub(crate) fn undo(&mut self) {
+    pub fn undo(&mut self) {
         match self {
             Self::Cubic(cubic) => cubic.undo(),
             Self::Bbr(bbr) => bbr.undo(),
@@ -125,7 +152,7 @@ impl Controller {
     }
 
     /// Begins again with this window, which careful resume has validated.
-    pub(crate) fn restart(&mut self, window: u64, segment: u64) {
+    pub fn restart(&mut self, window: u64, segment: u64) {
         match self {
             Self::Cubic(cubic) => *cubic = Cubic::new(window, segment),
             // Its measurements of the path stay valid.
@@ -134,7 +161,7 @@ impl Controller {
     }
 
     /// Begins again after a retreat of careful resume, without the rates measured before.
-    pub(crate) fn reduce(&mut self, to: Reduced, segment: u64) {
+    pub fn reduce(&mut self, to: Reduced, segment: u64) {
         match self {
             Self::Cubic(cubic) => *cubic = Cubic::reduced(to, segment),
             Self::Bbr(bbr) => bbr.reduce(to),
@@ -142,7 +169,7 @@ impl Controller {
     }
 
     /// Sets the size of segments.
-    pub(crate) fn set_segment(&mut self, segment: u64) {
+    pub fn set_segment(&mut self, segment: u64) {
         match self {
             Self::Cubic(cubic) => cubic.set_segment(segment),
             Self::Bbr(bbr) => bbr.set_segment(segment),

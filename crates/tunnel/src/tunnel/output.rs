@@ -287,7 +287,7 @@ impl Tunnel {
     fn record(&mut self, now: Duration, id: u32, offset: u64, bytes: usize, repeated: bool) -> u64 {
         let stamp = match self.flow_of(id) {
             Some(flow) if bytes > 0 => flow.on_sent(now, bytes as u64),
-            _ => crate::flow::Stamp::default(),
+            _ => crate::congestion::Stamp::default(),
         };
         self.timing.restarted = now;
         self.recovery.push(Transmission {
