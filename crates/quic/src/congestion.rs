@@ -7,47 +7,30 @@
 //!
 //! [`Counting`] stands around each controller. It tells when a connection had nothing to send.
 //!
-//! The BBR of quinn begins without a saved speed. It cannot drain the path after a retreat, or drop
-//! the rates that it measured.
+//! The algorithms are those of the tunnel ([`model`]).
 
 mod idle;
+mod model;
 
 use std::any::Any;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 pub(crate) use idle::Counting;
-use quinn::congestion::{BbrConfig, Controller, ControllerFactory, ControllerMetrics, CubicConfig};
+use model::Model;
+use quinn::congestion::{Controller, ControllerFactory, ControllerMetrics};
 use quinn_proto::RttEstimator;
-use tandem_resume::{CarefulResume, Reaction, Reduced, Restart, SavedSpeed, Trial};
+use tandem_resume::{CarefulResume, Reaction, Restart, SavedSpeed, Trial};
+use tandem_tunnel::Algorithm;
 
-/// The algorithm of congestion control. It builds the controllers of connections.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Algorithm {
-    Cubic,
-    Bbr,
-}
+/// Builds the controllers of connections.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Factory(pub(crate) Algorithm);
 
-/// The factor by which the CUBIC of quinn reduces its window.
-const BETA: f64 = 0.7;
-
-/// Creates CUBIC in slow start, with an initial window in bytes other than the usual one if there
-/// is one.
-fn cubic(window: Option<u64>, now: Instant, mtu: u16) -> Box<dyn Controller> {
-    let mut config = CubicConfig::default();
-    if let Some(window) = window {
-        config.initial_window(window);
-    }
-    Arc::new(config).build(now, mtu)
-}
-
-impl ControllerFactory for Algorithm {
+impl ControllerFactory for Factory {
     fn build(self: Arc<Self>, now: Instant, mtu: u16) -> Box<dyn Controller> {
-        let inner: Box<dyn Controller> = match *self {
-            Self::Cubic => Box::new(Resuming::new(now, mtu)),
-            Self::Bbr => Arc::new(BbrConfig::default()).build(now, mtu),
-        };
-        Box::new(Counting::new(inner))
+        let inner = Resuming::new(self.0, now, mtu);
+        Box::new(Counting::new(Box::new(inner)))
     }
 }
 
@@ -57,8 +40,7 @@ pub(crate) struct Resuming(Arc<Mutex<State>>);
 
 struct State {
     start: Instant,
-    mtu: u16,
-    inner: Box<dyn Controller>,
+    inner: Model,
     resume: CarefulResume,
     rtt: Option<RttEstimator>,
 }
@@ -71,29 +53,13 @@ impl State {
     fn window(&self) -> u64 {
         self.resume.window(self.inner.window())
     }
-
-    fn restart(&mut self, now: Instant, window: u64) {
-        self.inner = cubic(Some(window), now, self.mtu);
-    }
-
-    /// Begins again after a retreat. Persistent congestion is the only event after which quinn has
-    /// a slow start with a threshold, which is the square of [`BETA`] times the window before.
-    fn reduce(&mut self, now: Instant, to: Reduced) {
-        self.restart(now, (to.threshold as f64 / (BETA * BETA)).ceil() as u64);
-        self.inner.on_congestion_event(now, now, true, 0);
-        let grows = to.window.saturating_sub(self.inner.window());
-        if let Some(rtt) = &self.rtt {
-            self.inner.on_ack(now, now, grows, false, rtt);
-        }
-    }
 }
 
 impl Resuming {
-    fn new(now: Instant, mtu: u16) -> Self {
-        let inner = cubic(None, now, mtu);
+    fn new(algorithm: Algorithm, now: Instant, mtu: u16) -> Self {
+        let inner = Model::new(algorithm, mtu);
         Self(Arc::new(Mutex::new(State {
             start: now,
-            mtu,
             resume: CarefulResume::new(inner.window()),
             inner,
             rtt: None,
@@ -130,8 +96,10 @@ impl Resuming {
 }
 
 impl Controller for Resuming {
-    fn on_sent(&mut self, now: Instant, bytes: u64, last_packet_number: u64) {
-        self.state().inner.on_sent(now, bytes, last_packet_number);
+    fn on_sent(&mut self, now: Instant, bytes: u64, _last_packet_number: u64) {
+        let mut state = self.state();
+        let now = state.since_start(now);
+        state.inner.on_sent(now, bytes);
     }
 
     fn on_ack(
@@ -146,7 +114,7 @@ impl Controller for Resuming {
         let at = (state.since_start(now), state.since_start(sent));
         state.resume.on_ack(at.0, at.1, bytes, app_limited);
         state.rtt = Some(*rtt);
-        state.inner.on_ack(now, sent, bytes, app_limited, rtt);
+        state.inner.on_ack(at.0, at.1, bytes);
     }
 
     fn on_end_acks(
@@ -154,15 +122,16 @@ impl Controller for Resuming {
         now: Instant,
         in_flight: u64,
         app_limited: bool,
-        largest_packet_num_acked: Option<u64>,
+        _largest_packet_num_acked: Option<u64>,
     ) {
         let mut state = self.state();
-        let inner = &mut state.inner;
-        inner.on_end_acks(now, in_flight, app_limited, largest_packet_num_acked);
-        let (at, inner) = (state.since_start(now), state.inner.window());
-        match state.resume.judge(at, in_flight, inner) {
-            Some(Restart::Grow(window)) => state.restart(now, window),
-            Some(Restart::Reduce(to)) => state.reduce(now, to),
+        let now = state.since_start(now);
+        let Some(rtt) = state.rtt else { return };
+        state.inner.on_end_acks(now, in_flight, app_limited, &rtt);
+        let inner = state.inner.window();
+        match state.resume.judge(now, in_flight, inner) {
+            Some(Restart::Grow(window)) => state.inner.restart(window),
+            Some(Restart::Reduce(to)) => state.inner.reduce(now, to),
             None => {}
         }
     }
@@ -175,24 +144,24 @@ impl Controller for Resuming {
         lost_bytes: u64,
     ) {
         let mut state = self.state();
-        let at = (state.since_start(now), state.since_start(sent));
+        let (now, sent) = (state.since_start(now), state.since_start(sent));
         let reaction = match is_persistent_congestion {
             true => state.resume.on_timeout(),
-            false => state.resume.on_congestion(at.0, at.1),
+            false => state.resume.on_congestion(now, sent),
         };
         match reaction {
             Reaction::Absorb => return,
-            Reaction::Reduce(to) => state.reduce(now, to),
+            Reaction::Reduce(to) => state.inner.reduce(now, to),
             Reaction::Pass => {}
         }
-        let inner = &mut state.inner;
-        inner.on_congestion_event(now, sent, is_persistent_congestion, lost_bytes);
+        state.inner.on_congestion(now, sent, lost_bytes);
+        if is_persistent_congestion {
+            state.inner.on_timeout(now);
+        }
     }
 
     fn on_mtu_update(&mut self, new_mtu: u16) {
-        let mut state = self.state();
-        state.mtu = new_mtu;
-        state.inner.on_mtu_update(new_mtu);
+        self.state().inner.set_mtu(new_mtu);
     }
 
     fn window(&self) -> u64 {
@@ -201,7 +170,8 @@ impl Controller for Resuming {
 
     fn metrics(&self) -> ControllerMetrics {
         let state = self.state();
-        let mut metrics = state.inner.metrics();
+        let mut metrics = ControllerMetrics::default();
+        metrics.ssthresh = state.inner.threshold();
         metrics.congestion_window = state.window();
         metrics
     }

@@ -9,8 +9,9 @@ use rustls::client::Resumption;
 use tandem::endpoint::{BadEndpoint, Endpoint};
 use tandem::transport::registry::TransportError;
 use tandem::transport::tls::{ClientCertificates, ClientTls, TlsError, acceptor};
+use tandem_tunnel::Algorithm;
 
-use crate::congestion::Algorithm;
+use crate::congestion::Factory;
 use crate::issued::Issued;
 use crate::tickets::Tickets;
 
@@ -40,12 +41,22 @@ pub(crate) const DATAGRAMS_UNSENT: usize = 8 << 10;
 const KEEP_ALIVE: Duration = Duration::from_secs(20);
 /// The time without a datagram after which a connection is lost, in milliseconds.
 const IDLE: u32 = 50_000;
+/// The packets after a missing one that show its loss: more than a path reorders, so that the time
+/// decides. With three, as RFC 9002 recommends, reordering by 5 ms takes nine tenths of the rate.
+const PACKET_THRESHOLD: u32 = 1 << 16;
+/// The round trips after which a packet is lost whose successors have arrived. Reordering is no
+/// loss up to the half of a round trip, and the repair of a loss begins by as much later.
+const TIME_THRESHOLD: f32 = 1.5;
 
 /// The option of an endpoint that chooses the congestion control.
 pub(crate) const CONGESTION: &str = "congestion";
 
-/// Returns the parameters that both ends share.
-fn transport(endpoint: &Endpoint) -> Result<TransportConfig, BadEndpoint> {
+/// Returns the parameters that both ends share. `congestion` is the congestion control of TCP, and
+/// the default here.
+pub(crate) fn transport(
+    endpoint: &Endpoint,
+    congestion: &str,
+) -> Result<TransportConfig, BadEndpoint> {
     let mut config = TransportConfig::default();
     config
         .stream_receive_window(VarInt::from_u32(STREAM_WINDOW))
@@ -56,18 +67,28 @@ fn transport(endpoint: &Endpoint) -> Result<TransportConfig, BadEndpoint> {
         .datagram_send_buffer_size(DATAGRAMS_UNSENT)
         // The spin bit would show the round trip to everyone on the path.
         .allow_spin(false);
+    tolerate_reordering(&mut config);
     let algorithm = match endpoint.option(CONGESTION) {
-        None | Some("cubic") => Algorithm::Cubic,
+        Some("cubic") => Algorithm::Cubic,
         Some("bbr") => Algorithm::Bbr,
+        None if congestion == "cubic" => Algorithm::Cubic,
+        None => Algorithm::Bbr,
         Some(_) => return Err(endpoint.bad("congestion= may be cubic or bbr")),
     };
-    config.congestion_controller_factory(Arc::new(algorithm));
+    config.congestion_controller_factory(Arc::new(Factory(algorithm)));
     Ok(config)
+}
+
+/// Sets the reordering that is not taken for loss.
+pub(crate) fn tolerate_reordering(config: &mut TransportConfig) {
+    config
+        .packet_threshold(PACKET_THRESHOLD)
+        .time_threshold(TIME_THRESHOLD);
 }
 
 /// Checks the options without access to files.
 pub(crate) fn check(endpoint: &Endpoint) -> Result<(), BadEndpoint> {
-    transport(endpoint).map(drop)
+    transport(endpoint, "").map(drop)
 }
 
 /// The parameters of a client.
@@ -106,6 +127,7 @@ impl ClientSettings {
 /// before they are read.
 pub(crate) fn client(
     endpoint: &Endpoint,
+    congestion: &str,
     stream_window: u32,
 ) -> Result<ClientSettings, TransportError> {
     let identity = endpoint.identity_files()?;
@@ -119,7 +141,7 @@ pub(crate) fn client(
     let tls = Arc::clone(tls.connector()?.config());
     let crypto = QuicClientConfig::try_from(Arc::clone(&tls));
     let mut config = ClientConfig::new(Arc::new(crypto.map_err(|_| no_cipher())?));
-    let mut transport = transport(endpoint)?;
+    let mut transport = transport(endpoint, congestion)?;
     transport
         .keep_alive_interval(Some(KEEP_ALIVE))
         .stream_receive_window(VarInt::from_u32(STREAM_WINDOW.min(stream_window)))
@@ -138,10 +160,11 @@ pub(crate) fn client(
     })
 }
 
-/// Returns the parameters of a listener, whose clients may have `max_streams` requests under way.
+/// Returns the parameters of a listener over `transport`, whose clients may have `max_streams` requests under way.
 /// It accepts early data with the tickets of `issued`.
 pub(crate) fn server(
     endpoint: &Endpoint,
+    mut transport: TransportConfig,
     clients: Option<ClientCertificates<'_>>,
     max_streams: u32,
     issued: Option<&Arc<Issued>>,
@@ -160,7 +183,6 @@ pub(crate) fn server(
     if let Some(issued) = issued {
         issued.add_tokens(&mut config);
     }
-    let mut transport = transport(endpoint)?;
     transport
         .receive_window(VarInt::from_u32(FIRST_UPLOAD_WINDOW))
         .max_concurrent_bidi_streams(VarInt::from_u32(max_streams))

@@ -113,7 +113,7 @@ impl Provider for QuicProvider {
         let name = endpoint.option("sni").unwrap_or(&endpoint.host).to_owned();
         ServerName::try_from(name.as_str())
             .map_err(|_| endpoint.bad("its host name cannot stand in a certificate"))?;
-        let config = settings::client(endpoint, context.stream_window)?;
+        let config = settings::client(endpoint, &context.congestion, context.stream_window)?;
         Ok(Rc::new(Dialling {
             state: Arc::clone(&self.state),
             address,
@@ -138,7 +138,9 @@ impl Provider for QuicProvider {
         // Early data shows no certificate.
         let takes_early = context.early_data && clients.is_none();
         let issued = takes_early.then_some(&self.state.issued);
-        let config = settings::server(endpoint, clients, context.max_streams, issued)?;
+        let congestion = context.socket.map(|options| options.congestion);
+        let transport = settings::transport(endpoint, &congestion.unwrap_or_default())?;
+        let config = settings::server(endpoint, transport, clients, context.max_streams, issued)?;
         Ok(Rc::new(Listening {
             state: Arc::clone(&self.state),
             config: Arc::new(config),

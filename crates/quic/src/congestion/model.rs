@@ -1,0 +1,187 @@
+//! The controllers of the tunnel, fed with the events of quinn.
+//!
+//! quinn paces at 1.25 times the window over the round trip, and takes no other rate. The window
+//! therefore makes the states of BBR ([`Controller::unpaced_window`]). quinn shows an acknowledged
+//! packet by the time at which it left, so the stamps of delivery are kept by that time.
+//!
+//! The CUBIC of quinn has no HyStart++ (RFC 9406). Its slow start ends with the loss of every second
+//! packet, and quinn ends a connection that misses 1,024 parts of a stream at once. Here slow start
+//! is also limited to [`SLOW_START`] times the product of the measured rate and the round trip.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use quinn_proto::RttEstimator;
+use tandem_resume::Reduced;
+use tandem_tunnel::congestion::{AckSample, Algorithm, Controller, Delivery, Stamp};
+
+/// The packets of the initial window (RFC 9002, section 7.2).
+const INITIAL_PACKETS: u64 = 10;
+/// The transmissions whose stamps are kept at most: 0.3 s at 1 Gbit/s. Packets that left together
+/// have one stamp.
+const STAMPS: usize = 4096;
+/// The factor of the window over the bandwidth-delay product in slow start. A sender that doubles
+/// its rate in each round trip needs two.
+const SLOW_START: f64 = 2.0;
+
+/// A controller of one path. Times count from the beginning of the connection.
+#[derive(Clone, Debug)]
+pub(super) struct Model {
+    controller: Controller,
+    segment: u64,
+    initial_window: u64,
+    /// The largest rate so far, in bytes per second.
+    rate: u64,
+    /// The limit of the window in slow start.
+    limit: u64,
+    delivery: Delivery,
+    /// The transmissions that may still be acknowledged, oldest first.
+    stamps: VecDeque<(Duration, Stamp)>,
+    in_flight: u64,
+    /// The start of the last episode of losses. Packets that left earlier belong to it.
+    episode: Option<Duration>,
+}
+
+impl Model {
+    pub(super) fn new(algorithm: Algorithm, mtu: u16) -> Self {
+        let segment = u64::from(mtu);
+        let initial_window = INITIAL_PACKETS * segment;
+        Self {
+            controller: Controller::new(algorithm, initial_window, segment),
+            segment,
+            initial_window,
+            rate: 0,
+            limit: u64::MAX,
+            delivery: Delivery::new(Duration::ZERO),
+            stamps: VecDeque::new(),
+            in_flight: 0,
+            episode: None,
+        }
+    }
+
+    pub(super) fn window(&self) -> u64 {
+        let window = self.controller.unpaced_window();
+        match self.is_in_slow_start() {
+            true => window.min(self.limit),
+            false => window,
+        }
+    }
+
+    /// Returns true in the slow start of CUBIC. BBR has its own limit.
+    fn is_in_slow_start(&self) -> bool {
+        let below = |threshold| self.controller.window() < threshold;
+        matches!(self.controller, Controller::Cubic(_))
+            && self.controller.threshold().is_none_or(below)
+    }
+
+    pub(super) const fn initial_window(&self) -> u64 {
+        self.initial_window
+    }
+
+    /// Returns the window at which slow start ends, if that is known.
+    pub(super) fn threshold(&self) -> Option<u64> {
+        self.controller.threshold()
+    }
+
+    pub(super) fn set_mtu(&mut self, mtu: u16) {
+        self.segment = mtu.into();
+        self.controller.set_segment(self.segment);
+    }
+
+    /// Goes on with this window, which careful resume has validated.
+    pub(super) fn restart(&mut self, window: u64) {
+        self.limit = self.limit.max(window);
+        self.controller.restart(window, self.segment);
+    }
+
+    /// Begins again after a retreat of careful resume.
+    pub(super) fn reduce(&mut self, now: Duration, to: Reduced) {
+        self.delivery.restart(now);
+        self.rate = 0;
+        self.limit = u64::MAX;
+        self.episode = Some(now);
+        self.controller.reduce(to, self.segment);
+    }
+
+    pub(super) fn on_sent(&mut self, now: Duration, bytes: u64) {
+        let stamp = self.delivery.on_sent(now, self.in_flight);
+        self.in_flight += bytes;
+        if self.stamps.back().is_none_or(|(sent, _)| *sent != now) {
+            self.stamps.push_back((now, stamp));
+            if self.stamps.len() > STAMPS {
+                self.stamps.pop_front();
+            }
+        }
+    }
+
+    pub(super) fn on_ack(&mut self, now: Duration, sent: Duration, bytes: u64) {
+        let index = self.stamps.binary_search_by_key(&sent, |(sent, _)| *sent);
+        let Ok(index) = index else {
+            self.delivery.on_delivered(now, bytes);
+            return;
+        };
+        let stamp = self.stamps[index].1;
+        let rtt = Some(now.saturating_sub(sent));
+        self.delivery.on_acked(now, (sent, stamp), bytes, rtt);
+    }
+
+    /// Takes the acknowledgements of one packet, after which `in_flight` bytes are on their way.
+    pub(super) fn on_end_acks(
+        &mut self,
+        now: Duration,
+        in_flight: u64,
+        app_limited: bool,
+        rtt: &RttEstimator,
+    ) {
+        self.in_flight = in_flight;
+        if app_limited {
+            self.delivery.note_app_limited(in_flight);
+        }
+        let (min_rtt, smoothed_rtt) = (rtt.min(), rtt.get());
+        let Some(mut delivered) = self.delivery.finish(now, min_rtt) else {
+            return;
+        };
+        if let Some(rate) = &mut delivered.rate {
+            // quinn notices only after a transmission that it was the last one.
+            rate.app_limited |= app_limited;
+            self.rate = self.rate.max(rate.bytes_per_second);
+            let product = self.rate as f64 * min_rtt.as_secs_f64();
+            let limit = (SLOW_START * product) as u64 + 3 * self.segment;
+            self.limit = limit.max(self.initial_window);
+        }
+        let is_limited = self.is_in_slow_start() && self.controller.window() > self.limit;
+        self.controller.on_ack(&AckSample {
+            now,
+            acked: delivered.bytes,
+            in_flight,
+            rtt: delivered.rtt,
+            min_rtt,
+            smoothed_rtt,
+            rate: delivered.rate,
+            round_start: delivered.round_start,
+            window_limited: !app_limited && !is_limited,
+        });
+        // Packets that were lost longer ago are not acknowledged any more.
+        let oldest = now.saturating_sub(4 * smoothed_rtt + Duration::from_millis(100));
+        let old = self.stamps.partition_point(|(sent, _)| *sent < oldest);
+        self.stamps.drain(..old);
+    }
+
+    /// Notes the loss of packets, or a mark of congestion. The last of the packets left at `sent`.
+    pub(super) fn on_congestion(&mut self, now: Duration, sent: Duration, bytes: u64) {
+        self.in_flight = self.in_flight.saturating_sub(bytes);
+        if self.delivery.counts(sent) {
+            self.controller.on_lost(bytes);
+        }
+        if self.episode.is_none_or(|begun| sent > begun) {
+            self.episode = Some(now);
+            self.controller.on_congestion(now);
+        }
+    }
+
+    /// Notes that all packets of a long time were lost.
+    pub(super) fn on_timeout(&mut self, now: Duration) {
+        self.episode = Some(now);
+        self.controller.on_timeout(now);
+    }
+}
