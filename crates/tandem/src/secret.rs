@@ -1,10 +1,12 @@
-//! Secrets that a request shows: access tokens of gateways, and the keys of the dashboard.
+//! Secrets that a request or a server shows: access tokens of gateways, keys of the dashboard, and
+//! hashes of Tor's cookie.
 
 use std::io;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ring::rand::{SecureRandom as _, SystemRandom};
+use subtle::ConstantTimeEq as _;
 
 /// Returns a new secret of 192 random bits, as 32 characters that may stand in a URL.
 ///
@@ -34,8 +36,7 @@ fn explain(error: &io::Error, is_service: bool) -> String {
 
 /// Compares a secret in a time that does not depend on the position of a difference.
 pub(crate) fn is_equal(a: &[u8], b: &[u8]) -> bool {
-    let difference = a.iter().zip(b).fold(0, |sum, (x, y)| sum | (x ^ y));
-    a.len() == b.len() && difference == 0
+    a.ct_eq(b).into()
 }
 
 #[cfg(test)]

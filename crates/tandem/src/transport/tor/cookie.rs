@@ -13,6 +13,7 @@ use rustls::crypto::tls13::OkmBlock;
 
 use super::unreachable;
 use crate::error::Error;
+use crate::secret::is_equal;
 
 /// The size of a cookie, a nonce and a hash, in bytes.
 const SIZE: usize = 32;
@@ -57,7 +58,7 @@ impl Proof {
                 "the server at Tor's control port does not know its protocol",
             ));
         };
-        if self.hash(SERVER, &theirs)[..] != proof {
+        if !is_equal(&self.hash(SERVER, &theirs), &proof) {
             return Err(unreachable(
                 "the server at Tor's control port does not know Tor's cookie",
             ));
