@@ -16,6 +16,7 @@ use std::fmt;
 use std::rc::Rc;
 
 use bytes::Bytes;
+use data_encoding::{HEXLOWER, HEXLOWER_PERMISSIVE};
 
 /// The smallest and the largest body that is kept, in bytes.
 const KEPT: std::ops::RangeInclusive<usize> = 512..=MAX_DICTIONARY;
@@ -44,15 +45,13 @@ impl Name {
 
     /// Returns the name as 32 hexadecimal digits.
     pub fn encode(self) -> String {
-        format!("{:032x}", u128::from_be_bytes(self.0))
+        HEXLOWER.encode(&self.0)
     }
 
     /// Reads 32 hexadecimal digits.
     pub fn parse(text: &[u8]) -> Option<Self> {
-        let is_valid = text.len() == 32 && text.iter().all(u8::is_ascii_hexdigit);
-        let digits = std::str::from_utf8(text).ok().filter(|_| is_valid)?;
-        let number = u128::from_str_radix(digits, 16).ok()?;
-        Some(Self(number.to_be_bytes()))
+        let name = HEXLOWER_PERMISSIVE.decode(text).ok()?;
+        name.try_into().ok().map(Self)
     }
 }
 

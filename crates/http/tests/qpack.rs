@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 
+use data_encoding::HEXLOWER;
 use proptest::prelude::*;
 use tandem_http::fields::Field;
 use tandem_http::qpack::{Decoded, Decoder, Encoder, QpackError, TABLE_SIZE};
@@ -10,15 +11,8 @@ use tandem_http::qpack::{Decoded, Decoder, Encoder, QpackError, TABLE_SIZE};
 type Line = (String, String, bool);
 
 fn hex(text: &str) -> Vec<u8> {
-    let digits: Vec<u8> = text
-        .bytes()
-        .filter(|byte| !byte.is_ascii_whitespace())
-        .collect();
-    let digit = |byte: u8| (byte as char).to_digit(16).expect("a hexadecimal digit") as u8;
-    digits
-        .chunks(2)
-        .map(|pair| digit(pair[0]) << 4 | digit(pair[1]))
-        .collect()
+    let digits: String = text.split_whitespace().collect();
+    HEXLOWER.decode(digits.as_bytes()).expect("hexadecimal")
 }
 
 fn decode(

@@ -13,6 +13,7 @@
 
 use std::collections::HashSet;
 
+use data_encoding::HEXLOWER_PERMISSIVE;
 use serde::Deserialize;
 use tandem_http::message::media_type_essence;
 
@@ -385,14 +386,9 @@ const fn is_pchar(byte: u8) -> bool {
 }
 
 fn sha256_of(text: &str) -> Option<[u8; 32]> {
-    let text = text.trim().replace(':', "").to_ascii_lowercase();
-    let digits: &[u8; 64] = text.as_bytes().try_into().ok()?;
-    let mut hash = [0; 32];
-    for (byte, pair) in hash.iter_mut().zip(digits.as_chunks::<2>().0) {
-        let pair = std::str::from_utf8(pair).ok()?;
-        *byte = u8::from_str_radix(pair, 16).ok()?;
-    }
-    Some(hash)
+    let digits = text.trim().replace(':', "");
+    let hash = HEXLOWER_PERMISSIVE.decode(digits.as_bytes()).ok()?;
+    hash.try_into().ok()
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::fmt;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bytes::Bytes;
+use data_encoding::HEXLOWER;
 use serde::{Deserialize, Serialize};
 use sfv::{Item, Parser};
 use tandem_http::Fields;
@@ -30,26 +31,14 @@ pub struct SubmissionId(pub [u8; 16]);
 impl SubmissionId {
     /// Reads 32 hexadecimal digits in lower case.
     pub fn parse(text: &str) -> Option<Self> {
-        let digits: &[u8; 32] = text.as_bytes().try_into().ok()?;
-        let mut id = [0; 16];
-        for (byte, pair) in id.iter_mut().zip(digits.as_chunks::<2>().0) {
-            *byte = digit(pair[0])? << 4 | digit(pair[1])?;
-        }
-        Some(Self(id))
-    }
-}
-
-const fn digit(byte: u8) -> Option<u8> {
-    match byte {
-        b'0'..=b'9' => Some(byte - b'0'),
-        b'a'..=b'f' => Some(byte - b'a' + 10),
-        _ => None,
+        let id = HEXLOWER.decode(text.as_bytes()).ok()?;
+        id.try_into().ok().map(Self)
     }
 }
 
 impl fmt::Display for SubmissionId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        HEXLOWER.encode_display(&self.0).fmt(f)
     }
 }
 

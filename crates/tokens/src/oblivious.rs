@@ -342,13 +342,13 @@ fn response_key(
 
 #[cfg(test)]
 mod tests {
+    use data_encoding::HEXLOWER;
     use proptest::prelude::*;
 
     use super::*;
 
-    fn bytes(hex: &str) -> Vec<u8> {
-        let byte = |at: usize| u8::from_str_radix(&hex[at..at + 2], 16).expect("hexadecimal");
-        (0..hex.len()).step_by(2).map(byte).collect()
+    fn bytes(digits: &str) -> Vec<u8> {
+        HEXLOWER.decode(digits.as_bytes()).expect("hexadecimal")
     }
 
     /// The private key of the example in RFC 9458 appendix A.

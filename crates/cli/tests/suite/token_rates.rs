@@ -14,6 +14,7 @@ use std::sync::Mutex;
 use std::time::{Instant, SystemTime};
 
 use bytes::Bytes;
+use data_encoding::HEXLOWER;
 use tandem_http::Fields;
 use tandem_submit::submission::IdempotencyKey;
 use tandem_tokens::challenge::TokenChallenge;
@@ -25,7 +26,7 @@ use tandem_tokens::token::{REQUEST_TYPE, Token};
 
 use crate::harness::{Answer, Client};
 use crate::process::Process;
-use crate::submission_server::{Files, SubmissionServer, hex, sha256};
+use crate::submission_server::{Files, SubmissionServer, sha256};
 
 /// The number of tokens, unless the environment has another one.
 const TOKENS: usize = 40;
@@ -143,7 +144,7 @@ fn tokens_are_issued_and_redeemed() {
     let (files, server) = (Files::new("token-rates", ""), SubmissionServer::new());
     let accounts: String = (0..CONNECTIONS)
         .map(|number| {
-            let hash = hex(&sha256(account(number).as_bytes()));
+            let hash = HEXLOWER.encode(&sha256(account(number).as_bytes()));
             format!("[[client]]\nname = \"{number}\"\ntoken-sha256 = \"{hash}\"\n")
         })
         .collect();

@@ -6,9 +6,11 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Command;
 
+use data_encoding::HEXLOWER;
+
 use crate::certificates::Certificates;
 use crate::process::{Process, run};
-use crate::submission_server::{Files, SubmissionServer, hex, sha256};
+use crate::submission_server::{Files, SubmissionServer, sha256};
 
 const ACCOUNT_TOKEN: &str = "token-of-the-account-of-carol";
 const RELAY_TOKEN: &str = "token-of-the-relay-for-all";
@@ -56,7 +58,7 @@ impl Parties {
         let write = |name: &str, text: &str| {
             std::fs::write(files.directory().join(name), text).unwrap();
         };
-        let hash = hex(&sha256(ACCOUNT_TOKEN.as_bytes()));
+        let hash = HEXLOWER.encode(&sha256(ACCOUNT_TOKEN.as_bytes()));
         write(
             "accounts.toml",
             &format!("[[client]]\nname = \"carol\"\ntoken-sha256 = \"{hash}\"\nper-day = 7\n"),

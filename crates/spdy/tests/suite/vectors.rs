@@ -2,6 +2,7 @@
 
 use crate::support::{Seen, Wire};
 use bytes::BytesMut;
+use data_encoding::HEXLOWER;
 use serde_json::Value;
 use tandem_spdy::frame::{
     Data, FLAG_FIN, GoAway, Ping, RstStream, Setting, Settings, SynStream, WindowUpdate,
@@ -11,10 +12,7 @@ use tandem_spdy::header_block::{Block, DICTIONARY, Decoder, Encoder, HeaderCompr
 const VECTORS: &str = include_str!("../../../../vectors/spdy/spdylay-spdystream.json");
 
 fn unhex(text: &str) -> Vec<u8> {
-    (0..text.len())
-        .step_by(2)
-        .map(|at| u8::from_str_radix(&text[at..at + 2], 16).expect("hex"))
-        .collect()
+    HEXLOWER.decode(text.as_bytes()).expect("hexadecimal")
 }
 
 fn number(frame: &Value, key: &str) -> u32 {

@@ -20,6 +20,7 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt 
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use data_encoding::HEXLOWER;
 use tandem_cache::Name;
 
 /// The most bytes of a mark.
@@ -263,18 +264,13 @@ fn sign(lock: &mut File) -> std::io::Result<()> {
 
 /// Returns the name of a file.
 fn shown(name: &Name) -> String {
-    format!("{:032x}", u128::from_be_bytes(*name))
+    HEXLOWER.encode(name)
 }
 
 /// Parses the name of a file. Returns `None` for a file of another kind.
 fn parsed(name: &OsStr) -> Option<Name> {
-    let text = name.to_str()?;
-    let is_name = text.len() == 32
-        && text
-            .bytes()
-            .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-    let number = is_name.then(|| u128::from_str_radix(text, 16).ok())??;
-    Some(number.to_be_bytes())
+    let name = HEXLOWER.decode(name.as_encoded_bytes()).ok()?;
+    name.try_into().ok()
 }
 
 #[cfg(test)]

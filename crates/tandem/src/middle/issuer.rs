@@ -180,7 +180,7 @@ mod tests {
     fn issuer(directory: &std::path::Path) -> Issuer {
         let entry = |name: &str| {
             let digest = tandem_tokens::sha256(&[name.as_bytes()]);
-            let hash: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+            let hash = data_encoding::HEXLOWER.encode(&digest);
             format!("[[client]]\nname = \"{name}\"\ntoken-sha256 = \"{hash}\"\n")
         };
         let text = entry("one") + &entry("two");

@@ -5,11 +5,12 @@ use std::io::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
+use data_encoding::HEXLOWER;
 use tandem_submit::problem::Document;
 use tandem_submit::submission::State;
 
 use crate::harness::{Answer, Client, Gate};
-use crate::submission_server::{Files, SubmissionServer, TOKEN, hex, sha256};
+use crate::submission_server::{Files, SubmissionServer, TOKEN, sha256};
 use crate::submissions::{exchange, get, options, post, start, wait_for_answer};
 
 const OTHER_TOKEN: &str = "token-of-the-drone";
@@ -35,7 +36,7 @@ fn slow_uploads_leave_room_for_other_clients() {
     const LARGE: usize = 40 << 20;
     let rights = format!(
         "max-bytes = 67108864\n[[client]]\nname = \"drone\"\ntoken-sha256 = \"{}\"\n",
-        hex(&sha256(OTHER_TOKEN.as_bytes()))
+        HEXLOWER.encode(&sha256(OTHER_TOKEN.as_bytes()))
     );
     let (files, server) = (Files::new("submit-slow", &rights), SubmissionServer::new());
     let mut options = options(&files, &server.url(""));

@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
+use data_encoding::HEXLOWER;
 use ring::digest::{SHA256, digest};
 use tandem_http::{Method, RequestHead, Scheme};
 use tandem_submit::directory::PublicKey;
@@ -27,10 +28,6 @@ pub(crate) fn sha256(bytes: &[u8]) -> [u8; 32] {
     digest(&SHA256, bytes).as_ref().try_into().unwrap()
 }
 
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 /// A directory with the key, the rights and the store of a gateway; it is removed at the end.
 pub(crate) struct Files(pub(crate) PathBuf);
 
@@ -40,7 +37,7 @@ impl Files {
         let name = format!("tandem-test-{name}-{}", std::process::id());
         let directory = std::env::temp_dir().join(name);
         std::fs::create_dir_all(&directory).unwrap();
-        let token = hex(&sha256(TOKEN.as_bytes()));
+        let token = HEXLOWER.encode(&sha256(TOKEN.as_bytes()));
         let text =
             format!("[[client]]\nname = \"surveyors\"\ntoken-sha256 = \"{token}\"\n{rights}");
         std::fs::write(directory.join("rights.toml"), text).unwrap();

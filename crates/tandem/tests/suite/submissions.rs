@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use data_encoding::HEXLOWER;
 use tandem::config::GatewayOptions;
 use tandem::runtime::Running;
 use tandem_submit::directory;
@@ -11,7 +12,7 @@ use tandem_submit::submission::{IdempotencyKey, State, StateDocument, write_secr
 
 use crate::certificates::Certificates;
 use crate::harness::{Answer, Client, Pair, block_on, endpoint, start_gateway};
-use crate::submission_server::{Files, SubmissionServer, TOKEN, hex, sha256};
+use crate::submission_server::{Files, SubmissionServer, TOKEN, sha256};
 
 /// A running gateway; it stops when it is dropped.
 pub(crate) struct Gateway {
@@ -320,7 +321,7 @@ fn client_certificate_is_a_credential() {
     let (_, pem) = x509_parser::pem::parse_x509_pem(&pem).unwrap();
     let rights = format!(
         "[[client]]\nname = \"drone\"\ncertificate-sha256 = \"{}\"\n",
-        hex(&sha256(&pem.contents))
+        HEXLOWER.encode(&sha256(&pem.contents))
     );
     let server = SubmissionServer::new();
     for session in ["h2", "spdy3.1"] {

@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use data_encoding::HEXLOWER;
 use rcgen::{
     BasicConstraints, CertificateParams, CidrSubnet, DnType, ExtendedKeyUsagePurpose,
     GeneralSubtree, IsCa, Issuer, KeyPair, KeyUsagePurpose, NameConstraints, PublicKeyData as _,
@@ -115,12 +116,8 @@ fn parameters(
     now: SystemTime,
 ) -> Result<CertificateParams, rcgen::Error> {
     let mut authority = CertificateParams::new(Vec::new())?;
-    let digits: String = authority
-        .key_identifier(key)
-        .iter()
-        .take(4)
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
+    let identifier = authority.key_identifier(key);
+    let digits = HEXLOWER.encode(&identifier[..identifier.len().min(4)]);
     // Every authority has its own name. Databases of certificates would confuse two of one name.
     let name = &mut authority.distinguished_name;
     name.remove(DnType::CommonName);

@@ -8,6 +8,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use data_encoding::{HEXLOWER, HEXLOWER_PERMISSIVE};
 use rustls::crypto::ring;
 use rustls::crypto::tls13::OkmBlock;
 
@@ -43,7 +44,7 @@ impl Proof {
     }
 
     pub(super) fn challenge(&self) -> String {
-        format!("AUTHCHALLENGE SAFECOOKIE {}", hex(&self.nonce))
+        format!("AUTHCHALLENGE SAFECOOKIE {}", HEXLOWER.encode(&self.nonce))
     }
 
     /// Returns the response to the server's answer, after a check that the server knows the cookie.
@@ -51,7 +52,7 @@ impl Proof {
         let value = |key: &str| {
             answer
                 .split(' ')
-                .find_map(|word| unhex(word.strip_prefix(key)?))
+                .find_map(|word| parse_bytes(word.strip_prefix(key)?))
         };
         let (Some(proof), Some(theirs)) = (value("SERVERHASH="), value("SERVERNONCE=")) else {
             return Err(unreachable(
@@ -65,7 +66,7 @@ impl Proof {
         }
         Ok(format!(
             "AUTHENTICATE {}",
-            hex(&self.hash(CONTROLLER, &theirs))
+            HEXLOWER.encode(&self.hash(CONTROLLER, &theirs))
         ))
     }
 
@@ -104,26 +105,16 @@ fn hmac_sha256(key: &str, message: &[u8]) -> Vec<u8> {
     tag.map_or_else(Vec::new, |tag| tag.as_ref().to_vec())
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn unhex(text: &str) -> Option<Bytes> {
-    let digits = text.as_bytes();
-    if digits.len() != 2 * SIZE {
-        return None;
-    }
-    let mut bytes = Bytes::default();
-    for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
-        let [high, low] = [pair[0], pair[1]].map(|digit| char::from(digit).to_digit(16));
-        *byte = ((high? << 4) | low?) as u8;
-    }
-    Some(bytes)
+fn parse_bytes(digits: &str) -> Option<Bytes> {
+    let bytes = HEXLOWER_PERMISSIVE.decode(digits.as_bytes()).ok()?;
+    bytes.try_into().ok()
 }
 
 #[cfg(test)]
 mod tests {
     use std::path::PathBuf;
+
+    use data_encoding::HEXUPPER;
 
     use super::*;
 
@@ -138,7 +129,8 @@ mod tests {
     fn cookie_hash_follows_rfc_4231() {
         // RFC 4231 section 4.3.
         let expected =
-            unhex("5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843").unwrap();
+            parse_bytes("5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843")
+                .unwrap();
         assert_eq!(
             hmac_sha256("Jefe", b"what do ya want for nothing?"),
             expected
@@ -181,23 +173,26 @@ mod tests {
         std::fs::write(&file, [7; SIZE]).unwrap();
         let ours = Proof::begin(&file).unwrap();
         std::fs::remove_dir_all(folder).unwrap();
-        let nonce = hex(&[9; SIZE]);
+        let nonce = HEXLOWER.encode(&[9; SIZE]);
         let answer = |hash: &[u8]| {
             format!(
                 "AUTHCHALLENGE SERVERHASH={} SERVERNONCE={nonce}",
-                hex(hash).to_uppercase()
+                HEXUPPER.encode(hash)
             )
         };
         assert_eq!(
             ours.challenge(),
-            format!("AUTHCHALLENGE SAFECOOKIE {}", hex(&ours.nonce))
+            format!("AUTHCHALLENGE SAFECOOKIE {}", HEXLOWER.encode(&ours.nonce))
         );
         let told = ours
             .response(&answer(&ours.hash(SERVER, &[9; SIZE])))
             .unwrap();
         assert_eq!(
             told,
-            format!("AUTHENTICATE {}", hex(&ours.hash(CONTROLLER, &[9; SIZE])))
+            format!(
+                "AUTHENTICATE {}",
+                HEXLOWER.encode(&ours.hash(CONTROLLER, &[9; SIZE]))
+            )
         );
         let guessed = Proof {
             cookie: [8; SIZE],

@@ -4,6 +4,10 @@
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD_NO_PAD;
+use data_encoding::HEXUPPER;
+
 /// An exit that announces a gateway.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GatewayExit {
@@ -46,28 +50,8 @@ pub(crate) fn parse_weights(consensus: &str) -> HashMap<String, u64> {
 
 /// Converts the unpadded base64 of 20 bytes to hexadecimal digits.
 fn decode_identity(text: &str) -> Option<String> {
-    let value = |byte: u8| -> Option<u32> {
-        Some(match byte {
-            b'A'..=b'Z' => u32::from(byte - b'A'),
-            b'a'..=b'z' => u32::from(byte - b'a') + 26,
-            b'0'..=b'9' => u32::from(byte - b'0') + 52,
-            b'+' => 62,
-            b'/' => 63,
-            _ => return None,
-        })
-    };
-    let mut hex = String::with_capacity(40);
-    let (mut bits, mut held) = (0u32, 0);
-    for byte in text.bytes() {
-        bits = (bits << 6) | value(byte)?;
-        held += 6;
-        if held >= 8 {
-            held -= 8;
-            hex.push_str(&format!("{:02X}", (bits >> held) & 0xff));
-            bits &= (1 << held) - 1;
-        }
-    }
-    (hex.len() == 40).then_some(hex)
+    let identity = STANDARD_NO_PAD.decode(text).ok()?;
+    (identity.len() == 20).then(|| HEXUPPER.encode(&identity))
 }
 
 /// Parses the gateways among router descriptors (dir-spec section 2.1.1).
