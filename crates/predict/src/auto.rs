@@ -305,7 +305,7 @@ impl Auto {
         let url = self.store.url_near(exchange.url, *place);
         *place = self.store.place(url);
         let mut session = self.sessions.remove(&exchange.session).unwrap_or_else(|| {
-            let agent = fingerprint(exchange.agent.unwrap_or(""));
+            let agent = fnv1a(exchange.agent.unwrap_or("").as_bytes());
             Box::new(Session::new(exchange.now, exchange.user, agent))
         });
         let page = self.note_url(&session, url, exchange);
@@ -551,9 +551,9 @@ impl Auto {
     }
 }
 
-/// A number for a string, the same in every run (FNV-1a).
-fn fingerprint(text: &str) -> u64 {
-    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+/// Computes the FNV-1a hash with 64 bits, which is the same in every run.
+fn fnv1a(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
     })
 }

@@ -13,7 +13,7 @@ use super::mixer::{Mixer, Rate, Reliability};
 use super::model::Model;
 use super::store::{Context, ContextId, Crowd, Entry, Key, LIMITS, MEMORY, NONE, Store, Url};
 use super::url::{Kind, parts, template};
-use super::{Auto, AutoConfig};
+use super::{Auto, AutoConfig, fnv1a};
 use crate::ids::IdMap;
 
 const NAME: &[u8; 16] = b"tandem predict\n\0";
@@ -45,7 +45,7 @@ impl Auto {
         out.u32(VERSION);
         out.model(&self.model);
         out.store(&self.store, self.config.min_users);
-        let checksum = checksum(&out.bytes);
+        let checksum = fnv1a(&out.bytes);
         out.bytes.extend_from_slice(&checksum.to_le_bytes());
         out.bytes
     }
@@ -62,7 +62,7 @@ impl Auto {
             return Err(StateError::Version(version));
         }
         let (body, sum) = bytes.split_last_chunk::<8>().ok_or(StateError::Damaged)?;
-        if checksum(body) != u64::from_le_bytes(*sum) {
+        if fnv1a(body) != u64::from_le_bytes(*sum) {
             return Err(StateError::Damaged);
         }
         let mut auto = Self::new(config);
@@ -75,13 +75,6 @@ impl Auto {
         auto.bound_memory();
         Ok(auto)
     }
-}
-
-/// FNV-1a.
-fn checksum(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
-    })
 }
 
 #[derive(Default)]
@@ -525,9 +518,7 @@ mod tests {
             auto.session_closed(number);
         }
         assert!(
-            auto.model
-                .agents
-                .contains_key(&super::super::fingerprint(agent)),
+            auto.model.agents.contains_key(&fnv1a(agent.as_bytes())),
             "the agent's habits are learned"
         );
         auto.save()
