@@ -140,16 +140,13 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::key::test_key;
     use crate::record::Sealer;
 
     const NOW: u64 = 1_700_000_000;
 
-    fn key() -> FleetKey {
-        FleetKey::new(&[1; 32]).expect("32 bytes")
-    }
-
     fn sealer(number: u16) -> Sealer {
-        Sealer::new(&key(), id(number))
+        Sealer::new(&test_key(1), id(number))
     }
 
     fn id(number: u16) -> GatewayId {
@@ -159,7 +156,7 @@ mod tests {
     }
 
     fn inbox() -> Inbox {
-        Inbox::new(key(), id(0), 0)
+        Inbox::new(test_key(1), id(0), 0)
     }
 
     fn sealed(sealer: &mut Sealer, time: u64) -> Vec<u8> {
@@ -188,7 +185,7 @@ mod tests {
     #[test]
     fn inbox_refuses_other_keys_and_changed_bytes() {
         let mut inbox = inbox();
-        let foreign = FleetKey::new(&[2; 32]).expect("32 bytes");
+        let foreign = test_key(2);
         let record = sealed(&mut Sealer::new(&foreign, id(1)), NOW);
         assert_eq!(inbox.accept(NOW, &record), Err(Refusal::Forged));
         let mut changed = sealed(&mut sealer(1), NOW);
@@ -201,7 +198,7 @@ mod tests {
 
     #[test]
     fn inbox_refuses_records_outside_their_time() {
-        let mut inbox = Inbox::new(key(), id(0), NOW);
+        let mut inbox = Inbox::new(test_key(1), id(0), NOW);
         let mut accept = |time, now| {
             let content = inbox.accept(now, &sealed(&mut sealer(time as u16), time));
             content.err()

@@ -162,6 +162,12 @@ impl std::fmt::Debug for FleetKey {
     }
 }
 
+/// Returns a key for tests. It depends on the byte only.
+#[cfg(test)]
+pub(crate) fn test_key(byte: u8) -> FleetKey {
+    FleetKey::new(&[byte; MIN_SECRET]).expect("enough bytes")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -186,8 +192,7 @@ mod tests {
 
     #[test]
     fn keys_of_a_fleet_give_equal_numbers() {
-        let key = |byte| FleetKey::new(&[byte; MIN_SECRET]).unwrap();
-        let (one, same, other) = (key(1), key(1), key(2));
+        let (one, same, other) = (test_key(1), test_key(1), test_key(2));
         assert_eq!(one.of_users().number(b"a"), same.of_users().number(b"a"));
         assert_ne!(one.of_users().number(b"a"), one.of_users().number(b"b"));
         assert_ne!(one.of_users().number(b"a"), other.of_users().number(b"a"));

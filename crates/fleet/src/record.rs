@@ -203,10 +203,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-
-    fn key(byte: u8) -> FleetKey {
-        FleetKey::new(&[byte; 32]).expect("32 bytes")
-    }
+    use crate::key::test_key;
 
     proptest! {
         #[test]
@@ -215,14 +212,14 @@ mod tests {
             time: u64,
             gateway: [u8; 16],
         ) {
-            let mut sealer = Sealer::new(&key(1), GatewayId(gateway));
+            let mut sealer = Sealer::new(&test_key(1), GatewayId(gateway));
             for sequence in 0..3 {
                 let content = Content::Gains(content.clone());
                 let sealed = sealer.seal(time, &content).expect("short");
-                let record = Record::open(&key(1), &sealed).expect("sealed with this key");
+                let record = Record::open(&test_key(1), &sealed).expect("sealed with this key");
                 let gateway = GatewayId(gateway);
                 prop_assert_eq!(record, Record { gateway, sequence, time, content });
-                prop_assert_eq!(Record::open(&key(2), &sealed), Err(RecordError::Forged));
+                prop_assert_eq!(Record::open(&test_key(2), &sealed), Err(RecordError::Forged));
             }
         }
 
@@ -232,18 +229,18 @@ mod tests {
             bit in 0..8_u32,
             cut: prop::sample::Index,
         ) {
-            let mut sealer = Sealer::new(&key(1), GatewayId([3; 16]));
+            let mut sealer = Sealer::new(&test_key(1), GatewayId([3; 16]));
             let sealed = sealer.seal(7, &Content::Gains(vec![5; 100])).expect("short");
             let mut changed = sealed.clone();
             changed[at.index(sealed.len())] ^= 1 << bit;
-            prop_assert!(Record::open(&key(1), &changed).is_err());
-            prop_assert!(Record::open(&key(1), &sealed[..cut.index(sealed.len())]).is_err());
+            prop_assert!(Record::open(&test_key(1), &changed).is_err());
+            prop_assert!(Record::open(&test_key(1), &sealed[..cut.index(sealed.len())]).is_err());
         }
     }
 
     #[test]
     fn record_shows_neither_content_nor_exact_length() {
-        let mut sealer = Sealer::new(&key(1), GatewayId([3; 16]));
+        let mut sealer = Sealer::new(&test_key(1), GatewayId([3; 16]));
         let mut sealed = |text: &str| sealer.seal(7, &Content::Gains(text.into())).expect("short");
         let (one, other) = (sealed("http://h/secret"), sealed("http://h/longer/secret"));
         assert_eq!(one.len(), other.len());
@@ -252,9 +249,9 @@ mod tests {
 
     #[test]
     fn record_has_a_longest_content() {
-        let mut sealer = Sealer::new(&key(1), GatewayId([3; 16]));
+        let mut sealer = Sealer::new(&test_key(1), GatewayId([3; 16]));
         let longest = sealer.seal(0, &Content::Gains(vec![1; MAX_CONTENT]));
-        assert!(Record::open(&key(1), &longest.expect("allowed")).is_ok());
+        assert!(Record::open(&test_key(1), &longest.expect("allowed")).is_ok());
         assert!(
             sealer
                 .seal(0, &Content::Gains(vec![1; MAX_CONTENT + 1]))
@@ -265,8 +262,8 @@ mod tests {
     #[test]
     fn names_of_targets_are_whole() {
         let names = Content::Invalidated(vec![[1; 16], [2; 16]]);
-        let sealed = Sealer::new(&key(1), GatewayId([3; 16])).seal(7, &names);
-        let record = Record::open(&key(1), &sealed.expect("short")).expect("sealed");
+        let sealed = Sealer::new(&test_key(1), GatewayId([3; 16])).seal(7, &names);
+        let record = Record::open(&test_key(1), &sealed.expect("short")).expect("sealed");
         assert_eq!(record.content, names);
         let plain = |length: u8| [&[0; 8][..], &[INVALIDATED, 0, 0, 0, length], &[1; 16]].concat();
         assert!(decode(&plain(16)).is_some() && decode(&plain(15)).is_none());
@@ -274,8 +271,8 @@ mod tests {
 
     #[test]
     fn later_kinds_are_told_apart() {
-        let sealed = Sealer::new(&key(1), GatewayId([3; 16])).seal(0, &Content::Unknown(200));
-        let record = Record::open(&key(1), &sealed.expect("short")).expect("sealed");
+        let sealed = Sealer::new(&test_key(1), GatewayId([3; 16])).seal(0, &Content::Unknown(200));
+        let record = Record::open(&test_key(1), &sealed.expect("short")).expect("sealed");
         assert_eq!(record.content, Content::Unknown(200));
     }
 }

@@ -144,10 +144,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-
-    fn key(byte: u8) -> FleetKey {
-        FleetKey::new(&[byte; 32]).expect("32 bytes")
-    }
+    use crate::key::test_key;
 
     proptest! {
         #[test]
@@ -156,34 +153,34 @@ mod tests {
             at: prop::sample::Index,
             bit in 0..8_u32,
         ) {
-            let mut sealer = ResponseSealer::new(Keeper::Disk, &key(1), GatewayId([3; 16]));
+            let mut sealer = ResponseSealer::new(Keeper::Disk, &test_key(1), GatewayId([3; 16]));
             let name = [5; 16];
             sealer.seal(&name, b"an earlier one").expect("short");
             let sealed = sealer.seal(&name, &content).expect("short");
-            prop_assert_eq!(open(Keeper::Disk, &key(1), &name, sealed.clone()), Some(content));
-            prop_assert_eq!(open(Keeper::Disk, &key(1), &[6; 16], sealed.clone()), None);
-            prop_assert_eq!(open(Keeper::Disk, &key(2), &name, sealed.clone()), None);
+            prop_assert_eq!(open(Keeper::Disk, &test_key(1), &name, sealed.clone()), Some(content));
+            prop_assert_eq!(open(Keeper::Disk, &test_key(1), &[6; 16], sealed.clone()), None);
+            prop_assert_eq!(open(Keeper::Disk, &test_key(2), &name, sealed.clone()), None);
             let mut changed = sealed.clone();
             changed[at.index(sealed.len())] ^= 1 << bit;
-            prop_assert_eq!(open(Keeper::Disk, &key(1), &name, changed), None);
-            prop_assert_eq!(open(Keeper::Engine, &key(1), &name, sealed.clone()), None);
+            prop_assert_eq!(open(Keeper::Disk, &test_key(1), &name, changed), None);
+            prop_assert_eq!(open(Keeper::Engine, &test_key(1), &name, sealed.clone()), None);
             let cut = sealed[..at.index(sealed.len())].to_vec();
-            prop_assert_eq!(open(Keeper::Disk, &key(1), &name, cut), None);
+            prop_assert_eq!(open(Keeper::Disk, &test_key(1), &name, cut), None);
         }
     }
 
     #[test]
     fn response_has_a_longest_content() {
         for keeper in [Keeper::Engine, Keeper::Disk] {
-            let mut sealer = ResponseSealer::new(keeper, &key(1), GatewayId([3; 16]));
+            let mut sealer = ResponseSealer::new(keeper, &test_key(1), GatewayId([3; 16]));
             let longest = vec![1; keeper.max_content()];
             let sealed = sealer.seal(&[5; 16], &longest).expect("allowed");
             assert!(sealed.len() <= keeper.max_sealed());
-            assert!(open(keeper, &key(1), &[5; 16], sealed).is_some());
+            assert!(open(keeper, &test_key(1), &[5; 16], sealed).is_some());
             let longer = [longest, vec![1]].concat();
             assert_eq!(sealer.seal(&[5; 16], &longer), None);
             let long = vec![0; keeper.max_sealed() + 1];
-            assert_eq!(open(keeper, &key(1), &[5; 16], long), None);
+            assert_eq!(open(keeper, &test_key(1), &[5; 16], long), None);
         }
     }
 }

@@ -169,11 +169,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::key::FleetKey;
+    use crate::key::test_key;
 
     fn sightings() -> Sightings {
-        let key = FleetKey::new(&[1; 32]).expect("32 bytes");
-        Sightings::new(key.of_names())
+        Sightings::new(test_key(1).of_names())
     }
 
     fn sighting(name: &str, tag: u16) -> Sighting {
