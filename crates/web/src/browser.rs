@@ -4,7 +4,8 @@
 //! ```text
 //!  Settings ──▶ chromium: DevTools protocol over a pipe ─┐
 //!               firefox:  WebDriver BiDi over a WebSocket ┴─▶ Visit: state of the page, requests
-//!                   └── process: the program and its profile
+//!                   ├── process: the program and its profile
+//!                   └── load: the requests of a page, and its end
 //! ```
 //!
 //! A browser uses only the network of the thread that starts it. It and its profile are removed when
@@ -12,6 +13,7 @@
 
 mod chromium;
 mod firefox;
+mod load;
 mod process;
 
 use std::collections::HashSet;
@@ -24,10 +26,8 @@ use tokio::time::{Instant, timeout_at};
 
 use self::chromium::Chromium;
 use self::firefox::Firefox;
+use self::load::LoadingPage as _;
 use crate::har::Har;
-
-/// A loaded page that asks for nothing more for so long is complete.
-const QUIET: Duration = Duration::from_secs(1);
 
 /// A browser that can be driven.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

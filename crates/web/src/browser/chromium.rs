@@ -13,12 +13,12 @@ use std::ffi::OsString;
 use std::path::Path;
 
 use serde_json::{Value, json};
-use tokio::time::{Instant, timeout_at};
 
-use self::protocol::{Message, Protocol};
-use self::record::Record;
+use self::protocol::{DevTools, DevToolsMessage};
+use self::record::{ChromiumRecord, ResourceTiming};
+use super::load::{self, LoadingPage, Requests};
 use super::process::Process;
-use super::{BrowserError, PageState, QUIET, STATE, Settings, Visit};
+use super::{BrowserError, PageState, STATE, Settings, Visit};
 use crate::har::Entry;
 
 /// Chromium's name for a failed load by a network change.
@@ -37,13 +37,13 @@ kill -TERM 0
 #[derive(Debug)]
 pub(super) struct Chromium {
     process: Process,
-    protocol: Protocol,
+    protocol: DevTools,
     proxied: bool,
     /// Name and version.
     pub(super) product: (String, String),
     /// The page's session.
     session: String,
-    record: Record,
+    record: ChromiumRecord,
 }
 
 impl Chromium {
@@ -54,11 +54,11 @@ impl Chromium {
             Process::start(&program, SHELL, |profile| Ok(arguments(settings, profile)))?;
         let mut browser = Self {
             process,
-            protocol: Protocol::new(pipe),
+            protocol: DevTools::new(pipe),
             proxied: settings.proxy.is_some(),
             product: Default::default(),
             session: String::new(),
-            record: Record::default(),
+            record: ChromiumRecord::default(),
         };
         match browser.prepare().await {
             Ok(()) => Ok(browser),
@@ -70,18 +70,13 @@ impl Chromium {
         self.process.profile()
     }
 
-    /// Returns the requests that have ended and that have not, and whether the load event came.
-    pub(super) const fn progress(&self) -> ((usize, usize), bool) {
-        (self.record.counts(), self.record.is_loaded())
-    }
-
     /// Loads a page, without a time limit.
     pub(super) async fn load(
         &mut self,
         url: &str,
         wanted: &HashSet<String>,
     ) -> Result<Visit, BrowserError> {
-        self.record = Record::default();
+        self.record = ChromiumRecord::default();
         let page = match self.navigate(url, wanted).await {
             Ok(page) => page,
             Err(error) => return Err(self.process.explain(error).await),
@@ -160,23 +155,10 @@ impl Chromium {
                 },
             });
         }
-        while !self.record.is_loaded() {
+        while !self.requests().is_loaded() {
             self.step().await?;
         }
-        // Between cause and request no time passes on the network, so silence means that nothing is
-        // to come.
-        let mut quiet = Instant::now() + QUIET;
-        while !self.record.has_ended(wanted) {
-            if self.record.counts().1 > 0 {
-                self.step().await?;
-            } else {
-                match timeout_at(quiet, self.step()).await {
-                    Ok(result) => result?,
-                    Err(_) => break,
-                }
-            }
-            quiet = Instant::now() + QUIET;
-        }
+        load::complete(self, wanted).await?;
         self.state().await
     }
 
@@ -212,13 +194,7 @@ impl Chromium {
         }
     }
 
-    /// Takes the next message. Once dropped while it waits, nothing is lost.
-    async fn step(&mut self) -> Result<(), BrowserError> {
-        let message = self.protocol.receive().await?;
-        self.take(message).await
-    }
-
-    async fn take(&mut self, message: Message) -> Result<(), BrowserError> {
+    async fn take(&mut self, message: DevToolsMessage) -> Result<(), BrowserError> {
         match message.method.as_str() {
             "Target.attachedToTarget" => {
                 let session = message.params["sessionId"]
@@ -233,11 +209,24 @@ impl Chromium {
                 return Err(BrowserError::Crashed);
             }
             "Page.loadEventFired" if message.session_id.as_deref() == Some(&self.session) => {
-                self.record.loaded()
+                self.record.requests.loaded()
             }
             method => self.record.handle(method, &message.params),
         }
         Ok(())
+    }
+}
+
+impl LoadingPage for Chromium {
+    type Phases = Option<ResourceTiming>;
+
+    fn requests(&self) -> &Requests<Self::Phases> {
+        &self.record.requests
+    }
+
+    async fn step(&mut self) -> Result<(), BrowserError> {
+        let message = self.protocol.receive().await?;
+        self.take(message).await
     }
 }
 

@@ -15,12 +15,12 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tokio::time::{Instant, timeout_at};
 
-use self::record::Record;
+use self::record::{FetchTiming, FirefoxRecord};
 use self::socket::Socket;
+use super::load::{self, LoadingPage, Requests};
 use super::process::{Pipe, Process};
-use super::{BrowserError, PageState, QUIET, STATE, Settings, Visit};
+use super::{BrowserError, PageState, STATE, Settings, Visit};
 
 /// The script of the shell that runs Firefox until the pipe is closed. `$0` is the profile, the rest
 /// is Firefox's command line.
@@ -48,12 +48,12 @@ pub(super) struct Firefox {
     pub(super) product: (String, String),
     /// The browsing context of the page.
     context: String,
-    record: Record,
+    record: FirefoxRecord,
 }
 
 /// A message from Firefox: an answer has an `id`, an event a `method`.
 #[derive(Debug, Deserialize)]
-struct Message {
+struct BiDiMessage {
     id: Option<u64>,
     #[serde(default)]
     method: String,
@@ -95,7 +95,7 @@ impl Firefox {
             last_id: 0,
             product: Default::default(),
             context: String::new(),
-            record: Record::default(),
+            record: FirefoxRecord::default(),
         };
         match browser.prepare().await {
             Ok(()) => Ok(browser),
@@ -107,18 +107,13 @@ impl Firefox {
         self.process.profile()
     }
 
-    /// Returns the requests that have ended and that have not, and whether the load event came.
-    pub(super) fn progress(&self) -> ((usize, usize), bool) {
-        (self.record.counts(), self.record.is_loaded())
-    }
-
     /// Loads a page, without a time limit.
     pub(super) async fn load(
         &mut self,
         url: &str,
         wanted: &HashSet<String>,
     ) -> Result<Visit, BrowserError> {
-        self.record = Record::default();
+        self.record = FirefoxRecord::default();
         match self.navigate(url, wanted).await {
             Ok(page) => Ok(Visit {
                 page,
@@ -169,7 +164,7 @@ impl Firefox {
             },
             error => error,
         })?;
-        while !self.record.is_loaded() {
+        while !self.requests().is_loaded() {
             self.step().await?;
             if let Some(why) = self.record.failure_of(url) {
                 return Err(BrowserError::Navigation {
@@ -178,20 +173,7 @@ impl Firefox {
                 });
             }
         }
-        // Between cause and request no time passes on the network, so silence means that nothing is
-        // to come.
-        let mut quiet = Instant::now() + QUIET;
-        while !self.record.has_ended(wanted) {
-            if self.record.counts().1 > 0 {
-                self.step().await?;
-            } else {
-                match timeout_at(quiet, self.step()).await {
-                    Ok(result) => result?,
-                    Err(_) => break,
-                }
-            }
-            quiet = Instant::now() + QUIET;
-        }
+        load::complete(self, wanted).await?;
         self.state().await
     }
 
@@ -230,24 +212,31 @@ impl Firefox {
         }
     }
 
-    /// Takes the next message. Once dropped while it waits, nothing is lost.
-    async fn step(&mut self) -> Result<(), BrowserError> {
-        let message = self.receive().await?;
-        self.take(&message);
-        Ok(())
-    }
-
-    async fn receive(&mut self) -> Result<Message, BrowserError> {
+    async fn receive(&mut self) -> Result<BiDiMessage, BrowserError> {
         let text = self.socket.receive().await?;
         serde_json::from_slice(&text).map_err(BrowserError::Message)
     }
 
-    fn take(&mut self, message: &Message) {
+    fn take(&mut self, message: &BiDiMessage) {
         let is_page = message.params["context"].as_str() == Some(&self.context);
         match message.method.as_str() {
-            "browsingContext.load" if is_page => self.record.loaded(),
+            "browsingContext.load" if is_page => self.record.requests.loaded(),
             method => self.record.handle(method, &message.params),
         }
+    }
+}
+
+impl LoadingPage for Firefox {
+    type Phases = FetchTiming;
+
+    fn requests(&self) -> &Requests<Self::Phases> {
+        &self.record.requests
+    }
+
+    async fn step(&mut self) -> Result<(), BrowserError> {
+        let message = self.receive().await?;
+        self.take(&message);
+        Ok(())
     }
 }
 

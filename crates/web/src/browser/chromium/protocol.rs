@@ -14,7 +14,7 @@ const READ: usize = 256 << 10;
 
 /// This program's end of the pipe.
 #[derive(Debug)]
-pub(super) struct Protocol {
+pub(super) struct DevTools {
     pipe: Pipe,
     /// Bytes read; before `scanned` is no zero.
     input: BytesMut,
@@ -25,7 +25,7 @@ pub(super) struct Protocol {
 /// A message from Chromium: an answer has an `id`, an event a `method`.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Message {
+pub(super) struct DevToolsMessage {
     pub(super) id: Option<u64>,
     pub(super) session_id: Option<String>,
     #[serde(default)]
@@ -43,7 +43,7 @@ pub(super) struct Refusal {
     pub(super) message: String,
 }
 
-impl Protocol {
+impl DevTools {
     pub(super) fn new(pipe: Pipe) -> Self {
         Self {
             pipe,
@@ -81,7 +81,7 @@ impl Protocol {
     }
 
     /// The next message. Safe to drop while it waits.
-    pub(super) async fn receive(&mut self) -> Result<Message, BrowserError> {
+    pub(super) async fn receive(&mut self) -> Result<DevToolsMessage, BrowserError> {
         loop {
             if let Some(at) = self.input[self.scanned..].iter().position(|&b| b == 0) {
                 let text = self.input.split_to(self.scanned + at + 1);

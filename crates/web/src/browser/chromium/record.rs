@@ -5,46 +5,38 @@
 //! the wire come in separate events, before or after the others: the n-th of an id belong to its
 //! n-th entry.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::super::load::{ReportPhases, Request, Requests, is_http, text};
 use crate::har::{Entry, Har, Timings};
 
 /// Requests of a page load.
 #[derive(Debug, Default)]
-pub(super) struct Record {
-    exchanges: Vec<Exchange>,
+pub(super) struct ChromiumRecord {
+    pub(super) requests: Requests<Option<ResourceTiming>>,
     /// Entries of each id, in order.
     ids: HashMap<String, Vec<usize>>,
     /// Headers that came before their entries, and how many of each id have come.
     sent_fields: HashMap<String, Vec<Fields>>,
     received_fields: HashMap<String, Vec<Fields>>,
-    /// Requests that have not ended.
-    open: usize,
     /// Monotonic and calendar time of the first request.
     began: Option<(f64, SystemTime)>,
-    loaded: bool,
 }
 
 type Fields = Vec<(String, String)>;
 
 /// A request. Times in seconds of Chromium's monotonic clock.
-#[derive(Debug)]
-struct Exchange {
-    entry: Entry,
-    issued: f64,
-    timing: Option<ResourceTiming>,
-    ended: Option<f64>,
-}
+type ChromiumRequest = Request<Option<ResourceTiming>>;
 
 /// `Network.ResourceTiming`: `request_time` in seconds, the others in ms from it, -1 where there
 /// was no such phase.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct ResourceTiming {
+pub(in crate::browser) struct ResourceTiming {
     request_time: f64,
     dns_start: f64,
     dns_end: f64,
@@ -76,7 +68,7 @@ impl Default for ResourceTiming {
     }
 }
 
-impl Record {
+impl ChromiumRecord {
     /// Takes an event.
     pub(super) fn handle(&mut self, method: &str, params: &Value) {
         let Some(id) = params["requestId"].as_str() else {
@@ -98,7 +90,7 @@ impl Record {
             }
             "Network.responseReceived" => {
                 if let Some(exchange) = self.last(id) {
-                    exchange.answer(&params["response"]);
+                    answer(exchange, &params["response"]);
                     text(&params["type"]).clone_into(&mut exchange.entry.kind);
                 }
             }
@@ -112,33 +104,6 @@ impl Record {
         }
     }
 
-    /// The load event came.
-    pub(super) const fn loaded(&mut self) {
-        self.loaded = true;
-    }
-
-    pub(super) const fn is_loaded(&self) -> bool {
-        self.loaded
-    }
-
-    /// Requests that have ended, and that have not.
-    pub(super) const fn counts(&self) -> (usize, usize) {
-        (self.exchanges.len() - self.open, self.open)
-    }
-
-    /// Returns true if no request is open and all of these have ended.
-    pub(super) fn has_ended(&self, wanted: &HashSet<String>) -> bool {
-        if self.open > 0 || wanted.is_empty() || self.exchanges.len() < wanted.len() {
-            return false;
-        }
-        let seen: HashSet<&str> = self
-            .exchanges
-            .iter()
-            .map(|exchange| exchange.entry.url.as_str())
-            .collect();
-        wanted.iter().all(|url| seen.contains(url.as_str()))
-    }
-
     /// The requests as entries; with a proxy, requests without TLS name their whole URL.
     pub(super) fn into_har(mut self, proxied: bool) -> Har {
         let (zero, started) = self.began.unwrap_or((0.0, UNIX_EPOCH));
@@ -150,30 +115,26 @@ impl Record {
                 .unwrap_or_default()
                 .into_iter();
             for &place in places {
-                self.exchanges[place].correct(sent.next(), received.next(), proxied);
+                let exchange = &mut self.requests.list[place];
+                correct(&mut exchange.entry, sent.next(), received.next(), proxied);
             }
         }
-        let entries = self
-            .exchanges
-            .into_iter()
-            .map(|exchange| exchange.into_entry(zero))
-            .collect();
         Har {
             started: Some(started),
-            entries,
+            entries: self.requests.into_entries(zero),
             ..Har::default()
         }
     }
 
-    fn last(&mut self, id: &str) -> Option<&mut Exchange> {
+    fn last(&mut self, id: &str) -> Option<&mut ChromiumRequest> {
         let place = *self.ids.get(id)?.last()?;
-        self.exchanges.get_mut(place)
+        self.requests.list.get_mut(place)
     }
 
     /// Records a request, or the target of a redirect.
     fn request(&mut self, id: &str, params: &Value) {
         let url = text(&params["request"]["url"]);
-        if !url.starts_with("http://") && !url.starts_with("https://") {
+        if !is_http(url) {
             return;
         }
         let issued = params["timestamp"].as_f64().unwrap_or(0.0);
@@ -183,12 +144,11 @@ impl Record {
             self.began = Some((issued, wall.unwrap_or(UNIX_EPOCH)));
         }
         if let Some(redirect) = self.last(id).filter(|exchange| exchange.ended.is_none()) {
-            redirect.answer(&params["redirectResponse"]);
-            let end = redirect.timing.map_or(issued, |t| {
+            answer(redirect, &params["redirectResponse"]);
+            let end = redirect.phases.map_or(issued, |t| {
                 t.request_time + t.receive_headers_end.max(0.0) / 1e3
             });
             redirect.ended = Some(end.min(issued));
-            self.open -= 1;
         }
         let request = &params["request"];
         let stack = params.pointer("/initiator/stack/callFrames/0/url");
@@ -208,14 +168,13 @@ impl Record {
         self.ids
             .entry(id.to_owned())
             .or_default()
-            .push(self.exchanges.len());
-        self.exchanges.push(Exchange {
+            .push(self.requests.list.len());
+        self.requests.list.push(ChromiumRequest {
             entry,
             issued,
-            timing: None,
             ended: None,
+            phases: None,
         });
-        self.open += 1;
     }
 
     fn finish(&mut self, id: &str, params: &Value) {
@@ -231,92 +190,71 @@ impl Record {
                     .map(|bytes| bytes as u64)
             }
         }
-        self.open -= 1;
     }
 }
 
-impl Exchange {
-    /// Takes a `Network.Response`.
-    fn answer(&mut self, response: &Value) {
-        let entry = &mut self.entry;
-        entry.status = response["status"]
-            .as_u64()
-            .and_then(|status| u16::try_from(status).ok())
-            .unwrap_or(0);
-        entry.response_fields = fields(&response["headers"]);
-        text(&response["mimeType"]).clone_into(&mut entry.mime);
-        text(&response["protocol"]).clone_into(&mut entry.protocol);
-        entry.received = response["encodedDataLength"]
-            .as_f64()
-            .map(|bytes| bytes as u64);
-        let port = response["remotePort"].as_u64();
-        let peer = response["remoteIPAddress"].as_str();
-        entry.server = peer.map(|address| {
-            port.map_or_else(|| address.to_owned(), |port| format!("{address}:{port}"))
-        });
-        entry.connection = response["connectionId"]
-            .as_u64()
-            .filter(|&id| id > 0)
-            .map(|id| id.to_string());
-        entry.pushed = response
-            .pointer("/timing/pushStart")
-            .and_then(Value::as_f64)
-            .is_some_and(|start| start > 0.0);
-        self.timing = ResourceTiming::deserialize(&response["timing"]).ok();
-    }
+/// Takes a `Network.Response`.
+fn answer(exchange: &mut ChromiumRequest, response: &Value) {
+    let entry = &mut exchange.entry;
+    entry.status = response["status"]
+        .as_u64()
+        .and_then(|status| u16::try_from(status).ok())
+        .unwrap_or(0);
+    entry.response_fields = fields(&response["headers"]);
+    text(&response["mimeType"]).clone_into(&mut entry.mime);
+    text(&response["protocol"]).clone_into(&mut entry.protocol);
+    entry.received = response["encodedDataLength"]
+        .as_f64()
+        .map(|bytes| bytes as u64);
+    let port = response["remotePort"].as_u64();
+    let peer = response["remoteIPAddress"].as_str();
+    entry.server = peer
+        .map(|address| port.map_or_else(|| address.to_owned(), |port| format!("{address}:{port}")));
+    entry.connection = response["connectionId"]
+        .as_u64()
+        .filter(|&id| id > 0)
+        .map(|id| id.to_string());
+    entry.pushed = response
+        .pointer("/timing/pushStart")
+        .and_then(Value::as_f64)
+        .is_some_and(|start| start > 0.0);
+    exchange.phases = ResourceTiming::deserialize(&response["timing"]).ok();
+}
 
-    /// Puts in the fields as they were on the wire.
-    fn correct(&mut self, sent: Option<Fields>, received: Option<Fields>, proxied: bool) {
-        if let Some(sent) = sent {
-            self.entry.request_fields = sent;
-        }
-        if let Some(received) = received {
-            self.entry.response_fields = received;
-        }
-        if self.entry.protocol == "http/1.1" {
-            let url = self.entry.url.as_str();
-            let target = if proxied && url.starts_with("http:") {
-                url.len()
-            } else {
-                path_len(url)
-            };
-            let line = self.entry.method.len() + target + "  HTTP/1.1\r\n\r\n".len();
-            let fields = self
-                .entry
-                .request_fields
-                .iter()
-                .map(|(name, value)| name.len() + value.len() + 4);
-            self.entry.sent = Some((line + fields.sum::<usize>()) as u64);
-        }
+/// Puts in the fields as they were on the wire.
+fn correct(entry: &mut Entry, sent: Option<Fields>, received: Option<Fields>, proxied: bool) {
+    if let Some(sent) = sent {
+        entry.request_fields = sent;
     }
-
-    fn into_entry(self, zero: f64) -> Entry {
-        let Self {
-            mut entry,
-            issued,
-            timing,
-            ended,
-        } = self;
-        if ended.is_none() {
-            entry.error = Some("not ended".into());
-        }
-        let end = ended.unwrap_or(issued).max(issued);
-        entry.start = ((issued - zero) * 1e3).max(0.0);
-        entry.timings = match timing {
-            Some(timing) => timing.phases(issued, end),
-            None => Timings {
-                blocked: Some((end - issued) * 1e3),
-                ..Timings::default()
-            },
+    if let Some(received) = received {
+        entry.response_fields = received;
+    }
+    if entry.protocol == "http/1.1" {
+        let url = entry.url.as_str();
+        let target = if proxied && url.starts_with("http:") {
+            url.len()
+        } else {
+            path_len(url)
         };
-        entry
+        let line = entry.method.len() + target + "  HTTP/1.1\r\n\r\n".len();
+        let fields = entry
+            .request_fields
+            .iter()
+            .map(|(name, value)| name.len() + value.len() + 4);
+        entry.sent = Some((line + fields.sum::<usize>()) as u64);
+    }
+}
+
+impl ReportPhases for Option<ResourceTiming> {
+    const MILLISECONDS: f64 = 1e3;
+
+    fn phases(&self, issued: f64, end: f64) -> Option<Timings> {
+        self.map(|timing| timing.between(issued, end))
     }
 }
 
 impl ResourceTiming {
-    /// Returns the phases between two moments. Time outside all phases counts as waiting for a
-    /// connection.
-    fn phases(&self, issued: f64, end: f64) -> Timings {
+    fn between(&self, issued: f64, end: f64) -> Timings {
         let span = |from: f64, to: f64| (from >= 0.0 && to >= from).then_some(to - from);
         let before = (self.request_time - issued) * 1e3;
         let (dns, connect) = (
@@ -348,10 +286,6 @@ fn path_len(url: &str) -> usize {
     rest.find(['/', '?']).map_or(1, |at| rest.len() - at)
 }
 
-fn text(value: &Value) -> &str {
-    value.as_str().unwrap_or_default()
-}
-
 /// Fields from an object; repeated ones stand in one value, in lines.
 fn fields(value: &Value) -> Fields {
     let Some(object) = value.as_object() else {
@@ -372,8 +306,8 @@ mod tests {
 
     use super::*;
 
-    fn record(events: &[(&str, Value)]) -> Record {
-        let mut record = Record::default();
+    fn record(events: &[(&str, Value)]) -> ChromiumRecord {
+        let mut record = ChromiumRecord::default();
         events
             .iter()
             .for_each(|(method, params)| record.handle(&format!("Network.{method}"), params));
@@ -490,7 +424,7 @@ mod tests {
             ),
         ];
         let record = record(&events);
-        assert_eq!(record.counts(), (2, 1));
+        assert_eq!(record.requests.counts(), (2, 1));
         let har = record.into_har(true);
         let rows: Vec<_> = har
             .entries
@@ -535,7 +469,7 @@ mod tests {
             "else",
         ];
         for value in &odd {
-            let mut record = Record::default();
+            let mut record = ChromiumRecord::default();
             for method in methods.iter().chain(&methods) {
                 let params = json!({ "requestId": "1", "timestamp": value, "wallTime": value, "type": value,
                     "request": { "url": "http://a.example/", "headers": value }, "dataLength": value,

@@ -4,35 +4,26 @@
 //! A request keeps its id through all its redirects. Each redirect becomes an entry, told by
 //! `redirectCount`. Times are milliseconds of the calendar.
 
-use std::collections::HashSet;
 use std::time::{Duration, UNIX_EPOCH};
 
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::super::load::{ReportPhases, Request, Requests, is_http, text};
 use crate::har::{Entry, Har, Timings};
 
 /// Requests of a page load.
 #[derive(Debug, Default)]
-pub(super) struct Record {
-    exchanges: Vec<Exchange>,
-    loaded: bool,
-}
-
-#[derive(Debug)]
-struct Exchange {
-    /// The id and the number of the redirect.
-    id: (String, u64),
-    entry: Entry,
-    issued: f64,
-    timing: FetchTiming,
-    ended: Option<f64>,
+pub(super) struct FirefoxRecord {
+    pub(super) requests: Requests<FetchTiming>,
+    /// The id of each request, and the number of its redirect.
+    ids: Vec<(String, u64)>,
 }
 
 /// `network.FetchTimingInfo`; 0 where there was no such phase.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct FetchTiming {
+pub(in crate::browser) struct FetchTiming {
     request_time: f64,
     dns_start: f64,
     dns_end: f64,
@@ -44,7 +35,7 @@ struct FetchTiming {
     response_start: f64,
 }
 
-impl Record {
+impl FirefoxRecord {
     /// Takes an event.
     pub(super) fn handle(&mut self, method: &str, params: &Value) {
         match method {
@@ -59,47 +50,20 @@ impl Record {
         }
     }
 
-    /// The load event came.
-    pub(super) const fn loaded(&mut self) {
-        self.loaded = true;
-    }
-
-    pub(super) const fn is_loaded(&self) -> bool {
-        self.loaded
-    }
-
-    /// Requests that have ended, and that have not.
-    pub(super) fn counts(&self) -> (usize, usize) {
-        let ended = self.exchanges.iter().filter(|it| it.ended.is_some());
-        let ended = ended.count();
-        (ended, self.exchanges.len() - ended)
-    }
-
-    /// Returns true if no request is open and all of these have ended.
-    pub(super) fn has_ended(&self, wanted: &HashSet<String>) -> bool {
-        if self.counts().1 > 0 || wanted.is_empty() || self.exchanges.len() < wanted.len() {
-            return false;
-        }
-        let urls = self.exchanges.iter().map(|it| it.entry.url.as_str());
-        let seen: HashSet<&str> = urls.collect();
-        wanted.iter().all(|url| seen.contains(url.as_str()))
-    }
-
     /// Returns the reason for which a document could not be loaded.
     pub(super) fn failure_of(&self, url: &str) -> Option<&str> {
-        let document = self.exchanges.iter().find(|it| it.entry.url == url)?;
+        let document = self.requests.list.iter().find(|it| it.entry.url == url)?;
         document.entry.error.as_deref()
     }
 
     /// The requests as entries.
     pub(super) fn into_har(self) -> Har {
-        let issued = self.exchanges.iter().map(|exchange| exchange.issued);
+        let issued = self.requests.list.iter().map(|request| request.issued);
         let zero = issued.reduce(f64::min).unwrap_or(0.0);
         let since = Duration::try_from_secs_f64(zero / 1e3).unwrap_or_default();
-        let entries = self.exchanges.into_iter();
         Har {
             started: UNIX_EPOCH.checked_add(since),
-            entries: entries.map(|exchange| exchange.into_entry(zero)).collect(),
+            entries: self.requests.into_entries(zero),
             ..Har::default()
         }
     }
@@ -107,12 +71,12 @@ impl Record {
     fn request(&mut self, params: &Value) {
         let request = &params["request"];
         let url = text(&request["url"]);
-        if !url.starts_with("http://") && !url.starts_with("https://") {
+        if !is_http(url) {
             return;
         }
         let timing = timing_of(request);
-        self.exchanges.push(Exchange {
-            id: id_of(params),
+        self.ids.push(id_of(params));
+        self.requests.list.push(Request {
             entry: Entry {
                 method: text(&request["method"]).to_owned(),
                 url: url.to_owned(),
@@ -121,15 +85,16 @@ impl Record {
                 ..Entry::default()
             },
             issued: timing.request_time,
-            timing,
             ended: None,
+            phases: timing,
         });
     }
 
-    fn find(&mut self, params: &Value) -> Option<&mut Exchange> {
+    fn find(&mut self, params: &Value) -> Option<&mut Request<FetchTiming>> {
         let id = id_of(params);
-        let mut open = self.exchanges.iter_mut().rev();
-        open.find(|exchange| exchange.ended.is_none() && exchange.id == id)
+        let mut all = self.requests.list.iter_mut().zip(&self.ids).rev();
+        all.find(|(request, own)| request.ended.is_none() && **own == id)
+            .map(|(request, _)| request)
     }
 
     fn answer(&mut self, params: &Value) {
@@ -137,7 +102,7 @@ impl Record {
             return;
         };
         let (request, response) = (&params["request"], &params["response"]);
-        exchange.timing = timing_of(request);
+        exchange.phases = timing_of(request);
         let entry = &mut exchange.entry;
         entry.request_fields = fields(&request["headers"]);
         entry.status = response["status"]
@@ -161,33 +126,12 @@ impl Record {
     }
 }
 
-impl Exchange {
-    fn into_entry(self, zero: f64) -> Entry {
-        let Self {
-            mut entry,
-            issued,
-            timing,
-            ended,
-            ..
-        } = self;
-        if ended.is_none() {
-            entry.error = Some("not ended".into());
-        }
-        entry.start = (issued - zero).max(0.0);
-        entry.timings = timing.phases(issued, ended.unwrap_or(issued).max(issued));
-        entry
-    }
-}
+impl ReportPhases for FetchTiming {
+    const MILLISECONDS: f64 = 1.0;
 
-impl FetchTiming {
-    /// Returns the phases between two moments. Time outside all phases counts as waiting for a
-    /// connection.
-    fn phases(&self, issued: f64, end: f64) -> Timings {
+    fn phases(&self, issued: f64, end: f64) -> Option<Timings> {
         if self.request_start <= 0.0 {
-            return Timings {
-                blocked: Some(end - issued),
-                ..Timings::default()
-            };
+            return None;
         }
         // A request may use a connection that was opened before it was made.
         let span = |from: f64, to: f64| (from >= issued && to >= from).then_some(to - from);
@@ -197,7 +141,7 @@ impl FetchTiming {
         let sent = self.request_start.max(issued);
         let first = self.response_start.clamp(sent, end.max(sent));
         let waited = sent - issued - dns.unwrap_or(0.0) - connect.unwrap_or(0.0);
-        Timings {
+        Some(Timings {
             blocked: Some(waited.max(0.0)),
             dns,
             connect,
@@ -205,7 +149,7 @@ impl FetchTiming {
             send: 0.0,
             wait: first - sent,
             receive: (end - first).max(0.0),
-        }
+        })
     }
 }
 
@@ -239,10 +183,6 @@ fn timing_of(request: &Value) -> FetchTiming {
     FetchTiming::deserialize(&request["timings"]).unwrap_or_default()
 }
 
-fn text(value: &Value) -> &str {
-    value.as_str().unwrap_or_default()
-}
-
 /// Fields from a list of `network.Header`.
 fn fields(value: &Value) -> Vec<(String, String)> {
     let all = value.as_array().into_iter().flatten();
@@ -274,7 +214,7 @@ mod tests {
 
     #[test]
     fn phases_and_sizes() {
-        let mut record = Record::default();
+        let mut record = FirefoxRecord::default();
         let before = json!({ "requestTime": 1_000_000.0 });
         let after = json!({ "requestTime": 1_000_000.0, "dnsStart": 1_000_005.0, "dnsEnd": 1_000_010.0,
             "connectStart": 1_000_010.0, "connectEnd": 1_000_040.0, "tlsStart": 1_000_020.0, "tlsEnd": 1_000_040.0,
@@ -283,10 +223,9 @@ mod tests {
         record.handle("network.beforeRequestSent", &request("1", 0, url, before));
         let end = answered(request("1", 0, url, after), 200, 1_000_180);
         record.handle("network.responseStarted", &end);
-        assert_eq!(record.counts(), (0, 1));
+        assert_eq!(record.requests.counts(), (0, 1));
         record.handle("network.responseCompleted", &end);
-        assert_eq!(record.counts(), (1, 0));
-        assert!(record.has_ended(&HashSet::from([url.to_owned()])));
+        assert_eq!(record.requests.counts(), (1, 0));
         let har = record.into_har();
         let [entry] = &har.entries[..] else {
             panic!("one entry")
@@ -332,7 +271,7 @@ mod tests {
 
     #[test]
     fn redirects_failures_and_open_requests() {
-        let mut record = Record::default();
+        let mut record = FirefoxRecord::default();
         let none = || json!({ "requestTime": 1_000_000.0 });
         let first = request("1", 0, "http://a.test/", none());
         record.handle("network.beforeRequestSent", &first);
@@ -355,7 +294,7 @@ mod tests {
         );
         record.handle("network.beforeRequestSent", &Value::Null);
         record.handle("network.responseCompleted", &json!({ "request": [] }));
-        assert_eq!(record.counts(), (2, 1));
+        assert_eq!(record.requests.counts(), (2, 1));
         let har = record.into_har();
         let entries = har.entries.iter();
         let rows: Vec<_> = entries.map(|it| (it.status, it.error.as_deref())).collect();
