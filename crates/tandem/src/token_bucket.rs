@@ -1,5 +1,6 @@
 //! A token bucket: a limit on a rate that permits short bursts.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -12,7 +13,7 @@ pub struct TokenBucket {
     /// The time in which an empty bucket fills.
     whole: Duration,
     /// The time at which the bucket is full again.
-    full: Instant,
+    full: Cell<Instant>,
 }
 
 impl TokenBucket {
@@ -23,23 +24,23 @@ impl TokenBucket {
         Self {
             interval,
             whole: interval * burst.max(1),
-            full: now,
+            full: Cell::new(now),
         }
     }
 
     /// Takes a token. Returns false if there is none.
-    pub fn take(&mut self, now: Instant) -> bool {
-        let full = self.full.max(now) + self.interval;
+    pub fn take(&self, now: Instant) -> bool {
+        let full = self.full.get().max(now) + self.interval;
         let is_permitted = full - now <= self.whole;
         if is_permitted {
-            self.full = full;
+            self.full.set(full);
         }
         is_permitted
     }
 
     /// Returns whether all tokens have returned.
     pub fn is_full(&self, now: Instant) -> bool {
-        self.full <= now
+        self.full.get() <= now
     }
 }
 
@@ -50,8 +51,8 @@ mod tests {
     #[test]
     fn bucket_permits_a_burst_and_then_the_rate() {
         let start = Instant::now();
-        let mut bucket = TokenBucket::new(4, 10, start);
-        let mut taken = |millis: u64| {
+        let bucket = TokenBucket::new(4, 10, start);
+        let taken = |millis: u64| {
             let now = start + Duration::from_millis(millis);
             let count = (0..100).filter(|_| bucket.take(now)).count();
             (count, bucket.is_full(now))

@@ -186,7 +186,7 @@ async fn send(
         while let Some(payload) = reader.datagram().map_err(malformed)? {
             let now = Instant::now();
             used.set(now);
-            if !session.packets.borrow_mut().take(now) {
+            if !session.packets.take(now) {
                 continue;
             }
             match socket.send(&payload).await {

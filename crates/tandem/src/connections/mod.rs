@@ -33,12 +33,7 @@ const MAX_LEAVING: usize = 16;
 /// The connections of one thread.
 #[derive(Debug)]
 pub struct Connections {
-    table: RefCell<Table>,
-    ends: RefCell<HashMap<u64, Rc<ConnectionEnd>>>,
-    /// The evicted connections that may still send, the oldest first.
-    leaving: RefCell<VecDeque<(u64, Rc<ConnectionEnd>)>>,
-    /// The connections that have finished their handshake.
-    established: RefCell<HashMap<u64, Established>>,
+    state: RefCell<ConnectionsState>,
     /// The number of connections that still run, evicted ones included.
     running: Cell<usize>,
     /// The limit of connections in the table.
@@ -48,6 +43,17 @@ pub struct Connections {
     /// Wakes the task that closes new connections in time.
     admitted: Rc<Notify>,
     _expiry: Task,
+}
+
+/// The table, and the connections by their numbers.
+#[derive(Debug)]
+struct ConnectionsState {
+    table: Table,
+    ends: HashMap<u64, Rc<ConnectionEnd>>,
+    /// The evicted connections that may still send, the oldest first.
+    leaving: VecDeque<(u64, Rc<ConnectionEnd>)>,
+    /// The connections that have finished their handshake.
+    established: HashMap<u64, Established>,
 }
 
 /// A connection that has finished its handshake.
@@ -91,10 +97,12 @@ impl Connections {
         Rc::new_cyclic(|this| {
             let admitted = Rc::<Notify>::default();
             Self {
-                table: RefCell::new(Table::new(limits)),
-                ends: RefCell::default(),
-                leaving: RefCell::default(),
-                established: RefCell::default(),
+                state: RefCell::new(ConnectionsState {
+                    table: Table::new(limits),
+                    ends: HashMap::new(),
+                    leaving: VecDeque::new(),
+                    established: HashMap::new(),
+                }),
                 running: Cell::new(0),
                 total: limits.total,
                 refused,
@@ -106,12 +114,12 @@ impl Connections {
 
     /// Returns the connections that have finished their handshake, in no order.
     pub fn status(&self) -> Vec<SessionStatus> {
-        let established = self.established.borrow();
+        let state = self.state.borrow();
         let status = |connection: &Established| {
             let facts = connection.facts.upgrade();
             SessionStatus::new(Opened::There, connection.since.into_std(), facts.as_deref())
         };
-        established.values().map(status).collect()
+        state.established.values().map(status).collect()
     }
 
     /// Returns the number of connections that still run.
@@ -134,21 +142,22 @@ impl Connections {
         drain: &Drain,
     ) -> Option<Rc<Connection>> {
         let now = Instant::now().into_std();
-        let decision = self.table.borrow_mut().admit(now, id, listener, client);
+        let mut state = self.state.borrow_mut();
+        let decision = state.table.admit(now, id, listener, client);
         let Admission::Admit { evicted } = decision else {
             self.refused.add(1);
             return None;
         };
         for evicted in evicted {
             METRICS.connections_evicted.add(1);
-            self.evict(evicted);
+            state.evict(evicted);
         }
         let end = Rc::new(ConnectionEnd {
             drain: drain.child(),
             evicted: Notify::new(),
             cut: Notify::new(),
         });
-        self.ends.borrow_mut().insert(id, Rc::clone(&end));
+        state.ends.insert(id, Rc::clone(&end));
         self.running.set(self.running.get() + 1);
         METRICS.connections_open.add(1);
         self.admitted.notify_one();
@@ -163,28 +172,28 @@ impl Connections {
 
     fn evict_expired(&self) {
         let now = Instant::now().into_std();
-        loop {
-            let expired = self.table.borrow_mut().expire(now);
-            let Some(expired) = expired else { return };
+        let mut state = self.state.borrow_mut();
+        while let Some(expired) = state.table.expire(now) {
             METRICS.connections_expired.add(1);
-            self.evict(expired);
+            state.evict(expired);
         }
     }
+}
 
-    fn evict(&self, id: u64) {
-        let Some(end) = self.ends.borrow_mut().remove(&id) else {
+impl ConnectionsState {
+    fn evict(&mut self, id: u64) {
+        let Some(end) = self.ends.remove(&id) else {
             return;
         };
         // A connection in its handshake has no message to send.
-        if !self.established.borrow().contains_key(&id) {
+        if !self.established.contains_key(&id) {
             return end.cut.notify_one();
         }
         end.drain.begin();
         end.evicted.notify_one();
-        let mut leaving = self.leaving.borrow_mut();
-        leaving.push_back((id, end));
-        if leaving.len() > MAX_LEAVING
-            && let Some((_, oldest)) = leaving.pop_front()
+        self.leaving.push_back((id, end));
+        if self.leaving.len() > MAX_LEAVING
+            && let Some((_, oldest)) = self.leaving.pop_front()
         {
             oldest.cut.notify_one();
         }
@@ -195,7 +204,7 @@ impl Connections {
 async fn expire(connections: Weak<Connections>, admitted: Rc<Notify>) {
     loop {
         let next = match connections.upgrade() {
-            Some(connections) => connections.table.borrow().next_expiry(),
+            Some(connections) => connections.state.borrow().table.next_expiry(),
             None => return,
         };
         match next {
@@ -218,13 +227,11 @@ impl Connection {
     pub fn authenticate(&self) {
         if self.is_new.replace(false) {
             let now = Instant::now().into_std();
-            self.connections
-                .table
-                .borrow_mut()
-                .authenticate(now, self.id);
-            let established = self.connections.established.borrow();
-            let facts = established.get(&self.id).and_then(|it| it.facts.upgrade());
-            drop(established);
+            let mut state = self.connections.state.borrow_mut();
+            state.table.authenticate(now, self.id);
+            let established = state.established.get(&self.id);
+            let facts = established.and_then(|it| it.facts.upgrade());
+            drop(state);
             if let Some(facts) = facts {
                 facts.admitted();
             }
@@ -237,13 +244,14 @@ impl Connection {
             since: Instant::now(),
             facts: Rc::downgrade(facts),
         };
-        let mut all = self.connections.established.borrow_mut();
-        all.insert(self.id, established);
+        let mut state = self.connections.state.borrow_mut();
+        state.established.insert(self.id, established);
     }
 
     /// Counts an exchange as under way until the guard is dropped.
     pub fn begin_exchange(self: &Rc<Self>) -> ExchangeGuard {
-        self.connections.table.borrow_mut().begin(self.id);
+        let mut state = self.connections.state.borrow_mut();
+        state.table.begin(self.id);
         ExchangeGuard(Rc::clone(self))
     }
 
@@ -272,12 +280,12 @@ impl Drop for Connection {
         METRICS.connections_open.sub(1);
         let connections = &self.connections;
         connections.running.set(connections.running.get() - 1);
-        if connections.ends.borrow_mut().remove(&self.id).is_none() {
-            let mut leaving = connections.leaving.borrow_mut();
-            leaving.retain(|(id, _)| *id != self.id);
+        let mut state = connections.state.borrow_mut();
+        if state.ends.remove(&self.id).is_none() {
+            state.leaving.retain(|(id, _)| *id != self.id);
         }
-        connections.established.borrow_mut().remove(&self.id);
-        connections.table.borrow_mut().remove(self.id);
+        state.established.remove(&self.id);
+        state.table.remove(self.id);
     }
 }
 
@@ -288,7 +296,8 @@ pub struct ExchangeGuard(Rc<Connection>);
 impl Drop for ExchangeGuard {
     fn drop(&mut self) {
         let now = Instant::now().into_std();
-        self.0.connections.table.borrow_mut().end(now, self.0.id);
+        let mut state = self.0.connections.state.borrow_mut();
+        state.table.end(now, self.0.id);
     }
 }
 

@@ -31,16 +31,19 @@ pub struct AnswerPreflights {
     next: Rc<dyn Stage>,
     /// The largest number of connections with a cache. A table that is full starts again.
     max_keys: usize,
-    keys: RefCell<HashMap<(u64, Isolation), Rc<OfKey>>>,
+    keys: RefCell<HashMap<(u64, Isolation), SharedOfKey>>,
 }
 
 /// The preflights of one connection with one isolation key.
 #[derive(Default)]
 struct OfKey {
-    cache: RefCell<Preflights>,
+    cache: Preflights,
     /// The ends of the preflights that are under way.
-    ends: RefCell<HashMap<PreflightKey, Rc<Notify>>>,
+    ends: HashMap<PreflightKey, Rc<Notify>>,
 }
+
+/// The preflights of one key, which their replies share.
+type SharedOfKey = Rc<RefCell<OfKey>>;
 
 impl AnswerPreflights {
     /// Creates a stage before `next` for this number of connections.
@@ -53,11 +56,11 @@ impl AnswerPreflights {
     }
 
     /// Returns the preflights of an exchange's connection and key, and creates them.
-    fn of(&self, exchange: &Exchange) -> Rc<OfKey> {
+    fn of(&self, exchange: &Exchange) -> SharedOfKey {
         let own = (exchange.peer.session, exchange.isolation.clone());
         let mut keys = self.keys.borrow_mut();
         if !keys.contains_key(&own) && keys.len() >= self.max_keys {
-            keys.retain(|_, of_key| !of_key.cache.borrow_mut().is_idle(now()));
+            keys.retain(|_, of_key| !of_key.borrow_mut().cache.is_idle(now()));
             if keys.len() >= self.max_keys {
                 keys.clear();
             }
@@ -66,17 +69,17 @@ impl AnswerPreflights {
     }
 
     /// Answers a preflight, or sends it.
-    fn pass(&self, of_key: Rc<OfKey>, key: PreflightKey, exchange: Exchange) -> Reply {
+    fn pass(&self, of_key: SharedOfKey, key: PreflightKey, exchange: Exchange) -> Reply {
         let next = Rc::clone(&self.next);
         Reply::generate(|mut sink| async move {
-            let mut step = of_key.begin(&key);
+            let mut step = of_key.borrow_mut().begin(&key);
             if step == PreflightStep::Wait {
-                let end = of_key.ends.borrow().get(&key).cloned();
+                let end = of_key.borrow().ends.get(&key).cloned();
                 if let Some(end) = end {
                     // A stalled preflight delays those that have joined it once.
                     let _: Result<(), _> = timeout(JOIN_TIMEOUT, end.notified()).await;
                 }
-                step = of_key.begin(&key);
+                step = of_key.borrow_mut().begin(&key);
             }
             if let PreflightStep::Respond(head) = step {
                 METRICS.preflights_answered.add(1);
@@ -85,7 +88,8 @@ impl AnswerPreflights {
             }
             let end = Rc::<Notify>::default();
             if step == PreflightStep::Send {
-                of_key.note_sent(&key, &end);
+                let ends = &mut of_key.borrow_mut().ends;
+                ends.insert(key.clone(), Rc::clone(&end));
             }
             let sent = Sent {
                 of_key,
@@ -101,7 +105,7 @@ impl AnswerPreflights {
     fn watch(&self, exchange: Exchange) -> Reply {
         let own = (exchange.peer.session, exchange.isolation.clone());
         let of_key = self.keys.borrow().get(&own).cloned();
-        let has_answers = |of_key: &Rc<OfKey>| !of_key.cache.borrow().is_empty();
+        let has_answers = |of_key: &SharedOfKey| !of_key.borrow().cache.is_empty();
         let Some(of_key) = of_key.filter(has_answers) else {
             return self.next.call(exchange);
         };
@@ -132,20 +136,13 @@ impl Stage for AnswerPreflights {
 }
 
 impl OfKey {
-    fn begin(&self, key: &PreflightKey) -> PreflightStep {
-        self.cache.borrow_mut().begin(now(), key)
+    fn begin(&mut self, key: &PreflightKey) -> PreflightStep {
+        self.cache.begin(now(), key)
     }
 
-    /// Lets equal preflights wait for this end.
-    fn note_sent(&self, key: &PreflightKey, end: &Rc<Notify>) {
-        let mut ends = self.ends.borrow_mut();
-        ends.insert(key.clone(), Rc::clone(end));
-    }
-
-    fn note_end(&self, key: &PreflightKey, end: &Rc<Notify>) {
-        let mut ends = self.ends.borrow_mut();
-        if ends.get(key).is_some_and(|own| Rc::ptr_eq(own, end)) {
-            ends.remove(key);
+    fn note_end(&mut self, key: &PreflightKey, end: &Rc<Notify>) {
+        if self.ends.get(key).is_some_and(|own| Rc::ptr_eq(own, end)) {
+            self.ends.remove(key);
         }
         end.notify_waiters();
     }
@@ -173,7 +170,7 @@ async fn pass(mut reply: Reply, sent: Sent, sink: &mut Sink) -> Result<(), Error
 
 /// A preflight that was sent. It ends when it is dropped.
 struct Sent {
-    of_key: Rc<OfKey>,
+    of_key: SharedOfKey,
     key: PreflightKey,
     /// Tells that the preflight has ended.
     end: Rc<Notify>,
@@ -183,10 +180,9 @@ struct Sent {
 
 impl Drop for Sent {
     fn drop(&mut self) {
-        let mut cache = self.of_key.cache.borrow_mut();
-        cache.end(now(), &self.key, self.head.as_ref());
-        drop(cache);
-        self.of_key.note_end(&self.key, &self.end);
+        let mut of_key = self.of_key.borrow_mut();
+        of_key.cache.end(now(), &self.key, self.head.as_ref());
+        of_key.note_end(&self.key, &self.end);
     }
 }
 
@@ -194,7 +190,7 @@ impl Drop for Sent {
 struct WatchedReply {
     reply: Reply,
     request: Arc<RequestHead>,
-    of_key: Rc<OfKey>,
+    of_key: SharedOfKey,
 }
 
 impl Parts for WatchedReply {
@@ -204,7 +200,7 @@ impl Parts for WatchedReply {
 
     fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
         let part = self.reply.poll_part(cx);
-        let mut cache = self.of_key.cache.borrow_mut();
+        let cache = &mut self.of_key.borrow_mut().cache;
         match &part {
             Poll::Ready(Some(Ok(Part::Head(head)))) => cache.note_response(&self.request, head),
             Poll::Ready(Some(Err(_))) => cache.note_failure(&self.request),

@@ -77,13 +77,19 @@ pub struct Tor {
     password: Option<String>,
     exit: Option<Exit>,
     options: SocketOptions,
-    ready: RefCell<Rc<OnceCell<TorAddresses>>>,
-    /// The exits that failed. They are tried again only when no other is left.
-    failed: RefCell<Vec<String>>,
-    chosen: RefCell<Option<String>>,
-    /// The circuit to the pinned exit that is kept ready.
-    ready_circuit: RefCell<Option<Rc<ReadyCircuit>>>,
+    state: RefCell<TorState>,
     backoff: Rc<Backoff>,
+}
+
+/// The exits of a way through a Tor client.
+#[derive(Debug, Default)]
+struct TorState {
+    ready: Rc<OnceCell<TorAddresses>>,
+    /// The exits that failed. They are tried again only when no other is left.
+    failed: Vec<String>,
+    chosen: Option<String>,
+    /// The circuit to the pinned exit that is kept ready.
+    circuit: Option<Rc<ReadyCircuit>>,
 }
 
 impl Tor {
@@ -100,10 +106,7 @@ impl Tor {
             password,
             exit,
             options,
-            ready: RefCell::default(),
-            failed: RefCell::default(),
-            chosen: RefCell::default(),
-            ready_circuit: RefCell::default(),
+            state: RefCell::default(),
             backoff: Rc::new(Backoff::new(TimeLimits::USUAL)),
         }
     }
@@ -155,9 +158,9 @@ impl Tor {
             .map_to_exit(&name, &target.host, &fingerprint)
             .await?;
         // This exit may have been counted as failed in the meantime, and another chosen.
-        if Rc::ptr_eq(cell, &self.ready.borrow()) {
+        if Rc::ptr_eq(cell, &self.state.borrow().ready) {
             self.keep_ready(async { Ok(control) }, &fingerprint);
-            *self.chosen.borrow_mut() = Some(fingerprint);
+            self.state.borrow_mut().chosen = Some(fingerprint);
         }
         let name = Some(name);
         Ok(TorAddresses { socks, name })
@@ -171,7 +174,8 @@ impl Tor {
     ) {
         if self.backoff.pause().is_zero() {
             let kept = ReadyCircuit::keep(control, exit.to_owned(), Rc::clone(&self.backoff));
-            *self.ready_circuit.borrow_mut() = Some(Rc::new(kept));
+            let before = self.state.borrow_mut().circuit.replace(Rc::new(kept));
+            drop(before);
         }
     }
 
@@ -179,15 +183,16 @@ impl Tor {
     /// dial came for long or the control port failed. A new one is then begun, for the dial after
     /// this one.
     async fn release_circuit(&self) {
-        let kept = self.ready_circuit.borrow().clone();
+        let kept = self.state.borrow().circuit.clone();
         if let Some(kept) = kept.filter(|kept| kept.is_kept()) {
             return kept.release().await;
         }
         let (via, password) = (self.control.clone(), self.password.clone());
-        if let Some(exit) = self.chosen.borrow().as_deref() {
+        let exit = self.state.borrow().chosen.clone();
+        if let Some(exit) = exit {
             self.keep_ready(
                 async move { Control::connect(&via, password.as_deref()).await },
-                exit,
+                &exit,
             );
         }
     }
@@ -197,7 +202,7 @@ impl Tor {
         if found.is_empty() {
             return Err(unreachable("no exit announces a gateway at that address"));
         }
-        let mut failed = self.failed.borrow_mut();
+        let failed = &mut self.state.borrow_mut().failed;
         let fresh: Vec<_> = found
             .iter()
             .filter(|exit| !failed.contains(&exit.fingerprint))
@@ -244,7 +249,7 @@ impl Transport for Tor {
         isolation: &'a Isolation,
     ) -> LocalBoxFuture<'a, Result<Path, Error>> {
         Box::pin(async move {
-            let cell = Rc::clone(&self.ready.borrow());
+            let cell = Rc::clone(&self.state.borrow().ready);
             let prepared = cell.get_or_try_init(|| self.prepare(target, &cell)).await?;
             let socks = Socks::new(prepared.socks, self.options.clone());
             let Some(name) = &prepared.name else {
@@ -265,7 +270,7 @@ impl Transport for Tor {
 
     fn get_ready<'a>(&'a self, target: &'a Target) -> LocalBoxFuture<'a, ()> {
         Box::pin(async move {
-            let cell = Rc::clone(&self.ready.borrow());
+            let cell = Rc::clone(&self.state.borrow().ready);
             if self.exit.is_some()
                 && let Err(error) = cell.get_or_try_init(|| self.prepare(target, &cell)).await
             {
@@ -277,13 +282,16 @@ impl Transport for Tor {
     fn failed(&self) {
         // An exit that the user chose is not replaced. The Tor client is prepared again in any
         // case, because it may have restarted.
-        if let (Some(chosen), Some(Exit::Auto)) = (self.chosen.borrow_mut().take(), &self.exit) {
-            self.failed.borrow_mut().push(chosen);
+        let mut state = self.state.borrow_mut();
+        if let (Some(chosen), Some(Exit::Auto)) = (state.chosen.take(), &self.exit) {
+            state.failed.push(chosen);
         }
-        *self.ready.borrow_mut() = Rc::default();
+        state.ready = Rc::default();
         // No circuit is built at once to the next exit, which may be the same one. Repeated dials
         // to a dead exit would build ever more circuits.
-        *self.ready_circuit.borrow_mut() = None;
+        let circuit = state.circuit.take();
+        drop(state);
+        drop(circuit);
         self.backoff.lose();
     }
 }

@@ -48,7 +48,7 @@ pub(super) struct SessionTunnels {
     number: u64,
     open: Cell<usize>,
     /// The datagrams that may be sent to origins.
-    pub(super) packets: RefCell<TokenBucket>,
+    pub(super) packets: TokenBucket,
 }
 
 /// An open tunnel, as the others see it.
@@ -93,7 +93,7 @@ impl Shared {
         Rc::new(SessionTunnels {
             number: self.issue(),
             open: Cell::default(),
-            packets: RefCell::new(TokenBucket::new(rate, burst, now)),
+            packets: TokenBucket::new(rate, burst, now),
         })
     }
 

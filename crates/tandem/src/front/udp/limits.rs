@@ -41,7 +41,7 @@ pub struct UdpLimits {
 /// The tunnels of one isolation key.
 #[derive(Debug)]
 pub(in crate::front) struct KeyLimits {
-    new: RefCell<TokenBucket>,
+    new: TokenBucket,
     open: Cell<usize>,
     /// The bytes of this key's datagrams that wait.
     waiting: Cell<usize>,
@@ -55,12 +55,12 @@ impl UdpLimits {
         if let Some(limits) = keys.get(key) {
             return Some(Rc::clone(limits));
         }
-        keys.retain(|_, it| Rc::strong_count(it) > 1 || !it.new.borrow().is_full(now));
+        keys.retain(|_, it| Rc::strong_count(it) > 1 || !it.new.is_full(now));
         if keys.len() >= MOST_KEYS {
             return None;
         }
         let limits = Rc::new(KeyLimits {
-            new: RefCell::new(TokenBucket::new(NEW_PER_SECOND, BURST, now)),
+            new: TokenBucket::new(NEW_PER_SECOND, BURST, now),
             open: Cell::default(),
             waiting: Cell::default(),
             waiting_of_all: Rc::clone(&self.waiting),
@@ -73,7 +73,7 @@ impl UdpLimits {
 impl KeyLimits {
     /// Takes a place for a new tunnel.
     pub(super) fn place(self: &Rc<Self>, now: Instant) -> Option<Place> {
-        if self.open.get() >= MOST_OPEN || !self.new.borrow_mut().take(now) {
+        if self.open.get() >= MOST_OPEN || !self.new.take(now) {
             return None;
         }
         self.open.update(|open| open + 1);

@@ -366,8 +366,9 @@ fn dial_connects_to_a_closed_control_port_again() {
                 .until(|_| {
                     !scene
                         .tor()
-                        .ready_circuit
+                        .state
                         .borrow()
+                        .circuit
                         .as_ref()
                         .expect("begun")
                         .is_kept()
@@ -399,8 +400,9 @@ fn no_circuit_is_kept_without_dials() {
             assert!(
                 !scene
                     .tor()
-                    .ready_circuit
+                    .state
                     .borrow()
+                    .circuit
                     .as_ref()
                     .expect("begun")
                     .is_kept()
