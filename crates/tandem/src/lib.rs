@@ -58,4 +58,5 @@ pub mod token_bucket;
 pub mod transport;
 pub mod users;
 mod versions;
+pub mod wakers;
 pub mod warm_up;

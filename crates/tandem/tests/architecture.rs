@@ -19,9 +19,10 @@ use proc_macro2::{TokenStream, TokenTree};
 /// program.
 const ARROWS: &[(&str, &[&str])] = &[
     // Values and the interface that they pass through: every module may name these.
+    ("wakers", &[]),
     ("error", &[]),
     ("priority", &[]),
-    ("exchange", &["error", "priority"]),
+    ("exchange", &["error", "priority", "wakers"]),
     ("versions", &["exchange"]),
     ("textual", &[]),
     ("files", &[]),
@@ -109,6 +110,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "path",
             "path_speed",
             "connections",
+            "wakers",
         ],
     ),
     (
@@ -257,6 +259,7 @@ const VALUES: &[&str] = &[
     "carrier",
     "secret",
     "body_memory",
+    "wakers",
 ];
 
 /// The modules that the program itself may name.

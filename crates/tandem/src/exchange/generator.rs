@@ -11,10 +11,11 @@ use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::pin::Pin;
 use std::rc::{Rc, Weak};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
 use super::{Carrying, Part, Supply};
 use crate::error::Error;
+use crate::wakers::WakerCell;
 
 /// The state shared by a generator, its reader and its [`Canceller`].
 #[derive(Default)]
@@ -22,17 +23,19 @@ struct Slot {
     /// The future that sends the parts. It holds the slot in turn: [`Generator::drop`] takes it
     /// out.
     future: RefCell<Option<SendFuture>>,
-    part: RefCell<Option<Part>>,
+    part: Cell<Option<Part>>,
+    /// True while `part` waits for the reader.
+    full: Cell<bool>,
     /// True once a part has been sent.
     used: Cell<bool>,
     /// The way on which the parts come.
     supply: Cell<Supply>,
     /// The session that the parts come from, if a stage needs it.
-    carrying: RefCell<Option<Carrying>>,
+    carrying: Cell<Option<Carrying>>,
     /// True if the reader has polled since [`Canceller::take_polled`].
     polled: Cell<bool>,
     /// The reader of a reply that has a canceller.
-    reader: RefCell<Option<Waker>>,
+    reader: WakerCell,
     /// The error of a cancelled reply, until the reader takes it.
     failure: Cell<Option<Box<Error>>>,
 }
@@ -66,22 +69,20 @@ impl Sink {
 
     /// Sets the session that the parts to come have come from.
     pub fn set_carrying(&self, carrying: Option<Carrying>) {
-        *self.slot.carrying.borrow_mut() = carrying;
+        self.slot.carrying.set(carrying);
     }
 
     /// Sends one part. The future resolves when the reader polls for the next part. It does not
     /// hold the part, since most exchanges contain several of these futures.
     pub fn send(&mut self, part: Part) -> impl Future<Output = ()> + '_ {
         self.slot.used.set(true);
-        *self.slot.part.borrow_mut() = Some(part);
+        self.slot.full.set(true);
+        self.slot.part.set(Some(part));
         // The generator takes the part before it polls this future again, so one pending poll is
         // enough.
-        std::future::poll_fn(|_| {
-            if self.slot.part.borrow().is_some() {
-                Poll::Pending
-            } else {
-                Poll::Ready(())
-            }
+        std::future::poll_fn(|_| match self.slot.full.get() {
+            true => Poll::Pending,
+            false => Poll::Ready(()),
         })
     }
 }
@@ -121,10 +122,7 @@ impl Canceller {
         };
         drop(future);
         slot.failure.set(failure.map(Box::new));
-        let reader = slot.reader.take();
-        if let Some(reader) = reader {
-            reader.wake();
-        }
+        slot.reader.wake();
     }
 
     /// Returns whether the reader has polled the reply since the last call.
@@ -159,7 +157,7 @@ impl Generator {
     }
 
     pub(super) fn take_carrying(&self) -> Option<Carrying> {
-        self.slot.carrying.borrow_mut().take()
+        self.slot.carrying.take()
     }
 
     pub(super) fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
@@ -174,27 +172,20 @@ impl Generator {
             *running = None;
         }
         drop(running);
-        if let Some(part) = slot.part.borrow_mut().take() {
+        if slot.full.take()
+            && let Some(part) = slot.part.take()
+        {
             return Poll::Ready(Some(Ok(part)));
         }
         match polled {
             Poll::Pending => {
                 if Rc::weak_count(&self.slot) > 0 {
-                    slot.note_reader(cx.waker());
+                    slot.reader.set(cx.waker());
                 }
                 Poll::Pending
             }
             Poll::Ready(Ok(())) => Poll::Ready(None),
             Poll::Ready(Err(error)) => Poll::Ready(Some(Err(error))),
-        }
-    }
-}
-
-impl Slot {
-    fn note_reader(&self, waker: &Waker) {
-        let mut reader = self.reader.borrow_mut();
-        if !reader.as_ref().is_some_and(|known| known.will_wake(waker)) {
-            *reader = Some(waker.clone());
         }
     }
 }
@@ -218,7 +209,7 @@ impl Drop for Generator {
 mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
-    use std::task::Wake;
+    use std::task::{Wake, Waker};
 
     use bytes::Bytes;
     use tandem_http::ResponseHead;

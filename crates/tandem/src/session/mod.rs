@@ -3,6 +3,7 @@
 //!
 //! A session runs over a [`Carrier`] and carries [`Exchange`]s. [`Session::serve`] reads them from
 //! a carrier and passes them to a stage. [`Connected::run`] sends one over an open session.
+mod admission;
 pub mod http1;
 pub mod mux;
 pub mod streams;

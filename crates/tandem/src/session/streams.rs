@@ -20,6 +20,7 @@ use tandem_http::Priority;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use super::admission::ClientAdmission;
 use super::http1::{Http1Client, Http1Server, Http1Session};
 use super::{Connected, Drain, Session, SessionEvents, SessionState, Task};
 use crate::carrier::{Carrier, CarrierStream, Code, Direction, LocalBoxFuture, Streams};
@@ -64,13 +65,12 @@ impl Session for StreamsSession {
         let idle = self.http1.timeouts.idle;
         let task = Task::spawn(async move {
             let ended = shared.watch(dial, idle).await;
-            shared.streams.take();
-            shared.ended.replace(Some(ended));
+            shared.phase.replace(StreamsPhase::Ended(ended));
             shared.changed.notify_waiters();
         });
         Rc::new(StreamsClient {
             http1: self.http1.clone(),
-            token: RefCell::new(self.token.as_ref().map(|token| token.get())),
+            admission: ClientAdmission::new(self.token.as_deref()),
             state,
             _task: task,
         })
@@ -242,18 +242,25 @@ fn urgency(exchange: &Exchange) -> Option<Priority> {
     }
 }
 
+/// The phase of a client's session.
+#[derive(Default)]
+enum StreamsPhase {
+    #[default]
+    Dialing,
+    Connected(Rc<dyn Streams>),
+    Ended(Error),
+}
+
 /// The state of a client's session.
 #[derive(Default)]
 struct StreamsState {
-    streams: RefCell<Option<Rc<dyn Streams>>>,
-    ended: RefCell<Option<Error>>,
+    phase: RefCell<StreamsPhase>,
     changed: Notify,
     active: Rc<Active>,
     draining: Cell<bool>,
     established: Cell<bool>,
     /// True if this end closed the session.
     closed_here: Cell<bool>,
-    admission: Cell<Option<bool>>,
     answered_in: Cell<Option<Duration>>,
 }
 
@@ -271,7 +278,8 @@ impl StreamsState {
         };
         self.answered_in.set(Some(begun.elapsed()));
         self.established.set(true);
-        self.streams.replace(Some(Rc::clone(&streams)));
+        self.phase
+            .replace(StreamsPhase::Connected(Rc::clone(&streams)));
         self.changed.notify_waiters();
         tokio::select! {
             // A gateway opens no streams.
@@ -302,11 +310,10 @@ impl StreamsState {
     async fn streams(&self) -> Result<Rc<dyn Streams>, Error> {
         loop {
             let changed = self.changed.notified();
-            if let Some(error) = &*self.ended.borrow() {
-                return Err(error.clone());
-            }
-            if let Some(streams) = &*self.streams.borrow() {
-                return Ok(Rc::clone(streams));
+            match &*self.phase.borrow() {
+                StreamsPhase::Dialing => {}
+                StreamsPhase::Connected(streams) => return Ok(Rc::clone(streams)),
+                StreamsPhase::Ended(error) => return Err(error.clone()),
             }
             changed.await;
         }
@@ -325,7 +332,7 @@ fn closed() -> Error {
 /// The client's end of a session. Dropping it ends the session.
 struct StreamsClient {
     http1: Http1Session,
-    token: RefCell<Option<Arc<String>>>,
+    admission: ClientAdmission,
     state: Rc<StreamsState>,
     _task: Task,
 }
@@ -354,10 +361,9 @@ impl StreamsClient {
     /// Returns the exchange as it is sent, with the fields for the gateway.
     fn for_gateway(&self, exchange: &Exchange) -> Exchange {
         let mut request = Arc::clone(&exchange.request);
-        if let Some(token) = &*self.token.borrow() {
-            let shown = format!("Bearer {token}");
+        if let Some(field) = self.admission.field() {
             let fields = &mut Arc::make_mut(&mut request).fields;
-            fields.push("proxy-authorization", shown);
+            fields.push("proxy-authorization", field);
         }
         let Priority(urgency) = exchange.priority.get().priority;
         if urgency != Priority::default().0 {
@@ -370,15 +376,6 @@ impl StreamsClient {
             isolation: exchange.isolation.clone(),
             peer: exchange.peer,
             priority: exchange.priority.clone(),
-        }
-    }
-
-    fn on_head(&self, status: u16) {
-        if status != 407 {
-            self.token.take();
-            self.state.admission.set(Some(true));
-        } else if self.state.admission.get().is_none() {
-            self.state.admission.set(Some(false));
         }
     }
 
@@ -413,7 +410,7 @@ impl Connected for StreamsClient {
             while let Some(part) = reply.part().await {
                 let part = part.map_err(|error| self.failed(error, &handle))?;
                 if let Part::Head(head) = &part {
-                    self.on_head(head.status);
+                    self.admission.note(head.status);
                 }
                 sink.send(part).await;
             }
@@ -433,10 +430,12 @@ impl SessionState for StreamsClient {
 
     fn is_closed(&self) -> bool {
         // A failed stream may repeat its exchange before the task has seen the carrier's end.
-        let streams = self.state.streams.borrow();
         self.state.draining.get()
-            || self.state.ended.borrow().is_some()
-            || streams.as_ref().is_some_and(|streams| streams.has_ended())
+            || match &*self.state.phase.borrow() {
+                StreamsPhase::Dialing => false,
+                StreamsPhase::Connected(streams) => streams.has_ended(),
+                StreamsPhase::Ended(_) => true,
+            }
     }
 
     fn is_established(&self) -> bool {
@@ -448,12 +447,14 @@ impl SessionState for StreamsClient {
     }
 
     fn facts(&self) -> Option<Rc<dyn Facts>> {
-        let streams = self.state.streams.borrow();
-        streams.as_ref().map(|streams| Rc::clone(streams.facts()))
+        match &*self.state.phase.borrow() {
+            StreamsPhase::Connected(streams) => Some(Rc::clone(streams.facts())),
+            StreamsPhase::Dialing | StreamsPhase::Ended(_) => None,
+        }
     }
 
     fn admission(&self) -> Option<bool> {
-        self.state.admission.get()
+        self.admission.decision()
     }
 
     fn answered_in(&self) -> Option<Duration> {
@@ -471,7 +472,7 @@ impl SessionEvents for StreamsClient {
         Box::pin(async move {
             loop {
                 let changed = state.changed.notified();
-                if let Some(error) = &*state.ended.borrow() {
+                if let StreamsPhase::Ended(error) = &*state.phase.borrow() {
                     return (!state.closed_here.get()).then(|| error.clone());
                 }
                 changed.await;

@@ -14,7 +14,7 @@ use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes, BytesMut};
 use tandem_http::RequestHead;
@@ -28,6 +28,7 @@ use crate::failure::refusal;
 use crate::path::{Facts, Path};
 use crate::priority::SharedPriority;
 use crate::stage::Stage;
+use crate::wakers::WakerCell;
 
 /// The unsent bytes that a stream holds.
 const UNSENT: usize = 64 << 10;
@@ -147,8 +148,8 @@ struct Upward(RefCell<UpwardState>);
 struct UpwardState {
     unsent: BytesMut,
     ending: Option<Ending>,
-    reader: Option<Waker>,
-    writer: Option<Waker>,
+    reader: WakerCell,
+    writer: WakerCell,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -169,12 +170,12 @@ impl Upward {
         }
         let room = UNSENT.saturating_sub(state.unsent.len());
         if room == 0 {
-            state.writer = Some(cx.waker().clone());
+            state.writer.set(cx.waker());
             return Poll::Pending;
         }
         let count = room.min(bytes.len());
         state.unsent.extend_from_slice(&bytes[..count]);
-        wake(&mut state.reader);
+        state.reader.wake();
         Poll::Ready(Ok(count))
     }
 
@@ -182,14 +183,8 @@ impl Upward {
     fn end(&self, ending: Ending) {
         let state = &mut *self.0.borrow_mut();
         state.ending.get_or_insert(ending);
-        wake(&mut state.reader);
-        wake(&mut state.writer);
-    }
-}
-
-fn wake(waker: &mut Option<Waker>) {
-    if let Some(waker) = waker.take() {
-        waker.wake();
+        state.reader.wake();
+        state.writer.wake();
     }
 }
 
@@ -201,7 +196,7 @@ impl Chunks for UpwardChunks {
         let state = &mut *self.0.0.borrow_mut();
         if !state.unsent.is_empty() && state.ending != Some(Ending::Aborted) {
             let data = state.unsent.split().freeze();
-            wake(&mut state.writer);
+            state.writer.wake();
             return Poll::Ready(Some(Ok(Chunk::Data(data))));
         }
         match state.ending {
@@ -212,7 +207,7 @@ impl Chunks for UpwardChunks {
             )))),
             Some(_) => Poll::Ready(None),
             None => {
-                state.reader = Some(cx.waker().clone());
+                state.reader.set(cx.waker());
                 Poll::Pending
             }
         }

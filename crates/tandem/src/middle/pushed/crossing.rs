@@ -5,7 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
 use tandem_http::{Method, RequestHead};
 use tandem_push::wire::{CROSSED_FIELD, url_hash};
@@ -14,6 +14,7 @@ use super::PushedShared;
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Body, Exchange, Isolation, Part, Parts, Peer, Reply};
 use crate::priority::SharedPriority;
+use crate::wakers::WakerCell;
 
 /// The requests under way without a head, by URL hash.
 #[derive(Default)]
@@ -25,7 +26,7 @@ pub(super) struct Crossings {
 #[derive(Default)]
 struct Signal {
     arrives: Cell<bool>,
-    waker: Cell<Option<Waker>>,
+    waker: WakerCell,
 }
 
 impl Crossings {
@@ -34,9 +35,7 @@ impl Crossings {
         let waiting = self.waiting.borrow();
         for signal in waiting.get(&url).into_iter().flatten() {
             signal.arrives.set(true);
-            if let Some(waker) = signal.waker.take() {
-                waker.wake();
-            }
+            signal.waker.wake();
         }
     }
 
@@ -153,7 +152,7 @@ impl Parts for Crossing {
     fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
         loop {
             let arrives = self.signal.as_ref().is_some_and(|signal| {
-                signal.waker.set(Some(cx.waker().clone()));
+                signal.waker.set(cx.waker());
                 signal.arrives.take()
             });
             if arrives && self.take_push() {

@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
 use tandem_http::{RequestHead, ResponseHead};
 use tandem_push::client::{
@@ -17,6 +17,7 @@ use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::{Part, Parts, Reply, SessionMark, Supply};
 use crate::metrics::METRICS;
 use crate::priority::{Precedence, SharedPriority};
+use crate::wakers::WakerCell;
 
 /// The test whether the pool still gives requests to a session.
 type CurrencyCheck = Box<dyn Fn(&Rc<SessionMark>) -> bool>;
@@ -24,11 +25,9 @@ type CurrencyCheck = Box<dyn Fn(&Rc<SessionMark>) -> bool>;
 /// The pushes of one session.
 pub(super) struct SessionPushes {
     mark: Rc<SessionMark>,
-    store: RefCell<PushStore>,
-    reports: RefCell<ReportQueue>,
+    state: RefCell<PushedState>,
     /// The waker of the companion's body, while it waits.
-    report_waker: Cell<Option<Waker>>,
-    tasks: RefCell<HashMap<PushId, PushTasks>>,
+    report_waker: WakerCell,
     digest: Option<Rc<RefCell<Digest>>>,
     /// The requests that may take a push that arrives.
     crossings: Rc<Crossings>,
@@ -37,14 +36,21 @@ pub(super) struct SessionPushes {
     is_swept: Cell<bool>,
 }
 
+/// The state that events change.
+struct PushedState {
+    store: PushStore,
+    reports: ReportQueue,
+    tasks: HashMap<PushId, PushTasks>,
+}
+
 /// The tasks of one push.
 struct PushTasks {
     priority: SharedPriority,
     is_cancelled: bool,
     /// The waker of the task that reads the push from the session.
-    arrival: Option<Waker>,
+    arrival: WakerCell,
     /// The waker of the reply to the browser.
-    reader: Option<Waker>,
+    reader: WakerCell,
 }
 
 fn now() -> std::time::Instant {
@@ -70,10 +76,12 @@ impl SessionPushes {
         }
         Rc::new(Self {
             mark,
-            store: RefCell::new(store),
-            reports: RefCell::new(ReportQueue::new(reports)),
-            report_waker: Cell::default(),
-            tasks: RefCell::default(),
+            state: RefCell::new(PushedState {
+                store,
+                reports: ReportQueue::new(reports),
+                tasks: HashMap::new(),
+            }),
+            report_waker: WakerCell::default(),
             digest,
             crossings,
             is_current,
@@ -91,16 +99,16 @@ impl SessionPushes {
 
     /// Runs an event through the store, and carries out its decisions.
     fn with_store<T>(&self, event: impl FnOnce(&mut PushStore) -> T) -> T {
-        let mut store = self.store.borrow_mut();
-        let result = event(&mut store);
-        while let Some(output) = store.poll_output() {
-            self.carry_out(output);
+        let state = &mut *self.state.borrow_mut();
+        let result = event(&mut state.store);
+        while let Some(output) = state.store.poll_output() {
+            self.carry_out(state, output);
         }
         result
     }
 
-    fn carry_out(&self, output: Output) {
-        let mut tasks = self.tasks.borrow_mut();
+    fn carry_out(&self, state: &mut PushedState, output: Output) {
+        let tasks = &mut state.tasks;
         match output {
             Output::Raise(id) => {
                 if let Some(task) = tasks.get(&id) {
@@ -110,17 +118,17 @@ impl SessionPushes {
             Output::Cancel(id) => {
                 if let Some(task) = tasks.get_mut(&id) {
                     task.is_cancelled = true;
-                    wake(&mut task.arrival);
+                    task.arrival.wake();
                 }
             }
             Output::WakeReader(id) => {
-                if let Some(task) = tasks.get_mut(&id) {
-                    wake(&mut task.reader);
+                if let Some(task) = tasks.get(&id) {
+                    task.reader.wake();
                 }
             }
             Output::WakeArrival(id) => {
-                if let Some(task) = tasks.get_mut(&id) {
-                    wake(&mut task.arrival);
+                if let Some(task) = tasks.get(&id) {
+                    task.arrival.wake();
                 }
             }
             Output::Arrives { url } => self.crossings.note_arrival(url),
@@ -131,23 +139,16 @@ impl SessionPushes {
             } => {
                 count(fate);
                 if tell_gateway {
-                    self.report(fate, url);
+                    state.reports.push(fate, url);
+                    if state.reports.is_urgent() {
+                        self.report_waker.wake();
+                    }
                 }
             }
             Output::Ended { push, wasted } => {
                 METRICS.push_bytes_wasted.add(wasted);
                 tasks.remove(&push);
             }
-        }
-    }
-
-    fn report(&self, fate: Fate, url: u32) {
-        let mut reports = self.reports.borrow_mut();
-        reports.push(fate, url);
-        if reports.is_urgent()
-            && let Some(waker) = self.report_waker.take()
-        {
-            waker.wake();
         }
     }
 
@@ -165,24 +166,24 @@ impl SessionPushes {
         let tasks = PushTasks {
             priority,
             is_cancelled: false,
-            arrival: None,
-            reader: None,
+            arrival: WakerCell::default(),
+            reader: WakerCell::default(),
         };
-        self.tasks.borrow_mut().insert(id, tasks);
+        self.state.borrow_mut().tasks.insert(id, tasks);
         tokio::task::spawn_local(read(Rc::clone(self), id, reply));
         self.keep_swept();
     }
 
     /// Keeps a task running that carries out the store's timeouts, while the store has any.
     fn keep_swept(self: &Rc<Self>) {
-        let is_needed = self.store.borrow().next_timeout().is_some();
+        let is_needed = self.state.borrow().store.next_timeout().is_some();
         if !is_needed || self.is_swept.replace(true) {
             return;
         }
         let this = Rc::clone(self);
         tokio::task::spawn_local(async move {
             loop {
-                let at = this.store.borrow().next_timeout();
+                let at = this.state.borrow().store.next_timeout();
                 let Some(at) = at else { break };
                 tokio::time::sleep_until(at.into()).await;
                 if (this.is_current)(&this.mark) {
@@ -235,34 +236,31 @@ impl SessionPushes {
     }
 
     pub(super) fn open_companion(&self) -> bool {
-        self.reports.borrow_mut().open_companion(now())
+        self.state.borrow_mut().reports.open_companion(now())
     }
 
     pub(super) fn on_companion_end(&self, was_accepted: bool) {
-        self.reports.borrow_mut().on_companion_end(was_accepted);
+        let mut state = self.state.borrow_mut();
+        state.reports.on_companion_end(was_accepted);
     }
 
     pub(super) fn is_companion_overdue(&self) -> bool {
-        self.reports.borrow().is_response_overdue(now())
+        self.state.borrow().reports.is_response_overdue(now())
     }
 
     /// Returns the next step of the companion's body. An urgent report wakes the task of `cx`.
     pub(super) fn report_step(&self, is_busy: bool, is_over: bool, cx: &Context<'_>) -> ReportStep {
-        self.report_waker.set(Some(cx.waker().clone()));
-        self.reports.borrow_mut().step(now(), is_busy, is_over)
+        self.report_waker.set(cx.waker());
+        let mut state = self.state.borrow_mut();
+        state.reports.step(now(), is_busy, is_over)
     }
 
     fn note_received(&self, id: PushId, head: &ResponseHead) {
-        let store = self.store.borrow();
-        if let (Some(digest), Some(request)) = (&self.digest, store.claimed_request(id)) {
+        let state = self.state.borrow();
+        let request = state.store.claimed_request(id);
+        if let (Some(digest), Some(request)) = (&self.digest, request) {
             digest.borrow_mut().note(now(), request, head);
         }
-    }
-}
-
-fn wake(waker: &mut Option<Waker>) {
-    if let Some(waker) = waker.take() {
-        waker.wake();
     }
 }
 
@@ -295,16 +293,18 @@ impl SessionPushes {
         reply: &mut Reply,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Part, Error>>> {
-        if let Some(task) = self.tasks.borrow_mut().get_mut(&id) {
+        let state = self.state.borrow();
+        if let Some(task) = state.tasks.get(&id) {
             if task.is_cancelled {
                 let error = Error::new(Kind::Reset, Side::Local, "the push is of no use");
                 return Poll::Ready(Some(Err(error)));
             }
-            task.arrival = Some(cx.waker().clone());
+            task.arrival.set(cx.waker());
         }
-        if !self.store.borrow().has_room(id) {
+        if !state.store.has_room(id) {
             return Poll::Pending;
         }
+        drop(state);
         reply.poll_part(cx)
     }
 
@@ -370,8 +370,8 @@ impl Parts for Serving {
                 return Poll::Ready(Some(Err(error.with_retry(Retry::IfIdempotent))));
             }
             Piece::Pending => {
-                if let Some(task) = self.pushes.tasks.borrow_mut().get_mut(&self.id) {
-                    task.reader = Some(cx.waker().clone());
+                if let Some(task) = self.pushes.state.borrow().tasks.get(&self.id) {
+                    task.reader.set(cx.waker());
                 }
                 return Poll::Pending;
             }

@@ -1,8 +1,7 @@
 //! The client end of a multiplexed session.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -17,7 +16,7 @@ use super::path_timeout::{PathTimeout, measured_round_trip};
 use super::refused::{STREAM_TIMEOUT, full};
 use super::silence::{Silence, Step};
 use super::upload::{Uploaded, upload};
-use super::{Heard, Inbound, MuxSession, Shared, ping, set_waker};
+use super::{Heard, Inbound, MuxSession, Shared, ping};
 use crate::carrier::Carrier;
 use crate::carrier::LocalBoxFuture;
 use crate::error::{Error, Kind, Retry, Side};
@@ -26,6 +25,7 @@ use crate::path::Facts;
 use crate::priority::{Precedence, PriorityWatch, SharedPriority};
 use crate::probe::Stamp;
 use crate::probe::points::{HEADERS_ENCODE, SESSION_DIAL, SESSION_STREAM};
+use crate::session::admission::ClientAdmission;
 use crate::session::http1::DECLINED;
 use crate::session::{Connected, SessionEvents, SessionState, Task, may_be_early};
 
@@ -33,15 +33,13 @@ use crate::session::{Connected, SessionEvents, SessionState, Task, may_be_early}
 pub struct MuxClient {
     pub(super) shared: Rc<Shared>,
     /// The access token. Requests carry it until the gateway has responded to one of them.
-    token: RefCell<Option<Arc<String>>>,
+    admission: ClientAdmission,
     /// The time without input after which the next request also probes the session.
     rest: Duration,
     /// The last input before the latest probe. Each silence is probed once.
     probed_after: Cell<Option<Heard>>,
     /// The observation of a path over datagrams.
-    silence: RefCell<Silence>,
-    /// The gateway's decision about the access token or its absence, once it is known.
-    admission: Cell<Option<bool>>,
+    silence: Cell<Silence>,
 }
 
 /// The wait for a reply to the probe of a silent session, by the session's first round trip.
@@ -74,14 +72,12 @@ impl MuxClient {
         };
         let dialling = shared.watch.begin();
         tokio::task::spawn_local(drive(task_shared, core, dial, pace, dialling));
-        let token = RefCell::new(session.token.as_ref().map(|token| token.get()));
         Self {
             shared,
-            token,
+            admission: ClientAdmission::new(session.token.as_deref()),
             rest: session.timeouts.probe_after / 2,
             probed_after: Cell::default(),
-            silence: RefCell::new(Silence::new(tokio::time::Instant::now().into_std())),
-            admission: Cell::default(),
+            silence: Cell::new(Silence::new(tokio::time::Instant::now().into_std())),
         }
     }
 
@@ -89,12 +85,9 @@ impl MuxClient {
     async fn open(&self, exchange: &Exchange) -> Result<StreamId, Error> {
         let shown;
         let mut request = &*exchange.request;
-        let token = self.token.borrow().clone();
-        if let Some(token) = &token {
+        if let Some(field) = self.admission.field() {
             let mut with_token = RequestHead::clone(request);
-            with_token
-                .fields
-                .push("proxy-authorization", format!("Bearer {token}"));
+            with_token.fields.push("proxy-authorization", field);
             shown = with_token;
             request = &shown;
         }
@@ -120,7 +113,7 @@ impl MuxClient {
         exchange: &Exchange,
         waker: &std::task::Waker,
     ) -> Poll<Result<StreamId, Error>> {
-        if let Some(error) = &*self.shared.ended.borrow() {
+        if let Some(error) = self.shared.ended.get() {
             // No byte of this request has been sent.
             return Poll::Ready(Err(error.clone().with_retry(Retry::Safe)));
         }
@@ -131,7 +124,7 @@ impl MuxClient {
                 return Poll::Ready(Err(Error::new(Kind::BadRequest, Side::Client, detail)));
             }
             // Extended CONNECT must wait for the peer's SETTINGS (RFC 8441 section 3).
-            self.shared.waiting.borrow_mut().push_back(waker.clone());
+            self.shared.waiting.add(waker);
             return Poll::Pending;
         }
         let encoding = HEADERS_ENCODE.start();
@@ -147,7 +140,7 @@ impl MuxClient {
                 Poll::Ready(Ok(id))
             }
             Err(OpenError::Busy) => {
-                self.shared.waiting.borrow_mut().push_back(waker.clone());
+                self.shared.waiting.add(waker);
                 Poll::Pending
             }
             Err(OpenError::Closing) => {
@@ -189,7 +182,7 @@ async fn drive(
         Err(error) => return shared.end(&error),
     };
     SESSION_DIAL.stop(dialling, 0);
-    shared.facts.replace(Some(Rc::downgrade(carrier.facts())));
+    let _ = shared.facts.set(Rc::downgrade(carrier.facts()));
     let owner = ClientOwner {
         shared: Rc::clone(&shared),
     };
@@ -254,7 +247,7 @@ impl Connected for MuxClient {
                     }
                     Some(Ok(part)) => {
                         if let Part::Head(head) = &part {
-                            self.note_admission(head.status);
+                            self.admission.note(head.status);
                             agreed = exchange.request.is_connect()
                                 && (200..300).contains(&head.status)
                                 && !head.fields.contains(DECLINED);
@@ -283,7 +276,7 @@ impl SessionState for MuxClient {
     }
 
     fn is_closed(&self) -> bool {
-        self.shared.ended.borrow().is_some()
+        self.shared.ended.get().is_some()
             || self.shared.draining.get()
             || !self.shared.core.borrow().is_open()
     }
@@ -297,7 +290,7 @@ impl SessionState for MuxClient {
     }
 
     fn facts(&self) -> Option<Rc<dyn Facts>> {
-        self.shared.facts.borrow().as_ref()?.upgrade()
+        self.shared.facts.get()?.upgrade()
     }
 
     fn has_rested(&self) -> bool {
@@ -312,7 +305,7 @@ impl SessionState for MuxClient {
     }
 
     fn admission(&self) -> Option<bool> {
-        self.admission.get()
+        self.admission.decision()
     }
 
     fn answered_in(&self) -> Option<Duration> {
@@ -333,11 +326,11 @@ impl SessionEvents for MuxClient {
     fn ended(&self) -> LocalBoxFuture<'static, Option<Error>> {
         let shared = Rc::clone(&self.shared);
         Box::pin(std::future::poll_fn(move |cx| {
-            if let Some(error) = &*shared.ended.borrow() {
+            if let Some(error) = shared.ended.get() {
                 let by_this_end = shared.draining.get() || shared.rested.get();
                 return Poll::Ready((!by_this_end).then(|| error.clone()));
             }
-            set_waker(&mut shared.observer.borrow_mut(), cx.waker());
+            shared.observer.set(cx.waker());
             Poll::Pending
         }))
     }
@@ -391,27 +384,16 @@ impl MuxClient {
         }))
     }
 
-    /// Notes the decision of the gateway about the access token, which each response shows.
-    fn note_admission(&self, status: u16) {
-        if status != 407 {
-            self.token.take();
-            self.admission.set(Some(true));
-        } else if self.admission.get().is_none() {
-            self.admission.set(Some(false));
-        }
-    }
-
     /// Resolves once `condition` holds, or the session has failed.
     async fn until(&self, condition: impl Fn(&Shared) -> bool) -> Result<(), Error> {
         std::future::poll_fn(|cx| {
-            if let Some(error) = &*self.shared.ended.borrow() {
+            if let Some(error) = self.shared.ended.get() {
                 return Poll::Ready(Err(error.clone()));
             }
             if condition(&self.shared) {
                 return Poll::Ready(Ok(()));
             }
-            let mut waiting = self.shared.waiting.borrow_mut();
-            waiting.push_back(cx.waker().clone());
+            self.shared.waiting.add(cx.waker());
             Poll::Pending
         })
         .await
@@ -429,7 +411,9 @@ impl MuxClient {
             let round_trip = measured_round_trip(&*facts);
             let round_trip = round_trip.unwrap_or_else(|| self.shared.answered_in.get());
             let now = tokio::time::Instant::now().into_std();
-            let step = self.silence.borrow_mut().look(now, count, round_trip);
+            let mut silence = self.silence.get();
+            let step = silence.look(now, count, round_trip);
+            self.silence.set(silence);
             let wait = match step {
                 Step::Silent => return,
                 Step::Wait(wait) => wait,
@@ -552,7 +536,7 @@ struct ClientOwner {
 impl Owner for ClientOwner {
     fn handle_event(&mut self, event: Event) {
         match event {
-            Event::Settings | Event::GoAway { .. } => self.shared.wake_waiting(),
+            Event::Settings | Event::GoAway { .. } => self.shared.waiting.wake_all(),
             _ => {}
         }
     }

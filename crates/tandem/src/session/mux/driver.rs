@@ -16,18 +16,15 @@ use tandem_http::{ByteMux, Event, Reason, SendBuf};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::clock::Clock;
+use super::scratch::with_buffer;
 use super::unsent::Unsent;
-use super::{Heard, Shared, set_waker};
+use super::{Heard, Shared};
 use super::{mismatch, ping};
 use crate::error::{Error, Kind, Retry, Side};
 use crate::path::Path;
 use crate::probe::Stamp;
 use crate::probe::points::{HEADERS_DECODE, SOCKET_READ, SOCKET_WAIT, SOCKET_WRITE};
 use crate::session::{Drain, Timeouts};
-
-/// The number of bytes read at a time. All sessions of a thread share the buffer, so an idle
-/// session holds no memory for it.
-const READ_SIZE: usize = 64 << 10;
 
 /// The most bytes taken from the core at a time while the socket accepts every write whole. The
 /// socket queue is then short, so a larger write delays no urgent data, and fewer writes cost less.
@@ -45,7 +42,6 @@ const READS_PER_TURN: usize = 8;
 const BACKLOG: usize = 1 << 20;
 
 thread_local! {
-    static SCRATCH: RefCell<Vec<u8>> = RefCell::new(vec![0; READ_SIZE]);
     /// An empty buffer with the memory of the last write, for the next session that writes. An
     /// idle session holds no memory for its output, and a busy one allocates none.
     static SPARE: Cell<SendBuf> = Cell::new(SendBuf::new());
@@ -169,7 +165,7 @@ impl<O: Owner> Driver<O> {
     /// resets the connection, and the reset can destroy data that the other end has not read yet
     /// (RFC 9112 section 9.6).
     fn poll_linger(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        SCRATCH.with_borrow_mut(|scratch| {
+        with_buffer(|scratch| {
             loop {
                 let mut buf = ReadBuf::new(scratch);
                 match ready!(Pin::new(&mut self.path).poll_read(cx, &mut buf)) {
@@ -181,7 +177,7 @@ impl<O: Owner> Driver<O> {
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        set_waker(&mut self.shared.driver.borrow_mut(), cx.waker());
+        self.shared.driver.set(cx.waker());
         if self.failed_write.is_some() {
             return self.poll_read_out(cx);
         }
@@ -311,7 +307,7 @@ impl<O: Owner> Driver<O> {
     /// connection, or `None` if no input is ready.
     fn read_once(&mut self, cx: &mut Context<'_>) -> Result<Option<usize>, Error> {
         let mut took = None;
-        let read = SCRATCH.with_borrow_mut(|scratch| {
+        let read = with_buffer(|scratch| {
             let mut buf = ReadBuf::new(scratch);
             match Pin::new(&mut self.path).poll_read(cx, &mut buf) {
                 Poll::Pending => Ok(None),
@@ -335,7 +331,7 @@ impl<O: Owner> Driver<O> {
             Ok(Some(0)) => self.peer_closed()?,
             Ok(Some(_)) => {
                 if !self.shared.established.replace(true) {
-                    self.shared.wake_waiting();
+                    self.shared.waiting.wake_all();
                     self.shared.watch.established();
                 }
                 if self.dispatch()
@@ -493,7 +489,7 @@ impl<O: Owner> Driver<O> {
             let mut core = self.shared.core.borrow_mut();
             core.handle_timeout(now);
             self.shared.free_unused();
-            let active = core.active() > 0 || !self.shared.waiting.borrow().is_empty();
+            let active = core.active() > 0 || !self.shared.waiting.is_empty();
             if active {
                 self.clock.used_at = now;
             }

@@ -66,7 +66,7 @@ impl<O: Owner> StreamsDriver<O> {
         if self.is_server() {
             self.shared.establish();
         }
-        self.shared.wake_waiting();
+        self.shared.waiting.wake_all();
     }
 
     /// Looks for the end of the handshake.

@@ -22,7 +22,10 @@ pub(super) struct AwakeStreams {
 impl AwakeStreams {
     /// Notes the task to wake.
     pub(super) fn set_task(&self, waker: &Waker) {
-        super::set_waker(&mut lock(&self.task), waker);
+        match &mut *lock(&self.task) {
+            Some(known) => known.clone_from(waker),
+            none => *none = Some(waker.clone()),
+        }
     }
 
     /// Adds a stream, and wakes no task.

@@ -32,6 +32,7 @@ mod over_streams;
 mod path_timeout;
 mod ping;
 mod refused;
+mod scratch;
 mod server;
 mod silence;
 mod stream;
@@ -43,8 +44,7 @@ mod unsent;
 mod upload;
 mod watch;
 
-use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::task::{Poll, Waker};
@@ -71,6 +71,7 @@ use crate::path::Facts;
 use crate::probe::points::QUEUE_FULL;
 use crate::renewal::Renewable;
 use crate::stage::Stage;
+use crate::wakers::{WakerCell, WakerQueue};
 
 /// A multiplexed protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,11 +156,11 @@ struct Shared {
     core: Rc<RefCell<dyn Mux>>,
     streams: RefCell<StreamTable>,
     /// The driver's task.
-    driver: RefCell<Option<Waker>>,
+    driver: WakerCell,
     /// Tasks that wait until the peer allows another stream, or the session ends.
-    waiting: RefCell<VecDeque<Waker>>,
+    waiting: WakerQueue,
     /// The reason for which the session is over.
-    ended: RefCell<Option<Error>>,
+    ended: OnceCell<Error>,
     /// True once input of the other end has arrived.
     established: Cell<bool>,
     /// The time of the last input, as a moment on two clocks.
@@ -175,13 +176,13 @@ struct Shared {
     /// True if this end closed the session because it was idle.
     rested: Cell<bool>,
     /// The task that waits for the end of the session, if any.
-    observer: RefCell<Option<Waker>>,
+    observer: WakerCell,
     /// The measurements for the observation points.
     watch: Watch,
     /// The identity of the session, which marks its pushes.
     mark: Rc<SessionMark>,
     /// The facts about the path, once it is connected.
-    facts: RefCell<Option<Weak<dyn Facts>>>,
+    facts: OnceCell<Weak<dyn Facts>>,
 }
 
 /// A moment on the monotonic clock and on the system clock. The monotonic clock may stop while the
@@ -207,9 +208,9 @@ impl Shared {
             mark: Rc::new(mark),
             core,
             streams: RefCell::default(),
-            driver: RefCell::default(),
-            waiting: RefCell::default(),
-            ended: RefCell::default(),
+            driver: WakerCell::default(),
+            waiting: WakerQueue::default(),
+            ended: OnceCell::new(),
             established: Cell::new(false),
             heard: Cell::default(),
             answered_in: Cell::default(),
@@ -217,17 +218,15 @@ impl Shared {
             early: Early::default(),
             draining: Cell::new(false),
             rested: Cell::new(false),
-            observer: RefCell::default(),
+            observer: WakerCell::default(),
             watch: Watch::default(),
-            facts: RefCell::default(),
+            facts: OnceCell::new(),
         })
     }
 
     /// Wakes the driver, so that it writes new output of the core.
     fn kick(&self) {
-        if let Some(waker) = self.driver.borrow_mut().take() {
-            waker.wake();
-        }
+        self.driver.wake();
     }
 
     /// Changes the priority of a stream's data. On the client, the core also tells the server.
@@ -244,37 +243,26 @@ impl Shared {
             self.answered_in.set(now - dialled);
         }
         self.established.set(true);
-        self.wake_waiting();
+        self.waiting.wake_all();
         self.watch.established();
-    }
-
-    fn wake_waiting(&self) {
-        for waker in self.waiting.borrow_mut().drain(..) {
-            waker.wake();
-        }
     }
 
     /// Ends the session and fails its unfinished exchanges with `error`. Only the first call
     /// counts.
     fn end(&self, error: &Error) {
-        let mut ended = self.ended.borrow_mut();
-        if ended.is_some() {
+        if self.ended.set(error.clone()).is_err() {
             return;
         }
-        *ended = Some(error.clone());
-        drop(ended);
         for stream in self.streams.borrow_mut().values_mut() {
             if stream.complete {
-                stream.wake_reader();
-                stream.wake_writer();
+                stream.reader.wake();
+                stream.writer.wake();
             } else {
                 stream.fail(error.clone());
             }
         }
-        self.wake_waiting();
-        if let Some(observer) = self.observer.borrow_mut().take() {
-            observer.wake();
-        }
+        self.waiting.wake_all();
+        self.observer.wake();
         self.kick();
     }
 
@@ -304,14 +292,14 @@ impl Shared {
             }
             Event::Writable { id } => {
                 if let Some(stream) = self.streams.borrow_mut().get_mut(&id) {
-                    stream.wake_writer();
+                    stream.writer.wake();
                 }
                 return None;
             }
             Event::Priority { id, priority } => {
                 if let Some(stream) = self.streams.borrow_mut().get_mut(&id) {
                     stream.priority = Some(priority);
-                    stream.wake_writer();
+                    stream.writer.wake();
                 }
                 return None;
             }
@@ -342,12 +330,12 @@ impl Shared {
     /// Ends the exchange of a stream that the other end has reset.
     fn handle_reset(&self, id: StreamId, reason: Reason, other_end: Side) {
         self.watch.forget(id);
-        self.wake_waiting();
+        self.waiting.wake_all();
         if let Some(stream) = self.streams.borrow_mut().get_mut(&id) {
             if stream.complete && other_end == Side::Peer {
                 // The response is complete. The server only rejects the rest of the request
                 // (RFC 9113 section 8.1).
-                stream.wake_writer();
+                stream.writer.wake();
             } else {
                 stream.fail(reset_error(reason, other_end));
             }
@@ -372,7 +360,7 @@ impl Shared {
             drop(streams);
             self.core.borrow_mut().reset(id, Reason::EnhanceYourCalm);
             self.watch.forget(id);
-            self.wake_waiting();
+            self.waiting.wake_all();
             return;
         }
         if end {
@@ -380,7 +368,7 @@ impl Shared {
         }
         match inbound {
             Some(inbound) => stream.put(inbound),
-            None => stream.wake_reader(),
+            None => stream.reader.wake(),
         }
     }
 
@@ -395,7 +383,7 @@ impl Shared {
             if stream.complete {
                 return Poll::Ready(None);
             }
-            set_waker(&mut stream.reader, waker);
+            stream.reader.set(waker);
             return Poll::Pending;
         };
         stream.arrivals.take(id);
@@ -414,7 +402,7 @@ impl Shared {
     /// Returns the number of bytes that the stream can queue, once it is above 0. Returns `Err` if
     /// the stream is gone.
     fn poll_room(&self, id: StreamId, waker: &Waker) -> Poll<Result<usize, ()>> {
-        if self.ended.borrow().is_some() {
+        if self.ended.get().is_some() {
             return Poll::Ready(Err(()));
         }
         let room = self.core.borrow().send_room(id);
@@ -429,7 +417,7 @@ impl Shared {
             if stream.full.is_none() {
                 stream.full = QUEUE_FULL.start();
             }
-            set_waker(&mut stream.writer, waker);
+            stream.writer.set(waker);
             return Poll::Pending;
         }
         QUEUE_FULL.stop(stream.full.take(), id);
@@ -475,7 +463,7 @@ impl Shared {
             *streams = StreamTable::default();
         }
         drop((streams, core));
-        self.wake_waiting();
+        self.waiting.wake_all();
         self.kick();
     }
 }
@@ -483,10 +471,3 @@ impl Shared {
 /// The capacity of a table of streams that is freed with its last stream. A larger table is freed
 /// at the next timeout, because a session with many streams at once will soon have as many again.
 const FEW_STREAMS: usize = 8;
-
-fn set_waker(slot: &mut Option<Waker>, waker: &Waker) {
-    match slot {
-        Some(known) if known.will_wake(waker) => {}
-        _ => *slot = Some(waker.clone()),
-    }
-}

@@ -26,21 +26,16 @@ use tokio::time::Sleep;
 use super::driver::{Owner, Pace};
 use super::halves::{AwakeStreams, Read, StreamHalves, Written};
 use super::refused::{STREAM_TIMEOUT, full};
-use super::{Heard, Shared, set_waker};
+use super::scratch::with_buffer;
+use super::{Heard, Shared};
 use crate::carrier::{CarrierStream, Code, Direction, Streams};
 use crate::error::{Error, Kind, Retry, Side};
 use crate::session::{Drain, Timeouts};
 
-/// The number of bytes read at a time. All sessions of a thread share the buffer.
-const READ_SIZE: usize = 64 << 10;
 /// The number of consecutive reads of a stream before other streams get their turn.
 const READS_PER_STREAM: usize = 4;
 /// The number of rounds before the exchanges get their turn.
 const ROUNDS_PER_TURN: usize = 8;
-
-thread_local! {
-    static SCRATCH: RefCell<Vec<u8>> = RefCell::new(vec![0; READ_SIZE]);
-}
 
 /// Drives one session over its carrier. [`StreamsDriver::run`] resolves when the session is over.
 pub(super) struct StreamsDriver<O> {
@@ -168,7 +163,7 @@ impl<O: Owner> StreamsDriver<O> {
 
     /// Registers the task that drives the session, so that streams and exchanges can wake it.
     pub(super) fn register(&self, cx: &Context<'_>) {
-        set_waker(&mut self.shared.driver.borrow_mut(), cx.waker());
+        self.shared.driver.set(cx.waker());
         self.awake.set_task(cx.waker());
     }
 
@@ -302,7 +297,7 @@ impl<O: Owner> StreamsDriver<O> {
                 self.stream_timer = None;
             }
             if is_request && opened {
-                self.shared.wake_waiting();
+                self.shared.waiting.wake_all();
             }
         }
         self.execute();
@@ -323,7 +318,7 @@ impl<O: Owner> StreamsDriver<O> {
                 stream.fail(full());
             }
         }
-        self.shared.wake_waiting();
+        self.shared.waiting.wake_all();
     }
 
     /// Looks at the streams that may have become readable or writable.
@@ -376,7 +371,7 @@ impl<O: Owner> StreamsDriver<O> {
             };
             let now = Instant::now();
             let core = &self.core;
-            let (more, result) = SCRATCH.with_borrow_mut(|scratch| {
+            let (more, result) = with_buffer(|scratch| {
                 let mut buf = ReadBuf::new(scratch);
                 let read = stream.read(&mut buf);
                 let mut core = core.borrow_mut();
@@ -521,7 +516,7 @@ impl<O: Owner> StreamsDriver<O> {
             let mut core = self.core.borrow_mut();
             core.handle_timeout(now);
             self.shared.free_unused();
-            if core.active() > 0 || !self.shared.waiting.borrow().is_empty() {
+            if core.active() > 0 || !self.shared.waiting.is_empty() {
                 self.clock.used_at = now;
             }
             let unasked = self.clock.unasked_since.map(|since| now - since);
@@ -567,7 +562,7 @@ impl Shared {
                 stream.fail(error.clone());
             }
         }
-        self.wake_waiting();
+        self.waiting.wake_all();
     }
 }
 

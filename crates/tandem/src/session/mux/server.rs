@@ -15,7 +15,7 @@ use tokio::time::{Sleep, sleep};
 use super::core::Core;
 use super::driver::{Driver, Owner, Pace};
 use super::over_streams::StreamsDriver;
-use super::{Inbound, MuxSession, Shared, Stream, early, set_waker};
+use super::{Inbound, MuxSession, Shared, Stream, early};
 use crate::carrier::{Carrier, LocalBoxFuture};
 use crate::error::{Error, Side};
 use crate::exchange::{Body, Chunk, Chunks, Exchange, Isolation, Part, Peer, PushedPart, Reply};
@@ -246,14 +246,14 @@ impl Pump {
     /// Returns true if the stream was reset or the session is over. Registers the waker, so that a
     /// reset wakes this task.
     fn is_cancelled(&self, cx: &Context<'_>) -> bool {
-        if self.shared.ended.borrow().is_some() {
+        if self.shared.ended.get().is_some() {
             return true;
         }
         let mut streams = self.shared.streams.borrow_mut();
         let Some(stream) = streams.get_mut(&self.id) else {
             return true;
         };
-        set_waker(&mut stream.writer, cx.waker());
+        stream.writer.set(cx.waker());
         stream.failed
     }
 

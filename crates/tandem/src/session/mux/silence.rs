@@ -24,7 +24,7 @@ pub(super) enum Step {
 }
 
 /// The observation of one path, which all exchanges of a session share.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Silence {
     /// The datagrams that had arrived at the last look.
     count: u64,

@@ -3,7 +3,6 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
-use std::task::Waker;
 
 use bytes::{Bytes, BytesMut};
 use tandem_http::{Fields, Priority, RequestHead, ResponseHead, StreamId};
@@ -12,6 +11,7 @@ use super::watch::Arrivals;
 use crate::error::Error;
 use crate::probe::Stamp;
 use crate::session::Interim;
+use crate::wakers::WakerCell;
 
 /// The size in bytes up to which adjacent pieces of a body are joined while they wait for their
 /// reader. Each piece has a fixed cost of memory, which flow control does not count. A body sent
@@ -46,9 +46,9 @@ impl Hasher for IdHasher {
 pub(super) struct Stream {
     pub(super) inbound: VecDeque<Inbound>,
     /// The task that reads `inbound`.
-    pub(super) reader: Option<Waker>,
+    pub(super) reader: WakerCell,
     /// The task that waits to send.
-    pub(super) writer: Option<Waker>,
+    pub(super) writer: WakerCell,
     /// True once no more input will arrive.
     pub(super) complete: bool,
     /// True if the stream was reset or its session has ended. The writer can see this even after
@@ -82,28 +82,16 @@ impl Stream {
                 .unwrap_or_else(|shared| BytesMut::from(&shared[..]));
             joined.extend_from_slice(data);
             *last = joined.freeze();
-            return self.wake_reader();
+            return self.reader.wake();
         }
         self.arrivals.put();
         self.inbound.push_back(inbound);
-        self.wake_reader();
-    }
-
-    pub(super) fn wake_reader(&mut self) {
-        if let Some(waker) = self.reader.take() {
-            waker.wake();
-        }
-    }
-
-    pub(super) fn wake_writer(&mut self) {
-        if let Some(waker) = self.writer.take() {
-            waker.wake();
-        }
+        self.reader.wake();
     }
 
     pub(super) fn fail(&mut self, error: Error) {
         (self.complete, self.failed) = (true, true);
         self.put(Inbound::Failed(error));
-        self.wake_writer();
+        self.writer.wake();
     }
 }

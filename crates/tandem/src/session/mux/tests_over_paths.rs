@@ -48,8 +48,7 @@ fn dropped_driver_ends_its_session() {
         });
         let client = client.await;
         drop(local);
-        let ended = client.shared.ended.borrow();
-        let error = ended.as_ref().expect("an end");
+        let error = client.shared.ended.get().expect("an end");
         assert_eq!(error.detail, "the session was dropped");
     });
 }

@@ -20,7 +20,7 @@ use crate::probe::{Point, Stamp};
 pub(super) struct Watch {
     begun: Cell<Stamp>,
     /// The exchanges that began before the first input of the other end.
-    early: RefCell<Vec<(StreamId, Stamp)>>,
+    early: Cell<Vec<(StreamId, Stamp)>>,
     bodies: RefCell<HashMap<StreamId, WatchedBody>>,
     /// True while `bodies` is not empty.
     watching: Cell<bool>,
@@ -40,7 +40,9 @@ impl Watch {
         }
         let since = SESSION_WAIT.start();
         if !since.is_none() {
-            self.early.borrow_mut().push((id, since));
+            let mut early = self.early.take();
+            early.push((id, since));
+            self.early.set(early);
         }
     }
 

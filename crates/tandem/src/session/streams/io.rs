@@ -37,7 +37,6 @@ impl Handle {
 }
 
 struct ExchangeHalves {
-    receive: RefCell<Box<dyn ReceiveStream>>,
     send: RefCell<Box<dyn SendStream>>,
     /// True if the peer reset the stream as one that was not processed.
     rejected: Cell<bool>,
@@ -60,18 +59,21 @@ impl ExchangeHalves {
 
 /// Both halves as a byte stream. Dropping it resets the stream, unless the peer has ended it or it
 /// was shut down. A stream that was broken off is always reset.
-struct StreamIo(Rc<ExchangeHalves>);
+struct StreamIo {
+    receive: Box<dyn ReceiveStream>,
+    halves: Rc<ExchangeHalves>,
+}
 
 impl Drop for StreamIo {
     fn drop(&mut self) {
         let mut cx = Context::from_waker(Waker::noop());
-        if !self.0.finished.get() && !self.0.broken_off.get() && self.is_at_end(&mut cx) {
+        if !self.halves.finished.get() && !self.halves.broken_off.get() && self.is_at_end(&mut cx) {
             // It ends the stream without waiting.
             let _ = Pin::new(&mut *self).poll_shutdown(&mut cx);
         }
-        self.0.receive.borrow_mut().stop(Code(0));
-        if !self.0.finished.get() {
-            self.0.send.borrow_mut().reset(Code(0));
+        self.receive.stop(Code(0));
+        if !self.halves.finished.get() {
+            self.halves.send.borrow_mut().reset(Code(0));
         }
     }
 }
@@ -92,8 +94,9 @@ impl AsyncRead for StreamIo {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let read = Pin::new(&mut **self.0.receive.borrow_mut()).poll_read(cx, buf);
-        self.0.note(read)
+        let this = self.get_mut();
+        let read = Pin::new(&mut *this.receive).poll_read(cx, buf);
+        this.halves.note(read)
     }
 }
 
@@ -103,8 +106,8 @@ impl AsyncWrite for StreamIo {
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut **self.0.send.borrow_mut()).poll_write(cx, buf);
-        self.0.note(written)
+        let written = Pin::new(&mut **self.halves.send.borrow_mut()).poll_write(cx, buf);
+        self.halves.note(written)
     }
 
     fn poll_write_vectored(
@@ -112,22 +115,22 @@ impl AsyncWrite for StreamIo {
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut **self.0.send.borrow_mut()).poll_write_vectored(cx, bufs);
-        self.0.note(written)
+        let written = Pin::new(&mut **self.halves.send.borrow_mut()).poll_write_vectored(cx, bufs);
+        self.halves.note(written)
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.0.send.borrow().is_write_vectored()
+        self.halves.send.borrow().is_write_vectored()
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut **self.0.send.borrow_mut()).poll_flush(cx)
+        Pin::new(&mut **self.halves.send.borrow_mut()).poll_flush(cx)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let shut = Pin::new(&mut **self.0.send.borrow_mut()).poll_shutdown(cx);
+        let shut = Pin::new(&mut **self.halves.send.borrow_mut()).poll_shutdown(cx);
         if matches!(shut, Poll::Ready(Ok(()))) {
-            self.0.finished.set(true);
+            self.halves.finished.set(true);
         }
         shut
     }
@@ -156,18 +159,18 @@ impl Facts for StreamFacts {
 /// Turns a stream with both directions into a path, and a handle for its priority.
 pub(super) fn into_path(stream: CarrierStream, facts: &Rc<dyn Facts>) -> Option<(Path, Handle)> {
     let halves = Rc::new(ExchangeHalves {
-        receive: RefCell::new(stream.receive?),
         send: RefCell::new(stream.send?),
         rejected: Cell::new(false),
         finished: Cell::new(false),
         broken_off: Cell::new(false),
     });
+    let io = StreamIo {
+        receive: stream.receive?,
+        halves: Rc::clone(&halves),
+    };
     let facts = Rc::new(StreamFacts {
         below: Rc::clone(facts),
         halves: Rc::clone(&halves),
     });
-    Some((
-        Path::new(StreamIo(Rc::clone(&halves)), facts),
-        Handle(halves),
-    ))
+    Some((Path::new(io, facts), Handle(halves)))
 }
