@@ -8,7 +8,6 @@
 //! | all other fields of a browser | in a private cache: several browsers may share its session |
 
 use std::hash::{BuildHasher, RandomState};
-use std::sync::LazyLock;
 
 use tandem_http::Fields;
 use tandem_http::cache::accepts_content_encoding;
@@ -39,9 +38,6 @@ const IGNORED: [&[u8]; 21] = [
     b"upgrade-insecure-requests",
 ];
 
-/// The secret of this process by which fields are hashed.
-static SECRET: LazyLock<RandomState> = LazyLock::new(RandomState::new);
-
 /// The fields that a cache compares besides the content coding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Compared {
@@ -54,24 +50,41 @@ pub(crate) enum Compared {
 }
 
 /// The properties of the request for a stored response.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Asker {
-    /// A hash of the cookies and credentials, if only requests with the same ones may get the
-    /// response.
-    credentials: Option<u64>,
-    /// A hash of the fields of the browser, in a private cache.
-    browser: Option<u64>,
+    /// The fields that another request must have too, unless anyone may get the response.
+    fields: Option<AskerFields>,
     /// The request accepted the content coding of the response.
     accepts_coding: bool,
 }
 
+/// Hashes of the fields of a request.
+#[derive(Clone, Debug)]
+struct AskerFields {
+    /// The secret of the cache, which keys the hashes.
+    secret: RandomState,
+    browser: u64,
+    /// The hash of the cookies and credentials, if only requests with the same ones may get the
+    /// response.
+    credentials: Option<u64>,
+}
+
 impl Asker {
     /// Returns the properties of a request with the fields `asked`, whose response has the fields
-    /// `response`.
-    pub(crate) fn new(asked: &Fields, response: &Fields, compared: Compared) -> Self {
+    /// `response`. `secret` keys the hashes of fields.
+    pub(crate) fn new(
+        secret: &RandomState,
+        asked: &Fields,
+        response: &Fields,
+        compared: Compared,
+    ) -> Self {
+        let fields = (compared != Compared::None).then(|| AskerFields {
+            secret: secret.clone(),
+            browser: browser(secret, asked),
+            credentials: (compared == Compared::Person).then(|| credentials(secret, asked)),
+        });
         Self {
-            credentials: (compared == Compared::Person).then(|| credentials(asked)),
-            browser: (compared != Compared::None).then(|| browser(asked)),
+            fields,
             accepts_coding: accepts_content_encoding(asked, response),
         }
     }
@@ -79,14 +92,13 @@ impl Asker {
     /// Returns the properties of a request of anyone.
     pub(crate) const fn of_anyone(accepts_coding: bool) -> Self {
         Self {
-            credentials: None,
-            browser: None,
+            fields: None,
             accepts_coding,
         }
     }
 
     /// Returns whether the request accepted the content coding of the response.
-    pub(crate) const fn accepts_coding(self) -> bool {
+    pub(crate) const fn accepts_coding(&self) -> bool {
         self.accepts_coding
     }
 
@@ -94,22 +106,30 @@ impl Asker {
     /// `response`.
     pub(crate) fn is_like(&self, asked: &Fields, response: &Fields) -> bool {
         (!self.accepts_coding || accepts_content_encoding(asked, response))
-            && self.browser.is_none_or(|own| own == browser(asked))
-            && self.credentials.is_none_or(|own| own == credentials(asked))
+            && self.fields.as_ref().is_none_or(|own| own.are_in(asked))
     }
 }
 
-fn credentials(asked: &Fields) -> u64 {
+impl AskerFields {
+    fn are_in(&self, asked: &Fields) -> bool {
+        self.browser == browser(&self.secret, asked)
+            && self
+                .credentials
+                .is_none_or(|own| own == credentials(&self.secret, asked))
+    }
+}
+
+fn credentials(secret: &RandomState, asked: &Fields) -> u64 {
     let cookies: Vec<_> = asked.get_all("cookie").collect();
     let credentials: Vec<_> = asked.get_all("authorization").collect();
-    SECRET.hash_one((cookies, credentials))
+    secret.hash_one((cookies, credentials))
 }
 
 /// Returns a hash of the compared fields, in which their order has no part.
-fn browser(asked: &Fields) -> u64 {
+fn browser(secret: &RandomState, asked: &Fields) -> u64 {
     asked
         .iter()
         .filter(|field| !IGNORED.contains(&field.name))
-        .map(|field| SECRET.hash_one((field.name, field.value)))
+        .map(|field| secret.hash_one((field.name, field.value)))
         .fold(0, u64::wrapping_add)
 }

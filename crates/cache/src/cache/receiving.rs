@@ -7,9 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tandem_http::cache::{
-    CacheControl, CacheRules, Receipt, RequestPolicy, ResponsePolicy, validation,
-};
+use tandem_http::cache::{CacheControl, Receipt, RequestPolicy, ResponsePolicy, validation};
 use tandem_http::message::content_length;
 use tandem_http::{Fields, Method, RequestHead, ResponseHead};
 
@@ -137,7 +135,7 @@ impl<F: Clone> Cache<F> {
         if length.is_some_and(|length| length > self.config.max_body()) {
             return None;
         }
-        let entry = entry(now, rules, fetch, head.clone(), policy);
+        let entry = self.entry(now, fetch, head.clone(), policy);
         let is_useful = entry.policy.has_validator || !entry.remaining(now).is_zero();
         is_useful.then_some(entry)
     }
@@ -198,17 +196,57 @@ impl<F: Clone> Cache<F> {
         }
     }
 
+    /// Returns the entry of a response without its body.
+    fn entry(&self, now: Now, fetch: &Fetch, head: ResponseHead, policy: ResponsePolicy) -> Stored {
+        let rules = self.config.rules();
+        let receipt = Receipt {
+            at: now.unix,
+            delay: now.elapsed.saturating_sub(fetch.started),
+        };
+        let mut freshness = policy.freshness(rules, receipt);
+        if head.status >= 400 {
+            let limit = freshness.age(Duration::ZERO) + ERROR_LIFETIME;
+            freshness.lifetime = freshness.lifetime.map(|lifetime| lifetime.min(limit));
+        }
+        let is_open = policy.control.public || policy.control.s_maxage.is_some();
+        let compared = if rules.shared && !fetch.key.has_owner() {
+            Compared::None
+        } else if is_open && !policy.control.private {
+            Compared::Browser
+        } else {
+            // A response for one user's cookies is not for another one who shares the session.
+            Compared::Person
+        };
+        let asked = &fetch.asked.fields;
+        let has_open_cookies = !asked.contains("cookie") || policy.control.public;
+        Stored {
+            is_anonymous: !asked.contains("authorization") && has_open_cookies,
+            had_no_credentials: !asked.contains("authorization") && !asked.contains("cookie"),
+            started: fetch.started,
+            request: selecting(&head, &fetch.asked.fields),
+            asker: Asker::new(&self.secret, &fetch.asked.fields, &head.fields, compared),
+            user: Some(fetch.user),
+            head,
+            trailers: None,
+            body: Body::default(),
+            extent: None,
+            policy,
+            freshness,
+            since: now.elapsed,
+        }
+    }
+
     fn updated(&self, now: Now, fetch: &Fetch, stored: &Stored, head: &ResponseHead) -> Stored {
         let mut updated = stored.head.clone();
         validation::freshen(&mut updated, head);
         let policy = self.policy(&updated);
-        let new = entry(now, self.config.rules(), fetch, updated, policy);
+        let new = self.entry(now, fetch, updated, policy);
         Stored {
             body: stored.body.clone(),
             extent: stored.extent,
             trailers: stored.trailers.clone(),
             request: stored.request.clone(),
-            asker: stored.asker,
+            asker: stored.asker.clone(),
             is_anonymous: stored.is_anonymous && new.is_anonymous,
             had_no_credentials: stored.had_no_credentials && new.had_no_credentials,
             ..new
@@ -328,49 +366,4 @@ fn is_about_request(request: &RequestHead, status: u16) -> bool {
         206 | 401 | 406 | 407 | 408 | 411..=413 | 415..=417 | 421 | 425 | 426 | 428 | 429 | 431
     );
     by_status || (is_special && status != 200)
-}
-
-/// Returns the entry of a response without its body.
-fn entry(
-    now: Now,
-    rules: CacheRules,
-    fetch: &Fetch,
-    head: ResponseHead,
-    policy: ResponsePolicy,
-) -> Stored {
-    let receipt = Receipt {
-        at: now.unix,
-        delay: now.elapsed.saturating_sub(fetch.started),
-    };
-    let mut freshness = policy.freshness(rules, receipt);
-    if head.status >= 400 {
-        let limit = freshness.age(Duration::ZERO) + ERROR_LIFETIME;
-        freshness.lifetime = freshness.lifetime.map(|lifetime| lifetime.min(limit));
-    }
-    let is_open = policy.control.public || policy.control.s_maxage.is_some();
-    let compared = if rules.shared && !fetch.key.has_owner() {
-        Compared::None
-    } else if is_open && !policy.control.private {
-        Compared::Browser
-    } else {
-        // A response for one user's cookies is not for another one who shares the session.
-        Compared::Person
-    };
-    let asked = &fetch.asked.fields;
-    let has_open_cookies = !asked.contains("cookie") || policy.control.public;
-    Stored {
-        is_anonymous: !asked.contains("authorization") && has_open_cookies,
-        had_no_credentials: !asked.contains("authorization") && !asked.contains("cookie"),
-        started: fetch.started,
-        request: selecting(&head, &fetch.asked.fields),
-        asker: Asker::new(&fetch.asked.fields, &head.fields, compared),
-        user: Some(fetch.user),
-        head,
-        trailers: None,
-        body: Body::default(),
-        extent: None,
-        policy,
-        freshness,
-        since: now.elapsed,
-    }
 }
