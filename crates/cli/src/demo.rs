@@ -179,80 +179,89 @@ async fn start(args: &DemoArgs) -> Result<Stage, Failure> {
     })
 }
 
+/// A way to load the page.
+struct Setup {
+    name: &'static str,
+    proxy: Option<fn(&Stage) -> SocketAddr>,
+    /// The largest number of requests in flight.
+    in_flight: usize,
+}
+
+/// The ways that the demonstration compares. The first one is without a proxy.
+const SETUPS: [Setup; 5] = [
+    Setup {
+        name: "HTTP/1.1, 6 connections",
+        proxy: None,
+        in_flight: 6,
+    },
+    Setup {
+        name: "pair without push, 6 in flight",
+        proxy: Some(|stage| stage.proxy_without_push),
+        in_flight: 6,
+    },
+    Setup {
+        name: "pair without push, 100 in flight",
+        proxy: Some(|stage| stage.proxy_without_push),
+        in_flight: 100,
+    },
+    Setup {
+        name: "pair, 6 requests in flight",
+        proxy: Some(|stage| stage.proxy),
+        in_flight: 6,
+    },
+    Setup {
+        name: "pair, 100 requests in flight",
+        proxy: Some(|stage| stage.proxy),
+        in_flight: 100,
+    },
+];
+
+/// Loads the page once.
+async fn load(setup: Setup, stage: &Stage) -> Result<Row, Failure> {
+    let direct_site;
+    let (via, site, slow) = match setup.proxy {
+        Some(proxy) => {
+            let proxy = proxy(stage).to_string();
+            (Via::Http { proxy }, &stage.site, &stage.between)
+        }
+        None => {
+            let address = stage.direct.address.to_string();
+            direct_site = Site::new(stage.site.page().clone(), &[address])?;
+            (Via::Direct, &direct_site, &stage.direct)
+        }
+    };
+    let mut loader = Loader::new(via);
+    loader.per_host = setup.in_flight;
+    loader.discovery = Discovery::Triggers;
+    let before = slow.carried();
+    let load = loader.load(site).await?;
+    let carried = slow.carried();
+    Ok(Row {
+        setup: setup.name.into(),
+        time_s: load.time.as_secs_f64(),
+        bytes_up: carried.up - before.up,
+        bytes_down: carried.down - before.down,
+        requests: load.requests.len(),
+    })
+}
+
 async fn measure(
     args: &DemoArgs,
     stage: &Stage,
     progress: &ProgressBar,
 ) -> Result<Outcome, Failure> {
-    let direct_site = Site::new(
-        stage.site.page().clone(),
-        &[stage.direct.address.to_string()],
-    )?;
-    let through = |proxy: SocketAddr| Via::Http {
-        proxy: proxy.to_string(),
-    };
-    let many = 100;
+    let resources = stage.site.page().resources.len();
     let mut rows = Vec::new();
-    for (setup, via, site, connections, slow) in [
-        (
-            "HTTP/1.1, 6 connections",
-            Via::Direct,
-            &direct_site,
-            6,
-            &stage.direct,
-        ),
-        (
-            "pair without push, 6 in flight",
-            through(stage.proxy_without_push),
-            &stage.site,
-            6,
-            &stage.between,
-        ),
-        (
-            "pair without push, 100 in flight",
-            through(stage.proxy_without_push),
-            &stage.site,
-            many,
-            &stage.between,
-        ),
-        (
-            "pair, 6 requests in flight",
-            through(stage.proxy),
-            &stage.site,
-            6,
-            &stage.between,
-        ),
-        (
-            "pair, 100 requests in flight",
-            through(stage.proxy),
-            &stage.site,
-            many,
-            &stage.between,
-        ),
-    ] {
-        progress.set_message(format!(
-            "loading {} resources: {setup}",
-            site.page().resources.len()
-        ));
-        let mut loader = Loader::new(via);
-        loader.per_host = connections;
-        loader.discovery = Discovery::Triggers;
-        let before = slow.carried();
-        let load = loader.load(site).await?;
-        let carried = slow.carried();
-        rows.push(Row {
-            setup: setup.into(),
-            time_s: load.time.as_secs_f64(),
-            bytes_up: carried.up - before.up,
-            bytes_down: carried.down - before.down,
-            requests: load.requests.len(),
-        });
+    for setup in SETUPS {
+        let name = setup.name;
+        progress.set_message(format!("loading {resources} resources: {name}"));
+        rows.push(load(setup, stage).await?);
     }
     let bytes = |row: &Row| (row.bytes_up + row.bytes_down) as f64;
     let (plain, pair) = (&rows[0], &rows[rows.len() - 1]);
     Ok(Outcome {
         page: stage.site.page().name.clone(),
-        resources: stage.site.page().resources.len(),
+        resources,
         rtt_ms: args.rtt.0.as_secs_f64() * 1e3,
         rate_bit_s: args.rate.0,
         ratio_time: pair.time_s / plain.time_s,

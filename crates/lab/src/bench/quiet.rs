@@ -283,13 +283,9 @@ fn queue_one_product(direction: &mut LinkConfig, round_trip: Duration) {
     }
 }
 
-fn start_pair(
-    plan: &Plan,
-    testbed: &Testbed,
-    pair: &Pair,
-    network: &TwoHosts,
-) -> Result<(), BenchError> {
-    let (client, gateway) = match pair {
+/// Returns the commands of the client and the gateway of a pair.
+fn commands(plan: &Plan, testbed: &Testbed, pair: &Pair) -> Result<(Command, Command), BenchError> {
+    Ok(match pair {
         Pair::Tandem {
             congestion,
             notsent_lowat,
@@ -340,7 +336,16 @@ fn start_pair(
             client.arg("--backend-http2-connection-window-size=16M");
             (client, gateway)
         }
-    };
+    })
+}
+
+fn start_pair(
+    plan: &Plan,
+    testbed: &Testbed,
+    pair: &Pair,
+    network: &TwoHosts,
+) -> Result<(), BenchError> {
+    let (client, gateway) = commands(plan, testbed, pair)?;
     let pid = testbed.start(Program {
         name: "gateway",
         command: gateway,

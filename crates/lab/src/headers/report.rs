@@ -210,6 +210,24 @@ fn html(study: &Study, plots: &[(&'static str, String)]) -> String {
          of their names and values. Each session has its own tables.</p>",
         study.sessions, study.exchanges
     );
+    page.push_str(&ratios(study));
+    page.push_str(&sites(study));
+    for (_, plot) in plots {
+        page.push_str(plot);
+    }
+    page.push_str(&sizes(study));
+    page.push_str(&worth(study));
+    let _ = write!(
+        page,
+        "<h2>Published figures</h2><p>The sizes are those of 54 popular sites in 2013, and the \
+         ratios those of nghttp2 in 2016.</p><table>{PUBLISHED}</table>"
+    );
+    page
+}
+
+/// Returns the tables of compression ratios.
+fn ratios(study: &Study) -> String {
+    let mut page = String::new();
     for (title, ratios) in [
         ("Request heads", &study.requests),
         ("Response heads", &study.responses),
@@ -227,12 +245,15 @@ fn html(study: &Study, plots: &[(&'static str, String)]) -> String {
         }
         page.push_str("</table>");
     }
-    page.push_str(&sites(study));
-    for (_, plot) in plots {
-        page.push_str(plot);
-    }
-    page.push_str("<h2>Sizes in bytes</h2><table><tr><th><th>count<th>mean<th>least<th>10 %");
-    page.push_str("<th>median<th>90 %<th>greatest");
+    page
+}
+
+/// Returns the table of sizes.
+fn sizes(study: &Study) -> String {
+    let mut page = String::from(
+        "<h2>Sizes in bytes</h2><table><tr><th><th>count<th>mean<th>least<th>10 %<th>median\
+         <th>90 %<th>greatest",
+    );
     for (name, sizes) in [
         ("all", &study.all),
         ("GET with status 200", &study.pushable),
@@ -245,8 +266,14 @@ fn html(study: &Study, plots: &[(&'static str, String)]) -> String {
             page.push_str(&row(&format!("{part}, {name}"), cells(values)));
         }
     }
-    page.push_str(
-        "</table><h2>Worth of a push</h2><p>Medians of exchanges that could be pushed, in bytes. A \
+    page.push_str("</table>");
+    page
+}
+
+/// Returns the table of the bytes that a push saves or costs.
+fn worth(study: &Study) -> String {
+    let mut page = String::from(
+        "<h2>Worth of a push</h2><p>Medians of exchanges that could be pushed, in bytes. A \
          hit saves a request. A mistake costs a promise, a response head and a body. Below \
          &#969;, the share of mistakes saves bytes.</p><table><tr><th>codec<th>saving of a hit\
          <th>promise<th>cost of a mistake<th>&#969;<th>&#969; without the body",
@@ -264,11 +291,7 @@ fn html(study: &Study, plots: &[(&'static str, String)]) -> String {
         ];
         page.push_str(&row(each.codec.label(), cells));
     }
-    let _ = write!(
-        page,
-        "</table><h2>Published figures</h2><p>The sizes are those of 54 popular sites in 2013, and \
-         the ratios those of nghttp2 in 2016.</p><table>{PUBLISHED}</table>"
-    );
+    page.push_str("</table>");
     page
 }
 

@@ -73,6 +73,12 @@ pub(super) fn print_json(out: &mut impl Write, rows: &[Row], omega: f64) -> io::
 
 /// Prints the tables: results, characteristics, and the value of the pushes.
 pub(super) fn print_tables(out: &mut impl Write, rows: &[Row], omega: f64) -> io::Result<()> {
+    print_results(out, rows, omega)?;
+    print_traffic(out, rows)?;
+    print_worth(out, rows)
+}
+
+fn print_results(out: &mut impl Write, rows: &[Row], omega: f64) -> io::Result<()> {
     let cost = format!("PushCost({omega:.3})");
     let head = [
         "",
@@ -100,7 +106,10 @@ pub(super) fn print_tables(out: &mut impl Write, rows: &[Row], omega: f64) -> io
     });
     let predictor = rows.first().map_or("", |row| row.predictor);
     writeln!(out, "Result of {predictor}, for each asset")?;
-    print_table(out, &head, body)?;
+    print_table(out, &head, body)
+}
+
+fn print_traffic(out: &mut impl Write, rows: &[Row]) -> io::Result<()> {
     writeln!(out, "\nTraffic")?;
     let head = [
         "",
@@ -129,7 +138,10 @@ pub(super) fn print_tables(out: &mut impl Write, rows: &[Row], omega: f64) -> io
             percent(tally.unique_assets, tally.assets),
         ]
     });
-    print_table(out, &head, body)?;
+    print_table(out, &head, body)
+}
+
+fn print_worth(out: &mut impl Write, rows: &[Row]) -> io::Result<()> {
     writeln!(
         out,
         "\nWorth (a hit on a page or answered 304 saved no transfer)"

@@ -349,34 +349,44 @@ impl Report {
             ("alone", self.base.as_ref()),
             ("beside bulk", Some(&self.measured)),
         ] {
-            let Some(latency) = latency else { continue };
             let name = if streams == 0 { "measured" } else { name };
-            let rows = [
-                ("round trip", Some(latency.round_trip)),
-                ("up", latency.up),
-                ("down", latency.down),
-                ("connect", latency.connect),
-                ("new connection", latency.fresh),
-            ];
-            for (what, delays) in rows {
-                let Some(d) = delays else { continue };
-                let _ = writeln!(
-                    text,
-                    "{:<28}{:>8}{:>10.2}{:>9.2}{:>10.2}{:>10.2}{:>10.2}{:>10.2}{:>6}",
-                    format!("{name}: {what}"),
-                    d.count,
-                    d.mean,
-                    d.interval,
-                    d.p50,
-                    d.p90,
-                    d.p99,
-                    d.max,
-                    d.unanswered
-                );
+            if let Some(latency) = latency {
+                text.push_str(&latency.text(name));
             }
-            if latency.failed > 0 {
-                let _ = writeln!(text, "{name}: {} connections failed", latency.failed);
-            }
+        }
+        text
+    }
+}
+
+impl Latency {
+    /// Returns the rows of its delays, each with `name` before it.
+    fn text(&self, name: &str) -> String {
+        let mut text = String::new();
+        let rows = [
+            ("round trip", Some(self.round_trip)),
+            ("up", self.up),
+            ("down", self.down),
+            ("connect", self.connect),
+            ("new connection", self.fresh),
+        ];
+        for (what, delays) in rows {
+            let Some(d) = delays else { continue };
+            let _ = writeln!(
+                text,
+                "{:<28}{:>8}{:>10.2}{:>9.2}{:>10.2}{:>10.2}{:>10.2}{:>10.2}{:>6}",
+                format!("{name}: {what}"),
+                d.count,
+                d.mean,
+                d.interval,
+                d.p50,
+                d.p90,
+                d.p99,
+                d.max,
+                d.unanswered
+            );
+        }
+        if self.failed > 0 {
+            let _ = writeln!(text, "{name}: {} connections failed", self.failed);
         }
         text
     }

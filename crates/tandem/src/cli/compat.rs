@@ -139,6 +139,26 @@ const SESSION_TIMEOUT: Duration = Duration::from_secs(1800);
 /// A time limit that is never reached in practice.
 const FOR_EVER: Duration = Duration::from_secs(365 * 86_400);
 
+/// Returns the endpoint of the listener.
+fn listener(args: &Microspdy2HttpArgs) -> Result<String, ConfigError> {
+    let host = match args.host {
+        None => "[::]".to_owned(),
+        Some(ip) if ip.is_ipv6() => format!("[{ip}]"),
+        Some(ip) => ip.to_string(),
+    };
+    let port = args.port;
+    match (args.no_tls, &args.certificate, &args.certificate_key) {
+        (true, _, _) => Ok(format!("spdy3+tcp://{host}:{port}")),
+        (false, Some(cert), Some(key)) => {
+            Ok(format!("spdy3+tls://{host}:{port}?cert={cert}&key={key}"))
+        }
+        (false, _, _) => Err(ConfigError::value(
+            "certificate",
+            "give --certificate and --certificate-key, or --no-tls",
+        )),
+    }
+}
+
 pub(super) fn microspdy2http(args: &Microspdy2HttpArgs) -> Result<(), Failure> {
     super::start_log(if args.curl_verbose {
         Some("trace")
@@ -146,28 +166,6 @@ pub(super) fn microspdy2http(args: &Microspdy2HttpArgs) -> Result<(), Failure> {
         args.verbose.then_some("debug")
     })?;
     serve("microspdy2http", || {
-        let host = args.host.map_or_else(
-            || "[::]".into(),
-            |ip| {
-                if ip.is_ipv6() {
-                    format!("[{ip}]")
-                } else {
-                    ip.to_string()
-                }
-            },
-        );
-        let listen = match (args.no_tls, &args.certificate, &args.certificate_key) {
-            (true, _, _) => format!("spdy3+tcp://{host}:{}", args.port),
-            (false, Some(cert), Some(key)) => {
-                format!("spdy3+tls://{host}:{}?cert={cert}&key={key}", args.port)
-            }
-            (false, _, _) => {
-                return Err(ConfigError::value(
-                    "certificate",
-                    "give --certificate and --certificate-key, or --no-tls",
-                ));
-            }
-        };
         let mode = args
             .backend_server
             .as_ref()
@@ -186,7 +184,7 @@ pub(super) fn microspdy2http(args: &Microspdy2HttpArgs) -> Result<(), Failure> {
             Vec::new()
         };
         let options = GatewayOptions {
-            listen: vec![listen.parse()?],
+            listen: vec![listener(args)?.parse()?],
             mode,
             allow_host,
             open: Some(true),

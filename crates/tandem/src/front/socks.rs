@@ -8,7 +8,6 @@
 //! the gateway is known to respond, unless `early-connect` is off or a tunnel to the same place has
 //! just failed.
 
-use std::cell::RefCell;
 use std::future::Future;
 use std::net::IpAddr;
 use std::pin::Pin;
@@ -21,7 +20,7 @@ use bytes::BytesMut;
 use tandem_http::message::is_token;
 use tandem_http::socks::{Command, Reply as SocksReply, Server};
 use tandem_http::{Fields, RequestHead};
-use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, ReadHalf, WriteHalf};
 use tokio::time::Instant;
 
 use super::early::{agree, tell};
@@ -65,17 +64,12 @@ impl SocksFront {
         drain: Drain,
     ) -> Result<(), Error> {
         let mut server = Server::new();
-        let request =
-            match tokio::time::timeout(self.handshake, handshake(&mut path, &mut server)).await {
-                Ok(request) => request?,
-                Err(_) => {
-                    return Err(Error::new(
-                        Kind::Timeout,
-                        Side::Client,
-                        "the SOCKS handshake did not end in time",
-                    ));
-                }
-            };
+        let greeted = handshake(&mut path, &mut server);
+        let Ok(request) = tokio::time::timeout(self.handshake, greeted).await else {
+            let detail = "the SOCKS handshake did not end in time";
+            return Err(Error::new(Kind::Timeout, Side::Client, detail));
+        };
+        let request = request?;
         let isolation = match (&request.user, &request.password) {
             (None, None) => Isolation::none(),
             (user, password) => Isolation::new(
@@ -85,7 +79,16 @@ impl SocksFront {
         };
         let stage = isolated(stage, isolation.clone());
         match (request.command, self.udp) {
-            (Command::Connect, _) => {}
+            (Command::Connect, _) => {
+                let connection = SocksConnection {
+                    path,
+                    server,
+                    peer,
+                    isolation,
+                    stage,
+                };
+                self.connect(connection, &request.target, drain).await
+            }
             (Command::UdpAssociate, Some(bind)) => {
                 let Some(limits) = self.udp_limits.of(&isolation, Instant::now()) else {
                     return answer(&mut path, &mut server, SocksReply::GeneralFailure).await;
@@ -97,20 +100,36 @@ impl SocksFront {
                     port: named_port(&request.target, peer),
                     limits,
                 };
-                return association.run(path, server).await;
+                association.run(path, server).await
             }
-            _ => return answer(&mut path, &mut server, SocksReply::CommandNotSupported).await,
+            _ => answer(&mut path, &mut server, SocksReply::CommandNotSupported).await,
         }
-        let Ok((host, port)) = split_authority(&request.target, None) else {
+    }
+
+    /// Serves a connection to `target`.
+    async fn connect(
+        &self,
+        connection: SocksConnection,
+        target: &str,
+        drain: Drain,
+    ) -> Result<(), Error> {
+        let SocksConnection {
+            mut path,
+            mut server,
+            peer,
+            isolation,
+            stage,
+        } = connection;
+        let Ok((host, port)) = split_authority(target, None) else {
             return answer(&mut path, &mut server, SocksReply::AddressTypeNotSupported).await;
         };
-        let sessions = self.pools.of(&request.target);
+        let sessions = self.pools.of(target);
         let is_late =
-            port != 80 && (!self.early_connect || sessions.has_failed(&isolation, &request.target));
+            port != 80 && (!self.early_connect || sessions.has_failed(&isolation, target));
         if is_late || (port == 443 && !sessions.is_live(&isolation)) {
             let early = BytesMut::from(&server.take_rest()[..]);
             let reply = TunnelReply::Late(server);
-            return tunnel(path, reply, early, &request.target, peer, &*stage).await;
+            return tunnel(path, reply, early, target, peer, &*stage).await;
         }
         if port != 80
             && !sessions.is_live(&isolation)
@@ -121,7 +140,7 @@ impl SocksFront {
         answer(&mut path, &mut server, SocksReply::Succeeded).await?;
         let mut early = BytesMut::from(&server.take_rest()[..]);
         if self.is_http(&mut path, &mut early, &host, port).await? {
-            let stage = towards(stage, request.target.clone(), port);
+            let stage = towards(stage, target.to_owned(), port);
             Http1Server::with_early(self.http1.clone(), path, peer, stage, early)
                 .run(drain)
                 .await
@@ -130,7 +149,7 @@ impl SocksFront {
                 sessions,
                 isolation,
             };
-            tunnel(path, reply, early, &request.target, peer, &*stage).await
+            tunnel(path, reply, early, target, peer, &*stage).await
         }
     }
 
@@ -189,6 +208,16 @@ impl SocksFront {
             }
         }
     }
+}
+
+/// A connection after its handshake, before the reply to its request.
+struct SocksConnection {
+    path: Path,
+    server: Server,
+    peer: Peer,
+    isolation: Isolation,
+    /// The stage that gives each exchange this key.
+    stage: Rc<dyn Stage>,
 }
 
 enum Looks {
@@ -348,16 +377,11 @@ async fn tunnel(
     peer: Peer,
     stage: &dyn Stage,
 ) -> Result<(), Error> {
-    let io = Rc::new(RefCell::new(path));
+    let facts = Rc::downgrade(path.facts());
+    let (read, mut write) = tokio::io::split(path);
     let request = RequestHead::connect(target);
     // The body is dropped only when the tunnel ends: its reader notices when the client goes away.
-    let body = Body::new(
-        TunnelUpward {
-            io: Rc::clone(&io),
-            early,
-        },
-        None,
-    );
+    let body = Body::new(TunnelUpward { read, early }, None);
     let exchange = Exchange {
         request: Arc::new(request),
         body,
@@ -378,84 +402,81 @@ async fn tunnel(
             });
         }
         TunnelReply::Late(mut server) => {
-            let verdict = loop {
-                match reply.part().await {
-                    Some(Ok(Part::Head(head))) if (200..300).contains(&head.status) => {
-                        break SocksReply::Succeeded;
-                    }
-                    Some(Ok(Part::Head(head))) => break refused(head.status, &head.fields),
-                    Some(Ok(_)) => {}
-                    Some(Err(error)) => break socks_reply(&error),
-                    None => break SocksReply::GeneralFailure,
-                }
-            };
+            let verdict = verdict(&mut reply).await;
             server.reply(verdict);
             let mut out = Vec::new();
             server.poll_output(&mut out);
-            write_all(&io, &out).await?;
+            write_all(&mut write, &out).await?;
             if verdict != SocksReply::Succeeded {
-                return shutdown(&io).await;
+                return shutdown(&mut write).await;
             }
         }
     }
     let mut open = true;
     while let Some(part) = reply.part().await {
         match part {
-            Ok(Part::Data(data)) => write_all(&io, &data).await?,
+            Ok(Part::Data(data)) => write_all(&mut write, &data).await?,
             Ok(Part::Closed) => {
                 open = false;
-                shutdown(&io).await?;
+                shutdown(&mut write).await?;
             }
             Ok(_) => {}
             Err(error) => {
                 // A regular close would look like the complete end of the data.
-                io.borrow().facts().reset_on_close();
+                if let Some(facts) = facts.upgrade() {
+                    facts.reset_on_close();
+                }
                 return Err(error);
             }
         }
     }
-    if open { shutdown(&io).await } else { Ok(()) }
-}
-
-async fn write_all(io: &RefCell<Path>, mut bytes: &[u8]) -> Result<(), Error> {
-    let failed = |error: std::io::Error| Error::io(&error, Side::Client);
-    while !bytes.is_empty() {
-        let written =
-            std::future::poll_fn(|cx| Pin::new(&mut *io.borrow_mut()).poll_write(cx, bytes))
-                .await
-                .map_err(failed)?;
-        if written == 0 {
-            return Err(Error::new(
-                Kind::Reset,
-                Side::Client,
-                "the client takes no bytes",
-            ));
-        }
-        bytes = &bytes[written..];
+    match open {
+        true => shutdown(&mut write).await,
+        false => Ok(()),
     }
-    std::future::poll_fn(|cx| Pin::new(&mut *io.borrow_mut()).poll_flush(cx))
-        .await
-        .map_err(failed)
 }
 
-async fn shutdown(io: &RefCell<Path>) -> Result<(), Error> {
-    let closed = std::future::poll_fn(|cx| Pin::new(&mut *io.borrow_mut()).poll_shutdown(cx)).await;
+/// Waits for the far end's response to the request for a tunnel.
+async fn verdict(reply: &mut Reply) -> SocksReply {
+    loop {
+        match reply.part().await {
+            Some(Ok(Part::Head(head))) if (200..300).contains(&head.status) => {
+                return SocksReply::Succeeded;
+            }
+            Some(Ok(Part::Head(head))) => return refused(head.status, &head.fields),
+            Some(Ok(_)) => {}
+            Some(Err(error)) => return socks_reply(&error),
+            None => return SocksReply::GeneralFailure,
+        }
+    }
+}
+
+async fn write_all(io: &mut WriteHalf<Path>, bytes: &[u8]) -> Result<(), Error> {
+    let written = async {
+        io.write_all(bytes).await?;
+        io.flush().await
+    };
+    let written = written.await;
+    written.map_err(|error| Error::io(&error, Side::Client))
+}
+
+async fn shutdown(io: &mut WriteHalf<Path>) -> Result<(), Error> {
+    let closed = io.shutdown().await;
     closed.map_err(|error| Error::io(&error, Side::Client))
 }
 
 /// The bytes that the client sends into a tunnel.
 struct TunnelUpward {
-    io: Rc<RefCell<Path>>,
+    read: ReadHalf<Path>,
     early: BytesMut,
 }
 
 impl Chunks for TunnelUpward {
     fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Chunk, Error>>> {
-        let Self { io, early } = self;
+        let Self { read, early } = self;
         if early.is_empty() {
             early.reserve(16 << 10);
-            let mut path = io.borrow_mut();
-            let mut filling = std::pin::pin!(path.read_buf(early));
+            let mut filling = std::pin::pin!(read.read_buf(early));
             let filled = ready!(Pin::new(&mut filling).as_mut().poll(cx));
             if let Err(error) = filled {
                 return Poll::Ready(Some(Err(Error::io(&error, Side::Client))));

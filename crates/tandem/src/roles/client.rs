@@ -67,23 +67,7 @@ impl Role for ClientConfig {
         let entrusted = entrusted.and_then(|open| opened::entrusted(open, &verified, &consenting));
         let lanes = self.lanes(journal, entrusted.map(Rc::new).as_ref())?;
         let routes = Rc::new(lanes.routes);
-        let mut out: Rc<dyn Stage> = Rc::clone(&routes) as _;
-        if let Some(cache) = services.cache() {
-            let keys = self.max_sessions.min(MAX_KEYS);
-            out = Rc::new(KeyedCache::new(&cache, keys, self.cache_status, out));
-        }
-        if self.via.is_some() {
-            out = Rc::new(NoUdp {
-                reason: "no UDP: the client goes through a proxy (--via), which carries TCP only",
-                next: out,
-            });
-        }
-        if journal.is_recording() {
-            out = Rc::new(Record::new(Arc::clone(journal), out));
-        }
-        let out = Rc::new(UdpTarget { next: out });
-        let out = Rc::new(MaxForwards { next: out });
-        let out: Rc<dyn Stage> = Rc::new(PairFields { next: out });
+        let out = self.before_routes(services, &routes);
         // Tor Browser comes by SOCKS, and nothing of it is opened.
         let http = match (&self.open, &self.authority) {
             (Some(open), Some(directory)) => {
@@ -106,26 +90,15 @@ impl Role for ClientConfig {
             listeners: self.listen.len(),
             head: self.path.timeouts.head,
         });
-        let udp_limits = Rc::default();
-        let mut fronts = Vec::new();
-        let proxies = pac::Proxies {
-            https: self.listener_of(SessionKind::H2, listening),
-            http: self.listener_of(SessionKind::Http, listening),
-            authority: self.authority.clone(),
+        let parts = FrontParts {
+            socks: &out,
+            http: &http,
+            routes: &routes,
+            connections: &connections,
+            udp_limits: &Rc::default(),
+            drain,
         };
-        let proxies = Rc::new(proxies);
-        for (listener, (endpoint, address)) in self.listen.iter().zip(listening).enumerate() {
-            let parts = FrontParts {
-                socks: &out,
-                http: &http,
-                routes: &routes,
-                connections: &connections,
-                udp_limits: &udp_limits,
-                drain,
-            };
-            let front = self.front(endpoint, *address, &proxies, &parts)?;
-            fronts.push(Rc::new(Front { listener, ..front }));
-        }
+        let fronts = self.fronts(listening, &parts)?;
         let (pools, solo) = (lanes.pools.clone(), lanes.solo);
         let (discovered, draining) = (Rc::clone(&lanes.discovered), lanes.discovered);
         Ok(Built {
@@ -216,6 +189,46 @@ impl ClientConfig {
     fn carries_udp(&self) -> bool {
         let has_gateway = !self.gateways.is_empty() || !self.routes.is_empty();
         self.via.is_none() && has_gateway
+    }
+
+    /// Returns the stages that all listeners share, up to the choice of a route.
+    fn before_routes(&self, services: &Services, routes: &Rc<Routes>) -> Rc<dyn Stage> {
+        let journal = services.journal();
+        let mut out: Rc<dyn Stage> = Rc::clone(routes) as _;
+        if let Some(cache) = services.cache() {
+            let keys = self.max_sessions.min(MAX_KEYS);
+            out = Rc::new(KeyedCache::new(&cache, keys, self.cache_status, out));
+        }
+        if self.via.is_some() {
+            out = Rc::new(NoUdp {
+                reason: "no UDP: the client goes through a proxy (--via), which carries TCP only",
+                next: out,
+            });
+        }
+        if journal.is_recording() {
+            out = Rc::new(Record::new(Arc::clone(journal), out));
+        }
+        let out = Rc::new(UdpTarget { next: out });
+        let out = Rc::new(MaxForwards { next: out });
+        Rc::new(PairFields { next: out })
+    }
+
+    fn fronts(
+        &self,
+        listening: &[std::net::SocketAddr],
+        parts: &FrontParts<'_>,
+    ) -> Result<Vec<Rc<Front>>, ConfigError> {
+        let proxies = Rc::new(pac::Proxies {
+            https: self.listener_of(SessionKind::H2, listening),
+            http: self.listener_of(SessionKind::Http, listening),
+            authority: self.authority.clone(),
+        });
+        let listeners = self.listen.iter().zip(listening).enumerate();
+        let fronts = listeners.map(|(listener, (endpoint, address))| {
+            let front = self.front(endpoint, *address, &proxies, parts)?;
+            Ok(Rc::new(Front { listener, ..front }))
+        });
+        fronts.collect()
     }
 
     fn front(

@@ -13,8 +13,32 @@ use crate::experiment::summary::{Contest, Verdict};
 impl Report<'_> {
     /// Counts the points at which the pair wins against the baseline, and lists the others.
     pub(super) fn contest(&self) -> String {
+        let (table, others) = self.counts();
         let baseline = escaped(self.experiment.setups[self.experiment.baseline].label());
         let mut out = format!("<h2>Our pair against {baseline}</h2>\n");
+        if table.is_empty() {
+            return out + "<p>No point has measurements of both yet.</p>\n";
+        }
+        out += "<p>The best of our set-ups at each point; the gain is the saved share of the \
+                other's time. It wins where it was faster in every pass, by at least 1 %.</p>\n";
+        out += &table.html();
+        out += &self.peers();
+        if others.is_empty() {
+            let _ = writeln!(
+                out,
+                "<p>Against {baseline} the pair wins at every point that was measured.</p>"
+            );
+            return out;
+        }
+        let _ = writeln!(
+            out,
+            "<h3>Where the pair does not win against {baseline}</h3>"
+        );
+        out + &self.not_won(others).html()
+    }
+
+    /// Returns the table of all sweeps, and the points at which the pair does not win.
+    fn counts(&self) -> (Table, Vec<(&Sweep, Contest)>) {
         let mut table = Table::new(&[
             "sweep",
             "points",
@@ -59,25 +83,12 @@ impl Report<'_> {
                     .map(|c| (sweep, c)),
             );
         }
-        if table.is_empty() {
-            return out + "<p>No point has measurements of both yet.</p>\n";
-        }
-        out += "<p>The best of our set-ups at each point; the gain is the saved share of the other's time. It wins where it was faster \
-                in every pass, by at least 1 %.</p>\n";
-        out += &table.html();
-        out += &self.peers();
-        if others.is_empty() {
-            let _ = writeln!(
-                out,
-                "<p>Against {baseline} the pair wins at every point that was measured.</p>"
-            );
-            return out;
-        }
+        (table, others)
+    }
+
+    /// Returns the table of the points at which the pair does not win, with the reasons.
+    fn not_won(&self, mut others: Vec<(&Sweep, Contest)>) -> Table {
         others.sort_by(|a, b| (a.1.gain.median).total_cmp(&b.1.gain.median));
-        let _ = writeln!(
-            out,
-            "<h3>Where the pair does not win against {baseline}</h3>"
-        );
         let mut table = Table::new(&[
             "point",
             "best of ours",
@@ -110,7 +121,7 @@ impl Report<'_> {
                 escaped(why.unwrap_or("not explained yet")),
             ]);
         }
-        out + &table.html()
+        table
     }
 
     /// The best of our set-ups against each of the other set-ups, and the points at which one of
