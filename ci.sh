@@ -60,10 +60,10 @@ step_fmt() {
         short_files
 }
 
-# No source file has more than 600 lines, tests included.
+# No source file has more than 600 lines, tests included. The library in vendor/ is that of others.
 short_files() {
     local long
-    long=$(git ls-files -z '*.rs' | xargs -0 wc -l | awk '$2 != "total" && $1 > 600 { print $2 " has " $1 " lines, over 600" }')
+    long=$(git ls-files -z '*.rs' ':!vendor' | xargs -0 wc -l | awk '$2 != "total" && $1 > 600 { print $2 " has " $1 " lines, over 600" }')
     [ -z "$long" ] || { echo "$long" && return 1; }
 }
 

@@ -28,8 +28,9 @@ def main():
     metadata = json.loads(run("cargo", "metadata", "--format-version", "1", "--locked"))
     users = collections.defaultdict(list)
     missing = []
+    own = set(metadata["workspace_members"])
     for package in sorted(metadata["packages"], key=lambda it: it["id"]):
-        if package["source"] is None or (package["name"], "v" + package["version"]) not in linked:
+        if package["id"] in own or (package["name"], "v" + package["version"]) not in linked:
             continue
         crate = f"{package['name']} {package['version']}"
         directory = pathlib.Path(package["manifest_path"]).parent

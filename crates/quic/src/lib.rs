@@ -17,8 +17,8 @@
 //! connections, and `issued` that of a gateway. `early` keeps the early data until the gateway has
 //! accepted it.
 //!
-//! `congestion` has the controllers of the tunnel, with careful resume (RFC 9959). `share` keeps datagrams
-//! of programs from taking all the bytes of a connection.
+//! `congestion` has the controllers of the tunnel, with careful resume (RFC 9959). `share` keeps
+//! datagrams of programs from taking all the bytes of a connection.
 
 mod carrier;
 mod congestion;

@@ -160,7 +160,8 @@ pub(crate) fn client(
     })
 }
 
-/// Returns the parameters of a listener over `transport`, whose clients may have `max_streams` requests under way.
+/// Returns the parameters of a listener over `transport`, whose clients may have `max_streams`
+/// requests under way.
 /// It accepts early data with the tickets of `issued`.
 pub(crate) fn server(
     endpoint: &Endpoint,

@@ -115,6 +115,39 @@ fn replayed_records_change_nothing() {
     assert_eq!(network.astray, 0, "nothing went to the other address");
 }
 
+/// A path that reorders by 5 ms delays a record by more than 64 others at 100 Mbit/s.
+#[test]
+fn late_records_arrive_once() {
+    let held = Rc::new(RefCell::new(Vec::new()));
+    let (keeps, numbers) = (Rc::clone(&held), Rc::new(Cell::new(0)));
+    let sent = Rc::clone(&numbers);
+    let mut network = Network::new(move |way, _, datagram: &[u8]| {
+        if way == Way::Up && datagram.len() > 1000 {
+            sent.set(sent.get() + 1);
+            // The handshake has ended by the twentieth.
+            if sent.get() == 20 {
+                keeps.replace(datagram.to_vec());
+                return Fate::Lost;
+            }
+        }
+        Fate::Arrives
+    });
+    network.connect();
+    let content = content(1 << 20);
+    for _ in 0..2 {
+        let id = network.write(&content);
+        network.expect(id, &content);
+    }
+    assert!((1020..4000).contains(&numbers.get()), "{}", numbers.get());
+    let own = network.client_address;
+    for more in [1, 0, 0] {
+        let before = network.gateway.as_mut().unwrap().tunnel().stats();
+        network.inject(own, &held.borrow());
+        let after = network.gateway.as_mut().unwrap().tunnel().stats();
+        assert_eq!(after.datagrams_received - before.datagrams_received, more);
+    }
+}
+
 #[test]
 fn gateway_follows_a_client_to_a_validated_address() {
     let mut network = Network::new(|_, _, _: &[u8]| Fate::Arrives);

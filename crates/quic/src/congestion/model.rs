@@ -4,9 +4,10 @@
 //! therefore makes the states of BBR ([`Controller::unpaced_window`]). quinn shows an acknowledged
 //! packet by the time at which it left, so the stamps of delivery are kept by that time.
 //!
-//! The CUBIC of quinn has no HyStart++ (RFC 9406). Its slow start ends with the loss of every second
-//! packet, and quinn ends a connection that misses 1,024 parts of a stream at once. Here slow start
-//! is also limited to [`SLOW_START`] times the product of the measured rate and the round trip.
+//! The CUBIC of quinn has no HyStart++ (RFC 9406). Its slow start ends with the loss of every
+//! second packet, and quinn ends a connection that misses 1,024 parts of a stream at once. Here
+//! slow start is also limited to [`SLOW_START`] times the product of the measured rate and the
+//! round trip.
 
 use std::collections::VecDeque;
 use std::time::Duration;

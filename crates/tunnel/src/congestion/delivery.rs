@@ -104,8 +104,8 @@ impl Delivery {
         }
     }
 
-    /// Notes that a transmission arrived. [`Self::finish`] judges all that were acknowledged
-    /// together.
+    /// Notes that a transmission arrived. [`Self::finish`] judges the acknowledgements of one
+    /// datagram together.
     pub fn on_acked(
         &mut self,
         now: Duration,
