@@ -10,7 +10,7 @@ use tandem_http::{Fields, Method, RequestHead, ResponseHead};
 
 use crate::browser_fields::REQUESTED_WITH;
 use crate::fetch_standard::{target_origin, wants_one_format};
-use crate::wire::RequestHashes;
+use crate::wire::{OPENED_FIELD, RequestHashes};
 
 /// The demand that a field of a request makes of a pushed response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,9 +39,9 @@ enum FieldRule {
     ByVary,
 }
 
-/// The rule of each field that a browser sends without a script's help, and of the mark of script
-/// libraries.
-const FIELD_RULES: [(&str, FieldRule); 33] = [
+/// The rule of each field that a browser sends without a script's help, of the mark of script
+/// libraries, and of the client's list of opened hosts.
+const FIELD_RULES: [(&str, FieldRule); 34] = [
     ("accept", FieldRule::Accept),
     ("accept-charset", FieldRule::ByVary),
     ("accept-encoding", FieldRule::Inherited),
@@ -68,6 +68,7 @@ const FIELD_RULES: [(&str, FieldRule); 33] = [
     ("sec-fetch-user", FieldRule::ByVary),
     ("sec-gpc", FieldRule::Inherited),
     ("sec-purpose", FieldRule::ByVary),
+    (OPENED_FIELD, FieldRule::ByVary),
     ("te", FieldRule::ByVary),
     ("upgrade-insecure-requests", FieldRule::ByVary),
     ("user-agent", FieldRule::Inherited),

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tandem_push::wire::OPENED_FIELD;
+
 use crate::origin::{Page, page};
 use crate::pair::Pair;
 use crate::{NAVIGATION, asked_of, html, image};
@@ -42,6 +44,20 @@ fn crossing_request_gets_the_push_alone() {
         assert_eq!((counts.repeated, counts.wasted_bytes), (1, 0), "{caching}");
         assert_eq!(counts.extra_requests, 0);
     }
+}
+
+/// The client adds its list of opened hosts to requests over TLS.
+#[test]
+fn crossing_request_over_tls_gets_the_push_alone() {
+    let (page, picture) = ("https://a.test/page", "https://a.test/i.png");
+    let list = (OPENED_FIELD, "a.test");
+    let pages = [(page, html("<img src=i.png>")), (picture, image())];
+    let mut pair = Pair::new(&pages).with_client(true);
+    pair.gateway.allow_references();
+    pair.browse_for(CROSSING, page, &[NAVIGATION[0], list]);
+    let (reply, asked) = pair.get(picture, &[FIELDS[0], ("referer", page), list]);
+    assert!(reply.is_pushed && reply.body == "x");
+    assert_eq!(asked, [picture, page]);
 }
 
 /// The head of the push would overtake the reference, and the client would drop it.

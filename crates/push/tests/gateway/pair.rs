@@ -109,13 +109,16 @@ fn url(request: &RequestHead) -> String {
 
 /// The request of a browser for a URL.
 pub(crate) fn request(url: &str, fields: &[(&str, &str)]) -> RequestHead {
-    let (authority, path) = url
-        .strip_prefix("http://")
-        .and_then(|rest| rest.split_at_checked(rest.find('/')?))
+    let (scheme, authority, path) = url
+        .split_once("://")
+        .and_then(|(scheme, rest)| {
+            let (authority, path) = rest.split_at_checked(rest.find('/')?)?;
+            Some((Scheme::parse(scheme.as_bytes())?, authority, path))
+        })
         .expect("the scene's URLs are complete");
     RequestHead {
         fields: fields.iter().copied().collect(),
-        ..RequestHead::get(Scheme::Http, authority, path)
+        ..RequestHead::get(scheme, authority, path)
     }
 }
 

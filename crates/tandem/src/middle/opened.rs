@@ -48,7 +48,7 @@ mod tests {
 
     use bytes::Bytes;
     use tandem_http::ResponseHead;
-    use tandem_push::wire::{NextPush, OPENED_FIELD, companion_request};
+    use tandem_push::wire::{CROSSED_FIELD, NextPush, OPENED_FIELD, companion_request};
 
     use super::*;
     use crate::carrier::LocalBoxFuture;
@@ -340,16 +340,20 @@ mod tests {
     #[tokio::test]
     async fn stored_response_verifies_no_origin() {
         assert_eq!(pushes(true, page(), "1").await, (1, Vec::new()));
-        for (age, verified) in [("0", vec!["a.test".to_owned()]), ("60", Vec::new())] {
+        for (name, value, verified) in [
+            ("age", "0", vec!["a.test".to_owned()]),
+            ("age", "60", Vec::new()),
+            (CROSSED_FIELD, "1", Vec::new()),
+        ] {
             let next = move |_: Exchange| {
                 let mut head = ResponseHead::new(200);
                 head.fields.push(OPENED_FIELD, MARK);
-                head.fields.push("age", age);
+                head.fields.push(name, value);
                 Reply::ready(head, Bytes::new())
             };
             let (stage, noted) = entrust(true, Rc::new(next));
             assert_eq!(outcome(&stage, page()).await, Ok((200, true)));
-            assert_eq!(noted.take(), verified, "{age}");
+            assert_eq!(noted.take(), verified, "{name}: {value}");
         }
     }
 }

@@ -8,7 +8,7 @@ use crate::browser_fields::{BROWSER_FIELDS, INHERITED_FIELDS};
 
 /// The fields of requests, each with its rule and two values. `None`: a request with the field is
 /// refused.
-const KNOWN: [(&str, Option<FieldRule>, [&str; 2]); 58] = [
+const KNOWN: [(&str, Option<FieldRule>, [&str; 2]); 59] = [
     (
         "accept",
         Some(FieldRule::Accept),
@@ -87,6 +87,7 @@ const KNOWN: [(&str, Option<FieldRule>, [&str; 2]); 58] = [
     ("sec-fetch-user", Some(FieldRule::ByVary), ["?1", "?0"]),
     ("sec-gpc", Some(FieldRule::Inherited), ["1", "0"]),
     ("sec-purpose", Some(FieldRule::ByVary), ["prefetch", "x"]),
+    (OPENED_FIELD, Some(FieldRule::ByVary), ["a.test", "b.test"]),
     ("te", Some(FieldRule::ByVary), ["trailers", "x"]),
     (
         "upgrade-insecure-requests",

@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 
 use tandem_http::cache::is_safe;
 use tandem_http::{Fields, RequestHead, ResponseHead, Scheme, connect_udp};
-use tandem_push::wire::{OPENED_FIELD, is_companion};
+use tandem_push::wire::{CROSSED_FIELD, OPENED_FIELD, is_companion};
 
 use super::consenting::{ConsentingSessions, present};
 use super::{MARK, probe};
@@ -219,8 +219,10 @@ impl FromGateway {
         {
             self.hosts.consenting.note(&session);
         }
+        // A reference to a push shows no certificate.
         if let Some((host, port)) = self.origin.take()
             && is_fresh(&head.fields)
+            && !head.fields.contains(CROSSED_FIELD)
         {
             (self.hosts.verified)(&self.isolation, &host, port);
         }
