@@ -32,6 +32,7 @@
 
 mod budget;
 mod client_cache;
+mod cookie_hosts;
 mod cookies;
 mod copies;
 mod crossings;

@@ -14,6 +14,7 @@
 //! - [`fetch_standard`]: the requests of browsers, as the Fetch and Referrer Policy standards
 //!   define them.
 //! - [`response_rules`]: the responses that may be pushed.
+//! - [`cookies`]: the cookies that a page sets for the requests of its resources.
 //! - [`hints`]: the resources that the head of a response names.
 //! - [`next_pages`]: the documents that visitors of a page ask for next.
 //! - [`scripts`]: the requests that scripts make for data.
@@ -28,6 +29,7 @@
 
 mod browser_fields;
 pub mod client;
+pub mod cookies;
 pub mod fetch_standard;
 pub mod gateway;
 pub mod hints;

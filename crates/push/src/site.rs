@@ -48,16 +48,27 @@ pub fn first_party(request: &RequestHead) -> Option<String> {
     url("referer").or_else(|| url("origin")).or_else(own)
 }
 
-/// Returns an authority without its port and without the dot of the root.
-fn host(authority: &str) -> &str {
-    let host = match authority.rsplit_once(':') {
+/// Returns whether a host, in lower case, is a suffix of the Public Suffix List: its names belong
+/// to different owners.
+pub(crate) fn is_public_suffix(host: &str) -> bool {
+    !is_address(host) && psl::domain_str(host).is_none()
+}
+
+/// Returns an authority without its port.
+pub(crate) fn host_of(authority: &str) -> &str {
+    match authority.rsplit_once(':') {
         Some((host, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => host,
         _ => authority,
-    };
+    }
+}
+
+/// Returns an authority without its port and without the dot of the root.
+fn host(authority: &str) -> &str {
+    let host = host_of(authority);
     host.strip_suffix('.').unwrap_or(host)
 }
 
-fn is_address(host: &str) -> bool {
+pub(crate) fn is_address(host: &str) -> bool {
     let bracketed = host
         .strip_prefix('[')
         .and_then(|host| host.strip_suffix(']'));

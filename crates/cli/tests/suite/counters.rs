@@ -29,7 +29,10 @@ fn client_counts_pushes_of_an_ended_session() {
     let origin = Scene::new(|_, mut client| {
         while let Some(asked) = client.request() {
             let (fields, body) = if asked.line.contains("/page") {
-                ("Content-Type: text/html\r\nSet-Cookie: a=b", "<img src=/i>")
+                (
+                    "Content-Type: text/html\r\nSet-Cookie: a=b; Path=/first",
+                    "<img src=/i>",
+                )
             } else {
                 ("Cache-Control: max-age=600", "0123456789")
             };

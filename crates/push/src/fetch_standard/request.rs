@@ -1,11 +1,15 @@
 //! The request that a browser will make for a resource of a page.
 
+use std::borrow::Cow;
+
 use tandem_http::{Fields, RequestHead, Scheme};
 use tandem_preload::{Kind, Need, Referrer, split};
 
 use super::referrer::referrer;
 use super::script_fields::ScriptFields;
 use crate::browser_fields::{INHERITED_FIELDS, REQUESTED_WITH, XML_HTTP_REQUEST};
+use crate::cookies::{CookieChanges, cookies_of};
+use crate::site::is_same_site;
 
 /// The page that fetches resources, as far as requests depend on it: the "client" of the requests
 /// in terms of the Fetch standard.
@@ -17,6 +21,8 @@ pub struct FetchClient<'a> {
     pub document: &'a str,
     /// True if `request` was made for a part of the document, and not for the document itself.
     pub is_part: bool,
+    /// The changes of the response to the cookies of later requests.
+    pub cookies: Option<&'a CookieChanges>,
     /// The referrer policy of the document.
     pub policy: Referrer,
 }
@@ -33,7 +39,7 @@ pub fn request_for(
     let (document_scheme, document_host, _) = split(document)?;
     let same_origin = scheme == document_scheme && authority.eq_ignore_ascii_case(document_host);
     let own = is_own_origin(page.request, scheme, authority);
-    let with_cookie = own && has_credentials(need, page, same_origin);
+    let cookies = cookies(need, page, same_origin);
     let mut fields: Fields = page
         .request
         .fields
@@ -42,10 +48,12 @@ pub fn request_for(
             INHERITED_FIELDS
                 .iter()
                 .any(|name| name.as_bytes() == field.name)
-                || (with_cookie && field.name == b"cookie")
         })
         .map(|field| (field.name, field.value))
         .collect();
+    if !cookies.is_empty() {
+        fields.push("cookie", cookies);
+    }
     match script {
         Some(script) => fields.push("accept", script.accept()),
         None => fields.push("accept", accept(need.kind, page.request)),
@@ -84,6 +92,28 @@ pub fn request_for(
 /// Returns whether scheme and authority are those of the page's own request.
 pub(crate) fn is_own_origin(request: &RequestHead, scheme: &str, authority: &str) -> bool {
     scheme == request.scheme.as_str() && authority.eq_ignore_ascii_case(&request.authority)
+}
+
+/// Returns the `Cookie` field of a request; empty if it has none. Cookies of another origin of the
+/// site are those that the page sets, if the browser had none before.
+fn cookies<'a>(need: &Need, page: &FetchClient<'a>, same_origin: bool) -> Cow<'a, [u8]> {
+    let Some((scheme, authority, path)) = split(&need.url) else {
+        return Cow::default();
+    };
+    let before = cookies_of(&page.request.fields);
+    let own = is_own_origin(page.request, scheme, authority);
+    let has_cookies = match own {
+        true => has_credentials(need, page, same_origin),
+        false => {
+            let is_of_page = need.frame.is_none() && !page.is_part && !need.anonymous;
+            is_of_page && before.is_empty() && is_same_site(&page.request.authority, authority)
+        }
+    };
+    match page.cookies {
+        _ if !has_cookies => Cow::default(),
+        Some(changes) => changes.after(&before, scheme, authority, path).into(),
+        None => before,
+    }
 }
 
 /// Returns whether a request to the origin that received the page's cookies carries them as well
@@ -161,6 +191,7 @@ mod tests {
             request: &request,
             document,
             is_part,
+            cookies: None,
             policy: Referrer::default(),
         };
         request_for(need, &page, None).unwrap()
@@ -187,10 +218,10 @@ mod tests {
             "user-agent",
             "accept-encoding",
             "accept-language",
-            "cookie",
             "dnt",
             "sec-gpc",
             "save-data",
+            "cookie",
             "accept",
             "referer",
         ];
@@ -219,6 +250,44 @@ mod tests {
             let made = request(&framed, "http://a/page", is_part);
             assert_eq!(text(&made, "cookie"), None, "in a frame");
             assert_eq!(text(&made, "referer"), Some("http://b/"));
+        }
+    }
+
+    #[test]
+    fn request_has_the_cookies_that_the_page_sets() {
+        let mut head = tandem_http::ResponseHead::new(200);
+        head.fields.push("set-cookie", "id=1; Domain=a.test");
+        let cookie = |url: &str, is_anonymous: bool, before: Option<&str>| {
+            let mut request = browser_request("http://www.a.test/page", CHROME);
+            request.fields.remove("cookie");
+            if let Some(before) = before {
+                request.fields.push("cookie", before);
+            }
+            let changes = CookieChanges::of(&request, &head, 0).unwrap();
+            let page = FetchClient {
+                request: &request,
+                document: "http://www.a.test/page",
+                is_part: false,
+                cookies: Some(&changes),
+                policy: Referrer::default(),
+            };
+            let mut need = need(url, Kind::Image);
+            need.anonymous = is_anonymous;
+            let made = request_for(&need, &page, None).unwrap();
+            text(&made, "cookie").map(str::to_owned)
+        };
+        for (url, is_anonymous, before, expected) in [
+            ("http://www.a.test/x", false, None, Some("id=1")),
+            ("http://www.a.test/x", true, None, Some("id=1")),
+            ("http://www.a.test/x", false, Some("b=2"), Some("b=2; id=1")),
+            ("http://img.a.test/x", false, None, Some("id=1")),
+            ("http://img.a.test/x", true, None, None),
+            // The cookies of the other host are unknown.
+            ("http://img.a.test/x", false, Some("b=2"), None),
+            ("http://b.test/x", false, None, None),
+        ] {
+            let made = cookie(url, is_anonymous, before);
+            assert_eq!(made.as_deref(), expected, "{url} {before:?}");
         }
     }
 
@@ -289,6 +358,7 @@ mod tests {
             request: &page_request,
             document: "http://a.test/page",
             is_part: false,
+            cookies: None,
             policy: Referrer::default(),
         };
         let of = |url: &str| {
@@ -319,6 +389,7 @@ mod tests {
                 request: &request,
                 document: "http://a/page",
                 is_part: false,
+                cookies: None,
                 policy: Referrer::default(),
             };
             request_for(&need(url, Kind::Fetch), &page, script.as_ref())

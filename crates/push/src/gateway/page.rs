@@ -12,6 +12,7 @@ use super::named::PossibleNeeds;
 use super::page_hold::Hold;
 use super::predictor::Learned;
 use super::table::{FetchId, ResponseId};
+use crate::cookies::CookieChanges;
 use crate::fetch_standard::{self, ScriptFields, is_navigation, is_own_origin};
 use crate::site::is_same_site;
 use crate::url;
@@ -44,8 +45,8 @@ pub(super) struct Page {
     /// The browser's request, and its URL.
     request: Arc<RequestHead>,
     url: Arc<str>,
-    /// True if the response changes the cookies of the request.
-    pub(super) sets_cookies: bool,
+    /// The changes of the response to the cookies of later requests.
+    cookies: Option<CookieChanges>,
     /// The URL of the page after all known redirects.
     location: String,
     /// The document that caused the request, if the request is not for a document itself.
@@ -107,7 +108,7 @@ impl Page {
             abandoned: false,
             leads_on: false,
             fetches: 0,
-            sets_cookies: false,
+            cookies: None,
             budget: Budget::new(),
             request,
             url,
@@ -124,14 +125,14 @@ impl Page {
         &self.request
     }
 
-    /// Sets the cookies of the requests that the page causes.
-    pub(super) fn set_cookies(&mut self, cookies: Vec<u8>) {
-        let fields = &mut Arc::make_mut(&mut self.request).fields;
-        fields.remove("cookie");
-        if !cookies.is_empty() {
-            fields.push("cookie", cookies);
-        }
-        self.sets_cookies = true;
+    /// Sets the changes of the response to the cookies of later requests.
+    pub(super) fn set_cookies(&mut self, cookies: CookieChanges) {
+        self.cookies = Some(cookies);
+    }
+
+    /// Returns whether the response changes the cookies of later requests.
+    pub(super) const fn sets_cookies(&self) -> bool {
+        self.cookies.is_some()
     }
 
     /// Makes the page one whose load has ended, for promises of the documents that may follow it.
@@ -345,6 +346,7 @@ impl Page {
             request: &self.request,
             document: self.document_url(),
             is_part: self.initiator.is_some(),
+            cookies: self.cookies.as_ref(),
             policy: match self.is_policy_unknown && !own {
                 true => Referrer::None,
                 false => self.policy,

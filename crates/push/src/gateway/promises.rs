@@ -224,7 +224,7 @@ impl Gateway {
         // Only pages are remembered, not style sheets or scripts. Pages that change cookies are
         // left out, because the cookies of the next visit are unknown. So are redirects.
         let is_visit = is_navigation(page.request())
-            && !page.sets_cookies
+            && !page.sets_cookies()
             && !page.leads_on
             && page.document_url() == &**page.url();
         if self.config.has_one_user && is_visit {

@@ -57,6 +57,7 @@ impl Gateway {
             self.requested.push(hash);
             self.note_wanted(now, &request_authority(request), hash);
             self.note_request(request, hash);
+            self.cookie_hosts.note_request(request);
             self.detect_cache_loss(request, hash);
         } else if !is_learnable(request) {
             return None;
@@ -431,9 +432,8 @@ impl Gateway {
         if self.is_held_out() || refuses || nothing {
             return self.end_revisit(now, id);
         }
-        let unix_time = self.clock.unix_time(now);
-        let cookies = self.cookies_after(&request, head, unix_time);
-        if cookies != Cookies::Unchanged {
+        let cookies = self.cookies_after(now, &request, head);
+        if cookies != Cookies::Unchanged && self.config.has_one_user {
             // Promises that left before the head carry the old cookies. The same would happen at
             // the next visit.
             self.end_revisit(now, id);

@@ -1,6 +1,6 @@
 //! The state of one session, and the operations that several events share.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use tandem_http::RequestHead;
 
 use super::client_cache::ClientCache;
+use super::cookie_hosts::CookieHosts;
 use super::document::DocumentReader;
 use super::fetch::{Fetch, PushStream};
 use super::fetch_queue::FetchQueue;
@@ -111,8 +112,7 @@ pub struct Gateway {
     pub(super) cache: ClientCache,
     pub(super) visitors: Visitors,
     pub(super) revisits: Revisits,
-    /// The hosts of pages that have set simple cookies.
-    pub(super) cookie_hosts: HashSet<String>,
+    pub(super) cookie_hosts: CookieHosts,
     pub(super) repeats: Repeats,
     /// Held fetches, each with the time at which it is given up.
     pub(super) holds: VecDeque<(Instant, FetchId)>,
@@ -172,7 +172,7 @@ impl Gateway {
             cache: ClientCache::default(),
             visitors: Visitors::default(),
             revisits: Revisits::default(),
-            cookie_hosts: HashSet::new(),
+            cookie_hosts: CookieHosts::default(),
             repeats: Repeats::default(),
             holds: VecDeque::new(),
             copies: Copies::default(),

@@ -63,8 +63,9 @@ impl Gateway {
             && !validation::is_conditional(&request.fields)
             && !self.refuses_pushes(&request)
             && !self.is_frame(now, &request);
-        let unix_time = self.clock.unix_time(now);
-        if !is_plain || self.cookies_after(&request, head, unix_time) != Cookies::Unchanged {
+        let cookies = self.changes_of(now, &request, head);
+        let is_known = cookies == Cookies::Unchanged || !self.config.has_one_user;
+        if !is_plain || !is_known {
             return None;
         }
         let url = request_url(&request)?;
@@ -82,6 +83,9 @@ impl Gateway {
         }
         let mut page = Page::new(id, request, url.into());
         page.set_policy(referrer_policy(head).unwrap_or_default());
+        if let Cookies::Changed(cookies) = cookies {
+            page.set_cookies(cookies);
+        }
         let page = self.pages.insert(page);
         if let Some(response) = self.responses.get_mut(id) {
             response.page = Some(page);

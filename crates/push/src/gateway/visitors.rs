@@ -182,7 +182,7 @@ fn shows_return(request: &RequestHead) -> bool {
 }
 
 /// Returns whether a page of the same site led to a request.
-fn comes_from_site(request: &RequestHead) -> bool {
+pub(super) fn comes_from_site(request: &RequestHead) -> bool {
     referring_authority(request).is_some_and(|referrer| is_same_site(referrer, &request.authority))
 }
 

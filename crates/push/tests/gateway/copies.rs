@@ -112,7 +112,7 @@ pub(crate) fn get(url: &str) -> (bool, String) {
 fn copies_that_this_load_brought_are_not_checked() {
     const OTHER: &str = "http://cdn.test/other.png";
     let body = format!("<img src=always.png><img src={OTHER}>");
-    let document = page("text/html", &body).with("set-cookie", "first=1");
+    let document = page("text/html", &body).with("set-cookie", "first=1; Path=/first");
     let mut pair = returning_to(document);
     pair.browse_for(LOADED, PAGE, NAVIGATION);
     assert!(pair.get(ALWAYS, PLAIN).0.is_pushed);

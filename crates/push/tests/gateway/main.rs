@@ -5,6 +5,7 @@ mod asked;
 mod both;
 mod checks;
 mod client;
+mod cookies;
 mod copies;
 mod crossings;
 mod decisions;
@@ -34,9 +35,10 @@ const NAVIGATION: &[(&str, &str)] = &[("accept", "text/html")];
 
 const FRESH: &str = "max-age=600";
 
-/// A page that shows a first visit: it gives the browser its first cookie.
+/// A page that shows a first visit: it gives the browser its first cookie, which no request for a
+/// resource carries.
 fn html(body: &str) -> Page {
-    page("text/html", body).with("set-cookie", "first=1")
+    page("text/html", body).with("set-cookie", "first=1; Path=/first")
 }
 
 /// A page that shows a first visit by its validator.

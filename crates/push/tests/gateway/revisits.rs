@@ -3,7 +3,7 @@
 use tandem_push::gateway::{Carrier, Config, Output};
 use tandem_push::wire::Fate;
 
-use crate::origin::{page, redirect};
+use crate::origin::{Page, page, redirect};
 use crate::pair::{Pair, request};
 use crate::{NAVIGATION, asked_of, html, image, known};
 
@@ -73,10 +73,15 @@ fn one_user(fetches: usize) -> Config {
     }
 }
 
+/// A page that sets a cookie for all requests to its host.
+fn setting(body: &str) -> Page {
+    page("text/html", body).with("set-cookie", "first=1")
+}
+
 #[test]
 fn early_requests_carry_the_cookies_of_the_page() {
     let body = "<img src=own.png><img src=//i.a.test/far.png>";
-    let mut pair = Pair::with(one_user(9), &[("http://a.test/page", html(body))]);
+    let mut pair = Pair::with(one_user(9), &[("http://a.test/page", setting(body))]);
     let mut cookies = |sent: Option<&str>| {
         let cookie = sent.map(|cookie| ("cookie", cookie));
         let fields: Vec<_> = NAVIGATION.iter().copied().chain(cookie).collect();
@@ -95,19 +100,18 @@ fn early_requests_carry_the_cookies_of_the_page() {
 #[test]
 fn page_with_unknown_cookies_is_left_alone() {
     let body = "<img src=c.png>";
-    let mut secure = html(body);
-    secure.fields[1].1 = "first=1; Secure".to_owned();
+    let undated = page("text/html", body).with("set-cookie", "first=1; expires=soon");
     let mut pair = Pair::with(
         one_user(9),
         &[
-            ("http://a.test/page", secure.clone()),
+            ("http://a.test/page", undated.clone()),
             ("http://a.test/old", redirect("/page")),
         ],
     );
     assert_eq!(pair.load("http://a.test/page", NAVIGATION).len(), 1);
     let moved = pair.load("http://a.test/old", NAVIGATION);
     assert_eq!(moved, ["http://a.test/old", "http://a.test/page"]);
-    let mut pair = Pair::new(&[("http://a.test/page", secure)]);
+    let mut pair = Pair::new(&[("http://a.test/page", undated)]);
     assert_eq!(
         pair.load("http://a.test/page", NAVIGATION).len(),
         2,
@@ -118,7 +122,7 @@ fn page_with_unknown_cookies_is_left_alone() {
 #[test]
 fn revisit_waits_for_the_cookies_of_the_page() {
     let body = "<img src=c.png>";
-    let mut pair = Pair::with(one_user(9), &[("http://a.test/page", html(body))]);
+    let mut pair = Pair::with(one_user(9), &[("http://a.test/page", setting(body))]);
     for cookie in [("cookie", "first=0"), ("cookie", "first=0")] {
         let fields: Vec<_> = NAVIGATION.iter().copied().chain([cookie]).collect();
         pair.load("http://a.test/page", &fields);

@@ -15,8 +15,10 @@ use tandem_push::wire::{Fate, Report, url_hash};
 
 pub(crate) const SITE: &str = "http://a.test";
 
-pub(crate) const HTML: &[(&str, &str)] =
-    &[("content-type", "text/html"), ("set-cookie", "first=1")];
+pub(crate) const HTML: &[(&str, &str)] = &[
+    ("content-type", "text/html"),
+    ("set-cookie", "first=1; Path=/first"),
+];
 
 pub(crate) const NAVIGATION: &[(&str, &str)] = &[("accept", "text/html")];
 

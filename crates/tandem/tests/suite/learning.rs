@@ -21,7 +21,7 @@ pub(crate) fn origin() -> (Scene, mpsc::Receiver<String>) {
             let path = asked.line.split(' ').nth(1).unwrap().to_owned();
             // A page shows a first visit by setting the browser's first cookie.
             let kind = if path.ends_with("page") || path.ends_with(".html") {
-                "text/html\r\nSet-Cookie: first=1"
+                "text/html\r\nSet-Cookie: first=1; Path=/first"
             } else {
                 "text/javascript"
             };
@@ -454,7 +454,7 @@ fn teller(name: &'static str, body: String) -> (Scene, mpsc::Receiver<String>) {
             });
             tell.send(format!("{name}{path} {from}")).unwrap();
             let (kind, body) = if path.ends_with("page") {
-                ("text/html\r\nSet-Cookie: first=1", &*body)
+                ("text/html\r\nSet-Cookie: first=1; Path=/first", &*body)
             } else {
                 ("text/javascript", path)
             };

@@ -56,7 +56,7 @@ fn site(
                 answer.copied().unwrap_or(("", "text/plain", "", "nothing"));
             // A page that shows a first visit: it sets the browser's first cookie.
             let cookie = match (kind, fields) {
-                ("text/html", "") => "Set-Cookie: first=1\r\n",
+                ("text/html", "") => "Set-Cookie: first=1; Path=/first\r\n",
                 _ => "",
             };
             let status = match fields {

@@ -4,6 +4,7 @@ use tandem_http::Scheme;
 
 use super::super::budget::{MAX_BODY_BYTES, MAX_FOREIGN, MAX_LAZY};
 use super::*;
+use crate::cookies::CookieChanges;
 
 fn need(url: &str, kind: Kind, urgency: u8) -> Need {
     Need {
@@ -119,12 +120,22 @@ fn hosts_of_a_page_include_its_own() {
 }
 
 #[test]
-fn cookies_of_a_page_replace_those_of_its_request() {
+fn cookies_of_a_page_reach_its_resources() {
+    let mut head = ResponseHead::new(200);
+    head.fields.push("set-cookie", "c=d; Path=/shop");
+    let request = RequestHead::get(Scheme::Http, "a.test", "/page");
     let mut page = page_with(&[("cookie", "a=b")]);
-    page.set_cookies(b"c=d".to_vec());
-    assert_eq!(page.request().fields.get("cookie"), Some(&b"c=d"[..]));
-    page.set_cookies(Vec::new());
-    assert!(!page.request().fields.contains("cookie"));
+    assert!(!page.sets_cookies());
+    page.set_cookies(CookieChanges::of(&request, &head, 0).unwrap());
+    assert!(page.sets_cookies());
+    for (url, cookie) in [
+        ("http://a.test/shop/x.png", Some(&b"c=d; a=b"[..])),
+        ("http://a.test/x.png", Some(&b"a=b"[..])),
+        ("http://b.test/shop/x.png", None),
+    ] {
+        let made = page.request_for(&need(url, Kind::Image, 4), false).unwrap();
+        assert_eq!(made.fields.get("cookie"), cookie, "{url}");
+    }
 }
 
 #[test]

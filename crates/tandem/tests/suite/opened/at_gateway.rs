@@ -270,7 +270,8 @@ fn gateway_keeps_isolation_keys_apart() {
     });
 }
 
-/// The requests of a page's resources reach two origins without another flight of the client.
+/// The requests of a page's resources reach two origins without another flight of the client. They
+/// carry the cookie that the page sets, and so do those of the browser.
 #[test]
 fn gateway_pushes_resources_of_opened_pages() {
     let up: Arc<std::sync::OnceLock<Arc<std::sync::atomic::AtomicUsize>>> = Arc::default();
@@ -285,10 +286,11 @@ fn gateway_pushes_resources_of_opened_pages() {
                 .unwrap()
                 .load(std::sync::atomic::Ordering::SeqCst);
             let path = asked.line.split(' ').nth(1).unwrap().to_owned();
+            let cookie = asked.field("cookie").map(str::to_owned);
             let (content_type, body) = match path.as_str() {
                 "/page" => (
                     // The first cookie shows a first visit.
-                    "text/html\r\nSet-Cookie: first=1",
+                    "text/html\r\nSet-Cookie: first=1; Secure",
                     format!(
                         "<link rel=stylesheet href=/a.css><img src=https://localhost:{}/b.png>\
                          <img src=https://unlisted.test/c.png><img src=http://localhost/d.png>",
@@ -302,7 +304,7 @@ fn gateway_pushes_resources_of_opened_pages() {
                  Cache-Control: max-age=600\r\n\r\n{body}",
                 body.len()
             ));
-            tell.send((path, flights)).unwrap();
+            tell.send((path, flights, cookie)).unwrap();
         }
     });
     let public = Public::new("gateway-push");
@@ -337,18 +339,28 @@ fn gateway_pushes_resources_of_opened_pages() {
         .collect();
     assert_eq!(seen[0].0, "/page");
     assert!(
-        seen.iter().all(|(_, flights)| *flights == seen[0].1),
+        seen.iter().all(|(_, flights, _)| *flights == seen[0].1),
         "{seen:?}"
     );
-    let mut paths: Vec<_> = seen.iter().map(|(path, _)| path.as_str()).collect();
-    paths.sort_unstable();
-    assert_eq!(paths, ["/a.css", "/b.png", "/page"]);
+    let cookie = Some("first=1");
+    let mut asked: Vec<_> = seen
+        .iter()
+        .map(|(path, _, cookie)| (path.as_str(), cookie.as_deref()))
+        .collect();
+    asked.sort_unstable();
+    assert_eq!(
+        asked,
+        [("/a.css", cookie), ("/b.png", cookie), ("/page", None)]
+    );
     let mut second = open(&sites[1]);
     for (browser, site, path) in [
         (&mut first, &sites[0], "/a.css"),
         (&mut second, &sites[1], "/b.png"),
     ] {
-        let received = browser.get(&site.url(path));
+        let mut request = get(&site.url(path));
+        request.fields.push("cookie", "first=1");
+        let id = browser.open(&request, true);
+        let received = browser.response(id);
         assert_eq!(received.body, path.as_bytes());
         let status = received.field("cache-status").unwrap_or_default();
         assert!(status.contains("detail=pushed"), "{path}: {status}");

@@ -1,0 +1,203 @@
+//! The cookies that a response changes, and the `Cookie` field of later requests (RFC 6265bis
+//! section 5.8.3).
+//!
+//! A proxy sees the `Cookie` field of a request, but no cookie jar. The paths and domains of the
+//! cookies in that field are unknown. They are taken to cover the whole origin, and a cookie that a
+//! response sets replaces the one of its name. A wrong guess makes a promise that serves no
+//! request.
+
+mod set_cookie;
+
+use std::borrow::Cow;
+
+use tandem_http::{Fields, RequestHead, ResponseHead};
+
+use crate::site::host_of;
+use set_cookie::{Setter, Verdict};
+
+/// The largest number of cookies of one response, and of its request. Browsers keep fewer than
+/// twice as many for a site.
+const MAX_COOKIES: usize = 128;
+
+/// The cookies that a response sets and removes, in the order of their creation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CookieChanges {
+    changes: Vec<Change>,
+    /// True if the browser orders a cookie with a changed value as a new one.
+    renews: bool,
+}
+
+/// A cookie that a response sets or removes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Change {
+    name: Vec<u8>,
+    /// `None` removes the cookie.
+    value: Option<Vec<u8>>,
+    domain: Domain,
+    path: String,
+    /// True if only requests over TLS carry the cookie.
+    is_secure: bool,
+}
+
+/// The hosts of a cookie, in lower case.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Domain {
+    /// This host alone.
+    Host(String),
+    /// This host and those below it.
+    Below(String),
+}
+
+impl CookieChanges {
+    /// Reads the `Set-Cookie` fields of the response to a navigation. Returns `None` if browsers
+    /// differ in their treatment of one of them, or if the request has two cookies of a name that
+    /// is set.
+    pub fn of(request: &RequestHead, head: &ResponseHead, unix_time: u64) -> Option<Self> {
+        let host = host_of(&request.authority).to_ascii_lowercase();
+        let setter = Setter {
+            scheme: request.scheme,
+            host: &host,
+            path: without_query(&request.path),
+        };
+        let agent = request.fields.get("user-agent").unwrap_or_default();
+        let mut changes = Self {
+            changes: Vec::new(),
+            // Chromium keeps the creation time of a cookie only if the value stays the same.
+            renews: agent.windows(7).any(|part| part == b"Chrome/"),
+        };
+        for field in head.fields.get_all("set-cookie") {
+            match set_cookie::read(field, &setter, unix_time) {
+                Verdict::Change(change) => changes.add(change),
+                Verdict::Ignored => {}
+                Verdict::Unknown => return None,
+            }
+            if changes.changes.len() > MAX_COOKIES {
+                return None;
+            }
+        }
+        let field = cookies_of(&request.fields);
+        let before: Vec<_> = pairs(&field).take(MAX_COOKIES + 1).collect();
+        let is_clear = |change: &Change| {
+            let old = before.iter().filter(|pair| name_of(pair) == change.name);
+            let new = changes.changes.iter().filter(|it| it.name == change.name);
+            matches!((old.count(), new.count()), (0, _) | (1, 1))
+        };
+        let is_known = before.len() <= MAX_COOKIES && changes.changes.iter().all(is_clear);
+        is_known.then_some(changes)
+    }
+
+    fn add(&mut self, change: Change) {
+        let is_same = |old: &Change| {
+            old.name == change.name && old.domain == change.domain && old.path == change.path
+        };
+        let Some(at) = self.changes.iter().position(is_same) else {
+            return self.changes.push(change);
+        };
+        let old = &self.changes[at];
+        let is_new = old.value.is_none() || (self.renews && old.value != change.value);
+        if is_new {
+            self.changes.remove(at);
+            self.changes.push(change);
+        } else {
+            self.changes[at] = change;
+        }
+    }
+
+    /// Returns whether requests after the response may have another `Cookie` field than `before`,
+    /// that of the request.
+    pub fn alter(&self, before: &[u8]) -> bool {
+        self.changes.iter().any(|change| {
+            let old = pairs(before).find(|pair| name_of(pair) == change.name);
+            old != change.pair().as_deref()
+        })
+    }
+
+    /// Returns the `Cookie` field of a request for `path` with a query, made after the response.
+    /// `before` is the field that the request would have had without the response. An empty result
+    /// stands for no field.
+    pub fn after(&self, before: &[u8], scheme: &str, authority: &str, path: &str) -> Vec<u8> {
+        let host = host_of(authority).to_ascii_lowercase();
+        let path = without_query(path);
+        let mut old: Vec<Vec<u8>> = pairs(before).map(<[u8]>::to_vec).collect();
+        let mut new: Vec<(usize, Vec<u8>)> = Vec::new();
+        for change in &self.changes {
+            let covers = change.covers(scheme == "https", &host, path);
+            let pair = change.pair().filter(|_| covers);
+            let at = old.iter().position(|pair| name_of(pair) == change.name);
+            match (at, pair) {
+                (Some(at), Some(pair)) if old[at] == pair || !self.renews => old[at] = pair,
+                (at, pair) => {
+                    if let Some(at) = at {
+                        old.remove(at);
+                    }
+                    new.extend(pair.map(|pair| (change.path.len(), pair)));
+                }
+            }
+        }
+        // Cookies with long paths come first, and older ones before newer ones. The others are
+        // taken to have the shortest path.
+        new.sort_by_key(|(length, _)| std::cmp::Reverse(*length));
+        let shortest = new.partition_point(|(length, _)| *length > 1);
+        let new: Vec<_> = new.into_iter().map(|(_, pair)| pair).collect();
+        let (first, last) = new.split_at(shortest);
+        [first, &old, last].concat().join(&b"; "[..])
+    }
+}
+
+impl Change {
+    /// Returns the pair in a `Cookie` field; `None` for a removed cookie.
+    fn pair(&self) -> Option<Vec<u8>> {
+        let value = self.value.as_deref()?;
+        Some([&self.name, &b"="[..], value].concat())
+    }
+
+    /// Returns whether a request carries the cookie.
+    fn covers(&self, is_tls: bool, host: &str, path: &str) -> bool {
+        let is_own = match &self.domain {
+            Domain::Host(own) => own == host,
+            Domain::Below(domain) => is_in_domain(host, domain),
+        };
+        (is_tls || !self.is_secure) && is_own && is_below(path, &self.path)
+    }
+}
+
+/// Returns the `Cookie` field of a request; empty if it has none. Several fields are joined.
+pub(crate) fn cookies_of(fields: &Fields) -> Cow<'_, [u8]> {
+    let mut values = fields.get_all("cookie");
+    let first = values.next().unwrap_or_default();
+    let rest: Vec<&[u8]> = values.collect();
+    match rest.is_empty() {
+        true => first.into(),
+        false => [&[first], &rest[..]].concat().join(&b"; "[..]).into(),
+    }
+}
+
+/// Returns whether a host is `domain` or below it (RFC 6265bis section 5.1.3).
+fn is_in_domain(host: &str, domain: &str) -> bool {
+    let rest = host.strip_suffix(domain);
+    rest.is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+}
+
+/// Returns whether a path is `above` or below it (RFC 6265bis section 5.1.4).
+fn is_below(path: &str, above: &str) -> bool {
+    path.strip_prefix(above)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/') || above.ends_with('/'))
+}
+
+fn without_query(path: &str) -> &str {
+    path.split(['?', '#']).next().unwrap_or_default()
+}
+
+/// Returns the cookies of a `Cookie` field.
+fn pairs(field: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let pairs = field.split(|byte| *byte == b';').map(<[u8]>::trim_ascii);
+    pairs.filter(|pair| !pair.is_empty())
+}
+
+fn name_of(pair: &[u8]) -> &[u8] {
+    let name = pair.split(|byte| *byte == b'=').next();
+    name.unwrap_or_default().trim_ascii_end()
+}
+
+#[cfg(test)]
+mod tests;
