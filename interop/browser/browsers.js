@@ -93,6 +93,8 @@ async function loadWhole(page, origins, tag) {
 async function compareAll(page, origins, tag) {
   await page.until('window.complete && document.readyState === "complete" && ran.length >= 7');
   page.loaded = page.responses.splice(0);
+  // The comparison below asks origins again for what the browser does not share between requests of different modes.
+  page.asked = page.world?.requests.length;
   const { images, styles, scripts, modules, font, data, frame } = resourcesOf(origins, tag);
   const urls = [...images, ...styles, ...scripts, ...modules, font, data, frame];
   // From the browser's cache where it has a copy: the bytes that the page got.
@@ -110,12 +112,22 @@ function pushedOf(page) {
 
 const REQUESTS = 50;
 
-async function pushScenes(label, page, origins) {
+/** The paths that reached the origins more than once, with the number of further requests. */
+function repeated(requests) {
+  const counts = new Map();
+  for (const { host, path } of requests) counts.set(host + path, (counts.get(host + path) ?? 0) + 1);
+  return [...counts].filter(([, number]) => number > 1).map(([path, number]) => `${path} ${number}`);
+}
+
+async function pushScenes(label, page, origins, world) {
   await page.watch();
+  page.world = world;
   const tag = `push-${name}-${label.replace(/\W/g, '')}`;
+  const since = world.requests.length;
   await check(`each byte of a page equals the origin's: ${label}`, () => loadWhole(page, origins, tag));
   const pushed = pushedOf(page);
-  console.log(`      ${name}: ${pushed} of ${page.loaded.length} responses by push: ${label}`);
+  const again = repeated(world.requests.slice(since, page.asked).filter(({ path }) => path.includes(tag)));
+  console.log(`      ${name}: ${pushed} of ${page.loaded.length} responses by push, ${again.length} resources requested again: ${label}`);
   await check(`pushes are used: ${label}`, () => (pushed > REQUESTS * 0.6 ? undefined : page.loaded
     .filter(({ fields }) => !/tandem; hit/.test(fields['cache-status'] ?? '')).map(({ url }) => new URL(url).pathname)));
   await check(`a reload is right: ${label}`, async () => {
@@ -161,7 +173,7 @@ async function messageScenes(label, browser, page, origin, world) {
 async function scenes(label, proxy, origins, world, isPushed) {
   const browser = browse(proxy, downloads());
   const page = await browser.page();
-  if (isPushed) await pushScenes(label, page, origins);
+  if (isPushed) await pushScenes(label, page, origins, world);
   await messageScenes(label, browser, page, origins[0], world);
   await browser.close();
 }
