@@ -14,6 +14,7 @@
 //! name = "https6"
 //! way = "https"                     # http, https, h2: straight; pair, solo; nghttpx, other: pairs
 //! parallel = 6                      # connections; open: the point's
+//! ahead = "none"                    # connections before requests need them: page, all
 //!
 //! [[setups]]
 //! name = "pair"
@@ -43,6 +44,7 @@ use tandem_link::text;
 use super::point::{Axis, Point};
 use super::{ExperimentError, label_or_name, plan};
 use raw::*;
+use tandem_web::loader::Ahead;
 use tandem_web::page::{Page, PageError};
 
 /// Most set-ups or sweeps.
@@ -93,6 +95,9 @@ pub struct Setup {
     /// Requests in flight to one origin; the point's unless given.
     #[serde(default)]
     pub parallel: Option<usize>,
+    /// Straight over HTTP/1.1: connections that exist before requests need them.
+    #[serde(default)]
+    pub ahead: Ahead,
     /// Our pair: its session.
     #[serde(default)]
     pub session: Session,

@@ -165,6 +165,7 @@ fn loader(experiment: &Experiment, setup: &Setup, conditions: &Conditions) -> Lo
         },
         per_host,
         total,
+        ahead: setup.ahead,
         resolve,
         revisit: (setup.revisit_hours).map(|hours| HOUR.saturating_mul(hours)),
         discovery: if experiment.list {

@@ -13,7 +13,7 @@ use crate::reports::well_formed;
 use crate::{TINY, repository};
 
 /// Changes of the tiny file, and the key and text that the error must contain.
-const WRONG: [(&str, &str, &str); 24] = [
+const WRONG: [(&str, &str, &str); 25] = [
     ("title = ", "tittle = ", "tittle"),
     (
         "baseline = \"https2\"",
@@ -85,6 +85,11 @@ const WRONG: [(&str, &str, &str); 24] = [
         "shards = [1, 2]",
         "shards = []",
         "sweeps.all.axes.shards: no values",
+    ),
+    (
+        "way = \"h2\"",
+        "way = \"h2\"\nahead = \"page\"",
+        "setups.h2.ahead: only for",
     ),
     (
         "x = \"shards\"",

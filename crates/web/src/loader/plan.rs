@@ -10,12 +10,12 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::{Id, JoinSet};
 use tokio_rustls::TlsConnector;
 
-use super::connection::Connection;
+use super::connection::{Connection, Goal};
 use super::cookies::Cookies;
 use super::fetch::{Done, Job};
 use super::metered::Traffic;
 use super::session::Session;
-use super::{Discovery, Fault, Load, LoadError, Loader, Protocol};
+use super::{Ahead, Discovery, Fault, Load, LoadError, Loader, Protocol};
 use crate::page::{Kept, Site};
 
 /// A page load in progress.
@@ -30,6 +30,8 @@ pub(super) struct Plan {
     known_count: usize,
     hosts: Vec<Host>,
     jobs: JoinSet<Result<Done, Fault>>,
+    /// The connections in advance, each with its host.
+    dials: JoinSet<(usize, Result<Connection, Fault>)>,
     /// Which resource a task loads, and for which host.
     tasks: HashMap<Id, (usize, usize)>,
     found: (UnboundedSender<usize>, UnboundedReceiver<usize>),
@@ -61,11 +63,59 @@ impl Plan {
             hosts: site.authorities().iter().map(|_| Host::default()).collect(),
             site,
             jobs: JoinSet::new(),
+            dials: JoinSet::new(),
             tasks: HashMap::new(),
             found: unbounded_channel(),
             traffic: Traffic::default(),
             load,
         }
+    }
+
+    /// Opens the connections in advance, or begins to dial them. The load starts now.
+    pub(super) async fn open_ahead(&mut self) -> Result<(), LoadError> {
+        let hosts = match self.loader.ahead {
+            Ahead::None => return Ok(()),
+            Ahead::Page => self.host_of(0)..self.host_of(0) + 1,
+            Ahead::All => 0..self.hosts.len(),
+        };
+        for host in hosts {
+            for _ in 0..self.loader.per_host {
+                let (loader, site, tls) = (
+                    Arc::clone(&self.loader),
+                    self.site.clone(),
+                    self.tls.clone(),
+                );
+                self.dials.spawn(async move {
+                    let goal = Goal {
+                        scheme: site.scheme(),
+                        authority: &site.authorities()[host],
+                    };
+                    (host, Connection::open(&loader, &tls, goal).await)
+                });
+            }
+        }
+        while self.loader.ahead == Ahead::All
+            && let Some(dialled) = self.dials.join_next().await
+        {
+            self.take_ahead(dialled)?;
+        }
+        self.start = Instant::now();
+        Ok(())
+    }
+
+    fn take_ahead(
+        &mut self,
+        dialled: Result<(usize, Result<Connection, Fault>), tokio::task::JoinError>,
+    ) -> Result<(), LoadError> {
+        let (host, connection) =
+            dialled.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
+        let connection = connection.map_err(|fault| LoadError::Resource {
+            url: self.site.authorities()[host].clone(),
+            fault,
+        })?;
+        self.load.connections += 1;
+        self.hosts[host].idle.push(connection);
+        Ok(())
     }
 
     /// Loads until nothing more is known.
@@ -83,6 +133,7 @@ impl Plan {
                 // References first: they came before the end of the resource that mentions them.
                 biased;
                 Some(index) = self.found.1.recv() => self.discover(index),
+                Some(dialled) = self.dials.join_next() => self.take_ahead(dialled)?,
                 ended = self.jobs.join_next_with_id() => match ended {
                     None => return Ok(()),
                     Some(ended) => self.finish(ended)?,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tandem_web::loader::{Discovery, Loader, Protocol, Via};
+use tandem_web::loader::{Ahead, Discovery, Loader, Protocol, Via};
 use tandem_web::origin::Origin;
 use tandem_web::page::{Kind, Page, Site};
 use tokio::io::AsyncWriteExt;
@@ -88,6 +88,35 @@ async fn shards_within_a_total() {
         &Loader::new(Via::Direct).load(&site).await.expect("loads"),
         &site,
     );
+}
+
+/// Connections in advance carry requests without a wait: to the page's host, or to each.
+#[tokio::test]
+async fn connections_exist_before_requests_need_them() {
+    for (ahead, hosts) in [(Ahead::Page, 1), (Ahead::All, 2)] {
+        let (first, one) = listen().await;
+        let (second, two) = listen().await;
+        let site = Site::new(Page::demo().expect("committed"), &[one, two]).expect("valid");
+        let origin = Origin::new(site.clone());
+        let _running = [
+            origin.spawn(first).expect("bound"),
+            origin.spawn(second).expect("bound"),
+        ];
+        let loader = Loader {
+            per_host: 50,
+            ahead,
+            ..Loader::new(Via::Direct)
+        };
+        let load = loader.load(&site).await.expect("loads");
+        check(&load, &site);
+        let dialled: Vec<_> = load
+            .requests
+            .iter()
+            .filter(|it| it.connect.is_some())
+            .collect();
+        assert_eq!(load.connections, hosts * 50 + dialled.len());
+        assert_eq!(dialled.is_empty(), ahead == Ahead::All);
+    }
 }
 
 /// A document's images are asked for while the document is still arriving: here its second half

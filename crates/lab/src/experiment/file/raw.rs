@@ -245,6 +245,9 @@ fn check_way(setup: &Setup) -> Result<(), (&'static str, &'static str)> {
             "session, push, resume, visits and options are for way = \"pair\"",
         ));
     }
+    if setup.ahead != Ahead::None && !matches!(setup.way, Way::Http | Way::Https) {
+        return Err(("ahead", "only for way = \"http\" and \"https\""));
+    }
     if (setup.warm || setup.tls) && !matches!(setup.way, Way::Pair | Way::Nghttpx) {
         let field = if setup.warm { "warm" } else { "tls" };
         return Err((field, "only pairs have a session of their own"));
