@@ -20,7 +20,7 @@ mkdir -p "$logs"
 
 # Program and the Debian package that has it.
 tools="tor:tor chromium:chromium firefox-esr:firefox-esr curl:curl nghttp:nghttp2-client h2load:nghttp2-client nghttpd:nghttp2-server
-    nghttpx:nghttp2-proxy nginx:nginx-light haproxy:haproxy ip:iproute2 ss:iproute2 iptables:iptables tcpdump:tcpdump
+    nghttpx:nghttp2-proxy nginx:nginx-light apache2:apache2-bin haproxy:haproxy ip:iproute2 ss:iproute2 iptables:iptables tcpdump:tcpdump
     go:golang-go node:nodejs npm:npm openssl:openssl unshare:util-linux c++:g++ readelf:binutils
     bpftrace:bpftrace redis-server:redis-server faketime:faketime certutil:libnss3-tools python3:python3 pip3:python3-pip"
 

@@ -51,8 +51,8 @@ type OriginKey = (u64, (Scheme, Target));
 /// Closes the idle connections of a session to one origin above a number to keep.
 pub type Trim = Box<dyn Fn(u64, &(Scheme, Target), usize)>;
 
-/// Returns the number of requests that each connection of a session to one origin may carry.
-pub type Depth = Box<dyn Fn(u64, &(Scheme, Target)) -> usize>;
+/// Returns the number of requests that each connection to the origin of an exchange may carry.
+pub type Depth = Box<dyn Fn(&Exchange) -> usize>;
 
 /// The stage before the connections to origins.
 pub struct Polite {
@@ -88,7 +88,7 @@ impl Polite {
         let of = Rc::clone(origin);
         let trim: Trim = Box::new(move |session, target, keep| of.trim(session, target, keep));
         let of = Rc::clone(origin);
-        let depth: Depth = Box::new(move |session, target| of.depth(session, target));
+        let depth: Depth = Box::new(move |exchange| of.depth(exchange));
         let next = Rc::new(ToOrigin(Rc::clone(origin)));
         let polite = Self::new(next, most, per_session, trim, depth);
         if pipelining {
@@ -238,7 +238,7 @@ impl PoliteState {
                         bytes += data.len() as u64;
                     }
                     if matches!(part, Part::Head(_)) {
-                        self.note_depth(key);
+                        self.note_depth(exchange, key);
                     }
                     // Hints may come twice.
                     is_begun |= !matches!(part, Part::Hints(_));
@@ -280,8 +280,8 @@ impl PoliteState {
     }
 
     /// Learns from a response head whether requests to an origin may be pipelined.
-    fn note_depth(&self, key: &OriginKey) {
-        let depth = (self.depth)(key.0, &key.1);
+    fn note_depth(&self, exchange: &Exchange, key: &OriginKey) {
+        let depth = (self.depth)(exchange);
         self.note(key, |growth, now| growth.set_depth(now, depth));
     }
 

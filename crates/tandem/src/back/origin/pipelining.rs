@@ -147,8 +147,8 @@ impl Pipeline {
     fn followable(&self) -> Option<Rc<Http1Client>> {
         let connections = self.connections.borrow();
         let mut in_use = connections.in_use.iter();
-        let followable = in_use.find(|connection| connection.may_be_followed());
-        followable.filter(|_| self.traits.permits()).cloned()
+        let followable = in_use.find(|connection| connection.may_be_followed(&self.traits));
+        followable.cloned()
     }
 
     fn connections(&self) -> usize {
@@ -164,13 +164,12 @@ impl Origin {
         let _ = self.connection_limit.set(limit);
     }
 
-    /// Returns the number of requests that each connection of a session to an origin may carry.
-    pub fn depth(&self, session: u64, origin: &(Scheme, Target)) -> usize {
+    /// Returns the number of requests that each connection to the origin of an exchange may carry.
+    pub fn depth(&self, exchange: &Exchange) -> usize {
         let known = self.pipelines.0.borrow();
-        let mut of_origin = known
-            .iter()
-            .filter(|(key, _)| key.session == session && *key.origin == *origin);
-        match of_origin.any(|(_, pipeline)| pipeline.traits.permits()) {
+        let key = self.key(exchange).ok();
+        let pipeline = key.and_then(|key| known.get(&key));
+        match pipeline.is_some_and(|pipeline| pipeline.traits.permits()) {
             true => DEPTH,
             false => 1,
         }

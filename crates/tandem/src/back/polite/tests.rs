@@ -196,7 +196,7 @@ fn socks_refusal_names_the_site() {
 }
 
 fn polite(origin: Rc<dyn Stage>) -> Rc<Polite> {
-    let (trim, depth) = (Box::new(|_, _: &_, _| ()), Box::new(|_, _: &_| 1));
+    let (trim, depth) = (Box::new(|_, _: &_, _| ()), Box::new(|_: &_| 1));
     Rc::new(Polite::new(origin, 32, 256, trim, depth))
 }
 

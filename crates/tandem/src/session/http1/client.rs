@@ -29,7 +29,7 @@ pub struct Http1Client {
     pub(super) state: RefCell<CarrierState>,
     /// The exchanges of a connection with pipelining.
     pub(super) line: RefCell<Option<Line>>,
-    /// The number of responses, without those to uploads.
+    /// The number of responses.
     pub(super) answered: Cell<usize>,
     /// The number of exchanges under way.
     busy: Cell<usize>,
@@ -152,6 +152,7 @@ impl Http1Client {
         };
         // The bytes after a CONNECT belong to its tunnel, also if the client sent none into it.
         if let Some(path) = path.filter(|_| !tunnel) {
+            self.answered.set(self.answered.get() + 1);
             *self.state.borrow_mut() = CarrierState::Idle(path, timer);
         }
         Ok(())

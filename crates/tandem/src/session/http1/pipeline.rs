@@ -14,6 +14,11 @@
 //! Some servers drop a request that arrives while they serve another. If a third request then left,
 //! its response would pass for the dropped one's. So no request leaves between the turn of the
 //! follower and the end of its response.
+//!
+//! Many servers close a connection after a number of responses. A request behind the last one is
+//! lost, and the server keeps such a connection for a while. A request therefore follows another
+//! one only if some connection to the origin stayed open after as many responses. One request at a
+//! time, the *scout*, is exempt: it finds the number for all connections.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -138,6 +143,8 @@ impl AsyncWrite for SharedPath {
 /// The exchanges on one connection.
 pub(super) struct Line {
     path: SharedPath,
+    /// The number of the first exchange on this connection, from 1.
+    leader: usize,
     /// The exchange behind the one that reads.
     follower: Option<oneshot::Sender<Turn>>,
     /// True if no request may follow.
@@ -168,6 +175,10 @@ struct TraitCells {
     /// A request behind the last one would be lost, and the origin would wait for more of them
     /// before it closes.
     lasts: Cell<Option<usize>>,
+    /// The largest number of responses after which a connection has stayed open.
+    survived: Cell<usize>,
+    /// True while a scout waits for the response before its own.
+    is_scouted: Cell<bool>,
 }
 
 impl Traits {
@@ -185,9 +196,32 @@ impl Traits {
     fn note_life(&self, answered: usize, keeps: bool) {
         if !keeps {
             self.0.lasts.set(Some(answered.min(self.lasts())));
-        } else if answered >= self.lasts() {
+            return;
+        }
+        self.0.survived.set(answered.max(self.0.survived.get()));
+        if answered >= self.lasts() {
             self.0.lasts.set(None);
         }
+    }
+
+    /// Returns whether connections have stayed open after this number of responses.
+    fn is_survived(&self, answered: usize) -> bool {
+        answered <= self.0.survived.get()
+    }
+
+    /// Returns whether a request may follow the one with this number on a connection.
+    fn may_follow(&self, leader: usize) -> bool {
+        let is_known = self.is_survived(leader) || !self.0.is_scouted.get();
+        self.permits() && leader < self.lasts() && is_known
+    }
+
+    /// Begins to scout if nothing is known about connections after this number of responses.
+    fn scout(&self, leader: usize) -> Option<Scout> {
+        let is_scout = !self.is_survived(leader);
+        is_scout.then(|| {
+            self.0.is_scouted.set(true);
+            Scout(self.clone())
+        })
     }
 
     /// Notes that a pipelined request has failed.
@@ -212,6 +246,15 @@ impl Traits {
     fn note_answered(&self) {
         let answered = &self.0.answered;
         answered.set(answered.get().saturating_add(1));
+    }
+}
+
+/// A request that may be lost because the response before it may be the last of its connection.
+struct Scout(Traits);
+
+impl Drop for Scout {
+    fn drop(&mut self) {
+        self.0.0.is_scouted.set(false);
     }
 }
 
@@ -250,9 +293,12 @@ impl Drop for Reading<'_> {
 
 impl Http1Client {
     /// Returns whether a request may follow on this connection now.
-    pub fn may_be_followed(&self) -> bool {
+    pub fn may_be_followed(&self, traits: &Traits) -> bool {
         self.line.borrow().as_ref().is_some_and(|line| {
-            !line.is_closed && line.path.0.read.get() <= SHORT && !line.path.is_tedious()
+            !line.is_closed
+                && traits.may_follow(line.leader)
+                && line.path.0.read.get() <= SHORT
+                && !line.path.is_tedious()
         })
     }
 
@@ -274,8 +320,9 @@ impl Http1Client {
         self.write_head(&path, exchange).await?;
         let line = Line {
             path: path.clone(),
+            leader: self.answered.get() + 1,
             follower: None,
-            is_closed: !is_pipelinable(exchange) || self.answered.get() + 1 >= traits.lasts(),
+            is_closed: !is_pipelinable(exchange),
         };
         *self.line.borrow_mut() = Some(line);
         begun();
@@ -301,12 +348,12 @@ impl Http1Client {
     ) -> Result<(), Error> {
         let _busy = self.enter();
         let (turn, mut arrived) = oneshot::channel();
-        let path = {
+        let (path, scout) = {
             let mut line = self.line.borrow_mut();
             let line = line.as_mut().ok_or_else(used_up)?;
             line.follower = Some(turn);
             line.is_closed = true;
-            line.path.clone()
+            (line.path.clone(), traits.scout(line.leader))
         };
         self.write_head(&path, exchange).await?;
         let mut turn = loop {
@@ -317,7 +364,7 @@ impl Http1Client {
                 Err(_) => {}
             }
         };
-        drop(path);
+        drop((path, scout));
         turn.path.begin();
         if turn.input.is_empty() {
             let limit = match traits.0.answered.get() {
