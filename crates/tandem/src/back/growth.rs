@@ -167,8 +167,15 @@ impl Growth {
 
     /// Returns whether nothing is lost if this state is dropped.
     pub(super) fn is_forgettable(&self, now: Instant) -> bool {
-        let rests = self.rests_until.is_some_and(|until| now < until);
-        !self.is_held() && !rests && now.saturating_duration_since(self.seen) >= FORGET_AFTER
+        !self.is_held()
+            && !self.rests(now)
+            && now.saturating_duration_since(self.seen) >= FORGET_AFTER
+    }
+
+    /// Returns whether the limit does not grow now, because the origin refused requests or growth
+    /// brought nothing.
+    pub(super) fn rests(&self, now: Instant) -> bool {
+        self.rests_until.is_some_and(|until| now < until)
     }
 
     /// Returns whether a request that must not be repeated is under way or waits.
@@ -257,7 +264,7 @@ impl Growth {
     }
 
     fn may_grow(&self, now: Instant) -> bool {
-        self.held == 0 && self.rests_until.is_none_or(|until| until <= now)
+        self.held == 0 && !self.rests(now)
     }
 
     fn end_round(&mut self, now: Instant, throughput: Throughput) {

@@ -9,8 +9,11 @@ mod binding;
 mod of_session;
 mod permit;
 mod pipelining;
+mod preconnect;
 pub mod prepare;
 mod reach;
+#[cfg(test)]
+mod tests_scripted;
 mod to_origin;
 
 use std::cell::{OnceCell, RefCell};
@@ -26,7 +29,7 @@ use tokio_rustls::TlsConnector;
 
 pub use of_session::OriginsOfSession;
 pub(super) use permit::with_precedence;
-pub use pipelining::ConnectionLimit;
+pub use pipelining::{ConnectionLimits, LimitsOfOrigin};
 pub use reach::{OriginProtocols, OriginTransports};
 pub use to_origin::ToOrigin;
 
@@ -109,8 +112,8 @@ pub struct Origin {
     /// The authority that last passed the check of a reverse gateway. Most requests repeat it.
     served: RefCell<String>,
     pool: RefCell<Pool>,
-    /// The limit of connections to an origin, if requests may be pipelined.
-    connection_limit: OnceCell<ConnectionLimit>,
+    /// The limits of connections to each origin, if requests may be pipelined.
+    connection_limits: OnceCell<LimitsOfOrigin>,
     pipelines: Pipelines,
 }
 
@@ -189,7 +192,7 @@ impl Origin {
             fixed,
             served: RefCell::default(),
             pool,
-            connection_limit: OnceCell::new(),
+            connection_limits: OnceCell::new(),
             pipelines: Pipelines::default(),
         });
         let starter = this.starts.clone().map(|starts| Task::spawn(starts.run()));

@@ -27,7 +27,7 @@ use tokio::time::Instant;
 
 use self::early::EarlyRequests;
 use super::growth::{FLOOR, Growth, Refusal};
-use super::origin::{Origin, ToOrigin, with_precedence};
+use super::origin::{ConnectionLimits, LimitsOfOrigin, Origin, ToOrigin, with_precedence};
 use super::places::{Limits, Places};
 use crate::endpoint::split_authority;
 use crate::error::{Error, Kind, Side};
@@ -53,6 +53,13 @@ pub type Trim = Box<dyn Fn(u64, &(Scheme, Target), usize)>;
 
 /// Returns the number of requests that each connection to the origin of an exchange may carry.
 pub type Depth = Box<dyn Fn(&Exchange) -> usize>;
+
+/// The use of connections before the responses that they would otherwise wait for.
+#[derive(Clone, Copy, Debug)]
+pub struct Pipelining {
+    /// True if a page opens connections for its resources.
+    pub preconnects: bool,
+}
 
 /// The stage before the connections to origins.
 pub struct Polite {
@@ -84,19 +91,30 @@ impl Polite {
     /// Creates the stage before the connections of `origin`. A session uses at most `most`
     /// connections to one target, and at most `per_session` exchanges in total. A connection
     /// may carry two requests at once with `pipelining`.
-    pub fn before(origin: &Rc<Origin>, most: usize, per_session: usize, pipelining: bool) -> Self {
+    pub fn before(
+        origin: &Rc<Origin>,
+        most: usize,
+        per_session: usize,
+        pipelining: Option<Pipelining>,
+    ) -> Self {
         let of = Rc::clone(origin);
         let trim: Trim = Box::new(move |session, target, keep| of.trim(session, target, keep));
         let of = Rc::clone(origin);
         let depth: Depth = Box::new(move |exchange| of.depth(exchange));
         let next = Rc::new(ToOrigin(Rc::clone(origin)));
         let polite = Self::new(next, most, per_session, trim, depth);
-        if pipelining {
+        if let Some(Pipelining { preconnects }) = pipelining {
             let growths = Rc::downgrade(&polite.state.growths);
-            origin.pipeline(Box::new(move |session, target| {
+            let limits: LimitsOfOrigin = Box::new(move |session, target| {
                 let growths = growths.upgrade();
-                growths.map_or(FLOOR, |growths| limit_of(&growths, session, target))
-            }));
+                let limits = growths.map(|growths| limits_of(&growths, session, target));
+                let limits = limits.unwrap_or(FLOORS);
+                ConnectionLimits {
+                    ahead: if preconnects { limits.ahead } else { 0 },
+                    ..limits
+                }
+            });
+            origin.pipeline(limits);
         }
         polite
     }
@@ -315,15 +333,25 @@ impl PoliteState {
     }
 }
 
-/// Returns the limit of connections of a session to an origin.
-fn limit_of(
+/// The limits of connections to an origin that has shown nothing.
+const FLOORS: ConnectionLimits = ConnectionLimits {
+    most: FLOOR,
+    ahead: FLOOR,
+};
+
+/// Returns the limits of connections of a session to an origin.
+fn limits_of(
     growths: &RefCell<HashMap<OriginKey, Growth>>,
     session: u64,
     origin: &(Scheme, Target),
-) -> usize {
+) -> ConnectionLimits {
+    let now = Instant::now().into_std();
     let growths = growths.borrow();
     let growth = growths.get(&(session, origin.clone()));
-    growth.map_or(FLOOR, Growth::limit)
+    growth.map_or(FLOORS, |growth| ConnectionLimits {
+        most: growth.limit(),
+        ahead: if growth.rests(now) { 0 } else { FLOOR },
+    })
 }
 
 /// A request that must not be repeated, under way or waiting.

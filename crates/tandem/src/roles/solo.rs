@@ -14,7 +14,7 @@ use super::{http1_session, mux_session};
 use crate::back::origin::{Limits as OriginLimits, Mode, Origin};
 use crate::back::own::OwnListeners;
 use crate::back::policy::{Direct, Policy};
-use crate::back::polite::Polite;
+use crate::back::polite::{Pipelining, Polite};
 use crate::back::udp::NoUdp;
 use crate::config::client::{Solo, SoloMode};
 use crate::config::{ClientConfig, ConfigError};
@@ -35,7 +35,10 @@ impl ClientConfig {
         let except: Rc<[_]> = solo.except.clone().into();
         let (takes_pushes, refused) = (self.push, Rc::clone(&except));
         let per_session = OriginLimits::default().per_session;
-        let polite = Polite::before(&origin, most, per_session, solo.pipelining);
+        // A new stream through Tor carries its first request at once, and waits for nothing.
+        let preconnects = solo.mode == SoloMode::Direct;
+        let pipelining = solo.pipelining.then_some(Pipelining { preconnects });
+        let polite = Polite::before(&origin, most, per_session, pipelining);
         let polite = Rc::new(polite);
         let excepted = Rc::new(ExceptedHosts {
             except,

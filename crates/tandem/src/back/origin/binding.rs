@@ -28,6 +28,9 @@ use crate::transport::LocalBoxFuture;
 /// connection early, with a response that no request asked for.
 const UNUSED_FOR: Duration = Duration::from_secs(5);
 
+/// A dial that may outlive its exchange.
+pub(super) type OwnDial = LocalBoxFuture<'static, Result<Path, Error>>;
+
 /// The connection of an exchange.
 pub(super) enum Bound {
     /// A connection that was open already.
@@ -202,10 +205,7 @@ impl Origin {
             drop(turn);
             turn = Turn::new(self, key, false);
         }
-        let (transport, wanted) = (Rc::clone(&self.transports.plain), Rc::clone(&key.origin));
-        let isolation = exchange.isolation.clone();
-        let mut dial: LocalBoxFuture<'static, Result<Path, Error>> =
-            Box::pin(async move { transport.dial(&wanted.1, &isolation).await });
+        let mut dial = self.own_dial(exchange, key);
         tokio::select! {
             biased;
             Ok(connection) = &mut turn.arrived => {
@@ -216,8 +216,24 @@ impl Origin {
         }
     }
 
+    /// Returns a dial that does not end with the exchange.
+    pub(super) fn own_dial(&self, exchange: &Exchange, key: &PoolKey) -> OwnDial {
+        let (transport, wanted) = (Rc::clone(&self.transports.plain), Rc::clone(&key.origin));
+        let isolation = exchange.isolation.clone();
+        Box::pin(async move { transport.dial(&wanted.1, &isolation).await })
+    }
+
+    /// Continues the dial of an exchange that has got another connection, for a later exchange.
+    fn spare(self: &Rc<Self>, key: &PoolKey, dial: OwnDial) {
+        self.add_spare(key, dial);
+        let mut pool = self.pool.borrow_mut();
+        if let Some(line) = pool.binding.lines.get_mut(key) {
+            line.handed = line.handed.saturating_sub(1);
+        }
+    }
+
     /// Continues a dial for a later exchange.
-    fn spare(self: &Rc<Self>, key: &PoolKey, dial: LocalBoxFuture<'static, Result<Path, Error>>) {
+    pub(super) fn add_spare(self: &Rc<Self>, key: &PoolKey, dial: OwnDial) {
         let (origin, own) = (Rc::downgrade(self), key.clone());
         let mut pool = self.pool.borrow_mut();
         let number = pool.binding.number();
@@ -235,7 +251,6 @@ impl Origin {
             origin.pipelines.wake(&own);
         });
         let line = pool.binding.lines.entry(key.clone()).or_default();
-        line.handed = line.handed.saturating_sub(1);
         line.spares.insert(number, task);
     }
 

@@ -10,7 +10,7 @@
 //! same connection saves that wait, and the origin sees no more connections than a browser opens.
 //! Another stage limits the exchanges (`back::polite`), and tells the limit of connections.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 
@@ -31,17 +31,29 @@ use crate::transport::Target;
 /// The largest number of origins whose state is kept.
 const MAX_ORIGINS: usize = 1024;
 
-/// Returns the present limit of a session's connections to one origin.
-pub type ConnectionLimit = Box<dyn Fn(u64, &(Scheme, Target)) -> usize>;
+/// The present limits of a session's connections to one origin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectionLimits {
+    /// The limit of connections.
+    pub most: usize,
+    /// The number of connections that a page may open for its resources, its own included.
+    pub ahead: usize,
+}
+
+/// Returns the present limits of a session's connections to one origin.
+pub type LimitsOfOrigin = Box<dyn Fn(u64, &(Scheme, Target)) -> ConnectionLimits>;
 
 /// The connections with requests under way.
 #[derive(Default)]
 pub(super) struct Pipelines(RefCell<HashMap<PoolKey, Rc<Pipeline>>>);
 
 #[derive(Default)]
-struct Pipeline {
+pub(super) struct Pipeline {
     traits: Traits,
     connections: RefCell<Connections>,
+    /// The largest number of connections in use at once, since a page began with a dial.
+    most_used: Cell<usize>,
+    has_had_page: Cell<bool>,
     /// Wakes an exchange that waits for a connection.
     changed: Notify,
 }
@@ -84,6 +96,7 @@ struct Dial(Rc<Pipeline>);
 impl Dial {
     fn new(pipeline: &Rc<Pipeline>) -> Self {
         pipeline.connections.borrow_mut().dials += 1;
+        pipeline.note_use();
         Self(Rc::clone(pipeline))
     }
 }
@@ -116,6 +129,7 @@ impl<'a> Use<'a> {
             connections.in_use.push(Rc::clone(&connection));
         }
         drop(connections);
+        pipeline.note_use();
         Self {
             origin,
             key,
@@ -151,17 +165,30 @@ impl Pipeline {
         followable.cloned()
     }
 
-    fn connections(&self) -> usize {
+    /// Returns the number of connections that exchanges use or dial.
+    pub(super) fn connections(&self) -> usize {
         let connections = self.connections.borrow();
         connections.in_use.len() + connections.dials
+    }
+
+    fn note_use(&self) {
+        self.most_used
+            .set(self.most_used.get().max(self.connections()));
+    }
+
+    /// Returns the largest number of connections since the page before, for a page that has the
+    /// only connection. Returns `None` for the first page.
+    pub(super) fn begin_page(&self) -> Option<usize> {
+        let most_used = self.most_used.replace(1);
+        self.has_had_page.replace(true).then_some(most_used)
     }
 }
 
 impl Origin {
-    /// Turns pipelining on. `limit` tells the largest number of connections to an origin.
-    pub fn pipeline(&self, limit: ConnectionLimit) {
+    /// Turns pipelining on, within the limits of connections to each origin.
+    pub fn pipeline(&self, limits: LimitsOfOrigin) {
         // A second call would be a mistake of the composition, and changes nothing.
-        let _ = self.connection_limit.set(limit);
+        let _ = self.connection_limits.set(limits);
     }
 
     /// Returns the number of requests that each connection to the origin of an exchange may carry.
@@ -177,7 +204,7 @@ impl Origin {
 
     /// Returns whether exchanges of `key` may be pipelined.
     pub(super) fn pipelines(&self, exchange: &Exchange, key: &PoolKey) -> bool {
-        self.connection_limit.get().is_some()
+        self.connection_limits.get().is_some()
             && self.binds_late(key)
             && exchange.request.protocol.is_none()
     }
@@ -207,6 +234,10 @@ impl Origin {
             }
             Entry::Dial(_dial) => {
                 self.make_room(key.session);
+                if !fresh && let Some(limits) = self.connection_limits.get() {
+                    let ahead = limits(key.session, &key.origin).ahead;
+                    self.preconnect(exchange, key, &pipeline, ahead);
+                }
                 match fresh {
                     true => self.over_path(self.dial(exchange, key).await?),
                     false => match self.bind(exchange, key).await? {
@@ -262,14 +293,14 @@ impl Origin {
         may_follow: bool,
         pipeline: &Rc<Pipeline>,
     ) -> Option<Entry> {
-        let connection_limit = self.connection_limit.get()?;
+        let limits = self.connection_limits.get()?;
         if !fresh && let Some(idle) = self.take_idle(key) {
             return Some(Entry::Lead(idle));
         }
         if may_follow && let Some(connection) = pipeline.followable() {
             return Some(Entry::Follow(connection));
         }
-        let limit = connection_limit(key.session, &key.origin).max(1);
+        let limit = limits(key.session, &key.origin).most.max(1);
         let mut pool = self.pool.borrow_mut();
         if pipeline.connections() + pool.binding.spares(key) >= limit {
             return None;

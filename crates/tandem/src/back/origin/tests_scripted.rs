@@ -1,0 +1,266 @@
+//! An origin that a script controls, in virtual time, for the tests of connections.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::rc::Rc;
+use std::time::Duration;
+
+use tandem_http::{RequestHead, Scheme};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::task::JoinHandle;
+
+use super::{ConnectionLimits, Limits, Mode, ToOrigin};
+use crate::back::tests_over_paths;
+use crate::carrier::LocalBoxFuture;
+use crate::error::Error;
+use crate::exchange::{Exchange, Isolation, Part, Peer};
+use crate::path::Path;
+use crate::stage::Stage as _;
+use crate::transport::{Target, Transport};
+
+/// The time of the origin for one response.
+pub(super) const THINKS: Duration = Duration::from_millis(100);
+
+/// The behaviour of an origin. The body of each response is the path of its request, repeated.
+#[derive(Clone, Copy)]
+pub(super) struct Behaviour {
+    /// The number of responses after which it closes a connection.
+    pub(super) closes_after: usize,
+    /// True if it says so in the last response.
+    pub(super) announces: bool,
+    /// True if it drops requests that arrive before the response to an earlier one.
+    pub(super) drops: bool,
+    /// The length of its responses in bytes.
+    pub(super) length: usize,
+    /// The time before each response.
+    pub(super) thinks: Duration,
+    /// True if it answers requests in pairs: the first when the second has arrived.
+    pub(super) pairs: bool,
+    /// The bytes with which it answers a request that arrives before the response to an earlier
+    /// one. It closes the connection after them.
+    pub(super) confused: Option<&'static str>,
+    /// The version of its responses.
+    pub(super) version: &'static str,
+}
+
+pub(super) const REGULAR: Behaviour = Behaviour {
+    closes_after: usize::MAX,
+    announces: true,
+    drops: false,
+    length: 20,
+    thinks: THINKS,
+    pairs: false,
+    confused: None,
+    version: "HTTP/1.1",
+};
+
+/// The observations of an origin.
+#[derive(Default)]
+pub(super) struct Seen {
+    pub(super) dials: Cell<usize>,
+    pub(super) open: Cell<usize>,
+    pub(super) greatest: Cell<usize>,
+    pub(super) requests: RefCell<Vec<String>>,
+    /// The number of requests that had another one behind them.
+    pub(super) followed: Cell<usize>,
+    /// The requests that arrived before the end of their connection, and were not answered.
+    pub(super) lost: Cell<usize>,
+}
+
+struct Scripted {
+    behaviour: Rc<Cell<Behaviour>>,
+    seen: Rc<Seen>,
+}
+
+impl Transport for Scripted {
+    fn below(&self) -> Option<&dyn Transport> {
+        None
+    }
+
+    fn dial<'a>(
+        &'a self,
+        _: &'a Target,
+        _: &'a Isolation,
+    ) -> LocalBoxFuture<'a, Result<Path, Error>> {
+        let seen = &self.seen;
+        seen.dials.set(seen.dials.get() + 1);
+        seen.open.set(seen.open.get() + 1);
+        seen.greatest.set(seen.greatest.get().max(seen.open.get()));
+        let (near, far) = Path::pair(1 << 16);
+        let (behaviour, seen) = (Rc::clone(&self.behaviour), Rc::clone(seen));
+        tokio::task::spawn_local(async move {
+            // A client that leaves breaks the connection.
+            let _ = serve(far, &behaviour, &seen).await;
+            seen.open.set(seen.open.get() - 1);
+        });
+        Box::pin(std::future::ready(Ok(near)))
+    }
+}
+
+pub(super) fn body(path: &str, length: usize) -> Vec<u8> {
+    path.bytes().cycle().take(length).collect()
+}
+
+async fn serve(mut path: Path, behaviour: &Cell<Behaviour>, seen: &Seen) -> io::Result<()> {
+    let mut input = Vec::new();
+    for answered in 1.. {
+        let end = loop {
+            let ends = input
+                .windows(4)
+                .enumerate()
+                .filter(|it| it.1 == b"\r\n\r\n");
+            let ends: Vec<usize> = ends.map(|it| it.0 + 4).collect();
+            let waits = behaviour.get().pairs && answered % 2 == 0;
+            match ends.get(usize::from(waits)) {
+                Some(_) => break ends[0],
+                None if path.read_buf(&mut input).await? == 0 => return Ok(()),
+                None => {}
+            }
+        };
+        let head = String::from_utf8(input.drain(..end).collect()).expect("a head");
+        let target = head.split(' ').nth(1).expect("a target").to_owned();
+        seen.requests.borrow_mut().push(target.clone());
+        let now = behaviour.get();
+        tokio::time::sleep(now.thinks).await;
+        if now.drops {
+            let mut dropped = [0; 4096];
+            let read = path.read(&mut dropped);
+            // Nothing is there if the client does not pipeline.
+            let _ = tokio::time::timeout(Duration::ZERO, read).await;
+        } else {
+            let more = path.read_buf(&mut input);
+            // As above.
+            let _ = tokio::time::timeout(Duration::ZERO, more).await;
+        }
+        let followed = seen.followed.get() + usize::from(!input.is_empty());
+        seen.followed.set(followed);
+        let is_last = answered >= now.closes_after;
+        let close = if is_last && now.announces {
+            "Connection: close\r\n"
+        } else {
+            "Connection: keep-alive\r\n"
+        };
+        let version = now.version;
+        let length = now.length;
+        let head = format!("{version} 200 OK\r\n{close}Content-Length: {length}\r\n\r\n");
+        path.write_all(head.as_bytes()).await?;
+        for piece in body(&target, length).chunks(64 << 10) {
+            path.write_all(piece).await?;
+            if length > 1 << 20 {
+                tokio::time::sleep(THINKS / 5).await;
+            }
+        }
+        let confused = now.confused.filter(|_| !input.is_empty());
+        path.write_all(confused.unwrap_or_default().as_bytes())
+            .await?;
+        path.flush().await?;
+        if is_last {
+            let more = path.read_buf(&mut input);
+            // As above.
+            let _ = tokio::time::timeout(Duration::ZERO, more).await;
+            let is_lost = !input.is_empty();
+            seen.lost.set(seen.lost.get() + usize::from(is_lost));
+        }
+        if is_last || confused.is_some() {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+/// An origin behind a stage that uses at most `connections` connections.
+pub(super) struct Scene {
+    pub(super) stage: ToOrigin,
+    pub(super) behaviour: Rc<Cell<Behaviour>>,
+    pub(super) seen: Rc<Seen>,
+}
+
+fn exchange(path: &str, fields: &[(&str, &str)]) -> Exchange {
+    let mut request = RequestHead::get(Scheme::Http, "site.example", path);
+    for (name, value) in fields {
+        request.fields.push(*name, *value);
+    }
+    Exchange {
+        peer: Peer {
+            session: 1,
+            push: true,
+            ..Peer::none()
+        },
+        ..Exchange::internal(request)
+    }
+}
+
+pub(super) type Fetched = JoinHandle<Result<Vec<u8>, Error>>;
+
+impl Scene {
+    pub(super) fn new(behaviour: Behaviour, connections: usize) -> Self {
+        Self::ahead(behaviour, connections, 0)
+    }
+
+    /// Creates an origin whose pages open connections in advance.
+    pub(super) fn ahead(behaviour: Behaviour, connections: usize, ahead: usize) -> Self {
+        let scripted = Scripted {
+            behaviour: Rc::new(Cell::new(behaviour)),
+            seen: Rc::default(),
+        };
+        let (behaviour, seen) = (Rc::clone(&scripted.behaviour), Rc::clone(&scripted.seen));
+        let limits = Limits::default();
+        let stage = tests_over_paths::to_origin(Mode::Forward, Rc::new(scripted), limits);
+        let limits = ConnectionLimits {
+            most: connections,
+            ahead,
+        };
+        stage.0.pipeline(Box::new(move |_, _| limits));
+        Self {
+            stage,
+            behaviour,
+            seen,
+        }
+    }
+
+    pub(super) fn fetch_with(&self, path: &str, fields: &[(&str, &str)]) -> Fetched {
+        let mut reply = self.stage.call(exchange(path, fields));
+        tokio::task::spawn_local(async move {
+            let mut body = Vec::new();
+            while let Some(part) = reply.part().await {
+                if let Part::Data(data) = part? {
+                    body.extend_from_slice(&data);
+                }
+            }
+            Ok(body)
+        })
+    }
+
+    pub(super) fn fetch(&self, path: &str) -> Fetched {
+        self.fetch_with(path, &[])
+    }
+
+    /// Shows the stage that the origin keeps connections open.
+    pub(super) async fn begin(&self) {
+        let first = self.fetch("/first").await.expect("a task");
+        assert_eq!(first, Ok(body("/first", self.behaviour.get().length)));
+    }
+
+    pub(super) async fn expect(&self, path: &str, fetched: Fetched) {
+        let got = fetched.await.expect("a task");
+        let got = got.unwrap_or_else(|error| panic!("{path}: {error:?}"));
+        assert!(got == body(path, self.behaviour.get().length), "{path}");
+    }
+
+    pub(super) fn depth(&self) -> usize {
+        self.stage.0.depth(&exchange("/", &[]))
+    }
+
+    pub(super) fn requests(&self) -> usize {
+        self.seen.requests.borrow().len()
+    }
+}
+
+pub(super) fn run(scene: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .expect("a runtime");
+    tokio::task::LocalSet::new().block_on(&runtime, scene);
+}
