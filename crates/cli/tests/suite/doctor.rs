@@ -65,7 +65,7 @@ fn is_good(lines: &[String], check: &str) -> bool {
 }
 
 #[test]
-fn doctor_checks_the_proxy_of_a_client_without_a_gateway() {
+fn doctor_checks_the_proxy_of_a_solo_client() {
     let origin = Scene::new(|_, _| ());
     let via = |proxy: SocketAddr| format!("socks5://{proxy}");
     let (good, refusing) = (via(local_proxy()), via(refusing_proxy(4)));

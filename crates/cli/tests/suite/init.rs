@@ -86,7 +86,10 @@ fn new_user_reaches_a_page_by_printed_commands() {
     for fault in faults {
         assert!(fault.contains("congestion"), "{out}");
     }
-    assert!(out.contains("answers with status 200"), "{out}");
+    assert!(
+        out.contains("answers with status 200") && out.contains("/proxy.pac"),
+        "{out}"
+    );
     for (file, expected) in [
         ("server/gateway/token", 0o600),
         ("server/gateway/key.pem", 0o600),
@@ -159,11 +162,21 @@ fn init_writes_valid_files_for_tor() {
         let to = directory.path(role);
         let (ok, out, error) = run(&[&["init", role, "--to", &to][..], &more].concat());
         assert!(ok && out.contains(words), "{role}: {out}{error}");
+        // The HTTP listener gets no isolation keys.
+        let is_socks = out.contains("socks5://127.0.0.1:9150") && out.contains("Proxy DNS");
+        assert!(is_socks && !out.contains("/proxy.pac"), "{role}: {out}");
         for file in files {
             let (ok, out, error) = run(&["check-config", &format!("{to}/{file}")]);
             assert!(ok && out.contains(": good"), "{role} {file}: {out}{error}");
         }
     }
+    let to = directory.path("browser");
+    let beside = ["--via", "socks5://127.0.0.1:9150", "--no-test"];
+    let (ok, out, _) = run(&[&["init", "tor-user", "--to", &to][..], &beside].concat());
+    assert!(
+        ok && out.contains("network.proxy.socks_port to 9250"),
+        "{out}"
+    );
     let shared = directory.path("onion-operator/client/client.toml");
     let (ok, out, _) = run(&["share", "-c", &shared, "--no-qr"]);
     assert!(ok);

@@ -3,9 +3,9 @@
 //!
 //! The client's checks include a request to each gateway, which the gateway answers by itself
 //! (`Max-Forwards: 0`, RFC 9110 section 7.6.2). The client looks up no name, and connects to
-//! nothing but the gateways through `--via`, and to the site that the user names (`--site`). A client
-//! without a gateway gets a check of the proxy (`proxy`). The gateway's checks include a look-up of
-//! one name.
+//! nothing but the gateways through `--via`, and the site that the user names (`--site`). `proxy`
+//! checks the proxy of a client without a gateway. The gateway's checks include a look-up of one
+//! name.
 
 mod proxy;
 

@@ -21,6 +21,9 @@ pub(super) const GATEWAY: &str = "gateway";
 /// The address of the client's dashboard.
 const DASHBOARD: &str = "127.0.0.1:8117";
 
+/// The port of the client's default SOCKS listener, on which Tor Browser relies.
+pub(super) const SOCKS_PORT: u16 = 9150;
+
 /// The result of the questions.
 pub(super) struct Plan {
     pub(super) files: Vec<NewFile>,
@@ -32,6 +35,9 @@ pub(super) struct Plan {
     pub(super) is_for_sites: bool,
     /// True if the client has a dashboard.
     pub(super) has_dashboard: bool,
+    /// The port of the client's SOCKS listener, if the client connects through a proxy: browsers
+    /// send their isolation keys there.
+    pub(super) socks: Option<u16>,
     /// The address at which clients reach a gateway without a proxy on the way.
     pub(super) address: Option<IpAddr>,
     /// The host and port of a shared gateway, if the client connects to it without Tor.
@@ -110,6 +116,7 @@ impl OwnGatewayPlan {
             has_gateway: true,
             is_for_sites: false,
             has_dashboard: true,
+            socks: None,
             address,
             direct: None,
         })
@@ -145,6 +152,7 @@ pub(super) fn onion(host: &str, origin: &str, port: u16) -> Plan {
         has_gateway: true,
         is_for_sites: false,
         has_dashboard: false,
+        socks: Some(socks_port(&via)),
         address: None,
         direct: None,
     }
@@ -172,6 +180,7 @@ pub(super) fn exit(address: std::net::Ipv4Addr, port: u16) -> Plan {
         has_gateway: true,
         is_for_sites: false,
         has_dashboard: false,
+        socks: Some(socks_port(&via)),
         address: None,
         direct: None,
     }
@@ -185,6 +194,7 @@ pub(super) fn visitor(gateway: &Endpoint, via: Option<&Via>) -> Plan {
         has_gateway: false,
         is_for_sites: false,
         has_dashboard: via.is_none(),
+        socks: via.map(socks_port),
         address: None,
         direct: None,
     }
@@ -198,6 +208,7 @@ pub(super) fn sites(via: &Via) -> Plan {
         has_gateway: false,
         is_for_sites: true,
         has_dashboard: false,
+        socks: Some(socks_port(via)),
         address: None,
         direct: None,
     }
@@ -222,6 +233,7 @@ pub(super) fn shared(url: &ShareUrl, via: Option<&Via>) -> Result<Plan, Failure>
         has_gateway: false,
         is_for_sites: false,
         has_dashboard: via.is_none(),
+        socks: via.map(socks_port),
         address: None,
         direct: via.is_none().then(|| endpoint.authority()),
     })
@@ -237,9 +249,12 @@ fn client_file(way: (&str, Value), via: Option<&Via>, token: Option<&str>) -> Ne
     let mut entries = vec![way];
     if let Some(via) = via {
         entries.push(("via", text(&via.to_string())));
-        // Tor Browser's own Tor has the port of the default listener.
-        if matches!(via, Via::Socks(address) if address.port() == 9150) {
-            let listen = ["http://127.0.0.1:8118", "socks5://127.0.0.1:9250"];
+        let port = socks_port(via);
+        if port != SOCKS_PORT {
+            let listen = [
+                "http://127.0.0.1:8118",
+                &format!("socks5://127.0.0.1:{port}"),
+            ];
             entries.push(("listen", Value::Array(listen.map(text).into())));
         }
     }
@@ -252,6 +267,17 @@ fn client_file(way: (&str, Value), via: Option<&Via>, token: Option<&str>) -> Ne
         entries.push(("control", text("control")));
     }
     NewFile::public("client/client.toml", table(CLIENT, &entries))
+}
+
+/// Returns the port of the client's SOCKS listener. Tor Browser's own Tor has the default port, and
+/// the control port 9151.
+fn socks_port(via: &Via) -> u16 {
+    let is_of_browser = match via {
+        Via::Socks(address) => address.port() == SOCKS_PORT,
+        Via::TorPort(address) => address.port() == SOCKS_PORT + 1,
+        Via::TorSocket(_) => false,
+    };
+    if is_of_browser { 9250 } else { SOCKS_PORT }
 }
 
 fn pem(certificate: &CertificateDer<'_>) -> String {
@@ -398,13 +424,21 @@ mod tests {
     #[test]
     fn client_of_tor_browser_leaves_its_port_free() {
         let gateway: Endpoint = "h2+tcp://example.onion:9980".parse().expect("an endpoint");
-        let via = |port| Via::Socks(([127, 0, 0, 1], port).into());
-        let listen = |port| {
-            let plan = visitor(&gateway, Some(&via(port)));
+        let listen = |via: &str| {
+            let via = via.parse().expect("a proxy");
+            let plan = visitor(&gateway, Some(&via));
             let client = read(&plan, "client/client.toml").client.expect("a client");
-            client.listen.len()
+            let last = client.listen.last().map(ToString::to_string);
+            (plan.socks, last.unwrap_or_default())
         };
-        assert_eq!((listen(9050), listen(9150)), (0, 2));
+        for (via, port, listener) in [
+            ("socks5://127.0.0.1:9050", 9150, ""),
+            ("socks5://127.0.0.1:9150", 9250, "socks5://127.0.0.1:9250"),
+            ("tor://127.0.0.1:9051", 9150, ""),
+            ("tor://127.0.0.1:9151", 9250, "socks5://127.0.0.1:9250"),
+        ] {
+            assert_eq!(listen(via), (Some(port), listener.to_owned()), "{via}");
+        }
     }
 
     #[test]

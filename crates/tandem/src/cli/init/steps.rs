@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::path::Path;
 
-use super::plan::{CLIENT, GATEWAY, Plan};
+use super::plan::{CLIENT, GATEWAY, Plan, SOCKS_PORT};
 use crate::cli::Failure;
 
 /// Prints the steps that are left for the user.
@@ -42,11 +42,35 @@ pub(super) fn print_steps(
             "\nOpen the client's dashboard:\n  cd {client} && tandem open -c client.toml"
         )?;
     }
-    writeln!(
-        out,
-        "\nSet the browser's automatic proxy configuration to http://127.0.0.1:8118/proxy.pac"
-    )?;
+    match plan.socks {
+        None => writeln!(
+            out,
+            "\nSet the browser's automatic proxy configuration to http://127.0.0.1:8118/proxy.pac"
+        )?,
+        Some(port) => write!(out, "{}", tor_browsers(port))?,
+    }
     Ok(())
+}
+
+/// Returns the settings of browsers behind Tor. The automatic configuration names the HTTP
+/// listener, where browsers send no isolation keys, so that all sites would share a circuit.
+fn tor_browsers(port: u16) -> String {
+    let mut text = if port == SOCKS_PORT {
+        "\nStart Tor Browser without its own Tor. It uses socks5://127.0.0.1:9150, with a key for \
+         each site:\n  TOR_PROVIDER=none ./start-tor-browser\n"
+            .to_owned()
+    } else {
+        format!(
+            "\nStart Tor Browser, open about:config, and set network.proxy.socks_port to {port}, \
+             after each\nstart. It sends a key for each site to socks5://127.0.0.1:{port}.\n"
+        )
+    };
+    text.push_str(&format!(
+        "\nAny other browser sends no keys, so that all its sites share a circuit. Firefox: \
+         Settings, Network\nSettings, Manual proxy, SOCKS host 127.0.0.1, port {port}, SOCKS v5, \
+         Proxy DNS when using SOCKS v5.\n"
+    ));
+    text
 }
 
 /// Quotes a path for a POSIX shell, where needed.
