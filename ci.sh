@@ -2,7 +2,7 @@
 # Every check of the repository, runnable by hand.
 #
 #   ./ci.sh              all steps; each prints one line, a failing one its log as well
-#   ./ci.sh NAME...      these steps only: install fmt deny machete lint pure test microspdy doc fuzz
+#   ./ci.sh NAME...      these steps only: install fmt deny machete lint pure test package microspdy doc fuzz
 #                        interop attack demo soak tornet
 #
 #   CARGO_TARGET_DIR     where it builds (~/.cache/tandem-target)
@@ -67,6 +67,17 @@ short_files() {
     [ -z "$long" ] || { echo "$long" && return 1; }
 }
 
+# The packages of a release, from the program of the tests instead of an optimised one: their content, installation, upgrade,
+# removal and purge.
+step_package() {
+    local made=$CARGO_TARGET_DIR/package
+    cargo_tool deb --debug && cargo_tool sbom --debug || return 1
+    cargo build --locked -p tandem-cli --features submit || return 1
+    rm -rf "$made"
+    install -D -m 755 "$CARGO_TARGET_DIR/debug/tandem" "$made/release/tandem" || return 1
+    CARGO_TARGET_DIR=$made PREBUILT=1 packaging/release.sh "$made/dist" && PREBUILT=1 packaging/check.sh "$made/dist"
+}
+
 # Licences, banned crates and sources of all dependencies; deny.toml has the rules.
 step_deny() {
     local manifest status=0
@@ -83,10 +94,10 @@ step_machete() {
     cargo_tool machete && cargo machete --skip-target-dir .
 }
 
-# Installs cargo-NAME if it is missing, built in a temporary directory.
+# Installs cargo-NAME if it is missing, built in a temporary directory: cargo_tool NAME ARGUMENT...
 cargo_tool() {
     cargo "$1" --version >/dev/null 2>&1 && return
-    env -u CARGO_TARGET_DIR cargo install --locked "cargo-$1" && return
+    env -u CARGO_TARGET_DIR cargo install --locked "${@:2}" "cargo-$1" && return
     echo "cargo-$1 is missing and could not be installed. Install it by hand: cargo install --locked cargo-$1"
     return 1
 }
@@ -243,7 +254,7 @@ run() {
 
 steps=("$@")
 if [ ${#steps[@]} -eq 0 ]; then
-    steps=(install fmt deny machete lint pure test microspdy doc fuzz interop attack demo)
+    steps=(install fmt deny machete lint pure test package microspdy doc fuzz interop attack demo)
     compgen -G 'tests/*.sh' >/dev/null || compgen -G 'crates/*/tests/*.sh' >/dev/null && steps+=(tornet)
 fi
 export PATH=$PATH:/usr/sbin:/sbin:/usr/local/go/bin
