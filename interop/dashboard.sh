@@ -16,6 +16,6 @@ start '^tandem gateway: listening on h2[+]tcp://(127\.0\.0\.1:[0-9]+)$' "$TANDEM
     --cache private --admin 127.0.0.1:0 --control "$work/gateway-control"
 start '^tandem client: listening on http://(127\.0\.0\.1:[0-9]+)$' "$TANDEM" client --listen http://127.0.0.1:0 \
     --gateway "h2+tcp://$address" --admin 127.0.0.1:0 --control "$work/control"
-proxy=$address
+proxy=$address client=$pid
 timeout 300 node "$here/browser/dashboard.js" "$TANDEM" "$work/control" "$work/gateway-control" http://site.test/ \
-    "http://$proxy" "$work/profile" "$here/browser/node_modules/axe-core/axe.min.js"
+    "http://$proxy" "$work/profile" "$here/browser/node_modules/axe-core/axe.min.js" "$client"

@@ -45,12 +45,13 @@ const SESSION_COLUMNS: [(&str, Constraint); 6] = [
     ("age", Constraint::Length(11)),
     ("path", Constraint::Min(16)),
 ];
-const LOAD_COLUMNS: [(&str, Constraint); 7] = [
+const LOAD_COLUMNS: [(&str, Constraint); 8] = [
     ("seconds", Constraint::Length(8)),
     ("kB", Constraint::Length(9)),
     ("requested", Constraint::Length(9)),
     ("joined", Constraint::Length(6)),
     ("pushed", Constraint::Length(6)),
+    ("cached", Constraint::Length(6)),
     ("tunnelled", Constraint::Length(9)),
     ("page", Constraint::Min(10)),
 ];
@@ -318,7 +319,7 @@ impl View {
         ]
     }
 
-    fn loads(&self) -> Vec<[String; 7]> {
+    fn loads(&self) -> Vec<[String; 8]> {
         self.overview
             .loads
             .iter()
@@ -328,7 +329,7 @@ impl View {
     }
 }
 
-fn load(load: &PageLoad) -> [String; 7] {
+fn load(load: &PageLoad) -> [String; 8] {
     let count = |supply| {
         let of_kind = load.resources.iter().filter(|it| it.supply == supply);
         of_kind.count().to_string()
@@ -341,6 +342,7 @@ fn load(load: &PageLoad) -> [String; 7] {
         count(Supply::Requested),
         count(Supply::Joined),
         count(Supply::Pushed),
+        count(Supply::Stored),
         count(Supply::Tunnel),
         plain(&load.title),
     ]
@@ -380,7 +382,11 @@ mod tests {
         let now = Instant::now();
         journal.open_load("http://older.example/", now);
         let load = journal.open_load("http://site.example/\x1b[2J", now);
-        for supply in [Supply::Requested, Supply::Pushed, Supply::Pushed] {
+        let pushed = [Supply::Pushed; 2];
+        for supply in [Supply::Requested, Supply::Stored]
+            .into_iter()
+            .chain(pushed)
+        {
             journal.begin(load, "GET", "http://site.example/", supply, now);
         }
         journal.set_warnings(vec!["gateway g does not answer".into()]);
@@ -450,7 +456,7 @@ mod tests {
         assert!(text.contains("! gateway g does not answer"), "{text}");
         let page = text.lines().find(|line| line.contains("site.example"));
         let columns: Vec<_> = page.expect("a load").split_whitespace().collect();
-        assert_eq!(columns[2..6], ["1", "0", "2", "0"], "{text}");
+        assert_eq!(columns[2..7], ["1", "0", "2", "1", "0"], "{text}");
         assert!(!text.contains('\x1b'));
         assert!(text.contains("too few page loads"), "{text}");
         assert!(

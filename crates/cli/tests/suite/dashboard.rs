@@ -16,19 +16,17 @@ struct Watched {
 
 impl Watched {
     fn client(name: &str, gateway: &str) -> Self {
+        Self::client_by(name, &["--gateway", gateway])
+    }
+
+    /// Starts a client with these options for the way to sites.
+    fn client_by(name: &str, way: &[&str]) -> Self {
         let control = file(name, "");
         std::fs::remove_file(&control).unwrap();
-        let mut process = Process::start(&[
-            "client",
-            "--listen",
-            "http://127.0.0.1:0",
-            "--gateway",
-            gateway,
-            "--admin",
-            "127.0.0.1:0",
-            "--control",
-            control.to_str().unwrap(),
-        ]);
+        let listen = ["client", "--listen", "http://127.0.0.1:0"];
+        let watching = ["--admin", "127.0.0.1:0", "--control"];
+        let path = [control.to_str().unwrap()];
+        let mut process = Process::start(&[&listen[..], way, &watching, &path].concat());
         let line = process.wait_for("dashboard on ");
         let url = line.trim().split_once("dashboard on http://").unwrap().1;
         let dashboard = url.strip_suffix('/').expect("no key in a log");
@@ -126,6 +124,48 @@ fn dashboard_shows_a_page_load_to_its_user() {
     );
     let metrics = Client::to(watched.dashboard).get("/metrics");
     assert_ne!(metrics.status, 200);
+}
+
+#[test]
+fn dashboard_compares_the_held_out_pages_of_solo() {
+    let origin = Scene::new(|_, mut client| {
+        while let Some(asked) = client.request() {
+            let (kind, body) = match asked.line.contains("/page") {
+                true => ("text/html", "<img src=/image.png>"),
+                false => ("image/png", "image"),
+            };
+            let length = body.len();
+            client.send(format!(
+                "HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\n\r\n{body}"
+            ));
+        }
+    });
+    let allowed = ["--solo-allow-dest", "127.0.0.0/8", "--solo-hold-out", "50"];
+    let watched = Watched::client_by(
+        "dashboard-solo",
+        &[&["--solo=direct"], &allowed[..]].concat(),
+    );
+    let counted = |top: &str, kind: &str| -> u64 {
+        let (before, _) = top.split_once(kind).unwrap();
+        before.rsplit(' ').next().unwrap().parse().unwrap()
+    };
+    let end = Instant::now() + PATIENCE;
+    for user in 0.. {
+        // Each isolation key has a load of its own, which ends a second after its last response.
+        for (path, accept) in [("/page", "text/html"), ("/image.png", "image/*")] {
+            let fields = format!("Accept: {accept}\r\nProxy-Authorization: user{user}\r\n");
+            let mut browser = Client::to(watched.process.address);
+            browser.send(request("GET", &origin.url(path), &fields));
+            assert_eq!(browser.answer("GET").status, 200);
+        }
+        let top = watched.command(&["top", "--once"]);
+        let loads = [" with push", " without"].map(|kind| counted(&top, kind));
+        if loads.iter().all(|count| *count >= 2) && !top.contains("too few") {
+            break;
+        }
+        assert!(Instant::now() < end, "{top}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
 }
 
 #[test]
