@@ -51,6 +51,12 @@ pub trait SessionPool {
         false
     }
 
+    /// Returns true if a TLS handshake of this key may be sent before the response to its CONNECT.
+    /// The session is live, or it is about to be opened to a gateway that has not failed.
+    fn may_agree(&self, isolation: &Isolation) -> bool {
+        self.is_live(isolation)
+    }
+
     /// Returns true if that session received input a moment ago, so that its path is certainly
     /// connected.
     fn is_awake(&self, _isolation: &Isolation) -> bool {

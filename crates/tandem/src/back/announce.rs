@@ -101,6 +101,11 @@ impl Announcer {
         &self.gateway
     }
 
+    /// Returns true if the gateway has failed since it last answered.
+    pub fn has_failed(&self) -> bool {
+        self.answers.get() == Some(false)
+    }
+
     /// Logs that a session works. `answered_in` is the time to its first response.
     pub fn up(&self, answered_in: Option<Duration>) {
         if self.is_silent || self.answers.replace(Some(true)) == Some(true) {

@@ -1,9 +1,11 @@
 //! Early agreement to tunnels. A browser's CONNECT is answered before the gateway has answered it,
 //! so that the TLS handshake leaves with the request. This saves a round trip over the slow path.
 //!
-//! It applies only while the session is known to be alive and the gateway has accepted it. If the
-//! far end fails after all, the tunnel is reset and one log line gives the reason. The next CONNECT
-//! to the same place waits for the gateway's response, which then carries the reason.
+//! It applies while the gateway answers and accepts this client, as far as the client knows. A
+//! session that is still being opened counts, so that the TLS handshake leaves with the session's
+//! first bytes. If the far end fails after all, the tunnel is reset and one log line gives the
+//! reason. The next CONNECT to the same place waits for the gateway's response, which then carries
+//! the reason.
 
 use std::rc::Rc;
 
@@ -29,15 +31,17 @@ impl Stage for EarlyConnect {
         let Ok((_, port)) = split_authority(&request.authority, None) else {
             return self.next.call(exchange);
         };
-        // If the session's path was lost while it rested, another session gets the first bytes
-        // again. That is safe only for a TLS handshake, which port 443 promises.
+        // If the session's path was lost while it rested, or is never established, another session
+        // gets the first bytes again. That is safe only for a TLS handshake, which port 443
+        // promises.
+        let (sessions, key) = (&self.sessions, &exchange.isolation);
         let early = request.is_connect()
             && request.protocol.is_none()
-            && self.sessions.is_live(&exchange.isolation)
-            && (port == 443 || self.sessions.is_awake(&exchange.isolation))
-            && !self
-                .sessions
-                .has_failed(&exchange.isolation, &request.authority);
+            && match port {
+                443 => sessions.may_agree(key),
+                _ => sessions.is_live(key) && sessions.is_awake(key),
+            }
+            && !sessions.has_failed(key, &request.authority);
         if !early {
             return self.next.call(exchange);
         }

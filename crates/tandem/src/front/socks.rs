@@ -4,9 +4,9 @@
 //! The user name and password are the isolation key, as they are for Tor. A connection whose first
 //! bytes are HTTP to the requested host is served as HTTP; any other is a tunnel. The reply may go
 //! out before the far end has answered, so that the first bytes travel with the request. On port 80
-//! it goes out at once, because HTTP can still report a 502. On other ports it goes out early once
-//! the gateway is known to respond, unless `early-connect` is off or a tunnel to the same place has
-//! just failed.
+//! it goes out at once, because HTTP can still report a 502. On port 443 it goes out at once unless
+//! the gateway has failed, and on other ports once the gateway is known to respond. Both need
+//! `early-connect`, and no failure of a tunnel to the same place a moment ago.
 
 use std::future::Future;
 use std::net::IpAddr;
@@ -126,12 +126,12 @@ impl SocksFront {
         let sessions = self.pools.of(target);
         let is_late =
             port != 80 && (!self.early_connect || sessions.has_failed(&isolation, target));
-        if is_late || (port == 443 && !sessions.is_live(&isolation)) {
+        if is_late || (port == 443 && !sessions.may_agree(&isolation)) {
             let early = BytesMut::from(&server.take_rest()[..]);
             let reply = TunnelReply::Late(server);
             return tunnel(path, reply, early, target, peer, &*stage).await;
         }
-        if port != 80
+        if !matches!(port, 80 | 443)
             && !sessions.is_live(&isolation)
             && let Err(error) = sessions.establish(&isolation).await
         {

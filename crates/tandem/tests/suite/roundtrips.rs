@@ -161,6 +161,56 @@ fn socks_handshake_carries_first_request() {
 }
 
 #[test]
+fn tls_handshake_leaves_with_session_handshake() {
+    // The gateway of this test never sends a byte. All bytes that it receives left without a round
+    // trip beyond that of TCP.
+    const HELLO: &[u8] = b"\x16\x03\x01 client hello";
+    for (session, is_preconnected, over_socks) in [
+        ("h2", true, false),
+        ("h2", false, false),
+        ("h2", true, true),
+        ("h2", false, true),
+        ("spdy3.1", false, false),
+    ] {
+        let gateway = TcpListener::bind("127.0.0.1:0").unwrap();
+        let to = format!("{session}+tcp://{}", gateway.local_addr().unwrap());
+        let mut options = client_options(&to);
+        options.preconnect = Some(is_preconnected);
+        let (_client, http, socks) = start_client(options);
+        let mut client = Client::to(if over_socks { socks } else { http });
+        if over_socks {
+            assert_eq!(client.socks("site.example:443", None), 0);
+        } else {
+            client.send("CONNECT site.example:443 HTTP/1.1\r\nHost: site.example:443\r\n\r\n");
+            assert_eq!(client.head().unwrap().status, 200);
+        }
+        client.send(HELLO);
+        let (mut path, _) = gateway.accept().unwrap();
+        path.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut received = Vec::new();
+        while !received.windows(HELLO.len()).any(|part| part == HELLO) {
+            let mut buf = [0; 4096];
+            let count = path.read(&mut buf).unwrap();
+            assert!(count > 0, "{session}: {received:?}");
+            received.extend_from_slice(&buf[..count]);
+        }
+    }
+}
+
+#[test]
+fn failed_gateway_is_known_before_the_next_tunnel() {
+    let place = TcpListener::bind("127.0.0.1:0").unwrap().local_addr();
+    let (_client, http, socks) =
+        start_client(client_options(&format!("h2+tcp://{}", place.unwrap())));
+    // Its failure is known from now on, so that a tunnel gets the reason instead of a reset.
+    assert_eq!(Client::to(http).get("http://site.example/").status, 502);
+    let mut client = Client::to(http);
+    client.send("CONNECT site.example:443 HTTP/1.1\r\nHost: site.example:443\r\n\r\n");
+    assert_eq!(client.answer("CONNECT").status, 502);
+    assert_ne!(Client::to(socks).socks("site.example:443", None), 0);
+}
+
+#[test]
 fn early_connect_carries_first_tunnel_bytes() {
     // Over an open session, TLS to port 443 must not wait for the gateway's response: the client
     // agrees at once.

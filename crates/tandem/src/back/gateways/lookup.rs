@@ -43,6 +43,17 @@ impl SessionPool for ToGateway {
         })
     }
 
+    fn may_agree(&self, isolation: &Isolation) -> bool {
+        let preferred = self.0.preferred.get();
+        let Some(gateway) = self.0.gateways.get(preferred) else {
+            return false;
+        };
+        let slots = self.0.slots.borrow();
+        let slot = slots.get(&(isolation.clone(), preferred));
+        let is_refused = slot.is_some_and(|slot| slot.current.admission() == Some(false));
+        !is_refused && !gateway.announcer.has_failed()
+    }
+
     fn is_awake(&self, isolation: &Isolation) -> bool {
         let slots = self.0.slots.borrow();
         let key = (isolation.clone(), self.0.preferred.get());
