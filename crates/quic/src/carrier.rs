@@ -18,7 +18,7 @@ use tandem::error::{Error, Retry, Side};
 use tandem::path::{Facts, Measure};
 use tandem_resume::{SavedSpeed, Trial};
 
-use crate::congestion::{Counting, Resuming};
+use crate::congestion::Resuming;
 use crate::early::Early;
 use crate::failure;
 use crate::settings::{ADMITTED_WINDOW, DATAGRAMS_UNSENT};
@@ -116,7 +116,7 @@ impl Shared {
         Counters {
             sent: stats.udp_tx.bytes,
             lost: stats.path.lost_bytes,
-            idle: Counting::of(&self.connection).map_or(0, |counting| counting.idle()),
+            idle: Resuming::of(&self.connection).map_or(0, |controller| controller.idle()),
         }
     }
 

@@ -5,18 +5,14 @@
 //! shares the state, because the path through an address translator stays the same. A path to
 //! another address gets a new controller.
 //!
-//! [`Counting`] stands around each controller. It tells when a connection had nothing to send.
-//!
 //! The algorithms are those of the tunnel ([`model`]).
 
-mod idle;
 mod model;
 
 use std::any::Any;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-pub(crate) use idle::Counting;
 use model::Model;
 use quinn::congestion::{Controller, ControllerFactory, ControllerMetrics};
 use quinn_proto::RttEstimator;
@@ -29,23 +25,24 @@ pub(crate) struct Factory(pub(crate) Algorithm);
 
 impl ControllerFactory for Factory {
     fn build(self: Arc<Self>, now: Instant, mtu: u16) -> Box<dyn Controller> {
-        let inner = Resuming::new(self.0, now, mtu);
-        Box::new(Counting::new(Box::new(inner)))
+        Box::new(Resuming::new(self.0, now, mtu))
     }
 }
 
-/// A controller with careful resume.
+/// A controller with careful resume. It also tells when a connection had nothing to send.
 #[derive(Clone)]
-pub(crate) struct Resuming(Arc<Mutex<State>>);
+pub(crate) struct Resuming(Arc<Mutex<ControllerState>>);
 
-struct State {
+struct ControllerState {
     start: Instant,
     inner: Model,
     resume: CarefulResume,
     rtt: Option<RttEstimator>,
+    /// The number of acknowledgements that arrived while there was nothing to send.
+    idle: u64,
 }
 
-impl State {
+impl ControllerState {
     fn since_start(&self, at: Instant) -> Duration {
         at.saturating_duration_since(self.start)
     }
@@ -58,26 +55,25 @@ impl State {
 impl Resuming {
     fn new(algorithm: Algorithm, now: Instant, mtu: u16) -> Self {
         let inner = Model::new(algorithm, mtu);
-        Self(Arc::new(Mutex::new(State {
+        Self(Arc::new(Mutex::new(ControllerState {
             start: now,
             resume: CarefulResume::new(inner.window()),
             inner,
             rtt: None,
+            idle: 0,
         })))
     }
 
     /// Returns the controller of a connection's present path.
     pub(crate) fn of(connection: &quinn::Connection) -> Option<Self> {
-        Self::within(connection.congestion_state())
+        Self::from(connection.congestion_state())
     }
 
-    fn within(controller: Box<dyn Controller>) -> Option<Self> {
-        let counting = Counting::from(controller)?;
-        let inner = counting.inner.into_any().downcast().ok()?;
-        Some(*inner)
+    fn from(controller: Box<dyn Controller>) -> Option<Self> {
+        Some(*controller.into_any().downcast().ok()?)
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ControllerState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -87,6 +83,11 @@ impl Resuming {
         let mut state = self.state();
         let (now, inner) = (state.since_start(now), state.inner.window());
         state.resume.offer(now, saved, inner)
+    }
+
+    /// Returns the number of acknowledgements that arrived while there was nothing to send.
+    pub(crate) fn idle(&self) -> u64 {
+        self.state().idle
     }
 
     /// Returns the speed that the path has shown.
@@ -125,6 +126,7 @@ impl Controller for Resuming {
         _largest_packet_num_acked: Option<u64>,
     ) {
         let mut state = self.state();
+        state.idle += u64::from(app_limited);
         let now = state.since_start(now);
         let Some(rtt) = state.rtt else { return };
         state.inner.on_end_acks(now, in_flight, app_limited, &rtt);

@@ -195,7 +195,7 @@ impl Download {
 
     fn controller(&mut self) -> Resuming {
         let controller = self.server.connection().congestion_state().clone_box();
-        Resuming::within(controller).expect("our controller")
+        Resuming::from(controller).expect("our controller")
     }
 
     /// Advances to the next event, at most to `until`. Returns false if that is reached.
