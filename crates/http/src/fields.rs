@@ -10,11 +10,11 @@ use std::fmt;
 #[derive(Clone, Default)]
 pub struct Fields {
     text: Vec<u8>,
-    index: Vec<Entry>,
+    index: Vec<FieldEntry>,
 }
 
 #[derive(Clone, Copy)]
-struct Entry {
+struct FieldEntry {
     at: u32,
     name: u16,
     value: u32,
@@ -85,7 +85,7 @@ impl Fields {
         self.text.reserve(name.len() + value.len());
         self.text.extend_from_slice(name);
         self.text.extend_from_slice(value);
-        self.index.push(Entry {
+        self.index.push(FieldEntry {
             at: at as u32,
             name: name.len() as u16,
             value: value.len() as u32,
@@ -93,7 +93,7 @@ impl Fields {
         });
     }
 
-    fn field(&self, entry: &Entry) -> Field<'_> {
+    fn field(&self, entry: &FieldEntry) -> Field<'_> {
         let name_end = entry.at as usize + usize::from(entry.name);
         Field {
             name: &self.text[entry.at as usize..name_end],

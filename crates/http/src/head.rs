@@ -178,10 +178,10 @@ impl HeadReader {
         if !is_field_name(name) {
             return Err(Malformed("bad character in a field name"));
         }
-        match Value::of(value) {
-            Value::Plain => {}
-            Value::Controls => self.controls = true,
-            Value::Bad => return Err(Malformed("bad character in a field value")),
+        match ValueKind::of(value) {
+            ValueKind::Plain => {}
+            ValueKind::Controls => self.controls = true,
+            ValueKind::Bad => return Err(Malformed("bad character in a field value")),
         }
         match name {
             b"cookie" => {
@@ -442,7 +442,7 @@ fn is_field_name(name: &[u8]) -> bool {
 
 /// The kind of a field's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Value {
+enum ValueKind {
     /// An ordinary value.
     Plain,
     /// Control bytes besides tab, which RFC 9113 section 8.2.1 lets pass and RFC 9110 section 5.5
@@ -452,7 +452,7 @@ enum Value {
     Bad,
 }
 
-impl Value {
+impl ValueKind {
     fn of(value: &[u8]) -> Self {
         let blank = |b: Option<&u8>| matches!(b, Some(b' ' | b'\t'));
         // Without a way out the loop runs on many bytes at once.

@@ -12,7 +12,7 @@ const MAX_SECONDS: u64 = 1 << 31;
 
 /// A value of the dictionary, as far as directives need it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Value {
+enum DictionaryValue {
     Integer(i64),
     Boolean(bool),
     /// A value of another type: a decimal, string, token, byte sequence, date or inner list.
@@ -27,9 +27,9 @@ impl CacheControl {
         let lines: Vec<&[u8]> = fields.get_all(name).collect();
         let text = lines.join(&b", "[..]);
         let members = dictionary(&text).filter(|members| !members.is_empty())?;
-        let is_true = |name: &str| members.get(name) == Some(&Value::Boolean(true));
+        let is_true = |name: &str| members.get(name) == Some(&DictionaryValue::Boolean(true));
         let seconds = |name: &str| match members.get(name) {
-            Some(Value::Integer(seconds)) => {
+            Some(DictionaryValue::Integer(seconds)) => {
                 let seconds = u64::try_from(*seconds).unwrap_or(0).min(MAX_SECONDS);
                 Some(Duration::from_secs(seconds))
             }
@@ -55,16 +55,16 @@ impl CacheControl {
 
 /// Parses a dictionary (RFC 9651 section 4.2.2). Returns `None` if the text is none. The last of
 /// several members with one name counts.
-fn dictionary(text: &[u8]) -> Option<BTreeMap<String, Value>> {
+fn dictionary(text: &[u8]) -> Option<BTreeMap<String, DictionaryValue>> {
     let mut members = BTreeMap::new();
-    let mut rest = Text(text);
+    let mut rest = Unparsed(text);
     rest.skip(b" ");
     while !rest.0.is_empty() {
         let name = rest.key()?;
         let value = if rest.take(b'=') {
             rest.value()?
         } else {
-            Value::Boolean(true)
+            DictionaryValue::Boolean(true)
         };
         rest.parameters()?;
         members.insert(name, value);
@@ -85,9 +85,9 @@ fn dictionary(text: &[u8]) -> Option<BTreeMap<String, Value>> {
 }
 
 /// The part of the text that is not parsed yet.
-struct Text<'a>(&'a [u8]);
+struct Unparsed<'a>(&'a [u8]);
 
-impl Text<'_> {
+impl Unparsed<'_> {
     fn skip(&mut self, bytes: &[u8]) {
         let count = self.0.iter().take_while(|byte| bytes.contains(byte));
         self.0 = &self.0[count.count()..];
@@ -131,14 +131,14 @@ impl Text<'_> {
         Some(())
     }
 
-    fn value(&mut self) -> Option<Value> {
+    fn value(&mut self) -> Option<DictionaryValue> {
         if !self.take(b'(') {
             return self.bare_item();
         }
         loop {
             self.skip(b" ");
             if self.take(b')') {
-                return Some(Value::Other);
+                return Some(DictionaryValue::Other);
             }
             self.bare_item()?;
             self.parameters()?;
@@ -149,37 +149,37 @@ impl Text<'_> {
     }
 
     /// A bare item (RFC 9651 section 4.2.3.1).
-    fn bare_item(&mut self) -> Option<Value> {
+    fn bare_item(&mut self) -> Option<DictionaryValue> {
         match *self.0.first()? {
             b'-' | b'0'..=b'9' => self.number(),
             b'?' => {
                 self.take(b'?');
                 let value = self.take(b'1');
-                (value || self.take(b'0')).then_some(Value::Boolean(value))
+                (value || self.take(b'0')).then_some(DictionaryValue::Boolean(value))
             }
             b'"' => self.string(),
             b':' => {
                 self.take(b':');
                 self.take_while(|byte| byte.is_ascii_alphanumeric() || b"+/=".contains(&byte));
-                self.take(b':').then_some(Value::Other)
+                self.take(b':').then_some(DictionaryValue::Other)
             }
             b'@' => {
                 self.take(b'@');
                 let date = self.number()?;
-                matches!(date, Value::Integer(_)).then_some(Value::Other)
+                matches!(date, DictionaryValue::Integer(_)).then_some(DictionaryValue::Other)
             }
             first if first.is_ascii_alphabetic() || first == b'*' => {
                 self.take_while(|byte| {
                     crate::message::is_token(byte) || byte == b':' || byte == b'/'
                 });
-                Some(Value::Other)
+                Some(DictionaryValue::Other)
             }
             _ => None,
         }
     }
 
     /// An integer of at most 15 digits, or a decimal (RFC 9651 section 4.2.4).
-    fn number(&mut self) -> Option<Value> {
+    fn number(&mut self) -> Option<DictionaryValue> {
         let is_negative = self.take(b'-');
         let digits = self.take_while(|byte| byte.is_ascii_digit()).to_vec();
         if digits.is_empty() || digits.len() > 15 {
@@ -187,21 +187,26 @@ impl Text<'_> {
         }
         if self.take(b'.') {
             let fraction = self.take_while(|byte| byte.is_ascii_digit()).len();
-            return (digits.len() <= 12 && (1..=3).contains(&fraction)).then_some(Value::Other);
+            return (digits.len() <= 12 && (1..=3).contains(&fraction))
+                .then_some(DictionaryValue::Other);
         }
         let number = digits
             .iter()
             .fold(0i64, |number, digit| number * 10 + i64::from(digit - b'0'));
-        Some(Value::Integer(if is_negative { -number } else { number }))
+        Some(DictionaryValue::Integer(if is_negative {
+            -number
+        } else {
+            number
+        }))
     }
 
-    fn string(&mut self) -> Option<Value> {
+    fn string(&mut self) -> Option<DictionaryValue> {
         self.take(b'"');
         loop {
             let (&byte, rest) = self.0.split_first()?;
             self.0 = rest;
             match byte {
-                b'"' => return Some(Value::Other),
+                b'"' => return Some(DictionaryValue::Other),
                 b'\\' => {
                     let (escaped, rest) = self.0.split_first()?;
                     self.0 = rest;

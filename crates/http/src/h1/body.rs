@@ -20,12 +20,12 @@ const MAX_SIZE_DIGITS: u8 = 16;
 /// Takes the framing off a body. After an error it gives the same error for ever.
 #[derive(Debug)]
 pub struct Decoder {
-    state: State,
+    state: BodyState,
     trailers: Option<Fields>,
 }
 
 #[derive(Debug)]
-enum State {
+enum BodyState {
     Length(u64),
     UntilClose,
     Chunk(Chunk),
@@ -89,13 +89,13 @@ impl Decoder {
     /// A decoder for one body.
     pub const fn new(framing: Framing) -> Self {
         let state = match framing {
-            Framing::None | Framing::Length(0) => State::Done,
-            Framing::Length(left) => State::Length(left),
-            Framing::Chunked => State::Chunk(Chunk::Size {
+            Framing::None | Framing::Length(0) => BodyState::Done,
+            Framing::Length(left) => BodyState::Length(left),
+            Framing::Chunked => BodyState::Chunk(Chunk::Size {
                 value: 0,
                 digits: 0,
             }),
-            Framing::UntilClose => State::UntilClose,
+            Framing::UntilClose => BodyState::UntilClose,
         };
         Self {
             state,
@@ -110,7 +110,7 @@ impl Decoder {
     pub fn decode(&mut self, input: &[u8]) -> Result<Decoded, BadBody> {
         let result = self.decode_run(input);
         if let Err(bad) = result {
-            self.state = State::Failed(bad);
+            self.state = BodyState::Failed(bad);
         }
         result
     }
@@ -123,7 +123,7 @@ impl Decoder {
             Err(bad) if start == end => return Err(bad),
             Err(bad) => {
                 // At least the byte at fault is left over, so the caller comes back for the error.
-                self.state = State::Failed(bad);
+                self.state = BodyState::Failed(bad);
                 end
             }
         };
@@ -137,24 +137,27 @@ impl Decoder {
     /// Takes up to `available` bytes of body from where the input stands.
     fn take_data(&mut self, available: usize) -> usize {
         match &mut self.state {
-            State::Length(left) => {
+            BodyState::Length(left) => {
                 let taken = clamp(*left, available);
                 *left -= taken as u64;
                 if *left == 0 {
-                    self.state = State::Done;
+                    self.state = BodyState::Done;
                 }
                 taken
             }
-            State::Chunk(Chunk::Data { left }) => {
+            BodyState::Chunk(Chunk::Data { left }) => {
                 let taken = clamp(*left, available);
                 *left -= taken as u64;
                 if *left == 0 {
-                    self.state = State::Chunk(Chunk::DataCr);
+                    self.state = BodyState::Chunk(Chunk::DataCr);
                 }
                 taken
             }
-            State::UntilClose => available,
-            State::Chunk(_) | State::Trailers(_) | State::Done | State::Failed(_) => 0,
+            BodyState::UntilClose => available,
+            BodyState::Chunk(_)
+            | BodyState::Trailers(_)
+            | BodyState::Done
+            | BodyState::Failed(_) => 0,
         }
     }
 
@@ -162,20 +165,20 @@ impl Decoder {
     fn skip_framing(&mut self, input: &[u8], mut at: usize) -> Result<usize, BadBody> {
         while let Some(&byte) = input.get(at) {
             match &mut self.state {
-                State::Failed(bad) => return Err(*bad),
-                State::Length(_)
-                | State::UntilClose
-                | State::Done
-                | State::Chunk(Chunk::Data { .. }) => break,
-                State::Chunk(chunk) => match chunk.step(byte)? {
+                BodyState::Failed(bad) => return Err(*bad),
+                BodyState::Length(_)
+                | BodyState::UntilClose
+                | BodyState::Done
+                | BodyState::Chunk(Chunk::Data { .. }) => break,
+                BodyState::Chunk(chunk) => match chunk.step(byte)? {
                     Some(next) => *chunk = next,
-                    None => self.state = State::Trailers(Box::default()),
+                    None => self.state = BodyState::Trailers(Box::default()),
                 },
-                State::Trailers(lines) => {
+                BodyState::Trailers(lines) => {
                     if lines.step(byte)? {
                         let fields = std::mem::take(&mut lines.fields);
                         self.trailers = (!fields.is_empty()).then_some(fields);
-                        self.state = State::Done;
+                        self.state = BodyState::Done;
                     }
                 }
             }
@@ -186,21 +189,21 @@ impl Decoder {
 
     /// Returns true if the body has ended.
     pub fn is_done(&self) -> bool {
-        matches!(self.state, State::Done)
+        matches!(self.state, BodyState::Done)
     }
 
     /// The peer closed the connection: right where closing ends the body and after its end, an
     /// error within it.
     pub fn finish(&mut self) -> Result<(), BadBody> {
         match self.state {
-            State::Done => Ok(()),
-            State::UntilClose => {
-                self.state = State::Done;
+            BodyState::Done => Ok(()),
+            BodyState::UntilClose => {
+                self.state = BodyState::Done;
                 Ok(())
             }
-            State::Failed(bad) => Err(bad),
-            State::Length(_) | State::Chunk(_) | State::Trailers(_) => {
-                self.state = State::Failed(BadBody::Truncated);
+            BodyState::Failed(bad) => Err(bad),
+            BodyState::Length(_) | BodyState::Chunk(_) | BodyState::Trailers(_) => {
+                self.state = BodyState::Failed(BadBody::Truncated);
                 Err(BadBody::Truncated)
             }
         }

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use memchr::{memchr, memchr_iter, memchr2};
 
-use super::hop::{Connection, named_by_connection};
+use super::hop::{ConnectionOptions, named_by_connection};
 use super::{Limits, Version};
 use crate::Fields;
 use crate::message::{content_length, is_framing_lookalike, is_token};
@@ -149,7 +149,7 @@ pub(super) struct Sorted {
     pub(super) host: Option<Vec<u8>>,
     /// `Host` came more than once.
     pub(super) host_repeated: bool,
-    pub(super) connection: Connection,
+    pub(super) connection: ConnectionOptions,
     /// Coding of the body, when `Transfer-Encoding` is there.
     pub(super) chunked: bool,
     /// `Content-Length`.
@@ -320,7 +320,7 @@ impl<'a> Sorter<'a> {
             fields: Fields::with_capacity(lines, bytes.saturating_sub(4 * lines)),
             host: None,
             host_repeated: false,
-            connection: Connection::default(),
+            connection: ConnectionOptions::default(),
             chunked: false,
             length: None,
             upgrade: None,

@@ -6,13 +6,13 @@ use crate::message::is_framing_lookalike;
 
 /// The connection options of a message (RFC 9112 section 9).
 #[derive(Clone, Copy, Default)]
-pub(super) struct Connection {
+pub(super) struct ConnectionOptions {
     pub(super) close: bool,
     pub(super) keep_alive: bool,
     pub(super) upgrade: bool,
 }
 
-impl Connection {
+impl ConnectionOptions {
     /// Notes an option that has a meaning here; false when it must be the name of a field to
     /// remove.
     pub(super) fn note(&mut self, option: &[u8]) -> bool {

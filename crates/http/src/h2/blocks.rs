@@ -13,14 +13,14 @@ use crate::{Event, Method, Reason, ResponseHead, SessionError, StreamId};
 pub(super) struct Block {
     /// The stream that HEADERS or PUSH_PROMISE named.
     id: StreamId,
-    use_: Use,
+    use_: BlockUse,
     bytes: Vec<u8>,
     frames: usize,
 }
 
 /// The purpose of a header block.
 #[derive(Clone, Copy, Debug)]
-enum Use {
+enum BlockUse {
     Headers { end: bool },
     Promise { promised: StreamId },
 }
@@ -37,7 +37,7 @@ impl Connection {
         }
         self.begin_block(
             head,
-            Use::Headers {
+            BlockUse::Headers {
                 end: head.has(flag::END_STREAM),
             },
             block,
@@ -54,10 +54,15 @@ impl Connection {
         if promised == 0 || self.is_own(promised) || !self.is_idle(promised) {
             return Err(protocol("promise of a stream that is not idle"));
         }
-        self.begin_block(head, Use::Promise { promised }, block)
+        self.begin_block(head, BlockUse::Promise { promised }, block)
     }
 
-    fn begin_block(&mut self, head: Head, use_: Use, block: &[u8]) -> Result<(), SessionError> {
+    fn begin_block(
+        &mut self,
+        head: Head,
+        use_: BlockUse,
+        block: &[u8],
+    ) -> Result<(), SessionError> {
         if head.has(flag::END_HEADERS) {
             return self.whole_block(head.id, use_, block);
         }
@@ -94,7 +99,12 @@ impl Connection {
         Ok(())
     }
 
-    fn whole_block(&mut self, id: StreamId, use_: Use, block: &[u8]) -> Result<(), SessionError> {
+    fn whole_block(
+        &mut self,
+        id: StreamId,
+        use_: BlockUse,
+        block: &[u8],
+    ) -> Result<(), SessionError> {
         let mut reader = HeadReader::new(self.config.max_header_list, self.hint);
         self.decoder
             .decode(block, |field| reader.field(field))
@@ -104,15 +114,15 @@ impl Connection {
             })?;
         self.decoder.shrink();
         match use_ {
-            Use::Promise { promised } => self.promise(id, promised, reader),
-            Use::Headers { end } if self.streams.contains_key(&id) => {
+            BlockUse::Promise { promised } => self.promise(id, promised, reader),
+            BlockUse::Headers { end } if self.streams.contains_key(&id) => {
                 self.message_part(id, end, reader)
             }
-            Use::Headers { .. } if !self.is_idle(id) => self.late_headers(id),
-            Use::Headers { end } if !self.is_client() && !self.is_own(id) => {
+            BlockUse::Headers { .. } if !self.is_idle(id) => self.late_headers(id),
+            BlockUse::Headers { end } if !self.is_client() && !self.is_own(id) => {
                 self.request(id, end, reader)
             }
-            Use::Headers { .. } => Err(protocol("HEADERS on an idle stream")),
+            BlockUse::Headers { .. } => Err(protocol("HEADERS on an idle stream")),
         }
     }
 

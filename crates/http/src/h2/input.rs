@@ -14,13 +14,13 @@ enum Place {
     Payload(Head),
     /// Before the pad length of DATA.
     Pad(Head),
-    Data(Run),
+    Data(DataRun),
     Skip(usize),
 }
 
 /// The rest of a DATA frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Run {
+pub(super) struct DataRun {
     pub(super) id: StreamId,
     left: usize,
     pad: usize,
@@ -205,7 +205,7 @@ impl Input {
             .checked_sub(skip)
             .ok_or_else(|| protocol("padding longer than the frame"))?;
         let end = head.has(flag::END_STREAM);
-        self.place = Place::Data(Run {
+        self.place = Place::Data(DataRun {
             id: head.id,
             left,
             pad: skip.saturating_sub(1),
@@ -220,13 +220,13 @@ impl Input {
     }
 
     /// The next content of a DATA frame. An empty frame gives a piece only when it ends the stream.
-    fn data<'a>(&mut self, run: Run, bytes: &mut &'a [u8]) -> Option<Piece<'a>> {
+    fn data<'a>(&mut self, run: DataRun, bytes: &mut &'a [u8]) -> Option<Piece<'a>> {
         let count = run.left.min(bytes.len());
         if count < run.left {
             if count == 0 {
                 return None;
             }
-            self.place = Place::Data(Run {
+            self.place = Place::Data(DataRun {
                 left: run.left - count,
                 ..run
             });

@@ -11,7 +11,7 @@ use super::datagram::Datagrams;
 use super::push::Pushes;
 use super::send::MAX_ACKNOWLEDGEMENTS;
 use super::settings::{self, BLOCKED_STREAMS, PeerSettings};
-use super::stream::{CONTROL, Critical, DECODER, Incoming, Phase, Sender, Source, Stream};
+use super::stream::{CONTROL, Critical, DECODER, Incoming, Phase, SendingStream, Source, Stream};
 use super::{Command, Direction, frame};
 use crate::flood::FloodBudget;
 use crate::head::Hint;
@@ -46,12 +46,12 @@ pub struct Connection {
     /// The carrier's streams on which the peer sends.
     pub(super) incoming: BTreeMap<u64, Incoming>,
     /// The carrier's streams on which we send.
-    pub(super) senders: BTreeMap<u64, Sender>,
+    pub(super) senders: BTreeMap<u64, SendingStream>,
     pub(super) critical: [Critical; 3],
     /// The types of critical streams that the peer has opened.
     pub(super) seen_critical: [bool; 3],
     /// The streams that wait for one of the carrier, by direction.
-    pub(super) opening: [VecDeque<Sender>; 2],
+    pub(super) opening: [VecDeque<SendingStream>; 2],
     /// True while the carrier opens no bidirectional stream.
     pub(super) blocked: bool,
     /// Client: true until the handshake of the carrier is over.
@@ -145,14 +145,14 @@ impl Connection {
         let queue = &mut self.opening[direction as usize];
         match next.and_then(|at| queue.remove(at)) {
             None => {}
-            Some(Sender::Critical(index)) => {
+            Some(SendingStream::Critical(index)) => {
                 self.critical[index].carrier = Some(stream);
-                self.senders.insert(stream, Sender::Critical(index));
+                self.senders.insert(stream, SendingStream::Critical(index));
                 let priority = Priority(0);
                 self.commands
                     .push_back(Command::Prioritise { stream, priority });
             }
-            Some(Sender::Stream(id)) => {
+            Some(SendingStream::Stream(id)) => {
                 if is_request(id) {
                     let incoming = Incoming::new(Source::Message(id));
                     self.incoming.insert(stream, incoming);
@@ -171,8 +171,8 @@ impl Connection {
     pub fn take_unopened(&mut self) -> Vec<StreamId> {
         let waiting = std::mem::take(&mut self.opening[Direction::Bidirectional as usize]);
         let unopened = waiting.into_iter().filter_map(|sender| match sender {
-            Sender::Stream(id) => Some(id),
-            Sender::Critical(_) => None,
+            SendingStream::Stream(id) => Some(id),
+            SendingStream::Critical(_) => None,
         });
         unopened
             .filter(|id| self.remove(*id, false).is_some())

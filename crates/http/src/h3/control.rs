@@ -128,7 +128,7 @@ impl Connection {
     /// Returns the request on a stream of the carrier.
     fn request_on(&self, carrier: u64) -> Option<StreamId> {
         match self.senders.get(&carrier) {
-            Some(super::stream::Sender::Stream(id)) => Some(*id),
+            Some(super::stream::SendingStream::Stream(id)) => Some(*id),
             _ => None,
         }
     }

@@ -17,7 +17,7 @@ use bytes::{Buf as _, Bytes, BytesMut};
 use super::code::{Code, Fault};
 use super::connection::Connection;
 use super::settings::put_own;
-use super::stream::{CONTROL, Phase, Sender, Stream};
+use super::stream::{CONTROL, Phase, SendingStream, Stream};
 use super::varint::{self, Partial};
 use crate::connect_udp;
 use crate::{Event, RequestHead, SessionError, StreamId};
@@ -60,7 +60,7 @@ pub(super) struct Tunnel {
 }
 
 /// A part of a stream of capsules.
-enum Piece {
+enum CapsulePiece {
     /// The value of a DATAGRAM capsule.
     Datagram(Bytes),
     /// Bytes that stay in the stream.
@@ -78,12 +78,12 @@ struct Cutter {
 
 impl Cutter {
     /// Splits the next bytes. Datagrams of at most `most` bytes leave the stream, or none.
-    fn cut(&mut self, mut data: Bytes, most: Option<usize>, mut take: impl FnMut(Piece)) {
+    fn cut(&mut self, mut data: Bytes, most: Option<usize>, mut take: impl FnMut(CapsulePiece)) {
         while !data.is_empty() {
             if self.left > 0 {
                 let count = (data.len() as u64).min(self.left);
                 self.left -= count;
-                take(Piece::Rest(data.split_to(count as usize)));
+                take(CapsulePiece::Rest(data.split_to(count as usize)));
                 continue;
             }
             if capsule(&self.begun).is_none() {
@@ -95,14 +95,16 @@ impl Cutter {
             if kind != CAPSULE || most.is_none_or(|most| length > most as u64) {
                 let here = self.begun.len() - begin;
                 self.left = length - (here as u64).min(length);
-                take(Piece::Rest(self.begun.split().freeze()));
+                take(CapsulePiece::Rest(self.begun.split().freeze()));
                 continue;
             }
             let end = begin + length as usize;
             let count = (end - self.begun.len()).min(data.len());
             self.begun.extend_from_slice(&data.split_to(count));
             if self.begun.len() == end {
-                take(Piece::Datagram(self.begun.split().freeze().slice(begin..)));
+                take(CapsulePiece::Datagram(
+                    self.begun.split().freeze().slice(begin..),
+                ));
             }
         }
     }
@@ -197,8 +199,8 @@ impl Stream {
             ..
         } = &mut **tunnel;
         cutter.cut(data, most, |piece| match piece {
-            Piece::Rest(bytes) => self.queue.push(bytes),
-            Piece::Datagram(value) => {
+            CapsulePiece::Rest(bytes) => self.queue.push(bytes),
+            CapsulePiece::Datagram(value) => {
                 *unsent_bytes += value.len() + OVERHEAD;
                 unsent.push_back(value);
             }
@@ -290,7 +292,7 @@ impl Connection {
         ))?;
         datagram.advance(datagram.len() - rest.len());
         // A datagram may come before its request, or after the end of the stream.
-        let Some(&Sender::Stream(id)) = self.senders.get(&(quarter * 4)) else {
+        let Some(&SendingStream::Stream(id)) = self.senders.get(&(quarter * 4)) else {
             return Ok(());
         };
         let Some(stream) = self.streams.get_mut(&id) else {
@@ -411,8 +413,8 @@ mod tests {
         let (mut cutter, mut rest, mut datagrams) = (Cutter::default(), Vec::new(), Vec::new());
         for piece in wire.chunks(step) {
             cutter.cut(Bytes::copy_from_slice(piece), most, |piece| match piece {
-                Piece::Datagram(value) => datagrams.push(value),
-                Piece::Rest(bytes) => rest.extend(bytes),
+                CapsulePiece::Datagram(value) => datagrams.push(value),
+                CapsulePiece::Rest(bytes) => rest.extend(bytes),
             });
         }
         rest.extend(cutter.begun);

@@ -7,7 +7,7 @@
 
 use super::Direction;
 use super::connection::Connection;
-use super::stream::Sender;
+use super::stream::SendingStream;
 use crate::{Method, RequestHead, StreamId};
 
 /// Returns true if a request without content may be sent before the handshake is over.
@@ -37,7 +37,7 @@ impl Connection {
     /// Returns the position of the next stream that may be opened, in its queue.
     pub(super) fn next_to_open(&mut self, direction: Direction) -> Option<usize> {
         let queue = &mut self.opening[direction as usize];
-        while let Some(Sender::Stream(id)) = queue.front()
+        while let Some(SendingStream::Stream(id)) = queue.front()
             && !self.streams.contains_key(id)
         {
             queue.pop_front();
@@ -45,9 +45,9 @@ impl Connection {
         if !self.early {
             return (!queue.is_empty()).then_some(0);
         }
-        let may_open = |sender: &Sender| match sender {
-            Sender::Critical(_) => true,
-            Sender::Stream(id) => self.streams.get(id).is_some_and(|stream| stream.early),
+        let may_open = |sender: &SendingStream| match sender {
+            SendingStream::Critical(_) => true,
+            SendingStream::Stream(id) => self.streams.get(id).is_some_and(|stream| stream.early),
         };
         queue.iter().position(may_open)
     }

@@ -53,11 +53,11 @@ pub(super) enum Piece<'a> {
 #[derive(Debug, Default)]
 pub(super) struct FrameReader {
     number: Partial,
-    state: State,
+    state: FrameState,
 }
 
 #[derive(Debug, Default)]
-enum State {
+enum FrameState {
     #[default]
     Kind,
     Length(u64),
@@ -73,7 +73,7 @@ enum State {
 impl FrameReader {
     /// Returns true if no frame has begun.
     pub(super) const fn is_between_frames(&self) -> bool {
-        matches!(self.state, State::Kind) && self.number.is_empty()
+        matches!(self.state, FrameState::Kind) && self.number.is_empty()
     }
 
     /// Returns the next part of a frame, or `None` if more input is needed. `max_section` limits
@@ -85,11 +85,11 @@ impl FrameReader {
     ) -> Result<Option<Piece<'a>>, Fault> {
         loop {
             match &mut self.state {
-                State::Kind => match self.number.take(input) {
+                FrameState::Kind => match self.number.take(input) {
                     None => return Ok(None),
-                    Some(kind) => self.state = State::Length(kind),
+                    Some(kind) => self.state = FrameState::Length(kind),
                 },
-                State::Length(kind) => {
+                FrameState::Length(kind) => {
                     let kind = *kind;
                     let Some(len) = self.number.take(input) else {
                         return Ok(None);
@@ -97,17 +97,17 @@ impl FrameReader {
                     self.state = begin(kind, len, max_section)?;
                     return Ok(Some(Piece::Begin { kind, len }));
                 }
-                State::Data(0) | State::Skip(0) => self.state = State::Kind,
-                State::Data(left) => {
+                FrameState::Data(0) | FrameState::Skip(0) => self.state = FrameState::Kind,
+                FrameState::Data(left) => {
                     let data = split(input, left);
                     return Ok((!data.is_empty()).then_some(Piece::Data(data)));
                 }
-                State::Skip(left) => {
+                FrameState::Skip(left) => {
                     if split(input, left).is_empty() {
                         return Ok(None);
                     }
                 }
-                State::Gather {
+                FrameState::Gather {
                     kind,
                     left,
                     payload,
@@ -117,7 +117,7 @@ impl FrameReader {
                         return Ok(None);
                     }
                     let piece = Piece::Payload(*kind, std::mem::take(payload));
-                    self.state = State::Kind;
+                    self.state = FrameState::Kind;
                     return Ok(Some(piece));
                 }
             }
@@ -125,17 +125,17 @@ impl FrameReader {
     }
 }
 
-fn begin(kind: u64, len: u64, max_section: usize) -> Result<State, Fault> {
+fn begin(kind: u64, len: u64, max_section: usize) -> Result<FrameState, Fault> {
     let limit = match kind {
-        DATA => return Ok(State::Data(len)),
+        DATA => return Ok(FrameState::Data(len)),
         HEADERS | PUSH_PROMISE => max_section as u64,
         _ if is_control(kind) => MAX_CONTROL,
-        _ => return Ok(State::Skip(len)),
+        _ => return Ok(FrameState::Skip(len)),
     };
     if len > limit {
         return Err(Fault::new(Code::EXCESSIVE_LOAD, "a frame over our limit"));
     }
-    Ok(State::Gather {
+    Ok(FrameState::Gather {
         kind,
         left: len,
         payload: Vec::new(),

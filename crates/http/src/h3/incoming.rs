@@ -5,7 +5,9 @@ use super::Command;
 use super::Direction;
 use super::code::{Code, Fault};
 use super::connection::{Connection, MAX_ID};
-use super::stream::{CLOSED_CRITICAL, CRITICAL_TYPES, Incoming, PUSH_TYPE, Sender, Source, Wait};
+use super::stream::{
+    CLOSED_CRITICAL, CRITICAL_TYPES, Incoming, PUSH_TYPE, SendingStream, Source, Wait,
+};
 use crate::Role;
 use crate::qpack::QpackError;
 
@@ -264,13 +266,13 @@ impl Connection {
                     self.reject(carrier, Code::REQUEST_CANCELLED);
                 }
             }
-            Some(Sender::Critical(_)) => return Err(CLOSED_CRITICAL),
-            Some(&Sender::Stream(id)) if self.config.role == Role::Server => {
+            Some(SendingStream::Critical(_)) => return Err(CLOSED_CRITICAL),
+            Some(&SendingStream::Stream(id)) if self.config.role == Role::Server => {
                 self.flood.charge_reset();
                 self.end_stream(id, Code::REQUEST_CANCELLED, true);
                 self.abandon(id, Some(code.reason()));
             }
-            Some(&Sender::Stream(id)) => {
+            Some(&SendingStream::Stream(id)) => {
                 // A server may respond without the rest of the request (RFC 9114 section 4.1).
                 self.commands.push_back(Command::Reset {
                     stream: carrier,

@@ -7,7 +7,7 @@ use super::connection::Connection;
 use super::frame::{self, Piece};
 use super::incoming::{Fate, fault};
 use super::push::stream_of;
-use super::stream::{Incoming, Phase, Sender, Source, Stream, Use, Wait};
+use super::stream::{Incoming, Phase, SectionUse, SendingStream, Source, Stream, Wait};
 use super::varint;
 use crate::head::{Expected, Flaw, HeadReader};
 use crate::qpack::Decoded;
@@ -42,9 +42,11 @@ impl Connection {
                 let push = varint::take(&mut rest)
                     .ok_or(Fault::new(Code::FRAME_ERROR, "PUSH_PROMISE cut short"))?;
                 let section = rest.to_vec();
-                self.section(carrier, incoming, Use::Promise(push), section)
+                self.section(carrier, incoming, SectionUse::Promise(push), section)
             }
-            Piece::Payload(_, payload) => self.section(carrier, incoming, Use::Headers, payload),
+            Piece::Payload(_, payload) => {
+                self.section(carrier, incoming, SectionUse::Headers, payload)
+            }
         }
     }
 
@@ -128,7 +130,7 @@ impl Connection {
         &mut self,
         carrier: u64,
         incoming: &mut Incoming,
-        use_: Use,
+        use_: SectionUse,
         payload: Vec<u8>,
     ) -> Result<Fate, Fault> {
         let mut reader = HeadReader::new(self.config.max_header_list, self.hint);
@@ -142,11 +144,11 @@ impl Connection {
         }
         let id = Self::stream_of(incoming.source);
         match (use_, id) {
-            (Use::Promise(push), Some(parent)) => {
+            (SectionUse::Promise(push), Some(parent)) => {
                 self.promise(parent, push, reader)?;
                 Ok(Fate::Keep)
             }
-            (Use::Headers, Some(id)) => Ok(self.head_or_trailers(id, reader)),
+            (SectionUse::Headers, Some(id)) => Ok(self.head_or_trailers(id, reader)),
             (_, None) => Ok(self.request(carrier, incoming, reader)),
         }
     }
@@ -234,7 +236,7 @@ impl Connection {
     pub(super) fn attach(&mut self, id: StreamId, carrier: u64) {
         if let Some(stream) = self.streams.get_mut(&id) {
             stream.carrier = Some(carrier);
-            self.senders.insert(carrier, Sender::Stream(id));
+            self.senders.insert(carrier, SendingStream::Stream(id));
             self.commands.push_back(super::Command::Prioritise {
                 stream: carrier,
                 priority: stream.priority,

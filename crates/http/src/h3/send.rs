@@ -8,7 +8,7 @@ use super::connection::Connection;
 use super::control::is_request;
 use super::early::may_be_early;
 use super::frame;
-use super::stream::{CRITICAL_TYPES, DECODER, ENCODER, Head, Phase, Sender, Stream};
+use super::stream::{CRITICAL_TYPES, DECODER, ENCODER, Head, Phase, SendingStream, Stream};
 use super::{Command, Direction, varint};
 use crate::head::{can_write_request, write_fields, write_request, write_response};
 use crate::mux::OpenError;
@@ -64,7 +64,7 @@ impl Connection {
             stream.tail = Tail::End;
         }
         self.streams.insert(id, stream);
-        self.opening[Direction::Bidirectional as usize].push_back(Sender::Stream(id));
+        self.opening[Direction::Bidirectional as usize].push_back(SendingStream::Stream(id));
         Ok(id)
     }
 
@@ -109,7 +109,7 @@ impl Connection {
         };
         if stream.carrier.is_none() {
             stream.heads.push_front(Head::Push);
-            self.opening[Direction::Unidirectional as usize].push_back(Sender::Stream(id));
+            self.opening[Direction::Unidirectional as usize].push_back(SendingStream::Stream(id));
         }
         self.reschedule(id);
     }
@@ -245,7 +245,7 @@ impl Connection {
                 critical.asked = true;
                 critical.out.insert(0, CRITICAL_TYPES[index]);
                 let uni = &mut self.opening[Direction::Unidirectional as usize];
-                uni.push_front(Sender::Critical(index));
+                uni.push_front(SendingStream::Critical(index));
             }
         }
     }
@@ -254,11 +254,11 @@ impl Connection {
     pub(super) fn stream_output(&mut self, carrier: u64, out: &mut SendBuf, limit: usize) -> bool {
         match self.senders.get(&carrier) {
             None => false,
-            Some(&Sender::Critical(index)) => {
+            Some(&SendingStream::Critical(index)) => {
                 out.put_bytes(std::mem::take(&mut self.critical[index].out).into());
                 false
             }
-            Some(&Sender::Stream(id)) => {
+            Some(&SendingStream::Stream(id)) => {
                 self.put_heads(id, carrier, out);
                 self.put_content(id, carrier, out, limit)
             }
@@ -396,8 +396,8 @@ impl Connection {
     pub(super) fn written(&mut self, carrier: u64) {
         match self.senders.get(&carrier) {
             None => {}
-            Some(&Sender::Critical(index)) => self.critical[index].busy = false,
-            Some(&Sender::Stream(id)) => {
+            Some(&SendingStream::Critical(index)) => self.critical[index].busy = false,
+            Some(&SendingStream::Stream(id)) => {
                 if let Some(stream) = self.streams.get_mut(&id) {
                     stream.busy = false;
                 }

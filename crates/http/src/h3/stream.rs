@@ -156,7 +156,7 @@ pub(super) enum Source {
 
 /// The purpose of a field section.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Use {
+pub(super) enum SectionUse {
     Headers,
     /// The promise of a push.
     Promise(u64),
@@ -168,7 +168,7 @@ pub(super) enum Wait {
     /// A push stream came before its promise (RFC 9114 section 4.6).
     Promise,
     /// A field section needs insertions that are on their way.
-    Insertions(Use, Vec<u8>),
+    Insertions(SectionUse, Vec<u8>),
 }
 
 /// The receiving half of a stream of the carrier.
@@ -216,7 +216,7 @@ impl Incoming {
 
 /// The use of a stream on which we send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Sender {
+pub(super) enum SendingStream {
     Critical(usize),
     Stream(StreamId),
 }

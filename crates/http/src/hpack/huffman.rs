@@ -23,33 +23,33 @@ const LONGEST: usize = 30;
 
 /// Code words of one length.
 #[derive(Clone, Copy)]
-struct Run {
+struct CodeRun {
     /// First code word.
     first: u32,
     /// The code after the last one, shifted left for comparison with 32 bits of input.
     limit: u64,
-    /// Place of the first one's symbol in [`Code::symbols`].
+    /// Place of the first one's symbol in [`HuffmanCode::symbols`].
     at: u16,
 }
 
 /// Everything that follows from [`LENGTHS`].
-struct Code {
+struct HuffmanCode {
     words: [u32; 257],
     /// Symbols in order of their code words.
     symbols: [u16; 257],
-    runs: [Run; LONGEST + 1],
+    runs: [CodeRun; LONGEST + 1],
     /// Symbol and length for each possible first byte; length 0 where the code word is longer than
     /// a byte.
     short: [(u8, u8); 256],
 }
 
-static CODE: Code = build();
+static CODE: HuffmanCode = build();
 
-const fn build() -> Code {
-    let mut code = Code {
+const fn build() -> HuffmanCode {
+    let mut code = HuffmanCode {
         words: [0; 257],
         symbols: [0; 257],
-        runs: [Run {
+        runs: [CodeRun {
             first: 0,
             limit: 0,
             at: 0,

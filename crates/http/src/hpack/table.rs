@@ -82,7 +82,7 @@ pub(super) const STATIC: [(&[u8], &[u8]); 61] = [
 #[derive(Debug)]
 pub(crate) struct Table {
     /// Oldest first.
-    entries: VecDeque<Entry>,
+    entries: VecDeque<TableEntry>,
     text: Vec<u8>,
     /// How much was ever cut off the front of `text` (wrapping).
     cut: u32,
@@ -91,14 +91,14 @@ pub(crate) struct Table {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct TableEntry {
     /// Place in all text ever (wrapping).
     at: u32,
     name: u16,
     value: u16,
 }
 
-impl Entry {
+impl TableEntry {
     /// Returns the bytes that the entry takes of the table.
     fn size(&self) -> usize {
         usize::from(self.name) + usize::from(self.value) + ENTRY_OVERHEAD
@@ -160,7 +160,7 @@ impl Table {
         let at = self.cut.wrapping_add(self.text.len() as u32);
         self.text.extend_from_slice(name);
         self.text.extend_from_slice(value);
-        self.entries.push_back(Entry {
+        self.entries.push_back(TableEntry {
             at,
             name: name.len() as u16,
             value: value.len() as u16,

@@ -96,8 +96,8 @@ impl Decoder {
         while done < input.len() && !needs_more && !self.has_unblocked() {
             match self.instruction(&input, done) {
                 Ok(at) => done = at,
-                Err(Flaw::CutOff) => needs_more = true,
-                Err(Flaw::Bad(what)) => return Err(QpackError::EncoderStream(what)),
+                Err(SectionFlaw::CutOff) => needs_more = true,
+                Err(SectionFlaw::Bad(what)) => return Err(QpackError::EncoderStream(what)),
             }
         }
         input.drain(..done);
@@ -122,14 +122,14 @@ impl Decoder {
     }
 
     /// Executes the instruction at `at` (RFC 9204 section 4.3). Returns the place behind it.
-    fn instruction(&mut self, input: &[u8], mut at: usize) -> Result<usize, Flaw> {
+    fn instruction(&mut self, input: &[u8], mut at: usize) -> Result<usize, SectionFlaw> {
         let first = input[at];
         self.scratch.clear();
         match first {
             0x80.. => {
                 let index = integer::read(input, &mut at, 6, 4)?;
                 let name = if first & 0x40 != 0 {
-                    let (name, _) = STATIC.get(index).ok_or(Flaw::Bad("static index"))?;
+                    let (name, _) = STATIC.get(index).ok_or(SectionFlaw::Bad("static index"))?;
                     Text::Known(name)
                 } else {
                     self.copy_name(index)?
@@ -145,14 +145,17 @@ impl Decoder {
             0x20.. => {
                 let size = integer::read(input, &mut at, 5, 4)?;
                 if size > self.max_capacity {
-                    return Err(Flaw::Bad("table over its limit"));
+                    return Err(SectionFlaw::Bad("table over its limit"));
                 }
                 self.table.set_max(size);
             }
             _ => {
                 let age = integer::read(input, &mut at, 5, 4)?;
                 let name = self.copy_name(age)?;
-                let (_, value) = self.table.get(age).ok_or(Flaw::Bad("dynamic index"))?;
+                let (_, value) = self
+                    .table
+                    .get(age)
+                    .ok_or(SectionFlaw::Bad("dynamic index"))?;
                 let from = self.scratch.len();
                 self.scratch.extend_from_slice(value);
                 let value = Text::Scratch(from, self.scratch.len());
@@ -163,16 +166,19 @@ impl Decoder {
     }
 
     /// Copies the name of an entry, which the insertion may evict.
-    fn copy_name(&mut self, age: usize) -> Result<Text<'static>, Flaw> {
-        let (name, _) = self.table.get(age).ok_or(Flaw::Bad("dynamic index"))?;
+    fn copy_name(&mut self, age: usize) -> Result<Text<'static>, SectionFlaw> {
+        let (name, _) = self
+            .table
+            .get(age)
+            .ok_or(SectionFlaw::Bad("dynamic index"))?;
         self.scratch.extend_from_slice(name);
         Ok(Text::Scratch(0, name.len()))
     }
 
-    fn insert(&mut self, name: Text<'_>, value: Text<'_>) -> Result<(), Flaw> {
+    fn insert(&mut self, name: Text<'_>, value: Text<'_>) -> Result<(), SectionFlaw> {
         let (name, value) = (name.bytes(&self.scratch), value.bytes(&self.scratch));
         if name.len() + value.len() + ENTRY_OVERHEAD > self.table.max() {
-            return Err(Flaw::Bad("entry larger than the table"));
+            return Err(SectionFlaw::Bad("entry larger than the table"));
         }
         self.table.insert(name, value);
         self.inserted += 1;
@@ -194,8 +200,8 @@ impl Decoder {
         let decoded = self
             .section(stream, section, sink)
             .map_err(|flaw| match flaw {
-                Flaw::CutOff => QpackError::Section("cut off"),
-                Flaw::Bad(what) => QpackError::Section(what),
+                SectionFlaw::CutOff => QpackError::Section("cut off"),
+                SectionFlaw::Bad(what) => QpackError::Section(what),
             });
         self.shrink();
         decoded
@@ -206,12 +212,12 @@ impl Decoder {
         stream: u64,
         section: &[u8],
         mut sink: impl FnMut(Field<'_>),
-    ) -> Result<Decoded, Flaw> {
+    ) -> Result<Decoded, SectionFlaw> {
         let mut at = 0;
         let prefix = self.prefix(section, &mut at)?;
         if prefix.required > self.inserted {
             if !self.blocked.contains_key(&stream) && self.blocked.len() >= self.max_blocked {
-                return Err(Flaw::Bad("too many streams wait for insertions"));
+                return Err(SectionFlaw::Bad("too many streams wait for insertions"));
             }
             self.blocked.insert(stream, prefix.required);
             return Ok(Decoded::Blocked);
@@ -228,9 +234,11 @@ impl Decoder {
     }
 
     /// Reads the prefix of a section (RFC 9204 section 4.5.1).
-    fn prefix(&self, section: &[u8], at: &mut usize) -> Result<Prefix, Flaw> {
+    fn prefix(&self, section: &[u8], at: &mut usize) -> Result<Prefix, SectionFlaw> {
         let wrapped = integer::read(section, at, 8, 8)? as u64;
-        let required = self.required(wrapped).ok_or(Flaw::Bad("insert count"))?;
+        let required = self
+            .required(wrapped)
+            .ok_or(SectionFlaw::Bad("insert count"))?;
         let negative = section.get(*at).is_some_and(|byte| byte & 0x80 != 0);
         let delta = integer::read(section, at, 7, 8)? as u64;
         let base = if negative {
@@ -240,7 +248,7 @@ impl Decoder {
         };
         Ok(Prefix {
             required,
-            base: base.ok_or(Flaw::Bad("base"))?,
+            base: base.ok_or(SectionFlaw::Bad("base"))?,
             inserted: self.inserted,
         })
     }
@@ -272,14 +280,14 @@ impl Decoder {
         at: &mut usize,
         prefix: &Prefix,
         sink: &mut impl FnMut(Field<'_>),
-    ) -> Result<(), Flaw> {
+    ) -> Result<(), SectionFlaw> {
         let first = section[*at];
         self.scratch.clear();
         let (name, never) = match first {
             0x80.. => {
                 let index = integer::read(section, at, 6, 4)?;
                 let (name, value) = if first & 0x40 != 0 {
-                    *STATIC.get(index).ok_or(Flaw::Bad("static index"))?
+                    *STATIC.get(index).ok_or(SectionFlaw::Bad("static index"))?
                 } else {
                     prefix.entry_before(&self.table, index)?
                 };
@@ -293,7 +301,7 @@ impl Decoder {
             0x40.. => {
                 let index = integer::read(section, at, 4, 4)?;
                 let name = if first & 0x10 != 0 {
-                    Text::Known(STATIC.get(index).ok_or(Flaw::Bad("static index"))?.0)
+                    Text::Known(STATIC.get(index).ok_or(SectionFlaw::Bad("static index"))?.0)
                 } else {
                     let (name, _) = prefix.entry_before(&self.table, index)?;
                     Text::Known(name)
@@ -367,35 +375,43 @@ struct Prefix {
 
 impl Prefix {
     /// Returns the entry at `index` before the base.
-    fn entry_before<'a>(&self, table: &'a Table, index: usize) -> Result<Entry<'a>, Flaw> {
+    fn entry_before<'a>(
+        &self,
+        table: &'a Table,
+        index: usize,
+    ) -> Result<NameValue<'a>, SectionFlaw> {
         let number = self.base.checked_sub(index as u64 + 1);
-        self.entry(table, number.ok_or(Flaw::Bad("dynamic index"))?)
+        self.entry(table, number.ok_or(SectionFlaw::Bad("dynamic index"))?)
     }
 
     /// Returns the entry at `index` from the base on.
-    fn entry_after<'a>(&self, table: &'a Table, index: usize) -> Result<Entry<'a>, Flaw> {
+    fn entry_after<'a>(
+        &self,
+        table: &'a Table,
+        index: usize,
+    ) -> Result<NameValue<'a>, SectionFlaw> {
         self.entry(table, self.base + index as u64)
     }
 
     /// Returns the entry with this number, which the section's insert count must cover.
-    fn entry<'a>(&self, table: &'a Table, number: u64) -> Result<Entry<'a>, Flaw> {
+    fn entry<'a>(&self, table: &'a Table, number: u64) -> Result<NameValue<'a>, SectionFlaw> {
         let age = self.inserted.checked_sub(number + 1);
         age.filter(|_| number < self.required)
             .and_then(|age| table.get(usize::try_from(age).ok()?))
-            .ok_or(Flaw::Bad("dynamic index"))
+            .ok_or(SectionFlaw::Bad("dynamic index"))
     }
 }
 
 /// Name and value of an entry.
-type Entry<'a> = (&'a [u8], &'a [u8]);
+type NameValue<'a> = (&'a [u8], &'a [u8]);
 
 /// The reason for which input could not be read.
-enum Flaw {
+enum SectionFlaw {
     CutOff,
     Bad(&'static str),
 }
 
-impl From<BadInteger> for Flaw {
+impl From<BadInteger> for SectionFlaw {
     fn from(bad: BadInteger) -> Self {
         match bad {
             BadInteger::CutOff => Self::CutOff,
@@ -404,7 +420,7 @@ impl From<BadInteger> for Flaw {
     }
 }
 
-impl From<BadHuffman> for Flaw {
+impl From<BadHuffman> for SectionFlaw {
     fn from(_: BadHuffman) -> Self {
         Self::Bad("Huffman code")
     }

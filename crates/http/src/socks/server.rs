@@ -15,14 +15,14 @@ use crate::h1::Authority;
 /// The server's half of a SOCKS5 connection until the stream begins.
 #[derive(Debug)]
 pub struct Server {
-    state: State,
+    state: ServerState,
     input: Vec<u8>,
     output: Vec<u8>,
     credentials: Option<(Vec<u8>, Vec<u8>)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum ServerState {
     Greeting,
     Credentials,
     Command,
@@ -102,7 +102,7 @@ impl Server {
     /// A server that waits for the greeting.
     pub const fn new() -> Self {
         Self {
-            state: State::Greeting,
+            state: ServerState::Greeting,
             input: Vec::new(),
             output: Vec::new(),
             credentials: None,
@@ -116,13 +116,13 @@ impl Server {
         self.input.extend_from_slice(bytes);
         loop {
             let step = match self.state {
-                State::Greeting => self.greeting(),
-                State::Credentials => self.credentials(),
-                State::Command => {
+                ServerState::Greeting => self.greeting(),
+                ServerState::Credentials => self.credentials(),
+                ServerState::Command => {
                     return self.command().inspect_err(|bad| self.fail(*bad));
                 }
-                State::Answer | State::Over => return Ok(None),
-                State::Failed(bad) => Err(bad),
+                ServerState::Answer | ServerState::Over => return Ok(None),
+                ServerState::Failed(bad) => Err(bad),
             };
             match step {
                 Ok(true) => {}
@@ -136,7 +136,7 @@ impl Server {
     }
 
     fn fail(&mut self, bad: BadSocks) {
-        self.state = State::Failed(bad);
+        self.state = ServerState::Failed(bad);
         self.input = Vec::new();
     }
 
@@ -160,8 +160,8 @@ impl Server {
             .find(|method| methods.contains(method));
         self.output.extend([VERSION, method.unwrap_or(NO_METHOD)]);
         self.state = match method {
-            Some(USER_PASSWORD) => State::Credentials,
-            Some(_) => State::Command,
+            Some(USER_PASSWORD) => ServerState::Credentials,
+            Some(_) => ServerState::Command,
             None => return Err(BadSocks::NoMethod),
         };
         self.input.drain(..2 + usize::from(count));
@@ -188,7 +188,7 @@ impl Server {
         self.credentials = Some((user.to_vec(), password.to_vec()));
         self.input.drain(..used);
         self.output.extend([AUTH_VERSION, 0]);
-        self.state = State::Command;
+        self.state = ServerState::Command;
         Ok(true)
     }
 
@@ -221,7 +221,7 @@ impl Server {
             return Err(BadSocks::Host);
         };
         self.input.drain(..address_end + 2);
-        self.state = State::Answer;
+        self.state = ServerState::Answer;
         let (user, password) = self.credentials.take().unzip();
         let target = format!("{host}:{}", u16::from_be_bytes([high, low]));
         Ok(Some(Request {
@@ -255,18 +255,18 @@ impl Server {
     /// reply is 0.0.0.0:0, since the client does not need the real one. Without a pending request,
     /// this does nothing.
     pub fn reply(&mut self, reply: Reply) {
-        if self.state == State::Answer {
+        if self.state == ServerState::Answer {
             self.refuse(reply);
-            self.state = State::Over;
+            self.state = ServerState::Over;
         }
     }
 
     /// Replies to [`Command::UdpAssociate`] that `bound` takes the client's datagrams. Without a
     /// pending request, this does nothing.
     pub fn reply_bound(&mut self, bound: SocketAddr) {
-        if self.state == State::Answer {
+        if self.state == ServerState::Answer {
             self.write(Reply::Succeeded, bound);
-            self.state = State::Over;
+            self.state = ServerState::Over;
         }
     }
 
@@ -279,7 +279,7 @@ impl Server {
     /// empty before the request is complete.
     pub fn take_rest(&mut self) -> Vec<u8> {
         match self.state {
-            State::Answer | State::Over => std::mem::take(&mut self.input),
+            ServerState::Answer | ServerState::Over => std::mem::take(&mut self.input),
             _ => Vec::new(),
         }
     }

@@ -21,7 +21,7 @@ use tandem_http::connect_udp::{self, CapsuleReader, MAX_PAYLOAD, MalformedCapsul
 use tokio::net::UdpSocket;
 use tokio::time::Instant;
 
-use self::sharing::{Place, SessionTunnels, Shared, full};
+use self::sharing::{SessionTunnels, Shared, TunnelPlace, full};
 use super::policy::{Direct, first_to_answer};
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Body, Chunk, Exchange, Part, Reply, Sink};
@@ -80,7 +80,7 @@ impl UdpTunnels {
     async fn carry(
         &self,
         exchange: &Exchange,
-        place: &Place,
+        place: &TunnelPlace,
         sink: &mut Sink,
     ) -> Result<(), Error> {
         let (host, port) = connect_udp::target(&exchange.request.path).ok_or_else(|| {
@@ -238,7 +238,7 @@ impl Stage for Udp {
         }
         let tunnels = Rc::clone(&self.tunnels);
         Reply::generate(|mut sink| {
-            let place = Place::take(&tunnels.shared, &self.session, sink.canceller());
+            let place = TunnelPlace::take(&tunnels.shared, &self.session, sink.canceller());
             async move {
                 let place = place.ok_or_else(full)?;
                 tunnels.carry(&exchange, &place, &mut sink).await

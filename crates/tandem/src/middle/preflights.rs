@@ -31,19 +31,19 @@ pub struct AnswerPreflights {
     next: Rc<dyn Stage>,
     /// The largest number of connections with a cache. A table that is full starts again.
     max_keys: usize,
-    keys: RefCell<HashMap<(u64, Isolation), SharedOfKey>>,
+    keys: RefCell<HashMap<(u64, Isolation), SharedPreflights>>,
 }
 
 /// The preflights of one connection with one isolation key.
 #[derive(Default)]
-struct OfKey {
+struct PreflightsOfKey {
     cache: Preflights,
     /// The ends of the preflights that are under way.
     ends: HashMap<PreflightKey, Rc<Notify>>,
 }
 
 /// The preflights of one key, which their replies share.
-type SharedOfKey = Rc<RefCell<OfKey>>;
+type SharedPreflights = Rc<RefCell<PreflightsOfKey>>;
 
 impl AnswerPreflights {
     /// Creates a stage before `next` for this number of connections.
@@ -56,7 +56,7 @@ impl AnswerPreflights {
     }
 
     /// Returns the preflights of an exchange's connection and key, and creates them.
-    fn of(&self, exchange: &Exchange) -> SharedOfKey {
+    fn of(&self, exchange: &Exchange) -> SharedPreflights {
         let own = (exchange.peer.session, exchange.isolation.clone());
         let mut keys = self.keys.borrow_mut();
         if !keys.contains_key(&own) && keys.len() >= self.max_keys {
@@ -69,7 +69,7 @@ impl AnswerPreflights {
     }
 
     /// Answers a preflight, or sends it.
-    fn pass(&self, of_key: SharedOfKey, key: PreflightKey, exchange: Exchange) -> Reply {
+    fn pass(&self, of_key: SharedPreflights, key: PreflightKey, exchange: Exchange) -> Reply {
         let next = Rc::clone(&self.next);
         Reply::generate(|mut sink| async move {
             let mut step = of_key.borrow_mut().begin(&key);
@@ -105,7 +105,7 @@ impl AnswerPreflights {
     fn watch(&self, exchange: Exchange) -> Reply {
         let own = (exchange.peer.session, exchange.isolation.clone());
         let of_key = self.keys.borrow().get(&own).cloned();
-        let has_answers = |of_key: &SharedOfKey| !of_key.borrow().cache.is_empty();
+        let has_answers = |of_key: &SharedPreflights| !of_key.borrow().cache.is_empty();
         let Some(of_key) = of_key.filter(has_answers) else {
             return self.next.call(exchange);
         };
@@ -135,7 +135,7 @@ impl Stage for AnswerPreflights {
     }
 }
 
-impl OfKey {
+impl PreflightsOfKey {
     fn begin(&mut self, key: &PreflightKey) -> PreflightStep {
         self.cache.begin(now(), key)
     }
@@ -170,7 +170,7 @@ async fn pass(mut reply: Reply, sent: Sent, sink: &mut Sink) -> Result<(), Error
 
 /// A preflight that was sent. It ends when it is dropped.
 struct Sent {
-    of_key: SharedOfKey,
+    of_key: SharedPreflights,
     key: PreflightKey,
     /// Tells that the preflight has ended.
     end: Rc<Notify>,
@@ -190,7 +190,7 @@ impl Drop for Sent {
 struct WatchedReply {
     reply: Reply,
     request: Arc<RequestHead>,
-    of_key: SharedOfKey,
+    of_key: SharedPreflights,
 }
 
 impl Parts for WatchedReply {

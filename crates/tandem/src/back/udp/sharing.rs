@@ -97,7 +97,7 @@ impl Shared {
         })
     }
 
-    /// Ends tunnels above the limit: without the borrow, since each drops its [`Place`]. Returns
+    /// Ends tunnels above the limit: without the borrow, since each drops its [`TunnelPlace`]. Returns
     /// false if the tunnel with this number has to end, because each other session has only one.
     fn make_room(&self, newcomer: u64, now: Instant) -> bool {
         static WARNED: LogLimit = LogLimit::new();
@@ -136,14 +136,14 @@ pub(super) fn full() -> Error {
 }
 
 /// The place of a tunnel among those of its session and of the thread.
-pub(super) struct Place {
+pub(super) struct TunnelPlace {
     shared: Rc<Shared>,
     pub(super) session: Rc<SessionTunnels>,
     pub(super) state: Rc<TunnelState>,
     number: u64,
 }
 
-impl Place {
+impl TunnelPlace {
     /// Takes a place for a tunnel with this reply. Another tunnel may end for it.
     pub(super) fn take(
         shared: &Rc<Shared>,
@@ -176,7 +176,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for TunnelPlace {
     fn drop(&mut self) {
         let mut all = self.shared.open.borrow_mut();
         let open = all.remove(self.session.number, self.number);
@@ -202,7 +202,7 @@ mod tests {
         async fn open(shared: &Rc<Shared>, session: &Rc<SessionTunnels>) -> Option<Self> {
             let mut state = None;
             let mut reply = Reply::generate(|mut sink| {
-                let place = Place::take(shared, session, sink.canceller());
+                let place = TunnelPlace::take(shared, session, sink.canceller());
                 state = place.as_ref().map(|place| Rc::clone(&place.state));
                 async move {
                     let _place = place.ok_or_else(full)?;

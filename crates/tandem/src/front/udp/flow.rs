@@ -16,7 +16,7 @@ use tokio::net::UdpSocket;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
-use super::limits::{KeyLimits, Place, Waiting};
+use super::limits::{FlowPlace, KeyLimits, Waiting};
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Body, Chunk, Chunks, Part, Reply, UPGRADE_DECLINED};
 use crate::failure::refusal;
@@ -63,7 +63,7 @@ impl Flow {
     pub(super) fn open(
         address: &[u8],
         socket: &Rc<UdpSocket>,
-        place: Place,
+        place: FlowPlace,
         now: Instant,
         call: impl FnOnce(Body) -> Reply,
     ) -> Self {

@@ -72,12 +72,12 @@ impl UdpLimits {
 
 impl KeyLimits {
     /// Takes a place for a new tunnel.
-    pub(super) fn place(self: &Rc<Self>, now: Instant) -> Option<Place> {
+    pub(super) fn place(self: &Rc<Self>, now: Instant) -> Option<FlowPlace> {
         if self.open.get() >= MOST_OPEN || !self.new.take(now) {
             return None;
         }
         self.open.update(|open| open + 1);
-        Some(Place(Rc::clone(self)))
+        Some(FlowPlace(Rc::clone(self)))
     }
 
     /// Copies a datagram that waits for the session. Returns `None` if too many bytes wait.
@@ -114,16 +114,16 @@ impl Drop for Waiting {
 
 /// The place of a tunnel, until it is dropped.
 #[derive(Debug)]
-pub(super) struct Place(Rc<KeyLimits>);
+pub(super) struct FlowPlace(Rc<KeyLimits>);
 
-impl Place {
+impl FlowPlace {
     /// Returns the limits that the place belongs to.
     pub(super) fn limits(&self) -> Rc<KeyLimits> {
         Rc::clone(&self.0)
     }
 }
 
-impl Drop for Place {
+impl Drop for FlowPlace {
     fn drop(&mut self) {
         self.0.open.update(|open| open - 1);
     }

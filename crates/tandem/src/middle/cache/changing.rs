@@ -11,7 +11,7 @@ use tandem_preload::{resolve, split};
 
 use super::CacheSession;
 use super::pump::ResponsePump;
-use super::reply::Reading;
+use super::reply::FlightReading;
 use super::status::CacheStatus;
 use crate::error::Error;
 use crate::exchange::{Exchange, Part, Parts, Reply};
@@ -67,7 +67,7 @@ impl ChangingReply {
         if let Some((fetch, pending)) = pending {
             self.status.received(head.status, true);
             let flight = Arc::new(Flight::new());
-            let reading = Reading::new(Arc::clone(&flight), false);
+            let reading = FlightReading::new(Arc::clone(&flight), false);
             flight.set_phase(FlightPhase::Streaming(Arc::clone(pending.entry())));
             let reply = std::mem::replace(&mut self.parts, Reply::new(reading));
             ResponsePump::start(&self.session, &flight, fetch, pending, reply);

@@ -27,12 +27,12 @@ pub struct KeyedCache {
     max_keys: usize,
     tells_status: bool,
     next: Rc<dyn Stage>,
-    keys: RefCell<HashMap<Isolation, OfKey>>,
+    keys: RefCell<HashMap<Isolation, CacheOfKey>>,
     last_number: Cell<u64>,
 }
 
 /// The stage of one key.
-struct OfKey {
+struct CacheOfKey {
     stage: Rc<CacheStage>,
     used: Instant,
 }
@@ -58,7 +58,7 @@ impl KeyedCache {
     /// Returns the stage of a key, and creates it.
     fn of(&self, key: &Isolation) -> Rc<CacheStage> {
         let (mut keys, now) = (self.keys.borrow_mut(), Instant::now());
-        let is_used = |of_key: &OfKey| now.duration_since(of_key.used) < IDLE;
+        let is_used = |of_key: &CacheOfKey| now.duration_since(of_key.used) < IDLE;
         if let Some(of_key) = keys.get_mut(key).filter(|of_key| is_used(of_key)) {
             of_key.used = now;
             return Rc::clone(&of_key.stage);
@@ -78,7 +78,7 @@ impl KeyedCache {
         let (user, next) = (peer.session, Rc::clone(&self.next));
         let stage = CacheStage::new(&self.cache, peer, user, self.tells_status, next);
         let stage = Rc::new(stage);
-        let of_key = OfKey {
+        let of_key = CacheOfKey {
             stage: Rc::clone(&stage),
             used: now,
         };

@@ -46,9 +46,9 @@ enum ReplyState {
     /// The response of the origin is under way.
     Fetching(Fetching),
     /// Another request for the same URL is under way. The reply waits until a point of time.
-    Waiting(Reading, Pin<Box<tokio::time::Sleep>>),
+    Waiting(FlightReading, Pin<Box<tokio::time::Sleep>>),
     /// The parts of a response under way are passed on.
-    Streaming(Reading),
+    Streaming(FlightReading),
     /// The stored response is passed on.
     Serving(ServedResponse),
     /// The response of the origin is passed on.
@@ -67,7 +67,7 @@ struct Fetching {
 }
 
 /// The place of a reader in a flight.
-pub(super) struct Reading {
+pub(super) struct FlightReading {
     flight: Arc<Flight>,
     number: u64,
 }
@@ -132,7 +132,7 @@ impl CachedReply {
                 self.status = CacheStatus::collapsed();
                 let is_request = !self.exchange.priority.get().push;
                 let limit = Box::pin(tokio::time::sleep(WAIT_FOR));
-                self.state = ReplyState::Waiting(Reading::new(flight, is_request), limit);
+                self.state = ReplyState::Waiting(FlightReading::new(flight, is_request), limit);
             }
             Lookup::Fetch(fetch, flight) => self.ask_or_fetch((fetch, flight)),
             Lookup::NotCached => {
@@ -266,7 +266,7 @@ impl CachedReply {
             }
             Received::Store(pending) => {
                 let flight = flight.unwrap_or_default();
-                let reading = Reading::new(Arc::clone(&flight), false);
+                let reading = FlightReading::new(Arc::clone(&flight), false);
                 flight.set_phase(FlightPhase::Streaming(Arc::clone(pending.entry())));
                 let reply = fetching.take_reply();
                 ResponsePump::start(&self.session, &flight, fetch, pending, reply);
@@ -486,7 +486,7 @@ impl Drop for Fetching {
     }
 }
 
-impl Reading {
+impl FlightReading {
     pub(super) fn new(flight: Arc<Flight>, is_request: bool) -> Self {
         let number = flight.join(is_request);
         Self { flight, number }
@@ -494,7 +494,7 @@ impl Reading {
 }
 
 /// The parts behind the head.
-impl Parts for Reading {
+impl Parts for FlightReading {
     fn below(&self) -> Option<&Reply> {
         None
     }
@@ -510,7 +510,7 @@ impl Parts for Reading {
     }
 }
 
-impl Drop for Reading {
+impl Drop for FlightReading {
     fn drop(&mut self) {
         self.flight.leave(self.number);
     }
