@@ -22,10 +22,10 @@ fn urgencies() {
 #[test]
 fn values() {
     for good in [&b""[..], b"a", b"a b", b"a\tb", b"\xff\x80"] {
-        assert_eq!(Value::of(good), Value::Plain, "{good:?}");
+        assert_eq!(ValueKind::of(good), ValueKind::Plain, "{good:?}");
     }
     for odd in [&b"\x7f"[..], b"\x01", b"a\x0cb"] {
-        assert_eq!(Value::of(odd), Value::Controls, "{odd:?}");
+        assert_eq!(ValueKind::of(odd), ValueKind::Controls, "{odd:?}");
     }
     for bad in [
         &b" a"[..],
@@ -37,7 +37,7 @@ fn values() {
         b"\0",
         b"\x01\n",
     ] {
-        assert_eq!(Value::of(bad), Value::Bad, "{bad:?}");
+        assert_eq!(ValueKind::of(bad), ValueKind::Bad, "{bad:?}");
     }
 }
 
