@@ -1,14 +1,16 @@
 //! The time before the end of a handshake, in which a client may send early data (0-RTT).
 //!
-//! A client keeps the bytes that it sends in this time, stream by stream. quinn drops the streams if
-//! the server rejects early data (RFC 9001 section 4.6.2). They are then opened again in the same
-//! order, so that each keeps its number, and the bytes are sent again. The session above sees no
-//! difference.
+//! A client keeps the bytes that it sends in this time, stream by stream. quinn drops the streams
+//! if the server rejects early data (RFC 9001 section 4.6.2). They are then opened again in the
+//! same order, so that each keeps its number, and the bytes are sent again. The session above sees
+//! no difference. The other tickets from before the connection are forgotten, since the server may
+//! have restarted or changed its limits.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, pending};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 
 use quinn::{Connection, RecvStream, SendStream, VarInt, ZeroRttAccepted};
@@ -18,6 +20,7 @@ use tandem::metrics::METRICS;
 
 use crate::failure;
 use crate::stream::number;
+use crate::tickets::Tickets;
 
 /// The bytes that a client sends before the handshake is over. Others wait.
 const MOST: usize = 64 << 10;
@@ -35,6 +38,8 @@ pub(crate) struct Early {
     streams: RefCell<Vec<Rc<EarlyStream>>>,
     /// Client: the bytes that may still be sent.
     room: Rc<Cell<usize>>,
+    /// Client: the tickets, and the mark of those from before the connection.
+    tickets: Option<(Arc<Tickets>, u64)>,
     /// A value that is dropped at the end of this time.
     held: RefCell<Option<Box<dyn std::any::Any>>>,
 }
@@ -48,8 +53,15 @@ impl Early {
             limit: RefCell::new(limit),
             streams: RefCell::default(),
             room: Rc::new(Cell::new(MOST)),
+            tickets: None,
             held: RefCell::default(),
         }
+    }
+
+    /// Client: forgets the tickets before `mark` if the server rejects early data.
+    pub(crate) fn showing(mut self, tickets: Arc<Tickets>, mark: u64) -> Self {
+        self.tickets = Some((tickets, mark));
+        self
     }
 
     /// Keeps a value until the handshake is over.
@@ -102,6 +114,9 @@ impl Early {
             return Ok(());
         }
         METRICS.early_data_rejected.add(1);
+        if let Some((tickets, mark)) = &self.tickets {
+            tickets.forget_before(*mark);
+        }
         repeat(connection, &streams)
     }
 
@@ -136,10 +151,11 @@ fn repeat(connection: &Connection, streams: &[Rc<EarlyStream>]) -> Result<(), Er
     Ok(())
 }
 
-/// The server has rejected all bytes so far, so another connection may carry the requests.
+/// The server has rejected all bytes so far, and takes fewer streams or bytes than before. Another
+/// connection, without early data, may carry the requests.
 fn not_sent_again() -> Error {
     let detail = "the gateway rejected early data, which could not be sent again";
-    Error::new(Kind::Reset, Side::Peer, detail).with_retry(Retry::Safe)
+    Error::new(Kind::Full, Side::Peer, detail).with_retry(Retry::Safe)
 }
 
 /// Opens a stream, if the server permits it now.

@@ -3,8 +3,9 @@
 //!
 //! A gateway can link the connections that show its tickets. A ticket is therefore shown once, and
 //! only by a connection with the same isolation key and the same own address. A private address may
-//! be the same in two networks, so tickets that were got at one are shown for some minutes only.
-//! Everything is in memory.
+//! be the same in two networks, so tickets that were got at one are shown for some minutes only. A
+//! gateway that rejects the early data of one ticket may have restarted, and the tickets from
+//! before that connection are forgotten. Everything is in memory.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -68,7 +69,10 @@ struct State {
     /// The time of the last beginning or end of a connection, on two clocks: one may stop while the
     /// machine sleeps.
     used: (Instant, SystemTime),
-    tickets: VecDeque<Tls13ClientSessionValue>,
+    /// The tickets with their numbers, in the order in which they came.
+    tickets: VecDeque<(u64, Tls13ClientSessionValue)>,
+    /// The number of the next ticket.
+    next: u64,
     tokens: VecDeque<Bytes>,
     group: Option<NamedGroup>,
 }
@@ -97,6 +101,7 @@ impl Tickets {
             open: 0,
             used: (Instant::now(), SystemTime::now()),
             tickets: VecDeque::new(),
+            next: 0,
             tokens: VecDeque::new(),
             group: None,
         }))
@@ -104,6 +109,16 @@ impl Tickets {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns a mark for [`Self::forget_before`].
+    pub(crate) fn mark(&self) -> u64 {
+        self.lock().next
+    }
+
+    /// Forgets the tickets that came before a mark.
+    pub(crate) fn forget_before(&self, mark: u64) {
+        self.lock().tickets.retain(|(number, _)| *number >= mark);
     }
 
     /// Notes the beginning of a connection.
@@ -155,13 +170,16 @@ impl ClientSessionStore for Tickets {
     fn remove_tls12_session(&self, _: &ServerName<'static>) {}
 
     fn insert_tls13_ticket(&self, _: ServerName<'static>, ticket: Tls13ClientSessionValue) {
-        keep(&mut self.lock().tickets, ticket);
+        let mut state = self.lock();
+        let number = state.next;
+        state.next += 1;
+        keep(&mut state.tickets, (number, ticket));
     }
 
     fn take_tls13_ticket(&self, _: &ServerName<'static>) -> Option<Tls13ClientSessionValue> {
         let mut state = self.lock();
         state.expire();
-        state.tickets.pop_back()
+        state.tickets.pop_back().map(|(_, ticket)| ticket)
     }
 }
 

@@ -179,6 +179,7 @@ impl Dialling {
         let isolation = isolation.filter(|_| self.takes_early);
         let own = socket.local_addr().map_err(failed)?.ip();
         let tickets = isolation.map(|isolation| self.memory.borrow_mut().of(isolation, own));
+        let mark = tickets.as_ref().map(|tickets| tickets.mark());
         let config = match &tickets {
             Some(tickets) => self.config.with(tickets),
             None => self.config.plain(),
@@ -188,16 +189,20 @@ impl Dialling {
         let connecting = endpoint
             .connect_with(config, self.address, &self.name)
             .map_err(|error| Error::new(Kind::Internal, Side::Local, error.to_string()))?;
+        let shown = tickets.clone().zip(mark);
         let alive = Alive::new(tickets, io);
         let mut limit = Box::pin(no_answer(self.timeout, errors));
         let connecting = match connecting.into_0rtt() {
             Ok((connection, accepted)) => {
-                let early = Some(Early::new(accepted, limit));
+                let mut early = Early::new(accepted, limit);
+                if let Some((tickets, mark)) = shown {
+                    early = early.showing(tickets, mark);
+                }
                 return Ok(Carried::new(
                     connection,
                     self.alpn,
                     Side::Peer,
-                    early,
+                    Some(early),
                     alive,
                 ));
             }

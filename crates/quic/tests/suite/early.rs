@@ -144,9 +144,9 @@ impl Pair {
     }
 
     /// Starts the gateway again. It does not know its tickets any more.
-    fn restart_gateway(self) -> Self {
+    fn restart_gateway(self, change: impl FnOnce(&mut GatewayOptions)) -> Self {
         stop([self.gateway]);
-        let (gateway, _) = start_gateway(&self.certificates, self.port, |_| {});
+        let (gateway, _) = start_gateway(&self.certificates, self.port, change);
         Self { gateway, ..self }
     }
 
@@ -215,7 +215,7 @@ fn unsafe_request_waits_for_the_handshake() {
 fn early_data_of_an_unknown_ticket_is_sent_again() {
     let pair = Pair::start(Duration::from_millis(100));
     pair.visit();
-    let pair = pair.restart_gateway();
+    let pair = pair.restart_gateway(|_| {});
     let rejected = METRICS.early_data_rejected.value();
     let connections = pair.path.connections();
     std::thread::scope(|scope| {
@@ -250,7 +250,7 @@ fn much_early_data_is_sent_again_after_a_rejection() {
     const REQUESTS: usize = 30;
     let pair = Pair::start(Duration::from_millis(300));
     pair.visit();
-    let pair = pair.restart_gateway();
+    let pair = pair.restart_gateway(|_| {});
     let connections = pair.path.connections();
     let mut cancelled = Client::to(pair.http);
     cancelled.send(request("GET", &pair.origin.url("/cancelled"), ""));
@@ -278,6 +278,35 @@ fn much_early_data_is_sent_again_after_a_rejection() {
     lines.dedup();
     assert_eq!(lines.len(), REQUESTS, "{lines:?}");
     assert!(seen.len() <= REQUESTS + 1 && seen.iter().all(|seen| !seen.early));
+    pair.stop();
+}
+
+/// The client opened more streams than the gateway permits now.
+#[test]
+fn early_data_that_finds_no_room_again_moves() {
+    const REQUESTS: usize = 12;
+    let pair = Pair::start(Duration::from_millis(100));
+    // Each session leaves more tickets than it shows.
+    pair.visit();
+    for _ in 0..3 {
+        assert!(pair.get("/again").0.early);
+        pair.rest();
+    }
+    let pair = pair.restart_gateway(|options| options.max_streams = Some(8));
+    let connections = pair.path.connections();
+    std::thread::scope(|scope| {
+        for number in 0..REQUESTS {
+            let (http, url) = (pair.http, pair.origin.url(&format!("/{number}")));
+            scope.spawn(move || assert_eq!(Client::to(http).get(&url).status, 200));
+        }
+        let mut browser = Client::to(pair.http);
+        let fields = "Content-Length: 3\r\n";
+        browser.send(request("POST", &pair.origin.url("/post"), fields) + "abc");
+        assert_eq!(browser.answer("POST").status, 200);
+    });
+    assert_eq!(pair.path.connections(), connections + 2);
+    let seen = pair.unexpected();
+    assert_eq!(seen.len(), REQUESTS + 1, "{seen:?}");
     pair.stop();
 }
 

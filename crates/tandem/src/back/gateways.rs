@@ -400,7 +400,8 @@ impl Gateways {
                 self.forget(&(exchange.isolation.clone(), index), &session);
                 session.drain();
             }
-            let unanswered = error.side.is_before_origin() && !session.is_established();
+            // A gateway that rejects early data has answered.
+            let unanswered = error.side.is_before_origin() && !session.is_established() && !is_full;
             if unanswered {
                 METRICS.sessions_failed.add(1);
                 self.gateways[index].announcer.down(&error);
