@@ -1,16 +1,19 @@
 //! Sessions of HTTP/3 over carriers that are slow or full, in virtual time.
 
+use std::cell::Cell;
 use std::future::poll_fn;
 use std::rc::Rc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tandem::carrier::{Carrier, CarrierStream, Direction, Streams};
-use tandem::error::{Error, Kind, Retry};
+use tandem::carrier::{Carrier, CarrierStream, Code, Direction, Streams};
+use tandem::error::{Error, Kind, Retry, Side};
 use tandem::exchange::{Exchange, Part, Peer, Reply};
+use tandem::path::Facts;
 use tandem::session::mux::{Multiplexed, MuxSession};
-use tandem::session::{Drain, Session};
-use tandem_http::{MuxConfig, RequestHead, ResponseHead, Role, Scheme};
+use tandem::session::{Connected, Drain, Session};
+use tandem_http::{Method, MuxConfig, RequestHead, ResponseHead, Role, Scheme};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::many_streams::memory::{Connection, MemoryFacts, MemoryStreams};
@@ -108,6 +111,95 @@ fn drained_server_leaves_a_client_that_is_gone() {
     });
 }
 
+/// A carrier whose handshake fails while the session opens a stream.
+struct Failing {
+    streams: MemoryStreams,
+    failed: Cell<bool>,
+}
+
+impl Streams for Failing {
+    fn facts(&self) -> &Rc<dyn Facts> {
+        self.streams.facts()
+    }
+
+    fn poll_open(
+        &self,
+        direction: Direction,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<CarrierStream, Error>> {
+        if direction == Direction::Unidirectional {
+            return self.streams.poll_open(direction, cx);
+        }
+        self.failed.set(true);
+        Poll::Ready(Err(rejected()))
+    }
+
+    fn poll_accept(&self, _: &mut Context<'_>) -> Poll<Result<Option<CarrierStream>, Error>> {
+        match self.failed.get() {
+            true => Poll::Ready(Ok(None)),
+            false => Poll::Pending,
+        }
+    }
+
+    fn has_ended(&self) -> bool {
+        self.failed.get()
+    }
+
+    fn is_confirmed(&self) -> bool {
+        false
+    }
+
+    fn poll_confirmed(&self, _: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        match self.failed.get() {
+            true => Poll::Ready(Err(rejected())),
+            false => Poll::Pending,
+        }
+    }
+
+    fn close(&self, code: Code, reason: &str) {
+        self.streams.close(code, reason);
+    }
+}
+
+fn rejected() -> Error {
+    Error::new(Kind::Reset, Side::Peer, "rejected").with_retry(Retry::Safe)
+}
+
+/// Sends a request, and returns its error.
+fn refused(
+    client: &Rc<dyn Connected>,
+    method: Method,
+) -> tokio::task::JoinHandle<Result<(), Error>> {
+    let client = Rc::clone(client);
+    tokio::task::spawn_local(async move {
+        let mut head = RequestHead::get(Scheme::Http, "site.example", "/");
+        head.method = method;
+        let mut exchange = Exchange::internal(head);
+        let mut reply =
+            Reply::generate(|mut sink| async move { client.run(&mut exchange, &mut sink).await });
+        reply.part().await.expect("a part").map(drop)
+    })
+}
+
+#[test]
+fn failed_handshake_lets_waiting_requests_repeat() {
+    in_virtual_time(async {
+        let (near, _far) = Connection::pair();
+        let carrier: Rc<dyn Streams> = Rc::new(Failing {
+            streams: MemoryStreams::with(near, u64::MAX, Rc::default()),
+            failed: Cell::new(false),
+        });
+        let dialled = Box::pin(std::future::ready(Ok(Carrier::Streams(carrier))));
+        let client = session().connect(dialled);
+        let requests = [Method::Post, Method::Get].map(|method| refused(&client, method));
+        for request in requests {
+            let done = tokio::time::timeout(Duration::from_secs(60), request).await;
+            let error = done.expect("a limit").unwrap().unwrap_err();
+            assert_eq!(error.retry, Retry::Safe, "{error:?}");
+        }
+    });
+}
+
 #[test]
 fn client_refuses_requests_that_get_no_stream() {
     in_virtual_time(async {
@@ -115,18 +207,7 @@ fn client_refuses_requests_that_get_no_stream() {
         let carrier: Rc<dyn Streams> = Rc::new(MemoryStreams::with(near, 0, Rc::default()));
         let dialled = Box::pin(std::future::ready(Ok(Carrier::Streams(carrier))));
         let client = session().connect(dialled);
-        let requests = (0..3).map(|_| {
-            let client = Rc::clone(&client);
-            tokio::task::spawn_local(async move {
-                let head = RequestHead::get(Scheme::Http, "site.example", "/");
-                let mut exchange = Exchange::internal(head);
-                let mut reply = Reply::generate(|mut sink| async move {
-                    client.run(&mut exchange, &mut sink).await
-                });
-                reply.part().await.expect("a part").map(drop)
-            })
-        });
-        let requests: Vec<_> = requests.collect();
+        let requests = [(); 3].map(|()| refused(&client, Method::Get));
         for request in requests {
             let done = tokio::time::timeout(Duration::from_secs(60), request).await;
             let error: Error = done.expect("a limit").unwrap().unwrap_err();

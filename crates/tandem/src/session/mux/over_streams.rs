@@ -198,6 +198,7 @@ impl<O: Owner> StreamsDriver<O> {
         if unread.is_empty() {
             return false;
         }
+        self.fail_unsent(&self.truncated());
         self.core.borrow_mut().go_away(Reason::NoError);
         let is_unread = |id| unread.iter().any(|(_, unread)| *unread == id);
         self.shared.fail_unless(is_unread, &self.truncated());
@@ -287,8 +288,12 @@ impl<O: Owner> StreamsDriver<O> {
                             self.stream_timer = None;
                         }
                     }
-                    // `accept` reports the end of the carrier with its reason.
-                    Poll::Ready(Err(_)) if self.carrier.has_ended() => break,
+                    // `accept` reports the end of the carrier with its reason, unless the handshake
+                    // has just failed.
+                    Poll::Ready(Err(_)) if self.carrier.has_ended() => {
+                        self.poll_early(cx)?;
+                        break;
+                    }
                     Poll::Ready(Err(error)) => return Err(error),
                 }
             }
