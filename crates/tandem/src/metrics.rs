@@ -199,6 +199,9 @@ metrics! {
         "Speeds of earlier sessions that tokens brought and the transport was offered.";
     ways_failed "counter" "Ways to a gateway that did not work on their network.";
     ways_broken "counter" "Ways to a gateway that fell silent under way.";
+    ways_throttled "counter" "Ways to a gateway that brought far less than TCP on their network.";
+    ways_compared "counter" "Comparisons of a slow way over UDP with TCP.";
+    measured_bytes "counter" "Gateway: filler bytes for comparisons of two ways.";
     ways_recovered "counter" "Ways to a gateway that work again after a failure.";
     discoveries_tried "counter" "Gateways announced by sites that were tried.";
     discoveries_up "counter" "Gateways announced by sites that answered.";

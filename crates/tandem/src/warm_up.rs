@@ -1,5 +1,6 @@
 //! How a client asks its gateway for bytes that mean nothing, to open a new session's congestion
-//! window before it is needed (the gateway's side: [`crate::middle::warm_up`]).
+//! window before it is needed, or to compare two ways to the gateway (the gateway's side:
+//! [`crate::middle::warm_up`]).
 
 use std::time::Duration;
 
@@ -12,9 +13,26 @@ const AUTHORITY: &str = "warm-up.tandem.invalid";
 /// Bytes that a gateway sends on a session at most.
 pub const MOST: u64 = 4 << 20;
 
+/// The beginning of the path of a request that compares two ways.
+const MEASURE: &str = "/measure/";
+/// Bytes that a gateway sends on a session at most, for comparisons.
+pub const MOST_MEASURED: u64 = 16 << 20;
+
 /// Returns a request for this number of bytes.
 pub fn request(bytes: u64) -> RequestHead {
     RequestHead::get(Scheme::Http, AUTHORITY, format!("/{bytes}"))
+}
+
+/// Returns a request for this number of bytes, which compares two ways. A gateway that knows no
+/// such requests sends none.
+pub fn measuring(bytes: u64) -> RequestHead {
+    RequestHead::get(Scheme::Http, AUTHORITY, format!("{MEASURE}{bytes}"))
+}
+
+/// How many bytes a request for a comparison wants, if it is one.
+pub fn measured(request: &RequestHead) -> Option<u64> {
+    asked(request)?;
+    request.path.strip_prefix(MEASURE)?.parse().ok()
 }
 
 /// How many bytes a request wants, if it is one for them.

@@ -5,6 +5,8 @@
 //! first page of a session over a long path therefore waits for avoidable round trips. BBR keeps
 //! its estimate of the path while the session is idle. Other congestion controls restart after a
 //! pause (RFC 5681 section 4.1), so the gateway sends no filler over them.
+//!
+//! A client compares two ways by filler bytes as well. The gateway sends those at any time.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -17,7 +19,7 @@ use crate::error::Error;
 use crate::exchange::{Exchange, Part, Parts, Reply};
 use crate::metrics::METRICS;
 use crate::stage::Stage;
-use crate::warm_up::{MOST, asked};
+use crate::warm_up::{MOST, MOST_MEASURED, asked, measured};
 
 /// The filler bytes of one part of the response.
 static NOTHING: [u8; 16 << 10] = [0; 16 << 10];
@@ -32,6 +34,8 @@ pub struct WarmUp {
 struct WarmUpSession {
     /// The number of filler bytes that the session may still send.
     left: Cell<u64>,
+    /// The same for comparisons of ways.
+    measured_left: Cell<u64>,
 }
 
 impl WarmUp {
@@ -41,6 +45,7 @@ impl WarmUp {
         Self {
             session: Rc::new(WarmUpSession {
                 left: Cell::new(if lasts { MOST } else { 0 }),
+                measured_left: Cell::new(MOST_MEASURED),
             }),
             next,
         }
@@ -49,17 +54,17 @@ impl WarmUp {
 
 impl Stage for WarmUp {
     fn call(&self, exchange: Exchange) -> Reply {
-        match asked(&exchange.request) {
-            Some(left) => Reply::new(Filling {
-                head_sent: false,
-                left,
-                session: Rc::clone(&self.session),
-            }),
-            None => {
-                self.session.left.set(0);
-                self.next.call(exchange)
-            }
-        }
+        let measured = measured(&exchange.request);
+        let Some(left) = measured.or_else(|| asked(&exchange.request)) else {
+            self.session.left.set(0);
+            return self.next.call(exchange);
+        };
+        Reply::new(Filling {
+            head_sent: false,
+            left,
+            measures: measured.is_some(),
+            session: Rc::clone(&self.session),
+        })
     }
 }
 
@@ -67,6 +72,8 @@ impl Stage for WarmUp {
 struct Filling {
     head_sent: bool,
     left: u64,
+    /// True if the bytes compare two ways.
+    measures: bool,
     session: Rc<WarmUpSession>,
 }
 
@@ -80,16 +87,17 @@ impl Parts for Filling {
             self.head_sent = true;
             return Poll::Ready(Some(Ok(Part::Head(ResponseHead::new(200)))));
         }
-        let count = self
-            .left
-            .min(self.session.left.get())
-            .min(NOTHING.len() as u64);
+        let (session_left, counter) = match self.measures {
+            true => (&self.session.measured_left, &METRICS.measured_bytes),
+            false => (&self.session.left, &METRICS.warm_up_bytes),
+        };
+        let count = self.left.min(session_left.get()).min(NOTHING.len() as u64);
         if count == 0 {
             return Poll::Ready(None);
         }
         self.left -= count;
-        self.session.left.set(self.session.left.get() - count);
-        METRICS.warm_up_bytes.add(count);
+        session_left.set(session_left.get() - count);
+        counter.add(count);
         Poll::Ready(Some(Ok(Part::Data(Bytes::from_static(
             &NOTHING[..count as usize],
         )))))
@@ -102,7 +110,7 @@ mod tests {
 
     use super::*;
     use crate::exchange::Peer;
-    use crate::warm_up::request;
+    use crate::warm_up::{measuring, request};
 
     fn exchange(bytes: u64) -> Exchange {
         Exchange {
@@ -174,6 +182,20 @@ mod tests {
             (200, 0),
             "nor is it begun again"
         );
+    }
+
+    #[test]
+    fn ways_are_compared_at_any_time_within_bounds() {
+        let session = stage(false);
+        assert_eq!(taken(&mut session.call(page()), 9), (204, 0));
+        let asked = |bytes| Exchange {
+            request: measuring(bytes).into(),
+            ..exchange(0)
+        };
+        assert_eq!(taken(&mut session.call(asked(70_000)), 9), (200, 70_000));
+        let rest = taken(&mut session.call(asked(u64::MAX)), 9999);
+        assert_eq!(rest, (200, MOST_MEASURED - 70_000));
+        assert_eq!(taken(&mut session.call(asked(1)), 9), (200, 0));
     }
 
     #[test]
