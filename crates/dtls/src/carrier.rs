@@ -95,6 +95,8 @@ pub(crate) struct AssociationFacts {
     pub(crate) has_peer_certificate: Cell<bool>,
     /// The datagrams that have arrived.
     pub(crate) received: Cell<u64>,
+    /// The bytes of these datagrams.
+    pub(crate) received_bytes: Cell<u64>,
     association: OnceCell<Weak<Shared>>,
 }
 
@@ -122,6 +124,10 @@ impl Facts for AssociationFacts {
 
     fn datagrams_received(&self) -> Option<u64> {
         Some(self.received.get())
+    }
+
+    fn bytes_received(&self) -> Option<u64> {
+        Some(self.received_bytes.get())
     }
 
     fn speed(&self) -> Option<SavedSpeed> {
@@ -371,6 +377,7 @@ impl Carried {
             peer: Cell::new(association.remote()),
             has_peer_certificate: Cell::new(false),
             received: Cell::new(0),
+            received_bytes: Cell::new(0),
             association: OnceCell::new(),
         });
         let shared = Rc::new(Shared {

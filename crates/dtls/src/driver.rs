@@ -174,6 +174,8 @@ impl Driver {
             Ok((from, datagram)) => {
                 METRICS.dtls_datagrams_received.add(1);
                 self.facts.received.set(self.facts.received.get() + 1);
+                let bytes = &self.facts.received_bytes;
+                bytes.set(bytes.get() + datagram.len() as u64);
                 self.failures = 0;
                 let now = Instant::now();
                 let mut association = self.shared.association.borrow_mut();

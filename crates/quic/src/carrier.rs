@@ -203,6 +203,10 @@ impl Facts for ConnectionFacts {
         Some(self.connection.stats().udp_rx.datagrams)
     }
 
+    fn bytes_received(&self) -> Option<u64> {
+        Some(self.connection.stats().udp_rx.bytes)
+    }
+
     fn acknowledgements(&self) -> Option<u64> {
         Some(self.connection.stats().frame_rx.acks)
     }

@@ -105,6 +105,12 @@ pub trait Facts {
         self.below()?.datagrams_received()
     }
 
+    /// Returns the bytes of the datagrams that have arrived from the other end. Returns `None` if
+    /// the connection does not count them.
+    fn bytes_received(&self) -> Option<u64> {
+        self.below()?.bytes_received()
+    }
+
     /// Returns the number of acknowledgements that have arrived from the other end. Returns `None`
     /// if the connection does not count them.
     fn acknowledgements(&self) -> Option<u64> {

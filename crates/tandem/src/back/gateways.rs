@@ -6,6 +6,7 @@
 //! it is idempotent and no part of its response has been passed on.
 
 mod choice;
+mod comparing;
 mod lookup;
 mod ready;
 mod resume;
@@ -158,8 +159,12 @@ struct SessionUsage {
     exchanges: Cell<usize>,
     /// The time of the last request, or the end of the last exchange.
     last: Cell<Instant>,
+    /// Notified when an exchange begins.
+    begun: Notify,
     /// Notified when an exchange ends.
     ended: Notify,
+    /// True while the flow of the session is watched.
+    watched: Cell<bool>,
 }
 
 /// An exchange under way on a session of the pool.
@@ -311,7 +316,11 @@ impl Gateways {
         let session = self.session(isolation, gateway);
         let slots = self.slots.borrow();
         let slot = slots.get(&(isolation.clone(), gateway));
-        (session, slot.map(|slot| InUse::begin(&slot.usage)))
+        let in_use = slot.map(|slot| {
+            self.watch_flow(isolation, gateway, &session, &slot.usage);
+            InUse::begin(&slot.usage)
+        });
+        (session, in_use)
     }
 
     fn slot(&self, current: Rc<dyn Connected>, key: (Isolation, usize)) -> PoolSlot {
@@ -319,7 +328,9 @@ impl Gateways {
         let usage = Rc::new(SessionUsage {
             exchanges: Cell::new(0),
             last: Cell::new(now),
+            begun: Notify::new(),
             ended: Notify::new(),
+            watched: Cell::new(false),
         });
         let speed = self.follow_speed(&key, &current, &usage);
         let rotation = self.limits.max_age.map(|age| {

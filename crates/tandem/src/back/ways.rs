@@ -3,11 +3,14 @@
 //! ```text
 //!  order(now) ─▶ first: UDP, or the way that worked last on this network
 //!             └▶ others: TCP, after 300 ms or two round trips (as in RFC 8305)
-//!  succeeded · failed ─▶ the record of the network
+//!  succeeded · failed · throttled ─▶ the record of the network
 //! ```
 //!
 //! A way over UDP that failed rests for a minute, and twice as long after each further failure. The
-//! next request then tries it beside TCP. The records are in memory only.
+//! next request then tries it beside TCP. A network that throttles UDP
+//! ([`throttling`](crate::back::throttling)) makes all ways over UDP rest, for five minutes at
+//! first. Such a way works, so that only another comparison ends its rest. The records are in
+//! memory only.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -20,6 +23,13 @@ const LONGEST_STAGGER: Duration = Duration::from_secs(2);
 /// The first and the longest rest of a way that failed.
 const FIRST_REST: Duration = Duration::from_secs(60);
 const LONGEST_REST: Duration = Duration::from_secs(3600);
+/// The first rest of ways that are throttled.
+const FIRST_THROTTLED_REST: Duration = Duration::from_secs(300);
+/// The time after such a rest for which another one is twice as long.
+const THROTTLED_MEMORY: Duration = Duration::from_secs(3600);
+/// The shortest and the longest time between comparisons of a slow way with TCP.
+const FIRST_PAUSE: Duration = Duration::from_secs(60);
+const LONGEST_PAUSE: Duration = Duration::from_secs(3600);
 /// The number of networks that are remembered.
 const MAX_NETWORKS: usize = 16;
 
@@ -46,6 +56,8 @@ struct WayFailure {
     rest: Duration,
     /// True once the way was tried again.
     retried: bool,
+    /// True if the way works, and brings far less than TCP.
+    throttled: bool,
 }
 
 /// The knowledge about one network.
@@ -56,6 +68,10 @@ struct NetworkRecord {
     best: Option<usize>,
     round_trip: Duration,
     used: Option<Instant>,
+    /// The end and the length of the last rest of throttled ways.
+    throttled: Option<(Instant, Duration)>,
+    /// The time of the next comparison at the earliest, and the pause before it.
+    comparison: Option<(Instant, Duration)>,
 }
 
 /// The ways to one gateway, by their numbers from the best to the last one.
@@ -157,7 +173,9 @@ impl Ways {
         if record.best == Some(way) {
             record.best = None;
         }
-        let rest = match record.failures.get(&way) {
+        let before = record.failures.get(&way);
+        let throttled = before.is_some_and(|before| before.throttled);
+        let rest = match before {
             None => FIRST_REST,
             Some(before) if before.retried => (2 * before.rest).min(LONGEST_REST),
             // Several sessions by the way were opened before the first one failed.
@@ -167,9 +185,55 @@ impl Ways {
             until: now + rest,
             rest,
             retried: false,
+            throttled,
         };
         record.failures.insert(way, failure);
         rest
+    }
+
+    /// Returns true if a slow way may be compared with TCP now. The answer counts as a comparison.
+    /// Each one doubles the time before the next one.
+    pub(crate) fn may_compare(&mut self, network: Network, now: Instant) -> bool {
+        let record = self.record(network, now);
+        let pause = match record.comparison {
+            None => FIRST_PAUSE,
+            Some((next, _)) if now < next => return false,
+            Some((_, pause)) => (2 * pause).min(LONGEST_PAUSE),
+        };
+        record.comparison = Some((now + pause, pause));
+        true
+    }
+
+    /// Notes that the network throttles datagrams, and returns the time for which all ways over
+    /// them rest.
+    pub(crate) fn throttled(&mut self, network: Network, now: Instant) -> Duration {
+        let all = 0..self.datagrams.len();
+        let ways: Vec<usize> = all.filter(|way| self.datagrams[*way]).collect();
+        let record = self.record(network, now);
+        let rest = match record.throttled {
+            Some((until, rest)) if now < until + THROTTLED_MEMORY => (2 * rest).min(LONGEST_REST),
+            _ => FIRST_THROTTLED_REST,
+        };
+        record.throttled = Some((now + rest, rest));
+        record.comparison = None;
+        record.best = record.best.filter(|best| !ways.contains(best));
+        for way in ways {
+            let failure = WayFailure {
+                until: now + rest,
+                rest,
+                retried: false,
+                throttled: true,
+            };
+            record.failures.insert(way, failure);
+        }
+        rest
+    }
+
+    /// Returns true if the way is throttled on this network, as far as is known.
+    pub(crate) fn is_throttled(&self, network: Network, way: usize) -> bool {
+        let record = self.networks.get(&network);
+        let failure = record.and_then(|record| record.failures.get(&way));
+        failure.is_some_and(|failure| failure.throttled)
     }
 
     /// Returns true if the way failed on this network and has not worked since.
@@ -256,6 +320,66 @@ mod tests {
         assert_eq!(rests, [60, 120, 240, 480, 960, 1920, 3600, 3600]);
         ways.succeeded(HOME, QUIC, None, now);
         assert_eq!(ways.failed(HOME, QUIC, now), FIRST_REST);
+    }
+
+    #[test]
+    fn throttled_network_makes_all_ways_over_udp_rest() {
+        let (mut ways, now) = ways();
+        ways.succeeded(HOME, QUIC, None, now);
+        assert_eq!(ways.throttled(HOME, now), FIRST_THROTTLED_REST);
+        let order = ways.order(HOME, now);
+        assert_eq!((order.first, order.others.len()), (TLS, 0));
+        assert!(ways.is_throttled(HOME, DTLS) && !ways.is_throttled(HOME, TLS));
+        assert_eq!(ways.order(TRAIN, now).first, QUIC, "another network");
+        let later = now + FIRST_THROTTLED_REST;
+        let order = ways.order(HOME, later);
+        assert_eq!((order.first, order.retried), (TLS, Some(QUIC)));
+        assert!(ways.is_throttled(HOME, QUIC), "until it was compared");
+        ways.succeeded(HOME, QUIC, None, later);
+        assert_eq!(ways.order(HOME, later).first, QUIC);
+    }
+
+    #[test]
+    fn rest_of_throttled_ways_doubles_within_an_hour() {
+        let (mut ways, mut now) = ways();
+        let mut rests = Vec::new();
+        for _ in 0..6 {
+            rests.push(ways.throttled(HOME, now).as_secs());
+            now += *rests
+                .last()
+                .map(|rest| Duration::from_secs(*rest))
+                .as_ref()
+                .unwrap();
+            assert_eq!(ways.order(HOME, now).retried, Some(QUIC));
+            // The way passes the comparison, and is throttled soon after.
+            ways.succeeded(HOME, QUIC, None, now);
+            now += Duration::from_secs(10);
+        }
+        assert_eq!(rests, [300, 600, 1200, 2400, 3600, 3600]);
+        now += LONGEST_REST + THROTTLED_MEMORY;
+        assert_eq!(ways.throttled(HOME, now), FIRST_THROTTLED_REST);
+    }
+
+    #[test]
+    fn tcp_that_fails_makes_throttled_udp_the_last_resort() {
+        let (mut ways, now) = ways();
+        ways.throttled(HOME, now);
+        ways.failed(HOME, TLS, now);
+        assert_eq!(ways.order(HOME, now).first, QUIC);
+        // It does not answer either, and still needs a comparison.
+        ways.failed(HOME, QUIC, now);
+        assert!(ways.is_throttled(HOME, QUIC));
+    }
+
+    #[test]
+    fn slow_way_is_compared_ever_more_seldom() {
+        let (mut ways, begun) = ways();
+        let seconds = 0..6 * 3600;
+        let compared =
+            seconds.filter(|second| ways.may_compare(HOME, begun + Duration::from_secs(*second)));
+        let compared: Vec<u64> = compared.collect();
+        assert_eq!(compared[..5], [0, 60, 180, 420, 900]);
+        assert!(compared.len() < 15, "{compared:?}");
     }
 
     #[test]

@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 use std::net::{SocketAddr, UdpSocket};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::NAME;
 use crate::certificates::Certificates;
@@ -20,6 +20,8 @@ pub(crate) struct Forwarder {
     outer: Outer,
     /// True while the datagrams of all clients are dropped.
     pub(crate) blocked: Arc<AtomicBool>,
+    /// The bytes that a client gets in a second, or 0 for no limit. The others are dropped.
+    pub(crate) policed: Arc<AtomicUsize>,
     stop: Arc<AtomicBool>,
 }
 
@@ -31,9 +33,10 @@ impl Forwarder {
             address: near.local_addr().unwrap(),
             outer: Arc::clone(&outer),
             blocked: Arc::default(),
+            policed: Arc::default(),
             stop: Arc::clone(&stop),
         };
-        let blocked = Arc::clone(&this.blocked);
+        let (blocked, policed) = (Arc::clone(&this.blocked), Arc::clone(&this.policed));
         std::thread::spawn(move || {
             let mut buf = [0; 2048];
             receive(&near, &stop, &mut buf, |datagram, from| {
@@ -43,7 +46,7 @@ impl Forwarder {
                 let mut outer = outer.lock().unwrap();
                 let entry = outer
                     .entry(from)
-                    .or_insert_with(|| back(&near, gateway, from, &stop));
+                    .or_insert_with(|| back(&near, gateway, from, &stop, &policed));
                 if !entry.1.load(Ordering::SeqCst) {
                     // The gateway may have ended.
                     let _ = entry.0.send(datagram);
@@ -73,6 +76,7 @@ fn back(
     gateway: SocketAddr,
     client: SocketAddr,
     stop: &Arc<AtomicBool>,
+    policed: &Arc<AtomicUsize>,
 ) -> (UdpSocket, Arc<AtomicBool>) {
     let far = UdpSocket::bind("127.0.0.1:0").unwrap();
     far.connect(gateway).unwrap();
@@ -82,16 +86,49 @@ fn back(
         Arc::clone(stop),
     );
     let (reader, is_muted) = (far.try_clone().unwrap(), Arc::clone(&muted));
+    let mut policer = Policer::new(Arc::clone(policed));
     std::thread::spawn(move || {
         let mut buf = [0; 2048];
         receive(&reader, &stop, &mut buf, |datagram, _| {
-            if !is_muted.load(Ordering::SeqCst) {
+            if !is_muted.load(Ordering::SeqCst) && policer.passes(datagram.len()) {
                 // The client may have ended.
                 let _ = near.send_to(datagram, client);
             }
         });
     });
     (far, muted)
+}
+
+/// Drops the datagrams above a rate, without a queue.
+struct Policer {
+    rate: Arc<AtomicUsize>,
+    tokens: f64,
+    at: Instant,
+}
+
+impl Policer {
+    /// The bytes that pass at once.
+    const BURST: f64 = 20e3;
+
+    fn new(rate: Arc<AtomicUsize>) -> Self {
+        Self {
+            rate,
+            tokens: Self::BURST,
+            at: Instant::now(),
+        }
+    }
+
+    fn passes(&mut self, bytes: usize) -> bool {
+        let rate = self.rate.load(Ordering::SeqCst);
+        let since = std::mem::replace(&mut self.at, Instant::now()).elapsed();
+        self.tokens += rate as f64 * since.as_secs_f64();
+        self.tokens = self.tokens.min(Self::BURST);
+        let passes = rate == 0 || self.tokens >= bytes as f64;
+        if passes {
+            self.tokens -= bytes as f64;
+        }
+        passes
+    }
 }
 
 /// Passes on each datagram, until `stop`.

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
+use tandem::metrics::METRICS;
 use tandem::runtime::Running;
 
 use crate::certificates::Certificates;
@@ -97,6 +98,92 @@ fn client_returns_to_udp_once_it_works() {
     until("the session over TCP is closed", || {
         !ways.has_session("h2 over")
     });
+    assert_eq!(Client::to(ways.http).get(&origin.url("/")).body, b"ok");
+    assert!(ways.has_session("h3 over"));
+    ways.stop();
+}
+
+/// The bytes of a body at a position: no two pieces of a page are alike.
+fn body(len: usize) -> Vec<u8> {
+    (0..len as u32)
+        .map(|at| (at.wrapping_mul(0x9e37_79b9) >> 24) as u8)
+        .collect()
+}
+
+#[test]
+fn requests_go_over_tcp_where_udp_is_throttled() {
+    const SIZE: usize = 2 << 20;
+    let ways = Ways::start("way-throttled", false);
+    let (asked, requests) = mpsc::channel();
+    let asked = Mutex::new(asked);
+    let waiting = Arc::<AtomicUsize>::default();
+    let origin = Scene::new(move |_, mut origin| {
+        while let Some(request) = origin.request() {
+            if request.line.contains("/download ") {
+                let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {SIZE}\r\n\r\n");
+                origin.send(head);
+                origin.send(body(SIZE));
+                continue;
+            }
+            // The first of these requests never gets a response.
+            let is_waiting = request.line.contains("/waiting ");
+            if is_waiting && waiting.fetch_add(1, Ordering::SeqCst) == 0 {
+                asked.lock().unwrap().send(()).unwrap();
+                origin.request_ends();
+                return;
+            }
+            origin.send(OK);
+        }
+    });
+    assert_eq!(Client::to(ways.http).get(&origin.url("/")).body, b"ok");
+    assert!(ways.has_session("h3 over"));
+    let mut waiting = Client::to(ways.http);
+    waiting.send(request("GET", &origin.url("/waiting"), ""));
+    requests.recv_timeout(PATIENCE).unwrap();
+    ways.network.policed.store(32_000, Ordering::SeqCst);
+    let begun = Instant::now();
+    let mut download = Client::to(ways.http);
+    download.send(request("GET", &origin.url("/download"), ""));
+    assert_eq!(download.head().unwrap().status, 200);
+    // It is repeated over TCP.
+    assert_eq!(waiting.answer("GET").status, 200);
+    println!("the request moved after {:?}", begun.elapsed());
+    assert!(ways.has_session("h2 over TLS"));
+    let asked = Instant::now();
+    let answer = Client::to(ways.http).get(&origin.url("/download"));
+    assert_eq!(answer.body, body(SIZE));
+    assert!(asked.elapsed() < Duration::from_secs(20), "64 s over UDP");
+    // The exchange under way loses nothing.
+    ways.network.policed.store(0, Ordering::SeqCst);
+    assert_eq!(download.read_exact(SIZE), body(SIZE));
+    ways.stop();
+}
+
+#[test]
+fn slow_origin_keeps_requests_on_udp() {
+    let ways = Ways::start("way-slow-origin", false);
+    let origin = Scene::new(|_, mut origin| {
+        while let Some(request) = origin.request() {
+            if !request.line.contains("/slow ") {
+                origin.send(OK);
+                continue;
+            }
+            origin.send("HTTP/1.1 200 OK\r\nContent-Length: 120000\r\n\r\n");
+            for _ in 0..60 {
+                std::thread::sleep(Duration::from_millis(100));
+                origin.send([b'x'; 2000]);
+            }
+        }
+    });
+    assert_eq!(Client::to(ways.http).get(&origin.url("/")).body, b"ok");
+    let compared = &METRICS.ways_compared;
+    let before = compared.value();
+    assert_eq!(
+        Client::to(ways.http).get(&origin.url("/slow")).body.len(),
+        120_000
+    );
+    assert!(compared.value() > before, "it was slow enough");
+    assert!(ways.has_session("h3 over"));
     assert_eq!(Client::to(ways.http).get(&origin.url("/")).body, b"ok");
     assert!(ways.has_session("h3 over"));
     ways.stop();

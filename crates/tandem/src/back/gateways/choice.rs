@@ -4,17 +4,21 @@
 //! A request waits for the first session that is established. A session that lost the race is
 //! observed to its end, since the way may only be slow. If a session over datagrams falls silent,
 //! its exchanges move to another way once that way has answered. An exchange whose response has
-//! begun stays, because the path may come back.
+//! begun stays, because the path may come back. The same holds if the network throttles datagrams
+//! ([`comparing`](super::comparing)).
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::rc::{Rc, Weak};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
+use tokio::sync::Notify;
+
 use super::{Gateway, Gateways, InUse};
 use crate::back::own::source_towards;
+use crate::back::throttling::Purpose;
 use crate::back::ways::{Network, STAGGER, Ways};
 use crate::error::{Error, Kind, Side};
 use crate::exchange::Isolation;
@@ -28,9 +32,13 @@ const AGAIN: Duration = Duration::from_secs(1);
 
 /// The ways to one gateway, as a range of the pool's entries.
 pub(super) struct WayGroup {
-    first: usize,
+    pub(super) first: usize,
     len: usize,
-    ways: RefCell<Ways>,
+    pub(super) ways: RefCell<Ways>,
+    /// True while two of the ways are compared.
+    pub(super) comparing: Cell<bool>,
+    /// Notified when the network throttles datagrams.
+    pub(super) throttled: Notify,
 }
 
 impl WayGroup {
@@ -44,6 +52,8 @@ impl WayGroup {
                     first: index,
                     len: 1,
                     ways: RefCell::new(Ways::new(Vec::new())),
+                    comparing: Cell::new(false),
+                    throttled: Notify::new(),
                 }),
             }
         }
@@ -55,7 +65,7 @@ impl WayGroup {
         groups
     }
 
-    fn contains(&self, index: usize) -> bool {
+    pub(super) fn contains(&self, index: usize) -> bool {
         (self.first..self.first + self.len).contains(&index)
     }
 }
@@ -109,7 +119,7 @@ impl Gateways {
         self.group(index).is_some_and(|group| group.len > 1)
     }
 
-    fn group(&self, index: usize) -> Option<&WayGroup> {
+    pub(super) fn group(&self, index: usize) -> Option<&WayGroup> {
         self.groups.iter().find(|group| group.contains(index))
     }
 
@@ -134,7 +144,7 @@ impl Gateways {
             return begin(group.first);
         }
         let network = self.network(group.first);
-        let order = group.ways.borrow_mut().order(network, Instant::now());
+        let order = group.ways.borrow_mut().order(network, now());
         if let Some(way) = order.retried {
             drop(begin(group.first + way));
         }
@@ -196,7 +206,15 @@ impl Gateways {
             return std::future::pending().await;
         };
         loop {
-            self.until_silent(index, session).await;
+            tokio::select! {
+                () = self.until_silent(index, session) => {}
+                () = self.until_throttled(index) => {
+                    if may_move() {
+                        return;
+                    }
+                    return std::future::pending().await;
+                }
+            }
             let before = datagrams(&**session);
             let (next, in_use) = self.begin(isolation, other);
             let established = next.established().await;
@@ -235,7 +253,7 @@ impl Gateways {
     }
 
     /// Returns the way to which exchanges move from a way over datagrams: the first one over TCP.
-    fn refuge(&self, index: usize) -> Option<usize> {
+    pub(super) fn refuge(&self, index: usize) -> Option<usize> {
         let group = self.group(index)?;
         if !self.gateways[index].way.is_datagrams {
             return None;
@@ -262,7 +280,7 @@ impl Gateways {
     }
 
     /// Drains the sessions for which `matches` returns true, and removes them from their keys.
-    fn close_all(&self, matches: impl Fn(&Isolation, usize) -> bool) {
+    pub(super) fn close_all(&self, matches: impl Fn(&Isolation, usize) -> bool) {
         let mut slots = self.slots.borrow_mut();
         let closed = slots.extract_if(|(isolation, index), _| matches(isolation, *index));
         let closed: Vec<_> = closed.map(|(_, slot)| slot).collect();
@@ -275,7 +293,7 @@ impl Gateways {
             return;
         };
         let (network, way) = (self.network(index), index - group.first);
-        let rest = group.ways.borrow_mut().failed(network, way, Instant::now());
+        let rest = group.ways.borrow_mut().failed(network, way, now());
         METRICS.ways_failed.add(1);
         let gateway = &self.gateways[index];
         tracing::info!(
@@ -293,9 +311,26 @@ impl Gateways {
             return;
         };
         let (network, way) = (self.network(index), index - group.first);
+        if group.ways.borrow().is_throttled(network, way) {
+            return self.compare(isolation, index, Purpose::Return);
+        }
+        self.way_is_usable(isolation, index, session.answered_in());
+    }
+
+    /// Notes that a way works. Its sessions replace those over TCP.
+    pub(super) fn way_is_usable(
+        &self,
+        isolation: &Isolation,
+        index: usize,
+        answered_in: Option<Duration>,
+    ) {
+        let Some(group) = self.group(index) else {
+            return;
+        };
+        let (network, way) = (self.network(index), index - group.first);
         let mut ways = group.ways.borrow_mut();
         let had_failed = ways.has_failed(network, way);
-        ways.succeeded(network, way, session.answered_in(), Instant::now());
+        ways.succeeded(network, way, answered_in, now());
         drop(ways);
         let gateway = &self.gateways[index];
         if had_failed {
@@ -312,6 +347,11 @@ impl Gateways {
         let over_tcp = |of: usize| group.contains(of) && !self.gateways[of].way.is_datagrams;
         self.close_all(|of, slot| of == isolation && over_tcp(slot));
     }
+}
+
+/// Returns the time, which tests control.
+pub(super) fn now() -> Instant {
+    tokio::time::Instant::now().into_std()
 }
 
 fn datagrams(session: &dyn Connected) -> Option<u64> {

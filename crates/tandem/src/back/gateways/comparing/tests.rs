@@ -1,0 +1,305 @@
+use std::cell::RefCell;
+
+use bytes::Bytes;
+use tandem_http::{RequestHead, ResponseHead, Scheme};
+
+use super::*;
+use crate::back::announce::Announcer;
+use crate::back::gateways::{Gateway, PoolLimits, ToGateway, WayEntry};
+use crate::carrier::{Carrier, LocalBoxFuture};
+use crate::exchange::{Peer, Sink};
+use crate::path::Facts;
+use crate::session::{Drain, Session, SessionEvents, SessionState};
+use crate::stage::Stage;
+use crate::transport::{Target, Transport};
+use crate::warm_up::measured;
+
+const MBIT: f64 = 125_000.0;
+const PIECE: usize = 4096;
+/// The bytes of a page and of a download.
+const PAGE: u64 = 20_000;
+const DOWNLOAD: u64 = 4 << 20;
+
+/// A way to the gateway: its rate, and the pages that were requested by it.
+struct Way {
+    rate: Cell<f64>,
+    pages: RefCell<Vec<String>>,
+    filler: Cell<u64>,
+    is_old: bool,
+}
+
+impl Way {
+    fn new(rate: f64) -> Rc<Self> {
+        Rc::new(Self {
+            rate: Cell::new(rate),
+            pages: RefCell::default(),
+            filler: Cell::new(0),
+            is_old: false,
+        })
+    }
+}
+
+/// A session whose responses share the rate of its way.
+struct OverWay {
+    way: Rc<Way>,
+    received: Rc<Received>,
+    active: Cell<usize>,
+    is_drained: Cell<bool>,
+}
+
+struct Received(Cell<u64>);
+
+impl Facts for Received {
+    fn below(&self) -> Option<&dyn Facts> {
+        None
+    }
+
+    fn bytes_received(&self) -> Option<u64> {
+        Some(self.0.get())
+    }
+}
+
+impl OverWay {
+    /// Returns the bytes of a response, and notes the request.
+    fn answer(&self, request: &RequestHead) -> u64 {
+        let Some(bytes) = measured(request) else {
+            self.way.pages.borrow_mut().push(request.path.to_string());
+            return match &*request.path {
+                "/download" => DOWNLOAD,
+                _ => PAGE,
+            };
+        };
+        let filler = if self.way.is_old { 0 } else { bytes };
+        self.way.filler.set(self.way.filler.get() + filler);
+        filler
+    }
+}
+
+impl Connected for OverWay {
+    fn run<'a>(
+        &'a self,
+        exchange: &'a mut Exchange,
+        sink: &'a mut Sink,
+    ) -> LocalBoxFuture<'a, Result<(), Error>> {
+        Box::pin(async move {
+            let bytes = self.answer(&exchange.request);
+            self.active.set(self.active.get() + 1);
+            let _ended = Ended(&self.active);
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            sink.send(Part::Head(ResponseHead::new(200))).await;
+            for _ in 0..bytes.div_ceil(PIECE as u64) {
+                let time = (PIECE * self.active.get()) as f64 / self.way.rate.get();
+                tokio::time::sleep(Duration::from_secs_f64(time)).await;
+                self.received.0.set(self.received.0.get() + PIECE as u64);
+                let piece = Bytes::from_static(&[0; PIECE]);
+                sink.send(Part::Data(piece)).await;
+            }
+            Ok(())
+        })
+    }
+
+    fn drain(&self) {
+        self.is_drained.set(true);
+    }
+}
+
+/// Counts an exchange until it has ended.
+struct Ended<'a>(&'a Cell<usize>);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
+impl SessionState for OverWay {
+    fn is_ready(&self) -> bool {
+        true
+    }
+
+    fn is_closed(&self) -> bool {
+        self.is_drained.get()
+    }
+
+    fn is_established(&self) -> bool {
+        true
+    }
+
+    fn active(&self) -> usize {
+        self.active.get()
+    }
+
+    fn facts(&self) -> Option<Rc<dyn Facts>> {
+        Some(Rc::clone(&self.received) as _)
+    }
+}
+
+impl SessionEvents for OverWay {
+    fn established<'a>(&'a self) -> LocalBoxFuture<'a, Result<(), Error>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+}
+
+struct Protocol(Rc<Way>);
+
+impl Session for Protocol {
+    fn connect(&self, _: LocalBoxFuture<'static, Result<Carrier, Error>>) -> Rc<dyn Connected> {
+        Rc::new(OverWay {
+            way: Rc::clone(&self.0),
+            received: Rc::new(Received(Cell::new(0))),
+            active: Cell::new(0),
+            is_drained: Cell::new(false),
+        })
+    }
+
+    fn serve(
+        &self,
+        _: Carrier,
+        _: Peer,
+        _: Rc<dyn Stage>,
+        _: Drain,
+    ) -> LocalBoxFuture<'static, Result<(), Error>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+}
+
+struct NoTransport;
+
+impl Transport for NoTransport {
+    fn below(&self) -> Option<&dyn Transport> {
+        None
+    }
+}
+
+fn pool(udp: &Rc<Way>, tcp: &Rc<Way>) -> Rc<Gateways> {
+    let gateway = |way: &Rc<Way>, is_datagrams: bool| Gateway {
+        target: Target {
+            host: "gateway".into(),
+            port: 1,
+        },
+        transport: Rc::new(NoTransport),
+        session: Rc::new(Protocol(Rc::clone(way))),
+        blamed: Cell::default(),
+        announcer: Announcer::silent("a protocol".into()),
+        has_token: false,
+        way: WayEntry {
+            is_alternative: !is_datagrams,
+            is_datagrams,
+            address: None,
+        },
+    };
+    let limits = PoolLimits {
+        max_age: None,
+        max_sessions: 10,
+        reconnect: false,
+        tries: 3,
+    };
+    Gateways::new(vec![gateway(udp, true), gateway(tcp, false)], limits, None)
+}
+
+/// Requests a path, and returns the bytes of the response.
+async fn get(pool: &Rc<Gateways>, path: &str) -> u64 {
+    let request = RequestHead::get(Scheme::Http, "site.example", path.to_owned());
+    let mut reply = ToGateway(Rc::clone(pool)).call(Exchange::internal(request));
+    let mut bytes = 0;
+    while let Some(part) = reply.part().await {
+        if let Part::Data(data) = part.expect("a whole response") {
+            bytes += data.len() as u64;
+        }
+    }
+    bytes
+}
+
+/// Waits, and requests a page. Returns the way that carried it: `"udp"` or `"tcp"`.
+async fn way_after(pool: &Rc<Gateways>, seconds: u64, udp: &Way) -> &'static str {
+    tokio::time::sleep(Duration::from_secs(seconds)).await;
+    let before = udp.pages.borrow().len();
+    get(pool, "/page").await;
+    match udp.pages.borrow().len() > before {
+        true => "udp",
+        false => "tcp",
+    }
+}
+
+/// Runs a test in virtual time.
+fn run(test: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .start_paused(true)
+        .build()
+        .expect("a runtime");
+    tokio::task::LocalSet::new().block_on(&runtime, test);
+}
+
+#[test]
+fn throttled_way_is_left_and_used_again_later() {
+    run(async {
+        let (udp, tcp) = (Way::new(0.25 * MBIT), Way::new(20.0 * MBIT));
+        let pool = pool(&udp, &tcp);
+        let download = {
+            let pool = Rc::clone(&pool);
+            tokio::task::spawn_local(async move { get(&pool, "/download").await })
+        };
+        assert_eq!(way_after(&pool, 1, &udp).await, "udp");
+        // Two seconds of observation, and the comparison.
+        assert_eq!(way_after(&pool, 5, &udp).await, "tcp");
+        assert_eq!(
+            download.await.expect("it ends"),
+            DOWNLOAD,
+            "nothing is lost"
+        );
+        for _ in 0..20 {
+            assert_eq!(way_after(&pool, 5, &udp).await, "tcp");
+        }
+        // The first rest ends. UDP is compared again, and is still slow.
+        let before = udp.filler.get();
+        for _ in 0..60 {
+            assert_eq!(way_after(&pool, 5, &udp).await, "tcp");
+        }
+        assert!(udp.filler.get() > before, "it was compared");
+        udp.rate.set(20.0 * MBIT);
+        assert_eq!(way_after(&pool, 5, &udp).await, "tcp", "it rests");
+        let mut ways = Vec::new();
+        for _ in 0..130 {
+            ways.push(way_after(&pool, 5, &udp).await);
+        }
+        ways.dedup();
+        assert_eq!(ways, ["tcp", "udp"], "it stays");
+    });
+}
+
+#[test]
+fn slow_path_keeps_its_way_and_is_compared_seldom() {
+    run(async {
+        let (udp, tcp) = (Way::new(0.5 * MBIT), Way::new(0.5 * MBIT));
+        let pool = pool(&udp, &tcp);
+        for _ in 0..60 {
+            get(&pool, "/download").await;
+        }
+        assert!(tcp.pages.borrow().is_empty());
+        // An hour has passed. Each comparison ended with the first round.
+        assert!(
+            (1..=7).contains(&(tcp.filler.get() >> 16)),
+            "{}",
+            tcp.filler.get()
+        );
+        assert!(!pool.groups[0].comparing.get());
+    });
+}
+
+#[test]
+fn gateway_without_filler_keeps_the_way() {
+    run(async {
+        let old = |rate| {
+            Rc::new(Way {
+                is_old: true,
+                ..Rc::into_inner(Way::new(rate)).expect("one owner")
+            })
+        };
+        let (udp, tcp) = (old(0.25 * MBIT), old(20.0 * MBIT));
+        let pool = pool(&udp, &tcp);
+        get(&pool, "/download").await;
+        assert_eq!(way_after(&pool, 1, &udp).await, "udp");
+        assert!(!pool.groups[0].comparing.get());
+    });
+}
