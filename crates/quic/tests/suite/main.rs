@@ -10,6 +10,7 @@ mod early;
 #[path = "../../../tandem/tests/suite/provided_h3.rs"]
 mod h3;
 mod hostile;
+mod policed;
 mod refusals;
 mod slow_path;
 mod windows;
