@@ -1,6 +1,6 @@
 //! Sessions of HTTP/3 over carriers that are slow or full, in virtual time.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -159,6 +159,103 @@ impl Streams for Failing {
     fn close(&self, code: Code, reason: &str) {
         self.streams.close(code, reason);
     }
+}
+
+/// A server's carrier, whose handshake ends when the test says so.
+struct Early {
+    streams: MemoryStreams,
+    confirmed: Rc<Cell<bool>>,
+}
+
+impl Streams for Early {
+    fn facts(&self) -> &Rc<dyn Facts> {
+        self.streams.facts()
+    }
+
+    fn poll_open(
+        &self,
+        direction: Direction,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<CarrierStream, Error>> {
+        self.streams.poll_open(direction, cx)
+    }
+
+    fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<Result<Option<CarrierStream>, Error>> {
+        self.streams.poll_accept(cx)
+    }
+
+    fn has_ended(&self) -> bool {
+        self.streams.has_ended()
+    }
+
+    fn is_confirmed(&self) -> bool {
+        self.confirmed.get()
+    }
+
+    fn poll_confirmed(&self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        if self.confirmed.get() {
+            return Poll::Ready(Ok(()));
+        }
+        // Virtual time passes between the looks.
+        let waker = cx.waker().clone();
+        tokio::task::spawn_local(async move {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            waker.wake();
+        });
+        Poll::Pending
+    }
+
+    fn close(&self, code: Code, reason: &str) {
+        self.streams.close(code, reason);
+    }
+}
+
+/// HEADERS of a POST request, and of a GET request with `early-data: 1`.
+const POST: [u8; 10] = [0x01, 0x08, 0, 0, 0xd4, 0xd7, 0xc1, 0x50, 0x01, b'a'];
+const MARKED: [u8; 12] = [
+    0x01, 0x0a, 0, 0, 0xd1, 0xd7, 0xc1, 0x50, 0x01, b'a', 0xff, 0x17,
+];
+
+#[test]
+fn server_acts_on_safe_early_requests_only() {
+    in_virtual_time(async {
+        let (near, far) = Connection::pair();
+        let confirmed = Rc::<Cell<bool>>::default();
+        let server = Early {
+            streams: MemoryStreams::with(near, u64::MAX, Rc::default()),
+            confirmed: Rc::clone(&confirmed),
+        };
+        let client = MemoryStreams::with(far, u64::MAX, Rc::default());
+        let seen = Rc::<RefCell<Vec<(Method, bool)>>>::default();
+        let noted = Rc::clone(&seen);
+        let stage = Rc::new(move |exchange: Exchange| {
+            let early = exchange.request.fields.contains("early-data");
+            noted
+                .borrow_mut()
+                .push((exchange.request.method.clone(), early));
+            let status = if early { 425 } else { 200 };
+            Reply::ready(ResponseHead::new(status), Bytes::new())
+        });
+        let carrier = Carrier::Streams(Rc::new(server));
+        let serving = session().serve(carrier, Peer::none(), stage, Drain::new());
+        tokio::task::spawn_local(serving);
+        let _control = open(&client, Direction::Unidirectional, &CONTROL).await;
+        let mut streams = Vec::new();
+        for request in [&REQUEST[..], &POST, &MARKED] {
+            let mut stream = open(&client, Direction::Bidirectional, request).await;
+            stream.send.as_mut().unwrap().shutdown().await.unwrap();
+            streams.push(stream);
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        // Only the sender of a marked request may repeat it.
+        let before = [(Method::Get, true), (Method::Get, true)];
+        assert_eq!(seen.borrow()[..], before);
+        confirmed.set(true);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let mut after = seen.borrow()[2..].to_vec();
+        after.sort_by_key(|(method, _)| *method == Method::Post);
+        assert_eq!(after, [(Method::Get, false), (Method::Post, false)]);
+    });
 }
 
 fn rejected() -> Error {
