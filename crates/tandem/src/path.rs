@@ -105,8 +105,8 @@ pub trait Facts {
         self.below()?.datagrams_received()
     }
 
-    /// Returns the bytes of the datagrams that have arrived from the other end. Returns `None` if
-    /// the connection does not count them.
+    /// Returns the bytes that have arrived from the other end. Returns `None` if the connection
+    /// does not count them.
     fn bytes_received(&self) -> Option<u64> {
         self.below()?.bytes_received()
     }

@@ -67,6 +67,11 @@ const LONG: u64 = 1 << 20;
 const FIRST_ROUND: u64 = 8 << 10;
 
 impl Amount {
+    /// Returns true if the client wants no filler bytes at all.
+    pub fn is_none(self) -> bool {
+        self == Self::Bytes(0)
+    }
+
     /// Returns the number of bytes for a path whose shortest round trip is known, or not yet.
     fn bytes(self, round_trip: Option<Duration>) -> u64 {
         match (self, round_trip) {

@@ -117,6 +117,8 @@ pub struct PoolLimits {
     pub max_sessions: usize,
     /// Makes the pool try again without a request when a gateway does not answer.
     pub reconnect: bool,
+    /// Makes the pool compare a slow way over datagrams with TCP, by filler bytes.
+    pub compares_ways: bool,
     /// The largest number of attempts at an exchange, if there are fewer gateways.
     pub tries: usize,
 }

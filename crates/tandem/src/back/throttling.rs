@@ -18,6 +18,8 @@ use std::time::{Duration, Instant};
 
 /// The time between two looks at a session that receives data.
 pub(crate) const SLOT: Duration = Duration::from_millis(500);
+/// The longest slot: two usual ones, since callers wait longer after an empty one, and some delay.
+const LONGEST_SLOT: Duration = Duration::from_millis(1250);
 /// The slots that are considered.
 const SLOTS: usize = 4;
 /// The bytes in a slot that count as data.
@@ -48,7 +50,7 @@ impl Flow {
         let Some((at, before)) = self.last.replace((now, bytes)) else {
             return false;
         };
-        if now.saturating_duration_since(at) > 2 * SLOT {
+        if now.saturating_duration_since(at) > LONGEST_SLOT {
             // Nothing was looked at for a while.
             self.slots.clear();
             return false;
@@ -87,7 +89,7 @@ pub(crate) struct Round {
     pub(crate) datagrams_took: Duration,
     /// True if the filler has arrived by the way over datagrams.
     pub(crate) is_filled: bool,
-    /// The filler bytes by TCP, and their time.
+    /// The bytes by TCP, all of them if the connection counts them, and their time.
     pub(crate) tcp: u64,
     pub(crate) took: Duration,
     /// The round trip of TCP.
@@ -100,7 +102,9 @@ impl Round {
         let rate = |bytes: u64, took: Duration| bytes as f64 / took.as_secs_f64().max(1e-6);
         let datagrams = rate(self.datagrams, self.datagrams_took);
         let fast = rate(FAST, SLOT);
-        !self.is_filled && datagrams < fast && datagrams < part * rate(self.tcp, self.took)
+        // Filler that arrived so fast shows no limit.
+        let is_filled = self.is_filled && self.datagrams_took < 2 * LEAST_ROUND;
+        !is_filled && datagrams < fast && datagrams < part * rate(self.tcp, self.took)
     }
 }
 
@@ -165,6 +169,12 @@ mod tests {
         // Each fourth slot is empty: the sender waits for a timeout.
         let gaps = |at: f64| if at % 2.0 < 0.4 { 0.0 } else { 0.25 * MBIT };
         assert!(slow_after(60, gaps).is_some());
+        // Its next look comes after two slots, and a little late.
+        let (mut flow, begun) = (Flow::default(), Instant::now());
+        let looks = [0, 500, 1000, 1500, 2502, 3002];
+        let looked =
+            looks.map(|at| flow.look(begun + Duration::from_millis(at), at / 1000 * 30_000));
+        assert!(looked.contains(&true), "{looked:?}");
         let policed_later = |at: f64| if at < 10.0 { 20.0 } else { 0.25 } * MBIT;
         let took = slow_after(60, policed_later).expect("it is noticed");
         assert!(took <= Duration::from_secs(12), "{took:?}");

@@ -164,6 +164,7 @@ impl SiteLanes {
             max_age: config.max_age,
             max_sessions: 1,
             reconnect: false,
+            compares_ways: false,
             // The next attempt is the one without the gateway.
             tries: 1,
         };

@@ -155,6 +155,7 @@ impl ClientConfig {
             max_sessions: self.max_sessions.div_ceil(self.routes.len() + 1),
             // Over Tor, a new circuit every minute would be a recognisable pattern.
             reconnect: self.via.is_none(),
+            compares_ways: !self.warm_up.is_none(),
             tries: TRIES,
         };
         Ok(Gateways::new(gateways, limits, fallback))
@@ -255,6 +256,7 @@ impl ClientConfig {
             max_age: None,
             max_sessions: 1,
             reconnect: false,
+            compares_ways: false,
             tries: TRIES,
         };
         let pool = Gateways::new(vec![self.gateway(gateway, &Arc::default())?], limits, None);

@@ -66,6 +66,7 @@ fn client(network: &Network) -> Parts {
     };
     let limits = PoolLimits {
         reconnect: false,
+        compares_ways: false,
         tries: tandem::back::gateways::TRIES,
         max_age: None,
         max_sessions: 10,

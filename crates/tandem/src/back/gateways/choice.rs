@@ -146,7 +146,11 @@ impl Gateways {
         let network = self.network(group.first);
         let order = group.ways.borrow_mut().order(network, now());
         if let Some(way) = order.retried {
-            drop(begin(group.first + way));
+            let (session, index, _use) = begin(group.first + way);
+            // A session that is open since an earlier trial is not observed again.
+            if session.is_established() && group.ways.borrow().is_throttled(network, way) {
+                self.compare(isolation, index, Purpose::Return);
+            }
         }
         let first = begin(group.first + order.first);
         if first.0.is_established() {

@@ -6,6 +6,7 @@
 //! filler bytes are requested by this way and by TCP at once. On a network that throttles
 //! datagrams, the sessions over them then take no more requests, and requests without a response
 //! move to TCP. After a rest, a session over datagrams is compared again before it takes a request.
+//! A client that wants no filler bytes at all compares no ways.
 
 use std::cell::Cell;
 use std::pin::pin;
@@ -20,7 +21,6 @@ use super::{Gateways, SessionUsage};
 use crate::back::throttling::{
     Comparison, DATA, Flow, LEAST_ROUND, Purpose, ROUND_LIMIT, Round, SLOT, Verdict,
 };
-use crate::error::Error;
 use crate::exchange::{Exchange, Isolation, Part, Reply};
 use crate::metrics::METRICS;
 use crate::priority::{Precedence, SharedPriority};
@@ -43,7 +43,7 @@ impl Gateways {
         if usage.watched.get() {
             return usage.begun.notify_one();
         }
-        if self.refuge(index).is_none() {
+        if !self.limits.compares_ways || self.refuge(index).is_none() {
             return;
         }
         usage.watched.set(true);
@@ -80,6 +80,7 @@ impl Gateways {
             return;
         }
         METRICS.ways_compared.add(1);
+        let network = self.network(index);
         let (this, isolation) = (self.this.clone(), isolation.clone());
         tokio::task::spawn_local(async move {
             let compared = compared(&this, &isolation, [index, other], purpose).await;
@@ -87,6 +88,8 @@ impl Gateways {
             if let Some(group) = pool.group(index) {
                 group.comparing.set(false);
             }
+            // A machine that has moved knows nothing about its new network.
+            let compared = compared.filter(|_| pool.network(index) == network);
             match (purpose, compared) {
                 (_, Some((Verdict::Throttled, last))) => pool.throttled(index, other, last),
                 (Purpose::Return, Some((Verdict::Fine, _))) => {
@@ -173,7 +176,7 @@ impl Watcher {
     }
 }
 
-/// Returns the bytes that a session over datagrams has received.
+/// Returns the bytes that a session has received, if its connection counts them.
 fn received(session: &dyn Connected) -> Option<u64> {
     session.facts()?.bytes_received()
 }
@@ -197,27 +200,30 @@ async fn compared(
     loop {
         let filler = comparison.filler();
         let (before, begun) = (received(&*near)?, Instant::now());
+        let tcp_before = received(&*tcp);
         let [by_datagrams, by_tcp] = [Cell::new(0), Cell::new(0)];
         let mut filling = pin!(fill(&near, isolation, filler, &by_datagrams));
         let mut took = None;
         tokio::select! {
-            filled = &mut filling => filled.ok()?,
+            filled = &mut filling => filled?,
             filled = fill(&tcp, isolation, filler, &by_tcp) => {
-                filled.ok()?;
+                filled?;
                 took = Some(begun.elapsed());
-                // An error counts as no more bytes.
-                let _ = tokio::time::timeout_at(begun + LEAST_ROUND, &mut filling).await;
+                let least = begun + LEAST_ROUND;
+                if let Ok(filled) = tokio::time::timeout_at(least, &mut filling).await {
+                    filled?;
+                }
             }
             () = tokio::time::sleep(ROUND_LIMIT) => {}
         }
-        if by_datagrams.get().max(by_tcp.get()) < filler && begun.elapsed() < ROUND_LIMIT {
-            return None;
-        }
+        // The filler waits for everything else on the session, such as a download.
+        let all_by_tcp = received(&*tcp).zip(tcp_before);
+        let all_by_tcp = all_by_tcp.map_or(0, |(now, before)| now.saturating_sub(before));
         let round = Round {
             datagrams: received(&*near)?.saturating_sub(before),
             datagrams_took: begun.elapsed(),
             is_filled: by_datagrams.get() >= filler,
-            tcp: by_tcp.get(),
+            tcp: by_tcp.get().max(all_by_tcp),
             took: took.unwrap_or_else(|| begun.elapsed()),
             round_trip,
         };
@@ -229,12 +235,13 @@ async fn compared(
 }
 
 /// Requests filler bytes on a session, behind everything else, and counts those that arrive.
+/// Returns `None` after an error, or if the gateway sends fewer bytes.
 async fn fill(
     session: &Rc<dyn Connected>,
     isolation: &Isolation,
     bytes: u64,
     arrived: &Cell<u64>,
-) -> Result<(), Error> {
+) -> Option<()> {
     let mut exchange = Exchange {
         isolation: isolation.clone(),
         priority: SharedPriority::new(Precedence::request(Priority(7))),
@@ -244,11 +251,11 @@ async fn fill(
     let mut reply =
         Reply::generate(move |mut sink| async move { session.run(&mut exchange, &mut sink).await });
     while let Some(part) = reply.part().await {
-        if let Part::Data(data) = part? {
+        if let Part::Data(data) = part.ok()? {
             arrived.set(arrived.get() + data.len() as u64);
         }
     }
-    Ok(())
+    (arrived.get() >= bytes).then_some(())
 }
 
 #[cfg(test)]

@@ -24,6 +24,11 @@ pub(super) fn has_unacknowledged(stream: &TcpStream) -> bool {
     })
 }
 
+/// Returns the bytes that have arrived, or `None` if the kernel does not report them.
+pub(super) fn received(stream: &TcpStream) -> Option<u64> {
+    long(&ask(stream)?, RECEIVED)
+}
+
 /// Reads `struct tcp_info`, as far as the kernel knows its fields.
 #[cfg(target_os = "linux")]
 fn ask(stream: &TcpStream) -> Option<Vec<u8>> {
@@ -49,6 +54,11 @@ fn number(info: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(info.get(at..at + 4)?.try_into().ok()?))
 }
 
+/// Reads the long field at an offset.
+fn long(info: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_ne_bytes(info.get(at..at + 8)?.try_into().ok()?))
+}
+
 /// The length of `struct tcp_info` up to the last field that is read, and the offsets of those
 /// fields (linux/tcp.h). New kernels add fields only at the end.
 const INFO: usize = 168;
@@ -56,6 +66,7 @@ const MSS: usize = 16;
 const UNACKNOWLEDGED: usize = 24;
 const ROUND_TRIP: usize = 68;
 const WINDOW: usize = 80;
+const RECEIVED: usize = 128;
 const UNSENT: usize = 144;
 const LEAST_ROUND_TRIP: usize = 148;
 const RATE: usize = 160;
@@ -65,9 +76,7 @@ fn read(info: &[u8]) -> Option<Measure> {
     let number = |at: usize| number(info, at);
     let least = number(LEAST_ROUND_TRIP).filter(|us| !matches!(*us, 0 | u32::MAX));
     let round_trip = f64::from(least.or_else(|| number(ROUND_TRIP).filter(|us| *us > 0))?) / 1e6;
-    let arrived = info
-        .get(RATE..RATE + 8)
-        .and_then(|rate| Some(u64::from_ne_bytes(rate.try_into().ok()?)));
+    let arrived = long(info, RATE);
     // The path carries a congestion window per round trip, even before any byte was sent.
     let window = f64::from(number(MSS)?) * f64::from(number(WINDOW)?) / round_trip;
     let rate = window.max(arrived.unwrap_or(0) as f64);

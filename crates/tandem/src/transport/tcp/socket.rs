@@ -38,6 +38,10 @@ impl Facts for SharedSocket {
         info::measure(&self.0.borrow())
     }
 
+    fn bytes_received(&self) -> Option<u64> {
+        info::received(&self.0.borrow())
+    }
+
     fn is_over_bbr(&self) -> bool {
         SockRef::from(&*self.0.borrow())
             .tcp_congestion()
@@ -150,6 +154,9 @@ mod tests {
             (0.0..10.0).contains(&measure.round_trip) && measure.rate > 10_000.0,
             "{measure:?}"
         );
+        far.write_all(&[1; 3000]).await.expect("takes it");
+        near.read_exact(&mut [0; 3000]).await.expect("gets it");
+        assert_eq!(near.facts().bytes_received(), Some(3000));
     }
 
     #[tokio::test]

@@ -7,6 +7,7 @@ use super::*;
 use crate::back::announce::Announcer;
 use crate::back::gateways::{Gateway, PoolLimits, ToGateway, WayEntry};
 use crate::carrier::{Carrier, LocalBoxFuture};
+use crate::error::Error;
 use crate::exchange::{Peer, Sink};
 use crate::path::Facts;
 use crate::session::{Drain, Session, SessionEvents, SessionState};
@@ -25,7 +26,10 @@ struct Way {
     rate: Cell<f64>,
     pages: RefCell<Vec<String>>,
     filler: Cell<u64>,
-    is_old: bool,
+    /// The time until a response begins, in milliseconds.
+    latency: Cell<u64>,
+    /// True if the gateway sends no filler.
+    is_old: Cell<bool>,
 }
 
 impl Way {
@@ -34,12 +38,13 @@ impl Way {
             rate: Cell::new(rate),
             pages: RefCell::default(),
             filler: Cell::new(0),
-            is_old: false,
+            latency: Cell::new(50),
+            is_old: Cell::new(false),
         })
     }
 }
 
-/// A session whose responses share the rate of its way.
+/// A session whose responses share the rate of its way. Filler waits for all others.
 struct OverWay {
     way: Rc<Way>,
     received: Rc<Received>,
@@ -69,7 +74,7 @@ impl OverWay {
                 _ => PAGE,
             };
         };
-        let filler = if self.way.is_old { 0 } else { bytes };
+        let filler = if self.way.is_old.get() { 0 } else { bytes };
         self.way.filler.set(self.way.filler.get() + filler);
         filler
     }
@@ -83,11 +88,15 @@ impl Connected for OverWay {
     ) -> LocalBoxFuture<'a, Result<(), Error>> {
         Box::pin(async move {
             let bytes = self.answer(&exchange.request);
+            let is_filler = measured(&exchange.request).is_some();
             self.active.set(self.active.get() + 1);
             let _ended = Ended(&self.active);
-            tokio::time::sleep(Duration::from_millis(50)).await;
+            tokio::time::sleep(Duration::from_millis(self.way.latency.get())).await;
             sink.send(Part::Head(ResponseHead::new(200))).await;
             for _ in 0..bytes.div_ceil(PIECE as u64) {
+                while is_filler && self.active.get() > 1 {
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
                 let time = (PIECE * self.active.get()) as f64 / self.way.rate.get();
                 tokio::time::sleep(Duration::from_secs_f64(time)).await;
                 self.received.0.set(self.received.0.get() + PIECE as u64);
@@ -172,6 +181,10 @@ impl Transport for NoTransport {
 }
 
 fn pool(udp: &Rc<Way>, tcp: &Rc<Way>) -> Rc<Gateways> {
+    pool_with(udp, tcp, true)
+}
+
+fn pool_with(udp: &Rc<Way>, tcp: &Rc<Way>, compares_ways: bool) -> Rc<Gateways> {
     let gateway = |way: &Rc<Way>, is_datagrams: bool| Gateway {
         target: Target {
             host: "gateway".into(),
@@ -193,6 +206,7 @@ fn pool(udp: &Rc<Way>, tcp: &Rc<Way>) -> Rc<Gateways> {
         max_sessions: 10,
         reconnect: false,
         tries: 3,
+        compares_ways,
     };
     Gateways::new(vec![gateway(udp, true), gateway(tcp, false)], limits, None)
 }
@@ -287,16 +301,86 @@ fn slow_path_keeps_its_way_and_is_compared_seldom() {
     });
 }
 
+/// Makes a pool leave a way that is throttled, and waits until its first rest is over.
+async fn throttled() -> (Rc<Gateways>, Rc<Way>, Rc<Way>) {
+    let (udp, tcp) = (Way::new(0.25 * MBIT), Way::new(20.0 * MBIT));
+    let pool = pool(&udp, &tcp);
+    get(&pool, "/download").await;
+    assert_eq!(way_after(&pool, 1, &udp).await, "tcp");
+    tokio::time::sleep(Duration::from_secs(400)).await;
+    (pool, udp, tcp)
+}
+
+#[test]
+fn throttled_way_stays_left_beside_a_download() {
+    run(async {
+        let (pool, udp, tcp) = throttled().await;
+        let downloads = {
+            let pool = Rc::clone(&pool);
+            tokio::task::spawn_local(async move {
+                for _ in 0..60 {
+                    get(&pool, "/download").await;
+                }
+            })
+        };
+        for _ in 0..15 {
+            assert_eq!(way_after(&pool, 5, &udp).await, "tcp");
+        }
+        downloads.await.expect("they end");
+        assert!(tcp.pages.borrow().len() > 70);
+    });
+}
+
+#[test]
+fn way_returns_after_an_undecided_comparison() {
+    run(async {
+        let (pool, udp, tcp) = throttled().await;
+        udp.rate.set(20.0 * MBIT);
+        udp.is_old.set(true);
+        tcp.is_old.set(true);
+        assert_eq!(way_after(&pool, 0, &udp).await, "tcp");
+        udp.is_old.set(false);
+        tcp.is_old.set(false);
+        assert_eq!(way_after(&pool, 100, &udp).await, "tcp", "it rests");
+        let ways = [
+            way_after(&pool, 3600, &udp).await,
+            way_after(&pool, 5, &udp).await,
+        ];
+        assert_eq!(ways, ["tcp", "udp"]);
+    });
+}
+
+#[test]
+fn client_without_filler_compares_no_ways() {
+    run(async {
+        let (udp, tcp) = (Way::new(0.25 * MBIT), Way::new(20.0 * MBIT));
+        let pool = pool_with(&udp, &tcp, false);
+        get(&pool, "/download").await;
+        assert_eq!(way_after(&pool, 1, &udp).await, "udp");
+        assert_eq!((udp.filler.get(), tcp.filler.get()), (0, 0));
+    });
+}
+
+#[test]
+fn session_without_filler_is_not_throttled() {
+    run(async {
+        let (udp, tcp) = (Way::new(0.5 * MBIT), Way::new(500.0 * MBIT));
+        // It has sent all filler of the session, and its answer comes after the bytes by TCP.
+        udp.is_old.set(true);
+        udp.latency.set(480);
+        let pool = pool(&udp, &tcp);
+        get(&pool, "/download").await;
+        assert!(tcp.filler.get() > 0);
+        assert_eq!(way_after(&pool, 1, &udp).await, "udp");
+    });
+}
+
 #[test]
 fn gateway_without_filler_keeps_the_way() {
     run(async {
-        let old = |rate| {
-            Rc::new(Way {
-                is_old: true,
-                ..Rc::into_inner(Way::new(rate)).expect("one owner")
-            })
-        };
-        let (udp, tcp) = (old(0.25 * MBIT), old(20.0 * MBIT));
+        let (udp, tcp) = (Way::new(0.25 * MBIT), Way::new(20.0 * MBIT));
+        udp.is_old.set(true);
+        tcp.is_old.set(true);
         let pool = pool(&udp, &tcp);
         get(&pool, "/download").await;
         assert_eq!(way_after(&pool, 1, &udp).await, "udp");

@@ -196,6 +196,7 @@ fn pool(gateway: &Rc<Fake>, way: WayEntry) -> Rc<Gateways> {
         max_age: None,
         max_sessions: 10,
         reconnect: false,
+        compares_ways: false,
         tries: 1,
     };
     Gateways::new(vec![gateway], limits, None)
