@@ -108,10 +108,10 @@ impl Model {
         let stamp = self.delivery.on_sent(now, self.in_flight);
         self.in_flight += bytes;
         if self.stamps.back().is_none_or(|(sent, _)| *sent != now) {
-            self.stamps.push_back((now, stamp));
-            if self.stamps.len() > STAMPS {
+            if self.stamps.len() == STAMPS {
                 self.stamps.pop_front();
             }
+            self.stamps.push_back((now, stamp));
         }
     }
 
@@ -134,7 +134,7 @@ impl Model {
         app_limited: bool,
         rtt: &RttEstimator,
     ) {
-        self.in_flight = in_flight;
+        self.set_in_flight(in_flight);
         if app_limited {
             self.delivery.note_app_limited(in_flight);
         }
@@ -168,7 +168,17 @@ impl Model {
         self.stamps.drain(..old);
     }
 
-    /// Notes the loss of packets, or a mark of congestion. The last of the packets left at `sent`.
+    /// Sets the bytes on their way. Without any, no stamp is needed, and an idle connection holds
+    /// no memory for them.
+    fn set_in_flight(&mut self, in_flight: u64) {
+        self.in_flight = in_flight;
+        if in_flight == 0 {
+            self.stamps = VecDeque::new();
+        }
+    }
+
+    /// Notes the loss of packets, or a mark of congestion, which loses no bytes. The last of the
+    /// packets left at `sent`.
     pub(super) fn on_congestion(&mut self, now: Duration, sent: Duration, bytes: u64) {
         self.in_flight = self.in_flight.saturating_sub(bytes);
         if self.delivery.counts(sent) {
@@ -176,7 +186,10 @@ impl Model {
         }
         if self.episode.is_none_or(|begun| sent > begun) {
             self.episode = Some(now);
-            self.controller.on_congestion(now);
+            match bytes {
+                0 => self.controller.on_mark(now),
+                _ => self.controller.on_congestion(now),
+            }
         }
     }
 
@@ -184,5 +197,23 @@ impl Model {
     pub(super) fn on_timeout(&mut self, now: Duration) {
         self.episode = Some(now);
         self.controller.on_timeout(now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn model_keeps_few_stamps_and_none_of_an_idle_path() {
+        let mut model = Model::new(Algorithm::Bbr, 1200);
+        for time in 0..3 * STAMPS as u64 {
+            model.on_sent(Duration::from_micros(time), 1200);
+        }
+        assert!(model.stamps.capacity() <= STAMPS);
+        model.set_in_flight(1200);
+        assert_eq!(model.stamps.len(), STAMPS);
+        model.set_in_flight(0);
+        assert_eq!(model.stamps.capacity(), 0);
     }
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use quinn_proto::{
-    ClientConfig, Connection, ConnectionHandle, DatagramEvent, Dir, Endpoint, EndpointConfig,
-    ReadableError, ServerConfig, StreamId, Transmit, TransportConfig, VarInt,
+    ClientConfig, Connection, ConnectionHandle, DatagramEvent, Dir, EcnCodepoint, Endpoint,
+    EndpointConfig, ReadableError, ServerConfig, StreamId, Transmit, TransportConfig, VarInt,
 };
 use rustls::RootCertStore;
 use rustls::pki_types::PrivatePkcs8KeyDer;
@@ -67,13 +67,18 @@ impl End {
         }
     }
 
-    /// Takes a datagram from the other end.
-    fn take(&mut self, now: Instant, at: Duration, from: SocketAddr, datagram: &[u8]) {
+    /// Takes a datagram from the other end, which a router may have marked.
+    fn take(&mut self, (now, at): (Instant, Duration), from: SocketAddr, datagram: (&[u8], bool)) {
+        let (datagram, is_marked) = datagram;
+        let ecn = match is_marked {
+            true => EcnCodepoint::Ce,
+            false => EcnCodepoint::Ect0,
+        };
         let mut bytes = Vec::new();
         let data = BytesMut::from(datagram);
         match self
             .endpoint
-            .handle(now, from, None, None, data, &mut bytes)
+            .handle(now, from, None, Some(ecn), data, &mut bytes)
         {
             Some(DatagramEvent::NewConnection(incoming)) => {
                 let accepts = self.accepts.clone();
@@ -150,6 +155,8 @@ struct Download {
     received: u64,
     /// True while the path drops every datagram of the server.
     is_cut: bool,
+    /// True while the path marks every datagram of the server.
+    marks: bool,
 }
 
 impl Download {
@@ -169,6 +176,7 @@ impl Download {
             stream: None,
             received: 0,
             is_cut: false,
+            marks: false,
         };
         let to = download.server.address;
         let connecting =
@@ -203,12 +211,13 @@ impl Download {
         let now = self.start + self.at;
         while let Some((_, datagram)) = self.client.out.pop_due(self.at) {
             let from = self.client.address;
-            self.server.take(now, self.at, from, &datagram);
+            self.server.take((now, self.at), from, (&datagram, false));
         }
         while let Some((_, datagram)) = self.server.out.pop_due(self.at) {
             let from = self.server.address;
             if !self.is_cut {
-                self.client.take(now, self.at, from, &datagram);
+                let datagram = (&*datagram, self.marks);
+                self.client.take((now, self.at), from, datagram);
             }
         }
         self.write();

@@ -3,8 +3,9 @@
 //!
 //! The rate follows the largest delivery rate of the last ten round trips, and the window is twice
 //! the product of rate and shortest round trip. Random loss changes neither. Loss of more than
-//! [`LOSS_THRESHOLD`] of a round is congestion: it ends start-up and lowers the bound of the data
-//! in flight, which later rounds raise again.
+//! [`LOSS_THRESHOLD`] of a round is congestion, and so is each mark of a router (ECN, RFC 9002
+//! section 7.1). It ends start-up and lowers the bound of the data in flight, which later rounds
+//! raise again.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -78,6 +79,8 @@ pub struct Bbr {
     /// Bytes that were delivered and lost in this round.
     delivered: u64,
     lost: u64,
+    /// True if a router has marked a packet in this round.
+    is_marked: bool,
     /// The most bytes in flight that the path took without much loss.
     bound: Option<u64>,
     /// The largest window of the start-up after a retreat.
@@ -102,6 +105,7 @@ impl Bbr {
             is_full: false,
             delivered: 0,
             lost: 0,
+            is_marked: false,
             bound: None,
             ceiling: None,
             before: None,
@@ -206,6 +210,11 @@ impl Bbr {
         self.before = Some(self.bound);
     }
 
+    /// Notes that a router has marked a packet instead of dropping it.
+    pub(crate) const fn on_mark(&mut self) {
+        self.is_marked = true;
+    }
+
     /// Notes that no segment was acknowledged for a whole retransmission timeout.
     pub(crate) fn on_timeout(&mut self) {
         self.before = Some(self.bound);
@@ -263,16 +272,20 @@ impl Bbr {
         }
     }
 
-    /// Judges the losses of the round that has ended.
+    /// Judges the losses and the marks of the round that has ended.
     fn judge_losses(&mut self, in_flight: u64) {
         let (delivered, lost) = (
             std::mem::take(&mut self.delivered),
             std::mem::take(&mut self.lost),
         );
         let total = delivered + lost;
-        if lost >= LOSS_SEGMENTS * self.segment && lost as f64 > LOSS_THRESHOLD * total as f64 {
+        let is_marked = std::mem::take(&mut self.is_marked);
+        let is_lossy = lost >= LOSS_SEGMENTS * self.segment;
+        if is_marked || (is_lossy && lost as f64 > LOSS_THRESHOLD * total as f64) {
             self.is_full = true;
-            let reference = self.bound.unwrap_or(u64::MAX).min(in_flight + total);
+            // A mark shows the queue that the bytes in flight have now.
+            let most = in_flight + if is_marked { 0 } else { total };
+            let reference = self.bound.unwrap_or(u64::MAX).min(most);
             let floor = self.product(1.0).max(self.minimum());
             self.bound = Some(((reference as f64 * LOSS_FACTOR) as u64).max(floor));
         } else if let Some(bound) = self.bound {
@@ -447,6 +460,24 @@ mod tests {
             bbr.on_ack(&ack(100 * MS * round, 1_000_000, 90 * SEGMENT));
         }
         assert_eq!(bbr.bound, None);
+    }
+
+    #[test]
+    fn bbr_takes_a_mark_for_congestion() {
+        let mut bbr = cruising();
+        bbr.on_mark();
+        bbr.on_ack(&ack(1100 * MS, 1_000_000, 130 * SEGMENT));
+        assert_eq!(
+            bbr.bound,
+            Some(100_000),
+            "the product of rate and round trip"
+        );
+        bbr.on_ack(&ack(1200 * MS, 1_000_000, 100 * SEGMENT));
+        assert_eq!(bbr.bound, Some(125_000), "a round without a mark raises it");
+        let mut starting = Bbr::new(10 * SEGMENT, SEGMENT);
+        starting.on_mark();
+        starting.on_ack(&ack(100 * MS, 100_000, 10 * SEGMENT));
+        assert!(starting.is_full, "{starting:?}");
     }
 
     #[test]

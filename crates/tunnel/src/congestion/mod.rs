@@ -120,11 +120,19 @@ impl Controller {
         }
     }
 
-    /// Notes a loss or a congestion mark that begins an episode: at most one for each round trip.
+    /// Notes a loss that begins an episode: at most one for each round trip.
     pub fn on_congestion(&mut self, now: Duration) {
         match self {
             Self::Cubic(cubic) => cubic.on_congestion(now),
             Self::Bbr(bbr) => bbr.on_congestion(),
+        }
+    }
+
+    /// Notes a congestion mark (ECN) that begins an episode, in place of a loss.
+    pub fn on_mark(&mut self, now: Duration) {
+        match self {
+            Self::Cubic(cubic) => cubic.on_congestion(now),
+            Self::Bbr(bbr) => bbr.on_mark(),
         }
     }
 

@@ -94,6 +94,29 @@ fn bbr_keeps_the_queue_short() {
     assert!(round_trip <= RTT * 13 / 10, "{round_trip:?}");
 }
 
+/// Marks of routers (ECN) limit the data in flight to the product of rate and round trip.
+#[test]
+fn marks_lower_the_window() {
+    for algorithm in [Algorithm::Cubic, Algorithm::Bbr] {
+        let mut download = Download::over(algorithm, &lossy(20 * MEGA, 0.0), None);
+        download.run(40 * RTT);
+        let mut most = |marks| {
+            download.marks = marks;
+            download.run(2 * RTT);
+            let windows = (0..10).map(|_| {
+                download.run(RTT);
+                download.controller().window()
+            });
+            windows.max().expect("a window")
+        };
+        let (without, with) = (most(false), most(true));
+        assert!(
+            with * 5 <= without * 4,
+            "{algorithm:?}: {with} and {without}"
+        );
+    }
+}
+
 #[test]
 fn bbr_finds_a_rate_that_changes() {
     let mut download = Download::over(Algorithm::Bbr, &lossy(20 * MEGA, 0.0), None);
