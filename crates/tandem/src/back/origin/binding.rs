@@ -8,7 +8,8 @@
 //! ```
 //!
 //! A warm connection saves a round trip and has a larger congestion window. The number of
-//! connections does not grow: each spare is a dial that an exchange would have used.
+//! connections does not grow: each spare is a dial that an exchange would have used. Only a page
+//! of a client without a gateway adds spares (`preconnect`).
 
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
