@@ -95,7 +95,8 @@ pub(crate) fn is_own_origin(request: &RequestHead, scheme: &str, authority: &str
 }
 
 /// Returns the `Cookie` field of a request; empty if it has none. Cookies of another origin of the
-/// site are those that the page sets, if the browser had none before.
+/// site are those that the page sets, if the browser had none before. Behind a redirect to another
+/// site there are none.
 fn cookies<'a>(need: &Need, page: &FetchClient<'a>, same_origin: bool) -> Cow<'a, [u8]> {
     let Some((scheme, authority, path)) = split(&need.url) else {
         return Cow::default();
@@ -106,7 +107,11 @@ fn cookies<'a>(need: &Need, page: &FetchClient<'a>, same_origin: bool) -> Cow<'a
         true => has_credentials(need, page, same_origin),
         false => {
             let is_of_page = need.frame.is_none() && !page.is_part && !need.anonymous;
-            is_of_page && before.is_empty() && is_same_site(&page.request.authority, authority)
+            let is_of_site = |host: &str| is_same_site(host, authority);
+            is_of_page
+                && before.is_empty()
+                && is_of_site(&page.request.authority)
+                && split(page.document).is_some_and(|(_, host, _)| is_of_site(host))
         }
     };
     match page.cookies {
@@ -257,7 +262,7 @@ mod tests {
     fn request_has_the_cookies_that_the_page_sets() {
         let mut head = tandem_http::ResponseHead::new(200);
         head.fields.push("set-cookie", "id=1; Domain=a.test");
-        let cookie = |url: &str, is_anonymous: bool, before: Option<&str>| {
+        let cookie_of = |document: &str, url: &str, is_anonymous: bool, before: Option<&str>| {
             let mut request = browser_request("http://www.a.test/page", CHROME);
             request.fields.remove("cookie");
             if let Some(before) = before {
@@ -266,7 +271,7 @@ mod tests {
             let changes = CookieChanges::of(&request, &head, 0).unwrap();
             let page = FetchClient {
                 request: &request,
-                document: "http://www.a.test/page",
+                document,
                 is_part: false,
                 cookies: Some(&changes),
                 policy: Referrer::default(),
@@ -286,8 +291,14 @@ mod tests {
             ("http://img.a.test/x", false, Some("b=2"), None),
             ("http://b.test/x", false, None, None),
         ] {
-            let made = cookie(url, is_anonymous, before);
+            let made = cookie_of("http://www.a.test/page", url, is_anonymous, before);
             assert_eq!(made.as_deref(), expected, "{url} {before:?}");
+        }
+        // The page is a redirect.
+        let image = "http://img.a.test/x";
+        for (document, expected) in [("http://a.test/", Some("id=1")), ("http://b.test/", None)] {
+            let made = cookie_of(document, image, false, None);
+            assert_eq!(made.as_deref(), expected, "{document}");
         }
     }
 

@@ -26,6 +26,16 @@ pub(super) enum Cookies {
     Unknown,
 }
 
+impl Cookies {
+    /// Returns the changes, if there are any and all are known.
+    pub(super) fn into_changes(self) -> Option<CookieChanges> {
+        match self {
+            Self::Changed(changes) => Some(changes),
+            Self::Unchanged | Self::Unknown => None,
+        }
+    }
+}
+
 impl Gateway {
     /// Returns the cookies of the requests that a page causes.
     pub(super) fn cookies_after(

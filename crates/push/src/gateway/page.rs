@@ -125,9 +125,10 @@ impl Page {
         &self.request
     }
 
-    /// Sets the changes of the response to the cookies of later requests.
-    pub(super) fn set_cookies(&mut self, cookies: CookieChanges) {
-        self.cookies = Some(cookies);
+    /// Sets the changes of the response to the cookies of later requests. They replace those of a
+    /// stale response.
+    pub(super) fn set_cookies(&mut self, cookies: Option<CookieChanges>) {
+        self.cookies = cookies;
     }
 
     /// Returns whether the response changes the cookies of later requests.

@@ -449,6 +449,7 @@ impl Gateway {
         };
         if let Some(page) = self.pages.get_mut(page) {
             page.set_possible(std::mem::take(&mut learned.possible));
+            page.set_cookies(cookies.into_changes());
         }
         if let Some(response) = self.responses.get_mut(id) {
             response.page = Some(page);
@@ -457,9 +458,6 @@ impl Gateway {
                 .flatten();
         }
         self.locate(page, &url, head, target);
-        if let (Cookies::Changed(cookies), Some(page)) = (cookies, self.pages.get_mut(page)) {
-            page.set_cookies(cookies);
-        }
         if let Some(page) = self.pages.get_mut(page) {
             page.unkept = returning.unkept;
         }

@@ -83,9 +83,7 @@ impl Gateway {
         }
         let mut page = Page::new(id, request, url.into());
         page.set_policy(referrer_policy(head).unwrap_or_default());
-        if let Cookies::Changed(cookies) = cookies {
-            page.set_cookies(cookies);
-        }
+        page.set_cookies(cookies.into_changes());
         let page = self.pages.insert(page);
         if let Some(response) = self.responses.get_mut(id) {
             response.page = Some(page);

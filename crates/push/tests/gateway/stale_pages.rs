@@ -97,3 +97,25 @@ fn another_response_than_the_page_gives_the_pushes_up() {
     pair.gateway.handle_head(pair.time(), id, &mut other, None);
     assert!(!pair.gateway.interest_in(id).promises);
 }
+
+/// A shared cache may hold a response that was made for another user.
+#[test]
+fn cookie_of_the_stale_page_ends_with_its_validation() {
+    let mut pair = Pair::new(&[]);
+    let id = pair
+        .gateway
+        .handle_request(pair.time(), &request(PAGE, NAVIGATION).into(), true)
+        .expect("a page");
+    let mut stale = head("text/html");
+    stale.fields.push("set-cookie", "id=stale");
+    pair.gateway
+        .handle_stale_page(pair.time(), id, &stale, [BODY].into_iter(), &|_| true);
+    while pair.gateway.take_promise(Carrier::Response(id)).is_some() {}
+    let mut new = head("text/html");
+    pair.gateway.handle_head(pair.time(), id, &mut new, None);
+    pair.gateway
+        .handle_data(id, b"<script src=new.js></script>");
+    let promise = pair.gateway.take_promise(Carrier::Response(id));
+    let request = promise.expect("the page names a script").request;
+    assert_eq!(request.fields.get("cookie"), None);
+}

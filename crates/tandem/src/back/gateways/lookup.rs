@@ -44,6 +44,10 @@ impl SessionPool for ToGateway {
     }
 
     fn may_agree(&self, isolation: &Isolation) -> bool {
+        // A failure is known until an exchange has ended, and tunnels last for minutes.
+        if self.is_live(isolation) {
+            return true;
+        }
         let preferred = self.0.preferred.get();
         let Some(gateway) = self.0.gateways.get(preferred) else {
             return false;
