@@ -307,7 +307,11 @@ impl Carried {
         let id = send.as_ref().map(|stream| stream.id());
         let id = id.or_else(|| receive.as_ref().map(|stream| stream.id()));
         let id = id.map_or(0, |id| VarInt::from(id).into_inner());
-        let early = opened.and_then(|direction| Some(self.shared.early()?.add(id, direction)));
+        // A server sends nothing that its client could reject.
+        let is_client = self.shared.side != Side::Client;
+        let early = opened
+            .filter(|_| is_client)
+            .and_then(|direction| Some(self.shared.early()?.add(id, direction)));
         let shared = || (Rc::clone(&self.shared), early.clone());
         let sending = |stream| {
             let (shared, early) = shared();

@@ -33,6 +33,8 @@ fn origin() -> (Scene, Receiver<Seen>) {
             let length = asked.field("content-length");
             client.read_exact(length.map_or(0, |text| text.parse().unwrap()));
             let is_large = asked.line.contains("/large");
+            let is_page = asked.line.contains("/page");
+            let is_image = asked.line.contains("/image");
             let at = Instant::now();
             // The test may have ended.
             let _ = tell.send(Seen {
@@ -42,6 +44,16 @@ fn origin() -> (Scene, Receiver<Seen>) {
             });
             if early && is_strict {
                 client.send("HTTP/1.1 425 Too Early\r\nContent-Length: 0\r\n\r\n");
+            } else if is_page {
+                client.send(
+                    "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 18\r\n\r\n",
+                );
+                client.send("<img src=\"/image\">");
+            } else if is_image {
+                client.send(
+                    "HTTP/1.1 200 OK\r\nCache-Control: max-age=60\r\nContent-Length: 200000\r\n\r\n",
+                );
+                client.send([b'x'; 200_000]);
             } else if is_large {
                 client.send("HTTP/1.1 200 OK\r\nContent-Length: 7000\r\n\r\n");
                 client.send([b'x'; 7000]);
@@ -183,6 +195,23 @@ fn returning_client_saves_a_round_trip() {
         assert!(pair.unexpected().is_empty());
         pair.stop();
     }
+}
+
+/// A server sends a push before the handshake is over. Its bytes are not those of a client, which
+/// keeps a limited number of them for a second transmission.
+#[test]
+fn returning_client_gets_a_long_push() {
+    const BROWSER: &str = "User-Agent: Mozilla/5.0 (X11; Linux x86_64; rv:128.0) Gecko/20100101 \
+                           Firefox/128.0\r\nAccept-Encoding: gzip, deflate\r\nAccept: ";
+    let pair = Pair::start(Duration::from_millis(300));
+    pair.visit();
+    let (page, _) = pair.ask("GET", "/page", &format!("{BROWSER}text/html\r\n"));
+    assert!(page.early, "{page:?}");
+    let fields = format!("{BROWSER}image/avif,image/webp,*/*\r\n");
+    let (image, _) = pair.ask("GET", "/image", &fields);
+    assert!(image.line.contains("/image"), "{image:?}");
+    assert!(pair.unexpected().is_empty(), "the push answers the browser");
+    pair.stop();
 }
 
 #[test]
