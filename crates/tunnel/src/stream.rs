@@ -79,6 +79,8 @@ pub(crate) struct Stream {
     pub(crate) wants_room: bool,
     /// The application knows that there is something to read.
     pub(crate) told_readable: bool,
+    /// The application has read the end of the peer's data.
+    pub(crate) told_end: bool,
     pub(crate) told_finished: bool,
     /// The time of the next probe of a shut window, and the probes so far.
     pub(crate) persist: Option<(std::time::Duration, u32)>,
@@ -96,6 +98,7 @@ impl Stream {
             resetting: None,
             wants_room: false,
             told_readable: false,
+            told_end: false,
             told_finished: false,
             persist: None,
         }
@@ -103,7 +106,7 @@ impl Stream {
 
     /// Returns whether both directions have ended, and the application knows.
     pub(crate) fn is_over(&self) -> bool {
-        self.resetting.is_none() && self.send.is_complete() && self.recv.is_complete()
+        self.resetting.is_none() && self.send.is_complete() && self.told_end
     }
 }
 

@@ -431,6 +431,7 @@ impl Tunnel {
             return Ok(Read::Data(data));
         }
         if stream.recv.is_complete() {
+            stream.told_end = true;
             self.remove_if_over(id.0);
             return Ok(Read::End);
         }

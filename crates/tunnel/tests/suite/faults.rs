@@ -382,3 +382,21 @@ fn finished_stream_refuses_writes() {
     assert_eq!(written, Err(StreamError::Finished));
     assert_eq!(tunnel.read(MS, id, 10), Ok(Read::Blocked));
 }
+
+/// A receiver that pauses between the data and their end finds the end later, although its own
+/// half was acknowledged long ago.
+#[test]
+fn stream_lasts_until_its_end_was_read() {
+    let mut path = Path::new(&Config::default(), &link(20), 1);
+    path.server.is_paused = true;
+    let id = path.upload(b"pushed");
+    path.run_for(50 * MS);
+    let data = path.server.tunnel.read(path.now, id, 100);
+    assert_eq!(data, Ok(Read::Data(Bytes::from_static(b"pushed"))));
+    path.server.tunnel.finish(id).expect("an open half");
+    path.run_for(Duration::from_secs(1));
+    assert_eq!(path.server.tunnel.read(path.now, id, 100), Ok(Read::End));
+    path.run_for(Duration::from_secs(1));
+    let open = [&path.client, &path.server].map(|end| end.tunnel.open_streams());
+    assert_eq!(open, [0, 0]);
+}
