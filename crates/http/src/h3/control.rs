@@ -1,5 +1,6 @@
 //! Frames of the control stream (RFC 9114 section 7.2, RFC 9218 section 7.2).
 
+use super::Command;
 use super::code::{Code, Fault};
 use super::connection::Connection;
 use super::frame::{self, Piece};
@@ -7,7 +8,7 @@ use super::push::stream_of;
 use super::stream::ENCODER;
 use super::varint;
 use crate::head::urgency;
-use crate::{Event, Reason, Role, StreamId};
+use crate::{Event, Priority, Reason, Role, StreamId};
 
 const fn id_error(detail: &'static str) -> Fault {
     Fault::new(Code::ID_ERROR, detail)
@@ -117,12 +118,34 @@ impl Connection {
             // the priority too.
             self.request_on(element)
         };
-        if let (Some(id), Some(priority)) = (id, urgency(payload))
-            && self.change_priority(id, priority)
-        {
-            self.events.push_back(Event::Priority { id, priority });
+        let Some(priority) = urgency(payload) else {
+            return Ok(());
+        };
+        match id.filter(|id| self.streams.contains_key(id)) {
+            Some(id) if self.change_priority(id, priority) => {
+                self.events.push_back(Event::Priority { id, priority });
+            }
+            Some(_) => {}
+            None => self.change_departed(kind, element, priority),
         }
         Ok(())
+    }
+
+    /// Changes the order of a response that the carrier has taken completely, since the carrier may
+    /// not have sent it. The caller ignores commands for streams that have ended.
+    fn change_departed(&mut self, kind: u64, element: u64, priority: Priority) {
+        let carrier = if kind == frame::PRIORITY_PUSH {
+            self.pushes.departed(element)
+        } else {
+            let is_known = self
+                .highest_request
+                .is_some_and(|highest| element <= highest);
+            is_known.then_some(element)
+        };
+        if let Some(stream) = carrier {
+            self.commands
+                .push_back(Command::Prioritise { stream, priority });
+        }
     }
 
     /// Returns the request on a stream of the carrier.

@@ -1,6 +1,6 @@
 //! Server push (RFC 9114 section 4.6): the numbers of pushes, promises and cancellations.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use super::Command;
@@ -17,6 +17,8 @@ use crate::{Event, Method, Priority, Reason, RequestHead, StreamId};
 const MAX_PUSH: u64 = (1 << 31) - 2;
 /// The distance between the oldest push that has not ended and the newest.
 const MAX_SPREAD: u64 = 4096;
+/// The pushes behind the core whose priority can still change.
+const MAX_DEPARTED: usize = 256;
 
 /// Returns the stream of a push.
 pub(super) const fn stream_of(push: u64) -> StreamId {
@@ -44,9 +46,18 @@ pub(super) struct Pushes {
     early: BTreeMap<u64, u64>,
     /// Client: hashes of the promised requests.
     promised: BTreeMap<u64, u64>,
+    /// Server: the latest pushes that the carrier has taken completely, with its streams.
+    departed: VecDeque<(u64, u64)>,
 }
 
 impl Pushes {
+    /// Server: returns the carrier's stream of a push that the carrier has taken completely.
+    pub(super) fn departed(&self, push: u64) -> Option<u64> {
+        let mut departed = self.departed.iter();
+        let (_, stream) = departed.find(|(departed, _)| *departed == push)?;
+        Some(*stream)
+    }
+
     fn has_ended(&self, push: u64) -> bool {
         push < self.ended_below || self.ended.contains(&push)
     }
@@ -300,6 +311,15 @@ impl Connection {
         }
         self.reschedule(parent);
         Ok(id)
+    }
+
+    /// Server: notes that the carrier takes the rest of a push. A request can still raise it there.
+    pub(super) fn push_departs(&mut self, id: StreamId, carrier: u64) {
+        let departed = &mut self.pushes.departed;
+        if departed.len() == MAX_DEPARTED {
+            departed.pop_front();
+        }
+        departed.push_back((push_of(id), carrier));
     }
 
     /// Returns the bytes before the first frame of a push stream.

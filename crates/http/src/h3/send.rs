@@ -14,7 +14,7 @@ use crate::head::{can_write_request, write_fields, write_request, write_response
 use crate::mux::OpenError;
 use crate::outgoing::Tail;
 use crate::{
-    Event, Fields, Method, Priority, Reason, RequestHead, ResponseHead, SendBuf, StreamId,
+    Event, Fields, Method, Priority, Reason, RequestHead, ResponseHead, Role, SendBuf, StreamId,
     connect_udp,
 };
 
@@ -181,7 +181,9 @@ impl Connection {
             return false;
         };
         stream.priority = priority;
-        if let (Some(stream), true) = (stream.carrier, stream.sending) {
+        // The carrier may not have sent a response that it has taken.
+        let may_send = stream.sending || self.config.role == Role::Server;
+        if let Some(stream) = stream.carrier.filter(|_| may_send) {
             self.commands
                 .push_back(Command::Prioritise { stream, priority });
         }
@@ -360,6 +362,9 @@ impl Connection {
                 stream.tail = other;
                 return false;
             }
+        }
+        if !is_request(id) {
+            self.push_departs(id, carrier);
         }
         self.stop_sending(id);
         true

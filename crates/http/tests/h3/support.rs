@@ -10,7 +10,7 @@ use tandem_http::fields::Field;
 use tandem_http::h3::{Code, Command, Connection, Direction};
 use tandem_http::qpack::{Decoder, Encoder};
 use tandem_http::{
-    Event, Mux, MuxConfig, RequestHead, ResponseHead, Role, Scheme, SendBuf, SessionError,
+    Event, Mux, MuxConfig, Priority, RequestHead, ResponseHead, Role, Scheme, SendBuf, SessionError,
 };
 
 pub const DATA: u64 = 0;
@@ -66,6 +66,8 @@ pub struct End {
     pub flights: BTreeMap<u64, Flight>,
     /// Our requests to stop sending.
     pub stops: Vec<(u64, Code)>,
+    /// The changes of priority that our core asked for.
+    pub orders: Vec<(u64, Priority)>,
     /// The streams of the other end that this end knows.
     known: Vec<u64>,
     /// Bytes that may be taken at once.
@@ -80,6 +82,7 @@ impl End {
             opened: [0; 2],
             flights: BTreeMap::new(),
             stops: Vec::new(),
+            orders: Vec::new(),
             known: Vec::new(),
             limit: 16 << 10,
         }
@@ -108,7 +111,9 @@ impl End {
                         };
                     }
                     Command::Stop { stream, code } => self.stops.push((stream, code)),
-                    Command::Prioritise { .. } => {}
+                    Command::Prioritise { stream, priority } => {
+                        self.orders.push((stream, priority));
+                    }
                 }
                 moved = true;
             }

@@ -1,7 +1,7 @@
 //! The order of sending, and streams that wait.
 
 use tandem_http::mux::OpenError;
-use tandem_http::{Event, Mux, Priority, Reason};
+use tandem_http::{Event, Mux, Priority, Reason, Role};
 
 use super::pushes::promised;
 use super::{asked, open};
@@ -23,6 +23,29 @@ fn h3_client_changes_priorities() {
     ] if a == id && b == push),
         "{server:?}"
     );
+}
+
+/// The carrier has taken both bodies, and may still hold them.
+#[test]
+fn h3_client_changes_priorities_of_responses_that_left_the_core() {
+    let mut pair = Pair::new();
+    let (near, id) = asked(&mut pair);
+    let push = promised(&mut pair, id);
+    pair.run();
+    for id in [push, id] {
+        let core = &mut pair.server.core;
+        core.respond(id, &response(200, &[]), false);
+        core.send_data(id, bytes(1000), true);
+    }
+    pair.server.drive();
+    let push_stream = *pair.server.flights.keys().next_back().expect("a stream");
+    pair.server.orders.clear();
+    pair.client.core.set_priority(near, Priority(5));
+    pair.client.core.set_priority(push, Priority(1));
+    while pair.step(Role::Client) {}
+    pair.server.drive();
+    let expected = [(0, Priority(5)), (push_stream, Priority(1))];
+    assert_eq!(pair.server.orders, expected);
 }
 
 #[test]
