@@ -1,6 +1,6 @@
 //! Congestion control: how many bytes may be in flight, and how fast they leave.
 //!
-//! A controller belongs to a [`crate::flow::Flow`]: to the tunnel as a whole where the streams are
+//! A controller belongs to a flow (`crate::flow`): to the tunnel as a whole where the streams are
 //! coupled, to one stream otherwise. It sees acknowledgements and losses and answers with a window
 //! and a pacing rate.
 //!
