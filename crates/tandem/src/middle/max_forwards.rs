@@ -49,6 +49,12 @@ impl Stage for MaxForwards {
     }
 }
 
+/// Returns true if no origin receives a request, because the first proxy answers it.
+pub(super) fn ends_here(request: &RequestHead) -> bool {
+    matches!(request.method, Method::Trace | Method::Options)
+        && matches!(forwards_left(request), Ok(Some(0)))
+}
+
 /// Returns the number in the field. A number beyond `u32` counts as the largest one.
 fn forwards_left(request: &RequestHead) -> Result<Option<u32>, Error> {
     let mut values = request.fields.get_all(FIELD);

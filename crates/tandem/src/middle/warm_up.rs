@@ -1,5 +1,5 @@
 //! Opens a new session's congestion window before it is needed. A client that has just started
-//! requests filler bytes in rounds, and the gateway sends them until another request arrives.
+//! requests filler bytes in rounds, and the gateway sends them until a request for an origin arrives.
 //!
 //! TCP begins with ten packets a round trip and doubles them (RFC 6928, RFC 5681 section 3.1). The
 //! first page of a session over a long path therefore waits for avoidable round trips. BBR keeps
@@ -13,11 +13,13 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use tandem_http::ResponseHead;
+use tandem_http::{RequestHead, ResponseHead};
+use tandem_push::wire::is_reserved;
 
 use crate::error::Error;
 use crate::exchange::{Exchange, Part, Parts, Reply};
 use crate::metrics::METRICS;
+use crate::middle::max_forwards;
 use crate::stage::Stage;
 use crate::warm_up::{MOST, MOST_MEASURED, asked, measured};
 
@@ -56,7 +58,9 @@ impl Stage for WarmUp {
     fn call(&self, exchange: Exchange) -> Reply {
         let measured = measured(&exchange.request);
         let Some(left) = measured.or_else(|| asked(&exchange.request)) else {
-            self.session.left.set(0);
+            if is_for_origin(&exchange.request) {
+                self.session.left.set(0);
+            }
             return self.next.call(exchange);
         };
         Reply::new(Filling {
@@ -66,6 +70,12 @@ impl Stage for WarmUp {
             session: Rc::clone(&self.session),
         })
     }
+}
+
+/// Returns true if a request is for an origin. A client that starts sends probes of opened hosts and
+/// its companion while it warms the session up.
+fn is_for_origin(request: &RequestHead) -> bool {
+    !is_reserved(&request.authority) && !max_forwards::ends_here(request)
 }
 
 /// The response to one round.
@@ -106,10 +116,12 @@ impl Parts for Filling {
 
 #[cfg(test)]
 mod tests {
-    use tandem_http::{RequestHead, Scheme};
+    use tandem_http::Scheme;
+    use tandem_push::wire::{NextPush, companion_request};
 
     use super::*;
     use crate::exchange::Peer;
+    use crate::middle::opened::probe;
     use crate::warm_up::{measuring, request};
 
     fn exchange(bytes: u64) -> Exchange {
@@ -182,6 +194,21 @@ mod tests {
             (200, 0),
             "nor is it begun again"
         );
+    }
+
+    #[test]
+    fn warm_up_lasts_until_a_request_for_an_origin() {
+        let session = stage(true);
+        for request in [probe("a.test"), companion_request(true, NextPush::Off)] {
+            let own = Exchange {
+                request: request.into(),
+                ..exchange(0)
+            };
+            assert_eq!(taken(&mut session.call(own), 9), (204, 0));
+        }
+        let bytes = 1 << 20;
+        let filler = taken(&mut session.call(exchange(bytes)), 9999);
+        assert_eq!(filler, (200, bytes));
     }
 
     #[test]
