@@ -16,7 +16,7 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::sign::CertifiedKey;
 use rustls::{AlertDescription, CertificateError, Error, RootCertStore};
-use tandem::renewal::{Renewable, watch};
+use tandem::renewal::{Renewable, Renewals};
 use tandem::transport::tls::TlsError;
 use tandem::transport::tls::files::{certificates, private_key, roots};
 use x509_parser::prelude::{FromDer, X509Certificate};
@@ -35,13 +35,13 @@ const ANONYMOUS: &str = "anonymous client";
 /// The certificate of this end and its key, which are read again when their files change.
 pub(crate) type Identity = Arc<Renewable<DtlsCertificate>>;
 
-/// Reads a certificate and its key, and watches both files.
-pub(crate) fn identity(cert: &str, key: &str) -> Result<Identity, TlsError> {
+/// Reads a certificate and its key, and has `renewals` watch both files.
+pub(crate) fn identity(cert: &str, key: &str, renewals: &Renewals) -> Result<Identity, TlsError> {
     let name = format!("the certificate in {cert}");
     let files = vec![cert.into(), key.into()];
     let (cert, key) = (cert.to_owned(), key.to_owned());
     let identity = Renewable::new(name, files, move || load(&cert, &key))?;
-    Ok(watch(identity))
+    Ok(renewals.watch(identity))
 }
 
 fn load(cert: &str, key: &str) -> Result<DtlsCertificate, TlsError> {

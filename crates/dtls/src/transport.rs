@@ -138,6 +138,7 @@ impl Provider for DtlsProvider {
             .address
             .ok_or_else(|| endpoint.bad("its datagrams cannot go through a proxy"))?;
         let own = endpoint.identity_files()?;
+        let own = own.map(|(cert, key)| identity(cert, key, &context.renewals));
         let name = endpoint.option("sni").unwrap_or(&endpoint.host).to_owned();
         let name = ServerName::try_from(name)
             .map_err(|_| endpoint.bad("its host name cannot stand in a certificate"))?;
@@ -146,7 +147,7 @@ impl Provider for DtlsProvider {
             settings: settings(endpoint, &context.congestion, context.timeout, false)?
                 .with_stream_window(context.stream_window),
             verifier: gateway_verifier(endpoint.option("ca"))?,
-            identity: own.map(|(cert, key)| identity(cert, key)).transpose()?,
+            identity: own.transpose()?,
             name,
             timeout: context.timeout,
         }))
@@ -167,7 +168,7 @@ impl Provider for DtlsProvider {
         Ok(Rc::new(Listening {
             hubs: self.hubs.clone(),
             settings: settings(endpoint, &congestion, context.timeout, clients.is_some())?,
-            identity: identity(cert, key)?,
+            identity: identity(cert, key, context.renewals)?,
             clients,
         }))
     }

@@ -7,7 +7,9 @@ use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use quinn::{ClientConfig, NoneTokenStore, ServerConfig, TransportConfig, VarInt};
 use rustls::client::Resumption;
 use tandem::endpoint::{BadEndpoint, Endpoint};
-use tandem::transport::registry::TransportError;
+use tandem::renewal::Renewals;
+use tandem::transport::registry::{ListenContext, TransportError};
+use tandem::transport::tls::identity::Identity;
 use tandem::transport::tls::{ClientCertificates, ClientTls, TlsError, acceptor};
 use tandem_tunnel::Algorithm;
 
@@ -129,12 +131,14 @@ pub(crate) fn client(
     endpoint: &Endpoint,
     congestion: &str,
     stream_window: u32,
+    renewals: &Renewals,
 ) -> Result<ClientSettings, TransportError> {
     let identity = endpoint.identity_files()?;
     let has_certificate = identity.is_some();
+    let watched = |(cert, key)| Identity::watch(cert, key, renewals).map(Arc::new);
     let tls = ClientTls {
         ca: endpoint.option("ca").map(str::to_owned),
-        identity: identity.map(|(cert, key)| (cert.to_owned(), key.to_owned())),
+        identity: identity.map(watched).transpose()?,
         alpn: vec![endpoint.session.alpn().to_vec()],
         unlinkable: true,
     };
@@ -160,19 +164,23 @@ pub(crate) fn client(
     })
 }
 
-/// Returns the parameters of a listener over `transport`, whose clients may have `max_streams`
-/// requests under way.
+/// Returns the parameters of a listener whose clients may have `max_streams` requests under way.
 /// It accepts early data with the tickets of `issued`.
 pub(crate) fn server(
     endpoint: &Endpoint,
-    mut transport: TransportConfig,
-    clients: Option<ClientCertificates<'_>>,
-    max_streams: u32,
+    context: ListenContext<'_>,
     issued: Option<&Arc<Issued>>,
 ) -> Result<ServerConfig, TransportError> {
+    let congestion = context.socket.map(|options| options.congestion);
+    let mut transport = transport(endpoint, &congestion.unwrap_or_default())?;
+    let max_streams = context.max_streams;
+    let clients = context.client_ca.map(|ca| ClientCertificates {
+        ca,
+        optional: context.optional_certificate,
+    });
     let (cert, key) = endpoint.certificate_files()?;
-    let alpn = [endpoint.session.alpn()];
-    let tls = acceptor(cert, key, clients, &alpn)?;
+    let identity = Identity::watch(cert, key, context.renewals)?;
+    let tls = acceptor(identity, clients, &[endpoint.session.alpn()])?;
     let mut tls = rustls::ServerConfig::clone(tls.config());
     if let Some(issued) = issued {
         tls.session_storage = issued.tickets(max_streams);

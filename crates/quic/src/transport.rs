@@ -17,7 +17,6 @@ use tandem::path::Path;
 use tandem::transport::registry::{
     DialContext, ListenContext, Protocol, Provider, Socket, TransportError,
 };
-use tandem::transport::tls::ClientCertificates;
 use tandem::transport::{Listener, LocalBoxFuture, Target, Transport};
 use tandem_http::Scheme;
 
@@ -113,7 +112,12 @@ impl Provider for QuicProvider {
         let name = endpoint.option("sni").unwrap_or(&endpoint.host).to_owned();
         ServerName::try_from(name.as_str())
             .map_err(|_| endpoint.bad("its host name cannot stand in a certificate"))?;
-        let config = settings::client(endpoint, &context.congestion, context.stream_window)?;
+        let config = settings::client(
+            endpoint,
+            &context.congestion,
+            context.stream_window,
+            &context.renewals,
+        )?;
         Ok(Rc::new(Dialling {
             state: Arc::clone(&self.state),
             address,
@@ -131,22 +135,17 @@ impl Provider for QuicProvider {
         endpoint: &Endpoint,
         context: ListenContext<'_>,
     ) -> Result<Rc<dyn Transport>, TransportError> {
-        let clients = context.client_ca.map(|ca| ClientCertificates {
-            ca,
-            optional: context.optional_certificate,
-        });
         // Early data shows no certificate.
-        let takes_early = context.early_data && clients.is_none();
+        let takes_early = context.early_data && context.client_ca.is_none();
         let issued = takes_early.then_some(&self.state.issued);
-        let congestion = context.socket.map(|options| options.congestion);
-        let transport = settings::transport(endpoint, &congestion.unwrap_or_default())?;
-        let config = settings::server(endpoint, transport, clients, context.max_streams, issued)?;
+        let timeout = context.timeout;
+        let config = settings::server(endpoint, context, issued)?;
         Ok(Rc::new(Listening {
             state: Arc::clone(&self.state),
             config: Arc::new(config),
             takes_early,
             alpn: endpoint.session.alpn(),
-            timeout: context.timeout,
+            timeout,
         }))
     }
 }

@@ -23,7 +23,7 @@ use tokio::time::Instant;
 use self::keys::EpochKeys;
 use crate::log_limit::LogLimit;
 use crate::metrics::METRICS;
-use crate::renewal::{self, Renewable};
+use crate::renewal::{Renewable, Renewals};
 
 /// The time between two ticks at which the issuer answers.
 pub const TICK: Duration = Duration::from_millis(100);
@@ -88,12 +88,12 @@ impl fmt::Debug for Issuer {
 
 impl Issuer {
     /// Opens the files of an issuer. The first start takes some seconds. A thread then renews the
-    /// keys for as long as the issuer exists.
+    /// keys for as long as the issuer exists, and the accounts follow their file.
     ///
     /// # Errors
     /// Returns the reason why a file cannot be used.
-    pub fn open(settings: &IssuerSettings) -> Result<Arc<Self>, IssuerError> {
-        let issuer = Arc::new(Self::read(settings)?);
+    pub fn open(settings: &IssuerSettings, renewals: &Renewals) -> Result<Arc<Self>, IssuerError> {
+        let issuer = Arc::new(Self::read(settings, renewals)?);
         let weak = Arc::downgrade(&issuer);
         let thread = std::thread::Builder::new().name("tandem-issuer".into());
         let thread = thread.spawn(move || renew(&weak));
@@ -101,7 +101,7 @@ impl Issuer {
         Ok(issuer)
     }
 
-    fn read(settings: &IssuerSettings) -> Result<Self, IssuerError> {
+    fn read(settings: &IssuerSettings, renewals: &Renewals) -> Result<Self, IssuerError> {
         let directory = &settings.keys;
         let wrong = |problem: String| IssuerError::Keys(problem);
         make_directory(directory)
@@ -114,7 +114,7 @@ impl Issuer {
         let name = format!("the accounts in {file}");
         let files = vec![PathBuf::from(&file)];
         let accounts = Renewable::new(name, files, move || read_accounts(&file))?;
-        let accounts = renewal::watch(accounts);
+        let accounts = renewals.watch(accounts);
         Ok(Self::new(keys, accounts, issued, settings.tokens))
     }
 

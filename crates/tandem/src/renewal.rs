@@ -1,5 +1,7 @@
 //! Values that are read from files, such as certificates and tokens, and are taken over again when
 //! the files change. Whoever uses such a value gets it at each use, so that nothing is cut off.
+//! The services of the process own [`Renewals`], which lists the values, and a role adds the values
+//! that it reads.
 //!
 //! Files are followed by their paths: a renewal may write into the file, replace it, or turn a
 //! symbolic link. A renewal that cannot be read leaves the value as it was.
@@ -8,7 +10,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 
 /// The state of one file; `None` where it cannot be seen.
 type FileStamp = Option<(u64, u64, i64, i64, u64)>;
@@ -32,7 +34,7 @@ struct Stamps {
 }
 
 /// A value that can look whether its files have changed.
-pub trait Renew: Send + Sync {
+trait Renew: Send + Sync {
     /// Takes over changed files once they have stayed the same for two looks: a renewal may write
     /// several. Returns the sentence for the log, if there is one; an error keeps the old value.
     fn look(&self) -> Option<Result<String, String>>;
@@ -66,30 +68,50 @@ impl<T> Renewable<T> {
     }
 }
 
-/// The values that watch files.
-static WATCHED: Mutex<Vec<Weak<dyn Renew>>> = Mutex::new(Vec::new());
-
-/// Has [`look`] look at a value's files for as long as the value is used.
-pub fn watch<T: Send + Sync + 'static>(value: Renewable<T>) -> Arc<Renewable<T>> {
-    let value = Arc::new(value);
-    if !value.files.is_empty() {
-        let weak = Arc::downgrade(&value) as Weak<dyn Renew>;
-        WATCHED
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(weak);
-    }
-    value
+/// The list of the values whose files are watched. Clones share it.
+#[derive(Clone, Default)]
+pub struct Renewals {
+    watched: Arc<Mutex<Vec<Weak<dyn Renew>>>>,
 }
 
-/// Looks at the files of all values. Each thread has separate values, so equal sentences are
-/// returned once.
-pub fn look() -> BTreeSet<Result<String, String>> {
-    let mut watched = WATCHED.lock().unwrap_or_else(PoisonError::into_inner);
-    watched.retain(|value| value.strong_count() > 0);
-    let values: Vec<_> = watched.iter().filter_map(Weak::upgrade).collect();
-    drop(watched);
-    values.iter().filter_map(|value| value.look()).collect()
+impl Renewals {
+    /// Watches the files of a value for as long as the value is used.
+    pub fn watch<T: Send + Sync + 'static>(&self, value: Renewable<T>) -> Arc<Renewable<T>> {
+        let value = Arc::new(value);
+        self.watch_shared(&value);
+        value
+    }
+
+    /// Watches the files of a value that is in use already. It must be called once for each value:
+    /// a value takes over its files after two looks.
+    pub fn watch_shared<T: Send + Sync + 'static>(&self, value: &Arc<Renewable<T>>) {
+        if !value.files.is_empty() {
+            let weak = Arc::downgrade(value) as Weak<dyn Renew>;
+            self.list().push(weak);
+        }
+    }
+
+    /// Looks at the files of all values. Each thread has separate values, so equal sentences are
+    /// returned once.
+    pub fn look(&self) -> BTreeSet<Result<String, String>> {
+        let mut watched = self.list();
+        watched.retain(|value| value.strong_count() > 0);
+        let values: Vec<_> = watched.iter().filter_map(Weak::upgrade).collect();
+        drop(watched);
+        values.iter().filter_map(|value| value.look()).collect()
+    }
+
+    fn list(&self) -> MutexGuard<'_, Vec<Weak<dyn Renew>>> {
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Renewals {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Renewals")
+            .field("watched", &self.list().len())
+            .finish()
+    }
 }
 
 fn stamps(files: &[PathBuf]) -> Vec<FileStamp> {
@@ -168,6 +190,31 @@ mod tests {
         assert_eq!(value.look(), None);
         assert!(matches!(value.look(), Some(Err(words)) if words.contains("the old one stays")));
         assert_eq!((*value.get(), value.look()), (22, None));
+        std::fs::remove_file(&file).expect("the file that was written");
+    }
+
+    #[test]
+    fn renewals_look_at_values_in_use() {
+        let file = std::env::temp_dir().join(format!("tandem-renewals-{}", std::process::id()));
+        let write = |text: &str| std::fs::write(&file, text).expect("a writable directory");
+        let read = |name: &str| {
+            let path = file.clone();
+            let load = move || std::fs::read_to_string(&path).map_err(|error| error.to_string());
+            Renewable::new(name.into(), vec![file.clone()], load).expect("a readable file")
+        };
+        let renewed = |name: &str| BTreeSet::from([Ok(format!("{name} was renewed"))]);
+        write("1");
+        let (renewals, others) = (Renewals::default(), Renewals::default());
+        let (kept, left) = (renewals.watch(read("kept")), renewals.watch(read("left")));
+        let shared = Arc::new(read("shared"));
+        others.clone().watch_shared(&shared);
+        drop(left);
+        write("22");
+        assert_eq!((renewals.look(), others.look()), Default::default());
+        assert_eq!(renewals.look(), renewed("kept"));
+        assert_eq!((&**kept.get(), &**shared.get()), ("22", "1"));
+        assert_eq!(others.look(), renewed("shared"));
+        assert_eq!(&**shared.get(), "22");
         std::fs::remove_file(&file).expect("the file that was written");
     }
 }

@@ -25,7 +25,7 @@ use crate::connections::Connections;
 use crate::endpoint::Endpoint;
 use crate::front::Front;
 use crate::middle::access_log::AccessLog;
-use crate::renewal::{self, Renewable};
+use crate::renewal::{Renewable, Renewals};
 use crate::services::Services;
 use crate::session::Drain;
 use crate::session::http1::{Http1Session, OriginForm};
@@ -91,24 +91,23 @@ const WRITE_LIMIT: usize = 16 << 10;
 const SEND_BUFFER: usize = 64 << 10;
 
 /// Watches the file of a client's token.
-fn client_token(file: &str) -> Result<Arc<Renewable<String>>, ConfigError> {
+fn client_token(file: &str, renewals: &Renewals) -> Result<Arc<Renewable<String>>, ConfigError> {
     let path = file.to_owned();
     let load = move || read_secret("token-file", &path);
     let name = format!("the access token in {file}");
-    Ok(renewal::watch(Renewable::new(
-        name,
-        vec![file.into()],
-        load,
-    )?))
+    Ok(renewals.watch(Renewable::new(name, vec![file.into()], load)?))
 }
 
 /// Watches the files of a gateway's tokens.
-fn gateway_tokens(files: &[String]) -> Result<Arc<Renewable<Vec<String>>>, ConfigError> {
+fn gateway_tokens(
+    files: &[String],
+    renewals: &Renewals,
+) -> Result<Arc<Renewable<Vec<String>>>, ConfigError> {
     let paths = files.to_vec();
     let load = move || paths.iter().map(|path| read_secret("auth", path)).collect();
     let name = format!("the access tokens in {}", files.join(", "));
     let paths = files.iter().map(Into::into).collect();
-    Ok(renewal::watch(Renewable::new(name, paths, load)?))
+    Ok(renewals.watch(Renewable::new(name, paths, load)?))
 }
 
 /// Puts the access log before a stage, if it is wanted.

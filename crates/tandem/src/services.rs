@@ -8,12 +8,14 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use tandem_submit::store::Store;
 
+use crate::connections::SessionNumbers;
 use crate::disk_cache::{DiskCache, DiskConfig, DiskError};
 use crate::fleet::{Fleet, FleetConfig};
 #[cfg(feature = "submit")]
 use crate::issuer::{Issuer, IssuerError, IssuerSettings};
 use crate::journal::Journal;
 use crate::learned::{Learned, LearnedError, PredictorConfig};
+use crate::renewal::Renewals;
 use crate::response_cache::ResponseCache;
 use crate::resume::SpeedTokens;
 use crate::users::Users;
@@ -29,6 +31,8 @@ pub struct Services {
     journal: Arc<Journal>,
     store: OnceLock<Arc<dyn Store>>,
     speed_tokens: Arc<SpeedTokens>,
+    renewals: Renewals,
+    session_numbers: SessionNumbers,
     pseudonym: Arc<str>,
     #[cfg(feature = "submit")]
     issuer: OnceLock<Arc<Issuer>>,
@@ -47,6 +51,8 @@ impl Default for Services {
             journal: Arc::default(),
             store: OnceLock::new(),
             speed_tokens: Arc::default(),
+            renewals: Renewals::default(),
+            session_numbers: SessionNumbers::default(),
             pseudonym: format!("tandem-{number:016x}").into(),
             #[cfg(feature = "submit")]
             issuer: OnceLock::new(),
@@ -218,7 +224,7 @@ impl Services {
     #[cfg(feature = "submit")]
     pub fn open_issuer(&self, settings: &IssuerSettings) -> Result<(), IssuerError> {
         if self.issuer.get().is_none() {
-            let issuer = Issuer::open(settings)?;
+            let issuer = Issuer::open(settings, &self.renewals)?;
             // Roles are opened by one thread, one after the other.
             self.issuer.get_or_init(|| issuer);
         }
@@ -234,6 +240,16 @@ impl Services {
     /// Returns the tokens that hold the speeds of paths.
     pub const fn speed_tokens(&self) -> &Arc<SpeedTokens> {
         &self.speed_tokens
+    }
+
+    /// Returns the list of the values that follow their files.
+    pub const fn renewals(&self) -> &Renewals {
+        &self.renewals
+    }
+
+    /// Returns the numbers of connections and sessions.
+    pub const fn session_numbers(&self) -> &SessionNumbers {
+        &self.session_numbers
     }
 
     /// Returns the random name of this process in the field `Via`.

@@ -70,11 +70,13 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "services",
         &[
+            "connections",
             "disk_cache",
             "fleet",
             "issuer",
             "journal",
             "learned",
+            "renewal",
             "response_cache",
             "resume",
             "users",
@@ -135,6 +137,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "carrier",
             "session",
             "textual",
+            "renewal",
             "transport",
         ],
     ),

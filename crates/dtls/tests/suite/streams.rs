@@ -7,6 +7,7 @@ use tandem::carrier::{
     Carrier, CarrierStream, Code, Direction, StreamReset, StreamStopped, Streams,
 };
 use tandem::exchange::Isolation;
+use tandem::renewal::Renewals;
 use tandem::transport::Target;
 use tandem::transport::registry::{DialContext, ListenContext, Protocol, Provider as _, Socket};
 use tandem::transport::tcp::Tcp;
@@ -19,8 +20,8 @@ use crate::harness::{PATIENCE, endpoint};
 /// Connects two carriers over loopback.
 async fn connect(certificates: &Certificates) -> (Rc<dyn Streams>, Rc<dyn Streams>) {
     let (identity, ca) = (certificates.identity(), certificates.path("ca.pem"));
-    let provider = DtlsProvider::default();
-    let context = ListenContext::new(256, PATIENCE);
+    let (provider, renewals) = (DtlsProvider::default(), Renewals::default());
+    let context = ListenContext::new(256, PATIENCE, &renewals);
     let listen = endpoint(&format!("http+dtls://127.0.0.1:0?{identity}"));
     let listening = provider.listening(&listen, context).unwrap();
     let socket = Socket::bind(Protocol::Udp, "127.0.0.1:0".parse().unwrap()).unwrap();
@@ -36,6 +37,7 @@ async fn connect(certificates: &Certificates) -> (Rc<dyn Streams>, Rc<dyn Stream
         stream_window: u32::MAX,
         early_data: false,
         timeout: PATIENCE,
+        renewals: renewals.clone(),
     };
     let gateway = endpoint(&format!("http+dtls://{address}?ca={ca}"));
     let dialling = provider.dialling(&gateway, context).unwrap();

@@ -16,6 +16,7 @@ use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::Isolation;
 use crate::metrics::METRICS;
 use crate::path::Path;
+use crate::renewal::Renewals;
 use crate::transport::registry::{DialContext, TransportError, Transports};
 use crate::transport::tcp::SocketOptions;
 use crate::transport::{Target, Transport};
@@ -33,6 +34,7 @@ pub struct Provided {
     congestion: String,
     /// The time for a handshake.
     timeout: Duration,
+    renewals: Renewals,
     /// The transports that were used last, oldest first. Each has read its certificates.
     kept: RefCell<VecDeque<KeptTransport>>,
 }
@@ -51,6 +53,7 @@ impl Provided {
         transports: Transports,
         endpoint: Endpoint,
         options: &SocketOptions,
+        renewals: Renewals,
     ) -> Self {
         Self {
             direct,
@@ -58,6 +61,7 @@ impl Provided {
             endpoint,
             congestion: options.congestion.clone(),
             timeout: options.connect_timeout,
+            renewals,
             kept: RefCell::default(),
         }
     }
@@ -94,6 +98,7 @@ impl Provided {
             stream_window: u32::MAX,
             early_data: false,
             timeout: self.timeout,
+            renewals: self.renewals.clone(),
         };
         let provider = self.transports.of(&endpoint).map_err(|_| unusable())?;
         let transport = provider.dialling(&endpoint, context);
@@ -274,7 +279,8 @@ mod tests {
             connect_timeout: Duration::from_secs(30),
             ..SocketOptions::default()
         };
-        let provided = Provided::new(Rc::new(direct), transports, endpoint, &options);
+        let (direct, renewals) = (Rc::new(direct), Renewals::default());
+        let provided = Provided::new(direct, transports, endpoint, &options, renewals);
         (provided, created)
     }
 

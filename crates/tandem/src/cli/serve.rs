@@ -116,7 +116,7 @@ pub(super) fn serve(
         loop {
             tokio::select! {
                 _ = looks.tick() => {
-                    look_for_renewals();
+                    look_for_renewals(running.services());
                     source.look();
                 }
                 _ = terminate.recv() => break,
@@ -195,8 +195,8 @@ fn raise_descriptor_limit() {
 const LOOK_PAUSE: Duration = Duration::from_secs(2);
 
 /// Reloads certificates, keys and tokens from changed files.
-fn look_for_renewals() {
-    for renewal in crate::renewal::look() {
+fn look_for_renewals(services: &Services) {
+    for renewal in services.renewals().look() {
         match renewal {
             Ok(sentence) => tracing::info!("{sentence}"),
             Err(sentence) => tracing::warn!("{sentence}"),

@@ -16,7 +16,7 @@ use crate::endpoint::split_authority;
 use crate::hosts::HostPattern;
 use crate::middle::submit::signer::Signer;
 use crate::middle::submit::{SubmissionServer, SubmissionTimes};
-use crate::renewal::{self, Renewable};
+use crate::renewal::{Renewable, Renewals};
 use crate::transport::Target;
 
 /// The checked configuration of submissions.
@@ -44,7 +44,7 @@ impl SubmissionConfig {
     ///
     /// # Errors
     /// Returns the first problem of the file.
-    pub fn watch_rights(&self) -> Result<Arc<Renewable<Rights>>, ConfigError> {
+    pub fn watch_rights(&self, renewals: &Renewals) -> Result<Arc<Renewable<Rights>>, ConfigError> {
         let Some(file) = self.rights.clone() else {
             let none = || Ok::<_, ConfigError>(Rights::none());
             let rights = Renewable::new("no rights".to_owned(), Vec::new(), none)?;
@@ -53,7 +53,7 @@ impl SubmissionConfig {
         let name = format!("the rights in {file}");
         let files = vec![PathBuf::from(&file)];
         let rights = Renewable::new(name, files, move || read_rights(&file))?;
-        Ok(renewal::watch(rights))
+        Ok(renewals.watch(rights))
     }
 }
 

@@ -17,7 +17,7 @@ use tandem_tokens::redemption::AcceptedIssuer;
 
 use super::{ConfigError, GatewayOptions};
 use crate::middle::submit::oblivious::{TrustedIssuer, Unlinkable};
-use crate::renewal::{self, Renewable};
+use crate::renewal::Renewable;
 
 /// The submissions of a batch, without an option.
 const BATCH: usize = 20;
@@ -69,10 +69,9 @@ impl GatewayOptions {
         );
         let (name, read) = (format!("the issuers in {file}"), file.clone());
         let issuers = Renewable::new(name, files, move || read_issuers(&read))?;
-        let issuers = renewal::watch(issuers);
         let key = read_key(key)?;
         Ok(Some(Arc::new(Unlinkable::new(
-            issuers,
+            Arc::new(issuers),
             key,
             self.batches()?,
         ))))

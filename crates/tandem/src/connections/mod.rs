@@ -10,6 +10,8 @@ use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -30,6 +32,18 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 /// The oldest is closed for another.
 const MAX_LEAVING: usize = 16;
 
+/// Numbers the connections and sessions of the process. Clones count together, and no number
+/// returns while the process runs.
+#[derive(Clone, Debug, Default)]
+pub struct SessionNumbers(Arc<AtomicU64>);
+
+impl SessionNumbers {
+    /// Returns the number of a new connection or session.
+    pub fn next(&self) -> u64 {
+        self.0.fetch_add(1, Ordering::Relaxed) + 1
+    }
+}
+
 /// The connections of one thread.
 #[derive(Debug)]
 pub struct Connections {
@@ -38,6 +52,7 @@ pub struct Connections {
     running: Cell<usize>,
     /// The limit of connections in the table.
     total: usize,
+    numbers: SessionNumbers,
     /// The counter of connections that were refused.
     refused: &'static Metric,
     /// Wakes the task that closes new connections in time.
@@ -83,17 +98,22 @@ pub struct Connection {
 }
 
 impl Connections {
-    /// Returns an empty table. Runs within a local task set.
-    pub fn new(limits: ConnectionLimits) -> Rc<Self> {
-        Self::counting(limits, &METRICS.connections_refused)
+    /// Returns an empty table of connections that `numbers` counts. Runs within a local task set.
+    pub fn new(limits: ConnectionLimits, numbers: &SessionNumbers) -> Rc<Self> {
+        Self::counting(limits, numbers.clone(), &METRICS.connections_refused)
     }
 
     /// Returns an empty table for a listener of the process itself, such as that of its dashboard.
     pub fn internal(limits: ConnectionLimits) -> Rc<Self> {
-        Self::counting(limits, &METRICS.admin_connections_refused)
+        let numbers = SessionNumbers::default();
+        Self::counting(limits, numbers, &METRICS.admin_connections_refused)
     }
 
-    fn counting(limits: ConnectionLimits, refused: &'static Metric) -> Rc<Self> {
+    fn counting(
+        limits: ConnectionLimits,
+        numbers: SessionNumbers,
+        refused: &'static Metric,
+    ) -> Rc<Self> {
         Rc::new_cyclic(|this| {
             let admitted = Rc::<Notify>::default();
             Self {
@@ -105,6 +125,7 @@ impl Connections {
                 }),
                 running: Cell::new(0),
                 total: limits.total,
+                numbers,
                 refused,
                 _expiry: Task::spawn(expire(this.clone(), Rc::clone(&admitted))),
                 admitted,
@@ -120,6 +141,11 @@ impl Connections {
             SessionStatus::new(Opened::There, connection.since.into_std(), facts.as_deref())
         };
         state.established.values().map(status).collect()
+    }
+
+    /// Returns the number of a new connection.
+    pub fn next_number(&self) -> u64 {
+        self.numbers.next()
     }
 
     /// Returns the number of connections that still run.
@@ -337,10 +363,10 @@ mod tests {
             .build()
             .expect("a runtime");
         tokio::task::LocalSet::new().block_on(&runtime, async {
-            let connections = Connections::new(LIMITS);
+            let connections = Connections::new(LIMITS, &SessionNumbers::default());
             flood(&connections, 200, None).await;
             assert_eq!(connections.open(), 4, "a handshake ends at once");
-            let connections = Connections::new(LIMITS);
+            let connections = Connections::new(LIMITS, &SessionNumbers::default());
             let (near, _far) = Path::pair(1);
             flood(&connections, 200, Some(near.facts())).await;
             assert_eq!(connections.open(), 4 + MAX_LEAVING);

@@ -9,7 +9,6 @@ pub mod udp;
 
 use std::future::poll_fn;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::carrier::{Carrier, LocalBoxFuture};
@@ -57,13 +56,6 @@ pub struct Front {
     pub drain: Drain,
 }
 
-static NEXT_SESSION: AtomicU64 = AtomicU64::new(1);
-
-/// Returns the number of a new connection or session, which is unique while the process runs.
-pub(crate) fn next_session() -> u64 {
-    NEXT_SESSION.fetch_add(1, Ordering::Relaxed)
-}
-
 impl Front {
     /// Accepts until `stop` resolves. Open connections continue after that.
     pub async fn accept(
@@ -98,7 +90,7 @@ impl Front {
     fn admit(self: &Rc<Self>, incoming: Incoming) {
         METRICS.connections.add(1);
         let Incoming { address, carrier } = incoming;
-        let id = next_session();
+        let id = self.connections.next_number();
         let client = address.ip();
         let admitted = self
             .connections

@@ -37,8 +37,8 @@ use tokio::io::AsyncWriteExt as _;
 use tokio_rustls::StartHandshake;
 
 use super::early::{follow, tell};
-use super::next_session;
 use crate::carrier::LocalBoxFuture;
+use crate::connections::SessionNumbers;
 use crate::endpoint::split_authority;
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Exchange, Isolation, Part, Peer, Reply, Sink};
@@ -119,6 +119,8 @@ pub struct Opening {
     pub pools: Rc<dyn SessionPools>,
     /// The time for the browser's handshake.
     pub handshake: Duration,
+    /// The numbers of connections.
+    pub numbers: SessionNumbers,
     /// Ends the connections gracefully.
     pub drain: Drain,
     /// The stage that receives all other exchanges, and the tunnels that are spliced.
@@ -198,7 +200,7 @@ impl OpenedState {
             state: Rc::clone(self),
             way,
             connection: OpenedConnection {
-                session: next_session(),
+                session: self.parts.numbers.next(),
                 isolation,
                 host,
                 port,

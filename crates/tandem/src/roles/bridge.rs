@@ -8,6 +8,7 @@
 
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use tandem_http::Scheme;
 use tandem_http::h1::Form;
@@ -24,6 +25,7 @@ use crate::exchange::{Exchange, Peer};
 use crate::middle::pair_fields::PairFields;
 use crate::middle::websocket::{WebSocketKey, WebSocketProof};
 use crate::path::Facts;
+use crate::renewal::Renewals;
 use crate::services::Services;
 use crate::session::http1::Http1Session;
 use crate::session::mux::{Multiplexed, MuxSession};
@@ -32,6 +34,7 @@ use crate::session::{Drain, Session};
 use crate::stage::Stage;
 use crate::transport::Target;
 use crate::transport::tls::ClientTls;
+use crate::transport::tls::identity::Identity;
 
 /// The name of the role.
 const WHO: &str = "bridge";
@@ -48,8 +51,8 @@ impl Role for BridgeConfig {
         drain: &Drain,
     ) -> Result<Built, ConfigError> {
         let origin = match self.server() {
-            Some(server) => self.to_server(server, listening)?,
-            None => self.to_origins(listening)?,
+            Some(server) => self.to_server(server, listening, services.renewals())?,
+            None => self.to_origins(listening, services.renewals())?,
         };
         let inner = Box::new(move |_: &Rc<dyn Facts>, peer: Peer| {
             let next = origin.stage(peer.session);
@@ -60,7 +63,7 @@ impl Role for BridgeConfig {
             .near
             .admitted(NearRole::Bridge, permission, services, inner)?;
         self.near
-            .built(self.near.http1(WHO), true, new_stage, drain)
+            .built(self.near.http1(WHO), true, new_stage, services, drain)
     }
 }
 
@@ -90,17 +93,28 @@ impl BridgeConfig {
         }
     }
 
-    fn provided(&self, direct: &Rc<Direct>, endpoint: Endpoint) -> Rc<Provided> {
+    fn provided(
+        &self,
+        direct: &Rc<Direct>,
+        endpoint: Endpoint,
+        renewals: &Renewals,
+    ) -> Rc<Provided> {
         Rc::new(Provided::new(
             Rc::clone(direct),
             self.near.transports.clone(),
             endpoint,
             &self.near.path.socket,
+            renewals.clone(),
         ))
     }
 
     /// Creates the way to one server: an origin, or another proxy.
-    fn to_server(&self, server: &Endpoint, listening: &[SocketAddr]) -> Result<Back, ConfigError> {
+    fn to_server(
+        &self,
+        server: &Endpoint,
+        listening: &[SocketAddr],
+        renewals: &Renewals,
+    ) -> Result<Back, ConfigError> {
         let provider = self.near.transports.of(server)?;
         let scheme = provider.scheme();
         let target = Target {
@@ -128,9 +142,10 @@ impl BridgeConfig {
         };
         let direct = self.near.direct(Some(target), listening)?;
         let identity = server.identity_files()?;
+        let watched = |(cert, key)| Identity::watch(cert, key, renewals).map(Arc::new);
         let tls = ClientTls {
             ca: server.option("ca").map(str::to_owned),
-            identity: identity.map(|(cert, key)| (cert.to_owned(), key.to_owned())),
+            identity: identity.map(watched).transpose()?,
             alpn: vec![server.session.alpn().to_vec()],
             unlinkable: false,
         };
@@ -138,7 +153,7 @@ impl BridgeConfig {
         let connector = tls.connector()?;
         let has_streams = provider.has_streams();
         let transports = if has_streams {
-            let provided = self.provided(&direct, server.clone());
+            let provided = self.provided(&direct, server.clone(), renewals);
             OriginTransports {
                 plain: Rc::clone(&provided) as _,
                 secure: Rc::clone(&provided) as _,
@@ -155,7 +170,11 @@ impl BridgeConfig {
     }
 
     /// Creates the way to the origins that requests name.
-    fn to_origins(&self, listening: &[SocketAddr]) -> Result<Back, ConfigError> {
+    fn to_origins(
+        &self,
+        listening: &[SocketAddr],
+        renewals: &Renewals,
+    ) -> Result<Back, ConfigError> {
         let kind = self.back.session();
         let direct = self.near.direct(None, listening)?;
         let alpn = match kind {
@@ -175,7 +194,7 @@ impl BridgeConfig {
             if let Some(ca) = &self.near.origin_ca {
                 endpoint = endpoint.with_option("ca", ca);
             }
-            transports.secure = self.provided(&direct, endpoint);
+            transports.secure = self.provided(&direct, endpoint, renewals);
             transports.plain = Rc::new(EncryptedOnly);
         }
         let always = kind.filter(|kind| *kind != SessionKind::Http);

@@ -28,6 +28,7 @@ use crate::middle::solo::SoloSessions;
 use crate::middle::track::Track;
 use crate::middle::udp_target::UdpTarget;
 use crate::middle::websocket::WebSocketKey;
+use crate::renewal::Renewals;
 use crate::services::Services;
 use crate::session::Drain;
 use crate::session::http1::{Http1Session, OriginForm};
@@ -60,12 +61,11 @@ impl Role for ClientConfig {
         listening: &[std::net::SocketAddr],
         drain: &Drain,
     ) -> Result<Built, ConfigError> {
-        let journal = services.journal();
         let verified = Rc::new(RememberedHosts::default());
         let consenting = Rc::default();
         let entrusted = self.open.as_ref();
         let entrusted = entrusted.and_then(|open| opened::entrusted(open, &verified, &consenting));
-        let lanes = self.lanes(journal, entrusted.map(Rc::new).as_ref())?;
+        let lanes = self.lanes(services, entrusted.map(Rc::new).as_ref())?;
         let routes = Rc::new(lanes.routes);
         let out = self.before_routes(services, &routes);
         // Tor Browser comes by SOCKS, and nothing of it is opened.
@@ -74,28 +74,30 @@ impl Role for ClientConfig {
                 let parts = opened::OpenedParts {
                     next: &out,
                     routes: &routes,
-                    journal,
+                    services,
                     drain,
                     verified: &verified,
                     consenting: &consenting,
-                    site_lanes: self.site_lanes(&lanes.discovered, &lanes.coding, journal),
+                    site_lanes: self.site_lanes(&lanes.discovered, &lanes.coding, services),
                 };
                 self.opened_hosts(open, directory, parts)?
             }
             _ => Rc::clone(&out),
         };
-        let connections = Connections::new(ConnectionLimits {
+        let limits = ConnectionLimits {
             total: self.max_connections,
             per_client: self.max_connections,
             listeners: self.listen.len(),
             head: self.path.timeouts.head,
-        });
+        };
+        let connections = Connections::new(limits, services.session_numbers());
         let parts = FrontParts {
             socks: &out,
             http: &http,
             routes: &routes,
             connections: &connections,
             udp_limits: &Rc::default(),
+            renewals: services.renewals(),
             drain,
         };
         let fronts = self.fronts(listening, &parts)?;
@@ -163,6 +165,7 @@ struct FrontParts<'a> {
     routes: &'a Rc<Routes>,
     connections: &'a Rc<Connections>,
     udp_limits: &'a Rc<UdpLimits>,
+    renewals: &'a Renewals,
     drain: &'a Drain,
 }
 
@@ -280,6 +283,7 @@ impl ClientConfig {
             authority: self.authority.as_deref(),
             early_data: false,
             timeout,
+            renewals: parts.renewals,
         };
         let transport = provider.listening(endpoint, context)?;
         Ok(Front {

@@ -21,11 +21,12 @@ use crate::config::gateways::GatewayEndpoint;
 use crate::config::open::OpenedHttps;
 use crate::config::{ClientConfig, ConfigError};
 use crate::endpoint::Endpoint;
-use crate::journal::Journal;
 use crate::journal::saving::LoadTimes;
 use crate::middle::compress::CodingMemory;
 use crate::middle::discovery::{Discovery, SiteLane};
 use crate::middle::routes::Lane;
+use crate::renewal::Renewals;
+use crate::services::Services;
 use crate::stage::Stage;
 use crate::status::SessionStatus;
 use crate::transport::Transport;
@@ -73,6 +74,7 @@ pub(super) struct SiteLanes {
     pools: Rc<SitePools>,
     coding: CodingMemory,
     times: Arc<LoadTimes>,
+    renewals: Renewals,
 }
 
 impl ClientConfig {
@@ -82,12 +84,12 @@ impl ClientConfig {
         default: Lane,
         pools: &Rc<SitePools>,
         coding: &CodingMemory,
-        journal: &Arc<Journal>,
+        services: &Services,
     ) -> Lane {
         if !self.discover {
             return default;
         }
-        let lanes = self.site_lanes(pools, coding, journal);
+        let lanes = self.site_lanes(pools, coding, services);
         let new_lane = move |way: &Endpoint| {
             let can_use = lanes.config.can_discover(way);
             can_use.then(|| lanes.lane(way, None))?.ok()
@@ -126,13 +128,14 @@ impl ClientConfig {
         &self,
         pools: &Rc<SitePools>,
         coding: &CodingMemory,
-        journal: &Arc<Journal>,
+        services: &Services,
     ) -> SiteLanes {
         SiteLanes {
             config: Rc::new(self.clone()),
             pools: Rc::clone(pools),
             coding: coding.clone(),
-            times: journal.load_times(OWN_GATEWAYS),
+            times: services.journal().load_times(OWN_GATEWAYS),
+            renewals: services.renewals().clone(),
         }
     }
 }
@@ -155,7 +158,7 @@ impl SiteLanes {
             is_datagrams: false,
             is_own: false,
         };
-        let mut gateway = config.gateway(&endpoint, &Arc::default())?;
+        let mut gateway = config.gateway(&endpoint, &Arc::default(), &self.renewals)?;
         gateway.announcer = Announcer::silent(gateway.announcer.protocol().to_owned());
         if let Some(transport) = transport {
             gateway.transport = Rc::clone(transport);

@@ -59,6 +59,10 @@ impl Role for GatewayConfig {
     fn open(&self, services: &Services) -> Result<(), ConfigError> {
         services.open_cache(self.cache.as_ref());
         if let Some(submission) = &self.submission {
+            #[cfg(feature = "submit")]
+            if let Some(unlinkable) = &submission.unlinkable {
+                services.renewals().watch_shared(&unlinkable.issuers);
+            }
             services
                 .open_store(&submission.store)
                 .map_err(|problem| ConfigError::value("submit-store", problem))?;
@@ -110,7 +114,7 @@ impl Role for GatewayConfig {
         let inner = self.announcing(listening, inner);
         let permission = self.permission(&origin);
         let new_stage = self.admitted(NearRole::Gateway, permission, services, inner)?;
-        self.built(http1, false, new_stage, drain)
+        self.built(http1, false, new_stage, services, drain)
     }
 }
 
@@ -170,16 +174,19 @@ impl GatewayConfig {
         http1: Http1Session,
         negotiates: bool,
         new_stage: NewStage,
+        services: &Services,
         drain: &Drain,
     ) -> Result<Built, ConfigError> {
-        let connections = Connections::new(ConnectionLimits {
+        let limits = ConnectionLimits {
             total: self.max_connections.div_ceil(self.workers),
             per_client: self.max_connections_per_client.div_ceil(self.workers),
             listeners: self.listen.len(),
             head: self.path.timeouts.head,
-        });
+        };
+        let connections = Connections::new(limits, services.session_numbers());
         let listeners = Listeners {
             transports: &self.transports,
+            renewals: services.renewals(),
             path: &self.path,
             http1,
             client_ca: self.client_ca.as_deref(),
@@ -282,7 +289,7 @@ impl GatewayConfig {
         Ok(Some(Submissions::new(
             config.server.clone(),
             config.times,
-            config.watch_rights()?,
+            config.watch_rights(services.renewals())?,
             Arc::clone(&config.signer),
             (Arc::clone(store), config.max_stored),
             Rc::new(ToOrigin(Rc::clone(origin))),
@@ -375,7 +382,7 @@ impl GatewayConfig {
         services: &Services,
         inner: InnerStages,
     ) -> Result<NewStage, ConfigError> {
-        let tokens = gateway_tokens(&self.token_files)?;
+        let tokens = gateway_tokens(&self.token_files, services.renewals())?;
         let speed_tokens = Arc::clone(services.speed_tokens());
         let pseudonym = Arc::clone(services.pseudonym());
         let (open, by_certificate) = (self.open, self.client_ca.is_some());

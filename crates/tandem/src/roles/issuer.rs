@@ -49,6 +49,6 @@ impl Role for IssuerConfig {
             .near
             .admitted(NearRole::Gateway, permission, services, inner)?;
         let http1 = self.near.http1("issuer");
-        self.near.built(http1, false, new_stage, drain)
+        self.near.built(http1, false, new_stage, services, drain)
     }
 }

@@ -30,7 +30,7 @@ use crate::endpoint::Via;
 use crate::exchange::{Exchange, Reply};
 use crate::front::early::EarlyConnect;
 use crate::journal::saving::LoadTimes;
-use crate::journal::{Journal, Problems, RouteEntry};
+use crate::journal::{Problems, RouteEntry};
 use crate::middle::compress::CodingMemory;
 use crate::middle::decompress::Decompress;
 use crate::middle::exchange_metrics::ExchangeMetrics;
@@ -42,7 +42,8 @@ use crate::middle::push::NoPush;
 use crate::middle::pushed::{PushOptions, Pushed};
 use crate::middle::routes::{Lane, NoSessions, Routes, no_route};
 use crate::middle::solo::{SoloSessions, ToSolo};
-use crate::renewal::Renewable;
+use crate::renewal::{Renewable, Renewals};
+use crate::services::Services;
 use crate::session::Session;
 use crate::session::http1::Http1Session;
 use crate::session::mux::Multiplexed;
@@ -80,15 +81,16 @@ impl ClientConfig {
     /// Creates the lanes of all routes, and opens the first session of the default gateway.
     pub(super) fn lanes(
         &self,
-        journal: &Arc<Journal>,
+        services: &Services,
         entrusted: Option<&Rc<Entrusted>>,
     ) -> Result<Lanes, ConfigError> {
+        let (journal, renewals) = (services.journal(), services.renewals());
         let problems = Arc::<Problems>::default();
         let fallback = self.fallback_stage()?;
         let coding = CodingMemory::of_client();
         let (mut lanes, mut pools) = (Vec::new(), Vec::new());
         for route in &self.routes {
-            let pool = self.pool(&route.gateways, fallback.clone(), &problems)?;
+            let pool = self.pool(&route.gateways, fallback.clone(), &problems, renewals)?;
             let times = journal.load_times(&self.way(&route.gateways));
             let number = Some(lanes.len());
             let entrust =
@@ -106,7 +108,7 @@ impl ClientConfig {
             } else {
                 lane_without_gateway(fallback)
             };
-            let lane = self.discovering(lane, &discovered, &coding, journal);
+            let lane = self.discovering(lane, &discovered, &coding, services);
             // A request that a discovered gateway did not serve is repeated behind these stages,
             // and counts once.
             Lane {
@@ -114,7 +116,7 @@ impl ClientConfig {
                 ..lane
             }
         } else {
-            let pool = self.pool(&self.gateways, fallback, &problems)?;
+            let pool = self.pool(&self.gateways, fallback, &problems, renewals)?;
             // Only a request for one of its hosts contacts the gateway of a route. Otherwise the
             // operator would learn of people who may visit them.
             pool.get_ready();
@@ -145,10 +147,11 @@ impl ClientConfig {
         gateways: &[GatewayEndpoint],
         fallback: Option<Rc<dyn Stage>>,
         problems: &Arc<Problems>,
+        renewals: &Renewals,
     ) -> Result<Rc<Gateways>, ConfigError> {
         let gateways = gateways
             .iter()
-            .map(|gateway| self.gateway(gateway, problems))
+            .map(|gateway| self.gateway(gateway, problems, renewals))
             .collect::<Result<Vec<_>, _>>()?;
         let limits = PoolLimits {
             max_age: self.max_age,
@@ -259,7 +262,9 @@ impl ClientConfig {
             compares_ways: false,
             tries: TRIES,
         };
-        let pool = Gateways::new(vec![self.gateway(gateway, &Arc::default())?], limits, None);
+        // The files are read once: the stage serves a single command.
+        let gateway = self.gateway(gateway, &Arc::default(), &Renewals::default())?;
+        let pool = Gateways::new(vec![gateway], limits, None);
         Ok(Rc::new(ToGateway(pool)))
     }
 
@@ -298,6 +303,7 @@ impl ClientConfig {
         &self,
         gateway: &GatewayEndpoint,
         problems: &Arc<Problems>,
+        renewals: &Renewals,
     ) -> Result<Gateway, ConfigError> {
         let endpoint = &gateway.endpoint;
         let target = Target {
@@ -306,7 +312,8 @@ impl ClientConfig {
         };
         let provider = self.transports.of(endpoint)?;
         let token_file = gateway.token_file.as_deref();
-        let token = token_file.map(client_token).transpose()?;
+        let token = token_file.map(|file| client_token(file, renewals));
+        let token = token.transpose()?;
         let session: Rc<dyn Session> = match Multiplexed::of(endpoint.session) {
             Some(protocol) => {
                 let head = Limits::default().head;
@@ -328,6 +335,7 @@ impl ClientConfig {
             stream_window: self.path.stream_window,
             early_data: self.path.early_data,
             timeout: self.path.socket.connect_timeout,
+            renewals: renewals.clone(),
         };
         let transport = provider.dialling(endpoint, context)?;
         let way = self

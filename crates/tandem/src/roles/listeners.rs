@@ -7,6 +7,7 @@ use crate::config::{ConfigError, PathConfig};
 use crate::connections::Connections;
 use crate::endpoint::{Endpoint, SessionKind};
 use crate::front::{Front, ListenerProtocol, NewStage};
+use crate::renewal::Renewals;
 use crate::session::http1::Http1Session;
 use crate::session::mux::{Multiplexed, MuxSession};
 use crate::session::streams::StreamsSession;
@@ -17,6 +18,8 @@ use crate::transport::registry::{ListenContext, Provider, Transports};
 pub(super) struct Listeners<'a> {
     /// The transports that the endpoints name.
     pub(super) transports: &'a Transports,
+    /// The list of the certificates that follow their files.
+    pub(super) renewals: &'a Renewals,
     /// The limits of sessions.
     pub(super) path: &'a PathConfig,
     /// HTTP/1.1, as listeners without TLS speak it.
@@ -62,6 +65,7 @@ impl Listeners<'_> {
             authority: None,
             early_data: self.path.early_data,
             timeout: self.path.timeouts.head,
+            renewals: self.renewals,
         };
         let transport = provider.listening(endpoint, context)?;
         Ok(Front {

@@ -26,10 +26,10 @@ use crate::back::origin::{
 use crate::carrier::LocalBoxFuture;
 use crate::config::open::{OpenLevel, OpenedHttps};
 use crate::config::{ClientConfig, ConfigError};
+use crate::connections::SessionNumbers;
 use crate::endpoint::join_authority;
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Exchange, Isolation, Part};
-use crate::front::next_session;
 use crate::front::opened::{
     OpenedConnection, OpenedHosts, OpenedWay, Opening, RememberedHosts, VERIFIED, VerifiedOrigins,
 };
@@ -40,6 +40,7 @@ use crate::middle::pair_fields::PairFields;
 use crate::middle::record::Record;
 use crate::middle::routes::Routes;
 use crate::middle::websocket::WebSocketKey;
+use crate::services::Services;
 use crate::session::http1::Http1Session;
 use crate::session::mux::{Multiplexed, MuxSession};
 use crate::session::{Drain, Session};
@@ -67,7 +68,7 @@ pub(super) struct OpenedParts<'a> {
     /// The stage that receives tunnels.
     pub(super) next: &'a Rc<dyn Stage>,
     pub(super) routes: &'a Rc<Routes>,
-    pub(super) journal: &'a Arc<Journal>,
+    pub(super) services: &'a Services,
     pub(super) drain: &'a Drain,
     /// The hosts whose certificates the gateways have verified.
     pub(super) verified: &'a Rc<RememberedHosts>,
@@ -93,7 +94,7 @@ impl ClientConfig {
         let tunnels: Rc<dyn Transport> = tunnels;
         let discovering = self.discovering_opened(open, to_origin, &tunnels, parts.site_lanes)?;
         let local = Rc::new(OpenedWay {
-            inside: self.inside(discovering, parts.journal),
+            inside: self.inside(discovering, parts.services.journal()),
             origins: Rc::new(Origins(origin)),
         });
         let at_gateway = Rc::new(OpenedWay {
@@ -108,7 +109,7 @@ impl ClientConfig {
             }),
         });
         if self.preconnect && self.via.is_none() {
-            self.verify_ahead(open, &at_gateway);
+            self.verify_ahead(open, &at_gateway, parts.services.session_numbers());
         }
         let listed = open.clone();
         let head = Limits::default().head;
@@ -134,11 +135,12 @@ impl ClientConfig {
                 OpenLevel::Local => Some(Rc::clone(&local)),
                 OpenLevel::Gateway => Some(Rc::clone(&at_gateway)),
             }),
-            leaves: Leaves::watch(directory)?,
+            leaves: Leaves::watch(directory, parts.services.renewals())?,
             h2: Rc::new(h2) as Rc<dyn Session>,
             http1: Rc::new(http1),
             pools: Rc::clone(parts.routes) as Rc<dyn SessionPools>,
             handshake: self.path.timeouts.head,
+            numbers: parts.services.session_numbers().clone(),
             drain: parts.drain.clone(),
             next: Rc::clone(parts.next),
         })))
@@ -147,12 +149,17 @@ impl ClientConfig {
     /// Makes the gateway verify the hosts that the list names, so that the first connection of a
     /// browser waits for no question. Hosts with a route of their own are left out, since only a
     /// request for them contacts its gateways.
-    fn verify_ahead(&self, open: &OpenedHttps, at_gateway: &Rc<OpenedWay>) {
+    fn verify_ahead(
+        &self,
+        open: &OpenedHttps,
+        at_gateway: &Rc<OpenedWay>,
+        numbers: &SessionNumbers,
+    ) {
         let named = open.named_at_gateway().into_iter();
         let named = named.filter(|(host, _)| self.route_map.find(host).is_none());
         for (host, port) in named.take(MAX_AHEAD) {
             let connection = OpenedConnection {
-                session: next_session(),
+                session: numbers.next(),
                 isolation: Isolation::none(),
                 host: host.to_owned(),
                 port,

@@ -68,28 +68,28 @@ impl Role for RelayConfig {
         Ok(Built {
             dialled: Box::new(move || shown.all().flat_map(|pool| pool.status()).collect()),
             on_drain: Box::new(move || pools.all().for_each(|pool| pool.drain())),
-            ..self.near.built(http1, false, new_stage, drain)?
+            ..self.near.built(http1, false, new_stage, services, drain)?
         })
     }
 }
 
 impl RelayConfig {
     fn pools(&self, services: &Services) -> Result<Pools, ConfigError> {
-        let problems = Arc::<Problems>::default();
+        let (problems, renewals) = (Arc::<Problems>::default(), services.renewals());
         let far = &self.far;
-        let pushing = far.pool(&far.gateways, None, &problems)?;
+        let pushing = far.pool(&far.gateways, None, &problems, renewals)?;
         let without_push = ClientConfig {
             push: false,
             ..far.clone()
         };
-        let plain = without_push.pool(&far.gateways, None, &problems)?;
+        let plain = without_push.pool(&far.gateways, None, &problems, renewals)?;
         let for_tunnels = ClientConfig {
             path: path_of_tunnels(&far.path),
             ..without_push
         };
         let shared = self
             .share_tunnels
-            .then(|| for_tunnels.pool(&far.gateways, None, &problems));
+            .then(|| for_tunnels.pool(&far.gateways, None, &problems, renewals));
         let entry = RouteEntry {
             hosts: "all hosts".into(),
             way: far.way(&far.gateways),

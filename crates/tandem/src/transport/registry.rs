@@ -18,6 +18,7 @@ use super::Transport;
 use super::tcp::{SocketOptions, TcpProvider};
 use super::tls::{TlsError, TlsProvider};
 use crate::endpoint::{BadEndpoint, Endpoint, SessionKind};
+use crate::renewal::Renewals;
 
 /// The protocol of a listening socket. Together with the address it identifies a listener, so that
 /// TCP and UDP can share a port.
@@ -118,6 +119,8 @@ pub struct DialContext {
     pub early_data: bool,
     /// The time for the handshake.
     pub timeout: Duration,
+    /// The list to which certificates that follow their files belong.
+    pub renewals: Renewals,
 }
 
 /// The settings of a listener.
@@ -138,12 +141,14 @@ pub struct ListenContext<'a> {
     pub early_data: bool,
     /// The time for the handshake.
     pub timeout: Duration,
+    /// The list to which certificates that follow their files belong.
+    pub renewals: &'a Renewals,
 }
 
-impl ListenContext<'_> {
+impl<'a> ListenContext<'a> {
     /// Creates the settings of a listener on this machine, which accepts all clients and the
     /// protocols of its endpoint.
-    pub const fn new(max_streams: u32, timeout: Duration) -> Self {
+    pub const fn new(max_streams: u32, timeout: Duration, renewals: &'a Renewals) -> Self {
         Self {
             socket: None,
             client_ca: None,
@@ -153,6 +158,7 @@ impl ListenContext<'_> {
             authority: None,
             early_data: false,
             timeout,
+            renewals,
         }
     }
 }

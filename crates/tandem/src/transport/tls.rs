@@ -7,7 +7,7 @@
 
 pub mod authority;
 pub mod files;
-mod identity;
+pub mod identity;
 pub mod layer;
 pub mod leaves;
 pub mod records;
@@ -31,6 +31,7 @@ use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
 use crate::error::{Error, Kind, Retry, Side};
 use crate::path::{Facts, Path};
+use crate::renewal::Renewals;
 use authority::LocalIdentity;
 use files::roots;
 use identity::Identity;
@@ -80,8 +81,8 @@ pub enum TlsError {
 pub struct ClientTls {
     /// The PEM file of the authorities to trust instead of the public ones.
     pub ca: Option<String>,
-    /// The PEM files of the client certificate and its key.
-    pub identity: Option<(String, String)>,
+    /// The client's certificate with its key.
+    pub identity: Option<Arc<Identity>>,
     /// The protocols to offer (ALPN), best first.
     pub alpn: Vec<Vec<u8>>,
     /// True if TLS sessions are never resumed. Tickets would let the other end link a client's
@@ -112,9 +113,7 @@ impl ClientTls {
             .with_custom_certificate_verifier(verifier);
         let mut config = match &self.identity {
             None => builder.with_no_client_auth(),
-            Some((cert, key)) => {
-                builder.with_client_cert_resolver(Arc::new(Identity::watch(cert, key)?))
-            }
+            Some(identity) => builder.with_client_cert_resolver(Arc::clone(identity) as _),
         };
         config.alpn_protocols.clone_from(&self.alpn);
         if self.unlinkable {
@@ -223,14 +222,12 @@ pub struct ClientCertificates<'a> {
     pub optional: bool,
 }
 
-/// Creates the acceptor of a listener.
+/// Creates the acceptor of a listener with a certificate.
 pub fn acceptor(
-    cert: &str,
-    key: &str,
+    identity: Identity,
     clients: Option<ClientCertificates<'_>>,
     alpn: &[&[u8]],
 ) -> Result<TlsAcceptor, TlsError> {
-    let identity = Arc::new(Identity::watch(cert, key)?);
     let builder = match clients {
         None => ServerConfig::builder().with_no_client_auth(),
         Some(ClientCertificates { ca, optional }) => {
@@ -244,15 +241,19 @@ pub fn acceptor(
             ServerConfig::builder().with_client_cert_verifier(verifier)
         }
     };
-    let mut config = builder.with_cert_resolver(identity);
+    let mut config = builder.with_cert_resolver(Arc::new(identity));
     config.alpn_protocols = alpn.iter().map(|protocol| protocol.to_vec()).collect();
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
 /// Creates the acceptor of a listener on this machine, with a certificate by the local authority in
 /// `directory`.
-pub fn local_acceptor(directory: &FilePath, alpn: &[&[u8]]) -> Result<TlsAcceptor, TlsError> {
-    let identity = Arc::new(LocalIdentity::watch(directory)?);
+pub fn local_acceptor(
+    directory: &FilePath,
+    alpn: &[&[u8]],
+    renewals: &Renewals,
+) -> Result<TlsAcceptor, TlsError> {
+    let identity = Arc::new(LocalIdentity::watch(directory, renewals)?);
     let mut config = ServerConfig::builder()
         .with_no_client_auth()
         .with_cert_resolver(identity);

@@ -58,15 +58,21 @@ impl<F: Fn(&Endpoint) -> Parts + Send + Sync> Role for OneListener<F> {
         }
     }
 
-    fn build(&self, _: &Services, _: &[SocketAddr], drain: &Drain) -> Result<Built, ConfigError> {
+    fn build(
+        &self,
+        services: &Services,
+        _: &[SocketAddr],
+        drain: &Drain,
+    ) -> Result<Built, ConfigError> {
         let Parts { session, new_stage } = (self.compose)(&self.listen);
-        let connections = Connections::new(ConnectionLimits {
+        let limits = ConnectionLimits {
             total: 1000,
             per_client: 1000,
             listeners: 1,
             head: PATIENCE,
-        });
-        let context = ListenContext::new(STREAMS, PATIENCE);
+        };
+        let connections = Connections::new(limits, services.session_numbers());
+        let context = ListenContext::new(STREAMS, PATIENCE, services.renewals());
         let provider = self.transports.of(&self.listen)?;
         let front = Front {
             protocol: ListenerProtocol::Session(session),

@@ -16,6 +16,7 @@ use tandem::endpoint::Endpoint;
 use tandem::error::Error;
 use tandem::exchange::{Body, Chunk, Chunks, Exchange, Isolation, Part, Peer, Reply};
 use tandem::priority::SharedPriority;
+use tandem::renewal::Renewals;
 use tandem::runtime::Running;
 use tandem::session::http1::Http1Session;
 use tandem::session::mux::{Multiplexed, MuxSession};
@@ -167,6 +168,7 @@ impl Visitor {
             stream_window: u32::MAX,
             early_data: false,
             timeout: PATIENCE,
+            renewals: Renewals::default(),
         };
         let form = if proxy { Form::Absolute } else { Form::Origin };
         Self {

@@ -106,11 +106,12 @@ impl Scene {
                 let is_listed = host.ends_with("a.test") && port == 443;
                 is_listed.then(|| Rc::clone(&way))
             }),
-            leaves: Leaves::watch(&directory).expect("an authority"),
+            leaves: Leaves::watch(&directory, &Default::default()).expect("an authority"),
             h2: Rc::new(Unserved),
             http1: Rc::new(Unserved),
             pools: Rc::new(Live),
             handshake: Duration::from_secs(30),
+            numbers: SessionNumbers::default(),
             drain: Drain::new(),
             next: Rc::new(move |exchange: Exchange| {
                 bodies.borrow_mut().push(exchange.body);

@@ -29,7 +29,7 @@ use x509_parser::extensions::GeneralName;
 
 use super::TlsError;
 use super::files::{Validity, certificates};
-use crate::renewal::{Renewable, watch};
+use crate::renewal::{Renewable, Renewals};
 
 /// The common name of every local authority, before the digits of its key.
 pub const NAME: &str = "Tandem local authority";
@@ -310,13 +310,14 @@ pub(super) struct Leaf {
 /// authority that was read.
 pub(super) fn watched<T: Send + Sync + 'static>(
     directory: &Path,
+    renewals: &Renewals,
     build: impl Fn(&Path, Authority) -> Result<T, TlsError> + Send + Sync + 'static,
 ) -> Result<Arc<Renewable<T>>, TlsError> {
     let name = format!("the local authority in {}", directory.display());
     let files = vec![certificate_file(directory), key_file(directory)];
     let directory = directory.to_owned();
     let load = move || build(&directory, Authority::load(&directory)?);
-    Ok(watch(Renewable::new(name, files, load)?))
+    Ok(renewals.watch(Renewable::new(name, files, load)?))
 }
 
 /// The certificate of a listener on this machine, which is replaced while the program runs.
@@ -330,8 +331,8 @@ struct Local {
 
 impl LocalIdentity {
     /// Reads the authority in `directory` and watches its files.
-    pub(super) fn watch(directory: &Path) -> Result<Self, TlsError> {
-        let local = watched(directory, |directory, authority| {
+    pub(super) fn watch(directory: &Path, renewals: &Renewals) -> Result<Self, TlsError> {
+        let local = watched(directory, renewals, |directory, authority| {
             let leaf = authority
                 .issue(&HOSTS, SystemTime::now(), LEAF_LIFE)
                 .map_err(|problem| failed(directory, problem))?;

@@ -10,20 +10,23 @@ use rustls::sign::CertifiedKey;
 
 use super::TlsError;
 use super::files::{certificates, private_key};
-use crate::renewal::{Renewable, watch};
+use crate::renewal::{Renewable, Renewals};
 
 /// A certificate with its key.
 #[derive(Debug)]
-pub(super) struct Identity(Arc<Renewable<Arc<CertifiedKey>>>);
+pub struct Identity(Arc<Renewable<Arc<CertifiedKey>>>);
 
 impl Identity {
-    /// Reads both files and watches them.
-    pub(super) fn watch(cert: &str, key: &str) -> Result<Self, TlsError> {
+    /// Reads both files, and has `renewals` watch them.
+    ///
+    /// # Errors
+    /// Fails if the files cannot be read or do not fit each other.
+    pub fn watch(cert: &str, key: &str, renewals: &Renewals) -> Result<Self, TlsError> {
         let name = format!("the certificate in {cert}");
         let files = vec![cert.into(), key.into()];
         let (cert, key) = (cert.to_owned(), key.to_owned());
         let identity = Renewable::new(name, files, move || load(&cert, &key))?;
-        Ok(Self(watch(identity)))
+        Ok(Self(renewals.watch(identity)))
     }
 }
 

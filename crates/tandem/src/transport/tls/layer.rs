@@ -9,6 +9,7 @@ use std::time::Duration;
 use tandem_http::Scheme;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
+use super::identity::Identity;
 use super::{ClientCertificates, ClientTls, acceptor, connect, local_acceptor, wrap};
 use crate::endpoint::{BadEndpoint, Endpoint};
 use crate::error::{Error, Kind, Side};
@@ -186,10 +187,10 @@ impl Provider for TlsProvider {
         context: DialContext,
     ) -> Result<Rc<dyn Transport>, TransportError> {
         let option = |key: &str| endpoint.option(key).map(str::to_owned);
+        let watched = |(cert, key)| Identity::watch(cert, key, &context.renewals).map(Arc::new);
         let tls = ClientTls {
             ca: option("ca"),
-            identity: (endpoint.identity_files()?)
-                .map(|(cert, key)| (cert.to_owned(), key.to_owned())),
+            identity: endpoint.identity_files()?.map(watched).transpose()?,
             alpn: vec![endpoint.session.alpn().to_vec()],
             unlinkable: true,
         };
@@ -219,11 +220,11 @@ impl Provider for TlsProvider {
         let alpn = context.alpn.unwrap_or(&own);
         let acceptor = match context.authority {
             Some(directory) if endpoint.option("cert").is_none() => {
-                local_acceptor(directory, alpn)?
+                local_acceptor(directory, alpn, context.renewals)?
             }
             _ => {
                 let (cert, key) = endpoint.certificate_files()?;
-                acceptor(cert, key, clients, alpn)?
+                acceptor(Identity::watch(cert, key, context.renewals)?, clients, alpn)?
             }
         };
         let tcp = Tcp {

@@ -16,7 +16,7 @@ use rustls::sign::{CertifiedKey, SingleCertAndKey};
 
 use super::TlsError;
 use super::authority::{Authority, Leaf, watched};
-use crate::renewal::Renewable;
+use crate::renewal::{Renewable, Renewals};
 
 /// The largest number of hosts with a certificate. The oldest one is forgotten first.
 const MAX_HOSTS: usize = 256;
@@ -57,8 +57,8 @@ impl Leaves {
     ///
     /// # Errors
     /// Fails like [`Authority::load`].
-    pub fn watch(directory: &Path) -> Result<Self, TlsError> {
-        let authority = watched(directory, |_, authority| Ok(authority))?;
+    pub fn watch(directory: &Path, renewals: &Renewals) -> Result<Self, TlsError> {
+        let authority = watched(directory, renewals, |_, authority| Ok(authority))?;
         let kept = RefCell::new(AuthorityLeaves {
             authority: authority.get(),
             leaves: HashMap::new(),
@@ -146,7 +146,7 @@ mod tests {
         let directory = std::env::temp_dir().join(name);
         let opened: Vec<_> = opened.iter().map(|&name| name.to_owned()).collect();
         create(&directory, &opened, SystemTime::now()).expect("an authority");
-        let leaves = Leaves::watch(&directory).expect("an authority");
+        let leaves = Leaves::watch(&directory, &Renewals::default()).expect("an authority");
         std::fs::remove_dir_all(&directory).expect("removed");
         leaves
     }
