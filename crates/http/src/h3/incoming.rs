@@ -109,59 +109,15 @@ impl Connection {
         end: bool,
     ) -> Result<Fate, Fault> {
         loop {
-            match incoming.source {
-                Source::Untyped => match incoming.number.take(&mut input) {
-                    None => break,
-                    Some(kind) => match self.typed(carrier, kind)? {
-                        Some(source) => incoming.source = source,
-                        None => return Ok(Fate::Drop),
-                    },
-                },
-                Source::UnnamedPush => match incoming.number.take(&mut input) {
-                    None => break,
-                    Some(push) => {
-                        if self.push_arrived(carrier, incoming, push)? == Fate::Drop {
-                            return Ok(Fate::Drop);
-                        }
-                    }
-                },
-                Source::Control => {
-                    let limit = self.max_section();
-                    let Some(piece) = incoming.reader.next(&mut input, limit)? else {
-                        break;
-                    };
-                    self.control_piece(piece)?;
-                    self.flood.check()?;
-                }
-                Source::Encoder => {
-                    self.encoder_stream(input)?;
-                    break;
-                }
-                Source::Decoder => {
-                    let taken = self.encoder.handle_decoder_stream(input);
-                    taken.map_err(|_| {
-                        Fault::new(
-                            Code::QPACK_DECODER_STREAM_ERROR,
-                            "bad QPACK acknowledgement",
-                        )
-                    })?;
-                    break;
-                }
-                Source::NewRequest | Source::Message(_) | Source::Push(_) => {
-                    if incoming.wait.is_some() {
-                        incoming.pending = input.to_vec();
-                        incoming.ended = end;
-                        return Ok(Fate::Keep);
-                    }
-                    let limit = self.max_section();
-                    let Some(piece) = incoming.reader.next(&mut input, limit)? else {
-                        break;
-                    };
-                    if self.message_piece(carrier, incoming, piece)? == Fate::Drop {
-                        return Ok(Fate::Drop);
-                    }
-                    self.flood.check()?;
-                }
+            if incoming.wait.is_some() {
+                incoming.pending = input.to_vec();
+                incoming.ended = end;
+                return Ok(Fate::Keep);
+            }
+            match self.step(carrier, incoming, &mut input)? {
+                Some(Fate::Keep) => {}
+                Some(Fate::Drop) => return Ok(Fate::Drop),
+                None => break,
             }
         }
         if !end {
@@ -172,6 +128,69 @@ impl Connection {
         }
         self.message_end(carrier, incoming)?;
         Ok(Fate::Drop)
+    }
+
+    /// Takes one number or one piece of a frame from the input of a stream. Returns `None` once the
+    /// input is used up.
+    fn step(
+        &mut self,
+        carrier: u64,
+        incoming: &mut Incoming,
+        input: &mut &[u8],
+    ) -> Result<Option<Fate>, Fault> {
+        match incoming.source {
+            Source::Untyped | Source::UnnamedPush => match incoming.number.take(input) {
+                None => Ok(None),
+                Some(number) => self.numbered(carrier, incoming, number).map(Some),
+            },
+            Source::Encoder => {
+                self.encoder_stream(input)?;
+                Ok(None)
+            }
+            Source::Decoder => {
+                let taken = self.encoder.handle_decoder_stream(input);
+                taken.map_err(|_| {
+                    Fault::new(
+                        Code::QPACK_DECODER_STREAM_ERROR,
+                        "bad QPACK acknowledgement",
+                    )
+                })?;
+                Ok(None)
+            }
+            Source::Control | Source::NewRequest | Source::Message(_) | Source::Push(_) => {
+                let limit = self.max_section();
+                let Some(piece) = incoming.reader.next(input, limit)? else {
+                    return Ok(None);
+                };
+                if incoming.source == Source::Control {
+                    self.control_piece(piece)?;
+                } else if self.message_piece(carrier, incoming, piece)? == Fate::Drop {
+                    return Ok(Some(Fate::Drop));
+                }
+                self.flood.check()?;
+                Ok(Some(Fate::Keep))
+            }
+        }
+    }
+
+    /// Handles the number at the front of a unidirectional stream: the type of the stream, or the
+    /// identifier of a push.
+    fn numbered(
+        &mut self,
+        carrier: u64,
+        incoming: &mut Incoming,
+        number: u64,
+    ) -> Result<Fate, Fault> {
+        if incoming.source == Source::UnnamedPush {
+            return self.push_arrived(carrier, incoming, number);
+        }
+        Ok(match self.typed(carrier, number)? {
+            Some(source) => {
+                incoming.source = source;
+                Fate::Keep
+            }
+            None => Fate::Drop,
+        })
     }
 
     /// Takes instructions of the peer's encoder, and continues the streams that waited for them.

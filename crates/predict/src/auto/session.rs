@@ -344,35 +344,13 @@ impl Auto {
             (Some(_), None) => 2,
         };
         let fetch = self.fetch_view(session, contexts, way + 3 * answer(status));
-        let number = self.next_load;
-        self.next_load = self.next_load.wrapping_add(1) & 0x7fff_ffff;
         let load = Load {
-            number,
-            page,
-            agent: session.agent,
-            contexts,
-            last: exchange.now,
-            open: true,
             implicit,
-            dirty: !exchange.get,
-            views: session.views.min(15) as u8,
             fetch,
-            fetches: 0,
-            assets: Vec::new(),
-            guesses: Vec::new(),
-            listed: false,
-            stages: Vec::new(),
-            repeats: Vec::new(),
-            moments: 0,
+            ..self.number_load(session, exchange, page, contexts)
         };
+        let number = load.number;
         session.views += 1;
-        let due = Due {
-            at: exchange.now,
-            session: exchange.session,
-            load: number,
-        };
-        self.due.push_back(due);
-        self.idle.push_back(due);
         let threshold = self.config.worth.threshold(0.0) as f32;
         let hopeful = self.model.fetch_probability(&load.fetch) >= HOPE * threshold;
         let judged = !implicit && !load.dirty && hopeful;
@@ -391,6 +369,44 @@ impl Auto {
         }
         if judged {
             self.judge(session, session.loads.len() - 1, None, offers);
+        }
+    }
+
+    /// Creates the load with the next number, and notes the times at which it is due.
+    fn number_load(
+        &mut self,
+        session: &Session,
+        exchange: &Exchange<'_>,
+        page: u32,
+        contexts: [ContextId; 3],
+    ) -> Load {
+        let number = self.next_load;
+        self.next_load = self.next_load.wrapping_add(1) & 0x7fff_ffff;
+        let due = Due {
+            at: exchange.now,
+            session: exchange.session,
+            load: number,
+        };
+        self.due.push_back(due);
+        self.idle.push_back(due);
+        Load {
+            number,
+            page,
+            agent: session.agent,
+            contexts,
+            last: exchange.now,
+            open: true,
+            implicit: false,
+            dirty: !exchange.get,
+            views: session.views.min(15) as u8,
+            fetch: FetchView::default(),
+            fetches: 0,
+            assets: Vec::new(),
+            guesses: Vec::new(),
+            listed: false,
+            stages: Vec::new(),
+            repeats: Vec::new(),
+            moments: 0,
         }
     }
 

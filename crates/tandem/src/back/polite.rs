@@ -207,7 +207,6 @@ impl PoliteState {
         sink: &mut Sink,
     ) -> Attempt {
         let (session, origin) = key;
-        let is_early = || exchange.priority.get().push;
         if self.places.taken_at(*session, origin) + 1 >= self.limit(key) {
             self.note(key, Growth::note_wait);
         }
@@ -215,11 +214,10 @@ impl PoliteState {
             self.places.take(*session, origin, precedence)
         });
         let _place = place.await;
-        if is_early() && self.refuses_early(key) {
+        if exchange.priority.get().push && self.refuses_early(key) {
             return Attempt::Over(Err(early_refused()));
         }
-        let is_crowded = || self.places.taken_at(*session, origin) > FLOOR;
-        let was_crowded = is_crowded();
+        let was_crowded = self.is_crowded(key);
         let early = self.early.add(key, &exchange.priority, sink.canceller());
         let mut reply = self.next.call(Exchange {
             request: exchange.request.clone(),
@@ -238,16 +236,11 @@ impl PoliteState {
                 },
             };
             if let Some(refusal) = refusal(part.as_ref()) {
-                // A request that has timed out would occupy the browser for as long again.
-                let is_timeout = matches!(&part, Some(Err(error)) if error.kind == Kind::Timeout);
-                let is_for_number = !is_begun && (was_crowded || is_crowded());
+                let is_for_number = !is_begun && (was_crowded || self.is_crowded(key));
                 self.note(key, |growth, now| growth.note_refusal(now, refusal));
-                if is_for_number && is_early() {
-                    // A request that joins later would otherwise get the refusal.
-                    return Attempt::Over(Err(early_refused()));
-                }
-                if is_for_number && may_repeat && !is_timeout {
-                    return Attempt::Refused;
+                let hidden = hidden_refusal(exchange, part.as_ref(), may_repeat);
+                if let Some(hidden) = hidden.filter(|_| is_for_number) {
+                    return hidden;
                 }
             }
             match part {
@@ -271,6 +264,11 @@ impl PoliteState {
             growth.note_response(now, bytes, is_awaited)
         });
         Attempt::Over(Ok(()))
+    }
+
+    /// Returns whether an origin serves more requests at once than it permits without measurement.
+    fn is_crowded(&self, (session, origin): &OriginKey) -> bool {
+        self.places.taken_at(*session, origin) > FLOOR
     }
 
     /// Closes surplus idle connections after a while, unless the origin is in use again.
@@ -395,6 +393,22 @@ fn refusal(part: Option<&Result<Part, Error>>) -> Option<Refusal> {
         Err(error) if is_refusal(error) => Some(Refusal::Connection),
         _ => None,
     }
+}
+
+/// Returns the end of an attempt that an origin refused because of the number of requests. `None`
+/// means that the browser gets the refusal.
+fn hidden_refusal(
+    exchange: &Exchange,
+    part: Option<&Result<Part, Error>>,
+    may_repeat: bool,
+) -> Option<Attempt> {
+    if exchange.priority.get().push {
+        // A request that joins later would otherwise get the refusal.
+        return Some(Attempt::Over(Err(early_refused())));
+    }
+    // A request that has timed out would occupy the browser for as long again.
+    let is_timeout = matches!(part, Some(Err(error)) if error.kind == Kind::Timeout);
+    (may_repeat && !is_timeout).then_some(Attempt::Refused)
 }
 
 /// Returns the time that a response asks to wait (RFC 9110 section 10.2.3).

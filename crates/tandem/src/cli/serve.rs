@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::Failure;
 use crate::admin;
@@ -18,6 +18,7 @@ use crate::journal::Journal;
 use crate::roles::Role;
 use crate::runtime::Running;
 use crate::services::Services;
+use crate::status::StatusSource;
 
 /// A role with the values that the process needs beside it.
 pub(super) struct Loaded {
@@ -84,73 +85,148 @@ pub(super) fn serve(
     name: &'static str,
     load: impl Fn() -> Result<Loaded, ConfigError>,
 ) -> Result<(), Failure> {
-    let mut loaded = load()?;
+    let loaded = load()?;
     raise_descriptor_limit();
     let runtime = super::runtime()?;
-    let served = runtime.block_on(tokio::task::LocalSet::new().run_until(async {
-        let (mut terminate, mut interrupt, mut hangup) =
-            (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?, signal(SignalKind::hangup())?);
-        // By default this signal ends the process. With a handler, a write past the limit of file
-        // sizes (RLIMIT_FSIZE) is an error.
-        let _file_size = signal(SignalKind::from_raw(libc::SIGXFSZ))?;
-        let mut running = Running::start(Arc::clone(&loaded.role)).await?;
-        let journal = Arc::clone(running.services().journal());
-        warn(std::mem::take(&mut loaded.warnings), &journal);
-        if let Some(address) = loaded.fixed.metrics {
-            let local = admin::serve(address, running.status())
-                .map_err(|error| format!("metrics: cannot listen on {address}: {error}"))?;
-            eprintln!("tandem: metrics on http://{local}/metrics");
-        }
-        let source = OverviewSource::new(name, running.status(), Arc::clone(&journal));
-        let control = loaded.fixed.control.as_deref();
-        let door = loaded.fixed.admin.map(|address| dashboard(address, control, &source)).transpose()?;
-        let listen = |path| ControlSocket::listen(path, source.clone(), door);
-        let _control = control.map(listen).transpose()?;
-        for endpoint in loaded.role.listen() {
-            let address = running.address(endpoint).map_or_else(|| endpoint.authority(), |address| address.to_string());
-            eprintln!("tandem {name}: listening on {}://{address}", endpoint.scheme());
-        }
-        let mut drain_limit = loaded.drain_limit;
-        let mut looks = tokio::time::interval(LOOK_PAUSE);
-        looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        loop {
-            tokio::select! {
-                _ = looks.tick() => {
-                    look_for_renewals(running.services());
-                    source.look();
-                }
-                _ = terminate.recv() => break,
-                _ = interrupt.recv() => break,
-                _ = hangup.recv() => match load() {
-                    Err(error) => tracing::error!(%error, "the configuration was not reloaded"),
-                    Ok(new) => match running.reload(new.role).await {
-                        Ok(()) => {
-                            warn(new.warnings, &journal);
-                            let changed = loaded.fixed.changed(&new.fixed);
-                            if !changed.is_empty() {
-                                tracing::warn!("{} changed: that takes a restart", changed.join(", "));
-                            }
-                            drain_limit = new.drain_limit;
-                            tracing::info!("the configuration was reloaded");
-                        }
-                        Err(error) => tracing::error!(%error, "the configuration was not reloaded"),
-                    },
-                },
-            }
-        }
-        tracing::info!("draining: open exchanges may finish");
-        let services = Arc::clone(running.services());
-        tokio::select! {
-            () = running.drain(drain_limit) => services.close_disk(),
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
-        Ok(services)
-    }));
+    let running = run(name, loaded, &load);
+    let served = runtime.block_on(tokio::task::LocalSet::new().run_until(running));
     // A second signal ends the wait for open exchanges.
     runtime.shutdown_background();
-    let services: Result<Arc<Services>, Failure> = served;
-    Ok(services?.save()?)
+    Ok(served?.save()?)
+}
+
+/// Runs a role until a signal ends it. Returns the services, whose files are written last.
+async fn run(
+    name: &'static str,
+    mut loaded: Loaded,
+    load: &dyn Fn() -> Result<Loaded, ConfigError>,
+) -> Result<Arc<Services>, Failure> {
+    let mut signals = Signals::listen()?;
+    let mut running = Running::start(Arc::clone(&loaded.role)).await?;
+    let services = Arc::clone(running.services());
+    warn(std::mem::take(&mut loaded.warnings), services.journal());
+    let source = OverviewSource::new(name, running.status(), Arc::clone(services.journal()));
+    let _control = serve_pages(&loaded.fixed, running.status(), &source)?;
+    print_listeners(name, &*loaded.role, &running);
+    let mut looks = tokio::time::interval(LOOK_PAUSE);
+    looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            _ = looks.tick() => {
+                look_for_renewals(&services);
+                source.look();
+            }
+            command = signals.next() => match command {
+                ProcessCommand::End => break,
+                ProcessCommand::Reload => {
+                    if let Err(error) = reload(&mut loaded, &mut running, load).await {
+                        tracing::error!(%error, "the configuration was not reloaded");
+                    }
+                }
+            },
+        }
+    }
+    tracing::info!("draining: open exchanges may finish");
+    tokio::select! {
+        () = running.drain(loaded.drain_limit) => services.close_disk(),
+        () = signals.end() => {}
+    }
+    Ok(services)
+}
+
+/// The signals that end or reload the program.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hangup: Signal,
+    /// By default this signal ends the process. With a handler, a write past the limit of file
+    /// sizes (RLIMIT_FSIZE) is an error.
+    _file_size: Signal,
+}
+
+/// A command by a signal.
+enum ProcessCommand {
+    End,
+    Reload,
+}
+
+impl Signals {
+    fn listen() -> std::io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hangup: signal(SignalKind::hangup())?,
+            _file_size: signal(SignalKind::from_raw(libc::SIGXFSZ))?,
+        })
+    }
+
+    /// Waits for the next command.
+    async fn next(&mut self) -> ProcessCommand {
+        tokio::select! {
+            _ = self.terminate.recv() => ProcessCommand::End,
+            _ = self.interrupt.recv() => ProcessCommand::End,
+            _ = self.hangup.recv() => ProcessCommand::Reload,
+        }
+    }
+
+    /// Waits until a signal asks for the end.
+    async fn end(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
+/// Replaces the configuration. An error leaves the old one in use.
+async fn reload(
+    loaded: &mut Loaded,
+    running: &mut Running,
+    load: &dyn Fn() -> Result<Loaded, ConfigError>,
+) -> Result<(), Failure> {
+    let new = load()?;
+    running.reload(new.role).await?;
+    warn(new.warnings, running.services().journal());
+    let changed = loaded.fixed.changed(&new.fixed);
+    if !changed.is_empty() {
+        tracing::warn!("{} changed: that takes a restart", changed.join(", "));
+    }
+    loaded.drain_limit = new.drain_limit;
+    tracing::info!("the configuration was reloaded");
+    Ok(())
+}
+
+/// Serves the pages about the process. The control socket lasts as long as the returned value.
+fn serve_pages(
+    fixed: &Fixed,
+    status: StatusSource,
+    source: &OverviewSource,
+) -> Result<Option<ControlSocket>, Failure> {
+    if let Some(address) = fixed.metrics {
+        let local = admin::serve(address, status)
+            .map_err(|error| format!("metrics: cannot listen on {address}: {error}"))?;
+        eprintln!("tandem: metrics on http://{local}/metrics");
+    }
+    let control = fixed.control.as_deref();
+    let door = fixed
+        .admin
+        .map(|address| dashboard(address, control, source));
+    let door = door.transpose()?;
+    let listen = |path| ControlSocket::listen(path, source.clone(), door);
+    Ok(control.map(listen).transpose()?)
+}
+
+/// Prints the addresses of the listeners.
+fn print_listeners(name: &str, role: &dyn Role, running: &Running) {
+    for endpoint in role.listen() {
+        let address = running
+            .address(endpoint)
+            .map_or_else(|| endpoint.authority(), |address| address.to_string());
+        eprintln!(
+            "tandem {name}: listening on {}://{address}",
+            endpoint.scheme()
+        );
+    }
 }
 
 /// Serves the dashboard and prints its address.

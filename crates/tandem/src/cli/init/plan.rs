@@ -1,6 +1,6 @@
 //! The files of both ends for each role of `tandem init`, made from the answers.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::SystemTime;
 
 use base64::Engine as _;
@@ -63,18 +63,7 @@ impl OwnGatewayPlan {
             Ok(IpAddr::V6(ip)) => format!("[{ip}]"),
             _ => self.host.clone(),
         };
-        let any = match address {
-            // A gateway on loopback, for a trial, is not for the network.
-            Some(ip) if ip.is_loopback() => IpAddr::to_string(&ip),
-            Some(IpAddr::V6(_)) => "::".into(),
-            _ => "0.0.0.0".into(),
-        };
-        let any = if any.contains(':') {
-            format!("[{any}]")
-        } else {
-            any
-        };
-        let port = self.port;
+        let any = SocketAddr::new(listening_address(address), self.port);
         let mut files = vec![
             NewFile::secret("gateway/token", format!("{token}\n")),
             NewFile::secret("client/token", format!("{token}\n")),
@@ -95,7 +84,7 @@ impl OwnGatewayPlan {
                 ["cert.pem".into(), "key.pem".into()]
             }
         };
-        let listen = format!("h2+tls://{any}:{port}?cert={cert}&key={key}");
+        let listen = format!("h2+tls://{any}?cert={cert}&key={key}");
         let auth = list("token-file=token");
         // The gateway has one user, so that pushes reveal no other user's visits.
         let gateway = [
@@ -108,6 +97,7 @@ impl OwnGatewayPlan {
             table(GATEWAY, &gateway),
         ));
         let separator = if options.is_empty() { "" } else { "?" };
+        let port = self.port;
         let url = format!("h2+tls://{host}:{port}{separator}{}", options.join("&"));
         files.push(client(&url, None, Some(&token)));
         Ok(Plan {
@@ -120,6 +110,16 @@ impl OwnGatewayPlan {
             address,
             direct: None,
         })
+    }
+}
+
+/// Returns the address on which a gateway listens that clients reach at `address`.
+const fn listening_address(address: Option<IpAddr>) -> IpAddr {
+    match address {
+        // A gateway on loopback, for a trial, is not for the network.
+        Some(ip) if ip.is_loopback() => ip,
+        Some(IpAddr::V6(_)) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+        _ => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
     }
 }
 

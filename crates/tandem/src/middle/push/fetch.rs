@@ -101,6 +101,26 @@ impl Fetch {
         }
     }
 
+    /// Raises the fetch when a request has joined it.
+    fn follow_priority(&mut self, cx: &mut Context<'_>) {
+        if let Poll::Ready(precedence) = self.priority.poll_changed(cx)
+            && !precedence.push
+        {
+            let id = self.id;
+            self.session
+                .handle(|machine| machine.raise_fetch(now(), id));
+            self.session.set_timer();
+        }
+    }
+
+    fn on_part(&mut self, part: &mut Part) -> Result<Order, Error> {
+        match part {
+            Part::Head(head) => self.on_head(head),
+            Part::Data(data) => self.on_data(data),
+            _ => Ok(Order::Now),
+        }
+    }
+
     fn on_head(&mut self, head: &mut ResponseHead) -> Result<Order, Error> {
         let id = self.id;
         let order = self.session.handle_learning(|machine, predictor| {
@@ -133,14 +153,7 @@ impl Parts for Fetch {
     }
 
     fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
-        if let Poll::Ready(precedence) = self.priority.poll_changed(cx)
-            && !precedence.push
-        {
-            let id = self.id;
-            self.session
-                .handle(|machine| machine.raise_fetch(now(), id));
-            self.session.set_timer();
-        }
+        self.follow_priority(cx);
         if self.ended {
             return Poll::Ready(None);
         }
@@ -170,11 +183,7 @@ impl Parts for Fetch {
                     return Poll::Ready(end);
                 }
             };
-            let order = match &mut part {
-                Part::Head(head) => self.on_head(head),
-                Part::Data(data) => self.on_data(data),
-                _ => Ok(Order::Now),
-            };
+            let order = self.on_part(&mut part);
             let is_head_held = self.session.handle(|machine| machine.holds_head(id));
             match order {
                 Ok(_) if is_head_held => {

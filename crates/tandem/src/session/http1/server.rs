@@ -36,6 +36,14 @@ const FIRST_REQUEST: Duration = Duration::from_secs(1);
 /// The protocols to which a connection can be upgraded. Other offers are ignored.
 const UPGRADES: [&str; 2] = ["websocket", connect_udp::PROTOCOL];
 
+/// Returns whether the server passes on an offered upgrade to this protocol. It may ignore any
+/// offer (RFC 9110 section 7.8), such as one with a request body, which the upgraded connection
+/// could not carry.
+fn is_upgrade(protocol: &str) -> bool {
+    let mut known = UPGRADES.iter();
+    known.any(|name| name.eq_ignore_ascii_case(protocol))
+}
+
 /// The origin-form requests (`GET /path` with a Host field) that a server accepts. A forward proxy
 /// must not become a transparent one by accident.
 #[derive(Clone, Debug)]
@@ -224,21 +232,9 @@ impl Http1Server {
             upgrade,
             ..
         } = request;
-        // A server may ignore an offered upgrade (RFC 9110 section 7.8). The upgraded connection
-        // could not carry a request body.
         let plain = head.method == Method::Get && matches!(framing, Framing::None);
-        let is_known = |protocol: &String| {
-            UPGRADES
-                .iter()
-                .any(|known| known.eq_ignore_ascii_case(protocol))
-        };
-        let upgrade = upgrade.filter(|protocol| plain && is_known(protocol));
-        if let (Form::Origin | Form::Asterisk, OriginForm::Only(own)) =
-            (&form, &self.session.origin_form)
-            && !own
-                .iter()
-                .any(|authority| authority.eq_ignore_ascii_case(&head.authority))
-        {
+        let upgrade = upgrade.filter(|protocol| plain && is_upgrade(protocol));
+        if self.is_misdirected(form, &head.authority) {
             let mut refusal = ResponseHead::new(421);
             refusal.fields.push("content-type", "text/plain");
             self.answer(refusal, Bytes::from_static(b"Misdirected request.\n"))
@@ -283,6 +279,16 @@ impl Http1Server {
         }
         // The unread rest of a body lies between this exchange and the next.
         Ok(keep_alive && self.skip_body().await)
+    }
+
+    /// Returns whether a request in origin form names another server than this one.
+    fn is_misdirected(&self, form: Form, authority: &str) -> bool {
+        match (form, &self.session.origin_form) {
+            (Form::Origin | Form::Asterisk, OriginForm::Only(own)) => {
+                !own.iter().any(|name| name.eq_ignore_ascii_case(authority))
+            }
+            _ => false,
+        }
     }
 
     fn request_body(
