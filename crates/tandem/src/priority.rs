@@ -9,7 +9,7 @@
 //! The cell travels with the exchange and not with its reply, so a stage that wraps a reply has
 //! nothing to forward. Urgencies follow RFC 9218 section 4.1.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::fmt;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
@@ -56,7 +56,7 @@ pub struct SharedPriority(Rc<PriorityState>);
 #[derive(Default)]
 struct PriorityState {
     now: Cell<Precedence>,
-    wakers: RefCell<Wakers>,
+    wakers: Cell<Wakers>,
 }
 
 /// The tasks to wake at the next change. All stages of an exchange mostly run in one task, so the
@@ -65,6 +65,20 @@ struct PriorityState {
 struct Wakers {
     first: Option<Waker>,
     more: Vec<Waker>,
+}
+
+impl Wakers {
+    fn add(&mut self, waker: &Waker) {
+        let mut known = self.first.iter().chain(&self.more);
+        if known.any(|known| known.will_wake(waker)) {
+            return;
+        }
+        if self.first.is_none() {
+            self.first = Some(waker.clone());
+        } else {
+            self.more.push(waker.clone());
+        }
+    }
 }
 
 impl SharedPriority {
@@ -105,16 +119,9 @@ impl SharedPriority {
     }
 
     fn wake_at_change(&self, waker: &Waker) {
-        let mut wakers = self.0.wakers.borrow_mut();
-        let mut known = wakers.first.iter().chain(&wakers.more);
-        if known.any(|known| known.will_wake(waker)) {
-            return;
-        }
-        if wakers.first.is_none() {
-            wakers.first = Some(waker.clone());
-        } else {
-            wakers.more.push(waker.clone());
-        }
+        let mut wakers = self.0.wakers.take();
+        wakers.add(waker);
+        self.0.wakers.set(wakers);
     }
 }
 

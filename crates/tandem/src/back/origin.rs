@@ -16,7 +16,7 @@ mod reach;
 mod tests_scripted;
 mod to_origin;
 
-use std::cell::{OnceCell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::time::Duration;
@@ -110,7 +110,7 @@ pub struct Origin {
     /// The origin of a reverse gateway, or the proxy.
     fixed: Option<Wanted>,
     /// The authority that last passed the check of a reverse gateway. Most requests repeat it.
-    served: RefCell<String>,
+    served: Cell<String>,
     pool: RefCell<Pool>,
     /// The limits of connections to each origin, if requests may be pipelined.
     connection_limits: OnceCell<LimitsOfOrigin>,
@@ -190,7 +190,7 @@ impl Origin {
             places,
             starts,
             fixed,
-            served: RefCell::default(),
+            served: Cell::default(),
             pool,
             connection_limits: OnceCell::new(),
             pipelines: Pipelines::default(),
@@ -282,7 +282,9 @@ impl Origin {
         scheme: Scheme,
         hosts: &[HostPattern],
     ) -> Result<(), Error> {
-        if *self.served.borrow() == authority {
+        let mut served = self.served.take();
+        if served == authority {
+            self.served.set(served);
             return Ok(());
         }
         let (host, _) = split_authority(authority, Some(scheme.default_port()))
@@ -291,7 +293,8 @@ impl Origin {
             METRICS.destinations_refused.add(1);
             return Err(Error::new(Kind::Misdirected, Side::Local, NOT_SERVED));
         }
-        authority.clone_into(&mut self.served.borrow_mut());
+        authority.clone_into(&mut served);
+        self.served.set(served);
         Ok(())
     }
 

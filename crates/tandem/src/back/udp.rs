@@ -10,7 +10,7 @@
 
 mod sharing;
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::rc::Rc;
@@ -42,7 +42,7 @@ pub struct UdpTunnels {
     direct: Rc<Direct>,
     shared: Rc<Shared>,
     /// Holds one datagram of an origin, so that no tunnel needs a buffer.
-    scratch: RefCell<Box<[u8]>>,
+    scratch: Cell<Vec<u8>>,
 }
 
 impl UdpTunnels {
@@ -52,7 +52,7 @@ impl UdpTunnels {
         Rc::new(Self {
             direct: Rc::clone(direct),
             shared: Rc::new(Shared::new(most)),
-            scratch: RefCell::new(vec![0; MAX_PAYLOAD + 1].into()),
+            scratch: Cell::default(),
         })
     }
 
@@ -124,18 +124,24 @@ impl UdpTunnels {
 
     /// Returns the datagrams that have arrived, as capsules.
     fn take(&self, socket: &UdpSocket) -> Result<Vec<u8>, Error> {
-        let mut scratch = self.scratch.borrow_mut();
+        let mut scratch = self.scratch.take();
+        // It is empty at the first use.
+        scratch.resize(MAX_PAYLOAD + 1, 0);
         let mut out = Vec::new();
-        while out.len() < BATCH {
+        let taken = loop {
+            if out.len() >= BATCH {
+                break Ok(out);
+            }
             match socket.try_recv(&mut scratch) {
                 Ok(count) if count <= MAX_PAYLOAD => put_datagram(&mut out, &scratch[..count]),
                 Ok(_) => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                Err(error) if is_loss(&error) => break,
-                Err(error) => return Err(Error::io(&error, Side::Origin)),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break Ok(out),
+                Err(error) if is_loss(&error) => break Ok(out),
+                Err(error) => break Err(Error::io(&error, Side::Origin)),
             }
-        }
-        Ok(out)
+        };
+        self.scratch.set(scratch);
+        taken
     }
 }
 

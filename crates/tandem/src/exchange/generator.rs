@@ -7,7 +7,7 @@
 //!      └─────── drops ── Canceller::{fail, end} ── wakes ──▶ reader
 //! ```
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::fmt;
 use std::pin::Pin;
 use std::rc::{Rc, Weak};
@@ -20,9 +20,9 @@ use crate::wakers::WakerCell;
 /// The state shared by a generator, its reader and its [`Canceller`].
 #[derive(Default)]
 struct Slot {
-    /// The future that sends the parts. It holds the slot in turn: [`Generator::drop`] takes it
-    /// out.
-    future: RefCell<Option<SendFuture>>,
+    /// The future that sends the parts, except while it is polled. It holds the slot in turn:
+    /// [`Generator::drop`] takes it out.
+    future: Cell<Option<SendFuture>>,
     part: Cell<Option<Part>>,
     /// True while `part` waits for the reader.
     full: Cell<bool>,
@@ -116,8 +116,7 @@ impl Canceller {
 
     fn stop(&self, failure: Option<Error>) {
         let Some(slot) = self.0.upgrade() else { return };
-        let future = slot.future.try_borrow_mut().ok();
-        let Some(future) = future.and_then(|mut future| future.take()) else {
+        let Some(future) = slot.future.take() else {
             return;
         };
         drop(future);
@@ -148,7 +147,7 @@ impl Generator {
         let future = story(Sink {
             slot: Rc::clone(&slot),
         });
-        *slot.future.borrow_mut() = Some(Box::pin(future));
+        slot.future.set(Some(Box::pin(future)));
         Self { slot }
     }
 
@@ -163,15 +162,15 @@ impl Generator {
     pub(super) fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
         let slot = &*self.slot;
         slot.polled.set(true);
-        let mut running = slot.future.borrow_mut();
-        let Some(future) = &mut *running else {
+        let Some(mut future) = slot.future.take() else {
             return Poll::Ready(slot.failure.take().map(|error| Err(*error)));
         };
         let polled = future.as_mut().poll(cx);
-        if polled.is_ready() {
-            *running = None;
+        if polled.is_pending() {
+            slot.future.set(Some(future));
+        } else {
+            drop(future);
         }
-        drop(running);
         if slot.full.take()
             && let Some(part) = slot.part.take()
         {

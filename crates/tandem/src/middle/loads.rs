@@ -32,7 +32,27 @@ const LONGEST: Duration = Duration::from_secs(300);
 pub struct Loads {
     next: Rc<dyn Stage>,
     times: Arc<LoadTimes>,
-    open: Rc<RefCell<HashMap<Isolation, Rc<Load>>>>,
+    open: Rc<OpenLoads>,
+}
+
+/// The load under way of each isolation key.
+#[derive(Default)]
+struct OpenLoads(RefCell<HashMap<Isolation, Rc<Load>>>);
+
+impl OpenLoads {
+    fn get(&self, isolation: &Isolation) -> Option<Rc<Load>> {
+        self.0.borrow().get(isolation).cloned()
+    }
+
+    /// Begins a load in place of the one before.
+    fn begin(&self, isolation: &Isolation, load: &Rc<Load>) {
+        let mut loads = self.0.borrow_mut();
+        loads.insert(isolation.clone(), Rc::clone(load));
+    }
+
+    fn end(&self, isolation: &Isolation) {
+        self.0.borrow_mut().remove(isolation);
+    }
 }
 
 impl Loads {
@@ -61,7 +81,7 @@ impl Stage for Loads {
             return self.next.call(exchange);
         }
         let isolation = exchange.isolation.clone();
-        let load = self.open.borrow().get(&isolation).cloned();
+        let load = self.open.get(&isolation);
         if let Some(load) = &load {
             load.under_way.set(load.under_way.get() + 1);
         }
@@ -82,7 +102,7 @@ struct Timed {
     load: Option<Rc<Load>>,
     isolation: Isolation,
     times: Arc<LoadTimes>,
-    open: Rc<RefCell<HashMap<Isolation, Rc<Load>>>>,
+    open: Rc<OpenLoads>,
 }
 
 impl Parts for Timed {
@@ -115,9 +135,7 @@ impl Timed {
             times: Arc::clone(&self.times),
         });
         self.load = Some(Rc::clone(&load));
-        self.open
-            .borrow_mut()
-            .insert(self.isolation.clone(), Rc::clone(&load));
+        self.open.begin(&self.isolation, &load);
         tokio::task::spawn_local(watch(load, self.isolation.clone(), Rc::clone(&self.open)));
     }
 
@@ -136,15 +154,10 @@ impl Drop for Timed {
 }
 
 /// Waits for the end of a load and counts it.
-async fn watch(
-    load: Rc<Load>,
-    isolation: Isolation,
-    open: Rc<RefCell<HashMap<Isolation, Rc<Load>>>>,
-) {
+async fn watch(load: Rc<Load>, isolation: Isolation, open: Rc<OpenLoads>) {
     let is_current = || {
-        open.borrow()
-            .get(&isolation)
-            .is_some_and(|current| Rc::ptr_eq(current, &load))
+        let current = open.get(&isolation);
+        current.is_some_and(|current| Rc::ptr_eq(&current, &load))
     };
     loop {
         tokio::time::sleep(QUIET / 4).await;
@@ -160,7 +173,7 @@ async fn watch(
             break;
         }
     }
-    open.borrow_mut().remove(&isolation);
+    open.end(&isolation);
 }
 
 fn count(load: &Load, took: Duration) {

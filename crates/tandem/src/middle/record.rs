@@ -5,7 +5,7 @@
 //! have passed without a request, a head or an end. While a response is under way, the time is ten
 //! seconds. Tunnels and streams of events do not count as under way.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -34,15 +34,15 @@ const MAX_KEYS: usize = 256;
 pub struct Record {
     journal: Arc<Journal>,
     next: Rc<dyn Stage>,
-    present: RefCell<HashMap<Isolation, Rc<RefCell<Present>>>>,
+    present: RefCell<HashMap<Isolation, Rc<Present>>>,
 }
 
 /// The present load of an isolation key.
 struct Present {
     load: u64,
-    last: Instant,
+    last: Cell<Instant>,
     /// The requests without a complete response, except tunnels and streams of events.
-    under_way: usize,
+    under_way: Cell<usize>,
 }
 
 impl Record {
@@ -56,26 +56,26 @@ impl Record {
     }
 
     /// Returns the load that a request belongs to.
-    fn load(&self, isolation: &Isolation, is_page: bool, url: &str) -> Rc<RefCell<Present>> {
+    fn load(&self, isolation: &Isolation, is_page: bool, url: &str) -> Rc<Present> {
         let now = Instant::now();
         let mut all = self.present.borrow_mut();
         if let Some(present) = all.get(isolation)
             && !is_page
-            && present.borrow().is_live(now)
+            && present.is_live(now)
         {
             return Rc::clone(present);
         }
         if all.len() >= MAX_KEYS && !all.contains_key(isolation) {
-            all.retain(|_, present| present.borrow().is_live(now));
+            all.retain(|_, present| present.is_live(now));
             if all.len() >= MAX_KEYS {
                 all.clear();
             }
         }
-        let present = Rc::new(RefCell::new(Present {
+        let present = Rc::new(Present {
             load: self.journal.open_load(url, now.into_std()),
-            last: now,
-            under_way: 0,
-        }));
+            last: Cell::new(now),
+            under_way: Cell::default(),
+        });
         all.insert(isolation.clone(), Rc::clone(&present));
         present
     }
@@ -83,11 +83,11 @@ impl Record {
 
 impl Present {
     fn is_live(&self, now: Instant) -> bool {
-        let quiet = match self.under_way {
+        let quiet = match self.under_way.get() {
             0 => QUIET,
             _ => QUIET_UNDER_WAY,
         };
-        now - self.last < quiet
+        now - self.last.get() < quiet
     }
 }
 
@@ -104,16 +104,13 @@ impl Stage for Record {
             Supply::Requested
         };
         let now = Instant::now();
-        let load = {
-            let mut present = present.borrow_mut();
-            present.last = now;
-            present.under_way += usize::from(!is_tunnel);
-            present.load
-        };
+        present.last.set(now);
+        let under_way = present.under_way.get() + usize::from(!is_tunnel);
+        present.under_way.set(under_way);
         let method = request.method.as_str();
         let entry = self
             .journal
-            .begin(load, method, &url, supply, now.into_std());
+            .begin(present.load, method, &url, supply, now.into_std());
         Reply::new(RecordedReply {
             reply: self.next.call(exchange),
             journal: Arc::clone(&self.journal),
@@ -147,7 +144,7 @@ struct RecordedReply {
     reply: Reply,
     journal: Arc<Journal>,
     entry: Option<JournalIndex>,
-    present: Rc<RefCell<Present>>,
+    present: Rc<Present>,
     is_tunnel: bool,
     /// The reply counts as under way.
     counts: bool,
@@ -167,7 +164,7 @@ impl RecordedReply {
                 resource.supply = supply;
             }
         });
-        self.present.borrow_mut().last = Instant::now();
+        self.present.last.set(Instant::now());
         if is_stream {
             self.leave();
         }
@@ -176,7 +173,8 @@ impl RecordedReply {
     /// Counts no longer as under way.
     fn leave(&mut self) {
         if std::mem::take(&mut self.counts) {
-            self.present.borrow_mut().under_way -= 1;
+            let under_way = &self.present.under_way;
+            under_way.set(under_way.get() - 1);
         }
     }
 
@@ -220,7 +218,7 @@ impl Drop for RecordedReply {
             resource.problem = problem;
         });
         self.leave();
-        self.present.borrow_mut().last = Instant::now();
+        self.present.last.set(Instant::now());
     }
 }
 
@@ -257,7 +255,7 @@ mod tests {
         finish(record.call(exchange("/a.css", false))).await;
         finish(record.call(exchange("/two", true))).await;
         for present in record.present.borrow().values() {
-            present.borrow_mut().last -= QUIET;
+            present.last.set(present.last.get() - QUIET);
         }
         finish(record.call(exchange("/late", false))).await;
         let loads = journal.changes(0, Instant::now().into_std()).loads;

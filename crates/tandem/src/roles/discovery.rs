@@ -10,7 +10,7 @@
 //! It connects with the isolation key of its requests: through `--via` only, or, for opened HTTPS,
 //! through the same tunnels as the connections to the origin.
 
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
@@ -34,17 +34,21 @@ use crate::transport::tls::verified::VerifiedTls;
 
 /// The pools of announced gateways.
 #[derive(Default)]
-pub(super) struct SitePools(RefCell<Vec<Weak<Gateways>>>);
+pub(super) struct SitePools(Cell<Vec<Weak<Gateways>>>);
 
 impl SitePools {
     fn add(&self, pool: &Rc<Gateways>) {
-        let mut pools = self.0.borrow_mut();
+        let mut pools = self.0.take();
         pools.retain(|pool| pool.strong_count() > 0);
         pools.push(Rc::downgrade(pool));
+        self.0.set(pools);
     }
 
     fn pools(&self) -> Vec<Rc<Gateways>> {
-        self.0.borrow().iter().filter_map(Weak::upgrade).collect()
+        let pools = self.0.take();
+        let present = pools.iter().filter_map(Weak::upgrade).collect();
+        self.0.set(pools);
+        present
     }
 
     /// Returns the sessions of all pools.

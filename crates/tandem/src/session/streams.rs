@@ -10,7 +10,7 @@
 
 mod io;
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell};
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -65,7 +65,7 @@ impl Session for StreamsSession {
         let idle = self.http1.timeouts.idle;
         let task = Task::spawn(async move {
             let ended = shared.watch(dial, idle).await;
-            shared.phase.replace(StreamsPhase::Ended(ended));
+            shared.ended.get_or_init(|| ended);
             shared.changed.notify_waiters();
         });
         Rc::new(StreamsClient {
@@ -242,19 +242,13 @@ fn urgency(exchange: &Exchange) -> Option<Priority> {
     }
 }
 
-/// The phase of a client's session.
-#[derive(Default)]
-enum StreamsPhase {
-    #[default]
-    Dialing,
-    Connected(Rc<dyn Streams>),
-    Ended(Error),
-}
-
 /// The state of a client's session.
 #[derive(Default)]
 struct StreamsState {
-    phase: RefCell<StreamsPhase>,
+    /// The carrier, once it is connected.
+    connected: OnceCell<Rc<dyn Streams>>,
+    /// The reason of the end.
+    ended: OnceCell<Error>,
     changed: Notify,
     active: Rc<Active>,
     draining: Cell<bool>,
@@ -278,14 +272,13 @@ impl StreamsState {
         };
         self.answered_in.set(Some(begun.elapsed()));
         self.established.set(true);
-        self.phase
-            .replace(StreamsPhase::Connected(Rc::clone(&streams)));
+        let streams = self.connected.get_or_init(|| streams);
         self.changed.notify_waiters();
         tokio::select! {
             // A gateway opens no streams.
-            ended = refuse_all(&*streams) => ended.err().unwrap_or_else(closed),
-            () = self.active.idle_for(idle) => self.close(&*streams),
-            () = self.drained() => self.close(&*streams),
+            ended = refuse_all(&**streams) => ended.err().unwrap_or_else(closed),
+            () = self.active.idle_for(idle) => self.close(&**streams),
+            () = self.drained() => self.close(&**streams),
         }
     }
 
@@ -310,10 +303,10 @@ impl StreamsState {
     async fn streams(&self) -> Result<Rc<dyn Streams>, Error> {
         loop {
             let changed = self.changed.notified();
-            match &*self.phase.borrow() {
-                StreamsPhase::Dialing => {}
-                StreamsPhase::Connected(streams) => return Ok(Rc::clone(streams)),
-                StreamsPhase::Ended(error) => return Err(error.clone()),
+            match (self.ended.get(), self.connected.get()) {
+                (Some(error), _) => return Err(error.clone()),
+                (None, Some(streams)) => return Ok(Rc::clone(streams)),
+                (None, None) => {}
             }
             changed.await;
         }
@@ -431,11 +424,8 @@ impl SessionState for StreamsClient {
     fn is_closed(&self) -> bool {
         // A failed stream may repeat its exchange before the task has seen the carrier's end.
         self.state.draining.get()
-            || match &*self.state.phase.borrow() {
-                StreamsPhase::Dialing => false,
-                StreamsPhase::Connected(streams) => streams.has_ended(),
-                StreamsPhase::Ended(_) => true,
-            }
+            || self.state.ended.get().is_some()
+            || (self.state.connected.get()).is_some_and(|streams| streams.has_ended())
     }
 
     fn is_established(&self) -> bool {
@@ -447,9 +437,9 @@ impl SessionState for StreamsClient {
     }
 
     fn facts(&self) -> Option<Rc<dyn Facts>> {
-        match &*self.state.phase.borrow() {
-            StreamsPhase::Connected(streams) => Some(Rc::clone(streams.facts())),
-            StreamsPhase::Dialing | StreamsPhase::Ended(_) => None,
+        match self.state.ended.get() {
+            Some(_) => None,
+            None => (self.state.connected.get()).map(|streams| Rc::clone(streams.facts())),
         }
     }
 
@@ -472,7 +462,7 @@ impl SessionEvents for StreamsClient {
         Box::pin(async move {
             loop {
                 let changed = state.changed.notified();
-                if let StreamsPhase::Ended(error) = &*state.phase.borrow() {
+                if let Some(error) = state.ended.get() {
                     return (!state.closed_here.get()).then(|| error.clone());
                 }
                 changed.await;

@@ -9,7 +9,7 @@
 //!        poll_write ──▶ Upward ──▶ body of the exchange ──▶ stage
 //! ```
 
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -142,12 +142,9 @@ impl Drop for TunnelStream {
 
 /// The bytes towards the far end that the stage has not taken yet.
 #[derive(Default)]
-struct Upward(RefCell<UpwardState>);
-
-#[derive(Default)]
-struct UpwardState {
-    unsent: BytesMut,
-    ending: Option<Ending>,
+struct Upward {
+    unsent: Cell<BytesMut>,
+    ending: Cell<Option<Ending>>,
     reader: WakerCell,
     writer: WakerCell,
 }
@@ -164,27 +161,28 @@ enum Ending {
 
 impl Upward {
     fn poll_write(&self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let state = &mut *self.0.borrow_mut();
-        if state.ending.is_some() {
+        if self.ending.get().is_some() {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         }
-        let room = UNSENT.saturating_sub(state.unsent.len());
+        let mut unsent = self.unsent.take();
+        let room = UNSENT.saturating_sub(unsent.len());
+        let count = room.min(bytes.len());
+        unsent.extend_from_slice(&bytes[..count]);
+        self.unsent.set(unsent);
         if room == 0 {
-            state.writer.set(cx.waker());
+            self.writer.set(cx.waker());
             return Poll::Pending;
         }
-        let count = room.min(bytes.len());
-        state.unsent.extend_from_slice(&bytes[..count]);
-        state.reader.wake();
+        self.reader.wake();
         Poll::Ready(Ok(count))
     }
 
     /// Ends the bytes. The first ending counts.
     fn end(&self, ending: Ending) {
-        let state = &mut *self.0.borrow_mut();
-        state.ending.get_or_insert(ending);
-        state.reader.wake();
-        state.writer.wake();
+        let first = self.ending.get().unwrap_or(ending);
+        self.ending.set(Some(first));
+        self.reader.wake();
+        self.writer.wake();
     }
 }
 
@@ -193,13 +191,16 @@ struct UpwardChunks(Rc<Upward>);
 
 impl Chunks for UpwardChunks {
     fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Chunk, Error>>> {
-        let state = &mut *self.0.0.borrow_mut();
-        if !state.unsent.is_empty() && state.ending != Some(Ending::Aborted) {
-            let data = state.unsent.split().freeze();
-            state.writer.wake();
+        let ending = self.0.ending.get();
+        let mut unsent = self.0.unsent.take();
+        let is_due = !unsent.is_empty() && ending != Some(Ending::Aborted);
+        let data = is_due.then(|| unsent.split().freeze());
+        self.0.unsent.set(unsent);
+        if let Some(data) = data {
+            self.0.writer.wake();
             return Poll::Ready(Some(Ok(Chunk::Data(data))));
         }
-        match state.ending {
+        match ending {
             Some(Ending::Aborted) => Poll::Ready(Some(Err(Error::new(
                 Kind::Reset,
                 Side::Client,
@@ -207,7 +208,7 @@ impl Chunks for UpwardChunks {
             )))),
             Some(_) => Poll::Ready(None),
             None => {
-                state.reader.set(cx.waker());
+                self.0.reader.set(cx.waker());
                 Poll::Pending
             }
         }
@@ -280,10 +281,10 @@ mod tests {
 
     #[tokio::test]
     async fn dropped_tunnel_is_no_regular_end() {
-        let kept: Rc<RefCell<Option<Body>>> = Rc::default();
+        let kept: Rc<Cell<Option<Body>>> = Rc::default();
         let keep = Rc::clone(&kept);
         let path = dial(move |exchange| {
-            *keep.borrow_mut() = Some(exchange.body);
+            keep.set(Some(exchange.body));
             Reply::ready(ResponseHead::new(200), Bytes::new())
         })
         .await;

@@ -5,7 +5,7 @@
 //! kernel and fetch them again. The buffer that was given back last is used first, while it is
 //! still in the processor's cache.
 
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
@@ -48,8 +48,8 @@ const KEPT_BYTES: usize = 512 << 10;
 
 thread_local! {
     /// The free buffers by size.
-    static FREE: RefCell<[Vec<Box<[u8]>>; SIZES]> =
-        const { RefCell::new([const { Vec::new() }; SIZES]) };
+    static FREE: [Cell<Vec<Box<[u8]>>>; SIZES] =
+        const { [const { Cell::new(Vec::new()) }; SIZES] };
 }
 
 /// Returns the position of the smallest size that holds `len` bytes.
@@ -74,19 +74,24 @@ const fn kept(size: usize) -> usize {
 /// Returns a buffer of at least `len` bytes.
 fn take(len: usize) -> Box<[u8]> {
     let position = position(len);
-    FREE.with_borrow_mut(|free| free[position].pop())
-        .unwrap_or_else(|| vec![0; SMALLEST << position].into())
+    let free = FREE.with(|free| {
+        let mut buffers = free[position].take();
+        let buffer = buffers.pop();
+        free[position].set(buffers);
+        buffer
+    });
+    free.unwrap_or_else(|| vec![0; SMALLEST << position].into())
 }
 
 fn give_back(buffer: Box<[u8]>) {
     // A thread that is ending keeps no buffers.
     let _ = FREE.try_with(|free| {
-        if let Ok(mut free) = free.try_borrow_mut() {
-            let free = &mut free[position(buffer.len())];
-            if free.len() < kept(buffer.len()) {
-                free.push(buffer);
-            }
+        let free = &free[position(buffer.len())];
+        let mut buffers = free.take();
+        if buffers.len() < kept(buffer.len()) {
+            buffers.push(buffer);
         }
+        free.set(buffers);
     });
 }
 
@@ -170,7 +175,13 @@ mod tests {
 
     /// Returns the number of free buffers of a size in bytes.
     fn free(size: usize) -> usize {
-        FREE.with_borrow(|free| free[position(size)].len())
+        FREE.with(|free| {
+            let free = &free[position(size)];
+            let buffers = free.take();
+            let count = buffers.len();
+            free.set(buffers);
+            count
+        })
     }
 
     #[test]
@@ -204,7 +215,7 @@ mod tests {
                 .filter(|size| free(*size) > 0)
                 .collect();
             assert_eq!(sizes, if held > 0 { vec![held] } else { Vec::new() });
-            FREE.with_borrow_mut(|free| free[..SIZES - 1].iter_mut().for_each(Vec::clear));
+            FREE.with(|free| free[..SIZES - 1].iter().for_each(|free| drop(free.take())));
         }
         let long = now(read(&mut &[1; HALF - 1][..], ReadSize::Rest)).expect("memory");
         assert_eq!((long.len(), free(SIZE), free(HALF)), (HALF - 1, 1, 0));
