@@ -34,7 +34,7 @@ use crate::bench::BenchError;
 use crate::bench::testbed::Testbed;
 use floods::{Flood, Maker};
 use servers::HonestOrigin;
-use victim::{Client, Gateway, HonestUser, Service, Usage};
+use victim::{HonestUser, Service, Usage, VictimClient, VictimGateway};
 use wire::{Wire, has_ended};
 
 /// The largest number of frames in a session of a flood, without those that time pays for: the full
@@ -65,13 +65,13 @@ pub struct Bounds {
 
 /// The kinds of attack.
 #[derive(Clone, Copy, Debug)]
-enum Kind {
+enum AttackKind {
     Flood(&'static Flood),
-    Slow(slow::Attack),
+    Slow(slow::SlowAttack),
     /// Against a gateway that requires a token and permits few connections.
-    Few(slow::Attack),
-    Origin(&'static origin::Origin),
-    Gateway(&'static gateway::Gateway),
+    Few(slow::SlowAttack),
+    Origin(&'static origin::AttackOrigin),
+    Gateway(&'static gateway::MaliciousGateway),
 }
 
 /// An attack.
@@ -81,12 +81,12 @@ pub struct Attack {
     pub name: &'static str,
     /// The limits for the victim.
     pub bounds: Bounds,
-    kind: Kind,
+    kind: AttackKind,
 }
 
 /// The result of one attack.
 #[derive(Clone, Debug)]
-pub struct Outcome {
+pub struct AttackOutcome {
     /// Frames, connections or requests of the attacker.
     pub sent: u64,
     /// The largest number of frames that one session of a flood has carried, without those that
@@ -123,10 +123,10 @@ pub fn all() -> Vec<Attack> {
                     500
                 },
             ),
-            kind: Kind::Flood(flood),
+            kind: AttackKind::Flood(flood),
         });
     }
-    let slow: [(&str, u64, slow::Attack); 7] = [
+    let slow: [(&str, u64, slow::SlowAttack); 7] = [
         ("half-open", 24, slow::half_open),
         ("slow-head", 24, slow::slow_head),
         ("slow-body", 64, slow::slow_body),
@@ -140,19 +140,19 @@ pub fn all() -> Vec<Attack> {
         all.push(Attack {
             name,
             bounds: bounds(memory, 5000),
-            kind: Kind::Slow(attack),
+            kind: AttackKind::Slow(attack),
         });
     }
     all.push(Attack {
         name: "half-open-full",
         bounds: bounds(24, 5000),
-        kind: Kind::Few(slow::half_open_full),
+        kind: AttackKind::Few(slow::half_open_full),
     });
     for origin in origin::ALL {
         all.push(Attack {
             name: origin.name,
             bounds: bounds(64, 100_000),
-            kind: Kind::Origin(origin),
+            kind: AttackKind::Origin(origin),
         });
     }
     for gateway in gateway::ALL {
@@ -162,7 +162,7 @@ pub fn all() -> Vec<Attack> {
                 memory: gateway.memory,
                 cpu: Duration::from_millis(20),
             },
-            kind: Kind::Gateway(gateway),
+            kind: AttackKind::Gateway(gateway),
         });
     }
     all
@@ -170,7 +170,7 @@ pub fn all() -> Vec<Attack> {
 
 /// The counts of the attacker's actions.
 #[derive(Clone, Copy, Debug, Default)]
-struct Tally {
+struct AttackTally {
     sent: u64,
     longest: u64,
 }
@@ -186,9 +186,9 @@ impl Attack {
         testbed: &Testbed,
         tandem: &Path,
         time: Duration,
-    ) -> Result<Outcome, BenchError> {
+    ) -> Result<AttackOutcome, BenchError> {
         let outcome = match self.kind {
-            Kind::Gateway(gateway) => self.run_on_client(testbed, tandem, gateway, time),
+            AttackKind::Gateway(gateway) => self.run_on_client(testbed, tandem, gateway, time),
             _ => self.run_on_gateway(testbed, tandem, time),
         };
         testbed.clear();
@@ -200,28 +200,28 @@ impl Attack {
         testbed: &Testbed,
         tandem: &Path,
         time: Duration,
-    ) -> Result<Outcome, BenchError> {
+    ) -> Result<AttackOutcome, BenchError> {
         let honest = HonestOrigin::start().map_err(BenchError::system("start an origin"))?;
-        let (gateway, user) = if let Kind::Few(_) = self.kind {
-            let gateway = Gateway::start_with_token(testbed, tandem)?;
+        let (gateway, user) = if let AttackKind::Few(_) = self.kind {
+            let gateway = VictimGateway::start_with_token(testbed, tandem)?;
             (gateway, HonestUser::with_token(gateway, honest.address))
         } else {
-            let gateway = Gateway::start(testbed, tandem)?;
+            let gateway = VictimGateway::start(testbed, tandem)?;
             (gateway, HonestUser::of_gateway(gateway, honest.address))
         };
         let user = user.map_err(BenchError::system("reach the gateway"))?;
         let before = Usage::of(gateway.pid)?;
         let until = Instant::now() + time;
         let tally = as_attacker(|| match self.kind {
-            Kind::Flood(flood) => run_flood(flood, gateway, honest.address, until),
-            Kind::Slow(attack) | Kind::Few(attack) => {
-                attack(gateway, honest.address, until).map(Tally::of)
+            AttackKind::Flood(flood) => run_flood(flood, gateway, honest.address, until),
+            AttackKind::Slow(attack) | AttackKind::Few(attack) => {
+                attack(gateway, honest.address, until).map(AttackTally::of)
             }
-            Kind::Origin(origin) => {
+            AttackKind::Origin(origin) => {
                 let origin = origin.start()?;
-                origin::ask(gateway, origin.address, until).map(Tally::of)
+                origin::ask(gateway, origin.address, until).map(AttackTally::of)
             }
-            Kind::Gateway(_) => Ok(Tally::default()),
+            AttackKind::Gateway(_) => Ok(AttackTally::default()),
         });
         let tally = tally.map_err(BenchError::system(format!("attack by {}", self.name)))?;
         // Some floods end early. The user's requests are counted against the whole time.
@@ -234,31 +234,31 @@ impl Attack {
         &self,
         testbed: &Testbed,
         tandem: &Path,
-        gateway: &'static gateway::Gateway,
+        gateway: &'static gateway::MaliciousGateway,
         time: Duration,
-    ) -> Result<Outcome, BenchError> {
+    ) -> Result<AttackOutcome, BenchError> {
         let sent = Arc::new(AtomicU64::new(0));
         let server = as_attacker(|| gateway.start(Arc::clone(&sent)))
             .map_err(BenchError::system("start a gateway"))?;
-        let client = Client::start(testbed, tandem, gateway.protocol, server.address)?;
+        let client = VictimClient::start(testbed, tandem, gateway.protocol, server.address)?;
         let user = HonestUser::of_client(client);
         let before = Usage::of(client.pid)?;
         for thread in gateway::browse(client.http, Instant::now() + time) {
             let _ = thread.join();
         }
         let after = Usage::of(client.pid)?;
-        let tally = Tally::of(sent.load(Ordering::Relaxed));
+        let tally = AttackTally::of(sent.load(Ordering::Relaxed));
         Ok(self.judge(tally, before, after, user.end(), time))
     }
 
     fn judge(
         &self,
-        tally: Tally,
+        tally: AttackTally,
         before: Usage,
         after: Usage,
         service: Service,
         time: Duration,
-    ) -> Outcome {
+    ) -> AttackOutcome {
         let memory = after.peak.saturating_sub(before.resident);
         let cpu = after.cpu.saturating_sub(before.cpu);
         // The total includes the cost of the honest user's requests, which have two milliseconds
@@ -312,7 +312,7 @@ impl Attack {
             service.slowest <= MAX_WAIT,
             format!("an honest request took {:.1?}", service.slowest),
         );
-        Outcome {
+        AttackOutcome {
             sent: tally.sent,
             longest: tally.longest,
             memory,
@@ -323,7 +323,7 @@ impl Attack {
     }
 }
 
-impl Tally {
+impl AttackTally {
     const fn of(sent: u64) -> Self {
         Self { sent, longest: 0 }
     }
@@ -340,11 +340,11 @@ fn as_attacker<T: Send>(attack: impl FnOnce() -> io::Result<T> + Send) -> io::Re
 /// Floods one session after the other, each until the gateway ends it.
 fn run_flood(
     flood: &Flood,
-    gateway: Gateway,
+    gateway: VictimGateway,
     origin: SocketAddr,
     until: Instant,
-) -> io::Result<Tally> {
-    let mut tally = Tally::default();
+) -> io::Result<AttackTally> {
+    let mut tally = AttackTally::default();
     let mut sessions = 0;
     // The first session may exceed the time: the limit is about its cost.
     while sessions == 0 || (Instant::now() < until && sessions < MAX_SESSIONS) {
@@ -366,7 +366,7 @@ fn restored(time: Duration) -> u64 {
 }
 
 /// Floods a session until it ends, or is far beyond the bound. Returns the number of frames.
-fn flood_session(flood: &Flood, gateway: Gateway, origin: SocketAddr) -> io::Result<u64> {
+fn flood_session(flood: &Flood, gateway: VictimGateway, origin: SocketAddr) -> io::Result<u64> {
     let mut maker = Maker::new(&origin.to_string());
     let mut wire = Wire::connect(gateway.address(flood.protocol), flood.protocol)?;
     let mut bytes = (flood.first)(&mut maker);

@@ -22,4 +22,4 @@ pub mod report;
 pub mod run;
 pub mod trial;
 
-pub use file::Study;
+pub use file::ChainStudy;

@@ -18,4 +18,4 @@ pub mod file;
 pub mod table;
 pub mod trial;
 
-pub use file::Study;
+pub use file::ForwardStudy;

@@ -9,9 +9,9 @@ use std::process::{Command, Stdio};
 
 use lab::LAB;
 use programs::{Scratch, output, require};
-use tandem_lab::chain::Study;
-use tandem_lab::chain::run::{self, Line, Outcome};
-use tandem_lab::chain::trial::Measured;
+use tandem_lab::chain::ChainStudy;
+use tandem_lab::chain::run::{self, ChainLine, ChainOutcome};
+use tandem_lab::chain::trial::ChainFigures;
 
 const TINY: &str = r#"
 kind = "chain"
@@ -77,15 +77,15 @@ fn errors_of_files_name_the_key() {
         ),
     ] {
         assert!(TINY.contains(text), "{text}");
-        let error = Study::parse(&TINY.replacen(text, changed, 1)).expect_err(changed);
+        let error = ChainStudy::parse(&TINY.replacen(text, changed, 1)).expect_err(changed);
         assert!(error.to_string().contains(part), "{changed}: {error}");
     }
 }
 
 /// Returns the figures of a set-up in a cell.
-fn figures(lines: &[Line], setup: &str, cell: &str) -> Measured {
+fn figures(lines: &[ChainLine], setup: &str, cell: &str) -> ChainFigures {
     let figures = lines.iter().find_map(|line| match line {
-        Line::Trial(record)
+        ChainLine::Trial(record)
             if (&*record.trial.setup.name, &*record.trial.cell.name) == (setup, cell) =>
         {
             Some(record.outcome.clone())
@@ -93,7 +93,7 @@ fn figures(lines: &[Line], setup: &str, cell: &str) -> Measured {
         _ => None,
     });
     match figures {
-        Some(Outcome::Measured(measured)) => measured,
+        Some(ChainOutcome::Measured(measured)) => measured,
         other => panic!("{setup} {cell}: {other:?}"),
     }
 }

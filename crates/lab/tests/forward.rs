@@ -2,8 +2,8 @@
 
 use tandem_lab::chain::file::is_chain;
 use tandem_lab::forward::file::is_forwarding;
-use tandem_lab::forward::trial::{self, Measured};
-use tandem_lab::forward::{Study, table};
+use tandem_lab::forward::trial::{self, ForwardFigures};
+use tandem_lab::forward::{ForwardStudy, table};
 
 const TINY: &str = r#"
 kind = "forwarding"
@@ -37,7 +37,7 @@ change = { loss = "1%" }
 
 #[test]
 fn errors_of_files_name_the_key() {
-    Study::parse(TINY).expect("valid as it is");
+    ForwardStudy::parse(TINY).expect("valid as it is");
     assert!(is_forwarding(TINY) && !is_chain(TINY));
     for (text, changed, part) in [
         ("hops = 3", "hops = 0", "hops: "),
@@ -54,13 +54,13 @@ fn errors_of_files_name_the_key() {
         ("algorithm = \"cubic\"", "algorithm = \"reno\"", "reno"),
     ] {
         assert!(TINY.contains(text), "{text}");
-        let error = Study::parse(&TINY.replacen(text, changed, 1)).expect_err(changed);
+        let error = ForwardStudy::parse(&TINY.replacen(text, changed, 1)).expect_err(changed);
         assert!(error.to_string().contains(part), "{changed}: {error}");
     }
 }
 
 /// Returns the figures of the first set-up and of the second one in a cell.
-fn figures(study: &Study, cell: usize, seed: u64) -> [Measured; 2] {
+fn figures(study: &ForwardStudy, cell: usize, seed: u64) -> [ForwardFigures; 2] {
     [0, 1].map(|setup| {
         let measured = trial::run(study, &study.setups[setup], &study.cells[cell], seed);
         measured.expect("a valid study")
@@ -69,7 +69,7 @@ fn figures(study: &Study, cell: usize, seed: u64) -> [Measured; 2] {
 
 #[test]
 fn both_kinds_of_relay_fill_a_chain_without_loss() {
-    let study = Study::parse(TINY).expect("valid");
+    let study = ForwardStudy::parse(TINY).expect("valid");
     for (measured, label) in figures(&study, 0, 1).iter().zip(["hop", "end"]) {
         // The headers take 4 % of the rate.
         assert!((8.5..9.7).contains(&measured.mbit), "{label}: {measured:?}");
@@ -86,7 +86,7 @@ fn both_kinds_of_relay_fill_a_chain_without_loss() {
 
 #[test]
 fn termination_repairs_losses_on_their_hop() {
-    let study = Study::parse(TINY).expect("valid");
+    let study = ForwardStudy::parse(TINY).expect("valid");
     let [hop, end] = figures(&study, 1, 1);
     assert!(hop.mbit > 1.3 * end.mbit, "{} and {}", hop.mbit, end.mbit);
     assert!(hop.held > 0);
@@ -95,7 +95,7 @@ fn termination_repairs_losses_on_their_hop() {
 
 #[test]
 fn one_seed_gives_the_same_figures() {
-    let study = Study::parse(TINY).expect("valid");
+    let study = ForwardStudy::parse(TINY).expect("valid");
     assert_eq!(figures(&study, 1, 1), figures(&study, 1, 1));
     assert_ne!(figures(&study, 1, 1), figures(&study, 1, 2));
 }
@@ -103,7 +103,7 @@ fn one_seed_gives_the_same_figures() {
 #[test]
 fn table_has_a_row_for_each_set_up_of_a_cell() {
     let short = TINY.replace("\"4s\"", "\"1s\"").replace("\"6s\"", "\"1s\"");
-    let study = Study::parse(&short).expect("valid");
+    let study = ForwardStudy::parse(&short).expect("valid");
     let mut told = 0;
     let table = table::run(&study, &mut |_| told += 1).expect("a valid study");
     assert_eq!((told, table.lines().count()), (4, 6));

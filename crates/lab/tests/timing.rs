@@ -12,10 +12,10 @@ use std::time::Duration;
 use programs::output;
 use serde_json::Value;
 use tandem_lab::timing::TimingError;
-use tandem_lab::timing::client::{Direction, Phase, Plan, WarmUp, run};
+use tandem_lab::timing::client::{Direction, TimingPhase, TimingPlan, WarmUp, run};
 use tandem_lab::timing::connect::open;
-use tandem_lab::timing::report::Report;
-use tandem_lab::timing::server::Server;
+use tandem_lab::timing::report::TimingReport;
+use tandem_lab::timing::server::TimingServer;
 use tandem_web::loader::Via;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::LocalSet;
@@ -35,7 +35,7 @@ fn server(listen: &str) -> SocketAddr {
     let (told, address) = std::sync::mpsc::channel();
     thread::spawn(move || {
         runtime().block_on(async {
-            let server = Server::bind(listen).await.expect("a free port");
+            let server = TimingServer::bind(listen).await.expect("a free port");
             told.send(server.address().expect("bound"))
                 .expect("awaited");
             server.run().await;
@@ -44,8 +44,8 @@ fn server(listen: &str) -> SocketAddr {
     address.recv().expect("it listens")
 }
 
-fn plan(server: impl ToString) -> Plan {
-    Plan {
+fn plan(server: impl ToString) -> TimingPlan {
+    TimingPlan {
         server: server.to_string(),
         via: Via::Direct,
         streams: 1,
@@ -58,7 +58,7 @@ fn plan(server: impl ToString) -> Plan {
     }
 }
 
-fn measured(plan: &Plan) -> Result<Report, TimingError> {
+fn measured(plan: &TimingPlan) -> Result<TimingReport, TimingError> {
     LocalSet::new().block_on(&runtime(), run(plan, |_| {}))
 }
 
@@ -66,16 +66,21 @@ fn measured(plan: &Plan) -> Result<Report, TimingError> {
 fn bulk_goes_both_ways_and_stamps_come_back() {
     let address = server("127.0.0.1:0");
     for direction in [Direction::Down, Direction::Up] {
-        let report = measured(&Plan {
+        let report = measured(&TimingPlan {
             direction,
             streams: 2,
             ..plan(address)
         })
         .expect("measured");
-        let phases: Vec<Phase> = report.seconds.iter().map(|second| second.phase).collect();
+        let phases: Vec<TimingPhase> = report.seconds.iter().map(|second| second.phase).collect();
         assert_eq!(
             phases,
-            [Phase::Base, Phase::WarmUp, Phase::Measured, Phase::Measured]
+            [
+                TimingPhase::Base,
+                TimingPhase::WarmUp,
+                TimingPhase::Measured,
+                TimingPhase::Measured
+            ]
         );
         let throughput = report.throughput_mbit.expect("bulk");
         assert!(
@@ -126,7 +131,7 @@ fn bulk_goes_both_ways_and_stamps_come_back() {
 
 #[test]
 fn stamps_alone_need_no_bulk() {
-    let plan = Plan {
+    let plan = TimingPlan {
         streams: 0,
         base: Duration::ZERO,
         fresh: None,
@@ -148,7 +153,7 @@ fn stamps_alone_need_no_bulk() {
 #[test]
 fn unsteady_runs_are_reported() {
     let warm_up = WarmUp::Steady(Duration::from_secs(2));
-    let plan = Plan {
+    let plan = TimingPlan {
         warm_up,
         base: Duration::ZERO,
         time: Duration::from_secs(1),

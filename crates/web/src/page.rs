@@ -50,7 +50,7 @@ pub struct Resource {
     /// `Content-Type`, without parameters.
     pub mime: String,
     /// The type of the resource.
-    pub kind: Kind,
+    pub kind: ResourceKind,
     /// Bytes of the body on the wire. [`Site`] makes it larger where the references do not fit.
     pub size: usize,
     /// Status; 301 to 308 lead to the one child.
@@ -66,7 +66,7 @@ pub struct Resource {
 /// The type of a resource of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
+pub enum ResourceKind {
     /// The document, or a frame in it.
     Html,
     /// Style sheet.
@@ -81,7 +81,7 @@ pub enum Kind {
     Fetch,
 }
 
-impl Kind {
+impl ResourceKind {
     /// Returns true if it can refer to a resource of `child`'s kind.
     const fn can_name(self, child: Self) -> bool {
         match self {
@@ -208,7 +208,7 @@ impl Page {
     /// redirect to it.
     pub fn check_browsable(&self) -> Result<(), PageError> {
         let fits = |(index, resource): (usize, &Resource)| match resource.parent {
-            None => index == 0 && resource.kind == Kind::Html,
+            None => index == 0 && resource.kind == ResourceKind::Html,
             Some(_) => true,
         };
         match self.resources.iter().enumerate().find(|&at| !fits(at)) {
@@ -264,7 +264,7 @@ impl Page {
         }
         self.resources[..index]
             .iter()
-            .position(|r| r.kind == Kind::Html && r.can_name(kind))
+            .position(|r| r.kind == ResourceKind::Html && r.can_name(kind))
     }
 
     /// A redirect leads to one place: its first child; further ones belong to whatever it leads to.
@@ -351,9 +351,9 @@ impl Resource {
 
     /// Returns true if its body can make a browser load a resource of this kind: error pages can,
     /// failed sheets and scripts are not used.
-    const fn can_name(&self, kind: Kind) -> bool {
+    const fn can_name(&self, kind: ResourceKind) -> bool {
         let used = match self.kind {
-            Kind::Html => self.status != 204 && !self.is_redirect(),
+            ResourceKind::Html => self.status != 204 && !self.is_redirect(),
             _ => self.status == 200,
         };
         used && self.kind.can_name(kind)

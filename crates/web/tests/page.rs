@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use proptest::prelude::*;
 use tandem_web::har::{Entry, Har};
-use tandem_web::page::{Kind, Page, PageError, Site};
+use tandem_web::page::{Page, PageError, ResourceKind, Site};
 
 fn site(page: Page) -> Site {
     Site::new(page, &["origin.example:8080"]).expect("a valid page")
@@ -29,9 +29,11 @@ fn check_references(site: &Site) {
             // Attributes are escaped, scripts within a document are not.
             let in_attribute = matches!(
                 child.kind,
-                Kind::Html | Kind::Css | Kind::Script | Kind::Image
+                ResourceKind::Html | ResourceKind::Css | ResourceKind::Script | ResourceKind::Image
             );
-            let url = if resource.is_redirect() || (resource.kind == Kind::Html && in_attribute) {
+            let url = if resource.is_redirect()
+                || (resource.kind == ResourceKind::Html && in_attribute)
+            {
                 child.path.replace('&', "&amp;")
             } else {
                 child.path.clone()
@@ -151,14 +153,20 @@ fn recorded_pages() {
     assert_eq!(
         rows,
         [
-            ("/", Kind::Html, 301, 0, None),
-            ("/x?y", Kind::Html, 200, 900, Some(0)),
-            ("/s.css", Kind::Css, 200, 300, Some(1)),
-            ("/s.css?again=2", Kind::Css, 200, 0, Some(2)),
-            ("/a%20b%22%3Ci%3E.js", Kind::Script, 200, 100, Some(1)),
-            ("/i", Kind::Image, 200, 43, Some(1)),
-            ("/gone", Kind::Fetch, 404, 0, Some(1)),
-            ("/nowhere", Kind::Image, 200, 5, Some(4)),
+            ("/", ResourceKind::Html, 301, 0, None),
+            ("/x?y", ResourceKind::Html, 200, 900, Some(0)),
+            ("/s.css", ResourceKind::Css, 200, 300, Some(1)),
+            ("/s.css?again=2", ResourceKind::Css, 200, 0, Some(2)),
+            (
+                "/a%20b%22%3Ci%3E.js",
+                ResourceKind::Script,
+                200,
+                100,
+                Some(1)
+            ),
+            ("/i", ResourceKind::Image, 200, 43, Some(1)),
+            ("/gone", ResourceKind::Fetch, 404, 0, Some(1)),
+            ("/nowhere", ResourceKind::Image, 200, 5, Some(4)),
         ]
     );
     assert_eq!(page.resources[1].mime, "text/html");
@@ -227,11 +235,11 @@ fn har_files() {
     assert_eq!(
         rows,
         [
-            (Kind::Html, 302, 0, None),
-            (Kind::Html, 200, 700, Some(0)),
-            (Kind::Script, 200, 400, Some(1)),
-            (Kind::Image, 200, 120, Some(2)),
-            (Kind::Fetch, 200, 300, Some(1)),
+            (ResourceKind::Html, 302, 0, None),
+            (ResourceKind::Html, 200, 700, Some(0)),
+            (ResourceKind::Script, 200, 400, Some(1)),
+            (ResourceKind::Image, 200, 120, Some(2)),
+            (ResourceKind::Fetch, 200, 300, Some(1)),
         ]
     );
     check_references(&site(page));
@@ -534,7 +542,7 @@ proptest! {
         let page = Page::from_json("own", har.to_string().as_bytes()).expect("a page");
         prop_assert_eq!(page.resources.len(), sizes.len() + 1);
         for (resource, &(kind, body, by)) in page.resources[1..].iter().zip(&sizes) {
-            prop_assert_eq!(resource.kind, [Kind::Css, Kind::Script, Kind::Image][kind]);
+            prop_assert_eq!(resource.kind, [ResourceKind::Css, ResourceKind::Script, ResourceKind::Image][kind]);
             prop_assert_eq!(resource.size as u64, body);
             let cause = resource.parent.expect("something loads it");
             // A resource that cannot load it passes it on to one that can.

@@ -4,20 +4,22 @@
 use std::time::Duration;
 
 use tandem::transport::registry::Transports;
-use tandem_lab::timing::client::{Direction, Plan, WarmUp, run};
-use tandem_lab::timing::report::Report;
-use tandem_lab::timing::server::Server;
+use tandem_lab::timing::client::{Direction, TimingPlan, WarmUp, run};
+use tandem_lab::timing::report::TimingReport;
+use tandem_lab::timing::server::TimingServer;
 use tokio::task::LocalSet;
 
 use crate::harness::{Pair, block_on};
 
-fn measured(via: impl Fn(&Pair) -> String, session: &str, direction: Direction) -> Report {
+fn measured(via: impl Fn(&Pair) -> String, session: &str, direction: Direction) -> TimingReport {
     let (scheme, transports) = (format!("{session}+tcp"), Transports::default());
     let pair = Pair::over(&scheme, &transports, |_| {}, |_| {});
     let via = via(&pair).parse().unwrap();
     block_on(LocalSet::new().run_until(async {
-        let server = Server::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
-        let plan = Plan {
+        let server = TimingServer::bind("127.0.0.1:0".parse().unwrap())
+            .await
+            .unwrap();
+        let plan = TimingPlan {
             server: server.address().unwrap().to_string(),
             via,
             streams: 2,
@@ -35,7 +37,7 @@ fn measured(via: impl Fn(&Pair) -> String, session: &str, direction: Direction) 
     }))
 }
 
-fn holds(report: &Report) {
+fn holds(report: &TimingReport) {
     assert!(
         report.throughput_mbit.is_some_and(|rate| rate.mean > 0.0),
         "{report:?}"

@@ -2,7 +2,7 @@
 //! bounds of the flood budget (`tandem_http::flood`).
 
 use super::wire::{
-    Protocol, SpdyBlocks, control, frame, h2, literal, pair, request_block, spdy, spdy_data,
+    SpdyBlocks, WireProtocol, control, frame, h2, literal, pair, request_block, spdy, spdy_data,
 };
 
 /// Makes the frames of one session.
@@ -46,7 +46,7 @@ pub struct Flood {
     /// The published flaw that it repeats, or the defect of this project.
     pub source: &'static str,
     /// The protocol.
-    pub protocol: Protocol,
+    pub protocol: WireProtocol,
     /// Frames before the flood; stream 1 is used here.
     pub first: fn(&mut Maker) -> Vec<u8>,
     /// The frames of one turn, on a stream that is new in each turn.
@@ -80,7 +80,7 @@ const fn over_h2(
     Flood {
         name,
         source,
-        protocol: Protocol::H2,
+        protocol: WireProtocol::H2,
         first: none,
         turn,
         frames,
@@ -93,7 +93,7 @@ const fn over_spdy(
     turn: fn(&mut Maker, u32) -> Vec<u8>,
 ) -> Flood {
     Flood {
-        protocol: Protocol::Spdy,
+        protocol: WireProtocol::Spdy,
         ..over_h2(name, "defects 5 and 6", frames, turn)
     }
 }

@@ -8,9 +8,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use super::servers::Server;
+use super::servers::AcceptingServer;
 use super::wire::{
-    Protocol, SpdyBlocks, Wire, control, frame, h2, literal, pair, request_block, spdy, spdy_data,
+    SpdyBlocks, Wire, WireProtocol, control, frame, h2, literal, pair, request_block, spdy,
+    spdy_data,
 };
 
 /// The length of the preface of an HTTP/2 client.
@@ -24,11 +25,11 @@ const SITE: &str = "site.test";
 
 /// A kind of malicious gateway.
 #[derive(Clone, Copy, Debug)]
-pub struct Gateway {
+pub struct MaliciousGateway {
     /// The name on the command line.
     pub name: &'static str,
     /// The protocol of its sessions.
-    pub protocol: Protocol,
+    pub protocol: WireProtocol,
     /// Bytes of memory that the client may need for it.
     pub memory: u64,
     /// The response to a request on a stream; the session ends with an error.
@@ -44,10 +45,10 @@ const fn over_h2(
     name: &'static str,
     memory: u64,
     play: fn(&mut Play, u32) -> io::Result<()>,
-) -> Gateway {
-    Gateway {
+) -> MaliciousGateway {
+    MaliciousGateway {
         name,
-        protocol: Protocol::H2,
+        protocol: WireProtocol::H2,
         memory,
         play,
     }
@@ -57,15 +58,15 @@ const fn over_spdy(
     name: &'static str,
     memory: u64,
     play: fn(&mut Play, u32) -> io::Result<()>,
-) -> Gateway {
-    Gateway {
-        protocol: Protocol::Spdy,
+) -> MaliciousGateway {
+    MaliciousGateway {
+        protocol: WireProtocol::Spdy,
         ..over_h2(name, memory, play)
     }
 }
 
 /// All malicious gateways.
-pub const ALL: &[Gateway] = &[
+pub const ALL: &[MaliciousGateway] = &[
     over_h2("gateway-giant-heads", SMALL, |play, id| {
         let head = [&[0x88][..], &giant_fields()].concat();
         play.h2_block(h2::HEADERS, id, &head)?;
@@ -248,15 +249,15 @@ impl Play {
     }
 }
 
-impl Gateway {
+impl MaliciousGateway {
     /// Listens as this gateway; `sent` counts the frames that it has sent.
-    pub fn start(self, sent: Arc<AtomicU64>) -> io::Result<Server> {
-        Server::start(move |stream| self.serve(stream, Arc::clone(&sent)))
+    pub fn start(self, sent: Arc<AtomicU64>) -> io::Result<AcceptingServer> {
+        AcceptingServer::start(move |stream| self.serve(stream, Arc::clone(&sent)))
     }
 
     fn serve(self, mut stream: TcpStream, sent: Arc<AtomicU64>) -> io::Result<()> {
         let mut beginning = Vec::new();
-        if self.protocol == Protocol::H2 {
+        if self.protocol == WireProtocol::H2 {
             let mut preface = [0; PREFACE];
             stream.read_exact(&mut preface)?;
             beginning = frame(h2::SETTINGS, 0, 0, &[]);
@@ -275,12 +276,12 @@ impl Gateway {
             .set_write_timeout(Some(Duration::from_secs(1)))?;
         while let Some(arrived) = play.wire.receive()? {
             let request = match self.protocol {
-                Protocol::H2 => (arrived.kind == u16::from(h2::HEADERS)).then_some(arrived.id),
-                Protocol::Spdy if arrived.kind == spdy::SYN_STREAM => {
+                WireProtocol::H2 => (arrived.kind == u16::from(h2::HEADERS)).then_some(arrived.id),
+                WireProtocol::Spdy if arrived.kind == spdy::SYN_STREAM => {
                     let id = arrived.payload.first_chunk();
                     id.map(|id| u32::from_be_bytes(*id))
                 }
-                Protocol::Spdy => None,
+                WireProtocol::Spdy => None,
             };
             if let Some(id) = request {
                 (self.play)(&mut play, id)?;

@@ -6,16 +6,16 @@ use std::net::{SocketAddr, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::servers::{Server, read_head};
-use super::victim::Gateway;
-use super::wire::{Protocol, Wire, frame, h2, request_block};
+use super::servers::{AcceptingServer, read_head};
+use super::victim::VictimGateway;
+use super::wire::{Wire, WireProtocol, frame, h2, request_block};
 
 /// The largest number of bytes in one answer.
 const MAX_ANSWER: usize = 64 << 20;
 
 /// A kind of malicious origin.
 #[derive(Clone, Copy, Debug)]
-pub struct Origin {
+pub struct AttackOrigin {
     /// The name on the command line.
     pub name: &'static str,
     /// The beginning of each answer.
@@ -26,8 +26,8 @@ pub struct Origin {
     pause: Duration,
 }
 
-const fn origin(name: &'static str, first: &'static [u8], repeated: &'static [u8]) -> Origin {
-    Origin {
+const fn origin(name: &'static str, first: &'static [u8], repeated: &'static [u8]) -> AttackOrigin {
+    AttackOrigin {
         name,
         first,
         repeated,
@@ -36,7 +36,7 @@ const fn origin(name: &'static str, first: &'static [u8], repeated: &'static [u8
 }
 
 /// All malicious origins.
-pub const ALL: &[Origin] = &[
+pub const ALL: &[AttackOrigin] = &[
     origin("origin-endless-line", b"HTTP/1.1 200 ", &[b'x'; 4096]),
     origin(
         "origin-endless-head",
@@ -83,7 +83,7 @@ pub const ALL: &[Origin] = &[
         b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n",
         b"1\r\nx\r\n",
     ),
-    Origin {
+    AttackOrigin {
         pause: Duration::from_millis(20),
         ..origin(
             "origin-slow-drip",
@@ -91,16 +91,16 @@ pub const ALL: &[Origin] = &[
             b"x",
         )
     },
-    Origin {
+    AttackOrigin {
         pause: Duration::from_millis(20),
         ..origin("origin-slow-head", b"HTTP/1.1 200 OK\r\nx: ", b"y")
     },
 ];
 
-impl Origin {
+impl AttackOrigin {
     /// Listens as this origin.
-    pub fn start(self) -> io::Result<Server> {
-        Server::start(move |stream| self.serve(stream))
+    pub fn start(self) -> io::Result<AcceptingServer> {
+        AcceptingServer::start(move |stream| self.serve(stream))
     }
 
     fn serve(self, mut stream: TcpStream) -> io::Result<()> {
@@ -121,11 +121,11 @@ impl Origin {
 
 /// Requests the origin's responses from the gateway on many streams, reads the responses and
 /// repeats.
-pub fn ask(gateway: Gateway, origin: SocketAddr, until: Instant) -> io::Result<u64> {
+pub fn ask(gateway: VictimGateway, origin: SocketAddr, until: Instant) -> io::Result<u64> {
     let block = request_block("GET", &origin.to_string(), "/");
     let mut asked = 0;
     while Instant::now() < until {
-        let mut wire = Wire::connect(gateway.h2, Protocol::H2)?;
+        let mut wire = Wire::connect(gateway.h2, WireProtocol::H2)?;
         wire.stream
             .set_read_timeout(Some(Duration::from_millis(500)))?;
         for stream in 0..20 {

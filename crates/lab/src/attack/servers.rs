@@ -93,13 +93,13 @@ async fn serve(stream: tokio::net::TcpStream, large: Arc<[u8]>) -> io::Result<()
 
 /// Accepts connections on a thread for each until it is dropped.
 #[derive(Debug)]
-pub struct Server {
+pub struct AcceptingServer {
     /// The address on which it listens.
     pub address: SocketAddr,
     ended: Arc<AtomicBool>,
 }
 
-impl Server {
+impl AcceptingServer {
     /// Starts a server that handles each connection by `serve`.
     pub fn start(
         serve: impl Fn(TcpStream) -> io::Result<()> + Send + Sync + 'static,
@@ -124,7 +124,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for AcceptingServer {
     fn drop(&mut self) {
         self.ended.store(true, Ordering::Relaxed);
         drop(TcpStream::connect(self.address));

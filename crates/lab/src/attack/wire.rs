@@ -52,7 +52,7 @@ pub mod spdy {
 
 /// The protocol of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Protocol {
+pub enum WireProtocol {
     /// HTTP/2.
     H2,
     /// SPDY/3.1.
@@ -186,23 +186,23 @@ pub struct Arrived {
 pub struct Wire {
     /// The socket.
     pub stream: TcpStream,
-    protocol: Protocol,
+    protocol: WireProtocol,
     input: Vec<u8>,
     pings: u32,
 }
 
 impl Wire {
     /// Connects as a client and sends the preface.
-    pub fn connect(address: SocketAddr, protocol: Protocol) -> io::Result<Self> {
+    pub fn connect(address: SocketAddr, protocol: WireProtocol) -> io::Result<Self> {
         let mut wire = Self::accepted(TcpStream::connect_timeout(&address, IO_TIMEOUT)?, protocol)?;
-        if protocol == Protocol::H2 {
+        if protocol == WireProtocol::H2 {
             wire.send(PREFACE)?;
         }
         Ok(wire)
     }
 
     /// Takes a socket; the caller handles its preface.
-    pub fn accepted(stream: TcpStream, protocol: Protocol) -> io::Result<Self> {
+    pub fn accepted(stream: TcpStream, protocol: WireProtocol) -> io::Result<Self> {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(IO_TIMEOUT))?;
         stream.set_write_timeout(Some(IO_TIMEOUT))?;
@@ -239,23 +239,23 @@ impl Wire {
 
     fn take_frame(&mut self) -> Option<Arrived> {
         let head = match self.protocol {
-            Protocol::H2 => 9,
-            Protocol::Spdy => 8,
+            WireProtocol::H2 => 9,
+            WireProtocol::Spdy => 8,
         };
         let bytes = self.input.get(..head)?;
         let length = match self.protocol {
-            Protocol::H2 => u32::from_be_bytes([0, bytes[0], bytes[1], bytes[2]]),
-            Protocol::Spdy => u32::from_be_bytes([0, bytes[5], bytes[6], bytes[7]]),
+            WireProtocol::H2 => u32::from_be_bytes([0, bytes[0], bytes[1], bytes[2]]),
+            WireProtocol::Spdy => u32::from_be_bytes([0, bytes[5], bytes[6], bytes[7]]),
         } as usize;
         let (kind, flags, id) = match self.protocol {
-            Protocol::H2 => {
+            WireProtocol::H2 => {
                 let id = u32::from_be_bytes([bytes[5], bytes[6], bytes[7], bytes[8]]);
                 (u16::from(bytes[3]), bytes[4], id)
             }
-            Protocol::Spdy if bytes[0] & 0x80 != 0 => {
+            WireProtocol::Spdy if bytes[0] & 0x80 != 0 => {
                 (u16::from_be_bytes([bytes[2], bytes[3]]), bytes[4], 0)
             }
-            Protocol::Spdy => {
+            WireProtocol::Spdy => {
                 let id = u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
                 (0, bytes[4], id)
             }
@@ -278,8 +278,8 @@ impl Wire {
     pub fn goes_on(&mut self) -> io::Result<bool> {
         self.pings += 2;
         let ping = match self.protocol {
-            Protocol::H2 => frame(h2::PING, 0, 0, &pair(MARK, self.pings)),
-            Protocol::Spdy => control(spdy::PING, 0, &self.pings.to_be_bytes()),
+            WireProtocol::H2 => frame(h2::PING, 0, 0, &pair(MARK, self.pings)),
+            WireProtocol::Spdy => control(spdy::PING, 0, &self.pings.to_be_bytes()),
         };
         match self.send(&ping) {
             Err(error) if has_ended(&error) => return Ok(false),
@@ -288,12 +288,12 @@ impl Wire {
         let until = Instant::now() + IO_TIMEOUT;
         while let Some(arrived) = self.receive()? {
             let answer = match self.protocol {
-                Protocol::H2 if arrived.kind == u16::from(h2::GOAWAY) => return Ok(false),
-                Protocol::Spdy if arrived.kind == spdy::GOAWAY => return Ok(false),
-                Protocol::H2 => {
+                WireProtocol::H2 if arrived.kind == u16::from(h2::GOAWAY) => return Ok(false),
+                WireProtocol::Spdy if arrived.kind == spdy::GOAWAY => return Ok(false),
+                WireProtocol::H2 => {
                     arrived.kind == u16::from(h2::PING) && arrived.payload == pair(MARK, self.pings)
                 }
-                Protocol::Spdy => {
+                WireProtocol::Spdy => {
                     arrived.kind == spdy::PING && arrived.payload == self.pings.to_be_bytes()
                 }
             };

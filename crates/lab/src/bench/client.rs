@@ -59,14 +59,14 @@ impl Protocol {
 
 /// Bytes of TCP payload that a session has carried.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct Carried {
+pub struct CarriedPayload {
     /// Bytes to the server.
     pub up: u64,
     /// The delay back from the server.
     pub down: u64,
 }
 
-impl std::ops::AddAssign for Carried {
+impl std::ops::AddAssign for CarriedPayload {
     fn add_assign(&mut self, other: Self) {
         self.up += other.up;
         self.down += other.down;
@@ -87,16 +87,16 @@ pub struct Work<'a> {
 }
 
 /// A session.
-pub struct Session {
+pub struct BenchSession {
     core: Box<dyn ByteMux>,
     stream: TcpStream,
     out: SendBuf,
     input: Vec<u8>,
-    carried: Carried,
+    carried: CarriedPayload,
 }
 
 /// Answers under way, and those that came.
-struct Progress {
+struct AnswerCounts {
     /// Bytes of body that have come on each stream, or `None` before a head with 200.
     open: HashMap<StreamId, Option<usize>>,
     started: usize,
@@ -104,7 +104,7 @@ struct Progress {
     size: usize,
 }
 
-impl Session {
+impl BenchSession {
     /// Connects; nothing is sent before the first request.
     pub async fn connect(protocol: Protocol, address: SocketAddr) -> Result<Self, BenchError> {
         let connected = TcpStream::connect(address)
@@ -117,18 +117,18 @@ impl Session {
             stream,
             out: SendBuf::new(),
             input: vec![0; 64 << 10],
-            carried: Carried::default(),
+            carried: CarriedPayload::default(),
         })
     }
 
     /// Returns the totals carried so far.
-    pub fn carried(&self) -> Carried {
+    pub fn carried(&self) -> CarriedPayload {
         self.carried
     }
 
     /// Runs exchanges; every answer must be whole.
     pub async fn run(&mut self, work: Work<'_>) -> Result<(), BenchError> {
-        let mut progress = Progress {
+        let mut progress = AnswerCounts {
             open: HashMap::new(),
             started: 0,
             done: 0,
@@ -179,7 +179,7 @@ impl Session {
         taken.map_err(|error| BenchError::Session(error.to_string()))
     }
 
-    fn note(&mut self, event: Event, progress: &mut Progress) -> Result<(), BenchError> {
+    fn note(&mut self, event: Event, progress: &mut AnswerCounts) -> Result<(), BenchError> {
         let (id, end) = match event {
             Event::Response { id, head, end } if head.status == 200 => {
                 progress.open.entry(id).and_modify(|body| *body = Some(0));
@@ -218,11 +218,14 @@ impl Session {
 }
 
 /// Runs the same work on several sessions at once, and returns their totals.
-pub async fn run_all(sessions: &mut [Session], work: Work<'_>) -> Result<Carried, BenchError> {
-    let sum = |sessions: &[Session]| {
+pub async fn run_all(
+    sessions: &mut [BenchSession],
+    work: Work<'_>,
+) -> Result<CarriedPayload, BenchError> {
+    let sum = |sessions: &[BenchSession]| {
         sessions
             .iter()
-            .fold(Carried::default(), |mut sum, session| {
+            .fold(CarriedPayload::default(), |mut sum, session| {
                 sum += session.carried();
                 sum
             })
@@ -256,7 +259,7 @@ pub async fn run_all(sessions: &mut [Session], work: Work<'_>) -> Result<Carried
         .flatten()
         .collect::<Result<Vec<()>, _>>()?;
     let after = sum(sessions);
-    Ok(Carried {
+    Ok(CarriedPayload {
         up: after.up - before.up,
         down: after.down - before.down,
     })
@@ -264,11 +267,11 @@ pub async fn run_all(sessions: &mut [Session], work: Work<'_>) -> Result<Carried
 
 /// The same exchanges over HTTP/1.1, one after the other on one connection that is kept open: the
 /// bytes that it takes.
-pub async fn over_http1(address: SocketAddr, work: Work<'_>) -> Result<Carried, BenchError> {
+pub async fn over_http1(address: SocketAddr, work: Work<'_>) -> Result<CarriedPayload, BenchError> {
     let mut stream = TcpStream::connect(address)
         .await
         .map_err(BenchError::system(format!("connect to {address}")))?;
-    let mut carried = Carried::default();
+    let mut carried = CarriedPayload::default();
     let mut input = BytesMut::new();
     for head in work.requests.iter().cycle().take(work.count) {
         let mut out = BytesMut::new();

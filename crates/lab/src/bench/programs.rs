@@ -250,7 +250,7 @@ pub struct H2load {
 
 /// The counts of h2load.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Counted {
+pub struct H2loadCounts {
     /// Answered with 2xx, to the end of the body.
     pub succeeded: usize,
     /// Requests per second.
@@ -264,7 +264,7 @@ impl H2load {
         testbed: &Testbed,
         core: Option<usize>,
         url: &str,
-    ) -> Result<Counted, BenchError> {
+    ) -> Result<H2loadCounts, BenchError> {
         let mut command = Command::new(find("h2load", "nghttp2-client")?);
         command
             .arg("-t1")
@@ -287,7 +287,7 @@ impl H2load {
 
 /// Reads h2load's report. Answers without a reason phrase (HAProxy's) count as failed there, but as
 /// done with 2xx.
-fn counted(text: &str) -> Option<Counted> {
+fn counted(text: &str) -> Option<H2loadCounts> {
     let finished = text
         .lines()
         .find_map(|line| line.strip_prefix("finished in "))?;
@@ -310,7 +310,7 @@ fn counted(text: &str) -> Option<Counted> {
             .parse()
             .ok()
     };
-    Some(Counted {
+    Some(H2loadCounts {
         succeeded: number(requests, " done")?.min(number(codes, " 2xx")?),
         rate,
     })
@@ -327,7 +327,7 @@ mod tests {
                     status codes: 1995 2xx, 0 3xx, 0 4xx, 3 5xx\n";
         assert_eq!(
             counted(text),
-            Some(Counted {
+            Some(H2loadCounts {
                 succeeded: 1995,
                 rate: 1905.11
             })

@@ -12,9 +12,9 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use super::programs::{self, H2load, Origin, Proxy};
-use super::rig::{IDLE_SIZE, Rig, Running};
+use super::rig::{IDLE_SIZE, Rig, RigProxy};
 use super::testbed::{self, Testbed};
-use super::usage::Memory;
+use super::usage::MemoryUsage;
 use super::{BenchError, Size, ratios, turns};
 use tandem_net::stats::Summary;
 
@@ -23,7 +23,7 @@ const WITHOUT_CACHE: &str = "tandem, no cache";
 
 /// The settings of a measurement.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct ProxyPlan {
     /// The program under test.
     pub tandem: PathBuf,
     /// Sizes of the answers.
@@ -40,7 +40,7 @@ pub struct Plan {
 
 /// The results of a measurement.
 #[derive(Clone, Debug, Serialize)]
-pub struct Report {
+pub struct ProxyReport {
     /// CPU time, for each size.
     pub sizes: Vec<SizeReport>,
     /// Memory, for each proxy.
@@ -90,9 +90,9 @@ pub struct MemoryReport {
     /// Idle sessions.
     pub sessions: usize,
     /// The memory after one session has ended.
-    pub before: Memory,
+    pub before: MemoryUsage,
     /// The memory with all of them idle.
-    pub idle: Memory,
+    pub idle: MemoryUsage,
     /// Bytes of PSS for each session.
     pub pss_per_session: f64,
     /// Bytes of RSS for each session.
@@ -100,7 +100,7 @@ pub struct MemoryReport {
 }
 
 /// Runs the measurement; `say` receives progress messages.
-pub fn run(plan: &Plan, say: &mut dyn FnMut(&str)) -> Result<Report, BenchError> {
+pub fn run(plan: &ProxyPlan, say: &mut dyn FnMut(&str)) -> Result<ProxyReport, BenchError> {
     let testbed = Testbed::open()?;
     let (own_core, rest) = testbed::cores();
     if let Some(core) = rest {
@@ -123,7 +123,7 @@ pub fn run(plan: &Plan, say: &mut dyn FnMut(&str)) -> Result<Report, BenchError>
         own_core,
         rest,
     };
-    let bench = Bench { plan, rig };
+    let bench = ProxyBench { plan, rig };
     // The responses in our cache are no part of the sessions.
     let without_cache: (_, _, &[&str]) = (Proxy::Tandem, WITHOUT_CACHE, &["--cache", "off"]);
     let idle = all.iter().map(|proxy| (*proxy, proxy.name(), &[][..]));
@@ -141,37 +141,37 @@ pub fn run(plan: &Plan, say: &mut dyn FnMut(&str)) -> Result<Report, BenchError>
         .iter()
         .map(|size| bench.size(*size, &running, say))
         .collect::<Result<_, _>>()?;
-    Ok(Report { sizes, memory })
+    Ok(ProxyReport { sizes, memory })
 }
 
-struct Bench<'a> {
-    plan: &'a Plan,
+struct ProxyBench<'a> {
+    plan: &'a ProxyPlan,
     rig: Rig<'a>,
 }
 
 /// The totals of a proxy over all its turns.
 #[derive(Default)]
-struct Turns {
+struct ProxyTurns {
     cpu_ms_per_1000: Vec<f64>,
     best_rate: f64,
     failed: usize,
 }
 
-impl Bench<'_> {
+impl ProxyBench<'_> {
     fn size(
         &self,
         size: Size,
-        running: &[Running],
+        running: &[RigProxy],
         say: &mut dyn FnMut(&str),
     ) -> Result<SizeReport, BenchError> {
         let load = load(size, self.plan.requests);
-        let mut turns_of: Vec<Turns> = running.iter().map(|_| Turns::default()).collect();
+        let mut turns_of: Vec<ProxyTurns> = running.iter().map(|_| ProxyTurns::default()).collect();
         for one in running {
             let warm_up = H2load {
                 requests: (load.requests / 8).max(load.connections * load.streams),
                 ..load.clone()
             };
-            self.turn(one, size, &warm_up, &mut Turns::default())?;
+            self.turn(one, size, &warm_up, &mut ProxyTurns::default())?;
         }
         for pass in 0..self.plan.passes {
             say(&format!(
@@ -197,7 +197,7 @@ impl Bench<'_> {
             })
         });
         let proxies = proxies.collect::<Result<_, BenchError>>()?;
-        let ratio = |(one, turns): (&Running, &Turns)| {
+        let ratio = |(one, turns): (&RigProxy, &ProxyTurns)| {
             let cpu = ratios(&turns_of[0].cpu_ms_per_1000, &turns.cpu_ms_per_1000)?;
             Some(RatioReport {
                 peer: one.proxy.name(),
@@ -220,10 +220,10 @@ impl Bench<'_> {
 
     fn turn(
         &self,
-        one: &Running,
+        one: &RigProxy,
         size: Size,
         load: &H2load,
-        turns: &mut Turns,
+        turns: &mut ProxyTurns,
     ) -> Result<(), BenchError> {
         let cost = self.rig.load(one, size, load)?;
         turns.failed += cost.failed;
@@ -272,7 +272,7 @@ fn load(size: Size, requests: Option<usize>) -> H2load {
     }
 }
 
-impl Report {
+impl ProxyReport {
     /// Formats the results as text.
     pub fn table(&self) -> String {
         let mut out = String::new();

@@ -114,7 +114,7 @@ impl Pair {
 
 /// The settings of a measurement.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct QuietPlan {
     /// The program under test.
     pub tandem: PathBuf,
     /// The link; its queue is one product of rate and round trip unless it says otherwise.
@@ -129,7 +129,7 @@ pub struct Plan {
 
 /// The results of a measurement.
 #[derive(Clone, Debug, Serialize)]
-pub struct Report {
+pub struct QuietReport {
     /// A run for each pair and pass.
     pub runs: Vec<Run>,
 }
@@ -143,9 +143,9 @@ pub struct Run {
     /// Pass, from 0.
     pub pass: usize,
     /// Quiet requests alone.
-    pub base: Delays,
+    pub base: QuietDelays,
     /// Quiet requests beside bulk.
-    pub beside: Delays,
+    pub beside: QuietDelays,
     /// The ratio of the medians.
     pub ratio_p50: f64,
     /// The ratio of the 99th percentiles.
@@ -165,7 +165,7 @@ pub struct Run {
 
 /// Times from a quiet request's moment to the end of its answer, in milliseconds.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct Delays {
+pub struct QuietDelays {
     /// Requests.
     pub count: usize,
     /// Median.
@@ -177,7 +177,7 @@ pub struct Delays {
 }
 
 /// Runs the measurement; `say` receives progress messages.
-pub fn run(plan: &Plan, say: &mut dyn FnMut(&str)) -> Result<Report, BenchError> {
+pub fn run(plan: &QuietPlan, say: &mut dyn FnMut(&str)) -> Result<QuietReport, BenchError> {
     if !testbed::raise_priority() {
         say("without root, other programs on this machine disturb the times");
     }
@@ -196,10 +196,15 @@ pub fn run(plan: &Plan, say: &mut dyn FnMut(&str)) -> Result<Report, BenchError>
             testbed.clear();
         }
     }
-    Ok(Report { runs })
+    Ok(QuietReport { runs })
 }
 
-fn one_run(plan: &Plan, testbed: &Testbed, pair: &Pair, pass: usize) -> Result<Run, BenchError> {
+fn one_run(
+    plan: &QuietPlan,
+    testbed: &Testbed,
+    pair: &Pair,
+    pass: usize,
+) -> Result<Run, BenchError> {
     let network = network(&plan.link, pair.congestion(), pass as u64 + 1)?;
     let root = programs::write_files(testbed, &[Size(QUIET_SIZE)])?;
     let bulk = std::fs::File::create(root.join("bulk")).and_then(|file| file.set_len(1 << 33));
@@ -224,7 +229,7 @@ fn one_run(plan: &Plan, testbed: &Testbed, pair: &Pair, pass: usize) -> Result<R
     let down = snapshot.links.iter().find(|link| link.from == "far");
     let delays = |samples: &[f64], unanswered| {
         let at = |percent| stats::percentile(samples, percent);
-        let all = at(50.0).zip(at(99.0)).map(|(p50, p99)| Delays {
+        let all = at(50.0).zip(at(99.0)).map(|(p50, p99)| QuietDelays {
             count: samples.len(),
             p50,
             p99,
@@ -284,7 +289,11 @@ fn queue_one_product(direction: &mut LinkConfig, round_trip: Duration) {
 }
 
 /// Returns the commands of the client and the gateway of a pair.
-fn commands(plan: &Plan, testbed: &Testbed, pair: &Pair) -> Result<(Command, Command), BenchError> {
+fn commands(
+    plan: &QuietPlan,
+    testbed: &Testbed,
+    pair: &Pair,
+) -> Result<(Command, Command), BenchError> {
     Ok(match pair {
         Pair::Tandem {
             congestion,
@@ -340,7 +349,7 @@ fn commands(plan: &Plan, testbed: &Testbed, pair: &Pair) -> Result<(Command, Com
 }
 
 fn start_pair(
-    plan: &Plan,
+    plan: &QuietPlan,
     testbed: &Testbed,
     pair: &Pair,
     network: &TwoHosts,
@@ -365,7 +374,7 @@ fn start_pair(
 /// Our pair over UDP. The gateway also listens on TCP at the same port, which tells when it is up.
 /// `options` are those of both endpoints.
 fn udp_pair(
-    plan: &Plan,
+    plan: &QuietPlan,
     testbed: &Testbed,
     scheme: &str,
     options: &str,
@@ -391,13 +400,13 @@ fn front(address: SocketAddr) -> String {
     format!("{},{};no-tls", address.ip(), address.port())
 }
 
-struct Measured {
+struct QuietFigures {
     base: Quiet,
     beside: Quiet,
     goodput_mbit: f64,
 }
 
-async fn measure(time: Duration) -> io::Result<Measured> {
+async fn measure(time: Duration) -> io::Result<QuietFigures> {
     // Opens the session, so that the base has no handshake in it.
     get(&mut None).await?;
     let base = quiet(BASE).await?;
@@ -417,7 +426,7 @@ async fn measure(time: Duration) -> io::Result<Measured> {
     let goodput_mbit = (received.get() - before) as f64 * 8.0 / 1e6 / start.elapsed().as_secs_f64();
     match failed.take() {
         Some(error) => Err(error),
-        None => Ok(Measured {
+        None => Ok(QuietFigures {
             base,
             beside,
             goodput_mbit,
@@ -534,7 +543,7 @@ fn request(path: &str) -> Vec<u8> {
     format!("GET http://{ORIGIN}{path} HTTP/1.1\r\nHost: {ORIGIN}\r\n\r\n").into_bytes()
 }
 
-impl Report {
+impl QuietReport {
     /// Formats the results as text.
     pub fn table(&self) -> String {
         let mut out = String::from(

@@ -6,10 +6,10 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use super::client::{Protocol, Session, Work};
+use super::client::{BenchSession, Protocol, Work};
 use super::programs::{H2load, Proxy};
 use super::testbed::{Program, Testbed};
-use super::usage::{self, Memory};
+use super::usage::{self, MemoryUsage};
 use super::{BenchError, Size, browser};
 
 /// The size of the responses that precede a measurement of idle sessions, in bytes.
@@ -33,7 +33,7 @@ pub(super) struct Rig<'a> {
 }
 
 /// A proxy that is running.
-pub(super) struct Running {
+pub(super) struct RigProxy {
     pub(super) proxy: Proxy,
     pub(super) pid: u32,
     pub(super) address: SocketAddr,
@@ -51,12 +51,12 @@ pub(super) struct Cost {
 
 impl Rig<'_> {
     /// Starts a proxy, and waits until it listens.
-    pub(super) fn start(&self, proxy: Proxy) -> Result<Running, BenchError> {
+    pub(super) fn start(&self, proxy: Proxy) -> Result<RigProxy, BenchError> {
         self.start_with(proxy, &[])
     }
 
     /// Starts a proxy with more arguments.
-    fn start_with(&self, proxy: Proxy, arguments: &[&str]) -> Result<Running, BenchError> {
+    fn start_with(&self, proxy: Proxy, arguments: &[&str]) -> Result<RigProxy, BenchError> {
         let address = super::testbed::free_address()?;
         let mut command = proxy.command(self.testbed, self.tandem, address, self.origin)?;
         command.args(arguments);
@@ -68,7 +68,7 @@ impl Rig<'_> {
             network: None,
         })?;
         self.testbed.wait_for(pid, name, address, None)?;
-        Ok(Running {
+        Ok(RigProxy {
             proxy,
             pid,
             address,
@@ -78,7 +78,7 @@ impl Rig<'_> {
     /// Runs the load program against a proxy, and measures the proxy while it runs.
     pub(super) fn load(
         &self,
-        running: &Running,
+        running: &RigProxy,
         size: Size,
         load: &H2load,
     ) -> Result<Cost, BenchError> {
@@ -101,7 +101,7 @@ impl Rig<'_> {
         proxy: Proxy,
         arguments: &[&str],
         counts: &[usize],
-    ) -> Result<Vec<Memory>, BenchError> {
+    ) -> Result<Vec<MemoryUsage>, BenchError> {
         let running = self.start_with(proxy, arguments)?;
         let mut memory = Vec::new();
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -112,7 +112,7 @@ impl Rig<'_> {
             let mut request = browser::requests(&running.address.to_string()).swap_remove(0);
             request.path = format!("/{}", IDLE_SIZE.0);
             let begin = async || {
-                let mut session = Session::connect(Protocol::H2, running.address).await?;
+                let mut session = BenchSession::connect(Protocol::H2, running.address).await?;
                 let work = Work {
                     requests: std::slice::from_ref(&request),
                     count: 1,

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use super::client::{self, Carried, Protocol, Session, Work};
+use super::client::{self, BenchSession, CarriedPayload, Protocol, Work};
 use super::programs::{self, Origin};
 use super::testbed::{self, Program, Testbed};
 use super::{BenchError, Size, browser, ratios, turns, usage};
@@ -22,7 +22,7 @@ const SESSIONS: usize = 8;
 
 /// The settings of a measurement.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct SessionPlan {
     /// The program under test.
     pub tandem: PathBuf,
     /// The session protocols; the first is the baseline.
@@ -39,7 +39,7 @@ pub struct Plan {
 
 /// The results of a measurement.
 #[derive(Clone, Debug, Serialize)]
-pub struct Report {
+pub struct SessionBenchReport {
     /// Bytes of an answer's body.
     pub size: usize,
     /// Requests of one turn.
@@ -72,16 +72,19 @@ pub struct BytesReport {
     pub down_overhead: f64,
 }
 
-struct Running {
+struct RunningSession {
     protocol: Protocol,
     pid: u32,
     address: SocketAddr,
     cpu_ms_per_1000: Vec<f64>,
-    carried: Carried,
+    carried: CarriedPayload,
 }
 
 /// Runs the measurement; `say` receives progress messages.
-pub fn run(plan: &Plan, say: &mut dyn FnMut(&str)) -> Result<Report, BenchError> {
+pub fn run(
+    plan: &SessionPlan,
+    say: &mut dyn FnMut(&str),
+) -> Result<SessionBenchReport, BenchError> {
     let testbed = Testbed::open()?;
     let (own_core, rest) = testbed::cores();
     if let Some(core) = rest {
@@ -114,12 +117,12 @@ pub fn run(plan: &Plan, say: &mut dyn FnMut(&str)) -> Result<Report, BenchError>
     let mut running = Vec::new();
     for &protocol in &plan.protocols {
         let (pid, address) = start(protocol.name(), own_core)?;
-        running.push(Running {
+        running.push(RunningSession {
             protocol,
             pid,
             address,
             cpu_ms_per_1000: Vec::new(),
-            carried: Carried::default(),
+            carried: CarriedPayload::default(),
         });
     }
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -131,11 +134,11 @@ pub fn run(plan: &Plan, say: &mut dyn FnMut(&str)) -> Result<Report, BenchError>
 }
 
 async fn measure(
-    plan: &Plan,
+    plan: &SessionPlan,
     http1: SocketAddr,
-    mut running: Vec<Running>,
+    mut running: Vec<RunningSession>,
     say: &mut dyn FnMut(&str),
-) -> Result<Report, BenchError> {
+) -> Result<SessionBenchReport, BenchError> {
     let requests = browser::requests("www.example.test");
     let work = Work {
         requests: &requests,
@@ -180,7 +183,7 @@ async fn measure(
         })
     });
     let sessions = sessions.collect::<Result<_, BenchError>>()?;
-    Ok(Report {
+    Ok(SessionBenchReport {
         size: plan.size.0,
         requests: work.count * SESSIONS,
         sessions,
@@ -188,12 +191,12 @@ async fn measure(
     })
 }
 
-impl Running {
+impl RunningSession {
     /// The load on fresh sessions, so that compression contexts begin empty in every turn.
     async fn turn(&mut self, work: Work<'_>) -> Result<(), BenchError> {
         let mut sessions = Vec::new();
         for _ in 0..SESSIONS {
-            sessions.push(Session::connect(self.protocol, self.address).await?);
+            sessions.push(BenchSession::connect(self.protocol, self.address).await?);
         }
         let before = usage::cpu_time(self.pid)?;
         self.carried = client::run_all(&mut sessions, work).await?;
@@ -205,7 +208,7 @@ impl Running {
 }
 
 impl BytesReport {
-    fn of(carried: Carried, requests: usize, size: Size) -> Self {
+    fn of(carried: CarriedPayload, requests: usize, size: Size) -> Self {
         let each = |bytes: u64| bytes as f64 / requests.max(1) as f64;
         Self {
             up: each(carried.up),
@@ -214,7 +217,7 @@ impl BytesReport {
     }
 }
 
-impl Report {
+impl SessionBenchReport {
     /// Formats the results as text.
     pub fn table(&self) -> String {
         let mut out = format!(

@@ -14,9 +14,9 @@ use std::str::FromStr;
 use serde::Serialize;
 
 use super::programs::{self, H2load, Origin, Proxy};
-use super::rig::{IDLE_SIZE, Rig, Running};
+use super::rig::{IDLE_SIZE, Rig, RigProxy};
 use super::testbed::{self, Testbed};
-use super::usage::Memory;
+use super::usage::MemoryUsage;
 use super::{BenchError, Size, ratios, turns};
 use tandem_net::stats::Summary;
 
@@ -25,14 +25,14 @@ const STATUS: &str = "/origin-status";
 
 /// A number of sessions, with a number of requests in flight on each. The text is `1000x10`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Load {
+pub struct SessionsLoad {
     /// The number of sessions.
     pub sessions: usize,
     /// The number of requests in flight on each session.
     pub streams: usize,
 }
 
-impl FromStr for Load {
+impl FromStr for SessionsLoad {
     type Err = BenchError;
 
     fn from_str(text: &str) -> Result<Self, BenchError> {
@@ -56,7 +56,7 @@ impl FromStr for Load {
     }
 }
 
-impl fmt::Display for Load {
+impl fmt::Display for SessionsLoad {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}x{}", self.sessions, self.streams)
     }
@@ -64,11 +64,11 @@ impl fmt::Display for Load {
 
 /// The settings of a measurement.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct SessionsPlan {
     /// The program under test.
     pub tandem: PathBuf,
     /// The loads; the first is the baseline.
-    pub loads: Vec<Load>,
+    pub loads: Vec<SessionsLoad>,
     /// The proxy to compare with.
     pub peer: Proxy,
     /// The size of the responses.
@@ -83,7 +83,7 @@ pub struct Plan {
 
 /// The results of a measurement.
 #[derive(Clone, Debug, Serialize)]
-pub struct Report {
+pub struct SessionsReport {
     /// The size of the responses in bytes.
     pub size: usize,
     /// The number of requests in one turn.
@@ -98,7 +98,7 @@ pub struct Report {
 #[derive(Clone, Debug, Serialize)]
 pub struct LoadReport {
     /// The load.
-    pub load: Load,
+    pub load: SessionsLoad,
     /// Both proxies, ours first.
     pub proxies: Vec<ProxyReport>,
     /// Our CPU time divided by the peer's, over the passes.
@@ -130,13 +130,13 @@ pub struct IdleReport {
     /// The number of idle sessions.
     pub sessions: usize,
     /// The memory of the whole proxy.
-    pub memory: Memory,
+    pub memory: MemoryUsage,
     /// Bytes of RSS for each session, above the memory without sessions.
     pub rss_per_session: f64,
 }
 
 /// Runs the measurement; `say` receives progress messages.
-pub fn run(plan: &Plan, say: &mut dyn FnMut(&str)) -> Result<Report, BenchError> {
+pub fn run(plan: &SessionsPlan, say: &mut dyn FnMut(&str)) -> Result<SessionsReport, BenchError> {
     let testbed = Testbed::open()?;
     testbed::raise_open_files()?;
     let (own_core, rest) = testbed::cores();
@@ -149,7 +149,7 @@ pub fn run(plan: &Plan, say: &mut dyn FnMut(&str)) -> Result<Report, BenchError>
         root: programs::write_files(&testbed, &[plan.size, IDLE_SIZE])?,
     };
     origin.start(&testbed, rest, None)?;
-    let bench = Bench {
+    let bench = SessionsBench {
         plan,
         rig: Rig {
             tandem: &plan.tandem,
@@ -169,7 +169,7 @@ pub fn run(plan: &Plan, say: &mut dyn FnMut(&str)) -> Result<Report, BenchError>
     for proxy in proxies {
         running.push(bench.rig.start(proxy)?);
     }
-    Ok(Report {
+    Ok(SessionsReport {
         size: plan.size.0,
         requests: plan.requests,
         loads: bench.loads(&running, say)?,
@@ -177,30 +177,30 @@ pub fn run(plan: &Plan, say: &mut dyn FnMut(&str)) -> Result<Report, BenchError>
     })
 }
 
-struct Bench<'a> {
-    plan: &'a Plan,
+struct SessionsBench<'a> {
+    plan: &'a SessionsPlan,
     rig: Rig<'a>,
 }
 
 /// The figures of one proxy with one load, pass by pass.
 #[derive(Clone, Default)]
-struct Turns {
+struct SessionsTurns {
     cpu_us: Vec<f64>,
     connections: Vec<f64>,
     best_rate: f64,
     failed: usize,
 }
 
-impl Bench<'_> {
+impl SessionsBench<'_> {
     fn loads(
         &self,
-        running: &[Running],
+        running: &[RigProxy],
         say: &mut dyn FnMut(&str),
     ) -> Result<Vec<LoadReport>, BenchError> {
         let loads = &self.plan.loads;
-        let mut figures = vec![vec![Turns::default(); running.len()]; loads.len()];
+        let mut figures = vec![vec![SessionsTurns::default(); running.len()]; loads.len()];
         for one in running {
-            self.turn(one, loads[0], &mut Turns::default())?;
+            self.turn(one, loads[0], &mut SessionsTurns::default())?;
         }
         for pass in 0..self.plan.passes {
             say(&format!("pass {} of {}", pass + 1, self.plan.passes));
@@ -210,7 +210,7 @@ impl Bench<'_> {
                 }
             }
         }
-        let report = |(load, turns): (&Load, &Vec<Turns>)| {
+        let report = |(load, turns): (&SessionsLoad, &Vec<SessionsTurns>)| {
             let proxies = running.iter().zip(turns).zip(&figures[0]);
             Ok(LoadReport {
                 load: *load,
@@ -223,7 +223,12 @@ impl Bench<'_> {
         loads.iter().zip(&figures).map(report).collect()
     }
 
-    fn turn(&self, one: &Running, load: Load, turns: &mut Turns) -> Result<(), BenchError> {
+    fn turn(
+        &self,
+        one: &RigProxy,
+        load: SessionsLoad,
+        turns: &mut SessionsTurns,
+    ) -> Result<(), BenchError> {
         let program = H2load {
             requests: self.plan.requests.max(load.sessions * load.streams),
             connections: load.sessions,
@@ -245,7 +250,7 @@ impl Bench<'_> {
     fn memory(&self, proxy: Proxy) -> Result<Vec<IdleReport>, BenchError> {
         let memory = self.rig.idle(proxy, &[], &self.plan.idle)?;
         let before = memory[0];
-        let report = |(sessions, memory): (&usize, &Memory)| IdleReport {
+        let report = |(sessions, memory): (&usize, &MemoryUsage)| IdleReport {
             proxy: proxy.name(),
             sessions: *sessions,
             memory: *memory,
@@ -261,7 +266,7 @@ impl Bench<'_> {
     }
 }
 
-impl Turns {
+impl SessionsTurns {
     fn report(&self, proxy: Proxy, first: &Self) -> Result<ProxyReport, BenchError> {
         Ok(ProxyReport {
             proxy: proxy.name(),
@@ -278,7 +283,7 @@ fn summary(values: &[f64]) -> Result<Summary, BenchError> {
     Summary::of(values).ok_or_else(no_figures)
 }
 
-fn ratio(of: &Turns, to: &Turns) -> Result<Summary, BenchError> {
+fn ratio(of: &SessionsTurns, to: &SessionsTurns) -> Result<Summary, BenchError> {
     ratios(&of.cpu_us, &to.cpu_us).ok_or_else(no_figures)
 }
 
@@ -309,7 +314,7 @@ fn counter(text: &str) -> Option<u64> {
     lines.next()?.split_whitespace().next()?.parse().ok()
 }
 
-impl Report {
+impl SessionsReport {
     /// Formats the results as text.
     pub fn table(&self) -> String {
         let (size, requests) = (self.size, self.requests);
@@ -358,11 +363,11 @@ mod tests {
 
     #[test]
     fn load_reads_sessions_and_streams() {
-        let load = "1000x10".parse::<Load>().expect("valid");
+        let load = "1000x10".parse::<SessionsLoad>().expect("valid");
         assert_eq!((load.sessions, load.streams), (1000, 10));
         assert_eq!(load.to_string(), "1000x10");
         for text in ["", "10", "x", "0x1", "1x0", "10001x1", "1x257", "1x1x1"] {
-            let error = text.parse::<Load>().expect_err(text).to_string();
+            let error = text.parse::<SessionsLoad>().expect_err(text).to_string();
             assert!(error.contains(&format!("{text:?}")), "{error}");
         }
     }
@@ -377,7 +382,7 @@ mod tests {
 
     #[test]
     fn table_shows_ratios_with_their_range() {
-        let turns = |cpu_us: &[f64]| Turns {
+        let turns = |cpu_us: &[f64]| SessionsTurns {
             cpu_us: cpu_us.to_vec(),
             connections: vec![0.5; cpu_us.len()],
             best_rate: 7.0,
@@ -389,7 +394,7 @@ mod tests {
             turns(&[8.0, 10.0]),
         );
         let load = LoadReport {
-            load: Load {
+            load: SessionsLoad {
                 sessions: 5,
                 streams: 2,
             },
@@ -399,7 +404,7 @@ mod tests {
             ],
             cpu_to_peer: ratio(&many, &peer).expect("figures"),
         };
-        let report = Report {
+        let report = SessionsReport {
             size: 1024,
             requests: 20,
             loads: vec![load],

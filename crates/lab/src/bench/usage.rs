@@ -122,7 +122,7 @@ fn is_idle(stat: &str) -> bool {
 
 /// Memory of a process and its children.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
-pub struct Memory {
+pub struct MemoryUsage {
     /// Bytes, with each shared page counted by its share.
     pub pss: u64,
     /// Bytes resident.
@@ -130,9 +130,9 @@ pub struct Memory {
 }
 
 /// Memory in use now.
-pub fn memory(pid: u32) -> Result<Memory, BenchError> {
-    let read = || -> io::Result<Memory> {
-        let mut sum = Memory { pss: 0, rss: 0 };
+pub fn memory(pid: u32) -> Result<MemoryUsage, BenchError> {
+    let read = || -> io::Result<MemoryUsage> {
+        let mut sum = MemoryUsage { pss: 0, rss: 0 };
         for one in tree(pid)? {
             let text = match fs::read_to_string(format!("/proc/{one}/smaps_rollup")) {
                 Ok(text) => text,

@@ -40,9 +40,9 @@ pub type LinkOptions = BTreeMap<String, String>;
 /// An experiment.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct Study {
+pub struct ChainStudy {
     /// The kind of the file.
-    pub kind: Kind,
+    pub kind: ChainKind,
     /// The name of the experiment and of its directory of results.
     pub name: String,
     /// The headline of the report.
@@ -60,23 +60,23 @@ pub struct Study {
     /// The same with `--full`.
     pub full_passes: usize,
     /// The phases of a measurement.
-    pub times: Times,
+    pub times: ChainTimes,
     /// The same with `--full`.
-    pub full_times: Times,
+    pub full_times: ChainTimes,
     /// The properties of all links.
     pub link: LinkOptions,
     /// The set-ups.
-    pub setups: Vec<Setup>,
+    pub setups: Vec<ChainSetup>,
     /// The networks.
-    pub cells: Vec<Cell>,
+    pub cells: Vec<ChainCell>,
     /// The tables of the report.
-    pub tables: Vec<Table>,
+    pub tables: Vec<StudyTable>,
 }
 
 /// The kind of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
+pub enum ChainKind {
     /// Circuits over a chain of relays.
     Chain,
 }
@@ -84,7 +84,7 @@ pub enum Kind {
 /// The phases of a measurement, as texts with units.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct Times {
+pub struct ChainTimes {
     /// The time of stamps without bulk.
     pub base: String,
     /// The time of bulk before the measurement.
@@ -93,7 +93,7 @@ pub struct Times {
     pub measured: String,
 }
 
-impl Times {
+impl ChainTimes {
     /// Returns the time without bulk, the time before the measurement, and the measured time.
     ///
     /// # Errors
@@ -115,7 +115,7 @@ impl Times {
 /// The session and transport of every hop.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct Setup {
+pub struct ChainSetup {
     /// The name in this experiment.
     pub name: String,
     /// The label in reports.
@@ -130,7 +130,7 @@ pub struct Setup {
     pub options: Vec<String>,
 }
 
-impl Setup {
+impl ChainSetup {
     /// Returns the label in reports.
     pub fn label(&self) -> &str {
         label_or_name(&self.label, &self.name)
@@ -145,7 +145,7 @@ impl Setup {
 /// A network and its disturbances.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct Cell {
+pub struct ChainCell {
     /// The name in this experiment.
     pub name: String,
     /// The label in reports.
@@ -161,7 +161,7 @@ pub struct Cell {
     pub remaining: LinkOptions,
 }
 
-impl Cell {
+impl ChainCell {
     /// Returns the label in reports.
     pub fn label(&self) -> &str {
         label_or_name(&self.label, &self.name)
@@ -183,7 +183,7 @@ pub enum Network {
 /// A table of the report.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct Table {
+pub struct StudyTable {
     /// The headline.
     pub title: String,
     /// The subject of the table.
@@ -250,7 +250,7 @@ pub fn link(name: &str, options: &[&LinkOptions]) -> Result<LinkText, Experiment
     Ok(link)
 }
 
-impl Study {
+impl ChainStudy {
     /// Reads a file's text.
     ///
     /// # Errors

@@ -10,13 +10,13 @@ use tandem_net::emulator::{Emulator, EmulatorError};
 use tandem_net::netns::Netns;
 
 use super::file::{self, LinkOptions, Network};
-use super::trial::Trial;
+use super::trial::ChainTrial;
 use crate::bench::BenchError;
 use crate::experiment::ExperimentError;
 
 /// A node and the next one on the way to the gateway.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Node {
+pub struct ChainNode {
     /// The name, such as `c1` or `r1`.
     pub name: String,
     /// The address.
@@ -27,9 +27,9 @@ pub struct Node {
 
 /// The nodes of a network: the relays from the gateway on, and then the clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Layout {
+pub struct ChainLayout {
     /// The nodes. Each stands behind its next node.
-    pub nodes: Vec<Node>,
+    pub nodes: Vec<ChainNode>,
     /// The number of relays, the gateway included.
     pub relays: usize,
     /// The number of clients that transfer in bulk. The other clients send stamps.
@@ -38,7 +38,7 @@ pub struct Layout {
     shared: usize,
 }
 
-impl Layout {
+impl ChainLayout {
     /// Returns the nodes of a network.
     pub fn of(network: Network) -> Self {
         let (relays, first_hops, clients, bulk) = match network {
@@ -46,10 +46,10 @@ impl Layout {
             Network::Line => (3, 1, 2, 1),
             Network::Short => (2, 1, 2, 1),
         };
-        let mut nodes: Vec<Node> = Vec::new();
+        let mut nodes: Vec<ChainNode> = Vec::new();
         let mut add = |name: String, next| {
             let address = Ipv4Addr::new(10, 78, 0, nodes.len() as u8 + 1);
-            nodes.push(Node {
+            nodes.push(ChainNode {
                 name,
                 address,
                 next,
@@ -77,13 +77,13 @@ impl Layout {
     }
 
     /// Returns the clients: first those that transfer in bulk.
-    pub fn clients(&self) -> &[Node] {
+    pub fn clients(&self) -> &[ChainNode] {
         &self.nodes[self.relays..]
     }
 
     /// Returns the topology, where each link leads from the next node to a node.
-    fn topology(&self, trial: &Trial) -> Result<Topology, ExperimentError> {
-        let host = |node: &Node| HostPlan {
+    fn topology(&self, trial: &ChainTrial) -> Result<Topology, ExperimentError> {
+        let host = |node: &ChainNode| HostPlan {
             name: node.name.clone(),
             addresses: vec![node.address.into()],
             networks: Vec::new(),
@@ -121,11 +121,11 @@ impl Layout {
     ///
     /// # Errors
     /// Fails if a link is not valid, or if the system refuses a namespace or device.
-    pub fn set_up(&self, trial: &Trial) -> Result<(Vec<Netns>, Emulator), ExperimentError> {
+    pub fn set_up(&self, trial: &ChainTrial) -> Result<(Vec<Netns>, Emulator), ExperimentError> {
         let topology = self.topology(trial)?;
         let failed = |error| ExperimentError::Bench(BenchError::Network(error));
         let make =
-            |_: &Node| Netns::unnamed().map_err(EmulatorError::of("make a network namespace"));
+            |_: &ChainNode| Netns::unnamed().map_err(EmulatorError::of("make a network namespace"));
         let namespaces: Result<Vec<_>, _> = self.nodes.iter().map(make).collect();
         let namespaces = namespaces.map_err(|error| failed(error.into()))?;
         let setup = NetworkSetup {
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn splay_is_the_network_of_the_document() {
-        let layout = Layout::of(Network::Splay);
+        let layout = ChainLayout::of(Network::Splay);
         let name = |number: usize| layout.nodes[number].name.as_str();
         let hops: Vec<_> = layout
             .nodes
@@ -166,11 +166,11 @@ mod tests {
 
     #[test]
     fn line_is_one_circuit_of_three_relays() {
-        let layout = Layout::of(Network::Line);
+        let layout = ChainLayout::of(Network::Line);
         let names: Vec<_> = layout.nodes.iter().map(|node| node.name.as_str()).collect();
         assert_eq!(names, ["r3", "r2", "r1", "c1", "c2"]);
         assert_eq!(layout.nodes[2].next, Some(1));
-        let short = Layout::of(Network::Short);
+        let short = ChainLayout::of(Network::Short);
         assert_eq!((short.relays, short.clients().len()), (2, 2));
         assert_eq!(short.nodes[1].next, Some(0));
     }

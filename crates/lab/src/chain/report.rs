@@ -7,9 +7,9 @@ use std::path::Path;
 use serde_json::Value;
 use tandem_net::stats::Summary;
 
-use super::file::{Figures, Study, Table as TableOfStudy, Times};
-use super::run::{self, Line, Outcome};
-use super::trial::Measured;
+use super::file::{ChainStudy, ChainTimes, Figures, StudyTable as TableOfStudy};
+use super::run::{self, ChainLine, ChainOutcome};
+use super::trial::ChainFigures;
 use crate::experiment::ExperimentError;
 use crate::experiment::report::STYLE;
 use crate::experiment::report::table::Table;
@@ -28,20 +28,19 @@ const COLOURS: [&str; 6] = [
 pub fn of_directory(directory: &Path) -> Result<String, ExperimentError> {
     let file = directory.join(EXPERIMENT);
     let text = std::fs::read_to_string(&file).map_err(ExperimentError::file("read", &file))?;
-    let study = Study::parse(&text)?;
+    let study = ChainStudy::parse(&text)?;
     Ok(html(&study, &run::read(directory)?))
 }
 
 /// Returns the report of an experiment's results.
-pub fn html(study: &Study, lines: &[Line]) -> String {
-    let is_full =
-        |line: &Line| matches!(line, Line::Trial(record) if record.trial.times == study.full_times);
+pub fn html(study: &ChainStudy, lines: &[ChainLine]) -> String {
+    let is_full = |line: &ChainLine| matches!(line, ChainLine::Trial(record) if record.trial.times == study.full_times);
     let times = if lines.iter().any(is_full) {
         &study.full_times
     } else {
         &study.times
     };
-    let report = Report {
+    let report = ChainReport {
         study,
         times,
         lines,
@@ -60,15 +59,15 @@ pub fn html(study: &Study, lines: &[Line]) -> String {
     out + "</body></html>\n"
 }
 
-struct Report<'a> {
-    study: &'a Study,
+struct ChainReport<'a> {
+    study: &'a ChainStudy,
     /// The phases of the trials that count: the longer ones if there are any.
-    times: &'a Times,
-    lines: &'a [Line],
+    times: &'a ChainTimes,
+    lines: &'a [ChainLine],
 }
 
 /// The figures of a set-up in a cell over all passes.
-struct Figure {
+struct ReportFigure {
     throughput: Option<Summary>,
     delay: Option<Summary>,
     base: Option<Summary>,
@@ -82,13 +81,13 @@ struct Figure {
     failed: usize,
 }
 
-impl Figure {
-    fn of(measured: &[&Measured], failed: usize) -> Self {
-        let summary = |pick: &dyn Fn(&Measured) -> Option<f64>| {
+impl ReportFigure {
+    fn of(measured: &[&ChainFigures], failed: usize) -> Self {
+        let summary = |pick: &dyn Fn(&ChainFigures) -> Option<f64>| {
             let values: Vec<f64> = measured.iter().filter_map(|it| pick(it)).collect();
             Summary::of(&values)
         };
-        let beside = |pick: fn(&super::trial::Delays) -> f64| {
+        let beside = |pick: fn(&super::trial::ChainDelays) -> f64| {
             summary(&|it| it.beside.as_ref().map(pick)).map(|all| all.mean)
         };
         Self {
@@ -107,12 +106,14 @@ impl Figure {
     }
 }
 
-impl Report<'_> {
+impl ChainReport<'_> {
     /// Returns the figures of a set-up in a cell. Results of other versions of either do not count.
-    fn figure(&self, setup: &str, cell: &str) -> Figure {
+    fn figure(&self, setup: &str, cell: &str) -> ReportFigure {
         let (mut measured, mut failed) = (Vec::new(), 0);
         for line in self.lines {
-            let Line::Trial(record) = line else { continue };
+            let ChainLine::Trial(record) = line else {
+                continue;
+            };
             let trial = &record.trial;
             let is_current = trial.setup.name == setup
                 && trial.cell.name == cell
@@ -122,11 +123,11 @@ impl Report<'_> {
                 && self.study.cells.contains(&trial.cell);
             match &record.outcome {
                 _ if !is_current => {}
-                Outcome::Measured(figures) => measured.push(figures),
-                Outcome::Failed(_) => failed += 1,
+                ChainOutcome::Measured(figures) => measured.push(figures),
+                ChainOutcome::Failed(_) => failed += 1,
             }
         }
-        Figure::of(&measured, failed)
+        ReportFigure::of(&measured, failed)
     }
 
     fn table(&self, table: &TableOfStudy) -> String {
@@ -248,9 +249,9 @@ impl Report<'_> {
     }
 
     fn charts(&self, table: &TableOfStudy) -> String {
-        let chart = |title: &str, pick: fn(&Figure) -> Option<Summary>| {
+        let chart = |title: &str, pick: fn(&ReportFigure) -> Option<Summary>| {
             let row = |cell: &String| {
-                let bar = |setup: &super::file::Setup| {
+                let bar = |setup: &super::file::ChainSetup| {
                     pick(&self.figure(&setup.name, cell)).map(|all| all.mean)
                 };
                 let bars = self.study.setups.iter().map(bar).collect();
@@ -268,7 +269,7 @@ impl Report<'_> {
     fn runs(&self) -> String {
         let mut out = String::from("<h2>How this came about</h2>\n<ul>\n");
         for line in self.lines {
-            let Line::Run(run) = line else { continue };
+            let ChainLine::Run(run) = line else { continue };
             let text = |path: &str| match run.pointer(path) {
                 Some(Value::String(text)) => escaped(text),
                 Some(Value::Array(parts)) => {
@@ -294,11 +295,11 @@ impl Report<'_> {
         }
         out += "</ul>\n";
         let measured = self.lines.iter().filter_map(|line| match line {
-            Line::Trial(record) => match &record.outcome {
-                Outcome::Measured(measured) => Some(measured),
-                Outcome::Failed(_) => None,
+            ChainLine::Trial(record) => match &record.outcome {
+                ChainOutcome::Measured(measured) => Some(measured),
+                ChainOutcome::Failed(_) => None,
             },
-            Line::Run(_) => None,
+            ChainLine::Run(_) => None,
         });
         let (late, load): (Vec<f64>, Vec<f64>) = measured.map(|it| (it.late_ms, it.load)).unzip();
         if let Some((late, load)) = Summary::of(&late).zip(Summary::of(&load)) {
@@ -332,7 +333,7 @@ fn change(own: Option<Summary>, first: Option<Summary>) -> String {
     ratio.map_or_else(|| "–".into(), |ratio| signed((ratio - 1.0) * 100.0))
 }
 
-fn circuits(figure: &Figure) -> String {
+fn circuits(figure: &ReportFigure) -> String {
     let (alive, all) = figure.alive;
     let mut out = format!("{alive} of {all}");
     if figure.failed > 0 {

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tandem_web::measure::Run;
 
-use super::file::Study;
-use super::trial::{self, Measured, Trial};
+use super::file::ChainStudy;
+use super::trial::{self, ChainFigures, ChainTrial};
 use crate::bench::testbed::{self, Testbed};
 use crate::bench::turns;
 use crate::experiment::ExperimentError;
@@ -18,36 +18,36 @@ use crate::experiment::results::{EXPERIMENT, RESULTS};
 /// A line of the file of results.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Line {
+pub enum ChainLine {
     /// The description of the run that the trials below belong to.
     Run(Value),
     /// A trial and its result.
-    Trial(Box<Record>),
+    Trial(Box<ChainRecord>),
 }
 
 /// A trial and its result.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Record {
+pub struct ChainRecord {
     /// The trial.
-    pub trial: Trial,
+    pub trial: ChainTrial,
     /// The result.
     #[serde(flatten)]
-    pub outcome: Outcome,
+    pub outcome: ChainOutcome,
 }
 
 /// The result of a trial.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Outcome {
+pub enum ChainOutcome {
     /// The figures.
-    Measured(Measured),
+    Measured(ChainFigures),
     /// The reason why there are none. The trial is repeated when the experiment is run again.
     Failed(String),
 }
 
 /// The settings of a run.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct ChainOptions {
     /// The program under test.
     pub tandem: PathBuf,
     /// The directory of results.
@@ -64,7 +64,10 @@ pub struct Options {
 ///
 /// # Errors
 /// Fails if a name of `only` is neither a set-up nor a cell.
-pub fn trials(study: &Study, options: &Options) -> Result<Vec<Trial>, ExperimentError> {
+pub fn trials(
+    study: &ChainStudy,
+    options: &ChainOptions,
+) -> Result<Vec<ChainTrial>, ExperimentError> {
     let (setups, cells) = (&study.setups, &study.cells);
     let is_setup = |name: &String| setups.iter().any(|it| it.name == *name);
     let is_cell = |name: &String| cells.iter().any(|it| it.name == *name);
@@ -92,7 +95,7 @@ pub fn trials(study: &Study, options: &Options) -> Result<Vec<Trial>, Experiment
                 if names_setups && !options.only.contains(&setup.name) {
                     continue;
                 }
-                trials.push(Trial {
+                trials.push(ChainTrial {
                     setup: setup.clone(),
                     cell: cell.clone(),
                     link: study.link.clone(),
@@ -113,15 +116,15 @@ pub fn trials(study: &Study, options: &Options) -> Result<Vec<Trial>, Experiment
 /// # Errors
 /// Fails if the results cannot be read or written, or if the testbed cannot be opened.
 pub fn run(
-    study: &Study,
+    study: &ChainStudy,
     text: &str,
-    options: &Options,
+    options: &ChainOptions,
     say: &mut dyn FnMut(&str),
 ) -> Result<usize, ExperimentError> {
     let trials = trials(study, options)?;
-    let mut results = Results::open(&options.out, text)?;
-    let is_new = |trial: &&Trial| !results.has(trial);
-    let left: Vec<Trial> = trials.iter().filter(is_new).cloned().collect();
+    let mut results = ChainResults::open(&options.out, text)?;
+    let is_new = |trial: &&ChainTrial| !results.has(trial);
+    let left: Vec<ChainTrial> = trials.iter().filter(is_new).cloned().collect();
     if left.is_empty() {
         return Ok(0);
     }
@@ -130,7 +133,7 @@ pub fn run(
     }
     let testbed = Testbed::open()?;
     let run = serde_json::to_value(Run::here(study.seed)).unwrap_or_default();
-    results.append(&Line::Run(run))?;
+    results.append(&ChainLine::Run(run))?;
     let mut failed = 0;
     for (number, trial) in left.iter().enumerate() {
         let (setup, cell) = (trial.setup.label(), trial.cell.label());
@@ -139,7 +142,7 @@ pub fn run(
         testbed.clear();
         let outcome = match result {
             Ok(measured) => {
-                let mean = |delays: trial::Delays| format!("{:.0} ms", delays.mean);
+                let mean = |delays: trial::ChainDelays| format!("{:.0} ms", delays.mean);
                 let beside = measured.beside.map_or_else(|| "no stamps".into(), mean);
                 say(&format!(
                     "{head}: {:.0} kB/s on {} of {} circuits, {beside}",
@@ -147,28 +150,28 @@ pub fn run(
                     measured.alive(),
                     measured.circuits.len(),
                 ));
-                Outcome::Measured(measured)
+                ChainOutcome::Measured(measured)
             }
             Err(error) => {
                 failed += 1;
                 say(&format!("{head}: failed: {error}"));
-                Outcome::Failed(error.to_string())
+                ChainOutcome::Failed(error.to_string())
             }
         };
         let trial = trial.clone();
-        results.append(&Line::Trial(Box::new(Record { trial, outcome })))?;
+        results.append(&ChainLine::Trial(Box::new(ChainRecord { trial, outcome })))?;
     }
     Ok(failed)
 }
 
 /// The file of results, which no other run uses at the same time.
-struct Results {
+struct ChainResults {
     file: File,
     path: PathBuf,
-    done: Vec<Trial>,
+    done: Vec<ChainTrial>,
 }
 
-impl Results {
+impl ChainResults {
     fn open(directory: &Path, experiment: &str) -> Result<Self, ExperimentError> {
         let made = std::fs::create_dir_all(directory);
         made.map_err(ExperimentError::file("make directory", directory))?;
@@ -184,7 +187,7 @@ impl Results {
         written.map_err(ExperimentError::file("write", &copy))?;
         let lines = read(directory)?;
         let done = lines.into_iter().filter_map(|line| match line {
-            Line::Trial(record) if matches!(record.outcome, Outcome::Measured(_)) => {
+            ChainLine::Trial(record) if matches!(record.outcome, ChainOutcome::Measured(_)) => {
                 Some(record.trial)
             }
             _ => None,
@@ -207,11 +210,11 @@ impl Results {
         cut().map_err(ExperimentError::file("write", &self.path))
     }
 
-    fn has(&self, trial: &Trial) -> bool {
+    fn has(&self, trial: &ChainTrial) -> bool {
         self.done.contains(trial)
     }
 
-    fn append(&mut self, line: &Line) -> Result<(), ExperimentError> {
+    fn append(&mut self, line: &ChainLine) -> Result<(), ExperimentError> {
         let write = || {
             let mut text = serde_json::to_string(line)?;
             text.push('\n');
@@ -225,7 +228,7 @@ impl Results {
 ///
 /// # Errors
 /// Fails if the file cannot be read, and names a line that is no result.
-pub fn read(directory: &Path) -> Result<Vec<Line>, ExperimentError> {
+pub fn read(directory: &Path) -> Result<Vec<ChainLine>, ExperimentError> {
     let path = directory.join(RESULTS);
     let text = std::fs::read_to_string(&path).map_err(ExperimentError::file("read", &path))?;
     let whole = &text[..text.rfind('\n').map_or(0, |at| at + 1)];

@@ -17,14 +17,14 @@ use tokio::sync::oneshot;
 use tokio::task::LocalSet;
 use tokio::time::Instant;
 
-use super::file::{Cell, LinkOptions, Setup, Times};
-use super::network::{Layout, Node};
+use super::file::{ChainCell, ChainSetup, ChainTimes, LinkOptions};
+use super::network::{ChainLayout, ChainNode};
 use crate::bench::BenchError;
 use crate::bench::testbed::{Program, Testbed};
 use crate::experiment::ExperimentError;
-use crate::timing::client::{self, Direction, Plan, WarmUp};
-use crate::timing::report::Report;
-use crate::timing::server::Server;
+use crate::timing::client::{self, Direction, TimingPlan, WarmUp};
+use crate::timing::report::TimingReport;
+use crate::timing::server::TimingServer;
 
 /// The port of the relays.
 const PORT: u16 = 9980;
@@ -41,15 +41,15 @@ const INTERVAL: Duration = Duration::from_millis(200);
 
 /// A set-up in a cell, and everything else that decides about its figures.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Trial {
+pub struct ChainTrial {
     /// The set-up.
-    pub setup: Setup,
+    pub setup: ChainSetup,
     /// The cell.
-    pub cell: Cell,
+    pub cell: ChainCell,
     /// The properties of all links.
     pub link: LinkOptions,
     /// The phases.
-    pub times: Times,
+    pub times: ChainTimes,
     /// The number of the run, from 0.
     pub pass: usize,
     /// The seed of packet losses.
@@ -58,13 +58,13 @@ pub struct Trial {
 
 /// The figures of a measurement.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Measured {
+pub struct ChainFigures {
     /// The circuits with bulk.
     pub circuits: Vec<Circuit>,
     /// The stamps without bulk.
-    pub base: Option<Delays>,
+    pub base: Option<ChainDelays>,
     /// The stamps beside bulk.
-    pub beside: Option<Delays>,
+    pub beside: Option<ChainDelays>,
     /// The packets that the links dropped by chance, as a share of all packets.
     pub dropped: f64,
     /// The packets that found a queue full.
@@ -90,7 +90,7 @@ pub struct Circuit {
 
 /// The round trips of stamps, in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Delays {
+pub struct ChainDelays {
     /// The number of stamps.
     pub count: usize,
     /// The mean.
@@ -103,7 +103,7 @@ pub struct Delays {
     pub unanswered: usize,
 }
 
-impl Measured {
+impl ChainFigures {
     /// Returns the throughput of all circuits in kB/s.
     pub fn throughput(&self) -> f64 {
         let rates = self.circuits.iter().map(|it| it.kbytes_per_second);
@@ -116,7 +116,7 @@ impl Measured {
     }
 }
 
-impl Delays {
+impl ChainDelays {
     /// Returns the mean of several clients' delays.
     fn of_all(all: &[Self]) -> Option<Self> {
         let count = all.len() as f64;
@@ -131,8 +131,8 @@ impl Delays {
     }
 }
 
-impl From<&Report> for Delays {
-    fn from(report: &Report) -> Self {
+impl From<&TimingReport> for ChainDelays {
+    fn from(report: &TimingReport) -> Self {
         let trip = &report.measured.round_trip;
         Self {
             count: trip.count,
@@ -148,9 +148,13 @@ impl From<&Report> for Delays {
 ///
 /// # Errors
 /// Fails if the network or the programs cannot be set up. A circuit that breaks is a figure.
-pub fn run(testbed: &Testbed, tandem: &Path, trial: &Trial) -> Result<Measured, ExperimentError> {
+pub fn run(
+    testbed: &Testbed,
+    tandem: &Path,
+    trial: &ChainTrial,
+) -> Result<ChainFigures, ExperimentError> {
     let times = trial.times.durations()?;
-    let layout = Layout::of(trial.cell.network);
+    let layout = ChainLayout::of(trial.cell.network);
     let (namespaces, emulator) = layout.set_up(trial)?;
     start_programs(testbed, tandem, trial, &layout, &namespaces)?;
     let clients = measure(&layout, &namespaces, times)
@@ -160,26 +164,26 @@ pub fn run(testbed: &Testbed, tandem: &Path, trial: &Trial) -> Result<Measured, 
     let sum = |pick: fn(&tandem_net::emulator::report::LinkReport) -> u64| -> u64 {
         snapshot.links.iter().map(pick).sum()
     };
-    let mut measured = Measured {
+    let mut measured = ChainFigures {
         dropped: sum(|link| link.lost) as f64 / sum(|link| link.received.packets).max(1) as f64,
         overflowed: sum(|link| link.overflowed),
         resets: sum(|link| link.reset),
         late_ms: snapshot.lateness.p99_ms,
         load: load(),
-        ..Measured::default()
+        ..ChainFigures::default()
     };
     let (mut base, mut beside) = (Vec::new(), Vec::new());
     for client in clients {
         match client {
-            Client::Bulk(circuit) => measured.circuits.push(circuit),
-            Client::Stamps(before, during) => {
+            ClientResult::Bulk(circuit) => measured.circuits.push(circuit),
+            ClientResult::Stamps(before, during) => {
                 base.extend(before);
                 beside.extend(during);
             }
         }
     }
-    measured.base = Delays::of_all(&base);
-    measured.beside = Delays::of_all(&beside);
+    measured.base = ChainDelays::of_all(&base);
+    measured.beside = ChainDelays::of_all(&beside);
     Ok(measured)
 }
 
@@ -194,8 +198,8 @@ fn load() -> f64 {
 fn start_programs(
     testbed: &Testbed,
     tandem: &Path,
-    trial: &Trial,
-    layout: &Layout,
+    trial: &ChainTrial,
+    layout: &ChainLayout,
     namespaces: &[Netns],
 ) -> Result<(), ExperimentError> {
     let addresses = layout.nodes.iter().map(|node| node.address.to_string());
@@ -249,7 +253,7 @@ fn start_programs(
 
 /// The endpoints of a hop.
 struct Hop<'a> {
-    setup: &'a Setup,
+    setup: &'a ChainSetup,
     /// The options of a listener's certificate.
     listening: String,
     /// The options of the end that dials.
@@ -257,15 +261,15 @@ struct Hop<'a> {
 }
 
 impl Hop<'_> {
-    fn listen(&self, node: &Node) -> String {
+    fn listen(&self, node: &ChainNode) -> String {
         self.endpoint(node, &self.listening)
     }
 
-    fn dial(&self, next: &Node) -> String {
+    fn dial(&self, next: &ChainNode) -> String {
         self.endpoint(next, &self.dialling)
     }
 
-    fn endpoint(&self, node: &Node, options: &str) -> String {
+    fn endpoint(&self, node: &ChainNode, options: &str) -> String {
         let scheme = &self.setup.scheme;
         let mut text = format!("{scheme}://{}:{PORT}", node.address);
         if !scheme.ends_with("+tcp") {
@@ -280,14 +284,18 @@ impl Hop<'_> {
 }
 
 /// The result of a client.
-enum Client {
+enum ClientResult {
     Bulk(Circuit),
     /// The delays without bulk and beside it. Either is absent if its connection broke.
-    Stamps(Option<Delays>, Option<Delays>),
+    Stamps(Option<ChainDelays>, Option<ChainDelays>),
 }
 
 /// Runs the timing server and all clients, each in its namespace.
-fn measure(layout: &Layout, namespaces: &[Netns], times: [Duration; 3]) -> io::Result<Vec<Client>> {
+fn measure(
+    layout: &ChainLayout,
+    namespaces: &[Netns],
+    times: [Duration; 3],
+) -> io::Result<Vec<ClientResult>> {
     thread::scope(|scope| {
         let (ready, is_ready) = mpsc::channel();
         let (stop, stopped) = oneshot::channel::<()>();
@@ -295,7 +303,7 @@ fn measure(layout: &Layout, namespaces: &[Netns], times: [Duration; 3]) -> io::R
         let server = scope.spawn(move || {
             gateway.run(|| {
                 let serve = async move {
-                    let bound = Server::bind(SERVER).await;
+                    let bound = TimingServer::bind(SERVER).await;
                     let server = bound.map_err(io::Error::other)?;
                     let _ = ready.send(());
                     tokio::select! {
@@ -336,21 +344,21 @@ fn block_on<T>(future: impl Future<Output = T>) -> io::Result<T> {
 }
 
 /// Runs one client through all phases.
-async fn client(is_bulk: bool, [base, warm_up, measured]: [Duration; 3]) -> Client {
+async fn client(is_bulk: bool, [base, warm_up, measured]: [Duration; 3]) -> ClientResult {
     let start = Instant::now();
     if is_bulk {
         tokio::time::sleep(base).await;
-        return Client::Bulk(circuit(timing(1, warm_up, measured).await));
+        return ClientResult::Bulk(circuit(timing(1, warm_up, measured).await));
     }
     let stamps = |time| timing(0, Duration::ZERO, time);
     let before = stamps(base).await;
     tokio::time::sleep_until(start + base + warm_up).await;
     let during = stamps(measured).await;
-    let delays = |result: Result<Report, String>| result.ok().as_ref().map(Delays::from);
-    Client::Stamps(delays(before), delays(during))
+    let delays = |result: Result<TimingReport, String>| result.ok().as_ref().map(ChainDelays::from);
+    ClientResult::Stamps(delays(before), delays(during))
 }
 
-fn circuit(result: Result<Report, String>) -> Circuit {
+fn circuit(result: Result<TimingReport, String>) -> Circuit {
     match result {
         Ok(report) => Circuit {
             kbytes_per_second: report.throughput_mbit.map_or(0.0, |it| it.mean * 125.0),
@@ -365,8 +373,8 @@ fn circuit(result: Result<Report, String>) -> Circuit {
 }
 
 /// Runs a timing client. A circuit without a reply for [`REPLY_TIMEOUT`] has broken.
-async fn timing(streams: usize, warm_up: Duration, time: Duration) -> Result<Report, String> {
-    let plan = Plan {
+async fn timing(streams: usize, warm_up: Duration, time: Duration) -> Result<TimingReport, String> {
+    let plan = TimingPlan {
         server: SERVER.to_string(),
         via: Via::Http {
             proxy: PROXY.to_string(),

@@ -100,7 +100,7 @@ pub struct Setup {
     pub ahead: Ahead,
     /// Our pair: its session.
     #[serde(default)]
-    pub session: Session,
+    pub session: SessionProtocol,
     /// Pairs: their session is over TLS.
     #[serde(default)]
     pub tls: bool,
@@ -165,7 +165,7 @@ pub enum Way {
 
 /// Protocol between our proxies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Session {
+pub enum SessionProtocol {
     /// HTTP/2.
     #[default]
     #[serde(rename = "h2")]
@@ -184,7 +184,7 @@ pub enum Session {
     H3Dtls,
 }
 
-impl Session {
+impl SessionProtocol {
     /// Returns the scheme of the proxies' endpoints.
     pub const fn scheme(self, tls: bool) -> &'static str {
         match (self, tls) {
@@ -281,15 +281,19 @@ pub struct Why {
     pub text: String,
 }
 
+/// Returns the time limit of a trial.
+fn deadline(text: Option<&str>) -> Result<Duration, ExperimentError> {
+    let Some(text) = text else {
+        return Ok(Duration::from_secs(300));
+    };
+    text::duration(text).map_err(|error| ExperimentError::value("deadline", error.to_string()))
+}
+
 impl Experiment {
     /// Reads a file's text. Errors name the key.
     pub fn parse(text: &str) -> Result<Self, ExperimentError> {
         let raw: RawExperiment = toml::from_str(text)?;
-        let deadline = match &raw.deadline {
-            None => Duration::from_secs(300),
-            Some(text) => text::duration(text)
-                .map_err(|e| ExperimentError::value("deadline", e.to_string()))?,
-        };
+        let deadline = deadline(raw.deadline.as_deref())?;
         if !is_name(&raw.name) {
             return Err(ExperimentError::bad_name("name", &raw.name));
         }

@@ -17,7 +17,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use self::plot::{Heat, Line as Curve, Plot};
+use self::plot::{Heat, Plot, PlotLine as Curve};
 use self::table::Table;
 use self::text::{escaped, number, percent, signed, spread};
 use super::ExperimentError;
@@ -60,7 +60,7 @@ pub fn of_directory(directory: &Path) -> Result<String, ExperimentError> {
 
 /// A report of an experiment's results.
 pub fn html(experiment: &Experiment, lines: &[Line], tornet: Option<&Value>) -> String {
-    let report = Report {
+    let report = ExperimentReport {
         experiment,
         cells: Cells::of(experiment, lines),
     };
@@ -85,12 +85,12 @@ pub fn html(experiment: &Experiment, lines: &[Line], tornet: Option<&Value>) -> 
     out + "</body></html>\n"
 }
 
-struct Report<'a> {
+struct ExperimentReport<'a> {
     experiment: &'a Experiment,
     cells: Cells,
 }
 
-impl Report<'_> {
+impl ExperimentReport<'_> {
     fn sweep(&self, sweep: &Sweep) -> String {
         let points = self.cells.points(self.experiment, sweep);
         if points.is_empty() && sweep.documents.is_empty() {

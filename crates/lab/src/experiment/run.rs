@@ -15,7 +15,7 @@ use tandem_web::measure::Run;
 
 /// The settings of a run.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct RunOptions {
     /// The program under test.
     pub tandem: PathBuf,
     /// Directory of results.
@@ -48,7 +48,7 @@ pub enum Event<'a> {
 
 /// The result of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct RunTally {
     /// Trials that had results before.
     pub before: usize,
     /// Measured now.
@@ -90,9 +90,9 @@ pub fn pages_of(directory: &Path) -> Result<Vec<String>, ExperimentError> {
 pub fn run(
     experiment: &Experiment,
     text: &str,
-    options: &Options,
+    options: &RunOptions,
     tell: &mut dyn FnMut(Event<'_>),
-) -> Result<Tally, ExperimentError> {
+) -> Result<RunTally, ExperimentError> {
     let trials = plan::trials(experiment, &options.selection)?;
     for setup in &experiment.setups {
         if trials
@@ -109,9 +109,9 @@ pub fn run(
         .iter()
         .filter(|trial| !results.has(&trial.key))
         .collect();
-    let mut tally = Tally {
+    let mut tally = RunTally {
         before: trials.len() - left.len(),
-        ..Tally::default()
+        ..RunTally::default()
     };
     if left.is_empty() {
         return Ok(tally);
@@ -202,7 +202,7 @@ pub fn varied(experiment: &Experiment, point: &Point) -> Point {
     point.without(&Axis::ALL.into_iter().filter(constant).collect::<Vec<_>>())
 }
 
-fn header(experiment: &Experiment, options: &Options) -> serde_json::Value {
+fn header(experiment: &Experiment, options: &RunOptions) -> serde_json::Value {
     let mut run = Run::here(experiment.seed);
     let mut version = std::process::Command::new(&options.tandem);
     let said = version

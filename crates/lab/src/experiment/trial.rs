@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::ExperimentError;
 use super::download::{self, Downloads};
-use super::file::{Experiment, Session, Setup, Way};
+use super::file::{Experiment, SessionProtocol, Setup, Way};
 use super::plan::Trial;
 use super::point::{Conditions, Origins};
 use super::results::{Measured, Outcome, Push, Record};
@@ -294,7 +294,7 @@ fn not_resumed(
             "the session began without the speed of the earlier one",
         ));
     }
-    let is_quic = setup.session == Session::H3Quic;
+    let is_quic = setup.session == SessionProtocol::H3Quic;
     if is_quic && counter(&network.metrics()?, "tandem_early_data_accepted_total")? == 0 {
         return Ok(Some("no request left before the handshake"));
     }

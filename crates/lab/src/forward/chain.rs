@@ -21,9 +21,9 @@ pub const CLIENT: usize = 0;
 pub const SERVER: usize = 1;
 
 /// The links that a datagram passes from one end of a tunnel to the other.
-struct Way(Vec<Link>);
+struct HopLinks(Vec<Link>);
 
-impl Way {
+impl HopLinks {
     fn send(&mut self, now: Duration, datagram: &[u8]) {
         let mut packet = Vec::with_capacity(datagram.len() + HEADERS);
         packet.extend_from_slice(datagram);
@@ -53,7 +53,7 @@ struct Segment {
     /// The end nearer to the client, and the other one.
     ends: [Tunnel; 2],
     /// The ways from each of them.
-    ways: [Way; 2],
+    ways: [HopLinks; 2],
     /// The streams of the circuits.
     streams: Vec<StreamId>,
 }
@@ -223,7 +223,7 @@ impl Segment {
         // Datagrams from the server pass the hops in the opposite order.
         let mut back = way(SERVER)?;
         back.reverse();
-        let ways = [Way(way(CLIENT)?), Way(back)];
+        let ways = [HopLinks(way(CLIENT)?), HopLinks(back)];
         let tunnel = |side| Tunnel::new(side, config.clone(), Duration::ZERO);
         let mut ends = [tunnel(Side::Client), tunnel(Side::Server)];
         let opened = (0..circuits).map(|_| ends[CLIENT].open(Duration::ZERO));
@@ -262,7 +262,7 @@ impl Segment {
     fn next_due(&self) -> Option<Duration> {
         let timers = self.ends.iter().filter_map(Tunnel::poll_timeout);
         timers
-            .chain(self.ways.iter().filter_map(Way::next_due))
+            .chain(self.ways.iter().filter_map(HopLinks::next_due))
             .min()
     }
 

@@ -41,9 +41,9 @@ const MOST_CIRCUITS: usize = 64;
 /// A study.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct Study {
+pub struct ForwardStudy {
     /// The kind of the file.
-    pub kind: Kind,
+    pub kind: ForwardKind,
     /// The name of the study.
     pub name: String,
     /// The headline of its table.
@@ -63,19 +63,19 @@ pub struct Study {
     /// The number of downloads.
     pub circuits: usize,
     /// The phases of a measurement.
-    pub times: Times,
+    pub times: ForwardTimes,
     /// The properties of all links.
     pub link: LinkOptions,
     /// The set-ups.
-    pub setups: Vec<Setup>,
+    pub setups: Vec<ForwardSetup>,
     /// The networks.
-    pub cells: Vec<Cell>,
+    pub cells: Vec<ForwardCell>,
 }
 
 /// The kind of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
+pub enum ForwardKind {
     /// Forwarding at relays.
     Forwarding,
 }
@@ -83,7 +83,7 @@ pub enum Kind {
 /// The phases of a measurement, as texts with units.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct Times {
+pub struct ForwardTimes {
     /// The time before the measurement.
     pub warm_up: String,
     /// The measured time.
@@ -93,7 +93,7 @@ pub struct Times {
 /// A transport.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct Setup {
+pub struct ForwardSetup {
     /// The name in this study.
     pub name: String,
     /// The label in the table.
@@ -102,7 +102,7 @@ pub struct Setup {
     /// The places where tunnels end.
     pub termination: Termination,
     /// The congestion control.
-    pub algorithm: Control,
+    pub algorithm: CongestionControl,
     /// The streams that share a congestion window.
     #[serde(default)]
     pub coupling: Shared,
@@ -121,7 +121,7 @@ pub enum Termination {
 /// A congestion control.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Control {
+pub enum CongestionControl {
     /// CUBIC.
     Cubic,
     /// BBR.
@@ -142,7 +142,7 @@ pub enum Shared {
 /// A chain with one hop that differs.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct Cell {
+pub struct ForwardCell {
     /// The name in this study.
     pub name: String,
     /// The label in the table.
@@ -160,7 +160,7 @@ const fn first() -> usize {
     1
 }
 
-impl Setup {
+impl ForwardSetup {
     /// Returns the label in the table.
     pub fn label(&self) -> &str {
         label_or_name(&self.label, &self.name)
@@ -170,8 +170,8 @@ impl Setup {
     pub fn config(&self) -> Config {
         Config {
             algorithm: match self.algorithm {
-                Control::Cubic => Algorithm::Cubic,
-                Control::Bbr => Algorithm::Bbr,
+                CongestionControl::Cubic => Algorithm::Cubic,
+                CongestionControl::Bbr => Algorithm::Bbr,
             },
             coupling: match self.coupling {
                 Shared::All => Coupling::Coupled,
@@ -183,7 +183,7 @@ impl Setup {
     }
 }
 
-impl Cell {
+impl ForwardCell {
     /// Returns the label in the table.
     pub fn label(&self) -> &str {
         label_or_name(&self.label, &self.name)
@@ -197,7 +197,7 @@ pub fn is_forwarding(text: &str) -> bool {
     kind.is_some_and(|kind| kind.as_str() == Some("forwarding"))
 }
 
-impl Study {
+impl ForwardStudy {
     /// Reads a file's text.
     ///
     /// # Errors
@@ -240,7 +240,7 @@ impl Study {
     ///
     /// # Errors
     /// Fails if a property of a link is not valid.
-    pub fn links(&self, cell: &Cell) -> Result<Vec<[LinkConfig; 2]>, ExperimentError> {
+    pub fn links(&self, cell: &ForwardCell) -> Result<Vec<[LinkConfig; 2]>, ExperimentError> {
         let key = format!("cells.{}", cell.name);
         if !(1..=self.hops).contains(&cell.hop) {
             return Err(ExperimentError::value(

@@ -2,15 +2,15 @@
 
 use std::fmt::Write as _;
 
-use super::file::{Cell, Setup, Study};
-use super::trial::{self, Measured};
+use super::file::{ForwardCell, ForwardSetup, ForwardStudy};
+use super::trial::{self, ForwardFigures};
 use crate::experiment::ExperimentError;
 
 /// Runs a study, with a call of `tell` after each set-up of a cell. Returns its table.
 ///
 /// # Errors
 /// Fails if a property of a link is not valid.
-pub fn run(study: &Study, tell: &mut dyn FnMut(&str)) -> Result<String, ExperimentError> {
+pub fn run(study: &ForwardStudy, tell: &mut dyn FnMut(&str)) -> Result<String, ExperimentError> {
     let mut table = String::from(
         "| chain | set-up | Mbit/s | stamp, median | 99 % | bytes on links | held by relays |\n\
          |---|---|---:|---:|---:|---:|---:|\n",
@@ -32,8 +32,8 @@ pub fn run(study: &Study, tell: &mut dyn FnMut(&str)) -> Result<String, Experime
 }
 
 /// Returns the row of a set-up in a cell, with the means of all passes.
-fn row(cell: &Cell, setup: &Setup, passes: &[Measured]) -> String {
-    let mean = |pick: &dyn Fn(&Measured) -> f64| {
+fn row(cell: &ForwardCell, setup: &ForwardSetup, passes: &[ForwardFigures]) -> String {
+    let mean = |pick: &dyn Fn(&ForwardFigures) -> f64| {
         let sum: f64 = passes.iter().map(pick).sum();
         sum / passes.len() as f64
     };

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::chain::{CLIENT, Chain, SERVER};
-use super::file::{Cell, Setup, Study};
+use super::file::{ForwardCell, ForwardSetup, ForwardStudy};
 use crate::experiment::ExperimentError;
 
 /// The bytes of a stamp and of its reply.
@@ -24,7 +24,7 @@ static DATA: [u8; 64 << 10] = [7; 64 << 10];
 
 /// The figures of a measurement.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Measured {
+pub struct ForwardFigures {
     /// The rate of all downloads in Mbit/s.
     pub mbit: f64,
     /// The round trips of stamps that were sent in the measured time, in order of their length.
@@ -35,7 +35,7 @@ pub struct Measured {
     pub held: u64,
 }
 
-impl Measured {
+impl ForwardFigures {
     /// Returns a quantile of the delays in milliseconds.
     pub fn delay(&self, quantile: f64) -> f64 {
         let last = self.delays.len().saturating_sub(1) as f64;
@@ -46,7 +46,7 @@ impl Measured {
 }
 
 /// The programs at both ends.
-struct Programs {
+struct ForwardPrograms {
     chain: Chain,
     downloads: usize,
     /// The bytes of downloads that have arrived.
@@ -64,7 +64,7 @@ struct Programs {
     has_stamped: bool,
 }
 
-impl Programs {
+impl ForwardPrograms {
     fn run_until(&mut self, until: Duration) {
         let mut look = self.chain.now;
         let mut stamp = self.chain.now;
@@ -137,16 +137,16 @@ impl Programs {
 /// # Errors
 /// Fails if a property of a link is not valid.
 pub fn run(
-    study: &Study,
-    setup: &Setup,
-    cell: &Cell,
+    study: &ForwardStudy,
+    setup: &ForwardSetup,
+    cell: &ForwardCell,
     seed: u64,
-) -> Result<Measured, ExperimentError> {
+) -> Result<ForwardFigures, ExperimentError> {
     let [warm_up, measured] = study.times()?;
     let hops = study.links(cell)?;
     let circuits = study.circuits + 1;
     let chain = Chain::new(setup.termination, &setup.config(), &hops, circuits, seed)?;
-    let mut programs = Programs {
+    let mut programs = ForwardPrograms {
         chain,
         downloads: study.circuits,
         received: 0,
@@ -179,7 +179,7 @@ pub fn run(
         .map(|(_, delay)| delay)
         .collect();
     delays.sort_unstable();
-    Ok(Measured {
+    Ok(ForwardFigures {
         mbit: received as f64 * 8e-6 / measured.as_secs_f64(),
         delays,
         carried: carried as f64 / received.max(1) as f64 / study.hops as f64,

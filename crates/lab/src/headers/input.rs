@@ -37,7 +37,7 @@ pub struct Exchange {
 
 /// The exchanges of one session, in order.
 #[derive(Clone, Debug)]
-pub struct Session {
+pub struct HeaderSession {
     /// The name in reports.
     pub name: String,
     /// The requests with their responses.
@@ -48,7 +48,7 @@ pub struct Session {
 ///
 /// # Errors
 /// Fails if the file cannot be read, or has none of these forms, or has no exchange.
-pub fn read(path: &Path) -> Result<Vec<Session>, HeadersError> {
+pub fn read(path: &Path) -> Result<Vec<HeaderSession>, HeadersError> {
     let sessions = if is_json(path)? {
         of_json(path)?
     } else {
@@ -72,7 +72,7 @@ fn name(path: &Path) -> String {
     name.to_string_lossy().into_owned()
 }
 
-fn of_json(path: &Path) -> Result<Vec<Session>, HeadersError> {
+fn of_json(path: &Path) -> Result<Vec<HeaderSession>, HeadersError> {
     let mut text = String::new();
     let file = File::open(path).map_err(HeadersError::read(path))?;
     let read = file.take(MAX_JSON).read_to_string(&mut text);
@@ -83,13 +83,13 @@ fn of_json(path: &Path) -> Result<Vec<Session>, HeadersError> {
     })?;
     if let Some(entries) = value.pointer("/log/entries").and_then(Value::as_array) {
         let exchanges = entries.iter().filter_map(recorded);
-        return Ok(vec![Session {
+        return Ok(vec![HeaderSession {
             name: name(path),
             exchanges: exchanges.take(MAX_EXCHANGES).collect(),
         }]);
     }
     if let Some(exchanges) = of_record(&value) {
-        return Ok(vec![Session {
+        return Ok(vec![HeaderSession {
             name: name(path),
             exchanges,
         }]);
@@ -212,7 +212,7 @@ fn pairs(list: &Value, parts: impl Fn(&Value) -> (&Value, &Value)) -> HeaderList
 }
 
 /// Returns the exchanges of a page model. The page is the first resource.
-pub(super) fn of_page(page: &Page) -> Session {
+pub(super) fn of_page(page: &Page) -> HeaderSession {
     let host = |index: usize| page.hosts.get(index).map_or("", String::as_str);
     let document = page.resources.first();
     let url = document.map(|first| format!("http://{}{}", host(first.host), first.path));
@@ -227,23 +227,23 @@ pub(super) fn of_page(page: &Page) -> Session {
             body: each.size as u64,
         })
     });
-    Session {
+    HeaderSession {
         name: page.name.clone(),
         exchanges: exchanges.take(MAX_EXCHANGES).collect(),
     }
 }
 
 /// Returns a session for each user of an access log.
-fn of_log(path: &Path) -> Result<Vec<Session>, HeadersError> {
+fn of_log(path: &Path) -> Result<Vec<HeaderSession>, HeadersError> {
     let mut log = AccessLog::default();
     let filter = Filter { noise: true };
     open(path)
         .and_then(|mut reader| for_each_line(&mut reader, |line| log.push_line(line, filter)))
         .map_err(HeadersError::read(path))?;
     let stem = name(path);
-    let mut users = BTreeMap::<u32, Session>::new();
+    let mut users = BTreeMap::<u32, HeaderSession>::new();
     for record in &log.records {
-        let session = users.entry(record.user).or_insert_with(|| Session {
+        let session = users.entry(record.user).or_insert_with(|| HeaderSession {
             name: stem.clone(),
             exchanges: Vec::new(),
         });

@@ -13,7 +13,7 @@ use tandem_http::fields::Field;
 use tandem_http::hpack;
 
 use super::codec::{Codec, HeaderList, integer, integer_bytes, text_bytes};
-use super::input::Session;
+use super::input::HeaderSession;
 
 /// The number of requests of a site that a study of 2016 compressed.
 const REQUESTS: usize = 10;
@@ -33,12 +33,12 @@ pub struct Site {
 
 impl Site {
     /// Returns the sites of sessions that have ten requests.
-    pub(super) fn all(sessions: &[Session]) -> Vec<Self> {
-        let long = |session: &&Session| session.exchanges.len() >= REQUESTS;
+    pub(super) fn all(sessions: &[HeaderSession]) -> Vec<Self> {
+        let long = |session: &&HeaderSession| session.exchanges.len() >= REQUESTS;
         sessions.iter().filter(long).map(Self::of).collect()
     }
 
-    fn of(session: &Session) -> Self {
+    fn of(session: &HeaderSession) -> Self {
         let mut hpack = Codec::Hpack.begin();
         let mut least = Least::default();
         let mut site = Self {
@@ -152,7 +152,7 @@ mod tests {
                 ]),
                 ..Exchange::default()
             };
-            Session {
+            HeaderSession {
                 name: count.to_string(),
                 exchanges: (0..count).map(exchange).collect(),
             }

@@ -14,9 +14,9 @@ mod study;
 use std::path::{Path, PathBuf};
 
 pub use codec::{Codec, HeaderList};
-pub use input::{Exchange, Session, read};
+pub use input::{Exchange, HeaderSession, read};
 pub use least::Site;
-pub use study::{Distribution, Position, PushWorth, Ratios, Sizes, Study};
+pub use study::{Distribution, HeaderStudy, Position, PushWorth, Ratios, Sizes};
 
 /// An error of the study.
 #[derive(Debug, thiserror::Error)]
@@ -74,7 +74,7 @@ pub fn run(files: &[PathBuf], directory: &Path) -> Result<String, HeadersError> 
     for file in files {
         sessions.extend(read(file)?);
     }
-    let study = Study::of(&sessions);
+    let study = HeaderStudy::of(&sessions);
     report::write(&study, directory)?;
     Ok(report::text(&study))
 }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use super::HeadersError;
-use super::study::{Distribution, Ratios, Sizes, Study, TWENTIETHS};
+use super::study::{Distribution, HeaderStudy, Ratios, Sizes, TWENTIETHS};
 
 const WIDTH: f64 = 640.0;
 const HEIGHT: f64 = 340.0;
@@ -35,7 +35,7 @@ const PUBLISHED: &str = "<tr><td>HPACK, first request of a page<td>0.625\
     <tr><td>&#969;<td>1/63";
 
 /// Writes `headers.json`, three plots and `headers.html` to a directory.
-pub(super) fn write(study: &Study, directory: &Path) -> Result<(), HeadersError> {
+pub(super) fn write(study: &HeaderStudy, directory: &Path) -> Result<(), HeadersError> {
     let put = |name: &str, text: &str| {
         let path = directory.join(name);
         std::fs::write(&path, text).map_err(|error| failed(&path, error))
@@ -58,7 +58,7 @@ fn failed(path: &Path, error: impl Into<std::io::Error>) -> HeadersError {
     }
 }
 
-fn plots(study: &Study) -> [(&'static str, String); 3] {
+fn plots(study: &HeaderStudy) -> [(&'static str, String); 3] {
     [
         ("headers-sizes.svg", sizes_plot(&study.all)),
         (
@@ -197,7 +197,7 @@ fn plot(title: &str, ratios: &[Ratios]) -> String {
     svg
 }
 
-fn html(study: &Study, plots: &[(&'static str, String)]) -> String {
+fn html(study: &HeaderStudy, plots: &[(&'static str, String)]) -> String {
     let mut page = String::from(
         "<!doctype html><meta charset=utf-8><title>Heads and bodies</title><style>body{font:15px \
          sans-serif;max-width:70em;margin:2em auto}table{border-collapse:collapse}td,th{padding:\
@@ -226,7 +226,7 @@ fn html(study: &Study, plots: &[(&'static str, String)]) -> String {
 }
 
 /// Returns the tables of compression ratios.
-fn ratios(study: &Study) -> String {
+fn ratios(study: &HeaderStudy) -> String {
     let mut page = String::new();
     for (title, ratios) in [
         ("Request heads", &study.requests),
@@ -249,7 +249,7 @@ fn ratios(study: &Study) -> String {
 }
 
 /// Returns the table of sizes.
-fn sizes(study: &Study) -> String {
+fn sizes(study: &HeaderStudy) -> String {
     let mut page = String::from(
         "<h2>Sizes in bytes</h2><table><tr><th><th>count<th>mean<th>least<th>10 %<th>median\
          <th>90 %<th>greatest",
@@ -271,7 +271,7 @@ fn sizes(study: &Study) -> String {
 }
 
 /// Returns the table of the bytes that a push saves or costs.
-fn worth(study: &Study) -> String {
+fn worth(study: &HeaderStudy) -> String {
     let mut page = String::from(
         "<h2>Worth of a push</h2><p>Medians of exchanges that could be pushed, in bytes. A \
          hit saves a request. A mistake costs a promise, a response head and a body. Below \
@@ -296,7 +296,7 @@ fn worth(study: &Study) -> String {
 }
 
 /// Returns the table of the first ten requests of each site.
-fn sites(study: &Study) -> String {
+fn sites(study: &HeaderStudy) -> String {
     let mut table = String::from(
         "<h2>The first ten requests of each site</h2><p>The least ratio is that of an encoder \
          whose table keeps all fields.</p><table><tr><th>site<th>text<th>HPACK<th>least",
@@ -352,7 +352,7 @@ fn cells(values: &Distribution) -> [String; 7] {
 }
 
 /// Returns the main figures as lines of text.
-pub(super) fn text(study: &Study) -> String {
+pub(super) fn text(study: &HeaderStudy) -> String {
     let mut text = format!(
         "{} sessions, {} exchanges\n\n{:22} {:>7} {:>7} {:>7} {:>7} | {:>7} {:>7} {:>7} | {:>6}\n",
         study.sessions,

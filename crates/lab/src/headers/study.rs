@@ -6,7 +6,7 @@
 use serde::Serialize;
 
 use super::codec::{Codec, HeaderList, plain, text_bytes};
-use super::input::{Exchange, Session};
+use super::input::{Exchange, HeaderSession};
 use super::least::Site;
 
 /// The number of values that describe a distribution: at 0, 5, 10 % and so on.
@@ -14,7 +14,7 @@ pub(super) const TWENTIETHS: usize = 21;
 
 /// The results of a study.
 #[derive(Clone, Debug, Serialize)]
-pub struct Study {
+pub struct HeaderStudy {
     /// The number of sessions.
     pub sessions: usize,
     /// The number of exchanges.
@@ -112,7 +112,7 @@ pub struct PushWorth {
     pub omega_without_body: f64,
 }
 
-impl Study {
+impl HeaderStudy {
     /// Returns the means over the sites of the text of ten requests, of the ratio of HPACK, and of
     /// its least ratio. `None` without sites.
     pub fn ten_requests(&self) -> Option<[f64; 3]> {
@@ -129,7 +129,7 @@ impl Study {
     }
 
     /// Measures sessions.
-    pub fn of(sessions: &[Session]) -> Self {
+    pub fn of(sessions: &[HeaderSession]) -> Self {
         let requests = |exchange: &Exchange| exchange.request.clone();
         let responses = |exchange: &Exchange| exchange.response.clone();
         let exchanges: Vec<_> = sessions.iter().flat_map(|each| &each.exchanges).collect();
@@ -170,7 +170,7 @@ struct Coded {
 }
 
 /// Compresses one direction of all sessions with every codec. Each session has fresh tables.
-fn coded(sessions: &[Session], list: impl Fn(&Exchange) -> HeaderList) -> Vec<Coded> {
+fn coded(sessions: &[HeaderSession], list: impl Fn(&Exchange) -> HeaderList) -> Vec<Coded> {
     let measure = |codec: &Codec| {
         let mut coded = Coded {
             codec: *codec,
@@ -315,7 +315,7 @@ mod tests {
     }
 
     /// Returns the sessions of the page models in the repository.
-    fn pages() -> Vec<Session> {
+    fn pages() -> Vec<HeaderSession> {
         let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/../../experiments/pages");
         let files = std::fs::read_dir(directory).expect("the page models");
         let page = |file: std::io::Result<std::fs::DirEntry>| {
@@ -327,7 +327,7 @@ mod tests {
 
     #[test]
     fn hpack_meets_the_ratio_of_ten_requests() {
-        let study = Study::of(&pages());
+        let study = HeaderStudy::of(&pages());
         let ratios = |codec| {
             let all = study.requests.iter();
             all.clone()

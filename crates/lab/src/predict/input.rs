@@ -16,13 +16,13 @@ use super::{LogArgs, PredictError, Robots};
 const MAX_LINE: usize = 64 * 1024;
 
 /// A log in memory, in order.
-pub(super) struct Loaded {
+pub(super) struct LoadedLog {
     pub(super) name: String,
     pub(super) log: AccessLog,
 }
 
 /// A log or one day of it.
-pub(super) struct Sample {
+pub(super) struct LogSample {
     pub(super) name: String,
     /// Index of its log.
     pub(super) log: usize,
@@ -30,14 +30,14 @@ pub(super) struct Sample {
     day: Option<Day>,
 }
 
-impl Sample {
-    pub(super) fn records<'a>(&'a self, logs: &'a [Loaded]) -> &'a [Record] {
+impl LogSample {
+    pub(super) fn records<'a>(&'a self, logs: &'a [LoadedLog]) -> &'a [Record] {
         self.day
             .as_ref()
             .map_or(&logs[self.log].log.records, |day| &day.records)
     }
 
-    pub(super) fn left_out(&self, logs: &[Loaded]) -> LeftOut {
+    pub(super) fn left_out(&self, logs: &[LoadedLog]) -> LeftOut {
         let log = &logs[self.log].log;
         self.day.as_ref().map_or(
             LeftOut {
@@ -50,7 +50,7 @@ impl Sample {
 }
 
 /// Reads one log.
-pub(super) fn load(path: &Path, args: &LogArgs) -> Result<Loaded, PredictError> {
+pub(super) fn load(path: &Path, args: &LogArgs) -> Result<LoadedLog, PredictError> {
     let mut log = AccessLog::default();
     let filter = args.filter();
     open(path)
@@ -69,15 +69,15 @@ pub(super) fn load(path: &Path, args: &LogArgs) -> Result<Loaded, PredictError> 
         log.mark_robots(|agent| listed.is_bot(&String::from_utf8_lossy(agent)));
     }
     log.finish();
-    Ok(Loaded {
+    Ok(LoadedLog {
         name: name(path),
         log,
     })
 }
 
 /// The samples of logs: each log, or each day of each.
-pub(super) fn samples(logs: &[Loaded], daily: bool) -> Vec<Sample> {
-    let whole = |(at, loaded): (usize, &Loaded)| Sample {
+pub(super) fn samples(logs: &[LoadedLog], daily: bool) -> Vec<LogSample> {
+    let whole = |(at, loaded): (usize, &LoadedLog)| LogSample {
         name: loaded.name.clone(),
         log: at,
         day: None,
@@ -89,7 +89,7 @@ pub(super) fn samples(logs: &[Loaded], daily: bool) -> Vec<Sample> {
     for (at, loaded) in logs.iter().enumerate() {
         for day in loaded.log.days() {
             let name = format!("{} {}", loaded.name, date(day.day));
-            samples.push(Sample {
+            samples.push(LogSample {
                 name,
                 log: at,
                 day: Some(day),
@@ -396,7 +396,7 @@ mod tests {
             log.push_line(line.as_bytes(), tandem_replay::log::Filter::default());
         }
         log.finish();
-        let logs = [Loaded {
+        let logs = [LoadedLog {
             name: "log".into(),
             log,
         }];

@@ -46,15 +46,15 @@ struct Account {
     next_used: u64,
     next_bytes_wasted: u64,
     round_trips_saved: u64,
-    with_push: Loads,
-    held_out: Loads,
+    with_push: LiveLoads,
+    held_out: LiveLoads,
     /// Seconds that push saves a page load: estimate and 95 % interval (Welch).
     saved_s: Option<Interval>,
 }
 
 /// Page loads of one kind.
 #[derive(Debug, Default, PartialEq, Serialize)]
-struct Loads {
+struct LiveLoads {
     count: u64,
     mean_s: Option<f64>,
     #[serde(skip)]
@@ -118,7 +118,7 @@ impl Account {
             .collect();
         let value = |name: &str| values.get(name).copied().unwrap_or(0);
         let loads = |kind: &str| {
-            Loads::of(
+            LiveLoads::of(
                 value(&format!("loads_{kind}")),
                 value(&format!("loads_{kind}_ms")),
                 value(&format!("loads_{kind}_ms_squared")),
@@ -201,7 +201,7 @@ impl Account {
     }
 }
 
-impl Loads {
+impl LiveLoads {
     /// From count, sum and sum of squares, in milliseconds.
     fn of(count: u64, sum: u64, squares: u64) -> Self {
         let (n, sum, squares) = (count as f64, sum as f64 / 1e3, squares as f64 / 1e6);
@@ -217,8 +217,8 @@ impl Loads {
 
 impl Interval {
     /// How much more `slow` takes than `fast`: Welch's unequal variances t-interval of 95 %.
-    fn between(slow: &Loads, fast: &Loads) -> Option<Self> {
-        let part = |loads: &Loads| {
+    fn between(slow: &LiveLoads, fast: &LiveLoads) -> Option<Self> {
+        let part = |loads: &LiveLoads| {
             Some((
                 loads.mean_s?,
                 loads.variance? / loads.count as f64,

@@ -6,7 +6,7 @@ use std::fmt::Write;
 use tandem_replay::Tally;
 use tandem_replay::grid::{Combination, Grid, Group};
 
-use super::tune::{Effect, Results};
+use super::tune::{Effect, TuneResults};
 
 const WIDTH: f64 = 640.0;
 const HEIGHT: f64 = 420.0;
@@ -17,7 +17,7 @@ const BOTTOM: f64 = 52.0;
 const COLOURS: [&str; 4] = ["#1b6ca8", "#c0392b", "#2e8b57", "#7d5ba6"];
 
 /// Every plot with the name of its file.
-pub(super) fn all(results: &Results) -> Vec<(String, String)> {
+pub(super) fn all(results: &TuneResults) -> Vec<(String, String)> {
     let mut plots = Vec::new();
     for (log, loaded) in results.logs.iter().enumerate() {
         let stem = file_stem(&loaded.name);
@@ -69,7 +69,7 @@ fn file_stem(name: &str) -> String {
 }
 
 /// A mean over samples at one threshold.
-struct Point {
+struct PlotPoint {
     threshold: f64,
     pushes: f64,
     requests: f64,
@@ -79,7 +79,7 @@ struct Point {
 }
 
 /// The combination with each threshold from 0 to 1, by push rate.
-fn by_threshold(results: &Results, samples: &[usize], best: &Combination) -> Vec<Point> {
+fn by_threshold(results: &TuneResults, samples: &[usize], best: &Combination) -> Vec<PlotPoint> {
     let group = Group {
         clients: best.clients,
         session_timeout: best.session_timeout,
@@ -99,7 +99,7 @@ fn by_threshold(results: &Results, samples: &[usize], best: &Combination) -> Vec
     let mean = |at: usize, value: &dyn Fn(&Tally) -> f64| {
         runs.iter().map(|run| value(&run[at].1)).sum::<f64>() / runs.len().max(1) as f64
     };
-    let point = |at: usize| Point {
+    let point = |at: usize| PlotPoint {
         threshold: runs[0][at].0.threshold,
         pushes: mean(at, &|tally| tally.per_asset(tally.pushes)),
         requests: mean(at, &|tally| tally.push_cost(1.0)),
@@ -242,9 +242,9 @@ fn tick(value: f64, step: f64) -> String {
 }
 
 /// Requests, responses, mistakes and cost for each asset over pushes for each asset.
-fn push_rate(title: &str, points: &[Point], omega: f64) -> String {
+fn push_rate(title: &str, points: &[PlotPoint], omega: f64) -> String {
     // Without a threshold the push rate can become very large; only the readable range is kept.
-    let shown: Vec<&Point> = points
+    let shown: Vec<&PlotPoint> = points
         .iter()
         .filter(|point| point.pushes <= 4.0 || point.threshold > 0.0)
         .collect();
@@ -257,7 +257,7 @@ fn push_rate(title: &str, points: &[Point], omega: f64) -> String {
     let mut canvas = Canvas::new(title, (0.0, far * 1.05), (low, high * 1.05));
     canvas.grid_y();
     canvas.grid_x("pushes for each asset (threshold from 1 on the left to 0 on the right)");
-    let series = |value: fn(&Point) -> f64| -> Vec<(f64, f64)> {
+    let series = |value: fn(&PlotPoint) -> f64| -> Vec<(f64, f64)> {
         shown
             .iter()
             .rev()

@@ -6,9 +6,9 @@ use tandem_predict::Auto;
 use tandem_replay::log::LeftOut;
 use tandem_replay::{AutoReplay, BasicReplay, Sessions, Tally, replay};
 
-use super::input::{Loaded, Sample, load, samples};
+use super::input::{LoadedLog, LogSample, load, samples};
 use super::learn::read_state;
-use super::report::{Row, print_json, print_tables};
+use super::report::{ReplayRow, print_json, print_tables};
 use super::{PredictError, ReplayArgs, milliseconds};
 
 pub(super) fn run(args: &ReplayArgs) -> Result<(), PredictError> {
@@ -29,10 +29,14 @@ pub(super) fn run(args: &ReplayArgs) -> Result<(), PredictError> {
     Ok(out.flush()?)
 }
 
-fn row(logs: &[Loaded], sample: &Sample, args: &ReplayArgs) -> Result<Row, PredictError> {
+fn row(
+    logs: &[LoadedLog],
+    sample: &LogSample,
+    args: &ReplayArgs,
+) -> Result<ReplayRow, PredictError> {
     let LeftOut { unparsable, noise } = sample.left_out(logs);
     let (unparsable, noise) = (u64::from(unparsable), u64::from(noise));
-    Ok(Row {
+    Ok(ReplayRow {
         name: sample.name.clone(),
         predictor: args.algorithm.name(),
         lines: sample.records(logs).len() as u64 + unparsable + noise,
@@ -42,7 +46,7 @@ fn row(logs: &[Loaded], sample: &Sample, args: &ReplayArgs) -> Result<Row, Predi
     })
 }
 
-fn tally(logs: &[Loaded], sample: &Sample, args: &ReplayArgs) -> Result<Tally, PredictError> {
+fn tally(logs: &[LoadedLog], sample: &LogSample, args: &ReplayArgs) -> Result<Tally, PredictError> {
     let log = &logs[sample.log].log;
     let records = sample.records(logs);
     let options = args.options();

@@ -11,7 +11,7 @@ fn share(value: f64) -> String {
 }
 
 /// The results of a replayed sample.
-pub(super) struct Row {
+pub(super) struct ReplayRow {
     pub(super) name: String,
     pub(super) predictor: &'static str,
     pub(super) lines: u64,
@@ -49,7 +49,7 @@ pub(super) fn counts(tally: &Tally, omega: f64) -> Map<String, Value> {
 }
 
 /// Prints one object for one sample, a list for several.
-pub(super) fn print_json(out: &mut impl Write, rows: &[Row], omega: f64) -> io::Result<()> {
+pub(super) fn print_json(out: &mut impl Write, rows: &[ReplayRow], omega: f64) -> io::Result<()> {
     let mut objects: Vec<Value> = rows
         .iter()
         .map(|row| {
@@ -72,13 +72,13 @@ pub(super) fn print_json(out: &mut impl Write, rows: &[Row], omega: f64) -> io::
 }
 
 /// Prints the tables: results, characteristics, and the value of the pushes.
-pub(super) fn print_tables(out: &mut impl Write, rows: &[Row], omega: f64) -> io::Result<()> {
+pub(super) fn print_tables(out: &mut impl Write, rows: &[ReplayRow], omega: f64) -> io::Result<()> {
     print_results(out, rows, omega)?;
     print_traffic(out, rows)?;
     print_worth(out, rows)
 }
 
-fn print_results(out: &mut impl Write, rows: &[Row], omega: f64) -> io::Result<()> {
+fn print_results(out: &mut impl Write, rows: &[ReplayRow], omega: f64) -> io::Result<()> {
     let cost = format!("PushCost({omega:.3})");
     let head = [
         "",
@@ -89,7 +89,7 @@ fn print_results(out: &mut impl Write, rows: &[Row], omega: f64) -> io::Result<(
         "requests",
         "responses",
     ];
-    let body = rows.iter().map(|Row { name, tally, .. }| {
+    let body = rows.iter().map(|ReplayRow { name, tally, .. }| {
         let (pushes, mistakes) = (
             tally.per_asset(tally.pushes),
             tally.per_asset(tally.mistakes),
@@ -109,7 +109,7 @@ fn print_results(out: &mut impl Write, rows: &[Row], omega: f64) -> io::Result<(
     print_table(out, &head, body)
 }
 
-fn print_traffic(out: &mut impl Write, rows: &[Row]) -> io::Result<()> {
+fn print_traffic(out: &mut impl Write, rows: &[ReplayRow]) -> io::Result<()> {
     writeln!(out, "\nTraffic")?;
     let head = [
         "",
@@ -141,7 +141,7 @@ fn print_traffic(out: &mut impl Write, rows: &[Row]) -> io::Result<()> {
     print_table(out, &head, body)
 }
 
-fn print_worth(out: &mut impl Write, rows: &[Row]) -> io::Result<()> {
+fn print_worth(out: &mut impl Write, rows: &[ReplayRow]) -> io::Result<()> {
     writeln!(
         out,
         "\nWorth (a hit on a page or answered 304 saved no transfer)"
@@ -157,7 +157,7 @@ fn print_worth(out: &mut impl Write, rows: &[Row]) -> io::Result<()> {
         "mean size",
         "mistake bytes",
     ];
-    let body = rows.iter().map(|Row { name, tally, .. }| {
+    let body = rows.iter().map(|ReplayRow { name, tally, .. }| {
         vec![
             name.clone(),
             tally.hits.to_string(),

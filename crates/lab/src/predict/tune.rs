@@ -12,15 +12,15 @@ use serde_json::{Value, json};
 use tandem_replay::Tally;
 use tandem_replay::grid::{Combination, Grid, Group};
 
-use super::input::{Loaded, Sample, load, samples};
+use super::input::{LoadedLog, LogSample, load, samples};
 use super::plot;
 use super::report::{counts, print_table};
 use super::{Combinations, PredictError, TuneArgs};
 
 /// The results of each sample under each combination.
-pub(super) struct Results {
-    pub(super) logs: Vec<Loaded>,
-    pub(super) samples: Vec<Sample>,
+pub(super) struct TuneResults {
+    pub(super) logs: Vec<LoadedLog>,
+    pub(super) samples: Vec<LogSample>,
     pub(super) combinations: Vec<Combination>,
     /// The results by sample, then by combination.
     pub(super) tallies: Vec<Vec<Tally>>,
@@ -105,7 +105,13 @@ fn parallel<T: Sync, R: Send>(
     done.into_iter().map(|(_, result)| result).collect()
 }
 
-fn search(logs: Vec<Loaded>, daily: bool, grid: &Grid, threads: usize, omega: f64) -> Results {
+fn search(
+    logs: Vec<LoadedLog>,
+    daily: bool,
+    grid: &Grid,
+    threads: usize,
+    omega: f64,
+) -> TuneResults {
     let samples = samples(&logs, daily);
     let mut items: Vec<(usize, Group)> = (0..samples.len())
         .flat_map(|at| grid.groups().into_iter().map(move |group| (at, group)))
@@ -130,7 +136,7 @@ fn search(logs: Vec<Loaded>, daily: bool, grid: &Grid, threads: usize, omega: f6
             tallies[at].extend(run.iter().map(|(_, tally)| tally.clone()));
         }
     }
-    Results {
+    TuneResults {
         logs,
         samples,
         combinations,
@@ -139,7 +145,7 @@ fn search(logs: Vec<Loaded>, daily: bool, grid: &Grid, threads: usize, omega: f6
     }
 }
 
-impl Results {
+impl TuneResults {
     fn cost(&self, sample: usize, combination: usize) -> f64 {
         self.tallies[sample][combination].push_cost(self.omega)
     }
@@ -382,7 +388,7 @@ fn combination_json(combination: &Combination) -> Value {
 }
 
 /// Writes the tables and the plots.
-fn write_files(results: &Results, directory: &Path) -> Result<(), PredictError> {
+fn write_files(results: &TuneResults, directory: &Path) -> Result<(), PredictError> {
     let write = |name: &str, content: String| {
         let path = directory.join(name);
         fs::write(&path, content).map_err(|source| PredictError::Write { path, source })

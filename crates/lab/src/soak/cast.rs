@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use tandem_net::emulator::sys;
 
-use super::Options;
+use super::SoakOptions;
 use crate::bench::BenchError;
 use crate::bench::testbed::{Program, Testbed, free_address, free_addresses};
 
@@ -29,7 +29,7 @@ const JUMPS: [&str; 4] = ["+3600", "-86400", "+2592000", "+0"];
 
 /// The listeners that visitors use.
 #[derive(Clone, Copy, Debug)]
-pub struct Way {
+pub struct VisitorListeners {
     /// The client's HTTP listener.
     pub http: SocketAddr,
     /// The client's SOCKS5 listener.
@@ -40,7 +40,7 @@ pub struct Way {
 
 /// A program that is sampled.
 #[derive(Clone, Debug)]
-pub struct Measured {
+pub struct SampledProgram {
     /// The name of the program.
     pub name: &'static str,
     /// The process ID.
@@ -79,14 +79,14 @@ pub struct Cast<'a> {
     tandem: PathBuf,
     clock: Option<(PathBuf, PathBuf)>,
     actors: Vec<Actor>,
-    ways: [Way; WAYS],
+    ways: [VisitorListeners; WAYS],
     fault: Option<Fault>,
     played: u64,
 }
 
 impl<'a> Cast<'a> {
     /// Starts the programs, and waits until they listen.
-    pub fn start(testbed: &'a Testbed, options: &Options) -> Result<Self, BenchError> {
+    pub fn start(testbed: &'a Testbed, options: &SoakOptions) -> Result<Self, BenchError> {
         let clock = match &options.faketime {
             None => None,
             Some(library) => Some((library.clone(), testbed.write("clock", "+0\n")?)),
@@ -97,7 +97,7 @@ impl<'a> Cast<'a> {
             tandem: options.tandem.clone(),
             clock,
             actors: Vec::new(),
-            ways: [Way {
+            ways: [VisitorListeners {
                 http: any,
                 socks: any,
                 steady: true,
@@ -136,7 +136,7 @@ impl<'a> Cast<'a> {
         [h2, spdy]: [SocketAddr; 2],
         session: &str,
         steady: bool,
-    ) -> Result<Way, BenchError> {
+    ) -> Result<VisitorListeners, BenchError> {
         let [http, socks, metrics] = free_addresses()?;
         let gateway = if session == "h2" { h2 } else { spdy };
         let config = format!(
@@ -145,7 +145,7 @@ impl<'a> Cast<'a> {
              metrics = \"{metrics}\"\nidle-timeout = \"5s\"\npush-memory = \"1MiB\"\n"
         );
         self.add(name, "client", &config, http, metrics)?;
-        Ok(Way {
+        Ok(VisitorListeners {
             http,
             socks,
             steady,
@@ -198,10 +198,10 @@ impl<'a> Cast<'a> {
     }
 
     /// The programs that are never killed.
-    pub fn measured(&self) -> Vec<Measured> {
+    pub fn measured(&self) -> Vec<SampledProgram> {
         [STEADY_GATEWAY, STEADY_CLIENT, BEREAVED_CLIENT]
             .into_iter()
-            .map(|at| Measured {
+            .map(|at| SampledProgram {
                 name: self.actors[at].name,
                 pid: self.actors[at].pid,
                 metrics: self.actors[at].metrics,
@@ -210,7 +210,7 @@ impl<'a> Cast<'a> {
     }
 
     /// The listeners of one of the ways.
-    pub const fn way(&self, at: usize) -> Way {
+    pub const fn way(&self, at: usize) -> VisitorListeners {
         self.ways[at]
     }
 

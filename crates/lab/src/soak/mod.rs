@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 use crate::bench::BenchError;
 use crate::bench::testbed::Testbed;
 use cast::Cast;
-use origin::Origin;
+use origin::SoakOrigin;
 use report::Soak;
 use visitor::Counts;
 use watch::Watch;
@@ -37,7 +37,7 @@ const SETTLE: Duration = Duration::from_secs(90);
 
 /// The settings of a soak.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct SoakOptions {
     /// The program under test.
     pub tandem: PathBuf,
     /// The time for which visitors come.
@@ -52,7 +52,7 @@ pub struct Options {
 
 /// A progress message of a running soak.
 #[derive(Clone, Copy, Debug)]
-pub struct Progress<'a> {
+pub struct SoakProgress<'a> {
     /// Time since the first visitor.
     pub elapsed: Duration,
     /// The counts so far.
@@ -64,10 +64,10 @@ pub struct Progress<'a> {
 /// Runs a soak; `tell` is called about once a second.
 pub async fn run(
     testbed: &Testbed,
-    options: &Options,
-    mut tell: impl FnMut(Progress<'_>),
+    options: &SoakOptions,
+    mut tell: impl FnMut(SoakProgress<'_>),
 ) -> Result<Soak, BenchError> {
-    let origin = Origin::start()
+    let origin = SoakOrigin::start()
         .await
         .map_err(BenchError::system("start the origin"))?;
     let mut cast = Cast::start(testbed, options)?;
@@ -95,7 +95,7 @@ pub async fn run(
         let elapsed = begun.elapsed();
         faults += u64::from(cast.play(elapsed)?);
         watch.sample(elapsed).await;
-        tell(Progress {
+        tell(SoakProgress {
             elapsed,
             counts: &counts,
             faults,

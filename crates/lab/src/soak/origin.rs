@@ -30,12 +30,12 @@ pub struct Addresses {
 
 /// A running origin; it ends when dropped.
 #[derive(Debug)]
-pub struct Origin {
+pub struct SoakOrigin {
     addresses: Addresses,
     tasks: [AbortHandle; 2],
 }
 
-impl Origin {
+impl SoakOrigin {
     /// Begins to listen on loopback.
     pub async fn start() -> io::Result<Self> {
         let (http, echo) = (
@@ -74,7 +74,7 @@ impl Origin {
     }
 }
 
-impl Drop for Origin {
+impl Drop for SoakOrigin {
     fn drop(&mut self) {
         self.tasks.iter().for_each(AbortHandle::abort);
     }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde::Serialize;
 
 use super::visitor::Action;
-use super::watch::Sample;
+use super::watch::ProgramSample;
 
 /// The result.
 #[derive(Clone, Debug, Serialize)]
@@ -31,31 +31,31 @@ pub struct Soak {
     /// True if the wall clock jumped.
     pub wall_clock_jumped: bool,
     /// The programs that were never killed.
-    pub processes: Vec<Process>,
+    pub processes: Vec<ProcessReport>,
     /// The bounds that did not hold.
     pub problems: Vec<String>,
 }
 
 /// The measurements of one program.
 #[derive(Clone, Debug, Serialize)]
-pub struct Process {
+pub struct ProcessReport {
     /// The name of the program.
     pub name: &'static str,
     /// The program's memory.
-    pub memory: Memory,
+    pub memory: ResidentMemory,
     /// The program's state before the first visitor.
-    pub base: Sample,
+    pub base: ProgramSample,
     /// The program's state after the last visitor.
-    pub settled: Sample,
+    pub settled: ProgramSample,
     /// Sessions that it opened.
     pub sessions_opened: u64,
     /// All samples.
-    pub samples: Vec<Sample>,
+    pub samples: Vec<ProgramSample>,
 }
 
 /// Resident memory, in bytes.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct Memory {
+pub struct ResidentMemory {
     /// The time of the reference in seconds.
     pub reference_at: f64,
     /// The median around that time.
@@ -101,11 +101,11 @@ impl Soak {
         out + "</svg>\n"
     }
 
-    fn panel(&self, out: &mut String, top: f64, title: &str, of: impl Fn(&Sample) -> f64) {
+    fn panel(&self, out: &mut String, top: f64, title: &str, of: impl Fn(&ProgramSample) -> f64) {
         let samples = || self.processes.iter().flat_map(|process| &process.samples);
         let time = samples().map(|sample| sample.at).fold(1.0, f64::max);
         let most = samples().map(&of).fold(1.0, f64::max) * 1.05;
-        let place = |sample: &Sample| {
+        let place = |sample: &ProgramSample| {
             let x = LEFT + (WIDTH - LEFT - 20.0) * sample.at / time;
             let y = top + PANEL * (1.0 - of(sample) / most);
             format!("{x:.1},{y:.1} ")

@@ -9,7 +9,7 @@ use serde::Serialize;
 use tandem_http::Method;
 use tokio::io::AsyncWriteExt;
 
-use super::cast::Way;
+use super::cast::VisitorListeners;
 use super::origin::{self, Addresses};
 use super::pattern::{self, Check, Choice};
 use super::wire::Connection;
@@ -135,7 +135,7 @@ impl Counts {
 #[derive(Debug)]
 pub struct Visitor {
     /// The proxies that it goes through.
-    pub way: Way,
+    pub way: VisitorListeners,
     /// The origin.
     pub origin: Addresses,
     /// Shared by all visitors.

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use tandem_http::Method;
 
-use super::Options;
-use super::cast::Measured;
-use super::report::{Memory, Process, Soak};
+use super::SoakOptions;
+use super::cast::SampledProgram;
+use super::report::{ProcessReport, ResidentMemory, Soak};
 use super::visitor::Counts;
 use super::wire::Connection;
 use crate::bench::BenchError;
@@ -33,7 +33,7 @@ const METRICS_TIMEOUT: Duration = Duration::from_millis(300);
 
 /// The state of a program at one time.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
-pub struct Sample {
+pub struct ProgramSample {
     /// Seconds since the first visitor.
     pub at: f64,
     /// Resident memory in bytes.
@@ -49,27 +49,27 @@ pub struct Sample {
 }
 
 /// A program with its samples.
-struct Subject {
-    program: Measured,
-    base: Sample,
-    samples: Vec<Sample>,
-    last: Sample,
+struct WatchedProgram {
+    program: SampledProgram,
+    base: ProgramSample,
+    samples: Vec<ProgramSample>,
+    last: ProgramSample,
     sessions: u64,
 }
 
 /// The watch over all programs.
 pub struct Watch {
-    subjects: Vec<Subject>,
+    subjects: Vec<WatchedProgram>,
 }
 
 impl Watch {
     /// Creates the watch over some programs.
-    pub fn new(programs: Vec<Measured>) -> Self {
-        let subject = |program| Subject {
+    pub fn new(programs: Vec<SampledProgram>) -> Self {
+        let subject = |program| WatchedProgram {
             program,
-            base: Sample::default(),
+            base: ProgramSample::default(),
             samples: Vec::new(),
-            last: Sample::default(),
+            last: ProgramSample::default(),
             sessions: 0,
         };
         Self {
@@ -127,7 +127,7 @@ impl Watch {
     /// Judges the whole soak.
     pub fn judge(
         &self,
-        options: &Options,
+        options: &SoakOptions,
         took: Duration,
         counts: &Counts,
         faults: u64,
@@ -164,7 +164,7 @@ impl Watch {
     }
 }
 
-impl Subject {
+impl WatchedProgram {
     /// The bounds that the last sample exceeds.
     fn unsettled(&self) -> Vec<String> {
         let (name, last) = (self.program.name, &self.last);
@@ -194,9 +194,15 @@ impl Subject {
         problems
     }
 
-    fn judge(&self, time: Duration, reference: Duration, problems: &mut Vec<String>) -> Process {
+    fn judge(
+        &self,
+        time: Duration,
+        reference: Duration,
+        problems: &mut Vec<String>,
+    ) -> ProcessReport {
         let median = |from: f64, to: f64| {
-            let within = |sample: &&Sample| (from..=to).contains(&(sample.at / time.as_secs_f64()));
+            let within =
+                |sample: &&ProgramSample| (from..=to).contains(&(sample.at / time.as_secs_f64()));
             let mut memory: Vec<u64> = self
                 .samples
                 .iter()
@@ -217,9 +223,9 @@ impl Subject {
                 self.program.name
             ));
         }
-        Process {
+        ProcessReport {
             name: self.program.name,
-            memory: Memory {
+            memory: ResidentMemory {
                 reference_at: reference.as_secs_f64(),
                 reference: then,
                 last,
@@ -233,9 +239,9 @@ impl Subject {
     }
 }
 
-impl Measured {
+impl SampledProgram {
     /// Takes a sample; `None` where the process is gone.
-    async fn sample(&self, elapsed: Duration) -> Option<Sample> {
+    async fn sample(&self, elapsed: Duration) -> Option<ProgramSample> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid)).ok()?;
         let field = |name: &str| {
             let line = status.lines().find_map(|line| line.strip_prefix(name))?;
@@ -244,7 +250,7 @@ impl Measured {
         let descriptors = fs::read_dir(format!("/proc/{}/fd", self.pid)).ok()?.count();
         let text = tokio::time::timeout(METRICS_TIMEOUT, metrics(self.metrics)).await;
         let text = text.ok().and_then(Result::ok).unwrap_or_default();
-        Some(Sample {
+        Some(ProgramSample {
             at: elapsed.as_secs_f64(),
             memory: field("VmRSS:")? * 1024,
             descriptors,
@@ -282,8 +288,8 @@ fn value(text: &str, name: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
-    fn subject(memory: impl Fn(usize) -> u64) -> Subject {
-        let sample = |at: usize| Sample {
+    fn subject(memory: impl Fn(usize) -> u64) -> WatchedProgram {
+        let sample = |at: usize| ProgramSample {
             at: at as f64,
             memory: memory(at),
             descriptors: 10,
@@ -291,8 +297,8 @@ mod tests {
             connections: Some(0),
             exchanges: Some(0),
         };
-        Subject {
-            program: Measured {
+        WatchedProgram {
+            program: SampledProgram {
                 name: "client",
                 pid: 1,
                 metrics: ([127, 0, 0, 1], 1).into(),
@@ -304,7 +310,7 @@ mod tests {
         }
     }
 
-    fn problems(subject: &Subject) -> Vec<String> {
+    fn problems(subject: &WatchedProgram) -> Vec<String> {
         let mut problems = subject.unsettled();
         subject.judge(Duration::from_secs(3600), REFERENCE, &mut problems);
         problems

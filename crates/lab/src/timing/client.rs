@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::TimingError;
 use super::connect::open;
-use super::report::{Report, Sample};
+use super::report::{Sample, TimingReport};
 use super::wire::{self, Blocks, Mode, PAIR, STAMP};
 use tandem_web::loader::Via;
 
@@ -44,7 +44,7 @@ pub enum WarmUp {
 
 /// The settings of a run.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct TimingPlan {
     /// The server's `host:port`.
     pub server: String,
     /// The way there.
@@ -68,7 +68,7 @@ pub struct Plan {
 /// The phases of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Phase {
+pub enum TimingPhase {
     /// Stamps alone.
     Base,
     /// Bulk that is not steady yet.
@@ -77,7 +77,7 @@ pub enum Phase {
     Measured,
 }
 
-impl Phase {
+impl TimingPhase {
     /// Returns the text form.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -91,7 +91,7 @@ impl Phase {
 /// Bulk of one second.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bulk {
-    pub(super) phase: Phase,
+    pub(super) phase: TimingPhase,
     /// Megabits per second.
     pub(super) mbit: f64,
     /// Mean age of blocks as they arrived, in milliseconds.
@@ -113,7 +113,10 @@ pub fn is_steady(rates: &[f64]) -> bool {
 }
 
 /// Measures; `say` is told of every second. Within a `LocalSet`.
-pub async fn run(plan: &Plan, mut say: impl FnMut(&str)) -> Result<Report, TimingError> {
+pub async fn run(
+    plan: &TimingPlan,
+    mut say: impl FnMut(&str),
+) -> Result<TimingReport, TimingError> {
     let notes = Rc::new(Notes::new());
     let mut stamps = JoinSet::new();
     let (kept, clock) = greet(plan, Mode::Echo).await?;
@@ -134,7 +137,7 @@ pub async fn run(plan: &Plan, mut say: impl FnMut(&str)) -> Result<Report, Timin
     }
     notes.check()?;
     let now = notes.elapsed();
-    Report::new(
+    TimingReport::new(
         plan,
         same_clock,
         steady,
@@ -147,24 +150,28 @@ pub async fn run(plan: &Plan, mut say: impl FnMut(&str)) -> Result<Report, Timin
 
 /// The seconds of all phases, and whether the rate was steady when it began to count.
 async fn phases(
-    plan: &Plan,
+    plan: &TimingPlan,
     notes: &Rc<Notes>,
     say: &mut impl FnMut(&str),
 ) -> Result<(Vec<Bulk>, Option<bool>), TimingError> {
     let mut streams = JoinSet::new();
     let mut seconds: Vec<Bulk> = Vec::new();
     let (base, time) = (whole(plan.base), whole(plan.time).max(1));
-    let mut phase = if base > 0 { Phase::Base } else { Phase::WarmUp };
+    let mut phase = if base > 0 {
+        TimingPhase::Base
+    } else {
+        TimingPhase::WarmUp
+    };
     let (mut left, mut steady, mut last) = (base, None, Instant::now());
     loop {
-        if phase != Phase::Base && streams.is_empty() && plan.streams > 0 {
+        if phase != TimingPhase::Base && streams.is_empty() && plan.streams > 0 {
             (0..plan.streams)
                 .for_each(|_| drop(streams.spawn_local(bulk(plan.clone(), Rc::clone(notes)))));
         }
-        if phase == Phase::WarmUp {
+        if phase == TimingPhase::WarmUp {
             let warm: Vec<f64> = seconds
                 .iter()
-                .filter(|s| s.phase == Phase::WarmUp)
+                .filter(|s| s.phase == TimingPhase::WarmUp)
                 .map(|second| second.mbit)
                 .collect();
             let (over, is_steady) = match plan.warm_up {
@@ -176,7 +183,7 @@ async fn phases(
                 ),
             };
             if over {
-                (phase, left, steady) = (Phase::Measured, time, is_steady);
+                (phase, left, steady) = (TimingPhase::Measured, time, is_steady);
             }
         }
         tokio::time::sleep_until(notes.start() + SECOND * (seconds.len() as u32 + 1)).await;
@@ -194,8 +201,8 @@ async fn phases(
         ));
         left = left.saturating_sub(1);
         match phase {
-            Phase::Base if left == 0 => phase = Phase::WarmUp,
-            Phase::Measured if left == 0 => return Ok((seconds, steady)),
+            TimingPhase::Base if left == 0 => phase = TimingPhase::WarmUp,
+            TimingPhase::Measured if left == 0 => return Ok((seconds, steady)),
             _ => {}
         }
     }
@@ -284,7 +291,7 @@ impl Notes {
         self.senders.get() > 0 || waits(&self.kept) || waits(&self.fresh)
     }
 
-    fn take_bulk(&self, phase: Phase, time: Duration) -> Bulk {
+    fn take_bulk(&self, phase: TimingPhase, time: Duration) -> Bulk {
         let (sum, count) = self.ages.take();
         let mbit = self.bytes.take() as f64 * 8.0 / 1e6 / time.as_secs_f64();
         Bulk {
@@ -326,7 +333,7 @@ fn ms(time: Duration) -> f64 {
 type Halves = (BufReader<OwnedReadHalf>, OwnedWriteHalf);
 
 /// Opens a connection and sends its mode; returns it with the name of the server's clock.
-async fn greet(plan: &Plan, mode: Mode) -> Result<(Halves, String), TimingError> {
+async fn greet(plan: &TimingPlan, mode: Mode) -> Result<(Halves, String), TimingError> {
     let stream = open(&plan.via, &plan.server).await?;
     let (read, mut write) = stream.into_split();
     let mut read = BufReader::with_capacity(256 << 10, read);
@@ -404,7 +411,7 @@ fn numbers(pair: &[u8; PAIR]) -> [u64; 2] {
 }
 
 /// Sends single stamps at their times, each on a separate connection.
-async fn knock(plan: Plan, notes: Rc<Notes>, every: Duration) {
+async fn knock(plan: TimingPlan, notes: Rc<Notes>, every: Duration) {
     let mut knocks = JoinSet::new();
     for number in 0.. {
         let due = every * number;
@@ -432,7 +439,7 @@ async fn knock(plan: Plan, notes: Rc<Notes>, every: Duration) {
 }
 
 /// The time at which the connection was open.
-async fn one_knock(plan: &Plan, notes: &Notes, due: Duration) -> Result<f64, TimingError> {
+async fn one_knock(plan: &TimingPlan, notes: &Notes, due: Duration) -> Result<f64, TimingError> {
     let stream: TcpStream = open(&plan.via, &plan.server).await?;
     let connected = notes.elapsed();
     let (read, mut write) = stream.into_split();
@@ -450,7 +457,7 @@ async fn one_knock(plan: &Plan, notes: &Notes, due: Duration) -> Result<f64, Tim
 }
 
 /// Runs a bulk stream for its lifetime.
-async fn bulk(plan: Plan, notes: Rc<Notes>) {
+async fn bulk(plan: TimingPlan, notes: Rc<Notes>) {
     let mode = if plan.direction == Direction::Down {
         Mode::Download
     } else {

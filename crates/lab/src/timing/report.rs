@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use serde::Serialize;
 
 use super::TimingError;
-use super::client::{Bulk, Direction, Phase, Plan};
+use super::client::{Bulk, Direction, TimingPhase, TimingPlan};
 use tandem_net::stats::{Summary, percentile};
 use tandem_web::measure::Run;
 
@@ -43,7 +43,7 @@ impl Sample {
 
 /// Results of one run.
 #[derive(Clone, Debug, Serialize)]
-pub struct Report {
+pub struct TimingReport {
     /// The description of the run.
     pub run: Run,
     /// The server.
@@ -115,7 +115,7 @@ pub struct Second {
     /// The number of the second, from 1.
     pub second: usize,
     /// The phase.
-    pub phase: Phase,
+    pub phase: TimingPhase,
     /// Bulk in megabits per second.
     pub mbit: f64,
     /// Mean age of blocks as they arrived.
@@ -145,14 +145,14 @@ struct Window<'a> {
 }
 
 impl Window<'_> {
-    fn phase(&self, sample: &Sample) -> Option<Phase> {
+    fn phase(&self, sample: &Sample) -> Option<TimingPhase> {
         self.bulk
             .get((sample.due / 1e3) as usize)
             .map(|second| second.phase)
     }
 
     /// The delays of one phase; `None` where there are none.
-    fn delays(&self, phase: Phase, samples: &[Sample], pick: Pick) -> Option<Delays> {
+    fn delays(&self, phase: TimingPhase, samples: &[Sample], pick: Pick) -> Option<Delays> {
         let of: Vec<&Sample> = samples
             .iter()
             .filter(|s| self.phase(s) == Some(phase) && !s.failed)
@@ -179,7 +179,7 @@ impl Window<'_> {
 
     fn latency(
         &self,
-        phase: Phase,
+        phase: TimingPhase,
         same_clock: bool,
         kept: &[Sample],
         fresh: &[Sample],
@@ -232,9 +232,9 @@ impl Window<'_> {
     }
 }
 
-impl Report {
+impl TimingReport {
     pub(super) fn new(
-        plan: &Plan,
+        plan: &TimingPlan,
         same_clock: bool,
         steady: Option<bool>,
         bulk: &[Bulk],
@@ -243,11 +243,14 @@ impl Report {
         now: f64,
     ) -> Result<Self, TimingError> {
         let window = Window { now, bulk };
-        let counts = || bulk.iter().filter(|second| second.phase == Phase::Measured);
+        let counts = || {
+            bulk.iter()
+                .filter(|second| second.phase == TimingPhase::Measured)
+        };
         let rates: Vec<f64> = counts().map(|second| second.mbit).collect();
         let ages: Vec<f64> = counts().filter_map(|second| second.age).collect();
         let measured = window
-            .latency(Phase::Measured, same_clock, kept, fresh)
+            .latency(TimingPhase::Measured, same_clock, kept, fresh)
             .ok_or(TimingError::Nothing)?;
         Ok(Self {
             run: Run::here(0),
@@ -259,7 +262,7 @@ impl Report {
             steady,
             throughput_mbit: Summary::of(&rates).filter(|_| plan.streams > 0),
             block_age_ms: Summary::of(&ages),
-            base: window.latency(Phase::Base, same_clock, kept, fresh),
+            base: window.latency(TimingPhase::Base, same_clock, kept, fresh),
             measured,
             seconds: (0..bulk.len())
                 .map(|at| window.second(at, kept, fresh))
@@ -411,9 +414,9 @@ mod tests {
             age: None,
         };
         let bulk = [
-            second(Phase::Base),
-            second(Phase::Measured),
-            second(Phase::Measured),
+            second(TimingPhase::Base),
+            second(TimingPhase::Measured),
+            second(TimingPhase::Measured),
         ];
         let window = Window {
             now: 5_000.0,
@@ -431,7 +434,7 @@ mod tests {
             answered(3_000.0, 70.0),
         ];
         let delays = window
-            .delays(Phase::Measured, &samples, |s| s.whole)
+            .delays(TimingPhase::Measured, &samples, |s| s.whole)
             .expect("three stamps");
         assert_eq!(
             (
@@ -445,13 +448,16 @@ mod tests {
         );
         // Means of 15 and 30: deviation 10.607, over the root of two, times 12.706.
         assert!((delays.interval - 95.297).abs() < 0.01, "{delays:?}");
-        assert_eq!(window.delays(Phase::WarmUp, &samples, |s| s.whole), None);
+        assert_eq!(
+            window.delays(TimingPhase::WarmUp, &samples, |s| s.whole),
+            None
+        );
     }
 
     #[test]
     fn missing_replies_count_with_their_wait() {
         let bulk = [Bulk {
-            phase: Phase::Measured,
+            phase: TimingPhase::Measured,
             mbit: 1.0,
             age: None,
         }];
@@ -461,7 +467,7 @@ mod tests {
         };
         let samples = [answered(0.0, 10.0), Sample::due(500.0)];
         let delays = window
-            .delays(Phase::Measured, &samples, |s| s.whole)
+            .delays(TimingPhase::Measured, &samples, |s| s.whole)
             .expect("two stamps");
         assert_eq!(
             (delays.mean, delays.max, delays.unanswered),

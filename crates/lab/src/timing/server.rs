@@ -22,11 +22,11 @@ const IDLE: Duration = Duration::from_secs(120);
 
 /// A server that listens.
 #[derive(Debug)]
-pub struct Server {
+pub struct TimingServer {
     listener: TcpListener,
 }
 
-impl Server {
+impl TimingServer {
     /// Listens.
     pub async fn bind(address: SocketAddr) -> Result<Self, TimingError> {
         let listening = TcpListener::bind(address).await;

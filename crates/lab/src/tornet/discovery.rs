@@ -1,7 +1,7 @@
 //! Loads pages of onion services by a client that discovers their gateways, by a client that does
 //! not, and by tor alone, in alternation (`docs/src/discovery.md`).
 //!
-//! - [`Plan`] has the settings, and [`run`] takes turns. Each visit has a new client and new
+//! - [`DiscoveryPlan`] has the settings, and [`run`] takes turns. Each visit has a new client and new
 //!   isolation keys, one for each site, as Tor Browser has.
 //! - `visit`: the findings of a visit. `streams`: the circuits of each stream, by the events of
 //!   `tor`. `fence`: the packets that left the client. `report`: the times.
@@ -31,7 +31,7 @@ use tandem_web::loader::{Loader, Via};
 use tandem_web::page::{Page, PageError, Site};
 
 pub use fence::Packets;
-pub use report::{Report, Row, Shares};
+pub use report::{DiscoveryReport, DiscoveryRow, Shares};
 pub use visit::{PageLoad, Visit};
 
 /// Time that a page may take.
@@ -52,7 +52,7 @@ const READING: Duration = Duration::from_secs(2);
 
 /// The settings of a measurement.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct DiscoveryPlan {
     /// A network that is up, with onion services.
     pub instance: String,
     /// The program with the measured `client` command.
@@ -105,8 +105,11 @@ impl Approach {
 }
 
 /// Measures; `progress` gets a line per visit.
-pub fn run(plan: &Plan, progress: &mut dyn FnMut(&str)) -> Result<Report, DiscoveryError> {
-    let bench = Bench::open(plan)?;
+pub fn run(
+    plan: &DiscoveryPlan,
+    progress: &mut dyn FnMut(&str),
+) -> Result<DiscoveryReport, DiscoveryError> {
+    let bench = DiscoveryBench::open(plan)?;
     let mut visits = Vec::new();
     if plan.passes == 0 {
         visits.push(bench.visit(Approach::Discovering, |turn| turn.together())?);
@@ -119,17 +122,17 @@ pub fn run(plan: &Plan, progress: &mut dyn FnMut(&str)) -> Result<Report, Discov
         }
     }
     let gateways: Vec<bool> = bench.sites().iter().map(|site| site.has_gateway).collect();
-    Ok(Report::of(&gateways, visits))
+    Ok(DiscoveryReport::of(&gateways, visits))
 }
 
 /// The network and the client's place in it.
-struct Bench<'a> {
-    plan: &'a Plan,
+struct DiscoveryBench<'a> {
+    plan: &'a DiscoveryPlan,
     ground: Ground,
 }
 
-impl<'a> Bench<'a> {
-    fn open(plan: &'a Plan) -> Result<Self, DiscoveryError> {
+impl<'a> DiscoveryBench<'a> {
+    fn open(plan: &'a DiscoveryPlan) -> Result<Self, DiscoveryError> {
         let ground = Ground::open(&plan.instance)?;
         match ground.state.endpoints.onions.is_empty() {
             true => Err(DiscoveryError::NoOnions(plan.instance.clone())),
@@ -191,7 +194,7 @@ impl<'a> Bench<'a> {
 
 /// A visit under way.
 struct Turn<'a> {
-    bench: &'a Bench<'a>,
+    bench: &'a DiscoveryBench<'a>,
     approach: Approach,
     /// The client, unless tor is alone.
     client: Option<Client>,

@@ -1,14 +1,14 @@
 //! A page over the private Tor network: plain HTTP/1.1 and the pair, with and without push, in
 //! alternation through the same Tor client.
 //!
-//! - [`Plan`] has the pages and settings; [`run`] takes turns, and every load has a new client,
+//! - [`MeasurePlan`] has the pages and settings; [`run`] takes turns, and every load has a new client,
 //!   session and circuit.
 //! - `setup`: the ways to load a page. `load`: one load, with its traffic.
 //! - `report`: a row per setup. `verdict`: the effect of push according to the rows, over all
 //!   pages.
 //!
 //! Every load requests the page under a different name, so that the gateway sees an unvisited site.
-//! Only [`Push::Visited`] loads share a name, which other users have visited before. Each of those
+//! Only [`PushMode::Visited`] loads share a name, which other users have visited before. Each of those
 //! users has a session from an address that many share, so the gateway counts each as a user.
 //!
 //! Bytes and packets are those of the client's interface, as the emulator counted them. They are
@@ -25,19 +25,19 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-pub use load::{ExitLink, Loaded, Pushes};
-pub use report::{Background, Report, Row};
-pub use setup::{BROWSER_CONNECTIONS, Protocol, Push, Setup, Way};
-pub use verdict::Verdict;
+pub use load::{ExitLink, LoadedPage, Pushes};
+pub use report::{Background, MeasureReport, MeasureRow};
+pub use setup::{BROWSER_CONNECTIONS, GatewayProtocol, MeasureSetup, PagePlace, PushMode};
+pub use verdict::MeasureVerdict;
 
 use super::{State, TornetError};
-use load::Bench;
+use load::LoadBench;
 use tandem_web::loader::Discovery;
 use tandem_web::page::PageError;
 
 /// The settings of a measurement.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct MeasurePlan {
     /// Network that is up.
     pub instance: String,
     /// The program with the measured `client` command.
@@ -45,14 +45,14 @@ pub struct Plan {
     /// Pages, each of which a site of the network serves.
     pub pages: Vec<String>,
     /// Through the exit, the onion service, or both.
-    pub ways: Vec<Way>,
+    pub ways: Vec<PagePlace>,
     /// Session protocols of the pair.
-    pub sessions: Vec<Protocol>,
+    pub sessions: Vec<GatewayProtocol>,
     /// Requests in flight at the pair's local proxy, one setup for each.
     pub in_flight: Vec<usize>,
     /// The permitted pushes of the gateway, with a setup for each.
-    pub pushes: Vec<Push>,
-    /// Visits of other users before the first load with [`Push::Visited`]; that load is one more
+    pub pushes: Vec<PushMode>,
+    /// Visits of other users before the first load with [`PushMode::Visited`]; that load is one more
     /// for those after it.
     pub visits: usize,
     /// Turns that each setup gets.
@@ -98,28 +98,33 @@ pub enum MeasureError {
 }
 
 /// A page on a way, and the setups that it is loaded with.
-struct Subject {
+struct MeasuredPage {
     /// The name of the page in the network.
     page: String,
     /// The name of the page in reports.
     name: String,
-    way: Way,
+    way: PagePlace,
     discovery: Discovery,
-    setups: Vec<Setup>,
+    setups: Vec<MeasureSetup>,
 }
 
 /// Loads of one subject, by setup and pass.
-type Loads = Vec<Vec<Result<Loaded, String>>>;
+type MeasuredLoads = Vec<Vec<Result<LoadedPage, String>>>;
 
 /// Measures; `progress` gets a line per load.
-pub fn run(plan: &Plan, progress: &mut dyn FnMut(&str)) -> Result<Report, MeasureError> {
-    let bench = Bench::open(plan)?;
+pub fn run(
+    plan: &MeasurePlan,
+    progress: &mut dyn FnMut(&str),
+) -> Result<MeasureReport, MeasureError> {
+    let bench = LoadBench::open(plan)?;
     let subjects = subjects(plan, bench.state())?;
-    if plan.ways.contains(&Way::Exit) && subjects.iter().any(|subject| subject.setups.len() > 1) {
+    if plan.ways.contains(&PagePlace::Exit)
+        && subjects.iter().any(|subject| subject.setups.len() > 1)
+    {
         bench.find_gateways()?;
     }
     let background = bench.background()?;
-    let mut loads: Vec<Loads> = subjects
+    let mut loads: Vec<MeasuredLoads> = subjects
         .iter()
         .map(|subject| vec![Vec::new(); subject.setups.len()])
         .collect();
@@ -128,11 +133,11 @@ pub fn run(plan: &Plan, progress: &mut dyn FnMut(&str)) -> Result<Report, Measur
         for ((subject, loads), visits) in subjects.iter().zip(&mut loads).zip(&mut visits) {
             for turn in crate::bench::turns(pass, subject.setups.len()) {
                 let setup = subject.setups[turn];
-                if setup.push() == Some(Push::Visited) {
+                if setup.push() == Some(PushMode::Visited) {
                     bench.visit(subject, setup, visits, progress)?;
                 }
                 let loaded = bench.load(subject, setup, *visits)?;
-                *visits += usize::from(setup.push() == Some(Push::Visited));
+                *visits += usize::from(setup.push() == Some(PushMode::Visited));
                 progress(&line(
                     subject,
                     setup,
@@ -152,7 +157,12 @@ pub fn run(plan: &Plan, progress: &mut dyn FnMut(&str)) -> Result<Report, Measur
     ))
 }
 
-fn line(subject: &Subject, setup: Setup, when: &str, loaded: &Result<Loaded, String>) -> String {
+fn line(
+    subject: &MeasuredPage,
+    setup: MeasureSetup,
+    when: &str,
+    loaded: &Result<LoadedPage, String>,
+) -> String {
     let what = format!("{when}, {} ({}), {setup}", subject.name, subject.way);
     let loaded = match loaded {
         Ok(loaded) => loaded,
@@ -177,7 +187,7 @@ fn line(subject: &Subject, setup: Setup, when: &str, loaded: &Result<Loaded, Str
 }
 
 /// Every page on every way that has it: the onion service has the first site's.
-fn subjects(plan: &Plan, state: &State) -> Result<Vec<Subject>, MeasureError> {
+fn subjects(plan: &MeasurePlan, state: &State) -> Result<Vec<MeasuredPage>, MeasureError> {
     let sites = &state.endpoints.sites;
     let setups = setups(plan);
     if setups.len() > 1 && state.endpoints.exit_gateway.is_none() {
@@ -197,9 +207,12 @@ fn subjects(plan: &Plan, state: &State) -> Result<Vec<Subject>, MeasureError> {
                     .collect::<Vec<_>>()
                     .join(", "),
             })?;
-        let ways = plan.ways.iter().filter(|way| **way == Way::Exit || at == 0);
+        let ways = plan
+            .ways
+            .iter()
+            .filter(|way| **way == PagePlace::Exit || at == 0);
         subjects.extend(ways.map(|&way| {
-            Subject {
+            MeasuredPage {
                 page: page.clone(),
                 name: name(page),
                 way,
@@ -208,7 +221,7 @@ fn subjects(plan: &Plan, state: &State) -> Result<Vec<Subject>, MeasureError> {
                 setups: setups
                     .iter()
                     .copied()
-                    .filter(|s| way == Way::Exit || s.push() != Some(Push::First))
+                    .filter(|s| way == PagePlace::Exit || s.push() != Some(PushMode::First))
                     .collect(),
             }
         }));
@@ -216,11 +229,11 @@ fn subjects(plan: &Plan, state: &State) -> Result<Vec<Subject>, MeasureError> {
     Ok(subjects)
 }
 
-fn setups(plan: &Plan) -> Vec<Setup> {
-    let mut setups = vec![Setup::Plain];
+fn setups(plan: &MeasurePlan) -> Vec<MeasureSetup> {
+    let mut setups = vec![MeasureSetup::Plain];
     for &session in &plan.sessions {
         for &in_flight in &plan.in_flight {
-            setups.extend(plan.pushes.iter().map(|&push| Setup::Pair {
+            setups.extend(plan.pushes.iter().map(|&push| MeasureSetup::Pair {
                 session,
                 in_flight,
                 push,
@@ -239,12 +252,12 @@ fn name(page: &str) -> String {
     )
 }
 
-impl Bench<'_> {
+impl LoadBench<'_> {
     /// As many visits as are still to come before others.
     fn visit(
         &self,
-        subject: &Subject,
-        setup: Setup,
+        subject: &MeasuredPage,
+        setup: MeasureSetup,
         visits: &mut usize,
         progress: &mut dyn FnMut(&str),
     ) -> Result<(), MeasureError> {

@@ -29,7 +29,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 pub use layout::{Layout, Node, Role};
-pub use run::{Origin, Request, Tornet, take_down, up};
+pub use run::{Request, Tornet, TornetOrigin, take_down, up};
 pub use state::{RunDirectory, State};
 
 use tandem_net::emulator::network::NetworkError;

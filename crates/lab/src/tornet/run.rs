@@ -62,12 +62,12 @@ pub struct Request {
     /// `None` without gateways.
     pub gateway: Option<PathBuf>,
     /// The server of pages.
-    pub origin: Origin,
+    pub origin: TornetOrigin,
 }
 
 /// The server of pages on the web host and the onion host.
 #[derive(Clone, Debug)]
-pub enum Origin {
+pub enum TornetOrigin {
     /// No server.
     None,
     /// A shell command that listens on port 80 of all addresses.
@@ -180,7 +180,7 @@ impl Tornet {
         self.serve_counters()?;
         self.wait_for_consensus(start, progress)?;
         self.start_onions(request)?;
-        if !matches!(request.origin, Origin::None) {
+        if !matches!(request.origin, TornetOrigin::None) {
             self.wait_for_pages(start, progress)?;
         }
         self.state.phase = Phase::Ready;
@@ -306,7 +306,7 @@ impl Tornet {
                 self.launch(&node, "tor", &tor, &arguments)?;
             }
             match &request.origin {
-                Origin::Shell(line) if matches!(node.role, Role::Web | Role::Onion) => {
+                TornetOrigin::Shell(line) if matches!(node.role, Role::Web | Role::Onion) => {
                     self.launch(
                         &node,
                         "origin",
@@ -314,7 +314,7 @@ impl Tornet {
                         &["-c", line].map(AsRef::as_ref),
                     )?;
                 }
-                Origin::Pages(program, _) if node.role == Role::Web => {
+                TornetOrigin::Pages(program, _) if node.role == Role::Web => {
                     for (n, site) in self.state.endpoints.sites.clone().iter().enumerate() {
                         let listen = format!("{}:80", site.address);
                         let name = format!("origin{}", n + 1);

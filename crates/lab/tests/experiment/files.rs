@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use proptest::prelude::*;
 use tandem_lab::chain;
-use tandem_lab::chain::Study;
+use tandem_lab::chain::ChainStudy;
 use tandem_lab::experiment::plan::Selection;
 use tandem_lab::experiment::{Axis, Experiment, ExperimentError, plan, report, run};
 use tandem_lab::forward;
@@ -181,12 +181,12 @@ fn the_repositorys_experiments_are_valid() {
     for file in files {
         let text = std::fs::read_to_string(&file).expect("a file");
         if forward::file::is_forwarding(&text) {
-            forward::Study::parse(&text)
+            forward::ForwardStudy::parse(&text)
                 .unwrap_or_else(|error| panic!("{}: {error}", file.display()));
             continue;
         }
         if chain::file::is_chain(&text) {
-            let study = Study::parse(&text);
+            let study = ChainStudy::parse(&text);
             study.unwrap_or_else(|error| panic!("{}: {error}", file.display()));
             continue;
         }

@@ -22,7 +22,7 @@ use super::{Fault, Loader, Protocol, Via, resolve};
 const READ: usize = 64 << 10;
 
 /// An open connection.
-pub(super) struct Connection {
+pub(super) struct LoaderConnection {
     pub(super) stream: Stream,
     pub(super) input: BytesMut,
     /// SOCKS answers still to come.
@@ -48,7 +48,7 @@ pub(super) struct Goal<'a> {
     pub(super) authority: &'a str,
 }
 
-impl Connection {
+impl LoaderConnection {
     /// Opens a connection that can carry requests to a goal.
     pub(super) async fn open(
         loader: &Loader,

@@ -11,13 +11,13 @@ use tokio::sync::OnceCell;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio_rustls::TlsConnector;
 
-use super::connection::{Connection, Goal};
+use super::connection::{Goal, LoaderConnection};
 use super::cookies::Cookies;
 use super::metered::Traffic;
 use super::request::Asked;
-use super::session::{Piece, Session};
+use super::session::{LoaderSession, Piece};
 use super::{Discovery, Fault, Load, Loader, Protocol, Timing, request};
-use crate::page::{Kind, Site};
+use crate::page::{ResourceKind, Site};
 
 /// A request with everything that it needs.
 pub(super) struct Job {
@@ -29,9 +29,9 @@ pub(super) struct Job {
     /// The browser's cookies.
     pub(super) cookies: Arc<Cookies>,
     /// A kept connection, or none.
-    pub(super) connection: Option<Connection>,
+    pub(super) connection: Option<LoaderConnection>,
     /// The authority's session, once there is one.
-    pub(super) session: Arc<OnceCell<Session>>,
+    pub(super) session: Arc<OnceCell<LoaderSession>>,
     pub(super) tls: TlsConnector,
     /// The channel for references as they arrive.
     pub(super) found: UnboundedSender<usize>,
@@ -46,7 +46,7 @@ pub(super) struct Done {
     pub(super) timing: Timing,
     pub(super) traffic: Traffic,
     /// The connection, if it is still usable.
-    pub(super) connection: Option<Connection>,
+    pub(super) connection: Option<LoaderConnection>,
     pub(super) opened: usize,
     pub(super) retried: bool,
 }
@@ -106,12 +106,12 @@ impl Job {
         }
     }
 
-    async fn connect(&self) -> Result<Connection, Fault> {
+    async fn connect(&self) -> Result<LoaderConnection, Fault> {
         let goal = Goal {
             scheme: self.site.scheme(),
             authority: self.site.authority(self.resource),
         };
-        Connection::open(&self.loader, &self.tls, goal).await
+        LoaderConnection::open(&self.loader, &self.tls, goal).await
     }
 
     /// On a stream of the authority's session, which the first request opens while others wait.
@@ -121,7 +121,7 @@ impl Job {
         let open = async {
             let connection = self.connect().await?;
             opened = Some((Instant::now(), connection.tls));
-            Ok::<_, Fault>(Session::start(connection))
+            Ok::<_, Fault>(LoaderSession::start(connection))
         };
         let cell = Arc::clone(&self.session);
         let session = cell.get_or_try_init(|| open).await?;
@@ -167,7 +167,7 @@ impl Job {
             sent,
             answered,
         };
-        let answer = Answer {
+        let answer = FetchAnswer {
             marks,
             end,
             keep_alive: false,
@@ -178,7 +178,13 @@ impl Job {
         Ok(self.report(answer, session.meter.take(), None, false))
     }
 
-    fn done(&self, connection: Connection, answer: Answer, spent: Traffic, retried: bool) -> Done {
+    fn done(
+        &self,
+        connection: LoaderConnection,
+        answer: FetchAnswer,
+        spent: Traffic,
+        retried: bool,
+    ) -> Done {
         let traffic = connection.meter.take().and(spent);
         let connection = answer.keep_alive.then_some(connection);
         self.report(answer, traffic, connection, retried)
@@ -186,12 +192,12 @@ impl Job {
 
     fn report(
         &self,
-        answer: Answer,
+        answer: FetchAnswer,
         traffic: Traffic,
-        connection: Option<Connection>,
+        connection: Option<LoaderConnection>,
         retried: bool,
     ) -> Done {
-        let Answer {
+        let FetchAnswer {
             marks,
             end,
             status,
@@ -226,11 +232,11 @@ impl Job {
 
     async fn exchange(
         &self,
-        connection: &mut Connection,
+        connection: &mut LoaderConnection,
         request: &[u8],
         start: Instant,
         connected: Option<Instant>,
-    ) -> Result<Answer, Stop> {
+    ) -> Result<FetchAnswer, Stop> {
         connection.send(request).await.map_err(Stop::stale)?;
         let sent = Instant::now();
         while connection.input.is_empty() {
@@ -253,7 +259,7 @@ impl Job {
         let body = self.body(connection, &response).await?;
         let keep_alive = response.keep_alive && connection.input.is_empty();
         let (status, note) = (response.head.status, note_of(&response.head));
-        Ok(Answer {
+        Ok(FetchAnswer {
             marks,
             end: Instant::now(),
             keep_alive,
@@ -264,7 +270,7 @@ impl Job {
     }
 
     /// The final head; interim ones are passed over.
-    async fn head(&self, connection: &mut Connection) -> Result<Response, Fault> {
+    async fn head(&self, connection: &mut LoaderConnection) -> Result<Response, Fault> {
         loop {
             match parse_response(&connection.input, &Method::Get, &Limits::default())? {
                 Some((response, used)) => {
@@ -295,7 +301,11 @@ impl Job {
     }
 
     /// Reads the body and compares it with the page's as it comes; gives its length.
-    async fn body(&self, connection: &mut Connection, response: &Response) -> Result<u64, Fault> {
+    async fn body(
+        &self,
+        connection: &mut LoaderConnection,
+        response: &Response,
+    ) -> Result<u64, Fault> {
         let mut decoder = Decoder::new(response.framing);
         let mut check = Check::new(self);
         while !decoder.is_done() {
@@ -356,7 +366,7 @@ impl<'a> Check<'a> {
             found,
             ..
         } = self.job;
-        if site.page().resources[*resource].kind != Kind::Html
+        if site.page().resources[*resource].kind != ResourceKind::Html
             || loader.discovery == Discovery::List
         {
             return;
@@ -381,7 +391,7 @@ impl<'a> Check<'a> {
 }
 
 /// A response and its timing.
-struct Answer {
+struct FetchAnswer {
     marks: Marks,
     end: Instant,
     keep_alive: bool,

@@ -10,11 +10,11 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::{Id, JoinSet};
 use tokio_rustls::TlsConnector;
 
-use super::connection::{Connection, Goal};
+use super::connection::{Goal, LoaderConnection};
 use super::cookies::Cookies;
 use super::fetch::{Done, Job};
 use super::metered::Traffic;
-use super::session::Session;
+use super::session::LoaderSession;
 use super::{Ahead, Discovery, Fault, Load, LoadError, Loader, Protocol};
 use crate::page::{Kept, Site};
 
@@ -31,7 +31,7 @@ pub(super) struct Plan {
     hosts: Vec<Host>,
     jobs: JoinSet<Result<Done, Fault>>,
     /// The connections in advance, each with its host.
-    dials: JoinSet<(usize, Result<Connection, Fault>)>,
+    dials: JoinSet<(usize, Result<LoaderConnection, Fault>)>,
     /// Which resource a task loads, and for which host.
     tasks: HashMap<Id, (usize, usize)>,
     found: (UnboundedSender<usize>, UnboundedReceiver<usize>),
@@ -44,9 +44,9 @@ pub(super) struct Plan {
 struct Host {
     /// Most urgent first, in the order of the page among equals.
     waiting: BinaryHeap<Reverse<(u8, usize)>>,
-    idle: Vec<Connection>,
+    idle: Vec<LoaderConnection>,
     busy: usize,
-    session: Arc<OnceCell<Session>>,
+    session: Arc<OnceCell<LoaderSession>>,
 }
 
 impl Plan {
@@ -90,7 +90,7 @@ impl Plan {
                         scheme: site.scheme(),
                         authority: &site.authorities()[host],
                     };
-                    (host, Connection::open(&loader, &tls, goal).await)
+                    (host, LoaderConnection::open(&loader, &tls, goal).await)
                 });
             }
         }
@@ -105,7 +105,7 @@ impl Plan {
 
     fn take_ahead(
         &mut self,
-        dialled: Result<(usize, Result<Connection, Fault>), tokio::task::JoinError>,
+        dialled: Result<(usize, Result<LoaderConnection, Fault>), tokio::task::JoinError>,
     ) -> Result<(), LoadError> {
         let (host, connection) =
             dialled.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));

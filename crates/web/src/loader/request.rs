@@ -4,7 +4,7 @@ use tandem_http::message::is_token;
 use tandem_http::{RequestHead, Scheme};
 
 use super::{Loader, Via};
-use crate::page::{Kind, Site};
+use crate::page::{ResourceKind, Site};
 
 const USER_AGENT: &str = "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/143.0.0.0 Safari/537.36";
 
@@ -22,7 +22,7 @@ fn fields(loader: &Loader, site: &Site, asked: &Asked) -> Vec<(&'static str, Str
     let index = asked.resource;
     let kind = site.page().resources[index].kind;
     let mut fields: Vec<(&'static str, String)> = Vec::new();
-    if kind == Kind::Html {
+    if kind == ResourceKind::Html {
         fields.push(("Upgrade-Insecure-Requests", "1".into()));
     }
     fields.push(("User-Agent", USER_AGENT.into()));
@@ -82,15 +82,15 @@ pub(super) fn bytes(loader: &Loader, site: &Site, asked: &Asked) -> Vec<u8> {
     text.into_bytes()
 }
 
-const fn accept(kind: Kind) -> &'static str {
+const fn accept(kind: ResourceKind) -> &'static str {
     match kind {
-        Kind::Html => {
+        ResourceKind::Html => {
             "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,image/webp,image/apng,*/*;q=0.8,\
              application/signed-exchange;v=b3;q=0.7"
         }
-        Kind::Css => "text/css,*/*;q=0.1",
-        Kind::Image => "image/avif,image/webp,image/apng,image/svg+xml,image/*,*/*;q=0.8",
-        Kind::Script | Kind::Font | Kind::Fetch => "*/*",
+        ResourceKind::Css => "text/css,*/*;q=0.1",
+        ResourceKind::Image => "image/avif,image/webp,image/apng,image/svg+xml,image/*,*/*;q=0.8",
+        ResourceKind::Script | ResourceKind::Font | ResourceKind::Fetch => "*/*",
     }
 }
 
@@ -98,16 +98,19 @@ const fn accept(kind: Kind) -> &'static str {
 /// origin (Fetch section 3.2).
 fn origin(site: &Site, index: usize) -> Option<String> {
     let resources = &site.page().resources;
-    if !matches!(resources[index].kind, Kind::Font | Kind::Fetch) {
+    if !matches!(
+        resources[index].kind,
+        ResourceKind::Font | ResourceKind::Fetch
+    ) {
         return None;
     }
-    let document = above(site, index, |kind| kind == Kind::Html)?;
+    let document = above(site, index, |kind| kind == ResourceKind::Html)?;
     (site.authority(document) != site.authority(index))
         .then(|| format!("{}://{}", site.scheme().as_str(), site.authority(document)))
 }
 
 /// The nearest resource of such a kind that leads to this one, or else the first that does.
-fn above(site: &Site, index: usize, is: impl Fn(Kind) -> bool) -> Option<usize> {
+fn above(site: &Site, index: usize, is: impl Fn(ResourceKind) -> bool) -> Option<usize> {
     let resources = &site.page().resources;
     let mut parent = resources[index].parent?;
     while !is(resources[parent].kind)
@@ -122,7 +125,7 @@ fn above(site: &Site, index: usize, is: impl Fn(Kind) -> bool) -> Option<usize> 
 /// its origin elsewhere. The document is the referrer of resources that scripts load; style sheets
 /// are referrers themselves.
 fn referer(site: &Site, index: usize) -> Option<String> {
-    let parent = above(site, index, |kind| kind != Kind::Script)?;
+    let parent = above(site, index, |kind| kind != ResourceKind::Script)?;
     if site.authority(parent) == site.authority(index) {
         Some(site.url(parent))
     } else {
@@ -163,13 +166,13 @@ mod tests {
             name: "page".into(),
             hosts: vec!["site".into(), "cdn".into()],
             resources: vec![
-                resource("/", 0, Kind::Html, None),
-                resource("/a.css", 1, Kind::Css, Some(0)),
-                resource("/f.woff2", 1, Kind::Font, Some(1)),
-                resource("/m.js", 0, Kind::Script, Some(0)),
-                resource("/i.png", 0, Kind::Image, Some(3)),
-                resource("/api", 1, Kind::Fetch, Some(3)),
-                resource("/own.woff2", 0, Kind::Font, Some(1)),
+                resource("/", 0, ResourceKind::Html, None),
+                resource("/a.css", 1, ResourceKind::Css, Some(0)),
+                resource("/f.woff2", 1, ResourceKind::Font, Some(1)),
+                resource("/m.js", 0, ResourceKind::Script, Some(0)),
+                resource("/i.png", 0, ResourceKind::Image, Some(3)),
+                resource("/api", 1, ResourceKind::Fetch, Some(3)),
+                resource("/own.woff2", 0, ResourceKind::Font, Some(1)),
             ],
         };
         let site = Site::new(page, &["site.test", "cdn.test"]).expect("valid");

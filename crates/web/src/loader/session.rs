@@ -17,7 +17,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinHandle;
 use tokio::time::sleep_until;
 
-use super::connection::{Connection, Stream};
+use super::connection::{LoaderConnection, Stream};
 use super::metered::Meter;
 
 const READ: usize = 64 << 10;
@@ -28,7 +28,7 @@ const LONG: std::time::Duration = std::time::Duration::from_secs(3600);
 
 /// A session that others send requests to; ends when dropped.
 #[derive(Debug)]
-pub(super) struct Session {
+pub(super) struct LoaderSession {
     orders: UnboundedSender<Order>,
     pub(super) meter: Meter,
     task: JoinHandle<()>,
@@ -54,13 +54,13 @@ pub(super) enum Piece {
     Failed(Reason),
 }
 
-impl Session {
+impl LoaderSession {
     /// Begins a session on a fresh connection.
-    pub(super) fn start(connection: Connection) -> Self {
+    pub(super) fn start(connection: LoaderConnection) -> Self {
         let (orders, receiver) = unbounded_channel();
         let meter = connection.meter.clone();
         let (read, write) = tokio::io::split(connection.stream);
-        let driver = Driver {
+        let driver = SessionDriver {
             core: h2::Connection::new(MuxConfig::new(Role::Client)),
             orders: receiver,
             waiting: VecDeque::new(),
@@ -88,13 +88,13 @@ impl Session {
     }
 }
 
-impl Drop for Session {
+impl Drop for LoaderSession {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-struct Driver {
+struct SessionDriver {
     core: h2::Connection,
     orders: UnboundedReceiver<Order>,
     /// Orders that the server has no room for yet.
@@ -105,7 +105,7 @@ struct Driver {
     output: SendBuf,
 }
 
-impl Driver {
+impl SessionDriver {
     /// Runs until either side ends the session: then all senders of pieces are dropped.
     async fn run(mut self, read: ReadHalf<Stream>, write: WriteHalf<Stream>, input: BytesMut) {
         // Whoever waits for an answer learns it from the silence.

@@ -9,7 +9,7 @@ use tandem_http::{Fields, Method, RequestHead, ResponseHead};
 
 use super::Shared;
 use super::target::{Target, Unsized, What};
-use crate::page::{Kind, Site, cookie_name, date};
+use crate::page::{ResourceKind, Site, cookie_name, date};
 
 const ALLOWED: &str = "GET, HEAD, OPTIONS, POST";
 
@@ -23,21 +23,21 @@ pub(super) struct Rendered {
 }
 
 /// An answer to be sent.
-pub(super) struct Answer {
+pub(super) struct OriginAnswer {
     pub(super) head: Bytes,
-    pub(super) body: Body,
+    pub(super) body: AnswerBody,
     pub(super) framing: Framing,
     pub(super) keep_alive: bool,
 }
 
 /// The source of a response's body.
-pub(super) enum Body {
+pub(super) enum AnswerBody {
     None,
     Whole(Bytes),
     Filler(u64),
 }
 
-impl Body {
+impl AnswerBody {
     pub(super) fn len(&self) -> u64 {
         match self {
             Self::None => 0,
@@ -88,7 +88,7 @@ fn fields(site: &Site, index: usize) -> Fields {
         fields.push(field.name, field.value);
     }
     fields.push("accept-ranges", "bytes");
-    if matches!(resource.kind, Kind::Font | Kind::Fetch) {
+    if matches!(resource.kind, ResourceKind::Font | ResourceKind::Fetch) {
         fields.push("access-control-allow-origin", "*");
     }
     if resource.is_redirect()
@@ -120,7 +120,7 @@ fn content_type(mime: &str) -> String {
 
 /// The answer of HTTP/1.1 to a request without regard to its body; `None`: the body is the matter
 /// (`/echo`, `/sink`).
-pub(super) fn answer(shared: &Shared, request: &Request, target: &Target) -> Option<Answer> {
+pub(super) fn answer(shared: &Shared, request: &Request, target: &Target) -> Option<OriginAnswer> {
     let plain =
         target.status.is_none() && target.framing.is_none() && request.version == Version::Http11;
     match (&request.head.method, target.what) {
@@ -130,10 +130,10 @@ pub(super) fn answer(shared: &Shared, request: &Request, target: &Target) -> Opt
                 && !is_special(&request.head.fields)
                 && shared.site.page().resources[index].cookies.is_empty() =>
         {
-            Some(Answer {
+            Some(OriginAnswer {
                 head: shared.answers.heads[index].clone(),
                 framing: Framing::Length(shared.site.asset(index).body.len() as u64),
-                body: Body::Whole(shared.site.asset(index).body.clone()),
+                body: AnswerBody::Whole(shared.site.asset(index).body.clone()),
                 keep_alive: true,
             })
         }
@@ -147,7 +147,7 @@ pub(super) fn reply(
     shared: &Shared,
     request: &RequestHead,
     target: &Target,
-) -> Option<(ResponseHead, Body)> {
+) -> Option<(ResponseHead, AnswerBody)> {
     Some(match (&request.method, target.what) {
         (Method::Post, What::Echo | What::Sink) => return None,
         (Method::Get | Method::Head, What::Resource(index)) => {
@@ -161,7 +161,7 @@ pub(super) fn reply(
                 fields: base_fields(),
             };
             head.fields.push("content-type", "application/octet-stream");
-            (head, Body::Filler(len))
+            (head, AnswerBody::Filler(len))
         }
         (Method::Options, _) => {
             let mut head = ResponseHead {
@@ -169,7 +169,7 @@ pub(super) fn reply(
                 fields: base_fields(),
             };
             head.fields.push("allow", ALLOWED);
-            (head, Body::None)
+            (head, AnswerBody::None)
         }
         (_, What::Unknown) => short(404, "no such resource\n"),
         _ => short(405, "the origin does not do this\n"),
@@ -177,7 +177,7 @@ pub(super) fn reply(
 }
 
 /// An answer in a few words.
-fn short(status: u16, text: &'static str) -> (ResponseHead, Body) {
+fn short(status: u16, text: &'static str) -> (ResponseHead, AnswerBody) {
     let mut head = ResponseHead {
         status,
         fields: base_fields(),
@@ -187,7 +187,7 @@ fn short(status: u16, text: &'static str) -> (ResponseHead, Body) {
     if status == 405 {
         head.fields.push("allow", ALLOWED);
     }
-    (head, Body::Whole(Bytes::from_static(text.as_bytes())))
+    (head, AnswerBody::Whole(Bytes::from_static(text.as_bytes())))
 }
 
 /// Head and body of any length, framed as target and request ask.
@@ -195,13 +195,13 @@ pub(super) fn finish(
     request: &Request,
     target: &Target,
     mut head: ResponseHead,
-    body: Body,
-) -> Answer {
+    body: AnswerBody,
+) -> OriginAnswer {
     if let Some(status) = target.status {
         head.status = status;
     }
     let bodiless = matches!(head.status, 204 | 304);
-    let body = if bodiless { Body::None } else { body };
+    let body = if bodiless { AnswerBody::None } else { body };
     let framing = match target.framing {
         _ if bodiless => Framing::None,
         Some(Unsized::Chunked) if request.version == Version::Http11 => Framing::Chunked,
@@ -211,10 +211,10 @@ pub(super) fn finish(
     let keep_alive = request.keep_alive && framing != Framing::UntilClose;
     let written = written(&head, request.version, framing, keep_alive);
     let to_head = request.head.method == Method::Head;
-    Answer {
+    OriginAnswer {
         head: written,
         framing: if to_head { Framing::None } else { framing },
-        body: if to_head { Body::None } else { body },
+        body: if to_head { AnswerBody::None } else { body },
         keep_alive,
     }
 }
@@ -224,19 +224,19 @@ fn is_special(fields: &Fields) -> bool {
     fields.contains("if-none-match") || fields.contains("range")
 }
 
-fn resource(site: &Site, index: usize, asked: &Fields) -> (ResponseHead, Body) {
+fn resource(site: &Site, index: usize, asked: &Fields) -> (ResponseHead, AnswerBody) {
     let asset = site.asset(index);
     let mut head = ResponseHead {
         status: site.page().resources[index].status,
         fields: fields(site, index),
     };
     if head.status != 200 {
-        return (head, Body::Whole(asset.body.clone()));
+        return (head, AnswerBody::Whole(asset.body.clone()));
     }
     // RFC 9110 section 13.2.2: the condition comes before the range.
     if site.page().resources[index].caching.validators && names_tag(asked, &asset.etag) {
         head.status = 304;
-        return (head, Body::None);
+        return (head, AnswerBody::None);
     }
     let fresh = asked
         .get("if-range")
@@ -246,20 +246,20 @@ fn resource(site: &Site, index: usize, asked: &Fields) -> (ResponseHead, Body) {
         .filter(|_| fresh)
         .map(|range| parse_range(range, asset.body.len()));
     match range {
-        None | Some(Range::Ignored) => (head, Body::Whole(asset.body.clone())),
+        None | Some(Range::Ignored) => (head, AnswerBody::Whole(asset.body.clone())),
         Some(Range::Part(start, end)) => {
             head.status = 206;
             head.fields.push(
                 "content-range",
                 format!("bytes {start}-{}/{}", end - 1, asset.body.len()),
             );
-            (head, Body::Whole(asset.body.slice(start..end)))
+            (head, AnswerBody::Whole(asset.body.slice(start..end)))
         }
         Some(Range::Outside) => {
             head.status = 416;
             head.fields
                 .push("content-range", format!("bytes */{}", asset.body.len()));
-            (head, Body::None)
+            (head, AnswerBody::None)
         }
     }
 }

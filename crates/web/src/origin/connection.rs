@@ -15,7 +15,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 
 use super::Shared;
-use super::answer::{Answer, Body, answer, finish};
+use super::answer::{AnswerBody, OriginAnswer, answer, finish};
 use super::target::{Target, What};
 
 /// Unwritten bytes above which writing comes before reading the next request of a pipeline.
@@ -31,7 +31,7 @@ pub(super) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
     input: BytesMut,
     shared: Arc<Shared>,
 ) {
-    let mut connection = Connection {
+    let mut connection = OriginConnection {
         stream,
         shared,
         input,
@@ -41,14 +41,14 @@ pub(super) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
     let _ = connection.run().await;
 }
 
-struct Connection<S> {
+struct OriginConnection<S> {
     stream: S,
     shared: Arc<Shared>,
     input: BytesMut,
     output: BytesMut,
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> OriginConnection<S> {
     async fn run(&mut self) -> io::Result<()> {
         while let Some(request) = self.request().await? {
             self.shared.requests.fetch_add(1, Ordering::Relaxed);
@@ -200,7 +200,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             request,
             target,
             head,
-            Body::Whole(format!("{{\"bytes\":{len}}}\n").into()),
+            AnswerBody::Whole(format!("{{\"bytes\":{len}}}\n").into()),
         );
         self.send(answer, target).await
     }
@@ -254,7 +254,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             .fetch_add(piece.len() as u64, Ordering::Relaxed);
     }
 
-    async fn send(&mut self, answer: Answer, target: &Target) -> io::Result<bool> {
+    async fn send(&mut self, answer: OriginAnswer, target: &Target) -> io::Result<bool> {
         self.output.extend_from_slice(&answer.head);
         let chunked = answer.framing == Framing::Chunked;
         let mut left = target.cut.unwrap_or(u64::MAX);
@@ -296,14 +296,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 }
 
 /// The next piece of an answer's body: whole where it is in memory, in blocks where it is made.
-pub(super) fn next_piece(body: &mut Body, filler: &Bytes) -> Option<Bytes> {
-    match std::mem::replace(body, Body::None) {
-        Body::None => None,
-        Body::Whole(bytes) => (!bytes.is_empty()).then_some(bytes),
-        Body::Filler(0) => None,
-        Body::Filler(left) => {
+pub(super) fn next_piece(body: &mut AnswerBody, filler: &Bytes) -> Option<Bytes> {
+    match std::mem::replace(body, AnswerBody::None) {
+        AnswerBody::None => None,
+        AnswerBody::Whole(bytes) => (!bytes.is_empty()).then_some(bytes),
+        AnswerBody::Filler(0) => None,
+        AnswerBody::Filler(left) => {
             let piece = filler.slice(..clamp(left, filler.len()));
-            *body = Body::Filler(left - piece.len() as u64);
+            *body = AnswerBody::Filler(left - piece.len() as u64);
             Some(piece)
         }
     }

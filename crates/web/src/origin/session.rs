@@ -18,7 +18,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, Wr
 use tokio::time::sleep_until;
 
 use super::Shared;
-use super::answer::{Body, reply};
+use super::answer::{AnswerBody, reply};
 use super::connection::next_piece;
 use super::target::{Target, What};
 
@@ -40,7 +40,7 @@ pub(super) async fn serve<S: AsyncRead + AsyncWrite>(
         max_streams: MAX_STREAMS,
         ..MuxConfig::new(Role::Server)
     });
-    let mut session = Session {
+    let mut session = OriginSession {
         core,
         shared,
         output: SendBuf::new(),
@@ -51,7 +51,7 @@ pub(super) async fn serve<S: AsyncRead + AsyncWrite>(
     let _ = session.run(read, write, input).await;
 }
 
-struct Session {
+struct OriginSession {
     core: Connection,
     shared: Arc<Shared>,
     output: SendBuf,
@@ -76,11 +76,11 @@ struct Exchange {
 
 /// The rest of an answer's body, and how much of it may go out before the stream is cut.
 struct Left {
-    body: Body,
+    body: AnswerBody,
     cut: u64,
 }
 
-impl Session {
+impl OriginSession {
     async fn run<S: AsyncRead + AsyncWrite>(
         &mut self,
         mut read: ReadHalf<S>,
@@ -273,12 +273,12 @@ impl Session {
             reply(&self.shared, request, target).unwrap_or_else(|| sink(*received));
         head.status = target.status.unwrap_or(head.status);
         let none = matches!(head.status, 204 | 304);
-        let body = if none { Body::None } else { body };
+        let body = if none { AnswerBody::None } else { body };
         if !none && target.framing.is_none() {
             head.fields.push("content-length", body.len().to_string());
         }
         let body = if request.method == Method::Head {
-            Body::None
+            AnswerBody::None
         } else {
             body
         };
@@ -333,11 +333,11 @@ impl Exchange {
 }
 
 /// `/sink`: says how much came.
-fn sink(received: u64) -> (ResponseHead, Body) {
+fn sink(received: u64) -> (ResponseHead, AnswerBody) {
     let mut head = ResponseHead::new(200);
     head.fields.push("content-type", "application/json");
     (
         head,
-        Body::Whole(format!("{{\"bytes\":{received}}}\n").into()),
+        AnswerBody::Whole(format!("{{\"bytes\":{received}}}\n").into()),
     )
 }

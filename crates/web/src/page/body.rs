@@ -5,7 +5,7 @@
 //! it arrives.
 
 use super::fill::Fill;
-use super::{Kind, Resource};
+use super::{Resource, ResourceKind};
 
 /// A body, and where each reference in it ends.
 pub(super) struct Body {
@@ -17,7 +17,7 @@ pub(super) struct Body {
 /// A resource that the body must name.
 pub(super) struct Child {
     pub(super) index: usize,
-    pub(super) kind: Kind,
+    pub(super) kind: ResourceKind,
     /// Path, or absolute URL where it is on another host.
     pub(super) url: String,
     /// An image of a type that not every browser knows.
@@ -35,11 +35,13 @@ pub(super) fn body(
 ) -> Body {
     let fill = Fill::new(seed);
     match resource.kind {
-        Kind::Html => html(resource.size, children, sheets, fill),
-        Kind::Css => css(resource.size, own_index, children, fill),
-        Kind::Script => script(resource.size, children, fill),
-        Kind::Image => Body::plain(image(&resource.mime, resource.size, fill)),
-        Kind::Font | Kind::Fetch => Body::plain(data(&resource.mime, resource.size, fill)),
+        ResourceKind::Html => html(resource.size, children, sheets, fill),
+        ResourceKind::Css => css(resource.size, own_index, children, fill),
+        ResourceKind::Script => script(resource.size, children, fill),
+        ResourceKind::Image => Body::plain(image(&resource.mime, resource.size, fill)),
+        ResourceKind::Font | ResourceKind::Fetch => {
+            Body::plain(data(&resource.mime, resource.size, fill))
+        }
     }
 }
 
@@ -104,7 +106,7 @@ fn html(size: usize, children: &[Child], sheets: &[usize], fill: Fill) -> Body {
     const HEAD: &str = "<!DOCTYPE html><html><head><meta charset=utf-8><title>Page</title><link rel=icon href=\"data:,\">";
     const BODY: &str = "</head><body>";
     const END: &str = "</body></html>";
-    let in_head = |child: &&Child| matches!(child.kind, Kind::Css | Kind::Script);
+    let in_head = |child: &&Child| matches!(child.kind, ResourceKind::Css | ResourceKind::Script);
     let (first, second): (Vec<&Child>, Vec<&Child>) = children.iter().partition(in_head);
     let elements: String = sheets
         .iter()
@@ -147,14 +149,16 @@ fn html(size: usize, children: &[Child], sheets: &[usize], fill: Fill) -> Body {
 fn tag(child: &Child) -> String {
     let url = child.url.replace('&', "&amp;");
     match child.kind {
-        Kind::Image if child.is_new && !url.ends_with(',') => {
+        ResourceKind::Image if child.is_new && !url.ends_with(',') => {
             format!("<picture><source srcset=\"{url} 1x\"><img alt=\"\"></picture>")
         }
-        Kind::Css => format!("<link rel=stylesheet href=\"{url}\">"),
-        Kind::Script => format!("<script src=\"{url}\"></script>"),
-        Kind::Image => format!("<img src=\"{url}\" alt=\"\">"),
-        Kind::Html => format!("<iframe src=\"{url}\"></iframe>"),
-        Kind::Font | Kind::Fetch => format!("<script>{}</script>", statement(child)),
+        ResourceKind::Css => format!("<link rel=stylesheet href=\"{url}\">"),
+        ResourceKind::Script => format!("<script src=\"{url}\"></script>"),
+        ResourceKind::Image => format!("<img src=\"{url}\" alt=\"\">"),
+        ResourceKind::Html => format!("<iframe src=\"{url}\"></iframe>"),
+        ResourceKind::Font | ResourceKind::Fetch => {
+            format!("<script>{}</script>", statement(child))
+        }
     }
 }
 
@@ -162,12 +166,12 @@ fn tag(child: &Child) -> String {
 fn statement(child: &Child) -> String {
     let url = &child.url;
     match child.kind {
-        Kind::Font => format!("new FontFace(\"f\",'url(\"{url}\")').load().catch(()=>0);"),
-        Kind::Fetch => format!("fetch(\"{url}\").catch(()=>0);"),
-        Kind::Image => format!("new Image().src=\"{url}\";"),
-        Kind::Script => format!("t(\"script\",{{src:\"{url}\"}});"),
-        Kind::Css => format!("t(\"link\",{{rel:\"stylesheet\",href:\"{url}\"}});"),
-        Kind::Html => format!("t(\"iframe\",{{src:\"{url}\"}});"),
+        ResourceKind::Font => format!("new FontFace(\"f\",'url(\"{url}\")').load().catch(()=>0);"),
+        ResourceKind::Fetch => format!("fetch(\"{url}\").catch(()=>0);"),
+        ResourceKind::Image => format!("new Image().src=\"{url}\";"),
+        ResourceKind::Script => format!("t(\"script\",{{src:\"{url}\"}});"),
+        ResourceKind::Css => format!("t(\"link\",{{rel:\"stylesheet\",href:\"{url}\"}});"),
+        ResourceKind::Html => format!("t(\"iframe\",{{src:\"{url}\"}});"),
     }
 }
 
@@ -183,13 +187,15 @@ fn script(size: usize, children: &[Child], fill: Fill) -> Body {
 }
 
 fn css(size: usize, own_index: usize, children: &[Child], fill: Fill) -> Body {
-    let of_kind = |kind: Kind| children.iter().filter(move |c| c.kind == kind);
+    let of_kind = |kind: ResourceKind| children.iter().filter(move |c| c.kind == kind);
     let mut parts: Vec<(usize, String)> = Vec::new();
-    parts.extend(of_kind(Kind::Css).map(|c| (c.index, format!("@import url(\"{}\");", c.url))));
+    parts.extend(
+        of_kind(ResourceKind::Css).map(|c| (c.index, format!("@import url(\"{}\");", c.url))),
+    );
     // One family in parts: a browser loads a part only for a character in its range.
-    let fonts = of_kind(Kind::Font).count();
+    let fonts = of_kind(ResourceKind::Font).count();
     let mut characters = String::new();
-    for (place, child) in of_kind(Kind::Font).enumerate() {
+    for (place, child) in of_kind(ResourceKind::Font).enumerate() {
         let code = 0xe000 + place;
         characters.push_str(&format!("\\{code:x}"));
         let mut part = format!(
@@ -203,8 +209,8 @@ fn css(size: usize, own_index: usize, children: &[Child], fill: Fill) -> Body {
         }
         parts.push((child.index, part));
     }
-    let images = of_kind(Kind::Image).count();
-    for (place, child) in of_kind(Kind::Image).enumerate() {
+    let images = of_kind(ResourceKind::Image).count();
+    for (place, child) in of_kind(ResourceKind::Image).enumerate() {
         let open = if place == 0 {
             format!(".s{own_index}{{background-image:")
         } else {
@@ -400,7 +406,7 @@ mod tests {
         let children: Vec<Child> = (0..9)
             .map(|index| Child {
                 index,
-                kind: Kind::Image,
+                kind: ResourceKind::Image,
                 url: format!("/{index}"),
                 is_new: false,
             })

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use tandem_http::cache::{CacheRules, Receipt, ResponsePolicy};
 use tandem_http::{Fields, RequestHead, ResponseHead};
 
-use super::{Kind, Site};
+use super::{ResourceKind, Site};
 
 /// The age of every resource: the heuristic lifetime is a tenth of it.
 const UNCHANGED: Duration = Duration::from_secs(73 * 3600 + 1800);
@@ -53,10 +53,10 @@ impl Default for Caching {
 impl Caching {
     /// Reads the fields of a recorded response. Where the recording has no fields, documents must
     /// be validated, as on most sites.
-    pub(super) fn recorded(fields: &[(String, String)], kind: Kind) -> Self {
+    pub(super) fn recorded(fields: &[(String, String)], kind: ResourceKind) -> Self {
         if fields.is_empty() {
             return match kind {
-                Kind::Html => Self {
+                ResourceKind::Html => Self {
                     control: Some("no-cache".into()),
                     validators: true,
                 },
@@ -174,14 +174,14 @@ mod tests {
                 .iter()
                 .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
                 .collect();
-            Caching::recorded(&fields, Kind::Image)
+            Caching::recorded(&fields, ResourceKind::Image)
         };
         let both = fields(&[("Cache-Control", "public"), ("cache-control", "max-age=9")]);
         assert_eq!(both.control.as_deref(), Some("public, max-age=9"));
         assert!(!both.validators);
         let bad = fields(&[("cache-control", "max-age=9\r\nx: y"), ("ETag", "\"1\"")]);
         assert_eq!((bad.control, bad.validators), (None, true));
-        let document = Caching::recorded(&[], Kind::Html);
+        let document = Caching::recorded(&[], ResourceKind::Html);
         assert_eq!(document.control.as_deref(), Some("no-cache"));
     }
 }

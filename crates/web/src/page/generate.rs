@@ -2,7 +2,7 @@
 //! like Twitter, YouTube and imgur; and even ones.
 
 use super::fill::Fill;
-use super::{Caching, Kind, Page, Resource};
+use super::{Caching, Page, Resource, ResourceKind};
 
 /// Images of the thesis' page.
 const IMAGES: usize = 1311;
@@ -19,10 +19,10 @@ impl Page {
     pub fn thesis() -> Self {
         let mut page = Self::document("thesis", THESIS_HTML);
         for (index, size) in THESIS_CSS.into_iter().enumerate() {
-            page.add(format!("/style/{index}.css"), Kind::Css, size);
+            page.add(format!("/style/{index}.css"), ResourceKind::Css, size);
         }
         for (index, size) in thesis_images().into_iter().enumerate() {
-            page.add(format!("/images/{index:04}.png"), Kind::Image, size);
+            page.add(format!("/images/{index:04}.png"), ResourceKind::Image, size);
         }
         page
     }
@@ -80,7 +80,7 @@ impl Page {
             path: "/".into(),
             host: 0,
             mime: "text/html".into(),
-            kind: Kind::Html,
+            kind: ResourceKind::Html,
             size,
             status: 200,
             parent: None,
@@ -94,8 +94,8 @@ impl Page {
         }
     }
 
-    fn add(&mut self, path: String, kind: Kind, size: usize) {
-        let mime = if kind == Kind::Css {
+    fn add(&mut self, path: String, kind: ResourceKind, size: usize) {
+        let mime = if kind == ResourceKind::Css {
             "text/css"
         } else {
             "image/png"
@@ -122,7 +122,7 @@ fn image(index: usize, size: usize) -> Resource {
         path: format!("/images/{index:04}.png"),
         host: 0,
         mime: "image/png".into(),
-        kind: Kind::Image,
+        kind: ResourceKind::Image,
         size,
         status: 200,
         parent: Some(0),
@@ -184,7 +184,7 @@ mod tests {
         let images: Vec<usize> = page
             .resources
             .iter()
-            .filter(|r| r.kind == Kind::Image)
+            .filter(|r| r.kind == ResourceKind::Image)
             .map(|r| r.size)
             .collect();
         assert_eq!(images.len(), 1311);

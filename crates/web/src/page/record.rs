@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{Caching, Kind, MAX_RESOURCES, Page, PageError, Resource, cookies};
+use super::{Caching, MAX_RESOURCES, Page, PageError, Resource, ResourceKind, cookies};
 
 /// The page that the demonstration loads: the structure of a real article of Wikipedia.
 const DEMO: &str = include_str!("demo.json");
@@ -36,7 +36,10 @@ impl Page {
                 recorded.entries,
             )
         } else if value.get("log").is_some() {
-            page_from(name.to_owned(), Har::deserialize(value)?.into_entries())
+            page_from(
+                name.to_owned(),
+                ImportedHar::deserialize(value)?.into_entries(),
+            )
         } else {
             Err(PageError::Shape)
         }
@@ -81,7 +84,7 @@ struct Row(
     String,
     usize,
     String,
-    Kind,
+    ResourceKind,
     usize,
     Option<usize>,
     #[serde(default)] Option<u16>,
@@ -121,12 +124,12 @@ impl Model {
 #[derive(Deserialize)]
 struct Recorded {
     name: Option<String>,
-    entries: Vec<Entry>,
+    entries: Vec<RecordedRequest>,
 }
 
 /// A recorded request.
 #[derive(Deserialize)]
-struct Entry {
+struct RecordedRequest {
     url: String,
     #[serde(default)]
     status: i64,
@@ -144,7 +147,7 @@ struct Entry {
 }
 
 /// Keeps the entries that HTTP can load, and adjusts the parents to the new indices.
-fn page_from(name: String, entries: Vec<Entry>) -> Result<Page, PageError> {
+fn page_from(name: String, entries: Vec<RecordedRequest>) -> Result<Page, PageError> {
     if entries.len() > MAX_RESOURCES {
         return Err(PageError::TooLarge);
     }
@@ -207,61 +210,61 @@ fn status_of(recorded: i64) -> u16 {
 
 /// Returns the kind of a resource. The recorder's type, the media type and the path decide in this
 /// order; some recorders use `other` for many types.
-fn kind_of(word: &str, mime: String, path: &str, first: bool) -> (Kind, String) {
+fn kind_of(word: &str, mime: String, path: &str, first: bool) -> (ResourceKind, String) {
     let kind = match word.to_ascii_lowercase().as_str() {
-        _ if first => Kind::Html,
-        "html" | "document" | "subdocument" | "iframe" => Kind::Html,
-        "css" | "stylesheet" => Kind::Css,
-        "js" | "script" => Kind::Script,
-        "image" | "imageset" | "img" => Kind::Image,
-        "font" => Kind::Font,
+        _ if first => ResourceKind::Html,
+        "html" | "document" | "subdocument" | "iframe" => ResourceKind::Html,
+        "css" | "stylesheet" => ResourceKind::Css,
+        "js" | "script" => ResourceKind::Script,
+        "image" | "imageset" | "img" => ResourceKind::Image,
+        "font" => ResourceKind::Font,
         "xhr" | "fetch" | "ping" | "beacon" | "media" | "manifest" | "websocket" | "preflight" => {
-            Kind::Fetch
+            ResourceKind::Fetch
         }
         _ => kind_of_mime(&mime, path),
     };
     let fallback = match kind {
-        Kind::Html => "text/html",
-        Kind::Css => "text/css",
-        Kind::Script => "text/javascript",
-        Kind::Image => "image/png",
-        Kind::Font => "font/woff2",
-        Kind::Fetch => "application/octet-stream",
+        ResourceKind::Html => "text/html",
+        ResourceKind::Css => "text/css",
+        ResourceKind::Script => "text/javascript",
+        ResourceKind::Image => "image/png",
+        ResourceKind::Font => "font/woff2",
+        ResourceKind::Fetch => "application/octet-stream",
     };
     // A browser refuses a style sheet or document of a foreign type, and shows plain text without
     // loading anything.
     let fits = match kind {
-        Kind::Html | Kind::Css => mime == fallback,
-        Kind::Script => mime.contains("javascript"),
-        Kind::Image => mime.starts_with("image/"),
-        Kind::Font | Kind::Fetch => mime.contains('/'),
+        ResourceKind::Html | ResourceKind::Css => mime == fallback,
+        ResourceKind::Script => mime.contains("javascript"),
+        ResourceKind::Image => mime.starts_with("image/"),
+        ResourceKind::Font | ResourceKind::Fetch => mime.contains('/'),
     };
     (kind, if fits { mime } else { fallback.to_owned() })
 }
 
-fn kind_of_mime(mime: &str, path: &str) -> Kind {
+fn kind_of_mime(mime: &str, path: &str) -> ResourceKind {
     let path = path.split_once('?').map_or(path, |(path, _)| path);
     let ends = |ends: &[&str]| ends.iter().any(|end| path.ends_with(end));
     if mime == "text/html" {
-        Kind::Html
+        ResourceKind::Html
     } else if mime == "text/css" || ends(&[".css"]) {
-        Kind::Css
+        ResourceKind::Css
     } else if mime.contains("javascript") || ends(&[".js"]) {
-        Kind::Script
+        ResourceKind::Script
     } else if mime.starts_with("image/")
         || ends(&[".png", ".jpg", ".jpeg", ".gif", ".webp", ".svg", ".ico"])
     {
-        Kind::Image
+        ResourceKind::Image
     } else if mime.contains("font") || ends(&[".woff", ".woff2", ".ttf", ".otf"]) {
-        Kind::Font
+        ResourceKind::Font
     } else {
-        Kind::Fetch
+        ResourceKind::Fetch
     }
 }
 
 /// HAR 1.2, with the extensions of Chrome and Firefox for the initiator of a request.
 #[derive(Deserialize)]
-struct Har {
+struct ImportedHar {
     log: HarLog,
 }
 
@@ -321,8 +324,8 @@ struct HarContent {
     mime_type: Option<String>,
 }
 
-impl Har {
-    fn into_entries(self) -> Vec<Entry> {
+impl ImportedHar {
+    fn into_entries(self) -> Vec<RecordedRequest> {
         let mut by_url: HashMap<String, usize> = HashMap::new();
         let mut redirected: HashMap<String, usize> = HashMap::new();
         let mut entries = Vec::new();
@@ -336,7 +339,7 @@ impl Har {
                 redirected.insert(absolute(&url, &har.response.redirect_url), index);
             }
             by_url.entry(url.clone()).or_insert(index);
-            entries.push(Entry {
+            entries.push(RecordedRequest {
                 url,
                 status: har.response.status,
                 body: har.response.wire_size(),

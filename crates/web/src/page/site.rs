@@ -9,7 +9,7 @@ use tandem_http::h1::Authority;
 
 use super::body::{Body, Child, body};
 use super::fill::seed;
-use super::{Kind, Page, PageError};
+use super::{Page, PageError, ResourceKind};
 
 /// A page ready to be served and loaded: the same model and authorities give the same bytes
 /// everywhere. Cheap to clone.
@@ -185,7 +185,8 @@ impl Inner {
                     documents[p]
                 }
             });
-            if let Some(document) = documents[index].filter(|_| resource.kind == Kind::Css) {
+            if let Some(document) = documents[index].filter(|_| resource.kind == ResourceKind::Css)
+            {
                 sheets[document].push(index);
             }
         }
@@ -196,7 +197,7 @@ impl Inner {
 
     fn is_document(&self, index: usize) -> bool {
         let resource = &self.page.resources[index];
-        resource.kind == Kind::Html && !resource.is_redirect()
+        resource.kind == ResourceKind::Html && !resource.is_redirect()
     }
 
     fn asset(&self, index: usize, children: &[Child], sheets: &[usize]) -> Asset {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tandem_web::loader::{Ahead, Discovery, Loader, Protocol, Via};
 use tandem_web::origin::Origin;
-use tandem_web::page::{Kind, Page, Site};
+use tandem_web::page::{Page, ResourceKind, Site};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
@@ -28,7 +28,7 @@ pub(super) async fn straight() {
             continue;
         };
         let (child, cause) = (timing(&load, index), timing(&load, parent));
-        let ready = if site.page().resources[parent].kind == Kind::Html {
+        let ready = if site.page().resources[parent].kind == ResourceKind::Html {
             cause.start
         } else {
             cause.end()

@@ -7,7 +7,7 @@ use tandem_web::har::Entry;
 use tandem_web::loader::{Loader, Via};
 use tandem_web::measure::{Client, Listen, Outcome, Served};
 use tandem_web::origin::Protocols;
-use tandem_web::page::{Kind, Page, Site};
+use tandem_web::page::{Page, ResourceKind, Site};
 
 use crate::{everything, listen, load};
 
@@ -29,7 +29,10 @@ fn check_order(outcome: &Outcome, site: &Site) {
             continue;
         };
         let (child, cause) = (entry(outcome, site, index), entry(outcome, site, parent));
-        let whole = matches!(site.page().resources[parent].kind, Kind::Css | Kind::Script);
+        let whole = matches!(
+            site.page().resources[parent].kind,
+            ResourceKind::Css | ResourceKind::Script
+        );
         let known = if whole {
             cause.end()
         } else {
@@ -99,7 +102,7 @@ fn bodies_read(site: &Site) -> u64 {
         .iter()
         .enumerate()
         .filter(|(_, resource)| {
-            let useless = resource.kind == Kind::Css && resource.status >= 400;
+            let useless = resource.kind == ResourceKind::Css && resource.status >= 400;
             !resource.is_redirect() && !useless
         });
     read.map(|(index, _)| site.asset(index).body.len() as u64)

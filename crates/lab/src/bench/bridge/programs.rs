@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::super::BenchError;
 use super::super::programs::{backend, find, nghttpx};
 use super::super::testbed::Testbed;
-use super::Cell;
+use super::BridgeCell;
 
 /// The body of each request, which has the length of that in the study.
 pub(super) const BODY: &str = "method=viaSANE&message=abcd";
@@ -74,14 +74,14 @@ impl Peer {
 
 /// A load: the number of requests, and of the clients that send them one by one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Load {
+pub struct BridgeLoad {
     /// The requests of all clients.
     pub requests: usize,
     /// The clients, each with a connection of its own.
     pub clients: usize,
 }
 
-impl Load {
+impl BridgeLoad {
     /// The load before the first pass.
     pub(super) const WARM_UP: Self = Self {
         requests: 200,
@@ -89,7 +89,7 @@ impl Load {
     };
 }
 
-impl FromStr for Load {
+impl FromStr for BridgeLoad {
     type Err = BenchError;
 
     fn from_str(text: &str) -> Result<Self, BenchError> {
@@ -107,7 +107,7 @@ impl FromStr for Load {
 
 /// The times of one run in milliseconds: means over the requests or clients, and the whole run.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Times {
+pub struct BridgeTimes {
     /// From the start of a client until its connection stands.
     pub connect: f64,
     /// From a request until its whole response.
@@ -120,7 +120,7 @@ pub struct Times {
 
 /// Returns the call of a proxy with one worker.
 pub(super) fn command(
-    cell: Cell,
+    cell: BridgeCell,
     testbed: &Testbed,
     tandem: &Path,
     listen: SocketAddr,
@@ -148,7 +148,7 @@ pub(super) fn command(
 }
 
 fn nginx(
-    cell: Cell,
+    cell: BridgeCell,
     testbed: &Testbed,
     listen: SocketAddr,
     origin: SocketAddr,
@@ -180,7 +180,7 @@ fn nginx(
 /// Returns the call of the load program.
 pub(super) fn h2load(
     front: Version,
-    load: Load,
+    load: BridgeLoad,
     body: &Path,
     address: SocketAddr,
 ) -> Result<Command, BenchError> {
@@ -197,14 +197,14 @@ pub(super) fn h2load(
 }
 
 /// Reads the report of the load program. Returns `None` unless all requests succeeded.
-pub(super) fn times(text: &str, load: Load) -> Option<Times> {
+pub(super) fn times(text: &str, load: BridgeLoad) -> Option<BridgeTimes> {
     let line = |start: &str| text.lines().find_map(|line| line.strip_prefix(start));
     let codes = line("status codes: ")?.split(' ').next()?;
     if codes.parse() != Ok(load.requests) {
         return None;
     }
     let mean = |start: &str| milliseconds(line(start)?.split_whitespace().nth(2)?);
-    Some(Times {
+    Some(BridgeTimes {
         connect: mean("time for connect:")?,
         request: mean("time for request:")?,
         first_byte: mean("time to 1st byte:")?,
@@ -235,11 +235,11 @@ mod tests {
 
     #[test]
     fn reads_the_times_of_a_whole_run() {
-        let load = Load {
+        let load = BridgeLoad {
             requests: 100,
             clients: 10,
         };
-        let expected = Times {
+        let expected = BridgeTimes {
             connect: 0.25,
             request: 2.03,
             first_byte: 7.73,
@@ -252,7 +252,7 @@ mod tests {
 
     #[test]
     fn load_names_requests_and_clients() {
-        let load: Load = "100x10".parse().expect("a load");
+        let load: BridgeLoad = "100x10".parse().expect("a load");
         assert_eq!((load.requests, load.clients), (100, 10));
         for text in [
             "",
@@ -264,7 +264,7 @@ mod tests {
             "9999999x1",
             "2000x1001",
         ] {
-            let error = text.parse::<Load>().expect_err(text).to_string();
+            let error = text.parse::<BridgeLoad>().expect_err(text).to_string();
             assert!(error.contains(&format!("{text:?}")), "{error}");
         }
     }

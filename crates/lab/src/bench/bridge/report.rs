@@ -6,8 +6,8 @@ use serde::Serialize;
 use tandem_net::stats::Summary;
 
 use super::super::{BenchError, ratios};
-use super::programs::{Load, Peer, Times, Version};
-use super::{Cell, Plan, Running};
+use super::programs::{BridgeLoad, BridgeTimes, Peer, Version};
+use super::{BridgeCell, BridgePlan, RunningProxy};
 
 /// Table 5.2 of the study: milliseconds to connect, for a request and to the first byte, with 100
 /// requests of 10 clients.
@@ -20,18 +20,18 @@ const PUBLISHED: [(Version, Version, [f64; 3]); 4] = [
 
 /// The results of a measurement.
 #[derive(Clone, Debug, Serialize)]
-pub struct Report {
+pub struct BridgeReport {
     /// The round-trip time between proxy and origin in milliseconds; 0 on loopback.
     pub rtt_ms: f64,
     /// The rows of all loads.
-    pub rows: Vec<Row>,
+    pub rows: Vec<BridgeRow>,
 }
 
 /// A proxy with a pair of protocols, under one load. All times are in milliseconds.
 #[derive(Clone, Debug, Serialize)]
-pub struct Row {
+pub struct BridgeRow {
     /// The load.
-    pub load: Load,
+    pub load: BridgeLoad,
     /// The proxy.
     pub proxy: Peer,
     /// The protocol of its clients.
@@ -62,7 +62,7 @@ pub struct Against {
 }
 
 /// Computes the figures.
-pub(super) fn of(plan: &Plan, running: &[Running]) -> Result<Report, BenchError> {
+pub(super) fn of(plan: &BridgePlan, running: &[RunningProxy]) -> Result<BridgeReport, BenchError> {
     let mut rows = Vec::new();
     for (at, load) in plan.loads.iter().enumerate() {
         for one in running {
@@ -70,14 +70,19 @@ pub(super) fn of(plan: &Plan, running: &[Running]) -> Result<Report, BenchError>
         }
     }
     let rtt = plan.rtt.unwrap_or_default();
-    Ok(Report {
+    Ok(BridgeReport {
         rtt_ms: rtt.as_secs_f64() * 1e3,
         rows,
     })
 }
 
-fn row(at: usize, load: Load, one: &Running, all: &[Running]) -> Result<Row, BenchError> {
-    let summary = |of: fn(&Times) -> f64| {
+fn row(
+    at: usize,
+    load: BridgeLoad,
+    one: &RunningProxy,
+    all: &[RunningProxy],
+) -> Result<BridgeRow, BenchError> {
+    let summary = |of: fn(&BridgeTimes) -> f64| {
         let values: Vec<f64> = one.times[at].iter().map(of).collect();
         Summary::of(&values).ok_or_else(|| BenchError::Value("no passes".into()))
     };
@@ -85,7 +90,7 @@ fn row(at: usize, load: Load, one: &Running, all: &[Running]) -> Result<Row, Ben
         .iter()
         .filter(|other| is_compared(one.cell, other.cell))
         .filter_map(|other| against(at, one, other));
-    Ok(Row {
+    Ok(BridgeRow {
         load,
         proxy: one.cell.peer,
         front: one.cell.front,
@@ -100,7 +105,7 @@ fn row(at: usize, load: Load, one: &Running, all: &[Running]) -> Result<Row, Ben
 
 /// Returns true if our row is compared with another: ours with HTTP/1.1 on both sides, and those of
 /// peers with the same protocols.
-fn is_compared(own: Cell, other: Cell) -> bool {
+fn is_compared(own: BridgeCell, other: BridgeCell) -> bool {
     let is_baseline = other.front == Version::Http1 && other.back == Version::Http1;
     let is_peer = other.peer != Peer::Tandem;
     let has_same_protocols = (own.front, own.back) == (other.front, other.back);
@@ -113,9 +118,10 @@ fn is_compared(own: Cell, other: Cell) -> bool {
         }
 }
 
-fn against(at: usize, one: &Running, other: &Running) -> Option<Against> {
-    let ratio = |of: fn(&Times) -> f64| {
-        let values = |running: &Running| running.times[at].iter().map(of).collect::<Vec<f64>>();
+fn against(at: usize, one: &RunningProxy, other: &RunningProxy) -> Option<Against> {
+    let ratio = |of: fn(&BridgeTimes) -> f64| {
+        let values =
+            |running: &RunningProxy| running.times[at].iter().map(of).collect::<Vec<f64>>();
         ratios(&values(one), &values(other))
     };
     Some(Against {
@@ -125,7 +131,7 @@ fn against(at: usize, one: &Running, other: &Running) -> Option<Against> {
     })
 }
 
-impl Report {
+impl BridgeReport {
     /// Formats the results as text.
     pub fn table(&self) -> String {
         let mut out = String::new();
@@ -133,7 +139,7 @@ impl Report {
         for row in &self.rows {
             if load != Some(row.load) {
                 load = Some(row.load);
-                let Load { requests, clients } = row.load;
+                let BridgeLoad { requests, clients } = row.load;
                 let rtt = self.rtt_ms;
                 let _ = writeln!(
                     out,
@@ -184,24 +190,24 @@ mod tests {
 
     #[test]
     fn our_rows_are_compared_with_http1_and_with_peers() {
-        let times = |total| Times {
+        let times = |total| BridgeTimes {
             connect: 1.0,
             request: 2.0,
             first_byte: 3.0,
             total,
         };
-        let cell = |peer, front| Cell {
+        let cell = |peer, front| BridgeCell {
             peer,
             front,
             back: Version::Http1,
         };
-        let running = |cell, totals: [f64; 3]| Running {
+        let running = |cell, totals: [f64; 3]| RunningProxy {
             cell,
             address: ([127, 0, 0, 1], 1).into(),
             times: vec![totals.map(times).to_vec()],
         };
-        let load: Load = "100x10".parse().expect("a load");
-        let plan = Plan {
+        let load: BridgeLoad = "100x10".parse().expect("a load");
+        let plan = BridgePlan {
             tandem: PathBuf::new(),
             loads: vec![load],
             passes: 3,

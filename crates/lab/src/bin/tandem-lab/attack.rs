@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use tandem_lab::attack::{self, Attack, Outcome};
+use tandem_lab::attack::{self, Attack, AttackOutcome};
 use tandem_lab::bench::programs;
 use tandem_lab::bench::testbed::Testbed;
 
@@ -15,7 +15,7 @@ use tandem_lab::bench::testbed::Testbed;
 const SHORTEST: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Args)]
-pub(crate) struct Arguments {
+pub(crate) struct AttackArguments {
     /// Attacks with one of these words in their name; all by default
     #[arg(value_name = "NAME")]
     names: Vec<String>,
@@ -30,7 +30,7 @@ pub(crate) struct Arguments {
     list: bool,
 }
 
-pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
+pub(crate) fn run(arguments: &AttackArguments) -> Result<ExitCode, Box<dyn Error>> {
     let mut attacks = attack::all();
     attacks.retain(|attack| {
         let wanted = |name: &String| attack.name.contains(name.as_str());
@@ -64,7 +64,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
     Ok(ExitCode::from(u8::from(failed > 0)))
 }
 
-fn print(attack: &Attack, outcome: &Outcome) -> io::Result<()> {
+fn print(attack: &Attack, outcome: &AttackOutcome) -> io::Result<()> {
     let mut out = io::stdout().lock();
     let verdict = if outcome.broken.is_empty() {
         "ok"

@@ -11,14 +11,14 @@ use serde::Serialize;
 use tandem_lab::bench::client::Protocol;
 use tandem_lab::bench::programs::{self, Proxy};
 use tandem_lab::bench::quiet::Pair;
-use tandem_lab::bench::sessions::Load;
+use tandem_lab::bench::sessions::SessionsLoad;
 use tandem_lab::bench::{Size, bridge, proxy, quiet, session, sessions};
 use tandem_link::text;
 use tandem_net::emulator::topology::LinkText;
 
 /// The kinds of measurement.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum BenchCommand {
     /// The gateway's CPU time and memory beside other proxies'
     Proxy(ProxyArguments),
     /// Session protocols beside each other: CPU time and bytes
@@ -107,7 +107,7 @@ pub(crate) struct SessionsArguments {
         default_value = "10x10,1000x10",
         value_name = "SESSIONSxSTREAMS"
     )]
-    loads: Vec<Load>,
+    loads: Vec<SessionsLoad>,
     /// Proxy to compare with
     #[arg(long, default_value = "nghttpx", value_name = "PROXY")]
     peer: Proxy,
@@ -133,7 +133,7 @@ pub(crate) struct BridgeArguments {
         default_value = "100x10,50x5,1x1",
         value_name = "REQUESTSxCLIENTS"
     )]
-    loads: Vec<bridge::Load>,
+    loads: Vec<bridge::BridgeLoad>,
     /// Proxies to compare with
     #[arg(
         long,
@@ -194,29 +194,29 @@ pub(crate) struct QuietArguments {
 }
 
 /// Does it.
-pub(crate) fn run(command: Command) -> Result<ExitCode, Box<dyn Error>> {
+pub(crate) fn run(command: BenchCommand) -> Result<ExitCode, Box<dyn Error>> {
     match command {
-        Command::Proxy(arguments) => {
+        BenchCommand::Proxy(arguments) => {
             let json = arguments.common.json;
             let report = proxy::run(&proxy_plan(arguments)?, &mut say)?;
             answer(json, &report, || report.table())
         }
-        Command::Session(arguments) => {
+        BenchCommand::Session(arguments) => {
             let plan = session_plan(&arguments)?;
             let report = session::run(&plan, &mut say)?;
             answer(arguments.common.json, &report, || report.table())
         }
-        Command::Sessions(arguments) => {
+        BenchCommand::Sessions(arguments) => {
             let json = arguments.common.json;
             let report = sessions::run(&sessions_plan(arguments)?, &mut say)?;
             answer(json, &report, || report.table())
         }
-        Command::Bridge(arguments) => {
+        BenchCommand::Bridge(arguments) => {
             let json = arguments.common.json;
             let report = bridge::run(&bridge_plan(arguments)?, &mut say)?;
             answer(json, &report, || report.table())
         }
-        Command::Quiet(arguments) => {
+        BenchCommand::Quiet(arguments) => {
             let json = arguments.common.json;
             let report = quiet::run(&quiet_plan(*arguments)?, &mut say)?;
             answer(json, &report, || report.table())
@@ -224,10 +224,10 @@ pub(crate) fn run(command: Command) -> Result<ExitCode, Box<dyn Error>> {
     }
 }
 
-fn proxy_plan(arguments: ProxyArguments) -> Result<proxy::Plan, Box<dyn Error>> {
+fn proxy_plan(arguments: ProxyArguments) -> Result<proxy::ProxyPlan, Box<dyn Error>> {
     let mut peers = arguments.peer;
     peers.retain(|peer| *peer != Proxy::Tandem);
-    Ok(proxy::Plan {
+    Ok(proxy::ProxyPlan {
         tandem: programs::tandem(arguments.common.tandem.as_deref())?,
         sizes: arguments.sizes,
         passes: arguments.common.passes.into(),
@@ -237,8 +237,8 @@ fn proxy_plan(arguments: ProxyArguments) -> Result<proxy::Plan, Box<dyn Error>> 
     })
 }
 
-fn session_plan(arguments: &SessionArguments) -> Result<session::Plan, Box<dyn Error>> {
-    Ok(session::Plan {
+fn session_plan(arguments: &SessionArguments) -> Result<session::SessionPlan, Box<dyn Error>> {
+    Ok(session::SessionPlan {
         tandem: programs::tandem(arguments.common.tandem.as_deref())?,
         protocols: arguments.sessions.clone(),
         size: arguments.size,
@@ -248,11 +248,11 @@ fn session_plan(arguments: &SessionArguments) -> Result<session::Plan, Box<dyn E
     })
 }
 
-fn sessions_plan(arguments: SessionsArguments) -> Result<sessions::Plan, Box<dyn Error>> {
+fn sessions_plan(arguments: SessionsArguments) -> Result<sessions::SessionsPlan, Box<dyn Error>> {
     let mut idle: Vec<usize> = arguments.idle.into_iter().map(usize::from).collect();
     idle.retain(|sessions| *sessions > 0);
     idle.sort_unstable();
-    Ok(sessions::Plan {
+    Ok(sessions::SessionsPlan {
         tandem: programs::tandem(arguments.common.tandem.as_deref())?,
         loads: arguments.loads,
         peer: arguments.peer,
@@ -263,10 +263,10 @@ fn sessions_plan(arguments: SessionsArguments) -> Result<sessions::Plan, Box<dyn
     })
 }
 
-fn bridge_plan(arguments: BridgeArguments) -> Result<bridge::Plan, Box<dyn Error>> {
+fn bridge_plan(arguments: BridgeArguments) -> Result<bridge::BridgePlan, Box<dyn Error>> {
     let mut peers = arguments.peer;
     peers.retain(|peer| *peer != bridge::Peer::Tandem);
-    Ok(bridge::Plan {
+    Ok(bridge::BridgePlan {
         tandem: programs::tandem(arguments.common.tandem.as_deref())?,
         loads: arguments.loads,
         passes: arguments.common.passes.into(),
@@ -275,7 +275,7 @@ fn bridge_plan(arguments: BridgeArguments) -> Result<bridge::Plan, Box<dyn Error
     })
 }
 
-fn quiet_plan(arguments: QuietArguments) -> Result<quiet::Plan, Box<dyn Error>> {
+fn quiet_plan(arguments: QuietArguments) -> Result<quiet::QuietPlan, Box<dyn Error>> {
     let QuietArguments {
         common,
         mut link,
@@ -308,7 +308,7 @@ fn quiet_plan(arguments: QuietArguments) -> Result<quiet::Plan, Box<dyn Error>> 
         .into_iter()
         .filter(|name| !name.is_empty())
         .map(|congestion| Pair::Nghttpx { congestion });
-    Ok(quiet::Plan {
+    Ok(quiet::QuietPlan {
         tandem: programs::tandem(common.tandem.as_deref())?,
         link,
         pairs: ours.chain(dtls).chain(quic).chain(naive).collect(),

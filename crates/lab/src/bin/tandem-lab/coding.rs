@@ -9,7 +9,7 @@ use clap::Args;
 
 /// Measures the compression between the two proxies on the files of a site.
 #[derive(Debug, Args)]
-pub(crate) struct Arguments {
+pub(crate) struct CodingArguments {
     /// Directory with the HTML, CSS, scripts and other texts of a site
     #[arg(value_name = "DIRECTORY")]
     directory: PathBuf,
@@ -27,7 +27,7 @@ pub(crate) struct Arguments {
 }
 
 /// Measures, writes the figures and prints them.
-pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
+pub(crate) fn run(arguments: &CodingArguments) -> Result<ExitCode, Box<dyn Error>> {
     let before = arguments.before.as_deref();
     let study = tandem_lab::coding::measure(&arguments.directory, before)?;
     study.write(&arguments.output)?;

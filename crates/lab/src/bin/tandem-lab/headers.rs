@@ -9,7 +9,7 @@ use clap::Args;
 
 /// Measures heads and bodies.
 #[derive(Debug, Args)]
-pub(crate) struct Arguments {
+pub(crate) struct HeadersArguments {
     /// HAR files, recorded pages, page models, or access logs (plain, gzip or zstd)
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
@@ -24,7 +24,7 @@ pub(crate) struct Arguments {
 }
 
 /// Does it.
-pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
+pub(crate) fn run(arguments: &HeadersArguments) -> Result<ExitCode, Box<dyn Error>> {
     let text = tandem_lab::headers::run(&arguments.files, &arguments.output)?;
     std::io::stdout().write_all(text.as_bytes())?;
     let page = arguments.output.join("headers.html");

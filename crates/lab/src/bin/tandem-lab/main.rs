@@ -21,48 +21,48 @@ use clap::{Parser, Subcommand};
 #[command(version)]
 struct Arguments {
     #[command(subcommand)]
-    command: Command,
+    command: LabCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum LabCommand {
     /// Attacks on the running programs, with limits on their cost
-    Attack(attack::Arguments),
+    Attack(attack::AttackArguments),
     /// The cost of the pair, beside its peers
     #[command(subcommand)]
-    Bench(bench::Command),
+    Bench(bench::BenchCommand),
     /// The bytes of a site's texts on the path, beside those of gzip
-    Coding(coding::Arguments),
+    Coding(coding::CodingArguments),
     /// The sizes of heads and bodies, and the compression of heads in each protocol
-    Headers(headers::Arguments),
+    Headers(headers::HeadersArguments),
     /// An experiment from a file, on emulated links
-    Run(run::Arguments),
+    Run(run::RunArguments),
     /// The results of an experiment as one HTML file
-    Report(report::Arguments),
+    Report(report::ReportArguments),
     /// Visitors, kills, reloads and suspensions for an hour, with bounds on what may grow
-    Soak(soak::Arguments),
+    Soak(soak::SoakArguments),
     /// Throughput, and the delay of single stamps beside it, between two ends of anything
     #[command(subcommand)]
-    Timing(timing::Command),
+    Timing(timing::TimingCommand),
     /// A private Tor network of the real tor, in network namespaces
     #[command(subcommand)]
-    Tornet(tornet::Command),
+    Tornet(tornet::TornetCommand),
     /// Serves a page model over HTTP/1.1
-    Origin(origin::Arguments),
+    Origin(origin::OriginArguments),
 }
 
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
-        Command::Attack(arguments) => attack::run(&arguments),
-        Command::Bench(command) => bench::run(command),
-        Command::Coding(arguments) => coding::run(&arguments),
-        Command::Headers(arguments) => headers::run(&arguments),
-        Command::Run(arguments) => run::run(arguments),
-        Command::Report(arguments) => report::run(&arguments),
-        Command::Soak(arguments) => soak::run(&arguments),
-        Command::Timing(command) => timing::run(command),
-        Command::Tornet(command) => tornet::run(command),
-        Command::Origin(arguments) => origin::run(&arguments),
+        LabCommand::Attack(arguments) => attack::run(&arguments),
+        LabCommand::Bench(command) => bench::run(command),
+        LabCommand::Coding(arguments) => coding::run(&arguments),
+        LabCommand::Headers(arguments) => headers::run(&arguments),
+        LabCommand::Run(arguments) => run::run(arguments),
+        LabCommand::Report(arguments) => report::run(&arguments),
+        LabCommand::Soak(arguments) => soak::run(&arguments),
+        LabCommand::Timing(command) => timing::run(command),
+        LabCommand::Tornet(command) => tornet::run(command),
+        LabCommand::Origin(arguments) => origin::run(&arguments),
     };
     result.unwrap_or_else(|error| {
         eprintln!("tandem-lab: {error}");

@@ -10,7 +10,7 @@ use tandem_web::page::{Page, Site};
 use tokio::net::TcpListener;
 
 #[derive(Debug, Args)]
-pub(crate) struct Arguments {
+pub(crate) struct OriginArguments {
     /// Address to listen on
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8080")]
     listen: SocketAddr,
@@ -25,7 +25,7 @@ pub(crate) struct Arguments {
 }
 
 /// Serves.
-pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
+pub(crate) fn run(arguments: &OriginArguments) -> Result<ExitCode, Box<dyn Error>> {
     let authorities = match &arguments.authority[..] {
         [] => vec![arguments.listen.to_string()],
         given => given.to_vec(),

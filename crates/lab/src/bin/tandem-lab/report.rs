@@ -11,7 +11,7 @@ use tandem_lab::experiment::{ExperimentError, report, results};
 
 /// Makes a report of an experiment's results.
 #[derive(Debug, Args)]
-pub(crate) struct Arguments {
+pub(crate) struct ReportArguments {
     /// Directory of results
     directory: PathBuf,
     /// The report; by default report.html in that directory, - is standard output
@@ -20,7 +20,7 @@ pub(crate) struct Arguments {
 }
 
 /// Does it.
-pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
+pub(crate) fn run(arguments: &ReportArguments) -> Result<ExitCode, Box<dyn Error>> {
     let file = arguments.directory.join(results::EXPERIMENT);
     let text = std::fs::read_to_string(&file).map_err(ExperimentError::file("read", &file))?;
     let html = if chain::file::is_chain(&text) {

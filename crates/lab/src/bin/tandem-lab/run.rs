@@ -9,18 +9,18 @@ use std::time::Duration;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use tandem_lab::bench::programs;
-use tandem_lab::chain::{self, Study};
+use tandem_lab::chain::{self, ChainStudy};
 use tandem_lab::experiment::plan::Selection;
 use tandem_lab::experiment::report;
 use tandem_lab::experiment::results::{self, Outcome, Record};
-use tandem_lab::experiment::run::{self, Event, Options, Tally};
+use tandem_lab::experiment::run::{self, Event, RunOptions, RunTally};
 use tandem_lab::experiment::summary::Cells;
 use tandem_lab::experiment::{Experiment, ExperimentError};
 use tandem_lab::forward;
 
 /// Measures an experiment; trials that have a result are not repeated.
 #[derive(Debug, Args)]
-pub(crate) struct Arguments {
+pub(crate) struct RunArguments {
     /// The experiment, such as experiments/thesis.toml
     file: PathBuf,
     /// The large grid: hours instead of minutes
@@ -47,16 +47,16 @@ pub(crate) struct Arguments {
 }
 
 /// Does it.
-pub(crate) fn run(arguments: Arguments) -> Result<ExitCode, Box<dyn Error>> {
+pub(crate) fn run(arguments: RunArguments) -> Result<ExitCode, Box<dyn Error>> {
     let named = |error: ExperimentError| format!("{}: {error}", arguments.file.display());
     let file = &arguments.file;
     let text = std::fs::read_to_string(file).map_err(ExperimentError::file("read", file))?;
     if chain::file::is_chain(&text) {
-        let study = Study::parse(&text).map_err(named)?;
+        let study = ChainStudy::parse(&text).map_err(named)?;
         return run_chain(arguments, &study, &text);
     }
     if forward::file::is_forwarding(&text) {
-        let study = forward::Study::parse(&text).map_err(named)?;
+        let study = forward::ForwardStudy::parse(&text).map_err(named)?;
         return run_forwarding(&arguments, &study);
     }
     let (mut experiment, mut text) = Experiment::open(&arguments.file).map_err(named)?;
@@ -69,7 +69,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<ExitCode, Box<dyn Error>> {
     let out = arguments
         .out
         .unwrap_or_else(|| PathBuf::from("results").join(&experiment.name));
-    let options = Options {
+    let options = RunOptions {
         tandem: programs::tandem(arguments.tandem.as_deref())?,
         out: out.clone(),
         selection: Selection {
@@ -83,7 +83,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<ExitCode, Box<dyn Error>> {
         show.event(&event)
     });
     show.finish();
-    let Tally {
+    let RunTally {
         before,
         measured,
         failed,
@@ -104,14 +104,18 @@ pub(crate) fn run(arguments: Arguments) -> Result<ExitCode, Box<dyn Error>> {
 }
 
 /// Runs an experiment with circuits over a chain of relays.
-fn run_chain(arguments: Arguments, study: &Study, text: &str) -> Result<ExitCode, Box<dyn Error>> {
+fn run_chain(
+    arguments: RunArguments,
+    study: &ChainStudy,
+    text: &str,
+) -> Result<ExitCode, Box<dyn Error>> {
     if arguments.pages.is_some() {
         return Err("--pages: this experiment loads no pages".into());
     }
     let out = arguments
         .out
         .unwrap_or_else(|| PathBuf::from("results").join(&study.name));
-    let options = chain::run::Options {
+    let options = chain::run::ChainOptions {
         tandem: programs::tandem(arguments.tandem.as_deref())?,
         out: out.clone(),
         full: arguments.full,
@@ -137,8 +141,8 @@ fn run_chain(arguments: Arguments, study: &Study, text: &str) -> Result<ExitCode
 
 /// Runs a study in virtual time, and prints its table.
 fn run_forwarding(
-    arguments: &Arguments,
-    study: &forward::Study,
+    arguments: &RunArguments,
+    study: &forward::ForwardStudy,
 ) -> Result<ExitCode, Box<dyn Error>> {
     if arguments.pages.is_some() || !arguments.only.is_empty() || arguments.full {
         return Err("--pages, --only and --full are for experiments with programs".into());

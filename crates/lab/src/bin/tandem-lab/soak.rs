@@ -11,7 +11,7 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use tandem_lab::bench::programs;
 use tandem_lab::bench::testbed::Testbed;
-use tandem_lab::soak::{self, Options, Progress, cast};
+use tandem_lab::soak::{self, SoakOptions, SoakProgress, cast};
 
 /// Runs visitors, kills, reloads and suspensions against the proxies, and checks that nothing
 /// grows.
@@ -19,7 +19,7 @@ use tandem_lab::soak::{self, Options, Progress, cast};
 /// Resident memory of the programs that are never killed must stay within 5 % of its value after
 /// ten minutes (in a soak below twenty minutes: of its value at half time, and 16 MiB more).
 #[derive(Debug, Args)]
-pub(crate) struct Arguments {
+pub(crate) struct SoakArguments {
     /// Duration in minutes
     #[arg(long, default_value_t = 60, value_name = "NUMBER", conflicts_with = "seconds",
         value_parser = clap::value_parser!(u32).range(1..=100_000))]
@@ -48,9 +48,9 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
+pub(crate) fn run(arguments: &SoakArguments) -> Result<ExitCode, Box<dyn Error>> {
     let minutes = Duration::from_secs(60 * u64::from(arguments.minutes));
-    let options = Options {
+    let options = SoakOptions {
         tandem: programs::tandem(arguments.tandem.as_deref())?,
         time: arguments
             .seconds
@@ -133,7 +133,7 @@ fn bar(time: Duration) -> ProgressBar {
     bar
 }
 
-fn words(progress: Progress<'_>) -> String {
+fn words(progress: SoakProgress<'_>) -> String {
     let right: u64 = progress.counts.right().map(|(_, count)| count).sum();
     format!(
         "{right} actions, {} MiB, {} faults, {} wrong",

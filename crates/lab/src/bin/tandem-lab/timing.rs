@@ -8,15 +8,15 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use tandem_lab::timing::client::{self, Direction, Plan, WarmUp};
-use tandem_lab::timing::server::Server;
+use tandem_lab::timing::client::{self, Direction, TimingPlan, WarmUp};
+use tandem_lab::timing::server::TimingServer;
 use tandem_link::text;
 use tandem_web::loader::Via;
 use tokio::task::LocalSet;
 
 /// The selected end.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum TimingCommand {
     /// Sends, counts and echoes for whoever connects
     Server(ServerArguments),
     /// Measures
@@ -77,18 +77,18 @@ pub(crate) struct ClientArguments {
 }
 
 /// Does it.
-pub(crate) fn run(command: Command) -> Result<ExitCode, Box<dyn Error>> {
+pub(crate) fn run(command: TimingCommand) -> Result<ExitCode, Box<dyn Error>> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
     match command {
-        Command::Server(arguments) => runtime.block_on(async {
-            let server = Server::bind(arguments.listen).await?;
+        TimingCommand::Server(arguments) => runtime.block_on(async {
+            let server = TimingServer::bind(arguments.listen).await?;
             say(&format!("listening on {}", server.address()?));
             server.run().await;
             Ok(ExitCode::SUCCESS)
         }),
-        Command::Client(arguments) => {
+        TimingCommand::Client(arguments) => {
             let (json, csv, quiet) = (arguments.json, arguments.csv, arguments.quiet);
             let plan = plan(*arguments)?;
             let running = client::run(&plan, |line| {
@@ -109,7 +109,7 @@ pub(crate) fn run(command: Command) -> Result<ExitCode, Box<dyn Error>> {
     }
 }
 
-fn plan(arguments: ClientArguments) -> Result<Plan, Box<dyn Error>> {
+fn plan(arguments: ClientArguments) -> Result<TimingPlan, Box<dyn Error>> {
     let ClientArguments {
         server,
         via,
@@ -127,7 +127,7 @@ fn plan(arguments: ClientArguments) -> Result<Plan, Box<dyn Error>> {
     {
         return Err("--interval and --fresh are at least 1ms".into());
     }
-    Ok(Plan {
+    Ok(TimingPlan {
         server,
         via,
         streams: streams.into(),

@@ -19,7 +19,7 @@ use tandem_lab::tornet::onions::{MOST_ONIONS, OnionSites};
 use tandem_lab::tornet::state::Phase;
 use tandem_lab::tornet::torrc::Variant;
 use tandem_lab::tornet::{
-    Origin, Request, RunDirectory, State, TornetError, namespaces, take_down, up,
+    Request, RunDirectory, State, TornetError, TornetOrigin, namespaces, take_down, up,
 };
 use tandem_link::text;
 use tandem_net::emulator::Snapshot;
@@ -30,7 +30,7 @@ type Failure = Box<dyn Error>;
 
 /// The commands on the network.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum TornetCommand {
     /// Brings the network up and returns when it carries traffic
     Up(UpArguments),
     /// Shows the running network and its addresses
@@ -40,9 +40,9 @@ pub(crate) enum Command {
     /// Runs a command on a node
     Exec(ExecArguments),
     /// Loads pages with plain HTTP/1.1 and through the pair, in alternation
-    Measure(measure::Arguments),
+    Measure(measure::MeasureArguments),
     /// Loads the onion services with the discovery of gateways, without, and by tor alone
-    Discover(discover::Arguments),
+    Discover(discover::DiscoverArguments),
 }
 
 /// The selected network.
@@ -121,15 +121,17 @@ pub(crate) struct ExecArguments {
 }
 
 /// Does it.
-pub(crate) fn run(command: Command) -> Result<ExitCode, Failure> {
+pub(crate) fn run(command: TornetCommand) -> Result<ExitCode, Failure> {
     match command {
-        Command::Up(arguments) if arguments.foreground => up(&request(&arguments)?, &mut say)?,
-        Command::Up(arguments) => return up_in_background(&arguments),
-        Command::Status(arguments) => return status(&arguments),
-        Command::Down(Instance { instance }) => take_down(&instance, &mut say)?,
-        Command::Exec(arguments) => return exec(&arguments),
-        Command::Measure(arguments) => return measure::run(arguments),
-        Command::Discover(arguments) => return discover::run(arguments),
+        TornetCommand::Up(arguments) if arguments.foreground => {
+            up(&request(&arguments)?, &mut say)?
+        }
+        TornetCommand::Up(arguments) => return up_in_background(&arguments),
+        TornetCommand::Status(arguments) => return status(&arguments),
+        TornetCommand::Down(Instance { instance }) => take_down(&instance, &mut say)?,
+        TornetCommand::Exec(arguments) => return exec(&arguments),
+        TornetCommand::Measure(arguments) => return measure::run(arguments),
+        TornetCommand::Discover(arguments) => return discover::run(arguments),
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -159,9 +161,9 @@ fn request(arguments: &UpArguments) -> Result<Request, Failure> {
     })
 }
 
-fn origin(arguments: &UpArguments) -> Result<Origin, Failure> {
+fn origin(arguments: &UpArguments) -> Result<TornetOrigin, Failure> {
     if let Some(line) = &arguments.origin {
-        return Ok(Origin::Shell(line.clone()));
+        return Ok(TornetOrigin::Shell(line.clone()));
     }
     if arguments.pages.len() > usize::from(MOST_SITES) {
         return Err(format!("at most {MOST_SITES} pages").into());
@@ -177,7 +179,7 @@ fn origin(arguments: &UpArguments) -> Result<Origin, Failure> {
         .iter()
         .map(absolute)
         .collect::<Result<_, _>>()?;
-    Ok(Origin::Pages(std::env::current_exe()?, pages))
+    Ok(TornetOrigin::Pages(std::env::current_exe()?, pages))
 }
 
 fn gateway(arguments: &UpArguments) -> Result<Option<PathBuf>, Failure> {
@@ -263,7 +265,7 @@ fn follow(mut child: Child, directory: &RunDirectory) -> Result<ExitCode, Failur
 
 /// Everything about a network, for programs.
 #[derive(Serialize)]
-struct Report {
+struct TornetReport {
     up: bool,
     #[serde(flatten)]
     state: Option<State>,
@@ -296,7 +298,7 @@ fn status(arguments: &StatusArguments) -> Result<ExitCode, Failure> {
     if arguments.json {
         println!(
             "{}",
-            serde_json::to_string_pretty(&Report {
+            serde_json::to_string_pretty(&TornetReport {
                 up,
                 state,
                 dead,

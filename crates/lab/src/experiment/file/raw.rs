@@ -222,7 +222,7 @@ fn check_way(setup: &Setup) -> Result<(), (&'static str, &'static str)> {
     // The same set-up without the values that only pairs may have.
     let other = Setup {
         push: false,
-        session: Session::H2,
+        session: SessionProtocol::H2,
         resume: false,
         endpoint_options: Vec::new(),
         gateway_options: Vec::new(),

@@ -6,11 +6,11 @@ use tandem_net::stats::Summary;
 
 use super::table::Table;
 use super::text::{escaped, signed};
-use super::{Report, common, name_of};
+use super::{ExperimentReport, common, name_of};
 use crate::experiment::file::Sweep;
 use crate::experiment::summary::{Contest, Verdict};
 
-impl Report<'_> {
+impl ExperimentReport<'_> {
     /// Counts the points at which the pair wins against the baseline, and lists the others.
     pub(super) fn contest(&self) -> String {
         let (table, others) = self.counts();
@@ -139,27 +139,7 @@ impl Report<'_> {
         let mut faster = Vec::new();
         let setups = self.experiment.setups.iter().enumerate();
         for (peer, setup) in setups.filter(|(_, setup)| !setup.is_ours()) {
-            let mut gains = Vec::new();
-            for sweep in &self.experiment.sweeps {
-                let points = self.cells.points(self.experiment, sweep);
-                let common = common(&points);
-                for point in &points {
-                    let Some(contest) =
-                        self.cells.contest_with(self.experiment, sweep, point, peer)
-                    else {
-                        continue;
-                    };
-                    gains.push(contest.gain.median);
-                    if contest.gain.median < 0.0 {
-                        faster.push(vec![
-                            escaped(setup.label()),
-                            format!("{}: {}", escaped(&sweep.title), name_of(point, &common)),
-                            escaped(self.experiment.setups[contest.best].label()),
-                            signed(contest.gain.median * 100.0),
-                        ]);
-                    }
-                }
-            }
+            let gains = self.gains_over(peer, &mut faster);
             let Some(all) = Summary::of(&gains) else {
                 continue;
             };
@@ -190,6 +170,32 @@ impl Report<'_> {
             let _ = write!(out, "<h3>Where a peer wins</h3>\n{}", table.html());
         }
         out
+    }
+
+    /// Returns the median gains over one peer at each point, and adds the points at which the peer
+    /// is faster to `faster`.
+    fn gains_over(&self, peer: usize, faster: &mut Vec<Vec<String>>) -> Vec<f64> {
+        let mut gains = Vec::new();
+        for sweep in &self.experiment.sweeps {
+            let points = self.cells.points(self.experiment, sweep);
+            let common = common(&points);
+            for point in &points {
+                let contest = self.cells.contest_with(self.experiment, sweep, point, peer);
+                let Some(contest) = contest else {
+                    continue;
+                };
+                gains.push(contest.gain.median);
+                if contest.gain.median < 0.0 {
+                    faster.push(vec![
+                        escaped(self.experiment.setups[peer].label()),
+                        format!("{}: {}", escaped(&sweep.title), name_of(point, &common)),
+                        escaped(self.experiment.setups[contest.best].label()),
+                        signed(contest.gain.median * 100.0),
+                    ]);
+                }
+            }
+        }
+        gains
     }
 }
 

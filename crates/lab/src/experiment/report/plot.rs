@@ -30,11 +30,11 @@ pub(super) struct Plot<'a> {
     pub(super) x: Axis,
     /// Values along the axis.
     pub(super) labels: Vec<String>,
-    pub(super) curves: Vec<Line>,
+    pub(super) curves: Vec<PlotLine>,
 }
 
 /// The line of a set-up.
-pub(super) struct Line {
+pub(super) struct PlotLine {
     pub(super) name: String,
     pub(super) colour: usize,
     /// Places along the axis, and seconds there.
@@ -186,7 +186,7 @@ impl Plot<'_> {
         LEFT + 20.0 + width * share
     }
 
-    fn curve(&self, line: &Line, place: usize, scale: &Scale, out: &mut String) {
+    fn curve(&self, line: &PlotLine, place: usize, scale: &Scale, out: &mut String) {
         let colour = COLOURS[line.colour % COLOURS.len()];
         // A little aside, so that bars do not hide each other.
         let aside = (place as f64 - (self.curves.len() - 1) as f64 / 2.0) * 2.0;

@@ -5,10 +5,10 @@ use std::fmt::Write as _;
 
 use super::table::Table;
 use super::text::{escaped, percent};
-use super::{Report, common, name_of, spread_in_total, unique};
+use super::{ExperimentReport, common, name_of, spread_in_total, unique};
 use crate::experiment::point::Point;
 
-impl Report<'_> {
+impl ExperimentReport<'_> {
     /// Shows the difference between passes, by point and in total.
     pub(super) fn spreads(&self) -> String {
         let spreads = self.cells.spreads();

@@ -14,9 +14,9 @@ const PAGES: [(&str, &[usize]); 3] = [("first", &[0]), ("second", &[1]), ("both"
 
 /// A whole measurement.
 #[derive(Clone, Debug, Serialize)]
-pub struct Report {
+pub struct DiscoveryReport {
     /// A row for each site and page.
-    pub rows: Vec<Row>,
+    pub rows: Vec<DiscoveryRow>,
     /// The times of a client that discovers gateways, as shares of those without.
     pub shares: Vec<Shares>,
     /// Every visit, in order.
@@ -25,7 +25,7 @@ pub struct Report {
 
 /// The loads of a page of one site.
 #[derive(Clone, Debug, Serialize)]
-pub struct Row {
+pub struct DiscoveryRow {
     /// The number of the site, from 1.
     pub site: usize,
     /// The number of the page, from 1.
@@ -55,7 +55,7 @@ pub struct Shares {
     pub of_tor: Option<Summary>,
 }
 
-impl Report {
+impl DiscoveryReport {
     /// Compares the visits.
     pub(super) fn of(gateways: &[bool], visits: Vec<Visit>) -> Self {
         let mut rows = Vec::new();
@@ -65,7 +65,7 @@ impl Report {
                 let discovering = of_approach(&visits, Approach::Discovering);
                 let loads = discovering.filter_map(|visit| visit.sites.get(site)?.get(page));
                 let through: Vec<f64> = loads.map(|load| load.through_gateway as f64).collect();
-                rows.push(Row {
+                rows.push(DiscoveryRow {
                     site: site + 1,
                     page: page + 1,
                     has_gateway,
@@ -205,7 +205,7 @@ mod tests {
             visit(solo, [[6.0, 6.0], [6.0, 6.0], [4.0, 4.0]]),
             visit(discovering, [[3.0, 2.0], [3.0, 1.0], [5.0, 2.0]]),
         ];
-        let report = Report::of(&[true, true, false], visits);
+        let report = DiscoveryReport::of(&[true, true, false], visits);
         let found: Vec<_> = report
             .shares
             .iter()

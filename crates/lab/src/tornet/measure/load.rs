@@ -13,7 +13,10 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use super::{BROWSER_CONNECTIONS, MeasureError, Plan, Protocol, Push, Setup, Subject, Way};
+use super::{
+    BROWSER_CONNECTIONS, GatewayProtocol, MeasureError, MeasurePlan, MeasureSetup, MeasuredPage,
+    PagePlace, PushMode,
+};
 use crate::bench::programs::without_compression;
 use crate::tornet::client::{Client, Ground, counter, load_page};
 use crate::tornet::layout::MARKER;
@@ -39,7 +42,7 @@ const SETTLE_LIMIT: u32 = 20;
 
 /// The duration and the traffic of a load.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Loaded {
+pub struct LoadedPage {
     /// The time from the loader's first byte to its last.
     pub time_s: f64,
     /// From the start to the first byte of the first answer: mostly the circuit's, which may have
@@ -136,14 +139,14 @@ impl Pushes {
 /// The traffic of the client's interface, and of the link between the exit's side and all other
 /// relays.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Counted {
+pub(super) struct CountedTraffic {
     up: Traffic,
     down: Traffic,
     to_exit: Traffic,
     from_exit: Traffic,
 }
 
-impl Counted {
+impl CountedTraffic {
     fn of(snapshot: &Snapshot) -> Option<Self> {
         let port = snapshot.port("client")?;
         let link = |from: &str, to: &str| {
@@ -167,7 +170,7 @@ impl Counted {
     }
 }
 
-impl Sub for Counted {
+impl Sub for CountedTraffic {
     type Output = Self;
 
     fn sub(self, before: Self) -> Self {
@@ -185,8 +188,8 @@ impl Sub for Counted {
 }
 
 /// The network and the client's place in it.
-pub(super) struct Bench<'a> {
-    plan: &'a Plan,
+pub(super) struct LoadBench<'a> {
+    plan: &'a MeasurePlan,
     directory: RunDirectory,
     state: State,
     network: Netns,
@@ -194,8 +197,8 @@ pub(super) struct Bench<'a> {
     loads: AtomicUsize,
 }
 
-impl<'a> Bench<'a> {
-    pub(super) fn open(plan: &'a Plan) -> Result<Self, MeasureError> {
+impl<'a> LoadBench<'a> {
+    pub(super) fn open(plan: &'a MeasurePlan) -> Result<Self, MeasureError> {
         let Ground {
             directory,
             state,
@@ -210,7 +213,7 @@ impl<'a> Bench<'a> {
         })
     }
 
-    pub(super) const fn plan(&self) -> &Plan {
+    pub(super) const fn plan(&self) -> &MeasurePlan {
         self.plan
     }
 
@@ -218,9 +221,9 @@ impl<'a> Bench<'a> {
         &self.state
     }
 
-    pub(super) fn counters(&self) -> Result<Counted, MeasureError> {
+    pub(super) fn counters(&self) -> Result<CountedTraffic, MeasureError> {
         let snapshot = self.directory.counters()?;
-        Ok(Counted::of(&snapshot)
+        Ok(CountedTraffic::of(&snapshot)
             .ok_or_else(|| TornetError::State("the client's or the exit's link is gone".into()))?)
     }
 
@@ -231,7 +234,7 @@ impl<'a> Bench<'a> {
 
     /// Waits, up to a limit, until earlier traffic has ended and tor has fetched its directory
     /// documents.
-    pub(super) fn settle(&self) -> Result<Counted, MeasureError> {
+    pub(super) fn settle(&self) -> Result<CountedTraffic, MeasureError> {
         let mut before = self.counters()?;
         for _ in 0..SETTLE_LIMIT {
             thread::sleep(Duration::from_secs(1));
@@ -248,16 +251,16 @@ impl<'a> Bench<'a> {
     /// failed; the outer ends the measurement.
     pub(super) fn load(
         &self,
-        subject: &Subject,
-        setup: Setup,
+        subject: &MeasuredPage,
+        setup: MeasureSetup,
         visits: usize,
-    ) -> Result<Result<Loaded, String>, MeasureError> {
+    ) -> Result<Result<LoadedPage, String>, MeasureError> {
         let number = self.loads.fetch_add(1, Ordering::Relaxed);
         let key = format!("measure-{}-{number}", std::process::id());
         let site = self.site(subject, setup, &key)?;
         let client = match setup {
-            Setup::Plain => None,
-            Setup::Pair { session, push, .. } => {
+            MeasureSetup::Plain => None,
+            MeasureSetup::Pair { session, push, .. } => {
                 match self.start_client(subject.way, session, push) {
                     Ok(client) => Some(client),
                     Err(error) => return Ok(Err(format!("the client did not start: {error}"))),
@@ -331,23 +334,28 @@ impl<'a> Bench<'a> {
 
     /// Returns the page under a different name for each load, so that the gateway has never seen
     /// the site. Visited pages have one name for all loads.
-    fn site(&self, subject: &Subject, setup: Setup, key: &str) -> Result<Site, MeasureError> {
+    fn site(
+        &self,
+        subject: &MeasuredPage,
+        setup: MeasureSetup,
+        key: &str,
+    ) -> Result<Site, MeasureError> {
         let ends = &self.state.endpoints;
         let host = match subject.way {
-            Way::Exit => ends
+            PagePlace::Exit => ends
                 .sites
                 .iter()
                 .find(|site| site.page == subject.page)
                 .map(|site| {
                     let visited = format!("visited-{}", std::process::id());
-                    let label = if setup.push() == Some(Push::Visited) {
+                    let label = if setup.push() == Some(PushMode::Visited) {
                         &visited
                     } else {
                         key
                     };
                     format!("{label}.{}", site.host)
                 }),
-            Way::Onion => ends.onion.clone(),
+            PagePlace::Onion => ends.onion.clone(),
         };
         let host =
             host.ok_or_else(|| TornetError::State(format!("no site serves {}", subject.page)))?;
@@ -356,13 +364,13 @@ impl<'a> Bench<'a> {
 
     fn loader(
         &self,
-        subject: &Subject,
-        setup: Setup,
+        subject: &MeasuredPage,
+        setup: MeasureSetup,
         proxy: Option<SocketAddr>,
         key: &str,
     ) -> Loader {
         let (via, per_host, headers) = match (setup, proxy) {
-            (Setup::Pair { in_flight, .. }, Some(proxy)) => {
+            (MeasureSetup::Pair { in_flight, .. }, Some(proxy)) => {
                 let isolation = ("Proxy-Authorization".to_owned(), format!("Key {key}"));
                 (
                     Via::Http {
@@ -389,7 +397,7 @@ impl<'a> Bench<'a> {
             total: per_host.max(256),
             discovery: subject.discovery,
             deadline: DEADLINE,
-            optimistic: self.plan.optimistic && setup == Setup::Plain,
+            optimistic: self.plan.optimistic && setup == MeasureSetup::Plain,
             headers,
             ..Loader::new(via)
         }
@@ -397,18 +405,23 @@ impl<'a> Bench<'a> {
 
     /// Starts a client that has no session yet. Its exit is named, so that looking for one is not
     /// in the numbers.
-    fn start_client(&self, way: Way, session: Protocol, push: Push) -> io::Result<Client> {
+    fn start_client(
+        &self,
+        way: PagePlace,
+        session: GatewayProtocol,
+        push: PushMode,
+    ) -> io::Result<Client> {
         let ends = &self.state.endpoints;
-        let Protocol { name, port } = session;
+        let GatewayProtocol { name, port } = session;
         let (gateway, via) = match way {
-            Way::Exit => {
+            PagePlace::Exit => {
                 let exit = &ends.exit_fingerprint;
                 (
                     format!("{name}+tcp://{MARKER}:{port}?exit={exit}"),
                     format!("tor://{}", ends.control),
                 )
             }
-            Way::Onion => {
+            PagePlace::Onion => {
                 let onion = ends.onion.as_deref().unwrap_or_default();
                 (
                     format!("{name}+tcp://{onion}:{port}"),
@@ -417,7 +430,7 @@ impl<'a> Bench<'a> {
             }
         };
         let mut arguments = vec!["--gateway".to_owned(), gateway, "--via".to_owned(), via];
-        arguments.push(format!("--push={}", push != Push::Off));
+        arguments.push(format!("--push={}", push != PushMode::Off));
         arguments.extend(without_compression(&self.plan.client_arguments).map(str::to_owned));
         arguments.extend(self.plan.client_arguments.iter().cloned());
         let log = self.directory.path().join("measure-client.log");
@@ -435,8 +448,13 @@ impl<'a> Bench<'a> {
     }
 }
 
-fn summary(load: &Load, moved: Counted, way: Way, pushes: Option<Pushes>) -> Loaded {
-    let exit = (way == Way::Exit).then_some(ExitLink {
+fn summary(
+    load: &Load,
+    moved: CountedTraffic,
+    way: PagePlace,
+    pushes: Option<Pushes>,
+) -> LoadedPage {
+    let exit = (way == PagePlace::Exit).then_some(ExitLink {
         bytes_up: moved.to_exit.bytes,
         bytes_down: moved.from_exit.bytes,
         packets_up: moved.to_exit.packets,
@@ -448,7 +466,7 @@ fn summary(load: &Load, moved: Counted, way: Way, pushes: Option<Pushes>) -> Loa
         .map(|request| request.end() - request.receive)
         .min()
         .unwrap_or_default();
-    Loaded {
+    LoadedPage {
         time_s: load.time.as_secs_f64(),
         first_byte_s: first_byte.as_secs_f64(),
         bytes_up: moved.up.bytes,
@@ -503,19 +521,19 @@ mod tests {
             links,
             ..Snapshot::default()
         };
-        let now = Counted::of(&snapshot).expect("all links are there");
+        let now = CountedTraffic::of(&snapshot).expect("all links are there");
         let moved = now
-            - Counted {
+            - CountedTraffic {
                 up: traffic(100),
                 to_exit: traffic(200),
-                ..Counted::default()
+                ..CountedTraffic::default()
             };
         assert_eq!(
             (moved.bytes(), moved.to_exit.bytes, moved.from_exit.packets),
             (4200, 300, 60)
         );
         assert!(
-            Counted::of(&Snapshot {
+            CountedTraffic::of(&Snapshot {
                 links: Vec::new(),
                 ..snapshot
             })

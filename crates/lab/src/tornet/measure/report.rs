@@ -5,19 +5,19 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use super::load::{ExitLink, Loaded, Pushes};
-use super::verdict::{Verdict, verdicts};
-use super::{Loads, Plan, Push, Setup, Subject, Way};
+use super::load::{ExitLink, LoadedPage, Pushes};
+use super::verdict::{MeasureVerdict, verdicts};
+use super::{MeasurePlan, MeasureSetup, MeasuredLoads, MeasuredPage, PagePlace, PushMode};
 use tandem_net::stats::{Summary, median};
 use tandem_web::loader::Discovery;
 
 /// A whole measurement.
 #[derive(Clone, Debug, Serialize)]
-pub struct Report {
+pub struct MeasureReport {
     /// A row per page, way and setup.
-    pub rows: Vec<Row>,
+    pub rows: Vec<MeasureRow>,
     /// The verdicts on push, by setup.
-    pub verdicts: Vec<Verdict>,
+    pub verdicts: Vec<MeasureVerdict>,
     /// The background traffic of tor on the client's link; it is part of all figures of the link.
     pub background: Background,
     /// Turns that each setup had.
@@ -43,11 +43,11 @@ pub struct Background {
 
 /// A setup's loads of a page: medians over those that succeeded.
 #[derive(Clone, Debug, Serialize)]
-pub struct Row {
+pub struct MeasureRow {
     /// The page.
     pub page: String,
     /// Through the exit or from the onion service.
-    pub way: Way,
+    pub way: PagePlace,
     /// The setup.
     pub setup: String,
     /// With push: the setup that differs by it alone.
@@ -89,22 +89,22 @@ pub struct Row {
     /// Bytes of unrequested bodies, as a share of all received bytes.
     pub waste: Option<f64>,
     /// Every load that succeeded, in order.
-    pub loads: Vec<Loaded>,
+    pub loads: Vec<LoadedPage>,
     /// The errors of the loads that failed.
     pub failures: Vec<String>,
 }
 
 /// Compares. `loads` by subject, setup and pass.
 pub(super) fn report(
-    plan: &Plan,
-    subjects: &[Subject],
-    loads: Vec<Loads>,
+    plan: &MeasurePlan,
+    subjects: &[MeasuredPage],
+    loads: Vec<MeasuredLoads>,
     background: Background,
     trouble: Option<String>,
-) -> Report {
+) -> MeasureReport {
     let mut rows = Vec::new();
     for (subject, loads) in subjects.iter().zip(loads) {
-        let own: Vec<Row> = subject
+        let own: Vec<MeasureRow> = subject
             .setups
             .iter()
             .zip(loads)
@@ -113,7 +113,7 @@ pub(super) fn report(
         let compared = own.iter().map(|row| row.clone().beside(&own));
         rows.extend(compared);
     }
-    Report {
+    MeasureReport {
         verdicts: verdicts(&rows),
         rows,
         background,
@@ -129,7 +129,11 @@ pub(super) fn report(
     }
 }
 
-fn row(subject: &Subject, setup: Setup, loads: Vec<Result<Loaded, String>>) -> Row {
+fn row(
+    subject: &MeasuredPage,
+    setup: MeasureSetup,
+    loads: Vec<Result<LoadedPage, String>>,
+) -> MeasureRow {
     let (mut good, mut failures) = (Vec::new(), Vec::new());
     for load in loads {
         match load {
@@ -137,7 +141,8 @@ fn row(subject: &Subject, setup: Setup, loads: Vec<Result<Loaded, String>>) -> R
             Err(error) => failures.push(error),
         }
     }
-    let middle = |value: fn(&Loaded) -> f64| median(&good.iter().map(value).collect::<Vec<_>>());
+    let middle =
+        |value: fn(&LoadedPage) -> f64| median(&good.iter().map(value).collect::<Vec<_>>());
     let exit = |value: fn(ExitLink) -> u64| {
         median(
             &good
@@ -146,7 +151,7 @@ fn row(subject: &Subject, setup: Setup, loads: Vec<Result<Loaded, String>>) -> R
                 .collect::<Vec<_>>(),
         )
     };
-    let pushed = setup.push().is_some_and(|push| push != Push::Off);
+    let pushed = setup.push().is_some_and(|push| push != PushMode::Off);
     let pushes = |value: fn(Pushes) -> f64| {
         median(
             &good
@@ -155,7 +160,7 @@ fn row(subject: &Subject, setup: Setup, loads: Vec<Result<Loaded, String>>) -> R
                 .collect::<Vec<_>>(),
         )
     };
-    Row {
+    MeasureRow {
         page: subject.name.clone(),
         way: subject.way,
         setup: setup.to_string(),
@@ -184,7 +189,7 @@ fn row(subject: &Subject, setup: Setup, loads: Vec<Result<Loaded, String>>) -> R
 }
 
 /// A column: its heading, its width and the function that formats a cell.
-type Column = (&'static str, usize, fn(&Row) -> String);
+type Column = (&'static str, usize, fn(&MeasureRow) -> String);
 
 const COLUMNS: [Column; 16] = [
     ("seconds", 7, |row| {
@@ -229,7 +234,7 @@ fn share(value: Option<f64>) -> String {
     value.map_or_else(nothing, |value| format!("{:.1}", value * 100.0))
 }
 
-impl Row {
+impl MeasureRow {
     fn bytes(&self) -> Option<f64> {
         Some(self.bytes_up? + self.bytes_down?)
     }
@@ -270,7 +275,7 @@ impl Row {
     }
 }
 
-impl Report {
+impl MeasureReport {
     /// Formats the results as text.
     pub fn table(&self) -> String {
         let mut out = format!("{:<24} {:<5} {:<22}", "page", "way", "setup");
@@ -322,8 +327,8 @@ impl Report {
 mod tests {
     use super::*;
 
-    fn loaded(time_s: f64, bytes: u64) -> Loaded {
-        Loaded {
+    fn loaded(time_s: f64, bytes: u64) -> LoadedPage {
+        LoadedPage {
             time_s,
             first_byte_s: time_s / 4.0,
             bytes_up: bytes,
@@ -344,7 +349,7 @@ mod tests {
         }
     }
 
-    fn pushed(time_s: f64, wasted: u64) -> Loaded {
+    fn pushed(time_s: f64, wasted: u64) -> LoadedPage {
         let pushes = Pushes {
             visits_before: 4,
             received: 30,
@@ -354,21 +359,21 @@ mod tests {
             bytes_used: 500,
             body_bytes: 1000,
         };
-        Loaded {
+        LoadedPage {
             pushes: Some(pushes),
             ..loaded(time_s, 70)
         }
     }
 
-    fn plan() -> Plan {
-        Plan {
+    fn plan() -> MeasurePlan {
+        MeasurePlan {
             instance: "t".into(),
             tandem: "tandem".into(),
             pages: vec!["p".into()],
-            ways: vec![Way::Exit],
+            ways: vec![PagePlace::Exit],
             sessions: vec!["h2".parse().expect("spoken")],
             in_flight: vec![6],
-            pushes: vec![Push::Off, Push::Visited],
+            pushes: vec![PushMode::Off, PushMode::Visited],
             visits: 4,
             passes: 3,
             discovery: Discovery::Triggers,
@@ -379,19 +384,19 @@ mod tests {
         }
     }
 
-    fn pair(push: Push) -> Setup {
-        Setup::Pair {
+    fn pair(push: PushMode) -> MeasureSetup {
+        MeasureSetup::Pair {
             session: "h2".parse().expect("spoken"),
             in_flight: 6,
             push,
         }
     }
 
-    fn subject(name: &str, setups: Vec<Setup>) -> Subject {
-        Subject {
+    fn subject(name: &str, setups: Vec<MeasureSetup>) -> MeasuredPage {
+        MeasuredPage {
             page: "/x/p.json".into(),
             name: name.into(),
-            way: Way::Exit,
+            way: PagePlace::Exit,
             discovery: Discovery::Triggers,
             setups,
         }
@@ -401,7 +406,7 @@ mod tests {
 
     #[test]
     fn compares_medians_and_tells_failures() {
-        let subject = subject("p", vec![Setup::Plain, pair(Push::Off)]);
+        let subject = subject("p", vec![MeasureSetup::Plain, pair(PushMode::Off)]);
         let plain = vec![
             Ok(loaded(10.0, 100)),
             Ok(loaded(8.0, 100)),
@@ -445,7 +450,11 @@ mod tests {
 
     #[test]
     fn push_is_judged_beside_the_pair_without_it() {
-        let setups = vec![Setup::Plain, pair(Push::Off), pair(Push::Visited)];
+        let setups = vec![
+            MeasureSetup::Plain,
+            pair(PushMode::Off),
+            pair(PushMode::Visited),
+        ];
         let subjects = [subject("fast", setups.clone()), subject("slow", setups)];
         let fast = vec![
             vec![Ok(loaded(10.0, 9))],
@@ -489,7 +498,14 @@ mod tests {
 
     #[test]
     fn a_page_within_the_spread_is_not_slower() {
-        let subject = subject("p", vec![Setup::Plain, pair(Push::Off), pair(Push::First)]);
+        let subject = subject(
+            "p",
+            vec![
+                MeasureSetup::Plain,
+                pair(PushMode::Off),
+                pair(PushMode::First),
+            ],
+        );
         let without = vec![Ok(loaded(2.0, 9)), Ok(loaded(4.0, 9))];
         let with = vec![Ok(pushed(3.5, 0)), Ok(pushed(6.0, 0))];
         let report = report(
@@ -505,9 +521,9 @@ mod tests {
 
     #[test]
     fn nothing_loaded_is_no_number() {
-        let subject = Subject {
-            way: Way::Onion,
-            ..subject("p", vec![Setup::Plain])
+        let subject = MeasuredPage {
+            way: PagePlace::Onion,
+            ..subject("p", vec![MeasureSetup::Plain])
         };
         let report = report(
             &plan(),

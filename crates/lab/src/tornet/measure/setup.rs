@@ -12,14 +12,14 @@ pub const BROWSER_CONNECTIONS: usize = 6;
 /// The place of the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, clap::ValueEnum, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Way {
+pub enum PagePlace {
     /// On the web host, through an exit.
     Exit,
     /// Behind the onion service.
     Onion,
 }
 
-impl fmt::Display for Way {
+impl fmt::Display for PagePlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Exit => "exit",
@@ -30,14 +30,14 @@ impl fmt::Display for Way {
 
 /// A session protocol that the network's gateways speak.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Protocol {
+pub struct GatewayProtocol {
     /// Returns the protocol's name in endpoint URLs.
     pub name: &'static str,
     /// Port of the gateways that speak it.
     pub port: u16,
 }
 
-impl FromStr for Protocol {
+impl FromStr for GatewayProtocol {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -52,7 +52,7 @@ impl FromStr for Protocol {
 /// The permitted pushes of the gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, clap::ValueEnum, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Push {
+pub enum PushMode {
     /// No pushes: the client takes none
     Off,
     /// Resources that the page itself names, on a first visit to the site
@@ -63,23 +63,23 @@ pub enum Push {
 
 /// The way to load a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Setup {
+pub enum MeasureSetup {
     /// HTTP/1.1 on six connections through the SOCKS port.
     Plain,
     /// Through the pair.
     Pair {
         /// The protocol between client and gateway.
-        session: Protocol,
+        session: GatewayProtocol,
         /// Requests that the loader has in flight.
         in_flight: usize,
         /// The permitted pushes.
-        push: Push,
+        push: PushMode,
     },
 }
 
-impl Setup {
+impl MeasureSetup {
     /// Returns the permitted pushes of the gateway, through the pair.
-    pub const fn push(self) -> Option<Push> {
+    pub const fn push(self) -> Option<PushMode> {
         match self {
             Self::Plain => None,
             Self::Pair { push, .. } => Some(push),
@@ -95,13 +95,13 @@ impl Setup {
             } => Self::Pair {
                 session,
                 in_flight,
-                push: Push::Off,
+                push: PushMode::Off,
             },
         }
     }
 }
 
-impl fmt::Display for Setup {
+impl fmt::Display for MeasureSetup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Plain => f.write_str("HTTP/1.1 x6"),
@@ -111,9 +111,9 @@ impl fmt::Display for Setup {
                 push,
             } => {
                 let push = match push {
-                    Push::Off => "",
-                    Push::First => " push, first",
-                    Push::Visited => " push, visited",
+                    PushMode::Off => "",
+                    PushMode::First => " push, first",
+                    PushMode::Visited => " push, visited",
                 };
                 write!(f, "{} x{in_flight}{push}", session.name)
             }
@@ -127,14 +127,14 @@ mod tests {
 
     #[test]
     fn protocols_by_name() {
-        assert_eq!("h2".parse::<Protocol>().expect("spoken").port, 9980);
+        assert_eq!("h2".parse::<GatewayProtocol>().expect("spoken").port, 9980);
         assert_eq!(
-            "spdy3.1".parse::<Protocol>().expect("spoken").name,
+            "spdy3.1".parse::<GatewayProtocol>().expect("spoken").name,
             "spdy3.1"
         );
         assert!(
             "http"
-                .parse::<Protocol>()
+                .parse::<GatewayProtocol>()
                 .expect_err("no session of many")
                 .contains("h2")
         );
@@ -143,13 +143,13 @@ mod tests {
     #[test]
     fn setups_have_names() {
         let session = "h2".parse().expect("spoken");
-        let pushed = Setup::Pair {
+        let pushed = MeasureSetup::Pair {
             session,
             in_flight: 32,
-            push: Push::Visited,
+            push: PushMode::Visited,
         };
         assert_eq!(pushed.to_string(), "h2 x32 push, visited");
         assert_eq!(pushed.without_push().to_string(), "h2 x32");
-        assert_eq!(Setup::Plain.to_string(), "HTTP/1.1 x6");
+        assert_eq!(MeasureSetup::Plain.to_string(), "HTTP/1.1 x6");
     }
 }

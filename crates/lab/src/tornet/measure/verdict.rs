@@ -5,13 +5,13 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use super::report::Row;
-use super::{Loaded, Pushes};
+use super::report::MeasureRow;
+use super::{LoadedPage, Pushes};
 use tandem_net::stats::median;
 
 /// The results of a setup with push, over all pages that have it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Verdict {
+pub struct MeasureVerdict {
     /// The setup.
     pub setup: String,
     /// Pages that were loaded with it.
@@ -32,7 +32,7 @@ pub struct Verdict {
 const MOST_WASTE: f64 = 0.1;
 
 /// A verdict for each setup with push.
-pub(super) fn verdicts(rows: &[Row]) -> Vec<Verdict> {
+pub(super) fn verdicts(rows: &[MeasureRow]) -> Vec<MeasureVerdict> {
     let mut setups: Vec<&str> = Vec::new();
     for row in rows.iter().filter(|row| row.without_push.is_some()) {
         if !setups.contains(&row.setup.as_str()) {
@@ -45,18 +45,18 @@ pub(super) fn verdicts(rows: &[Row]) -> Vec<Verdict> {
         .collect()
 }
 
-fn verdict(setup: &str, rows: &[Row]) -> Verdict {
-    let own: Vec<&Row> = rows.iter().filter(|row| row.setup == setup).collect();
-    let middle = |value: fn(&Row) -> Option<f64>| {
+fn verdict(setup: &str, rows: &[MeasureRow]) -> MeasureVerdict {
+    let own: Vec<&MeasureRow> = rows.iter().filter(|row| row.setup == setup).collect();
+    let middle = |value: fn(&MeasureRow) -> Option<f64>| {
         median(&own.iter().filter_map(|row| value(row)).collect::<Vec<_>>())
     };
-    let named = |which: &dyn Fn(&Row) -> bool| {
+    let named = |which: &dyn Fn(&MeasureRow) -> bool| {
         own.iter()
             .filter(|row| which(row))
             .map(|row| format!("{} ({})", row.page, row.way))
             .collect::<Vec<_>>()
     };
-    let slower = |row: &Row| {
+    let slower = |row: &MeasureRow| {
         let base = rows.iter().find(|other| {
             other.page == row.page
                 && other.way == row.way
@@ -66,7 +66,7 @@ fn verdict(setup: &str, rows: &[Row]) -> Verdict {
             .zip(base.and_then(|base| base.time_s))
             .is_some_and(|(own, base)| own.min > base.max)
     };
-    Verdict {
+    MeasureVerdict {
         setup: setup.to_owned(),
         pages: own.len(),
         ratio_without_push: middle(|row| row.ratio_without_push),
@@ -78,7 +78,7 @@ fn verdict(setup: &str, rows: &[Row]) -> Verdict {
 }
 
 /// The share of wasted bytes over several loads.
-fn waste<'a>(loads: impl Iterator<Item = &'a Loaded>) -> f64 {
+fn waste<'a>(loads: impl Iterator<Item = &'a LoadedPage>) -> f64 {
     let pushes = loads.filter_map(|load| load.pushes);
     let (wasted, all) = pushes.fold((0, 0), |(wasted, all), pushes: Pushes| {
         (
@@ -93,7 +93,7 @@ fn waste<'a>(loads: impl Iterator<Item = &'a Loaded>) -> f64 {
     }
 }
 
-impl Verdict {
+impl MeasureVerdict {
     /// A few lines for people.
     pub(super) fn text(&self) -> String {
         let share = |value: Option<f64>| {

@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::fs;
 
 use super::parts::origin_arguments;
-use super::{Origin, Request, Tornet};
+use super::{Request, Tornet, TornetOrigin};
 use crate::tornet::layout::Role;
 use crate::tornet::state::OnionEndpoint;
 use crate::tornet::{TornetError, torrc};
@@ -44,7 +44,7 @@ impl Tornet {
 
     /// Starts the origin of the first service, which serves the first page.
     fn launch_onion_origin(&mut self, request: &Request) -> Result<(), TornetError> {
-        let Origin::Pages(program, pages) = &request.origin else {
+        let TornetOrigin::Pages(program, pages) = &request.origin else {
             return Ok(());
         };
         let (Some(page), Some(name)) = (pages.first(), self.state.endpoints.onion.clone()) else {
@@ -56,7 +56,8 @@ impl Tornet {
     }
 
     fn launch_onion_sites(&mut self, request: &Request) -> Result<(), TornetError> {
-        let (Origin::Pages(origin, _), Some(gateway)) = (&request.origin, &request.gateway) else {
+        let (TornetOrigin::Pages(origin, _), Some(gateway)) = (&request.origin, &request.gateway)
+        else {
             return match request.variant.onions.count {
                 0 => Ok(()),
                 _ => Err(TornetError::State(

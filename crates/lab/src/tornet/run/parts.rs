@@ -45,11 +45,11 @@ pub(super) fn new_state(request: &Request, layout: &Layout, directory: &RunDirec
     }
 }
 
-pub(super) fn sites(origin: &Origin, web: Ipv4Addr) -> Vec<SiteEndpoint> {
+pub(super) fn sites(origin: &TornetOrigin, web: Ipv4Addr) -> Vec<SiteEndpoint> {
     let pages = match origin {
-        Origin::None => Vec::new(),
-        Origin::Shell(line) => vec![line.clone()],
-        Origin::Pages(_, pages) => pages.clone(),
+        TornetOrigin::None => Vec::new(),
+        TornetOrigin::Shell(line) => vec![line.clone()],
+        TornetOrigin::Pages(_, pages) => pages.clone(),
     };
     let site = |(n, page)| SiteEndpoint {
         host: site_name(n),

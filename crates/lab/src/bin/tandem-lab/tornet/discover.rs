@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use tandem_lab::tornet::discovery::{Plan, run as measure};
+use tandem_lab::tornet::discovery::{DiscoveryPlan, run as measure};
 
 use super::{Failure, Instance, say};
 
 #[derive(Debug, Args)]
-pub(crate) struct Arguments {
+pub(crate) struct DiscoverArguments {
     #[command(flatten)]
     instance: Instance,
     /// The program under test; by default `tandem` beside this program
@@ -33,8 +33,8 @@ pub(crate) struct Arguments {
 
 /// Measures. The exit code is 4 if a visit has a fault.
 #[expect(clippy::print_stdout, reason = "the answer to the command")]
-pub(super) fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
-    let plan = Plan {
+pub(super) fn run(arguments: DiscoverArguments) -> Result<ExitCode, Failure> {
+    let plan = DiscoveryPlan {
         instance: arguments.instance.instance,
         tandem: tandem_lab::bench::programs::tandem(arguments.tandem.as_deref())?,
         passes: if arguments.check {

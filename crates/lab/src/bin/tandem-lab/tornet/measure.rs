@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command as Program, ExitCode, Stdio};
 
 use clap::{Args, ValueEnum};
-use tandem_lab::tornet::measure::{Plan, Protocol, Push, Way, run as measure};
+use tandem_lab::tornet::measure::{
+    GatewayProtocol, MeasurePlan, PagePlace, PushMode, run as measure,
+};
 use tandem_lab::tornet::state::Phase;
 use tandem_lab::tornet::{RunDirectory, take_down};
 use tandem_net::emulator::sys::{self, ChildSetup};
@@ -17,7 +19,7 @@ use super::{Failure, Instance, say};
 const SIGNALS: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
 #[derive(Debug, Args)]
-pub(crate) struct Arguments {
+pub(crate) struct MeasureArguments {
     #[command(flatten)]
     instance: Instance,
     /// The program under test; by default `tandem` beside this program
@@ -39,7 +41,7 @@ pub(crate) struct Arguments {
         default_value = "h2,spdy3.1",
         value_name = "SESSION"
     )]
-    sessions: Vec<Protocol>,
+    sessions: Vec<GatewayProtocol>,
     /// Requests that the loader has in flight at the client; a browser has 6
     #[arg(long, value_delimiter = ',', default_value = "6", value_name = "NUMBER", value_parser = in_flight)]
     in_flight: Vec<usize>,
@@ -50,7 +52,7 @@ pub(crate) struct Arguments {
         default_value = "off,first,visited",
         value_name = "WHAT"
     )]
-    push: Vec<Push>,
+    push: Vec<PushMode>,
     /// Visits of other users before the first load of a visited site
     #[arg(long, default_value_t = 4, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..=100))]
     visits: u16,
@@ -103,7 +105,7 @@ fn in_flight(text: &str) -> Result<usize, String> {
 
 /// Measures.
 #[expect(clippy::print_stdout, reason = "the answer to the command")]
-pub(super) fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
+pub(super) fn run(arguments: MeasureArguments) -> Result<ExitCode, Failure> {
     let json = arguments.json;
     let no_conflux = arguments.no_conflux;
     let plan = plan(arguments)?;
@@ -112,7 +114,7 @@ pub(super) fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
             .map_err(|error| format!("{}: {error}", directory.display()))?;
     }
     sys::block_signals(&SIGNALS)?;
-    let network = Network::of(&plan, no_conflux)?;
+    let network = NetworkArguments::of(&plan, no_conflux)?;
     network.end_on_signals()?;
     let report = measure(&plan, &mut say)?;
     if json {
@@ -128,15 +130,15 @@ pub(super) fn run(arguments: Arguments) -> Result<ExitCode, Failure> {
     })
 }
 
-fn plan(arguments: Arguments) -> Result<Plan, Box<dyn Error>> {
+fn plan(arguments: MeasureArguments) -> Result<MeasurePlan, Box<dyn Error>> {
     let tandem = tandem_lab::bench::programs::tandem(arguments.tandem.as_deref())?;
     let mut ways = if arguments.no_exit {
         Vec::new()
     } else {
-        vec![Way::Exit]
+        vec![PagePlace::Exit]
     };
-    ways.extend(arguments.onion.then_some(Way::Onion));
-    Ok(Plan {
+    ways.extend(arguments.onion.then_some(PagePlace::Onion));
+    Ok(MeasurePlan {
         instance: arguments.instance.instance,
         tandem,
         pages: pages(&arguments.pages)?,
@@ -189,13 +191,13 @@ fn pages(given: &[String]) -> Result<Vec<String>, Failure> {
 }
 
 /// The network that is measured; taken down at the end if it was brought up for this.
-struct Network {
+struct NetworkArguments {
     instance: String,
     own: bool,
 }
 
-impl Network {
-    fn of(plan: &Plan, no_conflux: bool) -> Result<Self, Failure> {
+impl NetworkArguments {
+    fn of(plan: &MeasurePlan, no_conflux: bool) -> Result<Self, Failure> {
         let instance = plan.instance.clone();
         let state = RunDirectory::of(&instance)?.load()?;
         if state.is_some_and(|state| state.phase == Phase::Ready && state.supervisor.is_alive()) {
@@ -241,7 +243,7 @@ impl Network {
     }
 }
 
-impl Drop for Network {
+impl Drop for NetworkArguments {
     fn drop(&mut self) {
         if self.own
             && let Err(error) = take_down(&self.instance, &mut say)
