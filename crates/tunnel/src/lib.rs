@@ -10,7 +10,7 @@
 //! - `send`, `recv`: the halves of a stream: scoreboard (RFC 6675), reassembly, windows.
 //! - `recovery`: loss detection over all streams (RACK-TLP, RFC 8985).
 //! - `flow`, `congestion`: CUBIC (RFC 9438) or BBR, for the tunnel as a whole or for each stream.
-//! - `pmtu`: the path's largest datagram (RFC 8899).
+//! - `pmtu`: the path's largest datagram (RFC 8899); `ecn`: congestion marks on it (RFC 3168).
 //!
 //! The tunnel has no handshake: the carrier has proved the peer, so a stream begins with its first
 //! data.
@@ -20,6 +20,7 @@
 pub mod congestion;
 pub mod wire;
 
+mod ecn;
 mod flow;
 mod pmtu;
 mod pool;

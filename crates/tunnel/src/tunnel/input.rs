@@ -28,6 +28,7 @@ impl Tunnel {
         }
         self.stats.datagrams_received += 1;
         self.timing.last_received = now;
+        self.stats.marked += u64::from(marked);
         self.control.marks = self.control.marks.wrapping_add(u32::from(marked));
         let mut result = Ok(());
         for segment in Segments::new(datagram) {
@@ -306,6 +307,7 @@ impl Tunnel {
                 None => {}
             }
             self.recovery.on_arrived(segment.number, transmission);
+            self.ecn.on_arrived();
             if let Some(flow) = self.flow_of(id.0) {
                 let sent = (transmission.sent, transmission.stamp);
                 flow.on_acked(now, sent, u64::from(transmission.bytes), rtt);

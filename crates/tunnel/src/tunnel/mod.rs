@@ -9,6 +9,7 @@
 
 mod input;
 mod output;
+mod state;
 mod timers;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -18,7 +19,9 @@ use bytes::Bytes;
 use tandem_resume::{SavedSpeed, Trial};
 use thiserror::Error;
 
+use self::state::{Acks, Control, Timing};
 use crate::congestion::{Algorithm, Controller};
+use crate::ecn::Ecn;
 use crate::flow::Flow;
 use crate::pmtu::{BASE, PathMtu};
 use crate::pool::Pool;
@@ -170,6 +173,8 @@ pub struct Stats {
     pub datagrams_sent: u64,
     /// Datagrams that arrived.
     pub datagrams_received: u64,
+    /// Datagrams that arrived with a congestion mark.
+    pub marked: u64,
     /// Segments that were taken for lost.
     pub lost: u64,
     /// Segments that were taken for lost and had arrived.
@@ -200,6 +205,9 @@ pub struct Tunnel {
     /// The flow of all streams, where they are coupled.
     flow: Option<Flow>,
     pmtu: PathMtu,
+    ecn: Ecn,
+    /// True if the last datagram carried data and the path takes the codepoint.
+    permits_marks: bool,
     ready: BTreeSet<(u8, u64, u32)>,
     /// Streams that wait for memory, to read or to write.
     starved: BTreeSet<u32>,
@@ -209,53 +217,6 @@ pub struct Tunnel {
     events: VecDeque<Event>,
     closed: Option<Closed>,
     stats: Stats,
-}
-
-/// Acknowledgements that are due.
-#[derive(Clone, Debug, Default)]
-struct Acks {
-    now: BTreeSet<u32>,
-    later: BTreeSet<(Duration, u32)>,
-    /// Streams that ended, whose peer repeats something.
-    ended: BTreeSet<u32>,
-}
-
-/// Segments that concern the tunnel.
-#[derive(Clone, Debug, Default)]
-struct Control {
-    /// Probes to reply to.
-    replies: VecDeque<u32>,
-    /// The next probe's number, and the time of the last one that measures the round trip.
-    next_probe: u32,
-    pending_probe: Option<(u32, Duration)>,
-    probe_due: bool,
-    /// The probes in succession that a later one replaced before a reply.
-    unanswered_probes: u32,
-    /// Congestion marks that arrived, those reported, and the count that the peer reported.
-    marks: u32,
-    marks_reported: u32,
-    marks_seen: u32,
-    close: Option<u32>,
-    /// Resets to send.
-    resets: BTreeSet<u32>,
-    /// Streams whose shut window is probed now.
-    window_probes: BTreeSet<u32>,
-}
-
-/// Times of the tunnel's own.
-#[derive(Clone, Copy, Debug, Default)]
-struct Timing {
-    last_received: Duration,
-    last_sent: Duration,
-    /// The last time at which something left or arrived that restarts the timeout.
-    restarted: Duration,
-    backoff: u32,
-    datagram: u64,
-    /// A single segment may leave beside the window: a probe of the tail.
-    tail_probe: bool,
-    paced_until: Option<Duration>,
-    /// Streams whose window is probed.
-    persisting: usize,
 }
 
 impl Tunnel {
@@ -274,6 +235,8 @@ impl Tunnel {
             recovery: Recovery::default(),
             flow: None,
             pmtu,
+            ecn: Ecn::default(),
+            permits_marks: false,
             ready: BTreeSet::new(),
             starved: BTreeSet::new(),
             acks: Acks::default(),
@@ -479,6 +442,7 @@ impl Tunnel {
         self.rtt.clear();
         self.recovery.clear_path();
         self.pmtu.clear();
+        self.ecn = Ecn::default();
         self.timing.backoff = 0;
         self.timing.restarted = now;
         // Everything in flight is repeated on the new path, without waiting for a timer.
@@ -517,6 +481,13 @@ impl Tunnel {
     /// Returns the size of datagrams that the path takes, in bytes.
     pub const fn datagram_size(&self) -> usize {
         self.pmtu.current()
+    }
+
+    /// Returns true if the last datagram should carry the codepoint ECT(0), which permits routers
+    /// to mark it. Only datagrams with data do (RFC 3168, section 6.1.4), and none on a path that
+    /// seems to drop them.
+    pub const fn permits_marks(&self) -> bool {
+        self.permits_marks
     }
 
     /// Returns the number of streams that are open.

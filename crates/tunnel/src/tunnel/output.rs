@@ -23,6 +23,7 @@ impl Tunnel {
     /// Writes the next datagram into `out`, which is cleared first; false if there is none now.
     pub fn poll_output(&mut self, now: Duration, out: &mut Vec<u8>) -> bool {
         out.clear();
+        self.permits_marks = false;
         if let Some(code) = self.control.close.take() {
             Segment::Close { code }.encode(out);
         }
@@ -272,6 +273,7 @@ impl Tunnel {
         repeated: bool,
     ) {
         self.timing.tail_probe = false;
+        self.permits_marks = self.ecn.is_on();
         let number = self.record(now, id, piece.offset, bytes, repeated);
         if let Some(stream) = self.streams.get_mut(&id) {
             stream.send.on_sent(piece, number);

@@ -200,6 +200,7 @@ impl Tunnel {
             return;
         }
         self.stats.timeouts += 1;
+        self.ecn.on_timeout();
         self.lose_all_in_flight(now, true);
         if backoff >= BLACK_HOLE_TIMEOUTS && self.pmtu.on_black_hole(now) {
             self.set_segment_size();

@@ -292,6 +292,56 @@ fn congestion_marks_slow_the_sender_without_losses() {
     assert!(rate(20) * 2 < rate(0));
 }
 
+/// The loss of a tail shows in no acknowledgement, so that a timer must act (RFC 8985, section 7).
+#[test]
+fn lost_tail_is_repaired_by_the_probe() {
+    let mut path = Path::new(&Config::default(), &link(50), 1);
+    // The round trip is known, and the window takes all three datagrams.
+    path.upload(&pattern(20_000, 1));
+    path.run_for(Duration::from_secs(1));
+    let (before, begun) = (path.client.tunnel.stats(), path.now);
+    let data = pattern(3 * 1200, 2);
+    path.lose_after = Some(2);
+    let id = path.upload(&data);
+    path.run_while(Duration::from_secs(5), |path| {
+        !path.server.received.get(&id).is_some_and(|(_, end)| *end)
+    });
+    assert_eq!(path.lose_after, None, "a datagram was lost");
+    assert!(path.server.received[&id].0 == data);
+    let after = path.client.tunnel.stats();
+    assert_eq!(after.tail_probes, before.tail_probes + 1);
+    assert_eq!(after.timeouts, before.timeouts);
+    // An acknowledgement restarts the timer after a round trip. The probe leaves after two more and
+    // the time for which an acknowledgement may wait, and needs half of one.
+    let took = path.now - begun;
+    assert!(took <= 400 * MS, "{took:?}");
+}
+
+#[test]
+fn tunnel_forbids_marks_on_a_path_that_drops_ect() {
+    let data = pattern(200_000, 1);
+    let mut path = Path::new(&Config::default(), &link(20), 1);
+    path.drops_ect = true;
+    let id = path.upload(&data);
+    path.run_while(Duration::from_secs(10), |path| {
+        !path.server.received.get(&id).is_some_and(|(_, end)| *end)
+    });
+    assert!(path.server.received[&id].0 == data);
+    assert!(path.client.tunnel.stats().timeouts > 0);
+    // A path that has passed them may lose datagrams for any other reason.
+    path.drops_ect = false;
+    let now = path.now;
+    path.client.tunnel.path_changed(now);
+    path.upload(b"arrives");
+    path.run_for(Duration::from_secs(1));
+    let before = path.permitting;
+    path.is_cut = true;
+    path.upload(b"is lost at first");
+    path.run_for(Duration::from_secs(5));
+    assert!(path.client.tunnel.stats().timeouts > 1);
+    assert!(path.permitting > before + 2);
+}
+
 /// An end that has opened one stream and sent `len` bytes.
 fn lone(len: usize) -> Tunnel {
     let mut tunnel = Tunnel::new(Side::Client, Config::default(), Duration::ZERO);

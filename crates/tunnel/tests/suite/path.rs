@@ -86,8 +86,14 @@ pub(crate) struct Path {
     pub(crate) mtu: usize,
     /// True while the link drops every datagram.
     pub(crate) is_cut: bool,
+    /// After this many datagrams of the client, one is lost.
+    pub(crate) lose_after: Option<u64>,
     /// Every n-th datagram arrives with a congestion mark; 0: none.
     pub(crate) mark_every: u64,
+    /// True while the link drops datagrams that permit congestion marks.
+    pub(crate) drops_ect: bool,
+    /// The datagrams that permitted congestion marks.
+    pub(crate) permitting: u64,
     datagrams: u64,
 }
 
@@ -112,7 +118,10 @@ impl Path {
             down: way(seed + 1000),
             mtu: 1500,
             is_cut: false,
+            lose_after: None,
             mark_every: 0,
+            drops_ect: false,
+            permitting: 0,
             datagrams: 0,
         }
     }
@@ -131,12 +140,22 @@ impl Path {
             server,
             up,
             down,
+            drops_ect,
+            permitting,
+            lose_after,
             ..
         } = self;
-        for (end, link) in [(client, up), (server, down)] {
+        for (end, link, is_client) in [(client, up, true), (server, down, false)] {
             while end.tunnel.poll_output(self.now, &mut datagram) {
                 assert!(datagram.len() <= 1472, "{}", datagram.len());
-                if datagram.len() <= self.mtu && !self.is_cut {
+                let permits = end.tunnel.permits_marks();
+                *permitting += u64::from(permits);
+                let is_lost = is_client && *lose_after == Some(0);
+                if is_client {
+                    *lose_after = lose_after.and_then(|left| left.checked_sub(1));
+                }
+                let is_dropped = is_lost || (*drops_ect && permits);
+                if datagram.len() <= self.mtu && !self.is_cut && !is_dropped {
                     let mut packet = datagram.clone();
                     packet.extend_from_slice(&checksum(&datagram));
                     link.ingress(self.now, packet);
