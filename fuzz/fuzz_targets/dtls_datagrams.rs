@@ -23,7 +23,7 @@ fn client(settings: &Settings, remote: SocketAddr, now: Instant) -> Association 
     };
     let (id, cookie) = (AssociationId::new(ID), [7; 12]);
     Envelope::Retry { nonce, id, cookie }.encode(&mut datagram);
-    client.handle_datagram(now, remote, &datagram);
+    client.handle_datagram(now, remote, &datagram, false);
     client
 }
 
@@ -49,9 +49,11 @@ fuzz_target!(|bytes: &[u8]| {
         let mut datagram = Vec::new();
         Envelope::Data { id, records: part }.encode(&mut datagram);
         for end in &mut ends {
-            end.handle_datagram(now, remote, part);
-            end.handle_datagram(now, remote, &datagram);
-            while end.poll_output(now, &mut out).is_some() {}
+            end.handle_datagram(now, remote, part, false);
+            end.handle_datagram(now, remote, &datagram, true);
+            while end.poll_output(now, &mut out).is_some() {
+                out.clear();
+            }
             end.handle_timeout(now + Duration::from_millis(10));
         }
         rest = others;

@@ -16,28 +16,22 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 pub use dimpl::DtlsCertificate;
-use dimpl::{Config as DtlsConfig, Dtls, Output};
+use dimpl::{Dtls, Output};
 use ring::rand::{SecureRandom, SystemRandom};
 use tandem_tunnel::{Closed, Config as TunnelConfig, Side, Tunnel};
 use thiserror::Error;
 
 use crate::certificates::refusal_code;
-use crate::crypto;
-use crate::envelope::{AssociationId, Cookie, DATA_HEADER, Envelope, LARGEST, Nonce, Tail, tail};
+use crate::envelope::{AssociationId, Cookie, DATA_HEADER, Envelope, Nonce, Tail, tail};
+use crate::settings::SCRATCH;
+pub use crate::settings::Settings;
 
 /// The bytes that a record of DTLS 1.3 adds to its content at most.
 const RECORD: usize = 24;
 /// The bytes that envelope and record add to a datagram of the tunnel.
 pub const OVERHEAD: usize = DATA_HEADER + RECORD;
-/// The size of the handshake's datagrams, which fit every path.
-const HANDSHAKE_MTU: usize = 1200;
-/// The records that wait for the driver at most.
-const MAX_RECORDS: usize = 64;
 /// The challenges and responses that wait at most.
 const MAX_REPLIES: usize = 8;
-/// The size in bytes of the buffer for the output of DTLS. The certificates of a peer must fit, and
-/// dimpl accepts a message of at most 50 records, which are smaller than the datagrams.
-const SCRATCH: usize = 50 * LARGEST;
 /// The ends of datagrams that a client remembers.
 const MAX_TAILS: usize = 64;
 /// The time until a hello is repeated for the first time.
@@ -65,56 +59,6 @@ pub enum AssociationError {
     /// The tunnel has ended.
     #[error(transparent)]
     Closed(#[from] Closed),
-}
-
-/// The settings that associations share.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// The settings of DTLS.
-    dtls: Arc<DtlsConfig>,
-    /// The settings of the tunnel.
-    pub tunnel: TunnelConfig,
-    /// The buffer for the output of DTLS, which the associations of a thread share.
-    scratch: Rc<RefCell<Vec<u8>>>,
-}
-
-impl Settings {
-    /// Creates the settings from those of the tunnel and the time for the handshake. A gateway
-    /// requests certificates of its clients if `client_certificates` is true.
-    ///
-    /// # Errors
-    /// Returns the text of the error if dimpl does not accept them.
-    pub fn new(
-        tunnel: TunnelConfig,
-        timeout: Duration,
-        client_certificates: bool,
-    ) -> Result<Self, String> {
-        let dtls = DtlsConfig::builder()
-            .with_crypto_provider(crypto::provider())
-            .dtls12_cipher_suites(&[])
-            .mtu(HANDSHAKE_MTU - DATA_HEADER - 17)
-            .max_queue_rx(MAX_RECORDS)
-            .max_queue_tx(MAX_RECORDS)
-            .handshake_timeout(timeout)
-            // The envelope has a cookie, which needs no state.
-            .use_server_cookie(false)
-            .require_client_certificate(client_certificates)
-            .build()
-            .map_err(|error| error.to_string())?;
-        Ok(Self {
-            dtls: Arc::new(dtls),
-            tunnel,
-            scratch: Rc::new(RefCell::new(vec![0; SCRATCH])),
-        })
-    }
-
-    /// Bounds the receive windows of streams, in bytes.
-    pub fn with_stream_window(mut self, window: u32) -> Self {
-        let tunnel = &mut self.tunnel;
-        let window = u64::from(window).max(tunnel.initial_credit);
-        tunnel.max_window = tunnel.max_window.min(window);
-        self
-    }
 }
 
 /// The envelope of outgoing records.
@@ -161,6 +105,17 @@ pub struct Association {
     out: VecDeque<(SocketAddr, Vec<u8>)>,
     scratch: Rc<RefCell<Vec<u8>>>,
     plain: Vec<u8>,
+    /// True if routers may mark the last datagram.
+    permits_marks: bool,
+}
+
+/// The circumstances of a datagram that has arrived.
+#[derive(Clone, Copy)]
+struct Arrival {
+    now: Instant,
+    from: SocketAddr,
+    /// True if a router has marked it (RFC 3168).
+    marked: bool,
 }
 
 impl std::fmt::Debug for Association {
@@ -247,6 +202,7 @@ impl Association {
             out: VecDeque::new(),
             scratch: Rc::clone(&settings.scratch),
             plain: Vec::new(),
+            permits_marks: false,
         }
     }
 
@@ -308,9 +264,15 @@ impl Association {
         }
     }
 
-    /// Takes a datagram that came from `from`. A datagram that is not authentic changes nothing
-    /// once the handshake is over.
-    pub fn handle_datagram(&mut self, now: Instant, from: SocketAddr, datagram: &[u8]) {
+    /// Takes a datagram that came from `from`. `marked` tells that it has a congestion mark
+    /// (RFC 3168). A datagram that is not authentic changes nothing once the handshake is over.
+    pub fn handle_datagram(
+        &mut self,
+        now: Instant,
+        from: SocketAddr,
+        datagram: &[u8],
+        marked: bool,
+    ) {
         if self.ended.is_some() {
             return;
         }
@@ -325,7 +287,8 @@ impl Association {
             (Ok(Envelope::Retry { nonce, id, cookie }), Wrap::Hello { nonce: own, .. }) => {
                 if nonce == *own && from == self.remote {
                     self.wrap = Wrap::Initial { nonce, id, cookie };
-                    self.with_dtls(now, from, |dtls| dtls.handle_timeout(now));
+                    let arrival = Arrival { now, from, marked };
+                    self.with_dtls(arrival, |dtls| dtls.handle_timeout(now));
                 }
                 return;
             }
@@ -346,7 +309,8 @@ impl Association {
         if from != self.remote && !may_move {
             return;
         }
-        self.with_dtls(now, from, |dtls| {
+        let arrival = Arrival { now, from, marked };
+        self.with_dtls(arrival, |dtls| {
             dtls.handle_timeout(now)?;
             dtls.handle_packet(records)
         });
@@ -355,19 +319,18 @@ impl Association {
     /// Runs a call of DTLS, and acts on its output.
     fn with_dtls(
         &mut self,
-        now: Instant,
-        from: SocketAddr,
+        arrival: Arrival,
         call: impl FnOnce(&mut Dtls) -> Result<(), dimpl::Error>,
     ) {
         if let Err(error) = call(&mut self.dtls) {
             // An alert for the peer may be waiting.
-            self.drain(now, from);
+            self.drain(arrival);
             return self.fail(AssociationError::Dtls(error.to_string()));
         }
-        self.drain(now, from);
+        self.drain(arrival);
     }
 
-    fn drain(&mut self, now: Instant, from: SocketAddr) {
+    fn drain(&mut self, arrival: Arrival) {
         let scratch = Rc::clone(&self.scratch);
         let mut buf = scratch.borrow_mut();
         loop {
@@ -386,7 +349,7 @@ impl Association {
                     self.fail(AssociationError::Certificate(missing));
                 }
                 Output::Connected => {
-                    let at = self.since_start(now);
+                    let at = self.since_start(arrival.now);
                     self.tunnel = Tunnel::new(self.side, self.config.clone(), at);
                     self.connected = true;
                     // The client has ended its handshake already, so the tunnel tells it.
@@ -395,7 +358,7 @@ impl Association {
                     }
                 }
                 Output::PeerCert(certificates) => self.on_certificates(certificates),
-                Output::ApplicationData(data) => self.on_data(now, from, data),
+                Output::ApplicationData(data) => self.on_data(arrival, data),
                 Output::CloseNotify => {
                     let closed = self.tunnel.closed().unwrap_or(Closed::Peer(0));
                     self.fail(closed.into());
@@ -420,7 +383,8 @@ impl Association {
     }
 
     /// Takes the authentic content of a record.
-    fn on_data(&mut self, now: Instant, from: SocketAddr, data: &[u8]) {
+    fn on_data(&mut self, arrival: Arrival, data: &[u8]) {
+        let Arrival { now, from, marked } = arrival;
         if !self.connected {
             return;
         }
@@ -435,7 +399,7 @@ impl Association {
             _ => {
                 self.validate(from);
                 let at = self.since_start(now);
-                if let Err(error) = self.tunnel.handle_input(at, data, false) {
+                if let Err(error) = self.tunnel.handle_input(at, data, marked) {
                     tracing::debug!(%error, "a datagram of the tunnel is not valid");
                 }
             }
@@ -475,28 +439,46 @@ impl Association {
         }
     }
 
-    /// Sends content of the application in one record.
-    fn send_record(&mut self, to: SocketAddr, content: &[u8]) {
+    /// Appends the datagram with content of the application to `out`. Returns false if there is
+    /// none.
+    fn send_record(&mut self, to: SocketAddr, content: &[u8], out: &mut Vec<u8>) -> bool {
         if let Err(error) = self.dtls.send_application_data(content) {
-            return self.fail(AssociationError::Dtls(error.to_string()));
+            self.fail(AssociationError::Dtls(error.to_string()));
+            return false;
         }
         let scratch = Rc::clone(&self.scratch);
         let mut buf = scratch.borrow_mut();
+        let before = out.len();
         loop {
             match self.dtls.poll_output(&mut buf) {
+                Output::Packet(records) if out.len() == before => {
+                    append(&self.wrap, records, out);
+                }
                 Output::Packet(records) => enqueue(&mut self.out, &self.wrap, to, records),
                 Output::BufferTooSmall { needed } => buf.resize(needed.max(SCRATCH), 0),
                 // Input is taken in `drain` only, so no other output is due.
-                _ => break,
+                _ => return out.len() > before,
             }
         }
     }
 
-    /// Writes the next datagram to send into `out`, and returns its destination, or `None` if there
-    /// is none now.
+    /// Returns true if the last datagram of [`Self::poll_output`] should carry the codepoint
+    /// ECT(0), which permits routers to mark it (RFC 3168).
+    pub const fn permits_marks(&self) -> bool {
+        self.permits_marks
+    }
+
+    fn pop_output(&mut self, out: &mut Vec<u8>) -> Option<SocketAddr> {
+        let (to, datagram) = self.out.pop_front()?;
+        out.extend_from_slice(&datagram);
+        Some(to)
+    }
+
+    /// Appends the next datagram to `out`, and returns its destination, or `None` if there is none
+    /// now.
     pub fn poll_output(&mut self, now: Instant, out: &mut Vec<u8>) -> Option<SocketAddr> {
-        if let Some((to, datagram)) = self.out.pop_front() {
-            *out = datagram;
+        self.permits_marks = false;
+        if let Some(to) = self.pop_output(out) {
             return Some(to);
         }
         if let Wrap::Hello { nonce, due, wait } = &mut self.wrap {
@@ -505,40 +487,39 @@ impl Association {
             }
             *due = now + *wait;
             *wait = (*wait * 2).min(Duration::from_secs(4));
-            Envelope::Hello { nonce: *nonce }.encode(out);
+            Envelope::Hello { nonce: *nonce }.append(out);
             return Some(self.remote);
         }
         if !self.connected || self.ended.is_some() {
             return None;
         }
         if let Some((to, content)) = self.replies.pop_front() {
-            self.send_record(to, &content);
-            let (to, datagram) = self.out.pop_front()?;
-            *out = datagram;
-            return Some(to);
+            return self.send_record(to, &content, out).then_some(to);
         }
         let at = self.since_start(now);
         let mut plain = std::mem::take(&mut self.plain);
-        let any = self.tunnel.poll_output(at, &mut plain);
-        if any {
-            self.send_record(self.remote, &plain);
-        }
+        let (any, begin) = (self.tunnel.poll_output(at, &mut plain), out.len());
+        let sent = any && self.send_record(self.remote, &plain, out);
         self.plain = plain;
         if !any && let Some(closed) = self.tunnel.closed() {
             if self.dtls.close().is_ok() {
-                self.drain(now, self.remote);
+                let from = self.remote;
+                let marked = false;
+                self.drain(Arrival { now, from, marked });
             }
             self.fail(closed.into());
         }
-        let (to, datagram) = self.out.pop_front()?;
-        *out = datagram;
+        if !sent {
+            return self.pop_output(out);
+        }
+        self.permits_marks = self.tunnel.permits_marks();
         if self.side == Side::Client
-            && let Some(tail) = tail(out)
+            && let Some(tail) = tail(&out[begin..])
         {
             self.tails.truncate(MAX_TAILS - 1);
             self.tails.push_front(tail);
         }
-        Some(to)
+        Some(self.remote)
     }
 
     /// Returns the time at which [`Self::handle_timeout`] must be called, if any.
@@ -560,8 +541,11 @@ impl Association {
             return;
         }
         if self.dtls_timeout.is_some_and(|at| at <= now) {
-            let remote = self.remote;
-            self.with_dtls(now, remote, |dtls| dtls.handle_timeout(now));
+            let from = self.remote;
+            let marked = false;
+            self.with_dtls(Arrival { now, from, marked }, |dtls| {
+                dtls.handle_timeout(now)
+            });
         }
         if self.connected {
             let at = self.since_start(now);
@@ -577,16 +561,23 @@ fn enqueue(
     records: &[u8],
 ) {
     let mut datagram = Vec::with_capacity(records.len() + 21);
+    append(wrap, records, &mut datagram);
+    if !datagram.is_empty() {
+        queue.push_back((to, datagram));
+    }
+}
+
+/// Appends the envelope of records to `out`.
+fn append(wrap: &Wrap, records: &[u8], out: &mut Vec<u8>) {
     match wrap {
         // The records of the first flight leave once there is a cookie: dimpl repeats them.
-        Wrap::Hello { .. } => return,
+        Wrap::Hello { .. } => {}
         Wrap::Initial { nonce, cookie, .. } => Envelope::Initial {
             nonce: *nonce,
             cookie: *cookie,
             records,
         }
-        .encode(&mut datagram),
-        Wrap::Data(id) => Envelope::Data { id: *id, records }.encode(&mut datagram),
+        .append(out),
+        Wrap::Data(id) => Envelope::Data { id: *id, records }.append(out),
     }
-    queue.push_back((to, datagram));
 }

@@ -404,7 +404,6 @@ impl Carried {
             announced: false,
             dropped_at: None,
             failures: 0,
-            out: Vec::new(),
         };
         tokio::task::spawn_local(async move {
             let _alive = alive;

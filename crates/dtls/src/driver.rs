@@ -1,20 +1,27 @@
 //! The task of one association, which moves its datagrams and wakes its streams.
 
+use std::cell::Cell;
 use std::io;
-use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Instant;
 
 use tandem::error::{Error, Kind};
 use tandem::metrics::METRICS;
 
+use crate::batch::Batch;
 use crate::carrier::{AssociationFacts, LINGER, Shared};
+use crate::port::Arrived;
 use crate::socket::{After, Socket};
 
-/// The datagrams that are sent or received before other tasks of the thread run.
+/// The datagrams that are sent before other tasks of the thread run.
 const BATCH: usize = 64;
 /// The failures of the socket in a row, without a datagram between them, that end an association.
 const MAX_FAILURES: u32 = 3;
+
+thread_local! {
+    /// The memory of outgoing datagrams, which the associations of a thread share.
+    static SPARE: Cell<Batch> = Cell::default();
+}
 
 /// Moves the datagrams of one association.
 pub(crate) struct Driver {
@@ -25,19 +32,15 @@ pub(crate) struct Driver {
     pub(crate) announced: bool,
     pub(crate) dropped_at: Option<Instant>,
     pub(crate) failures: u32,
-    pub(crate) out: Vec<u8>,
 }
 
 impl Drop for Driver {
     /// Tells the peer if the task ends with its thread.
     fn drop(&mut self) {
-        let mut association = self.shared.association.borrow_mut();
-        association.close(0);
-        for _ in 0..BATCH {
-            let to = association.poll_output(Instant::now(), &mut self.out);
-            let Some(to) = to else { return };
-            self.socket.try_send(to, &self.out);
-        }
+        self.shared.association.borrow_mut().close(0);
+        let mut batch = Batch::default();
+        self.gather(&mut batch);
+        self.socket.send_now(&mut batch);
     }
 }
 
@@ -63,7 +66,9 @@ impl Driver {
                     certified,
                 )
             };
-            self.facts.peer.set(remote);
+            if self.facts.peer.replace(remote) != remote {
+                self.socket.follow(remote);
+            }
             self.facts.has_peer_certificate.set(certified);
             if connected && !self.announced {
                 self.announced = true;
@@ -92,20 +97,24 @@ impl Driver {
 
     /// Sends the datagrams that are due. Returns false if more of them wait.
     async fn send(&mut self) -> bool {
-        for _ in 0..BATCH {
-            let now = Instant::now();
-            let mut out = std::mem::take(&mut self.out);
-            let to = self
-                .shared
-                .association
-                .borrow_mut()
-                .poll_output(now, &mut out);
-            self.out = out;
-            let Some(to) = to else { return true };
-            match self.socket.send(to, &self.out).await {
-                Ok(()) => METRICS.dtls_datagrams_sent.add(1),
-                Err(error) => self.on_failure(&error),
-            }
+        let mut batch = SPARE.take();
+        let all = self.gather(&mut batch);
+        while let Err(error) = self.socket.send(&mut batch).await {
+            self.on_failure(&error);
+        }
+        METRICS.dtls_datagrams_sent.add(batch.clear());
+        SPARE.set(batch);
+        all
+    }
+
+    /// Gathers the datagrams that are due. Returns false if more of them wait.
+    fn gather(&self, batch: &mut Batch) -> bool {
+        let mut association = self.shared.association.borrow_mut();
+        while batch.len() < BATCH {
+            let Some(to) = association.poll_output(Instant::now(), &mut batch.bytes) else {
+                return true;
+            };
+            batch.end(to, association.permits_marks());
         }
         false
     }
@@ -147,21 +156,17 @@ impl Driver {
             }
         };
         let shared = Rc::clone(&self.shared);
-        let received = tokio::select! {
+        let arrived = tokio::select! {
             biased;
-            received = self.socket.receive() => Some(received),
+            arrived = self.socket.arrived() => Some(arrived),
             () = shared.work.notified() => None,
             () = timer => None,
         };
-        if let Some(received) = received {
-            self.take(received);
-            // More datagrams are often there already.
-            for _ in 1..BATCH {
-                match self.socket.try_receive() {
-                    Some(received) => self.take(received),
-                    None => break,
-                }
+        match arrived.map(|arrived| arrived.and_then(|()| self.receive())) {
+            Some(Err(error)) if error.kind() != io::ErrorKind::WouldBlock => {
+                self.on_failure(&error);
             }
+            _ => {}
         }
         shared
             .association
@@ -169,19 +174,25 @@ impl Driver {
             .handle_timeout(Instant::now());
     }
 
-    fn take(&mut self, received: io::Result<(SocketAddr, Vec<u8>)>) {
-        match received {
-            Ok((from, datagram)) => {
-                METRICS.dtls_datagrams_received.add(1);
-                self.facts.received.set(self.facts.received.get() + 1);
-                let bytes = &self.facts.received_bytes;
-                bytes.set(bytes.get() + datagram.len() as u64);
-                self.failures = 0;
-                let now = Instant::now();
-                let mut association = self.shared.association.borrow_mut();
-                association.handle_datagram(now, from, &datagram);
+    /// Takes the datagrams that have arrived.
+    fn receive(&mut self) -> io::Result<()> {
+        let mut association = self.shared.association.borrow_mut();
+        let (mut count, mut bytes) = (0, 0);
+        let read = self.socket.receive(|arrived: &Arrived<'_>| {
+            let now = Instant::now();
+            for datagram in arrived.datagrams() {
+                association.handle_datagram(now, arrived.from, datagram, arrived.marked);
+                count += 1;
             }
-            Err(error) => self.on_failure(&error),
+            bytes += arrived.bytes.len() as u64;
+        });
+        METRICS.dtls_datagrams_received.add(count);
+        let facts = &self.facts;
+        facts.received.set(facts.received.get() + count);
+        facts.received_bytes.set(facts.received_bytes.get() + bytes);
+        if count > 0 {
+            self.failures = 0;
         }
+        read
     }
 }

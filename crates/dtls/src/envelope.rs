@@ -169,11 +169,16 @@ impl<'a> Envelope<'a> {
     /// Writes the datagram into `out`, which is cleared first.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.clear();
+        self.append(out);
+    }
+
+    /// Appends the datagram to `out`.
+    pub fn append(&self, out: &mut Vec<u8>) {
         match self {
             Self::Hello { nonce } => {
                 out.push(HELLO);
                 out.extend_from_slice(nonce);
-                out.resize(HELLO_SIZE, 0);
+                out.extend_from_slice(&[0; HELLO_SIZE - 9]);
             }
             Self::Retry { nonce, id, cookie } => {
                 out.push(RETRY);

@@ -17,12 +17,12 @@ use ring::rand::{SecureRandom, SystemRandom};
 use tandem::metrics::METRICS;
 use tokio::sync::mpsc;
 
+use crate::batch::Batch;
 use crate::cookie::Cookies;
-use crate::envelope::{AssociationId, Envelope, tail};
-use crate::socket::Datagram;
+use crate::envelope::{AssociationId, DATA_HEADER, Envelope, LARGEST, tail};
+use crate::inbox::Inbox;
+use crate::port::Arrived;
 
-/// The datagrams that wait for one association at most.
-const INBOX: usize = 512;
 /// The new associations that wait for one thread at most.
 const NEWCOMERS: usize = 128;
 
@@ -38,7 +38,7 @@ pub(crate) struct Hub {
 
 #[derive(Debug, Default)]
 struct State {
-    routes: HashMap<AssociationId, mpsc::Sender<Datagram>>,
+    routes: HashMap<AssociationId, Arc<Inbox>>,
     listeners: Vec<(u64, mpsc::Sender<Newcomer>)>,
     next_listener: u64,
 }
@@ -47,7 +47,7 @@ struct State {
 #[derive(Debug)]
 pub(crate) struct Newcomer {
     pub(crate) address: SocketAddr,
-    pub(crate) inbox: mpsc::Receiver<Datagram>,
+    pub(crate) inbox: Arc<Inbox>,
     pub(crate) route: Route,
 }
 
@@ -123,77 +123,84 @@ impl Hub {
         self.state().listeners.retain(|(own, _)| *own != number);
     }
 
-    /// Takes a datagram that the thread of listener `number` has read. Returns true if `reply` is
-    /// to be sent back.
+    /// Takes datagrams that the thread of listener `number` has read. Replies are appended to
+    /// `replies`.
     pub(crate) fn handle(
         self: &Arc<Self>,
         number: u64,
-        from: SocketAddr,
-        datagram: &[u8],
-        reply: &mut Vec<u8>,
-    ) -> bool {
+        arrived: &Arrived<'_>,
+        replies: &mut Batch,
+    ) {
+        if arrived.stride > LARGEST {
+            METRICS.dtls_datagrams_dropped.add(1);
+            return;
+        }
+        let mut rest = *arrived;
+        while !rest.bytes.is_empty() {
+            let (first, after) = rest.bytes.split_at(leading(&rest));
+            let run = Arrived {
+                bytes: first,
+                ..rest
+            };
+            self.handle_run(number, &run, replies);
+            rest.bytes = after;
+        }
+    }
+
+    /// Takes datagrams of one association, or one of another kind.
+    fn handle_run(self: &Arc<Self>, number: u64, run: &Arrived<'_>, replies: &mut Batch) {
+        let from = run.from;
+        let datagram = &run.bytes[..run.stride.min(run.bytes.len())];
         let taken = match Envelope::decode(datagram) {
             Ok(Envelope::Hello { nonce }) => {
                 let now = self.start.elapsed();
                 let (id, cookie) = self.cookies.make(now, from, &nonce);
-                Envelope::Retry { nonce, id, cookie }.encode(reply);
-                return true;
+                Envelope::Retry { nonce, id, cookie }.append(&mut replies.bytes);
+                replies.end(from, false);
+                true
             }
             Ok(Envelope::Initial { nonce, cookie, .. }) => {
                 let now = self.start.elapsed();
                 self.cookies
                     .check(now, from, &nonce, &cookie)
-                    .is_some_and(|id| {
-                        self.pass(id, from, datagram) || self.begin(number, id, from, datagram)
-                    })
+                    .is_some_and(|id| self.pass(id, run) || self.begin(number, id, run))
             }
             Ok(Envelope::Data { id, .. }) => {
-                let known = self.pass(id, from, datagram);
+                let known = self.pass(id, run);
+                // A single reply suffices for the whole run.
                 if !known && let Some(tail) = tail(datagram) {
-                    METRICS.dtls_datagrams_dropped.add(1);
-                    Envelope::Unknown { tail }.encode(reply);
-                    return true;
+                    Envelope::Unknown { tail }.append(&mut replies.bytes);
+                    replies.end(from, false);
                 }
                 known
             }
             Ok(Envelope::Retry { .. } | Envelope::Unknown { .. }) | Err(_) => false,
         };
         if !taken {
-            METRICS.dtls_datagrams_dropped.add(1);
+            let count = run.datagrams().count();
+            METRICS.dtls_datagrams_dropped.add(count as u64);
         }
-        false
     }
 
-    /// Passes a datagram to an association. Returns false if there is none.
-    fn pass(&self, id: AssociationId, from: SocketAddr, datagram: &[u8]) -> bool {
-        let state = self.state();
-        let Some(inbox) = state.routes.get(&id) else {
+    /// Passes datagrams to an association. Returns false if there is none.
+    fn pass(&self, id: AssociationId, run: &Arrived<'_>) -> bool {
+        let inbox = self.state().routes.get(&id).map(Arc::clone);
+        let Some(inbox) = inbox else {
             return false;
         };
-        if inbox.try_send((from, datagram.to_vec())).is_err() {
-            METRICS.dtls_datagrams_dropped.add(1);
-        }
+        let dropped = inbox.push(run);
+        METRICS.dtls_datagrams_dropped.add(dropped as u64);
         true
     }
 
     /// Begins an association on the thread that has read the datagram, or on another one if that
     /// thread no longer accepts.
-    fn begin(
-        self: &Arc<Self>,
-        number: u64,
-        id: AssociationId,
-        from: SocketAddr,
-        datagram: &[u8],
-    ) -> bool {
-        let (sender, inbox) = mpsc::channel(INBOX);
-        // The queue is new, so it has room.
-        let _ = sender.try_send((from, datagram.to_vec()));
+    fn begin(self: &Arc<Self>, number: u64, id: AssociationId, run: &Arrived<'_>) -> bool {
         let mut state = self.state();
         if let Some(inbox) = state.routes.get(&id) {
             // Another thread has read a datagram of the client's first flight before this one.
-            if inbox.try_send((from, datagram.to_vec())).is_err() {
-                METRICS.dtls_datagrams_dropped.add(1);
-            }
+            let dropped = inbox.push(run);
+            METRICS.dtls_datagrams_dropped.add(dropped as u64);
             return true;
         }
         let own = state.listeners.iter().find(|(own, _)| *own == number);
@@ -203,10 +210,12 @@ impl Hub {
         let Ok(permit) = listener.1.clone().try_reserve_owned() else {
             return false;
         };
-        state.routes.insert(id, sender);
+        let inbox = Arc::new(Inbox::new(run.from));
+        inbox.push(run);
+        state.routes.insert(id, Arc::clone(&inbox));
         drop(state);
         permit.send(Newcomer {
-            address: from,
+            address: run.from,
             inbox,
             route: Route {
                 hub: Arc::clone(self),
@@ -217,16 +226,47 @@ impl Hub {
     }
 }
 
+/// Returns the number of bytes at the front that are datagrams of one association, or one datagram
+/// of another kind.
+fn leading(arrived: &Arrived<'_>) -> usize {
+    let mut datagrams = arrived.datagrams();
+    let Some(first) = datagrams.next() else {
+        return arrived.bytes.len();
+    };
+    let is_data = matches!(Envelope::decode(first), Ok(Envelope::Data { .. }));
+    let same = |other: &&[u8]| is_data && other.get(..DATA_HEADER) == first.get(..DATA_HEADER);
+    let others: usize = datagrams.take_while(same).map(<[u8]>::len).sum();
+    first.len() + others
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    use crate::inbox::{OWN, Reader, STRANGE};
+
     const NONCE: [u8; 8] = [5; 8];
 
+    fn arrived(from: SocketAddr, bytes: &[u8]) -> Arrived<'_> {
+        Arrived {
+            from,
+            marked: false,
+            bytes,
+            stride: bytes.len(),
+        }
+    }
+
+    /// Brings a datagram to the hub, and returns its reply.
+    fn handle(hub: &Arc<Hub>, number: u64, from: SocketAddr, datagram: &[u8]) -> Vec<u8> {
+        let mut replies = Batch::default();
+        hub.handle(number, &arrived(from, datagram), &mut replies);
+        replies.bytes
+    }
+
     fn hello(hub: &Arc<Hub>, from: SocketAddr) -> (AssociationId, [u8; 12]) {
-        let (mut hello, mut reply) = (Vec::new(), Vec::new());
+        let mut hello = Vec::new();
         Envelope::Hello { nonce: NONCE }.encode(&mut hello);
-        assert!(hub.handle(0, from, &hello, &mut reply));
+        let reply = handle(hub, 0, from, &hello);
         assert!(reply.len() <= hello.len(), "no amplification");
         match Envelope::decode(&reply) {
             Ok(Envelope::Retry { id, cookie, .. }) => (id, cookie),
@@ -246,6 +286,14 @@ mod tests {
         datagram
     }
 
+    /// Returns the bytes that wait for a newcomer.
+    fn waiting(newcomer: &Newcomer) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let mut reader = Reader::new(Arc::clone(&newcomer.inbox));
+        reader.receive(|arrived| bytes.extend_from_slice(arrived.bytes));
+        bytes
+    }
+
     fn socket() -> UdpSocket {
         UdpSocket::bind("127.0.0.1:0").expect("a port")
     }
@@ -256,22 +304,21 @@ mod tests {
         let (number, mut newcomers) = hub.add_listener();
         let from: SocketAddr = "192.0.2.7:1000".parse().expect("an address");
         let other: SocketAddr = "192.0.2.8:1000".parse().expect("an address");
-        let mut reply = Vec::new();
         let (id, cookie) = hello(&hub, from);
         for (address, cookie) in [(from, [0; 12]), (other, cookie)] {
-            assert!(!hub.handle(number, address, &initial(cookie), &mut reply));
+            assert!(handle(&hub, number, address, &initial(cookie)).is_empty());
             assert!(newcomers.try_recv().is_err() && hub.state().routes.is_empty());
         }
         for _ in 0..2 {
-            assert!(!hub.handle(number, from, &initial(cookie), &mut reply));
+            assert!(handle(&hub, number, from, &initial(cookie)).is_empty());
         }
-        let mut newcomer = newcomers.try_recv().expect("one association");
+        let newcomer = newcomers.try_recv().expect("one association");
         assert_eq!((newcomer.address, newcomer.route.id), (from, id));
         assert!(
             newcomers.try_recv().is_err(),
             "the repetition is the same client"
         );
-        assert!(newcomer.inbox.try_recv().is_ok() && newcomer.inbox.try_recv().is_ok());
+        assert_eq!(waiting(&newcomer), [&initial(cookie)[..]; 2].concat());
         drop(newcomer);
         assert!(hub.state().routes.is_empty());
     }
@@ -284,12 +331,13 @@ mod tests {
         let from: SocketAddr = "192.0.2.7:1000".parse().expect("an address");
         let (id, cookie) = hello(&hub, from);
         for (number, _) in &listeners {
-            assert!(hub.begin(*number, id, from, &initial(cookie)));
+            assert!(hub.begin(*number, id, &arrived(from, &initial(cookie))));
         }
         let newcomers = listeners.map(|(_, mut newcomers)| newcomers.try_recv().ok());
         let mut newcomers: Vec<_> = newcomers.into_iter().flatten().collect();
         assert_eq!(newcomers.len(), 1);
-        assert_eq!(newcomers[0].inbox.len(), 2);
+        let first_flight = [&initial(cookie)[..]; 2].concat();
+        assert_eq!(waiting(&newcomers[0]), first_flight);
         newcomers.clear();
         assert!(hub.state().routes.is_empty());
     }
@@ -298,23 +346,58 @@ mod tests {
     fn hub_bounds_newcomers_and_queues() {
         let hub = Arc::new(Hub::new(socket()));
         let (number, mut newcomers) = hub.add_listener();
-        let mut reply = Vec::new();
         for port in 1..1000 {
             let from = SocketAddr::from(([192, 0, 2, 1], port));
             let (_, cookie) = hello(&hub, from);
-            hub.handle(number, from, &initial(cookie), &mut reply);
+            handle(&hub, number, from, &initial(cookie));
         }
         assert_eq!(hub.state().routes.len(), NEWCOMERS);
         let newcomer = newcomers.try_recv().expect("an association");
         let mut data = Vec::new();
         let (id, records) = (newcomer.route.id, &b"records"[..]);
         Envelope::Data { id, records }.encode(&mut data);
-        for _ in 0..2 * INBOX {
-            hub.handle(number, newcomer.address, &data, &mut reply);
+        waiting(&newcomer);
+        let other = SocketAddr::from(([192, 0, 2, 9], 1));
+        for (address, most) in [(other, STRANGE), (newcomer.address, OWN)] {
+            for _ in 0..2 * OWN {
+                handle(&hub, number, address, &data);
+            }
+            assert_eq!(waiting(&newcomer).len(), most * data.len());
         }
-        assert_eq!(newcomer.inbox.len(), INBOX);
         hub.remove_listener(number);
         drop((newcomers, newcomer));
         assert!(hub.state().routes.is_empty());
+    }
+    /// The kernel joins datagrams of equal size, whichever their associations are.
+    #[test]
+    fn hub_separates_datagrams_that_have_arrived_together() {
+        let hub = Arc::new(Hub::new(socket()));
+        let (number, mut newcomers) = hub.add_listener();
+        let from: SocketAddr = "192.0.2.7:1000".parse().expect("an address");
+        let (id, cookie) = hello(&hub, from);
+        handle(&hub, number, from, &initial(cookie));
+        let newcomer = newcomers.try_recv().expect("one association");
+        waiting(&newcomer);
+        let unknown = AssociationId::new([id.to_bytes()[0] ^ 1, 2, 3, 4]);
+        let mut joined = Vec::new();
+        for (id, last) in [(id, 1), (id, 2), (unknown, 3), (unknown, 4), (id, 5)] {
+            let records = &[last; 20][..];
+            Envelope::Data { id, records }.append(&mut joined);
+        }
+        joined.truncate(joined.len() - 7);
+        let mut replies = Batch::default();
+        let arrived = Arrived {
+            stride: 24,
+            ..arrived(from, &joined)
+        };
+        hub.handle(number, &arrived, &mut replies);
+        assert_eq!(replies.len(), 1);
+        let tail = [3; 16];
+        assert_eq!(
+            Envelope::decode(&replies.bytes),
+            Ok(Envelope::Unknown { tail })
+        );
+        let expected = [&joined[..48], &joined[96..]].concat();
+        assert_eq!(waiting(&newcomer), expected);
     }
 }

@@ -5,9 +5,10 @@
 //! ```
 //!
 //! - [`envelope`], [`cookie`]: the datagrams around DTLS, and the proof of a client's address.
-//! - [`association`]: DTLS and tunnel of one peer, without sockets or clocks.
+//! - [`association`], `settings`: DTLS and tunnel of one peer, without sockets or clocks.
 //! - `crypto`, `certificates`: the cryptography of DTLS by ring, and the certificates of both ends.
-//! - `socket`, `hub`: the sockets of clients and gateways.
+//! - `port`, `batch`: system calls that carry many datagrams, with marks of congestion.
+//! - `socket`, `hub`, `inbox`: the sockets of clients and gateways, and the queues between threads.
 //! - `carrier`, `stream`, `driver`: the association as a carrier of streams, and its task.
 //! - [`transport`]: the transport that endpoints name.
 
@@ -16,11 +17,15 @@ pub mod cookie;
 pub mod envelope;
 pub mod transport;
 
+mod batch;
 mod carrier;
 mod certificates;
 mod crypto;
 mod driver;
 mod hub;
+mod inbox;
+mod port;
+mod settings;
 mod socket;
 mod stream;
 

@@ -1,25 +1,16 @@
-//! The sockets of associations: one for each client's association, and one for all those of a
-//! gateway's listener.
+//! The way of an association's datagrams: the socket of a client, or a share of a listener's.
 
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use socket2::SockRef;
-use tokio::net::UdpSocket;
-use tokio::sync::mpsc;
+use crate::batch::Batch;
+use crate::inbox::Reader;
+use crate::port::{Arrived, Port};
 
-use crate::envelope::LARGEST;
-
-/// The size of receive buffers in bytes, where the kernel permits it: several windows of a fast
-/// path arrive at once.
-const RECEIVE_BUFFER: usize = 4 << 20;
 /// The time between two changes of a client's socket.
 const MOVE_AGAIN: Duration = Duration::from_secs(1);
-
-/// A datagram and its source.
-pub(crate) type Datagram = (SocketAddr, Vec<u8>);
 
 /// The action after an error of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,101 +27,94 @@ pub(crate) enum After {
 #[derive(Debug)]
 pub(crate) enum Socket {
     /// The socket of a client, which is connected to its gateway: the kernel passes no datagrams of
-    /// others on, and sends none to others.
+    /// others on. All datagrams are sent to `remote`.
     Own {
-        socket: UdpSocket,
+        port: Port,
         remote: SocketAddr,
         moved: Option<Instant>,
-        buf: Vec<u8>,
     },
     /// The socket of a listener, and the queue of datagrams for this association.
-    Shared {
-        socket: Rc<UdpSocket>,
-        inbox: mpsc::Receiver<Datagram>,
-    },
+    Shared { port: Rc<Port>, reader: Reader },
 }
 
 /// Creates a socket that is connected to `remote`.
-fn connect(remote: SocketAddr) -> io::Result<UdpSocket> {
+fn connect(remote: SocketAddr) -> io::Result<Port> {
     let any = if remote.is_ipv4() {
         SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0))
     } else {
         SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0))
     };
-    let socket = std::net::UdpSocket::bind(any)?;
+    let socket = UdpSocket::bind(any)?;
     socket.connect(remote)?;
-    socket.set_nonblocking(true)?;
-    let socket = UdpSocket::from_std(socket)?;
-    enlarge(&socket);
-    Ok(socket)
-}
-
-/// Enlarges the receive buffer as far as the kernel permits.
-pub(crate) fn enlarge(socket: &UdpSocket) {
-    // A smaller buffer only makes bursts more likely to be lost.
-    let _ = SockRef::from(socket).set_recv_buffer_size(RECEIVE_BUFFER);
+    Port::new(socket)
 }
 
 impl Socket {
     /// Creates the socket of a client.
     pub(crate) fn connect(remote: SocketAddr) -> io::Result<Self> {
         Ok(Self::Own {
-            socket: connect(remote)?,
+            port: connect(remote)?,
             remote,
             moved: None,
-            buf: vec![0; LARGEST],
         })
     }
 
-    /// Sends a datagram, and waits while the socket is full.
-    pub(crate) async fn send(&self, to: SocketAddr, datagram: &[u8]) -> io::Result<()> {
+    fn port(&self) -> (&Port, Option<SocketAddr>) {
         match self {
-            Self::Own { socket, .. } => socket.send(datagram).await.map(drop),
-            Self::Shared { socket, .. } => socket.send_to(datagram, to).await.map(drop),
+            Self::Own { port, remote, .. } => (port, Some(*remote)),
+            Self::Shared { port, .. } => (port, None),
         }
     }
 
-    /// Sends a datagram, which is lost if the socket is full.
-    pub(crate) fn try_send(&self, to: SocketAddr, datagram: &[u8]) {
-        let _ = match self {
-            Self::Own { socket, .. } => socket.try_send(datagram),
-            Self::Shared { socket, .. } => socket.try_send_to(datagram, to),
-        };
+    /// Sends datagrams, and waits while the socket is full.
+    ///
+    /// # Errors
+    /// See [`Batch::send`].
+    pub(crate) async fn send(&self, batch: &mut Batch) -> io::Result<()> {
+        let (port, only) = self.port();
+        port.send(batch, only).await
     }
 
-    /// Returns the next datagram. The future can be dropped without a loss.
-    pub(crate) async fn receive(&mut self) -> io::Result<Datagram> {
+    /// Sends datagrams. Those that the socket does not take now are lost.
+    pub(crate) fn send_now(&self, batch: &mut Batch) {
+        let (port, only) = self.port();
+        port.send_now(batch, only);
+    }
+
+    /// Waits until datagrams have arrived. The future can be dropped without a loss.
+    pub(crate) async fn arrived(&self) -> io::Result<()> {
         match self {
-            Self::Own {
-                socket,
-                remote,
-                buf,
-                ..
-            } => {
-                let size = socket.recv(buf).await?;
-                Ok((*remote, buf[..size].to_vec()))
+            Self::Own { port, .. } => port.readable().await,
+            Self::Shared { reader, .. } => {
+                reader.inbox.arrived().await;
+                Ok(())
             }
-            Self::Shared { inbox, .. } => match inbox.recv().await {
-                Some(datagram) => Ok(datagram),
-                None => std::future::pending().await,
-            },
         }
     }
 
-    /// Returns a datagram that has arrived already, if there is one.
-    pub(crate) fn try_receive(&mut self) -> Option<io::Result<Datagram>> {
+    /// Passes datagrams that have arrived to `take`.
+    ///
+    /// # Errors
+    /// The error of the socket, `WouldBlock` if no datagram has arrived.
+    pub(crate) fn receive(&mut self, mut take: impl FnMut(&Arrived<'_>)) -> io::Result<()> {
         match self {
-            Self::Own {
-                socket,
-                remote,
-                buf,
-                ..
-            } => match socket.try_recv(buf) {
-                Ok(size) => Some(Ok((*remote, buf[..size].to_vec()))),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
-                Err(error) => Some(Err(error)),
-            },
-            Self::Shared { inbox, .. } => inbox.try_recv().ok().map(Ok),
+            Self::Own { port, remote, .. } => port.receive(|arrived| {
+                take(&Arrived {
+                    from: *remote,
+                    ..*arrived
+                });
+            }),
+            Self::Shared { reader, .. } => {
+                reader.receive(take);
+                Ok(())
+            }
+        }
+    }
+
+    /// Notes that the peer has the address `peer` now.
+    pub(crate) fn follow(&self, peer: SocketAddr) {
+        if let Self::Shared { reader, .. } = self {
+            reader.inbox.follow(peer);
         }
     }
 
@@ -139,10 +123,9 @@ impl Socket {
     pub(crate) fn after(&mut self, error: &io::Error) -> After {
         use io::ErrorKind as Kind;
         let Self::Own {
-            socket,
+            port,
             remote,
             moved,
-            ..
         } = self
         else {
             return After::Ignore;
@@ -160,7 +143,7 @@ impl Socket {
                 *moved = Some(Instant::now());
                 match connect(*remote) {
                     Ok(new) => {
-                        *socket = new;
+                        *port = new;
                         After::Moved
                     }
                     Err(_) => After::Ignore,

@@ -22,17 +22,18 @@ use tandem::transport::tls::TlsError;
 use tandem::transport::{Incoming, Listener, LocalBoxFuture, Target, Transport};
 use tandem_http::Scheme;
 use tandem_tunnel::{Algorithm, Config as TunnelConfig, Coupling};
-use tokio::net::UdpSocket;
 use tokio::sync::{Notify, mpsc};
 
 use crate::association::{Association, OVERHEAD, Settings};
+use crate::batch::Batch;
 use crate::carrier::Carried;
 use crate::certificates::{
     Clients, Identity, anonymous, check_gateway, gateway_verifier, identity,
 };
-use crate::envelope::LARGEST;
 use crate::hub::{Hub, Hubs, Newcomer};
-use crate::socket::{Socket, enlarge};
+use crate::inbox::Reader;
+use crate::port::Port;
+use crate::socket::Socket;
 
 /// The largest payload of a UDP datagram to try, in bytes: that of Ethernet with IPv6.
 const LARGEST_PAYLOAD: usize = 1452;
@@ -42,8 +43,6 @@ const CLIENT_STREAMS: usize = 256;
 const KEEP_ALIVE: Duration = Duration::from_secs(20);
 /// The time without a datagram after which an association is lost.
 const IDLE: Duration = Duration::from_secs(50);
-/// The datagrams that a listener reads before other tasks of the thread run.
-const BATCH: usize = 64;
 
 /// The option of an endpoint that chooses the way in which streams share the path.
 const COUPLING: &str = "coupling";
@@ -253,17 +252,16 @@ impl Transport for Listening {
     fn listen(&self, socket: Bound) -> io::Result<Box<dyn Listener>> {
         let socket = socket.into_udp()?;
         let hub = self.hubs.of(&socket)?;
-        let socket = Rc::new(UdpSocket::from_std(socket)?);
-        enlarge(&socket);
+        let port = Rc::new(Port::new(socket)?);
         let (number, newcomers) = hub.add_listener();
         let reading = Rc::new(Reading(Rc::default()));
         let stop = Rc::clone(&reading.0);
-        tokio::task::spawn_local(read(Rc::clone(&socket), Arc::clone(&hub), number, stop));
+        tokio::task::spawn_local(read(Rc::clone(&port), Arc::clone(&hub), number, stop));
         Ok(Box::new(Accepting {
             hub,
             number,
             newcomers,
-            socket,
+            port,
             settings: self.settings.clone(),
             identity: Arc::clone(&self.identity),
             clients: self.clients.clone(),
@@ -282,32 +280,25 @@ impl Drop for Reading {
 }
 
 /// Reads the datagrams of a listener until `stop`.
-async fn read(socket: Rc<UdpSocket>, hub: Arc<Hub>, number: u64, stop: Rc<Notify>) {
-    let (mut buf, mut reply) = (vec![0; LARGEST], Vec::new());
+async fn read(port: Rc<Port>, hub: Arc<Hub>, number: u64, stop: Rc<Notify>) {
+    let mut replies = Batch::default();
     loop {
-        let mut received = tokio::select! {
+        let ready = tokio::select! {
             biased;
             () = stop.notified() => return,
-            received = socket.recv_from(&mut buf) => received,
+            ready = port.readable() => ready,
         };
-        for _ in 0..BATCH {
-            match received {
-                Ok((size, from)) => {
-                    if hub.handle(number, from, &buf[..size], &mut reply) {
-                        // A reply that does not fit into the socket is lost, as on the way.
-                        let _ = socket.try_send_to(&reply, from);
-                    }
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(error) => {
-                    tracing::debug!(%error, "cannot read a datagram");
-                    tokio::time::sleep(Duration::from_millis(10)).await;
-                    break;
-                }
+        let read =
+            ready.and_then(|()| port.receive(|arrived| hub.handle(number, arrived, &mut replies)));
+        // A reply that does not fit into the socket is lost, as on the way.
+        port.send_now(&mut replies, None);
+        match read {
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
+                tracing::debug!(%error, "cannot read a datagram");
+                tokio::time::sleep(Duration::from_millis(10)).await;
             }
-            received = socket.try_recv_from(&mut buf);
+            _ => tokio::task::yield_now().await,
         }
-        tokio::task::yield_now().await;
     }
 }
 
@@ -316,7 +307,7 @@ struct Accepting {
     hub: Arc<Hub>,
     number: u64,
     newcomers: mpsc::Receiver<Newcomer>,
-    socket: Rc<UdpSocket>,
+    port: Rc<Port>,
     settings: Settings,
     identity: Identity,
     clients: Option<Clients>,
@@ -340,8 +331,8 @@ impl Listener for Accepting {
             route,
         } = newcomer;
         let socket = Socket::Shared {
-            socket: Rc::clone(&self.socket),
-            inbox,
+            port: Rc::clone(&self.port),
+            reader: Reader::new(inbox),
         };
         let (settings, identity) = (self.settings.clone(), self.identity.get());
         let (clients, reading) = (self.clients.clone(), Rc::clone(&self.reading));

@@ -149,6 +149,24 @@ fn late_records_arrive_once() {
 }
 
 #[test]
+fn congestion_marks_reach_the_tunnel_and_its_peer() {
+    let mut network = Network::new(|way, number, _: &[u8]| {
+        if way == Way::Up && number > 20 && number.is_multiple_of(10) {
+            Fate::Marked
+        } else {
+            Fate::Arrives
+        }
+    });
+    network.connect();
+    let content = content(1 << 20);
+    let id = network.write(&content);
+    network.expect(id, &content);
+    let gateway = network.gateway.as_mut().unwrap().tunnel().stats();
+    assert!(gateway.marked > 50, "{gateway:?}");
+    assert_eq!(network.client.tunnel().stats().marked, 0);
+}
+
+#[test]
 fn gateway_follows_a_client_to_a_validated_address() {
     let mut network = Network::new(|_, _, _: &[u8]| Fate::Arrives);
     network.connect();

@@ -47,12 +47,13 @@ impl Peer {
             .is_some()
         {
             let _ = self.socket.send(&out);
+            out.clear();
         }
         let mut buf = [0; 2048];
         if let Ok(size) = self.socket.recv(&mut buf) {
             let now = Instant::now();
             self.association
-                .handle_datagram(now, self.gateway, &buf[..size]);
+                .handle_datagram(now, self.gateway, &buf[..size], false);
         }
         self.association.handle_timeout(Instant::now());
     }
@@ -144,12 +145,14 @@ fn gateway_serves_beside_half_open_handshakes() {
         // Hello, retry and the first records, and then silence.
         while half.poll_output(now, &mut out).is_some() {
             socket.send(&out).unwrap();
+            out.clear();
         }
         let mut buf = [0; 2048];
         let size = socket.recv(&mut buf).unwrap();
-        half.handle_datagram(now, address, &buf[..size]);
+        half.handle_datagram(now, address, &buf[..size], false);
         while half.poll_output(now, &mut out).is_some() {
             socket.send(&out).unwrap();
+            out.clear();
         }
     }
     assert_eq!(Client::to(http).get(&origin.url("/")).body, b"ok");

@@ -32,6 +32,16 @@ pub(crate) enum Fate {
     Late(Duration),
     /// Arrives with these bytes.
     As(Vec<u8>),
+    /// Arrives with a congestion mark.
+    Marked,
+}
+
+/// A datagram on its way.
+struct Packet {
+    way: Way,
+    from: SocketAddr,
+    bytes: Vec<u8>,
+    marked: bool,
 }
 
 pub(crate) type Decide = Box<dyn FnMut(Way, usize, &[u8]) -> Fate>;
@@ -49,7 +59,7 @@ pub(crate) struct Network {
     gateway_address: SocketAddr,
     decide: Decide,
     counts: [usize; 2],
-    on_the_way: BTreeMap<(Instant, u64), (Way, SocketAddr, Vec<u8>)>,
+    on_the_way: BTreeMap<(Instant, u64), Packet>,
     next: u64,
     /// The datagrams that the gateway sent to an address that the client does not have.
     pub(crate) astray: usize,
@@ -107,10 +117,15 @@ impl Network {
         }
     }
 
-    fn put(&mut self, at: Instant, way: Way, from: SocketAddr, datagram: Vec<u8>) {
+    fn put(&mut self, at: Instant, way: Way, from: SocketAddr, bytes: Vec<u8>) {
         self.next += 1;
-        self.on_the_way
-            .insert((at, self.next), (way, from, datagram));
+        let packet = Packet {
+            way,
+            from,
+            bytes,
+            marked: false,
+        };
+        self.on_the_way.insert((at, self.next), packet);
     }
 
     fn travel(&mut self, way: Way, from: SocketAddr, datagram: Vec<u8>) {
@@ -127,17 +142,25 @@ impl Network {
             }
             Fate::Late(later) => self.put(at + later, way, from, datagram),
             Fate::As(bytes) => self.put(at, way, from, bytes),
+            Fate::Marked => {
+                self.put(at, way, from, datagram);
+                if let Some(put) = self.on_the_way.get_mut(&(at, self.next)) {
+                    put.marked = true;
+                }
+            }
         }
     }
 
     /// Brings a datagram to the gateway now, from any address.
     pub(crate) fn inject(&mut self, from: SocketAddr, datagram: &[u8]) {
-        self.arrive(Way::Up, from, datagram);
+        self.arrive(Way::Up, from, datagram, false);
     }
 
-    fn arrive(&mut self, way: Way, from: SocketAddr, datagram: &[u8]) {
+    fn arrive(&mut self, way: Way, from: SocketAddr, datagram: &[u8], marked: bool) {
         if way == Way::Down {
-            return self.client.handle_datagram(self.now, from, datagram);
+            return self
+                .client
+                .handle_datagram(self.now, from, datagram, marked);
         }
         let elapsed = self.now.duration_since(self.start);
         match Envelope::decode(datagram) {
@@ -151,7 +174,7 @@ impl Network {
             Ok(Envelope::Initial { nonce, cookie, .. }) if self.gateway.is_none() => {
                 if let Some(id) = self.cookies.check(elapsed, from, &nonce, &cookie) {
                     self.accept(id, from);
-                    self.arrive(way, from, datagram);
+                    self.arrive(way, from, datagram, marked);
                 }
             }
             Ok(Envelope::Data { .. }) if self.gateway.is_none() => {
@@ -164,7 +187,7 @@ impl Network {
             }
             _ => {
                 if let Some(gateway) = &mut self.gateway {
-                    gateway.handle_datagram(self.now, from, datagram);
+                    gateway.handle_datagram(self.now, from, datagram, marked);
                 }
             }
         }
@@ -180,7 +203,7 @@ impl Network {
         let mut out = Vec::new();
         while self.client.poll_output(self.now, &mut out).is_some() {
             let from = self.client_address;
-            self.travel(Way::Up, from, out.clone());
+            self.travel(Way::Up, from, std::mem::take(&mut out));
         }
         loop {
             let Some(gateway) = &mut self.gateway else {
@@ -191,8 +214,9 @@ impl Network {
             };
             if to == self.client_address {
                 let own = self.gateway_address;
-                self.travel(Way::Down, own, out.clone());
+                self.travel(Way::Down, own, std::mem::take(&mut out));
             } else {
+                out.clear();
                 self.astray += 1;
             }
         }
@@ -200,7 +224,12 @@ impl Network {
 
     /// Runs until `done` holds, or nothing is left to do, or ten minutes have passed. Returns
     /// whether `done` holds.
-    pub(crate) fn run(&mut self, mut done: impl FnMut(&mut Self) -> bool) -> bool {
+    pub(crate) fn run(&mut self, done: impl FnMut(&mut Self) -> bool) -> bool {
+        self.run_before(self.start + Duration::from_secs(600), done)
+    }
+
+    /// Runs until `done` holds, or nothing is left to do before `limit`.
+    fn run_before(&mut self, limit: Instant, mut done: impl FnMut(&mut Self) -> bool) -> bool {
         for _ in 0..2_000_000 {
             self.send();
             if done(self) {
@@ -212,15 +241,15 @@ impl Network {
             let Some(next) = next.into_iter().flatten().min() else {
                 return false;
             };
-            if next > self.start + Duration::from_secs(600) {
+            if next > limit {
                 return false;
             }
             self.now = self.now.max(next);
             while let Some(entry) = self.on_the_way.first_entry()
                 && entry.key().0 <= self.now
             {
-                let (way, from, datagram) = entry.remove();
-                self.arrive(way, from, &datagram);
+                let packet = entry.remove();
+                self.arrive(packet.way, packet.from, &packet.bytes, packet.marked);
             }
             self.client.handle_timeout(self.now);
             if let Some(gateway) = &mut self.gateway {
@@ -228,6 +257,16 @@ impl Network {
             }
         }
         panic!("the ends send without making progress");
+    }
+
+    /// Returns the time of the network.
+    pub(crate) fn now(&self) -> Instant {
+        self.now
+    }
+
+    /// Lets everything happen that is due within five seconds.
+    pub(crate) fn rest(&mut self) {
+        self.run_before(self.now + Duration::from_secs(5), |_| false);
     }
 
     pub(crate) fn is_connected(&self) -> bool {

@@ -97,10 +97,13 @@ fn download_survives_loss_and_a_new_address() {
     browser.send(request("GET", &origin.url("/"), ""));
     assert_eq!(browser.head().unwrap().status, 200);
     let mut got = browser.read_exact(body.len() / 2);
+    let before = translator.outer_sockets.load(Ordering::SeqCst);
     translator.rebind.store(true, Ordering::SeqCst);
     go.send(()).unwrap();
     got.extend(browser.read_exact(body.len() / 2));
     assert!(got == body);
+    let after = translator.outer_sockets.load(Ordering::SeqCst);
+    assert_eq!(after, before + 1, "the address has changed");
     stop([client, gateway]);
 }
 

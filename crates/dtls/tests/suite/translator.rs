@@ -1,7 +1,7 @@
 //! A translator of addresses (NAT) between a client and a gateway.
 
 use std::net::{SocketAddr, UdpSocket};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -12,6 +12,8 @@ pub(crate) struct Translator {
     /// The gateway to which the next outer socket leads.
     pub(crate) gateway: Arc<Mutex<SocketAddr>>,
     pub(crate) rebind: Arc<AtomicBool>,
+    /// The addresses that the client has had for the gateway.
+    pub(crate) outer_sockets: Arc<AtomicUsize>,
     /// True while the datagrams of the gateway wait.
     pub(crate) hold: Arc<AtomicBool>,
     stop: Arc<AtomicBool>,
@@ -26,10 +28,12 @@ impl Translator {
             address: near.local_addr().unwrap(),
             gateway: Arc::new(Mutex::new(gateway)),
             rebind: Arc::default(),
+            outer_sockets: Arc::default(),
             hold: Arc::default(),
             stop: Arc::default(),
         };
         let (rebind, stop) = (Arc::clone(&this.rebind), Arc::clone(&this.stop));
+        let outer_sockets = Arc::clone(&this.outer_sockets);
         let (next, hold) = (Arc::clone(&this.gateway), Arc::clone(&this.hold));
         std::thread::spawn(move || {
             let mut far = outer(gateway, &near, None, [&hold, &stop]);
@@ -42,6 +46,7 @@ impl Translator {
                 if rebind.swap(false, Ordering::SeqCst) || client != Some(from) {
                     client = Some(from);
                     far = outer(*next.lock().unwrap(), &near, Some(from), [&hold, &stop]);
+                    outer_sockets.fetch_add(1, Ordering::SeqCst);
                 }
                 count += 1;
                 if count > 20 && count.is_multiple_of(40) {
