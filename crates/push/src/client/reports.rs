@@ -71,6 +71,11 @@ impl ReportQueue {
         self.is_urgent |= matches!(fate, Fate::Late | Fate::Validated);
     }
 
+    /// Makes the waiting reports urgent.
+    pub const fn hurry(&mut self) {
+        self.is_urgent = true;
+    }
+
     /// Returns whether a report must be sent at once.
     pub const fn is_urgent(&self) -> bool {
         self.is_urgent
@@ -194,6 +199,9 @@ mod tests {
         };
         assert_eq!(read(&sent), [Report::Became(Fate::Late, 3)]);
         assert!(!queue.is_urgent());
+        queue.push(Fate::Used, 4);
+        queue.hurry();
+        assert!(matches!(queue.step(due, true, false), ReportStep::Send(_)));
     }
 
     #[test]

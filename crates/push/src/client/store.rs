@@ -360,7 +360,6 @@ impl PushStore {
             // The browser's copy is another version.
             return self.drop_check(id);
         }
-        // The gateway is told at once.
         let begins_page = response.is_some_and(|response| response.is_next);
         let reader = Reader {
             request: asked.clone(),
@@ -371,7 +370,7 @@ impl PushStore {
         if let Phase::Kept(kept) = std::mem::replace(&mut pushed.phase, useless) {
             pushed.phase = Phase::Claimed(kept, Box::new(reader));
         }
-        let (url, fate) = match is_complete && !begins_page {
+        let (url, fate) = match is_complete {
             true => (pushed.url, Fate::Used),
             false => (pushed.url, Fate::Late),
         };
@@ -379,6 +378,10 @@ impl PushStore {
         if !is_check {
             pushed.reported = Some(fate);
             self.report(fate, url, true);
+        }
+        if begins_page {
+            // The gateway promises the resources of the page once it hears of the request.
+            self.outputs.push_back(Output::HurryReports);
         }
         if !is_complete {
             self.outputs.push_back(Output::Raise(id));

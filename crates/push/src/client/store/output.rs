@@ -46,6 +46,8 @@ pub enum Output {
         /// True if the gateway does not know yet.
         tell_gateway: bool,
     },
+    /// The reports so far are urgent.
+    HurryReports,
     /// The body of a push with this URL begins to arrive, and no request has claimed it. A request
     /// that is under way may take it.
     Arrives {

@@ -145,6 +145,10 @@ impl SessionPushes {
                     }
                 }
             }
+            Output::HurryReports => {
+                state.reports.hurry();
+                self.report_waker.wake();
+            }
             Output::Ended { push, wasted } => {
                 METRICS.push_bytes_wasted.add(wasted);
                 tasks.remove(&push);

@@ -1,7 +1,7 @@
 //! Requests that join a push while it arrives, and readers of joined pushes.
 
 use super::*;
-use crate::wire::{ASKED_FIELD, RequestHashes};
+use crate::wire::{ASKED_FIELD, NEXT_PAGE_FIELD, RequestHashes};
 
 #[test]
 fn request_joins_an_arriving_push() {
@@ -29,6 +29,26 @@ fn request_joins_an_arriving_push() {
     assert_eq!(scene.piece(id), Piece::Trailers(trailers));
     assert_eq!(scene.piece(id), Piece::End);
     assert_eq!(scene.fates(), [], "reported once");
+}
+
+/// The gateway promises the resources of a page once it hears of the request.
+#[test]
+fn document_for_the_next_page_hurries_its_report() {
+    for is_next in [false, true] {
+        let mut scene = Scene::new(LIMITS);
+        let fields = is_next.then_some((NEXT_PAGE_FIELD, "1"));
+        scene.push("/a", fields.as_slice(), "x");
+        scene.outputs();
+        assert!(scene.ask("/a").expect("it is here").is_complete);
+        let used = Output::Became {
+            fate: Fate::Used,
+            url: url_hash(&get("/a")),
+            tell_gateway: true,
+        };
+        let hurries = is_next.then_some(Output::HurryReports);
+        let expected: Vec<_> = [used].into_iter().chain(hurries).collect();
+        assert_eq!(scene.outputs(), expected);
+    }
 }
 
 #[test]
