@@ -10,7 +10,8 @@
 //!
 //! The client says which of them it takes ([`NextPush`]). The fetches carry no credentials. So a
 //! page whose request or response has any leads nowhere, and neither does a page of another origin.
-//! A document that sets a cookie is not pushed. An account bounds the pushes that nobody used.
+//! A document that sets a cookie is not pushed. A page leads nowhere either if the browser asks for
+//! few bytes (`Save-Data`). An account bounds the pushes that nobody used.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -52,6 +53,20 @@ impl Gateway {
         self.next.taken = taken;
     }
 
+    /// Handles the start of a request with an unsafe method. The session is not idle until its end,
+    /// and a navigation leaves the page.
+    pub fn begin_change(&mut self, now: Instant, request: &RequestHead) {
+        self.next.begin_change(now);
+        if is_navigation(request) && !self.is_frame(now, request) {
+            self.next.leave();
+        }
+    }
+
+    /// Handles the end of such a request, whether it has a response or not.
+    pub fn end_change(&mut self, now: Instant) {
+        self.next.end_change(now);
+    }
+
     /// Handles the head of a document that the browser has asked for. Visits without credentials
     /// teach the predictor, and may lead to other documents.
     pub(super) fn view_page(
@@ -87,7 +102,7 @@ impl Gateway {
         predictor: &dyn Predictor,
     ) {
         self.next.earn();
-        if self.next.taken == NextPush::Off || self.closed {
+        if self.next.taken == NextPush::Off || self.closed || saves_data(request) {
             return;
         }
         let documents = predictor.next_pages(url);
@@ -115,11 +130,12 @@ impl Gateway {
         }
     }
 
-    /// Returns whether a response or a fetch is under way.
+    /// Returns whether a response, a fetch or a request with an unsafe method is under way.
     fn is_busy(&self) -> bool {
         let fetches = self.fetches.ids().into_iter();
         let mut fetches = fetches.filter_map(|id| self.fetches.get(id));
         self.responses.len() > 0
+            || self.next.is_changing()
             || fetches.any(|fetch| !fetch.waits() && !matches!(fetch.phase, FetchPhase::Over))
     }
 
@@ -185,14 +201,16 @@ impl Gateway {
     /// Returns the method of the push of a document, and its price. `None` if the browser can use
     /// its copy, or if the client takes no such push.
     fn next_method(&self, hash: u32) -> Option<(Method, f64)> {
+        if self.cache.is_unpushable(hash) {
+            return None;
+        }
         let is_validated = self.cache.is_validatable(hash);
         let takes_heads = self.companion.takes_checks && !self.cache.is_uncheckable(hash);
         if is_validated && takes_heads {
             return Some((Method::Head, HEAD_PRICE));
         }
         let takes_body = self.next.taken == NextPush::Bodies && !is_validated;
-        let is_useful = !self.cache.is_usable(hash) && !self.cache.is_unpushable(hash);
-        (takes_body && is_useful).then_some((Method::Get, BODY_PRICE))
+        (takes_body && !self.cache.is_usable(hash)).then_some((Method::Get, BODY_PRICE))
     }
 
     /// Handles the report on the push of a document for the next page.
@@ -280,6 +298,11 @@ pub(super) fn is_plain_document(head: &ResponseHead) -> bool {
 
 fn has_credentials(request: &RequestHead) -> bool {
     request.fields.contains("cookie") || request.fields.contains("authorization")
+}
+
+/// Returns whether the browser asks for few bytes, as on a path that is paid by the byte.
+fn saves_data(request: &RequestHead) -> bool {
+    request.fields.has_token("save-data", "on")
 }
 
 /// Returns the page of the same origin whose link led to a request.

@@ -28,6 +28,8 @@ pub(super) struct NextPages {
     viewed: Option<ViewedPage>,
     /// The requests of the documents that were promised last.
     pub(super) promised: Vec<Arc<RequestHead>>,
+    /// The requests with unsafe methods that are under way.
+    changes: u32,
     balance: f64,
 }
 
@@ -49,6 +51,7 @@ impl Default for NextPages {
             taken: NextPush::Off,
             viewed: None,
             promised: Vec::new(),
+            changes: 0,
             balance: CREDIT,
         }
     }
@@ -65,6 +68,23 @@ impl NextPages {
         if let Some(page) = &mut self.viewed {
             page.due = now + IDLE_PERIOD;
         }
+    }
+
+    /// Notes the start of a request with an unsafe method.
+    pub(super) fn begin_change(&mut self, now: Instant) {
+        self.changes = self.changes.saturating_add(1);
+        self.note_activity(now);
+    }
+
+    /// Notes the end of such a request.
+    pub(super) fn end_change(&mut self, now: Instant) {
+        self.changes = self.changes.saturating_sub(1);
+        self.note_activity(now);
+    }
+
+    /// Returns whether such a request is under way.
+    pub(super) const fn is_changing(&self) -> bool {
+        self.changes > 0
     }
 
     /// Remembers a page whose load has not ended.

@@ -298,6 +298,10 @@ impl Scene<'_> {
         self.hashes.insert(url_hash(&request));
         if !is_get {
             self.gateway.handle_unsafe_request();
+            self.gateway.begin_change(self.now, &request);
+            if options & 32 != 0 {
+                self.gateway.end_change(self.now);
+            }
         }
         let request = Arc::new(request);
         let id = self

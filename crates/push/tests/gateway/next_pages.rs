@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use tandem_push::gateway::Config;
 use tandem_push::wire::{Fate, NextPush};
 
 use crate::NAVIGATION;
 use crate::needs::Needs;
 use crate::origin::{Page, page};
-use crate::pair::Pair;
+use crate::pair::{Pair, request};
 
 const FIRST: &str = "http://a.test/first";
 const SECOND: &str = "http://a.test/second";
@@ -167,6 +168,77 @@ fn page_that_still_loads_leads_nowhere() {
     pair.leave();
     pair.run();
     assert!(asked(&mut pair).is_empty());
+}
+
+#[test]
+fn unsafe_request_under_way_delays_the_next_document() {
+    let mut pair = pair(NextPush::Bodies, &pages(document()));
+    pair.browse_for(Duration::from_millis(500), FIRST, NAVIGATION);
+    let beacon = request("http://b.test/beacon", &[("accept", "*/*")]);
+    pair.gateway.begin_change(pair.time(), &beacon);
+    pair.run_for(Duration::from_secs(5));
+    assert_eq!(asked(&mut pair), [FIRST]);
+    pair.gateway.end_change(pair.time());
+    pair.run_for(IDLE);
+    assert_eq!(asked(&mut pair), [SECOND]);
+}
+
+#[test]
+fn form_that_is_sent_leaves_the_page() {
+    let mut pair = pair(NextPush::Bodies, &pages(document()));
+    pair.browse_for(Duration::from_millis(500), FIRST, NAVIGATION);
+    pair.gateway
+        .begin_change(pair.time(), &request(SECOND, NAVIGATION));
+    pair.gateway.end_change(pair.time());
+    pair.run_for(IDLE);
+    assert_eq!(asked(&mut pair), [FIRST]);
+}
+
+#[test]
+fn browser_that_saves_data_gets_no_next_document() {
+    for (value, is_pushed) in [("on", false), ("off", true)] {
+        let mut pair = pair(NextPush::Bodies, &pages(document()));
+        let next = next_of_first(&mut pair, &[NAVIGATION[0], ("save-data", value)]);
+        assert_eq!(!next.is_empty(), is_pushed, "{value}");
+        let needs = pair.predictor.as_ref().expect("the scene has one");
+        assert_eq!(needs.visits.len(), 1, "the visit counts");
+    }
+}
+
+/// An origin may answer HEAD in another way than GET.
+#[test]
+fn head_that_confirms_nothing_is_requested_once() {
+    let tagged = page("text/html", "x")
+        .with("cache-control", "no-cache")
+        .with("etag", "\"1\"");
+    let refused = Page {
+        status: 405,
+        ..tagged.clone()
+    };
+    let mut pages = pages(tagged.clone());
+    // A request for a page that caches keep would show that the browser has lost its cache.
+    pages[0].1 = page("text/html", "x");
+    let mut pair = pair(NextPush::Validators, &pages);
+    for expected in [&[format!("HEAD {SECOND}")][..], &[]] {
+        pair.serve(SECOND, tagged.clone());
+        let conditional = [NAVIGATION[0], ("if-none-match", "\"1\"")];
+        pair.browse_for(IDLE, SECOND, &conditional);
+        pair.take_asked();
+        pair.serve(SECOND, refused.clone());
+        assert_eq!(next_of_first(&mut pair, NAVIGATION), expected);
+    }
+}
+
+#[test]
+fn held_out_page_leads_nowhere() {
+    let config = Config {
+        hold_out: 1.0,
+        ..Config::default()
+    };
+    let mut pair = Pair::with(config, &pages(document())).with_client(true);
+    pair.gateway.allow_next_pages(NextPush::Bodies);
+    pair.predictor = Some(Needs::of_next(&[(FIRST, SECOND)]));
+    assert!(next_of_first(&mut pair, NAVIGATION).is_empty());
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, ready};
 
 use tandem_push::gateway::Gateway;
 
-use super::session::PushSession;
+use super::session::{PushSession, now};
 use crate::error::Error;
 use crate::exchange::{Exchange, Part, Parts, Reply};
 
@@ -23,11 +23,19 @@ impl Changing {
     /// Sends an exchange on.
     pub(super) fn reply(session: &Rc<PushSession>, exchange: Exchange) -> Reply {
         invalidate(session);
+        session.handle_change(|machine| machine.begin_change(now(), &exchange.request));
         Reply::new(Self {
             session: Rc::clone(session),
             reply: session.next().call(exchange),
             ended: false,
         })
+    }
+
+    fn end(&mut self) {
+        self.ended = true;
+        invalidate(&self.session);
+        self.session
+            .handle_change(|machine| machine.end_change(now()));
     }
 }
 
@@ -46,10 +54,8 @@ impl Parts for Changing {
         match &part {
             Some(Ok(Part::Head(_))) => invalidate(&self.session),
             Some(Ok(_)) => {}
-            Some(Err(_)) | None => {
-                self.ended = true;
-                invalidate(&self.session);
-            }
+            Some(Err(_)) | None if !self.ended => self.end(),
+            Some(Err(_)) | None => {}
         }
         Poll::Ready(part)
     }
@@ -58,7 +64,7 @@ impl Parts for Changing {
 impl Drop for Changing {
     fn drop(&mut self) {
         if !self.ended {
-            invalidate(&self.session);
+            self.end();
         }
     }
 }
