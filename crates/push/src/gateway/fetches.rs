@@ -63,7 +63,7 @@ impl Gateway {
         let Some(fetch) = self.fetches.get_mut(id) else {
             return Ok(Order::Now);
         };
-        if fetch.is_next && !is_plain_document(head) {
+        if fetch.is_next && !fetch.requested && !is_plain_document(head) {
             let hash = fetch.target.hash;
             self.cache.note_unpushable(hash);
             self.fail_fetch(now, id);

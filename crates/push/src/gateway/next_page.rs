@@ -10,8 +10,9 @@
 //!
 //! The client says which of them it takes ([`NextPush`]). The fetches carry no credentials. So a
 //! page whose request or response has any leads nowhere, and neither does a page of another origin.
-//! A document that sets a cookie is not pushed. A page leads nowhere either if the browser asks for
-//! few bytes (`Save-Data`). An account bounds the pushes that nobody used.
+//! A document that sets a cookie is not pushed, unless a request waits for it already. A page leads
+//! nowhere either if the browser asks for few bytes (`Save-Data`). An account bounds the pushes
+//! that nobody used.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use tandem_push::gateway::Config;
+use tandem_http::ResponseHead;
+use tandem_push::gateway::{Carrier, Config};
 use tandem_push::wire::{Fate, NextPush};
 
 use crate::NAVIGATION;
@@ -202,6 +203,28 @@ fn browser_that_saves_data_gets_no_next_document() {
         assert_eq!(!next.is_empty(), is_pushed, "{value}");
         let needs = pair.predictor.as_ref().expect("the scene has one");
         assert_eq!(needs.visits.len(), 1, "the visit counts");
+    }
+}
+
+/// The response is that to the same request, so the browser need not ask again.
+#[test]
+fn request_that_waits_gets_an_unsuitable_document() {
+    for is_awaited in [false, true] {
+        let mut pair = pair(NextPush::Bodies, &pages(document()));
+        pair.browse_for(Duration::from_millis(1000), FIRST, NAVIGATION);
+        let now = pair.time() + Duration::from_secs(1);
+        pair.gateway.handle_timeout(now);
+        let promise = pair.gateway.take_promise(Carrier::Companion);
+        let fetch = promise.expect("the load has ended").fetch;
+        pair.gateway.queue_fetch(now, fetch);
+        if is_awaited {
+            pair.gateway.raise_fetch(now, fetch);
+        }
+        let mut head = ResponseHead::new(200);
+        head.fields.push("content-type", "text/html");
+        head.fields.push("set-cookie", "a=b");
+        let passed = pair.gateway.handle_fetch_head(now, fetch, &mut head, None);
+        assert_eq!(passed.is_ok(), is_awaited);
     }
 }
 
