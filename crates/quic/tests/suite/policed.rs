@@ -72,7 +72,10 @@ impl Ways {
         let certificates = Certificates::new(name);
         let identity = certificates.identity();
         let tls = endpoint(&format!("h2+tls://127.0.0.1:{TCP}?{identity}"));
-        let (gateway, _) = start_gateway(&certificates, UDP, |options| options.listen.push(tls));
+        let (gateway, _) = start_gateway(&certificates, UDP, |options| {
+            options.listen.push(tls);
+            options.hold_out = Some(0.0);
+        });
         let ca = certificates.path("ca.pem");
         let ways = format!("h3+quic://127.0.0.1:{UDP}?ca={ca},h2+tls://127.0.0.1:{TCP}?ca={ca}");
         let (client, http) = start_client_of(&ways, |_| {});
@@ -99,9 +102,29 @@ impl Ways {
     }
 }
 
+/// The images of a page, and the bytes of each.
+const IMAGES: usize = 12;
+const IMAGE_SIZE: usize = 10 << 10;
+
 fn origin() -> Scene {
     Scene::new(|_, mut origin| {
         while let Some(asked) = origin.request() {
+            if asked.line.contains("/page ") {
+                let links: String = (0..IMAGES)
+                    .map(|image| format!("Link: </{image}.image>; rel=preload; as=image\r\n"))
+                    .collect();
+                origin.send(format!(
+                    "HTTP/1.1 200 OK\r\n{links}Content-Length: 4\r\n\r\npage"
+                ));
+                continue;
+            }
+            if asked.line.contains(".image ") {
+                origin.send(format!(
+                    "HTTP/1.1 200 OK\r\nContent-Length: {IMAGE_SIZE}\r\n\r\n"
+                ));
+                origin.send(vec![b'i'; IMAGE_SIZE]);
+                continue;
+            }
             if !asked.line.contains("/download ") {
                 origin.send(OK);
                 continue;
@@ -172,6 +195,38 @@ fn busy_part() {
     assert!(METRICS.ways_compared.value() > 0, "it was slow enough");
     assert_eq!(METRICS.ways_throttled.value(), 0);
     assert_eq!(Client::to(ways.http).get(&origin.url("/")).body, b"ok");
+    assert!(ways.uses("h3 over"));
+    stop([ways.client, ways.gateway]);
+}
+
+#[test]
+fn joined_pushes_share_the_path_with_a_download() {
+    println!("{}", in_namespace(BUSY, "policed::joined_part"));
+}
+
+/// The download fills the path. Pushes have a lower urgency until requests join them.
+#[test]
+#[ignore = "runs in the namespace of the test above"]
+fn joined_part() {
+    let ways = Ways::start("quic-joined");
+    let origin = origin();
+    let mut download = Client::to(ways.http);
+    download.send(request("GET", &origin.url("/download"), ""));
+    assert_eq!(download.head().unwrap().status, 200);
+    download.read_exact(SIZE / 8);
+    std::thread::scope(|scope| {
+        let rest = scope.spawn(move || download.read_exact(SIZE - SIZE / 8));
+        let mut browser = Client::to(ways.http);
+        assert_eq!(browser.get(&origin.url("/page")).body, b"page");
+        for image in 0..IMAGES {
+            let answer = browser.get(&origin.url(&format!("/{image}.image")));
+            assert_eq!(answer.body.len(), IMAGE_SIZE);
+        }
+        assert!(!rest.is_finished(), "the images wait for the download");
+        assert_eq!(rest.join().unwrap().len(), SIZE - SIZE / 8);
+    });
+    let joined = METRICS.pushes_late.value() + METRICS.pushes_used.value();
+    assert!(joined > 0, "requests join pushes");
     assert!(ways.uses("h3 over"));
     stop([ways.client, ways.gateway]);
 }
