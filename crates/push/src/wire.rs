@@ -9,6 +9,8 @@
 //!                     tandem-checks: 1                 in its head: promises of HEAD are taken
 //!                     tandem-crossings: 1              in its head: pushes may answer requests
 //!                                                      that cross their promises
+//!                     tandem-second-crossings: 1       in its head: several requests to one push
+//!                     tandem-asked-again: 1            in a request: no reference answers it
 //!                     tandem-next: bodies              in its head: the next page may be pushed
 //!                     tandem-opened: a.test *.b.test   in requests for HTTPS that the client opens
 //! ```
@@ -35,7 +37,8 @@ mod treatment;
 mod url_hash;
 
 pub use companion::{
-    CROSSED_FIELD, companion_request, is_companion, is_reserved, takes_checks, takes_references,
+    ASKED_AGAIN_FIELD, CROSSED_FIELD, companion_request, is_companion, is_reserved, takes_checks,
+    takes_references, takes_second_references,
 };
 pub use next_push::{NEXT_PAGE_FIELD, NextPush};
 pub use opened::{MAX_OPENED_LIST, OPENED_FIELD, OpenedList};

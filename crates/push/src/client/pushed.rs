@@ -15,6 +15,10 @@ use crate::wire::{ASKED_FIELD, Fate, NEXT_PAGE_FIELD, RequestHashes};
 /// gateway.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// The name of one push in its store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PushId(pub(super) u64);
+
 /// The bytes counted for a push beside its fields and its body: entry, task and stream.
 const PUSH_OVERHEAD: usize = 1024;
 
@@ -69,6 +73,9 @@ pub(super) struct Pushed {
     pub(super) reported: Option<Fate>,
     /// True until the push has ended.
     pub(super) is_arriving: bool,
+    /// The copy for another request, and the push of which this one is a copy.
+    pub(super) copy: Option<PushId>,
+    pub(super) copy_of: Option<PushId>,
 }
 
 /// The phases of a push. The large ones are boxed, since a store keeps thousands in one table.
@@ -97,7 +104,7 @@ pub(super) struct Reader {
 }
 
 /// The promise and the parts of its response that have arrived.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Kept {
     pub(super) request: RequestHead,
     /// True if the promise carries the fields of the gateway's own request.
@@ -111,7 +118,7 @@ pub(super) struct Kept {
 }
 
 /// The head of a response and the facts that came with it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct ArrivedResponse {
     pub(super) head: ResponseHead,
     pub(super) hashes: Option<RequestHashes>,

@@ -5,6 +5,8 @@
 
 mod checks;
 mod output;
+mod sharing;
+mod waiting;
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -15,6 +17,7 @@ use tandem_http::{Fields, Method, RequestHead, ResponseHead};
 
 use super::lifetime::{PageLoad, is_confirmation, is_of_use};
 use super::matching::check_request;
+pub use super::pushed::PushId;
 use super::pushed::{
     ArrivedResponse, Kept, Phase, Pushed, Reader, Target, size_of_fields, size_of_promise,
 };
@@ -41,10 +44,6 @@ pub struct StoreLimits {
     /// True if useless pushes are cancelled instead of read to their end. Endless ones always are.
     pub cancel_useless: bool,
 }
-
-/// The name of one push in its store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct PushId(u64);
 
 /// The pushes of one session.
 #[derive(Debug)]
@@ -181,6 +180,8 @@ impl PushStore {
             used: 0,
             reported: None,
             is_arriving: true,
+            copy: None,
+            copy_of: None,
         };
         self.pushes.insert(id, pushed);
         Intake::Read(id)
@@ -189,6 +190,7 @@ impl PushStore {
     /// Takes the head of a push.
     pub fn on_head(&mut self, now: Instant, id: PushId, head: ResponseHead) {
         self.load.note(now);
+        self.copy_head(now, id, &head);
         if self.arriving_mut(id).is_none() {
             return;
         }
@@ -231,12 +233,13 @@ impl PushStore {
     /// Takes bytes of a push's body.
     pub fn on_data(&mut self, now: Instant, id: PushId, data: Bytes) {
         self.load.note(now);
+        self.copy_data(now, id, &data);
         let longest = LONGEST_USELESS.max(self.limits.memory as u64);
         if let Some(pushed) = self.arriving_mut(id) {
             pushed.received += data.len() as u64;
             // Its length alone decides, so the end tells nothing about the browser.
             if pushed.received > longest && pushed.phase.kept_mut().is_none() {
-                self.outputs.push_back(Output::Cancel(id));
+                self.end_arrival(id, true);
             }
         }
         if !self.reserve(id, data.len()) {
@@ -258,6 +261,7 @@ impl PushStore {
 
     /// Takes the fields after a push's body.
     pub fn on_trailers(&mut self, id: PushId, fields: Fields) {
+        self.copy_trailers(id, &fields);
         if !self.reserve(id, size_of_fields(&fields)) {
             return self.discard(id, Fate::Cancelled);
         }
@@ -268,6 +272,7 @@ impl PushStore {
 
     /// Takes the end of a push. `is_complete` is false for one that broke off or was cancelled.
     pub fn on_end(&mut self, id: PushId, is_complete: bool) {
+        self.end_copy(id, is_complete);
         let Some(pushed) = self.arriving_mut(id) else {
             return;
         };
@@ -303,10 +308,11 @@ impl PushStore {
     /// Returns whether the caller should read more of a push. Without free memory, the caller reads
     /// only as fast as the reader takes the data.
     pub fn has_room(&self, id: PushId) -> bool {
-        match self.pushes.get(&id).map(|pushed| &pushed.phase) {
+        let has_own_room = match self.pushes.get(&id).map(|pushed| &pushed.phase) {
             Some(Phase::Claimed(kept, _)) => kept.body.is_empty() || self.held < self.limits.memory,
             _ => true,
-        }
+        };
+        has_own_room && self.copy_has_room(id)
     }
 
     /// Looks for a push that answers a request, and claims it. If `complete_only` is true, all of
@@ -375,7 +381,7 @@ impl PushStore {
             false => (pushed.url, Fate::Late),
         };
         // The head of a check decides on its fate.
-        if !is_check {
+        if !is_check && !pushed.is_copy() {
             pushed.reported = Some(fate);
             self.report(fate, url, true);
         }
@@ -423,7 +429,8 @@ impl PushStore {
             kept.held -= data.len();
             self.held -= data.len();
             pushed.used += data.len() as u64;
-            self.outputs.push_back(Output::WakeArrival(id));
+            self.outputs
+                .push_back(Output::WakeArrival(pushed.copy_of.unwrap_or(id)));
             return Piece::Data(data);
         }
         if is_arriving {
@@ -455,11 +462,6 @@ impl PushStore {
         }
         self.discard(id, Fate::Cancelled);
         self.release(id);
-    }
-
-    /// Ends all pushes, since their session has ended.
-    pub fn close(&mut self) {
-        self.drop_waiting(|_, _| true);
     }
 
     /// Returns the push, unless it has ended already.
@@ -526,10 +528,8 @@ impl PushStore {
                 self.waiting.remove(&target);
             }
         }
-        if is_arriving && self.limits.cancel_useless {
-            self.outputs.push_back(Output::Cancel(id));
-        } else if is_arriving {
-            self.outputs.push_back(Output::WakeArrival(id));
+        if is_arriving {
+            self.end_arrival(id, self.limits.cancel_useless);
         }
     }
 
@@ -547,14 +547,17 @@ impl PushStore {
         }
         self.outputs.push_back(Output::Ended {
             push: id,
-            wasted: pushed.received - pushed.used,
+            wasted: match pushed.is_copy() {
+                true => 0,
+                false => pushed.received - pushed.used,
+            },
         });
     }
 
     /// Drops a push that a later one of the same URL replaces. The gateway knows that, and would
     /// relate a report to the later push.
     fn make_way(&mut self, id: PushId) {
-        if let Some(pushed) = self.pushes.get_mut(&id) {
+        if let Some(pushed) = self.pushes.get_mut(&id).filter(|it| !it.is_copy()) {
             pushed.reported = Some(Fate::Wasted);
             let url = pushed.url;
             self.report(Fate::Wasted, url, false);
@@ -569,28 +572,6 @@ impl PushStore {
             url,
             tell_gateway,
         });
-    }
-
-    fn sweep(&mut self, now: Instant) {
-        let load = self.load;
-        self.drop_waiting(|_, kept| kept.is_over(now, &load));
-        self.next_sweep = (!self.waiting.is_empty()).then(|| now + SWEEP_INTERVAL);
-    }
-
-    fn drop_waiting(&mut self, is_dropped: impl Fn(&Target, &Kept) -> bool) {
-        let mut dropped: Vec<PushId> = Vec::new();
-        for (target, id) in &self.waiting {
-            match self.pushes.get(id).map(|pushed| &pushed.phase) {
-                Some(Phase::Kept(kept)) if !is_dropped(target, kept) => {}
-                _ => dropped.push(*id),
-            }
-        }
-        // In the order of their promises, so that decisions do not depend on the map.
-        dropped.sort_unstable();
-        for id in dropped {
-            self.discard(id, Fate::Wasted);
-            self.release(id);
-        }
     }
 }
 

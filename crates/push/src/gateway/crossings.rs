@@ -8,7 +8,9 @@
 //!
 //! Only a request that the client has sent before the promise arrived gets a reference: within a
 //! round trip of the promise. After that the client has used the push for another request, or has
-//! refused it. For the same reason a push is referred to once.
+//! refused it. A page may request a resource twice in that time. A client that can give one push to
+//! several requests gets a reference for each, and marks a request that found no push all the same.
+//! With any other client, a push is referred to once.
 //!
 //! A response that no cache may keep, and whose head has come, gets no reference. The push would
 //! overtake the reference, and the client drops such a push unless a request waits for it.
@@ -23,12 +25,17 @@ use super::session::Gateway;
 use super::table::FetchId;
 use crate::client::matching::check_request;
 use crate::url::{request_authority, request_url};
-use crate::wire::{CROSSED_FIELD, RequestHashes, url_hash};
+use crate::wire::{ASKED_AGAIN_FIELD, CROSSED_FIELD, RequestHashes, url_hash};
 
 impl Gateway {
     /// Lets the gateway refer requests to pushes, since the client takes references.
     pub const fn allow_references(&mut self) {
         self.companion.takes_references = true;
+    }
+
+    /// Lets the gateway refer several requests to one push.
+    pub const fn allow_second_references(&mut self) {
+        self.companion.takes_second_references = true;
     }
 
     /// Notes that the promise of a fetch has been sent.
@@ -50,7 +57,8 @@ impl Gateway {
         request: &RequestHead,
         round_trip: Duration,
     ) -> Option<ResponseHead> {
-        if !self.companion.takes_references || self.unreported.is_empty() {
+        let is_refused = request.fields.contains(ASKED_AGAIN_FIELD);
+        if !self.companion.takes_references || self.unreported.is_empty() || is_refused {
             return None;
         }
         let hash = url_hash(request);
@@ -71,7 +79,9 @@ impl Gateway {
         if !is_crossing || !is_plain || !fits {
             return None;
         }
-        push.promised = None;
+        if !self.companion.takes_second_references {
+            push.promised = None;
+        }
         let fetch = push.fetch;
         self.counts.repeated += 1;
         self.repeats.forget(hash);

@@ -74,7 +74,7 @@ pub(super) struct Unreported {
     pub(super) needs_waiting: bool,
     /// The lifetime of copies of the response, if its head has shown it.
     pub(super) lifetime: Option<CopyLifetime>,
-    /// The time at which the promise was sent, until a request was referred to the push.
+    /// The time at which the promise was sent, as long as requests may be referred to the push.
     pub(super) promised: Option<Instant>,
     /// True if the request of the push was made.
     pub(super) begun: bool,
@@ -93,6 +93,8 @@ pub(super) struct CompanionPromises {
     pub(super) takes_checks: bool,
     /// True if the client gives a push to a request that is answered with a reference to it.
     pub(super) takes_references: bool,
+    /// True if it gives one push to several such requests.
+    pub(super) takes_second_references: bool,
     pub(super) reader: ReportReader,
     pub(super) promises: VecDeque<Promise>,
     /// The promises that were added while a companion was open.

@@ -16,6 +16,13 @@ const CHECKS_FIELD: &str = "tandem-checks";
 /// The field of a companion whose client takes references to pushes.
 const CROSSINGS_FIELD: &str = "tandem-crossings";
 
+/// The field of a companion whose client gives one push to several requests, and marks requests
+/// that must not get a reference.
+const SECOND_CROSSINGS_FIELD: &str = "tandem-second-crossings";
+
+/// The field of a request that had a reference, but found no push. It must get a response.
+pub const ASKED_AGAIN_FIELD: &str = "tandem-asked-again";
+
 /// The field of a reference: a push that is on its way answers the request.
 pub const CROSSED_FIELD: &str = "tandem-crossed";
 
@@ -30,6 +37,7 @@ pub fn companion_request(takes_checks: bool, next: NextPush) -> RequestHead {
         request.fields.push(CHECKS_FIELD, "1");
     }
     request.fields.push(CROSSINGS_FIELD, "1");
+    request.fields.push(SECOND_CROSSINGS_FIELD, "1");
     if let Some(next) = next.as_str() {
         request.fields.push(NEXT_FIELD, next);
     }
@@ -39,6 +47,11 @@ pub fn companion_request(takes_checks: bool, next: NextPush) -> RequestHead {
 /// Returns whether the client of a companion takes references to pushes.
 pub fn takes_references(companion: &RequestHead) -> bool {
     companion.fields.get(CROSSINGS_FIELD) == Some(b"1")
+}
+
+/// Returns whether several requests may be referred to one push.
+pub fn takes_second_references(companion: &RequestHead) -> bool {
+    companion.fields.get(SECOND_CROSSINGS_FIELD) == Some(b"1")
 }
 
 /// Returns whether the client of a companion takes promises of HEAD.
@@ -89,7 +102,7 @@ mod tests {
         for taken in [false, true] {
             let companion = companion_request(taken, NextPush::Off);
             assert_eq!(takes_checks(&companion), taken);
-            assert!(takes_references(&companion));
+            assert!(takes_references(&companion) && takes_second_references(&companion));
         }
     }
 

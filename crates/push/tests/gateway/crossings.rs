@@ -70,6 +70,38 @@ fn response_that_no_cache_keeps_gets_no_reference() {
     assert_eq!(pair.gateway.take_counts().repeated, 0);
 }
 
+/// A page requests the image twice while its promise is on the way.
+#[test]
+fn both_crossing_requests_are_referred_to_the_push() {
+    for (takes_second, fetches) in [(true, 1), (false, 2)] {
+        let pages = [(PAGE, html("<img src=i.png>")), (IMAGE, image())];
+        let mut pair = Pair::new(&pages);
+        pair.gateway.allow_references();
+        if takes_second {
+            pair.gateway.allow_second_references();
+        }
+        pair.send(PAGE, NAVIGATION);
+        pair.run_for(CROSSING);
+        for _ in 0..2 {
+            pair.send(IMAGE, &FIELDS);
+        }
+        pair.run();
+        let asked = pair.take_asked();
+        let count = asked.iter().filter(|asked| asked.url == IMAGE).count();
+        assert_eq!(count, fetches, "second references: {takes_second}");
+    }
+}
+
+#[test]
+fn request_that_found_no_push_gets_no_reference() {
+    let mut pair = crossing(image());
+    pair.gateway.allow_second_references();
+    pair.send(IMAGE, &[FIELDS[0], FIELDS[1], ("tandem-asked-again", "1")]);
+    pair.run();
+    let asked = pair.take_asked();
+    assert_eq!(asked.iter().filter(|asked| asked.url == IMAGE).count(), 2);
+}
+
 #[test]
 fn unsafe_request_ends_references_to_earlier_pushes() {
     let mut pair = crossing(image());

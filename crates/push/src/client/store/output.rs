@@ -54,6 +54,13 @@ pub enum Output {
         /// The hash of the URL.
         url: u32,
     },
+    /// A copy of a push that arrives waits for a second request.
+    Copied {
+        /// The copy.
+        push: PushId,
+        /// The push.
+        of: PushId,
+    },
     /// The push is forgotten, and its identifier is no longer valid.
     Ended {
         /// The push.

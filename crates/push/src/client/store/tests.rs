@@ -4,6 +4,7 @@ mod checks;
 mod intake;
 mod joins;
 mod memory;
+mod sharing;
 
 use tandem_http::Scheme;
 

@@ -6,7 +6,7 @@ use std::task::{Context, Poll, ready};
 
 use tandem_http::ResponseHead;
 use tandem_push::gateway::Carrier;
-use tandem_push::wire::{NextPush, takes_checks, takes_references};
+use tandem_push::wire::{NextPush, takes_checks, takes_references, takes_second_references};
 
 use super::ExchangeContext;
 use super::fetch::Fetch;
@@ -37,6 +37,9 @@ impl Companion {
         session.handle(|machine| machine.allow_next_pages(next));
         if takes_references(&exchange.request) {
             session.handle(|machine| machine.allow_references());
+        }
+        if takes_second_references(&exchange.request) {
+            session.handle(|machine| machine.allow_second_references());
         }
         Reply::new(Self {
             session: Rc::clone(session),

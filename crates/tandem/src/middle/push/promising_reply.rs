@@ -5,6 +5,7 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use tandem_push::gateway::{Carrier, Interest, ResponseId};
+use tandem_push::wire::ASKED_AGAIN_FIELD;
 
 use super::ExchangeContext;
 use super::fetch::Fetch;
@@ -26,14 +27,18 @@ pub(super) struct PromisingReply {
 
 impl PromisingReply {
     /// Sends an exchange on, and watches its reply if that may be a page or a part of one.
-    pub(super) fn start(session: &Rc<PushSession>, exchange: Exchange) -> Reply {
-        let (request, takes_pushes) = (&exchange.request, exchange.peer.push);
+    pub(super) fn start(session: &Rc<PushSession>, mut exchange: Exchange) -> Reply {
+        let takes_pushes = exchange.peer.push;
         if takes_pushes
             && exchange.body.is_empty()
-            && let Some(reference) = session.refer(request)
+            && let Some(reference) = session.refer(&exchange.request)
         {
             return Reply::ready(reference, Bytes::new());
         }
+        if exchange.request.fields.contains(ASKED_AGAIN_FIELD) {
+            exchange.request_mut().fields.remove(ASKED_AGAIN_FIELD);
+        }
+        let request = &exchange.request;
         let id = session.handle(|machine| machine.handle_request(now(), request, takes_pushes));
         session.set_timer();
         let context = ExchangeContext::of(&exchange);

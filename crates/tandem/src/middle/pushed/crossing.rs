@@ -1,5 +1,6 @@
 //! The reply to a request that may cross the promise of its resource on the path. The push answers
-//! the request as soon as its body arrives, or when the gateway refers to it.
+//! the request as soon as its body arrives, or when the gateway refers to it. If another request of
+//! the same kind waits, both get the push.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -8,7 +9,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use tandem_http::{Method, RequestHead};
-use tandem_push::wire::{CROSSED_FIELD, url_hash};
+use tandem_push::wire::{ASKED_AGAIN_FIELD, CROSSED_FIELD, url_hash};
 
 use super::PushedShared;
 use crate::error::{Error, Kind, Side};
@@ -23,8 +24,9 @@ pub(super) struct Crossings {
 }
 
 /// Tells a request that a push of its resource arrives.
-#[derive(Default)]
 struct Signal {
+    isolation: Isolation,
+    request: Arc<RequestHead>,
     arrives: Cell<bool>,
     waker: WakerCell,
 }
@@ -39,8 +41,24 @@ impl Crossings {
         }
     }
 
-    fn join(&self, url: u32) -> Rc<Signal> {
-        let signal = Rc::new(Signal::default());
+    /// Returns whether another request waits that differs from this one in nothing.
+    fn has_equal(&self, url: u32, own: &Signal) -> bool {
+        let waiting = self.waiting.borrow();
+        let mut of_url = waiting.get(&url).into_iter().flatten();
+        of_url.any(|other| {
+            !std::ptr::eq(&**other, own)
+                && other.isolation == own.isolation
+                && other.request == own.request
+        })
+    }
+
+    fn join(&self, url: u32, exchange: &Exchange) -> Rc<Signal> {
+        let signal = Rc::new(Signal {
+            isolation: exchange.isolation.clone(),
+            request: Arc::clone(&exchange.request),
+            arrives: Cell::default(),
+            waker: WakerCell::default(),
+        });
         let mut waiting = self.waiting.borrow_mut();
         waiting.entry(url).or_default().push(Rc::clone(&signal));
         signal
@@ -56,6 +74,10 @@ impl Crossings {
         }
     }
 }
+
+/// The number of times that a request is sent to the gateway. It answers the second one with a
+/// reference only if it ignores the mark, or if a later push has been promised.
+const MAX_ASKED: u8 = 3;
 
 /// The source of the response.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -79,6 +101,8 @@ pub(super) struct Crossing {
     signal: Option<Rc<Signal>>,
     reply: Reply,
     source: ResponseSource,
+    /// The requests to the gateway so far.
+    times_asked: u8,
     /// The head was passed on.
     has_begun: bool,
 }
@@ -100,7 +124,8 @@ impl Crossing {
             peer: exchange.peer,
             priority: exchange.priority.clone(),
             url,
-            signal: Some(shared.crossings.join(url)),
+            signal: Some(shared.crossings.join(url, &exchange)),
+            times_asked: 1,
             reply: shared.forward(exchange, true),
             shared: Rc::clone(shared),
             source: ResponseSource::Gateway,
@@ -114,7 +139,10 @@ impl Crossing {
         let current = shared.pool.current(&self.isolation);
         let pushes = current.and_then(|current| shared.find(&self.isolation, &current.mark));
         let cache_status = shared.options.cache_status;
-        let serving = pushes.and_then(|pushes| pushes.answer(&self.request, false, cache_status));
+        let own = self.signal.as_deref();
+        let is_shared = own.is_some_and(|own| shared.crossings.has_equal(self.url, own));
+        let serving =
+            pushes.and_then(|pushes| pushes.answer(&self.request, false, cache_status, is_shared));
         let Some(serving) = serving else {
             return false;
         };
@@ -126,8 +154,13 @@ impl Crossing {
     fn ask_again(&mut self) {
         self.leave();
         self.source = ResponseSource::GatewayAgain;
+        self.times_asked += 1;
+        let mut request = Arc::clone(&self.request);
+        Arc::make_mut(&mut request)
+            .fields
+            .set(ASKED_AGAIN_FIELD, "1");
         let exchange = Exchange {
-            request: Arc::clone(&self.request),
+            request,
             body: Body::empty(),
             isolation: self.isolation.clone(),
             peer: self.peer,
@@ -169,12 +202,13 @@ impl Parts for Crossing {
             };
             let is_reference = head.fields.contains(CROSSED_FIELD);
             match (is_reference, self.source) {
-                (true, ResponseSource::Gateway) => {
-                    if self.take_push() {
-                        self.leave();
-                    } else {
-                        self.ask_again();
-                    }
+                (true, source) if source != ResponseSource::Push && self.take_push() => {
+                    self.leave();
+                }
+                (true, source)
+                    if source != ResponseSource::Push && self.times_asked < MAX_ASKED =>
+                {
+                    self.ask_again();
                 }
                 (true, _) => {
                     let error = Error::new(Kind::Protocol, Side::Peer, "a push is missing");
@@ -235,6 +269,8 @@ mod tests {
         go_on: Rc<Notify>,
         /// The push breaks off before its head.
         is_broken: bool,
+        /// The `Cache-Control` of the push.
+        caching: &'static str,
     }
 
     #[derive(Clone, Copy)]
@@ -278,19 +314,27 @@ mod tests {
                 asked: Cell::new(0),
                 go_on: Rc::default(),
                 is_broken,
+                caching: "max-age=60",
             })
+        }
+
+        fn with_caching(answers: &[Answer], caching: &'static str) -> Rc<Self> {
+            let gateway = Self::new(answers, false);
+            let mut gateway = Rc::into_inner(gateway).expect("no other owner");
+            gateway.caching = caching;
+            Rc::new(gateway)
         }
 
         /// Returns the page, which brings a push of the image.
         fn page(&self) -> Reply {
             let (mark, go_on) = (Rc::clone(&self.mark), Rc::clone(&self.go_on));
-            let is_broken = self.is_broken;
+            let (is_broken, caching) = (self.is_broken, self.caching);
             let push = Reply::generate(move |mut sink| async move {
                 go_on.notified().await;
                 if is_broken {
                     return Err(Error::new(Kind::Reset, Side::Peer, "broken"));
                 }
-                let fields = [("cache-control", "max-age=60")];
+                let fields = [("cache-control", caching)];
                 let head = ResponseHead {
                     fields: fields.into_iter().collect(),
                     ..ResponseHead::new(200)
@@ -382,8 +426,51 @@ mod tests {
         let whole = Some("whole".to_owned());
         let again = [Answer::Reference, Answer::Whole];
         assert_eq!(run(&again, false), (whole, 2));
-        let twice = [Answer::Reference, Answer::Reference];
-        assert_eq!(run(&twice, false), (None, 2), "the gateway is wrong");
+        let twice = [Answer::Reference, Answer::Reference, Answer::Whole];
+        let whole = Some("whole".to_owned());
+        assert_eq!(run(&twice, false), (whole, 3), "a later push is gone too");
+        let always = [Answer::Reference; 4];
+        assert_eq!(run(&always, false), (None, 3), "the gateway is wrong");
+    }
+
+    /// Requests the image twice before its promised push follows. Returns the bodies and the number
+    /// of requests.
+    async fn cross_twice(answers: &[Answer], caching: &'static str) -> ([String; 2], usize) {
+        let gateway = Gateway::with_caching(answers, caching);
+        let pool = Rc::clone(&gateway) as Rc<dyn SessionPool>;
+        let stage = Pushed::new(OPTIONS, pool, Rc::new(Rc::clone(&gateway)));
+        let page = stage.call(Exchange::internal(request("/page")));
+        body(page).await.expect("the page comes");
+        // Both requests were sent before the promise arrived.
+        let ask = || Crossing::reply(&stage.shared, Exchange::internal(request("/image")));
+        let (one, other) = (ask(), ask());
+        let release = async { gateway.go_on.notify_one() };
+        let (one, other, ()) = tokio::join!(body(one), body(other), release);
+        let text = |body: Result<Vec<u8>, Error>| {
+            String::from_utf8(body.expect("it is answered")).expect("text")
+        };
+        ([text(one), text(other)], gateway.asked.get())
+    }
+
+    #[test]
+    fn push_answers_both_requests_that_it_has_crossed() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build()
+            .expect("a runtime");
+        let run = |answers: &[Answer], caching| {
+            let (mut bodies, asked) =
+                LocalSet::new().block_on(&runtime, cross_twice(answers, caching));
+            bodies.sort();
+            (bodies.map(|body| body == "pushed"), asked)
+        };
+        for first in [Answer::Never, Answer::Reference] {
+            for second in [Answer::Never, Answer::Reference] {
+                assert_eq!(run(&[first, second], "max-age=60"), ([true, true], 2));
+            }
+        }
+        let answers = [Answer::Reference, Answer::Reference, Answer::Whole];
+        assert_eq!(run(&answers, "no-cache"), ([true, false], 3));
     }
 
     /// Requests the image once the promise of its push has come.

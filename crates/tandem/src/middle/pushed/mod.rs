@@ -163,6 +163,7 @@ impl PushedShared {
             &exchange.request,
             current.has_rested,
             self.options.cache_status,
+            false,
         )
     }
 

@@ -53,6 +53,17 @@ struct PushTasks {
     reader: WakerCell,
 }
 
+impl PushTasks {
+    fn new(priority: SharedPriority) -> Self {
+        Self {
+            priority,
+            is_cancelled: false,
+            arrival: WakerCell::default(),
+            reader: WakerCell::default(),
+        }
+    }
+}
+
 fn now() -> std::time::Instant {
     Instant::now().into_std()
 }
@@ -131,6 +142,11 @@ impl SessionPushes {
                     task.arrival.wake();
                 }
             }
+            Output::Copied { push, of } => {
+                let priority = tasks.get(&of).map(|task| task.priority.clone());
+                let task = PushTasks::new(priority.unwrap_or_default());
+                tasks.insert(push, task);
+            }
             Output::Arrives { url } => self.crossings.note_arrival(url),
             Output::Became {
                 fate,
@@ -167,12 +183,7 @@ impl SessionPushes {
         let has_own_fields = self.mark.promises_have_fields;
         let intake = self.with_store(|store| store.on_promise(now(), request, has_own_fields));
         let Intake::Read(id) = intake else { return };
-        let tasks = PushTasks {
-            priority,
-            is_cancelled: false,
-            arrival: WakerCell::default(),
-            reader: WakerCell::default(),
-        };
+        let tasks = PushTasks::new(priority);
         self.state.borrow_mut().tasks.insert(id, tasks);
         tokio::task::spawn_local(read(Rc::clone(self), id, reply));
         self.keep_swept();
@@ -201,14 +212,22 @@ impl SessionPushes {
         });
     }
 
-    /// Returns the answer to a request, if a push matches.
+    /// Returns the answer to a request, if a push matches. If `is_shared` is true, another request
+    /// of the same kind waits for it.
     pub(super) fn answer(
         self: &Rc<Self>,
         request: &RequestHead,
         complete_only: bool,
         cache_status: bool,
+        is_shared: bool,
     ) -> Option<Serving> {
-        let serve = self.with_store(|store| store.on_request(now(), request, complete_only))?;
+        let serve = self.with_store(|store| {
+            let serve = store.on_request(now(), request, complete_only)?;
+            if is_shared {
+                store.share(serve.push);
+            }
+            Some(serve)
+        })?;
         if serve.is_complete {
             METRICS.round_trips_saved.add(1);
         }

@@ -1,0 +1,35 @@
+//! The end of pushes that no request has claimed.
+
+use std::time::Instant;
+
+use super::{Kept, Phase, PushId, PushStore, SWEEP_INTERVAL, Target};
+use crate::wire::Fate;
+
+impl PushStore {
+    /// Ends all pushes, since their session has ended.
+    pub fn close(&mut self) {
+        self.drop_waiting(|_, _| true);
+    }
+
+    pub(super) fn sweep(&mut self, now: Instant) {
+        let load = self.load;
+        self.drop_waiting(|_, kept| kept.is_over(now, &load));
+        self.next_sweep = (!self.waiting.is_empty()).then(|| now + SWEEP_INTERVAL);
+    }
+
+    pub(super) fn drop_waiting(&mut self, is_dropped: impl Fn(&Target, &Kept) -> bool) {
+        let mut dropped: Vec<PushId> = Vec::new();
+        for (target, id) in &self.waiting {
+            match self.pushes.get(id).map(|pushed| &pushed.phase) {
+                Some(Phase::Kept(kept)) if !is_dropped(target, kept) => {}
+                _ => dropped.push(*id),
+            }
+        }
+        // In the order of their promises, so that decisions do not depend on the map.
+        dropped.sort_unstable();
+        for id in dropped {
+            self.discard(id, Fate::Wasted);
+            self.release(id);
+        }
+    }
+}
