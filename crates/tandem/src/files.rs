@@ -2,7 +2,9 @@
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 /// Returns the file's path with `end` appended to the name.
 pub(crate) fn beside(file: &Path, end: &str) -> PathBuf {
@@ -30,4 +32,20 @@ pub(crate) fn replace(
         let _ = std::fs::remove_file(new);
     }
     written
+}
+
+/// Replaces a file as [`replace`] does. Only this user can read the new one.
+pub(crate) fn replace_private(file: &Path, content: &[u8]) -> std::io::Result<()> {
+    // Two writes would share the name of the new file.
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let new = beside(file, ".new");
+    // A file that a crash has left may have another mode.
+    match std::fs::remove_file(&new) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true).mode(0o600);
+    replace(file, &new, &options, content)
 }

@@ -6,10 +6,8 @@
 
 use std::collections::HashSet;
 use std::collections::hash_map::RandomState;
-use std::fs::OpenOptions;
 use std::hash::BuildHasher;
 use std::net::IpAddr;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -24,7 +22,7 @@ use tandem_push::gateway::CopyLifetime;
 use tandem_push::next_pages::{NextPage, NextTable};
 use tandem_push::scripts::{Manner, ScriptTable};
 
-use crate::files::beside;
+use crate::files::{beside, replace_private};
 
 use crate::users::Users;
 
@@ -186,7 +184,7 @@ impl Learned {
             self.set_aside();
             // A disk write is slow, and this thread must serve its sessions.
             let saving = std::thread::Builder::new().spawn(move || {
-                if let Err(error) = replace(&file, &state) {
+                if let Err(error) = replace_private(&file, &state) {
                     tracing::error!(%error, "the predictor's state was not saved");
                 }
             });
@@ -438,7 +436,7 @@ impl Learned {
         let Some(file) = &self.file else {
             return Ok(());
         };
-        replace(file, state).map_err(|error| LearnedError::File {
+        replace_private(file, state).map_err(|error| LearnedError::File {
             file: file.display().to_string(),
             error,
         })
@@ -490,15 +488,6 @@ fn read(file: &Path, config: &AutoConfig) -> Result<Found, LearnedError> {
             error,
         }),
     }
-}
-
-/// Writes a file so that a reader finds either the old content or the new, even after a crash.
-fn replace(file: &Path, content: &[u8]) -> std::io::Result<()> {
-    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut options = OpenOptions::new();
-    options.write(true).create(true).truncate(true).mode(0o600);
-    crate::files::replace(file, &beside(file, ".new"), &options, content)
 }
 
 #[cfg(test)]

@@ -4,11 +4,13 @@
 //! needs before it is built; a reload finds them as they are.
 
 use std::hash::{BuildHasher, RandomState};
+use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use tandem_submit::store::Store;
 
 use crate::connections::SessionNumbers;
+use crate::digest_file::{DigestFile, DigestFileError};
 use crate::disk_cache::{DiskCache, DiskConfig, DiskError};
 use crate::fleet::{Fleet, FleetConfig};
 #[cfg(feature = "submit")]
@@ -27,6 +29,7 @@ pub struct Services {
     fleet: OnceLock<Fleet>,
     cache: Mutex<Option<Arc<ResponseCache>>>,
     disk: Mutex<Option<DiskCache>>,
+    digests: Mutex<Option<Arc<DigestFile>>>,
     users: Arc<Users>,
     journal: Arc<Journal>,
     store: OnceLock<Arc<dyn Store>>,
@@ -47,6 +50,7 @@ impl Default for Services {
             fleet: OnceLock::new(),
             cache: Mutex::default(),
             disk: Mutex::default(),
+            digests: Mutex::default(),
             users: Arc::default(),
             journal: Arc::default(),
             store: OnceLock::new(),
@@ -194,6 +198,32 @@ impl Services {
         cache.clone()
     }
 
+    /// Opens the file of digests, or ends its use without a path. An open file stays as it is.
+    ///
+    /// # Errors
+    /// Returns the reason why the file cannot be used.
+    pub fn open_digests(&self, file: Option<&Path>) -> Result<(), DigestFileError> {
+        let mut open = self.digests.lock().unwrap_or_else(PoisonError::into_inner);
+        if open.as_ref().map(|open| open.path()) == file {
+            return Ok(());
+        }
+        let new = file
+            .map(|file| DigestFile::open(file.to_owned()).map(Arc::new))
+            .transpose()?;
+        if let Some(old) = std::mem::replace(&mut *open, new)
+            && let Err(error) = old.save()
+        {
+            tracing::error!(%error, "the digests were not saved");
+        }
+        Ok(())
+    }
+
+    /// Returns the file of digests, if a role has opened it.
+    pub fn digests(&self) -> Option<Arc<DigestFile>> {
+        let digests = self.digests.lock().unwrap_or_else(PoisonError::into_inner);
+        digests.clone()
+    }
+
     /// The numbers of users.
     pub const fn users(&self) -> &Arc<Users> {
         &self.users
@@ -266,9 +296,24 @@ impl Services {
     ///
     /// # Errors
     /// Returns the reason why a file cannot be written.
-    pub fn save(&self) -> Result<(), LearnedError> {
-        self.learned.get().map_or(Ok(()), |learned| learned.save())
+    pub fn save(&self) -> Result<(), SaveError> {
+        let digests = self.digests().map_or(Ok(()), |digests| digests.save());
+        self.learned
+            .get()
+            .map_or(Ok(()), |learned| learned.save())?;
+        Ok(digests?)
     }
+}
+
+/// The reason for which a file of a service was not written.
+#[derive(Debug, thiserror::Error)]
+pub enum SaveError {
+    /// It is the file of the predictor.
+    #[error(transparent)]
+    Learned(#[from] LearnedError),
+    /// It is the file of digests.
+    #[error(transparent)]
+    Digests(#[from] DigestFileError),
 }
 
 /// Checks the address of a store without opening it.

@@ -37,6 +37,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("issuer", &["files", "log_limit", "metrics", "renewal"]),
     ("users", &[]),
     ("learned", &["files", "users"]),
+    ("digest_file", &["files"]),
     ("body_memory", &[]),
     ("response_cache", &["body_memory", "error", "metrics"]),
     ("disk_cache", &["metrics", "response_cache"]),
@@ -71,6 +72,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         "services",
         &[
             "connections",
+            "digest_file",
             "disk_cache",
             "fleet",
             "issuer",
@@ -86,6 +88,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "middle",
         &[
+            "digest_file",
             "issuer",
             "announcement",
             "files",
@@ -206,6 +209,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "roles",
         &[
+            "digest_file",
             "issuer",
             "announcement",
             "journal",

@@ -9,7 +9,7 @@ use super::lifetime::fresh_for;
 use crate::wire::{Report, url_hash};
 
 /// The largest number of responses that a digest remembers. The oldest are dropped.
-const MAX_RESPONSES: usize = 1024;
+pub const MAX_RESPONSES: usize = 1024;
 
 /// The shortest lifetime that is worth a report: one that outlasts a companion.
 const MIN_LIFETIME: Duration = Duration::from_secs(15);
@@ -25,10 +25,25 @@ impl Digest {
         let Some(until) = lifetime.and_then(|lifetime| now.checked_add(lifetime)) else {
             return;
         };
+        self.restore(url_hash(request), until);
+    }
+
+    /// Adds a response that the browser can use until a time, by the hash of its URL. It takes the
+    /// place of an earlier one.
+    pub fn restore(&mut self, url: u32, until: Instant) {
+        self.0.retain(|(known, _)| *known != url);
         if self.0.len() >= MAX_RESPONSES {
             self.0.pop_front();
         }
-        self.0.push_back((url_hash(request), until));
+        self.0.push_back((url, until));
+    }
+
+    /// Returns the hashes of the URLs whose responses are still fresh, with the rests of their
+    /// lifetimes.
+    pub fn fresh(&self, now: Instant) -> Vec<(u32, Duration)> {
+        let rest = |(url, until): &(u32, Instant)| Some((*url, until.checked_duration_since(now)?));
+        let fresh = self.0.iter().filter_map(rest);
+        fresh.filter(|(_, rest)| !rest.is_zero()).collect()
     }
 
     /// Drops the stale responses, and appends a report for each of the others.
@@ -77,6 +92,20 @@ mod tests {
         );
         let now = start + Duration::from_secs(60);
         assert_eq!(reports(&mut digest, now), [Report::Holds(d)]);
+    }
+
+    #[test]
+    fn digest_lists_a_resource_once() {
+        let (mut digest, now) = (Digest::default(), Instant::now());
+        let get = |path: &str| RequestHead::get(Scheme::Http, "h", path);
+        digest.note(now, &get("/a"), &response("max-age=60"));
+        digest.note(now, &get("/b"), &response("max-age=60"));
+        digest.note(now, &get("/a"), &response("max-age=90"));
+        let (a, b) = (url_hash(&get("/a")), url_hash(&get("/b")));
+        let later = now + Duration::from_secs(20);
+        let rests = [(b, 40), (a, 70)].map(|(url, rest)| (url, Duration::from_secs(rest)));
+        assert_eq!(digest.fresh(later), rests);
+        assert_eq!(digest.fresh(now + Duration::from_secs(60)).len(), 1);
     }
 
     #[test]

@@ -12,6 +12,7 @@ pub use super::solo::{Solo, SoloMode};
 
 use super::client_cache::ClientCache;
 use super::compress::BodyCompression;
+use super::digest::{digest, digest_file};
 use super::gateway_ways::GatewayWays;
 use super::gateways::{Dialled, GatewayEndpoint, Lookups, Route, RouteOption};
 use super::next_push::NextPages;
@@ -129,6 +130,9 @@ with_path! {
         /// Send a digest of the browser's earlier responses at the start of a session; refused with
         /// --via [default: true without --via]
         push_digest: Option<bool> [help_heading = "Push", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
+        /// File that keeps this digest for the next process, except those of isolation keys;
+        /// refused with --via [default: none]
+        push_digest_file: Option<PathBuf> [help_heading = "Push", value_name = "FILE"],
         /// Documents that may follow a page, which the gateway pushes once the page is loaded
         /// [default: off]
         push_next: Option<NextPages> [help_heading = "Push", value_name = "MODE"],
@@ -216,6 +220,8 @@ pub struct ClientConfig {
     pub early_hints: bool,
     /// True if a session begins with a digest of the browser's earlier responses.
     pub push_digest: bool,
+    /// The file that keeps the digest of requests without an isolation key.
+    pub push_digest_file: Option<PathBuf>,
     /// The pushes of documents for the next page that the client takes.
     pub push_next: NextPush,
     /// True if responses have a Cache-Status field.
@@ -307,6 +313,7 @@ impl ClientOptions {
             open.check_gateways(via.as_ref(), &gateways, &routes, &route_map)?;
         }
         let authority = authority(&listen, open.as_ref(), self.authority)?;
+        let push_digest = digest(self.push_digest, via.as_ref())?;
         Ok(ClientConfig {
             authority,
             listen,
@@ -335,7 +342,8 @@ impl ClientOptions {
                 .unwrap_or(usize::MAX),
             cancel_pushes: self.cancel_pushes.unwrap_or(false),
             early_hints: self.early_hints.unwrap_or_else(|| via.is_none()),
-            push_digest: digest(self.push_digest, via.as_ref())?,
+            push_digest,
+            push_digest_file: digest_file(self.push_digest_file, push_digest, via.as_ref())?,
             cache_status: self.cache_status.unwrap_or(false),
             cache: ClientCache::typed(self.cache, self.cache_memory)?,
             compress: BodyCompression::of_client(self.compress, via.is_some()),
@@ -507,19 +515,6 @@ fn warm_up(asked: Option<Size>, via: Option<&Via>) -> Result<Amount, ConfigError
         Some(Size(bytes)) => Ok(Amount::Bytes(bytes)),
         None if via.is_none() => Ok(Amount::OfPath),
         None => Ok(Amount::Bytes(0)),
-    }
-}
-
-/// Returns whether sessions begin with a digest: by default without `--via`, where the gateway sees
-/// the client's address anyway. With `--via` a digest is refused, since it would link the sessions
-/// that the proxy keeps apart.
-fn digest(asked: Option<bool>, via: Option<&Via>) -> Result<bool, ConfigError> {
-    match (asked.unwrap_or_else(|| via.is_none()), via) {
-        (true, Some(_)) => Err(ConfigError::value(
-            "push-digest",
-            "contradicts --via: it would link its sessions",
-        )),
-        (asked, _) => Ok(asked),
     }
 }
 

@@ -9,6 +9,7 @@ mod cache;
 pub mod client;
 pub mod client_cache;
 pub mod compress;
+mod digest;
 pub mod discover;
 pub mod file;
 mod fleet;

@@ -52,7 +52,9 @@ impl Role for ClientConfig {
             services.journal().record();
         }
         services.open_cache(self.cache.as_ref());
-        Ok(())
+        services
+            .open_digests(self.push_digest_file.as_deref())
+            .map_err(|error| ConfigError::value("push-digest-file", error.to_string()))
     }
 
     fn build(

@@ -184,6 +184,7 @@ impl SiteLanes {
                 Rc::clone(&to_gateway) as _,
                 Some(&self.coding),
                 Arc::clone(&self.times),
+                None,
             ),
             sessions: to_gateway,
         };

@@ -25,7 +25,8 @@ use crate::back::gateways::{Gateway, Gateways, PoolLimits, TRIES, ToGateway, Way
 use crate::back::origin::{Limits as OriginLimits, Mode, Origin, ToOrigin};
 use crate::config::client::Fallback;
 use crate::config::gateways::GatewayEndpoint;
-use crate::config::{ClientConfig, ConfigError};
+use crate::config::{ClientConfig, ConfigError, read_secret};
+use crate::digest_file::SharedDigest;
 use crate::endpoint::Via;
 use crate::exchange::{Exchange, Reply};
 use crate::front::early::EarlyConnect;
@@ -95,7 +96,8 @@ impl ClientConfig {
             let number = Some(lanes.len());
             let entrust =
                 entrusted.map(|hosts| self.entrust(hosts, number, &route.gateways, &pool));
-            lanes.push(self.lane(&pool, times, &coding, entrust));
+            let digest = kept_digest(services, &route.gateways)?;
+            lanes.push(self.lane(&pool, times, &coding, entrust, digest));
             pools.push(pool);
         }
         let mut solo = None;
@@ -104,7 +106,8 @@ impl ClientConfig {
             let lane = if let Some(options) = &self.solo {
                 let sessions = self.solo_sessions(options)?;
                 solo = Some(Rc::clone(&sessions));
-                self.solo_lane(sessions, journal.load_times(&self.way(&[])))
+                let times = journal.load_times(&self.way(&[]));
+                self.solo_lane(sessions, times, kept_digest(services, &[])?)
             } else {
                 lane_without_gateway(fallback)
             };
@@ -125,7 +128,8 @@ impl ClientConfig {
             }
             let times = journal.load_times(&self.way(&self.gateways));
             let entrust = entrusted.map(|hosts| self.entrust(hosts, None, &self.gateways, &pool));
-            let lane = self.lane(&pool, times, &coding, entrust);
+            let digest = kept_digest(services, &self.gateways)?;
+            let lane = self.lane(&pool, times, &coding, entrust, digest);
             pools.push(pool);
             lane
         };
@@ -170,6 +174,7 @@ impl ClientConfig {
         times: Arc<LoadTimes>,
         coding: &CodingMemory,
         entrust: Option<Entrust>,
+        digest: Option<SharedDigest>,
     ) -> Lane {
         let to_gateway = Rc::new(ToGateway(Rc::clone(pool)));
         let next: Rc<dyn Stage> = match entrust {
@@ -177,7 +182,7 @@ impl ClientConfig {
             Some(entrust) => Rc::new(entrust),
         };
         let sessions = Rc::clone(&to_gateway) as _;
-        let counted = self.counted(self.with_pushes(sessions, next, Some(coding), times));
+        let counted = self.counted(self.with_pushes(sessions, next, Some(coding), times, digest));
         let stage: Rc<dyn Stage> = if self.early_connect {
             Rc::new(EarlyConnect {
                 sessions: Rc::clone(&to_gateway) as _,
@@ -211,7 +216,12 @@ impl ClientConfig {
         }
     }
 
-    fn solo_lane(&self, sessions: Rc<SoloSessions>, times: Arc<LoadTimes>) -> Lane {
+    fn solo_lane(
+        &self,
+        sessions: Rc<SoloSessions>,
+        times: Arc<LoadTimes>,
+        digest: Option<SharedDigest>,
+    ) -> Lane {
         let to_solo = Rc::new(ToSolo(sessions));
         Lane {
             stage: self.with_pushes(
@@ -219,6 +229,7 @@ impl ClientConfig {
                 Rc::clone(&to_solo) as _,
                 None,
                 times,
+                digest,
             ),
             sessions: to_solo,
         }
@@ -226,15 +237,20 @@ impl ClientConfig {
 
     /// Creates the stages before the sessions of a lane, which may push. `next` is the way to the
     /// sessions. `coding` is the memory for their coded bodies, or `None` if the sessions end in
-    /// this process. `times` gets the times of page loads.
+    /// this process. `times` gets the times of page loads. `digest` is the one that a file keeps.
     pub(super) fn with_pushes(
         &self,
         sessions: Rc<dyn SessionPool>,
         next: Rc<dyn Stage>,
         coding: Option<&CodingMemory>,
         times: Arc<LoadTimes>,
+        digest: Option<SharedDigest>,
     ) -> Rc<dyn Stage> {
-        let mut stage: Rc<dyn Stage> = Rc::new(self.pushed(sessions, next, coding));
+        let mut pushed = self.pushed(sessions, next, coding);
+        if let Some(digest) = digest {
+            pushed = pushed.with_digest(digest);
+        }
+        let mut stage: Rc<dyn Stage> = Rc::new(pushed);
         if self.push {
             stage = Rc::new(AnswerPreflights::new(
                 self.max_sessions.min(MAX_KEYS),
@@ -452,4 +468,25 @@ pub(super) fn tls_to_origins() -> Result<TlsConnector, ConfigError> {
         ..ClientTls::default()
     };
     Ok(tls.connector()?)
+}
+
+/// Returns the digest in the file of digests for the gateways of a lane, if there is such a file.
+/// Another gateway must not learn of these responses, and the token shows which one it is.
+fn kept_digest(
+    services: &Services,
+    gateways: &[GatewayEndpoint],
+) -> Result<Option<SharedDigest>, ConfigError> {
+    let Some(file) = services.digests() else {
+        return Ok(None);
+    };
+    let authorities = gateways.iter().map(|gateway| gateway.endpoint.authority());
+    let mut owner: Vec<_> = authorities.collect();
+    owner.sort();
+    owner.dedup();
+    let token_file = gateways
+        .iter()
+        .find_map(|gateway| gateway.token_file.as_deref());
+    let token = token_file.map(|file| read_secret("token-file", file));
+    owner.push(token.transpose()?.unwrap_or_default());
+    Ok(Some(file.digest_of(owner.join("\n").as_bytes())))
 }

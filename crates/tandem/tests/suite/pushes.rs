@@ -5,6 +5,7 @@ mod bodies;
 mod ends;
 mod keys;
 mod named;
+mod processes;
 mod visits;
 
 use std::sync::mpsc;

@@ -1,12 +1,9 @@
 //! The digests of all isolation keys. Their number is bounded: the digest that was unused for
-//! longest makes room for a new one.
+//! longest makes room for a new one. The digest of requests without a key may be in a file.
 
-use std::cell::RefCell;
 use std::collections::HashMap;
-use std::rc::Rc;
 
-use tandem_push::client::Digest;
-
+use crate::digest_file::SharedDigest;
 use crate::exchange::Isolation;
 
 /// The digests by isolation key.
@@ -16,10 +13,12 @@ pub(super) struct Digests {
     /// The number of uses so far, which orders the digests.
     uses: u64,
     kept: HashMap<Isolation, KeptDigests>,
+    /// The digest of requests without a key, if a file keeps it.
+    in_file: Option<SharedDigest>,
 }
 
 struct KeptDigests {
-    digest: Rc<RefCell<Digest>>,
+    digest: SharedDigest,
     last_use: u64,
 }
 
@@ -29,22 +28,33 @@ impl Digests {
             most,
             uses: 0,
             kept: HashMap::new(),
+            in_file: None,
         }
     }
 
+    /// Uses `digest` for requests without a key.
+    pub(super) fn keep_in_file(&mut self, digest: SharedDigest) {
+        self.in_file = Some(digest);
+    }
+
     /// Returns the digest of a key, and counts this as a use.
-    pub(super) fn of(&mut self, isolation: &Isolation) -> Rc<RefCell<Digest>> {
+    pub(super) fn of(&mut self, isolation: &Isolation) -> SharedDigest {
+        if let Some(digest) = &self.in_file
+            && *isolation == Isolation::none()
+        {
+            return digest.clone();
+        }
         self.uses += 1;
         if let Some(kept) = self.kept.get_mut(isolation) {
             kept.last_use = self.uses;
-            return Rc::clone(&kept.digest);
+            return kept.digest.clone();
         }
         if self.kept.len() >= self.most {
             self.drop_oldest();
         }
-        let digest = Rc::default();
+        let digest = SharedDigest::default();
         let kept = KeptDigests {
-            digest: Rc::clone(&digest),
+            digest: digest.clone(),
             last_use: self.uses,
         };
         self.kept.insert(isolation.clone(), kept);
@@ -70,10 +80,21 @@ mod tests {
         let key = |name: &str| Isolation::new(name.as_bytes(), b"");
         let mut digests = Digests::new(2);
         let (first, second) = (digests.of(&key("a")), digests.of(&key("b")));
-        assert!(Rc::ptr_eq(&digests.of(&key("a")), &first), "used again");
+        assert!(digests.of(&key("a")).is_same(&first), "used again");
         digests.of(&key("c"));
         assert_eq!(digests.kept.len(), 2);
-        assert!(Rc::ptr_eq(&digests.of(&key("a")), &first));
-        assert!(!Rc::ptr_eq(&digests.of(&key("b")), &second));
+        assert!(digests.of(&key("a")).is_same(&first));
+        assert!(!digests.of(&key("b")).is_same(&second));
+    }
+
+    #[test]
+    fn file_keeps_the_digest_of_requests_without_a_key() {
+        let in_file = SharedDigest::default();
+        let mut digests = Digests::new(2);
+        digests.keep_in_file(in_file.clone());
+        assert!(digests.of(&Isolation::none()).is_same(&in_file));
+        for name in [&b""[..], b"a"] {
+            assert!(!digests.of(&Isolation::new(name, b"")).is_same(&in_file));
+        }
     }
 }

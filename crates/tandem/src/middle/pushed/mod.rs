@@ -24,7 +24,7 @@ use std::task::{Context, Poll};
 
 use tandem_http::cache::{invalidates, is_safe};
 use tandem_http::{Method, RequestHead, ResponseHead};
-use tandem_push::client::{Digest, StoreLimits, preload_link};
+use tandem_push::client::{StoreLimits, preload_link};
 use tandem_push::fetch_standard::is_navigation;
 use tandem_push::wire::{CROSSED_FIELD, NextPush, PUSH_FIELD, Treatment, is_reserved};
 use tokio::time::Instant;
@@ -32,6 +32,7 @@ use tokio::time::Instant;
 use self::crossing::{Crossing, Crossings};
 use self::digests::Digests;
 use self::session::{Serving, SessionPushes};
+use crate::digest_file::SharedDigest;
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{
     Exchange, Isolation, Part, Parts, PushedPart, Reply, SessionMark, Sink, Supply,
@@ -89,6 +90,15 @@ impl Pushed {
                 crossings: Rc::default(),
             }),
         }
+    }
+}
+
+impl Pushed {
+    /// Uses `digest` for requests without an isolation key. A file keeps it.
+    #[must_use]
+    pub fn with_digest(self, digest: SharedDigest) -> Self {
+        self.shared.digests.borrow_mut().keep_in_file(digest);
+        self
     }
 }
 
@@ -239,7 +249,7 @@ impl PushedShared {
     }
 
     /// Returns the digest of a key.
-    fn digest(&self, isolation: &Isolation) -> Rc<RefCell<Digest>> {
+    fn digest(&self, isolation: &Isolation) -> SharedDigest {
         self.digests.borrow_mut().of(isolation)
     }
 
@@ -323,7 +333,7 @@ impl Observed {
             if shared.options.digest {
                 let digest = shared.digest(&self.isolation);
                 let now = Instant::now().into_std();
-                digest.borrow_mut().note(now, request, head);
+                digest.note(now, request, head);
             }
             // A push that was under way during the request precedes this answer and may be stale.
             if invalidates(&request.method, head.status) {

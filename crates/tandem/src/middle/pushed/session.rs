@@ -7,12 +7,13 @@ use std::task::{Context, Poll};
 
 use tandem_http::{RequestHead, ResponseHead};
 use tandem_push::client::{
-    Digest, Intake, Output, Piece, PushId, PushStore, ReportQueue, ReportStep, StoreLimits,
+    Intake, Output, Piece, PushId, PushStore, ReportQueue, ReportStep, StoreLimits,
 };
 use tandem_push::wire::Fate;
 use tokio::time::Instant;
 
 use super::crossing::Crossings;
+use crate::digest_file::SharedDigest;
 use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::{Part, Parts, Reply, SessionMark, Supply};
 use crate::metrics::METRICS;
@@ -28,7 +29,7 @@ pub(super) struct SessionPushes {
     state: RefCell<PushedState>,
     /// The waker of the companion's body, while it waits.
     report_waker: WakerCell,
-    digest: Option<Rc<RefCell<Digest>>>,
+    digest: Option<SharedDigest>,
     /// The requests that may take a push that arrives.
     crossings: Rc<Crossings>,
     is_current: CurrencyCheck,
@@ -73,13 +74,13 @@ impl SessionPushes {
         limits: StoreLimits,
         is_gateway_local: bool,
         mark: Rc<SessionMark>,
-        digest: Option<Rc<RefCell<Digest>>>,
+        digest: Option<SharedDigest>,
         crossings: Rc<Crossings>,
         is_current: CurrencyCheck,
     ) -> Rc<Self> {
         let mut reports = Vec::new();
         if let Some(digest) = &digest {
-            digest.borrow_mut().encode(now(), &mut reports);
+            digest.encode(now(), &mut reports);
         }
         let mut store = PushStore::new(limits, now());
         if is_gateway_local {
@@ -282,7 +283,7 @@ impl SessionPushes {
         let state = self.state.borrow();
         let request = state.store.claimed_request(id);
         if let (Some(digest), Some(request)) = (&self.digest, request) {
-            digest.borrow_mut().note(now(), request, head);
+            digest.note(now(), request, head);
         }
     }
 }
