@@ -150,6 +150,9 @@ fn timestamp(bytes: &[u8]) -> Option<(i64, i16, &[u8])> {
     const WITH_ZONE: usize = "09/Jul/1995:00:00:00 -0400".len();
     const LARGEST_ZONE: i32 = 15 * 3600;
     let end = memchr::memchr(b']', bytes.get(..=WITH_ZONE).unwrap_or(bytes))?;
+    if let Some((time, zone)) = usual_time(&bytes[..end]) {
+        return Some((time, zone, &bytes[end + 1..]));
+    }
     let text = std::str::from_utf8(&bytes[..end]).ok()?;
     let format = match end {
         WITHOUT_ZONE => "%d/%b/%Y:%H:%M:%S",
@@ -167,9 +170,100 @@ fn timestamp(bytes: &[u8]) -> Option<(i64, i16, &[u8])> {
     Some((instant.as_millisecond(), minutes, &bytes[end + 1..]))
 }
 
+/// Reads a time as [`timestamp`] does, at a tenth of its cost. `None`: the form is unusual, and the
+/// general parser decides.
+fn usual_time(text: &[u8]) -> Option<(i64, i16)> {
+    let (&[d1, d2, b'/', m1, m2, m3, b'/', rest @ ..], zone) = text.split_first_chunk::<20>()?
+    else {
+        return None;
+    };
+    let [y1, y2, y3, y4, b':', h1, h2, b':', i1, i2, b':', s1, s2] = rest else {
+        return None;
+    };
+    let year = 100 * two_digits([y1, y2])? + two_digits([y3, y4])?;
+    let month = MONTHS.iter().position(|name| **name == [m1, m2, m3])?;
+    let is_leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+    let (before, length) = match (DAYS_BEFORE[month], DAYS_BEFORE[month + 1]) {
+        (before, after) if month > 1 => (before + i64::from(is_leap), after - before),
+        (before, after) if month == 1 => (before, after - before + i64::from(is_leap)),
+        (before, after) => (before, after - before),
+    };
+    let day = two_digits([d1, d2])?;
+    let (hour, minute) = (two_digits([h1, h2])?, two_digits([i1, i2])?);
+    let second = two_digits([s1, s2])?;
+    let is_real = (1..=length).contains(&day) && hour < 24 && minute < 60 && second < 60;
+    // The first years have fewer leap years before them than this counts.
+    if !is_real || year < 1 {
+        return None;
+    }
+    let last = year - 1;
+    let days_since_1970 = 365 * (year - 1970) + last / 4 - last / 100 + last / 400 - 477;
+    let days = days_since_1970 + before + day - 1;
+    let zone = usual_zone(zone)?;
+    let seconds = ((days * 24 + hour) * 60 + minute) * 60 + second - zone * 60;
+    Some((seconds * 1000, i16::try_from(zone).ok()?))
+}
+
+/// Reads a zone such as ` -0400`, or none. Returns minutes ahead of UTC.
+fn usual_zone(text: &[u8]) -> Option<i64> {
+    let (sign, digits) = match text {
+        [] => return Some(0),
+        [b' ', b'+', digits @ ..] => (1, digits),
+        [b' ', b'-', digits @ ..] => (-1, digits),
+        _ => return None,
+    };
+    let &[h1, h2, m1, m2] = digits else {
+        return None;
+    };
+    let (hours, minutes) = (two_digits([h1, h2])?, two_digits([m1, m2])?);
+    (hours < 15 && minutes < 60).then_some(sign * (hours * 60 + minutes))
+}
+
+const MONTHS: [&[u8; 3]; 12] = [
+    b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov", b"Dec",
+];
+
+/// The days of a common year before each month, and before the next year.
+const DAYS_BEFORE: [i64; 13] = [0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334, 365];
+
+fn two_digits(digits: [u8; 2]) -> Option<i64> {
+    let [tens, ones] = digits.map(|digit| digit.wrapping_sub(b'0'));
+    (tens < 10 && ones < 10).then(|| i64::from(tens) * 10 + i64::from(ones))
+}
+
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #[test]
+        fn usual_time_agrees_with_the_general_parser(
+            (day, month, year) in (0..34_u8, 0..12_usize, 0..3000_u16),
+            (hour, minute, second) in (0..25_u8, 0..61_u8, 0..61_u8),
+            (sign, zone) in (any::<bool>(), 0..1600_u16),
+        ) {
+            let month = std::str::from_utf8(MONTHS[month]).expect("a name");
+            let sign = if sign { '+' } else { '-' };
+            let text = format!(
+                "{day:02}/{month}/{year:04}:{hour:02}:{minute:02}:{second:02} {sign}{zone:04}]"
+            );
+            if let Some((time, zone)) = usual_time(&text.as_bytes()[..26]) {
+                let broken = BrokenDownTime::parse("%d/%b/%Y:%H:%M:%S %z", &text[..26]);
+                let broken = broken.expect("a time");
+                let offset = broken.offset().expect("a zone");
+                let instant = offset.to_timestamp(broken.to_datetime().expect("a date"));
+                prop_assert_eq!(time, instant.expect("in range").as_millisecond());
+                prop_assert_eq!(i32::from(zone) * 60, offset.seconds());
+            } else {
+                // All usual times are read.
+                let is_usual = (1..29).contains(&day) && year > 0 && hour < 24;
+                let is_usual = is_usual && minute < 60 && second < 60;
+                prop_assert!(!is_usual || zone / 100 > 14 || zone % 100 > 59);
+            }
+        }
+    }
 
     fn parsed(line: &str) -> Line<'_> {
         parse_line(line.as_bytes()).unwrap_or_else(|| panic!("unparsable: {line}"))
