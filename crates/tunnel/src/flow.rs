@@ -11,6 +11,11 @@ use crate::rtt::Rtt;
 
 /// The segments that may leave at once at any rate, since timers are not precise.
 const BURST_SEGMENTS: u64 = 10;
+/// The lateness of a timer for which the pacer makes up at most. A thread with other work runs its
+/// timers late, and a burst of this length costs less than the time.
+const MOST_LATE: Duration = Duration::from_millis(20);
+/// The time within which calls belong to one burst.
+const BURST_TIME: Duration = Duration::from_millis(1);
 /// The pacing gain over the window of careful resume (RFC 9002, section 7.7).
 const RESUME_GAIN: f64 = 1.25;
 
@@ -26,6 +31,8 @@ pub(crate) struct Flow {
     window_limited: bool,
     credit: f64,
     paced_at: Duration,
+    /// The time for which the pacer has made a segment wait.
+    due: Option<Duration>,
     episode: Option<Episode>,
 }
 
@@ -49,6 +56,7 @@ impl Flow {
             window_limited: false,
             credit: (BURST_SEGMENTS * segment) as f64,
             paced_at: now,
+            due: None,
             episode: None,
         }
     }
@@ -111,16 +119,25 @@ impl Flow {
             return now;
         };
         let rate = rate.max(1) as f64;
-        let elapsed = now.saturating_sub(self.paced_at).as_secs_f64();
+        let elapsed = now.saturating_sub(self.paced_at);
+        let late = self.due.take().map(|due| now.saturating_sub(due));
+        let late = late.unwrap_or_default().min(MOST_LATE);
         // One millisecond's worth keeps timers few at high rates.
         let most = (BURST_SEGMENTS * self.segment) as f64;
-        let most = most.max(rate / 1000.0);
-        self.credit = (self.credit + elapsed * rate).min(most);
+        let most = most.max(rate * BURST_TIME.as_secs_f64()) + rate * late.as_secs_f64();
+        let most = if elapsed < BURST_TIME {
+            most.max(self.credit)
+        } else {
+            most
+        };
+        self.credit = (self.credit + elapsed.as_secs_f64() * rate).min(most);
         self.paced_at = now;
         if self.credit >= 0.0 {
             now
         } else {
-            now + Duration::from_secs_f64((-self.credit / rate).min(10.0))
+            let due = now + Duration::from_secs_f64((-self.credit / rate).min(10.0));
+            self.due = Some(due);
+            due
         }
     }
 
@@ -345,5 +362,29 @@ mod tests {
         }
         assert_eq!(flow.paced_until(Duration::ZERO, &rtt), 5 * MS);
         assert_eq!(flow.paced_until(5 * MS, &rtt), 5 * MS);
+    }
+    #[test]
+    fn pacer_makes_up_for_late_timers() {
+        let mut rtt = Rtt::default();
+        rtt.add(Duration::ZERO, 100 * MS);
+        // Slow start: 20 MB in a second, or 20 segments in a millisecond.
+        let controller = Controller::new(Algorithm::Cubic, 1_000_000, 1000);
+        let mut flow = Flow::new(controller, 1000, Duration::ZERO);
+        let mut burst = |now: Duration| {
+            let mut sent = 0;
+            loop {
+                let until = flow.paced_until(now, &rtt);
+                if until > now {
+                    return (sent, until);
+                }
+                flow.on_sent(now, 1000);
+                sent += 1;
+            }
+        };
+        let (_, due) = burst(Duration::ZERO);
+        let (sent, due) = burst(due + 5 * MS);
+        assert!((100..=122).contains(&sent), "{sent}");
+        let (sent, _) = burst(due + 500 * MS);
+        assert!((400..=422).contains(&sent), "{sent}");
     }
 }
