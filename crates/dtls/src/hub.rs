@@ -24,7 +24,7 @@ use crate::inbox::Inbox;
 use crate::port::Arrived;
 
 /// The new associations that wait for one thread at most.
-const NEWCOMERS: usize = 128;
+const NEWCOMERS: usize = 32;
 
 /// Shared by the listeners of one socket.
 #[derive(Debug)]

@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use dimpl::DtlsCertificate;
@@ -258,6 +258,7 @@ impl Transport for Listening {
         let stop = Rc::clone(&reading.0);
         tokio::task::spawn_local(read(Rc::clone(&port), Arc::clone(&hub), number, stop));
         Ok(Box::new(Accepting {
+            begun: 0,
             hub,
             number,
             newcomers,
@@ -279,6 +280,10 @@ impl Drop for Reading {
     }
 }
 
+/// The system calls that read datagrams before other tasks of the thread run. With fewer of them, a
+/// flood of handshakes would let datagrams of associations wait in the kernel.
+const READS: usize = 16;
+
 /// Reads the datagrams of a listener until `stop`.
 async fn read(port: Rc<Port>, hub: Arc<Hub>, number: u64, stop: Rc<Notify>) {
     let mut replies = Batch::default();
@@ -288,8 +293,10 @@ async fn read(port: Rc<Port>, hub: Arc<Hub>, number: u64, stop: Rc<Notify>) {
             () = stop.notified() => return,
             ready = port.readable() => ready,
         };
-        let read =
-            ready.and_then(|()| port.receive(|arrived| hub.handle(number, arrived, &mut replies)));
+        let read = ready.and_then(|()| {
+            (0..READS)
+                .try_for_each(|_| port.receive(|arrived| hub.handle(number, arrived, &mut replies)))
+        });
         // A reply that does not fit into the socket is lost, as on the way.
         port.send_now(&mut replies, None);
         match read {
@@ -302,8 +309,14 @@ async fn read(port: Rc<Port>, hub: Arc<Hub>, number: u64, stop: Rc<Notify>) {
     }
 }
 
+/// The handshakes that a thread begins before its other tasks run: each costs as much as hundreds
+/// of datagrams.
+const HANDSHAKES: u32 = 4;
+
 /// Accepts associations on one thread.
 struct Accepting {
+    /// The handshakes that were begun in this turn of the thread.
+    begun: u32,
     hub: Arc<Hub>,
     number: u64,
     newcomers: mpsc::Receiver<Newcomer>,
@@ -322,9 +335,19 @@ impl Drop for Accepting {
 
 impl Listener for Accepting {
     fn poll_accept(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Incoming>> {
-        let Some(newcomer) = ready!(self.newcomers.poll_recv(cx)) else {
+        if self.begun == HANDSHAKES {
+            self.begun = 0;
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        let Poll::Ready(newcomer) = self.newcomers.poll_recv(cx) else {
+            self.begun = 0;
             return Poll::Pending;
         };
+        let Some(newcomer) = newcomer else {
+            return Poll::Pending;
+        };
+        self.begun += 1;
         let Newcomer {
             address,
             inbox,
