@@ -69,6 +69,22 @@ pub struct SessionError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Priority(pub u8);
 
+/// The number of sent bytes, 1 MiB, after which a message no longer precedes ordinary ones.
+const LONG_TRANSFER: u64 = 1 << 20;
+
+impl Priority {
+    /// Returns the priority of a stream that has sent this number of bytes. Browsers request a
+    /// download as urgently as a page. By urgency alone it would stop all other streams until its
+    /// end, so a long transfer ranks with requests of the default urgency.
+    pub fn after(self, attained: u64) -> Self {
+        if attained < LONG_TRANSFER {
+            self
+        } else {
+            self.max(Self::default())
+        }
+    }
+}
+
 impl Default for Priority {
     fn default() -> Self {
         Self(3)

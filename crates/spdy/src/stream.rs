@@ -27,7 +27,7 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 use tandem_http::sched::Key;
-use tandem_http::{Fields, Reason, Scheme, StreamId};
+use tandem_http::{Fields, Priority, Reason, Scheme, StreamId};
 
 use crate::flow::{ReceiveWindow, SendWindow};
 use crate::header_block::Block;
@@ -202,7 +202,7 @@ impl Stream {
         let ready =
             self.queued > 0 && self.send.room() > 0 && self.state.may_send() && self.head_given();
         ready.then_some(Key {
-            urgency: self.urgency,
+            urgency: Priority(self.urgency).after(self.attained).0,
             attained: self.attained / QUANTUM,
             id,
         })

@@ -121,7 +121,7 @@ impl Stream {
     /// Returns the position among the ready streams.
     pub(super) fn key(&self, id: StreamId) -> Key {
         Key {
-            urgency: self.priority.0.min(7),
+            urgency: self.priority.after(self.attained).0.min(7),
             attained: self.attained / QUANTUM,
             id,
         }

@@ -181,6 +181,7 @@ impl Connection {
             return false;
         };
         stream.priority = priority;
+        let priority = stream.order();
         // The carrier may not have sent a response that it has taken.
         let may_send = stream.sending || self.config.role == Role::Server;
         if let Some(stream) = stream.carrier.filter(|_| may_send) {
@@ -335,7 +336,15 @@ impl Connection {
             frame::put_head(&mut head, frame::DATA, count);
             out.put_slice(&head);
             stream.queue.take(count, |piece| out.put_bytes(piece));
+            let before = stream.order();
             stream.attained += count as u64;
+            let priority = stream.order();
+            if priority != before {
+                self.commands.push_back(Command::Prioritise {
+                    stream: carrier,
+                    priority,
+                });
+            }
             self.flood.credit_sent(count);
             self.tell_room(id);
         }

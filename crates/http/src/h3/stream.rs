@@ -105,12 +105,17 @@ impl Stream {
         }
     }
 
+    /// Returns the priority of the content that is left.
+    pub(super) fn order(&self) -> Priority {
+        self.priority.after(self.attained)
+    }
+
     /// Returns the position among the ready streams. Heads go before all content, and urgent heads
     /// before others.
     pub(super) fn key(&self, id: StreamId) -> Key {
         if self.heads.is_empty() {
             Key {
-                urgency: self.priority.0.min(7) + 1,
+                urgency: self.order().0.min(7) + 1,
                 attained: self.attained / QUANTUM,
                 id,
             }

@@ -50,6 +50,30 @@ fn small_and_urgent_overtake() {
     assert_eq!(order, [urgent, small, large, large]);
 }
 
+/// A browser requests a download as urgently as a page.
+#[test]
+fn long_response_ranks_with_ordinary_ones() {
+    let mut pair = Pair::new();
+    let [download, page] = [Priority(0), NORMAL].map(|priority| {
+        let opened = pair.client.open(&get("/"), true, priority);
+        opened.expect("a stream")
+    });
+    pair.run();
+    for (id, size) in [(download, 2 << 20), (page, 60_000)] {
+        pair.server.respond(id, &response(200, &[]), false);
+        pair.server.send_data(id, bytes(size), true);
+    }
+    let frames = parse(&output(&mut pair.server, 4 << 20));
+    let data: Vec<u32> = frames
+        .iter()
+        .filter(|frame| frame.kind == support::DATA)
+        .map(|frame| frame.id)
+        .collect();
+    let end = data.iter().rposition(|id| *id == page).expect("a turn");
+    let before = data[..end].iter().filter(|id| **id == download).count();
+    assert!((64..70).contains(&before), "{before} of 16 KiB");
+}
+
 #[test]
 fn a_client_can_change_its_mind_about_priority() {
     let mut pair = Pair::new();

@@ -1,5 +1,7 @@
 //! The order of sending, and streams that wait.
 
+use bytes::Buf;
+use tandem_http::h3::Command;
 use tandem_http::mux::OpenError;
 use tandem_http::{Event, Mux, Priority, Reason, Role};
 
@@ -78,6 +80,36 @@ fn h3_urgent_stream_overtakes_a_long_one() {
         early_slow <= 1,
         "only the head of the long response: {early_slow}"
     );
+}
+
+/// A browser requests a download as urgently as a page.
+#[test]
+fn h3_long_response_ranks_with_ordinary_ones() {
+    let mut pair = Pair::new();
+    let (_, download) = asked(&mut pair);
+    let (_, page) = asked(&mut pair);
+    for (id, urgency, size) in [(download, 0, 2 << 20), (page, 3, 60_000)] {
+        pair.server.core.set_priority(id, Priority(urgency));
+        pair.server.core.respond(id, &response(200, &[]), false);
+        pair.server.core.send_data(id, bytes(size), true);
+    }
+    while pair.server.core.poll_command().is_some() {}
+    let (mut sent, mut order) = (0, Vec::new());
+    while let Some(stream) = pair.server.core.poll_ready() {
+        let mut out = tandem_http::SendBuf::new();
+        let end = pair.server.core.poll_output(stream, &mut out, 16 << 10);
+        pair.server.core.handle_written(stream);
+        sent += out.remaining();
+        if end {
+            order.push((stream, sent >> 20));
+        }
+    }
+    assert_eq!(order, [(4, 1), (0, 2)], "the page ends after 1 MiB");
+    let command = pair.server.core.poll_command();
+    let Some(Command::Prioritise { stream, priority }) = command else {
+        panic!("the carrier is told: {command:?}")
+    };
+    assert_eq!((stream, priority), (0, Priority(3)));
 }
 
 #[test]
