@@ -3,17 +3,20 @@
 //!
 //! - [`floods`]: frames that move no data, against a gateway, over both protocols; [`slow`]:
 //!   connections and streams that are held open; [`origin`]: malicious origins behind the gateway;
-//!   [`gateway`]: malicious gateways against the client.
-//! - [`victim`]: the programs and the honest user. [`servers`]: the honest origin and the frame of
-//!   malicious servers. [`wire`]: hand-made frames.
+//!   [`gateway`]: malicious gateways against the client. [`datagrams`]: forged and repeated
+//!   datagrams against a gateway over UDP.
+//! - [`victim`], [`pair`]: the programs and the honest user. [`servers`]: the honest origin and the
+//!   frame of malicious servers. [`wire`]: hand-made frames.
 //!
 //! Attack traffic goes to loopback only. Each attack is bounded in time, sessions and frames. The
 //! attacker's threads use only processor time that the victim and the honest user leave, as if the
-//! attacker had a separate machine.
+//! attacker had a separate machine. Attacks by datagrams have a fixed rate instead.
 
+pub mod datagrams;
 pub mod floods;
 pub mod gateway;
 pub mod origin;
+pub mod pair;
 pub mod servers;
 pub mod slow;
 pub mod victim;
@@ -33,6 +36,7 @@ use tandem_net::emulator::sys;
 use crate::bench::BenchError;
 use crate::bench::testbed::Testbed;
 use floods::{Flood, Maker};
+use pair::AttackedPair;
 use servers::HonestOrigin;
 use victim::{HonestUser, Service, Usage, VictimClient, VictimGateway};
 use wire::{Wire, has_ended};
@@ -54,6 +58,9 @@ const MAX_WAIT: Duration = Duration::from_secs(2);
 /// the machine has a processor for the user and the victim.
 const MIN_ANSWERS: f64 = 4.0;
 
+/// The least part of the rate that an honest download must keep in an attack by datagrams.
+const MIN_GOODPUT: f64 = 0.9;
+
 /// Bounds of an attack.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
@@ -72,6 +79,7 @@ enum AttackKind {
     Few(slow::SlowAttack),
     Origin(&'static origin::AttackOrigin),
     Gateway(&'static gateway::MaliciousGateway),
+    Datagrams(&'static datagrams::DatagramAttack),
 }
 
 /// An attack.
@@ -98,6 +106,8 @@ pub struct AttackOutcome {
     pub cpu: Duration,
     /// The honest user's service.
     pub service: Service,
+    /// The rate of the honest user's download in the attacks, by that in quiet times between them.
+    pub goodput: Option<f64>,
     /// Bounds that do not hold, in words.
     pub broken: Vec<String>,
 }
@@ -165,6 +175,16 @@ pub fn all() -> Vec<Attack> {
             kind: AttackKind::Gateway(gateway),
         });
     }
+    for attack in datagrams::ALL {
+        all.push(Attack {
+            name: attack.name,
+            bounds: Bounds {
+                memory: attack.memory,
+                cpu: Duration::from_millis(2),
+            },
+            kind: AttackKind::Datagrams(attack),
+        });
+    }
     all
 }
 
@@ -189,6 +209,7 @@ impl Attack {
     ) -> Result<AttackOutcome, BenchError> {
         let outcome = match self.kind {
             AttackKind::Gateway(gateway) => self.run_on_client(testbed, tandem, gateway, time),
+            AttackKind::Datagrams(attack) => self.run_on_pair(testbed, tandem, attack, time),
             _ => self.run_on_gateway(testbed, tandem, time),
         };
         testbed.clear();
@@ -221,7 +242,7 @@ impl Attack {
                 let origin = origin.start()?;
                 origin::ask(gateway, origin.address, until).map(AttackTally::of)
             }
-            AttackKind::Gateway(_) => Ok(AttackTally::default()),
+            AttackKind::Gateway(_) | AttackKind::Datagrams(_) => Ok(AttackTally::default()),
         });
         let tally = tally.map_err(BenchError::system(format!("attack by {}", self.name)))?;
         // Some floods end early. The user's requests are counted against the whole time.
@@ -249,6 +270,82 @@ impl Attack {
         let after = Usage::of(client.pid)?;
         let tally = AttackTally::of(sent.load(Ordering::Relaxed));
         Ok(self.judge(tally, before, after, user.end(), time))
+    }
+
+    fn run_on_pair(
+        &self,
+        testbed: &Testbed,
+        tandem: &Path,
+        attack: &'static datagrams::DatagramAttack,
+        time: Duration,
+    ) -> Result<AttackOutcome, BenchError> {
+        let pair = AttackedPair::start(testbed, tandem, attack.way)?;
+        let before = Usage::of(pair.pid)?;
+        // A gateway that has ended is an error of the download.
+        let cpu = || Usage::of(pair.pid).map_or(Duration::ZERO, |usage| usage.cpu);
+        let done = attack.run(&pair, time, cpu);
+        let done = done.map_err(BenchError::system(format!("attack by {}", self.name)))?;
+        let memory = Usage::of(pair.pid)?.peak.saturating_sub(before.resident);
+        let broken = self.judge_datagrams(attack, &done, memory, pair.end());
+        Ok(AttackOutcome {
+            sent: done.sent,
+            longest: 0,
+            memory,
+            cpu: done.cpu,
+            service: Service::default(),
+            goodput: Some(done.goodput),
+            broken,
+        })
+    }
+
+    fn judge_datagrams(
+        &self,
+        attack: &datagrams::DatagramAttack,
+        done: &datagrams::DatagramOutcome,
+        memory: u64,
+        ended: io::Result<()>,
+    ) -> Vec<String> {
+        let sent = u32::try_from(done.sent).unwrap_or(u32::MAX);
+        let allowed = self.bounds.cpu * sent + Duration::from_secs(1);
+        let most = attack.amplification.map(|times| times * done.bytes);
+        let checks = [
+            (done.sent > 0, "nothing was sent".into()),
+            (
+                memory <= self.bounds.memory,
+                format!(
+                    "{} MiB, more than {} MiB",
+                    memory / MIB,
+                    self.bounds.memory / MIB
+                ),
+            ),
+            (
+                done.cpu <= allowed,
+                format!(
+                    "{:.1?} of processor time, more than {allowed:.1?}",
+                    done.cpu
+                ),
+            ),
+            (
+                most.is_none_or(|most| done.replied <= most),
+                format!("{} bytes of replies to {} bytes", done.replied, done.bytes),
+            ),
+            (
+                done.goodput >= MIN_GOODPUT,
+                format!(
+                    "the download kept {:.2} of its rate, below {MIN_GOODPUT}",
+                    done.goodput
+                ),
+            ),
+            (
+                ended.is_ok(),
+                ended.map_or_else(
+                    |error| format!("the download failed: {error}"),
+                    |()| String::new(),
+                ),
+            ),
+        ];
+        let broken = checks.into_iter().filter(|(holds, _)| !holds);
+        broken.map(|(_, problem)| problem).collect()
     }
 
     fn judge(
@@ -318,6 +415,7 @@ impl Attack {
             memory,
             cpu,
             service,
+            goodput: None,
             broken,
         }
     }

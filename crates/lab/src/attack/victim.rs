@@ -116,7 +116,7 @@ impl VictimClient {
     }
 }
 
-fn start(
+pub(super) fn start(
     testbed: &Testbed,
     name: &str,
     command: Command,

@@ -9,10 +9,12 @@
 //! - [`proxy`]: a gateway's CPU and memory beside other proxies. [`sessions`]: the same with many
 //!   sessions. [`session`]: the session protocols beside each other.
 //! - [`bridge`]: the times of the bridge between HTTP/1.1 and HTTP/2 beside other proxies.
-//! - [`quiet`]: the delay of a small response beside bulk, over an emulated link.
+//! - [`quiet`]: the delay of a small response beside bulk, over an emulated link. [`bulk`]: the
+//!   processor time of a byte of bulk. [`steady`]: downloads that never end.
 
 pub mod bridge;
 pub mod browser;
+pub mod bulk;
 pub mod client;
 pub mod programs;
 pub mod proxy;
@@ -20,6 +22,7 @@ pub mod quiet;
 mod rig;
 pub mod session;
 pub mod sessions;
+pub mod steady;
 pub mod testbed;
 pub mod usage;
 

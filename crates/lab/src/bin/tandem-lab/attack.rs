@@ -74,18 +74,27 @@ fn print(attack: &Attack, outcome: &AttackOutcome) -> io::Result<()> {
     writeln!(
         out,
         "{verdict:<5} {:<28} {:>8} sent, {:>5} at most in a session; {:>4} MiB, {:>7.1?} CPU; \
-         user: {:>4} answered, {} failed, slowest {:.1?}",
+         user: {}",
         attack.name,
         outcome.sent,
         outcome.longest,
         outcome.memory >> 20,
         outcome.cpu,
-        outcome.service.answered,
-        outcome.service.failed,
-        outcome.service.slowest,
+        service(outcome),
     )?;
     for problem in &outcome.broken {
         writeln!(out, "      {problem}")?;
     }
     Ok(())
+}
+
+fn service(outcome: &AttackOutcome) -> String {
+    let service = &outcome.service;
+    match outcome.goodput {
+        Some(goodput) => format!("download at {goodput:.2} of its rate"),
+        None => format!(
+            "{:>4} answered, {} failed, slowest {:.1?}",
+            service.answered, service.failed, service.slowest
+        ),
+    }
 }

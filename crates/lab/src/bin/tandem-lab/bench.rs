@@ -12,7 +12,7 @@ use tandem_lab::bench::client::Protocol;
 use tandem_lab::bench::programs::{self, Proxy};
 use tandem_lab::bench::quiet::Pair;
 use tandem_lab::bench::sessions::SessionsLoad;
-use tandem_lab::bench::{Size, bridge, proxy, quiet, session, sessions};
+use tandem_lab::bench::{Size, bridge, bulk, proxy, quiet, session, sessions};
 use tandem_link::text;
 use tandem_net::emulator::topology::LinkText;
 
@@ -29,6 +29,8 @@ pub(crate) enum BenchCommand {
     Bridge(BridgeArguments),
     /// Delay of small answers beside bulk, over an emulated link
     Quiet(Box<QuietArguments>),
+    /// CPU time of a byte of bulk over each way of the pair, and the rate on this machine
+    Bulk(BulkArguments),
 }
 
 /// The options that all kinds share.
@@ -193,6 +195,34 @@ pub(crate) struct QuietArguments {
     time: Duration,
 }
 
+#[derive(Debug, Args)]
+pub(crate) struct BulkArguments {
+    #[command(flatten)]
+    common: Common,
+    /// Ways between the pair; the first is the baseline
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "h3+quic,h3+dtls,h2+tls",
+        value_name = "WAY"
+    )]
+    ways: Vec<bulk::BulkWay>,
+    /// Rates of all downloads together in Mbit/s; 0 is as fast as possible
+    #[arg(
+        long,
+        value_delimiter = ',',
+        default_value = "100,0",
+        value_name = "MBIT"
+    )]
+    rates: Vec<u64>,
+    /// Congestion control of both ends
+    #[arg(long, default_value = "bbr", value_name = "NAME")]
+    congestion: String,
+    /// Time that counts in each turn
+    #[arg(long, default_value = "5s", value_name = "TIME", value_parser = text::duration)]
+    time: Duration,
+}
+
 /// Does it.
 pub(crate) fn run(command: BenchCommand) -> Result<ExitCode, Box<dyn Error>> {
     match command {
@@ -219,6 +249,11 @@ pub(crate) fn run(command: BenchCommand) -> Result<ExitCode, Box<dyn Error>> {
         BenchCommand::Quiet(arguments) => {
             let json = arguments.common.json;
             let report = quiet::run(&quiet_plan(*arguments)?, &mut say)?;
+            answer(json, &report, || report.table())
+        }
+        BenchCommand::Bulk(arguments) => {
+            let json = arguments.common.json;
+            let report = bulk::run(&bulk_plan(arguments)?, &mut say)?;
             answer(json, &report, || report.table())
         }
     }
@@ -272,6 +307,20 @@ fn bridge_plan(arguments: BridgeArguments) -> Result<bridge::BridgePlan, Box<dyn
         passes: arguments.common.passes.into(),
         peers,
         rtt: arguments.rtt,
+    })
+}
+
+fn bulk_plan(arguments: BulkArguments) -> Result<bulk::BulkPlan, Box<dyn Error>> {
+    let rates = arguments.rates.into_iter();
+    Ok(bulk::BulkPlan {
+        tandem: programs::tandem(arguments.common.tandem.as_deref())?,
+        ways: arguments.ways,
+        rates: rates
+            .map(|mbit| (mbit > 0).then_some(mbit * 125_000))
+            .collect(),
+        congestion: arguments.congestion,
+        time: arguments.time,
+        passes: arguments.common.passes.into(),
     })
 }
 
