@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use tandem::config::units::Span;
 
+use crate::at_once::at_once;
 use crate::harness::{
     Client, Gate, PATIENCE, Pair, Scene, Way, client_options, endpoint, gateway_options, request,
     start_client, start_gateway,
@@ -379,7 +380,7 @@ const REST: Duration = Duration::from_millis(400);
 /// The path is lost as after a suspend or a change of network: bytes are dropped without an error.
 #[test]
 fn client_replaces_lost_idle_session() {
-    for session in ["h2", "spdy3.1"] {
+    at_once(["h2", "spdy3.1"], |session| {
         let posts = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&posts);
         let origin = Scene::new(move |_, mut client| {
@@ -456,13 +457,13 @@ fn client_replaces_lost_idle_session() {
             (4, 0),
             "{session}: what changes something stays"
         );
-    }
+    });
 }
 
 /// A half-received push on a lost session: a request for its resource does not wait for the rest.
 #[test]
 fn client_refetches_half_pushed_resource() {
-    for session in ["h2", "spdy3.1"] {
+    at_once(["h2", "spdy3.1"], |session| {
         let asked = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&asked);
         let origin = Scene::new(move |_, mut client| {
@@ -509,5 +510,5 @@ fn client_refetches_half_pushed_resource() {
             (2, 2),
             "{session}"
         );
-    }
+    });
 }

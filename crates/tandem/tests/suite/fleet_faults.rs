@@ -5,6 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use tandem::fleet::{FleetCounts, LOG_KEY};
 use tandem_fleet::{Content, FleetKey, GatewayId, Sealer};
 
+use crate::at_once::at_once;
 use crate::fleet::{KEY, KeyFile, append, await_lesson, counts, knows, learn, teach, wait_until};
 use crate::learning::{Gateway, origin};
 use crate::redis_server::RedisServer;
@@ -74,23 +75,26 @@ fn append_giant(server: &RedisServer, id: &str) {
 
 #[test]
 fn giant_entry_does_not_end_the_sharing() {
-    for (name, id) in [("giant", "*"), ("giant-of-the-future", "9999999999999-5")] {
-        let (server, key) = (RedisServer::start(), KeyFile::new(name, KEY));
-        let (one, other) = (gateway(&key, &server, 3), gateway(&key, &server, 3));
-        for gateway in [&one, &other] {
-            wait_until("the engine", gateway, FleetCounts::is_up);
-        }
-        append_giant(&server, id);
-        let has_passed = |counts: &FleetCounts| counts.failures.value() > 1 && counts.is_up();
-        for gateway in [&one, &other] {
-            wait_until("the way past the entry", gateway, has_passed);
-        }
-        let (origin, _) = origin();
-        teach(&one, &[&other], &origin);
-        // A gateway that starts later passes by the entry too.
-        let later = gateway(&key, &server, 3);
-        wait_until("the way past the entry", &later, has_passed);
-        let (origin, _) = crate::learning::origin();
-        teach(&one, &[&later], &origin);
-    }
+    at_once(
+        [("giant", "*"), ("giant-of-the-future", "9999999999999-5")],
+        |(name, id)| {
+            let (server, key) = (RedisServer::start(), KeyFile::new(name, KEY));
+            let (one, other) = (gateway(&key, &server, 3), gateway(&key, &server, 3));
+            for gateway in [&one, &other] {
+                wait_until("the engine", gateway, FleetCounts::is_up);
+            }
+            append_giant(&server, id);
+            let has_passed = |counts: &FleetCounts| counts.failures.value() > 1 && counts.is_up();
+            for gateway in [&one, &other] {
+                wait_until("the way past the entry", gateway, has_passed);
+            }
+            let (origin, _) = origin();
+            teach(&one, &[&other], &origin);
+            // A gateway that starts later passes by the entry too.
+            let later = gateway(&key, &server, 3);
+            wait_until("the way past the entry", &later, has_passed);
+            let (origin, _) = crate::learning::origin();
+            teach(&one, &[&later], &origin);
+        },
+    );
 }

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use tandem::fleet::FleetCounts;
 
+use crate::at_once::at_once;
 use crate::fleet::KeyFile;
 use crate::fleet_cache::{Fleet, echo, paths};
 use crate::redis_server::{RedisServer, documented_rights};
@@ -124,16 +125,19 @@ fn pass(mut engine: UnixStream, mut client: TcpStream, seconds: i64) {
 
 #[test]
 fn gateways_share_no_responses_unless_clocks_agree() {
-    for (seconds, lends) in [(0, true), (60, false), (-60, false)] {
-        let mut fleet = Fleet::empty(&format!("clock{seconds}"), echo);
-        let way = SkewedClock::start(fleet.socket(), seconds);
-        let url = format!("redis://{}", way.0);
-        (0..2).for_each(|_| fleet.add(|options| options.share = Some(url.clone())));
-        let paths = paths(10);
-        paths.iter().for_each(|path| drop(fleet.get(0, path)));
-        fleet.wait_for_looks();
-        let lookups = fleet.borrow(1, &paths);
-        assert_eq!(!fleet.keys().is_empty(), lends, "{seconds}");
-        assert_eq!(lookups > 0, lends, "{seconds}");
-    }
+    at_once(
+        [(0, true), (60, false), (-60, false)],
+        |(seconds, lends)| {
+            let mut fleet = Fleet::empty(&format!("clock{seconds}"), echo);
+            let way = SkewedClock::start(fleet.socket(), seconds);
+            let url = format!("redis://{}", way.0);
+            (0..2).for_each(|_| fleet.add(|options| options.share = Some(url.clone())));
+            let paths = paths(10);
+            paths.iter().for_each(|path| drop(fleet.get(0, path)));
+            fleet.wait_for_looks();
+            let lookups = fleet.borrow(1, &paths);
+            assert_eq!(!fleet.keys().is_empty(), lends, "{seconds}");
+            assert_eq!(lookups > 0, lends, "{seconds}");
+        },
+    );
 }

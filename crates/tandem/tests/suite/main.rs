@@ -7,6 +7,7 @@
 )]
 
 mod admission;
+mod at_once;
 mod browser;
 mod cached_pushes;
 mod caching;

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, mpsc};
 use std::time::{Duration, Instant};
 
+use crate::at_once::at_once;
 use crate::harness::{
     Client, PATIENCE, Scene, client_options, gateway_options, request, start_client, start_gateway,
 };
@@ -82,7 +83,7 @@ fn hold(mut from: TcpStream, mut to: TcpStream, count: Option<&AtomicUsize>) {
 
 #[test]
 fn first_request_leaves_with_session_handshake() {
-    for session in ["h2", "spdy3", "spdy3.1"] {
+    at_once(["h2", "spdy3", "spdy3.1"], |session| {
         // The origin records the number of lumps that had gone up when a request reached it.
         let up: Arc<OnceLock<Arc<AtomicUsize>>> = Arc::default();
         let (tell, told) = mpsc::channel();
@@ -121,7 +122,7 @@ fn first_request_leaves_with_session_handshake() {
             Ok(before + 1),
             "{session}: one lump for a request over an open session"
         );
-    }
+    });
 }
 
 #[test]
