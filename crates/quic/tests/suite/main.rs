@@ -10,9 +10,12 @@ mod early;
 #[path = "../../../tandem/tests/suite/provided_h3.rs"]
 mod h3;
 mod hostile;
+mod migration;
 mod policed;
 mod refusals;
 mod slow_path;
+#[path = "../../../dtls/tests/suite/translator.rs"]
+mod translator;
 mod windows;
 
 use h3::{certificates, harness, pairs, paths, provided};
