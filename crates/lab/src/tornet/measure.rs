@@ -1,5 +1,5 @@
-//! A page over the private Tor network: plain HTTP/1.1 and the pair, with and without push, in
-//! alternation through the same Tor client.
+//! A page over the private Tor network: plain HTTP/1.1, the pair with and without push, and a
+//! client without a gateway, in alternation through the same Tor client.
 //!
 //! - [`MeasurePlan`] has the pages and settings; [`run`] takes turns, and every load has a new client,
 //!   session and circuit.
@@ -27,7 +27,9 @@ use std::time::Duration;
 
 pub use load::{ExitLink, LoadedPage, Pushes};
 pub use report::{Background, MeasureReport, MeasureRow};
-pub use setup::{BROWSER_CONNECTIONS, GatewayProtocol, MeasureSetup, PagePlace, PushMode};
+pub use setup::{
+    BROWSER_CONNECTIONS, GatewayProtocol, MeasureSetup, PagePlace, PushMode, SoloVisit,
+};
 pub use verdict::MeasureVerdict;
 
 use super::{State, TornetError};
@@ -52,6 +54,8 @@ pub struct MeasurePlan {
     pub in_flight: Vec<usize>,
     /// The permitted pushes of the gateway, with a setup for each.
     pub pushes: Vec<PushMode>,
+    /// The visits through a client without a gateway, with a setup for each.
+    pub solo: Vec<SoloVisit>,
     /// Visits of other users before the first load with [`PushMode::Visited`]; that load is one more
     /// for those after it.
     pub visits: usize,
@@ -118,9 +122,8 @@ pub fn run(
 ) -> Result<MeasureReport, MeasureError> {
     let bench = LoadBench::open(plan)?;
     let subjects = subjects(plan, bench.state())?;
-    if plan.ways.contains(&PagePlace::Exit)
-        && subjects.iter().any(|subject| subject.setups.len() > 1)
-    {
+    let mut setups = subjects.iter().flat_map(|subject| &subject.setups);
+    if plan.ways.contains(&PagePlace::Exit) && setups.any(|setup| setup.push().is_some()) {
         bench.find_gateways()?;
     }
     let background = bench.background()?;
@@ -186,11 +189,13 @@ fn line(
     format!("{what}: {:.2} s{pushes}", loaded.time_s)
 }
 
-/// Every page on every way that has it: the onion service has the first site's.
+/// Every page on every way that has it. The first onion service has a gateway, and the page of the
+/// first site.
 fn subjects(plan: &MeasurePlan, state: &State) -> Result<Vec<MeasuredPage>, MeasureError> {
     let sites = &state.endpoints.sites;
     let setups = setups(plan);
-    if setups.len() > 1 && state.endpoints.exit_gateway.is_none() {
+    let has_pair = setups.iter().any(|setup| setup.push().is_some());
+    if has_pair && state.endpoints.exit_gateway.is_none() {
         return Err(MeasureError::NoGateways(plan.instance.clone()));
     }
     let mut subjects = Vec::new();
@@ -207,10 +212,9 @@ fn subjects(plan: &MeasurePlan, state: &State) -> Result<Vec<MeasuredPage>, Meas
                     .collect::<Vec<_>>()
                     .join(", "),
             })?;
-        let ways = plan
-            .ways
-            .iter()
-            .filter(|way| **way == PagePlace::Exit || at == 0);
+        let has_onion = at == 0 || (!has_pair && state.endpoints.onion_of(page).is_some());
+        let ways = plan.ways.iter();
+        let ways = ways.filter(|way| **way == PagePlace::Exit || has_onion);
         subjects.extend(ways.map(|&way| {
             MeasuredPage {
                 page: page.clone(),
@@ -240,6 +244,7 @@ fn setups(plan: &MeasurePlan) -> Vec<MeasureSetup> {
             }));
         }
     }
+    setups.extend(plan.solo.iter().map(|&visit| MeasureSetup::Solo { visit }));
     setups
 }
 

@@ -27,8 +27,8 @@ pub struct OnionSites {
     pub count: u8,
     /// The number of services with a gateway: the first ones.
     pub gateways: u8,
-    /// The page of each service.
-    pub page: String,
+    /// The pages of the services. With fewer pages than services, they begin again.
+    pub pages: Vec<String>,
 }
 
 /// A single service.
@@ -48,6 +48,13 @@ impl OnionSites {
             number,
             has_gateway: number <= gateways,
         })
+    }
+
+    /// Returns the page of a service.
+    pub fn page(&self, site: OnionSite) -> &str {
+        let mut pages = self.pages.iter().cycle();
+        let page = pages.nth(usize::from(site.number.saturating_sub(1)));
+        page.map_or("", String::as_str)
     }
 
     /// Returns the lines of all services in the configuration of the node's `tor`.
@@ -115,7 +122,7 @@ mod tests {
         let onions = OnionSites {
             count: 2,
             gateways: 1,
-            page: String::new(),
+            pages: Vec::new(),
         };
         let lines = onions.torrc(Path::new("/run"), layout.node(Role::Onion));
         let expected = "HiddenServiceDir /run/onion/service1\n\
@@ -124,5 +131,16 @@ mod tests {
                         HiddenServiceDir /run/onion/service2\n\
                         HiddenServicePort 80 127.0.1.2:80\n";
         assert_eq!(lines, expected);
+    }
+
+    #[test]
+    fn services_have_the_pages_in_turn() {
+        let onions = OnionSites {
+            count: 3,
+            gateways: 0,
+            pages: vec!["a".into(), "b".into()],
+        };
+        let pages: Vec<_> = onions.sites().map(|site| onions.page(site)).collect();
+        assert_eq!(pages, ["a", "b", "a"]);
     }
 }

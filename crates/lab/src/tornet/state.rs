@@ -120,6 +120,19 @@ pub struct Endpoints {
     pub onions: Vec<OnionEndpoint>,
 }
 
+impl Endpoints {
+    /// Returns the name of an onion service that serves a page and has no gateway at port 80.
+    pub fn onion_of(&self, page: &str) -> Option<&str> {
+        let first = self.sites.first().filter(|site| site.page == page);
+        if let (Some(_), Some(onion)) = (first, &self.onion) {
+            return Some(onion);
+        }
+        let mut others = self.onions.iter();
+        let other = others.find(|site| site.page == page && !site.has_gateway);
+        other.map(|site| site.host.as_str())
+    }
+}
+
 /// An onion service with a page, port 80.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OnionEndpoint {
@@ -297,6 +310,29 @@ mod tests {
             }
             .is_alive()
         );
+    }
+
+    #[test]
+    fn onion_of_a_page_has_no_gateway_at_its_port() {
+        let site = |host: &str, page: &str| SiteEndpoint {
+            host: host.into(),
+            address: std::net::Ipv4Addr::LOCALHOST,
+            page: page.into(),
+        };
+        let onion = |host: &str, page: &str, has_gateway| OnionEndpoint {
+            host: host.into(),
+            page: page.into(),
+            has_gateway,
+        };
+        let endpoints = Endpoints {
+            onion: Some("first.onion".into()),
+            sites: vec![site("site1.test", "a"), site("site2.test", "b")],
+            onions: vec![onion("x.onion", "b", true), onion("y.onion", "b", false)],
+            ..Endpoints::default()
+        };
+        assert_eq!(endpoints.onion_of("a"), Some("first.onion"));
+        assert_eq!(endpoints.onion_of("b"), Some("y.onion"));
+        assert_eq!(endpoints.onion_of("c"), None);
     }
 
     #[test]

@@ -39,7 +39,8 @@ pub(crate) enum TornetCommand {
     Down(Instance),
     /// Runs a command on a node
     Exec(ExecArguments),
-    /// Loads pages with plain HTTP/1.1 and through the pair, in alternation
+    /// Loads pages with plain HTTP/1.1, through the pair, and through a client without a gateway,
+    /// in alternation
     Measure(measure::MeasureArguments),
     /// Loads the onion services with the discovery of gateways, without, and by tor alone
     Discover(discover::DiscoverArguments),
@@ -92,9 +93,13 @@ pub(crate) struct UpArguments {
     /// Number of the onion services with a gateway, which announces itself
     #[arg(long, default_value_t = 0, value_name = "NUMBER", requires = "onions")]
     onion_gateways: u8,
-    /// Page of the onion services
-    #[arg(long, default_value = "gallery:100x2000", value_name = "PAGE")]
-    onion_page: String,
+    /// Page of the onion services; several take turns
+    #[arg(
+        long = "onion-page",
+        default_value = "gallery:100x2000",
+        value_name = "PAGE"
+    )]
+    onion_pages: Vec<String>,
     /// Stay in the foreground until interrupted
     #[arg(long)]
     foreground: bool,
@@ -153,7 +158,7 @@ fn request(arguments: &UpArguments) -> Result<Request, Failure> {
             onions: OnionSites {
                 count: arguments.onions,
                 gateways: arguments.onion_gateways.min(arguments.onions),
-                page: arguments.onion_page.clone(),
+                pages: arguments.onion_pages.clone(),
             },
         },
         gateway: gateway(arguments)?,

@@ -66,7 +66,7 @@ pub struct LoadedPage {
     pub connections: usize,
     /// Requests that it made.
     pub requests: usize,
-    /// The client's push counters; `None` without a pair.
+    /// The client's counters of pushes or early requests; `None` without a client.
     pub pushes: Option<Pushes>,
 }
 
@@ -83,7 +83,8 @@ pub struct ExitLink {
     pub packets_down: u64,
 }
 
-/// The push counters of a client during the load of one page.
+/// The counters of a client during the load of one page. Without a gateway, an early request that
+/// got a response counts as a push.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Pushes {
     /// Visits of other users that the gateway had seen before.
@@ -118,6 +119,12 @@ impl Pushes {
             bytes_used: total("push_bytes_used"),
             body_bytes: total("body_bytes_down"),
         }
+    }
+
+    /// Returns the number of those that no request took.
+    pub const fn unused(self) -> u64 {
+        self.received
+            .saturating_sub(self.used.saturating_add(self.late))
     }
 
     /// Returns the bytes of unrequested bodies.
@@ -258,14 +265,16 @@ impl<'a> LoadBench<'a> {
         let number = self.loads.fetch_add(1, Ordering::Relaxed);
         let key = format!("measure-{}-{number}", std::process::id());
         let site = self.site(subject, setup, &key)?;
-        let client = match setup {
+        let started = match setup {
             MeasureSetup::Plain => None,
             MeasureSetup::Pair { session, push, .. } => {
-                match self.start_client(subject.way, session, push) {
-                    Ok(client) => Some(client),
-                    Err(error) => return Ok(Err(format!("the client did not start: {error}"))),
-                }
+                Some(self.start_client(self.pair_arguments(subject.way, session, push)))
             }
+            MeasureSetup::Solo { .. } => Some(self.start_client(self.solo_arguments())),
+        };
+        let client = match started.transpose() {
+            Ok(client) => client,
+            Err(error) => return Ok(Err(format!("the client did not start: {error}"))),
         };
         let loader = self.loader(
             subject,
@@ -274,7 +283,7 @@ impl<'a> LoadBench<'a> {
             &key,
         );
         let once = || load_page(&self.network, &loader, &site);
-        if self.plan.warm
+        if (self.plan.warm || setup.is_second_visit())
             && let Err(error) = once()
         {
             return Ok(Err(format!("warming up: {error}")));
@@ -355,7 +364,7 @@ impl<'a> LoadBench<'a> {
                     };
                     format!("{label}.{}", site.host)
                 }),
-            PagePlace::Onion => ends.onion.clone(),
+            PagePlace::Onion => ends.onion_of(&subject.page).map(str::to_owned),
         };
         let host =
             host.ok_or_else(|| TornetError::State(format!("no site serves {}", subject.page)))?;
@@ -369,32 +378,34 @@ impl<'a> LoadBench<'a> {
         proxy: Option<SocketAddr>,
         key: &str,
     ) -> Loader {
-        let (via, per_host, headers) = match (setup, proxy) {
-            (MeasureSetup::Pair { in_flight, .. }, Some(proxy)) => {
+        let in_flight = match setup {
+            MeasureSetup::Pair { in_flight, .. } => in_flight,
+            MeasureSetup::Plain | MeasureSetup::Solo { .. } => BROWSER_CONNECTIONS,
+        };
+        let (via, headers) = match proxy {
+            Some(proxy) => {
                 let isolation = ("Proxy-Authorization".to_owned(), format!("Key {key}"));
                 (
                     Via::Http {
                         proxy: proxy.to_string(),
                     },
-                    in_flight,
                     vec![isolation],
                 )
             }
-            _ => {
+            None => {
                 let credentials = Some((key.to_owned(), "x".to_owned()));
                 (
                     Via::Socks5 {
                         proxy: self.state.endpoints.socks.clone(),
                         credentials,
                     },
-                    BROWSER_CONNECTIONS,
                     vec![],
                 )
             }
         };
         Loader {
-            per_host,
-            total: per_host.max(256),
+            per_host: in_flight,
+            total: in_flight.max(256),
             discovery: subject.discovery,
             deadline: DEADLINE,
             optimistic: self.plan.optimistic && setup == MeasureSetup::Plain,
@@ -403,14 +414,14 @@ impl<'a> LoadBench<'a> {
         }
     }
 
-    /// Starts a client that has no session yet. Its exit is named, so that looking for one is not
-    /// in the numbers.
-    fn start_client(
+    /// Returns the arguments of a client with a gateway. Its exit is named, so that looking for one
+    /// is not in the numbers.
+    fn pair_arguments(
         &self,
         way: PagePlace,
         session: GatewayProtocol,
         push: PushMode,
-    ) -> io::Result<Client> {
+    ) -> Vec<String> {
         let ends = &self.state.endpoints;
         let GatewayProtocol { name, port } = session;
         let (gateway, via) = match way {
@@ -432,6 +443,26 @@ impl<'a> LoadBench<'a> {
         let mut arguments = vec!["--gateway".to_owned(), gateway, "--via".to_owned(), via];
         arguments.push(format!("--push={}", push != PushMode::Off));
         arguments.extend(without_compression(&self.plan.client_arguments).map(str::to_owned));
+        arguments
+    }
+
+    /// Returns the arguments of a client without a gateway. It looks for none, and makes early
+    /// requests for every page.
+    fn solo_arguments(&self) -> Vec<String> {
+        let via = format!("socks5://{}", self.state.endpoints.socks);
+        [
+            "--solo",
+            "--via",
+            &via,
+            "--discover=false",
+            "--solo-hold-out=0",
+        ]
+        .map(str::to_owned)
+        .to_vec()
+    }
+
+    /// Starts a client that has no session yet.
+    fn start_client(&self, mut arguments: Vec<String>) -> io::Result<Client> {
         arguments.extend(self.plan.client_arguments.iter().cloned());
         let log = self.directory.path().join("measure-client.log");
         Client::start(&self.network, &self.plan.tandem, &arguments, None, log)
@@ -547,6 +578,13 @@ mod tests {
         let pushes = Pushes::between("tandem_push_bytes_used_total 0\n", text, 4);
         assert_eq!((pushes.wasted(), pushes.visits_before), (100, 4));
         assert!((pushes.waste() - 0.05).abs() < 1e-12);
+        let pushes = Pushes {
+            received: 9,
+            used: 4,
+            late: 3,
+            ..pushes
+        };
+        assert_eq!(pushes.unused(), 2);
         assert_eq!(Pushes::between(text, text, 4).waste(), 0.0);
     }
 }

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::load::{ExitLink, LoadedPage, Pushes};
 use super::verdict::{MeasureVerdict, verdicts};
-use super::{MeasurePlan, MeasureSetup, MeasuredLoads, MeasuredPage, PagePlace, PushMode};
+use super::{MeasurePlan, MeasureSetup, MeasuredLoads, MeasuredPage, PagePlace};
 use tandem_net::stats::{Summary, median};
 use tandem_web::loader::Discovery;
 
@@ -86,6 +86,8 @@ pub struct MeasureRow {
     pub used: Option<f64>,
     /// Pushes that were still arriving when they were requested.
     pub late: Option<f64>,
+    /// Pushes, or early requests of a client without a gateway, that no request took.
+    pub unused: Option<f64>,
     /// Bytes of unrequested bodies, as a share of all received bytes.
     pub waste: Option<f64>,
     /// Every load that succeeded, in order.
@@ -151,12 +153,13 @@ fn row(
                 .collect::<Vec<_>>(),
         )
     };
-    let pushed = setup.push().is_some_and(|push| push != PushMode::Off);
+    let is_early = setup.is_early();
+    let without_push = setup.without_push().filter(|_| is_early);
     let pushes = |value: fn(Pushes) -> f64| {
         median(
             &good
                 .iter()
-                .filter_map(|load| load.pushes.filter(|_| pushed).map(value))
+                .filter_map(|load| load.pushes.filter(|_| is_early).map(value))
                 .collect::<Vec<_>>(),
         )
     };
@@ -164,7 +167,7 @@ fn row(
         page: subject.name.clone(),
         way: subject.way,
         setup: setup.to_string(),
-        without_push: pushed.then(|| setup.without_push().to_string()),
+        without_push: without_push.map(|setup| setup.to_string()),
         time_s: Summary::of(&good.iter().map(|load| load.time_s).collect::<Vec<_>>()),
         first_byte_s: middle(|load| load.first_byte_s),
         ratio_time: None,
@@ -182,6 +185,7 @@ fn row(
         loader_down: middle(|load| load.loader_down as f64),
         used: pushes(|pushes| pushes.used as f64),
         late: pushes(|pushes| pushes.late as f64),
+        unused: pushes(|pushes| pushes.unused() as f64),
         waste: pushes(Pushes::waste),
         loads: good,
         failures,
@@ -191,7 +195,7 @@ fn row(
 /// A column: its heading, its width and the function that formats a cell.
 type Column = (&'static str, usize, fn(&MeasureRow) -> String);
 
-const COLUMNS: [Column; 16] = [
+const COLUMNS: [Column; 17] = [
     ("seconds", 7, |row| {
         row.time_s
             .map_or_else(nothing, |time| format!("{:.2}", time.median))
@@ -219,6 +223,7 @@ const COLUMNS: [Column; 16] = [
         Some((used, late)) => format!("{used:.0}+{late:.0}"),
         None => nothing(),
     }),
+    ("unused", 6, |row| number(row.unused)),
     ("% waste", 7, |row| share(row.waste)),
 ];
 
@@ -325,6 +330,7 @@ impl MeasureReport {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{PushMode, SoloVisit};
     use super::*;
 
     fn loaded(time_s: f64, bytes: u64) -> LoadedPage {
@@ -374,6 +380,7 @@ mod tests {
             sessions: vec!["h2".parse().expect("spoken")],
             in_flight: vec![6],
             pushes: vec![PushMode::Off, PushMode::Visited],
+            solo: Vec::new(),
             visits: 4,
             passes: 3,
             discovery: Discovery::Triggers,
@@ -492,6 +499,27 @@ mod tests {
         let table = report.table();
         assert!(
             table.contains("20+5") && table.contains("slower than without push: slow (exit)"),
+            "{table}"
+        );
+    }
+
+    #[test]
+    fn solo_is_judged_beside_plain_http() {
+        let visit = SoloVisit::First;
+        let subject = subject("p", vec![MeasureSetup::Plain, MeasureSetup::Solo { visit }]);
+        let loads = vec![vec![Ok(loaded(10.0, 9))], vec![Ok(pushed(4.0, 0))]];
+        let report = report(&plan(), &[subject], vec![loads], QUIET, None);
+        let row = &report.rows[1];
+        assert_eq!((row.unused, row.ratio_time), (Some(5.0), Some(0.4)));
+        assert_eq!((&row.without_push, row.ratio_without_push), (&None, None));
+        let verdict = &report.verdicts[0];
+        assert_eq!(
+            (verdict.setup.as_str(), verdict.ratio_plain),
+            ("solo, first", Some(0.4))
+        );
+        let table = report.table();
+        assert!(
+            table.contains("solo, first, medians over 1 pages: - of the time without push"),
             "{table}"
         );
     }

@@ -1,5 +1,5 @@
 //! The setup of a page load: the way to the page, the session protocol, requests in flight, and the
-//! gateway's pushes.
+//! gateway's pushes, or a client without a gateway.
 
 use std::fmt;
 use std::str::FromStr;
@@ -61,6 +61,16 @@ pub enum PushMode {
     Visited,
 }
 
+/// The visit that a load through a client without a gateway is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, clap::ValueEnum, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SoloVisit {
+    /// The first visit of this user
+    First,
+    /// The second visit: the same client has loaded the page once before, unmeasured
+    Visited,
+}
+
 /// The way to load a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MeasureSetup {
@@ -75,28 +85,48 @@ pub enum MeasureSetup {
         /// The permitted pushes.
         push: PushMode,
     },
+    /// Through a client without a gateway, over six connections.
+    Solo {
+        /// The visit that is measured.
+        visit: SoloVisit,
+    },
 }
 
 impl MeasureSetup {
     /// Returns the permitted pushes of the gateway, through the pair.
     pub const fn push(self) -> Option<PushMode> {
         match self {
-            Self::Plain => None,
+            Self::Plain | Self::Solo { .. } => None,
             Self::Pair { push, .. } => Some(push),
         }
     }
 
-    /// The same without push.
-    pub const fn without_push(self) -> Self {
+    /// Returns whether the client can have a response before it is requested.
+    pub fn is_early(self) -> bool {
         match self {
-            Self::Plain => Self::Plain,
+            Self::Plain => false,
+            Self::Pair { push, .. } => push != PushMode::Off,
+            Self::Solo { .. } => true,
+        }
+    }
+
+    /// Returns whether the page is loaded once before, unmeasured, whatever the plan says.
+    pub fn is_second_visit(self) -> bool {
+        let visit = SoloVisit::Visited;
+        self == Self::Solo { visit }
+    }
+
+    /// Returns the pair of this setup without push.
+    pub fn without_push(self) -> Option<Self> {
+        match self {
             Self::Pair {
                 session, in_flight, ..
-            } => Self::Pair {
+            } => Some(Self::Pair {
                 session,
                 in_flight,
                 push: PushMode::Off,
-            },
+            }),
+            Self::Plain | Self::Solo { .. } => None,
         }
     }
 }
@@ -105,6 +135,10 @@ impl fmt::Display for MeasureSetup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Plain => f.write_str("HTTP/1.1 x6"),
+            Self::Solo { visit } => f.write_str(match visit {
+                SoloVisit::First => "solo, first",
+                SoloVisit::Visited => "solo, visited",
+            }),
             Self::Pair {
                 session,
                 in_flight,
@@ -149,7 +183,21 @@ mod tests {
             push: PushMode::Visited,
         };
         assert_eq!(pushed.to_string(), "h2 x32 push, visited");
-        assert_eq!(pushed.without_push().to_string(), "h2 x32");
+        let without = pushed.without_push().expect("a pair");
+        assert_eq!(without.to_string(), "h2 x32");
+        assert!(pushed.is_early() && !without.is_early() && !pushed.is_second_visit());
         assert_eq!(MeasureSetup::Plain.to_string(), "HTTP/1.1 x6");
+    }
+
+    #[test]
+    fn setups_without_a_gateway_have_no_pushes_of_one() {
+        let [first, visited] =
+            [SoloVisit::First, SoloVisit::Visited].map(|visit| MeasureSetup::Solo { visit });
+        assert_eq!(
+            (first.to_string(), visited.to_string()),
+            ("solo, first".to_owned(), "solo, visited".to_owned())
+        );
+        assert!(first.is_early() && first.push().is_none() && first.without_push().is_none());
+        assert!(visited.is_second_visit() && !first.is_second_visit());
     }
 }

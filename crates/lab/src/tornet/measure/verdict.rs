@@ -1,5 +1,6 @@
 //! The verdict on push, over all pages: its comparison with the same pair without it and with plain
-//! HTTP/1.1, the pages on which it was slower, and its waste.
+//! HTTP/1.1, the pages on which it was slower, and its waste. The early requests of a client
+//! without a gateway are compared with plain HTTP/1.1 alone.
 
 use std::fmt::Write as _;
 
@@ -9,7 +10,7 @@ use super::report::MeasureRow;
 use super::{LoadedPage, Pushes};
 use tandem_net::stats::median;
 
-/// The results of a setup with push, over all pages that have it.
+/// The results of a setup with push or early requests, over all pages that have it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MeasureVerdict {
     /// The setup.
@@ -31,10 +32,11 @@ pub struct MeasureVerdict {
 /// Share of wasted bytes that a page is named for.
 const MOST_WASTE: f64 = 0.1;
 
-/// A verdict for each setup with push.
+/// A verdict for each setup with push or early requests.
 pub(super) fn verdicts(rows: &[MeasureRow]) -> Vec<MeasureVerdict> {
     let mut setups: Vec<&str> = Vec::new();
-    for row in rows.iter().filter(|row| row.without_push.is_some()) {
+    let is_early = |row: &&MeasureRow| row.without_push.is_some() || row.used.is_some();
+    for row in rows.iter().filter(is_early) {
         if !setups.contains(&row.setup.as_str()) {
             setups.push(&row.setup);
         }

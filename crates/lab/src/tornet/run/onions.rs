@@ -32,7 +32,7 @@ impl Tornet {
         let others = sites.sites().map(|site| {
             Ok(OnionEndpoint {
                 host: name(site.directory(root, node))?,
-                page: sites.page.clone(),
+                page: sites.page(site).to_owned(),
                 has_gateway: site.has_gateway,
             })
         });

@@ -1,5 +1,5 @@
-//! `tandem-lab tornet measure`: pages over the private Tor network, plain and through the pair,
-//! with and without push.
+//! `tandem-lab tornet measure`: pages over the private Tor network, plain, through the pair with
+//! and without push, and through a client without a gateway.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::process::{Command as Program, ExitCode, Stdio};
 
 use clap::{Args, ValueEnum};
 use tandem_lab::tornet::measure::{
-    GatewayProtocol, MeasurePlan, PagePlace, PushMode, run as measure,
+    GatewayProtocol, MeasurePlan, PagePlace, PushMode, SoloVisit, run as measure,
 };
 use tandem_lab::tornet::state::Phase;
 use tandem_lab::tornet::{RunDirectory, take_down};
@@ -53,13 +53,19 @@ pub(crate) struct MeasureArguments {
         value_name = "WHAT"
     )]
     push: Vec<PushMode>,
+    /// Visits through a client without a gateway (--solo), a setup for each
+    #[arg(long, value_delimiter = ',', value_name = "VISIT")]
+    solo: Vec<SoloVisit>,
+    /// Do not load through the pair; all pages then have an onion service
+    #[arg(long, requires = "solo", conflicts_with_all = ["sessions", "in_flight", "push"])]
+    no_pair: bool,
     /// Visits of other users before the first load of a visited site
     #[arg(long, default_value_t = 4, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..=100))]
     visits: u16,
     /// Turns that each setup gets, in alternation
     #[arg(long, default_value_t = 3, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..=1000))]
     passes: u16,
-    /// Load the first page from the onion service, too
+    /// Load the first page from the onion service, too; with --no-pair all pages
     #[arg(long)]
     onion: bool,
     /// Do not load through the exit
@@ -138,14 +144,21 @@ fn plan(arguments: MeasureArguments) -> Result<MeasurePlan, Box<dyn Error>> {
         vec![PagePlace::Exit]
     };
     ways.extend(arguments.onion.then_some(PagePlace::Onion));
+    if arguments.warm && arguments.solo.contains(&SoloVisit::First) {
+        return Err("--warm loads each page before, so --solo first is not a first visit".into());
+    }
     Ok(MeasurePlan {
         instance: arguments.instance.instance,
         tandem,
         pages: pages(&arguments.pages)?,
         ways,
-        sessions: arguments.sessions,
+        sessions: match arguments.no_pair {
+            true => Vec::new(),
+            false => arguments.sessions,
+        },
         in_flight: arguments.in_flight,
         pushes: arguments.push,
+        solo: arguments.solo,
         visits: arguments.visits.into(),
         passes: arguments.passes.into(),
         discovery: match arguments.known {
@@ -190,6 +203,18 @@ fn pages(given: &[String]) -> Result<Vec<String>, Failure> {
     Ok(pages)
 }
 
+/// Returns the arguments for a network in which each page has an onion service. The first page
+/// always has one.
+fn onion_arguments(plan: &MeasurePlan) -> Vec<String> {
+    let others = plan.pages.get(1..).unwrap_or_default();
+    if !plan.ways.contains(&PagePlace::Onion) || !plan.sessions.is_empty() || others.is_empty() {
+        return Vec::new();
+    }
+    let mut arguments = vec!["--onions".to_owned(), others.len().to_string()];
+    arguments.extend(others.iter().map(|page| format!("--onion-page={page}")));
+    arguments
+}
+
 /// The network that is measured; taken down at the end if it was brought up for this.
 struct NetworkArguments {
     instance: String,
@@ -215,6 +240,7 @@ impl NetworkArguments {
             .arg(&plan.tandem);
         up.args(plan.pages.iter().flat_map(|page| ["--page", page]));
         up.args(no_conflux.then_some("--no-conflux"));
+        up.args(onion_arguments(plan));
         sys::prepare(&mut up, ChildSetup::default());
         sys::unblock_in_child(&mut up);
         let status = up.stdin(Stdio::null()).status()?;
