@@ -232,11 +232,7 @@ impl<'a> TrialNetwork<'a> {
         let directory = files.display();
         let own = format!("cert={directory}/cert.pem&key={directory}/key.pem");
         let listen = endpoint(setup, &own);
-        // The far host's names, for the gateway only.
-        let mut command = Command::new("unshare");
-        let script = "mount --bind \"$0\" /etc/hosts && exec \"$@\"";
-        command.args(["--mount", "/bin/sh", "-c", script]);
-        command.arg(files.join(HOSTS)).arg(&self.context.tandem);
+        let mut command = self.with_names();
         command.args([
             "gateway",
             "--workers=1",
@@ -329,9 +325,19 @@ impl<'a> TrialNetwork<'a> {
         command
     }
 
+    /// Returns a command of the program under test that alone knows the far host's names.
+    fn with_names(&self) -> Command {
+        let mut command = Command::new("unshare");
+        let script = "mount --bind \"$0\" /etc/hosts && exec \"$@\"";
+        command.args(["--mount", "/bin/sh", "-c", script]);
+        let files = self.context.testbed.directory();
+        command.arg(files.join(HOSTS)).arg(&self.context.tandem);
+        command
+    }
+
     /// Returns the command of a client without a gateway.
     fn solo(&self, setup: &Setup) -> Command {
-        let mut command = Command::new(&self.context.tandem);
+        let mut command = self.with_names();
         command.args(["client", "--solo=direct", "--solo-hold-out=0"]);
         command
             .arg(format!("--listen=http://{PROXY}"))
