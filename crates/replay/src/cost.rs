@@ -51,6 +51,8 @@ pub struct Tally {
     pub hits_on_pages: u64,
     /// Hits answered 304: the client had it, so the push saved only a round trip of revalidation.
     pub hits_not_modified: u64,
+    /// Hits that saved no transfer: on a page, or answered 304.
+    pub hits_without_transfer: u64,
     /// Different URLs that started page loads.
     pub unique_pages: u64,
     /// Different URLs among the assets.
@@ -68,6 +70,13 @@ impl Tally {
     #[must_use]
     pub fn push_cost(&self, omega: f64) -> f64 {
         PushCost { omega }.of(self.pushes, self.mistakes, self.assets)
+    }
+
+    /// PushCost at `omega` if a hit that saved no transfer counts as a mistake.
+    #[must_use]
+    pub fn strict_push_cost(&self, omega: f64) -> f64 {
+        let mistakes = self.mistakes + self.hits_without_transfer;
+        PushCost { omega }.of(self.pushes, mistakes, self.assets)
     }
 
     /// Mean size of a mistake in bytes, 0 without mistakes.

@@ -225,6 +225,7 @@ struct Lane {
     delayed: u64,
     on_pages: u64,
     not_modified: u64,
+    without_transfer: u64,
     mistake_bytes: f64,
     hit_bytes: f64,
 }
@@ -390,6 +391,8 @@ impl Run {
                 lane.delayed += u64::from(load != Some(hit.load));
                 lane.on_pages += u64::from(class == Class::Page);
                 lane.not_modified += u64::from(record.status == 304);
+                let saved_transfer = class == Class::Asset && record.status != 304;
+                lane.without_transfer += u64::from(!saved_transfer);
             });
         }
     }
@@ -413,6 +416,7 @@ impl Run {
             delayed_hits: lane.delayed,
             hits_on_pages: lane.on_pages,
             hits_not_modified: lane.not_modified,
+            hits_without_transfer: lane.without_transfer,
             mistake_bytes: lane.mistake_bytes,
             hit_bytes: lane.hit_bytes,
             ..self.shared.clone()

@@ -196,6 +196,8 @@ impl Tally {
             self.delayed_hits += u64::from(push.load != sent.load);
             self.hits_on_pages += u64::from(page);
             self.hits_not_modified += u64::from(record.status == 304);
+            let saved_transfer = !page && record.status != 304;
+            self.hits_without_transfer += u64::from(!saved_transfer);
         }
     }
 }

@@ -86,6 +86,10 @@ fn replay_counts_hits_of_any_method_and_answer() {
         let tally = run(&after_lesson(&more), &options());
         assert_eq!(counts(&tally), [2, 3, 2, 1, 1], "{request} {status}");
         assert_eq!(tally.hits_not_modified, u64::from(status == 304));
+        assert_eq!(tally.hits_without_transfer, u64::from(status == 304));
+        // 1 + (1 - 2 / 2) / 3 or 1 + (2 - 2 / 2) / 3.
+        let strict = 1.0 + f64::from(u8::from(status == 304)) / 3.0;
+        assert!((tally.strict_push_cost(0.5) - strict).abs() < 1e-12);
     }
 }
 

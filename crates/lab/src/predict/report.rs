@@ -35,11 +35,13 @@ pub(super) fn counts(tally: &Tally, omega: f64) -> Map<String, Value> {
         "delayed_hits": tally.delayed_hits,
         "hits_on_pages": tally.hits_on_pages,
         "hits_not_modified": tally.hits_not_modified,
+        "hits_without_transfer": tally.hits_without_transfer,
         "unique_pages": tally.unique_pages,
         "unique_assets": tally.unique_assets,
         "omega": omega,
         "push_cost": tally.push_cost(omega),
         "push_cost_omega_0.5": tally.push_cost(0.5),
+        "strict_push_cost": tally.strict_push_cost(omega),
         "avg_mistake_bytes": tally.mean_mistake_bytes(),
         "avg_session_seconds": tally.mean_session_seconds(),
     }) else {
@@ -86,26 +88,44 @@ fn print_results(out: &mut impl Write, rows: &[ReplayRow], omega: f64) -> io::Re
         "hits",
         "mistakes",
         &cost,
+        "strict",
         "requests",
         "responses",
     ];
-    let body = rows.iter().map(|ReplayRow { name, tally, .. }| {
+    let shares = |tally: &Tally| {
         let (pushes, mistakes) = (
             tally.per_asset(tally.pushes),
             tally.per_asset(tally.mistakes),
         );
-        vec![
-            name.clone(),
-            share(pushes),
-            share(tally.per_asset(tally.hits)),
-            share(mistakes),
-            share(tally.push_cost(omega)),
-            share(1.0 + mistakes - pushes),
-            share(1.0 + mistakes),
+        [
+            pushes,
+            tally.per_asset(tally.hits),
+            mistakes,
+            tally.push_cost(omega),
+            tally.strict_push_cost(omega),
+            1.0 + mistakes - pushes,
+            1.0 + mistakes,
         ]
+    };
+    let mut lines: Vec<_> = rows
+        .iter()
+        .map(|row| (row.name.as_str(), shares(&row.tally)))
+        .collect();
+    if lines.len() > 1 {
+        let count = lines.len() as f64;
+        let mean = |column| lines.iter().map(|(_, shares)| shares[column]).sum::<f64>() / count;
+        lines.push(("mean", std::array::from_fn(mean)));
+    }
+    let body = lines.into_iter().map(|(name, shares)| {
+        std::iter::once(name.to_owned())
+            .chain(shares.map(share))
+            .collect()
     });
     let predictor = rows.first().map_or("", |row| row.predictor);
-    writeln!(out, "Result of {predictor}, for each asset")?;
+    writeln!(
+        out,
+        "Result of {predictor}, for each asset; strict: a hit without a saved transfer is a mistake"
+    )?;
     print_table(out, &head, body)
 }
 
