@@ -99,9 +99,9 @@ pub struct AutoConfig {
     pub max_memory: usize,
     /// Different users that must have asked for a URL before it is offered, 1 to 4. Default 3.
     pub min_users: u8,
-    /// The loss that all offers together may make before any gain, in requests; traffic earns a few
-    /// more. With the default of 1, no log, however short, becomes noticeably more expensive than
-    /// without push. A higher value lets a large page be offered completely sooner.
+    /// The loss that all offers together may make before any gain, in requests. With the default of
+    /// 0, no log and no part of one has a PushCost above 1.003. A higher value lets a large page be
+    /// offered completely sooner.
     pub credit: f64,
 }
 
@@ -111,7 +111,7 @@ impl Default for AutoConfig {
             worth: Worth::Omega(0.5),
             max_memory: 64 << 20,
             min_users: 3,
-            credit: 1.0,
+            credit: 0.0,
         }
     }
 }
@@ -238,6 +238,8 @@ impl Scratch {
 const LOAD_IDLE: i64 = 20_000;
 /// Time after which a load is learned from even if its session goes on.
 const HORIZON: i64 = 300_000;
+/// The longest pause before a request that certainly begins no page, if its kind is not a page.
+const ASSET_PAUSE: i64 = 1_000;
 /// Loads of a session that wait to be learned from at most.
 const MAX_LOADS: usize = 8;
 /// The share of a page's visits above which a resource belongs to the page.
@@ -311,7 +313,9 @@ impl Auto {
         let page = self.note_url(&session, url, exchange);
         let new = !session.held.contains(url);
         session.requested(url, &mut self.budget);
-        if page == Some(false) {
+        let pause = exchange.now.saturating_sub(session.last);
+        // By any rule, such a request belongs to a page and begins none.
+        if page == Some(false) && !session.held.is_empty() && pause <= ASSET_PAUSE {
             self.budget.asked();
         }
         // The effects of naming a page must not reveal whether it is known.

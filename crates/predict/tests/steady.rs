@@ -4,8 +4,12 @@ use std::collections::HashSet;
 
 use tandem_predict::{Auto, AutoConfig, Exchange, Worth};
 
-/// Small sites to test; of the steps between their omegas, one in fifty may be a fall.
+/// Small sites to test.
 const SITES: u64 = 10;
+
+/// The credits of a gateway and of a replay, and the steps between omegas of which one may be a
+/// fall.
+const CREDITS: [(f64, usize); 2] = [(1000.0, 50), (0.0, 30)];
 
 /// Numbers that look random and are the same in every run (xorshift).
 struct Chance(u64);
@@ -70,10 +74,11 @@ fn traffic(seed: u64) -> Vec<View> {
 }
 
 /// Returns the number of pushes at `omega`.
-fn pushes(views: &[View], omega: f64) -> usize {
+fn pushes(views: &[View], omega: f64, credit: f64) -> usize {
     let mut auto = Auto::new(AutoConfig {
         worth: Worth::Omega(omega),
         min_users: 1,
+        credit,
         ..AutoConfig::default()
     });
     let mut pushes = 0;
@@ -107,15 +112,23 @@ fn pushes_hardly_fall_as_omega_grows() {
     let omegas: Vec<f64> = (0..=16)
         .map(|step| 0.30 + f64::from(step) * 0.025)
         .collect();
-    let (mut falls, mut steps) = (0, 0);
-    for seed in 1..=SITES {
-        let views = traffic(seed);
-        let counts: Vec<usize> = omegas.iter().map(|&omega| pushes(&views, omega)).collect();
-        // A fall by a fifth and two pushes is more than the model of the site explains.
-        for pair in counts.windows(2) {
-            steps += 1;
-            falls += usize::from((pair[1] as f64) < 0.8 * pair[0] as f64 - 2.0);
+    for (credit, per_fall) in CREDITS {
+        let (mut falls, mut steps, mut most) = (0, 0, 0);
+        for seed in 1..=SITES {
+            let views = traffic(seed);
+            let at = |omega: &f64| pushes(&views, *omega, credit);
+            let counts: Vec<usize> = omegas.iter().map(at).collect();
+            // A fall by a fifth and two pushes is more than the model of the site explains.
+            for pair in counts.windows(2) {
+                steps += 1;
+                falls += usize::from((pair[1] as f64) < 0.8 * pair[0] as f64 - 2.0);
+                most = most.max(pair[1]);
+            }
         }
+        assert!(
+            falls * per_fall <= steps,
+            "{falls} of {steps} steps, credit {credit}"
+        );
+        assert!(most > 100, "{most} pushes, credit {credit}");
     }
-    assert!(falls * 50 <= steps, "{falls} of {steps} steps");
 }

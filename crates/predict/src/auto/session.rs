@@ -43,8 +43,6 @@ pub(super) struct Session {
 pub(super) enum Offer {
     /// The outcome is not known yet.
     Open,
-    /// An offer without a push, whose outcome counts for the budget.
-    Noted,
     /// The client does not want it.
     Refused,
 }
@@ -143,12 +141,8 @@ impl Session {
     /// A URL is asked for the first time: every load that expected it was right.
     pub(super) fn requested(&mut self, url: u32, budget: &mut PushBudget) {
         let offer = self.offered.get(url).copied();
-        match offer {
-            Some(Offer::Open) => budget.won(),
-            Some(Offer::Noted) => budget.won_on_paper(),
-            Some(Offer::Refused) | None => {}
-        }
-        if matches!(offer, Some(Offer::Open | Offer::Noted)) {
+        if offer == Some(Offer::Open) {
+            budget.won();
             self.offered.remove(url);
         }
         if self.held.contains(url) {
@@ -540,24 +534,20 @@ impl Auto {
                     f64::from(probability),
                     self.config.worth.threshold(f64::from(url.size)),
                 );
-                let offer = session.offered.get(id);
-                let wanted = probability > threshold
+                let wanted = probability > self.budget.least_probability(threshold)
                     && url.crowd.count >= least_users
-                    && matches!(offer, None | Some(Offer::Noted));
+                    && !session.offered.contains(id);
                 wanted.then_some((id, probability, threshold))
             })
             .collect();
         worth.sort_by(|a, b| b.1.total_cmp(&a.1));
         let dearest = worth.iter().map(|offer| offer.2).fold(0.0, f64::max);
-        let mut stakes = self.budget.stakes(dearest);
+        let mut stake = self.budget.stake(dearest);
         for (id, probability, threshold) in worth {
-            if !self.budget.pay(threshold, &mut stakes) {
-                if !session.offered.contains(id) && self.budget.note(threshold, &mut stakes) {
-                    session.offered.entry(id, Offer::Noted);
-                }
+            if !self.budget.pay(threshold, &mut stake) {
                 continue;
             }
-            *session.offered.entry(id, Offer::Open) = Offer::Open;
+            session.offered.entry(id, Offer::Open);
             let url = self.store.at(id);
             offers.push(Candidate {
                 url: url.name.clone(),

@@ -176,7 +176,10 @@ mod tests {
 
     fn gateways(users: [u64; 3]) -> [Auto; 3] {
         users.map(|user| {
-            let mut auto = Auto::new(AutoConfig::default());
+            let mut auto = Auto::new(AutoConfig {
+                credit: 6.0,
+                ..AutoConfig::default()
+            });
             auto.report_users();
             visit(&mut auto, user);
             auto

@@ -19,6 +19,8 @@ const ASSETS: [&str; 3] = [
 fn config(min_users: u8) -> AutoConfig {
     AutoConfig {
         min_users,
+        // A few visits earn too little for a first offer.
+        credit: 6.0,
         ..AutoConfig::default()
     }
 }

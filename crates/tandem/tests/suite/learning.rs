@@ -351,8 +351,11 @@ fn predictor_keeps_its_state_in_a_file() {
 #[test]
 fn predictor_offers_more_on_a_long_and_wide_path() {
     use tandem_predict::Worth;
-    let learned =
-        tandem::learned::Learned::new(tandem_predict::AutoConfig::default(), None).unwrap();
+    let config = tandem_predict::AutoConfig {
+        credit: 6.0,
+        ..tandem_predict::AutoConfig::default()
+    };
+    let learned = tandem::learned::Learned::new(config, None).unwrap();
     let page = "http://h/page.html";
     let see = |session: u64, url: &str, size: u64, worth: Option<Worth>| {
         let exchange = tandem_predict::Exchange {
