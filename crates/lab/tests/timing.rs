@@ -289,3 +289,17 @@ fn over_an_emulated_link() {
     assert!(throughput > 0.0 && throughput < 8.0 * 1.25, "{report}");
     assert!(report["run"]["link"].is_array(), "{report}");
 }
+
+#[test]
+fn program_writes_completions() {
+    for (shell, part) in [("bash", "complete -F"), ("fish", "complete -c tandem-lab")] {
+        let written = Command::new(LAB).args(["completions", shell]).output();
+        let written = written.expect("it starts");
+        let text = String::from_utf8(written.stdout).expect("text");
+        assert!(written.status.success() && text.contains(part), "{shell}");
+        assert!(
+            text.contains("tornet") && text.contains("attack"),
+            "{shell}"
+        );
+    }
+}

@@ -98,3 +98,19 @@ fn check_times(outcome: &Outcome) {
         assert!(t.ssl.unwrap_or(0.0) <= t.connect.unwrap_or(0.0) + 0.001);
     }
 }
+
+#[test]
+fn program_writes_completions() {
+    for (shell, part) in [
+        ("bash", "complete -F"),
+        ("fish", "complete -c tandem-measure"),
+    ] {
+        let written = std::process::Command::new(MEASURE)
+            .args(["completions", shell])
+            .output();
+        let written = written.expect("it starts");
+        let text = String::from_utf8(written.stdout).expect("text");
+        assert!(written.status.success() && text.contains(part), "{shell}");
+        assert!(text.contains("serve") && text.contains("listen"), "{shell}");
+    }
+}

@@ -14,7 +14,8 @@ mod tornet;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
+use tandem_net::completions::CompletionsArgs;
 
 /// Experiments on emulated networks and on a private Tor network.
 #[derive(Debug, Parser)]
@@ -49,6 +50,8 @@ enum LabCommand {
     Tornet(tornet::TornetCommand),
     /// Serves a page model over HTTP/1.1
     Origin(origin::OriginArguments),
+    /// Writes shell completions to standard output
+    Completions(CompletionsArgs),
 }
 
 fn main() -> ExitCode {
@@ -63,9 +66,15 @@ fn main() -> ExitCode {
         LabCommand::Timing(command) => timing::run(command),
         LabCommand::Tornet(command) => tornet::run(command),
         LabCommand::Origin(arguments) => origin::run(&arguments),
+        LabCommand::Completions(arguments) => completions(&arguments),
     };
     result.unwrap_or_else(|error| {
         eprintln!("tandem-lab: {error}");
         ExitCode::FAILURE
     })
+}
+
+fn completions(arguments: &CompletionsArgs) -> Result<ExitCode, Box<dyn std::error::Error>> {
+    arguments.run(Arguments::command())?;
+    Ok(ExitCode::SUCCESS)
 }

@@ -17,9 +17,10 @@ mod shell;
 
 use std::process::ExitCode;
 
-use clap::Parser as _;
+use clap::{CommandFactory as _, Parser as _};
 use options::{Arguments, Mode};
 use tandem_link::profile;
+use tandem_net::completions::CompletionsArgs;
 
 /// Exit code for failures of ours, as `env` and `timeout` use it.
 const OWN_FAILURE: u8 = 125;
@@ -35,12 +36,18 @@ fn main() -> ExitCode {
         Some(Mode::Topology(topology)) => shell::run_topology(&topology),
         Some(Mode::Profiles) => list_profiles(),
         Some(Mode::SelfTest(arguments)) => self_test::run(&arguments),
+        Some(Mode::Completions(arguments)) => completions(&arguments),
         Some(Mode::ShellEnd(arguments)) => self_test::beside::run_end(&arguments),
     };
     result.unwrap_or_else(|error| {
         eprintln!("tandem-link: {error}");
         ExitCode::from(OWN_FAILURE)
     })
+}
+
+fn completions(arguments: &CompletionsArgs) -> Result<ExitCode, Box<dyn std::error::Error>> {
+    arguments.run(Arguments::command())?;
+    Ok(ExitCode::SUCCESS)
 }
 
 #[expect(clippy::print_stdout, reason = "the answer to the command")]

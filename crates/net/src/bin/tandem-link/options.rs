@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+use tandem_net::completions::CompletionsArgs;
 use tandem_net::emulator::rtnl::TcpMetrics;
 use tandem_net::emulator::topology::LinkText;
 
@@ -34,6 +35,8 @@ pub(crate) enum Mode {
     Profiles,
     /// Sends real packets through links of this machine and compares the results with the settings
     SelfTest(crate::self_test::Arguments),
+    /// Writes shell completions to standard output
+    Completions(CompletionsArgs),
     /// Runs the end inside another shell that `self-test --beside` measures
     #[command(hide = true)]
     ShellEnd(crate::self_test::beside::EndArguments),

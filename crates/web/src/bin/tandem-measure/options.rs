@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use tandem_net::completions::CompletionsArgs;
 use tandem_web::browser::Kind;
 use tandem_web::loader::{Protocol, Via};
 use tandem_web::origin::Protocols;
@@ -29,6 +30,8 @@ pub(crate) enum Command {
     Serve(ServeArguments),
     /// Only loads a page that is served somewhere, or any URL
     Load(LoadArguments),
+    /// Writes shell completions to standard output
+    Completions(CompletionsArgs),
 }
 
 #[derive(Debug, Args)]

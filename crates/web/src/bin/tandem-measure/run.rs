@@ -6,6 +6,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use clap::CommandFactory as _;
 use tandem_http::Scheme;
 use tandem_web::browser::{Kind, Settings};
 use tandem_web::loader::{Discovery, Loader};
@@ -14,8 +15,8 @@ use tandem_web::page::{Page, Site};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::options::{
-    ClientArguments, Command, LoadArguments, OriginArguments, OutputArguments, PageArguments,
-    ServeArguments,
+    Arguments, ClientArguments, Command, LoadArguments, OriginArguments, OutputArguments,
+    PageArguments, ServeArguments,
 };
 
 type Failure = Box<dyn Error>;
@@ -47,6 +48,10 @@ async fn carry_out(command: Command) -> Result<ExitCode, Failure> {
         Command::Page(arguments) => page(arguments).await,
         Command::Serve(arguments) => serve(arguments).await,
         Command::Load(arguments) => load(arguments).await,
+        Command::Completions(arguments) => {
+            arguments.run(Arguments::command())?;
+            Ok(ExitCode::SUCCESS)
+        }
     }
 }
 
