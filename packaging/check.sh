@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Checks a release: checksums, the contents of the packages, that no maintainer script enables or starts a service, and the
-# program with its example files. As root, dpkg also installs, upgrades, removes and purges the packages in a directory.
+# program with its example files. As root, dpkg also installs, upgrades, removes and purges the packages in a directory, and
+# the gateway runs as in its container.
 #
 #   packaging/check.sh DIRECTORY         the directory that release.sh wrote
 #
@@ -102,6 +103,26 @@ if [ "$(id -u)" -eq 0 ]; then
     sed -i -E "s#(token-file=|cert=|key=)#\\1$work/credentials/#g" "$installed/etc/tandem/gateway.toml"
     as_service >"$work/log" || { cat "$work/log" && fail 'the service cannot use its credentials'; }
     rm "$installed/etc/tandem/"{token,cert.pem,key.pem}
+
+    # The gateway as in the container: as its user, in a directory with the program, its libraries and the configuration, where
+    # nobody can write.
+    inside=$work/container
+    mkdir -p "$inside/etc/tandem"
+    install -D "$installed/usr/bin/tandem" "$inside/usr/bin/tandem"
+    ldd "$inside/usr/bin/tandem" | grep -o '/[^ ]*' | xargs cp --parents --dereference --target-directory="$inside"
+    install -o 65532 -m 400 "$work/init/gateway/"{gateway.toml,token,cert.pem,key.pem} "$inside/etc/tandem/"
+    sed -i 's#127.0.0.1:443?#127.0.0.1:0?#' "$inside/etc/tandem/gateway.toml"
+    unshare --mount sh -c 'mount --bind "$1" "$1" && mount -o remount,bind,ro "$1" &&
+        exec unshare --root="$1" --wd=/etc/tandem --setgid=65532 --setuid=65532 \
+            /usr/bin/tandem gateway --config /etc/tandem/gateway.toml' sh "$inside" >"$work/log" 2>&1 &
+    gateway=$!
+    for _ in $(seq 100); do
+        grep -q 'listening on' "$work/log" && break
+        sleep 0.1
+    done
+    kill -TERM "$gateway" 2>/dev/null || true
+    wait "$gateway" && grep -q 'listening on' "$work/log" || { cat "$work/log" && fail 'the gateway does not run as in the container'; }
+
     cp "$work/gateway.toml" "$installed/etc/tandem/gateway.toml"
 
     [ -z "$(find "$installed/etc/systemd" -name 'tandem*' 2>/dev/null)" ] || fail 'a service is enabled'
