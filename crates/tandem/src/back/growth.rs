@@ -31,13 +31,13 @@ const GAIN: f64 = 1.2;
 const USELESS_REST: Duration = Duration::from_secs(10);
 
 /// The rest after the first refusal. Each further refusal doubles it.
-const REFUSED_REST: Duration = Duration::from_secs(60);
+pub(super) const REFUSED_REST: Duration = Duration::from_secs(60);
 
 /// The largest number of doublings of that rest.
 const MAX_DOUBLINGS: u32 = 6;
 
 /// The longest rest, whatever a response asks for.
-const LONGEST_REST: Duration = REFUSED_REST.saturating_mul(1 << MAX_DOUBLINGS);
+pub(super) const LONGEST_REST: Duration = REFUSED_REST.saturating_mul(1 << MAX_DOUBLINGS);
 
 /// The time without an answer after which the limit starts again: connections are closed by then.
 const FORGET_AFTER: Duration = Duration::from_secs(60);

@@ -379,7 +379,7 @@ impl Drop for Hold<'_> {
 }
 
 /// Returns the error of an early request to an origin that refuses requests.
-fn early_refused() -> Error {
+pub(super) fn early_refused() -> Error {
     let detail = "the origin has refused requests, so none is made early";
     Error::new(Kind::Busy, Side::Local, detail)
 }
@@ -412,7 +412,7 @@ fn hidden_refusal(
 }
 
 /// Returns the time that a response asks to wait (RFC 9110 section 10.2.3).
-fn retry_after(head: &ResponseHead) -> Duration {
+pub(super) fn retry_after(head: &ResponseHead) -> Duration {
     let Some(value) = head.fields.get("retry-after") else {
         return Duration::ZERO;
     };

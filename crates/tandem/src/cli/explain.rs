@@ -13,6 +13,7 @@ use crate::config::client::{Fallback, Solo, SoloMode};
 use crate::config::gateways::GatewayEndpoint;
 use crate::config::open::OpenLevel;
 use crate::endpoint::{is_onion, split_authority};
+use crate::middle::push::EarlyLimits;
 use crate::transport::registry::Transports;
 
 const EXAMPLES: &str = "Examples:
@@ -109,9 +110,9 @@ fn explain(config: &ClientConfig, url: &str) -> Result<String, Failure> {
     }
     match solo {
         _ if refusal.is_some() => {}
-        _ if opened == Some(OpenLevel::Local) => line("content", OPENED),
+        _ if opened == Some(OpenLevel::Local) => line("content", opened_here(config)),
         _ if opened == Some(OpenLevel::Gateway) => line("content", OPENED_AT_GATEWAY),
-        Some(solo) => line("content", without_gateway(&asked, solo, config)),
+        Some(solo) => line("content", &without_gateway(&asked, solo, config)),
         None => line("content", content(&asked, gateways)),
     }
     Ok(text)
@@ -148,8 +149,16 @@ fn discovery(
 }
 
 /// Describes the treatment of HTTPS of a listed host.
-const OPENED: &str = "HTTPS, opened on this machine for browsers of the HTTP listeners: this \
-                      program reads it, and the gateway sees the host and the port only";
+const fn opened_here(config: &ClientConfig) -> &'static str {
+    if config.push && config.push_memory > 0 {
+        "HTTPS, opened on this machine for browsers of the HTTP listeners: this program reads it, \
+         and requests resources early from sites of HTTP/2; the gateway sees the host and the port \
+         only"
+    } else {
+        "HTTPS, opened on this machine for browsers of the HTTP listeners: this program reads it, \
+         and the gateway sees the host and the port only"
+    }
+}
 
 /// Describes the treatment of HTTPS that the gateway fetches.
 const OPENED_AT_GATEWAY: &str = "HTTPS, opened on this machine for browsers of the HTTP listeners, \
@@ -191,27 +200,44 @@ fn failure(config: &ClientConfig, gateways: &[GatewayEndpoint]) -> Option<&'stat
 }
 
 /// Describes the treatment of content without a gateway.
-fn without_gateway(asked: &AskedUrl, solo: &Solo, config: &ClientConfig) -> &'static str {
+fn without_gateway(asked: &AskedUrl, solo: &Solo, config: &ClientConfig) -> String {
     let is_excepted = solo.except.iter().any(|it| it.covers(&asked.host));
-    match asked.scheme {
+    let text = match asked.scheme {
         Some(Scheme::Http) if !config.push || config.push_memory == 0 => {
             "plain HTTP: nothing is requested early, since push or push-memory turns it off"
         }
         Some(Scheme::Http) if is_excepted => {
             "plain HTTP: nothing is requested early, since solo-except names the host"
         }
-        Some(Scheme::Http) => {
-            "plain HTTP: the client requests the resources of pages with at most two hosts early"
-        }
+        Some(Scheme::Http) => return early(solo),
         _ => "a tunnel, as without this program",
+    };
+    text.to_owned()
+}
+
+/// Describes the pages whose resources a client without a gateway requests early.
+fn early(solo: &Solo) -> String {
+    let mut text = format!(
+        "plain HTTP: the client requests the resources of a page early; it leaves pages with more \
+         than {} hosts alone",
+        EarlyLimits::SOLO.hosts
+    );
+    if solo.hold_out > 0.0 {
+        let percent = solo.hold_out * 100.0;
+        let _ = write!(
+            text,
+            ", and {percent} % of all pages to compare (solo-hold-out)"
+        );
     }
+    text
 }
 
 /// Describes the party that can read the content.
 fn content(asked: &AskedUrl, gateways: &[GatewayEndpoint]) -> &'static str {
     match (asked.scheme, gateways.is_empty()) {
         (Some(Scheme::Http), false) => {
-            "plain HTTP: the gateway reads it, compresses its fields and pushes resources"
+            "plain HTTP: the gateway reads it, compresses its fields and pushes resources, except \
+             of the pages that it holds out to compare"
         }
         (Some(Scheme::Http), true) => "plain HTTP: no gateway reads it",
         (_, false) => "a tunnel: the gateway sees the host and the port, and no content",
@@ -248,7 +274,8 @@ host     www.example.onion, port 8080
 route    gateway h2+tcp://gw.onion:9980, through socks5://127.0.0.1:9050
 reason   the route for *.example.onion is the most specific one
 failure  if no gateway answers, requests fail
-content  plain HTTP: the gateway reads it, compresses its fields and pushes resources
+content  plain HTTP: the gateway reads it, compresses its fields and pushes resources, except of \
+the pages that it holds out to compare
 ";
         assert_eq!(text, expected);
         let text = told(options(), "https://www.example/");
@@ -283,6 +310,14 @@ content  plain HTTP: the gateway reads it, compresses its fields and pushes reso
             "{text}"
         );
         assert!(text.contains("requests the resources"), "{text}");
+        assert!(text.contains("more than 2 hosts alone"), "{text}");
+        assert!(text.contains("2 % of all pages"), "{text}");
+        let compares_nothing = ClientOptions {
+            solo_hold_out: Some(0.0),
+            ..solo.clone()
+        };
+        let text = told(compares_nothing, "http://www.example/");
+        assert!(text.ends_with("hosts alone\n"), "{text}");
         let text = told(solo.clone(), "http://a.off.test/");
         assert!(text.contains("nothing is requested early"), "{text}");
         let text = told(solo, "http://a.example.onion/");
@@ -376,6 +411,8 @@ content  plain HTTP: the gateway reads it, compresses its fields and pushes reso
         ] {
             let text = told(options.clone(), url);
             assert_eq!(text.contains("opened on this machine"), is_opened, "{text}");
+            let is_early = text.contains("resources early from sites of HTTP/2");
+            assert_eq!(is_early, is_opened, "{text}");
             let is_discovered = text.contains("with a certificate for its host");
             assert_eq!(is_discovered, is_opened, "{text}");
         }

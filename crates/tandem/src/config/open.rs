@@ -84,17 +84,27 @@ impl OpenedHttps {
     }
 
     /// Returns the list of the level `gateway` in the form that requests carry: the patterns, the
-    /// exceptions of the level `local` after `!`, and the ports after `:`.
+    /// exceptions of the other level after `!`, and the ports after `:`.
     pub fn list(&self) -> String {
-        let is_exception = |local: &&HostPattern| {
-            let within = |pattern: &HostPattern| match local {
+        self.list_of(&self.at_gateway, &self.hosts)
+    }
+
+    /// Returns the list of the level `local` in the same form.
+    pub fn local_list(&self) -> String {
+        self.list_of(&self.hosts, &self.at_gateway)
+    }
+
+    /// Returns the list of the patterns of one level. `others` are those of the other level.
+    fn list_of(&self, patterns: &[HostPattern], others: &[HostPattern]) -> String {
+        let is_exception = |other: &&HostPattern| {
+            let within = |pattern: &HostPattern| match other {
                 HostPattern::Name(name) | HostPattern::Below(name) => pattern.covers(name),
                 HostPattern::Any => false,
             };
-            self.at_gateway.iter().any(within)
+            patterns.iter().any(within)
         };
-        let listed = self.at_gateway.iter().map(ToString::to_string);
-        let exceptions = self.hosts.iter().filter(is_exception);
+        let listed = patterns.iter().map(ToString::to_string);
+        let exceptions = others.iter().filter(is_exception);
         let exceptions = exceptions.map(|pattern| format!("!{pattern}"));
         let ports = self.ports.iter().map(|port| format!(":{port}"));
         let tokens: Vec<_> = listed.chain(exceptions).chain(ports).collect();

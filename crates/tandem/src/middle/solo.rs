@@ -1,9 +1,9 @@
 //! Sessions without a gateway: for each isolation key, the gateway's half of push runs in the
-//! client's process.
+//! client's process. HTTPS that the client opens on this machine has such sessions too.
 //!
 //! ```text
 //!  pushed ─▶ SoloSessions ─▶ session of the key: push ─▶ pair_fields ─▶ polite ─▶ origin
-//!     ▲                          │
+//!     ▲                          │                            or opened_origins
 //!     └──── Part::Pushed ────────┘   with the mark of the session
 //! ```
 //!
@@ -16,7 +16,6 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tandem_http::Scheme;
 use tandem_push::fetch_standard::is_navigation;
 use tandem_push::wire::{is_companion, is_reserved};
 use tokio::time::Instant;
@@ -32,6 +31,10 @@ use crate::stage::{CurrentSession, SessionPool, Stage};
 /// Creates the stages of a session from its number.
 pub type NewSession = Box<dyn Fn(u64) -> Rc<dyn Stage>>;
 
+/// Returns the peer of an exchange in the session with a number. Its pages get early requests if it
+/// accepts pushes.
+pub type PeerOf = Box<dyn Fn(&Exchange, u64) -> Peer>;
+
 /// The limits of the sessions.
 #[derive(Clone, Copy, Debug)]
 pub struct SoloLimits {
@@ -46,8 +49,7 @@ pub struct SoloLimits {
 pub struct SoloSessions {
     limits: SoloLimits,
     new_session: NewSession,
-    /// Returns whether early requests are permitted for a request's page.
-    permits: Box<dyn Fn(&Exchange) -> bool>,
+    peer_of: PeerOf,
     sessions: RefCell<HashMap<Isolation, Rc<SoloSession>>>,
     issued: Cell<u64>,
 }
@@ -71,16 +73,12 @@ impl SoloSession {
 }
 
 impl SoloSessions {
-    /// Creates the pool. `permits` decides about early requests for each page.
-    pub fn new(
-        limits: SoloLimits,
-        new_session: NewSession,
-        permits: impl Fn(&Exchange) -> bool + 'static,
-    ) -> Rc<Self> {
+    /// Creates the pool.
+    pub fn new(limits: SoloLimits, new_session: NewSession, peer_of: PeerOf) -> Rc<Self> {
         let this = Rc::new(Self {
             limits,
             new_session,
-            permits: Box::new(permits),
+            peer_of,
             sessions: RefCell::default(),
             issued: Cell::new(0),
         });
@@ -204,12 +202,7 @@ impl Stage for ToSolo {
             return Reply::fail(error);
         }
         let session = self.0.session(&exchange.isolation);
-        exchange.peer = Peer {
-            session: session.number,
-            address: None,
-            // HTTP/2 origins multiplex by themselves.
-            push: request.scheme == Scheme::Http && (self.0.permits)(&exchange),
-        };
+        exchange.peer = (self.0.peer_of)(&exchange, session.number);
         let use_of = SessionUse::begin(&session, is_companion);
         Reply::new(OfSession {
             reply: session.stage.call(exchange),
@@ -302,7 +295,7 @@ impl SessionPool for ToSolo {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use tandem_http::{RequestHead, ResponseHead};
+    use tandem_http::{RequestHead, ResponseHead, Scheme};
 
     use super::*;
 
@@ -322,8 +315,12 @@ mod tests {
                 Reply::ready(head, Bytes::new())
             })
         });
-        let permits = |exchange: &Exchange| exchange.request.authority != "off.test";
-        SoloSessions::new(limits, new_session, permits)
+        let peer_of = |exchange: &Exchange, session| Peer {
+            session,
+            address: None,
+            push: exchange.request.authority != "off.test",
+        };
+        SoloSessions::new(limits, new_session, Box::new(peer_of))
     }
 
     fn exchange(user: &str, scheme: Scheme, host: &str) -> Exchange {
@@ -415,12 +412,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_permitted_pages_of_plain_http_get_pushes() {
+    async fn only_permitted_pages_get_pushes() {
         in_local(async {
             let to = ToSolo(pool(9));
             assert!(asked(&to, "u", Scheme::Http, "a.test").await.1);
             assert!(!asked(&to, "u", Scheme::Http, "off.test").await.1);
-            assert!(!asked(&to, "u", Scheme::Https, "a.test").await.1);
             let mut reserved = to.call(exchange("u", Scheme::Http, "push.tandem.invalid"));
             assert!(matches!(reserved.part().await, Some(Err(_))));
         })

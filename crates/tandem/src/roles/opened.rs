@@ -2,11 +2,12 @@
 //!
 //! ```text
 //!  opened ─┬─▶ websocket ─▶ pair_fields ─▶ record ─▶ count ─▶ access_log ─▶ discovery
-//!          │                                         TLS ◀──────── origin ◀────┘
-//!          ├─▶ splice ─▶ next ◀────── tunnels ◀───────┘
+//!          │                        TLS ◀── origin ◀── opened_origins ◀── early ◀──┘
+//!          ├─▶ splice ─▶ next ◀── tunnels ◀─┘
 //!          └─▶ websocket ─▶ next, at the level `gateway`
 //! ```
 
+mod early;
 mod probes;
 
 use std::path::Path;
@@ -19,6 +20,7 @@ use tandem_http::h1::Limits;
 use super::discovery::SiteLanes;
 use super::lanes::RESPONSE;
 use super::{http1_session, logged, mux_session};
+use crate::back::opened_origins::OpenedOrigins;
 use crate::back::origin::prepare::Prepared;
 use crate::back::origin::{
     Limits as OriginLimits, Mode, Origin, OriginProtocols, OriginTransports, ToOrigin,
@@ -89,13 +91,13 @@ impl ClientConfig {
         let tunnels = Rc::new(ConnectTunnels {
             next: Rc::clone(parts.next),
         });
-        let origin = self.opened_origins(open, &tunnels)?;
-        let to_origin = Rc::new(ToOrigin(Rc::clone(&origin)));
+        let origins = self.opened_origins(open, &tunnels, parts.services)?;
+        let lane = self.early_lane(open, &origins, parts.services.journal());
         let tunnels: Rc<dyn Transport> = tunnels;
-        let discovering = self.discovering_opened(open, to_origin, &tunnels, parts.site_lanes)?;
+        let discovering = self.discovering_opened(open, lane, &tunnels, parts.site_lanes)?;
         let local = Rc::new(OpenedWay {
             inside: self.inside(discovering, parts.services.journal()),
-            origins: Rc::new(Origins(origin)),
+            origins: Rc::new(Origins(origins)),
         });
         let at_gateway = Rc::new(OpenedWay {
             inside: Rc::new(WebSocketKey {
@@ -174,12 +176,13 @@ impl ClientConfig {
         }
     }
 
-    /// Creates the pool of connections to origins, which are reached through tunnels.
+    /// Creates the connections to origins, which are reached through tunnels.
     fn opened_origins(
         &self,
         open: &OpenedHttps,
         tunnels: &Rc<ConnectTunnels>,
-    ) -> Result<Rc<Origin>, ConfigError> {
+        services: &Services,
+    ) -> Result<Rc<OpenedOrigins>, ConfigError> {
         let timeout = self.path.socket.connect_timeout;
         let secure = |alpn: &[&[u8]]| {
             let below = Rc::clone(tunnels) as _;
@@ -202,7 +205,13 @@ impl ClientConfig {
             always: None,
         };
         let limits = OriginLimits::default();
-        Ok(Origin::with(Mode::Forward, transports, protocols, limits))
+        let origin = Origin::with(Mode::Forward, transports, protocols, limits);
+        let (listed, next) = (open.clone(), Rc::new(ToOrigin(Rc::clone(&origin))));
+        let is_local = move |host: &str, port| listed.level(host, port) == Some(OpenLevel::Local);
+        let numbers = services.session_numbers().clone();
+        let new_number = Box::new(move || numbers.next());
+        let is_local = Box::new(is_local);
+        Ok(OpenedOrigins::new(origin, next, is_local, new_number))
     }
 
     /// Creates the stages of exchanges inside opened connections.
@@ -218,8 +227,8 @@ impl ClientConfig {
     }
 }
 
-/// The pool as the front sees it.
-struct Origins(Rc<Origin>);
+/// The connections as the front sees them.
+struct Origins(Rc<OpenedOrigins>);
 
 impl VerifiedOrigins for Origins {
     fn connect<'a>(
@@ -235,11 +244,11 @@ impl VerifiedOrigins for Origins {
                 port: connection.port,
             },
         };
-        Box::pin(self.0.prepare(prepared, is_h2_offered))
+        Box::pin(self.0.connect(prepared, is_h2_offered))
     }
 
     fn end(&self, session: u64) {
-        self.0.end_session(session);
+        self.0.end(session);
     }
 }
 

@@ -7,6 +7,7 @@
 
 use std::rc::Rc;
 
+use tandem_http::Scheme;
 use tandem_http::h1::Limits;
 
 use super::lanes::tls_to_origins;
@@ -20,7 +21,7 @@ use crate::config::client::{Solo, SoloMode};
 use crate::config::{ClientConfig, ConfigError};
 use crate::exchange::{Exchange, Peer, Reply};
 use crate::middle::pair_fields::PairFields;
-use crate::middle::push::{Push, Pushing};
+use crate::middle::push::{EarlyLimits, Push, Pushing};
 use crate::middle::solo::{ExceptedHosts, SoloLimits, SoloSessions, is_excepted};
 use crate::session::http1::DEPTH;
 use crate::session::mux::Multiplexed;
@@ -50,7 +51,7 @@ impl ClientConfig {
             hold_out: solo.hold_out,
             named_by_scripts: 0,
             own_origin_only: false,
-            is_solo: true,
+            early: Some(EarlyLimits::SOLO),
         });
         let limits = SoloLimits {
             max_sessions: self.max_sessions.div_ceil(self.routes.len() + 1),
@@ -74,24 +75,37 @@ impl ClientConfig {
             };
             Rc::new(Push::new(&pushing, None, peer, next)) as Rc<dyn Stage>
         };
-        let permits = move |exchange: &Exchange| takes_pushes && !is_excepted(&refused, exchange);
-        Ok(SoloSessions::new(limits, Box::new(new_session), permits))
+        let peer_of = move |exchange: &Exchange, session| Peer {
+            session,
+            address: None,
+            // HTTPS is tunnelled, and HTTP/2 origins multiplex by themselves.
+            push: exchange.request.scheme == Scheme::Http
+                && takes_pushes
+                && !is_excepted(&refused, exchange),
+        };
+        let (new_session, peer_of) = (Box::new(new_session), Box::new(peer_of));
+        Ok(SoloSessions::new(limits, new_session, peer_of))
+    }
+
+    /// Returns the way to sites from this machine, if `--solo=direct` permits it.
+    pub fn solo_direct(&self) -> Option<Direct> {
+        let solo = self.solo.as_ref()?;
+        (solo.mode == SoloMode::Direct).then(|| Direct {
+            policy: Policy {
+                allow: solo.allow_dest.clone(),
+                ..Policy::default()
+            },
+            named: None,
+            own: OwnListeners::default(),
+            options: self.path.socket.clone(),
+        })
     }
 
     /// Creates the pool of connections to origins.
     fn solo_origin(&self, solo: &Solo) -> Result<Rc<Origin>, ConfigError> {
-        let options = self.path.socket.clone();
-        let transport: Rc<dyn Transport> = match solo.mode {
-            SoloMode::Via => self.via_to_origins().ok_or_else(SoloMode::needs_via)?,
-            SoloMode::Direct => Rc::new(Direct {
-                policy: Policy {
-                    allow: solo.allow_dest.clone(),
-                    ..Policy::default()
-                },
-                named: None,
-                own: OwnListeners::default(),
-                options,
-            }),
+        let transport: Rc<dyn Transport> = match self.solo_direct() {
+            None => self.via_to_origins().ok_or_else(SoloMode::needs_via)?,
+            Some(direct) => Rc::new(direct),
         };
         let head = Limits::default().head;
         let h2 = mux_session(Multiplexed::H2, &self.path, 256, head);

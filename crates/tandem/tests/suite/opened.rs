@@ -5,6 +5,7 @@
 
 mod at_gateway;
 mod discovered;
+mod early;
 mod public;
 
 use std::io::{Read, Write};

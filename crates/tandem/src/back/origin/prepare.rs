@@ -49,18 +49,23 @@ impl Origin {
         Ok(is_h2)
     }
 
+    /// Returns whether a connection of a session to its origin is open.
+    pub fn is_prepared(&self, session: &Prepared) -> bool {
+        let key = session.key();
+        let has_idle = |pool: &Pool| pool.idle.get(&key).is_some_and(|idle| !idle.is_empty());
+        has_idle(&self.pool.borrow()) || self.multiplexed(&key).is_some()
+    }
+
     /// Checks that the certificate of an origin is valid: a connection of the session is open, or
     /// one can be opened.
     ///
     /// # Errors
     /// As for [`Self::prepare`].
     pub async fn verify(&self, session: Prepared) -> Result<(), Error> {
-        let key = session.key();
-        let has_idle = |pool: &Pool| pool.idle.get(&key).is_some_and(|idle| !idle.is_empty());
-        if has_idle(&self.pool.borrow()) || self.multiplexed(&key).is_some() {
+        if self.is_prepared(&session) {
             return Ok(());
         }
-        self.make_room(key.session);
+        self.make_room(session.session);
         self.prepare(session, true).await.map(drop)
     }
 }

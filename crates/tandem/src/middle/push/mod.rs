@@ -52,9 +52,33 @@ pub struct Pushing {
     pub named_by_scripts: usize,
     /// Limits pushes to the page's own origin, because the gateway serves no other origin.
     pub own_origin_only: bool,
-    /// Restricts pushes to those that pay without a gateway: pages with at most two hosts, and
-    /// nothing of another site before the browser's own request to its host.
-    pub is_solo: bool,
+    /// The limits of early requests, if this stage makes them in the user's process. Nothing of
+    /// another site is then requested before the browser's own request to its host.
+    pub early: Option<EarlyLimits>,
+}
+
+/// The limits of early requests in the user's process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EarlyLimits {
+    /// The largest number of hosts that a page may name.
+    pub hosts: usize,
+    /// The largest number of requests under way.
+    pub requests: usize,
+}
+
+impl EarlyLimits {
+    /// The limits without a gateway. Pages with more hosts gain nothing over HTTP/1.1. The stage
+    /// before the origins allows fewer requests.
+    pub const SOLO: Self = Self {
+        hosts: 2,
+        requests: 128,
+    };
+
+    /// The limits for HTTPS that the client opens. One connection of HTTP/2 leads to each host.
+    pub const OPENED: Self = Self {
+        hosts: usize::MAX,
+        requests: 64,
+    };
 }
 
 /// The stage of one session.

@@ -26,12 +26,6 @@ use crate::path_speed::PathSpeed;
 use crate::priority::{Precedence, SharedPriority};
 use crate::stage::Stage;
 
-/// The number of hosts of a page up to which early requests of a client without a gateway pay.
-const SOLO_HOSTS: usize = 2;
-
-/// The early requests under way at a time. The stage before the origins allows fewer.
-const SOLO_FETCHES: usize = 128;
-
 /// The push state of one session at the gateway.
 pub(super) struct PushSession {
     /// `None` if a new machine knows as much as the last one did.
@@ -127,24 +121,17 @@ impl PushSession {
 
     fn new_state(&self) -> Box<PushState> {
         let pushing = &self.pushing;
+        let (early, usual) = (pushing.early, Config::default());
         let config = Config {
             own_origin_only: pushing.own_origin_only,
-            foreign_after_request: pushing.is_solo,
-            has_one_user: pushing.is_solo,
-            hosts: if pushing.is_solo {
-                SOLO_HOSTS
-            } else {
-                usize::MAX
-            },
+            foreign_after_request: early.is_some(),
+            has_one_user: early.is_some(),
+            hosts: early.map_or(usize::MAX, |limits| limits.hosts),
             hold_out: pushing.hold_out,
-            fetches: if pushing.is_solo {
-                SOLO_FETCHES
-            } else {
-                Config::default().fetches
-            },
+            fetches: early.map_or(usual.fetches, |limits| limits.requests),
             named_by_scripts: pushing.named_by_scripts,
             seed: self.seed,
-            ..Config::default()
+            ..usual
         };
         Box::new(PushState {
             machine: Gateway::new(config, clock()),

@@ -1,0 +1,408 @@
+//! The connections to origins of HTTPS that the client opens, for the requests of the browser and
+//! for early ones.
+//!
+//! ```text
+//!  connection of the browser ──── its own connection ────────────────┐
+//!  early request to the same host ──── the same connection ──────────┼─▶ origin
+//!  early request to another host ── one for the page's host, which ──┘
+//!                                   the browser's next connection takes over
+//! ```
+//!
+//! Each connection of the browser has a separate connection to the origin, so that the browser's
+//! partitions stay apart. Early requests leave on the connection of their page. A listed host that
+//! the page names gets a connection before the browser opens one, and the next connection of the
+//! browser to this host uses it. Only origins of HTTP/2 get early requests.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tandem_http::{RequestHead, Scheme};
+use tandem_push::fetch_standard::is_navigation;
+use tokio::sync::OnceCell;
+use tokio::time::Instant;
+
+use super::growth::{LONGEST_REST, REFUSED_REST};
+use super::origin::Origin;
+use super::origin::prepare::Prepared;
+use super::polite::{early_refused, retry_after};
+use crate::endpoint::split_authority;
+use crate::error::{Error, Kind, Side};
+use crate::exchange::{Exchange, Isolation, Part, Parts, Reply, Sink};
+use crate::stage::Stage;
+use crate::transport::Target;
+
+/// The time in which a connection of the browser must take over an early one.
+const WAIT: Duration = Duration::from_secs(60);
+
+/// The largest number of early connections of an isolation key that wait for the browser's.
+const MAX_WAITING: usize = 16;
+
+/// The largest number of early connections of all keys.
+const MAX_EARLY: usize = 256;
+
+/// The largest number of origins that get no early requests for a while.
+const MAX_BUSY: usize = 1024;
+
+/// Returns whether the user has listed a host, in lower case, and a port.
+pub type IsListed = Box<dyn Fn(&str, u16) -> bool>;
+
+/// Returns the number of a new connection.
+pub type NewNumber = Box<dyn Fn() -> u64>;
+
+/// The connections to the origins of opened hosts.
+pub struct OpenedOrigins {
+    origin: Rc<Origin>,
+    next: Rc<dyn Stage>,
+    is_listed: IsListed,
+    new_number: NewNumber,
+    connections: RefCell<HashMap<u64, BrowserConnection>>,
+    early: RefCell<HashMap<EarlyKey, Rc<EarlyConnection>>>,
+    /// The origins that refused requests, with the times until which they get no early ones.
+    busy: RefCell<HashMap<(Isolation, Target), Instant>>,
+}
+
+/// A connection of the browser to an opened host.
+struct BrowserConnection {
+    isolation: Isolation,
+    target: Target,
+    /// The number of its connection to the origin.
+    number: u64,
+    is_h2: bool,
+    /// True once its requests have shown the page that it belongs to.
+    has_page: bool,
+}
+
+/// The isolation key, the host of a page, and the host of its resources.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct EarlyKey {
+    isolation: Isolation,
+    page: Target,
+    target: Target,
+}
+
+/// The connection for the early requests of pages of one host to one host.
+struct EarlyConnection {
+    number: u64,
+    /// True if a connection of the browser uses it.
+    is_taken: Cell<bool>,
+    /// True if the origin speaks HTTP/2, once it is connected.
+    outcome: OnceCell<Result<bool, Error>>,
+}
+
+impl OpenedOrigins {
+    /// Creates the table. `next` leads to the connections of `origin`.
+    pub fn new(
+        origin: Rc<Origin>,
+        next: Rc<dyn Stage>,
+        is_listed: IsListed,
+        new_number: NewNumber,
+    ) -> Rc<Self> {
+        Rc::new(Self {
+            origin,
+            next,
+            is_listed,
+            new_number,
+            connections: RefCell::default(),
+            early: RefCell::default(),
+            busy: RefCell::default(),
+        })
+    }
+
+    /// Connects for a connection of the browser, and verifies the origin's certificate. Returns
+    /// true if the origin speaks HTTP/2, which is offered if `is_h2_offered`.
+    ///
+    /// # Errors
+    /// Returns the reason why the origin cannot be reached, or why its certificate is not accepted.
+    pub async fn connect(&self, wanted: Prepared, is_h2_offered: bool) -> Result<bool, Error> {
+        let connection = wanted.session;
+        if is_h2_offered && let Some(early) = self.take_over(&wanted) {
+            self.note(&wanted, early.number, false);
+            let taken = Prepared {
+                session: early.number,
+                ..wanted.clone()
+            };
+            let outcome = self.open(&early, &taken).await;
+            if let Ok(is_h2) = outcome
+                && self.origin.is_prepared(&taken)
+            {
+                self.note(&wanted, early.number, is_h2);
+                return Ok(is_h2);
+            }
+            self.end(connection);
+        }
+        let is_h2 = self.origin.prepare(wanted.clone(), is_h2_offered).await?;
+        self.note(&wanted, connection, is_h2);
+        Ok(is_h2)
+    }
+
+    /// Ends a connection of the browser, and that to its origin.
+    pub fn end(&self, connection: u64) {
+        let ended = self.connections.borrow_mut().remove(&connection);
+        let number = ended.map_or(connection, |ended| ended.number);
+        self.origin.end_session(number);
+        let mut early = self.early.borrow_mut();
+        early.retain(|_, early| early.number != number);
+    }
+
+    /// Returns whether requests of a connection of the browser reach an origin of HTTP/2.
+    pub fn is_h2(&self, connection: u64) -> bool {
+        let connections = self.connections.borrow();
+        connections.get(&connection).is_some_and(|it| it.is_h2)
+    }
+
+    fn note(&self, wanted: &Prepared, number: u64, is_h2: bool) {
+        let connection = BrowserConnection {
+            isolation: wanted.isolation.clone(),
+            target: wanted.target.clone(),
+            number,
+            is_h2,
+            has_page: number != wanted.session,
+        };
+        let mut connections = self.connections.borrow_mut();
+        connections.insert(wanted.session, connection);
+    }
+
+    /// Takes an early connection for a connection of the browser, if one waits for it.
+    fn take_over(&self, wanted: &Prepared) -> Option<Rc<EarlyConnection>> {
+        let early = self.early.borrow();
+        let (_, found) = early.iter().find(|(key, early)| {
+            key.isolation == wanted.isolation
+                && key.target == wanted.target
+                && !early.is_taken.get()
+        })?;
+        found.is_taken.set(true);
+        Some(Rc::clone(found))
+    }
+
+    /// Connects once for all who wait. Returns true if the origin speaks HTTP/2.
+    async fn open(&self, early: &EarlyConnection, prepared: &Prepared) -> Result<bool, Error> {
+        let dial = || self.origin.prepare(prepared.clone(), true);
+        early.outcome.get_or_init(dial).await.clone()
+    }
+
+    /// Returns the connection to the origin for an exchange on the browser's own connection.
+    fn own(&self, exchange: &Exchange, target: &Target) -> Option<u64> {
+        let mut connections = self.connections.borrow_mut();
+        let own = connections.get_mut(&exchange.peer.session)?;
+        if own.isolation != exchange.isolation || own.target != *target {
+            return None;
+        }
+        let request = &exchange.request;
+        // The partition of a navigation is that of the page itself.
+        let page = if is_navigation(request) {
+            Some(target.clone())
+        } else {
+            page_of(request).filter(|_| !own.has_page)
+        };
+        if let Some(page) = page.filter(|_| own.is_h2) {
+            own.has_page = true;
+            let key = EarlyKey {
+                isolation: own.isolation.clone(),
+                page,
+                target: target.clone(),
+            };
+            self.bind(key, own.number, is_navigation(request));
+        }
+        Some(own.number)
+    }
+
+    /// Makes a connection of the browser carry the early requests of a page's host, if no other one
+    /// does or if `replaces`.
+    fn bind(&self, key: EarlyKey, number: u64, replaces: bool) {
+        let mut early = self.early.borrow_mut();
+        if early.contains_key(&key) && !replaces {
+            return;
+        }
+        let connection = EarlyConnection {
+            number,
+            is_taken: Cell::new(true),
+            outcome: OnceCell::new_with(Some(Ok(true))),
+        };
+        early.insert(key, Rc::new(connection));
+    }
+
+    /// Returns the connection for early requests, which may be a new one.
+    fn early(self: &Rc<Self>, key: EarlyKey) -> Option<Rc<EarlyConnection>> {
+        let mut early = self.early.borrow_mut();
+        if let Some(found) = early.get(&key) {
+            return Some(Rc::clone(found));
+        }
+        let is_waiting = |(of, early): &(&EarlyKey, &Rc<EarlyConnection>)| {
+            of.isolation == key.isolation && !early.is_taken.get()
+        };
+        // The browser's own connection is the only one to the page's host.
+        if key.page == key.target
+            || early.len() >= MAX_EARLY
+            || early.iter().filter(is_waiting).count() >= MAX_WAITING
+        {
+            return None;
+        }
+        let connection = Rc::new(EarlyConnection {
+            number: (self.new_number)(),
+            is_taken: Cell::new(false),
+            outcome: OnceCell::new(),
+        });
+        early.insert(key, Rc::clone(&connection));
+        let (this, waiting) = (Rc::downgrade(self), Rc::downgrade(&connection));
+        tokio::task::spawn_local(async move {
+            tokio::time::sleep(WAIT).await;
+            let (Some(this), Some(waiting)) = (this.upgrade(), waiting.upgrade()) else {
+                return;
+            };
+            if !waiting.is_taken.get() {
+                this.end(waiting.number);
+            }
+        });
+        Some(connection)
+    }
+
+    /// Sends an early request on the connection of its page.
+    fn call_early(self: &Rc<Self>, mut exchange: Exchange, target: Target) -> Reply {
+        let request = &exchange.request;
+        let is_listed = (self.is_listed)(&target.host, target.port);
+        if request.scheme != Scheme::Https || request.is_connect() || !is_listed {
+            return refused("the user has not listed this host");
+        }
+        let page = self.page_of_connection(&exchange);
+        let Some(page) = page.or_else(|| page_of(request)) else {
+            return refused("the page of an early request is unknown");
+        };
+        let key = EarlyKey {
+            isolation: exchange.isolation.clone(),
+            page,
+            target: target.clone(),
+        };
+        let Some(early) = self.early(key) else {
+            return refused("no connection for early requests to this host");
+        };
+        let prepared = Prepared {
+            session: early.number,
+            isolation: exchange.isolation.clone(),
+            target,
+        };
+        exchange.peer.session = early.number;
+        let this = Rc::clone(self);
+        Reply::generate(|mut sink: Sink| async move {
+            if !this.open(&early, &prepared).await? {
+                return Err(forbidden("early requests are for origins of HTTP/2"));
+            }
+            let mut reply = this.next.call(exchange);
+            while let Some(part) = reply.part().await {
+                sink.send(part?).await;
+            }
+            Ok(())
+        })
+    }
+
+    /// Returns the host of the connection that carried the page of an early request.
+    fn page_of_connection(&self, exchange: &Exchange) -> Option<Target> {
+        let connections = self.connections.borrow();
+        let of = connections.get(&exchange.peer.session)?;
+        (of.isolation == exchange.isolation).then(|| of.target.clone())
+    }
+
+    /// Returns whether an origin gets no early requests now, because it has refused requests.
+    fn is_busy(&self, origin: &(Isolation, Target)) -> bool {
+        let busy = self.busy.borrow();
+        busy.get(origin)
+            .is_some_and(|until| Instant::now() < *until)
+    }
+
+    fn note_busy(&self, origin: &(Isolation, Target), rest: Duration) {
+        let (now, mut busy) = (Instant::now(), self.busy.borrow_mut());
+        if busy.len() >= MAX_BUSY {
+            busy.retain(|_, until| now < *until);
+        }
+        if busy.len() < MAX_BUSY {
+            busy.insert(origin.clone(), now + rest);
+        }
+    }
+}
+
+/// The connections to the origins of opened hosts, as a stage.
+pub struct ToOpened(pub Rc<OpenedOrigins>);
+
+impl Stage for ToOpened {
+    fn call(&self, mut exchange: Exchange) -> Reply {
+        let origins = &self.0;
+        let Some(target) = target_of(&exchange.request) else {
+            let problem = "the authority is no host and port";
+            return Reply::fail(Error::new(Kind::BadRequest, Side::Client, problem));
+        };
+        let origin = (exchange.isolation.clone(), target);
+        let is_early = exchange.priority.get().push;
+        if is_early && origins.is_busy(&origin) {
+            return Reply::fail(early_refused());
+        }
+        let reply = match origins.own(&exchange, &origin.1) {
+            Some(number) => {
+                exchange.peer.session = number;
+                origins.next.call(exchange)
+            }
+            None => origins.call_early(exchange, origin.1.clone()),
+        };
+        Reply::new(Watched {
+            reply,
+            is_early,
+            origin,
+            origins: Rc::clone(origins),
+        })
+    }
+}
+
+/// A reply that may show that its origin is too busy for early requests.
+struct Watched {
+    reply: Reply,
+    /// True if no request of the browser waited for it at its beginning.
+    is_early: bool,
+    origin: (Isolation, Target),
+    origins: Rc<OpenedOrigins>,
+}
+
+impl Parts for Watched {
+    fn below(&self) -> Option<&Reply> {
+        Some(&self.reply)
+    }
+
+    fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
+        let part = self.reply.poll_part(cx);
+        if let Poll::Ready(Some(Ok(Part::Head(head)))) = &part
+            && matches!(head.status, 429 | 503)
+        {
+            let rest = retry_after(head).clamp(REFUSED_REST, LONGEST_REST);
+            self.origins.note_busy(&self.origin, rest);
+            if self.is_early {
+                // A request that has joined it leaves by itself instead.
+                return Poll::Ready(Some(Err(early_refused())));
+            }
+        }
+        part
+    }
+}
+
+/// Returns the origin of a request.
+fn target_of(request: &RequestHead) -> Option<Target> {
+    let default = Some(request.scheme.default_port());
+    let (host, port) = split_authority(&request.authority, default).ok()?;
+    Some(Target { host, port })
+}
+
+/// Returns the host of the page that caused a request, as the request tells it.
+fn page_of(request: &RequestHead) -> Option<Target> {
+    let referrer = std::str::from_utf8(request.fields.get("referer")?).ok()?;
+    let rest = referrer.strip_prefix("https://")?;
+    let authority = &rest[..rest.find(['/', '?', '#']).unwrap_or(rest.len())];
+    let (host, port) = split_authority(authority, Some(Scheme::Https.default_port())).ok()?;
+    Some(Target { host, port })
+}
+
+fn forbidden(detail: &'static str) -> Error {
+    Error::new(Kind::Forbidden, Side::Local, detail)
+}
+
+fn refused(detail: &'static str) -> Reply {
+    Reply::fail(forbidden(detail))
+}

@@ -1,0 +1,103 @@
+//! The lane of HTTPS that the client fetches itself: both halves of push in one process, over the
+//! tunnels to origins.
+//!
+//! ```text
+//!  loads ─▶ preflights ─▶ pushed ─▶ listing ─▶ sessions: push ─▶ pair_fields ─▶ opened_origins
+//! ```
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use tandem_http::Scheme;
+use tandem_push::wire::{MAX_OPENED_LIST, OPENED_FIELD};
+
+use crate::back::opened_origins::{OpenedOrigins, ToOpened};
+use crate::config::ClientConfig;
+use crate::config::open::OpenedHttps;
+use crate::exchange::{Exchange, Peer, Reply};
+use crate::journal::Journal;
+use crate::middle::pair_fields::PairFields;
+use crate::middle::push::{EarlyLimits, Push, Pushing};
+use crate::middle::solo::{NewSession, PeerOf, SoloLimits, SoloSessions, ToSolo};
+use crate::stage::Stage;
+
+/// The name of the lane among the times of page loads.
+const WAY: &str = "HTTPS opened on this machine";
+
+impl ClientConfig {
+    /// Creates the stages between the browser's exchanges and `origins`. They request the resources
+    /// of a page early, if push is on.
+    pub(super) fn early_lane(
+        &self,
+        open: &OpenedHttps,
+        origins: &Rc<OpenedOrigins>,
+        journal: &Arc<Journal>,
+    ) -> Rc<dyn Stage> {
+        let to_origins: Rc<dyn Stage> = Rc::new(ToOpened(Rc::clone(origins)));
+        let list: Arc<str> = open.local_list().into();
+        if list.len() > MAX_OPENED_LIST {
+            tracing::warn!(
+                "the list of opened hosts is longer than {MAX_OPENED_LIST} bytes: nothing is \
+                 requested early over HTTPS; use *.SUFFIX for hosts of one site"
+            );
+        }
+        if !self.push || self.push_memory == 0 || list.len() > MAX_OPENED_LIST {
+            return to_origins;
+        }
+        let pushing = Rc::new(Pushing {
+            learned: None,
+            by_path: false,
+            hold_out: 0.0,
+            named_by_scripts: 0,
+            own_origin_only: false,
+            early: Some(EarlyLimits::OPENED),
+        });
+        let limits = SoloLimits {
+            max_sessions: self.max_sessions,
+            idle: self.path.timeouts.idle,
+        };
+        let new_session: NewSession = Box::new(move |number| {
+            let next = Rc::new(PairFields {
+                next: Rc::clone(&to_origins),
+            });
+            let peer = Peer {
+                session: number,
+                ..Peer::none()
+            };
+            Rc::new(Push::new(&pushing, None, peer, next))
+        });
+        let known = Rc::clone(origins);
+        // The exchanges of a connection of the browser keep its number, and so do the early
+        // requests of its pages.
+        let peer_of: PeerOf = Box::new(move |exchange: &Exchange, _| Peer {
+            session: exchange.peer.session,
+            address: None,
+            push: known.is_h2(exchange.peer.session),
+        });
+        let sessions = SoloSessions::new(limits, new_session, peer_of);
+        let to_sessions = Rc::new(ToSolo(sessions));
+        let listing = Rc::new(Listing {
+            list,
+            next: Rc::clone(&to_sessions) as _,
+        });
+        let times = journal.load_times(WAY);
+        self.with_pushes(to_sessions, listing, None, times, None)
+    }
+}
+
+/// The stage that tells the half of push behind it which hosts the user has listed. It makes no
+/// early request for other ones.
+struct Listing {
+    list: Arc<str>,
+    next: Rc<dyn Stage>,
+}
+
+impl Stage for Listing {
+    fn call(&self, mut exchange: Exchange) -> Reply {
+        if exchange.request.scheme == Scheme::Https && !exchange.request.is_connect() {
+            let fields = &mut exchange.request_mut().fields;
+            fields.push(OPENED_FIELD, &*self.list);
+        }
+        self.next.call(exchange)
+    }
+}

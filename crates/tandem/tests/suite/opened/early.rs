@@ -1,0 +1,261 @@
+//! Tests of early requests over HTTPS that the client opens on this machine: they reach listed
+//! origins of HTTP/2 only, through tunnels of the same key, on connections that the browser uses.
+
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, OnceLock};
+
+use tandem_http::RequestHead;
+
+use super::*;
+use crate::harness::{Gate, Way, wait_for};
+
+/// Starts an origin with a page of this text, and records the paths of its requests.
+fn origin(page: impl Fn() -> String + Send + Sync + 'static) -> (Scene, Receiver<String>) {
+    let (tell, told) = channel();
+    let scene = Scene::new(move |_, mut client| {
+        while let Some(asked) = client.request() {
+            let path = asked.line.split(' ').nth(1).unwrap().to_owned();
+            let (kind, body) = match path.as_str() {
+                // Only a page with a validator is known to be visited for the first time.
+                "/page" => ("text/html\r\nETag: \"1\"", page()),
+                _ => ("image/png", path.clone()),
+            };
+            let _ = tell.send(path);
+            client.send(format!(
+                "HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n\r\n{body}",
+                body.len()
+            ));
+        }
+    });
+    (scene, told)
+}
+
+fn images(count: usize) -> String {
+    let images = (0..count).map(|image| format!("<img src=/{image}.png>"));
+    format!("<!doctype html><body>{}", images.collect::<String>())
+}
+
+/// Returns the request of a browser that opens a page.
+fn navigation(url: &str) -> RequestHead {
+    let mut page = get(url);
+    page.fields.push("accept", "text/html");
+    page.fields.push("sec-fetch-mode", "navigate");
+    page.fields.push("sec-fetch-dest", "document");
+    page
+}
+
+/// Returns a request of a page for one of its images.
+fn image(url: &str, page: &str) -> RequestHead {
+    let mut image = get(url);
+    image.fields.push("accept", "image/*");
+    image.fields.push("referer", page);
+    image
+}
+
+/// A client that opens these ports, and its TLS inside tunnels.
+struct Opening<'a> {
+    public: &'a Public,
+    pair: Pair,
+}
+
+impl<'a> Opening<'a> {
+    fn new(public: &'a Public, ports: &[u16], change: impl FnOnce(&mut ClientOptions)) -> Self {
+        let change = |client: &mut ClientOptions| {
+            list(public, &[], client);
+            client.open_https_port = ports.to_vec();
+            // The origins of these tests are gateways, which announce themselves.
+            client.discover = Some(false);
+            client.cache_status = Some(true);
+            change(client);
+        };
+        let pair = Pair::with("h2", |_| {}, change);
+        Self { public, pair }
+    }
+
+    /// Opens a connection of a browser with an isolation key to a port.
+    fn browser(&self, port: u16, key: &str) -> Browser {
+        let fields = match key {
+            "" => String::new(),
+            key => format!("Proxy-Authorization: Basic {key}\r\n"),
+        };
+        let tunnel = tunnel(self.pair.http, &format!("localhost:{port}"), &fields);
+        let tls = TlsClient::trusting(Trust::Local);
+        Browser::over(tls.handshake(self.public, tunnel).unwrap())
+    }
+}
+
+/// Loads a page, and returns the status.
+fn load(browser: &mut Browser, url: &str) -> u16 {
+    let id = browser.open(&navigation(url), true);
+    browser.response(id).status()
+}
+
+#[test]
+fn opened_page_brings_its_resources() {
+    let (scene, told) = origin(|| images(4));
+    let public = Public::new("early");
+    let site = Site::new("h2", &public.identity("good"), &scene);
+    let opening = Opening::new(&public, &[site.address.port()], |_| {});
+    let mut browser = opening.browser(site.address.port(), "");
+    assert_eq!(load(&mut browser, &site.url("/page")), 200);
+    let expected = ["/0.png", "/1.png", "/2.png", "/3.png", "/page"];
+    assert_eq!(
+        wait_for(&told, 5),
+        expected,
+        "the browser asked for the page"
+    );
+    for path in &expected[..4] {
+        let id = browser.open(&image(&site.url(path), &site.url("/page")), true);
+        let received = browser.response(id);
+        assert_eq!(received.body, path.as_bytes());
+        let status = received.field("cache-status").unwrap_or_default();
+        assert!(status.contains("detail=pushed"), "{path}: {status}");
+        assert_eq!(received.field("tandem-opened"), None);
+    }
+    assert!(told.try_recv().is_err(), "each is requested once");
+
+    // Another key gets nothing of it.
+    let mut other = opening.browser(site.address.port(), "b3RoZXI6");
+    let id = other.open(&image(&site.url("/0.png"), &site.url("/page")), true);
+    assert_eq!(other.response(id).body, b"/0.png");
+    assert_eq!(wait_for(&told, 1), ["/0.png"]);
+}
+
+/// The resources of the last visit leave with the page, whose response is still missing.
+#[test]
+fn opened_page_is_remembered_for_its_next_visit() {
+    let gates: Arc<[Gate; 2]> = Arc::default();
+    gates[0].open();
+    let waiting = Arc::clone(&gates);
+    let visits = std::sync::atomic::AtomicUsize::new(0);
+    let (scene, told) = origin(move || {
+        let visit = visits.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        waiting[visit.min(1)].wait();
+        images(2)
+    });
+    let public = Public::new("early-revisit");
+    let site = Site::new("h2", &public.identity("good"), &scene);
+    let opening = Opening::new(&public, &[site.address.port()], |_| {});
+    let mut browser = opening.browser(site.address.port(), "");
+    let page = site.url("/page");
+    assert_eq!(load(&mut browser, &page), 200);
+    wait_for(&told, 3);
+    for path in ["/0.png", "/1.png"] {
+        let id = browser.open(&image(&site.url(path), &page), true);
+        assert_eq!(browser.response(id).body, path.as_bytes());
+    }
+    // The reports on the uses leave with the companion.
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    let id = browser.open(&navigation(&page), true);
+    // The scene tells of a page after its text is there.
+    assert_eq!(wait_for(&told, 2), ["/0.png", "/1.png"]);
+    gates[1].open();
+    assert_eq!(browser.response(id).status(), 200);
+    assert_eq!(wait_for(&told, 1), ["/page"]);
+}
+
+/// A listed host gets one connection for a page, which the browser's connection takes over.
+#[test]
+fn early_connection_serves_the_browsers_next_one() {
+    let ports: Arc<OnceLock<[u16; 2]>> = Arc::default();
+    let named = Arc::clone(&ports);
+    let (scene, told) = origin(move || {
+        let [listed, unlisted] = named.get().unwrap();
+        format!(
+            "<!doctype html><body><img src=https://localhost:{listed}/a.png>\
+             <img src=https://localhost:{unlisted}/b.png><img src=http://localhost:{unlisted}/c.png>"
+        )
+    });
+    let public = Public::new("early-hosts");
+    let identity = public.identity("good");
+    let sites = [(); 3].map(|()| Site::new("h2", &identity, &scene));
+    let ways = sites.each_ref().map(|site| Way::to(site.address));
+    let port = |site: usize| ways[site].address.port();
+    ports.set([port(1), port(2)]).unwrap();
+    let opening = Opening::new(&public, &[port(0), port(1)], |_| {});
+    let url = |site: usize, path: &str| format!("https://localhost:{}{path}", port(site));
+    let mut first = opening.browser(port(0), "");
+    assert_eq!(load(&mut first, &url(0, "/page")), 200);
+    assert_eq!(wait_for(&told, 2), ["/a.png", "/page"]);
+    let mut second = opening.browser(port(1), "");
+    let id = second.open(&image(&url(1, "/a.png"), &url(0, "/")), true);
+    let received = second.response(id);
+    assert_eq!(received.body, b"/a.png");
+    let status = received.field("cache-status").unwrap_or_default();
+    assert!(status.contains("detail=pushed"), "{status}");
+    let id = second.open(&image(&url(1, "/d.png"), &url(0, "/")), true);
+    assert_eq!(second.response(id).body, b"/d.png");
+    assert_eq!(wait_for(&told, 1), ["/d.png"]);
+    let counts = ways.each_ref().map(Way::connections);
+    assert_eq!(counts, [1, 1, 0], "the last port is not listed");
+
+    // A third connection of the browser has its own connection to the origin.
+    let mut third = opening.browser(port(1), "");
+    let id = third.open(&image(&url(1, "/e.png"), &url(0, "/")), true);
+    assert_eq!(third.response(id).body, b"/e.png");
+    assert_eq!(ways[1].connections(), 2);
+}
+
+#[test]
+fn opened_page_without_http2_or_push_brings_nothing() {
+    let (scene, told) = origin(|| images(2));
+    let public = Public::new("early-off");
+    let identity = public.identity("good");
+    let http1 = Site::new("http", &identity, &scene);
+    let h2 = Site::new("h2", &identity, &scene);
+    let request = |authority: &str| {
+        format!(
+            "GET /page HTTP/1.1\r\nHost: {authority}\r\nAccept: text/html\r\nSec-Fetch-Mode: \
+             navigate\r\nSec-Fetch-Dest: document\r\nConnection: close\r\n\r\n"
+        )
+    };
+    let opening = Opening::new(&public, &[http1.address.port()], |_| {});
+    let authority = http1.authority();
+    let tls = TlsClient::trusting(Trust::Local);
+    let mut stream = tls.connect(&public, &opening.pair, &authority).unwrap();
+    stream.write_all(request(&authority).as_bytes()).unwrap();
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    assert!(answer.starts_with(b"HTTP/1.1 200"));
+    let no_push = |client: &mut ClientOptions| client.push = Some(false);
+    let opening = Opening::new(&public, &[h2.address.port()], no_push);
+    let mut browser = opening.browser(h2.address.port(), "");
+    assert_eq!(load(&mut browser, &h2.url("/page")), 200);
+    assert_eq!(wait_for(&told, 2), ["/page", "/page"]);
+    let late = told.recv_timeout(std::time::Duration::from_millis(300));
+    assert!(late.is_err(), "{late:?}");
+}
+
+/// A browser does not see the refusal of an early request, and the origin gets no other ones.
+#[test]
+fn refusing_origin_gets_no_early_requests() {
+    let (tell, told) = channel();
+    let scene = Scene::new(move |_, mut client| {
+        while let Some(asked) = client.request() {
+            let path = asked.line.split(' ').nth(1).unwrap().to_owned();
+            client.send(match path.as_str() {
+                "/page" | "/next" => format!(
+                    "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nETag: \"1\"\r\n\
+                     Content-Length: 42\r\n\r\n{:<42}",
+                    format!("<!doctype html><body><img src={path}.png>")
+                ),
+                _ => "HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n".to_owned(),
+            });
+            let _ = tell.send(path);
+        }
+    });
+    let public = Public::new("early-busy");
+    let site = Site::new("h2", &public.identity("good"), &scene);
+    let opening = Opening::new(&public, &[site.address.port()], |_| {});
+    let mut browser = opening.browser(site.address.port(), "");
+    assert_eq!(load(&mut browser, &site.url("/page")), 200);
+    assert_eq!(wait_for(&told, 2), ["/page", "/page.png"]);
+    let own = image(&site.url("/page.png"), &site.url("/page"));
+    let id = browser.open(&own, true);
+    assert_eq!(browser.response(id).status(), 503);
+    assert_eq!(wait_for(&told, 1), ["/page.png"], "a request of its own");
+    assert_eq!(load(&mut browser, &site.url("/next")), 200);
+    assert_eq!(wait_for(&told, 1), ["/next"]);
+    let late = told.recv_timeout(std::time::Duration::from_millis(300));
+    assert!(late.is_err(), "{late:?}");
+}
