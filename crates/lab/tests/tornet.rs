@@ -195,6 +195,7 @@ fn the_pair_over_tor() {
     let scratch = Scratch::new("tornet-test");
     let network = Network::up();
     gateways_are_found(&network);
+    set_ups_test_their_path(&network, &scratch);
     let exit = network.client(
         &scratch,
         &[&format!("http://{HTTP}"), &format!("socks5://{SOCKS}")],
@@ -219,6 +220,40 @@ fn the_pair_over_tor() {
     a_dead_gateway_is_a_502(&network, &scratch, &site);
     drop((exit, onion));
     nothing_is_left(network.down());
+}
+
+/// `tandem init` reaches the gateway, the proxy or the site of each set-up through this network.
+fn set_ups_test_their_path(network: &Network, scratch: &Scratch) {
+    let ends = &network.state.endpoints;
+    let (socks, control) = (&ends.socks, &ends.control);
+    let (socks, control) = (format!("socks5://{socks}"), format!("tor://{control}"));
+    let set_up = |name: &str, arguments: &[&str], result: &str| {
+        let to = scratch.file(name);
+        // The first circuit to a service may fail.
+        wait(result, Duration::from_secs(120), || {
+            let mut init = network.inside(tandem());
+            init.args(["init", "--yes", "--to"]).arg(&to);
+            output(init.args(arguments)).contains(result).then_some(())
+        });
+        to.join("client")
+    };
+    let works = "The path works.";
+    let with_gateway = ["tor-user", "--via", &socks, "--gateway", network.onion()];
+    set_up("init-gateway", &with_gateway, works);
+    let at_exit = ["tor-user", "--via", &control, "--gateway", "exit"];
+    set_up("init-exit", &at_exit, works);
+    let sites = ["tor-user", "--via", &socks, "--gateway", "sites"];
+    let client = set_up("init-sites", &sites, "Tor answers.");
+    // The command that `init` prints for the rest of the way.
+    wait("the site", Duration::from_secs(120), || {
+        let mut doctor = network.inside(tandem());
+        doctor.current_dir(&client);
+        let arguments = ["doctor", "client", "-c", "client.toml", "--site"];
+        let found = doctor.args(arguments).arg(network.onion()).output();
+        let found = String::from_utf8(found.expect("starts").stdout).expect("text");
+        let reached = format!("reaches {}:80", network.onion());
+        found.contains(&reached).then_some(())
+    });
 }
 
 /// Full descriptors are in the directory a consensus or two after the network is up.

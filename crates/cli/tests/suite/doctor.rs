@@ -105,6 +105,21 @@ fn doctor_checks_the_proxy_of_a_solo_client() {
 }
 
 #[test]
+fn doctor_reaches_the_site_without_a_proxy() {
+    let origin = Scene::new(|_, _| ());
+    let site = origin.address.to_string();
+    let allowed = ["--solo=direct", "--solo-allow-dest", "127.0.0.0/8"];
+    let (ok, lines) = client("", &[&allowed[..], &["--site", &site]].concat());
+    assert!(ok && is_good(&lines, "site"), "{lines:#?}");
+    let closed = nowhere().to_string();
+    for (more, site) in [(&allowed[..], &closed), (&["--solo=direct"][..], &site)] {
+        let (ok, lines) = client("", &[more, &["--site", site]].concat());
+        let text = the_fault(&lines, "site");
+        assert!(!ok && text.contains("does not reach 127.0.0.1"), "{text}");
+    }
+}
+
+#[test]
 fn doctor_names_each_fault_of_a_client() {
     let right = file("doctor-right", "correct-horse-battery-staple\n");
     let wrong = file("doctor-wrong", "incorrect-horse-battery-staple\n");

@@ -215,6 +215,28 @@ fn init_reports_a_missing_tor_to_a_user_of_all_sites() {
 }
 
 #[test]
+fn init_sets_up_a_client_without_gateway_and_tor() {
+    let origin = Scene::new(|_, mut client| {
+        while client.request().is_some() {
+            client.send("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello");
+        }
+    });
+    let directory = Directory::new("alone");
+    let to = directory.path("tandem");
+    let (ok, out, error) = run(&["init", "no-gateway", "--to", &to]);
+    assert!(ok, "{error}");
+    assert!(
+        out.contains("/proxy.pac") && out.contains("--site NAME"),
+        "{out}"
+    );
+    assert!(!out.contains("Tor answers"), "{out}");
+    let more = "--listen http://127.0.0.1:0 --admin 127.0.0.1:0 --solo-allow-dest 127.0.0.0/8";
+    let client = Process::run(shell(&printed(&out, "tandem client"), more));
+    let answer = Client::to(client.address).get(&origin.url("/"));
+    assert_eq!((answer.status, answer.body), (200, b"hello".to_vec()));
+}
+
+#[test]
 fn init_replaces_no_file_without_consent() {
     let directory = Directory::new("consent");
     let to = directory.path("tandem");

@@ -2,10 +2,10 @@
 //! fault and the remedy in one line.
 //!
 //! The client's checks include a request to each gateway, which the gateway answers by itself
-//! (`Max-Forwards: 0`, RFC 9110 section 7.6.2). The client looks up no name, and connects to
-//! nothing but the gateways through `--via`, and the site that the user names (`--site`). `proxy`
-//! checks the proxy of a client without a gateway. The gateway's checks include a look-up of one
-//! name.
+//! (`Max-Forwards: 0`, RFC 9110 section 7.6.2). The client connects to nothing but the gateways
+//! through `--via`, and the site that the user names (`--site`). It looks up no name but that of
+//! this site, with `--solo=direct`. `proxy` checks the proxy of a client without a gateway, and
+//! the way to the site. The gateway's checks include a look-up of one name.
 
 mod proxy;
 
@@ -54,7 +54,8 @@ pub enum DoctorCommand {
 /// Arguments of `tandem doctor client`.
 #[derive(Debug, clap::Args)]
 pub struct ClientDoctorArgs {
-    /// Connect to this site through the proxy of --via: NAME or NAME:PORT [default: none; port 80]
+    /// Connect to this site through the proxy of --via, or from this machine with --solo=direct:
+    /// NAME or NAME:PORT [default: none; port 80]
     #[arg(long, value_name = "SITE", value_parser = proxy::site)]
     pub(super) site: Option<Target>,
     #[command(flatten)]
@@ -174,7 +175,10 @@ pub(super) async fn client(
     findings.extend(system(&config.path, "/proc/sys/net/ipv4/tcp_rmem"));
     match (&config.via, &args.site) {
         (Some(via), site) => findings.extend(proxy::check(&config, via, site.as_ref()).await),
-        (None, Some(_)) => return Err("--site needs --via, through which it is reached".into()),
+        (None, Some(site)) => match config.solo_direct() {
+            Some(direct) => findings.push(proxy::directly(&direct, site).await),
+            None => return Err("--site needs --via or --solo=direct, to reach the site".into()),
+        },
         (None, None) => {}
     }
     if config.discover {

@@ -36,6 +36,8 @@ const EXAMPLES: &str = "Examples:
       Set up a gateway of your own and its client without questions
   tandem init onion-operator --onion /var/lib/tor/site/hostname
       Set up a gateway beside an onion service
+  tandem init no-gateway
+      Set up a client that needs neither a gateway nor Tor
   tandem init --from 'tandem://gw.example:443?ip=203.0.113.5&token=…'
       Set up a client with the URL of `tandem share`";
 
@@ -50,6 +52,8 @@ enum SetUp {
     TorUser,
     /// A gateway at your Tor exit
     Exit,
+    /// A client without a gateway and without Tor, for a slow link
+    NoGateway,
 }
 
 /// Arguments of `tandem init`.
@@ -200,6 +204,7 @@ fn plan_of<I: BufRead, O: Write>(
             let port = questions.ask(&MARKED_PORT, args.port.as_deref(), port)?;
             Ok(plan::exit(address, port))
         }
+        SetUp::NoGateway => Ok(plan::direct()),
     }
 }
 
@@ -398,13 +403,19 @@ fn test(
         Ok::<_, Failure>(doctor::print(&findings?))
     });
     match faults {
-        // The path to a site begins at Tor, and only a page can test the rest.
-        Ok(0) if plan.is_for_sites => writeln!(
-            out,
-            "Tor answers. This command tests the path to a site:\n  \
-             cd {} && tandem doctor client -c client.toml --site NAME.onion",
-            quoted(&directory.join(CLIENT))
-        )?,
+        // Only the user can name a site that the test may contact.
+        Ok(0) if plan.is_for_sites => {
+            let (result, site) = match plan.socks {
+                Some(_) => ("Tor answers.", "NAME.onion"),
+                None => ("The client can run here.", "NAME"),
+            };
+            writeln!(
+                out,
+                "{result} This command tests the path to a site:\n  \
+                 cd {} && tandem doctor client -c client.toml --site {site}",
+                quoted(&directory.join(CLIENT))
+            )?;
+        }
         Ok(0) => writeln!(out, "The path works.")?,
         Ok(_) => writeln!(
             out,
@@ -457,6 +468,7 @@ mod tests {
             ("tor-user\nexit\n\n".to_owned(), 1),
             ("tor-user\n\n\n".to_owned(), 1),
             ("exit\n\n\n".to_owned(), 2),
+            ("no-gateway\n".to_owned(), 1),
         ] {
             let (plan, asked) = answered(&input);
             let plan = plan.unwrap_or_else(|error| panic!("{input:?}: {error}"));
@@ -529,6 +541,7 @@ mod tests {
             ),
             (vec!["tor-user"], "solo = \"via\""),
             (vec!["exit"], "exit=auto"),
+            (vec!["no-gateway"], "solo = \"direct\""),
             (vec!["--from", "tandem://a.onion:1?transport=tcp"], "9050"),
             (vec!["--from", "tandem://a.example:1"], "9050"),
             (

@@ -1,4 +1,5 @@
 //! The checks of the proxy of `--via`: Tor's control port, its SOCKS port, and the way to a site.
+//! With `--solo=direct`, the way to the site leads through no proxy.
 //!
 //! The path to a gateway leads through the SOCKS port, so a client with gateways needs no greeting
 //! besides. A client without a gateway has no other check of this port.
@@ -6,13 +7,14 @@
 use std::net::SocketAddr;
 
 use super::{Finding, RESPONSE_TIMEOUT, fault};
+use crate::back::policy::Direct;
 use crate::config::ClientConfig;
 use crate::endpoint::{Via, split_authority};
 use crate::error::{Error, Kind, Side};
 use crate::exchange::Isolation;
-use crate::transport::Target;
 use crate::transport::socks::{SocksTrial, try_proxy};
 use crate::transport::tor::Control;
+use crate::transport::{Target, Transport as _};
 
 /// Parses the value of `--site`.
 pub(super) fn site(text: &str) -> Result<Target, String> {
@@ -82,6 +84,19 @@ async fn through(
             Finding::fault("site", text)
         }
         (Err(error), _) => proxy_fault(via, &error),
+    }
+}
+
+/// Checks the way to `site` of a client that connects to sites from this machine.
+pub(super) async fn directly(direct: &Direct, site: &Target) -> Finding {
+    let Target { host, port } = site;
+    match direct.dial(site, &Isolation::none()).await {
+        Ok(_) => Finding::good("site", format!("this machine reaches {host}:{port}")),
+        Err(error) => {
+            let detail = &error.detail;
+            let text = format!("this machine does not reach {host}:{port}: {detail}");
+            Finding::fault("site", text)
+        }
     }
 }
 

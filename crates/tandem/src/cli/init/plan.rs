@@ -31,7 +31,7 @@ pub(super) struct Plan {
     pub(super) steps: Vec<String>,
     /// True if the files include those of a gateway.
     pub(super) has_gateway: bool,
-    /// True if the client has no gateway of its own, and finds those that sites announce.
+    /// True if the client has no gateway of its own, so that only a site can test its path.
     pub(super) is_for_sites: bool,
     /// True if the client has a dashboard.
     pub(super) has_dashboard: bool,
@@ -214,6 +214,20 @@ pub(super) fn sites(via: &Via) -> Plan {
     }
 }
 
+/// Returns the plan for a client that connects to sites from this machine.
+pub(super) fn direct() -> Plan {
+    Plan {
+        files: vec![client_file(("solo", text("direct")), None, None)],
+        steps: Vec::new(),
+        has_gateway: false,
+        is_for_sites: true,
+        has_dashboard: true,
+        socks: None,
+        address: None,
+        direct: None,
+    }
+}
+
 /// Returns the plan for a client that a URL describes.
 pub(super) fn shared(url: &ShareUrl, via: Option<&Via>) -> Result<Plan, Failure> {
     let endpoint = url.endpoint()?;
@@ -315,6 +329,7 @@ fn table(role: &str, entries: &[(&str, Value)]) -> String {
 mod tests {
     use super::*;
     use crate::config::File;
+    use crate::config::client::SoloMode;
 
     fn read(plan: &Plan, path: &str) -> File {
         let file = plan.files.iter().find(|file| file.path == path);
@@ -419,6 +434,14 @@ mod tests {
         let plan = sites(&Via::Socks(([127, 0, 0, 1], 9050).into()));
         let client = read(&plan, "client/client.toml").client.expect("a client");
         assert!(client.typed().expect("a valid client").discover);
+    }
+
+    #[test]
+    fn client_without_gateway_is_a_valid_configuration() {
+        let client = read(&direct(), "client/client.toml").client;
+        let client = client.expect("a client").typed().expect("a valid client");
+        assert!(client.gateways.is_empty() && client.via.is_none());
+        assert_eq!(client.solo.map(|solo| solo.mode), Some(SoloMode::Direct));
     }
 
     #[test]

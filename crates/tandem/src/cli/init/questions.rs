@@ -14,7 +14,7 @@ pub(super) struct Question {
 
 pub(super) const ROLE: Question = Question {
     flag: "ROLE",
-    text: "Set-up: own-gateway, onion-operator, tor-user or exit",
+    text: "Set-up: own-gateway, onion-operator, tor-user, exit or no-gateway",
     default: None,
 };
 pub(super) const ADDRESS: Question = Question {
