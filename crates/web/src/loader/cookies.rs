@@ -3,7 +3,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use cookie_store::CookieStore;
+use cookie_store::{Cookie, CookieStore};
 use tandem_http::Fields;
 use url::Url;
 
@@ -11,7 +11,58 @@ use crate::page::Site;
 
 /// The cookies that one browser has.
 #[derive(Debug, Default)]
-pub(super) struct Cookies(Mutex<CookieStore>);
+pub(super) struct Cookies(Mutex<CookieJar>);
+
+/// Domain, path and name of a cookie.
+type CookieKey = (String, String, String);
+
+#[derive(Debug, Default)]
+struct CookieJar {
+    store: CookieStore,
+    /// The cookies in the order of their creation.
+    created: Vec<CookieKey>,
+}
+
+impl CookieJar {
+    /// Keeps a cookie. Chromium takes one with another value for a new one.
+    fn keep(&mut self, cookie: &str, url: &Url) {
+        let Ok(cookie) = Cookie::parse(cookie.to_owned(), url) else {
+            return;
+        };
+        let key = key(&cookie);
+        let old = self.store.get(&key.0, &key.1, &key.2);
+        let is_same = old.is_some_and(|old| old.value() == cookie.value());
+        // A cookie for a foreign domain is refused, as in a browser.
+        if self.store.insert(cookie, url).is_ok() && !is_same {
+            self.created.retain(|other| *other != key);
+            self.created.push(key);
+        }
+    }
+
+    /// Returns the pairs for a URL: cookies with long paths first, and old ones before new ones
+    /// (RFC 6265 section 5.4).
+    fn pairs(&self, url: &Url) -> Vec<String> {
+        let mut cookies = self.store.matches(url);
+        cookies.sort_by_cached_key(|cookie| {
+            let key = key(cookie);
+            let place = self.created.iter().position(|other| *other == key);
+            (std::cmp::Reverse(cookie.path.len()), place)
+        });
+        let pairs = cookies.iter().map(|cookie| cookie.name_value());
+        pairs
+            .map(|(name, value)| format!("{name}={value}"))
+            .collect()
+    }
+}
+
+fn key(cookie: &Cookie<'_>) -> CookieKey {
+    let domain = cookie.domain.as_cow().unwrap_or_default();
+    (
+        domain.into_owned(),
+        cookie.path.to_string(),
+        cookie.name().to_owned(),
+    )
+}
 
 impl Cookies {
     /// Creates the cookies of a first visit, or those that an earlier visit has left.
@@ -28,11 +79,8 @@ impl Cookies {
     /// Returns the `Cookie` field for a request.
     pub(super) fn field(&self, site: &Site, index: usize) -> Option<String> {
         let url = Self::url(site, index)?;
-        let store = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let values = store.get_request_values(&url);
-        let pairs: Vec<_> = values
-            .map(|(name, value)| format!("{name}={value}"))
-            .collect();
+        let jar = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let pairs = jar.pairs(&url);
         (!pairs.is_empty()).then(|| pairs.join("; "))
     }
 
@@ -47,9 +95,8 @@ impl Cookies {
 
     fn keep(&self, site: &Site, index: usize, cookie: &str) {
         if let Some(url) = Self::url(site, index) {
-            let mut store = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            // A cookie for a foreign domain is refused, as in a browser.
-            let _ = store.parse(cookie, &url);
+            let mut jar = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            jar.keep(cookie, &url);
         }
     }
 
@@ -100,6 +147,25 @@ mod tests {
         );
         cookies.take(&site, 0, &set("sid=; Max-Age=0; Domain=a.test"));
         assert_eq!(cookies.field(&site, 0), None);
+    }
+
+    #[test]
+    fn long_paths_and_old_cookies_come_first() {
+        let site = site();
+        let cookies = Cookies::new(&site, false);
+        for number in 0..8 {
+            let cookie = format!("c{number}={number}; Domain=a.test; Path=/");
+            cookies.take(&site, 0, &[("set-cookie", cookie)].into_iter().collect());
+        }
+        for cookie in [
+            "c0=0; Domain=a.test; Path=/",
+            "c1=x; Domain=a.test; Path=/",
+            "own=8",
+        ] {
+            cookies.take(&site, 0, &[("set-cookie", cookie)].into_iter().collect());
+        }
+        let all = "c0=0; c2=2; c3=3; c4=4; c5=5; c6=6; c7=7; c1=x; own=8";
+        assert_eq!(cookies.field(&site, 0).as_deref(), Some(all));
     }
 
     #[test]
