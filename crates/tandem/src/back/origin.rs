@@ -506,10 +506,15 @@ impl Origin {
     }
 
     fn keep(&self, key: &PoolKey, connection: Rc<Http1Client>) {
+        let offered = self.pool.borrow_mut().binding.offer(key, connection);
+        if let Some(connection) = offered {
+            self.keep_idle(key, connection);
+        }
+    }
+
+    /// Keeps a connection for a later exchange.
+    fn keep_idle(&self, key: &PoolKey, connection: Rc<Http1Client>) {
         let mut pool = self.pool.borrow_mut();
-        let Some(connection) = pool.binding.offer(key, connection) else {
-            return;
-        };
         let kept = Idle {
             connection,
             since: Instant::now(),

@@ -19,14 +19,19 @@ use tokio::sync::Notify;
 
 use super::binding::Bound;
 use super::permit::{Permit, all_in_use};
-use super::{Origin, PoolKey};
+use super::{IDLE_FOR, Idle, Origin, PoolKey};
+use crate::back::growth::FLOOR;
 use crate::error::Error;
 use crate::exchange::{Exchange, Sink};
 use crate::metrics::METRICS;
 use crate::path::Path;
 use crate::session::SessionState as _;
-use crate::session::http1::{DEPTH, Http1Client, Traits, is_pipelinable};
+use crate::session::http1::{ConnectionFate, DEPTH, Http1Client, Traits, is_pipelinable};
 use crate::transport::Target;
+
+/// The number of connections with pipelined requests that may end together, among more than six.
+/// A server may count them as connections in use for a round trip after their ends.
+const SCOUTS: usize = 2;
 
 /// The largest number of origins whose state is kept.
 const MAX_ORIGINS: usize = 1024;
@@ -149,7 +154,8 @@ impl Drop for Use<'_> {
                 .in_use
                 .retain(is_other);
             if self.connection.is_ready() {
-                self.origin.keep(self.key, Rc::clone(&self.connection));
+                self.origin
+                    .rest(self.key, self.pipeline, Rc::clone(&self.connection));
             }
         }
         self.pipeline.changed.notify_one();
@@ -157,11 +163,21 @@ impl Drop for Use<'_> {
 }
 
 impl Pipeline {
+    /// Returns whether another connection with pipelined requests may end.
+    fn may_scout(&self, limits: ConnectionLimits) -> bool {
+        let scouts = || {
+            let connections = self.connections.borrow();
+            let in_use = connections.in_use.iter();
+            in_use.filter(|it| it.is_scouting(&self.traits)).count()
+        };
+        limits.most <= FLOOR || scouts() < SCOUTS
+    }
+
     /// Returns the connection that a request may follow on.
-    fn followable(&self) -> Option<Rc<Http1Client>> {
+    fn followable(&self, may_scout: bool) -> Option<Rc<Http1Client>> {
         let connections = self.connections.borrow();
         let mut in_use = connections.in_use.iter();
-        let followable = in_use.find(|connection| connection.may_be_followed(&self.traits));
+        let followable = in_use.find(|it| it.may_be_followed(&self.traits, may_scout));
         followable.cloned()
     }
 
@@ -293,22 +309,54 @@ impl Origin {
         may_follow: bool,
         pipeline: &Rc<Pipeline>,
     ) -> Option<Entry> {
-        let limits = self.connection_limits.get()?;
-        if !fresh && let Some(idle) = self.take_idle(key) {
+        let limits = self.connection_limits.get()?(key.session, &key.origin);
+        let may_scout = pipeline.may_scout(limits);
+        if !fresh && let Some(idle) = self.take_lasting(key, pipeline, may_scout) {
             return Some(Entry::Lead(idle));
         }
-        if may_follow && let Some(connection) = pipeline.followable() {
+        if may_follow && let Some(connection) = pipeline.followable(may_scout) {
             return Some(Entry::Follow(connection));
         }
-        let limit = limits(key.session, &key.origin).most.max(1);
         let mut pool = self.pool.borrow_mut();
-        if pipeline.connections() + pool.binding.spares(key) >= limit {
+        // A fresh connection replaces an idle one.
+        let idle = pool.idle.get(key).filter(|_| !fresh).map_or(0, Vec::len);
+        let open = pipeline.connections() + pool.binding.spares(key) + idle;
+        if open >= limits.most.max(1) {
             return None;
         }
         if fresh {
             pool.drop_oldest(key);
         }
         Some(Entry::Dial(Dial::new(pipeline)))
+    }
+
+    /// Takes an idle connection whose next response is not its last, as far as that matters.
+    fn take_lasting(
+        &self,
+        key: &PoolKey,
+        pipeline: &Pipeline,
+        may_scout: bool,
+    ) -> Option<Rc<Http1Client>> {
+        let mut pool = self.pool.borrow_mut();
+        let idle = pool.idle.get_mut(key)?;
+        let fate = |kept: &Idle| kept.connection.fate(&pipeline.traits);
+        idle.retain(|kept| fate(kept) != ConnectionFate::Ends && kept.since.elapsed() < IDLE_FOR);
+        let newest = idle
+            .iter()
+            .rposition(|kept| may_scout || fate(kept) == ConnectionFate::StaysOpen)?;
+        Some(idle.remove(newest).connection)
+    }
+
+    /// Leaves a connection idle, or closes it before the last response that it could carry.
+    fn rest(&self, key: &PoolKey, pipeline: &Pipeline, connection: Rc<Http1Client>) {
+        let limits = self.connection_limits.get();
+        let may_scout =
+            || limits.is_none_or(|limits| pipeline.may_scout(limits(key.session, &key.origin)));
+        match connection.fate(&pipeline.traits) {
+            ConnectionFate::Ends => drop(connection),
+            ConnectionFate::Unknown if !may_scout() => self.keep_idle(key, connection),
+            ConnectionFate::Unknown | ConnectionFate::StaysOpen => self.keep(key, connection),
+        }
     }
 
     fn over_path(&self, path: Path) -> Rc<Http1Client> {

@@ -1,6 +1,7 @@
 //! An origin that a script controls, in virtual time, for the tests of connections.
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::io;
 use std::rc::Rc;
 use std::time::Duration;
@@ -8,6 +9,7 @@ use std::time::Duration;
 use tandem_http::{RequestHead, Scheme};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 use super::{ConnectionLimits, Limits, Mode, ToOrigin};
 use crate::back::tests_over_paths;
@@ -63,6 +65,8 @@ pub(super) struct Seen {
     pub(super) requests: RefCell<Vec<String>>,
     /// The number of requests that had another one behind them.
     pub(super) followed: Cell<usize>,
+    /// The connections with pipelined requests that the origin closed.
+    pub(super) lingering: Cell<usize>,
     /// The requests that arrived before the end of their connection, and were not answered.
     pub(super) lost: Cell<usize>,
 }
@@ -101,39 +105,71 @@ pub(super) fn body(path: &str, length: usize) -> Vec<u8> {
     path.bytes().cycle().take(length).collect()
 }
 
+/// The bytes of requests that an origin has read.
+#[derive(Default)]
+struct OriginInput {
+    bytes: Vec<u8>,
+    /// The time at which each complete head has arrived.
+    arrived: VecDeque<Instant>,
+}
+
+impl OriginInput {
+    /// Returns the ends of the complete heads.
+    fn ends(&self) -> Vec<usize> {
+        let windows = self.bytes.windows(4).enumerate();
+        let ends = windows.filter(|it| it.1 == b"\r\n\r\n");
+        ends.map(|it| it.0 + 4).collect()
+    }
+
+    /// Reads more bytes. Returns false at the end.
+    async fn read(&mut self, path: &mut Path) -> io::Result<bool> {
+        let is_open = path.read_buf(&mut self.bytes).await? > 0;
+        let heads = self.ends().len();
+        self.arrived.resize(heads, Instant::now());
+        Ok(is_open)
+    }
+
+    /// Reads until this time.
+    async fn read_until(&mut self, path: &mut Path, at: Instant) {
+        let read = async { while let Ok(true) = self.read(path).await {} };
+        // The client may have closed its end.
+        let _ = tokio::time::timeout_at(at, read).await;
+        tokio::time::sleep_until(at).await;
+    }
+
+    fn take_head(&mut self, end: usize) -> (String, Instant) {
+        let head = self.bytes.drain(..end).collect();
+        let arrived = self.arrived.pop_front().expect("a time");
+        (String::from_utf8(head).expect("a head"), arrived)
+    }
+}
+
+/// Serves a connection. The time for a response counts from the arrival of its request.
 async fn serve(mut path: Path, behaviour: &Cell<Behaviour>, seen: &Seen) -> io::Result<()> {
-    let mut input = Vec::new();
+    let mut input = OriginInput::default();
+    let mut is_pipelined = false;
     for answered in 1.. {
         let end = loop {
-            let ends = input
-                .windows(4)
-                .enumerate()
-                .filter(|it| it.1 == b"\r\n\r\n");
-            let ends: Vec<usize> = ends.map(|it| it.0 + 4).collect();
+            let ends = input.ends();
             let waits = behaviour.get().pairs && answered % 2 == 0;
             match ends.get(usize::from(waits)) {
                 Some(_) => break ends[0],
-                None if path.read_buf(&mut input).await? == 0 => return Ok(()),
+                None if !input.read(&mut path).await? => return Ok(()),
                 None => {}
             }
         };
-        let head = String::from_utf8(input.drain(..end).collect()).expect("a head");
+        let (head, arrived) = input.take_head(end);
         let target = head.split(' ').nth(1).expect("a target").to_owned();
         seen.requests.borrow_mut().push(target.clone());
         let now = behaviour.get();
-        tokio::time::sleep(now.thinks).await;
+        input.read_until(&mut path, arrived + now.thinks).await;
         if now.drops {
-            let mut dropped = [0; 4096];
-            let read = path.read(&mut dropped);
-            // Nothing is there if the client does not pipeline.
-            let _ = tokio::time::timeout(Duration::ZERO, read).await;
-        } else {
-            let more = path.read_buf(&mut input);
-            // As above.
-            let _ = tokio::time::timeout(Duration::ZERO, more).await;
+            input = OriginInput::default();
         }
-        let followed = seen.followed.get() + usize::from(!input.is_empty());
+        let input_is_empty = input.bytes.is_empty();
+        let followed = seen.followed.get() + usize::from(!input_is_empty);
         seen.followed.set(followed);
+        is_pipelined |= !input_is_empty;
         let is_last = answered >= now.closes_after;
         let close = if is_last && now.announces {
             "Connection: close\r\n"
@@ -150,16 +186,16 @@ async fn serve(mut path: Path, behaviour: &Cell<Behaviour>, seen: &Seen) -> io::
                 tokio::time::sleep(THINKS / 5).await;
             }
         }
-        let confused = now.confused.filter(|_| !input.is_empty());
+        let confused = now.confused.filter(|_| !input_is_empty);
         path.write_all(confused.unwrap_or_default().as_bytes())
             .await?;
         path.flush().await?;
         if is_last {
-            let more = path.read_buf(&mut input);
-            // As above.
-            let _ = tokio::time::timeout(Duration::ZERO, more).await;
-            let is_lost = !input.is_empty();
+            input.read_until(&mut path, Instant::now()).await;
+            let is_lost = !input.bytes.is_empty();
             seen.lost.set(seen.lost.get() + usize::from(is_lost));
+            let lingering = seen.lingering.get() + usize::from(is_pipelined);
+            seen.lingering.set(lingering);
         }
         if is_last || confused.is_some() {
             return Ok(());

@@ -31,6 +31,10 @@ pub struct Http1Client {
     pub(super) line: RefCell<Option<Line>>,
     /// The number of responses.
     pub(super) answered: Cell<usize>,
+    /// The number of the last request, if it may be pipelined.
+    pub(super) sent: Cell<usize>,
+    /// True if a request left before the response to another one.
+    pub(super) is_pipelined: Cell<bool>,
     /// The number of exchanges under way.
     busy: Cell<usize>,
 }
@@ -61,6 +65,8 @@ impl Http1Client {
             state: RefCell::new(CarrierState::Dialing(dial)),
             line: RefCell::default(),
             answered: Cell::new(0),
+            sent: Cell::new(0),
+            is_pipelined: Cell::new(false),
             busy: Cell::new(0),
         }
     }
@@ -72,6 +78,8 @@ impl Http1Client {
             state: RefCell::new(CarrierState::Idle(path, ReadTimer::default())),
             line: RefCell::default(),
             answered: Cell::new(0),
+            sent: Cell::new(0),
+            is_pipelined: Cell::new(false),
             busy: Cell::new(0),
         }
     }

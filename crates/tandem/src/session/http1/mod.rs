@@ -19,7 +19,7 @@ use tandem_http::h1::{Form, Limits};
 
 pub use client::Http1Client;
 pub(crate) use client::tunnel;
-pub use pipeline::{DEPTH, Traits, is_pipelinable};
+pub use pipeline::{ConnectionFate, DEPTH, Traits, is_pipelinable};
 pub use server::{Http1Server, OriginForm};
 
 use super::{Connected, Drain, Session, Timeouts};

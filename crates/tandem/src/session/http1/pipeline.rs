@@ -16,11 +16,16 @@
 //! follower and the end of its response.
 //!
 //! Many servers close a connection after a number of responses. A request behind the last one is
-//! lost, and the server keeps such a connection for a while. A request therefore follows another
-//! one only if some connection to the origin stayed open after as many responses. One request at a
-//! time, the *scout*, is exempt: it finds the number for all connections.
+//! lost. A request therefore follows another one only if some connection to the origin stayed open
+//! after as many responses. One request at a time, the *scout*, is exempt: it finds the number for
+//! all connections.
+//!
+//! nginx keeps each connection with pipelined requests after its last response until the client
+//! closes it too, and counts it as one in use. [`Http1Client::fate`] therefore tells whether a
+//! request may be the last one of such a connection. The client closes it before that.
 
 use std::cell::{Cell, RefCell};
+use std::cmp::Ordering;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -175,6 +180,8 @@ struct TraitCells {
     /// A request behind the last one would be lost, and the origin would wait for more of them
     /// before it closes.
     lasts: Cell<Option<usize>>,
+    /// True if two connections have ended after that number.
+    is_confirmed: Cell<bool>,
     /// The largest number of responses after which a connection has stayed open.
     survived: Cell<usize>,
     /// True while a scout waits for the response before its own.
@@ -195,7 +202,8 @@ impl Traits {
     /// Learns from the last of the `answered` responses of a connection.
     fn note_life(&self, answered: usize, keeps: bool) {
         if !keeps {
-            self.0.lasts.set(Some(answered.min(self.lasts())));
+            self.0.is_confirmed.set(answered == self.lasts());
+            self.0.lasts.set(Some(answered));
             return;
         }
         self.0.survived.set(answered.max(self.0.survived.get()));
@@ -209,10 +217,28 @@ impl Traits {
         answered <= self.0.survived.get()
     }
 
+    /// Returns the fate of a connection after the response with this number. A single connection
+    /// may have ended for another reason.
+    fn fate(&self, number: usize) -> ConnectionFate {
+        match number.cmp(&self.lasts()) {
+            Ordering::Less if self.is_survived(number) => ConnectionFate::StaysOpen,
+            Ordering::Less => ConnectionFate::Unknown,
+            Ordering::Equal if !self.0.is_confirmed.get() => ConnectionFate::Unknown,
+            Ordering::Equal | Ordering::Greater => ConnectionFate::Ends,
+        }
+    }
+
     /// Returns whether a request may follow the one with this number on a connection.
-    fn may_follow(&self, leader: usize) -> bool {
-        let is_known = self.is_survived(leader) || !self.0.is_scouted.get();
-        self.permits() && leader < self.lasts() && is_known
+    /// `may_scout` permits that the connection ends with it.
+    fn may_follow(&self, leader: usize, may_scout: bool) -> bool {
+        let is_safe = match self.fate(leader + 1) {
+            ConnectionFate::StaysOpen => true,
+            ConnectionFate::Unknown => {
+                may_scout && (self.is_survived(leader) || !self.0.is_scouted.get())
+            }
+            ConnectionFate::Ends => false,
+        };
+        self.permits() && is_safe
     }
 
     /// Begins to scout if nothing is known about connections after this number of responses.
@@ -247,6 +273,17 @@ impl Traits {
         let answered = &self.0.answered;
         answered.set(answered.get().saturating_add(1));
     }
+}
+
+/// The state of a connection after a response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConnectionFate {
+    /// Another connection stayed open, or it does not matter.
+    StaysOpen,
+    /// No connection has had as many responses.
+    Unknown,
+    /// The origin closes its connections then.
+    Ends,
 }
 
 /// A request that may be lost because the response before it may be the last of its connection.
@@ -293,13 +330,29 @@ impl Drop for Reading<'_> {
 
 impl Http1Client {
     /// Returns whether a request may follow on this connection now.
-    pub fn may_be_followed(&self, traits: &Traits) -> bool {
+    /// `may_scout` permits that the connection ends with it.
+    pub fn may_be_followed(&self, traits: &Traits, may_scout: bool) -> bool {
         self.line.borrow().as_ref().is_some_and(|line| {
             !line.is_closed
-                && traits.may_follow(line.leader)
+                && traits.may_follow(line.leader, may_scout)
                 && line.path.0.read.get() <= SHORT
                 && !line.path.is_tedious()
         })
+    }
+
+    /// Returns the fate of this idle connection after its next response. It matters only if the
+    /// connection has carried pipelined requests.
+    pub fn fate(&self, traits: &Traits) -> ConnectionFate {
+        match self.is_pipelined.get() {
+            true => traits.fate(self.answered.get() + 1),
+            false => ConnectionFate::StaysOpen,
+        }
+    }
+
+    /// Returns whether this connection has carried pipelined requests, and may end with the
+    /// responses under way.
+    pub fn is_scouting(&self, traits: &Traits) -> bool {
+        self.is_pipelined.get() && traits.fate(self.sent.get()) != ConnectionFate::StaysOpen
     }
 
     /// Runs the first exchange of an idle connection, a request without a body. Another exchange
@@ -324,6 +377,7 @@ impl Http1Client {
             follower: None,
             is_closed: !is_pipelinable(exchange),
         };
+        self.sent.set(line.leader);
         *self.line.borrow_mut() = Some(line);
         begun();
         let turn = Turn {
@@ -353,6 +407,8 @@ impl Http1Client {
             let line = line.as_mut().ok_or_else(used_up)?;
             line.follower = Some(turn);
             line.is_closed = true;
+            self.is_pipelined.set(true);
+            self.sent.set(line.leader + 1);
             (line.path.clone(), traits.scout(line.leader))
         };
         self.write_head(&path, exchange).await?;

@@ -114,6 +114,12 @@ fn only_a_scout_follows_the_last_request() {
             assert_eq!(scene.depth(), 2);
             let lost = scene.seen.lost.get();
             assert!(lost <= 1, "{connections} connections of {life}: {lost}");
+            let lingering = scene.seen.lingering.get();
+            let expected = if connections > 6 { 3 } else { connections };
+            assert!(
+                lingering <= expected,
+                "{connections} of {life}: {lingering}"
+            );
         }
     });
 }
