@@ -75,6 +75,49 @@ pub fn browser_reuse(head: &ResponseHead, unix_time: u64) -> Reuse {
     }
 }
 
+/// The copy of a response that a browser's cache can have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct KeptCopy {
+    /// The time up to which the cache uses it without a request, in seconds since 1970, UTC.
+    pub(crate) until: u64,
+    /// True if the cache can validate it.
+    pub(crate) has_validator: bool,
+}
+
+impl KeptCopy {
+    /// Returns the copy of a response that arrives at `unix_time`; `None` if no cache can use one.
+    pub(crate) fn of(head: &ResponseHead, unix_time: u64) -> Option<Self> {
+        let policy = stored_policy(head);
+        let has_validator = policy.has_validator;
+        match browser_reuse(head, unix_time) {
+            Reuse::Never => None,
+            Reuse::Validate => Some(Self {
+                until: 0,
+                has_validator,
+            }),
+            Reuse::Fresh => {
+                let freshness = policy.freshness(CacheRules::BROWSER, Receipt::at(unix_time));
+                let rest = freshness.remaining(Duration::ZERO).unwrap_or_default();
+                Some(Self {
+                    until: unix_time.saturating_add(rest.as_secs()),
+                    has_validator,
+                })
+            }
+        }
+    }
+
+    /// Returns the use of the copy at a time.
+    pub(crate) const fn reuse(self, unix_time: u64) -> Reuse {
+        if unix_time < self.until {
+            Reuse::Fresh
+        } else if self.has_validator {
+            Reuse::Validate
+        } else {
+            Reuse::Never
+        }
+    }
+}
+
 /// The time for which a browser's cache uses its copy of a resource without a validation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CopyLifetime {
@@ -237,6 +280,25 @@ mod tests {
         ] {
             let reuse = browser_reuse(&head(200, fields), 1_700_000_000);
             assert_eq!(reuse, expected, "{fields:?}");
+        }
+    }
+
+    #[test]
+    fn kept_copy_is_of_use_until_its_end() {
+        let now = 1_700_000_000;
+        let tag = ("etag", "\"1\"");
+        let control = |value| ("cache-control", value);
+        for (fields, first, later) in [
+            (&[][..], Reuse::Never, Reuse::Never),
+            (&[tag], Reuse::Validate, Reuse::Validate),
+            (&[control("max-age=60")], Reuse::Fresh, Reuse::Never),
+            (&[control("max-age=60"), tag], Reuse::Fresh, Reuse::Validate),
+            (&[control("no-store"), tag], Reuse::Never, Reuse::Never),
+        ] {
+            let copy = KeptCopy::of(&head(200, fields), now);
+            let reuse = |time| copy.map_or(Reuse::Never, |copy| copy.reuse(time));
+            assert_eq!((reuse(now), reuse(now + 59)), (first, first), "{fields:?}");
+            assert_eq!(reuse(now + 60), later, "{fields:?}");
         }
     }
 

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use tandem_http::cache::{CacheRules, Receipt, RequestPolicy, ResponsePolicy, validation};
 use tandem_http::{Method, RequestHead, ResponseHead};
+use tandem_preload::Need;
 
 use super::fetch::{Fetch, FetchPhase, PushStream, PushTarget};
 use super::output::{Order, Output, PushError};
@@ -130,26 +131,26 @@ impl Gateway {
         }
         due.sort_by_key(|(_, copy)| copy.need.urgency);
         for (page, copy) in due {
-            self.promise_check(page, &copy, gathers);
+            self.promise_check(page, &copy.need, gathers);
         }
     }
 
     /// Promises the head of a resource. A held promise of its body gives way.
-    fn promise_check(&mut self, id: PageId, copy: &CachedCopy, gathers: bool) {
+    pub(super) fn promise_check(&mut self, id: PageId, need: &Need, gathers: bool) {
         let own_origin_only = self.config.own_origin_only;
-        let is_over = self.closed || self.is_tunnelled(&copy.need.url);
+        let is_over = self.closed || self.is_tunnelled(&need.url);
         let page = self.pages.get_mut(id);
         let Some(page) = page.filter(|page| !is_over && !page.is_closed()) else {
             return;
         };
-        let Some(mut request) = page.request_for(&copy.need, own_origin_only) else {
+        let Some(mut request) = page.request_for(need, own_origin_only) else {
             return;
         };
         request.method = Method::Head;
         let target = PushTarget {
             hash: url_hash(&request),
             asked: RequestHashes::of(&request.fields),
-            url: copy.need.url.as_str().into(),
+            url: need.url.as_str().into(),
         };
         if self.requested.contains(&target.hash)
             || self.cache.is_uncheckable(target.hash)
@@ -163,11 +164,11 @@ impl Gateway {
             return;
         }
         let page = self.pages.get_mut(id);
-        if page.is_none_or(|page| !page.spend_promise(&copy.need, &request)) {
+        if page.is_none_or(|page| !page.spend_promise(need, &request)) {
             return;
         }
         let superseded = push.filter(|push| self.supersede(*push));
-        let fetch = self.add_promise(id, &copy.need, target.clone(), request);
+        let fetch = self.add_promise(id, need, target.clone(), request);
         if let Some(fetch) = fetch.and_then(|fetch| self.fetches.get_mut(fetch)) {
             fetch.gathers = gathers;
         }

@@ -18,7 +18,8 @@ use super::session::Gateway;
 use super::table::FetchId;
 use crate::fetch_standard::is_navigation;
 use crate::response_rules::{
-    Reuse, browser_reuse, copy_lifetime, may_be_handed_over, may_be_pushed, redirect_target,
+    KeptCopy, Reuse, browser_reuse, copy_lifetime, may_be_handed_over, may_be_pushed,
+    redirect_target,
 };
 use crate::wire::{ASKED_FIELD, NEXT_PAGE_FIELD, url_hash};
 
@@ -106,6 +107,13 @@ impl Gateway {
             false => Reuse::Never,
         };
         self.cache.note_answer(fetch.target.hash, reuse);
+        if let Some(page) = self.pages.get(fetch.page)
+            && self.config.has_one_user
+        {
+            let copy = KeptCopy::of(head, unix_time).filter(|_| is_kept);
+            let url = &fetch.target.url;
+            self.revisits.note_copy(page.url(), url, copy);
+        }
         let lifetime = copy_lifetime(head, unix_time).filter(|_| is_kept);
         if let Some(predictor) = predictor
             && lifetime.is_none()

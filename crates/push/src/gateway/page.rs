@@ -175,7 +175,10 @@ impl Page {
             let named = fetch_standard::referrer_policy(head);
             // The page's own bytes, which are not sent again, may name a policy too.
             self.is_policy_unknown = head.status == 304;
-            self.policy = named.unwrap_or_default();
+            self.policy = match self.is_policy_unknown {
+                true => named.unwrap_or(self.policy),
+                false => named.unwrap_or_default(),
+            };
         }
         first
     }
@@ -298,7 +301,7 @@ impl Page {
     /// Returns whether a need may be pushed as far as lazy loading is concerned. Lazy images and
     /// frames count against a limit for each page.
     pub(super) const fn is_near(&mut self, need: &Need) -> bool {
-        if need.urgency < scan::LAZY || !matches!(need.kind, Kind::Image | Kind::Document) {
+        if !is_lazy(need) {
             return true;
         }
         let left = self.budget.lazy;
@@ -378,6 +381,11 @@ impl Page {
     pub(super) fn know(&mut self, url: &str) {
         self.known.insert(url.to_owned());
     }
+}
+
+/// Returns whether the browser may request a need only once the user comes near it.
+pub(super) const fn is_lazy(need: &Need) -> bool {
+    need.urgency >= scan::LAZY && matches!(need.kind, Kind::Image | Kind::Document)
 }
 
 /// Returns the document that caused a request for a part of it: the URL in `Referer`, or at least

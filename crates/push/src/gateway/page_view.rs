@@ -29,6 +29,11 @@ impl PageView {
         }
     }
 
+    /// Returns the URL of the page.
+    pub(super) fn url(&self) -> &str {
+        &self.url
+    }
+
     pub(super) const fn treatment(&self) -> Treatment {
         self.treatment
     }

@@ -9,7 +9,7 @@ use super::document::{DocumentReader, Purpose};
 use super::fetch::{Fetch, FetchPhase, PushStream, PushTarget};
 use super::fetch_queue::push_priority;
 use super::output::{Carrier, Output};
-use super::page::{MAX_RESOURCES, Promise};
+use super::page::{MAX_RESOURCES, Promise, is_lazy};
 use super::predictor::Learned;
 use super::session::{Gateway, Unreported};
 use super::table::{FetchId, PageId, ResponseId};
@@ -134,7 +134,14 @@ impl Gateway {
         let Some(page) = self.pages.get_mut(id) else {
             return;
         };
-        if page.refuses(&need) || (source == Source::Page && !page.is_near(&need)) {
+        if page.refuses(&need) {
+            return;
+        }
+        if source == Source::Page && self.config.has_one_user && is_lazy(&need) {
+            // The browser may never come near it.
+            return self.remember(id, &need);
+        }
+        if source == Source::Page && !page.is_near(&need) {
             return;
         }
         // The user has agreed to the gateway's requests to listed hosts.
@@ -169,8 +176,10 @@ impl Gateway {
             return;
         }
         if self.config.has_one_user && self.cache.is_validatable(target.hash) {
-            // The browser will send a conditional request, which could not use the response to the
-            // gateway's own.
+            // The browser will send a conditional request, which a check can answer.
+            if self.companion.takes_checks {
+                self.promise_check(id, &need, false);
+            }
             return;
         }
         if self.is_held_by_client(&target, &request) {
@@ -211,6 +220,22 @@ impl Gateway {
         }
     }
 
+    /// Remembers a need for the next visit to its page.
+    fn remember(&mut self, id: PageId, need: &Need) {
+        let Some(page) = self.pages.get(id) else {
+            return;
+        };
+        // Only pages are remembered, not style sheets or scripts. Pages that change cookies are
+        // left out, because the cookies of the next visit are unknown. So are redirects.
+        let is_visit = is_navigation(page.request())
+            && !page.sets_cookies()
+            && !page.leads_on
+            && page.document_url() == &**page.url();
+        if is_visit {
+            self.revisits.note_need(page.url(), page.policy(), need);
+        }
+    }
+
     /// Creates the fetch of a need, and its promise.
     pub(super) fn add_promise(
         &mut self,
@@ -219,17 +244,11 @@ impl Gateway {
         target: PushTarget,
         request: RequestHead,
     ) -> Option<FetchId> {
-        let page = self.pages.get_mut(id)?;
         let is_check = request.method == Method::Head;
-        // Only pages are remembered, not style sheets or scripts. Pages that change cookies are
-        // left out, because the cookies of the next visit are unknown. So are redirects.
-        let is_visit = is_navigation(page.request())
-            && !page.sets_cookies()
-            && !page.leads_on
-            && page.document_url() == &**page.url();
-        if self.config.has_one_user && is_visit {
-            self.revisits.note_promise(page.url(), page.policy(), need);
+        if self.config.has_one_user {
+            self.remember(id, need);
         }
+        let page = self.pages.get_mut(id)?;
         page.know(&need.url);
         page.fetches += 1;
         let (page_url, response) = (Arc::clone(page.url()), page.response);

@@ -99,7 +99,8 @@ impl Gateway {
                 }
             }
         }
-        if self.config.has_one_user {
+        // A check that has confirmed no copy tells nothing about the use of the resource.
+        if self.config.has_one_user && !(push.is_check && fate == Fate::Cancelled) {
             let is_used = matches!(fate, Fate::Used | Fate::Late | Fate::Validated);
             self.revisits.note_use(&push.page_url, &push.url, is_used);
         }

@@ -20,7 +20,9 @@ use super::table::{PageId, ResponseId};
 use super::visitors::visited_site;
 use crate::fetch_standard::{is_navigation, is_revalidation};
 use crate::hints::{named_resources, names_resources};
-use crate::response_rules::{Reuse, browser_reuse, copy_lifetime, is_redirect, redirect_target};
+use crate::response_rules::{
+    KeptCopy, Reuse, browser_reuse, copy_lifetime, is_redirect, redirect_target,
+};
 use crate::url::{request_authority, request_url};
 use crate::wire::{PUSH_FIELD, Treatment, url_hash, url_hash_of};
 
@@ -59,6 +61,7 @@ impl Gateway {
             self.note_request(request, hash);
             self.cookie_hosts.note_request(request);
             self.detect_cache_loss(request, hash);
+            self.note_own_request(request);
         } else if !is_learnable(request) {
             return None;
         }
@@ -79,51 +82,9 @@ impl Gateway {
         Some(id)
     }
 
-    /// Promises the resources that the last visit to a page needed, before the page itself has
-    /// arrived.
-    fn begin_revisit(&mut self, now: Instant, id: ResponseId, request: &Arc<RequestHead>) {
-        let is_plain =
-            is_navigation(request) && !is_revalidation(request) && !self.is_frame(now, request);
-        let Some(url) = request_url(request).filter(|_| is_plain && !self.closed) else {
-            return;
-        };
-        let Some((policy, needs)) = self.revisits.of(&url) else {
-            return;
-        };
-        let treatment = self.treat(now, &url, request, &needs);
-        if let Some(response) = self.responses.get_mut(id) {
-            response.treatment = treatment;
-        }
-        if self.is_held_out() {
-            return;
-        }
-        let page = self
-            .pages
-            .insert(Page::new(id, Arc::clone(request), url.into()));
-        self.adopt(page, &needs);
-        if let Some(page) = self.pages.get_mut(page) {
-            page.set_policy(policy);
-        }
-        if let Some(response) = self.responses.get_mut(id) {
-            response.page = Some(page);
-        }
-        self.promise_again(page, needs);
-    }
-
-    /// Gives up the promises of a response that is not the expected page.
-    fn end_revisit(&mut self, now: Instant, id: ResponseId) {
-        let page = self
-            .responses
-            .get_mut(id)
-            .and_then(|response| response.page.take());
-        if let Some(page) = page {
-            self.abandon(now, page);
-        }
-    }
-
     /// Gives up the fetches of a page that have not begun, and starts waiting fetches of other
     /// pages.
-    fn abandon(&mut self, now: Instant, id: PageId) {
+    pub(super) fn abandon(&mut self, now: Instant, id: PageId) {
         self.give_up(id);
         self.start_fetches(now);
     }
@@ -157,8 +118,8 @@ impl Gateway {
         let Some(request) = response.request.take() else {
             return Interest::default();
         };
-        let is_expected = response.page.is_some();
-        if is_expected && (head.status != 200 || !DocumentReader::is_html(head)) {
+        let is_confirmed = head.status == 304 && response.page.is_some();
+        if !is_confirmed && (head.status != 200 || !DocumentReader::is_html(head)) {
             self.end_revisit(now, id);
         }
         let unix_time = self.clock.unix_time(now);
@@ -174,10 +135,11 @@ impl Gateway {
         }
         if takes_pushes && (head.status == 200 || (head.status == 304 && lifetime.is_some())) {
             self.cache.note_answer(hash, browser_reuse(head, unix_time));
+            self.note_own_copy(&request, KeptCopy::of(head, unix_time));
         }
         let predictor = predictor.filter(|_| is_learnable(&request) && is_reusable(&request, head));
         let may_be_page = takes_pushes && may_name_resources(head);
-        if predictor.is_none() && !may_be_page && !names_resources(head) {
+        if predictor.is_none() && !may_be_page && !names_resources(head) && !is_confirmed {
             return Interest::default();
         }
         let Some(url) = request_url(&request).map(Arc::<str>::from) else {
@@ -326,6 +288,7 @@ impl Gateway {
             return;
         }
         self.cache = Default::default();
+        self.revisits.forget_copies();
         self.visitors.forget_ages();
         self.forget_copies();
         let Some(id) = self.skipping.take() else {
@@ -424,7 +387,9 @@ impl Gateway {
             head.fields.set(PUSH_FIELD, treatment.as_str());
         }
         let refuses = self.refuses_pushes(&request);
-        let nothing = !readable
+        let is_begun = self.responses.get(id).is_some_and(|it| it.page.is_some());
+        let is_confirmed = head.status == 304 && is_begun;
+        let nothing = !(readable || is_confirmed)
             && named.is_empty()
             && learned.needs.is_empty()
             && returning.copies.is_empty()

@@ -26,6 +26,7 @@ mod returning;
 mod revisits;
 mod scene;
 mod scripts;
+mod second_visits;
 mod stale_pages;
 
 use origin::{Page, page};

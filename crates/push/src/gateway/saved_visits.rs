@@ -1,0 +1,364 @@
+//! The visits of one user as a text, for a file that only this user reads.
+//!
+//! ```text
+//!  tandem visits 1
+//!  page POLICY URL
+//!  need KIND URGENCY FLAGS UNTIL REFERRER VIA FRAME URL
+//!  end
+//! ```
+//!
+//! Each page precedes its used needs, and the oldest page is first. `-` stands for a value that is
+//! missing. The flags are `a` for an anonymous need and `v` for a copy with a validator. `UNTIL` is
+//! the end of the copy's freshness in seconds since 1970. A file that was cut lacks the last line.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use tandem_preload::{Kind, Need, Referrer, resolve, split};
+
+use super::revisits::{MAX_BYTES, MAX_PAGES, Revisits, UsedNeed};
+use crate::response_rules::KeptCopy;
+
+/// The name of the format.
+const NAME: &str = "tandem visits ";
+
+/// The version of the format.
+const VERSION: &str = "1";
+
+/// The last line.
+const END: &str = "end";
+
+/// The largest text that is written or read. The URLs of documents that make requests are not in
+/// the bound of [`MAX_BYTES`].
+const MAX_TEXT: usize = 4 * MAX_BYTES;
+
+const KINDS: [(&str, Kind); 8] = [
+    ("document", Kind::Document),
+    ("style", Kind::Style),
+    ("script", Kind::Script),
+    ("image", Kind::Image),
+    ("font", Kind::Font),
+    ("media", Kind::Media),
+    ("fetch", Kind::Fetch),
+    ("other", Kind::Other),
+];
+
+const POLICIES: [(&str, Referrer); 5] = [
+    ("none", Referrer::None),
+    ("own", Referrer::Own),
+    ("origin", Referrer::Origin),
+    ("origin-to-others", Referrer::OriginToOthers),
+    ("whole", Referrer::Whole),
+];
+
+/// The reason for which visits cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum VisitsError {
+    /// Another program wrote the text.
+    #[error("this is no file of visited pages")]
+    Foreign,
+    /// Another version of this program wrote it.
+    #[error("another version of this program wrote the visited pages")]
+    Version,
+    /// A line is not valid, or the text is too long or incomplete.
+    #[error("the visited pages are damaged at line {0}")]
+    Damaged(usize),
+}
+
+/// Checks a text without using it.
+///
+/// # Errors
+/// Returns the reason for which it cannot be read.
+pub fn check_visits(text: &str) -> Result<(), VisitsError> {
+    Revisits::read(text).map(drop)
+}
+
+impl Revisits {
+    /// Returns the pages with their used needs. The newest pages precede others if the text would
+    /// become too long.
+    pub(super) fn to_text(&self) -> String {
+        let pages: Vec<_> = self.iter().collect();
+        let mut blocks = Vec::new();
+        let mut length = NAME.len() + VERSION.len() + END.len() + 2;
+        for (url, visit) in pages.into_iter().rev() {
+            let used = visit.needs.iter().filter(|it| it.is_used);
+            let lines: String = used.filter_map(need_line).collect();
+            if lines.is_empty() || !is_page(url) {
+                continue;
+            }
+            let policy = name_of(&POLICIES, visit.policy);
+            let block = format!("page {policy} {url}\n{lines}");
+            if length + block.len() <= MAX_TEXT {
+                length += block.len();
+                blocks.push(block);
+            }
+        }
+        blocks.reverse();
+        format!("{NAME}{VERSION}\n{}{END}\n", blocks.concat())
+    }
+
+    /// Reads a text of [`Self::to_text`].
+    pub(super) fn read(text: &str) -> Result<Self, VisitsError> {
+        let mut lines = text.lines().enumerate();
+        let first = lines.next().map_or("", |(_, line)| line);
+        let version = first.strip_prefix(NAME).ok_or(VisitsError::Foreign)?;
+        if version != VERSION {
+            return Err(VisitsError::Version);
+        }
+        if text.len() > MAX_TEXT {
+            return Err(VisitsError::Damaged(1));
+        }
+        let mut revisits = Self::default();
+        let mut page: Option<(&str, Referrer)> = None;
+        let mut pages = 0;
+        for (number, line) in lines {
+            let damaged = || VisitsError::Damaged(number + 1);
+            if line == END {
+                revisits.take_change();
+                return Ok(revisits);
+            }
+            match (line.split_once(' '), page) {
+                (Some(("page", rest)), _) => {
+                    pages += 1;
+                    page = read_page(rest).filter(|_| pages <= MAX_PAGES);
+                    page.ok_or_else(damaged)?;
+                }
+                (Some(("need", rest)), Some((url, policy))) => {
+                    let UsedNeed { need, copy, .. } = read_need(rest).ok_or_else(damaged)?;
+                    revisits.note_need(url, policy, &need);
+                    revisits.note_use(url, &need.url, true);
+                    revisits.note_copy(url, &need.url, copy);
+                }
+                _ => return Err(damaged()),
+            }
+        }
+        Err(VisitsError::Damaged(text.lines().count()))
+    }
+}
+
+/// Returns the name of a value.
+fn name_of<T: PartialEq>(names: &[(&'static str, T)], value: T) -> &'static str {
+    let found = names.iter().find(|(_, own)| *own == value);
+    found.map_or("-", |(name, _)| name)
+}
+
+/// Returns the value with a name.
+fn value_of<T: Copy>(names: &[(&str, T)], name: &str) -> Option<T> {
+    let found = names.iter().find(|(own, _)| *own == name);
+    found.map(|(_, value)| *value)
+}
+
+/// Returns whether a URL is one that the scanner of pages returns.
+fn is_resource(url: &str) -> bool {
+    resolve(url, url).is_some_and(|normal| normal == url)
+}
+
+/// Returns whether a URL can be that of a page. Browsers choose its form.
+fn is_page(url: &str) -> bool {
+    split(url).is_some() && url.bytes().all(|byte| byte.is_ascii_graphic())
+}
+
+fn need_line(used: &UsedNeed) -> Option<String> {
+    let UsedNeed { need, copy, .. } = used;
+    let documents = [&need.via, &need.frame];
+    let documents = documents.map(|url| url.as_deref().unwrap_or("-"));
+    if !is_resource(&need.url) || !documents.iter().all(|url| *url == "-" || is_page(url)) {
+        return None;
+    }
+    let mut line = format!("need {} {} ", name_of(&KINDS, need.kind), need.urgency);
+    let flags = [
+        (need.anonymous, 'a'),
+        (copy.is_some_and(|copy| copy.has_validator), 'v'),
+    ];
+    let set: String = flags.iter().filter(|it| it.0).map(|it| it.1).collect();
+    line.push_str(if set.is_empty() { "-" } else { &set });
+    match copy {
+        Some(copy) => {
+            let _ = write!(line, " {} ", copy.until);
+        }
+        None => line.push_str(" - "),
+    }
+    line.push_str(match need.referrer {
+        Some(policy) => name_of(&POLICIES, policy),
+        None => "-",
+    });
+    let [via, frame] = documents;
+    let _ = writeln!(line, " {via} {frame} {}", need.url);
+    Some(line)
+}
+
+fn read_page(rest: &str) -> Option<(&str, Referrer)> {
+    let (policy, url) = rest.split_once(' ')?;
+    is_page(url).then_some((url, value_of(&POLICIES, policy)?))
+}
+
+fn read_need(rest: &str) -> Option<UsedNeed> {
+    let fields: Vec<&str> = rest.split(' ').collect();
+    let [kind, urgency, flags, until, referrer, via, frame, url] = fields.try_into().ok()?;
+    let document = |url: &str| match url {
+        "-" => Some(None),
+        url => is_page(url).then(|| Some(Arc::from(url))),
+    };
+    let [is_anonymous, has_validator] = ['a', 'v'].map(|flag| flags.contains(flag));
+    let until = match until {
+        "-" => None,
+        until => Some(until.parse().ok()?),
+    };
+    let need = Need {
+        url: Some(url).filter(|url| is_resource(url))?.to_owned(),
+        kind: value_of(&KINDS, kind)?,
+        urgency: urgency.parse().ok().filter(|urgency| *urgency < 8)?,
+        anonymous: is_anonymous,
+        referrer: match referrer {
+            "-" => None,
+            policy => Some(value_of(&POLICIES, policy)?),
+        },
+        via: document(via)?,
+        frame: document(frame)?,
+    };
+    Some(UsedNeed {
+        need,
+        is_used: true,
+        copy: until.map(|until| KeptCopy {
+            until,
+            has_validator,
+        }),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn need(url: &str) -> Need {
+        Need {
+            url: url.to_owned(),
+            kind: Kind::Font,
+            urgency: 3,
+            anonymous: true,
+            referrer: Some(Referrer::Own),
+            via: Some("http://a.test/s.css".into()),
+            frame: None,
+        }
+    }
+
+    fn visited(page: &str, url: &str, copy: Option<KeptCopy>) -> Revisits {
+        let mut revisits = Revisits::default();
+        revisits.note_need(page, Referrer::Origin, &need(url));
+        revisits.note_need(page, Referrer::Origin, &need("http://a.test/unused"));
+        revisits.note_use(page, url, true);
+        revisits.note_copy(page, url, copy);
+        revisits
+    }
+
+    #[test]
+    fn saved_visits_hold_used_needs() {
+        let copy = Some(KeptCopy {
+            until: 7,
+            has_validator: true,
+        });
+        let text = visited("http://a.test/?q=|", "http://a.test/f", copy).to_text();
+        let expected = "tandem visits 1\n\
+                        page origin http://a.test/?q=|\n\
+                        need font 3 av 7 own http://a.test/s.css - http://a.test/f\n\
+                        end\n";
+        assert_eq!(text, expected);
+        let again = Revisits::read(&text).expect("it was written");
+        let (policy, needs) = again.of("http://a.test/?q=|").expect("a visit");
+        assert_eq!(policy, Referrer::Origin);
+        assert_eq!(needs, [(need("http://a.test/f"), copy)]);
+        assert_eq!(again.to_text(), text);
+    }
+
+    #[test]
+    fn saved_visits_leave_strange_urls_out() {
+        for (page, url) in [
+            ("http://a.test/ b", "http://a.test/f"),
+            ("page", "http://a.test/f"),
+            ("http://a.test/", "http://a.test/ f"),
+            ("http://a.test/", "ftp://a.test/f"),
+        ] {
+            let text = visited(page, url, None).to_text();
+            assert_eq!(text, "tandem visits 1\nend\n", "{page} {url}");
+        }
+    }
+
+    #[test]
+    fn saved_visits_are_bounded() {
+        let long = |number: usize| Arc::from(format!("http://a.test/{number}").repeat(600));
+        let mut revisits = Revisits::default();
+        for number in 0..2_000 {
+            let page = format!("http://a.test/{}", number / 500);
+            let need = Need {
+                via: Some(long(number)),
+                ..need(&format!("http://a.test/{number}.png"))
+            };
+            revisits.note_need(&page, Referrer::None, &need);
+            revisits.note_use(&page, &need.url, true);
+        }
+        let text = revisits.to_text();
+        assert!(text.len() <= MAX_TEXT, "{}", text.len());
+        assert!(Revisits::read(&text).is_ok());
+    }
+
+    #[test]
+    fn damaged_visits_are_refused() {
+        let head = "tandem visits 1\n";
+        let page = "page none http://a.test/\n";
+        for (text, expected) in [
+            (String::new(), VisitsError::Foreign),
+            ("else".into(), VisitsError::Foreign),
+            ("tandem visits 2\nend\n".into(), VisitsError::Version),
+            (head.into(), VisitsError::Damaged(1)),
+            (format!("{head}{page}"), VisitsError::Damaged(2)),
+            (format!("{head}need\nend\n"), VisitsError::Damaged(2)),
+            (
+                format!("{head}page some http://a.test/\nend\n"),
+                VisitsError::Damaged(2),
+            ),
+            (
+                format!("{head}page none a.test\nend\n"),
+                VisitsError::Damaged(2),
+            ),
+            (
+                format!("{head}need font 3 - - - - - http://a.test/f\nend\n"),
+                VisitsError::Damaged(2),
+            ),
+            (
+                format!("{head}{page}need font 8 - - - - - http://a.test/f\nend\n"),
+                VisitsError::Damaged(3),
+            ),
+            (
+                format!("{head}{page}need font 3 - - - - - http://a.test/../f\nend\n"),
+                VisitsError::Damaged(3),
+            ),
+            (
+                format!("{head}{}end\n", page.repeat(65)),
+                VisitsError::Damaged(66),
+            ),
+            (
+                format!("{head}{}", "x".repeat(MAX_TEXT)),
+                VisitsError::Damaged(1),
+            ),
+        ] {
+            assert_eq!(check_visits(&text), Err(expected), "{text:.60}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn visits_survive_any_line(line in "(page|need)( [a-z0-9:/.-]{0,9}){0,9}", cut in 0..90_usize) {
+            let text = visited("http://a.test/", "http://a.test/f", None).to_text();
+            let text = text.replace("end\n", &format!("{line}\nend\n"));
+            for text in [&text[..], &text[..cut.min(text.len())]] {
+                if let Ok(read) = Revisits::read(text) {
+                    let again = read.to_text();
+                    let twice = Revisits::read(&again).map(|read| read.to_text());
+                    prop_assert_eq!(twice, Ok(again));
+                }
+            }
+        }
+    }
+}
