@@ -282,9 +282,10 @@ impl Origin {
         scheme: Scheme,
         hosts: &[HostPattern],
     ) -> Result<(), Error> {
-        let mut served = self.served.take();
-        if served == authority {
-            self.served.set(served);
+        let served = self.served.take();
+        let is_known = !authority.is_empty() && served == authority;
+        self.served.set(served);
+        if is_known {
             return Ok(());
         }
         let (host, _) = split_authority(authority, Some(scheme.default_port()))
@@ -293,8 +294,7 @@ impl Origin {
             METRICS.destinations_refused.add(1);
             return Err(Error::new(Kind::Misdirected, Side::Local, NOT_SERVED));
         }
-        authority.clone_into(&mut served);
-        self.served.set(served);
+        self.served.set(authority.to_owned());
         Ok(())
     }
 
