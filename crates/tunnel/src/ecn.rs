@@ -2,6 +2,7 @@
 //!
 //! Routers mark such datagrams in place of dropping others. Some old systems drop all datagrams
 //! with the codepoint, so a path must show first that it passes them (RFC 9000, section 13.4.2).
+//! The route below a path may change to such a system, so repeated timeouts end its use too.
 
 /// The state of a path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,10 +29,10 @@ impl Ecn {
         }
     }
 
-    /// Notes a retransmission timeout. Before the first acknowledgement, the codepoint may be the
-    /// reason.
-    pub(crate) const fn on_timeout(&mut self) {
-        if matches!(self, Self::Trying) {
+    /// Notes a retransmission timeout. The codepoint may be the reason before the first
+    /// acknowledgement, and also after several timeouts in a row (`repeated`).
+    pub(crate) const fn on_timeout(&mut self, repeated: bool) {
+        if repeated || matches!(self, Self::Trying) {
             *self = Self::Off;
         }
     }

@@ -107,7 +107,11 @@ impl Flow {
     /// Returns whether the window has room for one more segment.
     pub(crate) fn has_room(&mut self) -> bool {
         let room = self.in_flight < self.window();
-        self.window_limited |= !room;
+        if !room {
+            // The window holds the next segment back, and not the pacer.
+            self.window_limited = true;
+            self.due = None;
+        }
         room
     }
 
@@ -141,8 +145,9 @@ impl Flow {
         }
     }
 
-    /// Notes that the streams have no more to send than this.
+    /// Notes that the streams have no more to send than this. No segment waits for the pacer then.
     pub(crate) fn note_app_limited(&mut self) {
+        self.due = None;
         if self.in_flight < self.window() {
             self.delivery.note_app_limited(self.in_flight);
         }
@@ -363,28 +368,54 @@ mod tests {
         assert_eq!(flow.paced_until(Duration::ZERO, &rtt), 5 * MS);
         assert_eq!(flow.paced_until(5 * MS, &rtt), 5 * MS);
     }
-    #[test]
-    fn pacer_makes_up_for_late_timers() {
+
+    /// A flow in slow start with 20 MB in a second, or 20 segments in a millisecond.
+    fn fast() -> (Flow, Rtt) {
         let mut rtt = Rtt::default();
         rtt.add(Duration::ZERO, 100 * MS);
-        // Slow start: 20 MB in a second, or 20 segments in a millisecond.
         let controller = Controller::new(Algorithm::Cubic, 1_000_000, 1000);
-        let mut flow = Flow::new(controller, 1000, Duration::ZERO);
-        let mut burst = |now: Duration| {
-            let mut sent = 0;
-            loop {
-                let until = flow.paced_until(now, &rtt);
-                if until > now {
-                    return (sent, until);
-                }
-                flow.on_sent(now, 1000);
-                sent += 1;
+        (Flow::new(controller, 1000, Duration::ZERO), rtt)
+    }
+
+    /// Sends segments until the pacer makes one wait. Returns their number and the time of the
+    /// next one.
+    fn burst(flow: &mut Flow, rtt: &Rtt, now: Duration) -> (u64, Duration) {
+        let mut sent = 0;
+        loop {
+            let until = flow.paced_until(now, rtt);
+            if until > now {
+                return (sent, until);
             }
-        };
-        let (_, due) = burst(Duration::ZERO);
-        let (sent, due) = burst(due + 5 * MS);
+            flow.on_sent(now, 1000);
+            sent += 1;
+        }
+    }
+
+    #[test]
+    fn pacer_makes_up_for_late_timers() {
+        let (mut flow, rtt) = fast();
+        let (_, due) = burst(&mut flow, &rtt, Duration::ZERO);
+        let (sent, due) = burst(&mut flow, &rtt, due + 5 * MS);
         assert!((100..=122).contains(&sent), "{sent}");
-        let (sent, _) = burst(due + 500 * MS);
+        let (sent, _) = burst(&mut flow, &rtt, due + 500 * MS);
         assert!((400..=422).contains(&sent), "{sent}");
+    }
+
+    #[test]
+    fn pacer_takes_no_idle_time_for_a_late_timer() {
+        for has_more in [false, true] {
+            let (mut flow, rtt) = fast();
+            let (_, due) = burst(&mut flow, &rtt, Duration::ZERO);
+            if has_more {
+                flow.on_sent(due, flow.window());
+                assert!(!flow.has_room());
+                flow.on_withdrawn(flow.window());
+                flow.credit = 0.0;
+            } else {
+                flow.note_app_limited();
+            }
+            let (sent, _) = burst(&mut flow, &rtt, due + Duration::from_secs(5));
+            assert!((1..=22).contains(&sent), "{has_more}: {sent}");
+        }
     }
 }

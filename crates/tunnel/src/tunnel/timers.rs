@@ -13,7 +13,7 @@ use crate::recv::ACK_DELAY;
 
 /// The shortest time until a probe of the tail.
 const MIN_TAIL_PROBE: Duration = Duration::from_millis(10);
-/// The timeouts in a row after which full datagrams may be the reason.
+/// The timeouts in a row after which full datagrams, or their codepoint, may be the reason.
 const BLACK_HOLE_TIMEOUTS: u32 = 2;
 
 impl Tunnel {
@@ -200,9 +200,10 @@ impl Tunnel {
             return;
         }
         self.stats.timeouts += 1;
-        self.ecn.on_timeout();
+        let repeated = backoff >= BLACK_HOLE_TIMEOUTS;
+        self.ecn.on_timeout(repeated);
         self.lose_all_in_flight(now, true);
-        if backoff >= BLACK_HOLE_TIMEOUTS && self.pmtu.on_black_hole(now) {
+        if repeated && self.pmtu.on_black_hole(now) {
             self.set_segment_size();
         }
     }

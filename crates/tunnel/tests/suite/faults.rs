@@ -328,18 +328,35 @@ fn tunnel_forbids_marks_on_a_path_that_drops_ect() {
     });
     assert!(path.server.received[&id].0 == data);
     assert!(path.client.tunnel.stats().timeouts > 0);
-    // A path that has passed them may lose datagrams for any other reason.
+    // A path that has passed them may lose datagrams for any other reason, at first.
     path.drops_ect = false;
     let now = path.now;
     path.client.tunnel.path_changed(now);
     path.upload(b"arrives");
     path.run_for(Duration::from_secs(1));
     let before = path.permitting;
+    let timeouts = path.client.tunnel.stats().timeouts;
     path.is_cut = true;
     path.upload(b"is lost at first");
-    path.run_for(Duration::from_secs(5));
-    assert!(path.client.tunnel.stats().timeouts > 1);
-    assert!(path.permitting > before + 2);
+    path.run_for(Duration::from_secs(20));
+    assert!(path.client.tunnel.stats().timeouts > timeouts + 2);
+    // The segment, the probe of the tail and that after the first timeout.
+    assert_eq!(path.permitting, before + 3);
+}
+
+#[test]
+fn tunnel_forbids_marks_after_its_route_begins_to_drop_ect() {
+    let data = pattern(200_000, 1);
+    let mut path = Path::new(&Config::default(), &link(20), 1);
+    path.upload(&data);
+    path.run_for(Duration::from_secs(2));
+    assert!(path.permitting > 0);
+    path.drops_ect = true;
+    let id = path.upload(&data);
+    path.run_while(Duration::from_secs(20), |path| {
+        !path.server.received.get(&id).is_some_and(|(_, end)| *end)
+    });
+    assert!(path.server.received[&id].0 == data);
 }
 
 /// An end that has opened one stream and sent `len` bytes.
