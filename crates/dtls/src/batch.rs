@@ -27,6 +27,10 @@ pub(crate) struct Batch {
     entries: Vec<Entry>,
     /// The first datagram that was not sent.
     next: usize,
+    /// The datagrams from `next` on that have a call of their own, after one for all has failed.
+    alone: usize,
+    /// True if the system seems to have refused to cut those up.
+    refused: bool,
     /// The datagrams that the kernel has taken.
     sent: u64,
 }
@@ -50,37 +54,59 @@ impl Batch {
     pub(crate) fn clear(&mut self) -> u64 {
         self.bytes.clear();
         self.entries.clear();
-        self.next = 0;
+        (self.next, self.alone, self.refused) = (0, 0, false);
         std::mem::take(&mut self.sent)
     }
 
-    /// Sends the datagrams that are left by `call`, at most `segments` in each call. If the system
-    /// refuses to cut datagrams up, each has its own call from then on. After another error than
-    /// `WouldBlock`, the datagrams of that call count as lost.
+    /// Returns a value that differs after a call of [`Self::send`] that tried a datagram.
+    pub(crate) const fn progress(&self) -> (usize, usize) {
+        (self.next, self.alone)
+    }
+
+    /// Sends the datagrams that are left by `call`, at most `segments` in each call. Those of a
+    /// call that has failed are sent again, each with its own call. If that succeeds where the
+    /// system may have refused to cut them up, `segments` becomes 1. After another error than
+    /// `WouldBlock`, a datagram with its own call counts as lost.
     ///
     /// # Errors
-    /// The error of a call. A later call of this function sends the datagrams after it.
+    /// The error of a call. A later call of this function goes on after it.
     pub(crate) fn send(
         &mut self,
         segments: &Cell<usize>,
         mut call: impl FnMut(&Transmit<'_>) -> io::Result<()>,
     ) -> io::Result<()> {
-        while let Some((transmit, count)) = self.run(segments.get()) {
-            match call(&transmit) {
+        loop {
+            let most = if self.alone > 0 { 1 } else { segments.get() };
+            let Some((transmit, count)) = self.run(most) else {
+                return Ok(());
+            };
+            let result = call(&transmit);
+            match &result {
                 Ok(()) => self.sent += count as u64,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(error),
-                Err(error) if count > 1 && is_refusal(&error) => {
-                    segments.set(1);
-                    continue;
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return result,
+                Err(error) if count > 1 => {
+                    (self.alone, self.refused) = (count, is_refusal(error));
+                    if self.refused {
+                        continue;
+                    }
+                    return result;
                 }
-                Err(error) => {
-                    self.next += count;
-                    return Err(error);
-                }
+                Err(_) => self.refused = false,
             }
-            self.next += count;
+            self.advance(count, segments);
+            result?;
         }
-        Ok(())
+    }
+
+    /// Notes that the first `count` datagrams were tried.
+    fn advance(&mut self, count: usize, segments: &Cell<usize>) {
+        self.next += count;
+        if self.alone > 0 {
+            self.alone -= 1;
+            if self.alone == 0 && std::mem::take(&mut self.refused) {
+                segments.set(1);
+            }
+        }
     }
 
     /// Returns the datagrams of the next call, and their number. All but the last have the same
@@ -140,8 +166,8 @@ mod tests {
         batch
     }
 
-    /// Returns the destination, the segment size and all bytes of each call.
-    fn calls(batch: &mut Batch, most: usize) -> Vec<(SocketAddr, Option<usize>, usize)> {
+    /// Returns the destination, the segment size, all bytes and the mark's permission of each call.
+    fn calls(batch: &mut Batch, most: usize) -> Vec<(SocketAddr, Option<usize>, usize, bool)> {
         let mut calls = Vec::new();
         batch
             .send(&Cell::new(most), |transmit| {
@@ -149,6 +175,7 @@ mod tests {
                     transmit.destination,
                     transmit.segment_size,
                     transmit.contents.len(),
+                    transmit.ecn == Some(EcnCodepoint::Ect0),
                 ));
                 Ok(())
             })
@@ -168,11 +195,11 @@ mod tests {
             (2, 1401, false),
         ]);
         let expected = [
-            (address(1), Some(1400), 3100),
-            (address(1), None, 1400),
-            (address(2), None, 1400),
-            (address(2), None, 1401),
-            (address(2), None, 1401),
+            (address(1), Some(1400), 3100, true),
+            (address(1), None, 1400, true),
+            (address(2), None, 1400, true),
+            (address(2), None, 1401, true),
+            (address(2), None, 1401, false),
         ];
         assert_eq!(calls(&mut batch, 64), expected);
         assert_eq!(batch.clear(), 7);
@@ -183,7 +210,7 @@ mod tests {
         let many = [(1, 1400, false); 60];
         let lengths = |most| -> Vec<usize> {
             let calls = calls(&mut batch(&many), most);
-            calls.iter().map(|(_, _, bytes)| bytes / 1400).collect()
+            calls.iter().map(|(_, _, bytes, _)| bytes / 1400).collect()
         };
         assert_eq!(lengths(64), [45, 15]);
         assert_eq!(lengths(25), [25, 25, 10]);
@@ -209,6 +236,50 @@ mod tests {
                 (vec![5600, 1400, 1400, 1400, 1400], 1)
             );
             assert_eq!(batch.clear(), 4);
+        }
+    }
+
+    #[test]
+    fn address_that_refuses_each_datagram_leaves_segmentation_on() {
+        let mut batch = batch(&[(1, 100, false), (1, 100, false), (2, 100, true)]);
+        let (segments, mut calls) = (Cell::new(64), 0);
+        let mut errors = 0;
+        while batch
+            .send(&segments, |transmit| {
+                calls += 1;
+                match transmit.destination == address(1) {
+                    true => Err(io::Error::from_raw_os_error(22)),
+                    false => Ok(()),
+                }
+            })
+            .is_err()
+        {
+            errors += 1;
+        }
+        assert_eq!((calls, errors, segments.get()), (4, 2, 64));
+        assert_eq!(batch.clear(), 1);
+    }
+
+    /// A socket with an earlier error fails once, and a path with a small MTU for one size.
+    #[test]
+    fn datagrams_of_a_failed_call_are_sent_alone() {
+        for (code, most_bytes, lost) in [(111, 2000, 0), (90, 1300, 1)] {
+            let mut batch = batch(&[(1, 1400, false), (1, 300, false)]);
+            let (segments, mut pending) = (Cell::new(64), true);
+            let mut send = |transmit: &Transmit<'_>| {
+                let fails = std::mem::take(&mut pending);
+                let size = transmit.segment_size.unwrap_or(transmit.contents.len());
+                if fails || size > most_bytes {
+                    return Err(io::Error::from_raw_os_error(code));
+                }
+                Ok(())
+            };
+            let mut errors = 0;
+            while batch.send(&segments, &mut send).is_err() {
+                errors += 1;
+            }
+            assert_eq!((errors, segments.get()), (1 + lost, 64));
+            assert_eq!(batch.clear(), 2 - lost);
         }
     }
 

@@ -99,8 +99,16 @@ impl Driver {
     async fn send(&mut self) -> bool {
         let mut batch = SPARE.take();
         let all = self.gather(&mut batch);
-        while let Err(error) = self.socket.send(&mut batch).await {
+        loop {
+            let before = batch.progress();
+            let Err(error) = self.socket.send(&mut batch).await else {
+                break;
+            };
             self.on_failure(&error);
+            // A socket that fails before any datagram was tried would do so again.
+            if batch.progress() == before {
+                break;
+            }
         }
         METRICS.dtls_datagrams_sent.add(batch.clear());
         SPARE.set(batch);
@@ -165,6 +173,8 @@ impl Driver {
         match arrived.map(|arrived| arrived.and_then(|()| self.receive())) {
             Some(Err(error)) if error.kind() != io::ErrorKind::WouldBlock => {
                 self.on_failure(&error);
+                // The socket may fail at once for each time.
+                tokio::task::yield_now().await;
             }
             _ => {}
         }

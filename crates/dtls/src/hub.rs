@@ -131,8 +131,10 @@ impl Hub {
         arrived: &Arrived<'_>,
         replies: &mut Batch,
     ) {
-        if arrived.stride > LARGEST {
-            METRICS.dtls_datagrams_dropped.add(1);
+        // No datagram can be sent to port 0, so whoever forged it wants a system call to fail.
+        if arrived.stride > LARGEST || arrived.from.port() == 0 {
+            let count = arrived.datagrams().count();
+            METRICS.dtls_datagrams_dropped.add(count as u64);
             return;
         }
         let mut rest = *arrived;
@@ -321,6 +323,25 @@ mod tests {
         assert_eq!(waiting(&newcomer), [&initial(cookie)[..]; 2].concat());
         drop(newcomer);
         assert!(hub.state().routes.is_empty());
+    }
+
+    #[test]
+    fn hub_ignores_datagrams_that_it_cannot_answer() {
+        let hub = Arc::new(Hub::new(socket()));
+        let from = SocketAddr::from(([192, 0, 2, 7], 0));
+        let (mut datagram, id) = (Vec::new(), AssociationId::new([1; 4]));
+        for envelope in [
+            Envelope::Hello { nonce: NONCE },
+            Envelope::Data {
+                id,
+                records: &[7; 40],
+            },
+        ] {
+            envelope.encode(&mut datagram);
+            assert!(handle(&hub, 0, from, &datagram).is_empty());
+            let answered = SocketAddr::new(from.ip(), 1);
+            assert!(!handle(&hub, 0, answered, &datagram).is_empty());
+        }
     }
 
     /// Two threads read the datagrams of one flight, and neither knows the association yet.

@@ -32,7 +32,7 @@ use crate::certificates::{
 };
 use crate::hub::{Hub, Hubs, Newcomer};
 use crate::inbox::Reader;
-use crate::port::Port;
+use crate::port::{Arrived, Port};
 use crate::socket::Socket;
 
 /// The largest payload of a UDP datagram to try, in bytes: that of Ethernet with IPv6.
@@ -283,6 +283,26 @@ impl Drop for Reading {
 /// The system calls that read datagrams before other tasks of the thread run. With fewer of them, a
 /// flood of handshakes would let datagrams of associations wait in the kernel.
 const READS: usize = 16;
+/// The datagrams after which no other such call follows: one call may read hundreds of them.
+const DATAGRAMS: usize = 1024;
+
+/// Passes the datagrams of one turn of the thread to `take`.
+///
+/// # Errors
+/// See [`Port::receive`].
+fn read_turn(port: &Port, mut take: impl FnMut(&Arrived<'_>)) -> io::Result<()> {
+    let mut count = 0;
+    for _ in 0..READS {
+        port.receive(|arrived| {
+            count += arrived.datagrams().count();
+            take(arrived);
+        })?;
+        if count >= DATAGRAMS {
+            break;
+        }
+    }
+    Ok(())
+}
 
 /// Reads the datagrams of a listener until `stop`.
 async fn read(port: Rc<Port>, hub: Arc<Hub>, number: u64, stop: Rc<Notify>) {
@@ -293,10 +313,8 @@ async fn read(port: Rc<Port>, hub: Arc<Hub>, number: u64, stop: Rc<Notify>) {
             () = stop.notified() => return,
             ready = port.readable() => ready,
         };
-        let read = ready.and_then(|()| {
-            (0..READS)
-                .try_for_each(|_| port.receive(|arrived| hub.handle(number, arrived, &mut replies)))
-        });
+        let read = ready
+            .and_then(|()| read_turn(&port, |arrived| hub.handle(number, arrived, &mut replies)));
         // A reply that does not fit into the socket is lost, as on the way.
         port.send_now(&mut replies, None);
         match read {
@@ -371,5 +389,46 @@ impl Listener for Accepting {
             Ok(Carrier::Streams(Rc::new(carried) as Rc<dyn Streams>))
         });
         Poll::Ready(Ok(Incoming { address, carrier }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, UdpSocket};
+
+    use super::*;
+
+    fn port() -> (Port, SocketAddr) {
+        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+        let address = socket.local_addr().expect("an address");
+        (Port::new(socket).expect("a port"), address)
+    }
+
+    /// The kernel keeps the datagrams of one call together, so a few calls read thousands.
+    #[tokio::test]
+    async fn turn_ends_after_its_bound_of_datagrams() {
+        let (receiver, to) = port();
+        let (sender, _) = port();
+        for _ in 0..60 {
+            let mut batch = Batch::default();
+            for _ in 0..60 {
+                batch.bytes.extend_from_slice(&[1; 12]);
+                batch.end(to, false);
+            }
+            sender.send(&mut batch, None).await.expect("sent");
+        }
+        receiver.readable().await.expect("datagrams");
+        let mut most = 0;
+        let mut all = 0;
+        loop {
+            let mut count = 0;
+            let read = read_turn(&receiver, |arrived| count += arrived.datagrams().count());
+            (most, all) = (most.max(count), all + count);
+            if read.is_err() {
+                break;
+            }
+        }
+        assert!(most < DATAGRAMS + 8 * 64, "{most}");
+        assert!(all > 2 * DATAGRAMS, "{all}");
     }
 }
