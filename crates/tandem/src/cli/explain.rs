@@ -150,7 +150,8 @@ fn discovery(
 
 /// Describes the treatment of HTTPS of a listed host.
 const fn opened_here(config: &ClientConfig) -> &'static str {
-    if config.push && config.push_memory > 0 {
+    let is_early = matches!(&config.open, Some(open) if open.early);
+    if is_early && config.push && config.push_memory > 0 {
         "HTTPS, opened on this machine for browsers of the HTTP listeners: this program reads it, \
          and requests resources early from sites of HTTP/2; the gateway sees the host and the port \
          only"
@@ -399,6 +400,7 @@ the pages that it holds out to compare
         create(&directory, &opened, now).expect("an authority");
         let options = ClientOptions {
             open_https: vec!["*.a.test".parse().expect("a pattern")],
+            open_https_early: Some(true),
             authority: Some(directory.clone()),
             ..options()
         };

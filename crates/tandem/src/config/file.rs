@@ -77,6 +77,8 @@ pub struct OpenTable {
     pub ports: Vec<u16>,
     /// `open-https-ca`.
     pub ca: Option<String>,
+    /// `open-https-early`.
+    pub early: Option<bool>,
 }
 
 impl From<OpenTable> for ClientOptions {
@@ -86,6 +88,7 @@ impl From<OpenTable> for ClientOptions {
             open_https_at_gateway: table.at_gateway,
             open_https_port: table.ports,
             open_https_ca: table.ca,
+            open_https_early: table.early,
             ..Self::default()
         }
     }

@@ -45,6 +45,8 @@ pub struct OpenedHttps {
     pub ports: Vec<u16>,
     /// The PEM file of the authorities to trust instead of the public ones.
     pub ca: Option<String>,
+    /// Whether resources of hosts at the level `local` are requested early.
+    pub early: bool,
 }
 
 impl OpenedHttps {
@@ -173,6 +175,8 @@ impl ClientOptions {
                 "open-https-ca"
             } else if !self.open_https_port.is_empty() {
                 "open-https-port"
+            } else if self.open_https_early.is_some() {
+                "open-https-early"
             } else {
                 return Ok(None);
             };
@@ -193,6 +197,7 @@ impl ClientOptions {
             at_gateway: self.open_https_at_gateway.clone(),
             ports,
             ca: self.open_https_ca.clone(),
+            early: self.open_https_early.unwrap_or(false),
         };
         if !open.at_gateway.is_empty() && open.list().len() > MAX_OPENED_LIST {
             let problem = format!(
@@ -414,6 +419,7 @@ mod tests {
             at_gateway: patterns(&["www.a.test", "*.b.test", "*.c.a.test"]),
             ports: vec![443, 8443],
             ca: None,
+            early: false,
         };
         for (host, level) in [
             ("www.a.test", OpenLevel::Gateway),

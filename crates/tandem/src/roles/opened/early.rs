@@ -26,7 +26,7 @@ const WAY: &str = "HTTPS opened on this machine";
 
 impl ClientConfig {
     /// Creates the stages between the browser's exchanges and `origins`. They request the resources
-    /// of a page early, if push is on.
+    /// of a page early, if the user and push permit it.
     pub(super) fn early_lane(
         &self,
         open: &OpenedHttps,
@@ -34,6 +34,9 @@ impl ClientConfig {
         journal: &Arc<Journal>,
     ) -> Rc<dyn Stage> {
         let to_origins: Rc<dyn Stage> = Rc::new(ToOpened(Rc::clone(origins)));
+        if !open.early {
+            return to_origins;
+        }
         let list: Arc<str> = open.local_list().into();
         if list.len() > MAX_OPENED_LIST {
             tracing::warn!(

@@ -63,6 +63,7 @@ impl<'a> Opening<'a> {
         let change = |client: &mut ClientOptions| {
             list(public, &[], client);
             client.open_https_port = ports.to_vec();
+            client.open_https_early = Some(true);
             // The origins of these tests are gateways, which announce themselves.
             client.discover = Some(false);
             client.cache_status = Some(true);
@@ -197,7 +198,7 @@ fn early_connection_serves_the_browsers_next_one() {
 }
 
 #[test]
-fn opened_page_without_http2_or_push_brings_nothing() {
+fn opened_page_without_http2_push_or_consent_brings_nothing() {
     let (scene, told) = origin(|| images(2));
     let public = Public::new("early-off");
     let identity = public.identity("good");
@@ -218,10 +219,13 @@ fn opened_page_without_http2_or_push_brings_nothing() {
     let _ = stream.read_to_end(&mut answer);
     assert!(answer.starts_with(b"HTTP/1.1 200"));
     let no_push = |client: &mut ClientOptions| client.push = Some(false);
-    let opening = Opening::new(&public, &[h2.address.port()], no_push);
-    let mut browser = opening.browser(h2.address.port(), "");
-    assert_eq!(load(&mut browser, &h2.url("/page")), 200);
-    assert_eq!(wait_for(&told, 2), ["/page", "/page"]);
+    let by_default = |client: &mut ClientOptions| client.open_https_early = None;
+    for change in [no_push as fn(&mut ClientOptions), by_default] {
+        let opening = Opening::new(&public, &[h2.address.port()], change);
+        let mut browser = opening.browser(h2.address.port(), "");
+        assert_eq!(load(&mut browser, &h2.url("/page")), 200);
+    }
+    assert_eq!(wait_for(&told, 3), ["/page", "/page", "/page"]);
     let late = told.recv_timeout(std::time::Duration::from_millis(300));
     assert!(late.is_err(), "{late:?}");
 }
