@@ -107,6 +107,8 @@ pub struct Association {
     plain: Vec<u8>,
     /// True if routers may mark the last datagram.
     permits_marks: bool,
+    /// True if the last datagram probes the path's size.
+    is_path_probe: bool,
 }
 
 /// The circumstances of a datagram that has arrived.
@@ -203,6 +205,7 @@ impl Association {
             scratch: Rc::clone(&settings.scratch),
             plain: Vec::new(),
             permits_marks: false,
+            is_path_probe: false,
         }
     }
 
@@ -468,6 +471,12 @@ impl Association {
         self.permits_marks
     }
 
+    /// Returns true if the last datagram of [`Self::poll_output`] may be too large for the path,
+    /// since it probes for its size.
+    pub const fn is_path_probe(&self) -> bool {
+        self.is_path_probe
+    }
+
     fn pop_output(&mut self, out: &mut Vec<u8>) -> Option<SocketAddr> {
         let (to, datagram) = self.out.pop_front()?;
         out.extend_from_slice(&datagram);
@@ -477,7 +486,7 @@ impl Association {
     /// Appends the next datagram to `out`, and returns its destination, or `None` if there is none
     /// now.
     pub fn poll_output(&mut self, now: Instant, out: &mut Vec<u8>) -> Option<SocketAddr> {
-        self.permits_marks = false;
+        (self.permits_marks, self.is_path_probe) = (false, false);
         if let Some(to) = self.pop_output(out) {
             return Some(to);
         }
@@ -513,6 +522,7 @@ impl Association {
             return self.pop_output(out);
         }
         self.permits_marks = self.tunnel.permits_marks();
+        self.is_path_probe = self.tunnel.is_path_probe();
         if self.side == Side::Client
             && let Some(tail) = tail(&out[begin..])
         {

@@ -16,6 +16,8 @@ struct Entry {
     to: SocketAddr,
     /// True if routers may mark the datagram in place of a loss (RFC 3168).
     permits_marks: bool,
+    /// True if the datagram has a call of its own.
+    is_alone: bool,
     end: usize,
 }
 
@@ -41,6 +43,17 @@ impl Batch {
         self.entries.push(Entry {
             to,
             permits_marks,
+            is_alone: false,
+            end: self.bytes.len(),
+        });
+    }
+
+    /// Ends a datagram that may be too large for the path, so that it leaves with no other.
+    pub(crate) fn end_alone(&mut self, to: SocketAddr) {
+        self.entries.push(Entry {
+            to,
+            permits_marks: false,
+            is_alone: true,
             end: self.bytes.len(),
         });
     }
@@ -119,10 +132,11 @@ impl Batch {
             .map_or(0, |last| self.entries[last].end);
         let segment = first.end - start;
         let (mut end, mut count) = (first.end, 1);
-        for entry in self.entries[self.next + 1..].iter().take(most.max(1) - 1) {
+        let most = if first.is_alone { 1 } else { most.max(1) };
+        for entry in self.entries[self.next + 1..].iter().take(most - 1) {
             let size = entry.end - end;
             let same = entry.to == first.to && entry.permits_marks == first.permits_marks;
-            if !same || size > segment || entry.end - start > MAX_CALL {
+            if !same || entry.is_alone || size > segment || entry.end - start > MAX_CALL {
                 break;
             }
             (end, count) = (entry.end, count + 1);
@@ -206,6 +220,21 @@ mod tests {
     }
 
     #[test]
+    fn path_probe_has_its_own_call() {
+        let mut batch = batch(&[(1, 1400, false)]);
+        for size in [1400, 1400, 300] {
+            batch.bytes.resize(batch.bytes.len() + size, 9);
+            match batch.len() {
+                1 => batch.end_alone(address(1)),
+                _ => batch.end(address(1), false),
+            }
+        }
+        let calls = calls(&mut batch, 64);
+        let sizes: Vec<_> = calls.iter().map(|(_, _, bytes, _)| *bytes).collect();
+        assert_eq!(sizes, [1400, 1400, 1700]);
+    }
+
+    #[test]
     fn call_has_bounds_of_segments_and_bytes() {
         let many = [(1, 1400, false); 60];
         let lengths = |most| -> Vec<usize> {
@@ -240,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn address_that_refuses_each_datagram_leaves_segmentation_on() {
+    fn refused_address_leaves_segmentation_on() {
         let mut batch = batch(&[(1, 100, false), (1, 100, false), (2, 100, true)]);
         let (segments, mut calls) = (Cell::new(64), 0);
         let mut errors = 0;

@@ -72,6 +72,7 @@ impl Driver {
             self.facts.has_peer_certificate.set(certified);
             if connected && !self.announced {
                 self.announced = true;
+                self.socket.connected();
                 self.shared.wake_waiting();
             }
             if ended || self.shared.ended.borrow().is_some() {
@@ -122,7 +123,11 @@ impl Driver {
             let Some(to) = association.poll_output(Instant::now(), &mut batch.bytes) else {
                 return true;
             };
-            batch.end(to, association.permits_marks());
+            if association.is_path_probe() {
+                batch.end_alone(to);
+            } else {
+                batch.end(to, association.permits_marks());
+            }
         }
         false
     }

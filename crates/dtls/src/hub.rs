@@ -9,7 +9,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 
@@ -25,6 +25,8 @@ use crate::port::Arrived;
 
 /// The new associations that wait for one thread at most.
 const NEWCOMERS: usize = 32;
+/// Those of them with one IPv4 address, or in one IPv6 network, at most.
+const NEWCOMERS_OF_ONE: usize = 4;
 
 /// Shared by the listeners of one socket.
 #[derive(Debug)]
@@ -41,6 +43,8 @@ struct State {
     routes: HashMap<AssociationId, Arc<Inbox>>,
     listeners: Vec<(u64, mpsc::Sender<Newcomer>)>,
     next_listener: u64,
+    /// The new associations that wait for each listener, by their networks.
+    waiting: HashMap<(u64, IpAddr), usize>,
 }
 
 /// A client that has shown a cookie.
@@ -49,6 +53,35 @@ pub(crate) struct Newcomer {
     pub(crate) address: SocketAddr,
     pub(crate) inbox: Arc<Inbox>,
     pub(crate) route: Route,
+    /// Its place among those that wait.
+    pub(crate) place: Place,
+}
+
+/// The place of a newcomer, which another one may take when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Place {
+    hub: Arc<Hub>,
+    of: (u64, IpAddr),
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut state = self.hub.state();
+        if let Some(count) = state.waiting.get_mut(&self.of) {
+            *count -= 1;
+            if *count == 0 {
+                state.waiting.remove(&self.of);
+            }
+        }
+    }
+}
+
+/// Returns the IPv4 address of a client, or its IPv6 network of 64 bits.
+fn network(address: SocketAddr) -> IpAddr {
+    match address.ip().to_canonical() {
+        IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() >> 64 << 64).into(),
+        ip @ IpAddr::V4(_) => ip,
+    }
 }
 
 /// The way of datagrams to one association, which ends when it is dropped.
@@ -212,6 +245,12 @@ impl Hub {
         let Ok(permit) = listener.1.clone().try_reserve_owned() else {
             return false;
         };
+        let of = (listener.0, network(run.from));
+        let waiting = state.waiting.entry(of).or_default();
+        if *waiting == NEWCOMERS_OF_ONE {
+            return false;
+        }
+        *waiting += 1;
         let inbox = Arc::new(Inbox::new(run.from));
         inbox.push(run);
         state.routes.insert(id, Arc::clone(&inbox));
@@ -222,6 +261,10 @@ impl Hub {
             route: Route {
                 hub: Arc::clone(self),
                 id,
+            },
+            place: Place {
+                hub: Arc::clone(self),
+                of,
             },
         });
         true
@@ -245,7 +288,7 @@ fn leading(arrived: &Arrived<'_>) -> usize {
 mod tests {
     use super::*;
 
-    use crate::inbox::{OWN, Reader, STRANGE};
+    use crate::inbox::{OWN, Reader, STRANGE, UNCONNECTED};
 
     const NONCE: [u8; 8] = [5; 8];
 
@@ -367,8 +410,8 @@ mod tests {
     fn hub_bounds_newcomers_and_queues() {
         let hub = Arc::new(Hub::new(socket()));
         let (number, mut newcomers) = hub.add_listener();
-        for port in 1..1000 {
-            let from = SocketAddr::from(([192, 0, 2, 1], port));
+        for last in 0..100 {
+            let from = SocketAddr::from(([192, 0, 2, last], 1));
             let (_, cookie) = hello(&hub, from);
             handle(&hub, number, from, &initial(cookie));
         }
@@ -378,8 +421,12 @@ mod tests {
         let (id, records) = (newcomer.route.id, &b"records"[..]);
         Envelope::Data { id, records }.encode(&mut data);
         waiting(&newcomer);
-        let other = SocketAddr::from(([192, 0, 2, 9], 1));
-        for (address, most) in [(other, STRANGE), (newcomer.address, OWN)] {
+        let other = SocketAddr::from(([192, 0, 2, 200], 1));
+        let own = newcomer.address;
+        for (address, most) in [(other, STRANGE), (own, UNCONNECTED), (own, OWN)] {
+            if most == OWN {
+                newcomer.inbox.widen();
+            }
             for _ in 0..2 * OWN {
                 handle(&hub, number, address, &data);
             }
@@ -387,8 +434,33 @@ mod tests {
         }
         hub.remove_listener(number);
         drop((newcomers, newcomer));
-        assert!(hub.state().routes.is_empty());
+        let state = hub.state();
+        assert!(state.routes.is_empty() && state.waiting.is_empty());
     }
+
+    #[test]
+    fn hub_keeps_places_from_a_network_that_has_its_share() {
+        let hub = Arc::new(Hub::new(socket()));
+        let (number, mut newcomers) = hub.add_listener();
+        let all = |from: &str, count: u16| {
+            for port in 1..=count {
+                let address = format!("{from}:{port}").parse().expect("an address");
+                let (_, cookie) = hello(&hub, address);
+                handle(&hub, number, address, &initial(cookie));
+            }
+            hub.state().routes.len()
+        };
+        assert_eq!(all("192.0.2.1", 10), NEWCOMERS_OF_ONE);
+        assert_eq!(all("[::ffff:192.0.2.1]", 10), NEWCOMERS_OF_ONE);
+        assert_eq!(all("[::ffff:192.0.2.2]", 1), NEWCOMERS_OF_ONE + 1);
+        assert_eq!(all("[2001:db8:0:1::1]", 3), NEWCOMERS_OF_ONE + 4);
+        assert_eq!(all("[2001:db8:0:1::2]", 3), 2 * NEWCOMERS_OF_ONE + 1);
+        // An association that was begun leaves its place, and keeps its route.
+        let newcomer = newcomers.try_recv().expect("an association");
+        drop(newcomer.place);
+        assert_eq!(all("192.0.2.1", 10), 2 * NEWCOMERS_OF_ONE + 2);
+    }
+
     /// The kernel joins datagrams of equal size, whichever their associations are.
     #[test]
     fn hub_separates_datagrams_that_have_arrived_together() {

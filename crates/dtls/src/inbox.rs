@@ -14,6 +14,8 @@ use crate::port::Arrived;
 
 /// The datagrams of the client that wait at most.
 pub(crate) const OWN: usize = 1024;
+/// Those of a client whose handshake is not over, which has shown a cookie only.
+pub(crate) const UNCONNECTED: usize = 32;
 /// The datagrams from other addresses that wait at most.
 pub(crate) const STRANGE: usize = 32;
 /// The bytes of an empty queue's memory that are kept in any case.
@@ -90,6 +92,8 @@ pub(crate) struct Inbox {
 struct Waiting {
     /// The address of the client.
     client: SocketAddr,
+    /// The datagrams of `own` at most.
+    most: usize,
     own: Queue,
     strange: Queue,
 }
@@ -99,6 +103,7 @@ impl Inbox {
         Self {
             waiting: Mutex::new(Waiting {
                 client,
+                most: UNCONNECTED,
                 own: Queue::default(),
                 strange: Queue::default(),
             }),
@@ -115,7 +120,8 @@ impl Inbox {
     pub(crate) fn push(&self, arrived: &Arrived<'_>) -> usize {
         let mut waiting = self.waiting();
         let dropped = if arrived.from == waiting.client {
-            waiting.own.push(arrived, OWN)
+            let most = waiting.most;
+            waiting.own.push(arrived, most)
         } else {
             waiting.strange.push(arrived, STRANGE)
         };
@@ -127,6 +133,11 @@ impl Inbox {
     /// Notes that the client has the address `client` now.
     pub(crate) fn follow(&self, client: SocketAddr) {
         self.waiting().client = client;
+    }
+
+    /// Notes that the handshake is over.
+    pub(crate) fn widen(&self) {
+        self.waiting().most = OWN;
     }
 
     /// Waits until datagrams have arrived. The future can be dropped without a loss.
@@ -206,12 +217,14 @@ mod tests {
             assert_eq!(read.len(), 3 + STRANGE);
         }
         inbox.follow(address(9));
+        inbox.widen();
         assert_eq!(inbox.push(&from(9, &[7; 100], 1)), 0);
     }
 
     #[test]
     fn queue_cuts_runs_at_its_bound_and_keeps_marks() {
         let inbox = Arc::new(Inbox::new(address(2)));
+        inbox.widen();
         let mut reader = Reader::new(Arc::clone(&inbox));
         assert_eq!(inbox.push(&from(2, &[1; 10 * (OWN - 1)], 10)), 0);
         assert_eq!(inbox.push(&from(2, &[2; 25], 10)), 2);
@@ -224,6 +237,7 @@ mod tests {
     #[test]
     fn idle_queue_frees_its_memory() {
         let inbox = Arc::new(Inbox::new(address(1)));
+        inbox.widen();
         let mut reader = Reader::new(Arc::clone(&inbox));
         for _ in 0..2 {
             inbox.push(&from(1, &[1; 1_000_000], 1000));

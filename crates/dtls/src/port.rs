@@ -198,6 +198,26 @@ mod tests {
         read
     }
 
+    /// Reads `count` datagrams. Returns the codepoints of the messages that held them.
+    async fn codepoints(port: &Port, count: usize) -> Vec<Option<EcnCodepoint>> {
+        let (mut found, mut datagrams) = (Vec::new(), 0);
+        while datagrams < count {
+            let ready = tokio::time::timeout(PATIENCE, port.readable()).await;
+            ready.expect("in time").expect("a socket");
+            let (mut bytes, mut metas) = (vec![0; MESSAGE], [RecvMeta::default()]);
+            let read = port.socket.try_io(Interest::READABLE, || {
+                let mut messages = [IoSliceMut::new(&mut bytes)];
+                let socket = (&port.socket).into();
+                port.state.recv(socket, &mut messages, &mut metas)
+            });
+            if read.is_ok() {
+                datagrams += metas[0].len.div_ceil(metas[0].stride);
+                found.push(metas[0].ecn);
+            }
+        }
+        found
+    }
+
     #[tokio::test]
     async fn datagrams_of_one_call_arrive_with_their_sizes() {
         let (receiver, plain) = (port(on_loopback()), on_loopback());
@@ -219,6 +239,11 @@ mod tests {
             let read = read(&receiver.0, 5).await;
             let expected: Vec<_> = datagrams.into_iter().map(|bytes| (bytes, false)).collect();
             assert_eq!(read, expected);
+            let (mut batch, _) = five(receiver.1, permits_marks);
+            sender.send(&mut batch, None).await.expect("sent");
+            let codepoint = permits_marks.then_some(EcnCodepoint::Ect0);
+            let found = codepoints(&receiver.0, 5).await;
+            assert!(found.iter().all(|of| *of == codepoint), "{found:?}");
         }
         plain.set_nonblocking(true).expect("a socket");
         assert!(

@@ -118,6 +118,13 @@ impl Socket {
         }
     }
 
+    /// Notes that the handshake is over.
+    pub(crate) fn connected(&self) {
+        if let Self::Shared { reader, .. } = self {
+            reader.inbox.widen();
+        }
+    }
+
     /// Decides on an error of the socket. If the network of a client has changed, its socket is
     /// replaced.
     pub(crate) fn after(&mut self, error: &io::Error) -> After {

@@ -370,7 +370,9 @@ impl Listener for Accepting {
             address,
             inbox,
             route,
+            place,
         } = newcomer;
+        drop(place);
         let socket = Socket::Shared {
             port: Rc::clone(&self.port),
             reader: Reader::new(inbox),
@@ -395,8 +397,86 @@ impl Listener for Accepting {
 #[cfg(test)]
 mod tests {
     use std::net::{Ipv4Addr, UdpSocket};
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::{Wake, Waker};
+
+    use tandem::renewal::Renewable;
 
     use super::*;
+    use crate::certificates::anonymous;
+    use crate::envelope::Envelope;
+
+    #[derive(Default)]
+    struct Woken(AtomicUsize);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Brings the first datagrams of a client to the hub.
+    fn begin(hub: &Arc<Hub>, number: u64, from: SocketAddr) {
+        fn arrived(from: SocketAddr, bytes: &[u8]) -> Arrived<'_> {
+            Arrived {
+                from,
+                marked: false,
+                bytes,
+                stride: bytes.len(),
+            }
+        }
+
+        let (nonce, mut bytes, mut replies) = ([1; 8], Vec::new(), Batch::default());
+        Envelope::Hello { nonce }.encode(&mut bytes);
+        hub.handle(number, &arrived(from, &bytes), &mut replies);
+        let Ok(Envelope::Retry { cookie, .. }) = Envelope::decode(&replies.bytes) else {
+            panic!("no retry");
+        };
+        Envelope::Initial {
+            nonce,
+            cookie,
+            records: b"records",
+        }
+        .encode(&mut bytes);
+        hub.handle(number, &arrived(from, &bytes), &mut replies);
+    }
+
+    #[tokio::test]
+    async fn listener_rests_after_its_bound_of_handshakes() {
+        let (port, address) = port();
+        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+        let hub = Hubs::default().of(&socket).expect("a hub");
+        let (number, newcomers) = hub.add_listener();
+        for last in 1..=10 {
+            let from = SocketAddr::from(([192, 0, 2, last], address.port()));
+            begin(&hub, number, from);
+        }
+
+        let identity =
+            Renewable::new("own".to_owned(), Vec::new(), anonymous).expect("an identity");
+        let settings = Settings::new(TunnelConfig::default(), IDLE, false).expect("settings");
+        let mut accepting = Accepting {
+            begun: 0,
+            hub,
+            number,
+            newcomers,
+            port: Rc::new(port),
+            settings,
+            identity: Arc::new(identity),
+            clients: None,
+            reading: Rc::new(Reading(Rc::default())),
+        };
+        let woken = Arc::new(Woken::default());
+        let waker = Waker::from(Arc::clone(&woken));
+        let mut cx = Context::from_waker(&waker);
+        for expected in [(4, 1), (4, 2), (2, 2)] {
+            let mut begun = 0;
+            while accepting.poll_accept(&mut cx).is_ready() {
+                begun += 1;
+            }
+            assert_eq!((begun, woken.0.load(Ordering::Relaxed)), expected);
+        }
+    }
 
     fn port() -> (Port, SocketAddr) {
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");

@@ -208,6 +208,8 @@ pub struct Tunnel {
     ecn: Ecn,
     /// True if the last datagram carried data and the path takes the codepoint.
     permits_marks: bool,
+    /// True if the last datagram probes the path's size.
+    is_path_probe: bool,
     ready: BTreeSet<(u8, u64, u32)>,
     /// Streams that wait for memory, to read or to write.
     starved: BTreeSet<u32>,
@@ -237,6 +239,7 @@ impl Tunnel {
             pmtu,
             ecn: Ecn::default(),
             permits_marks: false,
+            is_path_probe: false,
             ready: BTreeSet::new(),
             starved: BTreeSet::new(),
             acks: Acks::default(),
@@ -488,6 +491,11 @@ impl Tunnel {
     /// seems to drop them.
     pub const fn permits_marks(&self) -> bool {
         self.permits_marks
+    }
+
+    /// Returns true if the last datagram probes whether the path takes its size.
+    pub const fn is_path_probe(&self) -> bool {
+        self.is_path_probe
     }
 
     /// Returns the number of streams that are open.

@@ -23,7 +23,7 @@ impl Tunnel {
     /// Writes the next datagram into `out`, which is cleared first; false if there is none now.
     pub fn poll_output(&mut self, now: Duration, out: &mut Vec<u8>) -> bool {
         out.clear();
-        self.permits_marks = false;
+        (self.permits_marks, self.is_path_probe) = (false, false);
         if let Some(code) = self.control.close.take() {
             Segment::Close { code }.encode(out);
         }
@@ -31,6 +31,7 @@ impl Tunnel {
             return self.count_datagram(now, out);
         }
         if self.write_path_probe(now, out) {
+            self.is_path_probe = true;
             return self.count_datagram(now, out);
         }
         let size = self.pmtu.current();

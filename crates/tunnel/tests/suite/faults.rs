@@ -345,7 +345,7 @@ fn tunnel_forbids_marks_on_a_path_that_drops_ect() {
 }
 
 #[test]
-fn tunnel_forbids_marks_after_its_route_begins_to_drop_ect() {
+fn tunnel_forbids_marks_once_its_route_drops_ect() {
     let data = pattern(200_000, 1);
     let mut path = Path::new(&Config::default(), &link(20), 1);
     path.upload(&data);

@@ -148,6 +148,8 @@ impl Path {
         for (end, link, is_client) in [(client, up, true), (server, down, false)] {
             while end.tunnel.poll_output(self.now, &mut datagram) {
                 assert!(datagram.len() <= 1472, "{}", datagram.len());
+                let fits = datagram.len() <= end.tunnel.datagram_size();
+                assert!(fits || end.tunnel.is_path_probe());
                 let permits = end.tunnel.permits_marks();
                 *permitting += u64::from(permits);
                 let is_lost = is_client && *lose_after == Some(0);
