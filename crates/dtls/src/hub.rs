@@ -25,7 +25,7 @@ use crate::port::Arrived;
 
 /// The new associations that wait for one thread at most.
 const NEWCOMERS: usize = 32;
-/// Those of them with one IPv4 address, or in one IPv6 network, at most.
+/// The most of them with one IPv4 address, or in one IPv6 network.
 const NEWCOMERS_OF_ONE: usize = 4;
 
 /// Shared by the listeners of one socket.
@@ -53,7 +53,7 @@ pub(crate) struct Newcomer {
     pub(crate) address: SocketAddr,
     pub(crate) inbox: Arc<Inbox>,
     pub(crate) route: Route,
-    /// Its place among those that wait.
+    /// The place of the association among those that wait.
     pub(crate) place: Place,
 }
 

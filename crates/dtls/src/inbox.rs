@@ -14,7 +14,7 @@ use crate::port::Arrived;
 
 /// The datagrams of the client that wait at most.
 pub(crate) const OWN: usize = 1024;
-/// Those of a client whose handshake is not over, which has shown a cookie only.
+/// The datagrams that wait at most for a client with a cookie, until its handshake is over.
 pub(crate) const UNCONNECTED: usize = 32;
 /// The datagrams from other addresses that wait at most.
 pub(crate) const STRANGE: usize = 32;
