@@ -5,23 +5,25 @@
 //! store for the other. The copy gets all parts that arrive. The outcome of the push is that of the
 //! first request, so the copy is not reported. A push is cancelled once all its requests are gone.
 //!
-//! Only a response with a lifetime serves several requests (RFC 9111 section 4). The copy of any
-//! other is dropped when the head arrives, and its request is sent to the gateway again.
+//! Only a response with a lifetime and without `Set-Cookie` serves several requests (RFC 9111
+//! sections 4 and 7.3): its origin may give each request another token or session. The copy of any
+//! other is dropped when the head arrives, and its request is sent to the gateway again. A copy is
+//! also dropped once no request is left for which it was kept.
 
 use std::time::Instant;
 
 use bytes::Bytes;
-use tandem_http::{Fields, ResponseHead};
+use tandem_http::{Fields, RequestHead, ResponseHead};
 
-use super::{Fate, MAX_PUSHES, Output, Phase, PushId, PushStore, Pushed, Target};
+use super::{ArrivedResponse, Fate, MAX_PUSHES, Output, Phase, PushId, PushStore, Pushed, Target};
 use crate::client::lifetime::Lifetime;
 
 /// The requests that one push answers at most.
 const MAX_REQUESTS: usize = 16;
 
 /// Returns whether a response may serve several requests.
-const fn is_shareable(lifetime: Lifetime) -> bool {
-    matches!(lifetime, Lifetime::For(_) | Lifetime::Unspecified)
+fn is_shareable(response: &ArrivedResponse) -> bool {
+    matches!(response.lifetime, Lifetime::For(_)) && !response.head.fields.contains("set-cookie")
 }
 
 impl PushStore {
@@ -34,13 +36,12 @@ impl PushStore {
         let Phase::Claimed(kept, reader) = &pushed.phase else {
             return;
         };
-        let lifetime = kept.response.as_ref().map(|response| response.lifetime);
         let is_untouched = !reader.has_head && pushed.copy.is_none();
         let target = Target::of(&kept.request);
         let of = pushed.copy_of.unwrap_or(id);
         if !is_untouched
             || kept.is_check()
-            || !lifetime.is_none_or(is_shareable)
+            || !kept.response.as_ref().is_none_or(is_shareable)
             || self.waiting.contains_key(&target)
             || self.held + kept.held > self.limits.memory
             || self.pushes.len() >= MAX_PUSHES
@@ -68,6 +69,19 @@ impl PushStore {
             pushed.copy = Some(copy);
         }
         self.outputs.push_back(Output::Copied { push: copy, of });
+    }
+
+    /// Drops the copy that waits for a request like this one, since none is under way any more.
+    pub fn drop_copy(&mut self, request: &RequestHead) {
+        if self.waiting.is_empty() {
+            return;
+        }
+        let waiting = self.waiting.get(&Target::of(request)).copied();
+        let is_copy = |id: &PushId| self.pushes.get(id).is_some_and(Pushed::is_copy);
+        if let Some(copy) = waiting.filter(is_copy) {
+            self.discard(copy, Fate::Cancelled);
+            self.release(copy);
+        }
     }
 
     fn copy_of(&self, id: PushId) -> Option<PushId> {
@@ -101,7 +115,7 @@ impl PushStore {
         };
         self.on_head(now, copy, head.clone());
         let arrived = self.kept_mut(copy).and_then(|kept| kept.response.as_ref());
-        if arrived.is_some_and(|response| !is_shareable(response.lifetime)) {
+        if arrived.is_some_and(|response| !is_shareable(response)) {
             self.discard(copy, Fate::Cancelled);
         }
     }

@@ -52,6 +52,13 @@ impl Crossings {
         })
     }
 
+    /// Returns whether a request for this URL waits that has this isolation key.
+    fn has_any(&self, url: u32, isolation: &Isolation) -> bool {
+        let waiting = self.waiting.borrow();
+        let mut of_url = waiting.get(&url).into_iter().flatten();
+        of_url.any(|other| other.isolation == *isolation)
+    }
+
     fn join(&self, url: u32, exchange: &Exchange) -> Rc<Signal> {
         let signal = Rc::new(Signal {
             isolation: exchange.isolation.clone(),
@@ -169,10 +176,15 @@ impl Crossing {
         self.reply = self.shared.forward(exchange, true);
     }
 
-    /// Stops waiting for a push.
+    /// Stops waiting for a push. The last request for a resource leaves no copy of its push behind.
     fn leave(&mut self) {
-        if let Some(signal) = self.signal.take() {
-            self.shared.crossings.leave(self.url, &signal);
+        let Some(signal) = self.signal.take() else {
+            return;
+        };
+        let crossings = &self.shared.crossings;
+        crossings.leave(self.url, &signal);
+        if !crossings.has_any(self.url, &self.isolation) {
+            self.shared.drop_copy(&self.isolation, &self.request);
         }
     }
 }
@@ -470,7 +482,36 @@ mod tests {
             }
         }
         let answers = [Answer::Reference, Answer::Reference, Answer::Whole];
-        assert_eq!(run(&answers, "no-cache"), ([true, false], 3));
+        for caching in ["no-cache", ""] {
+            assert_eq!(run(&answers, caching), ([true, false], 3), "{caching}");
+        }
+    }
+
+    /// The second request ends before it takes its copy of the push. A later one asks.
+    #[test]
+    fn copy_for_a_request_that_ended_serves_no_later_one() {
+        let scene = async {
+            let gateway = Gateway::new(&[Answer::Reference, Answer::Never, Answer::Whole], false);
+            let pool = Rc::clone(&gateway) as Rc<dyn SessionPool>;
+            let stage = Pushed::new(OPTIONS, pool, Rc::new(Rc::clone(&gateway)));
+            let page = stage.call(Exchange::internal(request("/page")));
+            body(page).await.expect("the page comes");
+            let ask = || Crossing::reply(&stage.shared, Exchange::internal(request("/image")));
+            let (mut one, other) = (ask(), ask());
+            std::future::poll_fn(|cx| Poll::Ready(one.poll_part(cx).is_pending())).await;
+            drop(other);
+            gateway.go_on.notify_one();
+            let one = body(one).await.ok();
+            let later = body(stage.call(Exchange::internal(request("/image")))).await;
+            (one, later.ok(), gateway.asked.get())
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build()
+            .expect("a runtime");
+        let found = LocalSet::new().block_on(&runtime, scene);
+        let text = |text: &str| Some(text.as_bytes().to_vec());
+        assert_eq!(found, (text("pushed"), text("whole"), 3));
     }
 
     /// Requests the image once the promise of its push has come.

@@ -208,6 +208,14 @@ impl PushedShared {
         }
     }
 
+    /// Drops the copies of pushes that wait for a request like this one.
+    fn drop_copy(&self, isolation: &Isolation, request: &RequestHead) {
+        let sessions = self.sessions.borrow().get(isolation).cloned();
+        for pushes in sessions.unwrap_or_default() {
+            pushes.drop_copy(request);
+        }
+    }
+
     fn find(&self, isolation: &Isolation, mark: &Rc<SessionMark>) -> Option<Rc<SessionPushes>> {
         let sessions = self.sessions.borrow();
         let mut found = sessions.get(isolation)?.iter();

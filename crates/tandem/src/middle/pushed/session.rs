@@ -254,6 +254,10 @@ impl SessionPushes {
         self.with_store(|store| store.invalidate_origin(request));
     }
 
+    pub(super) fn drop_copy(&self, request: &RequestHead) {
+        self.with_store(|store| store.drop_copy(request));
+    }
+
     /// Ends the waiting pushes after the end of their session.
     pub(super) fn close(&self) {
         self.with_store(PushStore::close);

@@ -51,21 +51,52 @@ fn copy_gets_all_parts_of_a_push() {
 }
 
 #[test]
-fn response_without_a_lifetime_serves_one_request() {
-    for control in ["no-cache", "no-store"] {
+fn token_or_cookie_serves_one_request() {
+    for fields in [
+        &[][..],
+        &[("etag", "\"1\"")],
+        &[("cache-control", "no-cache")],
+        &[("cache-control", "no-store")],
+        &[FRESH[0], ("set-cookie", "session=1")],
+    ] {
         let mut scene = Scene::new(LIMITS);
         let [id, copy] = shared(&mut scene);
-        scene
-            .store
-            .on_head(scene.now, id, ok(&[("cache-control", control)]));
-        assert_eq!(scene.piece(copy), Piece::Broken, "{control}");
+        scene.store.on_head(scene.now, id, ok(fields));
+        assert_eq!(scene.piece(copy), Piece::Broken, "{fields:?}");
         scene.store.on_data(scene.now, id, Bytes::from("x"));
         scene.store.on_end(id, true);
-        assert_eq!(body(&mut scene, id).len(), 2, "{control}");
+        assert_eq!(body(&mut scene, id).len(), 2, "{fields:?}");
         scene.store.on_reader_gone(id);
         scene.store.on_reader_gone(copy);
         assert!(scene.store.is_empty() && scene.store.held() == 0);
     }
+}
+
+/// The head is there before the first request, so no copy is made at all.
+#[test]
+fn known_token_or_cookie_is_not_copied() {
+    for fields in [&[][..], &[FRESH[0], ("set-cookie", "session=1")]] {
+        let mut scene = Scene::new(LIMITS);
+        let id = scene.push("/a", fields, "body");
+        scene.ask("/a").expect("it is there");
+        scene.store.share(id);
+        assert_eq!(scene.store.len(), 1, "{fields:?}");
+    }
+}
+
+#[test]
+fn copy_ends_with_the_requests_for_which_it_was_kept() {
+    let mut scene = Scene::new(LIMITS);
+    let id = scene.push("/a", FRESH, "body");
+    scene.store.drop_copy(&get("/a"));
+    scene.ask("/a").expect("the push itself waits on");
+    scene.store.share(id);
+    scene.store.drop_copy(&get("/b"));
+    assert_eq!(scene.store.len(), 2, "another resource");
+    scene.store.drop_copy(&get("/a"));
+    assert_eq!(scene.store.len(), 1);
+    assert_eq!(scene.ask("/a"), None);
+    assert_eq!(body(&mut scene, id).len(), 2, "its request is served");
 }
 
 #[test]
