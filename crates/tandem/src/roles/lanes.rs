@@ -107,7 +107,7 @@ impl ClientConfig {
                 let sessions = self.solo_sessions(options)?;
                 solo = Some(Rc::clone(&sessions));
                 let times = journal.load_times(&self.way(&[]));
-                self.solo_lane(sessions, times, kept_digest(services, &[])?)
+                self.solo_lane(sessions, times)
             } else {
                 lane_without_gateway(fallback)
             };
@@ -216,12 +216,7 @@ impl ClientConfig {
         }
     }
 
-    fn solo_lane(
-        &self,
-        sessions: Rc<SoloSessions>,
-        times: Arc<LoadTimes>,
-        digest: Option<SharedDigest>,
-    ) -> Lane {
+    fn solo_lane(&self, sessions: Rc<SoloSessions>, times: Arc<LoadTimes>) -> Lane {
         let to_solo = Rc::new(ToSolo(sessions));
         Lane {
             stage: self.with_pushes(
@@ -229,7 +224,8 @@ impl ClientConfig {
                 Rc::clone(&to_solo) as _,
                 None,
                 times,
-                digest,
+                // Without a gateway, the file alone would open the section.
+                None,
             ),
             sessions: to_solo,
         }

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
+use tandem::config::ClientOptions;
+use tandem::config::client::SoloMode;
 use tandem::runtime::Running;
 
 use super::{received, site};
@@ -155,6 +157,25 @@ fn file_of_digests_serves_one_gateway_only() {
         // Fetches of this process may still reach the origin.
         while told.recv_timeout(Duration::from_millis(300)).is_ok() {}
     }
+}
+
+/// A client without a gateway has no secret that could protect a section.
+#[test]
+fn solo_client_leaves_the_file_of_digests_empty() {
+    let (origin, told) = site(ANSWERS);
+    let file = TestFile::new("solo");
+    let (client, http, _) = start_client(ClientOptions {
+        gateway: Vec::new(),
+        solo: Some(SoloMode::Direct),
+        solo_allow_dest: vec!["127.0.0.0/8".parse().unwrap()],
+        push_digest_file: Some(file.0.clone()),
+        ..client_options("h2+tcp://127.0.0.1:1")
+    });
+    load(http, &origin, "");
+    wait_for(&told, ANSWERS.len());
+    end(client);
+    let length = std::fs::metadata(&file.0).unwrap().len();
+    assert_eq!(length, 16 + 32, "the name of the format, and the salt");
 }
 
 #[test]
