@@ -27,7 +27,7 @@ mod reports;
 mod store;
 mod stored_head;
 
-pub use digest::{Digest, MAX_RESPONSES};
+pub use digest::{Digest, MAX_LIFETIME, MAX_RESPONSES};
 pub use lifetime::fresh_for;
 pub use preflights::{PreflightKey, PreflightStep, Preflights};
 pub use preload::preload_link;

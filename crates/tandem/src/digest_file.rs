@@ -2,7 +2,7 @@
 //!
 //! Only requests without an isolation key have such a digest. The file is read at the start, and
 //! written every ten minutes and at the end. Each write goes to a new file, which then replaces the
-//! old one. Processes that share a file overwrite each other's sections.
+//! old one, also behind a link. Processes that share a file overwrite each other's sections.
 //!
 //! A file that another program wrote prevents the start, so that it is not lost. A damaged one does
 //! not: its digests only spare pushes. `sealed` has the format.
@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use tandem_http::{RequestHead, ResponseHead};
-use tandem_push::client::Digest;
+use tandem_push::client::{Digest, MAX_LIFETIME};
 
 pub use self::sealed::FormatError;
 use self::sealed::{MAX_FILE, MAX_SECTIONS, Salt, Section, SectionKey};
@@ -23,9 +23,8 @@ pub(crate) mod sealed;
 /// The interval between two writes of the file.
 const SAVE_EVERY: Duration = Duration::from_secs(600);
 
-/// The age above which a section is forgotten. A browser has probably dropped most of its copies by
-/// then.
-const LONGEST: Duration = Duration::from_secs(30 * 86_400);
+/// The age above which a section is forgotten: all its responses have ended.
+const LONGEST: Duration = MAX_LIFETIME;
 
 /// The reason for which a file of digests cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -51,7 +50,10 @@ pub enum DigestFileError {
 /// A file of digests.
 #[derive(Debug)]
 pub struct DigestFile {
+    /// The path as it was given.
     file: PathBuf,
+    /// The path without links. A new file must not take the place of a link.
+    target: PathBuf,
     content: Mutex<Content>,
     /// Held during a write, so that a later one has the later content.
     writing: Mutex<()>,
@@ -112,7 +114,8 @@ impl DigestFile {
     /// # Errors
     /// Fails if the file cannot be read, or was not written by this program.
     pub fn open(file: PathBuf) -> Result<Self, DigestFileError> {
-        let (salt, sections) = match read(&file)?.as_slice() {
+        let target = without_links(&file).map_err(|error| failed(&file, error))?;
+        let (salt, sections) = match read(&target)?.as_slice() {
             [] => (None, Vec::new()),
             bytes => match sealed::parse(bytes) {
                 Ok((salt, sections)) => (Some(salt), sections),
@@ -135,6 +138,7 @@ impl DigestFile {
         };
         Ok(Self {
             file,
+            target,
             content: Mutex::new(content),
             writing: Mutex::default(),
         })
@@ -177,7 +181,7 @@ impl DigestFile {
         };
         let written = bytes
             .ok_or_else(no_random_numbers)
-            .and_then(|bytes| crate::files::replace_private(&self.file, &bytes));
+            .and_then(|bytes| crate::files::replace_private(&self.target, &bytes));
         written.map_err(|error| failed(&self.file, error))
     }
 
@@ -225,7 +229,8 @@ impl Content {
             return digest;
         };
         for (url, rest) in responses {
-            if let Some(until) = rest.checked_sub(age).and_then(|rest| now.checked_add(rest)) {
+            let rest = rest.min(LONGEST).checked_sub(age);
+            if let Some(until) = rest.and_then(|rest| now.checked_add(rest)) {
                 digest.restore(url, until);
             }
         }
@@ -247,6 +252,20 @@ impl Content {
             .sort_by_key(|section| std::cmp::Reverse(section.time));
         self.sections.truncate(MAX_SECTIONS);
         Some(sealed::write(&self.salt, self.sections.iter()))
+    }
+}
+
+/// Returns the path of a file without links. A link to a missing file is an error, since its volume
+/// may not be mounted.
+fn without_links(file: &Path) -> std::io::Result<PathBuf> {
+    match std::fs::canonicalize(file) {
+        Err(error)
+            if error.kind() == std::io::ErrorKind::NotFound
+                && std::fs::symlink_metadata(file).is_err() =>
+        {
+            Ok(file.to_owned())
+        }
+        found => found,
     }
 }
 

@@ -1,10 +1,11 @@
 //! Files that are replaced as a whole.
 
+use std::collections::hash_map::RandomState;
 use std::fs::OpenOptions;
+use std::hash::{BuildHasher as _, Hasher as _};
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 
 /// Returns the file's path with `end` appended to the name.
 pub(crate) fn beside(file: &Path, end: &str) -> PathBuf {
@@ -36,15 +37,9 @@ pub(crate) fn replace(
 
 /// Replaces a file as [`replace`] does. Only this user can read the new one.
 pub(crate) fn replace_private(file: &Path, content: &[u8]) -> std::io::Result<()> {
-    // Two writes would share the name of the new file.
-    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    let new = beside(file, ".new");
-    // A file that a crash has left may have another mode.
-    match std::fs::remove_file(&new) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
+    // A fixed name would be shared by two writes, of this process or of another one.
+    let number = RandomState::new().build_hasher().finish();
+    let new = beside(file, &format!(".{number:016x}.new"));
     let mut options = OpenOptions::new();
     options.write(true).create_new(true).mode(0o600);
     replace(file, &new, &options, content)

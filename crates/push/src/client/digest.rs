@@ -14,6 +14,9 @@ pub const MAX_RESPONSES: usize = 1024;
 /// The shortest lifetime that is worth a report: one that outlasts a companion.
 const MIN_LIFETIME: Duration = Duration::from_secs(15);
 
+/// The longest lifetime that a digest counts. A browser has probably dropped the copy by then.
+pub const MAX_LIFETIME: Duration = Duration::from_secs(30 * 86_400);
+
 /// The responses of one isolation key, by the hashes of their URLs.
 #[derive(Debug, Default)]
 pub struct Digest(VecDeque<(u32, Instant)>);
@@ -22,7 +25,7 @@ impl Digest {
     /// Remembers a response that the browser receives.
     pub fn note(&mut self, now: Instant, request: &RequestHead, head: &ResponseHead) {
         let lifetime = fresh_for(head).filter(|lifetime| *lifetime > MIN_LIFETIME);
-        let Some(until) = lifetime.and_then(|lifetime| now.checked_add(lifetime)) else {
+        let Some(until) = lifetime.and_then(|it| now.checked_add(it.min(MAX_LIFETIME))) else {
             return;
         };
         self.restore(url_hash(request), until);

@@ -134,8 +134,10 @@ with_path! {
         /// Send a digest of the browser's earlier responses at the start of a session; refused with
         /// --via [default: true without --via]
         push_digest: Option<bool> [help_heading = "Push", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
-        /// File that keeps this digest for the next process, except those of isolation keys;
-        /// refused with --via [default: none]
+        /// File that keeps this digest for the next process, except those of isolation keys.
+        /// Private windows without a key leave hashes of URLs in it. The gateway recognises a client
+        /// that restarts or changes its address, also behind a VPN or transparent Tor. Refused with
+        /// --via, and unused with --solo [default: none]
         push_digest_file: Option<PathBuf> [help_heading = "Push", value_name = "FILE"],
         /// Documents that may follow a page, which the gateway pushes once the page is loaded
         /// [default: off]

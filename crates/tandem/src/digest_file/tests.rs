@@ -148,18 +148,74 @@ fn lifetimes_go_on_between_processes() {
         ..Content::of(lock(&file.content).salt)
     };
     let [short, long] = ["/short", "/long"].map(|path| url_hash(&get(path)));
-    let month = LONGEST.as_secs();
+    let month = LONGEST.as_secs() as i64;
     for (age, expected) in [
-        (0_i64, &[short, long][..]),
+        (0, &[short, long][..]),
         (61, &[long]),
-        (month as i64, &[long]),
-        (month as i64 + 1, &[]),
+        (month - 2, &[long]),
+        (month, &[]),
         (-1, &[]),
     ] {
         let digest = later.restored(&key, (now, 1_000_000_u64.saturating_add_signed(age)));
         let found: Vec<u32> = digest.fresh(now).into_iter().map(|(url, _)| url).collect();
         assert_eq!(found, expected, "after {age} s");
     }
+}
+
+/// Each process uses the section, and writes it again.
+#[test]
+fn response_ends_after_a_month_whatever_its_lifetime() {
+    let directory = Directory::new("digest-month");
+    let file = directory.open().expect("a new file");
+    let digest = file.digest_of(b"one");
+    note(&digest, "/long", "max-age=31536000");
+    let salt = lock(&file.content).salt;
+    let key = SectionKey::derive(&salt, b"one");
+    let (now, day) = (Instant::now(), 86_400);
+    let mut sections = vec![
+        key.seal(0, lock(&digest.digest).fresh(now).into_iter())
+            .expect("random numbers"),
+    ];
+    for (days, count) in [(20, 1), (29, 1), (31, 0), (40, 0)] {
+        let content = Content {
+            sections,
+            ..Content::of(salt)
+        };
+        let fresh = content.restored(&key, (now, days * day)).fresh(now);
+        assert_eq!(fresh.len(), count, "after {days} days");
+        let section = key.seal(days * day, fresh.into_iter());
+        sections = vec![section.expect("random numbers")];
+    }
+}
+
+#[test]
+fn linked_file_is_replaced_where_it_is() {
+    let directory = Directory::new("digest-link");
+    let place = directory.0.join("volume");
+    std::fs::create_dir_all(&place).expect("a directory");
+    std::os::unix::fs::symlink(place.join("kept"), directory.file()).expect("a link");
+    let error = directory.open().expect_err("its file is missing");
+    assert!(matches!(error, DigestFileError::File { .. }), "{error}");
+    std::fs::write(place.join("kept"), b"").expect("a file");
+    let file = directory.open().expect("it is empty");
+    assert_eq!(file.path(), directory.file());
+    file.save().expect("it is written");
+    let kind = std::fs::symlink_metadata(directory.file()).expect("a link");
+    assert!(kind.is_symlink());
+    let written = std::fs::read(place.join("kept")).expect("a file");
+    assert!(sealed::parse(&written).is_ok_and(|(_, sections)| sections.is_empty()));
+}
+
+#[test]
+fn save_leaves_the_new_file_of_another_process() {
+    let directory = Directory::new("digest-new");
+    let other = crate::files::beside(&directory.file(), ".new");
+    std::fs::write(&other, b"another").expect("a file");
+    let file = directory.open().expect("a new file");
+    file.save().expect("it is written");
+    assert_eq!(std::fs::read(&other).expect("it stays"), b"another");
+    let names = std::fs::read_dir(&directory.0).expect("a directory");
+    assert_eq!(names.count(), 2, "no other file is left");
 }
 
 #[test]
