@@ -15,6 +15,7 @@ use tandem_net::emulator::topology::LinkText;
 /// (download) and from it (upload).
 #[derive(Debug, Parser)]
 #[command(
+    name = "tandem-link",
     version,
     args_conflicts_with_subcommands = true,
     subcommand_precedence_over_arg = false

@@ -15,7 +15,7 @@ use tandem_web::origin::Protocols;
 /// A PAGE is built in (demo, thesis, twitter, youtube, imgur, uniform:NxBYTES, gallery:NxBYTES) or
 /// a file: a recorded page, a HAR file or a page model.
 #[derive(Debug, Parser)]
-#[command(version)]
+#[command(name = "tandem-measure", version)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     pub(crate) command: Command,
