@@ -127,9 +127,9 @@ impl AsyncWrite for Sending {
 }
 
 impl SendStream for Sending {
-    /// Puts streams of urgency 0, such as those of the session itself, before all others. The others
-    /// share the path: a stream of quinn keeps its place while it has data, so a push behind a
-    /// download would stay there after a request has raised it. The session's core decides by
+    /// Puts streams of urgency 0, such as those of the session itself, before all others. The
+    /// others share the path: a stream of quinn keeps its place while it has data, so a push behind
+    /// a download would stay there after a request has raised it. The session's core decides by
     /// urgency which stream may fill the small window of unsent bytes.
     fn set_priority(&mut self, Priority(urgency): Priority) {
         self.settle();

@@ -45,7 +45,7 @@ pub struct OpenedHttps {
     pub ports: Vec<u16>,
     /// The PEM file of the authorities to trust instead of the public ones.
     pub ca: Option<String>,
-    /// Whether resources of hosts at the level `local` are requested early.
+    /// True if resources of hosts at the level `local` are requested early.
     pub early: bool,
 }
 

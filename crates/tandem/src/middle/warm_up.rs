@@ -1,5 +1,5 @@
 //! Opens a new session's congestion window before it is needed. A client that has just started
-//! requests filler bytes in rounds, and the gateway sends them until a request for an origin arrives.
+//! requests filler bytes in rounds. The gateway sends them until a request for an origin arrives.
 //!
 //! TCP begins with ten packets a round trip and doubles them (RFC 6928, RFC 5681 section 3.1). The
 //! first page of a session over a long path therefore waits for avoidable round trips. BBR keeps
