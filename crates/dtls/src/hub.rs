@@ -292,19 +292,10 @@ mod tests {
 
     const NONCE: [u8; 8] = [5; 8];
 
-    fn arrived(from: SocketAddr, bytes: &[u8]) -> Arrived<'_> {
-        Arrived {
-            from,
-            marked: false,
-            bytes,
-            stride: bytes.len(),
-        }
-    }
-
     /// Brings a datagram to the hub, and returns its reply.
     fn handle(hub: &Arc<Hub>, number: u64, from: SocketAddr, datagram: &[u8]) -> Vec<u8> {
         let mut replies = Batch::default();
-        hub.handle(number, &arrived(from, datagram), &mut replies);
+        hub.handle(number, &Arrived::one(from, datagram), &mut replies);
         replies.bytes
     }
 
@@ -395,7 +386,7 @@ mod tests {
         let from: SocketAddr = "192.0.2.7:1000".parse().expect("an address");
         let (id, cookie) = hello(&hub, from);
         for (number, _) in &listeners {
-            assert!(hub.begin(*number, id, &arrived(from, &initial(cookie))));
+            assert!(hub.begin(*number, id, &Arrived::one(from, &initial(cookie))));
         }
         let newcomers = listeners.map(|(_, mut newcomers)| newcomers.try_recv().ok());
         let mut newcomers: Vec<_> = newcomers.into_iter().flatten().collect();
@@ -481,7 +472,7 @@ mod tests {
         let mut replies = Batch::default();
         let arrived = Arrived {
             stride: 24,
-            ..arrived(from, &joined)
+            ..Arrived::one(from, &joined)
         };
         hub.handle(number, &arrived, &mut replies);
         assert_eq!(replies.len(), 1);

@@ -34,6 +34,17 @@ pub(crate) struct Arrived<'a> {
 }
 
 impl<'a> Arrived<'a> {
+    /// Returns one datagram without a mark.
+    #[cfg(test)]
+    pub(crate) const fn one(from: SocketAddr, bytes: &'a [u8]) -> Self {
+        Self {
+            from,
+            marked: false,
+            bytes,
+            stride: bytes.len(),
+        }
+    }
+
     /// Returns the datagrams.
     pub(crate) fn datagrams(&self) -> impl Iterator<Item = &'a [u8]> {
         self.bytes.chunks(self.stride.max(1))

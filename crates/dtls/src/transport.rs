@@ -417,18 +417,9 @@ mod tests {
 
     /// Brings the first datagrams of a client to the hub.
     fn begin(hub: &Arc<Hub>, number: u64, from: SocketAddr) {
-        fn arrived(from: SocketAddr, bytes: &[u8]) -> Arrived<'_> {
-            Arrived {
-                from,
-                marked: false,
-                bytes,
-                stride: bytes.len(),
-            }
-        }
-
         let (nonce, mut bytes, mut replies) = ([1; 8], Vec::new(), Batch::default());
         Envelope::Hello { nonce }.encode(&mut bytes);
-        hub.handle(number, &arrived(from, &bytes), &mut replies);
+        hub.handle(number, &Arrived::one(from, &bytes), &mut replies);
         let Ok(Envelope::Retry { cookie, .. }) = Envelope::decode(&replies.bytes) else {
             panic!("no retry");
         };
@@ -438,7 +429,7 @@ mod tests {
             records: b"records",
         }
         .encode(&mut bytes);
-        hub.handle(number, &arrived(from, &bytes), &mut replies);
+        hub.handle(number, &Arrived::one(from, &bytes), &mut replies);
     }
 
     #[tokio::test]

@@ -16,7 +16,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::victim::start;
 use crate::bench::BenchError;
 use crate::bench::steady::{Download, SteadyOrigin};
 use crate::bench::testbed::{Testbed, free_addresses};
@@ -199,7 +198,7 @@ impl AttackedPair {
                 "--listen",
                 &format!("{way}://{gateway}?cert={cert}&key={key}"),
             ]);
-        let pid = start(testbed, "gateway", command, ready)?;
+        let pid = testbed.start_listening("gateway", command, ready)?;
         let forwarder =
             Forwarder::start(gateway).map_err(BenchError::system("forward datagrams"))?;
         let near = forwarder.address;
@@ -207,7 +206,7 @@ impl AttackedPair {
         command
             .args(["client", "--listen", &format!("http://{http}")])
             .args(["--gateway", &format!("{way}://{near}?ca={cert}")]);
-        start(testbed, "client", command, http)?;
+        testbed.start_listening("client", command, http)?;
         let begin = || {
             let origin = SteadyOrigin::start(Some(RATE))?;
             let download = Download::start(http, origin.address)?;

@@ -10,7 +10,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::wire::{Wire, WireProtocol, frame, h2, literal, request_block};
-use crate::bench::testbed::{Program, Testbed, free_address, free_addresses};
+use crate::bench::testbed::{Testbed, free_address, free_addresses};
 use crate::bench::{BenchError, usage};
 
 /// The number of requests in one session of an honest user.
@@ -70,7 +70,7 @@ impl VictimGateway {
             .args(["--allow-dest", "127.0.0.0/8"])
             .args(["--listen", &format!("h2+tcp://{h2}")])
             .args(["--listen", &format!("spdy3.1+tcp://{spdy}")]);
-        let pid = start(testbed, "gateway", command, spdy)?;
+        let pid = testbed.start_listening("gateway", command, spdy)?;
         testbed.wait_for(pid, "gateway", h2, None)?;
         Ok(Self { pid, h2, spdy })
     }
@@ -111,25 +111,9 @@ impl VictimClient {
             .args(["client", "--preconnect=false", "--warm-up", "0B"])
             .args(["--listen", &format!("http://{http}")])
             .args(["--gateway", &format!("{scheme}://{gateway}")]);
-        let pid = start(testbed, "client", command, http)?;
+        let pid = testbed.start_listening("client", command, http)?;
         Ok(Self { pid, http })
     }
-}
-
-pub(super) fn start(
-    testbed: &Testbed,
-    name: &str,
-    command: Command,
-    listens: SocketAddr,
-) -> Result<u32, BenchError> {
-    let pid = testbed.start(Program {
-        name,
-        command,
-        core: None,
-        network: None,
-    })?;
-    testbed.wait_for(pid, name, listens, None)?;
-    Ok(pid)
 }
 
 /// The resources that a process has used.

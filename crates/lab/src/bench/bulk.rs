@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use super::steady::{Download, SteadyOrigin};
-use super::testbed::{Program, Testbed, free_addresses};
+use super::testbed::{Testbed, free_addresses};
 use super::{BenchError, programs, ratios, turns, usage};
 use tandem_net::stats::Summary;
 
@@ -233,7 +233,7 @@ fn start_pair(
         &format!("{}://{address}{listen}", way.0),
         &congestion,
     ]);
-    let gateway = start(testbed, "gateway", gateway, ready)?;
+    let gateway = testbed.start_listening("gateway", gateway, ready)?;
     let mut client = Command::new(&plan.tandem);
     client.args(["client", "--listen", &format!("http://{proxy}")]);
     client.args([
@@ -241,28 +241,12 @@ fn start_pair(
         &format!("{}://{address}{dial}", way.0),
         &congestion,
     ]);
-    let client = start(testbed, "client", client, proxy)?;
+    let client = testbed.start_listening("client", client, proxy)?;
     Ok(BulkPair {
         proxy,
         client,
         gateway,
     })
-}
-
-fn start(
-    testbed: &Testbed,
-    name: &str,
-    command: Command,
-    listens: SocketAddr,
-) -> Result<u32, BenchError> {
-    let pid = testbed.start(Program {
-        name,
-        command,
-        core: None,
-        network: None,
-    })?;
-    testbed.wait_for(pid, name, listens, None)?;
-    Ok(pid)
 }
 
 impl BulkReport {

@@ -165,6 +165,27 @@ impl Testbed {
         Ok(pid)
     }
 
+    /// Starts a program in the network of this process, and waits until it listens. Returns its
+    /// process id.
+    ///
+    /// # Errors
+    /// Fails if it does not start, or ends before it listens.
+    pub fn start_listening(
+        &self,
+        name: &str,
+        command: Command,
+        listens: SocketAddr,
+    ) -> Result<u32, BenchError> {
+        let pid = self.start(Program {
+            name,
+            command,
+            core: None,
+            network: None,
+        })?;
+        self.wait_for(pid, name, listens, None)?;
+        Ok(pid)
+    }
+
     /// Waits until a program listens, so that nothing measured waits for it.
     pub fn wait_for(
         &self,
