@@ -115,10 +115,7 @@ impl Firefox {
     ) -> Result<Visit, BrowserError> {
         self.record = FirefoxRecord::default();
         match self.navigate(url, wanted).await {
-            Ok(page) => Ok(Visit {
-                page,
-                har: std::mem::take(&mut self.record).into_har(),
-            }),
+            Ok(visit) => Ok(visit),
             Err(error) => Err(self.process.explain(error).await),
         }
     }
@@ -154,7 +151,7 @@ impl Firefox {
         &mut self,
         url: &str,
         wanted: &HashSet<String>,
-    ) -> Result<PageState, BrowserError> {
+    ) -> Result<Visit, BrowserError> {
         let parameters = json!({ "context": self.context, "url": url, "wait": "none" });
         let navigated = self.call("browsingContext.navigate", parameters).await;
         navigated.map_err(|error| match error {
@@ -174,7 +171,10 @@ impl Firefox {
             }
         }
         load::complete(self, wanted).await?;
-        self.state().await
+        // Events that arrive with the answer to the next command are no part of the page load.
+        let har = std::mem::take(&mut self.record).into_har();
+        let page = self.state().await?;
+        Ok(Visit { page, har })
     }
 
     /// Asks the page for its times and images.

@@ -97,7 +97,27 @@ impl FirefoxRecord {
             .map(|(request, _)| request)
     }
 
+    /// Returns true if the memory of the page answers a request for a URL that this page load has
+    /// fetched already. Firefox reports such a use of an image as a request of its own.
+    fn is_repeated(&self, params: &Value) -> bool {
+        let (id, url) = (id_of(params), text(&params["request"]["url"]));
+        let mut all = self.requests.list.iter().zip(&self.ids);
+        is_from_memory(&params["response"])
+            && all.any(|(it, own)| *own != id && it.entry.url == url && it.entry.status > 0)
+    }
+
+    fn forget(&mut self, params: &Value) {
+        let id = id_of(params);
+        if let Some(at) = self.ids.iter().rposition(|own| *own == id) {
+            self.ids.remove(at);
+            self.requests.list.remove(at);
+        }
+    }
+
     fn answer(&mut self, params: &Value) {
+        if self.is_repeated(params) {
+            return self.forget(params);
+        }
         let Some(exchange) = self.find(params) else {
             return;
         };
@@ -153,19 +173,26 @@ impl ReportPhases for FetchTiming {
     }
 }
 
+/// Returns true for a response out of the memory of the page, which has no size and no times.
+fn is_from_memory(response: &Value) -> bool {
+    let is_zero = |name: &str| response[name].as_u64().unwrap_or(0) == 0;
+    response["fromCache"] == true && is_zero("bodySize") && is_zero("bytesReceived")
+}
+
 /// Returns the length of a response's body. Firefox asks its cache for it, which answers 0 while it
 /// still writes the entry. The bytes received are exact then, save that over HTTP/2 Firefox counts
-/// the empty line of the head once too often.
+/// the empty line of the head once too often. A response out of memory is as long as its head says.
 fn body_size(response: &Value) -> u64 {
     let size = |name: &str| response[name].as_u64().unwrap_or(0);
+    let fields = fields(&response["headers"]);
+    let length = fields.iter().find_map(|(name, value)| {
+        let is_length = name.eq_ignore_ascii_case("content-length");
+        is_length.then(|| value.parse().ok())?
+    });
     match size("bodySize") {
+        0 if is_from_memory(response) => length.unwrap_or(0),
         0 => {
             let arrived = size("bytesReceived").saturating_sub(size("headersSize"));
-            let fields = fields(&response["headers"]);
-            let length = fields.iter().find_map(|(name, value)| {
-                let is_length = name.eq_ignore_ascii_case("content-length");
-                is_length.then(|| value.parse().ok())?
-            });
             length
                 .filter(|length| arrived > 0 && arrived + 1 == *length)
                 .unwrap_or(arrived)
@@ -267,6 +294,32 @@ mod tests {
         }
         let known = json!({ "bodySize": 70, "headersSize": 20, "bytesReceived": 99 });
         assert_eq!(body_size(&known), 70);
+    }
+
+    #[test]
+    fn image_from_the_memory_of_the_page_is_no_second_request() {
+        let (mut record, url) = (FirefoxRecord::default(), "http://a.test/image");
+        let from_memory = |id: &str, url: &str| {
+            let mut event = request(id, 0, url, json!({}));
+            event["response"] = json!({ "status": 200, "fromCache": true, "bodySize": 0, "bytesReceived": 0,
+                "headers": [{ "name": "Content-Length", "value": { "type": "string", "value": "70" } }] });
+            event
+        };
+        let fetched = answered(request("1", 0, url, json!({})), 200, 1_000_100);
+        for event in [
+            fetched,
+            from_memory("2", url),
+            from_memory("3", "http://a.test/kept"),
+        ] {
+            record.handle("network.beforeRequestSent", &event);
+            record.handle("network.responseStarted", &event);
+            record.handle("network.responseCompleted", &event);
+        }
+        assert_eq!(record.requests.counts(), (2, 0));
+        let har = record.into_har();
+        let sizes = har.entries.iter().map(|entry| (&*entry.url, entry.body));
+        let sizes: Vec<_> = sizes.collect();
+        assert_eq!(sizes, [(url, 70), ("http://a.test/kept", 70)]);
     }
 
     #[test]
