@@ -60,13 +60,8 @@ impl Drop for SteadyOrigin {
 fn serve(mut stream: TcpStream, rate: Option<u64>, ended: &AtomicBool) -> io::Result<()> {
     stream.set_nodelay(true)?;
     stream.set_write_timeout(Some(PATIENCE))?;
-    let mut reader = BufReader::new(stream.try_clone()?);
-    let mut line = String::new();
-    while line != "\r\n" {
-        line.clear();
-        if reader.read_line(&mut line)? == 0 {
-            return Ok(());
-        }
+    if !read_head(&stream)? {
+        return Ok(());
     }
     let head = format!(
         "HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\n\
@@ -90,6 +85,19 @@ fn serve(mut stream: TcpStream, rate: Option<u64>, ended: &AtomicBool) -> io::Re
         stream.write_all(&piece[..bytes.clamp(1, PIECE)])?;
     }
     Ok(())
+}
+
+/// Reads the head of a request. Returns whether it was whole when the stream ended.
+fn read_head(stream: &TcpStream) -> io::Result<bool> {
+    let mut reader = BufReader::new(stream.try_clone()?);
+    let mut line = String::new();
+    while line != "\r\n" {
+        line.clear();
+        if reader.read_line(&mut line)? == 0 {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// A download on a thread of its own.
@@ -180,6 +188,8 @@ mod tests {
         let address = listener.local_addr().expect("an address");
         let server = thread::spawn(move || {
             let (mut stream, _) = listener.accept().expect("a client");
+            // A connection that is closed with unread bytes is reset, with the response unread.
+            assert!(read_head(&stream).expect("open"), "the head is cut");
             stream.write_all(b"HTTP/1.1 200 OK\r\n").expect("open");
         });
         let download = Download::start(address, address).expect("a response");
