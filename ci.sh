@@ -67,12 +67,18 @@ short_files() {
     [ -z "$long" ] || { echo "$long" && return 1; }
 }
 
+# The programs for the steps that run them, and for interop/: with the same members and features, or dependencies would be built
+# several times.
+build_programs() {
+    cargo build --locked --workspace --bins --features tandem-cli/submit
+}
+
 # The packages of a release, from the program of the tests instead of an optimised one: their content, installation, upgrade,
 # removal and purge.
 step_package() {
     local made=$CARGO_TARGET_DIR/package
-    cargo_tool deb --debug && cargo_tool sbom --debug || return 1
-    cargo build --locked -p tandem-cli --features submit || return 1
+    prepared && cargo_tool deb && cargo_tool sbom || return 1
+    build_programs || return 1
     rm -rf "$made"
     install -D -m 755 "$CARGO_TARGET_DIR/debug/tandem" "$made/release/tandem" || return 1
     CARGO_TARGET_DIR=$made PREBUILT=1 packaging/release.sh "$made/dist" && PREBUILT=1 packaging/check.sh "$made/dist"
@@ -81,7 +87,7 @@ step_package() {
 # Licences, banned crates and sources of all dependencies; deny.toml has the rules.
 step_deny() {
     local manifest status=0
-    cargo_tool deny || return 1
+    prepared && cargo_tool deny || return 1
     for manifest in Cargo.toml fuzz/Cargo.toml; do
         # The advisories are not checked: their database is fetched from the network at each run.
         cargo deny --manifest-path "$manifest" --locked --config deny.toml check licenses bans sources || status=1
@@ -91,15 +97,32 @@ step_deny() {
 
 # Dependencies that no source file of their crate names, in both workspaces.
 step_machete() {
-    cargo_tool machete && cargo machete --skip-target-dir .
+    prepared && cargo_tool machete && cargo machete --skip-target-dir .
 }
 
-# Installs cargo-NAME if it is missing, built in a temporary directory: cargo_tool NAME ARGUMENT...
+# Installs cargo-NAME if it is missing, built in a temporary directory without optimisation: cargo_tool NAME
 cargo_tool() {
     cargo "$1" --version >/dev/null 2>&1 && return
-    env -u CARGO_TARGET_DIR cargo install --locked "${@:2}" "cargo-$1" && return
+    env -u CARGO_TARGET_DIR cargo install --locked --debug "cargo-$1" && return
     echo "cargo-$1 is missing and could not be installed. Install it by hand: cargo install --locked cargo-$1"
     return 1
+}
+
+# Builds the parts of later steps with the processor time that earlier steps leave. Tests wait for much of their time, and the
+# builds of a machine without caches take about as long. A build that fails here fails again in its step, which tells why.
+prepare() {
+    local tool
+    for tool in deny machete deb sbom; do
+        cargo_tool "$tool"
+    done
+    fuzz_build
+    cargo build --locked --release -p tandem-cli
+    cargo build --locked --release -p tandem-cli -p tandem-lab --bins
+}
+
+# Waits for the end of `prepare`, if it runs.
+prepared() {
+    [ -z "${preparing:-}" ] || tail --pid="$preparing" -f /dev/null
 }
 
 step_lint() {
@@ -171,19 +194,21 @@ step_doc() {
 }
 
 # With the coverage that libFuzzer wants, as far as a stable compiler can be asked for it: no nightly, no cargo-fuzz.
-step_fuzz() {
-    local host target coverage='-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4'
+fuzz_host=$(rustc -vV | sed -n 's/^host: //p')
+fuzz_build() {
+    local coverage='-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4'
     coverage+=' -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table'
     coverage+=' -Cllvm-args=-sanitizer-coverage-trace-compares'
-    host=$(rustc -vV | sed -n 's/^host: //p')
-    target=$CARGO_TARGET_DIR/fuzz
     RUSTFLAGS="--cfg fuzzing $coverage -Ccodegen-units=1 -Cdebug-assertions -Coverflow-checks" \
-        cargo build --manifest-path fuzz/Cargo.toml --locked --release --bins --target "$host" --target-dir "$target" ||
-        return 1
+        cargo build --manifest-path fuzz/Cargo.toml --locked --release --bins --target "$fuzz_host" --target-dir "$CARGO_TARGET_DIR/fuzz"
+}
+
+step_fuzz() {
+    prepared && fuzz_build || return 1
     export -f fuzz
     export logs
     # As many at a time as there are processors.
-    printf '%s\n' fuzz/fuzz_targets/*.rs | xargs -P "$(nproc)" -I{} bash -c 'fuzz "$@"' fuzz {} "$target/$host/release"
+    printf '%s\n' fuzz/fuzz_targets/*.rs | xargs -P "$(nproc)" -I{} bash -c 'fuzz "$@"' fuzz {} "$CARGO_TARGET_DIR/fuzz/$fuzz_host/release"
 }
 
 # One target for its time: fuzz FILE DIRECTORY-OF-PROGRAMS
@@ -208,7 +233,7 @@ step_interop() {
 
 # Attacks on both proxies, each with bounds on memory, processor time and the service of an honest user.
 step_attack() {
-    cargo build --locked -p tandem-lab -p tandem-cli --bins &&
+    build_programs &&
         "$CARGO_TARGET_DIR/debug/tandem-lab" attack --seconds "${ATTACK_SECONDS:-100}"
 }
 
@@ -231,13 +256,14 @@ each() {
 
 # Visitors, kills, reloads and jumps of the clock for a moment; the whole hour is `tandem-lab soak --faketime`.
 step_soak() {
-    cargo build --locked -p tandem-cli -p tandem-lab &&
+    build_programs &&
         "$CARGO_TARGET_DIR/debug/tandem-lab" soak --seconds "${SOAK_SECONDS:-20}" --faketime --output "$logs/soak"
 }
 
 # What a newcomer runs first, and the keys that programs read.
 step_demo() {
     local json=$logs/demo.json key
+    prepared
     cargo run --locked --release -p tandem-cli -- demo --json >"$json" || return 1
     for key in rows setup time_s bytes_up bytes_down requests ratio_time ratio_bytes; do
         grep -q "\"$key\":" "$json" || { echo "$key is missing in:" && cat "$json" && return 1; }
@@ -261,8 +287,7 @@ run() {
 
 steps=("$@")
 if [ ${#steps[@]} -eq 0 ]; then
-    steps=(install fmt deny machete lint pure test package microspdy doc fuzz interop attack demo)
-    compgen -G 'tests/*.sh' >/dev/null || compgen -G 'crates/*/tests/*.sh' >/dev/null && steps+=(tornet)
+    steps=(install fmt pure lint test microspdy doc interop tornet deny machete package fuzz attack demo)
 fi
 export PATH=$PATH:/usr/sbin:/sbin:/usr/local/go/bin
 for step in "${steps[@]}"; do
@@ -270,6 +295,12 @@ for step in "${steps[@]}"; do
 done
 for step in "${steps[@]}"; do
     run "$step"
+    # All steps run.
+    if [ $# -eq 0 ] && [ "$step" = install ]; then
+        (export -f prepare cargo_tool fuzz_build && export fuzz_host && exec chrt --idle 0 bash -c prepare) \
+            >"$logs/prepare.log" 2>&1 </dev/null &
+        preparing=$!
+    fi
 done
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]

@@ -10,7 +10,7 @@
 
 need openssl openssl node nodejs curl curl h2load nghttp2-client nghttpd nghttp2-server
 PATH=$PATH:/usr/sbin need nginx nginx-light
-build TANDEM tandem -p tandem-cli
+build_tandem
 nginx=$(PATH=$PATH:/usr/sbin command -v nginx)
 peer=(node "$here/bridge/peer.js")
 protocols=(http http+tls h2+tcp h2+tls)

@@ -8,7 +8,7 @@
 . "$(dirname "$0")/common.sh"
 
 need chromium chromium firefox-esr firefox-esr certutil libnss3-tools node nodejs openssl openssl curl curl python3 python3
-build TANDEM tandem -p tandem-cli
+build_tandem
 
 # The delay of an image, and the images that are held until all of them are under way.
 delay=300

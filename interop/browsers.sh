@@ -8,7 +8,7 @@
 . "$(dirname "$0")/common.sh"
 
 need firefox-esr firefox-esr chromium chromium certutil libnss3-tools node nodejs openssl openssl
-build TANDEM tandem -p tandem-cli
+build_tandem
 
 home=$work/home
 mkdir -p "$home"

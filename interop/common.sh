@@ -59,6 +59,12 @@ build() {
     printf -v "$variable" '%s' "${CARGO_TARGET_DIR:-$here/../target}/debug/$path"
 }
 
+# The program tandem, built as ci.sh builds it for other steps: with another choice of members or features, cargo would build
+# the dependencies again.
+build_tandem() {
+    build TANDEM tandem --workspace --bins --features tandem-cli/submit
+}
+
 # The foreign programs: $work/spdystream, $work/web, and "${transport[@]}".
 build_foreign() {
     need go golang-go node nodejs npm npm

@@ -6,7 +6,7 @@
 . "$(dirname "$0")/common.sh"
 
 need chromium chromium node nodejs npm npm
-build TANDEM tandem -p tandem-cli
+build_tandem
 [ -d "$here/browser/node_modules/axe-core" ] || (cd "$here/browser" && npm ci --silent) || exit 1
 
 start "$own_address" node "$here/browser/origin.js" page 20 0 max-age=600

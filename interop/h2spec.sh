@@ -15,7 +15,7 @@ if [ -z "${H2SPEC:-}" ]; then
     GOBIN=$work go install github.com/summerwind/h2spec/cmd/h2spec@v2.2.1+incompatible || exit 1
     H2SPEC=$work/h2spec
 fi
-build TANDEM tandem -p tandem-cli
+build_tandem
 
 allowed='× 1: Sends HEADERS frame that depend on itself
 × 2: Sends PRIORITY frame that depend on itself'

@@ -14,7 +14,7 @@ cases=("$@")
 need openssl openssl python3 python3 pip3 python3-pip
 pip3 install --quiet --disable-pip-version-check --root-user-action=ignore --target "$work/python" aioquic==1.2.0 >"$work/pip.log" 2>&1 ||
     { cat "$work/pip.log" >&2 && exit 1; }
-build TANDEM tandem -p tandem-cli
+build_tandem
 peer=(env "PYTHONPATH=$work/python" python3 "$here/h3/peer.py")
 
 openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=interop \

@@ -9,7 +9,7 @@
 . "$(dirname "$0")/common.sh"
 
 need chromium chromium firefox-esr firefox-esr certutil libnss3-tools node nodejs openssl openssl curl curl python3 python3
-build TANDEM tandem -p tandem-cli
+build_tandem
 
 home=$work/home authority=$work/home/.local/share/tandem
 mkdir -p "$home"

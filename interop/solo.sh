@@ -9,7 +9,7 @@
 
 PATH=$PATH:/usr/sbin
 need node nodejs curl curl nginx nginx-light apache2 apache2-bin
-build TANDEM tandem -p tandem-cli
+build_tandem
 visit=(node "$here/solo/visit.js")
 requests=301
 # The servers give up their rights, and must read the files.

@@ -12,7 +12,7 @@ cases=("$@")
 
 need openssl openssl
 build_foreign spdystream web
-build TANDEM tandem -p tandem-cli
+build_tandem
 
 # An authority and a certificate by it, in $CA, $CERT and $KEY; programs get them by name where they are to speak TLS.
 certify() {

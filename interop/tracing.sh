@@ -7,7 +7,7 @@
 . "$(dirname "$0")/common.sh"
 
 need bpftrace bpftrace curl curl
-build TANDEM tandem -p tandem-cli
+build_tandem
 # The probe's path in the tracer's program ends at a colon and is absolute.
 TANDEM=$(realpath "$TANDEM")
 

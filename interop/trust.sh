@@ -7,7 +7,7 @@
 . "$(dirname "$0")/common.sh"
 
 need curl curl unshare util-linux update-ca-certificates ca-certificates script bsdutils
-build TANDEM tandem -p tandem-cli
+build_tandem
 export TANDEM
 anchors=/usr/local/share/ca-certificates
 
