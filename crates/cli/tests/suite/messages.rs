@@ -28,6 +28,9 @@ fn client(gateway: &str, more: &[&str]) -> Process {
 pub(crate) fn refusing_proxy(code: u8) -> SocketAddr {
     let refuse = move |_, mut client: Client| {
         answer_socks(&mut client, code);
+        // The first bytes of the session may still come. If they stayed unread, the end of the
+        // connection would be a reset, and the client could fail before it reads the answer.
+        client.is_closed();
     };
     Scene::new(refuse).address
 }
