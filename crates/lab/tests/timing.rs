@@ -4,7 +4,7 @@
 mod programs;
 
 use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
 use std::thread;
 use std::time::Duration;
@@ -164,14 +164,19 @@ fn unsteady_runs_are_reported() {
     assert!(report.text().contains("never steady"), "{}", report.text());
 }
 
-/// Answers each connection with fixed bytes once it has spoken, then closes it.
+/// Answers each connection with fixed bytes once it has spoken, then ends its own direction. Bytes
+/// that stayed unread would turn the end of the connection into a reset.
 fn answering(bytes: &'static [u8]) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("bound");
     thread::spawn(move || {
         for mut stream in listener.incoming().filter_map(Result::ok) {
-            let _ = stream.read(&mut [0; 1024]);
-            let _ = stream.write_all(bytes);
+            thread::spawn(move || {
+                let _ = stream.read(&mut [0; 1024]);
+                let _ = stream.write_all(bytes);
+                let _ = stream.shutdown(Shutdown::Write);
+                let _ = std::io::copy(&mut stream, &mut std::io::sink());
+            });
         }
     });
     address
