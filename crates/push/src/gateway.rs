@@ -64,12 +64,14 @@ mod stale_pages;
 mod table;
 mod viewed_page;
 mod visitors;
+mod visits;
 
 pub use output::{Carrier, Clock, Config, Counts, Interest, Order, Output, PushError};
 pub use page::Promise;
 pub use predictor::Predictor;
-pub use saved_visits::{VisitsError, check_visits};
+pub use saved_visits::{MAX_TEXT as MAX_VISITS, VisitsError};
 pub use session::Gateway;
 pub use table::{FetchId, ResponseId};
+pub use visits::Visits;
 
 pub use crate::response_rules::CopyLifetime;

@@ -107,12 +107,10 @@ impl Gateway {
             false => Reuse::Never,
         };
         self.cache.note_answer(fetch.target.hash, reuse);
-        if let Some(page) = self.pages.get(fetch.page)
-            && self.config.has_one_user
-        {
+        if let (Some(page), Some(visits)) = (self.pages.get(fetch.page), &self.visits) {
             let copy = KeptCopy::of(head, unix_time).filter(|_| is_kept);
             let url = &fetch.target.url;
-            self.revisits.note_copy(page.url(), url, copy);
+            visits.lock().note_copy(page.url(), url, copy);
         }
         let lifetime = copy_lifetime(head, unix_time).filter(|_| is_kept);
         if let Some(predictor) = predictor

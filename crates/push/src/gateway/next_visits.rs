@@ -10,29 +10,21 @@ use std::time::Instant;
 use tandem_http::RequestHead;
 
 use super::page::Page;
-use super::revisits::Revisits;
-use super::saved_visits::VisitsError;
 use super::session::Gateway;
 use super::table::ResponseId;
+use super::visits::Visits;
 use crate::fetch_standard::is_navigation;
 use crate::response_rules::KeptCopy;
 use crate::url::request_url;
 use crate::wire::url_hash_of;
 
 impl Gateway {
-    /// Takes over the visits that another session has saved, as [`Self::save_visits`] wrote them.
-    ///
-    /// # Errors
-    /// Returns the reason for which the text cannot be read.
-    pub fn recall_visits(&mut self, text: &str) -> Result<(), VisitsError> {
-        self.revisits = Revisits::read(text)?;
-        Ok(())
-    }
-
-    /// Returns the visits as a text, if they have changed since the last call.
-    pub fn save_visits(&mut self) -> Option<String> {
-        let has_changed = self.revisits.take_change();
-        has_changed.then(|| self.revisits.to_text())
+    /// Uses the visits of other sessions of the same user, in place of those so far. A session of
+    /// several users uses none.
+    pub fn share_visits(&mut self, visits: Visits) {
+        if let Some(own) = &mut self.visits {
+            *own = visits;
+        }
     }
 
     /// Promises the resources that the last visit to a page needed, before the page itself has
@@ -48,7 +40,8 @@ impl Gateway {
         let Some(url) = request_url(request).filter(|_| is_plain && !self.closed) else {
             return;
         };
-        let Some((policy, needs)) = self.revisits.of(&url) else {
+        let visits = self.visits.as_ref();
+        let Some((policy, needs)) = visits.and_then(|visits| visits.lock().visit(&url)) else {
             return;
         };
         let unix_time = self.clock.unix_time(now);
@@ -80,22 +73,20 @@ impl Gateway {
 
     /// Notes that the browser itself requests a resource of the last page.
     pub(super) fn note_own_request(&mut self, request: &RequestHead) {
-        let view = self.view.as_ref().filter(|_| self.config.has_one_user);
-        if let Some(view) = view
+        if let (Some(view), Some(visits)) = (&self.view, &self.visits)
             && !is_navigation(request)
             && let Some(url) = request_url(request)
         {
-            self.revisits.note_use(view.url(), &url, true);
+            visits.lock().note_use(view.url(), &url, true);
         }
     }
 
     /// Notes the copy that the browser's cache can have of a response to its own request.
     pub(super) fn note_own_copy(&mut self, request: &RequestHead, copy: Option<KeptCopy>) {
-        let view = self.view.as_ref().filter(|_| self.config.has_one_user);
-        if let Some(view) = view
+        if let (Some(view), Some(visits)) = (&self.view, &self.visits)
             && let Some(url) = request_url(request)
         {
-            self.revisits.note_copy(view.url(), &url, copy);
+            visits.lock().note_copy(view.url(), &url, copy);
         }
     }
 

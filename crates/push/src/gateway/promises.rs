@@ -220,9 +220,9 @@ impl Gateway {
         }
     }
 
-    /// Remembers a need for the next visit to its page.
+    /// Remembers a need for the next visit to its page, if the session has one user.
     fn remember(&mut self, id: PageId, need: &Need) {
-        let Some(page) = self.pages.get(id) else {
+        let (Some(page), Some(visits)) = (self.pages.get(id), &self.visits) else {
             return;
         };
         // Only pages are remembered, not style sheets or scripts. Pages that change cookies are
@@ -232,7 +232,8 @@ impl Gateway {
             && !page.leads_on
             && page.document_url() == &**page.url();
         if is_visit {
-            self.revisits.note_need(page.url(), page.policy(), need);
+            let mut visits = visits.lock();
+            visits.note_need(page.url(), page.policy(), need);
         }
     }
 
@@ -245,9 +246,7 @@ impl Gateway {
         request: RequestHead,
     ) -> Option<FetchId> {
         let is_check = request.method == Method::Head;
-        if self.config.has_one_user {
-            self.remember(id, need);
-        }
+        self.remember(id, need);
         let page = self.pages.get_mut(id)?;
         page.know(&need.url);
         page.fetches += 1;

@@ -100,9 +100,12 @@ impl Gateway {
             }
         }
         // A check that has confirmed no copy tells nothing about the use of the resource.
-        if self.config.has_one_user && !(push.is_check && fate == Fate::Cancelled) {
+        if let Some(visits) = &self.visits
+            && !(push.is_check && fate == Fate::Cancelled)
+        {
             let is_used = matches!(fate, Fate::Used | Fate::Late | Fate::Validated);
-            self.revisits.note_use(&push.page_url, &push.url, is_used);
+            let mut visits = visits.lock();
+            visits.note_use(&push.page_url, &push.url, is_used);
         }
         let Some(predictor) = predictor else {
             return;

@@ -60,6 +60,9 @@ impl Gateway {
             self.note_wanted(now, &request_authority(request), hash);
             self.note_request(request, hash);
             self.cookie_hosts.note_request(request);
+            if let Some(visits) = &self.visits {
+                visits.lock().set_time(self.clock.unix_time(now));
+            }
             self.detect_cache_loss(request, hash);
             self.note_own_request(request);
         } else if !is_learnable(request) {
@@ -76,7 +79,7 @@ impl Gateway {
             unsized_body: None,
             ended: false,
         });
-        if takes_pushes && self.config.has_one_user {
+        if takes_pushes {
             self.begin_revisit(now, id, request);
         }
         Some(id)
@@ -288,7 +291,9 @@ impl Gateway {
             return;
         }
         self.cache = Default::default();
-        self.revisits.forget_copies();
+        if let Some(visits) = &self.visits {
+            visits.lock().forget_copies();
+        }
         self.visitors.forget_ages();
         self.forget_copies();
         let Some(id) = self.skipping.take() else {
@@ -398,11 +403,13 @@ impl Gateway {
             return self.end_revisit(now, id);
         }
         let cookies = self.cookies_after(now, &request, head);
-        if cookies != Cookies::Unchanged && self.config.has_one_user {
+        if cookies != Cookies::Unchanged && self.visits.is_some() {
             // Promises that left before the head carry the old cookies. The same would happen at
             // the next visit.
             self.end_revisit(now, id);
-            self.revisits.forget(&url);
+            if let Some(visits) = &self.visits {
+                visits.lock().forget(&url);
+            }
         }
         if cookies == Cookies::Unknown {
             return;

@@ -5,8 +5,9 @@
 //! is remembered, and each lazy one that the page names. Only those that the browser has used are
 //! requested early, and one that it does not use is forgotten.
 //!
-//! With each need there is the copy that the browser's cache may have. `saved_visits` writes the
-//! pages to a text and reads them again, for users who keep them in a file.
+//! With each need there is the copy that the browser's cache may have. Sessions of one user can
+//! share the pages (`visits`). `saved_visits` writes them to a text and reads them again, for users
+//! who keep them in a file. A file keeps a page for [`MAX_AGE`] seconds after its last visit.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -21,6 +22,9 @@ pub(super) const MAX_PAGES: usize = 64;
 /// The largest number of bytes of URLs that are remembered.
 pub(super) const MAX_BYTES: usize = 256 << 10;
 
+/// The time after the last visit to a page for which a file keeps it, in seconds.
+pub(super) const MAX_AGE: u64 = 30 * 86_400;
+
 /// The used needs of a page, with the copies that the browser may have.
 pub(super) type UsedNeeds = Vec<(Need, Option<KeptCopy>)>;
 
@@ -28,9 +32,11 @@ pub(super) type UsedNeeds = Vec<(Need, Option<KeptCopy>)>;
 #[derive(Default)]
 pub(super) struct Revisits {
     pages: HashMap<String, LastVisit>,
-    /// The URLs of the pages, oldest first.
+    /// The URLs of the pages, in the order of their last visits.
     order: VecDeque<String>,
     bytes: usize,
+    /// The time of the last event, in seconds since 1970, UTC.
+    unix_time: u64,
     /// True if the pages differ from those that were saved last.
     has_changed: bool,
 }
@@ -38,6 +44,8 @@ pub(super) struct Revisits {
 /// The last visit to a page.
 #[derive(Default)]
 pub(super) struct LastVisit {
+    /// The time of the visit, in seconds since 1970, UTC.
+    pub(super) time: u64,
     pub(super) policy: Referrer,
     pub(super) needs: Vec<UsedNeed>,
 }
@@ -55,19 +63,29 @@ impl LastVisit {
     fn bytes(&self) -> usize {
         self.needs.iter().map(|it| it.need.url.len()).sum()
     }
+
+    fn has_used_needs(&self) -> bool {
+        self.needs.iter().any(|it| it.is_used)
+    }
 }
 
 impl Revisits {
-    /// Returns the referrer policy and the used needs of the last visit to a page, with the copies
-    /// that the browser may have.
-    pub(super) fn of(&self, page: &str) -> Option<(Referrer, UsedNeeds)> {
+    /// Notes the time of the next events, in seconds since 1970, UTC.
+    pub(super) const fn set_time(&mut self, unix_time: u64) {
+        self.unix_time = unix_time;
+    }
+
+    /// Notes another visit to a page. Returns the referrer policy and the used needs of the last
+    /// visit, with the copies that the browser may have.
+    pub(super) fn visit(&mut self, page: &str) -> Option<(Referrer, UsedNeeds)> {
+        self.note_visit(page);
         let visit = self.pages.get(page)?;
         let used = visit.needs.iter().filter(|it| it.is_used);
         let needs: Vec<_> = used.map(|it| (it.need.clone(), it.copy)).collect();
         (!needs.is_empty()).then_some((visit.policy, needs))
     }
 
-    /// Returns the pages, oldest first, with their last visits.
+    /// Returns the pages with their last visits, in the order of these.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&str, &LastVisit)> {
         let pages = self.order.iter();
         pages.filter_map(|page| Some((page.as_str(), self.pages.get(page)?)))
@@ -76,6 +94,11 @@ impl Revisits {
     /// Returns whether the pages have changed since the last call.
     pub(super) const fn take_change(&mut self) -> bool {
         std::mem::replace(&mut self.has_changed, false)
+    }
+
+    /// Notes that the last change was not saved.
+    pub(super) const fn note_unsaved(&mut self) {
+        self.has_changed = true;
     }
 
     /// Remembers a need of a page.
@@ -87,7 +110,11 @@ impl Revisits {
             self.bytes += page.len();
             self.order.push_back(page.to_owned());
         }
-        let visit = self.pages.entry(page.to_owned()).or_default();
+        self.pages.entry(page.to_owned()).or_default();
+        self.note_visit(page);
+        let Some(visit) = self.pages.get_mut(page) else {
+            return;
+        };
         visit.policy = policy;
         let is_known = visit.needs.iter().any(|it| it.need.url == need.url);
         if is_known || visit.needs.len() >= MAX_RESOURCES {
@@ -105,6 +132,21 @@ impl Revisits {
         if self.bytes > MAX_BYTES {
             // A single page with so many needs is not remembered.
             self.forget_oldest();
+        }
+    }
+
+    /// Makes a known page the latest one.
+    fn note_visit(&mut self, page: &str) {
+        let Some(visit) = self.pages.get_mut(page) else {
+            return;
+        };
+        self.has_changed |= visit.time != self.unix_time && visit.has_used_needs();
+        visit.time = self.unix_time;
+        if self.order.back().is_none_or(|last| last != page)
+            && let Some(at) = self.order.iter().position(|known| known == page)
+            && let Some(page) = self.order.remove(at)
+        {
+            self.order.push_back(page);
         }
     }
 
@@ -153,10 +195,40 @@ impl Revisits {
     }
 
     fn forget_oldest(&mut self) {
-        if let Some(oldest) = self.order.pop_front()
-            && let Some(visit) = self.pages.remove(&oldest)
-        {
-            self.bytes -= oldest.len() + visit.bytes();
+        if let Some(oldest) = self.order.front().cloned() {
+            self.forget(&oldest);
+        }
+    }
+
+    /// Forgets the pages that were visited last more than [`MAX_AGE`] seconds before `unix_time`.
+    /// After the clock was set back, the time of a later visit counts as the present.
+    pub(super) fn forget_old(&mut self, unix_time: u64) {
+        for visit in self.pages.values_mut() {
+            visit.time = visit.time.min(unix_time);
+        }
+        let oldest = unix_time.saturating_sub(MAX_AGE);
+        self.retain_pages(|_, visit| visit.time >= oldest);
+    }
+
+    /// Keeps the pages and needs whose URLs and documents are all permitted.
+    pub(super) fn retain(&mut self, permits: impl Fn(&str) -> bool) {
+        self.retain_pages(|page, _| permits(page));
+        for visit in self.pages.values_mut() {
+            let (bytes, count) = (visit.bytes(), visit.needs.len());
+            visit.needs.retain(|UsedNeed { need, .. }| {
+                let documents = [&need.via, &need.frame].into_iter().flatten();
+                permits(&need.url) && documents.into_iter().all(|url| permits(url))
+            });
+            self.bytes -= bytes - visit.bytes();
+            self.has_changed |= visit.needs.len() != count;
+        }
+    }
+
+    fn retain_pages(&mut self, keeps: impl Fn(&str, &LastVisit) -> bool) {
+        let is_gone = |page: &&String| !self.pages.get(*page).is_some_and(|it| keeps(page, it));
+        let gone: Vec<_> = self.order.iter().filter(is_gone).cloned().collect();
+        for page in gone {
+            self.forget(&page);
         }
     }
 }
@@ -179,8 +251,10 @@ mod tests {
         }
     }
 
-    fn urls(revisits: &Revisits, page: &str) -> Vec<String> {
-        let needs = revisits.of(page).map_or_else(Vec::new, |(_, needs)| needs);
+    fn urls(revisits: &mut Revisits, page: &str) -> Vec<String> {
+        let needs = revisits
+            .visit(page)
+            .map_or_else(Vec::new, |(_, needs)| needs);
         needs.into_iter().map(|(need, _)| need.url).collect()
     }
 
@@ -190,17 +264,17 @@ mod tests {
         for url in ["a", "b", "c", "a"] {
             revisits.note_need("page", Referrer::None, &need(url));
         }
-        assert!(revisits.of("page").is_none());
+        assert!(revisits.visit("page").is_none());
         revisits.note_use("page", "a", true);
         revisits.note_use("page", "b", true);
-        assert_eq!(urls(&revisits, "page"), ["a", "b"]);
+        assert_eq!(urls(&mut revisits, "page"), ["a", "b"]);
         assert_eq!(
-            revisits.of("page").map(|(policy, _)| policy),
+            revisits.visit("page").map(|(policy, _)| policy),
             Some(Referrer::None)
         );
         revisits.note_use("page", "b", false);
         revisits.note_use("other", "a", true);
-        assert_eq!(urls(&revisits, "page"), ["a"]);
+        assert_eq!(urls(&mut revisits, "page"), ["a"]);
         assert_eq!(revisits.bytes, "page".len() + 2);
     }
 
@@ -219,11 +293,11 @@ mod tests {
         assert!(!revisits.take_change(), "nothing is used");
         revisits.note_use("page", "a", true);
         assert!(revisits.take_change() && !revisits.take_change());
-        let (_, needs) = revisits.of("page").expect("a visit");
+        let (_, needs) = revisits.visit("page").expect("a visit");
         assert_eq!(needs, [(need("a"), copy)]);
         revisits.forget_copies();
         assert!(revisits.take_change());
-        let (_, needs) = revisits.of("page").expect("a visit");
+        let (_, needs) = revisits.visit("page").expect("a visit");
         assert_eq!(needs, [(need("a"), None)]);
     }
 
@@ -249,7 +323,7 @@ mod tests {
             (revisits.pages.len(), revisits.order.len()),
             (MAX_PAGES, MAX_PAGES)
         );
-        assert!(urls(&revisits, "page0").is_empty());
+        assert!(urls(&mut revisits, "page0").is_empty());
         let long = "x".repeat(MAX_BYTES / 4);
         for number in 0..9 {
             let url = format!("{long}{number}");
@@ -273,5 +347,83 @@ mod tests {
         assert_eq!((revisits.pages.len(), revisits.bytes), (2, MAX_BYTES));
         revisits.note_need("b", Referrer::default(), &need("2"));
         assert!(!revisits.pages.contains_key("a") && revisits.pages.contains_key("b"));
+    }
+
+    /// Returns pages with one used need, visited at the second of their number.
+    fn visited(pages: &[&str]) -> Revisits {
+        let mut revisits = Revisits::default();
+        for (second, page) in (0..).zip(pages) {
+            revisits.set_time(second);
+            revisits.note_need(page, Referrer::default(), &need("a"));
+            revisits.note_use(page, "a", true);
+        }
+        revisits
+    }
+
+    fn pages(revisits: &Revisits) -> Vec<(&str, u64)> {
+        let pages = revisits.iter();
+        pages.map(|(page, visit)| (page, visit.time)).collect()
+    }
+
+    #[test]
+    fn visited_page_outlives_those_visited_before() {
+        let mut revisits = visited(&["a", "b", "c"]);
+        revisits.take_change();
+        revisits.set_time(7);
+        assert!(revisits.visit("unknown").is_none() && !revisits.take_change());
+        assert!(revisits.visit("a").is_some() && revisits.take_change());
+        assert_eq!(pages(&revisits), [("b", 1), ("c", 2), ("a", 7)]);
+        revisits.set_time(8);
+        revisits.note_need("b", Referrer::default(), &need("a"));
+        assert_eq!(pages(&revisits), [("c", 2), ("a", 7), ("b", 8)]);
+        assert!(revisits.take_change());
+        for number in 0..MAX_PAGES - 1 {
+            revisits.note_need(&number.to_string(), Referrer::default(), &need("a"));
+        }
+        assert_eq!(pages(&revisits)[0], ("b", 8));
+        assert!(revisits.take_change(), "two saved pages are gone");
+    }
+
+    #[test]
+    fn page_is_forgotten_a_month_after_its_visit() {
+        let mut revisits = visited(&["a", "b"]);
+        revisits.take_change();
+        revisits.forget_old(MAX_AGE);
+        assert!(!revisits.take_change());
+        revisits.forget_old(MAX_AGE + 1);
+        assert_eq!(pages(&revisits), [("b", 1)]);
+        assert!(revisits.take_change());
+        // The clock was set back, and then runs on.
+        revisits.forget_old(0);
+        assert_eq!(pages(&revisits), [("b", 0)]);
+        revisits.forget_old(MAX_AGE + 1);
+        assert_eq!((pages(&revisits).len(), revisits.bytes), (0, 0));
+    }
+
+    #[test]
+    fn refused_urls_are_forgotten() {
+        let mut revisits = visited(&["a", "b"]);
+        for (url, via, frame) in [
+            ("c", None, None),
+            ("d", Some("x"), None),
+            ("e", None, Some("x")),
+        ] {
+            let need = Need {
+                via: via.map(Into::into),
+                frame: frame.map(Into::into),
+                ..need(url)
+            };
+            revisits.note_need("b", Referrer::default(), &need);
+            revisits.note_use("b", url, true);
+        }
+        revisits.take_change();
+        revisits.retain(|_| true);
+        assert!(!revisits.take_change());
+        revisits.retain(|url| url != "x");
+        assert!(revisits.take_change());
+        assert_eq!(urls(&mut revisits, "b"), ["a", "c"]);
+        revisits.retain(|url| url != "b" && url != "a");
+        assert!(revisits.take_change());
+        assert_eq!((pages(&revisits).len(), revisits.bytes), (0, 0));
     }
 }

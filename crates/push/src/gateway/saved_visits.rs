@@ -2,14 +2,18 @@
 //!
 //! ```text
 //!  tandem visits 1
-//!  page POLICY URL
+//!  page POLICY TIME URL
 //!  need KIND URGENCY FLAGS UNTIL REFERRER VIA FRAME URL
 //!  end
 //! ```
 //!
-//! Each page precedes its used needs, and the oldest page is first. `-` stands for a value that is
-//! missing. The flags are `a` for an anonymous need and `v` for a copy with a validator. `UNTIL` is
-//! the end of the copy's freshness in seconds since 1970. A file that was cut lacks the last line.
+//! Each page precedes its used needs, and the page that was visited last comes last. `TIME` is the
+//! time of this visit, and `UNTIL` the end of the copy's freshness, both in seconds since 1970. `-`
+//! stands for a value that is missing. The flags are `a` for an anonymous need and `v` for a copy
+//! with a validator. A file that was cut lacks the last line.
+//!
+//! All URLs are of plain HTTP and without user information. Neither the text nor its parser admits
+//! others.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -28,9 +32,9 @@ const VERSION: &str = "1";
 /// The last line.
 const END: &str = "end";
 
-/// The largest text that is written or read. The URLs of documents that make requests are not in
-/// the bound of [`MAX_BYTES`].
-const MAX_TEXT: usize = 4 * MAX_BYTES;
+/// The largest text that is written or read, in bytes. The URLs of documents that make requests are
+/// not in the bound of [`MAX_BYTES`].
+pub const MAX_TEXT: usize = 4 * MAX_BYTES;
 
 const KINDS: [(&str, Kind); 8] = [
     ("document", Kind::Document),
@@ -65,16 +69,8 @@ pub enum VisitsError {
     Damaged(usize),
 }
 
-/// Checks a text without using it.
-///
-/// # Errors
-/// Returns the reason for which it cannot be read.
-pub fn check_visits(text: &str) -> Result<(), VisitsError> {
-    Revisits::read(text).map(drop)
-}
-
 impl Revisits {
-    /// Returns the pages with their used needs. The newest pages precede others if the text would
+    /// Returns the pages with their used needs. The latest pages precede others if the text would
     /// become too long.
     pub(super) fn to_text(&self) -> String {
         let pages: Vec<_> = self.iter().collect();
@@ -87,7 +83,7 @@ impl Revisits {
                 continue;
             }
             let policy = name_of(&POLICIES, visit.policy);
-            let block = format!("page {policy} {url}\n{lines}");
+            let block = format!("page {policy} {} {url}\n{lines}", visit.time);
             if length + block.len() <= MAX_TEXT {
                 length += block.len();
                 blocks.push(block);
@@ -109,7 +105,7 @@ impl Revisits {
             return Err(VisitsError::Damaged(1));
         }
         let mut revisits = Self::default();
-        let mut page: Option<(&str, Referrer)> = None;
+        let mut page = None;
         let mut pages = 0;
         for (number, line) in lines {
             let damaged = || VisitsError::Damaged(number + 1);
@@ -120,8 +116,10 @@ impl Revisits {
             match (line.split_once(' '), page) {
                 (Some(("page", rest)), _) => {
                     pages += 1;
-                    page = read_page(rest).filter(|_| pages <= MAX_PAGES);
-                    page.ok_or_else(damaged)?;
+                    let read = read_page(rest).filter(|_| pages <= MAX_PAGES);
+                    let (policy, time, url) = read.ok_or_else(damaged)?;
+                    revisits.set_time(time);
+                    page = Some((url, policy));
                 }
                 (Some(("need", rest)), Some((url, policy))) => {
                     let UsedNeed { need, copy, .. } = read_need(rest).ok_or_else(damaged)?;
@@ -148,14 +146,16 @@ fn value_of<T: Copy>(names: &[(&str, T)], name: &str) -> Option<T> {
     found.map(|(_, value)| *value)
 }
 
-/// Returns whether a URL is one that the scanner of pages returns.
+/// Returns whether a URL of plain HTTP is one that the scanner of pages returns.
 fn is_resource(url: &str) -> bool {
-    resolve(url, url).is_some_and(|normal| normal == url)
+    is_page(url) && resolve(url, url).is_some_and(|normal| normal == url)
 }
 
-/// Returns whether a URL can be that of a page. Browsers choose its form.
+/// Returns whether a URL can be that of a page over plain HTTP. Browsers choose its form.
 fn is_page(url: &str) -> bool {
-    split(url).is_some() && url.bytes().all(|byte| byte.is_ascii_graphic())
+    let is_plain =
+        |(scheme, authority, _): (&str, &str, &str)| scheme == "http" && !authority.contains('@');
+    split(url).is_some_and(is_plain) && url.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
 fn need_line(used: &UsedNeed) -> Option<String> {
@@ -187,9 +187,11 @@ fn need_line(used: &UsedNeed) -> Option<String> {
     Some(line)
 }
 
-fn read_page(rest: &str) -> Option<(&str, Referrer)> {
-    let (policy, url) = rest.split_once(' ')?;
-    is_page(url).then_some((url, value_of(&POLICIES, policy)?))
+fn read_page(rest: &str) -> Option<(Referrer, u64, &str)> {
+    let (policy, rest) = rest.split_once(' ')?;
+    let (time, url) = rest.split_once(' ')?;
+    let policy = value_of(&POLICIES, policy)?;
+    is_page(url).then_some((policy, time.parse().ok()?, url))
 }
 
 fn read_need(rest: &str) -> Option<UsedNeed> {
@@ -246,6 +248,7 @@ mod tests {
 
     fn visited(page: &str, url: &str, copy: Option<KeptCopy>) -> Revisits {
         let mut revisits = Revisits::default();
+        revisits.set_time(5);
         revisits.note_need(page, Referrer::Origin, &need(url));
         revisits.note_need(page, Referrer::Origin, &need("http://a.test/unused"));
         revisits.note_use(page, url, true);
@@ -261,15 +264,16 @@ mod tests {
         });
         let text = visited("http://a.test/?q=|", "http://a.test/f", copy).to_text();
         let expected = "tandem visits 1\n\
-                        page origin http://a.test/?q=|\n\
+                        page origin 5 http://a.test/?q=|\n\
                         need font 3 av 7 own http://a.test/s.css - http://a.test/f\n\
                         end\n";
         assert_eq!(text, expected);
-        let again = Revisits::read(&text).expect("it was written");
-        let (policy, needs) = again.of("http://a.test/?q=|").expect("a visit");
+        let mut again = Revisits::read(&text).expect("it was written");
+        assert_eq!(again.to_text(), text);
+        assert!(!again.take_change());
+        let (policy, needs) = again.visit("http://a.test/?q=|").expect("a visit");
         assert_eq!(policy, Referrer::Origin);
         assert_eq!(needs, [(need("http://a.test/f"), copy)]);
-        assert_eq!(again.to_text(), text);
     }
 
     #[test]
@@ -277,8 +281,12 @@ mod tests {
         for (page, url) in [
             ("http://a.test/ b", "http://a.test/f"),
             ("page", "http://a.test/f"),
+            ("https://a.test/", "http://a.test/f"),
+            ("http://u:p@a.test/", "http://a.test/f"),
             ("http://a.test/", "http://a.test/ f"),
             ("http://a.test/", "ftp://a.test/f"),
+            ("http://a.test/", "https://a.test/f"),
+            ("http://a.test/", "http://u:p@a.test/f"),
         ] {
             let text = visited(page, url, None).to_text();
             assert_eq!(text, "tandem visits 1\nend\n", "{page} {url}");
@@ -306,7 +314,7 @@ mod tests {
     #[test]
     fn damaged_visits_are_refused() {
         let head = "tandem visits 1\n";
-        let page = "page none http://a.test/\n";
+        let page = "page none 5 http://a.test/\n";
         for (text, expected) in [
             (String::new(), VisitsError::Foreign),
             ("else".into(), VisitsError::Foreign),
@@ -315,12 +323,28 @@ mod tests {
             (format!("{head}{page}"), VisitsError::Damaged(2)),
             (format!("{head}need\nend\n"), VisitsError::Damaged(2)),
             (
-                format!("{head}page some http://a.test/\nend\n"),
+                format!("{head}page some 5 http://a.test/\nend\n"),
                 VisitsError::Damaged(2),
             ),
             (
-                format!("{head}page none a.test\nend\n"),
+                format!("{head}page none 5 a.test\nend\n"),
                 VisitsError::Damaged(2),
+            ),
+            (
+                format!("{head}page none http://a.test/\nend\n"),
+                VisitsError::Damaged(2),
+            ),
+            (
+                format!("{head}page none 5 https://a.test/\nend\n"),
+                VisitsError::Damaged(2),
+            ),
+            (
+                format!("{head}{page}need font 3 - - - - - https://a.test/f\nend\n"),
+                VisitsError::Damaged(3),
+            ),
+            (
+                format!("{head}{page}need font 3 - - - http://u@a.test/ - http://a.test/f\nend\n"),
+                VisitsError::Damaged(3),
             ),
             (
                 format!("{head}need font 3 - - - - - http://a.test/f\nend\n"),
@@ -343,7 +367,7 @@ mod tests {
                 VisitsError::Damaged(1),
             ),
         ] {
-            assert_eq!(check_visits(&text), Err(expected), "{text:.60}");
+            assert_eq!(Revisits::read(&text).err(), Some(expected), "{text:.60}");
         }
     }
 

@@ -19,10 +19,10 @@ use super::page_copies::Copies;
 use super::page_view::PageView;
 use super::random::Random;
 use super::repeats::Repeats;
-use super::revisits::Revisits;
 use super::table::{FetchId, PageId, ResponseId, Table};
 use super::viewed_page::NextPages;
 use super::visitors::Visitors;
+use super::visits::Visits;
 use crate::response_rules::{CopyLifetime, Reuse};
 use crate::url;
 use crate::wire::{OPENED_FIELD, OpenedList, ReportReader, RequestHashes, Treatment};
@@ -113,7 +113,8 @@ pub struct Gateway {
     pub(super) slow: VecDeque<(Instant, FetchId)>,
     pub(super) cache: ClientCache,
     pub(super) visitors: Visitors,
-    pub(super) revisits: Revisits,
+    /// The visits of the user, if the session has only one.
+    pub(super) visits: Option<Visits>,
     pub(super) cookie_hosts: CookieHosts,
     pub(super) repeats: Repeats,
     /// Held fetches, each with the time at which it is given up.
@@ -173,7 +174,7 @@ impl Gateway {
             slow: VecDeque::new(),
             cache: ClientCache::default(),
             visitors: Visitors::default(),
-            revisits: Revisits::default(),
+            visits: config.has_one_user.then(Visits::default),
             cookie_hosts: CookieHosts::default(),
             repeats: Repeats::default(),
             holds: VecDeque::new(),

@@ -1,9 +1,9 @@
-//! Scenes of one user's second visit: the checks of copies, lazy resources, and visits that another
-//! session has saved.
+//! Scenes of one user's second visit: the checks of copies, lazy resources, and visits of another
+//! session.
 
 use std::time::Duration;
 
-use tandem_push::gateway::{Config, VisitsError};
+use tandem_push::gateway::{Config, Visits};
 
 use crate::copies::{asked, get, head};
 use crate::origin::{Page, page};
@@ -125,26 +125,36 @@ fn saved_visits_serve_another_session() {
         (image().with("cache-control", FRESH), vec![get(PAGE)]),
     ] {
         let pages = [(PAGE, document.clone()), (IMAGE, served)];
-        let mut first = pair(&pages);
-        assert_eq!(first.gateway.save_visits(), None);
+        let (mut first, visits) = (pair(&pages), Visits::default());
+        first.gateway.share_visits(visits.clone());
         visit(&mut first);
-        let saved = first.gateway.save_visits().expect("a visit");
-        assert_eq!(first.gateway.save_visits(), None, "nothing has changed");
-        let mut second = pair(&pages);
-        second
-            .gateway
-            .recall_visits(&saved)
-            .expect("it was written");
-        second.browse_for(LOADED, PAGE, NAVIGATION);
-        let mut requests = asked(&mut second);
-        requests.sort();
-        assert_eq!(requests, expected);
+        assert!(visits.take_change() && !visits.take_change());
+        let saved = visits.to_text();
+        visits.note_unsaved();
+        assert!(visits.take_change(), "the text was not saved");
+        let read = Visits::read(&saved).expect("it was written");
+        // The session shares the visits of one that is still there, or those of a text.
+        for visits in [visits, read] {
+            let mut second = pair(&pages);
+            second.gateway.share_visits(visits);
+            second.browse_for(LOADED, PAGE, NAVIGATION);
+            let mut requests = asked(&mut second);
+            requests.sort();
+            assert_eq!(requests, expected);
+        }
     }
 }
 
 #[test]
-fn damaged_visits_leave_a_session_as_it_is() {
-    let mut pair = pair(&[]);
-    let error = pair.gateway.recall_visits("tandem visits 2\nend\n");
-    assert_eq!(error, Err(VisitsError::Version));
+fn session_of_several_users_shares_no_visits() {
+    let document = page("text/html", "<img src=i.png>");
+    let pages = [(PAGE, document), (IMAGE, image())];
+    let (mut first, visits) = (pair(&pages), Visits::default());
+    first.gateway.share_visits(visits.clone());
+    visit(&mut first);
+    let mut second = Pair::with(Config::default(), &pages).with_client(true);
+    second.gateway.share_visits(visits.clone());
+    assert!(visits.take_change());
+    visit(&mut second);
+    assert!(!visits.take_change());
 }
