@@ -183,7 +183,12 @@ impl Gateway {
             requested: Vec::new(),
             joined: Vec::new(),
             unreported: HashMap::new(),
-            companion: CompanionPromises::default(),
+            companion: CompanionPromises {
+                // The client of one user is in the same process. Its first page may be here before
+                // its companion.
+                takes_checks: config.has_one_user,
+                ..CompanionPromises::default()
+            },
             hosts: ForeignHosts::default(),
             opened: None,
             releases: VecDeque::new(),

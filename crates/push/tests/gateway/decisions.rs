@@ -256,6 +256,8 @@ fn browser_of_one_user_validates_its_copies_itself() {
     let stale = [("cache-control", "no-cache"), ("etag", "\"1\"")];
     for (config, count) in [(ONE_USER, 0), (Config::default(), 1)] {
         let mut scene = Scene::new(config);
+        // The client takes no checks.
+        assert!(scene.gateway.open_companion(false));
         receive(&mut scene, "/a.png", 200, &stale);
         let page = begin(&mut scene, "/page", "<img src=/a.png>");
         assert_eq!(scene.paths(page).len(), count);

@@ -3,11 +3,12 @@
 
 use std::time::Duration;
 
-use tandem_push::gateway::{Config, Visits};
+use tandem_push::gateway::{Carrier, Config, Visits};
 
 use crate::copies::{asked, get, head};
 use crate::origin::{Page, page};
 use crate::pair::Pair;
+use crate::scene::Scene;
 use crate::{FRESH, NAVIGATION, image, known};
 
 const PAGE: &str = "http://a.test/page";
@@ -142,6 +143,33 @@ fn saved_visits_serve_another_session() {
             requests.sort();
             assert_eq!(requests, expected);
         }
+    }
+}
+
+/// The first page of a session may come before its companion.
+#[test]
+fn copies_are_checked_before_the_companion_opens() {
+    let text = "tandem visits 1\n\
+                page none 1700000000 http://a.test/page\n\
+                need image 4 v 0 - - - http://a.test/i.png\n\
+                end\n";
+    for (takes_checks, expected) in [
+        (None, &["/i.png"][..]),
+        (Some(true), &["/i.png"]),
+        (Some(false), &[]),
+    ] {
+        let mut scene = Scene::new(Config {
+            has_one_user: true,
+            ..Config::default()
+        });
+        let visits = Visits::read(text).expect("a text");
+        scene.gateway.share_visits(visits);
+        if let Some(takes_checks) = takes_checks {
+            assert!(scene.gateway.open_companion(takes_checks));
+        }
+        let page = scene.ask("/page", NAVIGATION);
+        let promised = scene.paths(Carrier::Response(page));
+        assert_eq!(promised, expected, "{takes_checks:?}");
     }
 }
 
