@@ -17,6 +17,7 @@ use tandem_push::client::{Digest, MAX_LIFETIME};
 
 pub use self::sealed::FormatError;
 use self::sealed::{MAX_FILE, MAX_SECTIONS, Salt, Section, SectionKey};
+use crate::files;
 
 pub(crate) mod sealed;
 
@@ -114,7 +115,7 @@ impl DigestFile {
     /// # Errors
     /// Fails if the file cannot be read, or was not written by this program.
     pub fn open(file: PathBuf) -> Result<Self, DigestFileError> {
-        let target = without_links(&file).map_err(|error| failed(&file, error))?;
+        let target = files::without_links(&file).map_err(|error| failed(&file, error))?;
         let (salt, sections) = match read(&target)?.as_slice() {
             [] => (None, Vec::new()),
             bytes => match sealed::parse(bytes) {
@@ -181,7 +182,7 @@ impl DigestFile {
         };
         let written = bytes
             .ok_or_else(no_random_numbers)
-            .and_then(|bytes| crate::files::replace_private(&self.target, &bytes));
+            .and_then(|bytes| files::replace_private(&self.target, &bytes));
         written.map_err(|error| failed(&self.file, error))
     }
 
@@ -252,20 +253,6 @@ impl Content {
             .sort_by_key(|section| std::cmp::Reverse(section.time));
         self.sections.truncate(MAX_SECTIONS);
         Some(sealed::write(&self.salt, self.sections.iter()))
-    }
-}
-
-/// Returns the path of a file without links. A link to a missing file is an error, since its volume
-/// may not be mounted.
-fn without_links(file: &Path) -> std::io::Result<PathBuf> {
-    match std::fs::canonicalize(file) {
-        Err(error)
-            if error.kind() == std::io::ErrorKind::NotFound
-                && std::fs::symlink_metadata(file).is_err() =>
-        {
-            Ok(file.to_owned())
-        }
-        found => found,
     }
 }
 

@@ -59,5 +59,6 @@ pub mod token_bucket;
 pub mod transport;
 pub mod users;
 mod versions;
+pub mod visit_file;
 pub mod wakers;
 pub mod warm_up;

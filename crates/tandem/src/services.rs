@@ -6,6 +6,7 @@
 use std::hash::{BuildHasher, RandomState};
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Instant;
 
 use tandem_submit::store::Store;
 
@@ -13,6 +14,7 @@ use crate::connections::SessionNumbers;
 use crate::digest_file::{DigestFile, DigestFileError};
 use crate::disk_cache::{DiskCache, DiskConfig, DiskError};
 use crate::fleet::{Fleet, FleetConfig};
+use crate::hosts::HostPattern;
 #[cfg(feature = "submit")]
 use crate::issuer::{Issuer, IssuerError, IssuerSettings};
 use crate::journal::Journal;
@@ -21,6 +23,7 @@ use crate::renewal::Renewals;
 use crate::response_cache::ResponseCache;
 use crate::resume::SpeedTokens;
 use crate::users::Users;
+use crate::visit_file::{VisitFile, VisitFileError};
 
 /// The services of a process.
 #[derive(Debug)]
@@ -30,6 +33,7 @@ pub struct Services {
     cache: Mutex<Option<Arc<ResponseCache>>>,
     disk: Mutex<Option<DiskCache>>,
     digests: Mutex<Option<Arc<DigestFile>>>,
+    visits: Mutex<Option<Arc<VisitFile>>>,
     users: Arc<Users>,
     journal: Arc<Journal>,
     store: OnceLock<Arc<dyn Store>>,
@@ -51,6 +55,7 @@ impl Default for Services {
             cache: Mutex::default(),
             disk: Mutex::default(),
             digests: Mutex::default(),
+            visits: Mutex::default(),
             users: Arc::default(),
             journal: Arc::default(),
             store: OnceLock::new(),
@@ -224,6 +229,41 @@ impl Services {
         digests.clone()
     }
 
+    /// Opens the file of visited pages, or ends its use without a path. An open file stays as it
+    /// is, without the URLs of the hosts in `except`.
+    ///
+    /// # Errors
+    /// Returns the reason why the file cannot be used.
+    pub fn open_visits(
+        &self,
+        file: Option<&Path>,
+        except: &[HostPattern],
+    ) -> Result<(), VisitFileError> {
+        let mut open = self.visits.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_same = match (&*open, file) {
+            (Some(open), Some(file)) => open.path() == Some(file),
+            (open, file) => open.is_none() && file.is_none(),
+        };
+        if !is_same {
+            let new = file.map(|file| VisitFile::open(file.to_owned()).map(Arc::new));
+            if let Some(old) = std::mem::replace(&mut *open, new.transpose()?)
+                && let Err(error) = old.close()
+            {
+                tracing::error!(%error, "the visited pages were not saved");
+            }
+        }
+        if let Some(open) = &*open {
+            open.except(except);
+        }
+        Ok(())
+    }
+
+    /// Returns the file of visited pages, if a role has opened it.
+    pub fn visits(&self) -> Option<Arc<VisitFile>> {
+        let visits = self.visits.lock().unwrap_or_else(PoisonError::into_inner);
+        visits.clone()
+    }
+
     /// The numbers of users.
     pub const fn users(&self) -> &Arc<Users> {
         &self.users
@@ -298,10 +338,19 @@ impl Services {
     /// Returns the reason why a file cannot be written.
     pub fn save(&self) -> Result<(), SaveError> {
         let digests = self.digests().map_or(Ok(()), |digests| digests.save());
+        let visits = self.visits().map_or(Ok(()), |visits| visits.save());
         self.learned
             .get()
             .map_or(Ok(()), |learned| learned.save())?;
-        Ok(digests?)
+        digests?;
+        Ok(visits?)
+    }
+
+    /// Writes the files that no request writes, if it is time.
+    pub fn save_if_due(&self, now: Instant) {
+        if let Some(visits) = self.visits() {
+            visits.save_if_due(now);
+        }
     }
 }
 
@@ -314,6 +363,9 @@ pub enum SaveError {
     /// It is the file of digests.
     #[error(transparent)]
     Digests(#[from] DigestFileError),
+    /// It is the file of visited pages.
+    #[error(transparent)]
+    Visits(#[from] VisitFileError),
 }
 
 /// Checks the address of a store without opening it.

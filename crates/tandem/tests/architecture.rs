@@ -38,6 +38,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("users", &[]),
     ("learned", &["files", "users"]),
     ("digest_file", &["files"]),
+    ("visit_file", &["endpoint", "files", "hosts"]),
     ("body_memory", &[]),
     ("response_cache", &["body_memory", "error", "metrics"]),
     ("disk_cache", &["metrics", "response_cache"]),
@@ -75,6 +76,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "digest_file",
             "disk_cache",
             "fleet",
+            "hosts",
             "issuer",
             "journal",
             "learned",
@@ -82,6 +84,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "response_cache",
             "resume",
             "users",
+            "visit_file",
         ],
     ),
     // The pipeline.

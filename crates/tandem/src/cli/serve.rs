@@ -4,7 +4,7 @@ use std::io::IsTerminal as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -114,6 +114,7 @@ async fn run(
         tokio::select! {
             _ = looks.tick() => {
                 look_for_renewals(&services);
+                services.save_if_due(Instant::now());
                 source.look();
             }
             command = signals.next() => match command {

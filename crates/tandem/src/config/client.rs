@@ -90,6 +90,11 @@ with_path! {
         solo_allow_dest: Vec<AllowDest> [help_heading = "Solo", value_name = "NET"],
         /// Percentage of page loads without early requests, as a control group [default: 2]
         solo_hold_out: Option<f64> [help_heading = "Solo", value_name = "PERCENT"],
+        /// File that keeps the pages of plain HTTP that were visited without an isolation key, so
+        /// that their resources leave together with the page after a restart too. It holds URLs,
+        /// also those of private windows without a key. Needs --solo=direct, refused with --via
+        /// [default: none]
+        solo_state: Option<PathBuf> [help_heading = "Solo", value_name = "FILE"],
         /// Open HTTPS of this host on this machine: NAME or *.SUFFIX (repeatable). It needs the
         /// authority of `tandem trust`, and --via is limited
         open_https: Vec<HostPattern> [help_heading = "Opened HTTPS", value_name = "HOST"],

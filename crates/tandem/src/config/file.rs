@@ -1,6 +1,6 @@
 //! The TOML file, with one table for each role; errors name the line and the nearest key.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
@@ -49,6 +49,8 @@ pub struct SoloTable {
     pub allow_dest: Vec<AllowDest>,
     /// `solo-hold-out`.
     pub hold_out: Option<f64>,
+    /// `solo-state`.
+    pub state: Option<PathBuf>,
 }
 
 impl From<SoloTable> for ClientOptions {
@@ -60,6 +62,7 @@ impl From<SoloTable> for ClientOptions {
             solo_except: table.except,
             solo_allow_dest: table.allow_dest,
             solo_hold_out: table.hold_out,
+            solo_state: table.state,
             ..Self::default()
         }
     }

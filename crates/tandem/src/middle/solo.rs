@@ -28,8 +28,8 @@ use crate::hosts::HostPattern;
 use crate::metrics::METRICS;
 use crate::stage::{CurrentSession, SessionPool, Stage};
 
-/// Creates the stages of a session from its number.
-pub type NewSession = Box<dyn Fn(u64) -> Rc<dyn Stage>>;
+/// Creates the stages of a session from its isolation key and its number.
+pub type NewSession = Box<dyn Fn(&Isolation, u64) -> Rc<dyn Stage>>;
 
 /// Returns the peer of an exchange in the session with a number. Its pages get early requests if it
 /// accepts pushes.
@@ -126,7 +126,7 @@ impl SoloSessions {
         let session = Rc::new(SoloSession {
             mark: Rc::new(SessionMark::new(true)),
             number,
-            stage: (self.new_session)(number),
+            stage: (self.new_session)(isolation, number),
             opened: now,
             active: Cell::new(0),
             companions: Cell::new(0),
@@ -306,7 +306,7 @@ mod tests {
             max_sessions,
             idle: IDLE,
         };
-        let new_session: NewSession = Box::new(|number| {
+        let new_session: NewSession = Box::new(|_, number| {
             Rc::new(move |exchange: Exchange| {
                 assert_eq!(exchange.peer.session, number);
                 let mut head = ResponseHead::new(200);

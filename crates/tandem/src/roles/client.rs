@@ -54,7 +54,12 @@ impl Role for ClientConfig {
         services.open_cache(self.cache.as_ref());
         services
             .open_digests(self.push_digest_file.as_deref())
-            .map_err(|error| ConfigError::value("push-digest-file", error.to_string()))
+            .map_err(|error| ConfigError::value("push-digest-file", error.to_string()))?;
+        let solo = self.solo.as_ref();
+        let file = solo.and_then(|solo| solo.state.as_deref());
+        services
+            .open_visits(file, solo.map_or(&[], |solo| &solo.except))
+            .map_err(|error| ConfigError::value("solo-state", error.to_string()))
     }
 
     fn build(

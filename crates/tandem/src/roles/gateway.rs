@@ -273,6 +273,7 @@ impl GatewayConfig {
             named_by_scripts: push.named_by_scripts,
             own_origin_only: push.own_origin_only,
             early: None,
+            visits: None,
         }))
     }
 

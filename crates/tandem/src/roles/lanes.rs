@@ -104,7 +104,8 @@ impl ClientConfig {
         let discovered = Rc::<SitePools>::default();
         let default = if self.gateways.is_empty() {
             let lane = if let Some(options) = &self.solo {
-                let sessions = self.solo_sessions(options)?;
+                let visits = services.visits().map(|file| file.visits().clone());
+                let sessions = self.solo_sessions(options, visits)?;
                 solo = Some(Rc::clone(&sessions));
                 let times = journal.load_times(&self.way(&[]));
                 self.solo_lane(sessions, times)

@@ -9,6 +9,7 @@ use std::rc::Rc;
 
 use tandem_http::Scheme;
 use tandem_http::h1::Limits;
+use tandem_push::gateway::Visits;
 
 use super::lanes::tls_to_origins;
 use super::{http1_session, mux_session};
@@ -19,7 +20,7 @@ use crate::back::polite::{Pipelining, Polite};
 use crate::back::udp::NoUdp;
 use crate::config::client::{Solo, SoloMode};
 use crate::config::{ClientConfig, ConfigError};
-use crate::exchange::{Exchange, Peer, Reply};
+use crate::exchange::{Exchange, Isolation, Peer, Reply};
 use crate::middle::pair_fields::PairFields;
 use crate::middle::push::{EarlyLimits, Push, Pushing};
 use crate::middle::solo::{ExceptedHosts, SoloLimits, SoloSessions, is_excepted};
@@ -30,7 +31,13 @@ use crate::transport::Transport;
 
 impl ClientConfig {
     /// Creates the sessions without a gateway.
-    pub(super) fn solo_sessions(&self, solo: &Solo) -> Result<Rc<SoloSessions>, ConfigError> {
+    ///
+    /// The sessions of requests without an isolation key share `visits`, which a file keeps.
+    pub(super) fn solo_sessions(
+        &self,
+        solo: &Solo,
+        visits: Option<Visits>,
+    ) -> Result<Rc<SoloSessions>, ConfigError> {
         let origin = self.solo_origin(solo)?;
         let most = solo.connections;
         let except: Rc<[_]> = solo.except.clone().into();
@@ -45,19 +52,25 @@ impl ClientConfig {
             except,
             next: Rc::clone(&polite) as _,
         });
-        let pushing = Rc::new(Pushing {
+        let pushing = Pushing {
             learned: None,
             by_path: false,
             hold_out: solo.hold_out,
             named_by_scripts: 0,
             own_origin_only: false,
             early: Some(EarlyLimits::SOLO),
+            visits: None,
+        };
+        let without_key = Rc::new(Pushing {
+            visits,
+            ..pushing.clone()
         });
+        let with_key = Rc::new(pushing);
         let limits = SoloLimits {
             max_sessions: self.max_sessions.div_ceil(self.routes.len() + 1),
             idle: self.path.timeouts.idle,
         };
-        let new_session = move |number| {
+        let new_session = move |isolation: &Isolation, number| {
             let to_origin = Rc::new(SoloOrigins {
                 session: number,
                 origin: Rc::clone(&origin),
@@ -73,7 +86,11 @@ impl ClientConfig {
                 session: number,
                 ..Peer::none()
             };
-            Rc::new(Push::new(&pushing, None, peer, next)) as Rc<dyn Stage>
+            let pushing = match isolation.credentials() {
+                None => &without_key,
+                Some(_) => &with_key,
+            };
+            Rc::new(Push::new(pushing, None, peer, next)) as Rc<dyn Stage>
         };
         let peer_of = move |exchange: &Exchange, session| Peer {
             session,

@@ -26,6 +26,7 @@ use std::sync::Arc;
 
 use tandem_http::Method;
 use tandem_http::cache::is_safe;
+use tandem_push::gateway::Visits;
 use tandem_push::wire::{is_companion, is_reserved};
 
 use crate::error::{Error, Kind, Side};
@@ -55,6 +56,8 @@ pub struct Pushing {
     /// The limits of early requests, if this stage makes them in the user's process. Nothing of
     /// another site is then requested before the browser's own request to its host.
     pub early: Option<EarlyLimits>,
+    /// The visits that the sessions of one user share, because they outlive each session.
+    pub visits: Option<Visits>,
 }
 
 /// The limits of early requests in the user's process.

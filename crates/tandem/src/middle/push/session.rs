@@ -133,8 +133,12 @@ impl PushSession {
             seed: self.seed,
             ..usual
         };
+        let mut machine = Gateway::new(config, clock());
+        if let Some(visits) = &pushing.visits {
+            machine.share_visits(visits.clone());
+        }
         Box::new(PushState {
-            machine: Gateway::new(config, clock()),
+            machine,
             carriers: IdMap::default(),
             fetches: IdMap::default(),
             timer: None,

@@ -54,12 +54,14 @@ impl ClientConfig {
             named_by_scripts: 0,
             own_origin_only: false,
             early: Some(EarlyLimits::OPENED),
+            // The file of `--solo-state` holds no HTTPS.
+            visits: None,
         });
         let limits = SoloLimits {
             max_sessions: self.max_sessions,
             idle: self.path.timeouts.idle,
         };
-        let new_session: NewSession = Box::new(move |number| {
+        let new_session: NewSession = Box::new(move |_, number| {
             let next = Rc::new(PairFields {
                 next: Rc::clone(&to_origins),
             });

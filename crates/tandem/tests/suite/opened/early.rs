@@ -4,10 +4,11 @@
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, OnceLock};
 
+use tandem::config::client::SoloMode;
 use tandem_http::RequestHead;
 
 use super::*;
-use crate::harness::{Gate, Way, wait_for};
+use crate::harness::{Gate, Way, request, wait_for};
 
 /// Starts an origin with a page of this text, and records the paths of its requests.
 fn origin(page: impl Fn() -> String + Send + Sync + 'static) -> (Scene, Receiver<String>) {
@@ -262,4 +263,67 @@ fn refusing_origin_gets_no_early_requests() {
     assert_eq!(wait_for(&told, 1), ["/next"]);
     let late = told.recv_timeout(std::time::Duration::from_millis(300));
     assert!(late.is_err(), "{late:?}");
+}
+
+/// Without a gateway, the file of visited pages is for plain HTTP.
+#[test]
+fn opened_page_is_not_in_the_file_of_visits() {
+    let (scene, told) = origin(|| images(2));
+    let public = Public::new("early-file");
+    let site = Site::new("h2", &public.identity("good"), &scene);
+    let name = format!("tandem-opened-visits-{}", std::process::id());
+    let file = std::env::temp_dir().join(name);
+    let mut options = ClientOptions {
+        gateway: Vec::new(),
+        solo: Some(SoloMode::Direct),
+        solo_allow_dest: vec!["127.0.0.0/8".parse().unwrap()],
+        solo_hold_out: Some(0.0),
+        solo_state: Some(file.clone()),
+        open_https_early: Some(true),
+        discover: Some(false),
+        ..client_options("h2+tcp://127.0.0.1:1")
+    };
+    list(&public, &[&site], &mut options);
+    let (running, http, _) = start_client(options);
+    let tls = TlsClient::trusting(Trust::Local);
+    let tunnel = tunnel(http, &site.authority(), "");
+    let mut browser = Browser::over(tls.handshake(&public, tunnel).unwrap());
+    let (page, expected) = (site.url("/page"), ["/0.png", "/1.png", "/page"]);
+    // The second visit shows that the first one was noted.
+    for _ in 0..2 {
+        assert_eq!(load(&mut browser, &page), 200);
+        assert_eq!(wait_for(&told, 3), expected);
+        for path in &expected[..2] {
+            let id = browser.open(&image(&site.url(path), &page), true);
+            assert_eq!(browser.response(id).status(), 200);
+        }
+    }
+    let mut plain = Client::to(http);
+    let page = scene.url("/page");
+    plain.send(request("GET", &page, "Accept: text/html\r\n"));
+    assert_eq!(plain.answer("GET").status, 200);
+    assert_eq!(wait_for(&told, 3), expected);
+    for path in &expected[..2] {
+        plain.send(request(
+            "GET",
+            &scene.url(path),
+            &format!("Referer: {page}\r\n"),
+        ));
+        assert_eq!(plain.answer("GET").status, 200);
+    }
+    let services = running.services().clone();
+    let kept = services.visits().unwrap();
+    let end = std::time::Instant::now() + PATIENCE;
+    while !kept.visits().to_text().contains("/1.png") {
+        assert!(std::time::Instant::now() < end, "the plain page is missing");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    services.save().unwrap();
+    let content = std::fs::read_to_string(&file).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    assert_eq!(content.matches("\npage ").count(), 1, "{content}");
+    assert!(
+        !content.contains("https") && !content.contains("localhost"),
+        "{content}"
+    );
 }
