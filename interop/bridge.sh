@@ -16,9 +16,7 @@ peer=(node "$here/bridge/peer.js")
 protocols=(http http+tls h2+tcp h2+tls)
 cases=(get head unmodified large post trailers hints cut together missing)
 
-openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=interop \
-    -addext subjectAltName=IP:127.0.0.1 -addext basicConstraints=critical,CA:FALSE \
-    -keyout "$work/key.pem" -out "$work/cert.pem" 2>"$work/openssl.log" || { cat "$work/openssl.log" >&2 && exit 1; }
+make_certificate
 mkdir "$work/files"
 head -c 1048576 /dev/urandom >"$work/files/large"
 echo page >"$work/files/page"

@@ -13,6 +13,8 @@ trap cleanup EXIT
 
 failed=0
 count=0
+# The time limit of one case of `run`, in seconds.
+limit=300
 
 # need PROGRAM PACKAGE...: ends with what to install where one is missing.
 need() {
@@ -65,6 +67,28 @@ build_tandem() {
     build TANDEM tandem --workspace --bins --features tandem-cli/submit
 }
 
+# A certificate for 127.0.0.1 with its key, in $work/cert.pem and $work/key.pem.
+make_certificate() {
+    openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=interop \
+        -addext subjectAltName=IP:127.0.0.1 -addext basicConstraints=critical,CA:FALSE \
+        -keyout "$work/key.pem" -out "$work/cert.pem" 2>"$work/openssl.log" || { cat "$work/openssl.log" >&2 && exit 1; }
+}
+
+# aioquic, as a module of the programs in "${python[@]}".
+install_aioquic() {
+    need python3 python3 pip3 python3-pip
+    pip3 install --quiet --disable-pip-version-check --root-user-action=ignore --target "$work/python" aioquic==1.2.0 >"$work/pip.log" 2>&1 ||
+        { cat "$work/pip.log" && echo 'aioquic is missing: pip3 install aioquic==1.2.0'; exit 1; } >&2
+    python=(env "PYTHONPATH=$work/python" python3)
+}
+
+# The program of quic-go, in $work/quic-go.
+build_quic_go() {
+    need go golang-go
+    (cd "$here/quic-go" && go build -o "$work/quic-go" .) ||
+        { echo "quic-go is missing: go mod download -C interop/quic-go -x" >&2 && exit 1; }
+}
+
 # The foreign programs: $work/spdystream, $work/web, and "${transport[@]}".
 build_foreign() {
     need go golang-go node nodejs npm npm
@@ -109,10 +133,10 @@ run() {
     local label=$1 said
     shift
     count=$((count + 1))
-    if said=$(timeout 300 "$@" 2>&1); then
+    if said=$(timeout "$limit" "$@" 2>&1); then
         echo "ok    $label"
     else
-        echo "FAIL  $label: ${said:-killed after 300 s, or silent}"
+        echo "FAIL  $label: ${said:-killed after $limit s, or silent}"
         failed=$((failed + 1))
     fi
 }
@@ -132,6 +156,7 @@ check() {
 }
 
 finish() {
+    [ "$count" -gt 0 ] || { echo "no case has such a name" >&2 && exit 1; }
     echo "$((count - failed)) of $count cases hold"
     [ "$failed" -eq 0 ]
 }

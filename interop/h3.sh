@@ -1,27 +1,26 @@
 #!/usr/bin/env bash
-# HTTP/3 of the gateway with a client of other people: aioquic, which accepts pushes. One line for each case.
+# HTTP/3 of the gateway with clients of other people: aioquic, which accepts pushes, and the package http3 of quic-go. One
+# line for each case.
 #
-#   aioquic ═ HTTP/3 over QUIC ═▶ tandem gateway ─▶ origin
-#      └ the case "datagrams": CONNECT-UDP, with HTTP datagrams and capsules
+#   aioquic, quic-go ═ HTTP/3 over QUIC ═▶ tandem gateway ─▶ origin, of Python or Node
+#      └ the cases "tunnel" and "datagrams": CONNECT, and CONNECT-UDP with HTTP datagrams and capsules
 #      └ the cases "early", "unsafe" and "again": a client that returns with a ticket
 #
 #   interop/h3.sh [CASE...]        TANDEM=path uses a program that is built already
 . "$(dirname "$0")/common.sh"
+limit=60
 
-cases=("$@")
-[ ${#cases[@]} -gt 0 ] || cases=(get post many push datagrams early unsafe again)
-
-need openssl openssl python3 python3 pip3 python3-pip
-pip3 install --quiet --disable-pip-version-check --root-user-action=ignore --target "$work/python" aioquic==1.2.0 >"$work/pip.log" 2>&1 ||
-    { cat "$work/pip.log" >&2 && exit 1; }
+need openssl openssl node nodejs
+install_aioquic
+build_quic_go
 build_tandem
-peer=(env "PYTHONPATH=$work/python" python3 "$here/h3/peer.py")
+aioquic=("${python[@]}" "$here/h3/peer.py")
 
-openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=interop \
-    -addext subjectAltName=IP:127.0.0.1 -addext basicConstraints=critical,CA:FALSE \
-    -keyout "$work/key.pem" -out "$work/cert.pem" 2>"$work/openssl.log" || exit 1
-start "$own_address" "${peer[@]}" origin
-origin=$address
+make_certificate
+start "$own_address" "${aioquic[@]}" origin
+pages=$address
+start "$own_address" node "$here/bridge/peer.js" origin http
+messages=$address
 
 # Starts a gateway with these options.
 gateway() {
@@ -29,13 +28,23 @@ gateway() {
         --listen "h3+quic://127.0.0.1:0?cert=$work/cert.pem&key=$work/key.pem" "$@"
 }
 
-gateway --hold-out 0 --mode "reverse=http://$origin" --allow-host '*'
-reverse=$address
+# Runs the cases that were asked for: ask LABEL ADDRESS CASES COMMAND...
+ask() {
+    local label=$1 there case
+    for case in $3; do
+        # A reverse gateway has no tunnels.
+        case $case in tunnel | datagrams) there=$forward ;; *) there=$2 ;; esac
+        [ -z "$wanted" ] || [[ " $wanted " == *" $case "* ]] || continue
+        run "$label asks $case" "${@:4}" "$there" "$work/cert.pem" "$case"
+    done
+}
+
+wanted=$*
 gateway --udp --allow-dest 127.0.0.1
 forward=$address
-for case in "${cases[@]}"; do
-    # A reverse gateway carries no UDP.
-    case $case in datagrams) there=$forward ;; *) there=$reverse ;; esac
-    run "aioquic asks $case" "${peer[@]}" "$there" "$work/cert.pem" "$case"
-done
+gateway --hold-out 0 --mode "reverse=http://$pages" --allow-host '*'
+ask aioquic "$address" 'get post many push datagrams early unsafe again' "${aioquic[@]}"
+gateway --hold-out 0 --mode "reverse=http://$messages" --allow-host '*' --max-connections-per-origin 128
+ask quic-go "$address" 'get head unmodified large post trailers hints cut together missing fields load early tunnel datagrams drain' \
+    env "GATEWAY=$pid" "$work/quic-go" client
 finish

@@ -7,6 +7,7 @@
 // PROTOCOL is http, http+tls, h2+tcp or h2+tls. CASE is one of the names in `cases`.
 'use strict'
 
+const crypto = require('node:crypto')
 const fs = require('node:fs')
 const http = require('node:http')
 const http2 = require('node:http2')
@@ -64,6 +65,11 @@ function answer (request, response) {
   }
 }
 
+// The proof that the server has read the key (RFC 6455 section 4.2.2).
+function proof (key) {
+  return crypto.createHash('sha1').update(`${key}258EAFA5-E914-47DA-95CA-C5AB0DC85B11`).digest('base64')
+}
+
 function origin (protocol, cert, key) {
   const tls = cert && { cert: fs.readFileSync(cert), key: fs.readFileSync(key) }
   const server = {
@@ -72,6 +78,12 @@ function origin (protocol, cert, key) {
     'h2+tcp': () => http2.createServer(answer),
     'h2+tls': () => http2.createSecureServer({ ...tls, allowHTTP1: false }, answer)
   }[protocol]()
+  // A WebSocket sends back all bytes.
+  server.on('upgrade', (request, socket, head) => {
+    socket.write(`HTTP/1.1 101 Switching Protocols\r\nconnection: Upgrade\r\nupgrade: websocket\r\nsec-websocket-accept: ${proof(request.headers['sec-websocket-key'])}\r\n\r\n`)
+    socket.write(head)
+    socket.pipe(socket)
+  })
   server.listen(0, '127.0.0.1', () => console.log(`127.0.0.1:${server.address().port}`))
 }
 
@@ -128,7 +140,17 @@ function overHttp1 (secure, address) {
     if (trailers) request.addTrailers(trailers)
     request.end()
   })
-  return { send, close: () => agent.destroy() }
+  const upgrade = (path, key) => new Promise((resolve, reject) => {
+    const headers = {
+      connection: 'Upgrade', upgrade: 'websocket', 'sec-websocket-version': '13', 'sec-websocket-key': key
+    }
+    const request = (secure ? https : http).request({ host, port, path, headers, agent })
+    request.on('upgrade', (response, socket) => resolve({ response, socket }))
+    request.on('response', (response) => reject(new Error(`status ${response.statusCode}`)))
+    request.on('error', reject)
+    request.end()
+  })
+  return { send, upgrade, close: () => agent.destroy() }
 }
 
 function same (what, found, expected) {
@@ -187,6 +209,58 @@ const cases = {
   },
   async missing ({ send }) {
     same('status', (await send({ path: '/nothing' })).status, 404)
+  },
+  async load ({ send }) {
+    // Each request has a field of its own.
+    let sent = 0
+    const next = async () => {
+      while (sent < 1000) {
+        const test = `number ${++sent}`
+        const result = await send({ path: '/page', fields: { test } })
+        whole(result, 200, 'page')
+        same('field', result.fields['seen-test'], test)
+      }
+    }
+    await Promise.all(Array.from({ length: 50 }, next))
+  },
+  async fields ({ send }) {
+    // aioquic encodes no longer fields.
+    const test = MIB.toString('latin1', 0, 3997) + 'end'
+    const result = await send({ path: '/page', fields: { test } })
+    whole(result, 200, 'page')
+    same('field', result.fields['seen-test'], test)
+  },
+  // The origins of the next two cases are in quic-go/server.go.
+  async unread ({ send }) {
+    whole(await send({ method: 'POST', path: '/unread', body: MIB }), 413, 'unread')
+  },
+  async leave ({ send }) {
+    // The origin sends GOAWAY while the others are under way. None of them may fail, and a new connection takes the next ones.
+    const server = (await send({ path: '/page' })).fields['seen-server']
+    const left = [send({ path: '/large' }), send({ path: '/leave' })]
+    for (let round = 0; round < 5; round++) {
+      const all = Array.from({ length: 20 }, () => send({ path: '/page' }))
+      for (const result of await Promise.all(all)) whole(result, 200, 'page')
+    }
+    const [large, leave] = await Promise.all(left)
+    whole(large, 200, MIB)
+    whole(leave, 200, 'leave')
+    for (let tries = 0; tries < 100; tries++) {
+      const result = await send({ path: '/page' })
+      whole(result, 200, 'page')
+      if (result.fields['seen-server'] !== server) return
+      await new Promise((resolve) => setTimeout(resolve, 50))
+    }
+    throw new Error('the connection before the GOAWAY takes new requests')
+  },
+  async websocket ({ upgrade }) {
+    const key = crypto.randomBytes(16).toString('base64')
+    const { response, socket } = await upgrade('/socket', key)
+    same('proof', response.headers['sec-websocket-accept'], proof(key))
+    socket.end(MIB)
+    const parts = []
+    for await (const part of socket) parts.push(part)
+    if (!Buffer.concat(parts).equals(MIB)) throw new Error('other bytes came back')
   }
 }
 
