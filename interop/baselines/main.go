@@ -1,4 +1,5 @@
-// A pair of proxies over plain quic-go, as a baseline of experiments/baselines.toml.
+// A pair of proxies over plain quic-go, as a baseline of experiments/baselines.toml. It stands in for
+// hysteria's core library too: the quic-go that the library requires could not be fetched.
 //
 //	near: an HTTP proxy on $PROXY. Each connection to an origin is a stream to the other end.
 //	far:  the other end on $GATEWAY (UDP). It listens on $READY (TCP) once it is up.
