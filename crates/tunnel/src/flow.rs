@@ -28,7 +28,10 @@ pub(crate) struct Flow {
     segment: u64,
     in_flight: u64,
     delivery: Delivery,
+    /// True if the window has held a segment back since the last acknowledgement.
     window_limited: bool,
+    /// The same for this round trip and for the one before.
+    limited_rounds: [bool; 2],
     credit: f64,
     paced_at: Duration,
     /// The time for which the pacer has made a segment wait.
@@ -54,6 +57,7 @@ impl Flow {
             in_flight: 0,
             delivery: Delivery::new(now),
             window_limited: false,
+            limited_rounds: [false; 2],
             credit: (BURST_SEGMENTS * segment) as f64,
             paced_at: now,
             due: None,
@@ -190,6 +194,12 @@ impl Flow {
         let Some(smoothed_rtt) = rtt.smoothed() else {
             return;
         };
+        let window_limited = std::mem::take(&mut self.window_limited);
+        self.limited_rounds[0] |= window_limited;
+        let round_limited = self.limited_rounds != [false; 2];
+        if delivered.round_start {
+            self.limited_rounds = [false, self.limited_rounds[0]];
+        }
         self.controller.on_ack(&AckSample {
             now,
             acked: delivered.bytes,
@@ -199,7 +209,8 @@ impl Flow {
             smoothed_rtt,
             rate: delivered.rate,
             round_start: delivered.round_start,
-            window_limited: std::mem::take(&mut self.window_limited),
+            window_limited,
+            round_limited,
         });
         let inner = self.controller.window();
         let resume = self.resume.as_mut();

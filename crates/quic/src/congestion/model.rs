@@ -150,7 +150,8 @@ impl Model {
             let limit = (SLOW_START * product) as u64 + 3 * self.segment;
             self.limit = limit.max(self.initial_window);
         }
-        let is_limited = self.is_in_slow_start() && self.controller.window() > self.limit;
+        let is_held = self.is_in_slow_start() && self.controller.window() > self.limit;
+        let window_limited = !app_limited && !is_held;
         self.controller.on_ack(&AckSample {
             now,
             acked: delivered.bytes,
@@ -160,7 +161,9 @@ impl Model {
             smoothed_rtt,
             rate: delivered.rate,
             round_start: delivered.round_start,
-            window_limited: !app_limited && !is_limited,
+            window_limited,
+            // quinn counts a sender that is paced as one that is limited.
+            round_limited: window_limited,
         });
         // Packets that were lost longer ago are not acknowledged any more.
         let oldest = now.saturating_sub(4 * smoothed_rtt + Duration::from_millis(100));

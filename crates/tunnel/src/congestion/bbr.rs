@@ -412,6 +412,7 @@ mod tests {
             }),
             round_start: true,
             window_limited: true,
+            round_limited: true,
         }
     }
 

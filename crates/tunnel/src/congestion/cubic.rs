@@ -106,7 +106,7 @@ impl Cubic {
     pub(crate) fn on_ack(&mut self, sample: &AckSample) {
         if self.in_slow_start() {
             self.grow_in_slow_start(sample);
-        } else if sample.window_limited {
+        } else if sample.round_limited {
             self.grow_in_avoidance(sample);
         }
     }
@@ -115,10 +115,14 @@ impl Cubic {
         if sample.round_start {
             self.begin_round();
         }
-        if let Some(rtt) = sample.rtt {
+        // A single segment may have waited for the delayed acknowledgement. Paced segments all wait
+        // while they are far apart, and the round trip only seems to have grown.
+        if let Some(rtt) = sample.rtt
+            && sample.acked > self.segment
+        {
             self.judge_round(rtt);
         }
-        if sample.window_limited {
+        if sample.round_limited {
             let divisor = match self.slow_start.conservative {
                 Some(_) => CONSERVATIVE_DIVISOR,
                 None => 1,
@@ -235,6 +239,7 @@ mod tests {
             rate: None,
             round_start,
             window_limited: true,
+            round_limited: true,
         }
     }
 
@@ -259,16 +264,28 @@ mod tests {
         assert!(!cubic.in_slow_start(), "{cubic:?}");
     }
 
-    #[test]
-    fn cubic_leaves_slow_start_when_delay_grows() {
+    /// Three rounds of 100 ms and nine of 130 ms, whose acknowledgements cover `acked` bytes.
+    fn delayed(acked: u64) -> Cubic {
         let mut cubic = Cubic::new(10 * SEGMENT, SEGMENT);
         for round in 0..12u32 {
             let rtt = if round < 3 { 100 * MS } else { 130 * MS };
             for i in 0..10 {
-                cubic.on_ack(&ack(MS * (round * 100), SEGMENT, rtt, i == 0));
+                cubic.on_ack(&ack(MS * (round * 100), acked, rtt, i == 0));
             }
         }
+        cubic
+    }
+
+    #[test]
+    fn cubic_leaves_slow_start_when_delay_grows() {
+        let cubic = delayed(2 * SEGMENT);
         assert!(!cubic.in_slow_start(), "{cubic:?}");
+    }
+
+    #[test]
+    fn cubic_ignores_the_delay_of_acks_for_single_segments() {
+        let cubic = delayed(SEGMENT);
+        assert!(cubic.in_slow_start(), "{cubic:?}");
     }
 
     #[test]
@@ -307,7 +324,7 @@ mod tests {
     fn cubic_does_not_grow_while_the_application_limits() {
         let mut cubic = Cubic::new(10 * SEGMENT, SEGMENT);
         let mut sample = ack(MS, SEGMENT, 100 * MS, false);
-        sample.window_limited = false;
+        (sample.window_limited, sample.round_limited) = (false, false);
         (0..100).for_each(|_| cubic.on_ack(&sample));
         assert_eq!(cubic.window(), 10 * SEGMENT);
     }

@@ -46,8 +46,11 @@ pub struct AckSample {
     pub rate: Option<DeliveryRate>,
     /// Indicates whether this acknowledgement begins a new round trip.
     pub round_start: bool,
-    /// Indicates whether the window limits the sender, so that it may grow.
+    /// Indicates whether the window limits the sender now.
     pub window_limited: bool,
+    /// Indicates whether the window has limited the sender in this round trip or in the one before,
+    /// so that it may grow. A paced sender reaches its window late in each round trip only.
+    pub round_limited: bool,
 }
 
 /// A measured rate of delivery.

@@ -108,6 +108,17 @@ fn resume_fills_a_long_path_in_two_round_trips() {
 }
 
 #[test]
+fn cold_tunnel_doubles_its_window_each_round_trip() {
+    for algorithm in [Algorithm::Cubic, Algorithm::Bbr] {
+        let mut cold = Download::begin(algorithm, &link(20_000, ROUND), None);
+        let received = cold.run(ROUND / 2 + 6 * ROUND);
+        // Ten segments, and twice as many in each further round trip.
+        let doubled = 10 * 1200 * ((1 << 6) - 1);
+        assert!(received * 10 > doubled * 6, "{algorithm:?}: {received}");
+    }
+}
+
+#[test]
 fn resume_on_a_tenth_of_the_rate_retreats() {
     for algorithm in [Algorithm::Cubic, Algorithm::Bbr] {
         let narrow = link(2_000, ROUND);
