@@ -35,6 +35,11 @@ const BANDWIDTH_ROUNDS: u64 = 10;
 const STARTUP_GROWTH: f64 = 1.25;
 /// The rounds without such growth after which the pipe is full.
 const FULL_ROUNDS: u32 = 3;
+/// The growth of the round trip that shows a queue in start-up: an eighth of the shortest one, and
+/// more than an acknowledgement is delayed. With a queue, the window keeps to [`WINDOW_GAIN`], so
+/// that start-up ends before it overruns a buffer of one bandwidth-delay product.
+const QUEUE_SHARE: u32 = 8;
+const QUEUE_LEAST: Duration = Duration::from_millis(30);
 /// The age of the shortest round trip after which it is measured again.
 const PROBE_RTT_INTERVAL: Duration = Duration::from_secs(5);
 /// The time that measuring it takes.
@@ -366,7 +371,10 @@ impl Bbr {
     }
 
     fn grow(&mut self, sample: &AckSample) {
-        let target = self.product(if self.is_full {
+        let has_queue = sample.rtt.is_some_and(|rtt| {
+            rtt > sample.min_rtt + (sample.min_rtt / QUEUE_SHARE).max(QUEUE_LEAST)
+        });
+        let target = self.product(if self.is_full || has_queue {
             WINDOW_GAIN
         } else {
             STARTUP_GAIN
@@ -376,7 +384,7 @@ impl Bbr {
         self.window += sample.acked;
         if self.is_full {
             self.window = self.window.min(target);
-        } else if self.bandwidth() > 0 && sample.window_limited {
+        } else if self.bandwidth() > 0 && sample.window_limited && !has_queue {
             self.window = self.window.max(self.initial_window);
         } else {
             self.window = self.window.min(target.max(self.initial_window));

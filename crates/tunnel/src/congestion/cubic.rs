@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn cubic_ignores_the_delay_of_acks_for_single_segments() {
+    fn cubic_ignores_delays_of_acks_for_one_segment() {
         let cubic = delayed(SEGMENT);
         assert!(cubic.in_slow_start(), "{cubic:?}");
     }

@@ -105,6 +105,21 @@ fn bbr_keeps_its_rate_under_one_percent_loss() {
 }
 
 #[test]
+fn bbr_does_not_overrun_a_queue_of_one_product() {
+    for mbit in [20, 100] {
+        let link = link(mbit, 0.0);
+        let mut path = Path::new(&config(Coupling::Coupled, Algorithm::Bbr), &link, 1);
+        let bulk = Bulk::new(&mut path, 20);
+        bulk.run(&mut path, Duration::from_secs(2));
+        let product = u64::from(mbit) * 100_000 / 8 / 1500;
+        let lost = path.client.tunnel.stats().lost;
+        assert!(lost < product, "{mbit} Mbit/s: {lost} of {product}");
+        let rate = bulk.run(&mut path, Duration::from_secs(1));
+        assert!(rate > 0.9 * f64::from(mbit), "{rate:.1} of {mbit} Mbit/s");
+    }
+}
+
+#[test]
 fn streams_of_their_own_flows_outrun_coupled_ones() {
     let link = link(100, 0.01);
     let coupled = goodput(&config(Coupling::Coupled, Algorithm::Cubic), &link, 8, 1);

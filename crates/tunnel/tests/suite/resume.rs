@@ -131,6 +131,8 @@ fn resume_on_a_tenth_of_the_rate_retreats() {
         assert!(lost(&resumed) <= most, "{} of {most}", lost(&resumed));
         assert!(begun * 10 >= began * 8, "{begun} and {began} bytes first");
         let (before, after) = (cold.run(20 * ROUND), resumed.run(20 * ROUND));
+        // Beyond the rate of the path there is data that waited for a lost segment.
+        let before = before.min(SAVED.rate / 10 * (20 * ROUND).as_secs());
         assert!(after * 10 >= before * 9, "{after} and {before} bytes later");
         let speed = resumed.path.server.tunnel.speed().expect("a speed");
         assert!(speed.rate < 300_000, "{speed:?}");
