@@ -67,4 +67,11 @@ impl Settings {
         tunnel.max_window = tunnel.max_window.min(window);
         self
     }
+
+    /// Limits what a peer may send on a new stream to the credit that both ends know. A client that
+    /// has not shown its token yet could fill a wider window.
+    pub fn without_first_window(mut self) -> Self {
+        self.tunnel.first_window = 0;
+        self
+    }
 }

@@ -166,7 +166,8 @@ impl Provider for DtlsProvider {
             .transpose()?;
         Ok(Rc::new(Listening {
             hubs: self.hubs.clone(),
-            settings: settings(endpoint, &congestion, context.timeout, clients.is_some())?,
+            settings: settings(endpoint, &congestion, context.timeout, clients.is_some())?
+                .without_first_window(),
             identity: identity(cert, key, context.renewals)?,
             clients,
         }))

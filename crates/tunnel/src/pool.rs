@@ -27,6 +27,14 @@ impl Pool {
         granted
     }
 
+    /// Takes up to `wanted` bytes for a stream that has not used any yet; returns how many. It is
+    /// at most a sixteenth of the free rest, since the stream may never need them.
+    pub(crate) fn reserve_share(&mut self, wanted: u64) -> u64 {
+        let granted = wanted.min(self.limit.saturating_sub(self.used) / 16);
+        self.used += granted;
+        granted
+    }
+
     /// Gives bytes back.
     pub(crate) fn release(&mut self, bytes: u64) {
         debug_assert!(bytes <= self.used, "{bytes} of {}", self.used);

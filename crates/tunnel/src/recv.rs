@@ -92,6 +92,18 @@ impl RecvHalf {
         }
     }
 
+    /// Opens the window to `window` bytes before anything has arrived, as far as the pool has them.
+    /// The next segment of the stream tells the peer.
+    pub(crate) fn widen(&mut self, window: u64, pool: &mut Pool) {
+        let wanted = window.min(self.max_window).saturating_sub(self.limit);
+        let granted = pool.reserve_share(wanted);
+        if granted >= WINDOW_UNIT {
+            self.ack = AckState::Now;
+        }
+        self.limit += granted;
+        self.window += granted;
+    }
+
     /// Gives all memory back; the half is of no use afterwards.
     pub(crate) fn close(&mut self, pool: &mut Pool) {
         pool.release(self.limit - self.read);
@@ -388,6 +400,21 @@ mod tests {
         );
         half.close(&mut pool);
         assert_eq!(pool.used(), 0);
+    }
+
+    #[test]
+    fn recv_half_offers_a_wider_window_first() {
+        let mut pool = Pool::new(1 << 20);
+        let mut half = RecvHalf::new(16 << 10, 1 << 20, &mut pool);
+        half.widen(48 << 10, &mut pool);
+        assert_eq!(pool.used(), 48 << 10);
+        assert_eq!(half.ack_state(), AckState::Now, "the peer must be told");
+        assert_eq!(half.take_ack(0).window, 48);
+        half.close(&mut pool);
+        assert_eq!(pool.used(), 0);
+        let mut half = RecvHalf::new(16 << 10, 32 << 10, &mut pool);
+        half.widen(48 << 10, &mut pool);
+        assert_eq!(half.take_ack(0).window, 32, "the largest window");
     }
 
     #[test]

@@ -64,6 +64,9 @@ pub struct Config {
     pub memory: u64,
     /// The first receive window of each stream in bytes. Both ends must have the same.
     pub initial_credit: u64,
+    /// The receive window in bytes that this end offers with its first segment of a stream, as far
+    /// as the memory permits.
+    pub first_window: u64,
     /// The largest receive window of a stream in bytes; at most 64 MiB.
     pub max_window: u64,
     /// The bytes that one stream buffers before they are acknowledged.
@@ -84,6 +87,7 @@ impl Default for Config {
             max_streams: 1024,
             memory: 64 << 20,
             initial_credit: 16 << 10,
+            first_window: 256 << 10,
             max_window: 16 << 20,
             send_buffer: 4 << 20,
             max_datagram: 1452,
@@ -285,7 +289,8 @@ impl Tunnel {
         let credit = self.config.initial_credit;
         let flow =
             (self.config.coupling == Coupling::PerStream).then(|| Box::new(self.new_flow(now)));
-        let recv = RecvHalf::new(credit, self.config.max_window, &mut self.pool);
+        let mut recv = RecvHalf::new(credit, self.config.max_window, &mut self.pool);
+        recv.widen(self.config.first_window, &mut self.pool);
         Stream::new(SendHalf::new(credit), recv, flow)
     }
 

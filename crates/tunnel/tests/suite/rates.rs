@@ -120,6 +120,34 @@ fn bbr_does_not_overrun_a_queue_of_one_product() {
 }
 
 #[test]
+fn warm_tunnel_carries_a_response_in_one_round_trip() {
+    let mut path = Path::new(
+        &config(Coupling::Coupled, Algorithm::Bbr),
+        &link(100, 0.0),
+        1,
+    );
+    let server = path.server.tunnel.open(path.now).expect("open");
+    for _ in 0..100 {
+        let mut data = Bytes::from_static(&[7; 1 << 20]);
+        let taken = path.server.tunnel.write(server, &mut data);
+        taken.expect("an open stream");
+        path.run_for(20 * MS);
+    }
+    path.run_for(Duration::from_secs(3));
+    let stream = path.client.tunnel.open(path.now).expect("open");
+    let mut request = Bytes::from_static(b"GET");
+    let tunnel = &mut path.client.tunnel;
+    tunnel.write(stream, &mut request).expect("an open stream");
+    path.run_for(51 * MS);
+    let mut response = Bytes::from_static(&[7; 200_000]);
+    let tunnel = &mut path.server.tunnel;
+    tunnel.write(stream, &mut response).expect("an open stream");
+    // Half a round trip, and 16 ms for the bytes.
+    path.run_for(90 * MS);
+    assert_eq!(path.client.bytes_read.get(&stream), Some(&200_000));
+}
+
+#[test]
 fn streams_of_their_own_flows_outrun_coupled_ones() {
     let link = link(100, 0.01);
     let coupled = goodput(&config(Coupling::Coupled, Algorithm::Cubic), &link, 8, 1);
