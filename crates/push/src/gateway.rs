@@ -32,6 +32,7 @@
 
 mod budget;
 mod client_cache;
+mod cookie_hashes;
 mod cookie_hosts;
 mod cookies;
 mod copies;
@@ -47,6 +48,7 @@ mod named;
 mod next_page;
 mod next_visits;
 mod output;
+mod own_needs;
 mod page;
 mod page_copies;
 mod page_hold;

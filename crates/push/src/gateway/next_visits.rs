@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use tandem_http::RequestHead;
 
+use super::own_needs::is_top_level;
 use super::page::Page;
 use super::session::Gateway;
 use super::table::ResponseId;
@@ -35,13 +36,19 @@ impl Gateway {
         id: ResponseId,
         request: &Arc<RequestHead>,
     ) {
-        let is_plain =
-            is_navigation(request) && !self.refuses_pushes(request) && !self.is_frame(now, request);
+        let is_plain = is_navigation(request)
+            && (is_top_level(request) || !self.config.used_only)
+            && !self.refuses_pushes(request)
+            && !self.is_frame(now, request);
         let Some(url) = request_url(request).filter(|_| is_plain && !self.closed) else {
             return;
         };
         let visits = self.visits.as_ref();
-        let Some((policy, needs)) = visits.and_then(|visits| visits.lock().visit(&url)) else {
+        let Some((policy, needs)) = visits.and_then(|visits| {
+            let mut visits = visits.lock();
+            visits.begin_visit(&url, request);
+            visits.visit(&url)
+        }) else {
             return;
         };
         let unix_time = self.clock.unix_time(now);

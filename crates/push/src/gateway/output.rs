@@ -21,6 +21,9 @@ pub struct Config {
     /// visit are then requested together with the page, and those that the browser must validate
     /// are left to it.
     pub has_one_user: bool,
+    /// True if only those resources are requested early that the browser itself has requested for
+    /// the page before, in this session. Nothing is requested because a page names it.
+    pub used_only: bool,
     /// The share of pages for which nothing is pushed, 0 to 1.
     pub hold_out: f64,
     /// The largest number of pushes that are fetched at a time.
@@ -41,6 +44,7 @@ impl Default for Config {
             foreign_after_request: false,
             hosts: usize::MAX,
             has_one_user: false,
+            used_only: false,
             hold_out: 0.0,
             fetches: 32,
             unreported: 4096,

@@ -1,6 +1,10 @@
 //! The page that the user of a session looks at, and the documents that are part of it.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use tandem_http::RequestHead;
+use tandem_preload::Referrer;
 
 use crate::wire::Treatment;
 
@@ -17,6 +21,17 @@ pub(super) struct PageView {
     since: Instant,
     treatment: Treatment,
     frames: Vec<String>,
+    /// The facts about the visit, if the requests of the page are remembered.
+    visit: Option<OwnVisit>,
+}
+
+/// The visit to a page whose requests are remembered.
+#[derive(Clone)]
+pub(super) struct OwnVisit {
+    /// The request for the page.
+    pub(super) request: Arc<RequestHead>,
+    /// The referrer policy that the head of the page names.
+    pub(super) policy: Referrer,
 }
 
 impl PageView {
@@ -26,7 +41,20 @@ impl PageView {
             since: now,
             treatment,
             frames: Vec::new(),
+            visit: None,
         }
+    }
+
+    /// Remembers the requests of the page from now on.
+    pub(super) fn begin_visit(&mut self, visit: OwnVisit) {
+        self.visit = Some(visit);
+    }
+
+    /// Returns the visit, if the requests of the page are remembered and it began in the last
+    /// `period`.
+    pub(super) fn visit(&self, now: Instant, period: Duration) -> Option<&OwnVisit> {
+        let is_young = now.saturating_duration_since(self.since) < period;
+        self.visit.as_ref().filter(|_| is_young)
     }
 
     /// Returns the URL of the page.

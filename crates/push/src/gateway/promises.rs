@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tandem_http::{Method, RequestHead};
 use tandem_preload::Need;
 
+use super::cookie_hashes::CookieHashes;
 use super::document::{DocumentReader, Purpose};
 use super::fetch::{Fetch, FetchPhase, PushStream, PushTarget};
 use super::fetch_queue::push_priority;
@@ -127,7 +128,8 @@ impl Gateway {
 
     /// Promises a need unless this client is likely to do without it.
     fn promise_if_wanted(&mut self, id: PageId, need: Need, source: Source) {
-        if self.closed || self.is_tunnelled(&need.url) {
+        let is_named_only = source == Source::Page && self.config.used_only;
+        if self.closed || is_named_only || self.is_tunnelled(&need.url) {
             return;
         }
         let is_opened = self.is_opened(&need.url);
@@ -234,6 +236,7 @@ impl Gateway {
         if is_visit {
             let mut visits = visits.lock();
             visits.note_need(page.url(), page.policy(), need);
+            visits.note_cookies(page.url(), || CookieHashes::of(page.request()));
         }
     }
 

@@ -138,7 +138,12 @@ impl Gateway {
         }
         if takes_pushes && (head.status == 200 || (head.status == 304 && lifetime.is_some())) {
             self.cache.note_answer(hash, browser_reuse(head, unix_time));
+            self.note_own_need(now, &request, head);
             self.note_own_copy(&request, KeptCopy::of(head, unix_time));
+        }
+        if self.config.used_only {
+            self.note_visit(now, id, &request, head);
+            return self.interest_in(id);
         }
         let predictor = predictor.filter(|_| is_learnable(&request) && is_reusable(&request, head));
         let may_be_page = takes_pushes && may_name_resources(head);
@@ -302,7 +307,10 @@ impl Gateway {
         if let Some(page) = self.pages.get_mut(id) {
             let mut needs = std::mem::take(&mut page.skipped);
             needs.retain(|need| url_hash_of(&need.url) != Some(hash));
-            self.promise(id, needs);
+            match self.config.used_only {
+                true => self.promise_again(id, needs),
+                false => self.promise(id, needs),
+            }
         }
         self.collect_page(id);
     }
@@ -475,7 +483,7 @@ impl Gateway {
     }
 
     /// Returns the treatment of a page, which may be decided already.
-    fn treatment_of(
+    pub(super) fn treatment_of(
         &mut self,
         now: Instant,
         id: ResponseId,

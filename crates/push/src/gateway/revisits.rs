@@ -2,8 +2,12 @@
 //!
 //! A client without a gateway has the session and its user to itself. It requests these resources
 //! together with the page, and saves the round trip until the page names them. Every promised need
-//! is remembered, and each lazy one that the page names. Only those that the browser has used are
-//! requested early, and one that it does not use is forgotten.
+//! is remembered, each lazy one that the page names, and with `used_only` those that the browser
+//! requests (`own_needs`). Only those that the browser has used are requested early, and one that
+//! it does not use is forgotten.
+//!
+//! A visit that has none of the last visit's cookies forgets that visit. The user may have deleted
+//! the site's cookies, and early requests must not tell the site which browser it is.
 //!
 //! With each need there is the copy that the browser's cache may have. Sessions of one user can
 //! share the pages (`visits`). `saved_visits` writes them to a text and reads them again, for users
@@ -11,8 +15,10 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use tandem_http::RequestHead;
 use tandem_preload::{Need, Referrer};
 
+use super::cookie_hashes::CookieHashes;
 use super::page::MAX_RESOURCES;
 use crate::response_rules::KeptCopy;
 
@@ -48,6 +54,8 @@ pub(super) struct LastVisit {
     pub(super) time: u64,
     pub(super) policy: Referrer,
     pub(super) needs: Vec<UsedNeed>,
+    /// The cookies of the request for the page, if they are known.
+    cookies: Option<CookieHashes>,
 }
 
 /// A need of a page.
@@ -99,6 +107,34 @@ impl Revisits {
     /// Notes that the last change was not saved.
     pub(super) const fn note_unsaved(&mut self) {
         self.has_changed = true;
+    }
+
+    /// Begins another visit to a page by this request. Forgets the last visit if it had cookies and
+    /// none of them is left.
+    pub(super) fn begin_visit(&mut self, page: &str, request: &RequestHead) {
+        let Some(visit) = self.pages.get_mut(page) else {
+            return;
+        };
+        let cookies = CookieHashes::of(request);
+        let last = visit.cookies.as_ref();
+        if last.is_none_or(|last| last.may_precede(&cookies)) {
+            visit.cookies = Some(cookies);
+        } else {
+            self.forget(page);
+        }
+    }
+
+    /// Records the cookies of a page's request, unless they are known.
+    pub(super) fn note_cookies(&mut self, page: &str, cookies: impl FnOnce() -> CookieHashes) {
+        if let Some(visit) = self.pages.get_mut(page) {
+            visit.cookies.get_or_insert_with(cookies);
+        }
+    }
+
+    /// Returns whether a URL is a need of a page.
+    pub(super) fn knows(&self, page: &str, url: &str) -> bool {
+        let visit = self.pages.get(page);
+        visit.is_some_and(|visit| visit.needs.iter().any(|it| it.need.url == url))
     }
 
     /// Remembers a need of a page.
@@ -235,6 +271,7 @@ impl Revisits {
 
 #[cfg(test)]
 mod tests {
+    use tandem_http::Scheme;
     use tandem_preload::Kind;
 
     use super::*;
@@ -299,6 +336,36 @@ mod tests {
         assert!(revisits.take_change());
         let (_, needs) = revisits.visit("page").expect("a visit");
         assert_eq!(needs, [(need("a"), None)]);
+    }
+
+    #[test]
+    fn visit_without_old_cookies_forgets_the_last_one() {
+        let visit = |revisits: &mut Revisits, cookie: Option<&str>| {
+            let request = RequestHead {
+                fields: cookie.map(|value| ("cookie", value)).into_iter().collect(),
+                ..RequestHead::get(Scheme::Https, "a.test", "/")
+            };
+            revisits.begin_visit("page", &request);
+            let is_known = revisits.knows("page", "a") && !revisits.knows("page", "b");
+            assert_eq!(is_known, revisits.of("page").is_some());
+            revisits.note_need("page", Referrer::None, &need("a"));
+            revisits.note_use("page", "a", true);
+            revisits.note_cookies("page", || CookieHashes::of(&request));
+            is_known
+        };
+        let mut revisits = Revisits::default();
+        for (cookie, expected) in [
+            (None, false),
+            (None, true),
+            (Some("a=1"), true),
+            (Some("a=1; b=1"), true),
+            (Some("b=1"), true),
+            (Some("a=1"), false),
+            (None, false),
+            (None, true),
+        ] {
+            assert_eq!(visit(&mut revisits, cookie), expected, "{cookie:?}");
+        }
     }
 
     #[test]

@@ -56,7 +56,8 @@ impl Gateway {
         let is_undecided = response.page.is_none() && response.treatment.is_none();
         let request = response.request.clone()?;
         let is_document = head.status == 200 && DocumentReader::is_html(head);
-        if self.closed || !response.takes_pushes || !is_undecided || !is_document {
+        let is_off = self.closed || self.config.used_only;
+        if is_off || !response.takes_pushes || !is_undecided || !is_document {
             return None;
         }
         let is_plain = is_navigation(&request)

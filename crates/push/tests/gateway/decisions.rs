@@ -24,6 +24,7 @@ const ONE_USER: Config = Config {
     foreign_after_request: false,
     hosts: usize::MAX,
     has_one_user: true,
+    used_only: false,
     hold_out: 0.0,
     fetches: 32,
     unreported: 4096,

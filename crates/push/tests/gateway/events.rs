@@ -188,11 +188,16 @@ struct Scene<'a> {
 /// Runs the events that `data` names, ends the session and checks that nothing is left.
 pub(crate) fn run(data: &[u8]) {
     let mut choices = Choices(data);
+    let own_origin_only = choices.below(4) == 3;
+    let foreign_after_request = choices.below(4) == 3;
+    let hosts = [1, 2, usize::MAX][choices.below(3)];
+    let user = choices.below(8);
     let config = Config {
-        own_origin_only: choices.below(4) == 3,
-        foreign_after_request: choices.below(4) == 3,
-        hosts: [1, 2, usize::MAX][choices.below(3)],
-        has_one_user: choices.below(4) == 3,
+        own_origin_only,
+        foreign_after_request,
+        hosts,
+        has_one_user: user % 4 == 3,
+        used_only: user == 7,
         hold_out: [0.0, 0.0, 0.0, 0.5][choices.below(4)],
         fetches: 1 + choices.below(4),
         unreported: 1 + choices.below(8),

@@ -28,6 +28,7 @@ mod scene;
 mod scripts;
 mod second_visits;
 mod stale_pages;
+mod used_only;
 
 use origin::{Page, page};
 use pair::Asked;

@@ -1,0 +1,276 @@
+//! The needs of a page as the browser's own requests show them, with `used_only`.
+//!
+//! The session requests nothing because a page names it. At the next visit to a page, it repeats the
+//! requests that the browser made for the last one: for style sheets, scripts, images and fonts. The
+//! settings of the browser, its extensions and the policies of the site thus hold for early requests
+//! too. Only the heads of responses are read, so a body may have any content coding.
+//!
+//! Only documents of the highest level are pages here. A frame can have another partition of
+//! cookies and copies than the same document in a tab.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tandem_http::{RequestHead, ResponseHead};
+use tandem_preload::{Kind, Need, Referrer};
+
+use super::cookie_hashes::CookieHashes;
+use super::cookies::Cookies;
+use super::document::DocumentReader;
+use super::page_view::OwnVisit;
+use super::predictor::is_learnable;
+use super::session::Gateway;
+use super::table::ResponseId;
+use crate::fetch_standard::{is_navigation, referrer, referrer_policy};
+use crate::response_rules::{Reuse, browser_reuse, may_be_pushed};
+use crate::url::request_url;
+use crate::wire::PUSH_FIELD;
+
+/// The time after the head of a page in which its requests belong to its load. Later ones follow
+/// the user's actions.
+const LOAD_PERIOD: Duration = Duration::from_secs(30);
+
+/// The referrer policies that give requests a referrer, the most frequent first.
+const POLICIES: [Referrer; 3] = [Referrer::OriginToOthers, Referrer::Whole, Referrer::Origin];
+
+impl Gateway {
+    /// Begins to remember the requests of a page, if this is its response. Settles the page of a
+    /// revisit.
+    pub(super) fn note_visit(
+        &mut self,
+        now: Instant,
+        id: ResponseId,
+        request: &Arc<RequestHead>,
+        head: &mut ResponseHead,
+    ) {
+        let is_page = match head.status {
+            200 => DocumentReader::is_html(head),
+            status => status == 304,
+        };
+        let takes_pushes = |gateway: &Self| {
+            let response = gateway.responses.get(id);
+            response.is_some_and(|response| response.takes_pushes)
+        };
+        if !is_page || !is_top_level(request) || !takes_pushes(self) {
+            return;
+        }
+        let Some(url) = request_url(request) else {
+            return;
+        };
+        let treatment = self.treatment_of(now, id, &url, request);
+        if self.cookies_after(now, request, head) != Cookies::Unchanged {
+            // Early requests at the next visit would precede these cookies.
+            self.end_revisit(now, id);
+            if let Some(visits) = &self.visits {
+                visits.lock().forget(&url);
+            }
+            return;
+        }
+        if let Some(view) = &mut self.view
+            && !self.closed
+        {
+            view.begin_visit(OwnVisit {
+                request: Arc::clone(request),
+                policy: referrer_policy(head).unwrap_or_default(),
+            });
+        }
+        let page = self.responses.get(id).and_then(|response| response.page);
+        if let Some(page) = page {
+            if let Some(treatment) = treatment {
+                head.fields.set(PUSH_FIELD, treatment.as_str());
+            }
+            self.locate(page, &url, head, None);
+        }
+    }
+
+    /// Remembers a resource that the browser itself requests for the page that was loaded last.
+    pub(super) fn note_own_need(
+        &mut self,
+        now: Instant,
+        request: &RequestHead,
+        head: &ResponseHead,
+    ) {
+        let view = self.view.as_ref().filter(|_| self.config.used_only);
+        let (Some(view), Some(visits)) = (view, &self.visits) else {
+            return;
+        };
+        let Some(visit) = view.visit(now, LOAD_PERIOD) else {
+            return;
+        };
+        let unix_time = self.clock.unix_time(now);
+        if !is_learnable(request) || !is_resource(head, unix_time) {
+            return;
+        }
+        let mut visits = visits.lock();
+        let knows = |url: &str| visits.knows(view.url(), url);
+        let Some(need) = need_of(request, view.url(), knows) else {
+            return;
+        };
+        visits.note_need(view.url(), visit.policy, &need);
+        let cookies = || CookieHashes::of(&visit.request);
+        visits.note_cookies(view.url(), cookies);
+        visits.note_use(view.url(), &need.url, true);
+    }
+}
+
+/// Returns whether the user of a tab asks for a document, as the browser says. A prefetch is no
+/// visit.
+pub(super) fn is_top_level(request: &RequestHead) -> bool {
+    let fields = &request.fields;
+    is_navigation(request) && fields.contains("sec-fetch-dest") && !fields.contains("sec-purpose")
+}
+
+/// Returns whether a response is a resource that may be requested early at the next visit. Counters
+/// of visits and other responses that caches must not use again are none.
+fn is_resource(head: &ResponseHead, unix_time: u64) -> bool {
+    let is_complete = head.status == 200 && may_be_pushed(head);
+    let forbids_reuse =
+        head.fields.contains("cache-control") && browser_reuse(head, unix_time) == Reuse::Never;
+    (is_complete || head.status == 304) && !forbids_reuse && !head.fields.contains("set-cookie")
+}
+
+/// Returns the need of `page` that a browser's request shows. The page itself or one of its known
+/// needs must be the referrer.
+fn need_of(request: &RequestHead, page: &str, knows: impl Fn(&str) -> bool) -> Option<Need> {
+    let (kind, urgency) = match request.fields.get("sec-fetch-dest")? {
+        b"style" => (Kind::Style, 1),
+        b"script" => (Kind::Script, 2),
+        b"font" => (Kind::Font, 3),
+        b"image" => (Kind::Image, 4),
+        _ => return None,
+    };
+    let url = request_url(request)?;
+    let named = std::str::from_utf8(request.fields.get("referer")?).ok()?;
+    let of = |source: &str| {
+        let fits = |policy: &&Referrer| referrer(**policy, source, &url).as_deref() == Some(named);
+        POLICIES.iter().find(fits).copied()
+    };
+    let (via, policy) = match of(page) {
+        Some(policy) => (None, policy),
+        None if knows(named) => (Some(Arc::from(named)), of(named)?),
+        None => return None,
+    };
+    let is_cors = request.fields.get("sec-fetch-mode") == Some(b"cors")
+        && request.fields.get("sec-fetch-site") != Some(b"same-origin");
+    if is_cors && request.fields.contains("cookie") {
+        // The request that is made for a need by CORS has no credentials.
+        return None;
+    }
+    Some(Need {
+        url,
+        kind,
+        urgency,
+        anonymous: is_cors,
+        referrer: Some(policy),
+        via,
+        frame: None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use tandem_http::Scheme;
+
+    use super::*;
+
+    const PAGE: &str = "https://a.test/dir/page?q";
+    const STYLE: &str = "https://b.test/s.css";
+
+    fn need(host: &str, fields: &[(&str, &str)]) -> Option<Need> {
+        let request = RequestHead {
+            fields: fields.iter().copied().collect(),
+            ..RequestHead::get(Scheme::Https, host, "/x")
+        };
+        need_of(&request, PAGE, |url| url == STYLE)
+    }
+
+    #[test]
+    fn own_request_becomes_a_need_of_its_kind() {
+        for (destination, expected) in [
+            ("style", Some((Kind::Style, 1))),
+            ("script", Some((Kind::Script, 2))),
+            ("font", Some((Kind::Font, 3))),
+            ("image", Some((Kind::Image, 4))),
+            ("empty", None),
+            ("document", None),
+            ("iframe", None),
+            ("video", None),
+        ] {
+            let fields = [("sec-fetch-dest", destination), ("referer", PAGE)];
+            let found = need("a.test", &fields).map(|need| (need.kind, need.urgency));
+            assert_eq!(found, expected, "{destination}");
+        }
+        assert_eq!(need("a.test", &[("referer", PAGE)]), None);
+    }
+
+    #[test]
+    fn referrer_of_a_need_is_the_page_or_a_known_need() {
+        let image = ("sec-fetch-dest", "image");
+        for (host, named, expected) in [
+            ("a.test", PAGE, Some((Referrer::OriginToOthers, None))),
+            (
+                "b.test",
+                "https://a.test/",
+                Some((Referrer::OriginToOthers, None)),
+            ),
+            ("a.test", "https://a.test/", Some((Referrer::Origin, None))),
+            ("b.test", PAGE, Some((Referrer::Whole, None))),
+            (
+                "b.test",
+                STYLE,
+                Some((Referrer::OriginToOthers, Some(STYLE))),
+            ),
+            ("c.test", STYLE, Some((Referrer::Whole, Some(STYLE)))),
+            ("b.test", "https://b.test/t.css", None),
+            ("a.test", "https://a.test/other", None),
+            ("a.test", "no URL", None),
+        ] {
+            let need = need(host, &[image, ("referer", named)]);
+            let found = need
+                .as_ref()
+                .map(|need| (need.referrer.unwrap(), need.via.as_deref()));
+            assert_eq!(found, expected, "{host} {named}");
+        }
+        assert_eq!(need("a.test", &[image]), None);
+    }
+
+    #[test]
+    fn need_by_cors_has_no_credentials() {
+        let font = [
+            ("sec-fetch-dest", "font"),
+            ("sec-fetch-mode", "cors"),
+            ("referer", "https://a.test/"),
+        ];
+        let with = |field: (&'static str, &'static str)| {
+            let fields = [&font[..], &[field]].concat();
+            need("b.test", &fields).map(|need| need.anonymous)
+        };
+        assert_eq!(with(("sec-fetch-site", "cross-site")), Some(true));
+        assert_eq!(with(("sec-fetch-site", "same-origin")), Some(false));
+        assert_eq!(with(("cookie", "a=b")), None);
+    }
+
+    #[test]
+    fn only_resources_that_caches_may_keep_are_remembered() {
+        for (status, fields, expected) in [
+            (200, &[][..], true),
+            (200, &[("cache-control", "max-age=60")], true),
+            (
+                200,
+                &[("cache-control", "no-cache"), ("etag", "\"1\"")],
+                true,
+            ),
+            (304, &[], true),
+            (200, &[("cache-control", "no-cache")], false),
+            (200, &[("cache-control", "no-store")], false),
+            (200, &[("set-cookie", "a=b")], false),
+            (200, &[("vary", "cookie")], false),
+            (204, &[], false),
+            (404, &[], false),
+        ] {
+            let mut head = ResponseHead::new(status);
+            head.fields = fields.iter().copied().collect();
+            assert_eq!(is_resource(&head, 0), expected, "{status} {fields:?}");
+        }
+    }
+}
