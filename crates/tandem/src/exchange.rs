@@ -99,19 +99,46 @@ impl Peer {
 #[derive(Clone, PartialEq, Eq, Hash, Default)]
 pub struct Isolation {
     key: Option<Rc<(Vec<u8>, Vec<u8>)>>,
+    /// The connection of a browser that the state belongs to, within the key; 0 for all of them.
+    scope: u64,
 }
 
 impl Isolation {
     /// Returns the key of requests that carry none.
     pub const fn none() -> Self {
-        Self { key: None }
+        Self {
+            key: None,
+            scope: 0,
+        }
     }
 
     /// Returns the key of a user name and password.
     pub fn new(user: &[u8], password: &[u8]) -> Self {
         Self {
             key: Some(Rc::new((short(user), short(password)))),
+            scope: 0,
         }
+    }
+
+    /// Returns the part of this key that belongs to one connection of a browser, by its number. The
+    /// parts share nothing. Sessions to gateways and circuits belong to the whole key.
+    #[must_use]
+    pub fn within(&self, connection: u64) -> Self {
+        Self {
+            scope: connection,
+            ..self.clone()
+        }
+    }
+
+    /// Returns the number of the connection that this part of a key belongs to; 0 for a whole key.
+    pub const fn connection(&self) -> u64 {
+        self.scope
+    }
+
+    /// Returns the whole key.
+    #[must_use]
+    pub fn whole(&self) -> Self {
+        self.within(0)
     }
 
     /// Returns the user and password in the form that SOCKS carries.
@@ -425,6 +452,17 @@ impl Parts for Ready {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn parts_of_a_key_are_apart() {
+        let key = Isolation::new(b"user", b"");
+        let (one, two) = (key.within(1), key.within(2));
+        assert!(one != key && one != two && one != Isolation::none().within(1));
+        assert_eq!((one.connection(), key.connection()), (1, 0));
+        assert_eq!(one.within(2), two);
+        assert_eq!((one.whole(), two.whole()), (key.clone(), key.clone()));
+        assert_eq!(one.credentials(), key.credentials());
+    }
 
     pub(super) fn now<T>(future: impl Future<Output = T>) -> T {
         let mut future = std::pin::pin!(future);

@@ -9,9 +9,12 @@
 //! ```
 //!
 //! Each connection of the browser has a separate connection to the origin, so that the browser's
-//! partitions stay apart. Early requests leave on the connection of their page. A listed host that
-//! the page names gets a connection before the browser opens one, and the next connection of the
-//! browser to this host uses it. Only origins of HTTP/2 get early requests.
+//! partitions stay apart. Early requests leave on the connection of their page. Another listed host
+//! gets a connection before the browser opens one, and the next connection of the browser to this
+//! host uses it. Only origins of HTTP/2 get early requests.
+//!
+//! Connections to other hosts belong to a part of an isolation key ([`BrowserContext`]). They are
+//! made only if the browser's connections to these hosts surely belong to the same part.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -49,6 +52,9 @@ const MAX_BUSY: usize = 1024;
 /// Returns whether the user has listed a host, in lower case, and a port.
 pub type IsListed = Box<dyn Fn(&str, u16) -> bool>;
 
+/// Receives the number of a connection that has ended.
+type OnEnd = Box<dyn Fn(u64)>;
+
 /// Returns the number of a new connection.
 pub type NewNumber = Box<dyn Fn() -> u64>;
 
@@ -62,11 +68,24 @@ pub struct OpenedOrigins {
     early: RefCell<HashMap<EarlyKey, Rc<EarlyConnection>>>,
     /// The origins that refused requests, with the times until which they get no early ones.
     busy: RefCell<HashMap<(Isolation, Target), Instant>>,
+    /// Receives the number of the connection whose part has ended.
+    on_end: RefCell<Option<OnEnd>>,
+}
+
+/// The context of a browser that opens a connection.
+#[derive(Clone, Debug)]
+pub struct BrowserContext {
+    /// The part of the isolation key that shares what is learned and requested early. It may be the
+    /// whole key.
+    pub part: Isolation,
+    /// True if connections to other hosts are known to belong to the same part.
+    pub spans_hosts: bool,
 }
 
 /// A connection of the browser to an opened host.
 struct BrowserConnection {
     isolation: Isolation,
+    context: BrowserContext,
     target: Target,
     /// The number of its connection to the origin.
     number: u64,
@@ -75,10 +94,10 @@ struct BrowserConnection {
     has_page: bool,
 }
 
-/// The isolation key, the host of a page, and the host of its resources.
+/// The part of an isolation key, the host of a page, and the host of its resources.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct EarlyKey {
-    isolation: Isolation,
+    part: Isolation,
     page: Target,
     target: Target,
 }
@@ -108,6 +127,7 @@ impl OpenedOrigins {
             connections: RefCell::default(),
             early: RefCell::default(),
             busy: RefCell::default(),
+            on_end: RefCell::default(),
         })
     }
 
@@ -116,10 +136,15 @@ impl OpenedOrigins {
     ///
     /// # Errors
     /// Returns the reason why the origin cannot be reached, or why its certificate is not accepted.
-    pub async fn connect(&self, wanted: Prepared, is_h2_offered: bool) -> Result<bool, Error> {
+    pub async fn connect(
+        &self,
+        wanted: Prepared,
+        context: BrowserContext,
+        is_h2_offered: bool,
+    ) -> Result<bool, Error> {
         let connection = wanted.session;
-        if is_h2_offered && let Some(early) = self.take_over(&wanted) {
-            self.note(&wanted, early.number, false);
+        if is_h2_offered && let Some(early) = self.take_over(&wanted.target, &context) {
+            self.note(&wanted, &context, early.number, false);
             let taken = Prepared {
                 session: early.number,
                 ..wanted.clone()
@@ -128,23 +153,56 @@ impl OpenedOrigins {
             if let Ok(is_h2) = outcome
                 && self.origin.is_prepared(&taken)
             {
-                self.note(&wanted, early.number, is_h2);
+                self.note(&wanted, &context, early.number, is_h2);
                 return Ok(is_h2);
             }
             self.end(connection);
         }
         let is_h2 = self.origin.prepare(wanted.clone(), is_h2_offered).await?;
-        self.note(&wanted, connection, is_h2);
+        self.note(&wanted, &context, connection, is_h2);
         Ok(is_h2)
     }
 
-    /// Ends a connection of the browser, and that to its origin.
+    /// Ends a connection of the browser, and that to its origin. The part of the isolation key that
+    /// belongs to this connection alone ends too.
     pub fn end(&self, connection: u64) {
         let ended = self.connections.borrow_mut().remove(&connection);
-        let number = ended.map_or(connection, |ended| ended.number);
+        let number = ended.as_ref().map_or(connection, |ended| ended.number);
         self.origin.end_session(number);
         let mut early = self.early.borrow_mut();
         early.retain(|_, early| early.number != number);
+        drop(early);
+        if ended.is_some_and(|ended| ended.context.part.connection() == connection) {
+            self.end_part(connection);
+        }
+    }
+
+    /// Calls `on_end` with the number of each connection of a browser that ends with its part of an
+    /// isolation key.
+    pub fn on_end(&self, on_end: impl Fn(u64) + 'static) {
+        *self.on_end.borrow_mut() = Some(Box::new(on_end));
+    }
+
+    /// Forgets everything about the part of an isolation key that belongs to a connection.
+    pub fn end_part(&self, connection: u64) {
+        let is_of = |part: &Isolation| part.connection() == connection;
+        let mut early = self.early.borrow_mut();
+        let ended: Vec<_> = early.extract_if(|key, _| is_of(&key.part)).collect();
+        drop(early);
+        // A connection that the browser uses ends with that of the browser.
+        let waiting = ended.iter().filter(|(_, early)| !early.is_taken.get());
+        waiting.for_each(|(_, early)| self.origin.end_session(early.number));
+        self.busy.borrow_mut().retain(|(part, _), _| !is_of(part));
+        if let Some(on_end) = &*self.on_end.borrow() {
+            on_end(connection);
+        }
+    }
+
+    /// Returns the part of the isolation key that the requests of a browser's connection belong to.
+    pub fn part(&self, connection: u64) -> Option<Isolation> {
+        let connections = self.connections.borrow();
+        let of = connections.get(&connection)?;
+        Some(of.context.part.clone())
     }
 
     /// Returns whether requests of a connection of the browser reach an origin of HTTP/2.
@@ -153,9 +211,10 @@ impl OpenedOrigins {
         connections.get(&connection).is_some_and(|it| it.is_h2)
     }
 
-    fn note(&self, wanted: &Prepared, number: u64, is_h2: bool) {
+    fn note(&self, wanted: &Prepared, context: &BrowserContext, number: u64, is_h2: bool) {
         let connection = BrowserConnection {
             isolation: wanted.isolation.clone(),
+            context: context.clone(),
             target: wanted.target.clone(),
             number,
             is_h2,
@@ -166,12 +225,13 @@ impl OpenedOrigins {
     }
 
     /// Takes an early connection for a connection of the browser, if one waits for it.
-    fn take_over(&self, wanted: &Prepared) -> Option<Rc<EarlyConnection>> {
+    fn take_over(&self, target: &Target, context: &BrowserContext) -> Option<Rc<EarlyConnection>> {
+        if !context.spans_hosts {
+            return None;
+        }
         let early = self.early.borrow();
         let (_, found) = early.iter().find(|(key, early)| {
-            key.isolation == wanted.isolation
-                && key.target == wanted.target
-                && !early.is_taken.get()
+            key.part == context.part && key.target == *target && !early.is_taken.get()
         })?;
         found.is_taken.set(true);
         Some(Rc::clone(found))
@@ -184,29 +244,36 @@ impl OpenedOrigins {
     }
 
     /// Returns the connection to the origin for an exchange on the browser's own connection.
-    fn own(&self, exchange: &Exchange, target: &Target) -> Option<u64> {
+    fn own(&self, exchange: &Exchange, target: &Target) -> Option<Prepared> {
         let mut connections = self.connections.borrow_mut();
         let own = connections.get_mut(&exchange.peer.session)?;
-        if own.isolation != exchange.isolation || own.target != *target {
+        if !own.carries(&exchange.isolation) || own.target != *target {
             return None;
         }
         let request = &exchange.request;
-        // The partition of a navigation is that of the page itself.
+        // The partition of a navigation is that of the page itself. Browsers may have a separate
+        // connection for requests without credentials, which carries no others.
         let page = if is_navigation(request) {
             Some(target.clone())
         } else {
-            page_of(request).filter(|_| !own.has_page)
+            let page = page_of(request).filter(|_| !own.has_page);
+            page.filter(|_| !may_be_anonymous(request))
         };
-        if let Some(page) = page.filter(|_| own.is_h2) {
+        let is_for_early = own.is_h2 && own.context.spans_hosts;
+        if let Some(page) = page.filter(|_| is_for_early) {
             own.has_page = true;
             let key = EarlyKey {
-                isolation: own.isolation.clone(),
+                part: own.context.part.clone(),
                 page,
                 target: target.clone(),
             };
             self.bind(key, own.number, is_navigation(request));
         }
-        Some(own.number)
+        Some(Prepared {
+            session: own.number,
+            isolation: own.isolation.clone(),
+            target: target.clone(),
+        })
     }
 
     /// Makes a connection of the browser carry the early requests of a page's host, if no other one
@@ -231,7 +298,7 @@ impl OpenedOrigins {
             return Some(Rc::clone(found));
         }
         let is_waiting = |(of, early): &(&EarlyKey, &Rc<EarlyConnection>)| {
-            of.isolation == key.isolation && !early.is_taken.get()
+            of.part == key.part && !early.is_taken.get()
         };
         // The browser's own connection is the only one to the page's host.
         if key.page == key.target
@@ -266,12 +333,11 @@ impl OpenedOrigins {
         if request.scheme != Scheme::Https || request.is_connect() || !is_listed {
             return refused("the user has not listed this host");
         }
-        let page = self.page_of_connection(&exchange);
-        let Some(page) = page.or_else(|| page_of(request)) else {
-            return refused("the page of an early request is unknown");
+        let Some((isolation, page)) = self.page_across_hosts(&exchange) else {
+            return refused("nothing connects the page of an early request with other hosts");
         };
         let key = EarlyKey {
-            isolation: exchange.isolation.clone(),
+            part: exchange.isolation.clone(),
             page,
             target: target.clone(),
         };
@@ -280,10 +346,11 @@ impl OpenedOrigins {
         };
         let prepared = Prepared {
             session: early.number,
-            isolation: exchange.isolation.clone(),
+            isolation,
             target,
         };
         exchange.peer.session = early.number;
+        exchange.isolation = prepared.isolation.clone();
         let this = Rc::clone(self);
         Reply::generate(|mut sink: Sink| async move {
             if !this.open(&early, &prepared).await? {
@@ -297,11 +364,13 @@ impl OpenedOrigins {
         })
     }
 
-    /// Returns the host of the connection that carried the page of an early request.
-    fn page_of_connection(&self, exchange: &Exchange) -> Option<Target> {
+    /// Returns the isolation key and the host of the connection that carried the page of an early
+    /// request, if its context spans hosts.
+    fn page_across_hosts(&self, exchange: &Exchange) -> Option<(Isolation, Target)> {
         let connections = self.connections.borrow();
         let of = connections.get(&exchange.peer.session)?;
-        (of.isolation == exchange.isolation).then(|| of.target.clone())
+        let spans_hosts = of.context.spans_hosts && of.context.part == exchange.isolation;
+        spans_hosts.then(|| (of.isolation.clone(), of.target.clone()))
     }
 
     /// Returns whether an origin gets no early requests now, because it has refused requests.
@@ -322,6 +391,13 @@ impl OpenedOrigins {
     }
 }
 
+impl BrowserConnection {
+    /// Returns whether exchanges with this isolation key, or part of one, belong to the connection.
+    fn carries(&self, isolation: &Isolation) -> bool {
+        *isolation == self.isolation || *isolation == self.context.part
+    }
+}
+
 /// The connections to the origins of opened hosts, as a stage.
 pub struct ToOpened(pub Rc<OpenedOrigins>);
 
@@ -338,8 +414,9 @@ impl Stage for ToOpened {
             return Reply::fail(early_refused());
         }
         let reply = match origins.own(&exchange, &origin.1) {
-            Some(number) => {
-                exchange.peer.session = number;
+            Some(own) => {
+                exchange.peer.session = own.session;
+                exchange.isolation = own.isolation;
                 origins.next.call(exchange)
             }
             None => origins.call_early(exchange, origin.1.clone()),
@@ -397,6 +474,12 @@ fn page_of(request: &RequestHead) -> Option<Target> {
     let authority = &rest[..rest.find(['/', '?', '#']).unwrap_or(rest.len())];
     let (host, port) = split_authority(authority, Some(Scheme::Https.default_port())).ok()?;
     Some(Target { host, port })
+}
+
+/// Returns whether a browser may send a request without credentials, by CORS.
+fn may_be_anonymous(request: &RequestHead) -> bool {
+    let fields = &request.fields;
+    fields.get("sec-fetch-mode") == Some(b"cors") && !fields.contains("cookie")
 }
 
 fn forbidden(detail: &'static str) -> Error {

@@ -11,7 +11,7 @@ use crate::back::policy::Policy;
 use crate::config::ClientConfig;
 use crate::config::client::{Fallback, Solo, SoloMode};
 use crate::config::gateways::GatewayEndpoint;
-use crate::config::open::OpenLevel;
+use crate::config::open::{EarlyRequests, OpenLevel};
 use crate::endpoint::{is_onion, split_authority};
 use crate::middle::push::EarlyLimits;
 use crate::transport::registry::Transports;
@@ -150,14 +150,25 @@ fn discovery(
 
 /// Describes the treatment of HTTPS of a listed host.
 const fn opened_here(config: &ClientConfig) -> &'static str {
-    let is_early = matches!(&config.open, Some(open) if open.early);
-    if is_early && config.push && config.push_memory > 0 {
-        "HTTPS, opened on this machine for browsers of the HTTP listeners: this program reads it, \
-         and requests resources early from sites of HTTP/2; the gateway sees the host and the port \
-         only"
-    } else {
-        "HTTPS, opened on this machine for browsers of the HTTP listeners: this program reads it, \
-         and the gateway sees the host and the port only"
+    let early = match &config.open {
+        Some(open) if config.push && config.push_memory > 0 => open.early,
+        _ => EarlyRequests::Off,
+    };
+    match early {
+        EarlyRequests::Shared => {
+            "HTTPS, opened on this machine for browsers of the HTTP listeners: this program reads \
+             it, and requests resources early from sites of HTTP/2, with one memory for all \
+             windows; the gateway sees the host and the port only"
+        }
+        EarlyRequests::Connection => {
+            "HTTPS, opened on this machine for browsers of the HTTP listeners: this program reads \
+             it, and repeats requests early at the next visit over the same connection of the \
+             browser, to sites of HTTP/2; the gateway sees the host and the port only"
+        }
+        EarlyRequests::Off => {
+            "HTTPS, opened on this machine for browsers of the HTTP listeners: this program reads \
+             it, and the gateway sees the host and the port only"
+        }
     }
 }
 
@@ -400,7 +411,7 @@ the pages that it holds out to compare
         create(&directory, &opened, now).expect("an authority");
         let options = ClientOptions {
             open_https: vec!["*.a.test".parse().expect("a pattern")],
-            open_https_early: Some(true),
+            open_https_early: None,
             authority: Some(directory.clone()),
             ..options()
         };
@@ -413,10 +424,21 @@ the pages that it holds out to compare
         ] {
             let text = told(options.clone(), url);
             assert_eq!(text.contains("opened on this machine"), is_opened, "{text}");
-            let is_early = text.contains("resources early from sites of HTTP/2");
+            let is_early = text.contains("repeats requests early at the next visit");
             assert_eq!(is_early, is_opened, "{text}");
             let is_discovered = text.contains("with a certificate for its host");
             assert_eq!(is_discovered, is_opened, "{text}");
+        }
+        for (early, expected) in [
+            (EarlyRequests::Shared, "one memory for all windows"),
+            (EarlyRequests::Off, "reads it, and the gateway"),
+        ] {
+            let options = ClientOptions {
+                open_https_early: Some(early),
+                ..options.clone()
+            };
+            let text = told(options, "https://www.a.test/");
+            assert!(text.contains(expected), "{text}");
         }
         std::fs::remove_dir_all(&directory).expect("removed");
     }

@@ -16,7 +16,7 @@ use super::digest::{digest, digest_file};
 use super::gateway_ways::GatewayWays;
 use super::gateways::{Dialled, GatewayEndpoint, Lookups, Route, RouteOption};
 use super::next_push::NextPages;
-use super::open::OpenedHttps;
+use super::open::{EarlyRequests, OpenedHttps};
 use super::units::{Size, Span};
 use super::{ConfigError, PathConfig, distinct, options, read_secret, with_path};
 use crate::back::policy::AllowDest;
@@ -105,10 +105,9 @@ with_path! {
         open_https_port: Vec<u16> [help_heading = "Opened HTTPS", value_name = "PORT"],
         /// PEM file of the authorities to trust for these hosts instead of the public ones
         open_https_ca: Option<String> [help_heading = "Opened HTTPS", value_name = "FILE"],
-        /// Request resources early from hosts of open-https that speak HTTP/2. Windows and profiles of
-        /// browsers without isolation keys share what is learned and requested: use it with one of
-        /// them only [default: false]
-        open_https_early: Option<bool> [help_heading = "Opened HTTPS", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
+        /// Requests that this program makes early, to hosts of open-https that speak HTTP/2
+        /// [default: connection]
+        open_https_early: Option<EarlyRequests> [help_heading = "Opened HTTPS", value_name = "MODE"],
         /// Age at which a session is replaced; 0s means never [default: 615s with --via, just over
         /// Tor's ten minutes, otherwise 0s]
         max_age: Option<Span> [help_heading = "Sessions", value_name = "TIME"],

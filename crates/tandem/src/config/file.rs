@@ -6,6 +6,7 @@ use serde::Deserialize;
 
 use super::client::SoloMode;
 use super::gateways::RouteOption;
+use super::open::EarlyRequests;
 use super::{BridgeOptions, ClientOptions, ConfigError, GatewayOptions, RelayOptions};
 use crate::back::policy::AllowDest;
 use crate::hosts::HostPattern;
@@ -81,7 +82,7 @@ pub struct OpenTable {
     /// `open-https-ca`.
     pub ca: Option<String>,
     /// `open-https-early`.
-    pub early: Option<bool>,
+    pub early: Option<EarlyRequests>,
 }
 
 impl From<OpenTable> for ClientOptions {

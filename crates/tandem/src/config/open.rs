@@ -10,6 +10,8 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::time::SystemTime;
 
+use serde::{Deserialize, Serialize};
+
 use super::client::{Fallback, Solo, SoloMode};
 use super::gateways::GatewayEndpoint;
 use super::{ClientOptions, ConfigError};
@@ -34,6 +36,22 @@ pub enum OpenLevel {
     Gateway,
 }
 
+/// The requests that this program makes before the browser does, at the level `local`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum EarlyRequests {
+    /// No early requests
+    Off,
+    /// Requests that the browser made for the last visit to the page, over the same connection to
+    /// this program
+    #[default]
+    Connection,
+    /// Requests for resources that pages name, and for those of the last visit. Browsers without
+    /// isolation keys share all knowledge and responses: use it with one profile, and without
+    /// private windows
+    Shared,
+}
+
 /// The hosts whose HTTPS is opened.
 #[derive(Clone, Debug)]
 pub struct OpenedHttps {
@@ -45,8 +63,8 @@ pub struct OpenedHttps {
     pub ports: Vec<u16>,
     /// The PEM file of the authorities to trust instead of the public ones.
     pub ca: Option<String>,
-    /// True if resources of hosts at the level `local` are requested early.
-    pub early: bool,
+    /// The early requests for resources of hosts at the level `local`.
+    pub early: EarlyRequests,
 }
 
 impl OpenedHttps {
@@ -197,7 +215,7 @@ impl ClientOptions {
             at_gateway: self.open_https_at_gateway.clone(),
             ports,
             ca: self.open_https_ca.clone(),
-            early: self.open_https_early.unwrap_or(false),
+            early: self.open_https_early.unwrap_or_default(),
         };
         if !open.at_gateway.is_empty() && open.list().len() > MAX_OPENED_LIST {
             let problem = format!(
@@ -419,7 +437,7 @@ mod tests {
             at_gateway: patterns(&["www.a.test", "*.b.test", "*.c.a.test"]),
             ports: vec![443, 8443],
             ca: None,
-            early: false,
+            early: EarlyRequests::Off,
         };
         for (host, level) in [
             ("www.a.test", OpenLevel::Gateway),

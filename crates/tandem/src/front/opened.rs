@@ -21,6 +21,7 @@
 
 mod hello;
 mod inside;
+mod proxies;
 mod remembered;
 #[cfg(test)]
 mod tests;
@@ -51,6 +52,7 @@ use crate::transport::tls::leaves::{Leaves, NoLeaf};
 use crate::transport::tls::wrap;
 use hello::Hello;
 use inside::Inside;
+pub use proxies::ProxyConnections;
 use remembered::{OTHER_FAILURE, TLS_FAILURE};
 pub use remembered::{RememberedHosts, VERIFIED};
 
@@ -103,6 +105,9 @@ pub struct OpenedConnection {
     pub host: String,
     /// The port.
     pub port: u16,
+    /// The number of the HTTP/2 connection of the browser that carries the tunnel, if there is one.
+    /// The same context of the browser makes all its tunnels.
+    pub proxy: Option<u64>,
 }
 
 /// The parts that opened connections need.
@@ -121,6 +126,8 @@ pub struct Opening {
     pub handshake: Duration,
     /// The numbers of connections.
     pub numbers: SessionNumbers,
+    /// The HTTP/2 connections of browsers to the client.
+    pub proxies: Rc<ProxyConnections>,
     /// Ends the connections gracefully.
     pub drain: Drain,
     /// The stage that receives all other exchanges, and the tunnels that are spliced.
@@ -196,6 +203,7 @@ impl OpenedState {
             return None;
         }
         self.open.set(self.open.get() + 1);
+        let proxy = exchange.peer.session;
         Some(OpenedPlace {
             state: Rc::clone(self),
             way,
@@ -204,6 +212,7 @@ impl OpenedState {
                 isolation,
                 host,
                 port,
+                proxy: self.parts.proxies.contains(proxy).then_some(proxy),
             },
         })
     }

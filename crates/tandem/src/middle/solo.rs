@@ -7,8 +7,9 @@
 //!     └──── Part::Pushed ────────┘   with the mark of the session
 //! ```
 //!
-//! A session ends after a while without a request. Its knowledge, its stored responses and its
-//! connections end with it.
+//! The key may be the part that belongs to one connection of a browser, and the session ends with
+//! this connection. It also ends after a while without a request. Its knowledge, its stored
+//! responses and its connections end with it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -98,6 +99,16 @@ impl SoloSessions {
         let sessions = self.sessions.borrow();
         let status = |session: &Rc<SoloSession>| (session.opened, session.active.get());
         sessions.values().map(status).collect()
+    }
+
+    /// Ends the sessions of the parts of isolation keys that belong to a connection of a browser.
+    pub fn end_parts_of(&self, connection: u64) {
+        let mut sessions = self.sessions.borrow_mut();
+        let ended = sessions.extract_if(|key, _| key.connection() == connection);
+        let ended: Vec<_> = ended.collect();
+        // Stages run when they are dropped, so the table must not be borrowed then.
+        drop(sessions);
+        drop(ended);
     }
 
     fn sweep(&self) {
@@ -361,6 +372,23 @@ mod tests {
             assert!(!to.is_current(&key("one"), &mark));
             assert!(to.current(&key("two")).is_some());
             assert_eq!(http("one").await, ("3".into(), true));
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn session_of_a_connection_ends_with_it() {
+        in_local(async {
+            let to = ToSolo(pool(9));
+            let key = Isolation::new(b"u", b"");
+            let parts = [key.clone(), key.within(1), key.within(2)];
+            let marks = parts.each_ref().map(|part| to.open(part).expect("a mark"));
+            to.0.end_parts_of(1);
+            let is_current: Vec<_> = parts.iter().zip(&marks).collect();
+            let is_current = is_current
+                .into_iter()
+                .map(|(part, mark)| to.is_current(part, mark));
+            assert_eq!(is_current.collect::<Vec<_>>(), [true, false, true]);
         })
         .await;
     }

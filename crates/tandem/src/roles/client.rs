@@ -14,7 +14,7 @@ use crate::config::{ClientConfig, ConfigError};
 use crate::connections::{ConnectionLimits, Connections};
 use crate::endpoint::{Endpoint, SessionKind};
 use crate::exchange::Exchange;
-use crate::front::opened::RememberedHosts;
+use crate::front::opened::{ProxyConnections, RememberedHosts};
 use crate::front::socks::SocksFront;
 use crate::front::udp::UdpLimits;
 use crate::front::{Front, ListenerProtocol};
@@ -75,6 +75,7 @@ impl Role for ClientConfig {
         let lanes = self.lanes(services, entrusted.map(Rc::new).as_ref())?;
         let routes = Rc::new(lanes.routes);
         let out = self.before_routes(services, &routes);
+        let browsers = Rc::new(ProxyConnections::default());
         // Tor Browser comes by SOCKS, and nothing of it is opened.
         let http = match (&self.open, &self.authority) {
             (Some(open), Some(directory)) => {
@@ -83,6 +84,7 @@ impl Role for ClientConfig {
                     routes: &routes,
                     services,
                     drain,
+                    proxies: &browsers,
                     verified: &verified,
                     consenting: &consenting,
                     site_lanes: self.site_lanes(&lanes.discovered, &lanes.coding, services),
@@ -103,6 +105,7 @@ impl Role for ClientConfig {
             http: &http,
             routes: &routes,
             connections: &connections,
+            browsers: &browsers,
             udp_limits: &Rc::default(),
             renewals: services.renewals(),
             drain,
@@ -171,6 +174,8 @@ struct FrontParts<'a> {
     http: &'a Rc<dyn Stage>,
     routes: &'a Rc<Routes>,
     connections: &'a Rc<Connections>,
+    /// The HTTP/2 connections of browsers.
+    browsers: &'a Rc<ProxyConnections>,
     udp_limits: &'a Rc<UdpLimits>,
     renewals: &'a Renewals,
     drain: &'a Drain,
@@ -293,13 +298,19 @@ impl ClientConfig {
             renewals: parts.renewals,
         };
         let transport = provider.listening(endpoint, context)?;
+        let is_negotiated = matches!(protocol, ListenerProtocol::Negotiated { .. });
+        let browsers = Rc::clone(parts.browsers);
         Ok(Front {
             protocol,
             transport,
-            new_stage: Rc::new(move |_, _, connection| {
+            new_stage: Rc::new(move |facts, peer, connection| {
+                let mut next = Rc::clone(&stage);
+                if is_negotiated && facts.alpn() == Some(b"h2") {
+                    next = browsers.begin(peer.session, next);
+                }
                 Rc::new(Track {
                     connection: Rc::clone(connection),
-                    next: Rc::clone(&stage),
+                    next,
                 })
             }),
             connections: Rc::clone(parts.connections),

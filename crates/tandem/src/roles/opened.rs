@@ -20,20 +20,21 @@ use tandem_http::h1::Limits;
 use super::discovery::SiteLanes;
 use super::lanes::RESPONSE;
 use super::{http1_session, logged, mux_session};
-use crate::back::opened_origins::OpenedOrigins;
+use crate::back::opened_origins::{BrowserContext, OpenedOrigins};
 use crate::back::origin::prepare::Prepared;
 use crate::back::origin::{
     Limits as OriginLimits, Mode, Origin, OriginProtocols, OriginTransports, ToOrigin,
 };
 use crate::carrier::LocalBoxFuture;
-use crate::config::open::{OpenLevel, OpenedHttps};
+use crate::config::open::{EarlyRequests, OpenLevel, OpenedHttps};
 use crate::config::{ClientConfig, ConfigError};
 use crate::connections::SessionNumbers;
 use crate::endpoint::join_authority;
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Exchange, Isolation, Part};
 use crate::front::opened::{
-    OpenedConnection, OpenedHosts, OpenedWay, Opening, RememberedHosts, VERIFIED, VerifiedOrigins,
+    OpenedConnection, OpenedHosts, OpenedWay, Opening, ProxyConnections, RememberedHosts, VERIFIED,
+    VerifiedOrigins,
 };
 use crate::journal::Journal;
 use crate::middle::exchange_metrics::ExchangeMetrics;
@@ -72,6 +73,8 @@ pub(super) struct OpenedParts<'a> {
     pub(super) routes: &'a Rc<Routes>,
     pub(super) services: &'a Services,
     pub(super) drain: &'a Drain,
+    /// The HTTP/2 connections of browsers.
+    pub(super) proxies: &'a Rc<ProxyConnections>,
     /// The hosts whose certificates the gateways have verified.
     pub(super) verified: &'a Rc<RememberedHosts>,
     /// The sessions whose gateway consents to HTTPS of opened hosts.
@@ -93,11 +96,20 @@ impl ClientConfig {
         });
         let origins = self.opened_origins(open, &tunnels, parts.services)?;
         let lane = self.early_lane(open, &origins, parts.services.journal());
+        let ending = Rc::downgrade(&origins);
+        parts.proxies.on_end(move |connection| {
+            if let Some(origins) = ending.upgrade() {
+                origins.end_part(connection);
+            }
+        });
         let tunnels: Rc<dyn Transport> = tunnels;
         let discovering = self.discovering_opened(open, lane, &tunnels, parts.site_lanes)?;
         let local = Rc::new(OpenedWay {
             inside: self.inside(discovering, parts.services.journal()),
-            origins: Rc::new(Origins(origins)),
+            origins: Rc::new(Origins {
+                is_shared: open.early == EarlyRequests::Shared,
+                origins,
+            }),
         });
         let at_gateway = Rc::new(OpenedWay {
             inside: Rc::new(WebSocketKey {
@@ -143,6 +155,7 @@ impl ClientConfig {
             pools: Rc::clone(parts.routes) as Rc<dyn SessionPools>,
             handshake: self.path.timeouts.head,
             numbers: parts.services.session_numbers().clone(),
+            proxies: Rc::clone(parts.proxies),
             drain: parts.drain.clone(),
             next: Rc::clone(parts.next),
         })))
@@ -165,6 +178,7 @@ impl ClientConfig {
                 isolation: Isolation::none(),
                 host: host.to_owned(),
                 port,
+                proxy: None,
             };
             let way = Rc::clone(at_gateway);
             tokio::task::spawn_local(async move {
@@ -228,7 +242,11 @@ impl ClientConfig {
 }
 
 /// The connections as the front sees them.
-struct Origins(Rc<OpenedOrigins>);
+struct Origins {
+    origins: Rc<OpenedOrigins>,
+    /// True if all connections with an isolation key share what is learned and requested early.
+    is_shared: bool,
+}
 
 impl VerifiedOrigins for Origins {
     fn connect<'a>(
@@ -244,11 +262,19 @@ impl VerifiedOrigins for Origins {
                 port: connection.port,
             },
         };
-        Box::pin(self.0.connect(prepared, is_h2_offered))
+        let part = connection.proxy.unwrap_or(connection.session);
+        let context = BrowserContext {
+            part: match self.is_shared {
+                true => connection.isolation.clone(),
+                false => connection.isolation.within(part),
+            },
+            spans_hosts: self.is_shared || connection.proxy.is_some(),
+        };
+        Box::pin(self.origins.connect(prepared, context, is_h2_offered))
     }
 
     fn end(&self, session: u64) {
-        self.0.end(session);
+        self.origins.end(session);
     }
 }
 

@@ -4,6 +4,7 @@
 //! The only host is `localhost`, which needs no resolver. Ports distinguish listed origins.
 
 mod at_gateway;
+mod contexts;
 mod discovered;
 mod early;
 mod public;

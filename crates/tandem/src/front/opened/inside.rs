@@ -106,6 +106,7 @@ mod tests {
                 isolation: Isolation::new(b"user", b""),
                 host: "a.test".into(),
                 port: 8443,
+                proxy: None,
             },
             next: Rc::new(next),
             failed: Rc::new(move |_: &OpenedConnection, _: &Error| counter.set(counter.get() + 1)),

@@ -112,6 +112,7 @@ impl Scene {
             pools: Rc::new(Live),
             handshake: Duration::from_secs(30),
             numbers: SessionNumbers::default(),
+            proxies: Rc::default(),
             drain: Drain::new(),
             next: Rc::new(move |exchange: Exchange| {
                 bodies.borrow_mut().push(exchange.body);
@@ -250,6 +251,7 @@ fn refused_exchange_splices_later_connections() {
         isolation: Isolation::none(),
         host: host.to_owned(),
         port: 443,
+        proxy: None,
     };
     for (forgotten, kind, side, is_spliced) in [
         (1, Kind::Unreachable, Side::Origin, false),

@@ -67,6 +67,8 @@ pub struct EarlyLimits {
     pub hosts: usize,
     /// The largest number of requests under way.
     pub requests: usize,
+    /// True if only the requests are made that the browser itself has made for the page before.
+    pub used_only: bool,
 }
 
 impl EarlyLimits {
@@ -75,12 +77,14 @@ impl EarlyLimits {
     pub const SOLO: Self = Self {
         hosts: 2,
         requests: 128,
+        used_only: false,
     };
 
     /// The limits for HTTPS that the client opens. One connection of HTTP/2 leads to each host.
     pub const OPENED: Self = Self {
         hosts: usize::MAX,
         requests: 64,
+        used_only: false,
     };
 }
 

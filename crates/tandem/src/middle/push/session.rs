@@ -126,6 +126,7 @@ impl PushSession {
             own_origin_only: pushing.own_origin_only,
             foreign_after_request: early.is_some(),
             has_one_user: early.is_some(),
+            used_only: early.is_some_and(|limits| limits.used_only),
             hosts: early.map_or(usize::MAX, |limits| limits.hosts),
             hold_out: pushing.hold_out,
             fetches: early.map_or(usual.fetches, |limits| limits.requests),

@@ -2,8 +2,12 @@
 //! tunnels to origins.
 //!
 //! ```text
-//!  loads ─▶ preflights ─▶ pushed ─▶ listing ─▶ sessions: push ─▶ pair_fields ─▶ opened_origins
+//!  part ─▶ loads ─▶ preflights ─▶ pushed ─▶ listing ─▶ sessions: push ─▶ pair_fields
+//!                                                           opened_origins ◀──┘
 //! ```
+//!
+//! By default, state belongs to the part of an isolation key that is one connection of a browser to
+//! this program, and ends with it (`front::opened::ProxyConnections`).
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -13,13 +17,20 @@ use tandem_push::wire::{MAX_OPENED_LIST, OPENED_FIELD};
 
 use crate::back::opened_origins::{OpenedOrigins, ToOpened};
 use crate::config::ClientConfig;
-use crate::config::open::OpenedHttps;
+use crate::config::open::{EarlyRequests, OpenedHttps};
 use crate::exchange::{Exchange, Peer, Reply};
 use crate::journal::Journal;
 use crate::middle::pair_fields::PairFields;
 use crate::middle::push::{EarlyLimits, Push, Pushing};
 use crate::middle::solo::{NewSession, PeerOf, SoloLimits, SoloSessions, ToSolo};
 use crate::stage::Stage;
+
+/// The largest number of connections of browsers with knowledge and stored responses. A further one
+/// ends the state of the one that was idle for longest.
+const MAX_PARTS: usize = 64;
+
+/// The share of a connection in `push-memory`: one of this number.
+const PARTS_IN_MEMORY: usize = 8;
 
 /// The name of the lane among the times of page loads.
 const WAY: &str = "HTTPS opened on this machine";
@@ -34,9 +45,15 @@ impl ClientConfig {
         journal: &Arc<Journal>,
     ) -> Rc<dyn Stage> {
         let to_origins: Rc<dyn Stage> = Rc::new(ToOpened(Rc::clone(origins)));
-        if !open.early {
-            return to_origins;
-        }
+        let limits = match open.early {
+            EarlyRequests::Off => return to_origins,
+            EarlyRequests::Connection => EarlyLimits {
+                used_only: true,
+                ..EarlyLimits::OPENED
+            },
+            EarlyRequests::Shared => EarlyLimits::OPENED,
+        };
+        let is_shared = open.early == EarlyRequests::Shared;
         let list: Arc<str> = open.local_list().into();
         if list.len() > MAX_OPENED_LIST {
             tracing::warn!(
@@ -53,12 +70,15 @@ impl ClientConfig {
             hold_out: 0.0,
             named_by_scripts: 0,
             own_origin_only: false,
-            early: Some(EarlyLimits::OPENED),
+            early: Some(limits),
             // The file of `--solo-state` holds no HTTPS.
             visits: None,
         });
         let limits = SoloLimits {
-            max_sessions: self.max_sessions,
+            max_sessions: match is_shared {
+                true => self.max_sessions,
+                false => self.max_sessions.min(MAX_PARTS),
+            },
             idle: self.path.timeouts.idle,
         };
         let new_session: NewSession = Box::new(move |_, number| {
@@ -80,13 +100,44 @@ impl ClientConfig {
             push: known.is_h2(exchange.peer.session),
         });
         let sessions = SoloSessions::new(limits, new_session, peer_of);
+        let ending = Rc::downgrade(&sessions);
+        origins.on_end(move |connection| {
+            if let Some(sessions) = ending.upgrade() {
+                sessions.end_parts_of(connection);
+            }
+        });
         let to_sessions = Rc::new(ToSolo(sessions));
         let listing = Rc::new(Listing {
             list,
             next: Rc::clone(&to_sessions) as _,
         });
         let times = journal.load_times(WAY);
-        self.with_pushes(to_sessions, listing, None, times, None)
+        if is_shared {
+            return self.with_pushes(to_sessions, listing, None, times, None);
+        }
+        let of_part = Self {
+            push_memory: self.push_memory.div_ceil(PARTS_IN_MEMORY),
+            ..self.clone()
+        };
+        Rc::new(OfPart {
+            origins: Rc::clone(origins),
+            next: of_part.with_pushes(to_sessions, listing, None, times, None),
+        })
+    }
+}
+
+/// The stage that gives each exchange the part of the isolation key that it belongs to.
+struct OfPart {
+    origins: Rc<OpenedOrigins>,
+    next: Rc<dyn Stage>,
+}
+
+impl Stage for OfPart {
+    fn call(&self, mut exchange: Exchange) -> Reply {
+        let connection = exchange.peer.session;
+        let part = self.origins.part(connection);
+        exchange.isolation = part.unwrap_or_else(|| exchange.isolation.within(connection));
+        self.next.call(exchange)
     }
 }
 

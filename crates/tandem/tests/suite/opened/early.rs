@@ -1,17 +1,22 @@
 //! Tests of early requests over HTTPS that the client opens on this machine: they reach listed
 //! origins of HTTP/2 only, through tunnels of the same key, on connections that the browser uses.
+//! An isolation key shares them here (`--open-https-early shared`); `contexts` has those of one
+//! connection of the browser.
 
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, OnceLock};
 
 use tandem::config::client::SoloMode;
+use tandem::config::open::EarlyRequests;
 use tandem_http::RequestHead;
 
 use super::*;
 use crate::harness::{Gate, Way, request, wait_for};
 
 /// Starts an origin with a page of this text, and records the paths of its requests.
-fn origin(page: impl Fn() -> String + Send + Sync + 'static) -> (Scene, Receiver<String>) {
+pub(super) fn origin(
+    page: impl Fn() -> String + Send + Sync + 'static,
+) -> (Scene, Receiver<String>) {
     let (tell, told) = channel();
     let scene = Scene::new(move |_, mut client| {
         while let Some(asked) = client.request() {
@@ -31,13 +36,13 @@ fn origin(page: impl Fn() -> String + Send + Sync + 'static) -> (Scene, Receiver
     (scene, told)
 }
 
-fn images(count: usize) -> String {
+pub(super) fn images(count: usize) -> String {
     let images = (0..count).map(|image| format!("<img src=/{image}.png>"));
     format!("<!doctype html><body>{}", images.collect::<String>())
 }
 
 /// Returns the request of a browser that opens a page.
-fn navigation(url: &str) -> RequestHead {
+pub(super) fn navigation(url: &str) -> RequestHead {
     let mut page = get(url);
     page.fields.push("accept", "text/html");
     page.fields.push("sec-fetch-mode", "navigate");
@@ -46,9 +51,11 @@ fn navigation(url: &str) -> RequestHead {
 }
 
 /// Returns a request of a page for one of its images.
-fn image(url: &str, page: &str) -> RequestHead {
+pub(super) fn image(url: &str, page: &str) -> RequestHead {
     let mut image = get(url);
     image.fields.push("accept", "image/*");
+    image.fields.push("sec-fetch-dest", "image");
+    image.fields.push("sec-fetch-mode", "no-cors");
     image.fields.push("referer", page);
     image
 }
@@ -64,7 +71,7 @@ impl<'a> Opening<'a> {
         let change = |client: &mut ClientOptions| {
             list(public, &[], client);
             client.open_https_port = ports.to_vec();
-            client.open_https_early = Some(true);
+            client.open_https_early = Some(EarlyRequests::Shared);
             // The origins of these tests are gateways, which announce themselves.
             client.discover = Some(false);
             client.cache_status = Some(true);
@@ -87,7 +94,7 @@ impl<'a> Opening<'a> {
 }
 
 /// Loads a page, and returns the status.
-fn load(browser: &mut Browser, url: &str) -> u16 {
+pub(super) fn load(browser: &mut Browser, url: &str) -> u16 {
     let id = browser.open(&navigation(url), true);
     browser.response(id).status()
 }
@@ -220,8 +227,8 @@ fn opened_page_without_http2_push_or_consent_brings_nothing() {
     let _ = stream.read_to_end(&mut answer);
     assert!(answer.starts_with(b"HTTP/1.1 200"));
     let no_push = |client: &mut ClientOptions| client.push = Some(false);
-    let by_default = |client: &mut ClientOptions| client.open_https_early = None;
-    for change in [no_push as fn(&mut ClientOptions), by_default] {
+    let off = |client: &mut ClientOptions| client.open_https_early = Some(EarlyRequests::Off);
+    for change in [no_push as fn(&mut ClientOptions), off] {
         let opening = Opening::new(&public, &[h2.address.port()], change);
         let mut browser = opening.browser(h2.address.port(), "");
         assert_eq!(load(&mut browser, &h2.url("/page")), 200);
