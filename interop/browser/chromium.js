@@ -64,9 +64,9 @@ class Browser {
     await ended;
   }
 
-  /** Opens a tab. */
-  async page() {
-    const { targetId } = await this.send('Target.createTarget', { url: 'about:blank' });
+  /** Opens a tab, in another context of the browser if one is named. */
+  async page(browserContextId) {
+    const { targetId } = await this.send('Target.createTarget', { url: 'about:blank', browserContextId });
     const { sessionId } = await this.send('Target.attachToTarget', { targetId, flatten: true });
     const page = new Page(this, sessionId);
     await page.send('Page.enable');

@@ -127,10 +127,10 @@ class Browser {
     await ended;
   }
 
-  /** Opens a tab. */
-  async page() {
+  /** Opens a tab, in another context of the browser if one is named. */
+  async page(userContext) {
     await this.ready;
-    const { context } = await this.command('browsingContext.create', { type: 'tab' });
+    const { context } = await this.command('browsingContext.create', { type: 'tab', userContext });
     return new Page(this, context);
   }
 
