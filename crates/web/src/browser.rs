@@ -74,6 +74,9 @@ pub struct Settings {
     pub deadline: Duration,
     /// Further arguments for the program.
     pub arguments: Vec<String>,
+    /// The loads in the same browser before the one that counts. Its connections stay open between
+    /// them, and its cache is emptied. Only Chromium can empty its cache.
+    pub earlier: usize,
 }
 
 /// A running browser with one page.
@@ -207,6 +210,7 @@ impl Default for Settings {
             resolve: Vec::new(),
             deadline: Duration::from_secs(300),
             arguments: Vec::new(),
+            earlier: 0,
         }
     }
 }
@@ -241,6 +245,9 @@ impl Settings {
 impl Browser {
     /// Starts the browser. Must be called within a runtime of tokio.
     pub async fn start(settings: &Settings) -> Result<Self, BrowserError> {
+        if settings.earlier > 0 && settings.kind == Kind::Firefox {
+            return Err(no_empty_cache());
+        }
         let limit = Instant::now() + settings.deadline;
         let late = || BrowserError::Deadline {
             done: 0,
@@ -299,6 +306,16 @@ impl Browser {
         Ok(visit)
     }
 
+    /// Leaves the page and empties the cache. The connections stay open.
+    pub async fn empty_cache(&mut self) -> Result<(), BrowserError> {
+        let limit = Instant::now() + self.deadline;
+        let emptied = match &mut self.driver {
+            Driver::Chromium(browser) => timeout_at(limit, browser.empty_cache()).await,
+            Driver::Firefox(_) => return Err(no_empty_cache()),
+        };
+        emptied.map_err(|_| self.late())?
+    }
+
     /// Ends the browser and waits until it is gone.
     pub async fn close(self) {
         match self.driver {
@@ -319,6 +336,11 @@ impl Browser {
             after: self.deadline,
         }
     }
+}
+
+fn no_empty_cache() -> BrowserError {
+    let problem = "Firefox does not empty its cache on command: use Chromium for earlier loads";
+    BrowserError::Setting(problem.to_owned())
 }
 
 /// The script that asks a page for its state. The load event's end is known only after it.

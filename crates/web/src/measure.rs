@@ -11,7 +11,8 @@
 //! - [`Served::start`] serves a page here, and a [`Client`] loads [`Served::site`]. If origin and
 //!   client run in different namespaces or programs, each makes the same [`crate::page::Site`] from
 //!   the same page and authorities.
-//! - [`Client::load`] loads it once, cold: with a new browser and profile, or new connections.
+//! - [`Client::load`] loads it once, cold: with a new browser and profile, or new connections. With
+//!   [`Settings::earlier`](crate::browser::Settings), the same browser loads it before.
 //!   Every status and size (with the loader, every byte) is compared with the model's.
 //!   [`Outcome::is_complete`] returns true if the whole page was loaded.
 //! - [`Report::add`] collects loads; [`Report::json`], [`Report::csv`] and [`Report::text`] write
@@ -33,12 +34,16 @@ pub use self::run::{Machine, Run};
 pub use self::served::{Listen, Served};
 
 use std::collections::HashSet;
+use std::time::Duration;
 
 use self::link::Before;
 use crate::browser::{self, Browser, BrowserError};
 use crate::loader::{LoadError, Loader};
 use crate::origin::TlsError;
 use crate::page::{PageError, Site};
+
+/// The time between two loads in the same browser.
+const BETWEEN: Duration = Duration::from_secs(2);
 
 /// How often a load is made again that something else on the machine disturbed.
 const DISTURBANCES: usize = 5;
@@ -90,7 +95,7 @@ pub enum MeasureError {
 }
 
 impl Client {
-    /// Loads the site once, with nothing kept from earlier loads. Behind `tandem-link` the link's
+    /// Loads the site once, with nothing kept from earlier calls. Behind `tandem-link` the link's
     /// counters are read before and after.
     pub async fn load(&self, site: &Site) -> Result<Outcome, MeasureError> {
         let before = Before::load().await?;
@@ -125,6 +130,22 @@ async fn with_wire(outcome: Outcome, before: Option<Before>) -> Result<Outcome, 
     Ok(Outcome { wire, ..outcome })
 }
 
+/// Loads a page after a number of earlier loads in the same browser.
+async fn load_again(
+    browser: &mut Browser,
+    earlier: usize,
+    url: &str,
+    wanted: &HashSet<String>,
+) -> Result<browser::Visit, BrowserError> {
+    for _ in 0..earlier {
+        browser.load(url, wanted).await?;
+        browser.empty_cache().await?;
+        // Requests that follow a page, and reports on it, end before the next visit.
+        tokio::time::sleep(BETWEEN).await;
+    }
+    browser.load(url, wanted).await
+}
+
 /// A load that something else on the machine disturbed says nothing, and is made again.
 async fn visit(
     settings: &browser::Settings,
@@ -134,7 +155,7 @@ async fn visit(
     let mut left = DISTURBANCES;
     loop {
         let mut browser = Browser::start(settings).await?;
-        let visit = browser.load(url, wanted).await;
+        let visit = load_again(&mut browser, settings.earlier, url, wanted).await;
         browser.close().await;
         match visit {
             Err(BrowserError::NetworkChanged) if left > 0 => left -= 1,

@@ -89,6 +89,16 @@ impl Chromium {
         Ok(Visit { page, har })
     }
 
+    /// Leaves the page and empties the cache, without a time limit.
+    pub(super) async fn empty_cache(&mut self) -> Result<(), BrowserError> {
+        let session = self.session.clone();
+        let blank = json!({ "url": "about:blank" });
+        self.call(Some(&session), "Page.navigate", blank).await?;
+        self.call(Some(&session), "Network.clearBrowserCache", json!({}))
+            .await
+            .map(drop)
+    }
+
     /// Ends Chromium and waits until it is gone.
     pub(super) async fn close(mut self) {
         let _ = self.protocol.send(None, "Browser.close", json!({})).await;

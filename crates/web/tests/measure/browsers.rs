@@ -129,6 +129,20 @@ async fn every_built_in_page_in_chromium() {
     }
 }
 
+/// The second load in a browser finds an empty cache. Every size is compared with the model.
+#[tokio::test]
+async fn earlier_load_leaves_no_copies() {
+    let served = Served::start(everything(), &listen(1, Some(Protocols::Both)))
+        .await
+        .expect("serves");
+    let again = Settings {
+        earlier: 1,
+        ..Settings::default()
+    };
+    let outcome = load(&Client::Browser(again), &served).await;
+    assert_eq!(outcome.har.entries[0].url, served.site().url(0));
+}
+
 /// Uses names that only the browser's rules know, and a proxy that is no proxy: its requests show
 /// their form.
 #[tokio::test]

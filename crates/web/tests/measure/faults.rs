@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use tandem_web::browser::{Browser, BrowserError, Settings};
+use tandem_web::browser::{Browser, BrowserError, Kind, Settings};
 use tandem_web::measure::{Client, MeasureError, Served};
 use tandem_web::page::{Page, Site};
 
@@ -78,6 +78,15 @@ async fn faults_of_a_load_are_reported() {
         .await
         .expect_err("it is none");
     assert!(matches!(error, BrowserError::Ended { .. }), "{error}");
+    let again = Settings {
+        kind: Kind::Firefox,
+        earlier: 1,
+        ..Settings::default()
+    };
+    let error = Browser::start(&again)
+        .await
+        .expect_err("it keeps its cache");
+    assert!(error.to_string().contains("use Chromium"), "{error}");
 }
 
 /// A response that never comes is awaited until the deadline. Nothing is left of the browser then.

@@ -153,6 +153,15 @@ pub(crate) struct ClientArguments {
         help_heading = "Client"
     )]
     pub(crate) loads: usize,
+    /// Chromium: loads in the same browser before each one that counts. Its connections stay open,
+    /// and its cache is emptied
+    #[arg(
+        long,
+        default_value_t = 0,
+        value_name = "NUMBER",
+        help_heading = "Client"
+    )]
+    pub(crate) earlier: usize,
     /// Time for one load
     #[arg(long, default_value = "300s", value_name = "TIME", value_parser = tandem_link::text::duration, help_heading = "Client")]
     pub(crate) deadline: Duration,

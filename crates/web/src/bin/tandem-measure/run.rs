@@ -141,6 +141,9 @@ fn default_authority() -> String {
 
 fn client(arguments: &ClientArguments) -> Result<Client, Failure> {
     let (protocol, per_host) = arguments.spoken();
+    if arguments.earlier > 0 && arguments.browser.kind() != Some(Kind::Chromium) {
+        return Err("--earlier needs --browser chromium, which can empty its cache".into());
+    }
     Ok(match arguments.browser.kind() {
         Some(kind) => Client::Browser(settings(kind, arguments)),
         None => Client::Loader(Loader {
@@ -165,6 +168,7 @@ fn settings(kind: Kind, arguments: &ClientArguments) -> Settings {
         resolve: arguments.resolve.clone(),
         deadline: arguments.deadline,
         arguments: arguments.browser_argument.clone(),
+        earlier: arguments.earlier,
         ..Settings::default()
     }
 }
