@@ -1,9 +1,9 @@
 //! The needs of a page as the browser's own requests show them, with `used_only`.
 //!
-//! The session requests nothing because a page names it. At the next visit to a page, it repeats the
-//! requests that the browser made for the last one: for style sheets, scripts, images and fonts. The
-//! settings of the browser, its extensions and the policies of the site thus hold for early requests
-//! too. Only the heads of responses are read, so a body may have any content coding.
+//! The session requests nothing because a page names it. At the next visit to a page, it repeats
+//! the requests that the browser made for the last one: for style sheets, scripts, images and
+//! fonts. The settings of the browser, its extensions and the policies of the site thus hold for
+//! early requests too. Only the heads of responses are read, so a body may have any content coding.
 //!
 //! Only documents of the highest level are pages here. A frame can have another partition of
 //! cookies and copies than the same document in a tab.

@@ -114,7 +114,7 @@ fn repeated_request_is_that_of_the_browser() {
 }
 
 #[test]
-fn requests_that_need_not_belong_to_the_page_are_left_alone() {
+fn other_requests_are_left_alone() {
     let no_store = || image().with("cache-control", "no-store");
     let mut pair = pair(&[
         (PAGE, gallery()),

@@ -1,10 +1,10 @@
-//! The HTTP/2 connections of browsers to the client as their proxy. All tunnels of such a connection
-//! belong to one context of a browser.
+//! The HTTP/2 connections of browsers to the client as their proxy. All tunnels of such a
+//! connection belong to one context of a browser.
 //!
 //! Browsers keep the connections to an HTTPS proxy in the same pools as those to origins. Profiles,
 //! containers and private windows never share one, and in Chromium neither do the sites of its tabs
-//! (`interop/contexts.sh`). A tunnel over HTTP/1.1 has a connection of its own, and nothing connects
-//! it with other tunnels.
+//! (`interop/contexts.sh`). A tunnel over HTTP/1.1 has a connection of its own, and nothing
+//! connects it with other tunnels.
 
 use std::cell::RefCell;
 use std::collections::HashSet;

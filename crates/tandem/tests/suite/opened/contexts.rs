@@ -246,7 +246,7 @@ impl TwoHosts {
 }
 
 #[test]
-fn tunnels_of_one_connection_share_those_to_other_hosts() {
+fn tunnels_of_one_connection_belong_together() {
     let public = Public::new("contexts-hosts");
     let hosts = TwoHosts::new(&public);
     let opening = Opening::new(&public, &hosts.ports());
@@ -288,7 +288,7 @@ fn tunnels_of_one_connection_share_those_to_other_hosts() {
 
 /// Nothing connects a tunnel over HTTP/1.1 with those to other hosts.
 #[test]
-fn tunnels_of_several_connections_do_not_belong_together() {
+fn tunnels_of_several_connections_are_apart() {
     let public = Public::new("contexts-tunnels");
     let hosts = TwoHosts::new(&public);
     let opening = Opening::new(&public, &hosts.ports());
