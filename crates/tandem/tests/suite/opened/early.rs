@@ -286,7 +286,7 @@ fn opened_page_is_not_in_the_file_of_visits() {
         solo_allow_dest: vec!["127.0.0.0/8".parse().unwrap()],
         solo_hold_out: Some(0.0),
         solo_state: Some(file.clone()),
-        open_https_early: Some(true),
+        open_https_early: Some(EarlyRequests::Shared),
         discover: Some(false),
         ..client_options("h2+tcp://127.0.0.1:1")
     };
