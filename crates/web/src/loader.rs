@@ -26,6 +26,7 @@ use std::time::{Duration, Instant};
 use tandem_http::h1::{BadBody, BadResponse};
 use tandem_http::socks::SocksError;
 
+pub use cookies::BrowserCookies;
 pub use via::{BadVia, Via};
 
 use crate::page::Site;
@@ -58,6 +59,9 @@ pub struct Loader {
     /// fields permit: fresh resources need no request, and stale ones with a validator a
     /// conditional one. `None` for a browser with an empty cache. Default `None`.
     pub revisit: Option<Duration>,
+    /// The cookies of earlier loads by the same browser, to which this load adds its own. Default
+    /// `None`: the load begins without cookies, or after `revisit` with those of the page.
+    pub jar: Option<BrowserCookies>,
     /// Fields sent with every request besides a browser's, such as `Proxy-Authorization`.
     pub headers: Vec<(String, String)>,
 }
@@ -282,6 +286,7 @@ impl Loader {
             optimistic: false,
             resolve: Vec::new(),
             revisit: None,
+            jar: None,
             headers: Vec::new(),
         }
     }

@@ -4,6 +4,7 @@
 //! - [`MeasurePlan`] has the pages and settings; [`run`] takes turns, and every load has a new client,
 //!   session and circuit.
 //! - `setup`: the ways to load a page. `load`: one load, with its traffic.
+//! - `pushes`: the counters of a client around a load.
 //! - `report`: a row per setup. `verdict`: the effect of push according to the rows, over all
 //!   pages.
 //!
@@ -17,6 +18,7 @@
 //! between the exit's side and the other relays.
 
 mod load;
+mod pushes;
 mod report;
 mod setup;
 mod verdict;
@@ -25,10 +27,12 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-pub use load::{ExitLink, LoadedPage, Pushes};
+pub use load::{ExitLink, LoadedPage};
+pub use pushes::Pushes;
 pub use report::{Background, MeasureReport, MeasureRow};
 pub use setup::{
-    BROWSER_CONNECTIONS, GatewayProtocol, MeasureSetup, PagePlace, PushMode, SoloVisit,
+    BROWSER_CONNECTIONS, BoundKnowledge, GatewayProtocol, MeasureSetup, PagePlace, PushMode,
+    SoloVisit,
 };
 pub use verdict::MeasureVerdict;
 
@@ -56,6 +60,10 @@ pub struct MeasurePlan {
     pub pushes: Vec<PushMode>,
     /// The visits through a client without a gateway, with a setup for each.
     pub solo: Vec<SoloVisit>,
+    /// The loads over [`Self::bound_connections`] connections, with a setup for each.
+    pub bounds: Vec<BoundKnowledge>,
+    /// The connections of these loads.
+    pub bound_connections: usize,
     /// Visits of other users before the first load with [`PushMode::Visited`]; that load is one more
     /// for those after it.
     pub visits: usize,
@@ -67,7 +75,7 @@ pub struct MeasurePlan {
     pub warm: bool,
     /// The plain loader sends its first requests with the SOCKS handshake, as no browser does.
     pub optimistic: bool,
-    /// The directory for a HAR file of every load.
+    /// The directory for a HAR file of every load, and the counters of the client.
     pub har: Option<PathBuf>,
     /// Further arguments of the client.
     pub client_arguments: Vec<String>,
@@ -244,6 +252,10 @@ fn setups(plan: &MeasurePlan) -> Vec<MeasureSetup> {
             }));
         }
     }
+    setups.extend(plan.bounds.iter().map(|&knows| MeasureSetup::Bound {
+        connections: plan.bound_connections,
+        knows,
+    }));
     setups.extend(plan.solo.iter().map(|&visit| MeasureSetup::Solo { visit }));
     setups
 }

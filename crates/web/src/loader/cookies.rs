@@ -1,7 +1,7 @@
 //! The cookies of a load (RFC 6265 section 5). The loader keeps and sends them for hosts of the
 //! page's own site only: browsers without an exception refuse all others over plain HTTP.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use cookie_store::{Cookie, CookieStore};
 use tandem_http::Fields;
@@ -12,6 +12,10 @@ use crate::page::Site;
 /// The cookies that one browser has.
 #[derive(Debug, Default)]
 pub(super) struct Cookies(Mutex<CookieJar>);
+
+/// The cookies of a browser that visits a site several times. Clones share them.
+#[derive(Clone, Debug, Default)]
+pub struct BrowserCookies(pub(super) Arc<Cookies>);
 
 /// Domain, path and name of a cookie.
 type CookieKey = (String, String, String);

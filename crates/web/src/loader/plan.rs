@@ -54,7 +54,10 @@ impl Plan {
         let count = site.page().resources.len();
         let load = Load::empty(site.page().name.clone());
         Self {
-            cookies: Arc::new(Cookies::new(&site, loader.revisit.is_some())),
+            cookies: match &loader.jar {
+                Some(jar) => Arc::clone(&jar.0),
+                None => Arc::new(Cookies::new(&site, loader.revisit.is_some())),
+            },
             loader: Arc::new(loader),
             tls,
             start,

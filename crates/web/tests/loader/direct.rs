@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tandem_web::loader::{Ahead, Discovery, Loader, Protocol, Via};
+use tandem_web::loader::{Ahead, BrowserCookies, Discovery, Loader, Protocol, Via};
 use tandem_web::origin::Origin;
 use tandem_web::page::{Page, ResourceKind, Site};
 use tokio::io::AsyncWriteExt;
@@ -117,6 +117,25 @@ async fn connections_exist_before_requests_need_them() {
         assert_eq!(load.connections, hosts * 50 + dialled.len());
         assert_eq!(dialled.is_empty(), ahead == Ahead::All);
     }
+}
+
+/// A second load with the same jar returns the cookies of the first.
+#[tokio::test]
+async fn cookies_last_as_long_as_their_jar() {
+    let mut page = Page::gallery(1, 700);
+    page.resources[0].cookies = vec!["sid=x; Path=/".into()];
+    let (_origin, site) = serve(page).await;
+    let loader = |jar| Loader {
+        jar,
+        ..Loader::new(Via::Direct)
+    };
+    let own = loader(Some(BrowserCookies::default()));
+    let mut sent = Vec::new();
+    for loader in [&own, &own, &loader(None)] {
+        sent.push(loader.load(&site).await.expect("loads").bytes_up);
+    }
+    let field = "Cookie: sid=x-0\r\n".len() as u64;
+    assert_eq!(sent, [sent[0], sent[0] + field, sent[0]]);
 }
 
 /// A document's images are asked for while the document is still arriving: here its second half

@@ -13,18 +13,19 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
+use super::pushes::{Pushes, changed_counters};
 use super::{
-    BROWSER_CONNECTIONS, GatewayProtocol, MeasureError, MeasurePlan, MeasureSetup, MeasuredPage,
-    PagePlace, PushMode,
+    BROWSER_CONNECTIONS, BoundKnowledge, GatewayProtocol, MeasureError, MeasurePlan, MeasureSetup,
+    MeasuredPage, PagePlace, PushMode,
 };
 use crate::bench::programs::without_compression;
-use crate::tornet::client::{Client, Ground, counter, load_page};
+use crate::tornet::client::{Client, Ground, load_page};
 use crate::tornet::layout::MARKER;
 use crate::tornet::{RunDirectory, State, TornetError};
 use tandem_net::emulator::report::{Snapshot, Traffic};
 use tandem_net::emulator::sys;
 use tandem_net::netns::Netns;
-use tandem_web::loader::{self, Load, Loader, Via};
+use tandem_web::loader::{self, BrowserCookies, Discovery, Load, Loader, Via};
 use tandem_web::measure::loader_har;
 use tandem_web::page::{Page, Site};
 
@@ -81,66 +82,6 @@ pub struct ExitLink {
     pub packets_up: u64,
     /// And from it.
     pub packets_down: u64,
-}
-
-/// The counters of a client during the load of one page. Without a gateway, an early request that
-/// got a response counts as a push.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Pushes {
-    /// Visits of other users that the gateway had seen before.
-    pub visits_before: usize,
-    /// Pushes that arrived.
-    pub received: u64,
-    /// Pushes that were complete when the browser requested them.
-    pub used: u64,
-    /// Pushes that were still arriving when the browser requested them.
-    pub late: u64,
-    /// Bytes of their bodies.
-    pub bytes_received: u64,
-    /// Bytes of those that answered a request.
-    pub bytes_used: u64,
-    /// Bytes of bodies that the browser got, pushed or not.
-    pub body_bytes: u64,
-}
-
-impl Pushes {
-    /// From a client's counters before and after.
-    fn between(before: &str, after: &str, visits_before: usize) -> Self {
-        let total = |name: &str| {
-            let name = format!("tandem_{name}_total");
-            counter(after, &name).saturating_sub(counter(before, &name))
-        };
-        Self {
-            visits_before,
-            received: total("pushes_received"),
-            used: total("pushes_used"),
-            late: total("pushes_late"),
-            bytes_received: total("push_bytes_received"),
-            bytes_used: total("push_bytes_used"),
-            body_bytes: total("body_bytes_down"),
-        }
-    }
-
-    /// Returns the number of those that no request took.
-    pub const fn unused(self) -> u64 {
-        self.received
-            .saturating_sub(self.used.saturating_add(self.late))
-    }
-
-    /// Returns the bytes of unrequested bodies.
-    pub const fn wasted(self) -> u64 {
-        self.bytes_received.saturating_sub(self.bytes_used)
-    }
-
-    /// Their share of all bytes of bodies that came.
-    pub fn waste(self) -> f64 {
-        let all = self.body_bytes + self.wasted();
-        if all == 0 {
-            0.0
-        } else {
-            self.wasted() as f64 / all as f64
-        }
-    }
 }
 
 /// The traffic of the client's interface, and of the link between the exit's side and all other
@@ -266,7 +207,7 @@ impl<'a> LoadBench<'a> {
         let key = format!("measure-{}-{number}", std::process::id());
         let site = self.site(subject, setup, &key)?;
         let started = match setup {
-            MeasureSetup::Plain => None,
+            MeasureSetup::Plain | MeasureSetup::Bound { .. } => None,
             MeasureSetup::Pair { session, push, .. } => {
                 Some(self.start_client(self.pair_arguments(subject.way, session, push)))
             }
@@ -305,10 +246,13 @@ impl<'a> LoadBench<'a> {
                 return Ok(Err(format!("{error}{told}")));
             }
         };
-        self.write_har(&load, &site, &format!("{}-{setup}-{number}", subject.name))?;
-        let pushes = counted
-            .zip(metrics()?)
-            .map(|(before, after)| Pushes::between(&before, &after, visits));
+        let name = format!("{}-{setup}-{number}", subject.name);
+        self.write_har(&load, &site, &name)?;
+        let counted = counted.zip(metrics()?);
+        if let Some((before, after)) = &counted {
+            self.write_counters(before, after, &name)?;
+        }
+        let pushes = counted.map(|(before, after)| Pushes::between(&before, &after, visits));
         Ok(Ok(summary(&load, moved, subject.way, pushes)))
     }
 
@@ -380,7 +324,16 @@ impl<'a> LoadBench<'a> {
     ) -> Loader {
         let in_flight = match setup {
             MeasureSetup::Pair { in_flight, .. } => in_flight,
+            MeasureSetup::Bound { connections, .. } => connections,
             MeasureSetup::Plain | MeasureSetup::Solo { .. } => BROWSER_CONNECTIONS,
+        };
+        let (is_bound, discovery) = match setup {
+            MeasureSetup::Bound {
+                knows: BoundKnowledge::Everything,
+                ..
+            } => (true, Discovery::List),
+            MeasureSetup::Bound { .. } => (true, Discovery::Triggers),
+            _ => (false, subject.discovery),
         };
         let (via, headers) = match proxy {
             Some(proxy) => {
@@ -406,9 +359,11 @@ impl<'a> LoadBench<'a> {
         Loader {
             per_host: in_flight,
             total: in_flight.max(256),
-            discovery: subject.discovery,
+            discovery,
             deadline: DEADLINE,
-            optimistic: self.plan.optimistic && setup == MeasureSetup::Plain,
+            optimistic: is_bound || (self.plan.optimistic && setup == MeasureSetup::Plain),
+            // A second load is one of the same browser, whose cache is empty.
+            jar: Some(BrowserCookies::default()),
             headers,
             ..Loader::new(via)
         }
@@ -469,13 +424,23 @@ impl<'a> LoadBench<'a> {
     }
 
     fn write_har(&self, load: &Load, site: &Site, name: &str) -> Result<(), MeasureError> {
+        let har = loader_har(load, loader::Protocol::Http1, site).to_json(&serde_json::Value::Null);
+        self.write(&format!("{name}.har"), &har.to_string())
+    }
+
+    /// Writes the counters of the client that have changed during a load.
+    fn write_counters(&self, before: &str, after: &str, name: &str) -> Result<(), MeasureError> {
+        let counters = changed_counters(before, after);
+        self.write(&format!("{name}.counters"), &counters)
+    }
+
+    fn write(&self, name: &str, text: &str) -> Result<(), MeasureError> {
         let Some(directory) = &self.plan.har else {
             return Ok(());
         };
-        let file = directory.join(format!("{}.har", name.replace([' ', '/', ',', ':'], "-")));
-        let har = loader_har(load, loader::Protocol::Http1, site).to_json(&serde_json::Value::Null);
-        Ok(fs::write(&file, har.to_string())
-            .map_err(TornetError::of(format!("write {}", file.display())))?)
+        let file = directory.join(name.replace([' ', '/', ',', ':'], "-"));
+        let failed = TornetError::of(format!("write {}", file.display()));
+        Ok(fs::write(&file, text).map_err(failed)?)
     }
 }
 
@@ -570,21 +535,5 @@ mod tests {
             })
             .is_none()
         );
-    }
-
-    #[test]
-    fn waste_is_a_share_of_all_that_came() {
-        let text = "tandem_push_bytes_received_total 900\ntandem_push_bytes_used_total 800\ntandem_body_bytes_down_total 1900\n";
-        let pushes = Pushes::between("tandem_push_bytes_used_total 0\n", text, 4);
-        assert_eq!((pushes.wasted(), pushes.visits_before), (100, 4));
-        assert!((pushes.waste() - 0.05).abs() < 1e-12);
-        let pushes = Pushes {
-            received: 9,
-            used: 4,
-            late: 3,
-            ..pushes
-        };
-        assert_eq!(pushes.unused(), 2);
-        assert_eq!(Pushes::between(text, text, 4).waste(), 0.0);
     }
 }

@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use super::load::{ExitLink, LoadedPage, Pushes};
+use super::load::{ExitLink, LoadedPage};
+use super::pushes::Pushes;
 use super::verdict::{MeasureVerdict, verdicts};
 use super::{MeasurePlan, MeasureSetup, MeasuredLoads, MeasuredPage, PagePlace};
 use tandem_net::stats::{Summary, median};
@@ -381,6 +382,8 @@ mod tests {
             in_flight: vec![6],
             pushes: vec![PushMode::Off, PushMode::Visited],
             solo: Vec::new(),
+            bounds: Vec::new(),
+            bound_connections: 64,
             visits: 4,
             passes: 3,
             discovery: Discovery::Triggers,

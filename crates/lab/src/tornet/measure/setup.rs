@@ -71,11 +71,29 @@ pub enum SoloVisit {
     Visited,
 }
 
+/// The resources that a loader over many connections knows when the load begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, clap::ValueEnum, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum BoundKnowledge {
+    /// The document: the bound of a first visit
+    Document,
+    /// All resources: the bound of a later visit
+    Everything,
+}
+
 /// The way to load a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MeasureSetup {
     /// HTTP/1.1 on six connections through the SOCKS port.
     Plain,
+    /// The same on many connections, whose first requests leave with the SOCKS handshake. No client
+    /// can do much better with the same knowledge.
+    Bound {
+        /// The number of connections.
+        connections: usize,
+        /// The resources that the loader knows from the start.
+        knows: BoundKnowledge,
+    },
     /// Through the pair.
     Pair {
         /// The protocol between client and gateway.
@@ -96,7 +114,7 @@ impl MeasureSetup {
     /// Returns the permitted pushes of the gateway, through the pair.
     pub const fn push(self) -> Option<PushMode> {
         match self {
-            Self::Plain | Self::Solo { .. } => None,
+            Self::Plain | Self::Bound { .. } | Self::Solo { .. } => None,
             Self::Pair { push, .. } => Some(push),
         }
     }
@@ -104,7 +122,7 @@ impl MeasureSetup {
     /// Returns whether the client can have a response before it is requested.
     pub fn is_early(self) -> bool {
         match self {
-            Self::Plain => false,
+            Self::Plain | Self::Bound { .. } => false,
             Self::Pair { push, .. } => push != PushMode::Off,
             Self::Solo { .. } => true,
         }
@@ -126,7 +144,7 @@ impl MeasureSetup {
                 in_flight,
                 push: PushMode::Off,
             }),
-            Self::Plain | Self::Solo { .. } => None,
+            Self::Plain | Self::Bound { .. } | Self::Solo { .. } => None,
         }
     }
 }
@@ -135,6 +153,13 @@ impl fmt::Display for MeasureSetup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Plain => f.write_str("HTTP/1.1 x6"),
+            Self::Bound { connections, knows } => {
+                let known = match knows {
+                    BoundKnowledge::Document => "",
+                    BoundKnowledge::Everything => ", all known",
+                };
+                write!(f, "HTTP/1.1 x{connections} early{known}")
+            }
             Self::Solo { visit } => f.write_str(match visit {
                 SoloVisit::First => "solo, first",
                 SoloVisit::Visited => "solo, visited",
@@ -187,6 +212,20 @@ mod tests {
         assert_eq!(without.to_string(), "h2 x32");
         assert!(pushed.is_early() && !without.is_early() && !pushed.is_second_visit());
         assert_eq!(MeasureSetup::Plain.to_string(), "HTTP/1.1 x6");
+    }
+
+    #[test]
+    fn bounds_are_no_early_requests() {
+        let bound = |knows| MeasureSetup::Bound {
+            connections: 64,
+            knows,
+        };
+        let everything = bound(BoundKnowledge::Everything);
+        assert_eq!(everything.to_string(), "HTTP/1.1 x64 early, all known");
+        assert!(!everything.is_early() && !everything.is_second_visit());
+        assert!(everything.push().is_none() && everything.without_push().is_none());
+        let document = bound(BoundKnowledge::Document);
+        assert_eq!(document.to_string(), "HTTP/1.1 x64 early");
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::{Tornet, site_name};
+use crate::tornet::control::Control;
 use crate::tornet::{TornetError, check};
 
 /// The time limit for one fetch.
@@ -33,7 +34,8 @@ impl Tornet {
         start: Instant,
         progress: &mut dyn FnMut(&str),
     ) -> Result<(), TornetError> {
-        let socks = &self.state.endpoints.socks_socket;
+        let ends = &self.state.endpoints;
+        let socks = &ends.socks_socket;
         while !hosts.is_empty() {
             let pages: Vec<_> = thread::scope(|scope| {
                 let fetches = hosts
@@ -64,6 +66,8 @@ impl Tornet {
                 None => true,
             });
             if let Some(error) = failed {
+                // Until then, tor uses no introduction point again that has failed, for minutes.
+                Control::connect(&ends.control_socket)?.ask("SIGNAL NEWNYM")?;
                 self.pause(start, &format!("no page through the {what}: {error}"))?;
             }
         }

@@ -7,7 +7,7 @@ use std::process::{Command as Program, ExitCode, Stdio};
 
 use clap::{Args, ValueEnum};
 use tandem_lab::tornet::measure::{
-    GatewayProtocol, MeasurePlan, PagePlace, PushMode, SoloVisit, run as measure,
+    BoundKnowledge, GatewayProtocol, MeasurePlan, PagePlace, PushMode, SoloVisit, run as measure,
 };
 use tandem_lab::tornet::state::Phase;
 use tandem_lab::tornet::{RunDirectory, take_down};
@@ -56,6 +56,13 @@ pub(crate) struct MeasureArguments {
     /// Visits through a client without a gateway (--solo), a setup for each
     #[arg(long, value_delimiter = ',', value_name = "VISIT")]
     solo: Vec<SoloVisit>,
+    /// Loads over many connections with early data and this knowledge, a setup for each: no client
+    /// can do much better
+    #[arg(long, value_delimiter = ',', value_name = "KNOWN")]
+    bound: Vec<BoundKnowledge>,
+    /// The connections of these loads
+    #[arg(long, default_value = "64", value_name = "NUMBER", value_parser = in_flight)]
+    bound_connections: usize,
     /// Do not load through the pair; all pages then have an onion service
     #[arg(long, requires = "solo", conflicts_with_all = ["sessions", "in_flight", "push"])]
     no_pair: bool,
@@ -83,7 +90,7 @@ pub(crate) struct MeasureArguments {
     /// A network that is brought up for this: Conflux off at its client
     #[arg(long)]
     no_conflux: bool,
-    /// Write a HAR file of every load into this directory
+    /// Write a HAR file of every load into this directory, and the counters of the client
     #[arg(long, value_name = "DIRECTORY")]
     har: Option<PathBuf>,
     /// Print JSON
@@ -159,6 +166,8 @@ fn plan(arguments: MeasureArguments) -> Result<MeasurePlan, Box<dyn Error>> {
         in_flight: arguments.in_flight,
         pushes: arguments.push,
         solo: arguments.solo,
+        bounds: arguments.bound,
+        bound_connections: arguments.bound_connections,
         visits: arguments.visits.into(),
         passes: arguments.passes.into(),
         discovery: match arguments.known {
