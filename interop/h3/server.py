@@ -1,4 +1,4 @@
-"""An origin over HTTP/3 for interop/h3-bridge.sh, from aioquic. It answers as bridge/peer.js does.
+"""An origin over HTTP/3 from aioquic, which also pushes. It answers as bridge/peer.js does.
 
     python3 server.py CERT KEY [retry]      writes its address
 
@@ -67,6 +67,15 @@ class Origin(QuicConnectionProtocol):
             # aioquic knows no interim responses, and would take the next head for trailers.
             self.http._get_or_create_stream(stream).headers_send_state = HeadersState.INITIAL
             self.respond(stream, 200, body=b"page")
+        elif path == "/pushing":
+            promise = [(name, request.head[name]) for name in (":scheme", ":authority")]
+            promise += [(":method", "GET"), (":path", "/pushed")]
+            promise = [(name.encode(), value.encode()) for name, value in promise]
+            push = self.http.send_push_promise(stream, promise)
+            self.respond(stream, 200, body=b"pushing")
+            self.respond(push, 200, [("content-length", "6")], b"pushed")
+        elif path == "/pushed":
+            self.respond(stream, 200, body=b"requested")
         elif path == "/cut":
             self.head(stream, 200, [("content-length", "1000")])
             self.http.send_data(stream, b"half", end_stream=False)
