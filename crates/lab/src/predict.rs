@@ -8,7 +8,7 @@ use std::io;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
-use tandem_predict::{AutoConfig, StateError, Worth};
+use tandem_predict::{Aim, AutoConfig, StateError, Worth};
 use tandem_replay::log::Filter;
 use tandem_replay::{Algorithm, Options};
 
@@ -124,12 +124,24 @@ pub struct ReplayArgs {
     json: bool,
 }
 
+/// The pushes that auto makes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum AimArg {
+    /// Pushes that save a transfer, as the column strict counts them
+    Transfers,
+    /// Pushes of resources that are requested, as PushCost counts them
+    Requests,
+}
+
 /// The settings of `auto`.
 #[derive(Debug, Clone, Args)]
 pub struct AutoArgs {
     /// Memory for the state of auto, in bytes
     #[arg(long, value_name = "BYTES", default_value_t = 64 << 20)]
     predict_memory: usize,
+    /// The pushes that auto makes
+    #[arg(long, value_enum, default_value_t = AimArg::Transfers)]
+    aim: AimArg,
     /// Users that must have requested a URL before auto pushes it; the documented algorithms
     /// require one, a gateway three
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=4))]
@@ -140,6 +152,10 @@ impl AutoArgs {
     fn config(&self, omega: f64) -> AutoConfig {
         AutoConfig {
             worth: Worth::Omega(omega),
+            aim: match self.aim {
+                AimArg::Transfers => Aim::Transfers,
+                AimArg::Requests => Aim::Requests,
+            },
             max_memory: self.predict_memory,
             min_users: self.min_users,
             ..AutoConfig::default()

@@ -14,6 +14,8 @@
 //! - **Clients that fetch nothing** (a warm cache, a robot with a browser's name) are estimated
 //!   separately, at the page and again at the load's first, second, fourth and eighth asset
 //!   (`model`).
+//! - **Transfers.** Requests that are answered 304 or follow a long pause are no reason for a push.
+//!   The probability of the others is estimated separately (`transfer`).
 //! - **Repeated requests** of resources that a session holds are learned separately (`repeat`).
 //! - **Mixing.** The estimates are combined with weights that are learned online, and calibrated
 //!   against the outcomes ([`mixer`]).
@@ -37,12 +39,15 @@ mod model;
 mod push_budget;
 mod repeat;
 mod session;
+mod settings;
 mod sightings;
 mod state;
 mod store;
+mod transfer;
 pub mod url;
 
 pub use gains::{Gains, Gathering};
+pub use settings::{Aim, AutoConfig, Worth};
 pub use state::StateError;
 pub use store::Place;
 
@@ -54,67 +59,8 @@ use repeat::LEAST_CHANCE;
 use session::{Load, Offer, Session};
 use sightings::SightingQueue;
 use store::{Entry, NONE, Store};
+use transfer::Outcome;
 use url::Kind;
-
-/// When a push is worth making.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Worth {
-    /// Pushes pay when their probability exceeds 1 - omega: the value of a saved request against a
-    /// wasted response.
-    Omega(f64),
-    /// When the seconds it saves if wanted outweigh the seconds its bytes take on the path if not.
-    Path {
-        /// Round trip in seconds.
-        round_trip: f64,
-        /// Rate in bytes per second.
-        rate: f64,
-    },
-}
-
-impl Worth {
-    /// The least probability at which a body of `size` bytes is pushed.
-    #[must_use]
-    pub fn threshold(self, size: f64) -> f64 {
-        match self {
-            Self::Omega(omega) => 1.0 - omega,
-            Self::Path { round_trip, rate } => {
-                // Heads and unknown sizes cost something as well.
-                let wasted = size.max(1024.0) / rate.max(1.0);
-                if wasted + round_trip <= 0.0 {
-                    1.0
-                } else {
-                    wasted / (wasted + round_trip)
-                }
-            }
-        }
-    }
-}
-
-/// The settings of an operator.
-#[derive(Debug, Clone, PartialEq)]
-pub struct AutoConfig {
-    /// When a push is worth making. Default omega 0.5.
-    pub worth: Worth,
-    /// Bytes of memory, roughly. Default 64 MiB.
-    pub max_memory: usize,
-    /// Different users that must have asked for a URL before it is offered, 1 to 4. Default 3.
-    pub min_users: u8,
-    /// The loss that all offers together may make before any gain, in requests. With the default of
-    /// 0, no log and no part of one has a PushCost above 1.003. A higher value lets a large page be
-    /// offered completely sooner.
-    pub credit: f64,
-}
-
-impl Default for AutoConfig {
-    fn default() -> Self {
-        Self {
-            worth: Worth::Omega(0.5),
-            max_memory: 64 << 20,
-            min_users: 3,
-            credit: 0.0,
-        }
-    }
-}
 
 /// A response that is about to be sent, and the request it answers.
 #[derive(Debug, Clone, Copy, Default)]
@@ -238,8 +184,6 @@ impl Scratch {
 const LOAD_IDLE: i64 = 20_000;
 /// Time after which a load is learned from even if its session goes on.
 const HORIZON: i64 = 300_000;
-/// The longest pause before a request that certainly begins no page, if its kind is not a page.
-const ASSET_PAUSE: i64 = 1_000;
 /// Loads of a session that wait to be learned from at most.
 const MAX_LOADS: usize = 8;
 /// The share of a page's visits above which a resource belongs to the page.
@@ -312,11 +256,13 @@ impl Auto {
         });
         let page = self.note_url(&session, url, exchange);
         let new = !session.held.contains(url);
-        session.requested(url, &mut self.budget);
-        let pause = exchange.now.saturating_sub(session.last);
-        // By any rule, such a request belongs to a page and begins none.
-        if page == Some(false) && !session.held.is_empty() && pause <= ASSET_PAUSE {
+        let outcome = self.outcome(&session, url, exchange);
+        session.requested(url, self.is_of_use(outcome), &mut self.budget);
+        if outcome != Outcome::Apart {
             self.budget.asked();
+        }
+        if new && page == Some(false) {
+            self.learn_outcome(&mut session, url, outcome);
         }
         // The effects of naming a page must not reveal whether it is known.
         let least_users = self.least_users();
@@ -328,7 +274,13 @@ impl Auto {
         let mut offers = Vec::new();
         match page {
             Some(true) => self.open_load(&mut session, exchange, url, referer, false, &mut offers),
-            Some(false) => self.asset(&mut session, exchange, url, referer, new, &mut offers),
+            Some(false) => self.asset(
+                &mut session,
+                exchange,
+                (url, new, outcome),
+                referer,
+                &mut offers,
+            ),
             None => {}
         }
         session.hold(
@@ -355,18 +307,35 @@ impl Auto {
     /// Notes that the client used a push with `page` instead of a request. For learning it counts
     /// as a request, whoever predicted it.
     pub fn push_used(&mut self, session: u64, page: &str, url: &str) {
-        let Some(session) = self.sessions.get_mut(&session) else {
+        self.answered_by_push(session, page, url, Outcome::Transfer);
+    }
+
+    /// Notes that a push with `page` confirmed a copy that the client holds. For learning it counts
+    /// as a request that is answered 304. The resource is not offered to this session again.
+    pub fn push_confirmed(&mut self, session: u64, page: &str, url: &str) {
+        self.answered_by_push(session, page, url, Outcome::Unchanged);
+        self.push_cancelled(session, url);
+    }
+
+    fn answered_by_push(&mut self, id: u64, page: &str, url: &str, outcome: Outcome) {
+        let Some(mut session) = self.sessions.remove(&id) else {
             return;
         };
         let (page, url) = (self.store.find(page), self.store.url(url));
         session.count(url, self.store.at_mut(url), &mut self.sightings);
-        session.requested(url, &mut self.budget);
+        let saves = self.is_of_use(outcome);
+        session.requested(url, saves, &mut self.budget);
         if session.held.contains(url) {
-            session.came_again(url);
-        } else if let Some(load) = session.load_of_push(page, url) {
-            load.fetched(url, &mut self.store);
+            session.came_again(url, saves);
+        } else {
+            self.learn_outcome(&mut session, url, outcome);
+            if let Some(load) = session.load_of_push(page, url) {
+                load.fetched(url, saves, &mut self.store);
+            }
         }
-        session.hold(url, &self.store.at(url).name, self.next_load, false);
+        let is_confirmed = outcome == Outcome::Unchanged;
+        session.hold(url, &self.store.at(url).name, self.next_load, is_confirmed);
+        self.sessions.insert(id, session);
     }
 
     /// Returns the resources that more than half of the visits to a page request, most probable
@@ -473,6 +442,11 @@ impl Auto {
     /// Users that must have asked for a URL before anything is told of it.
     fn least_users(&self) -> u8 {
         self.config.min_users.clamp(1, store::USERS as u8)
+    }
+
+    /// Returns whether a push in place of a request with this outcome is of use.
+    fn is_of_use(&self, outcome: Outcome) -> bool {
+        self.config.aim == Aim::Requests || outcome == Outcome::Transfer
     }
 
     /// Closes a load if that is still to be done, and learns from it.

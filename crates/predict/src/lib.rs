@@ -11,4 +11,4 @@ pub mod auto;
 pub mod crowd;
 pub mod ids;
 
-pub use auto::{Auto, AutoConfig, Candidate, Exchange, Gains, Gathering, StateError, Worth};
+pub use auto::{Aim, Auto, AutoConfig, Candidate, Exchange, Gains, Gathering, StateError, Worth};

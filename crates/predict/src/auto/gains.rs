@@ -205,7 +205,7 @@ impl Gains {
     /// # Errors
     /// Returns [`StateError::Damaged`] for other bytes.
     pub fn read(bytes: &[u8]) -> Result<Self, StateError> {
-        let mut input = Reader { rest: bytes };
+        let mut input = Reader::of_gains(bytes);
         let mut store = input.store()?;
         if !input.rest.is_empty() {
             return Err(StateError::Damaged);

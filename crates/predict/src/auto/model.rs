@@ -8,6 +8,7 @@ use std::collections::HashMap;
 
 use super::mixer::{Evidence, Mixer, Rate, Reliability, squash, stretch, stretch_all};
 use super::repeat::Repetition;
+use super::transfer::{TransferView, Transfers};
 use super::url::Kind;
 
 /// Inputs of the fetch mixer: bias, page, kind and site against the page, session, agent,
@@ -22,7 +23,7 @@ pub(super) const ASSET_INPUTS: usize = 6;
 const STAGES: usize = 5;
 const FETCH_SETS: usize = 8 + CIRCUMSTANCES;
 const LEAD_SETS: usize = STAGES + FIRSTS;
-const KINDS: usize = 2 * Kind::COUNT;
+pub(super) const KINDS: usize = 2 * Kind::COUNT;
 const SUPPORTS: usize = 6;
 const COUNTS: usize = 5;
 const ASSET_SETS: usize = 3 * KINDS + SUPPORTS * STAGES + 16 + 2 * COUNTS * SUPPORTS;
@@ -68,6 +69,10 @@ pub(super) struct Guess {
     pub(super) count: u8,
     /// How many evaluations came before it was requested; [`NOT_YET`] until then.
     pub(super) after: u8,
+    /// Indicates whether a push in place of that request would have been of use.
+    pub(super) saves: bool,
+    /// Log-odds by which its requests transfer bodies more often than all requests do.
+    pub(super) transfers: f32,
 }
 
 /// Not requested.
@@ -106,6 +111,8 @@ pub(super) struct Stage {
     pub(super) lead: u32,
     pub(super) inputs: [f32; LEAD_INPUTS],
     pub(super) sets: [usize; 2],
+    /// `None` if any request is of use.
+    pub(super) transfer: Option<TransferView>,
 }
 
 /// The learned weights and rates beside the store.
@@ -122,6 +129,7 @@ pub(super) struct Model {
     pub(super) firsts: [Rate; FIRSTS],
     pub(super) agents: HashMap<u64, Habits>,
     pub(super) repetition: Repetition,
+    pub(super) transfers: Transfers,
 }
 
 impl Default for Model {
@@ -138,6 +146,7 @@ impl Default for Model {
             firsts: std::array::from_fn(|at| Rate::prior(if at % 4 == 0 { 0.7 } else { 0.3 })),
             agents: HashMap::new(),
             repetition: Repetition::default(),
+            transfers: Transfers::default(),
         }
     }
 }
@@ -306,7 +315,13 @@ impl Model {
             }
             let (inputs, sets) = Self::asset_view(guess, stage);
             let mixed = self.asset.mix(&inputs, &sets);
-            let probability = 0.5 * (squash(mixed) + reliability.check(mixed));
+            let requested = 0.5 * (squash(mixed) + reliability.check(mixed));
+            if requested < least {
+                continue;
+            }
+            let transfer = stage.transfer.as_ref();
+            let transfers = transfer.map_or(1.0, |view| self.transfers.probability(guess, view));
+            let probability = requested * transfers;
             if probability >= least {
                 likely.found.push((guess.url, probability));
             }
@@ -388,6 +403,7 @@ impl Model {
             mine.merge(theirs);
         }
         self.repetition.merge(&other.repetition);
+        self.transfers.merge(&other.transfers);
         self.fetches = self.fetches.merged(other.fetches, 1000.0);
         self.follows = self.follows.merged(other.follows, 1000.0);
         for (mine, theirs) in self.circumstances.iter_mut().zip(&other.circumstances) {

@@ -1,12 +1,13 @@
 //! The account of all offers: their gains, and the loss that they may still make.
 //!
-//! An offer costs its threshold t and returns 1 when the client requests the offered resource. A
-//! hit gains 1 - t and a mistake loses t, in the unit of PushCost. Offers that the balance does not
-//! cover are not made, and no moment may stake more than half of it. The balance never falls below
-//! zero. The loss of all offers is therefore at most the credit and a small share of the requested
-//! assets, at each moment of any traffic: of a site, a robot or a simulation. PushCost has the
-//! same assets as its denominator, so without credit it is at most 1 + [`SHARE`] on every log and
-//! on every part of it. A page with a hundred unproven assets is tested with a few of them.
+//! An offer costs its threshold t and returns 1 when the client requests the offered resource and
+//! the offer was of use. A hit gains 1 - t and a mistake loses t, in the unit of PushCost. Offers
+//! that the balance does not cover are not made, and no moment may stake more than half of it. The
+//! balance never falls below zero. The loss of all offers is therefore at most the credit and a
+//! small share of the requested assets, at each moment of any traffic: of a site, a robot or a
+//! simulation. PushCost has the same assets as its denominator, so without credit it is at most
+//! 1 + [`SHARE`] on every log and on every part of it. A page with a hundred unproven assets is
+//! tested with a few of them.
 //!
 //! A small balance pays for one or two offers, so chance would decide whether a site ever gets
 //! more: a slightly other omega would change all of its pushes. While the balance is small, only
@@ -49,7 +50,7 @@ impl PushBudget {
         self.credit = credit;
     }
 
-    /// An asset was asked for.
+    /// An asset was asked for: a request that PushCost counts as one.
     pub(super) fn asked(&mut self) {
         if self.balance > self.credit {
             self.balance = self.credit + (self.balance - self.credit) * KEPT;
@@ -79,7 +80,7 @@ impl PushBudget {
         covered
     }
 
-    /// Notes that an offered resource was requested.
+    /// Notes that an offer was of use.
     pub(super) fn won(&mut self) {
         self.balance += 1.0;
     }

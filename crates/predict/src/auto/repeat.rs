@@ -10,7 +10,8 @@ use super::mixer::{Evidence, Mixer, Rate, Reliability, squash, stretch};
 use super::model::NOT_YET;
 use super::session::Session;
 use super::store::ContextId;
-use super::{Auto, Candidate};
+use super::transfer::OUTCOME_MEMORY;
+use super::{Aim, Auto, Candidate};
 
 /// Bias, circumstances, the resource, the session, the page.
 const INPUTS: usize = 5;
@@ -34,14 +35,18 @@ pub(super) struct Repeat {
     inputs: [[f32; INPUTS]; 2],
     /// Moments judged before it was asked for; [`NOT_YET`] until then.
     after: u8,
+    /// Indicates whether a push in place of that request would have been of use.
+    saves: bool,
+    /// The probability that the request, if it comes, transfers a body.
+    transfers: f32,
 }
 
 impl Repeat {
     /// Notes that the resource was requested after this number of moments. Only the first request
     /// counts.
-    pub(super) fn came(&mut self, moments: u8) {
+    pub(super) fn came(&mut self, moments: u8, saves: bool) {
         if self.after == NOT_YET {
-            self.after = moments;
+            (self.after, self.saves) = (moments, saves);
         }
     }
 }
@@ -52,6 +57,8 @@ pub(super) struct Repetition {
     pub(super) mixer: Mixer<INPUTS>,
     pub(super) reliability: Reliability,
     pub(super) rates: [Rate; SETS],
+    /// The share of the repeated requests that transfer a body, by the last answer.
+    pub(super) transfers: [Rate; 2],
 }
 
 impl Default for Repetition {
@@ -65,6 +72,7 @@ impl Default for Repetition {
                 Rate::prior(0.5),
                 Rate::prior(0.8),
             ],
+            transfers: [Rate::prior(0.5), Rate::prior(0.2)],
         }
     }
 }
@@ -84,6 +92,12 @@ impl Repetition {
     fn probability(&self, repeat: &Repeat, moment: u8) -> f32 {
         let mixed = self.mixed(repeat, moment);
         0.5 * (squash(mixed) + self.reliability.check(mixed))
+    }
+
+    /// Returns the probability that a repeated request, if it comes, transfers a body.
+    fn transfers(&self, resource: Option<Rate>, revalidated: bool) -> f32 {
+        let base = stretch(self.transfers[usize::from(revalidated)].p);
+        squash(base + resource.map_or(0.0, |rate| rate.excess(base)))
     }
 
     /// Learns from the repeated requests of a load.
@@ -119,8 +133,10 @@ impl Repetition {
     pub(super) fn merge(&mut self, other: &Self) {
         self.mixer.merge(&other.mixer);
         self.reliability.merge(&other.reliability);
-        for (mine, theirs) in self.rates.iter_mut().zip(other.rates) {
-            *mine = mine.merged(theirs, 300.0);
+        let mine = self.rates.iter_mut().chain(&mut self.transfers);
+        let theirs = other.rates.iter().chain(&other.transfers);
+        for (mine, theirs) in mine.zip(theirs) {
+            *mine = mine.merged(*theirs, 300.0);
         }
     }
 }
@@ -153,6 +169,11 @@ impl Auto {
                 revalidated,
                 inputs,
                 after: NOT_YET,
+                saves: false,
+                transfers: match self.config.aim {
+                    Aim::Transfers => learned.transfers(url.again_transfers, revalidated),
+                    Aim::Requests => 1.0,
+                },
             };
             if sampled || learned.probability(&repeat, 1) >= HOPELESS {
                 repeats.push(repeat);
@@ -183,7 +204,7 @@ impl Auto {
             .map(|repeat| {
                 (
                     repeat.url,
-                    self.model.repetition.probability(repeat, moment),
+                    self.model.repetition.probability(repeat, moment) * repeat.transfers,
                 )
             })
             .collect();
@@ -195,7 +216,7 @@ impl Auto {
         &mut self,
         session: &mut Session,
         at: usize,
-        url: u32,
+        (url, saves): (u32, bool),
         offers: &mut Vec<Candidate>,
     ) {
         let load = &mut session.loads[at];
@@ -207,7 +228,7 @@ impl Auto {
         else {
             return;
         };
-        repeat.came(moments);
+        repeat.came(moments, saves);
         self.judge_repeats(session, at, offers);
     }
 
@@ -232,6 +253,19 @@ impl Auto {
                 .again
                 .get_or_insert_with(|| Rate::prior(prior))
                 .learn(outcome, 1.0, 30.0);
+            if repeat.after != NOT_YET {
+                self.learn_repeated_transfer(repeat);
+            }
         }
+    }
+
+    fn learn_repeated_transfer(&mut self, repeat: &Repeat) {
+        let saves = f32::from(u8::from(repeat.saves));
+        let rate = &mut self.model.repetition.transfers[usize::from(repeat.revalidated)];
+        rate.learn(saves, 4.0, 300.0);
+        let prior = rate.p;
+        let url = &mut self.store.at_mut(repeat.url).again_transfers;
+        url.get_or_insert_with(|| Rate::prior(prior))
+            .learn(saves, 1.0, OUTCOME_MEMORY);
     }
 }

@@ -12,8 +12,9 @@ use super::push_budget::PushBudget;
 use super::repeat::Repeat;
 use super::sightings::{Name, SightingQueue, count_user};
 use super::store::{ContextId, NONE, Store, Url};
+use super::transfer::Outcome;
 use super::url::Kind;
-use super::{Auto, Candidate, Due, Exchange, HELD_BYTES, Held, Holding, MAX_HELD};
+use super::{Aim, Auto, Candidate, Due, Exchange, HELD_BYTES, Held, Holding, MAX_HELD};
 use crate::ids::SmallMap;
 use outcomes::{answer, decided};
 
@@ -35,6 +36,9 @@ pub(super) struct Session {
     fetches: Rate,
     /// The share of possible repeated requests that its loads made.
     pub(super) repeats: Rate,
+    /// The share of its requests for assets that transferred a body.
+    pub(super) transfers: Rate,
+    pub(super) last_outcome: Outcome,
     pub(super) redirect: bool,
 }
 
@@ -53,7 +57,7 @@ pub(super) struct Load {
     number: u32,
     page: u32,
     agent: u64,
-    contexts: [ContextId; 3],
+    pub(super) contexts: [ContextId; 3],
     pub(super) last: i64,
     pub(super) open: bool,
     /// The page itself was not requested here; only its assets show that it is being looked at.
@@ -62,7 +66,9 @@ pub(super) struct Load {
     dirty: bool,
     views: u8,
     fetch: FetchView,
-    fetches: u32,
+    pub(super) fetches: u32,
+    /// The number of them that transferred a body.
+    pub(super) saved: u32,
     assets: Vec<u32>,
     guesses: Vec<Guess>,
     /// Indicates whether the guesses have been made.
@@ -76,6 +82,8 @@ pub(super) struct Load {
 /// The factor below the least probability to push. A page that is less likely to fetch anything
 /// waits for its first asset.
 const HOPE: f32 = 0.2;
+/// Ways a page is asked for: without Referer, with a known one, and with a foreign one.
+const WAYS: usize = 3;
 /// Assets of a load that are remembered.
 const MAX_ASSETS: usize = 1024;
 /// Notes that a session held a URL.
@@ -96,6 +104,8 @@ impl Session {
             views: 0,
             fetches: Rate::prior(0.5),
             repeats: Rate::prior(0.1),
+            transfers: Rate::prior(0.9),
+            last_outcome: Outcome::Unknown,
             redirect: false,
         }
     }
@@ -138,11 +148,14 @@ impl Session {
             .position(|candidate| candidate.number == load)
     }
 
-    /// A URL is asked for the first time: every load that expected it was right.
-    pub(super) fn requested(&mut self, url: u32, budget: &mut PushBudget) {
+    /// A URL is asked for: every load that expected it was right. `saves` tells whether a push in
+    /// place of the request is of use.
+    pub(super) fn requested(&mut self, url: u32, saves: bool, budget: &mut PushBudget) {
         let offer = self.offered.get(url).copied();
         if offer == Some(Offer::Open) {
-            budget.won();
+            if saves {
+                budget.won();
+            }
             self.offered.remove(url);
         }
         if self.held.contains(url) {
@@ -155,7 +168,7 @@ impl Session {
                 .iter_mut()
                 .find(|guess| guess.url == url && guess.after == NOT_YET)
             {
-                guess.after = after;
+                (guess.after, guess.saves) = (after, saves);
             }
         }
     }
@@ -176,13 +189,13 @@ impl Session {
     }
 
     /// Notes that a resource the session holds was useful again.
-    pub(super) fn came_again(&mut self, url: u32) {
+    pub(super) fn came_again(&mut self, url: u32, saves: bool) {
         for load in &mut self.loads {
             let moments = load.moments;
             load.repeats
                 .iter_mut()
                 .filter(|repeat| repeat.url == url)
-                .for_each(|repeat| repeat.came(moments));
+                .for_each(|repeat| repeat.came(moments, saves));
         }
     }
 
@@ -227,12 +240,18 @@ impl Load {
         self.guesses.iter().any(|guess| guess.url == url)
     }
 
+    /// Returns the class of the answer to the page.
+    pub(super) fn page_answer(&self) -> usize {
+        self.fetch.circumstance / WAYS
+    }
+
     /// An asset of it was fetched. Returns how many have been by now.
-    pub(super) fn fetched(&mut self, url: u32, store: &mut Store) -> u32 {
+    pub(super) fn fetched(&mut self, url: u32, saves: bool, store: &mut Store) -> u32 {
         if self.assets.len() < MAX_ASSETS {
             self.assets.push(url);
         }
         self.fetches += 1;
+        self.saved += u32::from(saves);
         if self.fetches == 1 && !self.implicit {
             decided(store, self.contexts);
         }
@@ -253,6 +272,7 @@ impl Load {
             views: 0,
             fetch: FetchView::default(),
             fetches: 0,
+            saved: 0,
             assets: Vec::new(),
             guesses: Vec::new(),
             listed: false,
@@ -337,7 +357,7 @@ impl Auto {
             (Some(_), Some(_)) => 1,
             (Some(_), None) => 2,
         };
-        let fetch = self.fetch_view(session, contexts, way + 3 * answer(status));
+        let fetch = self.fetch_view(session, contexts, way + WAYS * answer(status));
         let load = Load {
             implicit,
             fetch,
@@ -395,6 +415,7 @@ impl Auto {
             views: session.views.min(15) as u8,
             fetch: FetchView::default(),
             fetches: 0,
+            saved: 0,
             assets: Vec::new(),
             guesses: Vec::new(),
             listed: false,
@@ -435,11 +456,11 @@ impl Auto {
         &mut self,
         session: &mut Session,
         exchange: &Exchange<'_>,
-        url: u32,
+        (url, new, outcome): (u32, bool, Outcome),
         referer: Option<u32>,
-        new: bool,
         offers: &mut Vec<Candidate>,
     ) {
+        let saves = self.is_of_use(outcome);
         let mut at = referer.and_then(|referer| session.load_of_referer(referer));
         if at.is_none()
             && let Some(page) = referer
@@ -458,10 +479,10 @@ impl Auto {
         }
         load.last = exchange.now;
         if !new {
-            self.asked_again(session, at, url, offers);
+            self.asked_again(session, at, (url, saves), offers);
             return;
         }
-        let fetches = load.fetched(url, &mut self.store);
+        let fetches = load.fetched(url, saves, &mut self.store);
         if matches!(fetches, 1 | 2 | 4 | 8) {
             let stage = 1 + fetches.trailing_zeros() as u8;
             self.judge(session, at, Some((stage, url, exchange.status)), offers);
@@ -490,6 +511,8 @@ impl Auto {
             lead: load.page,
             inputs: [0.0; _],
             sets: [0; 2],
+            transfer: (self.config.aim == Aim::Transfers)
+                .then(|| self.transfer_view(session, load, asset.is_some())),
         };
         match asset {
             None => stage.factor = self.model.fetch_probability(&load.fetch),

@@ -12,12 +12,13 @@ use std::collections::HashMap;
 use super::mixer::{Mixer, Rate, Reliability};
 use super::model::Model;
 use super::store::{Context, ContextId, Crowd, Entry, Key, LIMITS, MEMORY, NONE, Store, Url};
+use super::transfer::{OUTCOME_MEMORY, SITE_MEMORY};
 use super::url::{Kind, parts, template};
 use super::{Auto, AutoConfig, fnv1a};
 use crate::ids::IdMap;
 
 const NAME: &[u8; 16] = b"tandem predict\n\0";
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 /// Longest URL or name of a context that is read back.
 const MAX_NAME: usize = 64 * 1024;
 
@@ -41,6 +42,7 @@ impl Auto {
     pub fn save(&self) -> Vec<u8> {
         let mut out = Writer {
             bytes: NAME.to_vec(),
+            has_transfers: true,
         };
         out.u32(VERSION);
         out.model(&self.model);
@@ -56,7 +58,10 @@ impl Auto {
     /// Returns an error if [`save`](Self::save) did not write the bytes.
     pub fn load(bytes: &[u8], config: AutoConfig) -> Result<Self, StateError> {
         let rest = bytes.strip_prefix(NAME).ok_or(StateError::Foreign)?;
-        let mut input = Reader { rest };
+        let mut input = Reader {
+            rest,
+            has_transfers: true,
+        };
         let version = input.u32()?;
         if version != VERSION {
             return Err(StateError::Version(version));
@@ -80,6 +85,8 @@ impl Auto {
 #[derive(Default)]
 pub(super) struct Writer {
     pub(super) bytes: Vec<u8>,
+    /// Indicates whether the rates of transfers are written. Gains do not have them.
+    has_transfers: bool,
 }
 
 impl Writer {
@@ -99,6 +106,12 @@ impl Writer {
     fn optional(&mut self, rate: Option<Rate>) {
         // No rate has an estimate outside 0 to 1.
         self.rate(rate.unwrap_or(Rate { p: -1.0, n: 0.0 }));
+    }
+
+    fn transfers(&mut self, rate: Option<Rate>) {
+        if self.has_transfers {
+            self.optional(rate);
+        }
     }
 
     fn text(&mut self, text: &str) {
@@ -130,7 +143,15 @@ impl Writer {
         let points = model.repetition.reliability.points.into_iter();
         points
             .chain(model.repetition.rates)
+            .chain(model.repetition.transfers)
             .for_each(|rate| self.rate(rate));
+        self.mixer(&model.transfers.mixer);
+        self.rate(model.transfers.overall);
+        model
+            .transfers
+            .rates
+            .iter()
+            .for_each(|&rate| self.rate(rate));
     }
 
     /// Writes the URLs that may be written, then the contexts with their publishable parts.
@@ -182,6 +203,7 @@ impl Writer {
             self.bytes.push(context.crowd.count);
             self.f32(context.loads);
             self.optional(context.fetches);
+            self.transfers(context.transfers);
             self.u32(entries.len() as u32);
             for (number, entry) in entries {
                 self.u32(number);
@@ -202,14 +224,33 @@ impl Writer {
             .for_each(|&value| self.f32(value));
         self.optional(url.leads);
         self.optional(url.again);
+        self.transfers(url.transfers);
+        self.transfers(url.again_transfers);
     }
 }
 
 pub(super) struct Reader<'a> {
     pub(super) rest: &'a [u8],
+    has_transfers: bool,
 }
 
 impl<'a> Reader<'a> {
+    /// Reads the format of gains.
+    pub(super) fn of_gains(bytes: &'a [u8]) -> Self {
+        Self {
+            rest: bytes,
+            has_transfers: false,
+        }
+    }
+
+    fn transfers(&mut self) -> Result<Option<Rate>, StateError> {
+        if self.has_transfers {
+            self.optional()
+        } else {
+            Ok(None)
+        }
+    }
+
     fn take<const LENGTH: usize>(&mut self) -> Result<[u8; LENGTH], StateError> {
         let (taken, rest) = self.rest.split_first_chunk().ok_or(StateError::Damaged)?;
         self.rest = rest;
@@ -306,7 +347,17 @@ impl<'a> Reader<'a> {
         }
         self.mixer(&mut model.repetition.mixer)?;
         self.reliability(&mut model.repetition.reliability)?;
-        for rate in &mut model.repetition.rates {
+        let repetition = &mut model.repetition;
+        let rates = repetition.rates.iter_mut();
+        for rate in rates.chain(&mut repetition.transfers) {
+            *rate = self.rate()?;
+        }
+        self.mixer(&mut model.transfers.mixer)?;
+        let transfers = &mut model.transfers;
+        for rate in [&mut transfers.overall]
+            .into_iter()
+            .chain(&mut transfers.rates)
+        {
             *rate = self.rate()?;
         }
         Ok(model)
@@ -354,6 +405,8 @@ impl<'a> Reader<'a> {
         url.as_asset = self.positive()?;
         url.leads = self.optional()?;
         url.again = self.optional()?;
+        url.transfers = self.transfers()?;
+        url.again_transfers = self.transfers()?;
         Ok(id)
     }
 
@@ -371,9 +424,10 @@ impl<'a> Reader<'a> {
         };
         let [users] = self.take()?;
         let loads = self.positive()?;
-        let fetches = self.optional()?;
+        let (fetches, transfers) = (self.optional()?, self.transfers()?);
         let context = store.context_mut(id);
-        (context.loads, context.fetches, context.crowd) = (loads, fetches, Crowd::of(users));
+        (context.loads, context.crowd) = (loads, Crowd::of(users));
+        (context.fetches, context.transfers) = (fetches, transfers);
         let count = self.count(29)?;
         if count > LIMITS[0] {
             return Err(StateError::Damaged);
@@ -442,6 +496,8 @@ fn merge_url(mine: &mut Store, theirs: &Url) -> u32 {
     url.as_asset += theirs.as_asset;
     url.leads = merged(url.leads, theirs.leads, 30.0);
     url.again = merged(url.again, theirs.again, 30.0);
+    url.transfers = merged(url.transfers, theirs.transfers, OUTCOME_MEMORY);
+    url.again_transfers = merged(url.again_transfers, theirs.again_transfers, OUTCOME_MEMORY);
     id
 }
 
@@ -456,6 +512,7 @@ fn merge_context(mine: &mut Store, id: ContextId, theirs: &Context, ids: &[u32])
     context.loads += theirs.loads;
     context.crowd = context.crowd.merged(theirs.crowd);
     context.fetches = merged(context.fetches, theirs.fetches, 200.0);
+    context.transfers = merged(context.transfers, theirs.transfers, SITE_MEMORY);
     // An asset that only one of the two knows was absent from the loads of the other.
     let absent = |loads: f32| Rate {
         p: 0.0,

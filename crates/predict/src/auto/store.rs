@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::mixer::Rate;
+use super::transfer::Timing;
 use super::url::{Kind, Parts, parts, template};
 use crate::ids::{Index, Vacant};
 
@@ -69,6 +70,12 @@ pub(super) struct Url {
     pub(super) leads: Option<Rate>,
     /// How often sessions that held it asked for it again when a page needed it.
     pub(super) again: Option<Rate>,
+    /// The requests by the rule of time.
+    pub(super) timing: Timing,
+    /// The share of its first requests in sessions that transferred a body.
+    pub(super) transfers: Option<Rate>,
+    /// The share of its further requests that did.
+    pub(super) again_transfers: Option<Rate>,
     /// Contexts as a page, most special first.
     pub(super) contexts: [ContextId; 3],
 }
@@ -113,6 +120,8 @@ pub(super) struct Context {
     pub(super) loads: f32,
     /// Share of loads in which anything was fetched.
     pub(super) fetches: Option<Rate>,
+    /// At a site: share of the requests for assets that transferred a body.
+    pub(super) transfers: Option<Rate>,
     /// Loads open now that have fetched nothing yet.
     pub(super) pending: f32,
     /// Request count when last used.
@@ -218,6 +227,9 @@ impl Store {
             as_asset: 0.0,
             leads: None,
             again: None,
+            timing: Timing::default(),
+            transfers: None,
+            again_transfers: None,
             contexts: [NONE; 3],
         };
         let id = put(&mut self.urls, &mut self.free_urls, url);
@@ -335,6 +347,7 @@ impl Store {
             key,
             loads: 0.0,
             fetches: None,
+            transfers: None,
             pending: 0.0,
             used,
             crowd: Crowd::default(),

@@ -355,3 +355,68 @@ fn possible_resources_are_those_of_the_page_or_its_kind() {
     }
     assert_eq!(urls(&auto, other), ASSETS[..1]);
 }
+
+/// Simulates a visit whose assets have these answers. Returns the numbers of offers with the page
+/// and with its assets.
+fn visit_with(auto: &mut Auto, number: u64, answers: [u16; 3]) -> [usize; 2] {
+    let now = number as i64 * 60_000;
+    let ask = |url, referer, status| Exchange {
+        status,
+        ..exchange(number, number, now, url, referer)
+    };
+    let with_page = auto.sending(&ask(PAGE, None, 200)).len();
+    let assets = ASSETS.into_iter().zip(answers);
+    let with_assets = assets.map(|(url, status)| auto.sending(&ask(url, Some(PAGE), status)).len());
+    let offers = [with_page, with_assets.sum()];
+    auto.session_closed(number);
+    offers
+}
+
+#[test]
+fn auto_offers_nothing_that_a_browser_holds() {
+    let mut auto = Auto::new(config(3));
+    let mut last = [[0; 2]; 2];
+    for number in 0..120 {
+        // Two of three browsers hold everything.
+        let is_new = number % 3 == 0;
+        let answers = if is_new { [200; 3] } else { [304; 3] };
+        last[usize::from(is_new)] = visit_with(&mut auto, number, answers);
+    }
+    let [returning, new] = last;
+    assert_eq!(returning, [0, 0], "the page and the first answer tell");
+    assert_eq!(new, [0, 2], "the first answer shows an empty cache");
+}
+
+#[test]
+fn auto_learns_which_resources_are_answered_304() {
+    let mut auto = Auto::new(config(3));
+    for number in 0..120 {
+        visit_with(&mut auto, number, [200, 304, 200]);
+    }
+    let mut offered = visit(&mut auto, 500, 500, 50_000_000, PAGE, &[]);
+    offered.sort();
+    assert_eq!(offered, [ASSETS[2], ASSETS[0]]);
+}
+
+#[test]
+fn a_confirmed_push_teaches_like_an_answer_304() {
+    let mut auto = taught(3, 30);
+    let mut offered = 0;
+    for number in 100..220 {
+        let now = number as i64 * 60_000;
+        let offers = auto.sending(&exchange(number, number, now, PAGE, None));
+        offered = offers.len();
+        for asset in ASSETS {
+            auto.push_confirmed(number, PAGE, asset);
+        }
+        let again = auto.sending(&exchange(number, number, now + 30_000, PAGE, None));
+        assert!(again.is_empty(), "visit {number}: {again:?}");
+        auto.session_closed(number);
+    }
+    assert_eq!(offered, 0, "bodies are of no use");
+    assert_eq!(
+        auto.resources(PAGE).len(),
+        3,
+        "the page needs them all the same"
+    );
+}

@@ -43,6 +43,10 @@ impl Auto {
                 support,
                 count: count(known.count),
                 after: NOT_YET,
+                saves: false,
+                transfers: known
+                    .transfers
+                    .map_or(0.0, |rate| self.model.transfers.excess(rate)),
             });
         });
         self.candidates = candidates;

@@ -43,6 +43,7 @@ impl Auto {
             self.learn_fetch(session, load, fetched);
         }
         if fetched {
+            self.learn_share(load);
             self.count_assets(session, load);
         }
     }
@@ -193,6 +194,9 @@ impl Auto {
             if self.model.has_much_to_learn() || load.number.is_multiple_of(3) {
                 self.model
                     .learn_assets(&load.guesses, stage, at, &mut lessons);
+                if let Some(view) = &stage.transfer {
+                    self.model.transfers.learn(&load.guesses, view, at);
+                }
             }
             if at < 2 {
                 self.learn_later(load, stage, at);
