@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_answer_tells_whether_a_client_holds_the_rest() {
+    fn the_last_answer_tells_what_a_client_holds() {
         let mut transfers = Transfers::default();
         let unknown = [Rate::prior(0.0); 2];
         for round in 0..200 {
