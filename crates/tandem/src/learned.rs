@@ -327,6 +327,11 @@ impl Learned {
         self.lock().auto.push_used(session, page, url);
     }
 
+    /// See [`Auto::push_confirmed`].
+    pub fn confirmed(&self, session: u64, page: &str, url: &str) {
+        self.lock().auto.push_confirmed(session, page, url);
+    }
+
     /// See [`Auto::push_cancelled`].
     pub fn cancelled(&self, session: u64, url: &str) {
         self.lock().auto.push_cancelled(session, url);

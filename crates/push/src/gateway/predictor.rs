@@ -44,6 +44,9 @@ pub trait Predictor {
     /// Records that the client used a push that was made for `page`.
     fn used(&mut self, page: &str, url: &str);
 
+    /// Records that a push that was made for `page` confirmed a copy of the browser.
+    fn confirmed(&mut self, page: &str, url: &str);
+
     /// Records that the client refused a push.
     fn cancelled(&mut self, url: &str);
 
@@ -464,6 +467,8 @@ mod tests {
         fn body_sent(&mut self, _: &str, _: u64) {}
 
         fn used(&mut self, _: &str, _: &str) {}
+
+        fn confirmed(&mut self, _: &str, _: &str) {}
 
         fn cancelled(&mut self, _: &str) {}
 

@@ -115,11 +115,11 @@ impl Gateway {
         }
         match fate {
             Fate::Used | Fate::Late => predictor.used(&push.page_url, &push.url),
-            // The browser needed the resource, and no body was fetched for it.
-            Fate::Validated if push.is_check => predictor.used(&push.page_url, &push.url),
+            // The browser needed the resource. The origin would have answered 304, so a push of the
+            // body was a mistake.
+            Fate::Validated => predictor.confirmed(&push.page_url, &push.url),
             Fate::Cancelled if push.is_check => {}
-            // The origin would have answered 304, so the push of a body was a mistake.
-            Fate::Cancelled | Fate::Validated => predictor.cancelled(&push.url),
+            Fate::Cancelled => predictor.cancelled(&push.url),
             Fate::Wasted => {}
         }
     }

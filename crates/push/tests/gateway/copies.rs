@@ -133,7 +133,7 @@ fn validated_page_has_its_old_copies_checked() {
     assert_eq!((counts.validated, counts.extra_requests), (1, 0));
     assert_eq!((counts.wasted, counts.wasted_bytes), (0, 0));
     let outcomes = pair.predictor.map(|needs| needs.outcomes);
-    assert_eq!(outcomes, Some(vec![format!("used {ALWAYS}")]));
+    assert_eq!(outcomes, Some(vec![format!("confirmed {ALWAYS}")]));
 }
 
 #[test]

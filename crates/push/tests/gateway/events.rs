@@ -126,6 +126,8 @@ impl Predictor for Guesses {
 
     fn used(&mut self, _: &str, _: &str) {}
 
+    fn confirmed(&mut self, _: &str, _: &str) {}
+
     fn cancelled(&mut self, _: &str) {}
 
     fn note_lifetime(&mut self, _: &str, _: CopyLifetime) {}

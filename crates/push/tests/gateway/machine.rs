@@ -283,12 +283,13 @@ fn fates_are_counted_and_learned() {
     let page = format!("{SITE}/page");
     let used = format!("used {page} {SITE}/0.png");
     let cancelled = format!("cancelled {SITE}/0.png");
+    let confirmed = format!("confirmed {page} {SITE}/0.png");
     for (fate, counted, learned) in [
         (Fate::Used, [1, 0, 0, 0], Some(&used)),
         (Fate::Late, [0, 1, 0, 0], Some(&used)),
         (Fate::Wasted, [0, 0, 1, 0], None),
         (Fate::Cancelled, [0, 0, 0, 1], Some(&cancelled)),
-        (Fate::Validated, [0, 0, 0, 0], Some(&cancelled)),
+        (Fate::Validated, [0, 0, 0, 0], Some(&confirmed)),
     ] {
         let mut scene = Scene::new(Config::default());
         let images = scene.images(1);

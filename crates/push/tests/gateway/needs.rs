@@ -110,6 +110,10 @@ impl Predictor for Needs {
         self.outcomes.push(format!("used {url}"));
     }
 
+    fn confirmed(&mut self, _: &str, url: &str) {
+        self.outcomes.push(format!("confirmed {url}"));
+    }
+
     fn cancelled(&mut self, url: &str) {
         self.outcomes.push(format!("cancelled {url}"));
     }

@@ -62,6 +62,10 @@ impl Predictor for Recorder {
         self.calls.push(format!("used {page} {url}"));
     }
 
+    fn confirmed(&mut self, page: &str, url: &str) {
+        self.calls.push(format!("confirmed {page} {url}"));
+    }
+
     fn cancelled(&mut self, url: &str) {
         self.calls.push(format!("cancelled {url}"));
     }

@@ -56,6 +56,10 @@ impl Predictor for SessionPredictor<'_> {
         self.learned.used(self.session, page, url);
     }
 
+    fn confirmed(&mut self, page: &str, url: &str) {
+        self.learned.confirmed(self.session, page, url);
+    }
+
     fn cancelled(&mut self, url: &str) {
         self.learned.cancelled(self.session, url);
     }
