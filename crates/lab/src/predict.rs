@@ -139,9 +139,10 @@ pub struct AutoArgs {
     /// Memory for the state of auto, in bytes
     #[arg(long, value_name = "BYTES", default_value_t = 64 << 20)]
     predict_memory: usize,
-    /// The pushes that auto makes
-    #[arg(long, value_enum, default_value_t = AimArg::Transfers)]
-    aim: AimArg,
+    /// The pushes that auto makes [default: transfers in learn, as a gateway; requests in replay,
+    /// as the algorithms that it is compared with]
+    #[arg(long, value_enum)]
+    aim: Option<AimArg>,
     /// Users that must have requested a URL before auto pushes it; the documented algorithms
     /// require one, a gateway three
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=4))]
@@ -149,10 +150,10 @@ pub struct AutoArgs {
 }
 
 impl AutoArgs {
-    fn config(&self, omega: f64) -> AutoConfig {
+    fn config(&self, omega: f64, default: AimArg) -> AutoConfig {
         AutoConfig {
             worth: Worth::Omega(omega),
-            aim: match self.aim {
+            aim: match self.aim.unwrap_or(default) {
                 AimArg::Transfers => Aim::Transfers,
                 AimArg::Requests => Aim::Requests,
             },

@@ -8,10 +8,10 @@ use tandem_predict::{Auto, AutoConfig};
 use tandem_replay::{AutoReplay, Options, Sessions, replay};
 
 use super::input::load;
-use super::{LearnArgs, PredictError, milliseconds};
+use super::{AimArg, LearnArgs, PredictError, milliseconds};
 
 pub(super) fn run(args: &LearnArgs) -> Result<(), PredictError> {
-    let config = args.auto.config(0.5);
+    let config = args.auto.config(0.5, AimArg::Transfers);
     let mut auto = match read_state(&args.predict_state, config.clone()) {
         Err(PredictError::Read { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
             Auto::new(config.clone())

@@ -9,7 +9,7 @@ use tandem_replay::{AutoReplay, BasicReplay, Sessions, Tally, replay};
 use super::input::{LoadedLog, LogSample, load, samples};
 use super::learn::read_state;
 use super::report::{ReplayRow, print_json, print_tables};
-use super::{PredictError, ReplayArgs, milliseconds};
+use super::{AimArg, PredictError, ReplayArgs, milliseconds};
 
 pub(super) fn run(args: &ReplayArgs) -> Result<(), PredictError> {
     let mut rows = Vec::new();
@@ -65,7 +65,7 @@ fn tally(logs: &[LoadedLog], sample: &LogSample, args: &ReplayArgs) -> Result<Ta
             |_| {},
         ));
     }
-    let config = args.auto.config(args.omega);
+    let config = args.auto.config(args.omega, AimArg::Requests);
     let auto = match &args.predict_state {
         Some(path) => read_state(path, config)?,
         None => Auto::new(config),

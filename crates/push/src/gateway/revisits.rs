@@ -347,7 +347,7 @@ mod tests {
             };
             revisits.begin_visit("page", &request);
             let is_known = revisits.knows("page", "a") && !revisits.knows("page", "b");
-            assert_eq!(is_known, revisits.of("page").is_some());
+            assert_eq!(is_known, revisits.visit("page").is_some());
             revisits.note_need("page", Referrer::None, &need("a"));
             revisits.note_use("page", "a", true);
             revisits.note_cookies("page", || CookieHashes::of(&request));
