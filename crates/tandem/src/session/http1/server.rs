@@ -187,7 +187,8 @@ impl Http1Server {
                         Side::Client,
                         "the request's head did not arrive in time",
                     );
-                    self.answer(ResponseHead::new(408), Bytes::new()).await?;
+                    self.answer(&Method::Get, ResponseHead::new(408), Bytes::new())
+                        .await?;
                     return Err(error);
                 }
                 Err(_) => return Ok(None),
@@ -199,20 +200,30 @@ impl Http1Server {
         let mut head = ResponseHead::new(bad.status());
         head.fields.push("content-type", "text/plain");
         let body = Bytes::from(format!("{bad}\n"));
-        match self.answer(head, body).await {
+        // Even a bad request tells by its method if the response may have content.
+        let method = match self.connection.borrow().buf.starts_with(b"HEAD ") {
+            true => Method::Head,
+            false => Method::Get,
+        };
+        match self.answer(&method, head, body).await {
             Ok(()) => Error::new(Kind::BadRequest, Side::Client, bad.to_string()),
             Err(error) => error,
         }
     }
 
-    /// Writes a last response, after which the connection closes.
-    async fn answer(&self, mut head: ResponseHead, body: Bytes) -> Result<(), Error> {
+    /// Writes a last response to a request, after which the connection closes.
+    async fn answer(
+        &self,
+        method: &Method,
+        mut head: ResponseHead,
+        body: Bytes,
+    ) -> Result<(), Error> {
         head.fields.set("content-length", body.len().to_string());
         let reply = Reply::ready(head, body);
         let mut writer = Writer::new(
             Rc::clone(&self.connection),
             reply,
-            &Method::Get,
+            method,
             Version::Http11,
             false,
             self.session.timeouts.write,
@@ -237,8 +248,8 @@ impl Http1Server {
         if self.is_misdirected(form, &head.authority) {
             let mut refusal = ResponseHead::new(421);
             refusal.fields.push("content-type", "text/plain");
-            self.answer(refusal, Bytes::from_static(b"Misdirected request.\n"))
-                .await?;
+            let body = Bytes::from_static(b"Misdirected request.\n");
+            self.answer(&head.method, refusal, body).await?;
             return Ok(false);
         }
         let method = head.method.clone();
