@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize};
-use tandem_predict::{AutoConfig, Worth};
+use tandem_predict::{Aim, AutoConfig, Worth};
 
 use super::admission::Credentials;
 use super::client::loopback;
@@ -480,6 +480,7 @@ impl GatewayOptions {
         }
         let config = AutoConfig {
             worth: Worth::Omega(omega),
+            aim: Aim::Transfers,
             max_memory: usize::try_from(memory).unwrap_or(usize::MAX),
             min_users,
             credit: CREDIT,
