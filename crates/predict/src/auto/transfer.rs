@@ -1,7 +1,7 @@
-//! Whether an expected request would transfer a body, so that a push of the body saves anything.
+//! The probability that an expected request transfers a body, so that a push of it saves anything.
 //!
-//! Some requests that come are no reason for a push. One that is answered 304 shows that the client
-//! holds the resource, and a pushed body is waste. One that begins a page load by the rule of time
+//! Some requests justify no push. One that is answered 304 shows that the client holds the
+//! resource, and a pushed body is waste. One that begins a page load by the rule of time
 //! ([`Timing`]) follows a long pause: nobody waited for it in the load that would have pushed it.
 //!
 //! Clients that hold one resource of a page hold most of them, so the last answer of the session

@@ -91,7 +91,8 @@ mod tests {
 
     #[test]
     fn waste_is_a_share_of_all_that_came() {
-        let text = "tandem_push_bytes_received_total 900\ntandem_push_bytes_used_total 800\ntandem_body_bytes_down_total 1900\n";
+        let text = "tandem_push_bytes_received_total 900\ntandem_push_bytes_used_total 800\n\
+                    tandem_body_bytes_down_total 1900\n";
         let pushes = Pushes::between("tandem_push_bytes_used_total 0\n", text, 4);
         assert_eq!((pushes.wasted(), pushes.visits_before), (100, 4));
         assert!((pushes.waste() - 0.05).abs() < 1e-12);

@@ -286,7 +286,7 @@ fn tunnels_of_one_connection_belong_together() {
     assert_silent(&hosts.told);
 }
 
-/// Nothing connects a tunnel over HTTP/1.1 with those to other hosts.
+/// A tunnel over HTTP/1.1 shares no state with those to other hosts.
 #[test]
 fn tunnels_of_several_connections_are_apart() {
     let public = Public::new("contexts-tunnels");
