@@ -11,6 +11,7 @@
 use super::mixer::{Mixer, Rate, squash, stretch};
 use super::model::{Guess, KINDS, NOT_YET};
 use super::session::{Load, Session};
+use super::url::Kind;
 use super::{Auto, Exchange};
 
 /// Bias, circumstances, resource, site, session.
@@ -248,7 +249,12 @@ impl Auto {
         } else {
             Timing::default()
         };
-        let begins_load = known.begins_load(pause);
+        // A part of a page may follow slowly. Its kind is known better than by the time.
+        let is_part = exchange.kind().is_some_and(|kind| kind != Kind::Page);
+        let begins_load = match pause {
+            Some(pause) if is_part => pause > LONG_PAUSE,
+            _ => known.begins_load(pause),
+        };
         timing.note(begins_load, exchange.get, exchange.status);
         Outcome::of(exchange.status, begins_load)
     }

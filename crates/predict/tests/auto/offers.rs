@@ -420,3 +420,26 @@ fn a_confirmed_push_teaches_like_an_answer_304() {
         "the page needs them all the same"
     );
 }
+
+#[test]
+fn parts_that_follow_slowly_are_offered_if_their_kind_is_known() {
+    let offered = |types: [Option<&str>; 3]| {
+        let mut auto = Auto::new(config(3));
+        for number in 0..30 {
+            let at = number as i64 * 200_000;
+            auto.sending(&exchange(number, number, at, PAGE, None));
+            for (pause, (url, content_type)) in (1..).zip(ASSETS.iter().zip(types)) {
+                auto.sending(&Exchange {
+                    content_type,
+                    ..exchange(number, number, at + 1500 * pause, url, Some(PAGE))
+                });
+            }
+            auto.session_closed(number);
+        }
+        let page = exchange(100, 100, 10_000_000, PAGE, None);
+        auto.sending(&page).len()
+    };
+    let types = ["text/css", "text/javascript", "image/png"];
+    assert_eq!(offered(types.map(Some)), 3);
+    assert_eq!(offered([None; 3]), 0, "by the time they are pages");
+}
