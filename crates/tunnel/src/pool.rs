@@ -28,9 +28,10 @@ impl Pool {
     }
 
     /// Takes up to `wanted` bytes for a stream that has not used any yet; returns how many. It is
-    /// at most a sixteenth of the free rest, since the stream may never need them.
+    /// at most an eighth of the rest of the first half, since the stream may never need them. The
+    /// other half is left for streams that do.
     pub(crate) fn reserve_share(&mut self, wanted: u64) -> u64 {
-        let granted = wanted.min(self.limit.saturating_sub(self.used) / 16);
+        let granted = wanted.min((self.limit / 2).saturating_sub(self.used) / 8);
         self.used += granted;
         granted
     }
