@@ -293,6 +293,15 @@ export PATH=$PATH:/usr/sbin:/sbin:/usr/local/go/bin
 for step in "${steps[@]}"; do
     declare -F "step_$step" >/dev/null || { echo "no step is called $step" >&2 && exit 2; }
 done
+# Ends the builds beside the steps. A killed shell would begin no other one, but its children go on.
+end_preparing() {
+    local pids
+    [ -n "${preparing:-}" ] || return
+    pids="$preparing $(pgrep -P "$preparing")"
+    # shellcheck disable=SC2086
+    kill $pids 2>/dev/null
+}
+trap end_preparing EXIT
 for step in "${steps[@]}"; do
     run "$step"
     # All steps run.

@@ -11,7 +11,7 @@ limit=60
 need openssl openssl node nodejs curl curl
 install_aioquic
 build_quic_go
-build TANDEM tandem -p tandem-cli
+build_tandem
 make_certificate
 
 # Runs the cases that were asked for: through SERVER CASES COMMAND...
