@@ -8,7 +8,8 @@
 //!
 //! The process holds a lock on the file, and each new file is locked before it gets the name. A
 //! file that another program wrote is never written: the client then learns in memory only. A
-//! damaged one is replaced by an empty one. If the user deletes the file, the client forgets its pages.
+//! damaged one counts as empty until the next write. If the user deletes the file, the client
+//! forgets its pages.
 
 use std::fs::{File, Permissions, TryLockError};
 use std::io::{ErrorKind, Read as _};
@@ -67,8 +68,8 @@ struct State {
 }
 
 impl VisitFile {
-    /// Opens and locks a file. A missing one begins empty. A file that cannot be used is
-    /// replaced with a warning, and one of another program is not written either.
+    /// Opens and locks a file. A missing one begins empty. A file that cannot be used
+    /// counts as empty, with a warning, and one of another program is not written either.
     ///
     /// # Errors
     /// Fails if the file cannot be read, created or locked.

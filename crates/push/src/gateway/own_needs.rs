@@ -139,6 +139,10 @@ fn need_of(request: &RequestHead, page: &str, knows: impl Fn(&str) -> bool) -> O
         b"image" => (Kind::Image, 4),
         _ => return None,
     };
+    // A prefetch is for another page.
+    if request.fields.contains("sec-purpose") || request.fields.contains("purpose") {
+        return None;
+    }
     let url = request_url(request)?;
     let named = std::str::from_utf8(request.fields.get("referer")?).ok()?;
     let of = |source: &str| {
@@ -150,10 +154,12 @@ fn need_of(request: &RequestHead, page: &str, knows: impl Fn(&str) -> bool) -> O
         None if knows(named) => (Some(Arc::from(named)), of(named)?),
         None => return None,
     };
-    let is_cors = request.fields.get("sec-fetch-mode") == Some(b"cors")
-        && request.fields.get("sec-fetch-site") != Some(b"same-origin");
-    if is_cors && request.fields.contains("cookie") {
-        // The request that is made for a need by CORS has no credentials.
+    let site = request.fields.get("sec-fetch-site");
+    let is_same_origin = site == Some(b"same-origin");
+    let is_cors = !is_same_origin && request.fields.get("sec-fetch-mode") == Some(b"cors");
+    let is_elsewhere = is_cors || (site.is_some() && !is_same_origin);
+    if is_elsewhere && request.fields.contains("cookie") {
+        // The request that is made for a need at another origin has no credentials.
         return None;
     }
     Some(Need {

@@ -365,10 +365,15 @@ impl OpenedOrigins {
     }
 
     /// Returns the isolation key and the host of the connection that carried the page of an early
-    /// request, if its context spans hosts.
+    /// request, if its context spans hosts. If all connections of the key share one memory, the
+    /// request tells the page whose connection is not known any more.
     fn page_across_hosts(&self, exchange: &Exchange) -> Option<(Isolation, Target)> {
         let connections = self.connections.borrow();
-        let of = connections.get(&exchange.peer.session)?;
+        let Some(of) = connections.get(&exchange.peer.session) else {
+            let is_shared = exchange.isolation.connection() == 0;
+            let page = page_of(&exchange.request).filter(|_| is_shared)?;
+            return Some((exchange.isolation.clone(), page));
+        };
         let spans_hosts = of.context.spans_hosts && of.context.part == exchange.isolation;
         spans_hosts.then(|| (of.isolation.clone(), of.target.clone()))
     }

@@ -411,7 +411,7 @@ the pages that it holds out to compare
         create(&directory, &opened, now).expect("an authority");
         let options = ClientOptions {
             open_https: vec!["*.a.test".parse().expect("a pattern")],
-            open_https_early: None,
+            open_https_early: Some(EarlyRequests::Connection),
             authority: Some(directory.clone()),
             ..options()
         };

@@ -105,7 +105,7 @@ with_path! {
         open_https_port: Vec<u16> [help_heading = "Opened HTTPS", value_name = "PORT"],
         /// PEM file of the authorities to trust for these hosts instead of the public ones
         open_https_ca: Option<String> [help_heading = "Opened HTTPS", value_name = "FILE"],
-        /// Early requests to hosts of open-https that speak HTTP/2 [default: connection]
+        /// Early requests to hosts of open-https that speak HTTP/2 [default: off]
         open_https_early: Option<EarlyRequests> [help_heading = "Opened HTTPS", value_name = "MODE"],
         /// Age at which a session is replaced; 0s means never [default: 615s with --via, just over
         /// Tor's ten minutes, otherwise 0s]

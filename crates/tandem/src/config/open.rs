@@ -41,10 +41,10 @@ pub enum OpenLevel {
 #[serde(rename_all = "kebab-case")]
 pub enum EarlyRequests {
     /// No early requests
+    #[default]
     Off,
     /// Requests that the browser made for the last visit to the page, over the same connection to
     /// this program
-    #[default]
     Connection,
     /// Requests for resources that pages name, and for those of the last visit. Browsers without
     /// isolation keys share all knowledge and responses: use it with one profile, and without

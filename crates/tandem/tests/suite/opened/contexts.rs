@@ -8,6 +8,7 @@ use std::sync::mpsc::Receiver;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use tandem::config::open::EarlyRequests;
 use tandem::endpoint::Usage;
 use tandem::runtime::Running;
 use tandem_http::RequestHead;
@@ -31,6 +32,7 @@ impl<'a> Opening<'a> {
     fn new(public: &'a Public, ports: &[u16]) -> Self {
         let (gateway_running, gateway) = start_gateway(gateway_options());
         let mut options = client_options(&format!("h2+tcp://{gateway}"));
+        options.open_https_early = Some(EarlyRequests::Connection);
         list(public, &[], &mut options);
         options.open_https_port = ports.to_vec();
         options.discover = Some(false);
