@@ -33,7 +33,7 @@ const VERSION: &str = "1";
 const END: &str = "end";
 
 /// The largest text that is written or read, in bytes. The URLs of documents that make requests are
-/// not in the bound of [`MAX_BYTES`].
+/// not in the bound of the pages.
 pub const MAX_TEXT: usize = 4 * MAX_BYTES;
 
 const KINDS: [(&str, Kind); 8] = [
