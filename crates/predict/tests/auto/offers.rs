@@ -422,7 +422,7 @@ fn a_confirmed_push_teaches_like_an_answer_304() {
 }
 
 #[test]
-fn parts_that_follow_slowly_are_offered_if_their_kind_is_known() {
+fn slow_parts_of_a_known_kind_are_offered() {
     let offered = |types: [Option<&str>; 3]| {
         let mut auto = Auto::new(config(3));
         for number in 0..30 {
