@@ -7,8 +7,8 @@
 //! it does not use is forgotten.
 //!
 //! A visit that has none of the last visit's cookies forgets that visit. The user may have deleted
-//! the site's cookies, and early requests must not tell the site which browser it is. The file holds
-//! no cookies, so this does not cover the first visit after a restart.
+//! the site's cookies, and early requests must not tell the site which browser it is. The file
+//! holds no cookies, so this does not cover the first visit after a restart.
 //!
 //! With each need there is the copy that the browser's cache may have. Sessions of one user can
 //! share the pages (`visits`). `saved_visits` writes them to a text and reads them again, for users
