@@ -14,6 +14,7 @@ use std::cell::Cell;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
+use super::lanes::Dials;
 use crate::back::announce::Announcer;
 use crate::back::gateways::{Gateways, PoolLimits, ToGateway};
 use crate::config::discover::OWN_GATEWAYS;
@@ -162,7 +163,8 @@ impl SiteLanes {
             is_datagrams: false,
             is_own: false,
         };
-        let mut gateway = config.gateway(&endpoint, &Arc::default(), &self.renewals)?;
+        let mut gateway =
+            config.gateway(&endpoint, Dials::Many, &Arc::default(), &self.renewals)?;
         gateway.announcer = Announcer::silent(gateway.announcer.protocol().to_owned());
         if let Some(transport) = transport {
             gateway.transport = Rc::clone(transport);

@@ -156,7 +156,7 @@ impl ClientConfig {
     ) -> Result<Rc<Gateways>, ConfigError> {
         let gateways = gateways
             .iter()
-            .map(|gateway| self.gateway(gateway, problems, renewals))
+            .map(|gateway| self.gateway(gateway, Dials::Many, problems, renewals))
             .collect::<Result<Vec<_>, _>>()?;
         let limits = PoolLimits {
             max_age: self.max_age,
@@ -276,7 +276,7 @@ impl ClientConfig {
             tries: TRIES,
         };
         // The files are read once: the stage serves a single command.
-        let gateway = self.gateway(gateway, &Arc::default(), &Renewals::default())?;
+        let gateway = self.gateway(gateway, Dials::One, &Arc::default(), &Renewals::default())?;
         let pool = Gateways::new(vec![gateway], limits, None);
         Ok(Rc::new(ToGateway(pool)))
     }
@@ -315,6 +315,7 @@ impl ClientConfig {
     pub(super) fn gateway(
         &self,
         gateway: &GatewayEndpoint,
+        dials: Dials,
         problems: &Arc<Problems>,
         renewals: &Renewals,
     ) -> Result<Gateway, ConfigError> {
@@ -342,7 +343,7 @@ impl ClientConfig {
             }
         };
         let context = DialContext {
-            streams: self.byte_streams(gateway),
+            streams: self.byte_streams(gateway, dials),
             address: gateway.address,
             congestion: self.path.socket.congestion.clone(),
             stream_window: self.path.stream_window,
@@ -384,7 +385,7 @@ impl ClientConfig {
     }
 
     /// Opens byte streams to a gateway, through the proxy if there is one.
-    fn byte_streams(&self, gateway: &GatewayEndpoint) -> Rc<dyn Transport> {
+    fn byte_streams(&self, gateway: &GatewayEndpoint, dials: Dials) -> Rc<dyn Transport> {
         let options = self.path.socket.clone();
         match &self.via {
             None => Rc::new(Tcp {
@@ -392,12 +393,14 @@ impl ClientConfig {
                 pinned: gateway.address,
             }),
             Some(Via::Socks(proxy)) => Rc::new(Socks::new(*proxy, options)),
-            Some(control) => Rc::new(Tor::new(
-                control.clone(),
-                self.tor_password.clone(),
-                gateway.exit.clone(),
-                options,
-            )),
+            Some(control) => {
+                let password = self.tor_password.clone();
+                let tor = Tor::new(control.clone(), password, gateway.exit.clone(), options);
+                Rc::new(match dials {
+                    Dials::Many => tor.keep_circuit(),
+                    Dials::One => tor,
+                })
+            }
         }
     }
 
@@ -446,6 +449,15 @@ impl ClientConfig {
             ))),
         }
     }
+}
+
+/// The number of connections that a program opens to a gateway.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Dials {
+    /// A single command opens one, and ends.
+    One,
+    /// A client opens one for each isolation key.
+    Many,
 }
 
 fn lane_without_gateway(fallback: Option<Rc<dyn Stage>>) -> Lane {

@@ -79,6 +79,7 @@ pub struct Tor {
     options: SocketOptions,
     state: RefCell<TorState>,
     backoff: Rc<Backoff>,
+    keeps_circuit: bool,
 }
 
 /// The exits of a way through a Tor client.
@@ -108,7 +109,15 @@ impl Tor {
             options,
             state: RefCell::default(),
             backoff: Rc::new(Backoff::new(TimeLimits::USUAL)),
+            keeps_circuit: false,
         }
+    }
+
+    /// Keeps a circuit to the exit ready for the next dial. A program that dials once and ends must
+    /// not call this: Tor would hold the circuit until it stops.
+    pub fn keep_circuit(mut self) -> Self {
+        self.keeps_circuit = true;
+        self
     }
 
     /// Reads the SOCKS port and pins the gateway's address to an exit.
@@ -166,13 +175,13 @@ impl Tor {
         Ok(TorAddresses { socks, name })
     }
 
-    /// Keeps a circuit to this exit ready, unless that failed a moment ago.
+    /// Keeps a circuit to this exit ready, if this is wanted and did not fail a moment ago.
     fn keep_ready(
         &self,
         control: impl Future<Output = Result<Control, Error>> + 'static,
         exit: &str,
     ) {
-        if self.backoff.pause().is_zero() {
+        if self.keeps_circuit && self.backoff.pause().is_zero() {
             let kept = ReadyCircuit::keep(control, exit.to_owned(), Rc::clone(&self.backoff));
             let before = self.state.borrow_mut().circuit.replace(Rc::new(kept));
             drop(before);

@@ -97,7 +97,8 @@ fn play<F: Future<Output = ()>>(
             None,
             Some(exit),
             SocketOptions::default(),
-        );
+        )
+        .keep_circuit();
         tor.backoff = Rc::new(Backoff::new(times));
         tor.get_ready(&target()).await;
         scene(Scene {
@@ -328,6 +329,26 @@ fn transport_leaves_no_circuit_behind() {
             scene.ready().await;
             scene.tor = None;
             scene.until(|fake| fake.circuits.open.is_empty()).await;
+        },
+    );
+}
+
+#[test]
+fn transport_for_one_dial_keeps_no_circuit() {
+    play(
+        QUICK,
+        |_| {},
+        |mut scene| async move {
+            let Some(Tor { control, exit, .. }) = scene.tor.take() else {
+                panic!("a transport")
+            };
+            scene.tor = Some(Tor::new(control, None, exit, SocketOptions::default()));
+            // The first dial finds the exit, and the second one would begin a circuit to it.
+            for _ in 0..2 {
+                scene.dial().await;
+                assert!(scene.tor().state.borrow().chosen.is_some());
+                assert!(scene.tor().state.borrow().circuit.is_none());
+            }
         },
     );
 }
