@@ -77,7 +77,7 @@ build_programs() {
 # removal and purge.
 step_package() {
     local made=$CARGO_TARGET_DIR/package
-    prepared && cargo_tool deb && cargo_tool sbom || return 1
+    cargo_tool deb && cargo_tool sbom || return 1
     build_programs || return 1
     rm -rf "$made"
     install -D -m 755 "$CARGO_TARGET_DIR/debug/tandem" "$made/release/tandem" || return 1
@@ -87,7 +87,7 @@ step_package() {
 # Licences, banned crates and sources of all dependencies; deny.toml has the rules.
 step_deny() {
     local manifest status=0
-    prepared && cargo_tool deny || return 1
+    cargo_tool deny || return 1
     for manifest in Cargo.toml fuzz/Cargo.toml; do
         # The advisories are not checked: their database is fetched from the network at each run.
         cargo deny --manifest-path "$manifest" --locked --config deny.toml check licenses bans sources || status=1
@@ -97,7 +97,7 @@ step_deny() {
 
 # Dependencies that no source file of their crate names, in both workspaces.
 step_machete() {
-    prepared && cargo_tool machete && cargo machete --skip-target-dir .
+    cargo_tool machete && cargo machete --skip-target-dir .
 }
 
 # Installs cargo-NAME if it is missing, built in a temporary directory without optimisation: cargo_tool NAME
@@ -120,9 +120,10 @@ prepare() {
     cargo build --locked --release -p tandem-cli -p tandem-lab --bins
 }
 
-# Waits for the end of `prepare`, if it runs.
-prepared() {
-    [ -z "${preparing:-}" ] || tail --pid="$preparing" -f /dev/null
+prepare_idle() {
+    export -f prepare cargo_tool fuzz_build
+    export fuzz_host
+    exec chrt --idle 0 bash -c prepare
 }
 
 step_lint() {
@@ -204,7 +205,7 @@ fuzz_build() {
 }
 
 step_fuzz() {
-    prepared && fuzz_build || return 1
+    fuzz_build || return 1
     export -f fuzz
     export logs
     # As many at a time as there are processors.
@@ -263,7 +264,6 @@ step_soak() {
 # What a newcomer runs first, and the keys that programs read.
 step_demo() {
     local json=$logs/demo.json key
-    prepared
     cargo run --locked --release -p tandem-cli -- demo --json >"$json" || return 1
     for key in rows setup time_s bytes_up bytes_down requests ratio_time ratio_bytes; do
         grep -q "\"$key\":" "$json" || { echo "$key is missing in:" && cat "$json" && return 1; }
@@ -273,9 +273,18 @@ step_demo() {
 
 passed=0 failed=0
 run() {
-    local name=$1 log=$logs/$1.log start=$SECONDS
+    local name=$1 log=$logs/$1.log start=$SECONDS status
+    # These steps use the results of `prepare`.
+    case $name in
+    deny | machete | package | fuzz | demo) [ -z "$preparing" ] || wait "$preparing" ;;
+    esac
     # In a shell of its own, so that a step's own settings end with it.
-    if ("step_$name") >"$log" 2>&1 </dev/null; then
+    begin "step_$name" >"$log" 2>&1 </dev/null
+    running=$!
+    wait "$running"
+    status=$?
+    running=
+    if [ "$status" -eq 0 ]; then
         passed=$((passed + 1))
         printf 'ok    %-8s %4d s\n' "$name" $((SECONDS - start))
     else
@@ -285,6 +294,62 @@ run() {
     fi
 }
 
+# Runs a command in the background, as the leader of a process group. Outside one, a job of a script ignores SIGINT.
+begin() {
+    set -m
+    "$@" &
+    set +m
+}
+
+# The process groups under way, or nothing.
+running='' preparing=''
+
+# Ends all processes of a group, and the descendants of its leader that have groups of their own, such as those of `timeout`. After
+# five seconds, they are killed.
+end_group() {
+    local leader=$1 pids round
+    mapfile -t pids < <(descendants "$leader")
+    pids+=("-$leader")
+    kill -TERM -- "${pids[@]}" 2>/dev/null
+    for ((round = 0; round < 50; round++)); do
+        # It is enough for `kill` that one of them exists.
+        kill -0 -- "${pids[@]}" 2>/dev/null || return 0
+        sleep 0.1
+    done
+    kill -KILL -- "${pids[@]}" 2>/dev/null
+}
+
+# The process ids of the children of a process, and those of their children.
+descendants() {
+    local child
+    for child in $(pgrep -P "$1"); do
+        echo "$child"
+        descendants "$child"
+    done
+}
+
+# Ends the step under way and the builds beside it: they would go on after a killed script.
+end() {
+    local group
+    for group in $running $preparing; do
+        end_group "$group"
+    done
+    running='' preparing=''
+}
+
+# Ends with a signal, as if the script had not caught it: end_by SIGNAL
+end_by() {
+    trap '' HUP INT TERM
+    end
+    trap - EXIT "$1"
+    kill -s "$1" $$
+}
+trap end EXIT
+for signal in HUP INT TERM; do
+    # shellcheck disable=SC2064
+    trap "end_by $signal" "$signal"
+done
+
 steps=("$@")
 if [ ${#steps[@]} -eq 0 ]; then
     steps=(install fmt pure lint test microspdy doc interop tornet deny machete package fuzz attack demo)
@@ -293,21 +358,11 @@ export PATH=$PATH:/usr/sbin:/sbin:/usr/local/go/bin
 for step in "${steps[@]}"; do
     declare -F "step_$step" >/dev/null || { echo "no step is called $step" >&2 && exit 2; }
 done
-# Ends the builds beside the steps. A killed shell would begin no other one, but its children go on.
-end_preparing() {
-    local pids
-    [ -n "${preparing:-}" ] || return
-    pids="$preparing $(pgrep -P "$preparing")"
-    # shellcheck disable=SC2086
-    kill $pids 2>/dev/null
-}
-trap end_preparing EXIT
 for step in "${steps[@]}"; do
     run "$step"
     # All steps run.
     if [ $# -eq 0 ] && [ "$step" = install ]; then
-        (export -f prepare cargo_tool fuzz_build && export fuzz_host && exec chrt --idle 0 bash -c prepare) \
-            >"$logs/prepare.log" 2>&1 </dev/null &
+        begin prepare_idle >"$logs/prepare.log" 2>&1 </dev/null
         preparing=$!
     fi
 done
