@@ -115,6 +115,11 @@ impl SendHalf {
         !self.lost.is_empty()
     }
 
+    /// Returns whether the next piece is the first one of the stream, or its repetition.
+    pub(crate) fn begins_next(&self) -> bool {
+        self.lost.first().copied().unwrap_or(self.next) == 0
+    }
+
     /// Returns whether something that was never sent may be sent now.
     pub(crate) fn has_new(&self) -> bool {
         self.next < self.written.min(self.limit) || self.may_end()

@@ -531,11 +531,17 @@ impl Tunnel {
     }
 
     fn update_ack(&mut self, id: u32) {
-        match self.streams.get(&id).map(|stream| stream.recv.ack_state()) {
-            Some(AckState::Now) => {
+        let Some(stream) = self.streams.get(&id) else {
+            return;
+        };
+        let is_known = StreamId(id).opener() != self.side || stream.send.next_offset() > 0;
+        match stream.recv.ack_state() {
+            // The segment that opens the stream carries it.
+            AckState::Now if !is_known => {}
+            AckState::Now => {
                 self.acks.now.insert(id);
             }
-            Some(AckState::Delayed(until)) => {
+            AckState::Delayed(until) => {
                 self.acks.later.insert((until, id));
                 // Acknowledgements of all streams leave together, or those of one stream would seem
                 // to overtake those of another.
@@ -543,7 +549,7 @@ impl Tunnel {
                     self.flush_acks(Duration::MAX);
                 }
             }
-            Some(AckState::None) | None => {}
+            AckState::None => {}
         }
     }
 

@@ -236,9 +236,19 @@ impl Tunnel {
         let Some(stream) = self.streams.get_mut(&id) else {
             return false;
         };
+        // The peer learns of a stream with its first segment, which also tells it the window. A
+        // segment without data would tell it nothing before.
+        let opens = StreamId(id).opener() == self.side && stream.send.begins_next();
+        if opens && stream.send.has_lost() {
+            stream.recv.require_ack();
+        }
         // An acknowledgement rides along where it costs no datagram.
         let ack_len = ACK_HEADER + stream.recv.blocks() * BLOCK;
-        let with_ack = stream.recv.ack_state() != AckState::None && room > ack_len + LEAST_DATA;
+        let is_due = stream.recv.ack_state() != AckState::None;
+        let with_ack = is_due && room > ack_len + LEAST_DATA;
+        if opens && is_due && !with_ack && !out.is_empty() {
+            return false;
+        }
         let room = room - if with_ack { ack_len } else { 0 };
         let lost = stream.send.lost_piece(room);
         let Some(piece) = lost.or_else(|| stream.send.next_piece(room)) else {

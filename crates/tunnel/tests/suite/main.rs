@@ -2,6 +2,7 @@
 
 mod exact;
 mod faults;
+mod opening;
 mod path;
 mod rates;
 mod resume;
