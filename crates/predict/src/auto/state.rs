@@ -19,6 +19,8 @@ use crate::ids::IdMap;
 
 const NAME: &[u8; 16] = b"tandem predict\n\0";
 const VERSION: u32 = 4;
+/// The version before, which lacks the rates of transfers. It is read as well.
+const WITHOUT_TRANSFERS: u32 = 3;
 /// Longest URL or name of a context that is read back.
 const MAX_NAME: usize = 64 * 1024;
 
@@ -52,7 +54,8 @@ impl Auto {
         out.bytes
     }
 
-    /// Creates a predictor from saved knowledge.
+    /// Creates a predictor from saved knowledge, also that of the version before, which has no
+    /// rates of transfers.
     ///
     /// # Errors
     /// Returns an error if [`save`](Self::save) did not write the bytes.
@@ -62,9 +65,10 @@ impl Auto {
             rest,
             has_transfers: true,
         };
-        let version = input.u32()?;
-        if version != VERSION {
-            return Err(StateError::Version(version));
+        match input.u32()? {
+            VERSION => {}
+            WITHOUT_TRANSFERS => input.has_transfers = false,
+            version => return Err(StateError::Version(version)),
         }
         let (body, sum) = bytes.split_last_chunk::<8>().ok_or(StateError::Damaged)?;
         if fnv1a(body) != u64::from_le_bytes(*sum) {
@@ -347,20 +351,25 @@ impl<'a> Reader<'a> {
         }
         self.mixer(&mut model.repetition.mixer)?;
         self.reliability(&mut model.repetition.reliability)?;
-        let repetition = &mut model.repetition;
-        let rates = repetition.rates.iter_mut();
-        for rate in rates.chain(&mut repetition.transfers) {
+        for rate in &mut model.repetition.rates {
+            *rate = self.rate()?;
+        }
+        if self.has_transfers {
+            self.transfer_model(&mut model)?;
+        }
+        Ok(model)
+    }
+
+    fn transfer_model(&mut self, model: &mut Model) -> Result<(), StateError> {
+        for rate in &mut model.repetition.transfers {
             *rate = self.rate()?;
         }
         self.mixer(&mut model.transfers.mixer)?;
-        let transfers = &mut model.transfers;
-        for rate in [&mut transfers.overall]
-            .into_iter()
-            .chain(&mut transfers.rates)
-        {
+        model.transfers.overall = self.rate()?;
+        for rate in &mut model.transfers.rates {
             *rate = self.rate()?;
         }
-        Ok(model)
+        Ok(())
     }
 
     pub(super) fn store(&mut self) -> Result<Store, StateError> {
