@@ -10,7 +10,9 @@ fuzz_target!(|data: &[u8]| {
     let Ok(visits) = Visits::read(&text) else {
         return;
     };
-    assert!(!visits.take_change(), "nothing is new");
+    // The visits of onion services are skipped.
+    let has_skipped = text.to_ascii_lowercase().contains("onion");
+    assert!(!visits.take_change() || has_skipped, "nothing is new");
     let written = visits.to_text();
     assert!(written.len() <= MAX_VISITS);
     for word in written.split_ascii_whitespace() {

@@ -237,12 +237,10 @@ impl Revisits {
         }
     }
 
-    /// Forgets the pages that were visited last more than [`MAX_AGE`] seconds before `unix_time`.
-    /// After the clock was set back, the time of a later visit counts as the present.
+    /// Forgets the pages that were visited last more than [`MAX_AGE`] seconds before `unix_time`. A
+    /// visit after `unix_time` keeps its time: a clock that is behind, and is set right later, must
+    /// not make all visits look old.
     pub(super) fn forget_old(&mut self, unix_time: u64) {
-        for visit in self.pages.values_mut() {
-            visit.time = visit.time.min(unix_time);
-        }
         let oldest = unix_time.saturating_sub(MAX_AGE);
         self.retain_pages(|_, visit| visit.time >= oldest);
     }
@@ -461,10 +459,12 @@ mod tests {
         revisits.forget_old(MAX_AGE + 1);
         assert_eq!(pages(&revisits), [("b", 1)]);
         assert!(revisits.take_change());
-        // The clock was set back, and then runs on.
+        // A clock that is behind is set right.
         revisits.forget_old(0);
-        assert_eq!(pages(&revisits), [("b", 0)]);
         revisits.forget_old(MAX_AGE + 1);
+        assert_eq!(pages(&revisits), [("b", 1)]);
+        assert!(!revisits.take_change());
+        revisits.forget_old(MAX_AGE + 2);
         assert_eq!((pages(&revisits).len(), revisits.bytes), (0, 0));
     }
 

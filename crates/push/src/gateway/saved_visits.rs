@@ -13,7 +13,8 @@
 //! with a validator. A file that was cut lacks the last line.
 //!
 //! All URLs are of plain HTTP and without user information. Neither the text nor its parser admits
-//! others.
+//! others. The text has no URL of an onion service, also if transparent Tor hides that service from
+//! the client's options. The parser skips those of earlier programs.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -27,7 +28,7 @@ use crate::response_rules::KeptCopy;
 const NAME: &str = "tandem visits ";
 
 /// The version of the format.
-const VERSION: &str = "1";
+const VERSION: u32 = 1;
 
 /// The last line.
 const END: &str = "end";
@@ -61,9 +62,9 @@ pub enum VisitsError {
     /// Another program wrote the text.
     #[error("this is no file of visited pages")]
     Foreign,
-    /// Another version of this program wrote it.
-    #[error("another version of this program wrote the visited pages")]
-    Version,
+    /// A newer program wrote the text in another format.
+    #[error("a newer version of this program wrote the visited pages, in format {0}")]
+    Newer(u32),
     /// A line is not valid, or the text is too long or incomplete.
     #[error("the visited pages are damaged at line {0}")]
     Damaged(usize),
@@ -75,11 +76,12 @@ impl Revisits {
     pub(super) fn to_text(&self) -> String {
         let pages: Vec<_> = self.iter().collect();
         let mut blocks = Vec::new();
-        let mut length = NAME.len() + VERSION.len() + END.len() + 2;
+        let first = format!("{NAME}{VERSION}\n");
+        let mut length = first.len() + END.len() + 1;
         for (url, visit) in pages.into_iter().rev() {
             let used = visit.needs.iter().filter(|it| it.is_used);
             let lines: String = used.filter_map(need_line).collect();
-            if lines.is_empty() || !is_page(url) {
+            if lines.is_empty() || !is_kept(url) {
                 continue;
             }
             let policy = name_of(&POLICIES, visit.policy);
@@ -90,7 +92,7 @@ impl Revisits {
             }
         }
         blocks.reverse();
-        format!("{NAME}{VERSION}\n{}{END}\n", blocks.concat())
+        format!("{first}{}{END}\n", blocks.concat())
     }
 
     /// Reads a text of [`Self::to_text`].
@@ -98,8 +100,10 @@ impl Revisits {
         let mut lines = text.lines().enumerate();
         let first = lines.next().map_or("", |(_, line)| line);
         let version = first.strip_prefix(NAME).ok_or(VisitsError::Foreign)?;
-        if version != VERSION {
-            return Err(VisitsError::Version);
+        match version.parse() {
+            Ok(VERSION) => {}
+            Ok(newer) if newer > VERSION => return Err(VisitsError::Newer(newer)),
+            _ => return Err(VisitsError::Damaged(1)),
         }
         if text.len() > MAX_TEXT {
             return Err(VisitsError::Damaged(1));
@@ -111,6 +115,7 @@ impl Revisits {
             let damaged = || VisitsError::Damaged(number + 1);
             if line == END {
                 revisits.take_change();
+                revisits.retain(|url| !is_onion(url));
                 return Ok(revisits);
             }
             match (line.split_once(' '), page) {
@@ -158,11 +163,26 @@ fn is_page(url: &str) -> bool {
     split(url).is_some_and(is_plain) && url.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
+/// Returns whether the text may have the URL of a page.
+fn is_kept(url: &str) -> bool {
+    is_page(url) && !is_onion(url)
+}
+
+/// Returns whether the host of a URL is an onion service.
+fn is_onion(url: &str) -> bool {
+    let authority = split(url).map_or("", |(_, authority, _)| authority);
+    let host = authority.split(':').next().unwrap_or_default();
+    let host = host.strip_suffix('.').unwrap_or(host);
+    let last = host.rsplit('.').next().unwrap_or_default();
+    last.eq_ignore_ascii_case("onion")
+}
+
 fn need_line(used: &UsedNeed) -> Option<String> {
     let UsedNeed { need, copy, .. } = used;
     let documents = [&need.via, &need.frame];
     let documents = documents.map(|url| url.as_deref().unwrap_or("-"));
-    if !is_resource(&need.url) || !documents.iter().all(|url| *url == "-" || is_page(url)) {
+    let are_documents = documents.iter().all(|url| *url == "-" || is_kept(url));
+    if !is_resource(&need.url) || is_onion(&need.url) || !are_documents {
         return None;
     }
     let mut line = format!("need {} {} ", name_of(&KINDS, need.kind), need.urgency);
@@ -287,10 +307,50 @@ mod tests {
             ("http://a.test/", "ftp://a.test/f"),
             ("http://a.test/", "https://a.test/f"),
             ("http://a.test/", "http://u:p@a.test/f"),
+            ("http://a.onion/", "http://a.test/f"),
+            ("http://a.onion./", "http://a.test/f"),
+            ("http://www.a.ONION:8080/", "http://a.test/f"),
+            ("http://a.test/", "http://a.onion/f"),
         ] {
             let text = visited(page, url, None).to_text();
             assert_eq!(text, "tandem visits 1\nend\n", "{page} {url}");
         }
+    }
+
+    #[test]
+    fn saved_visits_leave_onion_documents_out() {
+        for (via, frame) in [
+            (Some("http://a.onion/s.css"), None),
+            (None, Some("http://a.onion/")),
+        ] {
+            let need = Need {
+                via: via.map(Into::into),
+                frame: frame.map(Into::into),
+                ..need("http://a.test/f")
+            };
+            let mut revisits = Revisits::default();
+            revisits.note_need("http://a.test/", Referrer::Origin, &need);
+            revisits.note_use("http://a.test/", &need.url, true);
+            assert_eq!(revisits.to_text(), "tandem visits 1\nend\n");
+        }
+        let others = visited("http://onion.test/", "http://a.test/onion", None).to_text();
+        assert!(others.contains("http://onion.test/"), "{others}");
+    }
+
+    #[test]
+    fn visits_of_onion_services_are_skipped() {
+        let text = "tandem visits 1\n\
+                    page none 5 http://a.onion/\n\
+                    need font 3 - - - - - http://a.onion/f\n\
+                    page none 5 http://a.test/\n\
+                    need font 3 - - - - - http://a.onion/f\n\
+                    need font 3 - - - - - http://a.test/f\n\
+                    end\n";
+        let mut read = Revisits::read(text).expect("an earlier program wrote it");
+        assert!(read.visit("http://a.onion/").is_none());
+        assert!(read.take_change(), "the file is written again");
+        let expected: Vec<_> = text.lines().filter(|it| !it.contains("onion")).collect();
+        assert_eq!(read.to_text(), expected.join("\n") + "\n");
     }
 
     #[test]
@@ -318,7 +378,9 @@ mod tests {
         for (text, expected) in [
             (String::new(), VisitsError::Foreign),
             ("else".into(), VisitsError::Foreign),
-            ("tandem visits 2\nend\n".into(), VisitsError::Version),
+            ("tandem visits 2\nend\n".into(), VisitsError::Newer(2)),
+            ("tandem visits 0\nend\n".into(), VisitsError::Damaged(1)),
+            ("tandem visits \nend\n".into(), VisitsError::Damaged(1)),
             (head.into(), VisitsError::Damaged(1)),
             (format!("{head}{page}"), VisitsError::Damaged(2)),
             (format!("{head}need\nend\n"), VisitsError::Damaged(2)),
