@@ -1,9 +1,11 @@
 //! Files that are replaced as a whole, and those that one process has to itself.
 
 use std::collections::hash_map::RandomState;
+use std::ffi::OsStr;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::hash::{BuildHasher as _, Hasher as _};
 use std::io::{ErrorKind, Write as _};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
@@ -59,6 +61,32 @@ pub(crate) fn replace_locked(file: &Path, content: &[u8]) -> std::io::Result<Fil
     put_private(file, content, File::lock)
 }
 
+/// The end of the name of a new file, after the name of the old one and a number.
+const NEW: &str = ".new";
+
+/// Removes the files that killed processes have left beside a file: new ones without its name yet.
+/// No other process may replace the file at the same time.
+pub(crate) fn remove_unfinished(file: &Path) -> std::io::Result<()> {
+    let folder = file.parent().filter(|it| !it.as_os_str().is_empty());
+    for entry in std::fs::read_dir(folder.unwrap_or_else(|| Path::new(".")))? {
+        let entry = entry?;
+        if is_unfinished(file, &entry.file_name()) && entry.file_type()?.is_file() {
+            std::fs::remove_file(file.with_file_name(entry.file_name()))?;
+        }
+    }
+    Ok(())
+}
+
+/// Returns whether a name is one that [`put_private`] gives to a new file.
+fn is_unfinished(file: &Path, name: &OsStr) -> bool {
+    let of = file.file_name().unwrap_or_default().as_bytes();
+    let number = name.as_bytes().strip_prefix(of);
+    let number = number.and_then(|rest| rest.strip_prefix(b"."));
+    let number = number.and_then(|rest| rest.strip_suffix(NEW.as_bytes()));
+    let is_digit = |byte: &u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+    number.is_some_and(|number| number.len() == 16 && number.iter().all(is_digit))
+}
+
 fn put_private(
     file: &Path,
     content: &[u8],
@@ -66,7 +94,7 @@ fn put_private(
 ) -> std::io::Result<File> {
     // A fixed name would be shared by two writes, of this process or of another one.
     let number = RandomState::new().build_hasher().finish();
-    let new = beside(file, &format!(".{number:016x}.new"));
+    let new = beside(file, &format!(".{number:016x}{NEW}"));
     let mut options = OpenOptions::new();
     options.write(true).create_new(true).mode(0o600);
     put(file, &new, &options, content, prepare)
@@ -95,9 +123,13 @@ pub(crate) fn open_locked(file: &Path) -> Result<File, TryLockError> {
 /// Returns `None` if another process creates the file at the same time.
 fn open_or_create(file: &Path) -> std::io::Result<Option<File>> {
     let mut options = OpenOptions::new();
-    // A pipe would stop the start.
+    // A pipe would stop the start. NFS locks only files that are open for writing.
     options.read(true).custom_flags(libc::O_NONBLOCK);
-    match options.open(file) {
+    let opened = match options.clone().write(true).open(file) {
+        Err(error) if error.kind() != ErrorKind::NotFound => options.open(file),
+        opened => opened,
+    };
+    match opened {
         Ok(opened) if opened.metadata()?.is_file() => return Ok(Some(opened)),
         Ok(_) => return Err(std::io::Error::other("it is no regular file")),
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
@@ -121,5 +153,27 @@ pub(crate) fn without_links(file: &Path) -> std::io::Result<PathBuf> {
             Ok(file.to_owned())
         }
         found => found,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn locked_file_is_open_for_writing_if_possible() {
+        let name = format!("tandem-open-{}", std::process::id());
+        let file = std::env::temp_dir().join(name);
+        std::fs::write(&file, "content").expect("a file");
+        let opened = open_locked(&file).expect("it is free");
+        // Only a file that is open for writing can get a length.
+        opened.set_len(7).expect("open for writing");
+        drop(opened);
+        let read_only = std::fs::Permissions::from_mode(0o400);
+        std::fs::set_permissions(&file, read_only).expect("a file");
+        open_locked(&file).expect("reading is enough on a local disk");
+        std::fs::remove_file(&file).expect("a file");
     }
 }

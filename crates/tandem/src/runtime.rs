@@ -116,6 +116,12 @@ impl Running {
     }
 
     async fn serve(&mut self, role: Arc<dyn Role>) -> Result<(), StartError> {
+        let served = self.build(role).await;
+        self.services.end_opening(served.is_ok());
+        served
+    }
+
+    async fn build(&mut self, role: Arc<dyn Role>) -> Result<(), StartError> {
         role.open(&self.services)?;
         let mut listeners = HashMap::new();
         let mut ordered = Vec::new();

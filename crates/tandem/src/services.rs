@@ -23,7 +23,7 @@ use crate::renewal::Renewals;
 use crate::response_cache::ResponseCache;
 use crate::resume::SpeedTokens;
 use crate::users::Users;
-use crate::visit_file::{VisitFile, VisitFileError};
+use crate::visit_file::{VisitFile, VisitFileError, VisitsInUse};
 
 /// The services of a process.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ pub struct Services {
     cache: Mutex<Option<Arc<ResponseCache>>>,
     disk: Mutex<Option<DiskCache>>,
     digests: Mutex<Option<Arc<DigestFile>>>,
-    visits: Mutex<Option<Arc<VisitFile>>>,
+    visits: Mutex<VisitsInUse>,
     users: Arc<Users>,
     journal: Arc<Journal>,
     store: OnceLock<Arc<dyn Store>>,
@@ -230,7 +230,8 @@ impl Services {
     }
 
     /// Opens the file of visited pages, or ends its use without a path. An open file stays as it
-    /// is, without the URLs of the hosts in `except`.
+    /// is, without the URLs of the hosts in `except`. The file before stays open until
+    /// [`Self::end_opening`].
     ///
     /// # Errors
     /// Returns the reason why the file cannot be used.
@@ -239,29 +240,21 @@ impl Services {
         file: Option<&Path>,
         except: &[HostPattern],
     ) -> Result<(), VisitFileError> {
-        let mut open = self.visits.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_same = match (&*open, file) {
-            (Some(open), Some(file)) => open.path() == Some(file),
-            (open, file) => open.is_none() && file.is_none(),
-        };
-        if !is_same {
-            let new = file.map(|file| VisitFile::open(file.to_owned()).map(Arc::new));
-            if let Some(old) = std::mem::replace(&mut *open, new.transpose()?)
-                && let Err(error) = old.close()
-            {
-                tracing::error!(%error, "the visited pages were not saved");
-            }
-        }
-        if let Some(open) = &*open {
-            open.except(except);
-        }
-        Ok(())
+        let mut visits = self.visits.lock().unwrap_or_else(PoisonError::into_inner);
+        visits.open(file, except)
+    }
+
+    /// Ends the opening of services for a configuration. If the configuration is not used, the file
+    /// of visited pages is the one before.
+    pub fn end_opening(&self, is_used: bool) {
+        let mut visits = self.visits.lock().unwrap_or_else(PoisonError::into_inner);
+        visits.end_opening(is_used);
     }
 
     /// Returns the file of visited pages, if a role has opened it.
     pub fn visits(&self) -> Option<Arc<VisitFile>> {
         let visits = self.visits.lock().unwrap_or_else(PoisonError::into_inner);
-        visits.clone()
+        visits.current()
     }
 
     /// The numbers of users.

@@ -7,9 +7,12 @@
 //! goes to a new file, which then replaces the old one, also behind a link.
 //!
 //! The process holds a lock on the file, and each new file is locked before it gets the name. A
-//! file that another program wrote is never written: the client then learns in memory only. A
-//! damaged one counts as empty until the next write. If the user deletes the file, the client
-//! forgets its pages.
+//! file that another program or a newer version wrote is never written: the client then learns in
+//! memory only. A damaged one counts as empty until the next write. New files that a killed process
+//! left are removed at the start.
+//!
+//! If the user deletes the file, the client notices it at its next write. It forgets all pages up
+//! to this moment and makes the file again, which keeps later pages and the lock.
 
 use std::fs::{File, Permissions, TryLockError};
 use std::io::{ErrorKind, Read as _};
@@ -23,6 +26,10 @@ use tandem_push::gateway::{MAX_VISITS, Visits, VisitsError};
 use crate::endpoint::split_authority;
 use crate::files;
 use crate::hosts::HostPattern;
+
+mod in_use;
+
+pub use self::in_use::VisitsInUse;
 
 /// The interval between two writes of the file.
 const SAVE_EVERY: Duration = Duration::from_secs(600);
@@ -69,7 +76,8 @@ struct State {
 
 impl VisitFile {
     /// Opens and locks a file. A missing one begins empty. A file that cannot be used
-    /// counts as empty, with a warning, and one of another program is not written either.
+    /// counts as empty, with a warning. One of another program or a newer version is not written
+    /// either.
     ///
     /// # Errors
     /// Fails if the file cannot be read, created or locked.
@@ -83,7 +91,7 @@ impl VisitFile {
         let content = read(&locked).map_err(failed)?;
         let (visits, is_foreign) = match parse(&content) {
             Ok(visits) => (visits, false),
-            Err(error @ VisitsError::Foreign) => {
+            Err(error @ (VisitsError::Foreign | VisitsError::Newer(_))) => {
                 tracing::warn!(
                     file = %file.display(), %error,
                     "the file of visited pages is not written: remove it, or name another one in \
@@ -101,6 +109,12 @@ impl VisitFile {
         };
         if !is_foreign {
             make_private(&locked).map_err(failed)?;
+            if let Err(error) = files::remove_unfinished(&target) {
+                tracing::warn!(
+                    file = %file.display(), %error,
+                    "incomplete files beside the file of visited pages were not removed"
+                );
+            }
             visits.forget_old(unix_time());
         }
         Ok(Self {
@@ -126,11 +140,12 @@ impl VisitFile {
         &self.visits
     }
 
-    /// Removes the URLs of these hosts, now and before each write.
-    pub fn except(&self, hosts: &[HostPattern]) {
+    /// Removes the URLs of these hosts, now and before each write. Returns the hosts before.
+    pub fn except(&self, hosts: Vec<HostPattern>) -> Vec<HostPattern> {
         let mut state = lock(&self.state);
-        state.except = hosts.to_vec();
+        let before = std::mem::replace(&mut state.except, hosts);
         self.remove_excepted(&state);
+        before
     }
 
     /// Writes the file, if the pages have changed.
@@ -184,6 +199,8 @@ impl VisitFile {
             Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::NotFound && has_folder(&self.target) => {
                 self.visits.retain(|_| false);
+                // Without a file, each later write would forget the pages again.
+                self.visits.note_unsaved();
             }
             Err(error) => return Err(failed(error)),
         }
