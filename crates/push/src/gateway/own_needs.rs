@@ -43,6 +43,10 @@ impl Gateway {
         request: &Arc<RequestHead>,
         head: &mut ResponseHead,
     ) {
+        if matches!(head.status, 301..=303 | 307 | 308) && is_top_level(request) {
+            self.note_other_head(now, request, head);
+            return;
+        }
         let is_page = match head.status {
             200 => DocumentReader::is_html(head),
             status => status == 304,
@@ -80,6 +84,20 @@ impl Gateway {
                 head.fields.set(PUSH_FIELD, treatment.as_str());
             }
             self.locate(page, &url, head, None);
+        }
+    }
+
+    /// Forgets the pages of a site if a redirect or the response to a form changes cookies: the
+    /// user may have logged out.
+    pub(super) fn note_other_head(
+        &mut self,
+        now: Instant,
+        request: &RequestHead,
+        head: &ResponseHead,
+    ) {
+        let changes = self.changes_of(now, request, head) != Cookies::Unchanged;
+        if changes && let Some(visits) = &self.visits {
+            visits.lock().forget_site(&request.authority);
         }
     }
 

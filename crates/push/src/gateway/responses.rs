@@ -45,8 +45,12 @@ impl Gateway {
         request: &Arc<RequestHead>,
         takes_pushes: bool,
     ) -> Option<ResponseId> {
-        if request.method != Method::Get || request.protocol.is_some() {
+        if request.protocol.is_some() {
             return None;
+        }
+        if request.method != Method::Get {
+            let is_watched = takes_pushes && self.config.used_only && is_navigation(request);
+            return is_watched.then(|| self.insert_response(request, url_hash(request), true));
         }
         self.note_opened(request);
         self.next.note_activity(now);
@@ -68,7 +72,20 @@ impl Gateway {
         } else if !is_learnable(request) {
             return None;
         }
-        let id = self.responses.insert(Response {
+        let id = self.insert_response(request, hash, takes_pushes);
+        if takes_pushes {
+            self.begin_revisit(now, id, request);
+        }
+        Some(id)
+    }
+
+    fn insert_response(
+        &mut self,
+        request: &Arc<RequestHead>,
+        hash: u32,
+        takes_pushes: bool,
+    ) -> ResponseId {
+        self.responses.insert(Response {
             hash,
             request: Some(Arc::clone(request)),
             takes_pushes,
@@ -78,11 +95,7 @@ impl Gateway {
             reader: None,
             unsized_body: None,
             ended: false,
-        });
-        if takes_pushes {
-            self.begin_revisit(now, id, request);
-        }
-        Some(id)
+        })
     }
 
     /// Gives up the fetches of a page that have not begun, and starts waiting fetches of other
@@ -121,6 +134,10 @@ impl Gateway {
         let Some(request) = response.request.take() else {
             return Interest::default();
         };
+        if request.method != Method::Get {
+            self.note_other_head(now, &request, head);
+            return Interest::default();
+        }
         let is_confirmed = head.status == 304 && response.page.is_some();
         if !is_confirmed && (head.status != 200 || !DocumentReader::is_html(head)) {
             self.end_revisit(now, id);

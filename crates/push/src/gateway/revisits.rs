@@ -17,11 +17,12 @@
 use std::collections::{HashMap, VecDeque};
 
 use tandem_http::RequestHead;
-use tandem_preload::{Need, Referrer};
+use tandem_preload::{Need, Referrer, split};
 
 use super::cookie_hashes::CookieHashes;
 use super::page::MAX_RESOURCES;
 use crate::response_rules::KeptCopy;
+use crate::site::is_same_site;
 
 /// The largest number of pages that are remembered.
 pub(super) const MAX_PAGES: usize = 64;
@@ -229,6 +230,12 @@ impl Revisits {
             self.order.retain(|known| known != page);
             self.has_changed = true;
         }
+    }
+
+    /// Forgets the pages of the site that an authority belongs to.
+    pub(super) fn forget_site(&mut self, authority: &str) {
+        let is_other = |page: &str| split(page).is_none_or(|it| !is_same_site(it.1, authority));
+        self.retain_pages(|page, _| is_other(page));
     }
 
     fn forget_oldest(&mut self) {

@@ -277,6 +277,14 @@ impl Pair {
         self.transmit(Message::Request(request(url, fields)));
     }
 
+    /// Sends a request with the method POST.
+    pub(crate) fn post(&mut self, url: &str, fields: &[(&str, &str)]) {
+        self.transmit(Message::Request(RequestHead {
+            method: Method::Post,
+            ..request(url, fields)
+        }));
+    }
+
     /// Sends a report of the client.
     pub(crate) fn report(&mut self, fate: Fate, url: &str) {
         self.send_report(Report::Became(fate, url_hash(&request(url, &[]))));

@@ -168,6 +168,39 @@ fn visit_without_the_last_cookies_repeats_nothing() {
     }
 }
 
+/// A cookie that the user keeps, such as one of the language, does not hide a logout.
+#[test]
+fn redirect_that_changes_cookies_ends_visits() {
+    let kept = ("cookie", "id=1; language=en");
+    let fields: Vec<_> = NAVIGATION.iter().copied().chain([kept]).collect();
+    let deleted = Some("id=; Max-Age=0; Domain=a.test");
+    for (host, is_form, cookie, expected) in [
+        ("www.a.test", false, deleted, 1),
+        ("a.test", true, deleted, 1),
+        ("a.test", false, Some("language=en"), 2),
+        ("a.test", true, None, 2),
+        ("b.test", false, Some("id=; Max-Age=0"), 2),
+    ] {
+        let logout = format!("https://{host}/logout");
+        let response = redirect(PAGE);
+        let response = match cookie {
+            Some(cookie) => response.with("set-cookie", cookie),
+            None => response,
+        };
+        let mut pair = pair(&[(PAGE, gallery()), (&logout, response)]);
+        visit(&mut pair, Some(kept.1));
+        part_with(&mut pair, Some(kept.1));
+        match is_form {
+            true => pair.post(&logout, &opened(&fields)),
+            false => pair.send(&logout, &opened(&fields)),
+        }
+        pair.run();
+        pair.take_asked();
+        let asked = visit(&mut pair, Some("language=en"));
+        assert_eq!(asked.len(), expected, "{logout} {is_form} {cookie:?}");
+    }
+}
+
 /// Requests an image with a cookie.
 fn part_with(pair: &mut Pair, cookie: Option<&str>) {
     let cookie = cookie.map(|value| ("cookie", value));
