@@ -13,9 +13,9 @@ use tandem::endpoint::Usage;
 use tandem::runtime::Running;
 use tandem_http::RequestHead;
 
-use super::early::{image, images, load, navigation, origin};
+use super::early::{gated_origin, image, images, load, navigation, origin};
 use super::*;
-use crate::harness::{Gate, Way, block_on, wait_for};
+use crate::harness::{Way, block_on, wait_for};
 
 /// The time in which requests that must not be made would arrive.
 const SILENCE: Duration = Duration::from_millis(300);
@@ -107,15 +107,7 @@ fn visit(browser: &mut Browser, site: &Site, told: &Receiver<String>) {
 /// missing. Those that only the page names are not.
 #[test]
 fn second_visit_repeats_the_requests_of_the_browser() {
-    let gates: Arc<[Gate; 2]> = Arc::default();
-    gates[0].open();
-    let waiting = Arc::clone(&gates);
-    let visits = std::sync::atomic::AtomicUsize::new(0);
-    let (scene, told) = origin(move || {
-        let visit = visits.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
-        waiting[visit.min(1)].wait();
-        images(2)
-    });
+    let (scene, told, gates) = gated_origin();
     let public = Public::new("contexts-revisit");
     let site = Site::new("h2", &public.identity("good"), &scene);
     let opening = Opening::new(&public, &[site.address.port()]);

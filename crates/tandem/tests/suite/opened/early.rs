@@ -3,6 +3,7 @@
 //! An isolation key shares them here (`--open-https-early shared`); `contexts` has those of one
 //! connection of the browser.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, OnceLock};
 
@@ -34,6 +35,21 @@ pub(super) fn origin(
         }
     });
     (scene, told)
+}
+
+/// Starts an origin with a page of two images. The page waits for a gate at its first visit, and
+/// for the other one at later visits. The first gate is open.
+pub(super) fn gated_origin() -> (Scene, Receiver<String>, Arc<[Gate; 2]>) {
+    let gates: Arc<[Gate; 2]> = Arc::default();
+    gates[0].open();
+    let waiting = Arc::clone(&gates);
+    let visits = AtomicUsize::new(0);
+    let (scene, told) = origin(move || {
+        let visit = visits.fetch_add(1, Ordering::SeqCst);
+        waiting[visit.min(1)].wait();
+        images(2)
+    });
+    (scene, told, gates)
 }
 
 pub(super) fn images(count: usize) -> String {
@@ -133,15 +149,7 @@ fn opened_page_brings_its_resources() {
 /// The resources of the last visit leave with the page, whose response is still missing.
 #[test]
 fn opened_page_is_remembered_for_its_next_visit() {
-    let gates: Arc<[Gate; 2]> = Arc::default();
-    gates[0].open();
-    let waiting = Arc::clone(&gates);
-    let visits = std::sync::atomic::AtomicUsize::new(0);
-    let (scene, told) = origin(move || {
-        let visit = visits.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
-        waiting[visit.min(1)].wait();
-        images(2)
-    });
+    let (scene, told, gates) = gated_origin();
     let public = Public::new("early-revisit");
     let site = Site::new("h2", &public.identity("good"), &scene);
     let opening = Opening::new(&public, &[site.address.port()], |_| {});
