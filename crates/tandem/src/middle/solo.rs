@@ -40,7 +40,7 @@ pub type PeerOf = Box<dyn Fn(&Exchange, u64) -> Peer>;
 #[derive(Clone, Copy, Debug)]
 pub struct SoloLimits {
     /// The largest number of sessions. A new one ends the session that was idle for longest, and
-    /// none in use.
+    /// none in use. With a stage for other exchanges, it holds for sessions in use too.
     pub max_sessions: usize,
     /// The time without an exchange after which a session ends.
     pub idle: Duration,
@@ -51,6 +51,9 @@ pub struct SoloSessions {
     limits: SoloLimits,
     new_session: NewSession,
     peer_of: PeerOf,
+    /// The stage for exchanges without a session, since as many as permitted are in use. Without
+    /// this stage, there are more sessions.
+    without_session: Option<Rc<dyn Stage>>,
     sessions: RefCell<HashMap<Isolation, Rc<SoloSession>>>,
     issued: Cell<u64>,
 }
@@ -75,11 +78,17 @@ impl SoloSession {
 
 impl SoloSessions {
     /// Creates the pool.
-    pub fn new(limits: SoloLimits, new_session: NewSession, peer_of: PeerOf) -> Rc<Self> {
+    pub fn new(
+        limits: SoloLimits,
+        new_session: NewSession,
+        peer_of: PeerOf,
+        without_session: Option<Rc<dyn Stage>>,
+    ) -> Rc<Self> {
         let this = Rc::new(Self {
             limits,
             new_session,
             peer_of,
+            without_session,
             sessions: RefCell::default(),
             issued: Cell::new(0),
         });
@@ -122,15 +131,19 @@ impl SoloSessions {
         drop(ended);
     }
 
-    /// Returns the session of a key, and creates it if there is none.
-    fn session(&self, isolation: &Isolation) -> Rc<SoloSession> {
+    /// Returns the session of a key, and creates it if there is none. Fails if too many are in use.
+    fn session(&self, isolation: &Isolation) -> Option<Rc<SoloSession>> {
         if let Some(session) = self.sessions.borrow().get(isolation) {
             session.last.set(Instant::now());
-            return Rc::clone(session);
+            return Some(Rc::clone(session));
         }
-        METRICS.sessions_opened.add(1);
         let evicted = self.evict();
         drop(evicted);
+        let is_full = self.sessions.borrow().len() >= self.limits.max_sessions;
+        if is_full && self.without_session.is_some() {
+            return None;
+        }
+        METRICS.sessions_opened.add(1);
         let number = self.issued.get() + 1;
         self.issued.set(number);
         let now = Instant::now();
@@ -145,7 +158,7 @@ impl SoloSessions {
         });
         let mut sessions = self.sessions.borrow_mut();
         sessions.insert(isolation.clone(), Rc::clone(&session));
-        session
+        Some(session)
     }
 
     /// Takes the session out that was idle for longest, if there are too many.
@@ -212,7 +225,16 @@ impl Stage for ToSolo {
             let error = Error::new(Kind::Dns, Side::Origin, "no origin has this name");
             return Reply::fail(error);
         }
-        let session = self.0.session(&exchange.isolation);
+        let Some(session) = self.0.session(&exchange.isolation) else {
+            return match self.0.without_session.as_ref().filter(|_| !is_companion) {
+                Some(next) => next.call(exchange),
+                None => Reply::fail(Error::new(
+                    Kind::Busy,
+                    Side::Local,
+                    "too many sessions are in use",
+                )),
+            };
+        };
         exchange.peer = (self.0.peer_of)(&exchange, session.number);
         let use_of = SessionUse::begin(&session, is_companion);
         Reply::new(OfSession {
@@ -284,7 +306,7 @@ impl SessionPool for ToSolo {
     }
 
     fn open(&self, isolation: &Isolation) -> Option<Rc<SessionMark>> {
-        Some(Rc::clone(&self.0.session(isolation).mark))
+        Some(Rc::clone(&self.0.session(isolation)?.mark))
     }
 
     fn is_current(&self, isolation: &Isolation, mark: &Rc<SessionMark>) -> bool {
@@ -313,6 +335,13 @@ mod tests {
     const IDLE: Duration = Duration::from_secs(600);
 
     fn pool(max_sessions: usize) -> Rc<SoloSessions> {
+        pool_before(max_sessions, None)
+    }
+
+    fn pool_before(
+        max_sessions: usize,
+        without_session: Option<Rc<dyn Stage>>,
+    ) -> Rc<SoloSessions> {
         let limits = SoloLimits {
             max_sessions,
             idle: IDLE,
@@ -331,7 +360,7 @@ mod tests {
             address: None,
             push: exchange.request.authority != "off.test",
         };
-        SoloSessions::new(limits, new_session, Box::new(peer_of))
+        SoloSessions::new(limits, new_session, Box::new(peer_of), without_session)
     }
 
     fn exchange(user: &str, scheme: Scheme, host: &str) -> Exchange {
@@ -405,6 +434,30 @@ mod tests {
             let is_open = |user| to.current(&key(user)).is_some();
             assert!(is_open("busy") && is_open("new") && !is_open("idle"));
             drop(busy);
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn sessions_in_use_are_bounded_if_others_do_without() {
+        in_local(async {
+            let without = |exchange: Exchange| {
+                let mut head = ResponseHead::new(200);
+                head.fields.push("session", "none");
+                head.fields.push("push", exchange.peer.push.to_string());
+                Reply::ready(head, Bytes::new())
+            };
+            let to = ToSolo(pool_before(2, Some(Rc::new(without))));
+            let call = |user| to.call(exchange(user, Scheme::Http, "a.test"));
+            let mut busy = vec![call("one"), call("two")];
+            let other = || asked(&to, "other", Scheme::Http, "a.test");
+            assert_eq!(other().await, ("none".into(), false));
+            let key = Isolation::new(b"other", b"");
+            assert!(to.open(&key).is_none() && to.current(&key).is_none());
+            assert_eq!(to.0.status().len(), 2);
+            busy.pop();
+            assert_eq!(other().await, ("3".into(), true));
+            assert_eq!(to.0.status().len(), 2);
         })
         .await;
     }

@@ -101,7 +101,7 @@ impl ClientConfig {
                 && !is_excepted(&refused, exchange),
         };
         let (new_session, peer_of) = (Box::new(new_session), Box::new(peer_of));
-        Ok(SoloSessions::new(limits, new_session, peer_of))
+        Ok(SoloSessions::new(limits, new_session, peer_of, None))
     }
 
     /// Returns the way to sites from this machine, if `--solo=direct` permits it.

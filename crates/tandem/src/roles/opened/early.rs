@@ -26,7 +26,7 @@ use crate::middle::solo::{NewSession, PeerOf, SoloLimits, SoloSessions, ToSolo};
 use crate::stage::Stage;
 
 /// The largest number of connections of browsers with knowledge and stored responses. A further one
-/// ends the state of the one that was idle for longest.
+/// ends the state of the one that was idle for longest, or gets no early requests.
 const MAX_PARTS: usize = 64;
 
 /// The share of a connection in `push-memory`: one of this number.
@@ -81,10 +81,11 @@ impl ClientConfig {
             },
             idle: self.path.timeouts.idle,
         };
+        let to_origins: Rc<dyn Stage> = Rc::new(PairFields { next: to_origins });
+        // A part may be as large as its share of the memory, so that parts in use are counted too.
+        let without_session = (!is_shared).then(|| Rc::clone(&to_origins));
         let new_session: NewSession = Box::new(move |_, number| {
-            let next = Rc::new(PairFields {
-                next: Rc::clone(&to_origins),
-            });
+            let next = Rc::clone(&to_origins);
             let peer = Peer {
                 session: number,
                 ..Peer::none()
@@ -99,7 +100,7 @@ impl ClientConfig {
             address: None,
             push: known.is_h2(exchange.peer.session),
         });
-        let sessions = SoloSessions::new(limits, new_session, peer_of);
+        let sessions = SoloSessions::new(limits, new_session, peer_of, without_session);
         let ending = Rc::downgrade(&sessions);
         origins.on_end(move |connection| {
             if let Some(sessions) = ending.upgrade() {
