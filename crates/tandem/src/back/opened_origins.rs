@@ -68,8 +68,8 @@ pub struct OpenedOrigins {
     early: RefCell<HashMap<EarlyKey, Rc<EarlyConnection>>>,
     /// The origins that refused requests, with the times until which they get no early ones.
     busy: RefCell<HashMap<(Isolation, Target), Instant>>,
-    /// Receives the number of the connection whose part has ended.
-    on_end: RefCell<Option<OnEnd>>,
+    /// Receive the number of the connection whose part has ended.
+    on_end: RefCell<Vec<OnEnd>>,
 }
 
 /// The context of a browser that opens a connection.
@@ -180,7 +180,7 @@ impl OpenedOrigins {
     /// Calls `on_end` with the number of each connection of a browser that ends with its part of an
     /// isolation key.
     pub fn on_end(&self, on_end: impl Fn(u64) + 'static) {
-        *self.on_end.borrow_mut() = Some(Box::new(on_end));
+        self.on_end.borrow_mut().push(Box::new(on_end));
     }
 
     /// Forgets everything about the part of an isolation key that belongs to a connection.
@@ -193,7 +193,7 @@ impl OpenedOrigins {
         let waiting = ended.iter().filter(|(_, early)| !early.is_taken.get());
         waiting.for_each(|(_, early)| self.origin.end_session(early.number));
         self.busy.borrow_mut().retain(|(part, _), _| !is_of(part));
-        if let Some(on_end) = &*self.on_end.borrow() {
+        for on_end in self.on_end.borrow().iter() {
             on_end(connection);
         }
     }

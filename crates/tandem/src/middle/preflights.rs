@@ -68,6 +68,13 @@ impl AnswerPreflights {
         Rc::clone(keys.entry(own).or_default())
     }
 
+    /// Forgets the preflights of the parts of isolation keys that belong to a connection of a
+    /// browser.
+    pub fn end_parts_of(&self, connection: u64) {
+        let mut keys = self.keys.borrow_mut();
+        keys.retain(|(_, isolation), _| isolation.connection() != connection);
+    }
+
     /// Answers a preflight, or sends it.
     fn pass(&self, of_key: SharedPreflights, key: PreflightKey, exchange: Exchange) -> Reply {
         let next = Rc::clone(&self.next);
@@ -307,6 +314,19 @@ mod tests {
             status(stage.call(preflight)).await;
             assert_eq!(api.asked.get(), asked, "connection {session}");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn answers_of_a_connections_part_end_with_it() {
+        let (stage, api) = stage();
+        let ask = |connection| {
+            let mut preflight = exchange(Method::Options, "anna");
+            preflight.isolation = preflight.isolation.within(connection);
+            status(stage.call(preflight))
+        };
+        assert_eq!((ask(1).await, ask(2).await), (200, 200));
+        stage.end_parts_of(1);
+        assert_eq!((ask(1).await, ask(2).await, api.asked.get()), (200, 204, 3));
     }
 
     #[tokio::test(start_paused = true)]

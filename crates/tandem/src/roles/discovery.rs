@@ -187,6 +187,7 @@ impl SiteLanes {
                 Some(&self.coding),
                 Arc::clone(&self.times),
                 None,
+                None,
             ),
             sessions: to_gateway,
         };

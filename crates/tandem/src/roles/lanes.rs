@@ -22,6 +22,7 @@ use super::discovery::SitePools;
 use super::{client_token, http1_session, logged, mux_session};
 use crate::back::announce::Announcer;
 use crate::back::gateways::{Gateway, Gateways, PoolLimits, TRIES, ToGateway, WayEntry};
+use crate::back::opened_origins::OpenedOrigins;
 use crate::back::origin::{Limits as OriginLimits, Mode, Origin, ToOrigin};
 use crate::config::client::Fallback;
 use crate::config::gateways::GatewayEndpoint;
@@ -183,7 +184,8 @@ impl ClientConfig {
             Some(entrust) => Rc::new(entrust),
         };
         let sessions = Rc::clone(&to_gateway) as _;
-        let counted = self.counted(self.with_pushes(sessions, next, Some(coding), times, digest));
+        let counted =
+            self.counted(self.with_pushes(sessions, next, Some(coding), times, digest, None));
         let stage: Rc<dyn Stage> = if self.early_connect {
             Rc::new(EarlyConnect {
                 sessions: Rc::clone(&to_gateway) as _,
@@ -227,6 +229,7 @@ impl ClientConfig {
                 times,
                 // Without a gateway, the file alone would open the section.
                 None,
+                None,
             ),
             sessions: to_solo,
         }
@@ -235,6 +238,7 @@ impl ClientConfig {
     /// Creates the stages before the sessions of a lane, which may push. `next` is the way to the
     /// sessions. `coding` is the memory for their coded bodies, or `None` if the sessions end in
     /// this process. `times` gets the times of page loads. `digest` is the one that a file keeps.
+    /// `on_end` tells which parts of isolation keys have ended.
     pub(super) fn with_pushes(
         &self,
         sessions: Rc<dyn SessionPool>,
@@ -242,17 +246,34 @@ impl ClientConfig {
         coding: Option<&CodingMemory>,
         times: Arc<LoadTimes>,
         digest: Option<SharedDigest>,
+        on_end: Option<&OpenedOrigins>,
     ) -> Rc<dyn Stage> {
         let mut pushed = self.pushed(sessions, next, coding);
         if let Some(digest) = digest {
             pushed = pushed.with_digest(digest);
         }
-        let mut stage: Rc<dyn Stage> = Rc::new(pushed);
+        let pushed = Rc::new(pushed);
+        if let Some(origins) = on_end {
+            let ending = Rc::downgrade(&pushed);
+            origins.on_end(move |connection| {
+                if let Some(pushed) = ending.upgrade() {
+                    pushed.end_parts_of(connection);
+                }
+            });
+        }
+        let mut stage: Rc<dyn Stage> = pushed;
         if self.push {
-            stage = Rc::new(AnswerPreflights::new(
-                self.max_sessions.min(MAX_KEYS),
-                stage,
-            ));
+            let keys = self.max_sessions.min(MAX_KEYS);
+            let preflights = Rc::new(AnswerPreflights::new(keys, stage));
+            if let Some(origins) = on_end {
+                let ending = Rc::downgrade(&preflights);
+                origins.on_end(move |connection| {
+                    if let Some(preflights) = ending.upgrade() {
+                        preflights.end_parts_of(connection);
+                    }
+                });
+            }
+            stage = preflights;
         }
         Rc::new(Loads::new(times, stage))
     }

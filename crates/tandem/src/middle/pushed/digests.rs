@@ -61,6 +61,11 @@ impl Digests {
         digest
     }
 
+    /// Drops the digests of the parts of keys that belong to a connection of a browser.
+    pub(super) fn end_parts_of(&mut self, connection: u64) {
+        self.kept.retain(|key, _| key.connection() != connection);
+    }
+
     /// Drops the digest that was unused for longest. Only a new key makes this necessary, so a scan
     /// of the few hundred digests is cheap enough.
     fn drop_oldest(&mut self) {
@@ -85,6 +90,20 @@ mod tests {
         assert_eq!(digests.kept.len(), 2);
         assert!(digests.of(&key("a")).is_same(&first));
         assert!(!digests.of(&key("b")).is_same(&second));
+    }
+
+    #[test]
+    fn digest_of_a_connection_ends_with_it() {
+        let key = Isolation::new(b"a", b"");
+        let parts = [key.clone(), key.within(1), key.within(2)];
+        let mut digests = Digests::new(9);
+        let first = parts.each_ref().map(|part| digests.of(part));
+        digests.end_parts_of(1);
+        let kept: Vec<_> = parts.iter().zip(&first).collect();
+        let kept = kept
+            .into_iter()
+            .map(|(part, first)| digests.of(part).is_same(first));
+        assert_eq!(kept.collect::<Vec<_>>(), [true, false, true]);
     }
 
     #[test]

@@ -100,6 +100,12 @@ impl Pushed {
         self.shared.digests.borrow_mut().keep_in_file(digest);
         self
     }
+
+    /// Forgets what the browser has received, for the parts of isolation keys that belong to a
+    /// connection.
+    pub fn end_parts_of(&self, connection: u64) {
+        self.shared.digests.borrow_mut().end_parts_of(connection);
+    }
 }
 
 impl Drop for Pushed {

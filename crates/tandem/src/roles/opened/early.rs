@@ -114,7 +114,7 @@ impl ClientConfig {
         });
         let times = journal.load_times(WAY);
         if is_shared {
-            return self.with_pushes(to_sessions, listing, None, times, None);
+            return self.with_pushes(to_sessions, listing, None, times, None, None);
         }
         let of_part = Self {
             push_memory: self.push_memory.div_ceil(PARTS_IN_MEMORY),
@@ -122,7 +122,7 @@ impl ClientConfig {
         };
         Rc::new(OfPart {
             origins: Rc::clone(origins),
-            next: of_part.with_pushes(to_sessions, listing, None, times, None),
+            next: of_part.with_pushes(to_sessions, listing, None, times, None, Some(origins)),
         })
     }
 }
