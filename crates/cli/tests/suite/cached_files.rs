@@ -60,9 +60,7 @@ impl Setting {
     }
 
     fn start(&self, more: &[&str]) -> Process {
-        let arguments = self.arguments(more);
-        let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
-        Process::start(&arguments)
+        Process::start(&self.arguments(more))
     }
 
     fn send(&self, process: &Process, method: &str, path: &str) -> Answer {
@@ -101,12 +99,6 @@ impl Drop for Setting {
     }
 }
 
-/// Ends a process as its service manager does.
-fn stop(mut process: Process) {
-    process.signal("TERM");
-    assert!(process.child.wait().unwrap().success());
-}
-
 #[test]
 fn gateway_serves_from_its_files_after_a_restart() {
     let setting = Setting::new("restart", 2000);
@@ -116,10 +108,9 @@ fn gateway_serves_from_its_files_after_a_restart() {
     setting.wait_for_files(2);
     // A second gateway with this directory ends with an error.
     let arguments = setting.arguments(&[]);
-    let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
     let (is_running, _, error) = run(&arguments);
     assert!(!is_running && error.contains("cache-dir") && error.contains("another process"));
-    stop(gateway);
+    gateway.stop();
 
     let gateway = setting.start(&[]);
     let answer = setting.send(&gateway, "GET", "/a");
@@ -132,7 +123,7 @@ fn gateway_serves_from_its_files_after_a_restart() {
     assert_eq!(setting.requests.load(Ordering::SeqCst), 2);
     // The response for /b is invalidated before any request has brought it into memory.
     setting.send(&gateway, "POST", "/b");
-    stop(gateway);
+    gateway.stop();
 
     let mut gateway = setting.start(&[]);
     assert_eq!(setting.get(&gateway, "/b"), "4");
@@ -147,7 +138,7 @@ fn gateway_serves_from_its_files_after_a_restart() {
         "no file of a crash serves"
     );
     assert_eq!(setting.get(&gateway, "/b"), "6");
-    stop(gateway);
+    gateway.stop();
 }
 
 #[test]
@@ -156,16 +147,15 @@ fn gateway_that_cannot_listen_leaves_its_files() {
     let gateway = setting.start(&[]);
     assert_eq!(setting.get(&gateway, "/a"), "1");
     setting.wait_for_files(1);
-    stop(gateway);
+    gateway.stop();
     let taken = format!("http+tcp://{}", setting.origin.address);
     let arguments = setting.arguments(&["--listen", &taken]);
-    let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
     let (is_running, _, error) = run(&arguments);
     assert!(!is_running && error.contains("cannot listen"), "{error}");
     let gateway = setting.start(&[]);
     assert_eq!(setting.get(&gateway, "/a"), "1");
     assert_eq!(setting.requests.load(Ordering::SeqCst), 1);
-    stop(gateway);
+    gateway.stop();
 }
 
 #[test]
@@ -175,18 +165,17 @@ fn gateway_of_another_origin_serves_no_file_of_the_first() {
     assert_eq!(setting.get(&gateway, "/a"), "1");
     assert_eq!(setting.get(&gateway, "/b"), "2");
     setting.wait_for_files(2);
-    stop(gateway);
+    gateway.stop();
     let [first, second] = [&setting, &other].map(|it| it.origin.address.to_string());
     let arguments = setting.arguments(&[]);
     let arguments: Vec<_> = arguments
         .iter()
         .map(|it| it.replace(&first, &second))
         .collect();
-    let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
     let gateway = Process::start(&arguments);
     // The request names the same host and path.
     assert_eq!(setting.get(&gateway, "/b"), "1");
-    stop(gateway);
+    gateway.stop();
 }
 
 #[test]
@@ -195,7 +184,7 @@ fn restart_shows_a_response_to_no_further_user() {
     let users = ["--cache-users", "2"];
     let gateway = setting.start(&users);
     assert_eq!(setting.get(&gateway, "/a"), "1");
-    stop(gateway);
+    gateway.stop();
     assert_eq!(setting.files(), 0);
     let gateway = setting.start(&users);
     assert_eq!(setting.get(&gateway, "/a"), "2");
@@ -203,11 +192,11 @@ fn restart_shows_a_response_to_no_further_user() {
     (0..4).for_each(|_| drop(setting.get(&gateway, "/a")));
     let known = setting.requests.load(Ordering::SeqCst);
     assert!((3..=5).contains(&known), "{known}");
-    stop(gateway);
+    gateway.stop();
     assert_eq!(setting.files(), 1);
     let gateway = setting.start(&users);
     assert_eq!(setting.get(&gateway, "/a"), known.to_string());
-    stop(gateway);
+    gateway.stop();
 }
 
 /// Starts a gateway in a shell that runs `before` first, and runs `arguments` before the shell.
@@ -215,7 +204,7 @@ fn start_after(setting: &Setting, arguments: &[&str], before: &str) -> Process {
     let mut shell = arguments.to_vec();
     let script = format!("{before} && exec \"$@\"");
     shell.extend(["sh", "-c", &script, "sh"]);
-    let program = tandem(&[]).get_program().to_owned();
+    let program = tandem::<&str>(&[]).get_program().to_owned();
     let mut command = Command::new(shell[0]);
     command
         .args(&shell[1..])

@@ -1,11 +1,12 @@
 //! The program as a process of the tests: its arguments, its lines of output, and its end.
 
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read};
 use std::os::fd::AsFd as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
-pub(crate) fn tandem(arguments: &[&str]) -> Command {
+pub(crate) fn tandem<S: AsRef<OsStr>>(arguments: &[S]) -> Command {
     // Another build of the program, for figures of speed.
     let program = std::env::var_os("TANDEM_TEST_PROGRAM");
     let mut command = Command::new(program.unwrap_or_else(|| env!("CARGO_BIN_EXE_tandem").into()));
@@ -17,7 +18,7 @@ pub(crate) fn tandem(arguments: &[&str]) -> Command {
     command
 }
 
-pub(crate) fn run(arguments: &[&str]) -> (bool, String, String) {
+pub(crate) fn run<S: AsRef<OsStr>>(arguments: &[S]) -> (bool, String, String) {
     let output = tandem(arguments).output().unwrap();
     (
         output.status.success(),
@@ -44,7 +45,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    pub(crate) fn start(arguments: &[&str]) -> Self {
+    pub(crate) fn start<S: AsRef<OsStr>>(arguments: &[S]) -> Self {
         Self::run(tandem(arguments))
     }
 
@@ -119,6 +120,12 @@ impl Process {
     pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
+    }
+
+    /// Ends the process as its service manager does.
+    pub(crate) fn stop(mut self) {
+        self.signal("TERM");
+        assert!(self.child.wait().unwrap().success());
     }
 
     pub(crate) fn signal(&self, name: &str) {

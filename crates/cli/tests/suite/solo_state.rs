@@ -116,9 +116,7 @@ impl Site {
     }
 
     fn start(&self) -> Process {
-        let arguments = self.arguments();
-        let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
-        Process::start(&arguments)
+        Process::start(&self.arguments())
     }
 
     /// Starts a client with a configuration file, which has these lines in its table `[solo]`.
@@ -187,18 +185,12 @@ impl Drop for Site {
     }
 }
 
-/// Ends a process as its service manager does.
-fn stop(mut process: Process) {
-    process.signal("TERM");
-    assert!(process.child.wait().unwrap().success());
-}
-
 #[test]
 fn later_process_requests_resources_with_the_page() {
     let site = Site::new("restart");
     let first = site.start();
     site.load(first.address, "/page", COOKIE);
-    stop(first);
+    first.stop();
     let mode = std::fs::metadata(site.file()).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     let content = site.content();
@@ -210,15 +202,15 @@ fn later_process_requests_resources_with_the_page() {
     for _ in 0..2 {
         let later = site.start();
         site.visit_again(later.address, "/page");
-        stop(later);
+        later.stop();
     }
     let later = site.start();
     site.load(later.address, "/other", "");
-    stop(later);
+    later.stop();
     let last = site.start();
     site.visit_again(last.address, "/other");
     site.visit_again(last.address, "/page");
-    stop(last);
+    last.stop();
     assert_eq!(site.content().matches("\npage ").count(), 2);
 }
 
@@ -228,11 +220,11 @@ fn file_is_of_requests_without_an_isolation_key() {
     let key = "Proxy-Authorization: Basic b25lOng=\r\n";
     let first = site.start();
     site.load(first.address, "/keyed", key);
-    stop(first);
+    first.stop();
     assert_eq!(site.content(), "", "nothing has changed");
     let second = site.start();
     site.load(second.address, "/page", "");
-    stop(second);
+    second.stop();
     let kept = site.content();
     assert!(
         !kept.contains("keyed") && kept.contains("/page\n"),
@@ -242,7 +234,7 @@ fn file_is_of_requests_without_an_isolation_key() {
     // Neither knows a copy, for which it would send HEAD.
     site.load(third.address, "/page", key);
     site.load(third.address, "/keyed", "");
-    stop(third);
+    third.stop();
 }
 
 #[test]
@@ -250,7 +242,7 @@ fn killed_process_leaves_the_file_before() {
     let site = Site::new("killed");
     let first = site.start();
     site.load(first.address, "/page", "");
-    stop(first);
+    first.stop();
     let before = site.content();
     let mut second = site.start();
     site.load(second.address, "/other", "");
@@ -258,7 +250,7 @@ fn killed_process_leaves_the_file_before() {
     assert_eq!(site.content(), before);
     let third = site.start();
     site.visit_again(third.address, "/page");
-    stop(third);
+    third.stop();
 }
 
 #[test]
@@ -271,7 +263,7 @@ fn reload_keeps_each_page_once() {
         process.wait_for("was reloaded");
         site.visit_again(process.address, "/page");
     }
-    stop(process);
+    process.stop();
     let content = site.content();
     assert_eq!(content.matches("\npage ").count(), 1, "{content}");
     assert_eq!(content.matches("\nneed ").count(), 3, "{content}");
@@ -291,8 +283,27 @@ fn reload_keeps_each_page_once() {
     process.signal("HUP");
     process.wait_for("was reloaded");
     site.visit_again(process.address, "/page");
-    stop(process);
+    process.stop();
     assert!(!site.content().contains("/other"));
+}
+
+#[test]
+fn failed_reload_keeps_the_file_in_use() {
+    let site = Site::new("failed-reload");
+    let mut process = site.start_with("");
+    let path = site.directory.join("client.toml");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let taken = format!("listen = [\"http://{}\", ", site.origin.address);
+    let lines = text.lines().filter(|line| !line.starts_with("state"));
+    let lines: Vec<_> = lines
+        .map(|line| line.replace("listen = [", &taken))
+        .collect();
+    std::fs::write(&path, lines.join("\n")).unwrap();
+    process.signal("HUP");
+    process.wait_for("was not reloaded");
+    site.load(process.address, "/page", "");
+    process.stop();
+    assert!(site.content().contains("/page\n"), "{}", site.content());
 }
 
 #[test]
@@ -300,7 +311,7 @@ fn excepted_host_gets_no_early_request_from_the_file() {
     let site = Site::new("except");
     let first = site.start();
     site.load(first.address, "/page", "");
-    stop(first);
+    first.stop();
     let kept = site.content();
     for is_reloaded in [false, true] {
         std::fs::write(site.file(), &kept).unwrap();
@@ -319,7 +330,7 @@ fn excepted_host_gets_no_early_request_from_the_file() {
         // An early request would have left before this one.
         assert_eq!(site.get(process.address, "/1.png", "").status, 200);
         assert_eq!(wait_for(&site.told, 2), ["GET /1.png", "GET /page"]);
-        stop(process);
+        process.stop();
         assert!(site.told.try_recv().is_err());
         assert_eq!(site.content(), "tandem visits 1\nend\n");
     }
@@ -330,15 +341,14 @@ fn each_process_needs_a_file_of_its_own() {
     let site = Site::new("locked");
     let first = site.start();
     let arguments = site.arguments();
-    let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
     let (is_running, _, error) = run(&arguments);
     assert!(!is_running && error.contains("solo-state: "), "{error}");
     assert!(
         error.contains("each client needs a file of its own"),
         "{error}"
     );
-    stop(first);
-    stop(site.start());
+    first.stop();
+    site.start().stop();
 }
 
 #[test]
@@ -346,24 +356,29 @@ fn damaged_file_begins_anew_and_a_foreign_one_stays() {
     let site = Site::new("damaged");
     let first = site.start();
     site.load(first.address, "/page", "");
-    stop(first);
+    first.stop();
     let whole = site.content();
     std::fs::write(site.file(), &whole[..whole.len() - 8]).unwrap();
     let mut process = site.start();
     let line = process.wait_for("the file of visited pages begins anew");
     assert!(line.contains("damaged at line"), "{line}");
     site.load(process.address, "/page", "");
-    stop(process);
+    process.stop();
     assert!(site.content().ends_with("\nend\n"), "{}", site.content());
 
-    std::fs::write(site.file(), "[client]\n").unwrap();
-    let mut process = site.start();
-    let line = process.wait_for("the file of visited pages is not written: remove it");
-    assert!(line.contains("this is no file of visited pages"), "{line}");
-    site.load(process.address, "/page", "");
-    site.visit_again(process.address, "/page");
-    stop(process);
-    assert_eq!(site.content(), "[client]\n");
+    for (content, problem) in [
+        ("[client]\n", "this is no file of visited pages"),
+        ("tandem visits 2\nnew\n", "a newer version of this program"),
+    ] {
+        std::fs::write(site.file(), content).unwrap();
+        let mut process = site.start();
+        let line = process.wait_for("the file of visited pages is not written: remove it");
+        assert!(line.contains(problem), "{line}");
+        site.load(process.address, "/page", "");
+        site.visit_again(process.address, "/page");
+        process.stop();
+        assert_eq!(site.content(), content);
+    }
 }
 
 #[test]

@@ -78,7 +78,6 @@ fn store_with_a_special_name_is_a_file() {
         let server = SubmissionServer::new();
         let mut arguments = arguments(&files, &server);
         *arguments.last_mut().unwrap() = format!("sqlite:{name}");
-        let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
         let start = || {
             let mut command = tandem(&arguments);
             command.current_dir(files.directory());
@@ -101,7 +100,6 @@ fn stopped_gateway_leaves_no_content() {
     let files = Files::new("submit-stopped", "");
     let server = SubmissionServer::new();
     let arguments = arguments(&files, &server);
-    let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
     let mut gateway = Process::start(&arguments);
     let body = MARK.repeat((1 << 20) / MARK.len());
     assert_eq!(post(&gateway, 1, &body).status, 201);

@@ -23,8 +23,7 @@ fn tandem(arguments: &[&str]) -> String {
 }
 
 fn start(arguments: &[String]) -> Process {
-    let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
-    Process::start(&arguments)
+    Process::start(arguments)
 }
 
 fn words(text: &str) -> Vec<String> {
