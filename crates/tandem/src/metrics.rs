@@ -159,18 +159,33 @@ macro_rules! metrics {
             }
 
             fn render_counters(&self, text: &mut String) {
-                $({
-                    let name = match $kind {
-                        "counter" => concat!("tandem_", stringify!($name), "_total"),
-                        _ => concat!("tandem_", stringify!($name)),
-                    };
-                    let (help, kind, value) = ($help, $kind, self.$name.value());
-                    // Writing to a string cannot fail.
-                    let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
-                    let _ = writeln!(text, "{name} {value}");
-                })*
+                $(render(text, stringify!($name), $kind, $help, self.$name.value());)*
             }
         }
+    };
+}
+
+/// The ends of names that tell a unit, those of the base unit, and its parts in the latter.
+/// Prometheus wants base units.
+const UNITS: [(&str, &str, u64); 3] = [
+    ("_ms", "_seconds", 1000),
+    ("_us", "_seconds", 1_000_000),
+    ("_ms_squared", "_seconds_squared", 1_000_000),
+];
+
+/// Writes a metric in Prometheus' text format.
+fn render(text: &mut String, name: &str, kind: &str, help: &str, value: u64) {
+    let unit = UNITS
+        .iter()
+        .find_map(|(end, base, parts)| Some((name.strip_suffix(end)?, *base, *parts)));
+    let (name, base, parts) = unit.unwrap_or((name, "", 1));
+    let end = if kind == "counter" { "_total" } else { "" };
+    let name = format!("tandem_{name}{base}{end}");
+    // Writing to a string cannot fail.
+    let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
+    let _ = match parts {
+        1 => writeln!(text, "{name} {value}"),
+        parts => writeln!(text, "{name} {}", value as f64 / parts as f64),
     };
 }
 
@@ -254,13 +269,13 @@ metrics! {
         "Gateway: requests to origins for pushes that served no request.";
     round_trips_saved "counter" "Client: requests that did not have to cross the slow path.";
     loads_pushed "counter" "Client: completed page loads with push.";
-    loads_pushed_ms "counter" "Client: milliseconds of page loads with push.";
+    loads_pushed_ms "counter" "Client: time of page loads with push.";
     loads_pushed_ms_squared "counter"
-        "Client: sum of the squared milliseconds of page loads with push.";
+        "Client: sum of the squared times of page loads with push.";
     loads_held_out "counter" "Client: completed page loads without push, for comparison.";
-    loads_held_out_ms "counter" "Client: milliseconds of page loads without push.";
+    loads_held_out_ms "counter" "Client: time of page loads without push.";
     loads_held_out_ms_squared "counter"
-        "Client: sum of the squared milliseconds of page loads without push.";
+        "Client: sum of the squared times of page loads without push.";
     cache_hits "counter" "Gateway: requests answered from the cache.";
     cache_misses "counter" "Gateway: requests that the cache passed on to origins.";
     cache_validations "counter" "Gateway: stored responses that their origins confirmed by 304.";
@@ -318,7 +333,7 @@ metrics! {
         "Gateway: age of the oldest submission without an answer.";
     submission_store "gauge" "Gateway: 1 if it has a store of submissions.";
     submission_commits "counter" "Gateway: submissions with which the store has dealt.";
-    submission_commit_us "counter" "Gateway: microseconds that the store needed for them.";
+    submission_commit_us "counter" "Gateway: time that the store needed for them.";
     tokens_spent_latest "gauge" "Gateway: spent tokens of the latest epoch.";
     tokens_spent_before "gauge" "Gateway: spent tokens of the epoch before the latest one.";
     submission_batches "counter" "Gateway: batches of unlinkable submissions delivered together.";
@@ -356,6 +371,26 @@ mod tests {
             text.lines()
                 .all(|line| line.starts_with('#') || line.split(' ').count() == 2)
         );
+    }
+
+    #[test]
+    fn metrics_have_base_units() {
+        let text = METRICS.render();
+        let names = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
+        let mut words = names.flat_map(|name| name.split(['_', ' ']));
+        assert_eq!(words.find(|word| matches!(*word, "ms" | "us")), None);
+        let mut text = String::new();
+        for name in ["loads_ms", "loads_ms_squared", "commit_us", "bytes"] {
+            render(&mut text, name, "counter", "Help.", 1_500_000);
+        }
+        let values: Vec<_> = text.lines().filter(|line| !line.starts_with('#')).collect();
+        let expected = [
+            "tandem_loads_seconds_total 1500",
+            "tandem_loads_seconds_squared_total 1.5",
+            "tandem_commit_seconds_total 1.5",
+            "tandem_bytes_total 1500000",
+        ];
+        assert_eq!(values, expected);
     }
 
     #[test]

@@ -109,19 +109,23 @@ fn fetch(address: SocketAddr) -> std::io::Result<String> {
 
 impl Account {
     fn read(text: &str) -> Self {
-        let values: HashMap<&str, u64> = text
+        let values: HashMap<&str, f64> = text
             .lines()
             .filter_map(|line| line.strip_prefix("tandem_")?.split_once(' '))
             .filter_map(|(name, value)| {
                 Some((name.trim_end_matches("_total"), value.trim().parse().ok()?))
             })
             .collect();
-        let value = |name: &str| values.get(name).copied().unwrap_or(0);
+        let scaled = |name: &str, parts: f64| {
+            let value = values.get(name).copied().unwrap_or(0.0);
+            (value * parts).round() as u64
+        };
+        let value = |name: &str| scaled(name, 1.0);
         let loads = |kind: &str| {
             LiveLoads::of(
                 value(&format!("loads_{kind}")),
-                value(&format!("loads_{kind}_ms")),
-                value(&format!("loads_{kind}_ms_squared")),
+                scaled(&format!("loads_{kind}_seconds"), 1e3),
+                scaled(&format!("loads_{kind}_seconds_squared"), 1e6),
             )
         };
         let (with_push, held_out) = (loads("pushed"), loads("held_out"));
@@ -250,9 +254,10 @@ mod tests {
         let text = "# HELP x y\n\
             tandem_pushes_used_total 7\ntandem_pushes_late_total 2\n\
             tandem_loads_pushed_total 2\n\
-            tandem_loads_pushed_ms_total 2000\ntandem_loads_pushed_ms_squared_total 2020000\n\
-            tandem_loads_held_out_total 3\ntandem_loads_held_out_ms_total 9000\n\
-            tandem_loads_held_out_ms_squared_total 27020000\n\
+            tandem_loads_pushed_seconds_total 2\n\
+            tandem_loads_pushed_seconds_squared_total 2.02\n\
+            tandem_loads_held_out_total 3\ntandem_loads_held_out_seconds_total 9\n\
+            tandem_loads_held_out_seconds_squared_total 27.02\n\
             tandem_pages_pushed_total 9\ntandem_pages_returning_total 4\n\
             tandem_pushes_withheld_total 5\n\
             tandem_next_pages_promised_total 6\ntandem_next_pages_used_total 4\n\
