@@ -39,6 +39,10 @@ are_apart() {
         if (sites > 1) print
     }' | grep .
 }
+# Returns whether no connection carries tunnels of two sites. Firefox does not keep the sites of tabs apart.
+sites_are_apart() {
+    ! grep -E '[.]usual[.]test.*[.]other[.]test|[.]other[.]test.*[.]usual[.]test' "$work/$1.txt"
+}
 # Returns whether the tunnels to two hosts of a site share a connection.
 are_joined() {
     grep -E '(www|part)\.usual\.test (.* )?(www|part)\.usual\.test' "$work/$1.txt" || { cat "$work/$1.txt" && return 1; }
@@ -49,4 +53,5 @@ for browser in chromium firefox; do
     check "tunnels to two hosts of a page share one: $browser" are_joined $browser
     sed "s/^/      $browser: /" "$work/$browser.txt"
 done
+check "two sites in a tab share no connection: chromium" sites_are_apart chromium
 finish
