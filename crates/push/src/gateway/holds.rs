@@ -30,7 +30,9 @@ use super::output::Output;
 use super::page_hold::{Hold, Siblings};
 use super::session::{Gateway, Unreported};
 use super::table::{FetchId, PageId};
-use super::visitors::{RELEASED_PER_CLAIM, Trust, gets_first_cookie, is_first_visit, visited_site};
+use super::visitors::{
+    RELEASED_PER_CLAIM, Trust, gets_first_cookie, has_no_sign, is_first_visit, visited_site,
+};
 use crate::fetch_standard::is_navigation;
 use crate::response_rules::Reuse;
 use crate::site::{is_same_site, site_of};
@@ -85,9 +87,10 @@ impl Gateway {
         // at another site, no cookies. It therefore shows less about the browser.
         let is_own_answer = page.url().as_ref() == url;
         let is_own_site = is_same_site(url::authority(page.url()), url::authority(url));
+        let is_new = self.config.caches_are_new && has_no_sign(request);
         let trust = self.visitors.trust(site_of(url::authority(url)), || {
             (is_own_answer && is_first_visit(request, head))
-                || (is_own_site && gets_first_cookie(request, head))
+                || (is_own_site && (is_new || gets_first_cookie(request, head)))
         });
         if trust != Trust::Full {
             self.counts.pages_returning += 1;

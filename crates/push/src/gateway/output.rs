@@ -24,6 +24,9 @@ pub struct Config {
     /// True if only those resources are requested early that the browser itself has requested for
     /// the page before, in this session. Nothing is requested because a page names it.
     pub used_only: bool,
+    /// True if the caches of the session's browsers were empty when it began. The first page of a
+    /// site without a sign of an earlier visit then counts as that of a first visit.
+    pub caches_are_new: bool,
     /// The share of pages for which nothing is pushed, 0 to 1.
     pub hold_out: f64,
     /// The largest number of pushes that are fetched at a time.
@@ -45,6 +48,7 @@ impl Default for Config {
             hosts: usize::MAX,
             has_one_user: false,
             used_only: false,
+            caches_are_new: false,
             hold_out: 0.0,
             fetches: 32,
             unreported: 4096,

@@ -14,8 +14,9 @@
 //! The bodies of a first visit are sent at once. On all other visits they wait for claims: requests
 //! for promised resources that a cache can keep. Each claim releases more bodies than the last, and
 //! after [`ENOUGH_CLAIMS`] the visit counts as a first one. A page of an unknown visit is treated
-//! as that of a returning visitor. Waiting costs a first visit one round trip, and a body that a
-//! cache holds costs its whole length.
+//! as that of a returning visitor, unless the browser's cache was empty when the session began.
+//! Waiting costs a first visit one round trip, and a body that a cache holds costs its whole
+//! length.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -172,8 +173,12 @@ pub(super) fn gets_first_cookie(request: &RequestHead, head: &ResponseHead) -> b
 pub(super) fn is_first_visit(request: &RequestHead, head: &ResponseHead) -> bool {
     let policy = ResponsePolicy::of(head);
     let would_validate = policy.has_validator && !policy.forbids_storage();
-    let is_plain = !shows_return(request) && !validation::is_conditional(&request.fields);
-    gets_first_cookie(request, head) || (is_plain && would_validate)
+    gets_first_cookie(request, head) || (has_no_sign(request) && would_validate)
+}
+
+/// Returns whether a request has no sign of an earlier visit to its site.
+pub(super) fn has_no_sign(request: &RequestHead) -> bool {
+    !shows_return(request) && !validation::is_conditional(&request.fields)
 }
 
 /// Returns whether a request shows an earlier visit to its site.

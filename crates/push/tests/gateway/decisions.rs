@@ -25,6 +25,7 @@ const ONE_USER: Config = Config {
     hosts: usize::MAX,
     has_one_user: true,
     used_only: false,
+    caches_are_new: false,
     hold_out: 0.0,
     fetches: 32,
     unreported: 4096,

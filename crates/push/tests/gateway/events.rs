@@ -200,6 +200,7 @@ pub(crate) fn run(data: &[u8]) {
         hosts,
         has_one_user: user % 4 == 3,
         used_only: user == 7,
+        caches_are_new: user % 2 == 1,
         hold_out: [0.0, 0.0, 0.0, 0.5][choices.below(4)],
         fetches: 1 + choices.below(4),
         unreported: 1 + choices.below(8),

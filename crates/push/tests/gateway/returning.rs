@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
-use tandem_push::gateway::Output;
+use tandem_push::gateway::{Config, Output};
 use tandem_push::wire::Fate;
 
 use crate::needs::Needs;
-use crate::origin::{Page, page};
+use crate::origin::{Page, page, redirect};
 use crate::pair::Pair;
 use crate::{NAVIGATION, fresh_image, html, image};
 
@@ -45,6 +45,18 @@ fn pair(pages: &[(String, Page)]) -> Pair {
         .map(|(url, page)| (url.as_str(), page.clone()))
         .collect();
     Pair::new(&pages)
+}
+
+fn with_caches(caches_are_new: bool, pages: &[(String, Page)]) -> Pair {
+    let config = Config {
+        caches_are_new,
+        ..Config::default()
+    };
+    let pages: Vec<_> = pages
+        .iter()
+        .map(|(url, page)| (url.as_str(), page.clone()))
+        .collect();
+    Pair::with(config, &pages)
 }
 
 /// Requests a page, and returns the number of resources that the gateway fetches with it.
@@ -91,6 +103,32 @@ fn returning_browser_gets_promises_alone() {
         pair.received.clear();
         assert_eq!(fetches_with(&mut pair, "page", WITH_COOKIE), 0);
         assert!(!pair.received.iter().any(|message| is_promise(&message)));
+    }
+}
+
+#[test]
+fn new_cache_makes_a_visit_without_signs_a_first_one() {
+    let referrer = [("accept", "text/html"), ("referer", "http://www.a.test/")];
+    let condition = [("accept", "text/html"), ("if-none-match", "\"1\"")];
+    for (caches_are_new, fields, expected) in [
+        (false, NAVIGATION, 0),
+        (true, NAVIGATION, 31),
+        (true, WITH_COOKIE, 0),
+        (true, &referrer, 0),
+        (true, &condition, 0),
+    ] {
+        let mut pair = with_caches(caches_are_new, &site(30, signless));
+        let fetched = fetches_with(&mut pair, "page", fields);
+        assert_eq!(fetched, expected, "{caches_are_new} {fields:?}");
+    }
+    // A page behind a redirect from another site tells nothing about its own site.
+    for (from, expected) in [("http://www.a.test/", 31), ("http://b.test/", 0)] {
+        let mut pages = site(30, signless);
+        pages.push((from.to_owned(), redirect(&url("page"))));
+        let mut pair = with_caches(true, &pages);
+        pair.send(from, NAVIGATION);
+        pair.run_for(LOADED);
+        assert_eq!(pair.take_asked().len(), 2 + expected, "{from}");
     }
 }
 

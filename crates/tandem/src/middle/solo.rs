@@ -12,7 +12,8 @@
 //! responses and its connections end with it.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::hash::{BuildHasher, RandomState};
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -29,8 +30,23 @@ use crate::hosts::HostPattern;
 use crate::metrics::METRICS;
 use crate::stage::{CurrentSession, SessionPool, Stage};
 
-/// Creates the stages of a session from its isolation key and its number.
-pub type NewSession = Box<dyn Fn(&Isolation, u64) -> Rc<dyn Stage>>;
+/// The largest number of keys of ended sessions that are remembered. A full set is cleared.
+const MAX_ENDED: usize = 16_384;
+
+/// Creates the stages of a session.
+pub type NewSession = Box<dyn Fn(&NewSessionOf<'_>) -> Rc<dyn Stage>>;
+
+/// The properties of a session that begins.
+#[derive(Clone, Copy, Debug)]
+pub struct NewSessionOf<'a> {
+    /// Its isolation key.
+    pub isolation: &'a Isolation,
+    /// Its number.
+    pub number: u64,
+    /// True if no session of this key is known to have ended, after which the browser may still
+    /// have copies.
+    pub is_first: bool,
+}
 
 /// Returns the peer of an exchange in the session with a number. Its pages get early requests if it
 /// accepts pushes.
@@ -55,6 +71,7 @@ pub struct SoloSessions {
     /// this stage, there are more sessions.
     without_session: Option<Rc<dyn Stage>>,
     sessions: RefCell<HashMap<Isolation, Rc<SoloSession>>>,
+    ended: RefCell<EndedKeys>,
     issued: Cell<u64>,
 }
 
@@ -68,6 +85,27 @@ struct SoloSession {
     /// The companions among them.
     companions: Cell<usize>,
     last: Cell<Instant>,
+}
+
+/// The keys of sessions that have ended, as hashes with a secret of this process. The sessions of
+/// two keys with one hash cannot mix: a key that counts as known is treated with more care.
+#[derive(Default)]
+struct EndedKeys {
+    secret: RandomState,
+    hashes: HashSet<u64>,
+}
+
+impl EndedKeys {
+    fn add(&mut self, key: &Isolation) {
+        if self.hashes.len() >= MAX_ENDED {
+            self.hashes.clear();
+        }
+        self.hashes.insert(self.secret.hash_one(key));
+    }
+
+    fn contains(&self, key: &Isolation) -> bool {
+        self.hashes.contains(&self.secret.hash_one(key))
+    }
 }
 
 impl SoloSession {
@@ -90,6 +128,7 @@ impl SoloSessions {
             peer_of,
             without_session,
             sessions: RefCell::default(),
+            ended: RefCell::default(),
             issued: Cell::new(0),
         });
         let weak = Rc::downgrade(&this);
@@ -127,6 +166,9 @@ impl SoloSessions {
             .borrow_mut()
             .extract_if(|_, session| !session.is_in_use() && session.last.get().elapsed() >= limit)
             .collect();
+        for (key, _) in &ended {
+            self.ended.borrow_mut().add(key);
+        }
         // Stages run when they are dropped, so the table must not be borrowed then.
         drop(ended);
     }
@@ -150,7 +192,11 @@ impl SoloSessions {
         let session = Rc::new(SoloSession {
             mark: Rc::new(SessionMark::new(true)),
             number,
-            stage: (self.new_session)(isolation, number),
+            stage: (self.new_session)(&NewSessionOf {
+                isolation,
+                number,
+                is_first: !self.ended.borrow().contains(isolation),
+            }),
             opened: now,
             active: Cell::new(0),
             companions: Cell::new(0),
@@ -171,6 +217,7 @@ impl SoloSessions {
         let oldest = idle.min_by_key(|(_, session)| session.last.get());
         let key = oldest.map(|(key, _)| key.clone())?;
         METRICS.sessions_evicted.add(1);
+        self.ended.borrow_mut().add(&key);
         sessions.remove(&key)
     }
 }
@@ -346,10 +393,12 @@ mod tests {
             max_sessions,
             idle: IDLE,
         };
-        let new_session: NewSession = Box::new(|_, number| {
+        let new_session: NewSession = Box::new(|session| {
+            let (number, is_first) = (session.number, session.is_first);
             Rc::new(move |exchange: Exchange| {
                 assert_eq!(exchange.peer.session, number);
                 let mut head = ResponseHead::new(200);
+                head.fields.push("first", is_first.to_string());
                 head.fields.push("session", number.to_string());
                 head.fields.push("push", exchange.peer.push.to_string());
                 Reply::ready(head, Bytes::new())
@@ -403,6 +452,40 @@ mod tests {
             assert_eq!(http("one").await, ("3".into(), true));
         })
         .await;
+    }
+
+    /// Returns whether the session that answers is the first one of its key.
+    async fn is_first(to: &ToSolo, user: &str) -> bool {
+        let mut reply = to.call(exchange(user, Scheme::Http, "a.test"));
+        let Some(Ok(Part::Head(head))) = reply.part().await else {
+            panic!("no head");
+        };
+        head.fields.get("first") == Some(b"true")
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn key_of_an_ended_session_is_known() {
+        in_local(async {
+            let to = ToSolo(pool(2));
+            assert!(is_first(&to, "rested").await);
+            tokio::time::sleep(2 * IDLE).await;
+            for user in ["new", "newer", "newest"] {
+                assert!(is_first(&to, user).await, "{user}");
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+            assert!(!is_first(&to, "rested").await && !is_first(&to, "new").await);
+        })
+        .await;
+    }
+
+    #[test]
+    fn known_keys_are_bounded() {
+        let mut ended = EndedKeys::default();
+        for number in 0..=MAX_ENDED {
+            let key = Isolation::new(number.to_string().as_bytes(), b"");
+            ended.add(&key);
+            assert!(ended.contains(&key) && ended.hashes.len() <= MAX_ENDED);
+        }
     }
 
     #[tokio::test]

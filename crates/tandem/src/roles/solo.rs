@@ -20,10 +20,10 @@ use crate::back::polite::{Pipelining, Polite};
 use crate::back::udp::NoUdp;
 use crate::config::client::{Solo, SoloMode};
 use crate::config::{ClientConfig, ConfigError};
-use crate::exchange::{Exchange, Isolation, Peer, Reply};
+use crate::exchange::{Exchange, Peer, Reply};
 use crate::middle::pair_fields::PairFields;
 use crate::middle::push::{EarlyLimits, Push, Pushing};
-use crate::middle::solo::{ExceptedHosts, SoloLimits, SoloSessions, is_excepted};
+use crate::middle::solo::{ExceptedHosts, NewSession, SoloLimits, SoloSessions, is_excepted};
 use crate::session::http1::DEPTH;
 use crate::session::mux::Multiplexed;
 use crate::stage::Stage;
@@ -65,12 +65,22 @@ impl ClientConfig {
             visits,
             ..pushing.clone()
         });
+        // Tor Browser gives keys, and its cache is empty when it starts. Without a key, a browser
+        // may keep its cache on disk.
+        let with_new_cache = Rc::new(Pushing {
+            early: Some(EarlyLimits {
+                caches_are_new: solo.mode == SoloMode::Via,
+                ..EarlyLimits::SOLO
+            }),
+            ..pushing.clone()
+        });
         let with_key = Rc::new(pushing);
         let limits = SoloLimits {
             max_sessions: self.max_sessions.div_ceil(self.routes.len() + 1),
             idle: self.path.timeouts.idle,
         };
-        let new_session = move |isolation: &Isolation, number| {
+        let new_session: NewSession = Box::new(move |session| {
+            let number = session.number;
             let to_origin = Rc::new(SoloOrigins {
                 session: number,
                 origin: Rc::clone(&origin),
@@ -86,12 +96,13 @@ impl ClientConfig {
                 session: number,
                 ..Peer::none()
             };
-            let pushing = match isolation.credentials() {
+            let pushing = match session.isolation.credentials() {
                 None => &without_key,
+                Some(_) if session.is_first => &with_new_cache,
                 Some(_) => &with_key,
             };
-            Rc::new(Push::new(pushing, None, peer, next)) as Rc<dyn Stage>
-        };
+            Rc::new(Push::new(pushing, None, peer, next))
+        });
         let peer_of = move |exchange: &Exchange, session| Peer {
             session,
             address: None,
@@ -100,7 +111,7 @@ impl ClientConfig {
                 && takes_pushes
                 && !is_excepted(&refused, exchange),
         };
-        let (new_session, peer_of) = (Box::new(new_session), Box::new(peer_of));
+        let peer_of = Box::new(peer_of);
         Ok(SoloSessions::new(limits, new_session, peer_of, None))
     }
 

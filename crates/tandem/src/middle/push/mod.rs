@@ -69,6 +69,8 @@ pub struct EarlyLimits {
     pub requests: usize,
     /// True if only the requests are made that the browser itself has made for the page before.
     pub used_only: bool,
+    /// True if the browser's cache was empty when the session began.
+    pub caches_are_new: bool,
 }
 
 impl EarlyLimits {
@@ -78,6 +80,7 @@ impl EarlyLimits {
         hosts: 2,
         requests: 128,
         used_only: false,
+        caches_are_new: false,
     };
 
     /// The limits for HTTPS that the client opens. One connection of HTTP/2 leads to each host.
@@ -85,6 +88,7 @@ impl EarlyLimits {
         hosts: usize::MAX,
         requests: 64,
         used_only: false,
+        caches_are_new: false,
     };
 }
 

@@ -127,6 +127,7 @@ impl PushSession {
             foreign_after_request: early.is_some(),
             has_one_user: early.is_some(),
             used_only: early.is_some_and(|limits| limits.used_only),
+            caches_are_new: early.is_some_and(|limits| limits.caches_are_new),
             hosts: early.map_or(usize::MAX, |limits| limits.hosts),
             hold_out: pushing.hold_out,
             fetches: early.map_or(usual.fetches, |limits| limits.requests),

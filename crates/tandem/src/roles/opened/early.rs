@@ -84,10 +84,10 @@ impl ClientConfig {
         let to_origins: Rc<dyn Stage> = Rc::new(PairFields { next: to_origins });
         // A part may be as large as its share of the memory, so that parts in use are counted too.
         let without_session = (!is_shared).then(|| Rc::clone(&to_origins));
-        let new_session: NewSession = Box::new(move |_, number| {
+        let new_session: NewSession = Box::new(move |session| {
             let next = Rc::clone(&to_origins);
             let peer = Peer {
-                session: number,
+                session: session.number,
                 ..Peer::none()
             };
             Rc::new(Push::new(&pushing, None, peer, next))
