@@ -8,8 +8,8 @@
 //! ```
 //!
 //! The limit starts at the six connections of browsers. It grows by one with each complete answer
-//! while other requests wait for a connection, so it doubles in each round of answers. If that has
-//! not raised the throughput in two rounds, the limit falls back and rests. A refusal by the origin
+//! while other requests wait for a connection, so it doubles in each round of answers. If
+//! connections carry several requests, the pace decides ([`Pace`]). If growth has not raised the throughput in two rounds, the limit falls back and rests. A refusal by the origin
 //! makes it fall to the floor at once, and each further refusal doubles the rest.
 //!
 //! A connection may carry several requests at once (`origin::pipelining`). The limit of exchanges
@@ -41,6 +41,17 @@ pub(super) const LONGEST_REST: Duration = REFUSED_REST.saturating_mul(1 << MAX_D
 
 /// The time without an answer after which the limit starts again: connections are closed by then.
 const FORGET_AFTER: Duration = Duration::from_secs(60);
+
+/// The pace at which a limit grows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pace {
+    /// One connection for as many answers as each carries requests: the exchanges double in each
+    /// round.
+    Doubling,
+    /// One connection for each answer. Behind a proxy such as Tor, rounds are long, and few bytes
+    /// arrive in each.
+    EachAnswer,
+}
 
 /// A refusal by an origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,6 +109,7 @@ impl Round {
 #[derive(Debug)]
 pub(super) struct Growth {
     most: usize,
+    pace: Pace,
     limit: usize,
     /// The number of requests that each connection may carry.
     depth: usize,
@@ -123,9 +135,10 @@ pub(super) struct Growth {
 
 impl Growth {
     /// Starts at the floor. The limit never exceeds `most`.
-    pub(super) fn new(now: Instant, most: usize) -> Self {
+    pub(super) fn new(now: Instant, most: usize, pace: Pace) -> Self {
         Self {
             most: most.max(FLOOR),
+            pace,
             limit: FLOOR,
             depth: 1,
             since_growth: 0,
@@ -217,7 +230,11 @@ impl Growth {
         round.answers += 1;
         round.bytes += bytes;
         self.since_growth += 1;
-        if self.since_growth >= self.depth && !self.is_doubtful {
+        let needed = match self.pace {
+            Pace::Doubling => self.depth,
+            Pace::EachAnswer => 1,
+        };
+        if self.since_growth >= needed && !self.is_doubtful {
             self.since_growth = 0;
             self.limit = (limit + 1).min(self.most);
         }
@@ -324,7 +341,7 @@ mod tests {
     /// the state, the greatest limit and the seconds.
     fn load(origin: &Origin, resources: usize, most: usize) -> (Growth, usize, f64) {
         let start = Instant::now();
-        let mut growth = Growth::new(start, most);
+        let mut growth = Growth::new(start, most, Pace::Doubling);
         growth.note_wait(start);
         let (mut clock, mut link_free, mut begun, mut greatest) = (0.0, 0.0, 0, FLOOR);
         let mut under_way: VecDeque<f64> = VecDeque::new();
@@ -349,6 +366,10 @@ mod tests {
         (growth, greatest, clock)
     }
 
+    fn doubling(now: Instant) -> Growth {
+        Growth::new(now, 32, Pace::Doubling)
+    }
+
     #[test]
     fn limit_grows_on_a_long_round_trip() {
         let far = Origin {
@@ -365,7 +386,7 @@ mod tests {
     #[test]
     fn limit_survives_one_slow_round() {
         let start = Instant::now();
-        let mut growth = Growth::new(start, 32);
+        let mut growth = doubling(start);
         growth.note_wait(start);
         let mut now = start;
         for round in 0..6 {
@@ -382,7 +403,7 @@ mod tests {
     #[test]
     fn deep_connections_carry_twice_the_exchanges() {
         let now = Instant::now();
-        let mut growth = Growth::new(now, 32);
+        let mut growth = doubling(now);
         growth.set_depth(now, 2);
         growth.note_wait(now);
         for _ in 0..FLOOR * 2 {
@@ -394,9 +415,41 @@ mod tests {
     }
 
     #[test]
+    fn each_answer_may_add_a_connection() {
+        let now = Instant::now();
+        let mut growth = Growth::new(now, 32, Pace::EachAnswer);
+        growth.set_depth(now, 2);
+        growth.note_wait(now);
+        for _ in 0..FLOOR * 2 {
+            growth.note_response(now, 2000, true);
+        }
+        assert_eq!((growth.limit(), growth.exchanges()), (18, 36));
+        for _ in 0..FLOOR * 3 {
+            growth.note_response(now, 2000, true);
+        }
+        assert_eq!(growth.limit(), 32, "the largest limit");
+        growth.note_refusal(now, Refusal::Connection);
+        assert_eq!(growth.limit(), FLOOR);
+    }
+
+    /// Rounds of the same throughput end the growth at each pace.
+    #[test]
+    fn each_answer_adds_none_on_a_full_link() {
+        let start = Instant::now();
+        let mut growth = Growth::new(start, 64, Pace::EachAnswer);
+        growth.set_depth(start, 2);
+        growth.note_wait(start);
+        for answer in 0..400 {
+            let now = start + Duration::from_millis(20 * answer);
+            growth.note_response(now, 2000, true);
+        }
+        assert!(growth.limit() < 32, "{}", growth.limit());
+    }
+
+    #[test]
     fn refusal_by_a_response_ends_pipelining_for_a_while() {
         let now = Instant::now();
-        let mut growth = Growth::new(now, 32);
+        let mut growth = doubling(now);
         growth.set_depth(now, 2);
         assert_eq!(growth.exchanges(), FLOOR * 2);
         growth.note_refusal(now, Refusal::Response(Duration::ZERO));
@@ -422,7 +475,7 @@ mod tests {
     #[test]
     fn limit_stays_without_waiting_requests() {
         let now = Instant::now();
-        let mut growth = Growth::new(now, 32);
+        let mut growth = doubling(now);
         for second in 0..50 {
             growth.note_response(now + Duration::from_secs(second), 5000, false);
         }
@@ -430,7 +483,7 @@ mod tests {
     }
 
     fn grown(now: Instant) -> Growth {
-        let mut growth = Growth::new(now, 32);
+        let mut growth = doubling(now);
         growth.note_wait(now);
         for _ in 0..26 {
             growth.note_response(now, 5000, true);
@@ -507,6 +560,7 @@ mod tests {
 
     #[test]
     fn floor_is_the_least_limit() {
-        assert_eq!(Growth::new(Instant::now(), 1).limit(), FLOOR);
+        let growth = Growth::new(Instant::now(), 1, Pace::EachAnswer);
+        assert_eq!(growth.limit(), FLOOR);
     }
 }

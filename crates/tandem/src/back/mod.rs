@@ -14,7 +14,7 @@
 pub mod announce;
 mod failures;
 pub mod gateways;
-mod growth;
+pub mod growth;
 mod lasting;
 mod multiplexed;
 pub mod opened_origins;

@@ -26,7 +26,7 @@ use tandem_http::{ResponseHead, Scheme};
 use tokio::time::Instant;
 
 use self::early::EarlyRequests;
-use super::growth::{FLOOR, Growth, Refusal};
+use super::growth::{FLOOR, Growth, Pace, Refusal};
 use super::origin::{ConnectionLimits, LimitsOfOrigin, Origin, ToOrigin, with_precedence};
 use super::places::{Limits, Places};
 use crate::endpoint::split_authority;
@@ -72,6 +72,8 @@ struct PoliteState {
     growths: Rc<RefCell<HashMap<OriginKey, Growth>>>,
     /// The largest limit of connections to one origin.
     most: usize,
+    /// The pace at which the limits grow.
+    pace: Pace,
     /// Closes the surplus idle connections of a session to an origin.
     trim: Trim,
     depth: Depth,
@@ -89,12 +91,13 @@ enum Attempt {
 
 impl Polite {
     /// Creates the stage before the connections of `origin`. A session uses at most `most`
-    /// connections to one target, and at most `per_session` exchanges in total. A connection
-    /// may carry two requests at once with `pipelining`.
+    /// connections to one target, and at most `per_session` exchanges in total. Their number grows
+    /// at `pace`. A connection may carry two requests at once with `pipelining`.
     pub fn before(
         origin: &Rc<Origin>,
         most: usize,
         per_session: usize,
+        pace: Pace,
         pipelining: Option<Pipelining>,
     ) -> Self {
         let of = Rc::clone(origin);
@@ -102,7 +105,7 @@ impl Polite {
         let of = Rc::clone(origin);
         let depth: Depth = Box::new(move |exchange| of.depth(exchange));
         let next = Rc::new(ToOrigin(Rc::clone(origin)));
-        let polite = Self::new(next, most, per_session, trim, depth);
+        let polite = Self::new(next, most, per_session, pace, trim, depth);
         if let Some(Pipelining { preconnects }) = pipelining {
             let growths = Rc::downgrade(&polite.state.growths);
             let limits: LimitsOfOrigin = Box::new(move |session, target| {
@@ -119,7 +122,14 @@ impl Polite {
         polite
     }
 
-    fn new(next: Rc<dyn Stage>, most: usize, per_session: usize, trim: Trim, depth: Depth) -> Self {
+    fn new(
+        next: Rc<dyn Stage>,
+        most: usize,
+        per_session: usize,
+        pace: Pace,
+        trim: Trim,
+        depth: Depth,
+    ) -> Self {
         let growths: Rc<RefCell<HashMap<OriginKey, Growth>>> = Rc::default();
         let limits = Limits {
             per_origin: most,
@@ -139,6 +149,7 @@ impl Polite {
                 places: Places::measured(limits, Box::new(limit)),
                 growths,
                 most,
+                pace,
                 trim,
                 depth,
                 trimmed_soon: RefCell::default(),
@@ -326,7 +337,7 @@ impl PoliteState {
         }
         let growth = growths
             .entry(key.clone())
-            .or_insert_with(|| Growth::new(now, self.most));
+            .or_insert_with(|| Growth::new(now, self.most, self.pace));
         event(growth, now);
     }
 }

@@ -13,6 +13,7 @@ use tandem_push::gateway::Visits;
 
 use super::lanes::tls_to_origins;
 use super::{http1_session, mux_session};
+use crate::back::growth::Pace;
 use crate::back::origin::{Limits as OriginLimits, Mode, Origin};
 use crate::back::own::OwnListeners;
 use crate::back::policy::{Direct, Policy};
@@ -46,7 +47,11 @@ impl ClientConfig {
         // A new stream through Tor carries its first request at once, and waits for nothing.
         let preconnects = solo.mode == SoloMode::Direct;
         let pipelining = solo.pipelining.then_some(Pipelining { preconnects });
-        let polite = Polite::before(&origin, most, per_session, pipelining);
+        let pace = match solo.mode {
+            SoloMode::Via => Pace::EachAnswer,
+            SoloMode::Direct => Pace::Doubling,
+        };
+        let polite = Polite::before(&origin, most, per_session, pace, pipelining);
         let polite = Rc::new(polite);
         let excepted = Rc::new(ExceptedHosts {
             except,

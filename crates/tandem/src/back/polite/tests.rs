@@ -197,7 +197,7 @@ fn socks_refusal_names_the_site() {
 
 fn polite(origin: Rc<dyn Stage>) -> Rc<Polite> {
     let (trim, depth) = (Box::new(|_, _: &_, _| ()), Box::new(|_: &_| 1));
-    Rc::new(Polite::new(origin, 32, 256, trim, depth))
+    Rc::new(Polite::new(origin, 32, 256, Pace::Doubling, trim, depth))
 }
 
 fn key(session: u64, host: &str) -> OriginKey {
