@@ -10,9 +10,9 @@ mod set_cookie;
 
 use std::borrow::Cow;
 
-use tandem_http::{Fields, RequestHead, ResponseHead};
+use tandem_http::{Fields, RequestHead, ResponseHead, Scheme};
 
-use crate::site::host_of;
+use crate::site::{host_of, site_of};
 use set_cookie::{Setter, Verdict};
 
 /// The largest number of cookies of one response, and of its request. Browsers keep fewer than
@@ -33,6 +33,12 @@ struct Change {
     name: Vec<u8>,
     /// `None` removes the cookie.
     value: Option<Vec<u8>>,
+    scope: CookieScope,
+}
+
+/// The requests that carry a cookie.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct CookieScope {
     domain: Domain,
     path: String,
     /// True if only requests over TLS carry the cookie.
@@ -88,7 +94,9 @@ impl CookieChanges {
 
     fn add(&mut self, change: Change) {
         let is_same = |old: &Change| {
-            old.name == change.name && old.domain == change.domain && old.path == change.path
+            old.name == change.name
+                && old.scope.domain == change.scope.domain
+                && old.scope.path == change.scope.path
         };
         let Some(at) = self.changes.iter().position(is_same) else {
             return self.changes.push(change);
@@ -106,10 +114,17 @@ impl CookieChanges {
     /// Returns whether requests after the response may have another `Cookie` field than `before`,
     /// that of the request.
     pub fn alter(&self, before: &[u8]) -> bool {
-        self.changes.iter().any(|change| {
+        self.altered(before).next().is_some()
+    }
+
+    /// Returns the requests whose `Cookie` field the response alters. `before` is the field of the
+    /// request for it.
+    pub(crate) fn altered(&self, before: &[u8]) -> impl Iterator<Item = &CookieScope> {
+        let is_new = |change: &&Change| {
             let old = pairs(before).find(|pair| name_of(pair) == change.name);
             old != change.pair().as_deref()
-        })
+        };
+        self.changes.iter().filter(is_new).map(|it| &it.scope)
     }
 
     /// Returns the `Cookie` field of a request for `path` with a query, made after the response.
@@ -121,7 +136,7 @@ impl CookieChanges {
         let mut old: Vec<Vec<u8>> = pairs(before).map(<[u8]>::to_vec).collect();
         let mut new: Vec<(usize, Vec<u8>)> = Vec::new();
         for change in &self.changes {
-            let covers = change.covers(scheme == "https", &host, path);
+            let covers = change.scope.covers(scheme == "https", &host, path);
             let pair = change.pair().filter(|_| covers);
             let at = old.iter().position(|pair| name_of(pair) == change.name);
             match (at, pair) {
@@ -130,7 +145,7 @@ impl CookieChanges {
                     if let Some(at) = at {
                         old.remove(at);
                     }
-                    new.extend(pair.map(|pair| (change.path.len(), pair)));
+                    new.extend(pair.map(|pair| (change.scope.path.len(), pair)));
                 }
             }
         }
@@ -150,8 +165,25 @@ impl Change {
         let value = self.value.as_deref()?;
         Some([&self.name, &b"="[..], value].concat())
     }
+}
 
-    /// Returns whether a request carries the cookie.
+impl CookieScope {
+    /// Returns the requests to the site of an authority, which may carry an unknown cookie of it.
+    pub(crate) fn of_site(authority: &str) -> Self {
+        Self {
+            domain: Domain::Below(site_of(authority)),
+            path: "/".to_owned(),
+            is_secure: false,
+        }
+    }
+
+    /// Returns whether a request carries the cookie, as far as it carries cookies.
+    pub(crate) fn covers_request(&self, request: &RequestHead) -> bool {
+        let host = host_of(&request.authority).to_ascii_lowercase();
+        let is_tls = request.scheme == Scheme::Https;
+        self.covers(is_tls, &host, without_query(&request.path))
+    }
+
     fn covers(&self, is_tls: bool, host: &str, path: &str) -> bool {
         let is_own = match &self.domain {
             Domain::Host(own) => own == host,

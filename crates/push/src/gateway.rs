@@ -31,6 +31,7 @@
 //! and make the decisions. The other files hold the records and policies.
 
 mod budget;
+mod changed_cookies;
 mod client_cache;
 mod cookie_hashes;
 mod cookie_hosts;

@@ -7,7 +7,7 @@
 use tandem_http::Scheme;
 use tandem_http::cache::unix_seconds;
 
-use super::{Change, Domain, is_in_domain};
+use super::{Change, CookieScope, Domain, is_in_domain};
 use crate::site::{is_address, is_public_suffix};
 
 /// The length in bytes of a name with its value above which browsers ignore a cookie.
@@ -89,9 +89,11 @@ pub(super) fn read(field: &[u8], setter: &Setter<'_>, unix_time: u64) -> Verdict
         Ok(Some(domain)) => Verdict::Change(Change {
             name: name.to_vec(),
             value: is_kept.then(|| value.to_vec()),
-            domain,
-            path: path.to_owned(),
-            is_secure: attributes.is_secure,
+            scope: CookieScope {
+                domain,
+                path: path.to_owned(),
+                is_secure: attributes.is_secure,
+            },
         }),
         Ok(None) => Verdict::Ignored,
         Err(UnusualDomain) => Verdict::Unknown,

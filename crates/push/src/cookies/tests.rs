@@ -298,7 +298,9 @@ struct Jar(Vec<(Change, usize)>);
 impl Jar {
     fn set(&mut self, change: Change, time: usize) {
         let is_same = |(old, _): &(Change, usize)| {
-            (&old.name, &old.domain, &old.path) == (&change.name, &change.domain, &change.path)
+            let (old_scope, scope) = (&old.scope, &change.scope);
+            (&old.name, &old_scope.domain, &old_scope.path)
+                == (&change.name, &scope.domain, &scope.path)
         };
         let old = self.0.iter().position(is_same).map(|at| self.0.remove(at));
         if change.value.is_some() {
@@ -311,9 +313,9 @@ impl Jar {
         let mut sent: Vec<_> = self
             .0
             .iter()
-            .filter(|(it, _)| it.covers(false, host, path))
+            .filter(|(it, _)| it.scope.covers(false, host, path))
             .collect();
-        sent.sort_by_key(|(it, created)| (std::cmp::Reverse(it.path.len()), *created));
+        sent.sort_by_key(|(it, created)| (std::cmp::Reverse(it.scope.path.len()), *created));
         let pairs = sent
             .iter()
             .map(|(it, _)| String::from_utf8(it.pair().unwrap()).unwrap());

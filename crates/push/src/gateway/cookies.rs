@@ -5,14 +5,22 @@
 //! cookies, and none are added until it returns one. Some cookies are unknown ([`CookieChanges`]).
 //! A client without a gateway then requests nothing early, because each resource would be requested
 //! twice. A gateway promises the resources without them, since responses for everyone still fit.
+//!
+//! Without a gateway, later responses can change cookies too: those of style sheets, images, frames
+//! and redirects, and of requests that are not early. The early requests that carry such a cookie
+//! end then (`changed_cookies`).
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use tandem_http::{RequestHead, ResponseHead};
 
+use super::fetch::FetchPhase;
+use super::page::Page;
 use super::session::Gateway;
+use super::table::{FetchId, PageId, ResponseId};
 use super::visitors::comes_from_site;
-use crate::cookies::{CookieChanges, cookies_of};
+use crate::cookies::{CookieChanges, CookieScope, cookies_of};
 use crate::fetch_standard::is_navigation;
 
 /// The cookies of requests that follow a response.
@@ -37,6 +45,78 @@ impl Cookies {
 }
 
 impl Gateway {
+    /// Handles the head of a response to a request with an unsafe method, which may change cookies.
+    pub fn handle_unsafe_head(&mut self, now: Instant, request: &RequestHead, head: &ResponseHead) {
+        self.note_changed_cookies(now, None, request, head);
+    }
+
+    /// Ends the early requests whose cookies a response changes. `by` is the response, if the
+    /// browser itself has requested it.
+    pub(super) fn note_changed_cookies(
+        &mut self,
+        now: Instant,
+        by: Option<ResponseId>,
+        request: &RequestHead,
+        head: &ResponseHead,
+    ) {
+        if !self.config.has_one_user || !head.fields.contains("set-cookie") {
+            return;
+        }
+        let before = cookies_of(&request.fields);
+        let scopes: Vec<_> = match CookieChanges::of(request, head, self.clock.unix_time(now)) {
+            Some(changes) => changes.altered(&before).cloned().collect(),
+            None => vec![CookieScope::of_site(&request.authority)],
+        };
+        if scopes.is_empty() {
+            return;
+        }
+        for scope in scopes {
+            self.changed_cookies.add(by, scope);
+        }
+        for id in self.outdated_fetches() {
+            self.withdraw(id);
+            self.cancel_fetch(id);
+        }
+        self.start_fetches(now);
+    }
+
+    /// Returns the fetches that have not begun and whose requests have old cookies, unless a
+    /// request of the browser waits for them.
+    fn outdated_fetches(&self) -> Vec<FetchId> {
+        let is_outdated = |id: &FetchId| {
+            self.fetches.get(*id).is_some_and(|fetch| {
+                let page = self.pages.get(fetch.page);
+                matches!((&fetch.phase, page), (FetchPhase::Waiting(request), Some(page))
+                    if !fetch.requested && self.has_old_cookies(page, request))
+            })
+        };
+        self.fetches.ids().into_iter().filter(is_outdated).collect()
+    }
+
+    /// Creates the page of a response to a request of the browser.
+    pub(super) fn new_page(
+        &self,
+        id: ResponseId,
+        request: Arc<RequestHead>,
+        url: Arc<str>,
+    ) -> Page {
+        let mut page = Page::new(id, request, url);
+        let response = self.responses.get(id);
+        page.cookies_of = response.map_or(0, |response| response.cookies_of);
+        page
+    }
+
+    /// Returns whether an early request for a page would have old cookies.
+    pub(super) fn is_outdated(&self, page: PageId, request: &RequestHead) -> bool {
+        let page = self.pages.get(page);
+        page.is_none_or(|page| self.has_old_cookies(page, request))
+    }
+
+    fn has_old_cookies(&self, page: &Page, request: &RequestHead) -> bool {
+        let cookies = &self.changed_cookies;
+        cookies.outdate(page.cookies_of, page.response, request)
+    }
+
     /// Returns the cookies of the requests that a page causes.
     pub(super) fn cookies_after(
         &mut self,

@@ -147,6 +147,9 @@ impl Gateway {
             return;
         };
         request.method = Method::Head;
+        if self.is_outdated(id, &request) {
+            return;
+        }
         let target = PushTarget {
             hash: url_hash(&request),
             asked: RequestHashes::of(&request.fields),

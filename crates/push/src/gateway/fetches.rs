@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use tandem_http::cache::{CacheRules, Receipt, ResponsePolicy};
 use tandem_http::message::content_length;
-use tandem_http::{RequestHead, ResponseHead};
-use tandem_preload::Kind;
+use tandem_http::{RequestHead, ResponseHead, Scheme};
+use tandem_preload::{Kind, split};
 
 use super::document::Purpose;
 use super::fetch::{FetchPhase, MAX_PUSH_BYTES, PushStream};
@@ -59,6 +59,7 @@ impl Gateway {
         predictor: Option<&mut dyn Predictor>,
     ) -> Result<Order, PushError> {
         let added = self.companion.added;
+        self.note_cookies_of_fetch(now, id, head);
         self.end_fetching(now, id, FetchPhase::Passing);
         let is_redirected = self.is_redirected(id);
         let Some(fetch) = self.fetches.get_mut(id) else {
@@ -145,6 +146,26 @@ impl Gateway {
             }
         }
         Ok(self.order(added))
+    }
+
+    /// Ends the early requests whose cookies the response of a push changes.
+    fn note_cookies_of_fetch(&mut self, now: Instant, id: FetchId, head: &ResponseHead) {
+        let fetch = self.fetches.get(id);
+        let Some(fetch) = fetch.filter(|_| head.fields.contains("set-cookie")) else {
+            return;
+        };
+        let request = match &fetch.request {
+            Some(request) => Some(request.clone()),
+            // After a request with an unsafe method, the request of the push is forgotten. The
+            // cookies then count as new.
+            None => split(&fetch.target.url).and_then(|(scheme, authority, path)| {
+                let scheme = Scheme::parse(scheme.as_bytes())?;
+                Some(RequestHead::get(scheme, authority, path))
+            }),
+        };
+        if let Some(request) = request {
+            self.note_changed_cookies(now, None, &request, head);
+        }
     }
 
     /// Returns whether a push is the document to which the request for its page was redirected.
@@ -362,14 +383,6 @@ impl Gateway {
         }
         let (page, url) = (fetch.page, std::sync::Arc::clone(&fetch.target.url));
         let purpose = fetch.purpose.clone();
-        if self.config.has_one_user
-            && purpose.kind() == Kind::Document
-            && head.fields.contains("set-cookie")
-            && let Some(page) = self.pages.get_mut(page)
-        {
-            // The cookies of its resources are unknown.
-            page.abandoned = true;
-        }
         fetch.reader = self
             .pages
             .get_mut(page)

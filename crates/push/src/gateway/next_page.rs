@@ -146,6 +146,7 @@ impl Gateway {
         }
         self.next.promised.clear();
         let mut page = Page::new(viewed.response, viewed.request, viewed.url);
+        page.cookies_of = self.changed_cookies.last();
         page.lead_on(viewed.policy, BODY_BYTES);
         let page = self.pages.insert(page);
         for document in viewed.documents.into_iter().take(MAX_DOCUMENTS) {
@@ -278,6 +279,7 @@ impl Gateway {
         predictor.note_visit(&push.url, Some(&push.page_url));
         let response = push.response;
         let mut page = Page::new(response, Arc::clone(&request), Arc::clone(&push.url));
+        page.cookies_of = self.changed_cookies.last();
         page.promises = None;
         let page = self.pages.insert(page);
         self.locate(page, &push.url, &head, None);

@@ -10,7 +10,6 @@ use std::time::Instant;
 use tandem_http::RequestHead;
 
 use super::own_needs::is_top_level;
-use super::page::Page;
 use super::session::Gateway;
 use super::table::ResponseId;
 use super::visits::Visits;
@@ -65,9 +64,8 @@ impl Gateway {
         if self.is_held_out() {
             return;
         }
-        let page = self
-            .pages
-            .insert(Page::new(id, Arc::clone(request), url.into()));
+        let page = self.new_page(id, Arc::clone(request), url.into());
+        let page = self.pages.insert(page);
         self.adopt(page, &needs);
         if let Some(page) = self.pages.get_mut(page) {
             page.set_policy(policy);

@@ -47,6 +47,8 @@ pub(super) struct Page {
     url: Arc<str>,
     /// The changes of the response to the cookies of later requests.
     cookies: Option<CookieChanges>,
+    /// The number of the last change of cookies before the browser's request.
+    pub(super) cookies_of: u64,
     /// The URL of the page after all known redirects.
     location: String,
     /// The document that caused the request, if the request is not for a document itself.
@@ -109,6 +111,7 @@ impl Page {
             leads_on: false,
             fetches: 0,
             cookies: None,
+            cookies_of: 0,
             budget: Budget::new(),
             request,
             url,

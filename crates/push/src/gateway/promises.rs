@@ -169,6 +169,9 @@ impl Gateway {
         let Some(request) = page.request_for(&need, own_origin_only) else {
             return;
         };
+        if self.is_outdated(id, &request) {
+            return;
+        }
         let target = PushTarget {
             hash: url_hash(&request),
             asked: RequestHashes::of(&request.fields),

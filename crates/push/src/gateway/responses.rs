@@ -10,7 +10,6 @@ use tandem_preload::Need;
 use super::cookies::Cookies;
 use super::document::DocumentReader;
 use super::output::Interest;
-use super::page::Page;
 use super::page_view::PageView;
 use super::predictor::{
     self, Context, Document, Learned, Predictor, Returning, is_learnable, is_reusable,
@@ -91,6 +90,7 @@ impl Gateway {
             takes_pushes,
             url: None,
             page: None,
+            cookies_of: self.changed_cookies.last(),
             treatment: None,
             reader: None,
             unsized_body: None,
@@ -149,6 +149,7 @@ impl Gateway {
             && !self.cache.has_received(hash);
         if takes_pushes {
             self.note_signs(&request, hash, head);
+            self.note_changed_cookies(now, Some(id), &request, head);
         }
         if let Some(lifetime) = lifetime.filter(|_| shows_age) {
             self.note_age(&visited_site(&request), &request, lifetime.rest);
@@ -442,7 +443,10 @@ impl Gateway {
         let begun = self.responses.get(id).and_then(|response| response.page);
         let page = match begun {
             Some(page) => page,
-            None => self.pages.insert(Page::new(id, request, Arc::clone(&url))),
+            None => {
+                let page = self.new_page(id, request, Arc::clone(&url));
+                self.pages.insert(page)
+            }
         };
         if let Some(page) = self.pages.get_mut(page) {
             page.set_possible(std::mem::take(&mut learned.possible));

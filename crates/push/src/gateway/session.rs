@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use tandem_http::RequestHead;
 
+use super::changed_cookies::ChangedCookies;
 use super::client_cache::ClientCache;
 use super::cookie_hosts::CookieHosts;
 use super::document::DocumentReader;
@@ -43,6 +44,8 @@ pub(super) struct Response {
     pub(super) url: Option<Arc<str>>,
     /// The page, once there is anything to push with the response.
     pub(super) page: Option<PageId>,
+    /// The number of the last change of cookies before the request.
+    pub(super) cookies_of: u64,
     /// The treatment of a page that was decided before its head.
     pub(super) treatment: Option<Treatment>,
     /// The reader of the body, if the body may name resources.
@@ -116,6 +119,7 @@ pub struct Gateway {
     /// The visits of the user, if the session has only one.
     pub(super) visits: Option<Visits>,
     pub(super) cookie_hosts: CookieHosts,
+    pub(super) changed_cookies: ChangedCookies,
     pub(super) repeats: Repeats,
     /// Held fetches, each with the time at which it is given up.
     pub(super) holds: VecDeque<(Instant, FetchId)>,
@@ -176,6 +180,7 @@ impl Gateway {
             visitors: Visitors::default(),
             visits: config.has_one_user.then(Visits::default),
             cookie_hosts: CookieHosts::default(),
+            changed_cookies: ChangedCookies::default(),
             repeats: Repeats::default(),
             holds: VecDeque::new(),
             copies: Copies::default(),

@@ -11,7 +11,6 @@ use tandem_preload::{LAZY, Need};
 use super::cookies::Cookies;
 use super::document::DocumentReader;
 use super::output::Interest;
-use super::page::Page;
 use super::session::Gateway;
 use super::table::{PageId, ResponseId};
 use super::visitors::{Trust, is_first_visit};
@@ -82,7 +81,7 @@ impl Gateway {
         if self.is_held_out() {
             return None;
         }
-        let mut page = Page::new(id, request, url.into());
+        let mut page = self.new_page(id, request, url.into());
         page.set_policy(referrer_policy(head).unwrap_or_default());
         page.set_cookies(cookies.into_changes());
         let page = self.pages.insert(page);

@@ -7,7 +7,7 @@ use tandem_http::{RequestHead, ResponseHead, Scheme};
 use tandem_push::gateway::{Carrier, Config, Output};
 use tandem_push::wire::{Fate, OPENED_FIELD};
 
-use crate::scene::{HTML, NAVIGATION, SITE, Scene, head, request};
+use crate::scene::{NAVIGATION, SITE, Scene, head, request};
 
 /// The head of a page that shows a first visit by its validator.
 const KNOWN: &[(&str, &str)] = &[("content-type", "text/html"), ("etag", "\"1\"")];
@@ -430,24 +430,6 @@ fn closed_session_makes_no_promise() {
     scene.end(answer(page));
     scene.end(answer(first));
     assert_eq!(scene.gateway.records(), [0, 0, 0], "no need waits");
-}
-
-#[test]
-fn redirect_for_one_user_sets_no_cookies_of_its_own() {
-    // The cookies of the resources behind a document that sets some are unknown.
-    for (fields, count) in [(HTML, 0), (KNOWN, 1)] {
-        let mut scene = Scene::new(ONE_USER);
-        let id = scene.ask("/old", NAVIGATION);
-        let mut moved = head(302, &[("location", "/page")]);
-        scene.gateway.handle_head(scene.now, id, &mut moved, None);
-        let target = scene.promises(Carrier::Response(id))[0];
-        scene.outputs();
-        assert_eq!(scene.fetch_head(target, fields), Ok(()));
-        let body = b"<img src=/a.png>";
-        let read = scene.gateway.handle_fetch_data(scene.now, target, body);
-        assert!(read.is_ok());
-        assert_eq!(scene.paths(Carrier::Response(id)).len(), count);
-    }
 }
 
 #[test]

@@ -307,6 +307,9 @@ impl Scene<'_> {
         if !is_get {
             self.gateway.handle_unsafe_request();
             self.gateway.begin_change(self.now, &request);
+            let mut answer = ResponseHead::new(303);
+            answer.fields.push("set-cookie", "a=b");
+            self.gateway.handle_unsafe_head(self.now, &request, &answer);
             if options & 32 != 0 {
                 self.gateway.end_change(self.now);
             }

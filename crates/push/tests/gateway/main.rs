@@ -3,6 +3,7 @@
 
 mod asked;
 mod both;
+mod changed_cookies;
 mod checks;
 mod client;
 mod cookies;

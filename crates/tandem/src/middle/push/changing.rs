@@ -1,11 +1,14 @@
 //! The reply to a request that may change the resources of its origin (RFC 9111 section 4.4).
 //!
 //! A fetch can begin while the request is under way, and get the resource as it was before. The
-//! machine therefore learns of the request, of its response, and of the end.
+//! machine therefore learns of the request, of its response, and of the end. The response may also
+//! change cookies that early requests carry.
 
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
+use tandem_http::RequestHead;
 use tandem_push::gateway::Gateway;
 
 use super::session::{PushSession, now};
@@ -15,6 +18,7 @@ use crate::exchange::{Exchange, Part, Parts, Reply};
 /// A reply to a request with an unsafe method. Dropping it counts as its end.
 pub(super) struct Changing {
     session: Rc<PushSession>,
+    request: Arc<RequestHead>,
     reply: Reply,
     ended: bool,
 }
@@ -26,6 +30,7 @@ impl Changing {
         session.handle_change(|machine| machine.begin_change(now(), &exchange.request));
         Reply::new(Self {
             session: Rc::clone(session),
+            request: Arc::clone(&exchange.request),
             reply: session.next().call(exchange),
             ended: false,
         })
@@ -52,7 +57,12 @@ impl Parts for Changing {
     fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
         let part = ready!(self.reply.poll_part(cx));
         match &part {
-            Some(Ok(Part::Head(_))) => invalidate(&self.session),
+            Some(Ok(Part::Head(head))) => {
+                invalidate(&self.session);
+                let request = &self.request;
+                self.session
+                    .handle_change(|machine| machine.handle_unsafe_head(now(), request, head));
+            }
             Some(Ok(_)) => {}
             Some(Err(_)) | None if !self.ended => self.end(),
             Some(Err(_)) | None => {}

@@ -1,0 +1,116 @@
+//! The cookies that responses have changed during a session with one user.
+//!
+//! An early request has the cookies of the request for its page, with the changes of the page. If
+//! another response changes one of them, the browser's own request differs. The early request would
+//! serve nothing, and could spend a cookie that is good for one request. So the early requests of
+//! earlier pages end from then on, as far as the changed cookie covers them.
+
+use tandem_http::RequestHead;
+
+use super::table::ResponseId;
+use crate::cookies::CookieScope;
+
+/// The largest number of changes that are remembered. After more, all earlier pages make no early
+/// requests.
+const MAX_CHANGES: usize = 64;
+
+/// The changes of cookies, each with its number.
+#[derive(Default)]
+pub(super) struct ChangedCookies {
+    changes: Vec<ChangedCookie>,
+    /// The number of the last change.
+    last: u64,
+    /// The number of the last change that was forgotten.
+    forgotten: u64,
+}
+
+struct ChangedCookie {
+    number: u64,
+    /// The response of the browser's own request that changed the cookie.
+    by: Option<ResponseId>,
+    scope: CookieScope,
+}
+
+impl ChangedCookies {
+    /// Returns the number of the last change.
+    pub(super) const fn last(&self) -> u64 {
+        self.last
+    }
+
+    /// Adds the change of a cookie. `by` is the response to the browser's own request that has made
+    /// it.
+    pub(super) fn add(&mut self, by: Option<ResponseId>, scope: CookieScope) {
+        self.last += 1;
+        let is_same = |change: &ChangedCookie| change.by == by && change.scope == scope;
+        self.changes.retain(|change| !is_same(change));
+        if self.changes.len() >= MAX_CHANGES {
+            self.changes.clear();
+            self.forgotten = self.last;
+        }
+        self.changes.push(ChangedCookie {
+            number: self.last,
+            by,
+            scope,
+        });
+    }
+
+    /// Returns whether cookies have changed that a request carries. It is made for the page of
+    /// `response`, whose own request was made after the change with the number `since`. The changes
+    /// of the page itself are known.
+    pub(super) fn outdate(&self, since: u64, response: ResponseId, request: &RequestHead) -> bool {
+        let is_new = |change: &&ChangedCookie| change.number > since && change.by != Some(response);
+        since < self.forgotten
+            || self
+                .changes
+                .iter()
+                .filter(is_new)
+                .any(|change| change.scope.covers_request(request))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tandem_http::Scheme;
+
+    use super::*;
+
+    fn request(host: &str) -> RequestHead {
+        RequestHead::get(Scheme::Http, host, "/x")
+    }
+
+    #[test]
+    fn change_outdates_earlier_pages_of_its_site() {
+        let mut cookies = ChangedCookies::default();
+        let (own, other) = (ResponseId::from(1), ResponseId::from(2));
+        let before = cookies.last();
+        cookies.add(Some(own), CookieScope::of_site("www.a.test:81"));
+        for (since, page, host, expected) in [
+            (before, other, "www.a.test", true),
+            (before, other, "A.test:81", true),
+            (before, other, "b.test", false),
+            (before, own, "www.a.test", false),
+            (cookies.last(), other, "www.a.test", false),
+        ] {
+            let is_outdated = cookies.outdate(since, page, &request(host));
+            assert_eq!(is_outdated, expected, "{since} {page:?} {host}");
+        }
+        cookies.add(None, CookieScope::of_site("a.test"));
+        assert!(cookies.outdate(before, own, &request("a.test")));
+    }
+
+    #[test]
+    fn changes_are_bounded() {
+        let mut cookies = ChangedCookies::default();
+        let page = ResponseId::from(1);
+        for _ in 0..3 * MAX_CHANGES {
+            cookies.add(None, CookieScope::of_site("a.test"));
+        }
+        assert!(!cookies.outdate(0, page, &request("b.test")), "one cookie");
+        for number in 0..MAX_CHANGES {
+            cookies.add(None, CookieScope::of_site(&format!("{number}.test")));
+            assert!(cookies.changes.len() <= MAX_CHANGES);
+        }
+        assert!(cookies.outdate(0, page, &request("b.test")));
+        assert!(!cookies.outdate(cookies.last(), page, &request("b.test")));
+    }
+}
