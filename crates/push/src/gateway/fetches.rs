@@ -387,7 +387,10 @@ impl Gateway {
             .pages
             .get_mut(page)
             .and_then(|page| page.reader(&url, head, purpose.clone()));
-        let target = redirect_target(&url, head).map(|mut target| {
+        // The target may accept one request only, and the user's browser may request it too.
+        let is_left = self.config.has_one_user && purpose.kind() == Kind::Document;
+        let target = redirect_target(&url, head).filter(|_| !is_left);
+        let target = target.map(|mut target| {
             target.kind = purpose.kind();
             target.frame = frame_of_redirect(&purpose);
             target

@@ -409,7 +409,9 @@ impl Gateway {
             returning,
         } = needs;
         let readable = head.status == 200 && DocumentReader::is_readable(head);
-        let target = redirect_target(&url, head);
+        // One user's browser requests the target of its own request at once, as a page of its own.
+        let is_left = self.config.has_one_user && is_navigation(&request);
+        let target = redirect_target(&url, head).filter(|_| !is_left);
         let is_page = readable && DocumentReader::is_html(head);
         let is_bodiless = head.status == 304 || target.is_some();
         if (is_page || (is_bodiless && is_navigation(&request)))

@@ -101,16 +101,8 @@ fn early_requests_carry_the_cookies_of_the_page() {
 fn page_with_unknown_cookies_is_left_alone() {
     let body = "<img src=c.png>";
     let undated = page("text/html", body).with("set-cookie", "first=1; expires=soon");
-    let mut pair = Pair::with(
-        one_user(9),
-        &[
-            ("http://a.test/page", undated.clone()),
-            ("http://a.test/old", redirect("/page")),
-        ],
-    );
+    let mut pair = Pair::with(one_user(9), &[("http://a.test/page", undated.clone())]);
     assert_eq!(pair.load("http://a.test/page", NAVIGATION).len(), 1);
-    let moved = pair.load("http://a.test/old", NAVIGATION);
-    assert_eq!(moved, ["http://a.test/old", "http://a.test/page"]);
     let mut pair = Pair::new(&[("http://a.test/page", undated)]);
     assert_eq!(
         pair.load("http://a.test/page", NAVIGATION).len(),
@@ -139,34 +131,44 @@ fn revisit_waits_for_the_cookies_of_the_page() {
 
 #[test]
 fn only_documents_are_revisited() {
-    let mut pair = Pair::with(
-        one_user(9),
-        &[
-            ("http://a.test/", redirect("/home")),
-            ("http://a.test/home", known("<img src=c.png>")),
-            (
-                "http://a.test/s.css",
-                page("text/css", "i { background: url(d.png) }"),
-            ),
-        ],
-    );
+    let url = "http://a.test/s.css";
+    let style = page("text/css", "i { background: url(d.png) }");
+    let mut pair = Pair::with(one_user(9), &[(url, style)]);
     let part = [("accept", "text/css"), ("referer", "http://a.test/home")];
-    for (url, fields) in [
-        ("http://a.test/", NAVIGATION),
-        ("http://a.test/s.css", &part),
-    ] {
-        assert!(pair.load(url, fields).len() > 1, "{url}");
-        for name in ["c.png", "d.png", "home"] {
-            pair.report(Fate::Used, &format!("http://a.test/{name}"));
-        }
-        pair.run();
-        let again = request(url, NAVIGATION).into();
-        let id = pair.gateway.handle_request(pair.time(), &again, true);
-        let id = id.expect("a response");
-        assert!(!pair.gateway.interest_in(id).promises, "{url}");
-        pair.gateway.handle_end(id, false, None);
-        pair.gateway.release_response(pair.time(), id);
-    }
+    assert_eq!(pair.load(url, &part).len(), 2);
+    pair.report(Fate::Used, "http://a.test/d.png");
+    pair.run();
+    let again = request(url, NAVIGATION).into();
+    let id = pair.gateway.handle_request(pair.time(), &again, true);
+    let id = id.expect("a response");
+    assert!(!pair.gateway.interest_in(id).promises, "{url}");
+}
+
+/// A redirect can lead to a URL that is good for one request. The browser makes it.
+#[test]
+fn redirect_of_a_document_is_left_to_the_browser() {
+    let home = "http://a.test/home";
+    let frame = "http://a.test/frame";
+    let pages = [
+        ("http://a.test/", redirect("/home")),
+        (home, known("<img src=c.png><iframe src=frame></iframe>")),
+        (frame, redirect("/ticket?1")),
+    ];
+    let mut pair = Pair::with(one_user(9), &pages);
+    let image = "http://a.test/c.png";
+    assert_eq!(pair.load("http://a.test/", NAVIGATION), ["http://a.test/"]);
+    assert_eq!(pair.load(home, NAVIGATION), [image, frame, home]);
+    pair.report(Fate::Used, image);
+    pair.run();
+    // The needs of the target leave with the browser's request for it.
+    assert_eq!(pair.load("http://a.test/", NAVIGATION), ["http://a.test/"]);
+    let again = request(home, NAVIGATION).into();
+    let id = pair.gateway.handle_request(pair.time(), &again, true);
+    let promise = pair
+        .gateway
+        .take_promise(Carrier::Response(id.expect("a page")));
+    let promise = promise.expect("a promise of the last visit");
+    assert_eq!(promise.request.path, "/c.png");
 }
 
 #[test]
