@@ -16,7 +16,11 @@ pub(super) struct CookieHashes(Vec<u64>);
 impl CookieHashes {
     /// Returns the cookies of a request.
     pub(super) fn of(request: &RequestHead) -> Self {
-        let field = cookies_of(&request.fields);
+        Self::of_field(&cookies_of(&request.fields))
+    }
+
+    /// Returns the cookies of a `Cookie` field.
+    pub(super) fn of_field(field: &[u8]) -> Self {
         let pairs = field.split(|byte| *byte == b';').map(<[u8]>::trim_ascii);
         let hash = |pair: &[u8]| {
             let mut hasher = DefaultHasher::new();
@@ -25,6 +29,14 @@ impl CookieHashes {
         };
         let pairs = pairs.filter(|pair| !pair.is_empty());
         Self(pairs.take(MAX_COOKIES).map(hash).collect())
+    }
+
+    /// Adds other cookies.
+    pub(super) fn add(&mut self, other: Self) {
+        let new = other.0.into_iter();
+        let new: Vec<_> = new.filter(|cookie| !self.0.contains(cookie)).collect();
+        let room = MAX_COOKIES.saturating_sub(self.0.len());
+        self.0.extend(new.into_iter().take(room));
     }
 
     /// Returns whether a visit with the cookies of `next` may follow one with these. It may if one
@@ -68,5 +80,10 @@ mod tests {
         let many: String = (0..1000).map(|number| format!("{number}=1;")).collect();
         assert_eq!(cookies(&[&many]).0.len(), MAX_COOKIES);
         assert_eq!(cookies(&["; ;"]), CookieHashes::default());
+        let mut few = cookies(&["a=1"]);
+        few.add(cookies(&["a=1; b=1"]));
+        assert_eq!(few, cookies(&["a=1; b=1"]));
+        few.add(cookies(&[&many]));
+        assert_eq!(few.0.len(), MAX_COOKIES);
     }
 }

@@ -69,7 +69,7 @@ impl Gateway {
     }
 
     /// Returns the fetches that wait for their turn, and for which no request waits.
-    fn waiting_fetches(&self) -> Vec<FetchId> {
+    pub(super) fn waiting_fetches(&self) -> Vec<FetchId> {
         let ids = self.fetches.ids().into_iter();
         ids.filter(|id| {
             self.fetches.get(*id).is_some_and(|fetch| {

@@ -1,5 +1,5 @@
 //! The second visit of one user to a page: the resources that the first one needed are requested
-//! together with the page.
+//! together with the page, or with its head if the page changes cookies.
 //!
 //! A conditional request for the page counts as a visit, but a reload does not. Of a resource that
 //! the browser must validate, only the head is requested (`copies`).
@@ -8,10 +8,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tandem_http::RequestHead;
+use tandem_preload::{Need, Referrer};
 
+use super::cookies::Cookies;
 use super::own_needs::is_top_level;
+use super::revisits::UsedNeeds;
 use super::session::Gateway;
-use super::table::ResponseId;
+use super::table::{PageId, ResponseId};
 use super::visits::Visits;
 use crate::fetch_standard::is_navigation;
 use crate::response_rules::KeptCopy;
@@ -50,13 +53,7 @@ impl Gateway {
         }) else {
             return;
         };
-        let unix_time = self.clock.unix_time(now);
-        for (need, copy) in &needs {
-            if let (Some(hash), Some(copy)) = (url_hash_of(&need.url), copy) {
-                self.cache.note_answer(hash, copy.reuse(unix_time));
-            }
-        }
-        let needs: Vec<_> = needs.into_iter().map(|(need, _)| need).collect();
+        let needs = self.note_copies(now, needs);
         let treatment = self.treat(now, &url, request, &needs);
         if let Some(response) = self.responses.get_mut(id) {
             response.treatment = treatment;
@@ -74,6 +71,68 @@ impl Gateway {
             response.page = Some(page);
         }
         self.promise_again(page, needs);
+    }
+
+    /// Notes the copies that the browser may have of the needs of a last visit.
+    fn note_copies(&mut self, now: Instant, needs: UsedNeeds) -> Vec<Need> {
+        let unix_time = self.clock.unix_time(now);
+        for (need, copy) in &needs {
+            if let (Some(hash), Some(copy)) = (url_hash_of(&need.url), copy) {
+                self.cache.note_answer(hash, copy.reuse(unix_time));
+            }
+        }
+        needs.into_iter().map(|(need, _)| need).collect()
+    }
+
+    /// Handles the cookies that the head of a page changes. Promises that left before carry the old
+    /// ones, and are given up. Returns the policy and needs of the last visit that may leave now.
+    pub(super) fn end_old_revisit(
+        &mut self,
+        now: Instant,
+        id: ResponseId,
+        url: &str,
+        cookies: &Cookies,
+    ) -> Option<(Referrer, UsedNeeds)> {
+        if self.visits.is_some() && *cookies != Cookies::Unchanged {
+            let page = self.responses.get(id).and_then(|response| response.page);
+            for fetch in self.waiting_fetches() {
+                // The page may promise the same resource again, with the new cookies.
+                if self.fetches.get(fetch).map(|fetch| fetch.page) == page {
+                    self.withdraw(fetch);
+                    self.cancel_fetch(fetch);
+                }
+            }
+            self.end_revisit(now, id);
+        }
+        let mut visits = self.visits.as_ref()?.lock();
+        if *cookies == Cookies::Unknown {
+            visits.forget(url);
+        }
+        visits.note_head(url, *cookies != Cookies::Unchanged)
+    }
+
+    /// Promises the needs of a page's last visit that waited for its head.
+    pub(super) fn promise_last_visit(
+        &mut self,
+        now: Instant,
+        id: PageId,
+        last: Option<(Referrer, UsedNeeds)>,
+    ) {
+        let Some((policy, needs)) = last else { return };
+        let mut needs = self.note_copies(now, needs);
+        let Some(page) = self.pages.get(id) else {
+            return;
+        };
+        if let Some(visits) = &self.visits {
+            visits.lock().add_cookies(page.url(), page.cookie_hashes());
+        }
+        if page.policy() == Referrer::default() {
+            // The page's own bytes may name the policy.
+            for need in &mut needs {
+                need.referrer.get_or_insert(policy);
+            }
+        }
+        self.promise_again(id, needs);
     }
 
     /// Notes that the browser itself requests a resource of the last page.

@@ -7,12 +7,13 @@ use tandem_http::{Priority, RequestHead, ResponseHead};
 use tandem_preload::{self as scan, Kind, Need, Referrer};
 
 use super::budget::Budget;
+use super::cookie_hashes::CookieHashes;
 use super::document::{DocumentReader, Purpose};
 use super::named::PossibleNeeds;
 use super::page_hold::Hold;
 use super::predictor::Learned;
 use super::table::{FetchId, ResponseId};
-use crate::cookies::CookieChanges;
+use crate::cookies::{CookieChanges, cookies_of};
 use crate::fetch_standard::{self, ScriptFields, is_navigation, is_own_origin};
 use crate::site::is_same_site;
 use crate::url;
@@ -137,6 +138,18 @@ impl Page {
     /// Returns whether the response changes the cookies of later requests.
     pub(super) const fn sets_cookies(&self) -> bool {
         self.cookies.is_some()
+    }
+
+    /// Returns the cookies of the page's request, with those that its response has set.
+    pub(super) fn cookie_hashes(&self) -> CookieHashes {
+        let mut hashes = CookieHashes::of(&self.request);
+        if let Some(changes) = &self.cookies {
+            let before = cookies_of(&self.request.fields);
+            let (scheme, request) = (self.request.scheme.as_str(), &self.request);
+            let after = changes.after(&before, scheme, &request.authority, &request.path);
+            hashes.add(CookieHashes::of_field(&after));
+        }
+        hashes
     }
 
     /// Makes the page one whose load has ended, for promises of the documents that may follow it.

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use tandem_http::{Method, RequestHead};
 use tandem_preload::Need;
 
-use super::cookie_hashes::CookieHashes;
 use super::document::{DocumentReader, Purpose};
 use super::fetch::{Fetch, FetchPhase, PushStream, PushTarget};
 use super::fetch_queue::push_priority;
@@ -230,16 +229,16 @@ impl Gateway {
         let (Some(page), Some(visits)) = (self.pages.get(id), &self.visits) else {
             return;
         };
-        // Only pages are remembered, not style sheets or scripts. Pages that change cookies are
-        // left out, because the cookies of the next visit are unknown. So are redirects.
-        let is_visit = is_navigation(page.request())
-            && !page.sets_cookies()
-            && !page.leads_on
-            && page.document_url() == &**page.url();
+        // Only pages are remembered, not style sheets or scripts.
+        let is_visit =
+            is_navigation(page.request()) && !page.leads_on && page.document_url() == &**page.url();
         if is_visit {
             let mut visits = visits.lock();
             visits.note_need(page.url(), page.policy(), need);
-            visits.note_cookies(page.url(), || CookieHashes::of(page.request()));
+            visits.note_cookies(page.url(), || page.cookie_hashes());
+            if page.sets_cookies() {
+                visits.note_first_change(page.url());
+            }
         }
     }
 

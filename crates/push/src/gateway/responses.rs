@@ -431,14 +431,7 @@ impl Gateway {
             return self.end_revisit(now, id);
         }
         let cookies = self.cookies_after(now, &request, head);
-        if cookies != Cookies::Unchanged && self.visits.is_some() {
-            // Promises that left before the head carry the old cookies. The same would happen at
-            // the next visit.
-            self.end_revisit(now, id);
-            if let Some(visits) = &self.visits {
-                visits.lock().forget(&url);
-            }
-        }
+        let again = self.end_old_revisit(now, id, &url, &cookies);
         if cookies == Cookies::Unknown {
             return;
         }
@@ -465,6 +458,7 @@ impl Gateway {
             page.unkept = returning.unkept;
         }
         self.watch_copies(page, returning.copies);
+        self.promise_last_visit(now, page, again);
         self.promise(page, named);
         self.promise_learned(page, learned);
         debug_assert!(self.pages.get(page).is_some(), "its stream is open");

@@ -10,6 +10,10 @@
 //! the site's cookies, and early requests must not tell the site which browser it is. The file
 //! holds no cookies, so this does not cover the first visit after a restart.
 //!
+//! If a page changed cookies, requests that leave with it would carry the old ones. Its needs then
+//! leave once its head has come. They leave with the page again after one visit without a change,
+//! unless its cookies have changed at several visits.
+//!
 //! With each need there is the copy that the browser's cache may have. Sessions of one user can
 //! share the pages (`visits`). `saved_visits` writes them to a text and reads them again, for users
 //! who keep them in a file. A file keeps a page for [`MAX_AGE`] seconds after its last visit.
@@ -56,8 +60,13 @@ pub(super) struct LastVisit {
     pub(super) time: u64,
     pub(super) policy: Referrer,
     pub(super) needs: Vec<UsedNeed>,
-    /// The cookies of the request for the page, if they are known.
+    /// The cookies of the request for the page, with those that the page has set, if they are
+    /// known.
     cookies: Option<CookieHashes>,
+    /// The number of visits that changed cookies.
+    cookie_changes: u8,
+    /// True if the last visit changed cookies.
+    is_changing: bool,
 }
 
 /// A need of a page.
@@ -77,6 +86,23 @@ impl LastVisit {
     fn has_used_needs(&self) -> bool {
         self.needs.iter().any(|it| it.is_used)
     }
+
+    /// Returns whether the needs leave only after the head of the page.
+    const fn waits_for_head(&self) -> bool {
+        self.is_changing || self.cookie_changes > 1
+    }
+
+    /// Returns whether the page has changed cookies.
+    pub(super) const fn changes_cookies(&self) -> bool {
+        self.cookie_changes > 0
+    }
+
+    /// Returns the referrer policy and the used needs, if there are any.
+    fn used_needs(&self) -> Option<(Referrer, UsedNeeds)> {
+        let used = self.needs.iter().filter(|it| it.is_used);
+        let needs: Vec<_> = used.map(|it| (it.need.clone(), it.copy)).collect();
+        (!needs.is_empty()).then_some((self.policy, needs))
+    }
 }
 
 impl Revisits {
@@ -86,13 +112,37 @@ impl Revisits {
     }
 
     /// Notes another visit to a page. Returns the referrer policy and the used needs of the last
-    /// visit, with the copies that the browser may have.
+    /// visit, with the copies that the browser may have, unless they wait for the head.
     pub(super) fn visit(&mut self, page: &str) -> Option<(Referrer, UsedNeeds)> {
         self.note_visit(page);
         let visit = self.pages.get(page)?;
-        let used = visit.needs.iter().filter(|it| it.is_used);
-        let needs: Vec<_> = used.map(|it| (it.need.clone(), it.copy)).collect();
-        (!needs.is_empty()).then_some((visit.policy, needs))
+        visit.used_needs().filter(|_| !visit.waits_for_head())
+    }
+
+    /// Notes the head of a page, and whether it changes cookies. Returns the needs that may leave
+    /// now, because requests that left before would carry old cookies.
+    pub(super) fn note_head(&mut self, page: &str, changes: bool) -> Option<(Referrer, UsedNeeds)> {
+        let visit = self.pages.get_mut(page)?;
+        let waited = visit.waits_for_head();
+        visit.cookie_changes = visit.cookie_changes.saturating_add(u8::from(changes));
+        visit.is_changing = changes;
+        visit.used_needs().filter(|_| waited || changes)
+    }
+
+    /// Notes that the first visit to a page changes cookies.
+    pub(super) fn note_first_change(&mut self, page: &str) {
+        if let Some(visit) = self.pages.get_mut(page) {
+            visit.cookie_changes = visit.cookie_changes.max(1);
+            visit.is_changing = true;
+        }
+    }
+
+    /// Adds the cookies that a page has set to those of its request.
+    pub(super) fn add_cookies(&mut self, page: &str, cookies: CookieHashes) {
+        let visit = self.pages.get_mut(page);
+        if let Some(known) = visit.and_then(|visit| visit.cookies.as_mut()) {
+            known.add(cookies);
+        }
     }
 
     /// Returns the pages with their last visits, in the order of these.

@@ -81,7 +81,8 @@ impl Revisits {
         for (url, visit) in pages.into_iter().rev() {
             let used = visit.needs.iter().filter(|it| it.is_used);
             let lines: String = used.filter_map(need_line).collect();
-            if lines.is_empty() || !is_kept(url) {
+            // The next process would not know that the needs wait for the head.
+            if lines.is_empty() || !is_kept(url) || visit.changes_cookies() {
                 continue;
             }
             let policy = name_of(&POLICIES, visit.policy);

@@ -5,6 +5,7 @@ use tandem_push::wire::Fate;
 
 use crate::origin::{Page, page, redirect};
 use crate::pair::{Pair, request};
+use crate::scene::{Scene, head};
 use crate::{NAVIGATION, asked_of, html, image, known};
 
 #[test]
@@ -126,6 +127,85 @@ fn revisit_waits_for_the_cookies_of_the_page() {
         assert!(!pair.gateway.interest_in(id).promises);
         pair.gateway.handle_end(id, false, None);
         pair.gateway.release_response(pair.time(), id);
+    }
+}
+
+/// Visits a page whose image the browser uses. Returns the cookies of the early requests for it:
+/// those that leave with the request for the page, and those that leave with its head.
+fn visit(scene: &mut Scene, cookie: &str, set: &[&str], body: &str) -> [Vec<String>; 2] {
+    let cookie = Some(("cookie", cookie)).filter(|(_, value)| !value.is_empty());
+    let fields: Vec<_> = NAVIGATION.iter().copied().chain(cookie).collect();
+    let page = scene.ask("/page", &fields);
+    let mut fetches = Vec::new();
+    let mut promised = |scene: &mut Scene| {
+        let promises = std::iter::from_fn(|| scene.gateway.take_promise(Carrier::Response(page)));
+        let promises: Vec<_> = promises.collect();
+        fetches.extend(promises.iter().map(|promise| promise.fetch));
+        let cookie =
+            |field: Option<&[u8]>| String::from_utf8_lossy(field.unwrap_or_default()).into();
+        let cookies = promises
+            .iter()
+            .map(|promise| promise.request.fields.get("cookie"));
+        cookies.map(cookie).collect::<Vec<String>>()
+    };
+    let with_request = promised(scene);
+    let mut answer = head(200, &[("content-type", "text/html"), ("etag", "\"1\"")]);
+    set.iter()
+        .for_each(|set| answer.fields.push("set-cookie", *set));
+    let now = scene.now;
+    scene.gateway.handle_head(now, page, &mut answer, None);
+    let with_head = promised(scene);
+    scene.gateway.handle_data(page, body.as_bytes());
+    promised(scene);
+    if let Some(fetch) = fetches.pop() {
+        scene.gateway.queue_fetch(now, fetch);
+        assert_eq!(
+            scene.fetch_head(fetch, &[("content-type", "image/png")]),
+            Ok(())
+        );
+        scene.report(Fate::Used, "/c.png");
+        scene.gateway.handle_fetch_end(now, fetch);
+        scene.gateway.release_fetch(now, fetch);
+    }
+    for fetch in fetches {
+        scene.gateway.release_fetch(now, fetch);
+    }
+    scene.end(page);
+    scene.outputs();
+    assert_eq!(scene.gateway.records(), [0, 0, 0]);
+    [with_request, with_head]
+}
+
+#[test]
+fn needs_of_a_page_that_changes_cookies_wait_for_its_head() {
+    let mut scene = Scene::new(one_user(9));
+    let mut body = "<img src=c.png>";
+    for (cookie, set, with_request, with_head) in [
+        ("", &["id=1"][..], &[][..], &[][..]),
+        ("id=1", &[], &[], &["id=1"]),
+        ("id=1", &["id=1"], &["id=1"], &[]),
+        ("id=1", &["id=2"], &["id=1"], &["id=2"]),
+        ("id=2", &[], &[], &["id=2"]),
+        // The cookies change from time to time.
+        ("id=2", &[], &[], &["id=2"]),
+        ("id=2", &["id=3"], &[], &["id=3"]),
+        // Browsers differ in their treatment of the date.
+        ("id=3", &["id=4; expires=soon"], &[], &[]),
+        ("id=4", &[], &[], &[]),
+    ] {
+        let found = visit(&mut scene, cookie, set, body);
+        assert_eq!(found, [with_request, with_head], "{cookie} {set:?}");
+        body = "";
+    }
+}
+
+#[test]
+fn page_without_its_cookies_is_another_one() {
+    for (cookie, expected) in [("id=1", 1), ("x=1; id=1", 1), ("x=1", 0), ("", 0)] {
+        let mut scene = Scene::new(one_user(9));
+        visit(&mut scene, "", &["id=1"], "<img src=c.png>");
+        let [_, with_head] = visit(&mut scene, cookie, &[], "");
+        assert_eq!(with_head.len(), expected, "{cookie}");
     }
 }
 

@@ -146,6 +146,29 @@ fn saved_visits_serve_another_session() {
     }
 }
 
+/// The next process would send the needs with the page, and thus with old cookies.
+#[test]
+fn page_that_changed_cookies_is_not_saved() {
+    let own = ("cookie", "first=1");
+    for (document, cookie, is_saved) in [
+        (page("text/html", "<img src=i.png>"), "first=1", true),
+        (
+            page("text/html", "<img src=i.png>").with("set-cookie", "id=1"),
+            "first=1; id=1",
+            false,
+        ),
+    ] {
+        let mut pair = pair(&[(PAGE, document), (IMAGE, image())]);
+        let visits = Visits::default();
+        pair.gateway.share_visits(visits.clone());
+        pair.browse_for(LOADED, PAGE, &[NAVIGATION[0], own]);
+        let (reply, _) = pair.get(IMAGE, &[PLAIN[0], ("cookie", cookie)]);
+        assert!(reply.is_pushed, "{cookie}");
+        pair.run();
+        assert_eq!(visits.to_text().contains(IMAGE), is_saved, "{cookie}");
+    }
+}
+
 /// The first page of a session may come before its companion.
 #[test]
 fn copies_are_checked_before_the_companion_opens() {
