@@ -1,6 +1,11 @@
-//! The needs of a page as the browser's own requests show them, with `used_only`.
+//! The needs of a page as the browser's own requests show them.
 //!
-//! The session requests nothing because a page names it. At the next visit to a page, it repeats
+//! A session with one user remembers the requests that no promise has answered, such as those of
+//! scripts. They must be for style sheets, scripts, images or fonts that a cache can keep. A query
+//! with a long number is often of one visit only, and is left out. So is each further need of a page
+//! of which two remembered needs were of no use.
+//!
+//! With `used_only`, the session requests nothing because a page names it. At the next visit to a page, it repeats
 //! the requests that the browser made for the last one: for style sheets, scripts, images and
 //! fonts. The settings of the browser, its extensions and the policies of the site thus hold for
 //! early requests too. Only the heads of responses are read, so a body may have any content coding.
@@ -20,10 +25,10 @@ use super::document::DocumentReader;
 use super::page_view::OwnVisit;
 use super::predictor::is_learnable;
 use super::session::Gateway;
-use super::table::ResponseId;
+use super::table::{PageId, ResponseId};
 use crate::fetch_standard::{is_navigation, referrer, referrer_policy};
 use crate::response_rules::{Reuse, browser_reuse, may_be_pushed};
-use crate::url::request_url;
+use crate::url::{authority, request_url};
 use crate::wire::PUSH_FIELD;
 
 /// The time after the head of a page in which its requests belong to its load. Later ones follow
@@ -74,8 +79,9 @@ impl Gateway {
             && !self.closed
         {
             view.begin_visit(OwnVisit {
-                request: Arc::clone(request),
                 policy: referrer_policy(head).unwrap_or_default(),
+                cookies: CookieHashes::of(request),
+                changes_cookies: false,
             });
         }
         let page = self.responses.get(id).and_then(|response| response.page);
@@ -108,8 +114,7 @@ impl Gateway {
         request: &RequestHead,
         head: &ResponseHead,
     ) {
-        let view = self.view.as_ref().filter(|_| self.config.used_only);
-        let (Some(view), Some(visits)) = (view, &self.visits) else {
+        let (Some(view), Some(visits)) = (&self.view, &self.visits) else {
             return;
         };
         let Some(visit) = view.visit(now, LOAD_PERIOD) else {
@@ -120,14 +125,47 @@ impl Gateway {
             return;
         }
         let mut visits = visits.lock();
+        let is_lasting = browser_reuse(head, unix_time) != Reuse::Never
+            && !has_long_number(&request.path)
+            && visits.may_learn(view.url());
+        if !self.config.used_only && !is_lasting {
+            return;
+        }
         let knows = |url: &str| visits.knows(view.url(), url);
-        let Some(need) = need_of(request, view.url(), knows) else {
+        let Some(need) = need_of(request, head, view.url(), knows) else {
             return;
         };
         visits.note_need(view.url(), visit.policy, &need);
-        let cookies = || CookieHashes::of(&visit.request);
-        visits.note_cookies(view.url(), cookies);
+        visits.note_cookies(view.url(), || visit.cookies.clone());
+        if visit.changes_cookies {
+            visits.note_first_change(view.url());
+        }
         visits.note_use(view.url(), &need.url, true);
+    }
+
+    /// Begins to remember the requests of a page of one user that no promise answers.
+    pub(super) fn begin_own_visit(&mut self, id: PageId, head: &ResponseHead) {
+        let (Some(page), Some(view)) = (self.pages.get(id), &mut self.view) else {
+            return;
+        };
+        let is_page = head.status == 200 && DocumentReader::is_html(head);
+        if is_page && self.visits.is_some() && view.url() == &**page.url() {
+            view.begin_visit(OwnVisit {
+                policy: page.policy(),
+                cookies: page.cookie_hashes(),
+                changes_cookies: page.sets_cookies(),
+            });
+        }
+    }
+
+    /// Ends that for a page that names too many hosts.
+    pub(super) fn end_own_visit(&mut self, id: PageId) {
+        if let (Some(page), Some(view)) = (self.pages.get(id), &mut self.view)
+            && page.is_closed()
+            && view.url() == &**page.url()
+        {
+            view.end_visit();
+        }
     }
 }
 
@@ -147,16 +185,48 @@ fn is_resource(head: &ResponseHead, unix_time: u64) -> bool {
     (is_complete || head.status == 304) && !forbids_reuse && !head.fields.contains("set-cookie")
 }
 
-/// Returns the need of `page` that a browser's request shows. The page itself or one of its known
-/// needs must be the referrer.
-fn need_of(request: &RequestHead, page: &str, knows: impl Fn(&str) -> bool) -> Option<Need> {
-    let (kind, urgency) = match request.fields.get("sec-fetch-dest")? {
-        b"style" => (Kind::Style, 1),
-        b"script" => (Kind::Script, 2),
-        b"font" => (Kind::Font, 3),
-        b"image" => (Kind::Image, 4),
-        _ => return None,
-    };
+/// The number of digits from which a number in a query is taken for a time or a random number.
+const LONG_NUMBER: usize = 9;
+
+/// Returns whether the query of a path has a number that is good for one visit only.
+fn has_long_number(path: &str) -> bool {
+    let query = path.split_once('?').map_or("", |(_, query)| query);
+    let mut numbers = query.split(|letter: char| !letter.is_ascii_digit());
+    numbers.any(|digits| digits.len() >= LONG_NUMBER)
+}
+
+/// Returns the kind and the urgency of the resource that a browser requests. Over plain HTTP most
+/// browsers name no destination, so `Accept` and the type of the response decide.
+fn kind_of(request: &RequestHead, head: &ResponseHead) -> Option<(Kind, u8)> {
+    let accept = request.fields.get("accept").unwrap_or(b"*/*");
+    let content_type = head.fields.get("content-type").unwrap_or_default();
+    let content_type = content_type.to_ascii_lowercase();
+    let is_font = content_type.starts_with(b"font/")
+        || content_type.starts_with(b"application/font")
+        || content_type.starts_with(b"application/x-font");
+    Some(match request.fields.get("sec-fetch-dest") {
+        Some(b"style") => (Kind::Style, 1),
+        Some(b"script") => (Kind::Script, 2),
+        Some(b"font") => (Kind::Font, 3),
+        Some(b"image") => (Kind::Image, 4),
+        Some(_) => return None,
+        None if accept.starts_with(b"text/css") => (Kind::Style, 1),
+        None if accept.starts_with(b"image/") => (Kind::Image, 4),
+        None if is_font => (Kind::Font, 3),
+        None if accept == b"*/*" && DocumentReader::is_script(head) => (Kind::Script, 2),
+        None => return None,
+    })
+}
+
+/// Returns the need of `page` that a browser's request shows, with the head of its response. The
+/// page itself or one of its known needs must be the referrer.
+fn need_of(
+    request: &RequestHead,
+    head: &ResponseHead,
+    page: &str,
+    knows: impl Fn(&str) -> bool,
+) -> Option<Need> {
+    let (kind, urgency) = kind_of(request, head)?;
     // A prefetch is for another page.
     if request.fields.contains("sec-purpose") || request.fields.contains("purpose") {
         return None;
@@ -173,9 +243,17 @@ fn need_of(request: &RequestHead, page: &str, knows: impl Fn(&str) -> bool) -> O
         None => return None,
     };
     let site = request.fields.get("sec-fetch-site");
-    let is_same_origin = site == Some(b"same-origin");
-    let is_cors = !is_same_origin && request.fields.get("sec-fetch-mode") == Some(b"cors");
-    let is_elsewhere = is_cors || (site.is_some() && !is_same_origin);
+    let is_same_origin = match site {
+        Some(site) => site == b"same-origin",
+        None => authority(&url) == authority(page),
+    };
+    let names_mode = request.fields.get("sec-fetch-mode");
+    let is_by_cors = match names_mode {
+        Some(mode) => mode == b"cors",
+        None => request.fields.contains("origin"),
+    };
+    let is_cors = !is_same_origin && is_by_cors;
+    let is_elsewhere = is_cors || !is_same_origin;
     if is_elsewhere && request.fields.contains("cookie") {
         // The request that is made for a need at another origin has no credentials.
         return None;
@@ -205,7 +283,44 @@ mod tests {
             fields: fields.iter().copied().collect(),
             ..RequestHead::get(Scheme::Https, host, "/x")
         };
-        need_of(&request, PAGE, |url| url == STYLE)
+        need_of(&request, &ResponseHead::new(200), PAGE, |url| url == STYLE)
+    }
+
+    #[test]
+    fn kind_without_a_destination_follows_the_types() {
+        for (accept, content_type, expected) in [
+            (Some("text/css,*/*;q=0.1"), "", Some(Kind::Style)),
+            (Some("image/avif,*/*;q=0.8"), "", Some(Kind::Image)),
+            (Some("*/*"), "text/javascript", Some(Kind::Script)),
+            (None, "Application/JavaScript", Some(Kind::Script)),
+            (Some("*/*"), "font/woff2", Some(Kind::Font)),
+            (Some("*/*"), "application/json", None),
+            (Some("*/*"), "text/html", None),
+            (Some("text/html,*/*"), "text/javascript", None),
+        ] {
+            let accept = accept.map(|accept| ("accept", accept));
+            let request = RequestHead {
+                fields: accept.into_iter().collect(),
+                ..RequestHead::get(Scheme::Http, "a.test", "/x")
+            };
+            let mut head = ResponseHead::new(200);
+            head.fields.push("content-type", content_type);
+            let found = kind_of(&request, &head).map(|(kind, _)| kind);
+            assert_eq!(found, expected, "{accept:?} {content_type}");
+        }
+    }
+
+    #[test]
+    fn long_numbers_are_those_of_queries() {
+        for (path, expected) in [
+            ("/x", false),
+            ("/x?v=12345678", false),
+            ("/123456789?v=1", false),
+            ("/x?123456789", true),
+            ("/x?a=1&t=1700000000.5", true),
+        ] {
+            assert_eq!(has_long_number(path), expected, "{path}");
+        }
     }
 
     #[test]

@@ -1,11 +1,10 @@
 //! The page that the user of a session looks at, and the documents that are part of it.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tandem_http::RequestHead;
 use tandem_preload::Referrer;
 
+use super::cookie_hashes::CookieHashes;
 use crate::wire::Treatment;
 
 /// The time in which a document that names a page as its referrer counts as a part of it.
@@ -28,10 +27,12 @@ pub(super) struct PageView {
 /// The visit to a page whose requests are remembered.
 #[derive(Clone)]
 pub(super) struct OwnVisit {
-    /// The request for the page.
-    pub(super) request: Arc<RequestHead>,
     /// The referrer policy that the head of the page names.
     pub(super) policy: Referrer,
+    /// The cookies of the request, with those that the page has set.
+    pub(super) cookies: CookieHashes,
+    /// True if the page has changed cookies.
+    pub(super) changes_cookies: bool,
 }
 
 impl PageView {
@@ -48,6 +49,11 @@ impl PageView {
     /// Remembers the requests of the page from now on.
     pub(super) fn begin_visit(&mut self, visit: OwnVisit) {
         self.visit = Some(visit);
+    }
+
+    /// Remembers no more requests of the page.
+    pub(super) fn end_visit(&mut self) {
+        self.visit = None;
     }
 
     /// Returns the visit, if the requests of the page are remembered and it began in the last

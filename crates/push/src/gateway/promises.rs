@@ -95,6 +95,7 @@ impl Gateway {
             self.promise_if_wanted(page, need, Source::Page);
         }
         if names_new_host {
+            self.end_own_visit(page);
             self.check_copies(false);
             self.promise_expected(page);
         }

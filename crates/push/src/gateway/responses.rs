@@ -458,6 +458,7 @@ impl Gateway {
             page.unkept = returning.unkept;
         }
         self.watch_copies(page, returning.copies);
+        self.begin_own_visit(page, head);
         self.promise_last_visit(now, page, again);
         self.promise(page, named);
         self.promise_learned(page, learned);

@@ -34,6 +34,9 @@ pub(super) const MAX_PAGES: usize = 64;
 /// The largest number of bytes of URLs that are remembered.
 pub(super) const MAX_BYTES: usize = 256 << 10;
 
+/// The number of useless needs of a page from which no further request of scripts is remembered.
+const MAX_USELESS: u8 = 2;
+
 /// The time after the last visit to a page for which a file keeps it, in seconds.
 pub(super) const MAX_AGE: u64 = 30 * 86_400;
 
@@ -67,6 +70,8 @@ pub(super) struct LastVisit {
     cookie_changes: u8,
     /// True if the last visit changed cookies.
     is_changing: bool,
+    /// The number of needs that were of no use.
+    useless: u8,
 }
 
 /// A need of a page.
@@ -253,7 +258,14 @@ impl Revisits {
         } else {
             self.bytes -= url.len();
             visit.needs.remove(at);
+            visit.useless = visit.useless.saturating_add(1);
         }
+    }
+
+    /// Returns whether a request that nothing but the browser shows may become a need of a page.
+    pub(super) fn may_learn(&self, page: &str) -> bool {
+        let visit = self.pages.get(page);
+        visit.is_none_or(|visit| visit.useless < MAX_USELESS)
     }
 
     /// Records the copy of a page's resource that the browser's cache can now have.

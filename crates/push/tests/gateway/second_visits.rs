@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use tandem_push::gateway::{Carrier, Config, Visits};
+use tandem_push::wire::Fate;
 
 use crate::copies::{asked, get, head};
 use crate::origin::{Page, page};
@@ -144,6 +145,54 @@ fn saved_visits_serve_another_session() {
             assert_eq!(requests, expected);
         }
     }
+}
+
+/// A script that each visit validates.
+fn script() -> Page {
+    page("text/javascript", "run()")
+        .with("etag", "1")
+        .with("cache-control", "no-cache")
+}
+
+#[test]
+fn requests_of_scripts_are_repeated_if_caches_keep_them() {
+    let by_page = [("accept", "*/*"), ("referer", PAGE)];
+    let by_other = [("accept", "*/*"), ("referer", "http://a.test/other")];
+    let passing = page("text/javascript", "run()");
+    let setting = script().with("set-cookie", "id=1; Path=/elsewhere");
+    let data = page("application/json", "{}").with("etag", "1");
+    for (path, served, fields, is_repeated) in [
+        ("s.js?v=1", script(), &by_page, true),
+        ("s.js?v=1&t=1700000000", script(), &by_page, false),
+        ("s.js", script(), &by_other, false),
+        ("s.js", passing, &by_page, false),
+        ("s.js", setting, &by_page, false),
+        ("s.js", data, &by_page, false),
+    ] {
+        let url = format!("http://a.test/{path}");
+        let document = page("text/html", "<img src=i.png>");
+        let mut pair = pair(&[(PAGE, document), (IMAGE, image()), (&url, served)]);
+        visit(&mut pair);
+        pair.get(&url, fields);
+        pair.browse_for(LOADED, PAGE, NAVIGATION);
+        let is_asked = asked(&mut pair).contains(&head(&url));
+        assert_eq!(is_asked, is_repeated, "{path} {fields:?}");
+    }
+}
+
+/// Each visit requests a script with another name.
+#[test]
+fn page_with_useless_needs_learns_no_more() {
+    let document = page("text/html", "");
+    let mut pair = pair(&[(PAGE, document)]);
+    let url = |number: i32| format!("http://a.test/s.js?v={number}");
+    for number in 0..6 {
+        pair.browse_for(LOADED, PAGE, NAVIGATION);
+        pair.report(Fate::Wasted, &url(number - 1));
+        pair.serve(&url(number), script());
+        pair.get(&url(number), &[("accept", "*/*"), ("referer", PAGE)]);
+    }
+    assert_eq!(pair.gateway.take_counts().promised, 2);
 }
 
 /// The next process would send the needs with the page, and thus with old cookies.
