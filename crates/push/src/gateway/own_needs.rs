@@ -2,13 +2,14 @@
 //!
 //! A session with one user remembers the requests that no promise has answered, such as those of
 //! scripts. They must be for style sheets, scripts, images or fonts that a cache can keep. A query
-//! with a long number is often of one visit only, and is left out. So is each further need of a page
-//! of which two remembered needs were of no use.
+//! with a long number is often of one visit only, and is left out. So is each further need of a
+//! page of which two remembered needs were of no use.
 //!
-//! With `used_only`, the session requests nothing because a page names it. At the next visit to a page, it repeats
-//! the requests that the browser made for the last one: for style sheets, scripts, images and
-//! fonts. The settings of the browser, its extensions and the policies of the site thus hold for
-//! early requests too. Only the heads of responses are read, so a body may have any content coding.
+//! With `used_only`, the session requests nothing because a page names it. At the next visit to a
+//! page, it repeats the requests that the browser made for the last one: for style sheets, scripts,
+//! images and fonts. The settings of the browser, its extensions and the policies of the site thus
+//! hold for early requests too. Only the heads of responses are read, so a body may have any
+//! content coding.
 //!
 //! Only documents of the highest level are pages here. A frame can have another partition of
 //! cookies and copies than the same document in a tab.

@@ -55,7 +55,7 @@ fn images_after(style: Page) -> usize {
 }
 
 #[test]
-fn style_sheet_that_changes_a_cookie_ends_early_requests() {
+fn changed_cookie_of_a_style_sheet_ends_requests() {
     for (cookies, expected) in [
         (&[][..], IMAGES),
         (&["id=1"], IMAGES),
@@ -120,7 +120,7 @@ fn cancelled(scene: &mut Scene) -> Vec<FetchId> {
 }
 
 #[test]
-fn answer_to_the_browser_ends_early_requests_without_a_waiting_request() {
+fn own_answer_ends_early_requests_that_nothing_awaits() {
     let set = ("set-cookie", "id=2");
     for (status, path, fields) in [
         (200, "/own.gif", &[][..]),

@@ -177,7 +177,7 @@ fn visit(scene: &mut Scene, cookie: &str, set: &[&str], body: &str) -> [Vec<Stri
 }
 
 #[test]
-fn needs_of_a_page_that_changes_cookies_wait_for_its_head() {
+fn needs_wait_for_the_head_that_changes_cookies() {
     let mut scene = Scene::new(one_user(9));
     let mut body = "<img src=c.png>";
     for (cookie, set, with_request, with_head) in [

@@ -155,7 +155,7 @@ fn script() -> Page {
 }
 
 #[test]
-fn requests_of_scripts_are_repeated_if_caches_keep_them() {
+fn cacheable_requests_of_scripts_are_repeated() {
     let by_page = [("accept", "*/*"), ("referer", PAGE)];
     let by_other = [("accept", "*/*"), ("referer", "http://a.test/other")];
     let passing = page("text/javascript", "run()");

@@ -9,8 +9,9 @@
 //!
 //! The limit starts at the six connections of browsers. It grows by one with each complete answer
 //! while other requests wait for a connection, so it doubles in each round of answers. If
-//! connections carry several requests, the pace decides ([`Pace`]). If growth has not raised the throughput in two rounds, the limit falls back and rests. A refusal by the origin
-//! makes it fall to the floor at once, and each further refusal doubles the rest.
+//! connections carry several requests, the pace decides ([`Pace`]). If growth has not raised the
+//! throughput in two rounds, the limit falls back and rests. A refusal by the origin makes it fall
+//! to the floor at once, and each further refusal doubles the rest.
 //!
 //! A connection may carry several requests at once (`origin::pipelining`). The limit of exchanges
 //! is the limit of connections, times that number.
@@ -45,11 +46,10 @@ const FORGET_AFTER: Duration = Duration::from_secs(60);
 /// The pace at which a limit grows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pace {
-    /// One connection for as many answers as each carries requests: the exchanges double in each
-    /// round.
+    /// The limit grows by one for as many answers as a connection carries requests. The exchanges
+    /// double in each round.
     Doubling,
-    /// One connection for each answer. Behind a proxy such as Tor, rounds are long, and few bytes
-    /// arrive in each.
+    /// The limit grows by one for each answer. Behind a proxy such as Tor, a round is long.
     EachAnswer,
 }
 

@@ -39,9 +39,9 @@ pub type NewSession = Box<dyn Fn(&NewSessionOf<'_>) -> Rc<dyn Stage>>;
 /// The properties of a session that begins.
 #[derive(Clone, Copy, Debug)]
 pub struct NewSessionOf<'a> {
-    /// Its isolation key.
+    /// The isolation key of its requests.
     pub isolation: &'a Isolation,
-    /// Its number.
+    /// The number of the session in this pool.
     pub number: u64,
     /// True if no session of this key is known to have ended, after which the browser may still
     /// have copies.
