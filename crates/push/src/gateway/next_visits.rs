@@ -1,8 +1,9 @@
 //! The second visit of one user to a page: the resources that the first one needed are requested
 //! together with the page, or with its head if the page changes cookies.
 //!
-//! A conditional request for the page counts as a visit, but a reload does not. Of a resource that
-//! the browser must validate, only the head is requested (`copies`).
+//! A conditional request for the page counts as a visit, but a reload does not. Neither do the
+//! requests of a script, a frame or a prefetch, by which another site could cause early requests.
+//! Of a resource that the browser must validate, only the head is requested (`copies`).
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -11,7 +12,7 @@ use tandem_http::RequestHead;
 use tandem_preload::{Need, Referrer};
 
 use super::cookies::Cookies;
-use super::own_needs::is_top_level;
+use super::own_needs::{is_prefetch, is_top_level};
 use super::revisits::UsedNeeds;
 use super::session::Gateway;
 use super::table::{PageId, ResponseId};
@@ -39,18 +40,25 @@ impl Gateway {
         request: &Arc<RequestHead>,
     ) {
         let is_plain = is_navigation(request)
+            && !is_prefetch(request)
             && (is_top_level(request) || !self.config.used_only)
             && !self.refuses_pushes(request)
             && !self.is_frame(now, request);
         let Some(url) = request_url(request).filter(|_| is_plain && !self.closed) else {
             return;
         };
-        let visits = self.visits.as_ref();
-        let Some((policy, needs)) = visits.and_then(|visits| {
+        let Some(visits) = &self.visits else {
+            return;
+        };
+        if let Some(response) = self.responses.get_mut(id) {
+            response.is_visit = true;
+        }
+        let needs = {
             let mut visits = visits.lock();
             visits.begin_visit(&url, request);
             visits.visit(&url)
-        }) else {
+        };
+        let Some((policy, needs)) = needs else {
             return;
         };
         let needs = self.note_copies(now, needs);
@@ -71,6 +79,13 @@ impl Gateway {
             response.page = Some(page);
         }
         self.promise_again(page, needs);
+    }
+
+    /// Returns whether the user of a tab visits a page with the request for a response. Only then
+    /// may the needs of the last visit leave, and only then were the cookies checked.
+    pub(super) fn is_visit(&self, id: ResponseId) -> bool {
+        let response = self.responses.get(id);
+        response.is_some_and(|response| response.is_visit)
     }
 
     /// Notes the copies that the browser may have of the needs of a last visit.
@@ -103,6 +118,9 @@ impl Gateway {
                 }
             }
             self.end_revisit(now, id);
+        }
+        if !self.is_visit(id) {
+            return None;
         }
         let mut visits = self.visits.as_ref()?.lock();
         if *cookies == Cookies::Unknown {

@@ -173,8 +173,14 @@ impl Gateway {
 /// Returns whether the user of a tab asks for a document, as the browser says. A prefetch is no
 /// visit.
 pub(super) fn is_top_level(request: &RequestHead) -> bool {
-    let fields = &request.fields;
-    is_navigation(request) && fields.contains("sec-fetch-dest") && !fields.contains("sec-purpose")
+    let names_destination = request.fields.contains("sec-fetch-dest");
+    is_navigation(request) && names_destination && !is_prefetch(request)
+}
+
+/// Returns whether the browser requests a resource for a page that the user may never open.
+pub(super) fn is_prefetch(request: &RequestHead) -> bool {
+    let mut names = ["sec-purpose", "purpose", "x-moz"].into_iter();
+    names.any(|name| request.fields.contains(name))
 }
 
 /// Returns whether a response is a resource that may be requested early at the next visit. Counters
@@ -229,7 +235,7 @@ fn need_of(
 ) -> Option<Need> {
     let (kind, urgency) = kind_of(request, head)?;
     // A prefetch is for another page.
-    if request.fields.contains("sec-purpose") || request.fields.contains("purpose") {
+    if is_prefetch(request) {
         return None;
     }
     let url = request_url(request)?;

@@ -90,6 +90,7 @@ impl Gateway {
             takes_pushes,
             url: None,
             page: None,
+            is_visit: false,
             cookies_of: self.changed_cookies.last(),
             treatment: None,
             reader: None,
@@ -458,7 +459,9 @@ impl Gateway {
             page.unkept = returning.unkept;
         }
         self.watch_copies(page, returning.copies);
-        self.begin_own_visit(page, head);
+        if self.is_visit(id) {
+            self.begin_own_visit(page, head);
+        }
         self.promise_last_visit(now, page, again);
         self.promise(page, named);
         self.promise_learned(page, learned);

@@ -44,6 +44,8 @@ pub(super) struct Response {
     pub(super) url: Option<Arc<str>>,
     /// The page, once there is anything to push with the response.
     pub(super) page: Option<PageId>,
+    /// True if the user of a tab visits a page with the request, as far as it shows.
+    pub(super) is_visit: bool,
     /// The number of the last change of cookies before the request.
     pub(super) cookies_of: u64,
     /// The treatment of a page that was decided before its head.

@@ -209,6 +209,61 @@ fn page_without_its_cookies_is_another_one() {
     }
 }
 
+/// Another site can embed a page, fetch it or prefetch it. Its needs then do not leave, neither
+/// with the request nor with the head, and the cookies of the next visit are still checked.
+#[test]
+fn only_visits_release_the_needs_of_a_page() {
+    let other = ("referer", "http://b.test/");
+    let cookie = ("cookie", "id=1");
+    for (fields, expected) in [
+        (&[NAVIGATION[0], cookie][..], 1),
+        (&[NAVIGATION[0], cookie, other], 1),
+        (&[("accept", "*/*"), cookie, other], 0),
+        (&[("accept", "image/avif,*/*;q=0.8"), cookie, other], 0),
+        (&[NAVIGATION[0], cookie, ("sec-purpose", "prefetch")], 0),
+        (&[NAVIGATION[0], cookie, ("purpose", "prefetch")], 0),
+        (&[NAVIGATION[0], cookie, ("sec-fetch-dest", "iframe")], 0),
+        (
+            &[NAVIGATION[0], cookie, ("referer", "http://a.test/page")],
+            0,
+        ),
+        (&[NAVIGATION[0], cookie, ("cache-control", "no-cache")], 0),
+        (&[("accept", "*/*"), other], 0),
+        (&[NAVIGATION[0], ("sec-fetch-dest", "iframe")], 0),
+        (NAVIGATION, 0),
+    ] {
+        let mut scene = Scene::new(one_user(9));
+        visit(&mut scene, "", &["id=1"], "<img src=c.png>");
+        let page = scene.ask("/page", fields);
+        assert_eq!(scene.paths(Carrier::Response(page)).len(), 0, "{fields:?}");
+        let mut answer = head(200, &[("content-type", "text/html"), ("etag", "\"1\"")]);
+        let now = scene.now;
+        scene.gateway.handle_head(now, page, &mut answer, None);
+        let released = scene.paths(Carrier::Response(page)).len();
+        assert_eq!(released, expected, "{fields:?}");
+        scene.end(page);
+    }
+}
+
+/// A script polls its own page, which has changed its cookies at several visits.
+#[test]
+fn polling_script_repeats_no_needs() {
+    let mut scene = Scene::new(one_user(9));
+    visit(&mut scene, "", &["id=1"], "<img src=c.png>");
+    visit(&mut scene, "id=1", &["id=2"], "");
+    visit(&mut scene, "id=2", &["id=3"], "");
+    for _ in 0..3 {
+        let poll = scene.ask("/page", &[("accept", "*/*"), ("cookie", "id=3")]);
+        let mut answer = head(200, &[("content-type", "text/html")]);
+        let now = scene.now;
+        scene.gateway.handle_head(now, poll, &mut answer, None);
+        assert!(scene.paths(Carrier::Response(poll)).is_empty());
+        scene.end(poll);
+    }
+    let [_, with_head] = visit(&mut scene, "id=3", &[], "");
+    assert_eq!(with_head, ["id=3"]);
+}
+
 #[test]
 fn only_documents_are_revisited() {
     let url = "http://a.test/s.css";
