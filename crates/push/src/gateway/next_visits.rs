@@ -12,10 +12,11 @@ use tandem_http::RequestHead;
 use tandem_preload::{Need, Referrer};
 
 use super::cookies::Cookies;
+use super::fetch::FetchPhase;
 use super::own_needs::{is_prefetch, is_top_level};
 use super::revisits::UsedNeeds;
 use super::session::Gateway;
-use super::table::{PageId, ResponseId};
+use super::table::{FetchId, PageId, ResponseId};
 use super::visits::Visits;
 use crate::fetch_standard::is_navigation;
 use crate::response_rules::KeptCopy;
@@ -100,7 +101,8 @@ impl Gateway {
     }
 
     /// Handles the cookies that the head of a page changes. Promises that left before carry the old
-    /// ones, and are given up. Returns the policy and needs of the last visit that may leave now.
+    /// ones, and are given up unless their responses are here or the browser waits for them. Returns
+    /// the policy and needs of the last visit that may leave now.
     pub(super) fn end_old_revisit(
         &mut self,
         now: Instant,
@@ -110,12 +112,10 @@ impl Gateway {
     ) -> Option<(Referrer, UsedNeeds)> {
         if self.visits.is_some() && *cookies != Cookies::Unchanged {
             let page = self.responses.get(id).and_then(|response| response.page);
-            for fetch in self.waiting_fetches() {
+            for fetch in page.map_or_else(Vec::new, |page| self.unanswered_fetches(page)) {
                 // The page may promise the same resource again, with the new cookies.
-                if self.fetches.get(fetch).map(|fetch| fetch.page) == page {
-                    self.withdraw(fetch);
-                    self.cancel_fetch(fetch);
-                }
+                self.withdraw(fetch);
+                self.cancel_fetch(fetch);
             }
             self.end_revisit(now, id);
         }
@@ -127,6 +127,22 @@ impl Gateway {
             visits.forget(url);
         }
         visits.note_head(url, *cookies != Cookies::Unchanged)
+    }
+
+    /// Returns the fetches of a page that have no response yet, and for which no request waits.
+    fn unanswered_fetches(&self, page: PageId) -> Vec<FetchId> {
+        let is_unanswered = |id: &FetchId| {
+            self.fetches.get(*id).is_some_and(|fetch| {
+                fetch.page == page
+                    && !fetch.requested
+                    && !matches!(fetch.phase, FetchPhase::Passing | FetchPhase::Over)
+            })
+        };
+        self.fetches
+            .ids()
+            .into_iter()
+            .filter(is_unanswered)
+            .collect()
     }
 
     /// Promises the needs of a page's last visit that waited for its head.
