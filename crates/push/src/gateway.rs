@@ -64,6 +64,7 @@ mod revisits;
 mod saved_visits;
 mod session;
 mod stale_pages;
+mod static_urls;
 mod table;
 mod viewed_page;
 mod visitors;

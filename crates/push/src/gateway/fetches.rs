@@ -59,6 +59,7 @@ impl Gateway {
         predictor: Option<&mut dyn Predictor>,
     ) -> Result<Order, PushError> {
         let added = self.companion.added;
+        self.note_load(now);
         self.note_cookies_of_fetch(now, id, head);
         self.end_fetching(now, id, FetchPhase::Passing);
         let is_redirected = self.is_redirected(id);
@@ -188,6 +189,7 @@ impl Gateway {
         data: &[u8],
     ) -> Result<Order, PushError> {
         let added = self.companion.added;
+        self.note_load(now);
         let Some(fetch) = self.fetches.get_mut(id) else {
             return Ok(Order::Now);
         };

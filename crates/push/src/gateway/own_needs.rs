@@ -1,9 +1,10 @@
 //! The needs of a page as the browser's own requests show them.
 //!
 //! A session with one user remembers the requests that no promise has answered, such as those of
-//! scripts. They must be for style sheets, scripts, images or fonts that a cache can keep. A query
-//! with a long number is often of one visit only, and is left out. So is each further need of a
-//! page of which two remembered needs were of no use.
+//! scripts. They must be for style sheets, scripts or fonts that a cache can keep, since an image
+//! may be a vote or a counter. Their URLs must look like those of files (`static_urls`). Requests
+//! after a quiet period follow the user's actions, and are left out. So is each further need of a
+//! page of which two such needs were of no use.
 //!
 //! With `used_only`, the session requests nothing because a page names it. At the next visit to a
 //! page, it repeats the requests that the browser made for the last one: for style sheets, scripts,
@@ -26,6 +27,7 @@ use super::document::DocumentReader;
 use super::page_view::OwnVisit;
 use super::predictor::is_learnable;
 use super::session::Gateway;
+use super::static_urls::may_be_static;
 use super::table::{PageId, ResponseId};
 use crate::fetch_standard::{is_navigation, referrer, referrer_policy};
 use crate::response_rules::{Reuse, browser_reuse, may_be_pushed};
@@ -126,22 +128,38 @@ impl Gateway {
             return;
         }
         let mut visits = visits.lock();
-        let is_lasting = browser_reuse(head, unix_time) != Reuse::Never
-            && !has_long_number(&request.path)
-            && visits.may_learn(view.url());
-        if !self.config.used_only && !is_lasting {
+        let reuse = browser_reuse(head, unix_time);
+        let is_lasting = || {
+            !view.is_quiet()
+                && reuse != Reuse::Never
+                && may_be_static(&request.path, reuse == Reuse::Fresh)
+                && visits.may_learn(view.url())
+        };
+        if !self.config.used_only && !is_lasting() {
             return;
         }
         let knows = |url: &str| visits.knows(view.url(), url);
         let Some(need) = need_of(request, head, view.url(), knows) else {
             return;
         };
+        if !self.config.used_only && need.kind == Kind::Image {
+            return;
+        }
         visits.note_need(view.url(), visit.policy, &need);
         visits.note_cookies(view.url(), || visit.cookies.clone());
         if visit.changes_cookies {
             visits.note_first_change(view.url());
         }
         visits.note_use(view.url(), &need.url, true);
+    }
+
+    /// Notes an event of a load. A request after a quiet period no longer belongs to the load of the
+    /// last page, unless this page is still arriving.
+    pub(super) fn note_load(&mut self, now: Instant) {
+        let is_arriving = self.responses.values().any(|response| response.is_visit);
+        if let Some(view) = &mut self.view {
+            view.note_load(now, is_arriving);
+        }
     }
 
     /// Begins to remember the requests of a page of one user that no promise answers.
@@ -190,16 +208,6 @@ fn is_resource(head: &ResponseHead, unix_time: u64) -> bool {
     let forbids_reuse =
         head.fields.contains("cache-control") && browser_reuse(head, unix_time) == Reuse::Never;
     (is_complete || head.status == 304) && !forbids_reuse && !head.fields.contains("set-cookie")
-}
-
-/// The number of digits from which a number in a query is taken for a time or a random number.
-const LONG_NUMBER: usize = 9;
-
-/// Returns whether the query of a path has a number that is good for one visit only.
-fn has_long_number(path: &str) -> bool {
-    let query = path.split_once('?').map_or("", |(_, query)| query);
-    let mut numbers = query.split(|letter: char| !letter.is_ascii_digit());
-    numbers.any(|digits| digits.len() >= LONG_NUMBER)
 }
 
 /// Returns the kind and the urgency of the resource that a browser requests. Over plain HTTP most
@@ -314,19 +322,6 @@ mod tests {
             head.fields.push("content-type", content_type);
             let found = kind_of(&request, &head).map(|(kind, _)| kind);
             assert_eq!(found, expected, "{accept:?} {content_type}");
-        }
-    }
-
-    #[test]
-    fn long_numbers_are_those_of_queries() {
-        for (path, expected) in [
-            ("/x", false),
-            ("/x?v=12345678", false),
-            ("/123456789?v=1", false),
-            ("/x?123456789", true),
-            ("/x?a=1&t=1700000000.5", true),
-        ] {
-            assert_eq!(has_long_number(path), expected, "{path}");
         }
     }
 

@@ -10,6 +10,9 @@ use crate::wire::Treatment;
 /// The time in which a document that names a page as its referrer counts as a part of it.
 const FRAME_PERIOD: Duration = Duration::from_secs(4);
 
+/// The time without an event of a load after which the user's actions cause the requests.
+const QUIET_PERIOD: Duration = Duration::from_secs(5);
+
 /// The largest number of frames that are remembered. Documents that other frames cause count as
 /// pages.
 const MAX_FRAMES: usize = 64;
@@ -18,6 +21,10 @@ const MAX_FRAMES: usize = 64;
 pub(super) struct PageView {
     url: String,
     since: Instant,
+    /// The time of the last event of a load.
+    active: Instant,
+    /// True if a quiet period has ended the load.
+    is_quiet: bool,
     treatment: Treatment,
     frames: Vec<String>,
     /// The facts about the visit, if the requests of the page are remembered.
@@ -40,6 +47,8 @@ impl PageView {
         Self {
             url: url.to_owned(),
             since: now,
+            active: now,
+            is_quiet: false,
             treatment,
             frames: Vec::new(),
             visit: None,
@@ -54,6 +63,19 @@ impl PageView {
     /// Remembers no more requests of the page.
     pub(super) fn end_visit(&mut self) {
         self.visit = None;
+    }
+
+    /// Notes an event of a load. A quiet period before it has ended the load, unless the page is
+    /// still arriving.
+    pub(super) fn note_load(&mut self, now: Instant, is_arriving: bool) {
+        let is_late = now.saturating_duration_since(self.active) >= QUIET_PERIOD;
+        self.is_quiet |= is_late && !is_arriving;
+        self.active = now;
+    }
+
+    /// Returns whether a quiet period has ended the load.
+    pub(super) const fn is_quiet(&self) -> bool {
+        self.is_quiet
     }
 
     /// Returns the visit, if the requests of the page are remembered and it began in the last
@@ -104,6 +126,22 @@ mod tests {
             assert!(!page.causes(now + FRAME_PERIOD, referrer.as_bytes()));
         }
         assert!(!page.causes(soon, b"http://a/other"));
+    }
+
+    #[test]
+    fn quiet_period_ends_the_load() {
+        let now = Instant::now();
+        let at = |millis| now + Duration::from_millis(millis);
+        let mut page = PageView::new(now, "http://a/", Treatment::Pushed);
+        for (millis, is_arriving, is_quiet) in [
+            (9000, true, false),
+            (13_999, false, false),
+            (18_999, false, true),
+            (19_000, true, true),
+        ] {
+            page.note_load(at(millis), is_arriving);
+            assert_eq!(page.is_quiet(), is_quiet, "{millis}");
+        }
     }
 
     #[test]

@@ -67,6 +67,7 @@ impl Gateway {
                 visits.lock().set_time(self.clock.unix_time(now));
             }
             self.detect_cache_loss(request, hash);
+            self.note_load(now);
             self.note_own_request(request);
         } else if !is_learnable(request) {
             return None;
@@ -282,6 +283,7 @@ impl Gateway {
     /// Forgets a response. If it has not ended, the browser has left the page: fetches that have
     /// not begun never do.
     pub fn release_response(&mut self, now: Instant, id: ResponseId) {
+        self.note_load(now);
         let Some(response) = self.responses.remove(id) else {
             return;
         };

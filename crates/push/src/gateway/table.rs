@@ -78,6 +78,10 @@ impl<I: Id, T> Table<I, T> {
         ids
     }
 
+    pub(super) fn values(&self) -> impl Iterator<Item = &T> {
+        self.records.values()
+    }
+
     pub(super) fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.records.values_mut()
     }

@@ -154,9 +154,15 @@ fn script() -> Page {
         .with("cache-control", "no-cache")
 }
 
+/// A script that a cache may use again without a request.
+fn fresh_script() -> Page {
+    page("text/javascript", "run()").with("cache-control", FRESH)
+}
+
 #[test]
-fn cacheable_requests_of_scripts_are_repeated() {
+fn requests_of_scripts_for_files_are_repeated() {
     let by_page = [("accept", "*/*"), ("referer", PAGE)];
+    let image_by_page = [("accept", "image/avif,*/*;q=0.8"), ("referer", PAGE)];
     let by_other = [("accept", "*/*"), ("referer", "http://a.test/other")];
     let passing = page("text/javascript", "run()");
     let setting = script().with("set-cookie", "id=1; Path=/elsewhere");
@@ -164,6 +170,13 @@ fn cacheable_requests_of_scripts_are_repeated() {
     for (path, served, fields, is_repeated) in [
         ("s.js?v=1", script(), &by_page, true),
         ("s.js?v=1&t=1700000000", script(), &by_page, false),
+        ("s.js?csrf=9f3ab2", script(), &by_page, false),
+        ("s.js?cb=k3j9x", script(), &by_page, false),
+        ("s.js?token=abc", script(), &by_page, false),
+        ("t/1700000000/s.js", script(), &by_page, false),
+        ("app.9f3ab2c1.js", script(), &by_page, false),
+        ("vote?post=5&dir=up", validated(), &image_by_page, false),
+        ("up.png", validated(), &image_by_page, false),
         ("s.js", script(), &by_other, false),
         ("s.js", passing, &by_page, false),
         ("s.js", setting, &by_page, false),
@@ -257,4 +270,35 @@ fn session_of_several_users_shares_no_visits() {
     assert!(visits.take_change());
     visit(&mut second);
     assert!(!visits.take_change());
+}
+
+/// The name of a file with a hash is taken for one that lasts if the response lasts, too.
+#[test]
+fn fresh_file_with_a_hash_is_repeated() {
+    for (path, expected) in [("app.9f3ab2c1.js", 1), ("9f3ab2c1/app.js", 0)] {
+        let url = format!("http://a.test/{path}");
+        let (mut first, visits) = (pair(&[(PAGE, page("text/html", ""))]), Visits::default());
+        first.gateway.share_visits(visits.clone());
+        first.browse_for(LOADED, PAGE, NAVIGATION);
+        first.serve(&url, fresh_script());
+        first.get(&url, &[("accept", "*/*"), ("referer", PAGE)]);
+        let text = visits.to_text();
+        assert_eq!(text.matches(&url).count(), expected, "{path}");
+    }
+}
+
+/// The user acts after the load has ended.
+#[test]
+fn request_after_a_quiet_period_is_not_repeated() {
+    let url = "http://a.test/s.js";
+    for (seconds, is_repeated) in [(2, true), (7, false)] {
+        let document = page("text/html", "<img src=i.png>");
+        let mut pair = pair(&[(PAGE, document), (IMAGE, image()), (url, script())]);
+        visit(&mut pair);
+        pair.pass(Duration::from_secs(seconds));
+        pair.get(url, &[("accept", "*/*"), ("referer", PAGE)]);
+        pair.browse_for(LOADED, PAGE, NAVIGATION);
+        let is_asked = asked(&mut pair).contains(&head(url));
+        assert_eq!(is_asked, is_repeated, "{seconds} s");
+    }
 }
