@@ -145,12 +145,11 @@ impl Gateway {
         if !self.config.used_only && need.kind == Kind::Image {
             return;
         }
-        visits.note_need(view.url(), visit.policy, &need);
+        visits.learn_need(view.url(), visit.policy, &need);
         visits.note_cookies(view.url(), || visit.cookies.clone());
         if visit.changes_cookies {
             visits.note_first_change(view.url());
         }
-        visits.note_use(view.url(), &need.url, true);
     }
 
     /// Notes an event of a load. A request after a quiet period no longer belongs to the load of the

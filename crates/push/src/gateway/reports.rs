@@ -105,7 +105,7 @@ impl Gateway {
         {
             let is_used = matches!(fate, Fate::Used | Fate::Late | Fate::Validated);
             let mut visits = visits.lock();
-            visits.note_use(&push.page_url, &push.url, is_used);
+            visits.note_fate(&push.page_url, &push.url, is_used);
         }
         let Some(predictor) = predictor else {
             return;

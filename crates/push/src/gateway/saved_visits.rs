@@ -242,6 +242,7 @@ fn read_need(rest: &str) -> Option<UsedNeed> {
     Some(UsedNeed {
         need,
         is_used: true,
+        is_learned: false,
         copy: until.map(|until| KeptCopy {
             until,
             has_validator,

@@ -208,6 +208,23 @@ fn page_with_useless_needs_learns_no_more() {
     assert_eq!(pair.gateway.take_counts().promised, 2);
 }
 
+/// The page names images of which the browser uses none.
+#[test]
+fn useless_needs_that_a_page_names_end_no_learning() {
+    let body: String = (0..9).map(|it| format!("<img src={it}.png>")).collect();
+    let url = "http://a.test/s.js";
+    let mut pair = pair(&[(PAGE, page("text/html", &body)), (url, script())]);
+    pair.browse_for(LOADED, PAGE, NAVIGATION);
+    for number in 0..9 {
+        pair.report(Fate::Wasted, &format!("http://a.test/{number}.png"));
+    }
+    pair.run();
+    pair.browse_for(LOADED, PAGE, NAVIGATION);
+    pair.get(url, &[("accept", "*/*"), ("referer", PAGE)]);
+    pair.browse_for(LOADED, PAGE, NAVIGATION);
+    assert!(asked(&mut pair).contains(&head(url)));
+}
+
 /// The next process would send the needs with the page, and thus with old cookies.
 #[test]
 fn page_that_changed_cookies_is_not_saved() {
