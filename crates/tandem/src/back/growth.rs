@@ -28,6 +28,9 @@ pub(super) const FLOOR: usize = 6;
 /// The least growth of throughput over two rounds that justifies more connections.
 const GAIN: f64 = 1.2;
 
+/// The largest growth of the limit before two rounds were compared, if each answer adds to it.
+const UNMEASURED_GROWTH: usize = 3;
+
 /// The rest after growth that brought nothing.
 const USELESS_REST: Duration = Duration::from_secs(10);
 
@@ -49,7 +52,8 @@ pub enum Pace {
     /// The limit grows by one for as many answers as a connection carries requests. The exchanges
     /// double in each round.
     Doubling,
-    /// The limit grows by one for each answer. Behind a proxy such as Tor, a round is long.
+    /// The limit grows by one for each answer, since a round behind a proxy such as Tor is long. It
+    /// is at most three times the first one until two rounds were compared.
     EachAnswer,
 }
 
@@ -234,9 +238,14 @@ impl Growth {
             Pace::Doubling => self.depth,
             Pace::EachAnswer => 1,
         };
+        let first = self.rounds.front().map_or(round.limit, |first| first.limit);
+        let most = match self.pace {
+            Pace::EachAnswer if self.rounds.len() < 2 => self.most.min(first * UNMEASURED_GROWTH),
+            Pace::EachAnswer | Pace::Doubling => self.most,
+        };
         if self.since_growth >= needed && !self.is_doubtful {
             self.since_growth = 0;
-            self.limit = (limit + 1).min(self.most);
+            self.limit = (limit + 1).min(most).max(limit);
         }
         if round.answers >= round.limit * self.depth {
             let throughput = round.throughput(now);
@@ -424,7 +433,11 @@ mod tests {
             growth.note_response(now, 2000, true);
         }
         assert_eq!((growth.limit(), growth.exchanges()), (18, 36));
-        for _ in 0..FLOOR * 3 {
+        for _ in 0..36 {
+            assert_eq!(growth.limit(), 18, "no two rounds were compared");
+            growth.note_response(now, 2000, true);
+        }
+        for _ in 18..32 {
             growth.note_response(now, 2000, true);
         }
         assert_eq!(growth.limit(), 32, "the largest limit");
@@ -432,18 +445,20 @@ mod tests {
         assert_eq!(growth.limit(), FLOOR);
     }
 
-    /// Rounds of the same throughput end the growth at each pace.
+    /// Two rounds of the same throughput end the growth, which is bounded until then.
     #[test]
-    fn each_answer_adds_none_on_a_full_link() {
+    fn each_answer_adds_few_connections_on_a_full_link() {
         let start = Instant::now();
         let mut growth = Growth::new(start, 64, Pace::EachAnswer);
         growth.set_depth(start, 2);
         growth.note_wait(start);
+        let mut greatest = FLOOR;
         for answer in 0..400 {
             let now = start + Duration::from_millis(20 * answer);
             growth.note_response(now, 2000, true);
+            greatest = greatest.max(growth.limit());
         }
-        assert!(growth.limit() < 32, "{}", growth.limit());
+        assert_eq!((greatest, growth.limit()), (3 * FLOOR, FLOOR));
     }
 
     #[test]
