@@ -177,6 +177,12 @@ impl CookieScope {
         }
     }
 
+    /// Returns the requests to the site of the cookie.
+    pub(crate) fn of_whole_site(&self) -> Self {
+        let (Domain::Host(host) | Domain::Below(host)) = &self.domain;
+        Self::of_site(host)
+    }
+
     /// Returns whether a request carries the cookie, as far as it carries cookies.
     pub(crate) fn covers_request(&self, request: &RequestHead) -> bool {
         let host = host_of(&request.authority).to_ascii_lowercase();

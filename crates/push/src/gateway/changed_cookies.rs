@@ -10,8 +10,8 @@ use tandem_http::RequestHead;
 use super::table::ResponseId;
 use crate::cookies::CookieScope;
 
-/// The largest number of changes that are remembered. After more, all earlier pages make no early
-/// requests.
+/// The largest number of changes that are remembered. After more, only the sites of the changes are
+/// known. With as many sites, all earlier pages make no early requests.
 const MAX_CHANGES: usize = 64;
 
 /// The changes of cookies, each with its number.
@@ -44,6 +44,9 @@ impl ChangedCookies {
         let is_same = |change: &ChangedCookie| change.by == by && change.scope == scope;
         self.changes.retain(|change| !is_same(change));
         if self.changes.len() >= MAX_CHANGES {
+            self.merge_sites();
+        }
+        if self.changes.len() >= MAX_CHANGES {
             self.changes.clear();
             self.forgotten = self.last;
         }
@@ -52,6 +55,26 @@ impl ChangedCookies {
             by,
             scope,
         });
+    }
+
+    /// Merges the changes of each site to one of all its cookies.
+    fn merge_sites(&mut self) {
+        let mut merged: Vec<ChangedCookie> = Vec::new();
+        // The later changes come last, so the last number of a site counts.
+        for change in std::mem::take(&mut self.changes) {
+            let scope = change.scope.of_whole_site();
+            let at = merged.iter().position(|known| known.scope == scope);
+            let by = match at.map(|at| merged.remove(at).by) {
+                Some(other) if other != change.by => None,
+                _ => change.by,
+            };
+            merged.push(ChangedCookie {
+                by,
+                scope,
+                ..change
+            });
+        }
+        self.changes = merged;
     }
 
     /// Returns whether cookies have changed that a request carries. It is made for the page of
@@ -96,6 +119,26 @@ mod tests {
         }
         cookies.add(None, CookieScope::of_site("a.test"));
         assert!(cookies.outdate(before, own, &request("a.test")));
+    }
+
+    #[test]
+    fn many_changes_of_a_site_outdate_no_other_page() {
+        let mut cookies = ChangedCookies::default();
+        let page = ResponseId::from(0);
+        cookies.add(None, CookieScope::of_site("c.test"));
+        for number in 1..=3 * MAX_CHANGES as u64 {
+            let by = Some(ResponseId::from(number));
+            cookies.add(by, CookieScope::of_site("a.test"));
+            assert!(cookies.changes.len() <= MAX_CHANGES);
+        }
+        for (host, expected) in [("b.test", false), ("a.test", true), ("c.test", true)] {
+            assert_eq!(cookies.outdate(0, page, &request(host)), expected, "{host}");
+        }
+        assert!(!cookies.outdate(cookies.last(), page, &request("a.test")));
+        assert!(
+            !cookies.outdate(1, page, &request("c.test")),
+            "an old change"
+        );
     }
 
     #[test]

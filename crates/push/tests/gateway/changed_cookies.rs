@@ -155,6 +155,23 @@ fn answer_to_an_upload_ends_early_requests() {
     }
 }
 
+#[test]
+fn many_cookies_of_another_site_end_nothing() {
+    let (mut scene, _) = begun();
+    let upload = RequestHead {
+        method: Method::Post,
+        ..request("http://b.test/login", &[])
+    };
+    let mut answer = head(303, &[]);
+    for number in 0..100 {
+        let cookie = format!("{number}=1; Path=/{number}");
+        answer.fields.push("set-cookie", cookie);
+    }
+    let now = scene.now;
+    scene.gateway.handle_unsafe_head(now, &upload, &answer);
+    assert_eq!(cancelled(&mut scene), []);
+}
+
 /// The request of the second page was made with the new cookie.
 #[test]
 fn later_page_makes_early_requests_again() {
