@@ -101,9 +101,15 @@ impl Gateway {
         url: Arc<str>,
     ) -> Page {
         let mut page = Page::new(id, request, url);
-        let response = self.responses.get(id);
-        page.cookies_of = response.map_or(0, |response| response.cookies_of);
+        page.cookies_of = self.cookies_of(id);
         page
+    }
+
+    /// Returns the number of the last change of cookies before the request for a response. It is
+    /// zero for a response that has gone, so that each change counts as a later one.
+    pub(super) fn cookies_of(&self, id: ResponseId) -> u64 {
+        let response = self.responses.get(id);
+        response.map_or(0, |response| response.cookies_of)
     }
 
     /// Returns whether an early request for a page would have old cookies.

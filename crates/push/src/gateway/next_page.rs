@@ -109,6 +109,7 @@ impl Gateway {
         let documents = predictor.next_pages(url);
         let page = (!documents.is_empty()).then(|| ViewedPage {
             response: id,
+            cookies_of: self.cookies_of(id),
             request: Arc::clone(request),
             url: Arc::clone(url),
             policy: referrer_policy(head).unwrap_or_default(),
@@ -146,7 +147,7 @@ impl Gateway {
         }
         self.next.promised.clear();
         let mut page = Page::new(viewed.response, viewed.request, viewed.url);
-        page.cookies_of = self.changed_cookies.last();
+        page.cookies_of = viewed.cookies_of;
         page.lead_on(viewed.policy, BODY_BYTES);
         let page = self.pages.insert(page);
         for document in viewed.documents.into_iter().take(MAX_DOCUMENTS) {
@@ -278,8 +279,7 @@ impl Gateway {
         let learned = predictor::learn(predictor, context, &request, &head);
         predictor.note_visit(&push.url, Some(&push.page_url));
         let response = push.response;
-        let mut page = Page::new(response, Arc::clone(&request), Arc::clone(&push.url));
-        page.cookies_of = self.changed_cookies.last();
+        let mut page = self.new_page(response, Arc::clone(&request), Arc::clone(&push.url));
         page.promises = None;
         let page = self.pages.insert(page);
         self.locate(page, &push.url, &head, None);

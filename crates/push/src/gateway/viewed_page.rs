@@ -36,6 +36,8 @@ pub(super) struct NextPages {
 /// A page that may lead to others.
 pub(super) struct ViewedPage {
     pub(super) response: ResponseId,
+    /// The number of the last change of cookies before the browser's request for the page.
+    pub(super) cookies_of: u64,
     pub(super) request: Arc<RequestHead>,
     pub(super) url: Arc<str>,
     pub(super) policy: Referrer,
