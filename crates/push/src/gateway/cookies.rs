@@ -8,7 +8,10 @@
 //!
 //! Without a gateway, later responses can change cookies too: those of style sheets, images, frames
 //! and redirects, and of requests that are not early. The early requests that carry such a cookie
-//! end then (`changed_cookies`).
+//! end then (`changed_cookies`). Some changes are not seen: those by `document.cookie`, by another
+//! program, and by responses in tunnels, of upgrades, and to requests that take no pushes. An early
+//! request with such an old cookie goes out, and its response fits no request of the browser unless
+//! it is for everyone.
 
 use std::sync::Arc;
 use std::time::Instant;
