@@ -101,8 +101,8 @@ impl Gateway {
     }
 
     /// Handles the cookies that the head of a page changes. Promises that left before carry the old
-    /// ones, and are given up unless their responses are here or the browser waits for them. Returns
-    /// the policy and needs of the last visit that may leave now.
+    /// ones. They are given up unless their responses are here or the browser waits for them.
+    /// Returns the policy and needs of the last visit that may leave now.
     pub(super) fn end_old_revisit(
         &mut self,
         now: Instant,

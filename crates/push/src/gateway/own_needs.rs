@@ -152,8 +152,8 @@ impl Gateway {
         }
     }
 
-    /// Notes an event of a load. A request after a quiet period no longer belongs to the load of the
-    /// last page, unless this page is still arriving.
+    /// Notes an event of a load. A request after a quiet period no longer belongs to the load of
+    /// the last page, unless this page is still arriving.
     pub(super) fn note_load(&mut self, now: Instant) {
         let is_arriving = self.responses.values().any(|response| response.is_visit);
         if let Some(view) = &mut self.view {

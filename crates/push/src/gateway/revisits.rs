@@ -34,7 +34,7 @@ pub(super) const MAX_PAGES: usize = 64;
 /// The largest number of bytes of URLs that are remembered.
 pub(super) const MAX_BYTES: usize = 256 << 10;
 
-/// The number of useless learned needs from which a page learns no further request of its scripts.
+/// The number of useless learned needs from which a page learns no more requests of its scripts.
 const MAX_USELESS: u8 = 2;
 
 /// The time after the last visit to a page for which a file keeps it, in seconds.
