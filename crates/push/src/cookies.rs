@@ -117,6 +117,15 @@ impl CookieChanges {
         self.altered(before).next().is_some()
     }
 
+    /// Returns true if a cookie of the request, whose `Cookie` field was `before`, is deleted.
+    pub(crate) fn delete_any(&self, before: &[u8]) -> bool {
+        let is_deleted = |change: &Change| {
+            let mut old = pairs(before).map(name_of);
+            change.pair().is_none() && old.any(|name| name == change.name)
+        };
+        self.changes.iter().any(is_deleted)
+    }
+
     /// Returns the requests whose `Cookie` field the response alters. `before` is the field of the
     /// request for it.
     pub(crate) fn altered(&self, before: &[u8]) -> impl Iterator<Item = &CookieScope> {

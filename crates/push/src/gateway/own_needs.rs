@@ -29,6 +29,7 @@ use super::predictor::is_learnable;
 use super::session::Gateway;
 use super::static_urls::may_be_static;
 use super::table::{PageId, ResponseId};
+use crate::cookies::cookies_of;
 use crate::fetch_standard::{is_navigation, referrer, referrer_policy};
 use crate::response_rules::{Reuse, browser_reuse, may_be_pushed};
 use crate::url::{authority, request_url};
@@ -70,11 +71,21 @@ impl Gateway {
             return;
         };
         let treatment = self.treatment_of(now, id, &url, request);
-        if self.cookies_after(now, request, head) != Cookies::Unchanged {
+        let cookies = self.cookies_after(now, request, head);
+        if cookies != Cookies::Unchanged {
             // Early requests at the next visit would precede these cookies.
             self.end_revisit(now, id);
             if let Some(visits) = &self.visits {
-                visits.lock().forget(&url);
+                let mut visits = visits.lock();
+                match cookies {
+                    // The user may have logged out.
+                    Cookies::Changed(changes)
+                        if changes.delete_any(&cookies_of(&request.fields)) =>
+                    {
+                        visits.forget_site(&request.authority);
+                    }
+                    _ => visits.forget(&url),
+                }
             }
             return;
         }

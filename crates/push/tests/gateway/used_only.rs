@@ -170,19 +170,24 @@ fn visit_without_the_last_cookies_repeats_nothing() {
 
 /// A cookie that the user keeps, such as one of the language, does not hide a logout.
 #[test]
-fn redirect_that_changes_cookies_ends_visits() {
+fn response_that_ends_a_login_ends_visits() {
     let kept = ("cookie", "id=1; language=en");
     let fields: Vec<_> = NAVIGATION.iter().copied().chain([kept]).collect();
     let deleted = Some("id=; Max-Age=0; Domain=a.test");
-    for (host, is_form, cookie, expected) in [
-        ("www.a.test", false, deleted, 1),
-        ("a.test", true, deleted, 1),
-        ("a.test", false, Some("language=en"), 2),
-        ("a.test", true, None, 2),
-        ("b.test", false, Some("id=; Max-Age=0"), 2),
+    for (host, is_form, is_page, cookie, expected) in [
+        ("www.a.test", false, false, deleted, 1),
+        ("a.test", true, false, deleted, 1),
+        ("a.test", false, false, Some("language=en"), 2),
+        ("a.test", true, false, None, 2),
+        ("b.test", false, false, Some("id=; Max-Age=0"), 2),
+        ("a.test", false, true, deleted, 1),
+        ("a.test", false, true, Some("id=2"), 2),
     ] {
         let logout = format!("https://{host}/logout");
-        let response = redirect(PAGE);
+        let response = match is_page {
+            true => gallery(),
+            false => redirect(PAGE),
+        };
         let response = match cookie {
             Some(cookie) => response.with("set-cookie", cookie),
             None => response,
@@ -197,7 +202,11 @@ fn redirect_that_changes_cookies_ends_visits() {
         pair.run();
         pair.take_asked();
         let asked = visit(&mut pair, Some("language=en"));
-        assert_eq!(asked.len(), expected, "{logout} {is_form} {cookie:?}");
+        assert_eq!(
+            asked.len(),
+            expected,
+            "{logout} {is_form} {is_page} {cookie:?}"
+        );
     }
 }
 
