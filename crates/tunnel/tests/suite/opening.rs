@@ -61,11 +61,13 @@ fn repeated_first_segment_tells_the_window_again() {
     let lost = datagrams(&mut tunnel, Duration::ZERO);
     assert_eq!(first_window(&lost, id), Some(256));
     let mut repeated = Vec::new();
-    while repeated.is_empty() {
+    for _ in 0..100 {
         let now = tunnel.poll_timeout().expect("a timeout");
-        assert!(now < Duration::from_secs(10));
         tunnel.handle_timeout(now);
         repeated = datagrams(&mut tunnel, now);
+        if !repeated.is_empty() {
+            break;
+        }
     }
     assert_eq!(first_window(&repeated, id), Some(256));
 }
