@@ -276,7 +276,11 @@ run() {
     local name=$1 log=$logs/$1.log start=$SECONDS status
     # These steps use the results of `prepare`.
     case $name in
-    deny | machete | package | fuzz | demo) [ -z "$preparing" ] || wait "$preparing" ;;
+    deny | machete | package | fuzz | demo)
+        [ -z "$preparing" ] || wait "$preparing"
+        # Another process may have this number later.
+        preparing=
+        ;;
     esac
     # In a shell of its own, so that a step's own settings end with it.
     begin "step_$name" >"$log" 2>&1 </dev/null
