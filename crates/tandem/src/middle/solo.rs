@@ -30,7 +30,8 @@ use crate::hosts::HostPattern;
 use crate::metrics::METRICS;
 use crate::stage::{CurrentSession, SessionPool, Stage};
 
-/// The largest number of keys of ended sessions that are remembered. A full set is cleared.
+/// The largest number of keys of ended sessions that are remembered. Beside a full set, all keys
+/// count as known.
 const MAX_ENDED: usize = 16_384;
 
 /// Creates the stages of a session.
@@ -97,14 +98,17 @@ struct EndedKeys {
 
 impl EndedKeys {
     fn add(&mut self, key: &Isolation) {
-        if self.hashes.len() >= MAX_ENDED {
-            self.hashes.clear();
+        if !self.is_full() {
+            self.hashes.insert(self.secret.hash_one(key));
         }
-        self.hashes.insert(self.secret.hash_one(key));
     }
 
     fn contains(&self, key: &Isolation) -> bool {
-        self.hashes.contains(&self.secret.hash_one(key))
+        self.is_full() || self.hashes.contains(&self.secret.hash_one(key))
+    }
+
+    fn is_full(&self) -> bool {
+        self.hashes.len() >= MAX_ENDED
     }
 }
 
@@ -481,10 +485,15 @@ mod tests {
     #[test]
     fn known_keys_are_bounded() {
         let mut ended = EndedKeys::default();
-        for number in 0..=MAX_ENDED {
-            let key = Isolation::new(number.to_string().as_bytes(), b"");
-            ended.add(&key);
-            assert!(ended.contains(&key) && ended.hashes.len() <= MAX_ENDED);
+        let key = |number: usize| Isolation::new(number.to_string().as_bytes(), b"");
+        for number in 0..MAX_ENDED {
+            assert!(!ended.contains(&key(number)));
+            ended.add(&key(number));
+        }
+        ended.add(&key(MAX_ENDED));
+        assert_eq!(ended.hashes.len(), MAX_ENDED);
+        for number in [0, MAX_ENDED, MAX_ENDED + 1] {
+            assert!(ended.contains(&key(number)), "{number}");
         }
     }
 
