@@ -1,7 +1,7 @@
 //! Tests of the messages of the program in each situation that a user may meet.
 
 use std::io::Write as _;
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 
 use crate::certificates::Certificates;
 use crate::harness::{Client, PATIENCE, Scene, endpoint, gateway_options, start_gateway};
@@ -9,9 +9,11 @@ use crate::process::{Process, file, run};
 
 const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
-/// Returns an address without a listener.
+/// Returns an address without a listener. No other process listens at its host: at 127.0.0.1, a
+/// test that runs at the same time could get the port.
 pub(crate) fn nowhere() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0")
+    let [.., high, low] = std::process::id().to_be_bytes();
+    TcpListener::bind((Ipv4Addr::new(127, 99, high, low), 0))
         .unwrap()
         .local_addr()
         .unwrap()
