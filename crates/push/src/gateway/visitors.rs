@@ -176,7 +176,7 @@ pub(super) fn is_first_visit(request: &RequestHead, head: &ResponseHead) -> bool
     gets_first_cookie(request, head) || (has_no_sign(request) && would_validate)
 }
 
-/// Returns true if a request has no sign of an earlier visit to its site.
+/// Returns true if a request shows no earlier visit to its site.
 pub(super) fn has_no_sign(request: &RequestHead) -> bool {
     !shows_return(request) && !validation::is_conditional(&request.fields)
 }
