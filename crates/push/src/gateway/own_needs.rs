@@ -166,9 +166,9 @@ impl Gateway {
     /// Notes an event of a load. A request after a quiet period no longer belongs to the load of
     /// the last page, unless this page is still arriving.
     pub(super) fn note_load(&mut self, now: Instant) {
-        let is_arriving = self.responses.values().any(|response| response.is_visit);
+        let responses = &self.responses;
         if let Some(view) = &mut self.view {
-            view.note_load(now, is_arriving);
+            view.note_load(now, || responses.values().any(|response| response.is_visit));
         }
     }
 
@@ -278,8 +278,7 @@ fn need_of(
         None => request.fields.contains("origin"),
     };
     let is_cors = !is_same_origin && is_by_cors;
-    let is_elsewhere = is_cors || !is_same_origin;
-    if is_elsewhere && request.fields.contains("cookie") {
+    if !is_same_origin && request.fields.contains("cookie") {
         // The request that is made for a need at another origin has no credentials.
         return None;
     }

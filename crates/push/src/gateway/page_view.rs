@@ -67,9 +67,9 @@ impl PageView {
 
     /// Notes an event of a load. A quiet period before it has ended the load, unless the page is
     /// still arriving.
-    pub(super) fn note_load(&mut self, now: Instant, is_arriving: bool) {
+    pub(super) fn note_load(&mut self, now: Instant, is_arriving: impl FnOnce() -> bool) {
         let is_late = now.saturating_duration_since(self.active) >= QUIET_PERIOD;
-        self.is_quiet |= is_late && !is_arriving;
+        self.is_quiet |= is_late && !is_arriving();
         self.active = now;
     }
 
@@ -139,7 +139,7 @@ mod tests {
             (18_999, false, true),
             (19_000, true, true),
         ] {
-            page.note_load(at(millis), is_arriving);
+            page.note_load(at(millis), || is_arriving);
             assert_eq!(page.is_quiet(), is_quiet, "{millis}");
         }
     }
