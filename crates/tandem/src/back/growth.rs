@@ -234,14 +234,13 @@ impl Growth {
         round.answers += 1;
         round.bytes += bytes;
         self.since_growth += 1;
-        let needed = match self.pace {
-            Pace::Doubling => self.depth,
-            Pace::EachAnswer => 1,
-        };
-        let first = self.rounds.front().map_or(round.limit, |first| first.limit);
-        let most = match self.pace {
-            Pace::EachAnswer if self.rounds.len() < 2 => self.most.min(first * UNMEASURED_GROWTH),
-            Pace::EachAnswer | Pace::Doubling => self.most,
+        let (needed, most) = match self.pace {
+            Pace::Doubling => (self.depth, self.most),
+            Pace::EachAnswer if self.rounds.len() < 2 => {
+                let first = self.rounds.front().map_or(round.limit, |first| first.limit);
+                (1, self.most.min(first * UNMEASURED_GROWTH))
+            }
+            Pace::EachAnswer => (1, self.most),
         };
         if self.since_growth >= needed && !self.is_doubtful {
             self.since_growth = 0;
