@@ -39,14 +39,15 @@ step_install() {
         echo "missing, and only root can install them: ${missing[*]}"
         return 1
     }
-    # The tests start what they need themselves: packaged services stay down.
-    local policy=/usr/sbin/policy-rc.d status=0
-    [ -e "$policy" ] && policy=
-    [ -z "$policy" ] || { printf '#!/bin/sh\nexit 101\n' >"$policy" && chmod +x "$policy"; }
-    { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "${missing[@]}"; } ||
-        status=1
-    [ -z "$policy" ] || rm -f "$policy"
-    return $status
+    # The tests start what they need themselves: packaged services stay down. The step has a shell of its own, whose end
+    # removes the file, also by a signal.
+    local policy=/usr/sbin/policy-rc.d
+    if [ ! -e "$policy" ]; then
+        # shellcheck disable=SC2064
+        trap "rm -f $policy" EXIT
+        printf '#!/bin/sh\nexit 101\n' >"$policy" && chmod +x "$policy" || return 1
+    fi
+    apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "${missing[@]}"
 }
 
 # Some of them live where only root's PATH leads.
