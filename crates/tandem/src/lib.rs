@@ -33,6 +33,7 @@ pub mod front;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 pub mod hosts;
+pub mod in_use;
 #[cfg(feature = "submit")]
 pub mod issuer;
 pub mod journal;

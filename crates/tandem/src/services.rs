@@ -15,6 +15,7 @@ use crate::digest_file::{DigestFile, DigestFileError};
 use crate::disk_cache::{DiskCache, DiskConfig, DiskError};
 use crate::fleet::{Fleet, FleetConfig};
 use crate::hosts::HostPattern;
+use crate::in_use::InUse;
 #[cfg(feature = "submit")]
 use crate::issuer::{Issuer, IssuerError, IssuerSettings};
 use crate::journal::Journal;
@@ -32,7 +33,7 @@ pub struct Services {
     fleet: OnceLock<Fleet>,
     cache: Mutex<Option<Arc<ResponseCache>>>,
     disk: Mutex<Option<DiskCache>>,
-    digests: Mutex<Option<Arc<DigestFile>>>,
+    digests: Mutex<InUse<DigestFile>>,
     visits: Mutex<VisitsInUse>,
     users: Arc<Users>,
     journal: Arc<Journal>,
@@ -203,30 +204,27 @@ impl Services {
         cache.clone()
     }
 
-    /// Opens the file of digests, or ends its use without a path. An open file stays as it is.
+    /// Opens the file of digests, or ends its use without a path. An open file stays as it is. The
+    /// file before stays open until [`Self::end_opening`].
     ///
     /// # Errors
     /// Returns the reason why the file cannot be used.
     pub fn open_digests(&self, file: Option<&Path>) -> Result<(), DigestFileError> {
-        let mut open = self.digests.lock().unwrap_or_else(PoisonError::into_inner);
-        if open.as_ref().map(|open| open.path()) == file {
-            return Ok(());
-        }
-        let new = file
-            .map(|file| DigestFile::open(file.to_owned()).map(Arc::new))
-            .transpose()?;
-        if let Some(old) = std::mem::replace(&mut *open, new)
-            && let Err(error) = old.save()
-        {
-            tracing::error!(%error, "the digests were not saved");
-        }
+        let mut digests = self.digests.lock().unwrap_or_else(PoisonError::into_inner);
+        let open = digests.current().cloned();
+        let new = match (open, file) {
+            (Some(open), Some(file)) if open.path() == file => Some(open),
+            (_, Some(file)) => Some(Arc::new(DigestFile::open(file.to_owned())?)),
+            (_, None) => None,
+        };
+        digests.replace(new);
         Ok(())
     }
 
     /// Returns the file of digests, if a role has opened it.
     pub fn digests(&self) -> Option<Arc<DigestFile>> {
         let digests = self.digests.lock().unwrap_or_else(PoisonError::into_inner);
-        digests.clone()
+        digests.current().cloned()
     }
 
     /// Opens the file of visited pages, or ends its use without a path. An open file stays as it
@@ -244,9 +242,15 @@ impl Services {
         visits.open(file, except)
     }
 
-    /// Ends the opening of services for a configuration. If the configuration is not used, the file
-    /// of visited pages is the one before.
+    /// Ends the opening of services for a configuration. If the configuration is not used, the files
+    /// of digests and of visited pages are those before.
     pub fn end_opening(&self, is_used: bool) {
+        let mut digests = self.digests.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(old) = digests.settle(is_used)
+            && let Err(error) = old.save()
+        {
+            tracing::error!(%error, "the digests were not saved");
+        }
         let mut visits = self.visits.lock().unwrap_or_else(PoisonError::into_inner);
         visits.end_opening(is_used);
     }

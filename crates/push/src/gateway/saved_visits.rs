@@ -101,8 +101,10 @@ impl Revisits {
         let mut lines = text.lines().enumerate();
         let first = lines.next().map_or("", |(_, line)| line);
         let version = first.strip_prefix(NAME).ok_or(VisitsError::Foreign)?;
-        match version.parse() {
-            Ok(VERSION) => {}
+        // A later format may have a minor number.
+        let digits = version.split('.').next().unwrap_or_default();
+        match digits.parse() {
+            Ok(VERSION) if digits == version => {}
             Ok(newer) if newer > VERSION => return Err(VisitsError::Newer(newer)),
             _ => return Err(VisitsError::Damaged(1)),
         }
@@ -381,6 +383,8 @@ mod tests {
             (String::new(), VisitsError::Foreign),
             ("else".into(), VisitsError::Foreign),
             ("tandem visits 2\nend\n".into(), VisitsError::Newer(2)),
+            ("tandem visits 2.1\nend\n".into(), VisitsError::Newer(2)),
+            ("tandem visits 1.1\nend\n".into(), VisitsError::Damaged(1)),
             ("tandem visits 0\nend\n".into(), VisitsError::Damaged(1)),
             ("tandem visits \nend\n".into(), VisitsError::Damaged(1)),
             (head.into(), VisitsError::Damaged(1)),

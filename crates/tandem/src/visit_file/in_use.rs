@@ -5,26 +5,20 @@ use std::sync::Arc;
 
 use super::{VisitFile, VisitFileError};
 use crate::hosts::HostPattern;
+use crate::in_use::InUse;
 
 /// The file of visited pages in use, or none.
 #[derive(Debug, Default)]
 pub struct VisitsInUse {
-    open: Option<Arc<VisitFile>>,
-    before: Option<Before>,
-}
-
-/// The file of the configuration before, until it is known whether the new one is used.
-#[derive(Debug)]
-struct Before {
-    file: Option<Arc<VisitFile>>,
-    /// The hosts whose URLs this file must not have.
-    except: Vec<HostPattern>,
+    file: InUse<VisitFile>,
+    /// The hosts whose URLs the file before must not have, if it stays in use.
+    except: Option<Vec<HostPattern>>,
 }
 
 impl VisitsInUse {
     /// Returns the file.
     pub fn current(&self) -> Option<Arc<VisitFile>> {
-        self.open.clone()
+        self.file.current().cloned()
     }
 
     /// Opens a file for a configuration, or none without a path. A file that is open stays as it
@@ -38,41 +32,35 @@ impl VisitsInUse {
         file: Option<&Path>,
         except: &[HostPattern],
     ) -> Result<(), VisitFileError> {
-        let is_same = match (&self.open, file) {
-            (Some(open), Some(file)) => open.path() == Some(file),
-            (open, file) => open.is_none() && file.is_none(),
-        };
-        let before = self.open.clone();
-        if !is_same {
-            let new = file.map(|file| VisitFile::open(file.to_owned()).map(Arc::new));
-            self.open = new.transpose()?;
+        let open = self.file.current().cloned();
+        match (open, file) {
+            (Some(open), Some(path)) if open.path() == Some(path) => {
+                self.except = Some(open.except(except.to_vec()));
+                self.file.replace(Some(open));
+            }
+            (_, Some(path)) => {
+                let new = VisitFile::open(path.to_owned())?;
+                new.except(except.to_vec());
+                self.file.replace(Some(Arc::new(new)));
+            }
+            (_, None) => self.file.replace(None),
         }
-        let hosts = self.open.as_ref().map(|open| open.except(except.to_vec()));
-        self.before = Some(Before {
-            file: before,
-            except: hosts.filter(|_| is_same).unwrap_or_default(),
-        });
         Ok(())
     }
 
     /// Closes the file that is not used any more: the one before, or the new one if the new
     /// configuration is not used. A new file that nobody used is not written.
     pub fn end_opening(&mut self, is_used: bool) {
-        let Some(Before { file, except }) = self.before.take() else {
-            return;
-        };
-        let is_same = file.as_ref().map(Arc::as_ptr) == self.open.as_ref().map(Arc::as_ptr);
-        match file {
-            Some(file) if is_same && !is_used => {
-                file.except(except);
-            }
-            Some(old) if !is_same && is_used => {
-                if let Err(error) = old.close() {
-                    tracing::error!(%error, "the visited pages were not saved");
-                }
-            }
-            file if !is_used => self.open = file,
-            _ => {}
+        if let Some(old) = self.file.settle(is_used)
+            && let Err(error) = old.close()
+        {
+            tracing::error!(%error, "the visited pages were not saved");
+        }
+        if let Some(except) = self.except.take()
+            && !is_used
+            && let Some(file) = self.file.current()
+        {
+            file.except(except);
         }
     }
 }
