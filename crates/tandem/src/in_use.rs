@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn in_use_returns_to_the_file_before_unless_the_new_one_is_used() {
+    fn in_use_returns_to_the_file_before() {
         let [first, second] = ["first", "second"].map(Arc::new);
         let mut file = InUse::default();
         file.replace(Some(Arc::clone(&first)));

@@ -26,6 +26,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("versions", &["exchange"]),
     ("textual", &[]),
     ("files", &[]),
+    ("in_use", &[]),
     ("secret", &[]),
     ("endpoint", &["textual"]),
     ("hosts", &["endpoint", "textual"]),
@@ -38,7 +39,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("users", &[]),
     ("learned", &["files", "users"]),
     ("digest_file", &["files"]),
-    ("visit_file", &["endpoint", "files", "hosts"]),
+    ("visit_file", &["endpoint", "files", "hosts", "in_use"]),
     ("body_memory", &[]),
     ("response_cache", &["body_memory", "error", "metrics"]),
     ("disk_cache", &["metrics", "response_cache"]),
@@ -72,6 +73,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "services",
         &[
+            "in_use",
             "connections",
             "digest_file",
             "disk_cache",
