@@ -459,9 +459,35 @@ pub fn is_onion(host: &str) -> bool {
     last.eq_ignore_ascii_case(b"onion") && matches!(before.last(), None | Some(b'.'))
 }
 
+/// Returns true if both hosts are names of one onion service: subdomains share its address.
+pub fn is_same_onion(a: &str, b: &str) -> bool {
+    let name = |host: &str| {
+        let host = host.strip_suffix('.').unwrap_or(host);
+        let service = host.rsplit('.').nth(1)?;
+        (is_onion(host) && !service.is_empty()).then(|| service.to_ascii_lowercase())
+    };
+    name(a).is_some_and(|service| Some(service) == name(b))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn is_same_onion_compares_services() {
+        for (a, b, expected) in [
+            ("a.onion", "A.onion.", true),
+            ("www.a.onion", "a.b.a.onion", true),
+            ("a.onion", "b.onion", false),
+            ("a.onion", "ba.onion", false),
+            ("a.onion.example", "a.onion.example", false),
+            ("onion", "onion", false),
+            (".onion", ".onion", false),
+        ] {
+            assert_eq!(is_same_onion(a, b), expected, "{a} {b}");
+            assert_eq!(is_same_onion(b, a), expected, "{b} {a}");
+        }
+    }
 
     #[test]
     fn is_onion_ignores_case_and_root() {

@@ -74,9 +74,12 @@ impl AskedUrl {
 fn explain(config: &ClientConfig, url: &str) -> Result<String, Failure> {
     let asked = AskedUrl::parse(url)?;
     let found = config.route_map.find(&asked.host);
-    let gateways = found
-        .and_then(|(_, index)| config.routes.get(index))
-        .map_or(&config.gateways, |route| &route.gateways);
+    let is_apart = found.is_none() && !config.default_serves(&asked.host);
+    let gateways = match found.and_then(|(_, index)| config.routes.get(index)) {
+        Some(route) => &*route.gateways,
+        None if is_apart => &[],
+        None => &*config.gateways,
+    };
     let mut text = String::new();
     let mut line = |name: &str, value: &str| {
         let _ = writeln!(text, "{name:<8} {value}");
@@ -86,12 +89,16 @@ fn explain(config: &ClientConfig, url: &str) -> Result<String, Failure> {
     let refusal = solo.and_then(|solo| refusal(&asked, solo));
     match refusal {
         Some(refusal) => line("route", refusal),
+        None if is_apart => line("route", &config.way_to_onions()),
         None => line("route", &config.way(gateways)),
     }
     line(
         "reason",
         &match found {
             Some((pattern, _)) => format!("the route for {pattern} is the most specific one"),
+            None if is_apart => {
+                "it is an onion service, whose requests the default gateway would read".into()
+            }
             None if config.routes.is_empty() => "the configuration has no other route".into(),
             None => "no route covers the host".into(),
         },
@@ -308,6 +315,36 @@ the pages that it holds out to compare
         only_route.fallback = Some(Fallback::Via);
         let text = told(only_route, "www.example");
         assert!(text.contains("no gateway, through socks5://"), "{text}");
+    }
+
+    #[test]
+    fn explain_keeps_onions_from_the_default_gateway() {
+        let refused = "none: requests fail; add --fallback via";
+        let text = told(options(), "http://other.onion/");
+        assert!(text.contains(refused), "{text}");
+        assert!(text.contains("the default gateway would read"), "{text}");
+        let fallback = ClientOptions {
+            fallback: Some(Fallback::Via),
+            ..options()
+        };
+        let text = told(fallback, "http://other.onion/");
+        assert!(text.contains("no gateway, through socks5://"), "{text}");
+        let own = ClientOptions {
+            gateway: vec!["h2+tcp://a.onion:9980".parse().expect("an endpoint")],
+            ..options()
+        };
+        let text = told(own.clone(), "http://www.a.onion/");
+        assert!(text.contains("gateway h2+tcp://a.onion:9980"), "{text}");
+        assert!(told(own, "http://b.onion/").contains(refused));
+        let gateway = "h2+tls://gw.example:443?ip=203.0.113.5";
+        let direct = ClientOptions {
+            gateway: vec![gateway.parse().expect("an endpoint")],
+            via: None,
+            route: Vec::new(),
+            ..options()
+        };
+        let text = told(direct, "http://other.onion/");
+        assert!(text.contains("gateway h2+tls://gw.example:443"), "{text}");
     }
 
     #[test]

@@ -87,8 +87,8 @@ pub struct InitArgs {
     /// onion-operator: the URL of the web server
     #[arg(long, value_name = "URL")]
     origin: Option<String>,
-    /// tor-user: "sites" for the gateways that sites announce, NAME.onion, a tandem:// URL, an
-    /// endpoint, or "exit" for gateways at Tor exits
+    /// tor-user: "sites" for the gateways that sites announce, or NAME.onion for that of one site;
+    /// a tandem:// URL, an endpoint, or "exit" (gateways at Tor exits) for all sites
     #[arg(long, value_name = "GATEWAY")]
     gateway: Option<String>,
     /// Clients through Tor: socks5://ADDRESS:PORT or tor://ADDRESS:PORT
@@ -191,7 +191,11 @@ fn plan_of<I: BufRead, O: Write>(
                 }
                 Reached::Endpoint(endpoint) => {
                     let via = ask_via(args, questions, Some(&endpoint))?;
-                    Ok(plan::visitor(&endpoint, Some(&via)))
+                    Ok(plan::forward(&endpoint, &via))
+                }
+                Reached::Site(endpoint) => {
+                    let via = ask_via(args, questions, Some(&endpoint))?;
+                    Ok(plan::site(&endpoint, &via))
                 }
             }
         }
@@ -288,7 +292,10 @@ enum Reached {
     /// The gateways that sites announce for themselves.
     Sites,
     Url(ShareUrl),
+    /// A gateway for all requests.
     Endpoint(Endpoint),
+    /// The gateway of an onion service, for its own requests.
+    Site(Endpoint),
 }
 
 fn tor_gateway(text: &str) -> Result<Reached, String> {
@@ -299,23 +306,23 @@ fn tor_gateway(text: &str) -> Result<Reached, String> {
         let url: Result<ShareUrl, _> = text.parse();
         return url.map(Reached::Url).map_err(|error| error.to_string());
     }
-    let endpoint = if text == "exit" {
-        "h2+tcp://192.0.2.80:9980?exit=auto".into()
-    } else if text.contains("://") {
-        text.to_owned()
-    } else {
-        let (host, port) = split_authority(text, Some(9980))?;
-        if !host.ends_with(".onion") {
-            return Err(format!(
-                "{text:?} is neither an onion address, \"sites\" nor \"exit\""
-            ));
-        }
-        format!("h2+tcp://{host}:{port}")
+    let parse = |endpoint: &str| {
+        let endpoint = Usage::Gateway.parse(endpoint);
+        endpoint.map_err(|error| error.to_string())
     };
-    let endpoint = Usage::Gateway.parse(&endpoint);
-    endpoint
-        .map(Reached::Endpoint)
-        .map_err(|error| error.to_string())
+    if text == "exit" {
+        return parse("h2+tcp://192.0.2.80:9980?exit=auto").map(Reached::Endpoint);
+    }
+    if text.contains("://") {
+        return parse(text).map(Reached::Endpoint);
+    }
+    let (host, port) = split_authority(text, Some(9980))?;
+    if !host.ends_with(".onion") {
+        return Err(format!(
+            "{text:?} is neither an onion address, \"sites\" nor \"exit\""
+        ));
+    }
+    parse(&format!("h2+tcp://{host}:{port}")).map(Reached::Site)
 }
 
 /// Asks for the way to the gateway of `--from`, if it needs Tor.

@@ -47,19 +47,22 @@ pub(super) fn run(args: &ShareArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Returns the URL for the first gateway of the client's file, by its last way.
+/// Returns the URL for the first gateway of the client's file, by its last way. Without a default
+/// gateway, that is the gateway of the only route.
 fn url(args: &ShareArgs) -> Result<ShareUrl, Failure> {
     let file = args.config.display();
     let options = serve::read(Some(&args.config))?
         .client
         .ok_or_else(|| format!("{file}: it has no table [client]"))?;
-    let gateway = options
-        .gateway
+    let (gateways, token) = match &*options.route {
+        [route] if options.gateway.is_empty() => (&route.gateway, &route.token_file),
+        _ => (&options.gateway, &options.token_file),
+    };
+    let gateway = gateways
         .first()
-        .ok_or_else(|| format!("{file}: it names no gateway"))?
+        .ok_or_else(|| format!("{file}: it names no default gateway, and not exactly one route"))?
         .last();
-    let token = options
-        .token_file
+    let token = token
         .as_deref()
         .map(|file| read_secret("token-file", file))
         .transpose()?;

@@ -4,11 +4,41 @@ use super::ClientConfig;
 use super::client::{Fallback, SoloMode};
 use super::discover::OWN_GATEWAYS;
 use super::gateways::GatewayEndpoint;
+use crate::endpoint::{is_onion, is_same_onion};
+use crate::middle::routes::ONION_REMEDY;
 
 /// The hosts that may announce a gateway, in words.
 const ONIONS: &str = "onion services with a gateway";
 
+/// The onion services that a default gateway does not serve, in words.
+const OTHER_ONIONS: &str = "other onion services";
+
 impl ClientConfig {
+    /// Returns whether requests for a host without a route go to the default gateways. A gateway
+    /// would read requests for an onion service, which authenticates and encrypts by itself. Behind
+    /// a proxy, a default gateway thus serves no onion service but its own.
+    pub fn default_serves(&self, host: &str) -> bool {
+        !(self.keeps_onions_apart() && is_onion(host)) || self.is_at_onion(host)
+    }
+
+    /// Returns whether onion services without a route do not go to the default gateways.
+    pub fn keeps_onions_apart(&self) -> bool {
+        self.via.is_some() && !self.gateways.is_empty()
+    }
+
+    fn is_at_onion(&self, host: &str) -> bool {
+        let mut hosts = self.gateways.iter().map(|gateway| &gateway.endpoint.host);
+        hosts.any(|gateway| is_same_onion(gateway, host))
+    }
+
+    /// Describes the way of requests for onion services that the default gateways do not serve.
+    pub fn way_to_onions(&self) -> String {
+        match self.fallback {
+            Fallback::Via => self.way(&[]),
+            Fallback::None => format!("none: requests fail; {ONION_REMEDY}"),
+        }
+    }
+
     /// Describes the way of requests to these gateways.
     pub fn way(&self, gateways: &[GatewayEndpoint]) -> String {
         let through = self
@@ -67,6 +97,9 @@ impl ClientConfig {
             .collect();
         if self.discover {
             ways.push((ONIONS.to_owned(), OWN_GATEWAYS.to_owned()));
+        }
+        if self.keeps_onions_apart() {
+            ways.push((OTHER_ONIONS.to_owned(), self.way_to_onions()));
         }
         let rest = if ways.is_empty() {
             "all hosts"

@@ -25,8 +25,16 @@ pub struct Routes {
     map: HostMap,
     /// The lanes of the routes, by the numbers of the map.
     lanes: Vec<Lane>,
+    /// The lane of the hosts that the default gateway does not serve.
+    apart: Option<Apart>,
     /// The lane of all other hosts.
     default: Lane,
+}
+
+/// The lane of hosts that have no route, and that the default gateway does not serve.
+struct Apart {
+    covers: Box<dyn Fn(&str) -> bool>,
+    lane: Lane,
 }
 
 impl Routes {
@@ -35,16 +43,29 @@ impl Routes {
         Self {
             map,
             lanes,
+            apart: None,
             default,
         }
     }
 
+    /// Sets the lane of hosts without a route that `covers` accepts.
+    #[must_use]
+    pub fn with_apart(mut self, covers: Box<dyn Fn(&str) -> bool>, lane: Lane) -> Self {
+        self.apart = Some(Apart { covers, lane });
+        self
+    }
+
     fn lane(&self, authority: &str) -> &Lane {
-        let host = split_authority(authority, Some(80)).map(|(host, _)| host);
-        host.ok()
-            .and_then(|host| self.map.find(&host))
-            .and_then(|(_, number)| self.lanes.get(number))
-            .unwrap_or(&self.default)
+        let Ok((host, _)) = split_authority(authority, Some(80)) else {
+            return &self.default;
+        };
+        let routed = self.map.find(&host);
+        let apart = self.apart.as_ref().filter(|apart| (apart.covers)(&host));
+        match (routed.and_then(|(_, number)| self.lanes.get(number)), apart) {
+            (Some(lane), _) => lane,
+            (None, Some(apart)) => &apart.lane,
+            (None, None) => &self.default,
+        }
     }
 }
 
@@ -62,8 +83,8 @@ impl SessionPools for Routes {
 
 /// The pool of a lane that has no sessions.
 pub struct NoSessions {
-    /// True if the lane's stage connects to origins without a session.
-    pub connects: bool,
+    /// The error of the lane, or `None` if its stage connects to origins without a session.
+    pub refusal: Option<fn() -> Error>,
 }
 
 /// Returns the error for a host without a route.
@@ -76,13 +97,24 @@ pub fn no_route() -> Error {
     )
 }
 
+/// The remedy for onion services that a default gateway does not serve.
+pub const ONION_REMEDY: &str = "add --fallback via to reach onion services through --via without a \
+                                gateway, or --route HOSTS=URL for one with a gateway";
+
+/// Returns the error for an onion service that the default gateway does not serve.
+pub fn onion_without_route() -> Error {
+    let problem = "the client's default gateway would read requests for this onion service";
+    Error::new(
+        Kind::Unreachable,
+        Side::Local,
+        format!("{problem}: {ONION_REMEDY}"),
+    )
+}
+
 impl SessionPool for NoSessions {
     fn establish<'a>(&'a self, _: &'a Isolation) -> LocalBoxFuture<'a, Result<(), Error>> {
-        Box::pin(std::future::ready(if self.connects {
-            Ok(())
-        } else {
-            Err(no_route())
-        }))
+        let refused = self.refusal.map_or(Ok(()), |refusal| Err(refusal()));
+        Box::pin(std::future::ready(refused))
     }
 }
 
@@ -98,7 +130,7 @@ mod tests {
         let answer = move |_: Exchange| Reply::ready(ResponseHead::new(status), Bytes::new());
         Lane {
             stage: Rc::new(answer),
-            sessions: Rc::new(NoSessions { connects: true }),
+            sessions: Rc::new(NoSessions { refusal: None }),
         }
     }
 
@@ -108,10 +140,12 @@ mod tests {
         let patterns = patterns.map(|(text, lane)| (text.parse().expect("a pattern"), lane));
         let map = HostMap::new(patterns.to_vec()).expect("a map");
         let routes = Routes::new(map, vec![lane(200), lane(201)], lane(202));
+        let routes = routes.with_apart(Box::new(|host| host.ends_with(".example")), lane(203));
         for (authority, status) in [
             ("www.a.example", 200),
             ("WWW.A.EXAMPLE:8080", 200),
-            ("a.example", 202),
+            ("a.example", 203),
+            ("a.test", 202),
             ("[::1]:80", 201),
             ("[0:0::1]", 201),
             ("not a host", 202),

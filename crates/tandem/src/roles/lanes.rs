@@ -4,6 +4,7 @@
 //!  routes ─▶ early ─▶ count ─▶ access_log ─▶ loads ─▶ pushed ─▶ decompress ─▶ gateways
 //!       │     `preflights` comes before `pushed`
 //!       │     `opened` comes before `gateways`, if the user entrusts them with HTTPS
+//!       ├──▶ count ─▶ access_log ─▶ the fallback, or an error       other onion services
 //!       └──▶ count ─▶ access_log ─▶ discovery ─┬─▶ loads ─▶ pushed ─▶ solo       `--solo`
 //!            without a gateway                 ├─▶ the fallback, or an error
 //!                                              └─▶ the gateways of sites
@@ -29,6 +30,7 @@ use crate::config::gateways::GatewayEndpoint;
 use crate::config::{ClientConfig, ConfigError, read_secret};
 use crate::digest_file::SharedDigest;
 use crate::endpoint::Via;
+use crate::error::Error;
 use crate::exchange::{Exchange, Reply};
 use crate::front::early::EarlyConnect;
 use crate::journal::saving::LoadTimes;
@@ -42,7 +44,7 @@ use crate::middle::pair_fields::PairFields;
 use crate::middle::preflights::AnswerPreflights;
 use crate::middle::push::NoPush;
 use crate::middle::pushed::{PushOptions, Pushed};
-use crate::middle::routes::{Lane, NoSessions, Routes, no_route};
+use crate::middle::routes::{Lane, NoSessions, Routes, no_route, onion_without_route};
 use crate::middle::solo::{SoloSessions, ToSolo};
 use crate::renewal::{Renewable, Renewals};
 use crate::services::Services;
@@ -101,7 +103,7 @@ impl ClientConfig {
             lanes.push(self.lane(&pool, times, &coding, entrust, digest));
             pools.push(pool);
         }
-        let mut solo = None;
+        let (mut solo, mut onions) = (None, None);
         let discovered = Rc::<SitePools>::default();
         let default = if self.gateways.is_empty() {
             let lane = if let Some(options) = &self.solo {
@@ -111,16 +113,16 @@ impl ClientConfig {
                 let times = journal.load_times(&self.way(&[]));
                 self.solo_lane(sessions, times)
             } else {
-                lane_without_gateway(fallback)
+                lane_without_gateway(fallback, no_route)
             };
-            let lane = self.discovering(lane, &discovered, &coding, services);
             // A request that a discovered gateway did not serve is repeated behind these stages,
             // and counts once.
-            Lane {
-                stage: self.counted(lane.stage),
-                ..lane
-            }
+            self.counted_lane(self.discovering(lane, &discovered, &coding, services))
         } else {
+            onions = self.keeps_onions_apart().then(|| {
+                let lane = lane_without_gateway(fallback.clone(), onion_without_route);
+                self.counted_lane(lane)
+            });
             let pool = self.pool(&self.gateways, fallback, &problems, renewals)?;
             // Only a request for one of its hosts contacts the gateway of a route. Otherwise the
             // operator would learn of people who may visit them.
@@ -135,7 +137,11 @@ impl ClientConfig {
             pools.push(pool);
             lane
         };
-        let routes = Routes::new(self.route_map.clone(), lanes, default);
+        let mut routes = Routes::new(self.route_map.clone(), lanes, default);
+        if let Some(lane) = onions {
+            let config = self.clone();
+            routes = routes.with_apart(Box::new(move |host| !config.default_serves(host)), lane);
+        }
         let shown = self.ways().into_iter().chain(self.opened_ways());
         let shown = shown.map(|(hosts, way)| RouteEntry { hosts, way });
         journal.configure(problems, shown.collect());
@@ -209,11 +215,16 @@ impl ClientConfig {
         gateways: &[GatewayEndpoint],
         pool: &Rc<Gateways>,
     ) -> Entrust {
-        let (map, to_gateway) = (self.route_map.clone(), Rc::new(ToGateway(Rc::clone(pool))));
+        let to_gateway = Rc::new(ToGateway(Rc::clone(pool)));
+        let config = self.clone();
+        let is_routed = move |host: &str| match config.route_map.find(host) {
+            Some((_, found)) => number == Some(found),
+            None => number.is_none() && config.default_serves(host),
+        };
         Entrust {
             hosts: Rc::clone(hosts),
             is_permitted: gateways.iter().all(GatewayEndpoint::is_entrusted),
-            is_routed: Rc::new(move |host| map.find(host).map(|(_, number)| number) == number),
+            is_routed: Rc::new(is_routed),
             sessions: Rc::clone(&to_gateway) as _,
             next: to_gateway,
         }
@@ -276,6 +287,13 @@ impl ClientConfig {
             stage = preflights;
         }
         Rc::new(Loads::new(times, stage))
+    }
+
+    fn counted_lane(&self, lane: Lane) -> Lane {
+        Lane {
+            stage: self.counted(lane.stage),
+            ..lane
+        }
     }
 
     fn counted(&self, next: Rc<dyn Stage>) -> Rc<dyn Stage> {
@@ -481,13 +499,14 @@ pub(super) enum Dials {
     Many,
 }
 
-fn lane_without_gateway(fallback: Option<Rc<dyn Stage>>) -> Lane {
-    let connects = fallback.is_some();
-    let refuse = |_: Exchange| Reply::fail(no_route());
+/// Creates the lane of requests without a gateway. Without a fallback, they get the error.
+fn lane_without_gateway(fallback: Option<Rc<dyn Stage>>, error: fn() -> Error) -> Lane {
+    let refusal = fallback.is_none().then_some(error);
+    let refuse = move |_: Exchange| Reply::fail(error());
     let next = fallback.unwrap_or_else(|| Rc::new(refuse));
     Lane {
         stage: Rc::new(NoPush { next }),
-        sessions: Rc::new(NoSessions { connects }),
+        sessions: Rc::new(NoSessions { refusal }),
     }
 }
 

@@ -173,3 +173,50 @@ fn other_hosts_go_through_the_proxy_if_permitted() {
     assert_eq!(asked.target, "tls.test:443");
     assert_eq!(asked.credentials.expect("a key").0, "u");
 }
+
+#[test]
+fn default_gateway_gets_no_other_onion_requests() {
+    let (_a, _origin, gateway) = gateway_of("ok", |_| {});
+    let address = gateway.trim_start_matches("h2+tcp://").parse().unwrap();
+    let (proxy, asked) = socks_proxy(address);
+    let mut options = client_options("h2+tcp://own.onion:9980");
+    options.via = Some(format!("socks5://{proxy}").parse().unwrap());
+    options.route = vec![route("routed.onion", "h2+tcp://routed.onion:9980")];
+    let (_client, http, socks) = start_client(options);
+    assert_eq!(asked.recv().unwrap().target, "own.onion:9980");
+    for host in ["own.onion", "www.OWN.onion.", "site.test", "routed.onion"] {
+        let answer = Client::to(http).get(&format!("http://{host}/"));
+        assert_eq!(answer.body, b"ok", "{host}");
+    }
+    assert_eq!(asked.recv().unwrap().target, "routed.onion:9980");
+    let answer = Client::to(http).get("http://other.onion/private?q=1");
+    assert_eq!(answer.status, 502);
+    let page = String::from_utf8(answer.body).unwrap();
+    assert!(page.contains("add --fallback via"), "{page}");
+    let mut tunnel = Client::to(http);
+    tunnel.send("CONNECT other.onion:443 HTTP/1.1\r\nHost: other.onion:443\r\n\r\n");
+    assert_eq!(tunnel.answer("GET").status, 502);
+    for port in [443, 8443] {
+        let reply = Client::to(socks).socks(&format!("other.onion:{port}"), None);
+        assert_eq!(reply, 4, "host unreachable, port {port}");
+    }
+    assert!(asked.try_recv().is_err(), "nothing was connected to");
+}
+
+#[test]
+fn other_onions_go_through_the_proxy_if_permitted() {
+    let origin = Scene::answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+    let (proxy, asked) = socks_proxy(origin.address);
+    let mut options = client_options("h2+tcp://own.onion:9980");
+    options.via = Some(format!("socks5://{proxy}").parse().unwrap());
+    options.fallback = Some(Fallback::Via);
+    options.preconnect = Some(false);
+    let (_client, http, socks) = start_client(options);
+    assert_eq!(Client::to(http).get("http://other.onion/").body, b"ok");
+    assert_eq!(asked.recv().unwrap().target, "other.onion:80");
+    let mut client = Client::to(socks);
+    assert_eq!(client.socks("other.onion:443", Some(("u", "p"))), 0);
+    let asked = asked.recv().unwrap();
+    assert_eq!(asked.target, "other.onion:443");
+    assert_eq!(asked.credentials.expect("a key").0, "u");
+}

@@ -10,7 +10,7 @@ use toml::Value;
 use super::files::NewFile;
 use crate::cli::Failure;
 use crate::config::share_url::{CA_FILE, ShareUrl};
-use crate::endpoint::{Endpoint, Via};
+use crate::endpoint::{Endpoint, Via, is_onion};
 use crate::secret::token;
 use crate::transport::tls::self_signed::self_signed;
 
@@ -137,7 +137,7 @@ pub(super) fn onion(host: &str, origin: &str, port: u16) -> Plan {
     Plan {
         files: vec![
             NewFile::public("gateway/gateway.toml", table(GATEWAY, &gateway)),
-            client(&url, Some(&via), None),
+            client_of_site(host, &url, &via),
         ],
         steps: vec![
             format!(
@@ -166,7 +166,7 @@ pub(super) fn exit(address: std::net::Ipv4Addr, port: u16) -> Plan {
     Plan {
         files: vec![
             NewFile::public("gateway/gateway.toml", table(GATEWAY, &gateway)),
-            client(&format!("{listen}?exit=auto"), Some(&via), None),
+            client_of_exit(&format!("{listen}?exit=auto"), &via),
         ],
         steps: vec![
             format!(
@@ -186,15 +186,32 @@ pub(super) fn exit(address: std::net::Ipv4Addr, port: u16) -> Plan {
     }
 }
 
-/// Returns the plan for a client of an existing gateway.
-pub(super) fn visitor(gateway: &Endpoint, via: Option<&Via>) -> Plan {
+/// Returns the plan for a client through Tor that sends all requests to an existing gateway.
+pub(super) fn forward(gateway: &Endpoint, via: &Via) -> Plan {
+    let url = gateway.to_string();
+    let is_at_exit = gateway.option("exit").is_some();
+    let client = if is_at_exit {
+        client_of_exit(&url, via)
+    } else {
+        client(&url, Some(via), None)
+    };
+    visitor(client, via)
+}
+
+/// Returns the plan for a client that uses the gateway of an onion service for this service only.
+pub(super) fn site(gateway: &Endpoint, via: &Via) -> Plan {
+    let file = client_of_site(&gateway.host, &gateway.to_string(), via);
+    visitor(file, via)
+}
+
+fn visitor(client: NewFile, via: &Via) -> Plan {
     Plan {
-        files: vec![client(&gateway.to_string(), via, None)],
+        files: vec![client],
         steps: Vec::new(),
         has_gateway: false,
         is_for_sites: false,
-        has_dashboard: via.is_none(),
-        socks: via.map(socks_port),
+        has_dashboard: false,
+        socks: Some(socks_port(via)),
         address: None,
         direct: None,
     }
@@ -203,7 +220,7 @@ pub(super) fn visitor(gateway: &Endpoint, via: Option<&Via>) -> Plan {
 /// Returns the plan for a client that uses the gateways that sites announce.
 pub(super) fn sites(via: &Via) -> Plan {
     Plan {
-        files: vec![client_file(("solo", text("via")), Some(via), None)],
+        files: vec![client_file(vec![("solo", text("via"))], Some(via), None)],
         steps: Vec::new(),
         has_gateway: false,
         is_for_sites: true,
@@ -217,7 +234,7 @@ pub(super) fn sites(via: &Via) -> Plan {
 /// Returns the plan for a client that connects to sites from this machine.
 pub(super) fn direct() -> Plan {
     Plan {
-        files: vec![client_file(("solo", text("direct")), None, None)],
+        files: vec![client_file(vec![("solo", text("direct"))], None, None)],
         steps: Vec::new(),
         has_gateway: false,
         is_for_sites: true,
@@ -231,7 +248,13 @@ pub(super) fn direct() -> Plan {
 /// Returns the plan for a client that a URL describes.
 pub(super) fn shared(url: &ShareUrl, via: Option<&Via>) -> Result<Plan, Failure> {
     let endpoint = url.endpoint()?;
-    let mut files = vec![client(&endpoint.to_string(), via, url.token())];
+    let gateway = endpoint.to_string();
+    // Without a token, the gateway at an onion service is that of the site's operator.
+    let site = via.filter(|_| is_onion(&endpoint.host) && url.token().is_none());
+    let mut files = vec![match site {
+        Some(via) => client_of_site(&endpoint.host, &gateway, via),
+        None => client(&gateway, via, url.token()),
+    }];
     if let Some(token) = url.token() {
         files.push(NewFile::secret("client/token", format!("{token}\n")));
     }
@@ -255,12 +278,39 @@ pub(super) fn shared(url: &ShareUrl, via: Option<&Via>) -> Result<Plan, Failure>
 
 /// Returns the file of a client of one gateway.
 fn client(gateway: &str, via: Option<&Via>, token: Option<&str>) -> NewFile {
-    client_file(("gateway", list(gateway)), via, token)
+    client_file(vec![("gateway", list(gateway))], via, token)
 }
 
-/// Returns the file of a client. `way` is the option that decides about the way to sites.
-fn client_file(way: (&str, Value), via: Option<&Via>, token: Option<&str>) -> NewFile {
-    let mut entries = vec![way];
+/// Returns the file of a client of a gateway at Tor exits. Onion services, which no exit reaches,
+/// and all sites without such an exit are loaded through Tor alone.
+fn client_of_exit(gateway: &str, via: &Via) -> NewFile {
+    let ways = vec![("gateway", list(gateway)), ("fallback", text("via"))];
+    client_file(ways, Some(via), None)
+}
+
+/// Returns the file of a client through Tor that uses the gateway of one onion service. Requests
+/// for other sites go to them without a gateway: its operator must not read these.
+fn client_of_site(host: &str, gateway: &str, via: &Via) -> NewFile {
+    let service = host.rsplit('.').nth(1).unwrap_or_default();
+    let hosts = [format!("{service}.onion"), format!("*.{service}.onion")];
+    let route = [
+        (
+            "hosts".to_owned(),
+            Value::Array(hosts.map(Value::String).into()),
+        ),
+        ("gateway".to_owned(), text(gateway)),
+    ];
+    let route = Value::Array(vec![Value::Table(route.into_iter().collect())]);
+    client_file(
+        vec![("solo", text("via")), ("route", route)],
+        Some(via),
+        None,
+    )
+}
+
+/// Returns the file of a client. `ways` are the options that decide about the way to sites.
+fn client_file(ways: Vec<(&str, Value)>, via: Option<&Via>, token: Option<&str>) -> NewFile {
+    let mut entries = ways;
     if let Some(via) = via {
         entries.push(("via", text(&via.to_string())));
         let port = socks_port(via);
@@ -329,7 +379,7 @@ fn table(role: &str, entries: &[(&str, Value)]) -> String {
 mod tests {
     use super::*;
     use crate::config::File;
-    use crate::config::client::SoloMode;
+    use crate::config::client::{Fallback, SoloMode};
 
     fn read(plan: &Plan, path: &str) -> File {
         let file = plan.files.iter().find(|file| file.path == path);
@@ -427,6 +477,38 @@ mod tests {
         let gateway = typed(&plan).expect("a gateway");
         gateway.typed().expect("a valid gateway");
         assert_eq!(gateway_of(&plan), "h2+tcp://192.0.2.80:9980?exit=auto");
+        let client = read(&plan, "client/client.toml").client.expect("a client");
+        assert_eq!(client.fallback, Some(Fallback::Via), "for onion services");
+    }
+
+    #[test]
+    fn gateway_of_an_onion_service_gets_its_requests_only() {
+        let host = format!("{}.onion", "a".repeat(56));
+        let via: Via = "socks5://127.0.0.1:9050".parse().expect("a proxy");
+        let gateway = format!("h2+tcp://www.{host}:9980");
+        let gateway: Endpoint = gateway.parse().expect("an endpoint");
+        let url = |token: Option<&str>| {
+            let token = token.map(str::to_owned);
+            let url = ShareUrl::new(&gateway, token, None).expect("a URL");
+            let plan = shared(&url, Some(&via)).expect("a plan");
+            read(&plan, "client/client.toml").client
+        };
+        let operator = onion(&host, "http://127.0.0.1:8080", 9980);
+        let visitor = site(&gateway, &via);
+        let clients = [&operator, &visitor].map(|plan| read(plan, "client/client.toml").client);
+        for client in clients.into_iter().chain([url(None)]) {
+            let client = client.expect("a client").typed().expect("a valid client");
+            assert!(client.gateways.is_empty() && client.discover && client.solo.is_some());
+            let routed = |host: &str| client.route_map.find(host).is_some();
+            assert!(routed(&host) && routed(&format!("www.{host}")));
+            assert!(!routed("other.onion") && !routed("site.example"));
+        }
+        let own = url(Some("correct-horse-battery")).expect("a client");
+        assert_eq!(
+            own.gateway.len(),
+            1,
+            "a gateway with a token is the user's own"
+        );
     }
 
     #[test]
@@ -449,7 +531,7 @@ mod tests {
         let gateway: Endpoint = "h2+tcp://example.onion:9980".parse().expect("an endpoint");
         let listen = |via: &str| {
             let via = via.parse().expect("a proxy");
-            let plan = visitor(&gateway, Some(&via));
+            let plan = forward(&gateway, &via);
             let client = read(&plan, "client/client.toml").client.expect("a client");
             let last = client.listen.last().map(ToString::to_string);
             (plan.socks, last.unwrap_or_default())
