@@ -26,6 +26,7 @@ pub mod disk_cache;
 pub mod endpoint;
 pub mod error;
 pub mod exchange;
+pub mod expiring;
 pub mod failure;
 mod files;
 pub mod fleet;

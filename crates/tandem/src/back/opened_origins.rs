@@ -25,7 +25,6 @@ use std::time::Duration;
 use tandem_http::{RequestHead, Scheme};
 use tandem_push::fetch_standard::is_navigation;
 use tokio::sync::OnceCell;
-use tokio::time::Instant;
 
 use super::growth::{LONGEST_REST, REFUSED_REST};
 use super::origin::Origin;
@@ -34,6 +33,7 @@ use super::polite::{early_refused, retry_after};
 use crate::endpoint::split_authority;
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Exchange, Isolation, Part, Parts, Reply, Sink};
+use crate::expiring::ExpiringSet;
 use crate::stage::Stage;
 use crate::transport::Target;
 
@@ -66,8 +66,8 @@ pub struct OpenedOrigins {
     new_number: NewNumber,
     connections: RefCell<HashMap<u64, BrowserConnection>>,
     early: RefCell<HashMap<EarlyKey, Rc<EarlyConnection>>>,
-    /// The origins that refused requests, with the times until which they get no early ones.
-    busy: RefCell<HashMap<(Isolation, Target), Instant>>,
+    /// The origins that refused requests, and get no early ones for a while.
+    busy: ExpiringSet<(Isolation, Target), MAX_BUSY>,
     /// Receive the number of the connection whose part has ended.
     on_end: RefCell<Vec<OnEnd>>,
 }
@@ -126,7 +126,7 @@ impl OpenedOrigins {
             new_number,
             connections: RefCell::default(),
             early: RefCell::default(),
-            busy: RefCell::default(),
+            busy: ExpiringSet::default(),
             on_end: RefCell::default(),
         })
     }
@@ -192,7 +192,7 @@ impl OpenedOrigins {
         // A connection that the browser uses ends with that of the browser.
         let waiting = ended.iter().filter(|(_, early)| !early.is_taken.get());
         waiting.for_each(|(_, early)| self.origin.end_session(early.number));
-        self.busy.borrow_mut().retain(|(part, _), _| !is_of(part));
+        self.busy.retain(|(part, _)| !is_of(part));
         for on_end in self.on_end.borrow().iter() {
             on_end(connection);
         }
@@ -377,23 +377,6 @@ impl OpenedOrigins {
         let spans_hosts = of.context.spans_hosts && of.context.part == exchange.isolation;
         spans_hosts.then(|| (of.isolation.clone(), of.target.clone()))
     }
-
-    /// Returns whether an origin gets no early requests now, because it has refused requests.
-    fn is_busy(&self, origin: &(Isolation, Target)) -> bool {
-        let busy = self.busy.borrow();
-        busy.get(origin)
-            .is_some_and(|until| Instant::now() < *until)
-    }
-
-    fn note_busy(&self, origin: &(Isolation, Target), rest: Duration) {
-        let (now, mut busy) = (Instant::now(), self.busy.borrow_mut());
-        if busy.len() >= MAX_BUSY {
-            busy.retain(|_, until| now < *until);
-        }
-        if busy.len() < MAX_BUSY {
-            busy.insert(origin.clone(), now + rest);
-        }
-    }
 }
 
 impl BrowserConnection {
@@ -415,7 +398,7 @@ impl Stage for ToOpened {
         };
         let origin = (exchange.isolation.clone(), target);
         let is_early = exchange.priority.get().push;
-        if is_early && origins.is_busy(&origin) {
+        if is_early && origins.busy.contains(|| origin.clone()) {
             return Reply::fail(early_refused());
         }
         let reply = match origins.own(&exchange, &origin.1) {
@@ -455,7 +438,7 @@ impl Parts for Watched {
             && matches!(head.status, 429 | 503)
         {
             let rest = retry_after(head).clamp(REFUSED_REST, LONGEST_REST);
-            self.origins.note_busy(&self.origin, rest);
+            self.origins.busy.insert(self.origin.clone(), rest);
             if self.is_early {
                 // A request that has joined it leaves by itself instead.
                 return Poll::Ready(Some(Err(early_refused())));

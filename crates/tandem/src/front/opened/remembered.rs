@@ -4,13 +4,10 @@
 //!
 //! The memory belongs to an isolation key, so that no key learns about another one's hosts.
 
-use std::cell::RefCell;
-use std::collections::HashMap;
 use std::time::Duration;
 
-use tokio::time::Instant;
-
 use crate::exchange::Isolation;
+use crate::expiring::ExpiringSet;
 
 /// The time for which a failure of TLS is remembered: a bad certificate, a request for a client
 /// certificate, or a program that refused the local authority's certificate.
@@ -24,46 +21,34 @@ pub(super) const OTHER_FAILURE: Duration = Duration::from_secs(600);
 /// the same.
 pub const VERIFIED: Duration = Duration::from_secs(3600);
 
-/// The largest number of remembered hosts. The one that ends first is forgotten for another.
+/// The largest number of remembered hosts.
 const MAX_HOSTS: usize = 1024;
 
 type Host = (Isolation, String, u16);
 
-/// The hosts with their ports, by isolation key, and the time until which they are remembered.
+/// The hosts with their ports, by isolation key.
 #[derive(Debug, Default)]
-pub struct RememberedHosts(RefCell<HashMap<Host, Instant>>);
+pub struct RememberedHosts(ExpiringSet<Host, MAX_HOSTS>);
 
 impl RememberedHosts {
     /// Remembers a host for a time.
     pub fn note(&self, isolation: &Isolation, host: &str, port: u16, time: Duration) {
-        let now = Instant::now();
-        let mut hosts = self.0.borrow_mut();
-        hosts.retain(|_, until| now < *until);
-        if hosts.len() >= MAX_HOSTS {
-            let first = hosts.iter().min_by_key(|(_, until)| **until);
-            if let Some(first) = first.map(|(host, _)| host.clone()) {
-                hosts.remove(&first);
-            }
-        }
-        hosts.insert((isolation.clone(), host.to_owned(), port), now + time);
+        self.0.insert(key(isolation, host, port), time);
     }
 
     /// Forgets a host.
     pub fn forget(&self, isolation: &Isolation, host: &str, port: u16) {
-        let key = (isolation.clone(), host.to_owned(), port);
-        self.0.borrow_mut().remove(&key);
+        self.0.remove(&key(isolation, host, port));
     }
 
     /// Returns whether a host is remembered.
     pub fn contains(&self, isolation: &Isolation, host: &str, port: u16) -> bool {
-        let hosts = self.0.borrow();
-        if hosts.is_empty() {
-            return false;
-        }
-        hosts
-            .get(&(isolation.clone(), host.to_owned(), port))
-            .is_some_and(|until| Instant::now() < *until)
+        self.0.contains(|| key(isolation, host, port))
     }
+}
+
+fn key(isolation: &Isolation, host: &str, port: u16) -> Host {
+    (isolation.clone(), host.to_owned(), port)
 }
 
 #[cfg(test)]
@@ -96,8 +81,8 @@ mod tests {
             spliced.note(&none, &format!("{number}.test"), 443, TLS_FAILURE);
             tokio::time::advance(Duration::from_millis(1)).await;
         }
-        assert_eq!(spliced.0.borrow().len(), MAX_HOSTS);
-        assert!(!spliced.contains(&none, "0.test", 443));
-        assert!(spliced.contains(&none, "1.test", 443));
+        let known = |number: &usize| spliced.contains(&none, &format!("{number}.test"), 443);
+        assert_eq!((0..=MAX_HOSTS).filter(known).count(), MAX_HOSTS);
+        assert!(!known(&0), "the first one has made way");
     }
 }
