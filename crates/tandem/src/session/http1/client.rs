@@ -27,8 +27,6 @@ use crate::session::{Connected, SessionEvents, SessionState, Task};
 pub struct Http1Client {
     pub(super) session: Http1Session,
     pub(super) state: RefCell<CarrierState>,
-    /// The exchanges of a connection with pipelining.
-    pub(super) line: RefCell<Option<Line>>,
     /// The number of responses.
     pub(super) answered: Cell<usize>,
     /// The number of the last request, if it may be pipelined.
@@ -44,6 +42,15 @@ pub(super) enum CarrierState {
     Idle(Path, ReadTimer),
     /// In use by an exchange, or used up.
     Taken,
+    /// In use by exchanges that others may follow.
+    Pipelined(Line),
+}
+
+impl CarrierState {
+    /// Returns whether another exchange may take the path, once no exchange is under way.
+    const fn has_path(&self) -> bool {
+        matches!(self, Self::Dialing(_) | Self::Idle(..))
+    }
 }
 
 impl std::fmt::Debug for Http1Client {
@@ -60,10 +67,18 @@ impl Http1Client {
         session: Http1Session,
         dial: LocalBoxFuture<'static, Result<Carrier, Error>>,
     ) -> Self {
+        Self::new(session, CarrierState::Dialing(dial))
+    }
+
+    /// Returns a connection over a path that is already connected.
+    pub fn over(session: Http1Session, path: Path) -> Self {
+        Self::new(session, CarrierState::Idle(path, ReadTimer::default()))
+    }
+
+    fn new(session: Http1Session, state: CarrierState) -> Self {
         Self {
             session,
-            state: RefCell::new(CarrierState::Dialing(dial)),
-            line: RefCell::default(),
+            state: RefCell::new(state),
             answered: Cell::new(0),
             sent: Cell::new(0),
             is_pipelined: Cell::new(false),
@@ -71,23 +86,18 @@ impl Http1Client {
         }
     }
 
-    /// Returns a connection over a path that is already connected.
-    pub fn over(session: Http1Session, path: Path) -> Self {
-        Self {
-            session,
-            state: RefCell::new(CarrierState::Idle(path, ReadTimer::default())),
-            line: RefCell::default(),
-            answered: Cell::new(0),
-            sent: Cell::new(0),
-            is_pipelined: Cell::new(false),
-            busy: Cell::new(0),
+    /// Takes the state, unless exchanges are under way in turn.
+    fn take_state(&self) -> CarrierState {
+        let mut state = self.state.borrow_mut();
+        match state.has_path() {
+            true => std::mem::replace(&mut *state, CarrierState::Taken),
+            false => CarrierState::Taken,
         }
     }
 
     /// Takes the path, after a check that it was not closed while idle.
     pub(super) async fn take_path(&self) -> Result<(Path, ReadTimer), Error> {
-        let state = std::mem::replace(&mut *self.state.borrow_mut(), CarrierState::Taken);
-        match state {
+        match self.take_state() {
             CarrierState::Dialing(dial) => {
                 let carrier = dial.await.and_then(Carrier::into_bytes);
                 let path = carrier.map_err(|error| error.with_retry(Retry::Never))?;
@@ -104,7 +114,7 @@ impl Http1Client {
                 )
                 .with_retry(Retry::Safe))
             }
-            CarrierState::Taken => {
+            CarrierState::Taken | CarrierState::Pipelined(_) => {
                 Err(
                     Error::new(Kind::Reset, Side::Origin, "the connection is used up")
                         .with_retry(Retry::Safe),
@@ -161,7 +171,7 @@ impl Http1Client {
         // The bytes after a CONNECT belong to its tunnel, also if the client sent none into it.
         if let Some(path) = path.filter(|_| !tunnel) {
             self.answered.set(self.answered.get() + 1);
-            *self.state.borrow_mut() = CarrierState::Idle(path, timer);
+            self.state.replace(CarrierState::Idle(path, timer));
         }
         Ok(())
     }
@@ -512,18 +522,18 @@ impl Connected for Http1Client {
 
     fn drain(&self) {
         if self.busy.get() == 0 {
-            *self.state.borrow_mut() = CarrierState::Taken;
+            self.state.replace(CarrierState::Taken);
         }
     }
 }
 
 impl SessionState for Http1Client {
     fn is_ready(&self) -> bool {
-        self.busy.get() == 0 && !matches!(&*self.state.borrow(), CarrierState::Taken)
+        self.busy.get() == 0 && self.state.borrow().has_path()
     }
 
     fn is_closed(&self) -> bool {
-        self.busy.get() == 0 && matches!(&*self.state.borrow(), CarrierState::Taken)
+        self.busy.get() == 0 && !self.state.borrow().has_path()
     }
 
     fn is_established(&self) -> bool {

@@ -323,7 +323,7 @@ struct Reading<'a> {
 impl Drop for Reading<'_> {
     fn drop(&mut self) {
         if !self.is_over {
-            self.client.line.take();
+            self.client.state.replace(CarrierState::Taken);
         }
     }
 }
@@ -332,12 +332,21 @@ impl Http1Client {
     /// Returns whether a request may follow on this connection now.
     /// `may_scout` permits that the connection ends with it.
     pub fn may_be_followed(&self, traits: &Traits, may_scout: bool) -> bool {
-        self.line.borrow().as_ref().is_some_and(|line| {
+        let may_be_followed = self.with_line(|line| {
             !line.is_closed
                 && traits.may_follow(line.leader, may_scout)
                 && line.path.0.read.get() <= SHORT
                 && !line.path.is_tedious()
-        })
+        });
+        may_be_followed == Some(true)
+    }
+
+    /// Reads or changes the line of exchanges, if there is one.
+    fn with_line<T>(&self, change: impl FnOnce(&mut Line) -> T) -> Option<T> {
+        match &mut *self.state.borrow_mut() {
+            CarrierState::Pipelined(line) => Some(change(line)),
+            _ => None,
+        }
     }
 
     /// Returns the fate of this idle connection after its next response. It matters only if the
@@ -378,7 +387,7 @@ impl Http1Client {
             is_closed: !is_pipelinable(exchange),
         };
         self.sent.set(line.leader);
-        *self.line.borrow_mut() = Some(line);
+        self.state.replace(CarrierState::Pipelined(line));
         begun();
         let turn = Turn {
             path,
@@ -402,15 +411,14 @@ impl Http1Client {
     ) -> Result<(), Error> {
         let _busy = self.enter();
         let (turn, mut arrived) = oneshot::channel();
-        let (path, scout) = {
-            let mut line = self.line.borrow_mut();
-            let line = line.as_mut().ok_or_else(used_up)?;
+        let joined = self.with_line(|line| {
             line.follower = Some(turn);
             line.is_closed = true;
             self.is_pipelined.set(true);
             self.sent.set(line.leader + 1);
             (line.path.clone(), traits.scout(line.leader))
-        };
+        });
+        let (path, scout) = joined.ok_or_else(used_up)?;
         self.write_head(&path, exchange).await?;
         let mut turn = loop {
             match tokio::time::timeout(CHECK, &mut arrived).await {
@@ -429,7 +437,7 @@ impl Http1Client {
             };
             let first = first_bytes(&mut turn.path, limit).await;
             turn.input = first.ok_or_else(|| {
-                self.line.take();
+                self.state.replace(CarrierState::Taken);
                 traits.refuse();
                 used_up()
             })?;
@@ -459,8 +467,7 @@ impl Http1Client {
     }
 
     fn has_follower(&self) -> bool {
-        let line = self.line.borrow();
-        line.as_ref().is_some_and(|line| line.follower.is_some())
+        self.with_line(|line| line.follower.is_some()) == Some(true)
     }
 
     /// Reads the response of the exchange that has the turn, and passes the turn on.
@@ -518,19 +525,15 @@ impl Http1Client {
     /// Passes the turn to the follower, or leaves the connection idle. Returns false if the
     /// connection is used up.
     fn pass_on(&self, turn: Turn) -> bool {
-        let next = {
-            let mut line = self.line.borrow_mut();
-            line.as_mut().and_then(|line| line.follower.take())
-        };
-        match next {
+        match self.with_line(|line| line.follower.take()).flatten() {
             // If the follower has given up, its response still comes on this connection.
             Some(next) => next.send(turn).is_ok(),
             None if turn.input.is_empty() => {
-                self.line.take();
-                let path = turn.path.into_path();
-                *self.state.borrow_mut() = path.map_or(CarrierState::Taken, |path| {
-                    CarrierState::Idle(path, turn.timer)
-                });
+                // The line shares the path.
+                self.state.replace(CarrierState::Taken);
+                if let Some(path) = turn.path.into_path() {
+                    self.state.replace(CarrierState::Idle(path, turn.timer));
+                }
                 true
             }
             None => false,
