@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, Sleep};
 
-use crate::path::Path;
+use crate::path::Facts;
 
 /// The time without a byte sent after which a half-closed client counts as gone. It starts after
 /// the head, when no byte can be sent as a probe.
@@ -27,11 +27,10 @@ pub(super) struct HalfClosed {
 }
 
 impl HalfClosed {
-    /// Begins to watch the client at the other end of `path`.
-    pub(super) fn watch(path: &Path) -> Self {
+    /// Begins to watch the client at the other end of the path with these facts.
+    pub(super) fn watch(path: &dyn Facts) -> Self {
         Self {
             reset: path
-                .facts()
                 .broken()
                 .unwrap_or_else(|| Box::pin(std::future::pending())),
             quiet: Box::pin(tokio::time::sleep(QUIET)),

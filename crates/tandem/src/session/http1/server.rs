@@ -5,26 +5,25 @@
 //! A response that cannot be completed is never ended as if it were complete: the connection is
 //! reset.
 
-use std::cell::RefCell;
 use std::future::Future;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Bytes, BytesMut};
 use tandem_http::connect_udp;
-use tandem_http::h1::{self, BadRequest, Decoder, Form, Framing, Request, Version};
+use tandem_http::h1::{BadRequest, Form, Framing, Request, Version};
 use tandem_http::message::content_length;
 use tandem_http::{Method, ResponseHead};
 use tokio::time::Instant;
 
 use super::Http1Session;
-use super::connection::{self, ClientConnection, ConnectionBody, READ_SIZE};
+use super::connection::ClientConnection;
 use super::writer::Writer;
 use crate::carrier::LocalBoxFuture;
 use crate::error::{Error, Kind, Side};
-use crate::exchange::{Body, Chunk, Chunks, Exchange, Isolation, Peer, Reply};
+use crate::exchange::{Body, Exchange, Isolation, Peer, Reply};
 use crate::path::Path;
 use crate::priority::SharedPriority;
 use crate::session::Drain;
@@ -57,7 +56,7 @@ pub enum OriginForm {
 /// The server end of one HTTP/1.1 connection.
 pub struct Http1Server {
     session: Http1Session,
-    connection: Rc<RefCell<ClientConnection>>,
+    connection: ClientConnection,
     peer: Peer,
     stage: Rc<dyn Stage>,
 }
@@ -105,9 +104,7 @@ impl Http1Server {
                         return Poll::Ready(Some(request));
                     }
                     // Between two exchanges a drain ends the connection at once.
-                    if self.connection.borrow().buf.is_empty()
-                        && draining.as_mut().poll(cx).is_ready()
-                    {
+                    if !self.connection.has_input() && draining.as_mut().poll(cx).is_ready() {
                         return Poll::Ready(None);
                     }
                     Poll::Pending
@@ -118,18 +115,14 @@ impl Http1Server {
                 }
             };
             let Some(request) = request else {
-                return self.close().await;
+                return self.connection.close().await;
             };
             let keep_alive = request.keep_alive && !drain.has_begun();
             if !self.serve_one(request, keep_alive).await? {
-                return self.close().await;
+                return self.connection.close().await;
             }
             draining = Box::pin(drain.begun());
         }
-    }
-
-    async fn close(&self) -> Result<(), Error> {
-        connection::close(&self.connection).await
     }
 
     /// Reads the next request; `None` when the client has closed. A malformed request receives its
@@ -138,27 +131,15 @@ impl Http1Server {
         let timeouts = &self.session.timeouts;
         let mut begun = None;
         loop {
-            let parsed = {
-                let mut connection = self.connection.borrow_mut();
-                // An empty line left over after a body is tolerated (RFC 9112 section 2.2).
-                if connection.buf.starts_with(b"\r\n") {
-                    connection.buf.advance(2);
-                }
-                if connection.buf.is_empty() {
-                    Ok(None)
-                } else {
-                    h1::parse_request(&connection.buf, self.session.scheme, &self.session.limits)
-                }
-            };
-            match parsed {
-                Ok(Some((request, consumed))) => {
-                    self.connection.borrow_mut().buf.advance(consumed);
-                    return Ok(Some(request));
-                }
+            let request = self
+                .connection
+                .take_request(self.session.scheme, &self.session.limits);
+            match request {
                 Ok(None) => {}
+                Ok(request) => return Ok(request),
                 Err(bad) => return Err(self.refuse(&bad).await),
             }
-            if begun.is_none() && !self.connection.borrow().buf.is_empty() {
+            if begun.is_none() && self.connection.has_input() {
                 begun = Some(Instant::now());
             }
             // One limit covers the whole head, however slowly its bytes arrive.
@@ -167,11 +148,11 @@ impl Http1Server {
             });
             match tokio::time::timeout(
                 limit,
-                std::future::poll_fn(|cx| self.connection.borrow_mut().poll_fill(cx)),
+                std::future::poll_fn(|cx| self.connection.poll_fill(cx)),
             )
             .await
             {
-                Ok(Ok(0)) if self.connection.borrow().buf.is_empty() => return Ok(None),
+                Ok(Ok(0)) if !self.connection.has_input() => return Ok(None),
                 Ok(Ok(0)) => {
                     return Err(Error::new(
                         Kind::Truncated,
@@ -201,7 +182,7 @@ impl Http1Server {
         head.fields.push("content-type", "text/plain");
         let body = Bytes::from(format!("{bad}\n"));
         // Even a bad request tells by its method if the response may have content.
-        let method = match self.connection.borrow().buf.starts_with(b"HEAD ") {
+        let method = match self.connection.has_head_request() {
             true => Method::Head,
             false => Method::Get,
         };
@@ -221,7 +202,7 @@ impl Http1Server {
         head.fields.set("content-length", body.len().to_string());
         let reply = Reply::ready(head, body);
         let mut writer = Writer::new(
-            Rc::clone(&self.connection),
+            self.connection.clone(),
             reply,
             method,
             Version::Http11,
@@ -230,7 +211,7 @@ impl Http1Server {
         );
         std::future::poll_fn(|cx| writer.poll(cx)).await?;
         drop(writer);
-        self.close().await
+        self.connection.close().await
     }
 
     /// Serves one exchange. Returns whether the connection can carry another.
@@ -269,7 +250,7 @@ impl Http1Server {
         let reply = self.stage.call(exchange);
         let write_timeout = self.session.timeouts.write;
         let mut writer = Writer::new(
-            Rc::clone(&self.connection),
+            self.connection.clone(),
             reply,
             &method,
             version,
@@ -279,17 +260,16 @@ impl Http1Server {
         writer.upgrade = upgrade;
         writer.who = self.session.who;
         let written = std::future::poll_fn(|cx| writer.poll(cx)).await;
-        let tunnelled = writer.is_tunnel();
         drop(writer);
         if let Err(error) = written {
-            connection::break_off(&self.connection).await;
+            self.connection.break_off().await;
             return Err(error);
         }
-        if tunnelled {
+        if self.connection.is_tunnel() {
             return Ok(false);
         }
         // The unread rest of a body lies between this exchange and the next.
-        Ok(keep_alive && self.skip_body().await)
+        Ok(keep_alive && self.connection.skip_body().await)
     }
 
     /// Returns whether a request in origin form names another server than this one.
@@ -308,47 +288,11 @@ impl Http1Server {
         framing: Framing,
         tunnel: bool,
     ) -> Body {
-        let mut connection = self.connection.borrow_mut();
-        connection.raw = tunnel;
-        connection.trailers = None;
-        if tunnel {
-            return Body::new(
-                ConnectionBody {
-                    connection: Rc::clone(&self.connection),
-                },
-                None,
-            );
-        }
-        match framing {
-            Framing::None | Framing::Length(0) => Body::empty(),
-            framing => {
-                connection.body = Some(Decoder::new(framing));
-                let length = content_length(&head.fields).ok().flatten();
-                Body::new(
-                    ConnectionBody {
-                        connection: Rc::clone(&self.connection),
-                    },
-                    length,
-                )
-            }
-        }
-    }
-
-    /// Reads the rest of a small unread body. Returns false if closing the connection costs less.
-    async fn skip_body(&self) -> bool {
-        let mut source = ConnectionBody {
-            connection: Rc::clone(&self.connection),
+        let Some(body) = self.connection.begin_body(framing, tunnel) else {
+            return Body::empty();
         };
-        let mut left = READ_SIZE;
-        while self.connection.borrow().body.is_some() {
-            let next = std::future::poll_fn(|cx| source.poll_chunk(cx));
-            match tokio::time::timeout(Duration::from_secs(1), next).await {
-                Ok(Some(Ok(Chunk::Data(data)))) if data.len() < left => left -= data.len(),
-                Ok(Some(Ok(Chunk::Trailers(_))) | None) => {}
-                _ => return false,
-            }
-        }
-        true
+        let length = content_length(&head.fields).ok().flatten();
+        Body::new(body, length.filter(|_| !tunnel))
     }
 }
 

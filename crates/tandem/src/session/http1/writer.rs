@@ -3,11 +3,9 @@
 //! A truncated response is written as far as it arrived, and its end is never written. The server
 //! session then resets the connection.
 
-use std::cell::RefCell;
 use std::future::Future;
 use std::io::IoSlice;
 use std::pin::Pin;
-use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -15,7 +13,6 @@ use bytes::{Buf, Bytes, BytesMut};
 use tandem_http::h1::{self, Framing, Version};
 use tandem_http::message::content_length;
 use tandem_http::{Method, ResponseHead, SendBuf};
-use tokio::io::AsyncWrite;
 use tokio::time::Sleep;
 
 use super::connection::ClientConnection;
@@ -32,7 +29,7 @@ const FIRST_BYTE: &[u8] = b"H";
 
 /// Reads a reply and writes it.
 pub(super) struct Writer {
-    connection: Rc<RefCell<ClientConnection>>,
+    connection: ClientConnection,
     reply: Option<Reply>,
     out: SendBuf,
     version: Version,
@@ -73,7 +70,7 @@ enum Writing {
 
 impl Writer {
     pub(super) fn new(
-        connection: Rc<RefCell<ClientConnection>>,
+        connection: ClientConnection,
         reply: Reply,
         method: &Method,
         version: Version,
@@ -98,10 +95,6 @@ impl Writer {
             upgrade: None,
             state: Writing::Head,
         }
-    }
-
-    pub(super) fn is_tunnel(&self) -> bool {
-        self.connection.borrow().raw
     }
 
     /// Gathers parts until there are many or no more is ready, then writes them in few, large
@@ -137,11 +130,10 @@ impl Writer {
 
     /// Resolves once the client has gone while the reply is pending.
     fn poll_gone(&mut self, cx: &mut Context<'_>) -> Result<Poll<()>, Error> {
-        let mut connection = self.connection.borrow_mut();
-        if connection.body.is_some() || connection.raw {
+        if self.connection.has_body() {
             return Ok(Poll::Pending);
         }
-        match connection.poll_end(cx) {
+        match self.connection.poll_end(cx) {
             Poll::Pending => return Ok(Poll::Pending),
             Poll::Ready(Err(_)) => return Ok(Poll::Ready(())),
             Poll::Ready(Ok(())) => {}
@@ -152,21 +144,16 @@ impl Writer {
                 self.out.put_slice(FIRST_BYTE);
                 self.first_byte_sent = true;
             }
-            HalfClosed::watch(&connection.path)
+            HalfClosed::watch(&*self.connection.facts())
         });
         Ok(half_closed.poll_gone(cx, !before_head))
     }
 
     fn poll_finished(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
-        let mut connection = self.connection.borrow_mut();
-        if self.state == Writing::Tunnel {
-            return Pin::new(&mut connection.path)
-                .poll_shutdown(cx)
-                .map_err(|error| Error::io(&error, Side::Client));
+        match self.state {
+            Writing::Tunnel => self.connection.poll_shutdown(cx),
+            _ => self.connection.poll_flush(cx),
         }
-        Pin::new(&mut connection.path)
-            .poll_flush(cx)
-            .map_err(|error| Error::io(&error, Side::Client))
     }
 
     /// Reads the parts that are ready and fit. Returns true when the reply is pending.
@@ -330,17 +317,10 @@ impl Writer {
     }
 
     fn poll_write(&mut self, cx: &mut Context<'_>) -> Result<Poll<()>, Error> {
-        let mut connection = self.connection.borrow_mut();
         while !self.out.is_empty() {
             let mut slices = [IoSlice::new(&[]); 16];
             let count = self.out.chunks_vectored(&mut slices);
-            let path = Pin::new(&mut connection.path);
-            let polled = if path.is_write_vectored() {
-                path.poll_write_vectored(cx, &slices[..count])
-            } else {
-                path.poll_write(cx, self.out.chunk())
-            };
-            match polled {
+            match self.connection.poll_write(cx, &slices[..count])? {
                 Poll::Pending => {
                     let write_timeout = self.write_timeout;
                     let stuck = self
@@ -351,20 +331,18 @@ impl Writer {
                     }
                     return Ok(Poll::Pending);
                 }
-                Poll::Ready(Ok(0)) => return Err(takes_nothing(Kind::Reset)),
-                Poll::Ready(Ok(written)) => {
+                Poll::Ready(0) => return Err(takes_nothing(Kind::Reset)),
+                Poll::Ready(written) => {
                     self.out.advance(written);
                     self.stuck = None;
                     if let Some(half_closed) = &mut self.half_closed {
                         half_closed.note_sent();
                     }
                 }
-                Poll::Ready(Err(error)) => return Err(Error::io(&error, Side::Client)),
             }
         }
-        if let Poll::Ready(Err(error)) = Pin::new(&mut connection.path).poll_flush(cx) {
-            return Err(Error::io(&error, Side::Client));
-        }
+        // A flush that waits goes on with the next poll.
+        let _: Poll<()> = self.connection.poll_flush(cx)?;
         Ok(Poll::Ready(()))
     }
 }
