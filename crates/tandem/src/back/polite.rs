@@ -15,17 +15,18 @@
 //! 429 or a 503 the origin gets no early requests for a while.
 
 mod early;
+mod growths;
 
 use std::cell::RefCell;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::rc::Rc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tandem_http::cache::{is_safe, unix_seconds};
 use tandem_http::{ResponseHead, Scheme};
-use tokio::time::Instant;
 
 use self::early::EarlyRequests;
+use self::growths::{FLOORS, Growths};
 use super::growth::{FLOOR, Growth, Pace, Refusal};
 use super::origin::{ConnectionLimits, LimitsOfOrigin, Origin, ToOrigin, with_precedence};
 use super::places::{Limits, Places};
@@ -38,9 +39,6 @@ use crate::transport::Target;
 
 /// The largest number of times that a refused request is repeated.
 const MAX_REPEATS: usize = 2;
-
-/// The largest number of origins whose state is kept.
-const MAX_ORIGINS: usize = 1024;
 
 /// The time without a request after which surplus idle connections to an origin are closed.
 const QUIET: Duration = Duration::from_secs(2);
@@ -69,11 +67,7 @@ pub struct Polite {
 struct PoliteState {
     next: Rc<dyn Stage>,
     places: Rc<Places<(Scheme, Target)>>,
-    growths: Rc<RefCell<HashMap<OriginKey, Growth>>>,
-    /// The largest limit of connections to one origin.
-    most: usize,
-    /// The pace at which the limits grow.
-    pace: Pace,
+    growths: Rc<Growths>,
     /// Closes the surplus idle connections of a session to an origin.
     trim: Trim,
     depth: Depth,
@@ -110,8 +104,8 @@ impl Polite {
             let growths = Rc::downgrade(&polite.state.growths);
             let limits: LimitsOfOrigin = Box::new(move |session, target| {
                 let growths = growths.upgrade();
-                let limits = growths.map(|growths| limits_of(&growths, session, target));
-                let limits = limits.unwrap_or(FLOORS);
+                let key = (session, target.clone());
+                let limits = growths.map_or(FLOORS, |growths| growths.connections(&key));
                 ConnectionLimits {
                     ahead: if preconnects { limits.ahead } else { 0 },
                     ..limits
@@ -130,7 +124,7 @@ impl Polite {
         trim: Trim,
         depth: Depth,
     ) -> Self {
-        let growths: Rc<RefCell<HashMap<OriginKey, Growth>>> = Rc::default();
+        let growths = Rc::new(Growths::new(most, pace));
         let limits = Limits {
             per_origin: most,
             per_session,
@@ -138,18 +132,13 @@ impl Polite {
         };
         let known = Rc::clone(&growths);
         let limit = move |session: u64, origin: &(Scheme, Target)| {
-            let known = known.borrow();
-            known
-                .get(&(session, origin.clone()))
-                .map_or(FLOOR, Growth::exchanges)
+            known.exchanges(&(session, origin.clone()))
         };
         Self {
             state: Rc::new(PoliteState {
                 next,
                 places: Places::measured(limits, Box::new(limit)),
                 growths,
-                most,
-                pace,
                 trim,
                 depth,
                 trimmed_soon: RefCell::default(),
@@ -160,10 +149,7 @@ impl Polite {
 
     /// Forgets the origins of a session that has ended.
     pub fn end_session(&self, session: u64) {
-        self.state
-            .growths
-            .borrow_mut()
-            .retain(|(of, _), _| *of != session);
+        self.state.growths.end_session(session);
     }
 }
 
@@ -218,14 +204,14 @@ impl PoliteState {
         sink: &mut Sink,
     ) -> Attempt {
         let (session, origin) = key;
-        if self.places.taken_at(*session, origin) + 1 >= self.limit(key) {
-            self.note(key, Growth::note_wait);
+        if self.places.taken_at(*session, origin) + 1 >= self.growths.exchanges(key) {
+            self.growths.note(key, Growth::note_wait);
         }
         let place = with_precedence(&exchange.priority, |precedence| {
             self.places.take(*session, origin, precedence)
         });
         let _place = place.await;
-        if exchange.priority.get().push && self.refuses_early(key) {
+        if exchange.priority.get().push && self.growths.refuses_early(key) {
             return Attempt::Over(Err(early_refused()));
         }
         let was_crowded = self.is_crowded(key);
@@ -248,7 +234,8 @@ impl PoliteState {
             };
             if let Some(refusal) = refusal(part.as_ref()) {
                 let is_for_number = !is_begun && (was_crowded || self.is_crowded(key));
-                self.note(key, |growth, now| growth.note_refusal(now, refusal));
+                self.growths
+                    .note(key, |growth, now| growth.note_refusal(now, refusal));
                 let hidden = hidden_refusal(exchange, part.as_ref(), may_repeat);
                 if let Some(hidden) = hidden.filter(|_| is_for_number) {
                     return hidden;
@@ -271,7 +258,7 @@ impl PoliteState {
             }
         }
         let is_awaited = self.places.is_awaited(*session, origin);
-        self.note(key, |growth, now| {
+        self.growths.note(key, |growth, now| {
             growth.note_response(now, bytes, is_awaited)
         });
         Attempt::Over(Ok(()))
@@ -299,68 +286,12 @@ impl PoliteState {
         });
     }
 
-    fn limit(&self, key: &OriginKey) -> usize {
-        self.growths
-            .borrow()
-            .get(key)
-            .map_or(FLOOR, Growth::exchanges)
-    }
-
     /// Learns from a response head whether requests to an origin may be pipelined.
     fn note_depth(&self, exchange: &Exchange, key: &OriginKey) {
         let depth = (self.depth)(exchange);
-        self.note(key, |growth, now| growth.set_depth(now, depth));
+        self.growths
+            .note(key, |growth, now| growth.set_depth(now, depth));
     }
-
-    /// Returns whether an origin gets no early requests, because it has refused requests.
-    fn refuses_early(&self, key: &OriginKey) -> bool {
-        let now = Instant::now().into_std();
-        let growths = self.growths.borrow();
-        growths
-            .get(key)
-            .is_some_and(|growth| growth.refuses_early(now))
-    }
-
-    /// Passes an event to the policy of an origin. The place that the caller gives back afterwards
-    /// hands out the new ones.
-    fn note(&self, key: &OriginKey, event: impl FnOnce(&mut Growth, std::time::Instant)) {
-        let now = Instant::now().into_std();
-        let mut growths = self.growths.borrow_mut();
-        if growths.len() >= MAX_ORIGINS && !growths.contains_key(key) {
-            growths.retain(|_, growth| !growth.is_forgettable(now));
-            if growths.len() >= MAX_ORIGINS {
-                let unheld = growths.iter().filter(|(_, growth)| !growth.is_held());
-                let oldest = unheld.min_by_key(|(_, growth)| growth.seen());
-                let oldest = oldest.map(|(key, _)| key.clone());
-                oldest.and_then(|key| growths.remove(&key));
-            }
-        }
-        let growth = growths
-            .entry(key.clone())
-            .or_insert_with(|| Growth::new(now, self.most, self.pace));
-        event(growth, now);
-    }
-}
-
-/// The limits of connections to an origin that has shown nothing.
-const FLOORS: ConnectionLimits = ConnectionLimits {
-    most: FLOOR,
-    ahead: FLOOR,
-};
-
-/// Returns the limits of connections of a session to an origin.
-fn limits_of(
-    growths: &RefCell<HashMap<OriginKey, Growth>>,
-    session: u64,
-    origin: &(Scheme, Target),
-) -> ConnectionLimits {
-    let now = Instant::now().into_std();
-    let growths = growths.borrow();
-    let growth = growths.get(&(session, origin.clone()));
-    growth.map_or(FLOORS, |growth| ConnectionLimits {
-        most: growth.limit(),
-        ahead: if growth.rests(now) { 0 } else { FLOOR },
-    })
 }
 
 /// A request that must not be repeated, under way or waiting.
@@ -372,7 +303,7 @@ struct Hold<'a> {
 impl<'a> Hold<'a> {
     /// Holds the limit, and ends early requests until one connection is left for the request.
     fn new(state: &'a PoliteState, key: &'a OriginKey) -> Self {
-        state.note(key, |growth, _| growth.hold());
+        state.growths.note(key, |growth, _| growth.hold());
         let taken = state.places.taken_at(key.0, &key.1);
         state.early.end(key, (taken + 1).saturating_sub(FLOOR));
         Self { state, key }
@@ -381,10 +312,7 @@ impl<'a> Hold<'a> {
 
 impl Drop for Hold<'_> {
     fn drop(&mut self) {
-        // The session may have ended.
-        if let Some(growth) = self.state.growths.borrow_mut().get_mut(self.key) {
-            growth.release();
-        }
+        self.state.growths.release(self.key);
         self.state.places.serve(self.key.0);
     }
 }

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tandem_http::{Method, RequestHead, ResponseHead};
+use tokio::time::Instant;
 
+use super::growths::MAX_ORIGINS;
 use super::*;
 use crate::exchange::Peer;
 use crate::priority::{Precedence, SharedPriority};
@@ -178,13 +180,13 @@ async fn sessions_and_origins_have_separate_limits() {
     let origin = Scripted::new(usize::MAX, unavailable);
     let polite = self::polite(origin.stage());
     let state = &polite.state;
-    state.note(&key(1, "a.test"), |growth, now| {
+    state.growths.note(&key(1, "a.test"), |growth, now| {
         growth.note_wait(now);
         growth.note_response(now, 1, true);
     });
-    assert_eq!(state.limit(&key(1, "a.test")), FLOOR + 1);
-    assert_eq!(state.limit(&key(2, "a.test")), FLOOR);
-    assert_eq!(state.limit(&key(1, "b.test")), FLOOR);
+    assert_eq!(state.growths.exchanges(&key(1, "a.test")), FLOOR + 1);
+    assert_eq!(state.growths.exchanges(&key(2, "a.test")), FLOOR);
+    assert_eq!(state.growths.exchanges(&key(1, "b.test")), FLOOR);
 }
 
 #[test]
@@ -212,7 +214,7 @@ fn key(session: u64, host: &str) -> OriginKey {
 fn grow(polite: &Polite) {
     for _ in 0..26 {
         let state = &polite.state;
-        state.note(&key(1, "a.test"), |growth, now| {
+        state.growths.note(&key(1, "a.test"), |growth, now| {
             growth.note_response(now, 1, true);
         });
     }
@@ -379,12 +381,12 @@ async fn state_ends_with_its_session() {
     let polite = self::polite(Scripted::new(1, unavailable).stage());
     let state = &polite.state;
     for session in [1, 2] {
-        state.note(&key(session, "a.test"), |_, _| ());
+        state.growths.note(&key(session, "a.test"), |_, _| ());
     }
     let one = key(1, "a.test");
     let hold = Hold::new(state, &one);
     polite.end_session(1);
-    let known = || state.growths.borrow().len();
+    let known = || state.growths.len();
     assert_eq!(known(), 1);
     drop(hold);
     assert_eq!(known(), 1, "a late release adds nothing");
@@ -396,14 +398,16 @@ async fn origins_at_rest_are_bounded() {
     let state = &polite.state;
     for number in 0..MAX_ORIGINS + 100 {
         tokio::time::advance(Duration::from_millis(1)).await;
-        state.note(&key(1, &format!("{number}.test")), |growth, now| {
-            growth.note_refusal(now, Refusal::Connection);
-        });
+        state
+            .growths
+            .note(&key(1, &format!("{number}.test")), |growth, now| {
+                growth.note_refusal(now, Refusal::Connection);
+            });
     }
-    let growths = state.growths.borrow();
+    let growths = &state.growths;
     assert_eq!(growths.len(), MAX_ORIGINS);
-    assert!(!growths.contains_key(&key(1, "99.test")), "the oldest");
-    assert!(growths.contains_key(&key(1, "100.test")));
+    assert!(!growths.contains(&key(1, "99.test")), "the oldest");
+    assert!(growths.contains(&key(1, "100.test")));
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,0 +1,112 @@
+//! The limits of connections to the origins of all sessions, each with its policy of growth.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+
+use tokio::time::Instant;
+
+use super::OriginKey;
+use crate::back::growth::{FLOOR, Growth, Pace};
+use crate::back::origin::ConnectionLimits;
+
+/// The largest number of origins whose state is kept.
+pub(super) const MAX_ORIGINS: usize = 1024;
+
+/// The limits of connections to an origin that has shown nothing.
+pub(super) const FLOORS: ConnectionLimits = ConnectionLimits {
+    most: FLOOR,
+    ahead: FLOOR,
+};
+
+/// The policies by session and origin.
+pub(super) struct Growths {
+    known: RefCell<HashMap<OriginKey, Growth>>,
+    /// The largest limit of connections to one origin.
+    most: usize,
+    /// The pace at which the limits grow.
+    pace: Pace,
+}
+
+impl Growths {
+    pub(super) fn new(most: usize, pace: Pace) -> Self {
+        Self {
+            known: RefCell::default(),
+            most,
+            pace,
+        }
+    }
+
+    /// Returns the limit of exchanges with an origin at once.
+    pub(super) fn exchanges(&self, key: &OriginKey) -> usize {
+        self.of(key, Growth::exchanges).unwrap_or(FLOOR)
+    }
+
+    /// Returns the limits of connections to an origin.
+    pub(super) fn connections(&self, key: &OriginKey) -> ConnectionLimits {
+        let limits = |growth: &Growth| ConnectionLimits {
+            most: growth.limit(),
+            ahead: if growth.rests(now()) { 0 } else { FLOOR },
+        };
+        self.of(key, limits).unwrap_or(FLOORS)
+    }
+
+    /// Returns whether an origin gets no early requests, because it has refused requests.
+    pub(super) fn refuses_early(&self, key: &OriginKey) -> bool {
+        self.of(key, |growth| growth.refuses_early(now())) == Some(true)
+    }
+
+    fn of<T>(&self, key: &OriginKey, read: impl FnOnce(&Growth) -> T) -> Option<T> {
+        self.known.borrow().get(key).map(read)
+    }
+
+    /// Passes an event to the policy of an origin. A place that is given back afterwards hands out
+    /// the new ones.
+    pub(super) fn note(
+        &self,
+        key: &OriginKey,
+        event: impl FnOnce(&mut Growth, std::time::Instant),
+    ) {
+        let (now, mut known) = (now(), self.known.borrow_mut());
+        if known.len() >= MAX_ORIGINS && !known.contains_key(key) {
+            known.retain(|_, growth| !growth.is_forgettable(now));
+            if known.len() >= MAX_ORIGINS {
+                let unheld = known.iter().filter(|(_, growth)| !growth.is_held());
+                let oldest = unheld.min_by_key(|(_, growth)| growth.seen());
+                let oldest = oldest.map(|(key, _)| key.clone());
+                oldest.and_then(|key| known.remove(&key));
+            }
+        }
+        let growth = known
+            .entry(key.clone())
+            .or_insert_with(|| Growth::new(now, self.most, self.pace));
+        event(growth, now);
+    }
+
+    /// Releases a hold on the limit of an origin, unless its session has ended.
+    pub(super) fn release(&self, key: &OriginKey) {
+        if let Some(growth) = self.known.borrow_mut().get_mut(key) {
+            growth.release();
+        }
+    }
+
+    /// Forgets the origins of a session.
+    pub(super) fn end_session(&self, session: u64) {
+        self.known.borrow_mut().retain(|(of, _), _| *of != session);
+    }
+
+    /// Returns the number of known origins.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.known.borrow().len()
+    }
+
+    /// Returns whether an origin is known.
+    #[cfg(test)]
+    pub(super) fn contains(&self, key: &OriginKey) -> bool {
+        self.known.borrow().contains_key(key)
+    }
+}
+
+fn now() -> std::time::Instant {
+    Instant::now().into_std()
+}
