@@ -10,7 +10,7 @@
 //! entry of any session that was unused for longest makes way, so idle sessions keep nothing from
 //! new ones.
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::rc::Rc;
@@ -117,7 +117,7 @@ struct Entry {
 #[derive(Default)]
 pub struct Dictionaries {
     /// The memory and the number of the session there, once it has held a body.
-    session: Option<(Memory, u64)>,
+    session: OnceCell<(Memory, u64)>,
 }
 
 impl Memory {
@@ -146,8 +146,8 @@ impl Memory {
 impl Dictionaries {
     /// Keeps a body as the latest version for `key`, in `memory`. It keeps nothing if the length or
     /// the content of the body prevents that, or if the body exceeds the share of a session.
-    pub fn insert(&mut self, key: String, dictionary: Dictionary, memory: &Memory) {
-        let (memory, number) = self.session.get_or_insert_with(|| memory.session());
+    pub fn insert(&self, key: String, dictionary: Dictionary, memory: &Memory) {
+        let (memory, number) = self.session.get_or_init(|| memory.session());
         let mut whole = memory.0.borrow_mut();
         whole.remove(*number, &key);
         if may_keep(dictionary.body.len()) && !dictionary.body.starts_with(&FORMATTED) {
@@ -156,15 +156,15 @@ impl Dictionaries {
     }
 
     /// Returns the latest version for a key.
-    pub fn get(&mut self, key: &str) -> Option<Dictionary> {
-        let (memory, number) = self.session.as_ref()?;
+    pub fn get(&self, key: &str) -> Option<Dictionary> {
+        let (memory, number) = self.session.get()?;
         memory.0.borrow_mut().get(*number, key)
     }
 }
 
 impl Drop for Dictionaries {
     fn drop(&mut self) {
-        if let Some((memory, number)) = &self.session {
+        if let Some((memory, number)) = self.session.get() {
             memory.0.borrow_mut().end(*number);
         }
     }
@@ -308,7 +308,7 @@ mod tests {
     #[test]
     fn latest_version_replaces_the_former() {
         let memory = Memory::new(1 << 20);
-        let mut store = Dictionaries::default();
+        let store = Dictionaries::default();
         store.insert("a".into(), body(1, 600), &memory);
         store.insert("a".into(), body(2, 700), &memory);
         assert_eq!(store.get("a"), Some(body(2, 700)));
@@ -321,11 +321,11 @@ mod tests {
     #[test]
     fn memory_returns_with_the_session() {
         let memory = Memory::new(1 << 20);
-        let mut stores = [(); 2].map(|()| Dictionaries::default());
-        for store in &mut stores {
+        let stores = [(); 2].map(|()| Dictionaries::default());
+        for store in &stores {
             store.insert("a".into(), body(1, 600), &memory);
         }
-        let [first, mut second] = stores;
+        let [first, second] = stores;
         drop(first);
         assert_eq!(bytes(&memory), entry(600));
         assert!(second.get("a").is_some());
@@ -337,7 +337,7 @@ mod tests {
     #[test]
     fn unsuitable_bodies_are_not_kept() {
         let memory = Memory::new(8 << 20);
-        let mut store = Dictionaries::default();
+        let store = Dictionaries::default();
         store.insert("short".into(), body(1, 511), &memory);
         store.insert("long".into(), body(1, MAX_DICTIONARY + 1), &memory);
         let formatted = Dictionary {
@@ -352,7 +352,7 @@ mod tests {
     fn unused_entry_makes_way() {
         // Three entries are an eighth.
         let memory = Memory::new(8 * 3 * entry(1000));
-        let mut store = Dictionaries::default();
+        let store = Dictionaries::default();
         for key in ["a", "b", "c"] {
             store.insert(key.into(), body(1, 1000), &memory);
         }
@@ -364,7 +364,7 @@ mod tests {
     #[test]
     fn body_above_the_share_evicts_nothing() {
         let memory = Memory::new(8 * entry(2000));
-        let mut store = Dictionaries::default();
+        let store = Dictionaries::default();
         store.insert("a".into(), body(1, 1000), &memory);
         store.insert("b".into(), body(1, 2001), &memory);
         assert!(store.get("a").is_some() && store.get("b").is_none());
@@ -375,7 +375,7 @@ mod tests {
         let memory = Memory::new(1 << 20);
         let mut stores: Vec<Dictionaries> = Vec::new();
         for number in 0..100 {
-            let mut store = Dictionaries::default();
+            let store = Dictionaries::default();
             for key in 0..100 {
                 store.insert(format!("{key:02}"), body(1, 2000), &memory);
             }

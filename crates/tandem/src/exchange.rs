@@ -12,7 +12,6 @@
 mod body;
 mod generator;
 
-use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::fmt;
 use std::future::Future;
@@ -185,7 +184,7 @@ pub struct SessionMark {
     /// the exchange that brought it.
     pub promises_have_fields: bool,
     /// The bodies that the session brought compressed, for the difference to later versions.
-    pub versions: RefCell<Dictionaries>,
+    pub versions: Dictionaries,
 }
 
 impl SessionMark {
@@ -193,7 +192,7 @@ impl SessionMark {
     pub fn new(promises_have_fields: bool) -> Self {
         Self {
             promises_have_fields,
-            versions: RefCell::default(),
+            versions: Dictionaries::default(),
         }
     }
 }

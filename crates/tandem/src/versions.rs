@@ -40,7 +40,7 @@ pub(crate) fn name(
     session: Option<Rc<SessionMark>>,
 ) -> Option<Carrying> {
     let carrying = session.map(|session| {
-        let version = session.versions.borrow_mut().get(key);
+        let version = session.versions.get(key);
         Carrying { session, version }
     });
     let version = carrying.as_ref().and_then(|it| it.version.as_ref());
@@ -134,9 +134,8 @@ mod tests {
         body.add(&[7; 600]);
         let version = body.finish().expect("long enough");
         let all = Memory::new(1 << 20);
-        let mut versions = sessions[0].versions.borrow_mut();
+        let versions = &sessions[0].versions;
         versions.insert("key".into(), version.clone(), &all);
-        drop(versions);
         for (session, key, expected) in [
             (Some(&sessions[0]), "key", true),
             (Some(&sessions[0]), "other", false),

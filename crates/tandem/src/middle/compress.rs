@@ -11,7 +11,6 @@
 //! body, as a dictionary for the next one of the same URL on the same session. Bodies with gzip are
 //! decoded first, if both ends permit it ([`tandem_coding::recode`]).
 
-use std::cell::RefCell;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -98,7 +97,7 @@ impl CodingMemory {
 struct CompressSession {
     encoders: Budget,
     /// The latest versions of bodies by URL. They end with the session.
-    versions: RefCell<Dictionaries>,
+    versions: Dictionaries,
     all: CodingMemory,
     speed: Option<PathSpeed>,
     /// True if bodies with gzip may lose that coding.
@@ -118,7 +117,7 @@ impl Compress {
         let session = CompressSession {
             permits_recoding,
             logins: Logins::default(),
-            versions: RefCell::default(),
+            versions: Dictionaries::default(),
             encoders: all.coders.part(ENCODERS),
             all: all.clone(),
             speed: PathSpeed::of(path),
@@ -202,7 +201,7 @@ impl AskedResponse {
         let Self::Request(request, Some(name)) = self else {
             return None;
         };
-        let version = session.versions.borrow_mut().get(&request.url());
+        let version = session.versions.get(&request.url());
         version.filter(|version| version.name == *name)
     }
 }
@@ -326,9 +325,8 @@ impl Coded {
         match written {
             Ok(()) => {
                 if let Some(body) = encoding.body.finish().filter(|_| is_whole) {
-                    let mut versions = self.session.versions.borrow_mut();
-                    let url = self.asked.request().url();
-                    versions.insert(url, body, &self.session.all.versions);
+                    let (session, url) = (&self.session, self.asked.request().url());
+                    session.versions.insert(url, body, &session.all.versions);
                 }
                 encoding.take().map(Ok)
             }

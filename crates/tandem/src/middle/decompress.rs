@@ -195,8 +195,7 @@ impl Restored {
         if let (Some(session), Some(key)) = (self.session.take(), self.key.take())
             && let Some(body) = decoding.body.finish()
         {
-            let mut versions = session.versions.borrow_mut();
-            versions.insert(key, body, &self.all.versions);
+            session.versions.insert(key, body, &self.all.versions);
         }
         Ok(())
     }
