@@ -12,6 +12,7 @@
 mod body;
 mod generator;
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::fmt;
 use std::future::Future;
@@ -185,6 +186,8 @@ pub struct SessionMark {
     pub promises_have_fields: bool,
     /// The bodies that the session brought compressed, for the difference to later versions.
     pub versions: Dictionaries,
+    /// True once a marked response has shown that the gateway consents to HTTPS of opened hosts.
+    pub consents: Cell<bool>,
 }
 
 impl SessionMark {
@@ -193,6 +196,7 @@ impl SessionMark {
         Self {
             promises_have_fields,
             versions: Dictionaries::default(),
+            consents: Cell::new(false),
         }
     }
 }

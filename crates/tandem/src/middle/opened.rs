@@ -18,7 +18,7 @@ mod consenting;
 mod entrust;
 
 pub use consent::{Consent, Permission, Verify};
-pub use consenting::ConsentingSessions;
+pub use consenting::is_consenting;
 pub use entrust::{Covers, Entrust, Entrusted, Verified};
 
 use tandem_http::{Method, RequestHead, Scheme};
@@ -169,7 +169,6 @@ mod tests {
             verified: Rc::new(move |_: &Isolation, host: &str, _| {
                 noted.borrow_mut().push(host.to_owned());
             }),
-            consenting: Rc::default(),
         });
         let stage = Entrust {
             hosts,

@@ -69,9 +69,8 @@ impl Role for ClientConfig {
         drain: &Drain,
     ) -> Result<Built, ConfigError> {
         let verified = Rc::new(RememberedHosts::default());
-        let consenting = Rc::default();
         let entrusted = self.open.as_ref();
-        let entrusted = entrusted.and_then(|open| opened::entrusted(open, &verified, &consenting));
+        let entrusted = entrusted.and_then(|open| opened::entrusted(open, &verified));
         let lanes = self.lanes(services, entrusted.map(Rc::new).as_ref())?;
         let routes = Rc::new(lanes.routes);
         let out = self.before_routes(services, &routes);
@@ -86,7 +85,6 @@ impl Role for ClientConfig {
                     drain,
                     proxies: &browsers,
                     verified: &verified,
-                    consenting: &consenting,
                     site_lanes: self.site_lanes(&lanes.discovered, &lanes.coding, services),
                 };
                 self.opened_hosts(open, directory, parts)?

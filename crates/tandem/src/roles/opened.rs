@@ -38,7 +38,7 @@ use crate::front::opened::{
 };
 use crate::journal::Journal;
 use crate::middle::exchange_metrics::ExchangeMetrics;
-use crate::middle::opened::{ConsentingSessions, Entrusted, probe};
+use crate::middle::opened::{Entrusted, is_consenting, probe};
 use crate::middle::pair_fields::PairFields;
 use crate::middle::record::Record;
 use crate::middle::routes::Routes;
@@ -77,8 +77,6 @@ pub(super) struct OpenedParts<'a> {
     pub(super) proxies: &'a Rc<ProxyConnections>,
     /// The hosts whose certificates the gateways have verified.
     pub(super) verified: &'a Rc<RememberedHosts>,
-    /// The sessions whose gateway consents to HTTPS of opened hosts.
-    pub(super) consenting: &'a Rc<ConsentingSessions>,
     /// The lanes of gateways that sites announce.
     pub(super) site_lanes: SiteLanes,
 }
@@ -118,7 +116,6 @@ impl ClientConfig {
             origins: Rc::new(OriginsOfGateway {
                 routes: Rc::clone(parts.routes),
                 verified: Rc::clone(parts.verified),
-                consenting: Rc::clone(parts.consenting),
                 probes: SharedProbes::default(),
             }),
         });
@@ -282,7 +279,6 @@ impl VerifiedOrigins for Origins {
 struct OriginsOfGateway {
     routes: Rc<Routes>,
     verified: Rc<RememberedHosts>,
-    consenting: Rc<ConsentingSessions>,
     probes: SharedProbes,
 }
 
@@ -305,7 +301,7 @@ impl VerifiedOrigins for OriginsOfGateway {
             let authority = join_authority(host, *port);
             let sessions = self.routes.of(&authority);
             if self.verified.contains(isolation, host, *port)
-                && self.consenting.has_present(&*sessions, isolation)
+                && is_consenting(&*sessions, isolation)
             {
                 return Ok(is_h2_offered);
             }
@@ -349,13 +345,8 @@ impl OriginsOfGateway {
 }
 
 /// Returns the hosts that the user entrusts to gateways. `verified` remembers the origins whose
-/// certificates the gateways have verified. `consenting` remembers the sessions of gateways that
-/// consent.
-pub(super) fn entrusted(
-    open: &OpenedHttps,
-    verified: &Rc<RememberedHosts>,
-    consenting: &Rc<ConsentingSessions>,
-) -> Option<Entrusted> {
+/// certificates the gateways have verified.
+pub(super) fn entrusted(open: &OpenedHttps, verified: &Rc<RememberedHosts>) -> Option<Entrusted> {
     if open.at_gateway.is_empty() {
         return None;
     }
@@ -363,7 +354,6 @@ pub(super) fn entrusted(
     Some(Entrusted {
         list: open.list().into(),
         covers: Rc::new(move |host, port| listed.level(host, port) == Some(OpenLevel::Gateway)),
-        consenting: Rc::clone(consenting),
         verified: Rc::new(move |isolation: &Isolation, host: &str, port: u16| {
             if !verified.contains(isolation, host, port) {
                 verified.note(isolation, host, port, VERIFIED);

@@ -8,7 +8,7 @@ use tandem_http::cache::is_safe;
 use tandem_http::{Fields, RequestHead, ResponseHead, Scheme, connect_udp};
 use tandem_push::wire::{CROSSED_FIELD, OPENED_FIELD, is_companion};
 
-use super::consenting::{ConsentingSessions, present};
+use super::consenting::{is_consenting, present};
 use super::{MARK, probe};
 use crate::endpoint::split_authority;
 use crate::error::{Error, Kind, Side};
@@ -32,8 +32,6 @@ pub struct Entrusted {
     pub list: Rc<str>,
     /// Learns of verified origins.
     pub verified: Verified,
-    /// The sessions whose gateway consents.
-    pub consenting: Rc<ConsentingSessions>,
 }
 
 /// The stage before the sessions to the gateways of one route.
@@ -81,8 +79,7 @@ impl Stage for Entrust {
         }
         let request = &exchange.request;
         let is_repeatable = is_safe(&request.method) && request.protocol.is_none();
-        let consenting = &self.hosts.consenting;
-        if is_repeatable || consenting.has_present(&*self.sessions, &exchange.isolation) {
+        if is_repeatable || is_consenting(&*self.sessions, &exchange.isolation) {
             return self.send(exchange, origin);
         }
         let this = self.clone();
@@ -217,7 +214,7 @@ impl FromGateway {
             && self.needs_mark
             && self.sessions.is_current(&self.isolation, &session)
         {
-            self.hosts.consenting.note(&session);
+            session.consents.set(true);
         }
         // A reference to a push shows no certificate.
         if let Some((host, port)) = self.origin.take()
@@ -268,7 +265,6 @@ mod tests {
             covers: Rc::new(|host, port| (host, port) == ("a.test", 443)),
             list: "a.test".into(),
             verified: Rc::new(|_, _, _| {}),
-            consenting: Rc::default(),
         };
         let get = RequestHead::get(Scheme::Https, "a.test", "/");
         let websocket = RequestHead {
