@@ -135,7 +135,7 @@ pub struct Gateways {
     /// open.
     slots: RefCell<HashMap<(Isolation, usize), PoolSlot>>,
     /// The speeds of earlier sessions.
-    tokens: RefCell<Tokens>,
+    tokens: Tokens,
     /// The index of the gateway that answered last.
     preferred: Cell<usize>,
     /// The recent tunnels that failed after the browser had received a successful response.
@@ -202,7 +202,7 @@ impl Gateways {
             limits,
             fallback,
             slots: RefCell::default(),
-            tokens: RefCell::default(),
+            tokens: Tokens::default(),
             preferred: Cell::new(0),
             failures: Failures::default(),
             draining: Cell::new(false),
@@ -272,7 +272,7 @@ impl Gateways {
 
     /// Drains the sessions of a key that is no longer used.
     pub fn end(&self, isolation: &Isolation) {
-        self.tokens.borrow_mut().forget(isolation);
+        self.tokens.forget(isolation);
         for gateway in &self.gateways {
             gateway.transport.forget(isolation);
         }

@@ -44,25 +44,21 @@ pub(super) struct WayGroup {
 impl WayGroup {
     /// Returns the groups of all entries.
     pub(super) fn all(gateways: &[Gateway]) -> Vec<Self> {
-        let mut groups: Vec<Self> = Vec::new();
-        for (index, gateway) in gateways.iter().enumerate() {
-            match groups.last_mut().filter(|_| gateway.way.is_alternative) {
-                Some(group) => group.len += 1,
-                None => groups.push(Self {
-                    first: index,
-                    len: 1,
-                    ways: RefCell::new(Ways::new(Vec::new())),
-                    comparing: Cell::new(false),
-                    throttled: Notify::new(),
-                }),
-            }
-        }
-        for group in &mut groups {
-            let ways = &gateways[group.first..group.first + group.len];
+        let mut first = 0;
+        let groups = gateways.chunk_by(|_, next| next.way.is_alternative);
+        let groups = groups.map(|ways| {
             let datagrams = ways.iter().map(|it| it.way.is_datagrams).collect();
-            group.ways = RefCell::new(Ways::new(datagrams));
-        }
-        groups
+            let group = Self {
+                first,
+                len: ways.len(),
+                ways: RefCell::new(Ways::new(datagrams)),
+                comparing: Cell::new(false),
+                throttled: Notify::new(),
+            };
+            first += ways.len();
+            group
+        });
+        groups.collect()
     }
 
     pub(super) fn contains(&self, index: usize) -> bool {

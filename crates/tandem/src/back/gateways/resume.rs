@@ -7,6 +7,7 @@
 //! The network is this machine's address towards the gateway. A private address may be the same in
 //! two networks, so tokens for private addresses are shown for some minutes only.
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
@@ -36,29 +37,32 @@ type PathKey = (Isolation, usize, Network);
 
 /// The tokens by the paths of their sessions, from the oldest to the newest one.
 #[derive(Default)]
-pub(super) struct Tokens(VecDeque<(PathKey, String, Instant)>);
+pub(super) struct Tokens(RefCell<VecDeque<(PathKey, String, Instant)>>);
 
 impl Tokens {
     /// Takes the token of a path.
-    fn take(&mut self, key: &PathKey) -> Option<String> {
-        let at = self.0.iter().position(|(of, ..)| of == key)?;
-        let (_, token, kept) = self.0.remove(at)?;
+    fn take(&self, key: &PathKey) -> Option<String> {
+        let mut all = self.0.borrow_mut();
+        let at = all.iter().position(|(of, ..)| of == key)?;
+        let (_, token, kept) = all.remove(at)?;
         let is_valid = key.2.is_some_and(is_public) || kept.elapsed() <= PRIVATE_AGE;
         is_valid.then_some(token)
     }
 
     /// Keeps the token of a path. The oldest token makes room.
-    fn keep(&mut self, key: PathKey, token: String) {
+    fn keep(&self, key: PathKey, token: String) {
         self.take(&key);
-        if self.0.len() >= MAX_TOKENS {
-            self.0.pop_front();
+        let mut all = self.0.borrow_mut();
+        if all.len() >= MAX_TOKENS {
+            all.pop_front();
         }
-        self.0.push_back((key, token, Instant::now()));
+        all.push_back((key, token, Instant::now()));
     }
 
     /// Forgets the tokens of an isolation key.
-    pub(super) fn forget(&mut self, isolation: &Isolation) {
-        self.0.retain(|((of, ..), ..)| of != isolation);
+    pub(super) fn forget(&self, isolation: &Isolation) {
+        let mut all = self.0.borrow_mut();
+        all.retain(|((of, ..), ..)| of != isolation);
     }
 }
 
@@ -97,7 +101,7 @@ struct Follower {
 impl Follower {
     async fn run(self) {
         let mut asked_at = 0;
-        let shown = self.with_tokens(|tokens| tokens.take(&self.key)).flatten();
+        let shown = self.take();
         if let Some(shown) = shown
             && self.ask(Some(&shown)).await.is_none()
             && self.received() < WORTH
@@ -126,14 +130,15 @@ impl Follower {
         facts.and_then(|it| it.datagrams_received()).unwrap_or(0)
     }
 
-    fn with_tokens<T>(&self, call: impl FnOnce(&mut Tokens) -> T) -> Option<T> {
-        let pool = self.pool.upgrade()?;
-        let called = call(&mut pool.tokens.borrow_mut());
-        Some(called)
+    /// Takes the token of the session's path.
+    fn take(&self) -> Option<String> {
+        self.pool.upgrade()?.tokens.take(&self.key)
     }
 
     fn keep(&self, token: String) {
-        self.with_tokens(|tokens| tokens.keep(self.key.clone(), token));
+        if let Some(pool) = self.pool.upgrade() {
+            pool.tokens.keep(self.key.clone(), token);
+        }
     }
 
     /// Shows a token, and keeps the next one. A response without a token ends the present one.
@@ -149,7 +154,7 @@ impl Follower {
             Ok(token) => {
                 match token {
                     Some(token) => self.keep(token),
-                    None => drop(self.with_tokens(|tokens| tokens.take(&self.key))),
+                    None => drop(self.take()),
                 }
                 Some(())
             }

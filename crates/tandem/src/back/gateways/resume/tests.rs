@@ -22,7 +22,7 @@ fn key(user: &str, gateway: usize, network: u8) -> PathKey {
 
 #[test]
 fn tokens_are_shown_once_and_on_their_path_only() {
-    let mut tokens = Tokens::default();
+    let tokens = Tokens::default();
     tokens.keep(key("a", 0, 1), "old".into());
     tokens.keep(key("a", 0, 1), "new".into());
     for other in [key("b", 0, 1), key("a", 1, 1), key("a", 0, 2)] {
@@ -34,18 +34,18 @@ fn tokens_are_shown_once_and_on_their_path_only() {
 
 #[test]
 fn oldest_token_makes_room() {
-    let mut tokens = Tokens::default();
+    let tokens = Tokens::default();
     for number in 0..=MAX_TOKENS {
         tokens.keep(key("a", number, 1), number.to_string());
     }
-    assert_eq!(tokens.0.len(), MAX_TOKENS);
+    assert_eq!(tokens.0.borrow().len(), MAX_TOKENS);
     assert_eq!(tokens.take(&key("a", 0, 1)), None);
     assert_eq!(tokens.take(&key("a", 1, 1)).as_deref(), Some("1"));
 }
 
 #[test]
 fn tokens_of_a_key_end_with_it() {
-    let mut tokens = Tokens::default();
+    let tokens = Tokens::default();
     tokens.keep(key("a", 0, 1), "1".into());
     tokens.keep(key("b", 0, 1), "2".into());
     tokens.forget(&Isolation::new(b"a", b""));
@@ -271,7 +271,7 @@ fn token_for_a_private_address_is_shown_for_minutes() {
         let private = key("a", 0, 1);
         let public = (private.0.clone(), 0, "2001:4860::1".parse().ok());
         for (age, remains) in [(599, true), (601, false)] {
-            let mut tokens = Tokens::default();
+            let tokens = Tokens::default();
             tokens.keep(private.clone(), "1".into());
             tokens.keep(public.clone(), "2".into());
             tokio::time::advance(Duration::from_secs(age)).await;
