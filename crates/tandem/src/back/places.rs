@@ -102,19 +102,19 @@ struct PlaceTurn<'a, O: Id> {
 
 impl<O: Id> Places<O> {
     pub(super) fn new(limits: Limits) -> Rc<Self> {
-        Rc::new(Self {
-            limits,
-            measured: None,
-            sessions: RefCell::default(),
-        })
+        Self::with(limits, None)
     }
 
     /// Creates places whose limit per origin changes. After it has risen, [`Self::serve`] hands out
     /// the new places.
     pub(super) fn measured(limits: Limits, measured: Measured<O>) -> Rc<Self> {
+        Self::with(limits, Some(measured))
+    }
+
+    fn with(limits: Limits, measured: Option<Measured<O>>) -> Rc<Self> {
         Rc::new(Self {
             limits,
-            measured: Some(measured),
+            measured,
             sessions: RefCell::default(),
         })
     }

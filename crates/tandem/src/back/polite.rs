@@ -17,8 +17,6 @@
 mod early;
 mod growths;
 
-use std::cell::RefCell;
-use std::collections::HashSet;
 use std::rc::Rc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -26,13 +24,14 @@ use tandem_http::cache::{is_safe, unix_seconds};
 use tandem_http::{ResponseHead, Scheme};
 
 use self::early::EarlyRequests;
-use self::growths::{FLOORS, Growths};
+use self::growths::{FLOORS, Growths, MAX_ORIGINS};
 use super::growth::{FLOOR, Growth, Pace, Refusal};
 use super::origin::{ConnectionLimits, LimitsOfOrigin, Origin, ToOrigin, with_precedence};
 use super::places::{Limits, Places};
 use crate::endpoint::split_authority;
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Exchange, Part, Reply, Sink};
+use crate::expiring::ExpiringSet;
 use crate::metrics::METRICS;
 use crate::stage::Stage;
 use crate::transport::Target;
@@ -72,7 +71,7 @@ struct PoliteState {
     trim: Trim,
     depth: Depth,
     /// The origins that are trimmed soon.
-    trimmed_soon: RefCell<HashSet<OriginKey>>,
+    trimmed_soon: ExpiringSet<OriginKey, MAX_ORIGINS>,
     early: Rc<EarlyRequests<OriginKey>>,
 }
 
@@ -141,7 +140,7 @@ impl Polite {
                 growths,
                 trim,
                 depth,
-                trimmed_soon: RefCell::default(),
+                trimmed_soon: ExpiringSet::default(),
                 early: Rc::default(),
             }),
         }
@@ -272,14 +271,14 @@ impl PoliteState {
     /// Closes surplus idle connections after a while, unless the origin is in use again.
     fn trim_soon(self: &Rc<Self>, key: OriginKey) {
         let is_idle = |this: &Self, key: &OriginKey| this.places.taken_at(key.0, &key.1) == 0;
-        if !is_idle(self, &key) || !self.trimmed_soon.borrow_mut().insert(key.clone()) {
+        if !is_idle(self, &key) || self.trimmed_soon.contains(|| key.clone()) {
             return;
         }
+        self.trimmed_soon.insert(key.clone(), QUIET);
         let this = Rc::downgrade(self);
         tokio::task::spawn_local(async move {
             tokio::time::sleep(QUIET).await;
             let Some(this) = this.upgrade() else { return };
-            this.trimmed_soon.borrow_mut().remove(&key);
             if is_idle(&this, &key) {
                 (this.trim)(key.0, &key.1, FLOOR);
             }

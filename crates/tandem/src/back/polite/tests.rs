@@ -7,7 +7,6 @@ use bytes::Bytes;
 use tandem_http::{Method, RequestHead, ResponseHead};
 use tokio::time::Instant;
 
-use super::growths::MAX_ORIGINS;
 use super::*;
 use crate::exchange::Peer;
 use crate::priority::{Precedence, SharedPriority};
