@@ -30,6 +30,7 @@ use super::growth::{LONGEST_REST, REFUSED_REST};
 use super::origin::Origin;
 use super::origin::prepare::Prepared;
 use super::polite::{early_refused, retry_after};
+use crate::end_listeners::EndListeners;
 use crate::endpoint::split_authority;
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Exchange, Isolation, Part, Parts, Reply, Sink};
@@ -52,9 +53,6 @@ const MAX_BUSY: usize = 1024;
 /// Returns whether the user has listed a host, in lower case, and a port.
 pub type IsListed = Box<dyn Fn(&str, u16) -> bool>;
 
-/// Receives the number of a connection that has ended.
-type OnEnd = Box<dyn Fn(u64)>;
-
 /// Returns the number of a new connection.
 pub type NewNumber = Box<dyn Fn() -> u64>;
 
@@ -64,12 +62,18 @@ pub struct OpenedOrigins {
     next: Rc<dyn Stage>,
     is_listed: IsListed,
     new_number: NewNumber,
-    connections: RefCell<HashMap<u64, BrowserConnection>>,
-    early: RefCell<HashMap<EarlyKey, Rc<EarlyConnection>>>,
+    table: RefCell<BrowserTable>,
     /// The origins that refused requests, and get no early ones for a while.
     busy: ExpiringSet<(Isolation, Target), MAX_BUSY>,
     /// Receive the number of the connection whose part has ended.
-    on_end: RefCell<Vec<OnEnd>>,
+    on_end: EndListeners,
+}
+
+/// The connections of the browser, and those for early requests.
+#[derive(Default)]
+struct BrowserTable {
+    connections: HashMap<u64, BrowserConnection>,
+    early: HashMap<EarlyKey, Rc<EarlyConnection>>,
 }
 
 /// The context of a browser that opens a connection.
@@ -124,10 +128,9 @@ impl OpenedOrigins {
             next,
             is_listed,
             new_number,
-            connections: RefCell::default(),
-            early: RefCell::default(),
+            table: RefCell::default(),
             busy: ExpiringSet::default(),
-            on_end: RefCell::default(),
+            on_end: EndListeners::default(),
         })
     }
 
@@ -166,12 +169,8 @@ impl OpenedOrigins {
     /// Ends a connection of the browser, and that to its origin. The part of the isolation key that
     /// belongs to this connection alone ends too.
     pub fn end(&self, connection: u64) {
-        let ended = self.connections.borrow_mut().remove(&connection);
-        let number = ended.as_ref().map_or(connection, |ended| ended.number);
+        let (ended, number) = self.table.borrow_mut().end(connection);
         self.origin.end_session(number);
-        let mut early = self.early.borrow_mut();
-        early.retain(|_, early| early.number != number);
-        drop(early);
         if ended.is_some_and(|ended| ended.context.part.connection() == connection) {
             self.end_part(connection);
         }
@@ -180,35 +179,32 @@ impl OpenedOrigins {
     /// Calls `on_end` with the number of each connection of a browser that ends with its part of an
     /// isolation key.
     pub fn on_end(&self, on_end: impl Fn(u64) + 'static) {
-        self.on_end.borrow_mut().push(Box::new(on_end));
+        self.on_end.add(on_end);
     }
 
     /// Forgets everything about the part of an isolation key that belongs to a connection.
     pub fn end_part(&self, connection: u64) {
         let is_of = |part: &Isolation| part.connection() == connection;
-        let mut early = self.early.borrow_mut();
-        let ended: Vec<_> = early.extract_if(|key, _| is_of(&key.part)).collect();
-        drop(early);
         // A connection that the browser uses ends with that of the browser.
-        let waiting = ended.iter().filter(|(_, early)| !early.is_taken.get());
-        waiting.for_each(|(_, early)| self.origin.end_session(early.number));
+        let ended = self.table.borrow_mut().end_early(is_of);
+        let waiting = ended.iter().filter(|early| !early.is_taken.get());
+        waiting.for_each(|early| self.origin.end_session(early.number));
         self.busy.retain(|(part, _)| !is_of(part));
-        for on_end in self.on_end.borrow().iter() {
-            on_end(connection);
-        }
+        self.on_end.notify(connection);
     }
 
     /// Returns the part of the isolation key that the requests of a browser's connection belong to.
     pub fn part(&self, connection: u64) -> Option<Isolation> {
-        let connections = self.connections.borrow();
-        let of = connections.get(&connection)?;
+        let table = self.table.borrow();
+        let of = table.connections.get(&connection)?;
         Some(of.context.part.clone())
     }
 
     /// Returns whether requests of a connection of the browser reach an origin of HTTP/2.
     pub fn is_h2(&self, connection: u64) -> bool {
-        let connections = self.connections.borrow();
-        connections.get(&connection).is_some_and(|it| it.is_h2)
+        let table = self.table.borrow();
+        let of = table.connections.get(&connection);
+        of.is_some_and(|it| it.is_h2)
     }
 
     fn note(&self, wanted: &Prepared, context: &BrowserContext, number: u64, is_h2: bool) {
@@ -220,8 +216,8 @@ impl OpenedOrigins {
             is_h2,
             has_page: number != wanted.session,
         };
-        let mut connections = self.connections.borrow_mut();
-        connections.insert(wanted.session, connection);
+        let mut table = self.table.borrow_mut();
+        table.connections.insert(wanted.session, connection);
     }
 
     /// Takes an early connection for a connection of the browser, if one waits for it.
@@ -229,8 +225,8 @@ impl OpenedOrigins {
         if !context.spans_hosts {
             return None;
         }
-        let early = self.early.borrow();
-        let (_, found) = early.iter().find(|(key, early)| {
+        let table = self.table.borrow();
+        let (_, found) = table.early.iter().find(|(key, early)| {
             key.part == context.part && key.target == *target && !early.is_taken.get()
         })?;
         found.is_taken.set(true);
@@ -245,8 +241,8 @@ impl OpenedOrigins {
 
     /// Returns the connection to the origin for an exchange on the browser's own connection.
     fn own(&self, exchange: &Exchange, target: &Target) -> Option<Prepared> {
-        let mut connections = self.connections.borrow_mut();
-        let own = connections.get_mut(&exchange.peer.session)?;
+        let table = &mut *self.table.borrow_mut();
+        let own = table.connections.get_mut(&exchange.peer.session)?;
         if !own.carries(&exchange.isolation) || own.target != *target {
             return None;
         }
@@ -259,6 +255,11 @@ impl OpenedOrigins {
             let page = page_of(request).filter(|_| !own.has_page);
             page.filter(|_| !may_be_anonymous(request))
         };
+        let prepared = Prepared {
+            session: own.number,
+            isolation: own.isolation.clone(),
+            target: target.clone(),
+        };
         let is_for_early = own.is_h2 && own.context.spans_hosts;
         if let Some(page) = page.filter(|_| is_for_early) {
             own.has_page = true;
@@ -267,44 +268,18 @@ impl OpenedOrigins {
                 page,
                 target: target.clone(),
             };
-            self.bind(key, own.number, is_navigation(request));
+            table.bind(key, prepared.session, is_navigation(request));
         }
-        Some(Prepared {
-            session: own.number,
-            isolation: own.isolation.clone(),
-            target: target.clone(),
-        })
-    }
-
-    /// Makes a connection of the browser carry the early requests of a page's host, if no other one
-    /// does or if `replaces`.
-    fn bind(&self, key: EarlyKey, number: u64, replaces: bool) {
-        let mut early = self.early.borrow_mut();
-        if early.contains_key(&key) && !replaces {
-            return;
-        }
-        let connection = EarlyConnection {
-            number,
-            is_taken: Cell::new(true),
-            outcome: OnceCell::new_with(Some(Ok(true))),
-        };
-        early.insert(key, Rc::new(connection));
+        Some(prepared)
     }
 
     /// Returns the connection for early requests, which may be a new one.
     fn early(self: &Rc<Self>, key: EarlyKey) -> Option<Rc<EarlyConnection>> {
-        let mut early = self.early.borrow_mut();
-        if let Some(found) = early.get(&key) {
+        let mut table = self.table.borrow_mut();
+        if let Some(found) = table.early.get(&key) {
             return Some(Rc::clone(found));
         }
-        let is_waiting = |(of, early): &(&EarlyKey, &Rc<EarlyConnection>)| {
-            of.part == key.part && !early.is_taken.get()
-        };
-        // The browser's own connection is the only one to the page's host.
-        if key.page == key.target
-            || early.len() >= MAX_EARLY
-            || early.iter().filter(is_waiting).count() >= MAX_WAITING
-        {
+        if !table.has_room(&key) {
             return None;
         }
         let connection = Rc::new(EarlyConnection {
@@ -312,7 +287,7 @@ impl OpenedOrigins {
             is_taken: Cell::new(false),
             outcome: OnceCell::new(),
         });
-        early.insert(key, Rc::clone(&connection));
+        table.early.insert(key, Rc::clone(&connection));
         let (this, waiting) = (Rc::downgrade(self), Rc::downgrade(&connection));
         tokio::task::spawn_local(async move {
             tokio::time::sleep(WAIT).await;
@@ -368,14 +343,53 @@ impl OpenedOrigins {
     /// request, if its context spans hosts. If all connections of the key share one memory, the
     /// request tells the page whose connection is not known any more.
     fn page_across_hosts(&self, exchange: &Exchange) -> Option<(Isolation, Target)> {
-        let connections = self.connections.borrow();
-        let Some(of) = connections.get(&exchange.peer.session) else {
+        let table = self.table.borrow();
+        let Some(of) = table.connections.get(&exchange.peer.session) else {
             let is_shared = exchange.isolation.connection() == 0;
             let page = page_of(&exchange.request).filter(|_| is_shared)?;
             return Some((exchange.isolation.clone(), page));
         };
         let spans_hosts = of.context.spans_hosts && of.context.part == exchange.isolation;
         spans_hosts.then(|| (of.isolation.clone(), of.target.clone()))
+    }
+}
+
+impl BrowserTable {
+    /// Removes a connection of the browser, and the early connections with the same number at the
+    /// origin. Returns the connection, and that number.
+    fn end(&mut self, connection: u64) -> (Option<BrowserConnection>, u64) {
+        let ended = self.connections.remove(&connection);
+        let number = ended.as_ref().map_or(connection, |ended| ended.number);
+        self.early.retain(|_, early| early.number != number);
+        (ended, number)
+    }
+
+    /// Removes the early connections of some parts of isolation keys.
+    fn end_early(&mut self, is_of: impl Fn(&Isolation) -> bool) -> Vec<Rc<EarlyConnection>> {
+        let ended = self.early.extract_if(|key, _| is_of(&key.part));
+        ended.map(|(_, early)| early).collect()
+    }
+
+    /// Makes a connection of the browser carry the early requests of a page's host, if no other one
+    /// does or if `replaces`.
+    fn bind(&mut self, key: EarlyKey, number: u64, replaces: bool) {
+        if self.early.contains_key(&key) && !replaces {
+            return;
+        }
+        let connection = EarlyConnection {
+            number,
+            is_taken: Cell::new(true),
+            outcome: OnceCell::new_with(Some(Ok(true))),
+        };
+        self.early.insert(key, Rc::new(connection));
+    }
+
+    /// Returns whether another early connection may wait. The browser's own connection is the only
+    /// one to the page's host.
+    fn has_room(&self, key: &EarlyKey) -> bool {
+        let of_part = self.early.iter().filter(|(of, _)| of.part == key.part);
+        let waiting = of_part.filter(|(_, early)| !early.is_taken.get());
+        key.page != key.target && self.early.len() < MAX_EARLY && waiting.count() < MAX_WAITING
     }
 }
 

@@ -10,23 +10,21 @@ use std::cell::RefCell;
 use std::collections::HashSet;
 use std::rc::Rc;
 
+use crate::end_listeners::EndListeners;
 use crate::exchange::{Exchange, Reply};
 use crate::stage::Stage;
-
-/// Receives the number of a connection that has ended.
-type OnEnd = Box<dyn Fn(u64)>;
 
 /// The open HTTP/2 connections of browsers, by number.
 #[derive(Default)]
 pub struct ProxyConnections {
     open: RefCell<HashSet<u64>>,
-    on_end: RefCell<Vec<OnEnd>>,
+    on_end: EndListeners,
 }
 
 impl ProxyConnections {
     /// Calls `on_end` at the end of each connection.
     pub fn on_end(&self, on_end: impl Fn(u64) + 'static) {
-        self.on_end.borrow_mut().push(Box::new(on_end));
+        self.on_end.add(on_end);
     }
 
     /// Returns whether an HTTP/2 connection of a browser has this number.
@@ -60,9 +58,7 @@ impl Stage for OfConnection {
 impl Drop for OfConnection {
     fn drop(&mut self) {
         self.connections.open.borrow_mut().remove(&self.number);
-        for on_end in self.connections.on_end.borrow().iter() {
-            on_end(self.number);
-        }
+        self.connections.on_end.notify(self.number);
     }
 }
 
