@@ -134,10 +134,18 @@ fn discovery(
     asked: &AskedUrl,
 ) -> Option<&'static str> {
     if is_opened && config.discover_opened {
-        return Some(
-            "if the site announces a gateway with a certificate for its host, later requests of \
-             the same isolation key go to it on the way of the site's tunnels (discovered)",
-        );
+        let early = config.open.as_ref().map(|open| open.early);
+        return Some(match early {
+            Some(EarlyRequests::Shared) => {
+                "if the site announces a gateway with a certificate for its host, later requests \
+                 of the same isolation key go to it on the way of the site's tunnels (discovered)"
+            }
+            _ => {
+                "if the site announces a gateway with a certificate for its host, later requests \
+                 of the same connection of the browser go to it on the way of the site's tunnels \
+                 (discovered)"
+            }
+        });
     }
     if !config.discover {
         return None;

@@ -8,15 +8,18 @@
 //!
 //! Each lane has a separate pool with one session, no access token and no certificate of the client.
 //! It connects with the isolation key of its requests: through `--via` only, or, for opened HTTPS,
-//! through the same tunnels as the connections to the origin.
+//! through the same tunnels as the connections to the origin. The keys of opened HTTPS are the parts
+//! of isolation keys that share what is requested early (`roles::opened::early`).
 
 use std::cell::Cell;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
 use super::lanes::Dials;
+use super::opened::early::OfPart;
 use crate::back::announce::Announcer;
 use crate::back::gateways::{Gateways, PoolLimits, ToGateway};
+use crate::back::opened_origins::OpenedOrigins;
 use crate::config::discover::OWN_GATEWAYS;
 use crate::config::gateways::GatewayEndpoint;
 use crate::config::open::OpenedHttps;
@@ -105,17 +108,20 @@ impl ClientConfig {
         }
     }
 
-    /// Puts discovery before the origins of opened HTTPS, if it is on. The gateway of a site proves
-    /// by a certificate that it belongs to the site, and is reached through `tunnels`.
+    /// Puts discovery before `lane`, the way to the origins of opened HTTPS, if it is on. The gateway
+    /// of a site proves by a certificate that it belongs to the site, and is reached through
+    /// `tunnels`. Nothing passes between the parts of an isolation key, and they end with their
+    /// connections in `origins`.
     pub(super) fn discovering_opened(
         &self,
         open: &OpenedHttps,
-        origins: Rc<dyn Stage>,
+        lane: Rc<dyn Stage>,
+        origins: &Rc<OpenedOrigins>,
         tunnels: &Rc<dyn Transport>,
         lanes: SiteLanes,
     ) -> Result<Rc<dyn Stage>, ConfigError> {
         if !self.discover_opened {
-            return Ok(origins);
+            return Ok(lane);
         }
         let timeout = self.path.socket.connect_timeout;
         let tls = VerifiedTls::new(Rc::clone(tunnels), open.ca.as_deref(), &[b"h2"], timeout)?;
@@ -124,8 +130,17 @@ impl ClientConfig {
             let can_use = lanes.config.can_discover_opened(way);
             can_use.then(|| lanes.lane(way, Some(&tls)))?.ok()
         };
-        let max_lanes = self.max_sessions;
-        Ok(Discovery::new(origins, Box::new(new_lane), max_lanes))
+        let discovery = Discovery::new(lane, Box::new(new_lane), self.max_sessions);
+        let ending = Rc::downgrade(&discovery);
+        origins.on_end(move |connection| {
+            if let Some(discovery) = ending.upgrade() {
+                discovery.end_parts_of(connection);
+            }
+        });
+        Ok(Rc::new(OfPart {
+            origins: Rc::clone(origins),
+            next: discovery,
+        }))
     }
 
     /// Returns the parts of the lanes of announced gateways.

@@ -1,13 +1,13 @@
 //! The stages for HTTPS that the client opens, between the browser's TLS and the origin's.
 //!
 //! ```text
-//!  opened ─┬─▶ websocket ─▶ pair_fields ─▶ record ─▶ count ─▶ access_log ─▶ discovery
-//!          │                        TLS ◀── origin ◀── opened_origins ◀── early ◀──┘
+//!  opened ─┬─▶ websocket ─▶ pair_fields ─▶ record ─▶ count ─▶ access_log ─▶ part ─▶ discovery
+//!          │                                TLS ◀── origin ◀── opened_origins ◀── early ◀──┘
 //!          ├─▶ splice ─▶ next ◀── tunnels ◀─┘
 //!          └─▶ websocket ─▶ next, at the level `gateway`
 //! ```
 
-mod early;
+pub(super) mod early;
 mod probes;
 
 use std::path::Path;
@@ -101,7 +101,8 @@ impl ClientConfig {
             }
         });
         let tunnels: Rc<dyn Transport> = tunnels;
-        let discovering = self.discovering_opened(open, lane, &tunnels, parts.site_lanes)?;
+        let discovering =
+            self.discovering_opened(open, lane, &origins, &tunnels, parts.site_lanes)?;
         let local = Rc::new(OpenedWay {
             inside: self.inside(discovering, parts.services.journal()),
             origins: Rc::new(Origins {

@@ -45,7 +45,7 @@ impl Transport for ConnectTunnels {
     }
 
     /// Opens a tunnel. The path is returned before the other end has agreed, so that the first
-    /// bytes leave with the request.
+    /// bytes leave with the request. Tunnels for the parts of an isolation key have the whole key.
     fn dial<'a>(
         &'a self,
         target: &'a Target,
@@ -56,7 +56,7 @@ impl Transport for ConnectTunnels {
         let exchange = Exchange {
             request: Arc::new(RequestHead::connect(&authority)),
             body: Body::new(UpwardChunks(Rc::clone(&upward)), None),
-            isolation: isolation.clone(),
+            isolation: isolation.whole(),
             peer: Peer::none(),
             priority: SharedPriority::default(),
         };

@@ -3,7 +3,8 @@
 //!
 //! ```text
 //!  routes ─▶ discovery ─┬─▶ the way without a gateway      responses announce
-//!                       └─▶ the lane of the site's own gateway, one for each isolation key
+//!                       └─▶ the lane of the site's own gateway, one for each isolation key, or
+//!                           for each part of one
 //! ```
 //!
 //! `docs/src/discovery.md` has the rules. [`memory`] decides, and this stage moves data and runs
@@ -20,7 +21,7 @@ use std::time::Duration;
 use tandem_http::cache::is_safe;
 use tandem_http::{RequestHead, ResponseHead};
 use tandem_push::fetch_standard::is_navigation;
-use tokio::task::JoinSet;
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::announcement::{Announcement, Site};
@@ -61,8 +62,8 @@ pub struct Discovery {
     direct: Rc<dyn Stage>,
     new_lane: NewLane,
     memory: RefCell<Memory<Rc<SiteLane>>>,
-    /// The trials under way, which end with this stage.
-    trials: RefCell<JoinSet<()>>,
+    /// The trials under way, by isolation key. They end with this stage.
+    trials: RefCell<Vec<(Isolation, JoinHandle<()>)>>,
 }
 
 impl Discovery {
@@ -103,16 +104,28 @@ impl Discovery {
         let usable = ways.iter().filter_map(|way| (self.new_lane)(way));
         let lanes: Vec<_> = usable.take(MAX_WAYS).map(Rc::new).collect();
         let this = self.this.clone();
-        let mut trials = self.trials.borrow_mut();
-        // Only the trials under way are kept.
-        while trials.try_join_next().is_some() {}
-        trials.spawn_local(async move {
+        let isolation = key.0.clone();
+        let trial = tokio::task::spawn_local(async move {
             let lane = first_that_works(lanes, &key.0).await;
             METRICS.discoveries_up.add(u64::from(lane.is_some()));
             if let Some(this) = this.upgrade() {
                 this.with_memory(|memory| memory.tried(&key, trial, lane, Instant::now()));
             }
         });
+        let mut trials = self.trials.borrow_mut();
+        // Only the trials under way are kept.
+        trials.retain(|(_, trial)| !trial.is_finished());
+        trials.push((isolation, trial));
+    }
+
+    /// Forgets the sites of the parts of isolation keys that belong to a connection of a browser,
+    /// and ends the sessions with their gateways.
+    pub fn end_parts_of(&self, connection: u64) {
+        let of_parts = |(isolation, _): &(Isolation, _)| isolation.connection() == connection;
+        for (_, trial) in self.trials.borrow().iter().filter(|it| of_parts(it)) {
+            trial.abort();
+        }
+        self.with_memory(|memory| memory.end_parts_of(connection));
     }
 
     /// Notes the announcement in the head of a response.
@@ -145,6 +158,14 @@ impl Discovery {
             through: None,
             has_failed: false,
         })
+    }
+}
+
+impl Drop for Discovery {
+    fn drop(&mut self) {
+        for (_, trial) in self.trials.take() {
+            trial.abort();
+        }
     }
 }
 

@@ -376,6 +376,60 @@ async fn trial_uses_the_ways_in_their_order() {
     assert!(first_that_works(lanes, &Isolation::none()).await.is_none());
 }
 
+/// The dial of a gateway that does not answer would last for up to a minute.
+#[tokio::test]
+async fn trial_ends_with_the_connection_of_its_part() {
+    let local = tokio::task::LocalSet::new();
+    let steps = async {
+        let under_way = Rc::new(());
+        let dialled = Rc::clone(&under_way);
+        let new_lane = move |_: &Endpoint| {
+            let (live, awake) = (Rc::default(), Rc::default());
+            let dialled = Rc::clone(&dialled);
+            Some(SiteLane {
+                lane: Lane {
+                    stage: Rc::new(|_: Exchange| Reply::fail(reset(Retry::Never))),
+                    sessions: Rc::new(Pool { live, awake }),
+                },
+                prepare: Box::new(move |_| {
+                    let dial = Rc::clone(&dialled);
+                    Box::pin(async move {
+                        std::future::pending::<()>().await;
+                        drop(dial);
+                        Ok(())
+                    })
+                }),
+            })
+        };
+        let direct = |_: Exchange| {
+            let mut head = ResponseHead::new(200);
+            head.fields.push(FIELD, "\"h2+tcp://a.onion:9980\"");
+            Reply::ready(head, Bytes::new())
+        };
+        let discovery = Discovery::new(Rc::new(direct), Box::new(new_lane), 8);
+        for part in [1, 1, 2, 2] {
+            let request = RequestHead::get(Scheme::Http, "a.onion", "/");
+            let mut exchange = Exchange::internal(request);
+            exchange.isolation = exchange.isolation.within(part);
+            let mut reply = discovery.call(exchange);
+            while reply.part().await.is_some() {}
+            tokio::task::yield_now().await;
+        }
+        // Each lane holds a share too, which the lanes that are not dialled would keep as well.
+        let of_two = Rc::strong_count(&under_way);
+        discovery.end_parts_of(1);
+        while Rc::strong_count(&under_way) == of_two {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(Rc::strong_count(&under_way) - 2, (of_two - 2) / 2);
+        discovery.end_parts_of(2);
+        while Rc::strong_count(&under_way) > 2 {
+            tokio::task::yield_now().await;
+        }
+    };
+    local.run_until(steps).await;
+}
+
 #[tokio::test]
 async fn lost_request_is_repeated_if_that_is_harmless() {
     for (retry, method, expected) in [

@@ -128,9 +128,9 @@ impl ClientConfig {
 }
 
 /// The stage that gives each exchange the part of the isolation key that it belongs to.
-struct OfPart {
-    origins: Rc<OpenedOrigins>,
-    next: Rc<dyn Stage>,
+pub(in crate::roles) struct OfPart {
+    pub(in crate::roles) origins: Rc<OpenedOrigins>,
+    pub(in crate::roles) next: Rc<dyn Stage>,
 }
 
 impl Stage for OfPart {

@@ -21,22 +21,35 @@ use crate::harness::{Way, block_on, wait_for};
 const SILENCE: Duration = Duration::from_millis(300);
 
 /// A client that opens these ports, with a listener for HTTP/2 and one for HTTP/1.1.
-struct Opening<'a> {
+pub(super) struct Opening<'a> {
     public: &'a Public,
     http2: SocketAddr,
     http1: SocketAddr,
+    /// The way to the client's gateway.
+    pub(super) to_gateway: Way,
     _running: [Running; 2],
 }
 
 impl<'a> Opening<'a> {
     fn new(public: &'a Public, ports: &[u16]) -> Self {
+        Self::with(public, ports, |options| {
+            options.open_https_early = Some(EarlyRequests::Connection);
+            options.discover = Some(false);
+            options.cache_status = Some(true);
+        })
+    }
+
+    pub(super) fn with(
+        public: &'a Public,
+        ports: &[u16],
+        change: impl FnOnce(&mut ClientOptions),
+    ) -> Self {
         let (gateway_running, gateway) = start_gateway(gateway_options());
-        let mut options = client_options(&format!("h2+tcp://{gateway}"));
-        options.open_https_early = Some(EarlyRequests::Connection);
+        let to_gateway = Way::to(gateway);
+        let mut options = client_options(&format!("h2+tcp://{}", to_gateway.address));
         list(public, &[], &mut options);
         options.open_https_port = ports.to_vec();
-        options.discover = Some(false);
-        options.cache_status = Some(true);
+        change(&mut options);
         let http2 = Usage::ClientListener.parse("h2+tls://127.0.0.1:0").unwrap();
         let http1 = endpoint("http://127.0.0.2:0");
         options.listen = vec![http2.clone(), http1.clone()];
@@ -45,23 +58,24 @@ impl<'a> Opening<'a> {
             public,
             http2: running.address(&http2).unwrap(),
             http1: running.address(&http1).unwrap(),
+            to_gateway,
             _running: [running, gateway_running],
         }
     }
 
     /// Opens a tunnel over a connection of its own.
-    fn browser(&self, port: u16) -> Browser {
+    pub(super) fn browser(&self, port: u16) -> Browser {
         self.browser_at(self.http1, port)
     }
 
-    fn browser_at(&self, proxy: SocketAddr, port: u16) -> Browser {
+    pub(super) fn browser_at(&self, proxy: SocketAddr, port: u16) -> Browser {
         let tunnel = tunnel(proxy, &format!("localhost:{port}"), "");
         let tls = TlsClient::trusting(Trust::Local);
         Browser::over(tls.handshake(self.public, tunnel).unwrap())
     }
 
     /// Starts a context of a browser, whose tunnels share an HTTP/2 connection.
-    fn context(&self) -> Context {
+    pub(super) fn context(&self) -> Context {
         let authority = certificate_file(&self.public.authority());
         let url = format!("h2+tls://{}?ca={}", self.http2, authority.display());
         let mut options = client_options(&url);
@@ -74,8 +88,8 @@ impl<'a> Opening<'a> {
     }
 }
 
-struct Context {
-    address: SocketAddr,
+pub(super) struct Context {
+    pub(super) address: SocketAddr,
     _running: Running,
 }
 

@@ -1,6 +1,9 @@
 //! Tests of discovery in opened HTTPS: a gateway with a certificate for the site serves its
 //! requests, and no other gateway does.
 
+use tandem::config::open::EarlyRequests;
+
+use super::contexts::Opening;
 use super::{Public, Site, TlsClient, Trust, list};
 use crate::browser::Browser;
 use crate::harness::{Pair, Scene, Way};
@@ -61,6 +64,91 @@ fn certified_gateway_of_an_opened_site_is_used() {
     until("the gateway was not discovered", || {
         site.get(&mut browser) == b"gateway"
     });
+    assert_eq!(site.way.connections(), 1);
+}
+
+impl Announcing {
+    /// Sends requests until the gateway serves one. The first of them goes directly.
+    fn discover(&self, browser: &mut Browser) {
+        assert_eq!(self.get(browser), b"direct", "nothing is known");
+        until("the gateway was not discovered", || {
+            self.get(browser) == b"gateway"
+        });
+    }
+}
+
+/// A site could otherwise recognise a private window by the session of a normal one.
+#[test]
+fn discovered_gateway_belongs_to_one_connection() {
+    for early in [EarlyRequests::Off, EarlyRequests::Connection] {
+        let public = Public::new("discovered-apart");
+        let site = Announcing::new(&public, "good");
+        let port = site.origin.address.port();
+        let opening = Opening::with(&public, &[port], |options| {
+            options.open_https_early = Some(early);
+        });
+        let mut first = opening.browser(port);
+        site.discover(&mut first);
+        assert_eq!(site.way.connections(), 1);
+
+        // A tunnel over HTTP/1.1 is a context of its own.
+        site.discover(&mut opening.browser(port));
+        assert_eq!(site.way.connections(), 2);
+
+        // The tunnels of an HTTP/2 connection belong together, and to no other connection.
+        let contexts = [opening.context(), opening.context()];
+        for (number, context) in contexts.iter().enumerate() {
+            let mut browser = opening.browser_at(context.address, port);
+            site.discover(&mut browser);
+            assert_eq!(site.way.connections(), 3 + number);
+            let mut other = opening.browser_at(context.address, port);
+            assert_eq!(site.get(&mut other), b"gateway", "the same context");
+            assert_eq!(site.way.connections(), 3 + number);
+        }
+        assert_eq!(site.get(&mut first), b"gateway", "its session is its own");
+        assert_eq!(site.way.connections(), 4);
+        let sessions = opening.to_gateway.connections();
+        assert_eq!(sessions, 1, "the tunnels share the client's session");
+    }
+}
+
+#[test]
+fn discovered_gateway_ends_with_the_connection() {
+    let public = Public::new("discovered-end");
+    let site = Announcing::new(&public, "good");
+    let port = site.origin.address.port();
+    let opening = Opening::with(&public, &[port], |_| {});
+    let context = opening.context();
+    let open: [&dyn Fn() -> Browser; 2] = [&|| opening.browser(port), &|| {
+        opening.browser_at(context.address, port)
+    }];
+    let mut browser = open[0]();
+    site.discover(&mut browser);
+    assert!(!site.way.has_ended());
+    drop(browser);
+    until("the session outlived its connection", || {
+        site.way.has_ended()
+    });
+    site.discover(&mut open[0]());
+    // Here the connection outlives a tunnel.
+    site.discover(&mut open[1]());
+    assert_eq!(site.get(&mut open[1]()), b"gateway");
+    drop(context);
+    let context = opening.context();
+    site.discover(&mut opening.browser_at(context.address, port));
+}
+
+/// The user has chosen one memory for all windows.
+#[test]
+fn discovered_gateway_is_shared_as_early_requests_are() {
+    let public = Public::new("discovered-shared");
+    let site = Announcing::new(&public, "good");
+    let port = site.origin.address.port();
+    let opening = Opening::with(&public, &[port], |options| {
+        options.open_https_early = Some(EarlyRequests::Shared);
+    });
+    site.discover(&mut opening.browser(port));
+    assert_eq!(site.get(&mut opening.browser(port)), b"gateway");
     assert_eq!(site.way.connections(), 1);
 }
 

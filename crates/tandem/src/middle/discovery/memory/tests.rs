@@ -78,6 +78,28 @@ fn gateway_belongs_to_one_key_and_one_origin() {
 }
 
 #[test]
+fn part_of_a_key_ends_with_its_connection() {
+    let (mut memory, now) = (Memory::new(MAX_SITES), Instant::now());
+    let whole = key("u", "a.onion");
+    let of = |connection| (whole.0.within(connection), whole.1.clone());
+    for (number, key) in [(0, &whole), (1, &of(1)), (2, &of(2))] {
+        let trial = begin(&mut memory, key, now);
+        memory.tried(key, trial, Some(number), now);
+    }
+    let mut resource = of(1);
+    resource.1.port = 81;
+    let trial = begin(&mut memory, &resource, now);
+    memory.end_parts_of(1);
+    assert_eq!(memory.take_dropped(), [1]);
+    memory.tried(&resource, trial, Some(9), now);
+    assert_eq!(memory.take_dropped(), [9], "nobody waits for it any more");
+    assert_eq!(memory.request(&of(1), now, |_| true), Decision::Direct);
+    let mut kept: Vec<_> = memory.gateways().copied().collect();
+    kept.sort_unstable();
+    assert_eq!(kept, [0, 2]);
+}
+
+#[test]
 fn failed_gateway_rests_for_longer_each_time() {
     let (mut memory, mut now) = (Memory::new(MAX_SITES), Instant::now());
     let key = key("u", "a.onion");
