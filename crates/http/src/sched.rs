@@ -46,6 +46,11 @@ impl Sched {
         self.ready.pop_first()
     }
 
+    /// Returns the position of the stream that sends next.
+    pub fn first(&self) -> Option<Key> {
+        self.ready.first().copied()
+    }
+
     /// Returns true if no stream is ready.
     pub fn is_empty(&self) -> bool {
         self.ready.is_empty()

@@ -263,9 +263,20 @@ impl Connection {
             }
             Some(&SendingStream::Stream(id)) => {
                 self.put_heads(id, carrier, out);
+                if !out.is_empty() && self.content_waits(id) {
+                    return false;
+                }
                 self.put_content(id, carrier, out, limit)
             }
         }
+    }
+
+    /// Returns true if another stream sends before the content of this one. Its head has its turn
+    /// earlier, and takes no content with it then.
+    fn content_waits(&self, id: StreamId) -> bool {
+        let stream = self.streams.get(&id).filter(|it| it.queue.len() > 0);
+        let first = self.ready.first();
+        stream.is_some_and(|stream| first.is_some_and(|first| first < stream.key(id)))
     }
 
     fn put_heads(&mut self, id: StreamId, carrier: u64, out: &mut SendBuf) {
