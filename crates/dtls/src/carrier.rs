@@ -75,6 +75,8 @@ pub(crate) struct Shared {
     /// The streams of the peer that wait to be accepted.
     opened: RefCell<VecDeque<(StreamId, Direction)>>,
     waiting: RefCell<Vec<Waker>>,
+    /// The task that waits until few bytes are unsent.
+    room: RefCell<Option<Waker>>,
     pub(crate) ended: RefCell<Option<Error>>,
     /// True if this end or the peer has closed the association regularly.
     regular: Cell<bool>,
@@ -186,6 +188,7 @@ impl Shared {
         let error = error.with_retry(Retry::IfIdempotent);
         self.ended.borrow_mut().get_or_insert(error);
         self.streams.borrow_mut().values_mut().for_each(Entry::wake);
+        self.room.take().into_iter().for_each(Waker::wake);
         self.wake_waiting();
     }
 
@@ -201,8 +204,14 @@ impl Shared {
         }
     }
 
-    /// Passes the tunnel's events on.
+    /// Passes the tunnel's events on, and tells of room for more bytes.
     pub(crate) fn dispatch(&self) {
+        if self.room.borrow().is_some()
+            && self.association.borrow_mut().tunnel().has_few_unsent()
+            && let Some(waker) = self.room.take()
+        {
+            waker.wake();
+        }
         loop {
             let event = self.association.borrow_mut().tunnel().poll_event();
             let Some(event) = event else { return };
@@ -386,6 +395,7 @@ impl Carried {
             unknown: RefCell::default(),
             opened: RefCell::default(),
             waiting: RefCell::default(),
+            room: RefCell::default(),
             ended: RefCell::default(),
             regular: Cell::new(false),
             dropped: Cell::new(false),
@@ -513,6 +523,14 @@ impl Streams for Carried {
                 Poll::Pending
             }
         }
+    }
+
+    fn poll_room(&self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.0.association.borrow_mut().tunnel().has_room() {
+            return Poll::Ready(());
+        }
+        self.0.room.replace(Some(cx.waker().clone()));
+        Poll::Pending
     }
 
     fn close(&self, code: Code, _: &str) {

@@ -97,8 +97,33 @@ impl Shared {
         failure::of_connection(error, self.side)
     }
 
-    /// Notes that the connection has taken bytes of a stream.
-    pub(crate) fn accept(&self, bytes: usize) {
+    /// Calls `write` with the bytes that it offers to the connection, and counts those that the
+    /// connection takes.
+    pub(crate) fn count<E>(
+        &self,
+        bytes: usize,
+        write: impl FnOnce() -> Poll<Result<usize, E>>,
+    ) -> Poll<Result<usize, E>> {
+        let controller = Resuming::of(&self.connection);
+        let count = |count: fn(&Resuming, usize), bytes| {
+            if let Some(controller) = controller.as_ref().filter(|_| bytes > 0) {
+                count(controller, bytes);
+            }
+        };
+        count(Resuming::accept, bytes);
+        let written = write();
+        let taken = match &written {
+            Poll::Ready(Ok(taken)) => *taken,
+            _ => 0,
+        };
+        count(Resuming::retract, bytes - taken.min(bytes));
+        if taken > 0 {
+            self.accept(taken);
+        }
+        written
+    }
+
+    fn accept(&self, bytes: usize) {
         self.share.borrow_mut().accept(bytes, || {
             let room = self.connection.datagram_send_buffer_space();
             (self.counters(), DATAGRAMS_UNSENT.saturating_sub(room))
@@ -120,8 +145,8 @@ impl Shared {
         }
     }
 
-    /// Keeps the bytes that wait in the connection near those that are on their way. A response
-    /// that becomes urgent then waits for little, and no stream takes the whole buffer.
+    /// Keeps the bytes that the connection holds near those that are on their way, so that no
+    /// stream takes the whole buffer. [`crate::unsent`] limits the unsent ones of a session.
     pub(crate) fn adapt_send_window(&self) {
         let now = Instant::now();
         if self.adapted.get().is_some_and(|at| now - at < ADAPT) {
@@ -402,6 +427,11 @@ impl Streams for Carried {
         Poll::Pending
     }
 
+    fn poll_room(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let controller = Resuming::of(&self.shared.connection);
+        controller.map_or(Poll::Ready(()), |controller| controller.poll_room(cx))
+    }
+
     fn max_datagram(&self) -> Option<usize> {
         self.shared.connection.max_datagram_size()
     }
@@ -426,6 +456,9 @@ impl Streams for Carried {
     fn send_datagram(&self, datagram: Bytes) -> bool {
         let connection = &self.shared.connection;
         self.shared.share.borrow_mut().charge(datagram.len());
+        if let Some(controller) = Resuming::of(connection) {
+            controller.accept(datagram.len());
+        }
         if connection.datagram_send_buffer_space() >= datagram.len() {
             return connection.send_datagram(datagram).is_ok();
         }

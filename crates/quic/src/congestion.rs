@@ -5,19 +5,24 @@
 //! shares the state, because the path through an address translator stays the same. A path to
 //! another address gets a new controller.
 //!
+//! The controller also counts the bytes that wait in the connection ([`crate::unsent`]).
+//!
 //! The algorithms are those of the tunnel ([`model`]).
 
 mod model;
 
 use std::any::Any;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use model::Model;
 use quinn::congestion::{Controller, ControllerFactory, ControllerMetrics};
 use quinn_proto::RttEstimator;
 use tandem_resume::{CarefulResume, Reaction, Restart, SavedSpeed, Trial};
-use tandem_tunnel::Algorithm;
+use tandem_tunnel::{Algorithm, unsent_limit};
+
+use crate::unsent::Unsent;
 
 /// Builds the controllers of connections.
 #[derive(Clone, Copy, Debug)]
@@ -38,6 +43,7 @@ struct ControllerState {
     inner: Model,
     resume: CarefulResume,
     rtt: Option<RttEstimator>,
+    unsent: Unsent,
     /// The number of acknowledgements that arrived while there was nothing to send.
     idle: u64,
 }
@@ -50,6 +56,16 @@ impl ControllerState {
     fn window(&self) -> u64 {
         self.resume.window(self.inner.window())
     }
+
+    fn unsent_limit(&self) -> u64 {
+        unsent_limit(self.window(), self.rtt.map(|rtt| rtt.get()))
+    }
+
+    /// Wakes the session if it may write more.
+    fn wake_for_room(&mut self) {
+        let limit = self.unsent_limit();
+        self.unsent.wake_below(limit);
+    }
 }
 
 impl Resuming {
@@ -60,6 +76,7 @@ impl Resuming {
             resume: CarefulResume::new(inner.window()),
             inner,
             rtt: None,
+            unsent: Unsent::default(),
             idle: 0,
         })))
     }
@@ -85,6 +102,23 @@ impl Resuming {
         state.resume.offer(now, saved, inner)
     }
 
+    /// Notes bytes of a stream, or of a datagram, that the connection is about to take.
+    pub(crate) fn accept(&self, bytes: usize) {
+        self.state().unsent.accept(bytes as u64);
+    }
+
+    /// Notes that the connection has not taken some of these bytes.
+    pub(crate) fn retract(&self, bytes: usize) {
+        self.state().unsent.retract(bytes as u64);
+    }
+
+    /// Waits until few bytes of streams are unsent.
+    pub(crate) fn poll_room(&self, cx: &Context<'_>) -> Poll<()> {
+        let mut state = self.state();
+        let limit = state.unsent_limit();
+        state.unsent.poll_room(limit, cx)
+    }
+
     /// Returns the number of acknowledgements that arrived while there was nothing to send.
     pub(crate) fn idle(&self) -> u64 {
         self.state().idle
@@ -101,6 +135,9 @@ impl Controller for Resuming {
         let mut state = self.state();
         let now = state.since_start(now);
         state.inner.on_sent(now, bytes);
+        let packet = state.inner.segment();
+        state.unsent.on_sent(bytes, packet);
+        state.wake_for_room();
     }
 
     fn on_ack(
@@ -113,6 +150,7 @@ impl Controller for Resuming {
     ) {
         let mut state = self.state();
         let at = (state.since_start(now), state.since_start(sent));
+        let app_limited = app_limited && !state.unsent.is_wanted();
         state.resume.on_ack(at.0, at.1, bytes, app_limited);
         state.rtt = Some(*rtt);
         state.inner.on_ack(at.0, at.1, bytes);
@@ -127,6 +165,12 @@ impl Controller for Resuming {
     ) {
         let mut state = self.state();
         state.idle += u64::from(app_limited);
+        if app_limited {
+            state.unsent.on_idle(in_flight);
+        }
+        // A session that was refused room is about to write more.
+        let app_limited = app_limited && !state.unsent.is_wanted();
+        state.wake_for_room();
         let now = state.since_start(now);
         let Some(rtt) = state.rtt else { return };
         state.inner.on_end_acks(now, in_flight, app_limited, &rtt);
@@ -147,6 +191,8 @@ impl Controller for Resuming {
     ) {
         let mut state = self.state();
         let (now, sent) = (state.since_start(now), state.since_start(sent));
+        let packet = state.inner.segment();
+        state.unsent.on_lost(lost_bytes, packet);
         let reaction = match is_persistent_congestion {
             true => state.resume.on_timeout(),
             false => state.resume.on_congestion(now, sent),

@@ -33,6 +33,7 @@ mod socket;
 mod stream;
 mod tickets;
 mod transport;
+mod unsent;
 mod wakers;
 
 pub use transport::QuicProvider;

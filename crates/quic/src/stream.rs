@@ -93,14 +93,12 @@ impl AsyncWrite for Sending {
         let this = self.get_mut();
         this.settle();
         this.shared.adapt_send_window();
-        let written = match this.early.clone() {
-            Some(early) => ready!(this.write_early(&early, cx, buf)),
-            None => ready!(Pin::new(&mut this.stream).poll_write(cx, buf)),
-        };
-        if let Ok(bytes) = written {
-            this.shared.accept(bytes);
-        }
-        Poll::Ready(written.map_err(|error| match error {
+        let shared = Rc::clone(&this.shared);
+        let written = shared.count(buf.len(), || match this.early.clone() {
+            Some(early) => this.write_early(&early, cx, buf),
+            None => Pin::new(&mut this.stream).poll_write(cx, buf),
+        });
+        Poll::Ready(ready!(written).map_err(|error| match error {
             WriteError::Stopped(code) => StreamStopped(Code(code.into_inner())).into(),
             WriteError::ConnectionLost(error) => this.shared.error(&error).into_io(),
             WriteError::ClosedStream | WriteError::ZeroRttRejected => {

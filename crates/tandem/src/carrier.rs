@@ -121,6 +121,15 @@ pub trait Streams {
         Poll::Ready(Ok(()))
     }
 
+    /// Waits until few of the bytes that streams have taken are unsent.
+    ///
+    /// A session asks before it chooses the stream that sends next, so that it chooses late: bytes
+    /// that a stream has taken may leave before those of a more urgent stream. The session repeats
+    /// the call after the wake, even if it has nothing to send. Only one task may wait.
+    fn poll_room(&self, _: &mut Context<'_>) -> Poll<()> {
+        Poll::Ready(())
+    }
+
     /// Closes the connection with all its streams. `reason` is a text for people.
     fn close(&self, code: Code, reason: &str);
 

@@ -31,9 +31,11 @@ mod rtt;
 mod send;
 mod stream;
 mod tunnel;
+mod unsent;
 
 pub use congestion::Algorithm;
 pub use stream::{Side, StreamId};
 pub use tunnel::{
     Closed, Config, Coupling, Event, InputError, REFUSED, Read, Stats, StreamError, Tunnel,
 };
+pub use unsent::unsent_limit;

@@ -110,6 +110,11 @@ impl SendHalf {
         self.fin && self.acked > self.written
     }
 
+    /// Returns the bytes that were never sent and may be sent now.
+    pub(crate) fn unsent(&self) -> u64 {
+        self.written.min(self.limit).saturating_sub(self.next)
+    }
+
     /// Returns whether a segment waits to be repeated.
     pub(crate) fn has_lost(&self) -> bool {
         !self.lost.is_empty()

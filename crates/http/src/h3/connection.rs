@@ -265,12 +265,11 @@ impl Connection {
     }
 
     /// Returns true if the caller can do more at once: execute commands, read streams that are
-    /// resumed, or write on streams that are open.
+    /// resumed, or write on streams of the session itself.
     pub fn wants_round(&self) -> bool {
         let writes = |it: &Critical| it.carrier.is_some() && !it.out.is_empty() && !it.busy;
         !self.commands.is_empty()
             || !self.resumed.is_empty()
-            || !self.ready.is_empty()
             || self.decoder.has_output()
             || self.critical.iter().any(writes)
     }

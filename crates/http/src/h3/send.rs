@@ -210,8 +210,9 @@ impl Connection {
         frame::put_priority(out, kind, element, priority.0);
     }
 
-    /// Returns the stream that sends next, and marks it as being written.
-    pub(super) fn next_ready(&mut self) -> Option<u64> {
+    /// Returns a stream of the session itself that has something to send. The caller treats it like
+    /// one of [`Connection::poll_ready`], which offers such streams first.
+    pub fn poll_critical(&mut self) -> Option<u64> {
         self.gather_acknowledgements();
         for critical in &mut self.critical {
             if let Some(carrier) = critical.carrier
@@ -221,6 +222,25 @@ impl Connection {
                 critical.busy = true;
                 return Some(carrier);
             }
+        }
+        None
+    }
+
+    /// Returns the place of the exchange that sends next, if any can send: 0 for one with a head,
+    /// and one more than its urgency for others.
+    pub fn next_place(&self) -> Option<u8> {
+        Some(self.ready.first()?.urgency)
+    }
+
+    /// Returns true if events wait for [`crate::Mux::poll_event`].
+    pub fn has_events(&self) -> bool {
+        !self.events.is_empty()
+    }
+
+    /// Returns the stream that sends next, and marks it as being written.
+    pub(super) fn next_ready(&mut self) -> Option<u64> {
+        if let Some(carrier) = self.poll_critical() {
+            return Some(carrier);
         }
         while let Some(key) = self.ready.pop() {
             if let Some(stream) = self.streams.get_mut(&key.id) {

@@ -75,6 +75,11 @@ impl Model {
             && self.controller.threshold().is_none_or(below)
     }
 
+    /// Returns the size of a full packet.
+    pub(super) const fn segment(&self) -> u64 {
+        self.segment
+    }
+
     pub(super) const fn initial_window(&self) -> u64 {
         self.initial_window
     }

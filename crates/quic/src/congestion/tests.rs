@@ -1,8 +1,10 @@
 //! Downloads over QUIC connections on emulated links, in virtual time.
 
+mod late;
 mod rates;
 
 use std::net::{Ipv6Addr, SocketAddr};
+use std::task::Waker;
 use std::time::Duration;
 
 use bytes::BytesMut;
@@ -153,6 +155,8 @@ struct Download {
     client: End,
     stream: Option<StreamId>,
     received: u64,
+    /// The bytes that the connection has taken, if the server writes only while few are unsent.
+    accepted: Option<u64>,
     /// True while the path drops every datagram of the server.
     is_cut: bool,
     /// True while the path marks every datagram of the server.
@@ -167,6 +171,15 @@ impl Download {
 
     /// Does the same over this algorithm.
     fn over(algorithm: Algorithm, link: &LinkConfig, saved: Option<SavedSpeed>) -> Self {
+        Self::from_sender(None, algorithm, link, saved)
+    }
+
+    fn from_sender(
+        accepted: Option<u64>,
+        algorithm: Algorithm,
+        link: &LinkConfig,
+        saved: Option<SavedSpeed>,
+    ) -> Self {
         let (client_config, server_config) = configs(algorithm);
         let mut download = Self {
             start: Instant::now(),
@@ -175,6 +188,7 @@ impl Download {
             client: End::new(None, 1000, link),
             stream: None,
             received: 0,
+            accepted,
             is_cut: false,
             marks: false,
         };
@@ -249,11 +263,20 @@ impl Download {
             self.stream = connection.streams().open(Dir::Uni);
         }
         let Some(stream) = self.stream else { return };
+        let controller = Resuming::from(connection.congestion_state().clone_box());
+        let controller = controller.expect("our controller");
         let mut stream = connection.send_stream(stream);
-        while stream
-            .write(&[7; 64 << 10])
-            .is_ok_and(|written| written > 0)
-        {}
+        let Some(accepted) = &mut self.accepted else {
+            while stream.write(&[7; 64 << 10]).is_ok_and(|count| count > 0) {}
+            return;
+        };
+        let cx = Context::from_waker(Waker::noop());
+        while controller.poll_room(&cx).is_ready()
+            && let Ok(count) = stream.write(&[7; 16 << 10])
+        {
+            controller.accept(count);
+            *accepted += count as u64;
+        }
     }
 
     fn read(&mut self) {

@@ -25,6 +25,7 @@ mod fleet_cache;
 mod fleet_faults;
 mod fleet_rights;
 mod h3_carriers;
+mod h3_order;
 mod half_open;
 mod harness;
 mod isolation;

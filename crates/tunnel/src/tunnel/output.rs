@@ -11,6 +11,7 @@ use crate::recovery::{RESET_OFFSET, Transmission};
 use crate::recv::AckState;
 use crate::send::Piece;
 use crate::stream::{Fate, StreamId};
+use crate::unsent::unsent_limit;
 use crate::wire::{
     ACK_HEADER, BLOCK, DATA_HEADER, Data, MAX_BLOCKS, PROBE_HEADER, STREAM_HEADER, Segment,
     StreamSegment,
@@ -175,6 +176,27 @@ impl Tunnel {
         }
     }
 
+    /// Returns true if few bytes of the streams are unsent. An application that asks before each
+    /// write decides late which stream sends. One that was refused asks again after the next
+    /// datagrams, even if it has nothing to write: until then it is known to have more.
+    pub fn has_room(&mut self) -> bool {
+        self.timing.wants_room = !self.has_few_unsent();
+        !self.timing.wants_room
+    }
+
+    /// Returns true if the answer of [`Self::has_room`] would be true. Streams with flows of their
+    /// own do not wait for each other.
+    pub fn has_few_unsent(&self) -> bool {
+        let Some(flow) = &self.flow else { return true };
+        let mut room = unsent_limit(flow.window(), self.rtt.smoothed());
+        self.ready.iter().all(|(_, _, id)| {
+            let stream = self.streams.get(id);
+            let unsent = stream.map_or(0, |stream| stream.send.unsent());
+            room = room.saturating_sub(unsent);
+            room > 0
+        })
+    }
+
     fn write_data(&mut self, now: Duration, out: &mut Vec<u8>, size: usize) {
         let mut wrote = false;
         while let Some(id) = self.next_stream(now) {
@@ -188,7 +210,7 @@ impl Tunnel {
             wrote = true;
         }
         // With room in the window and nothing to fill it, the application sets the rate.
-        if !wrote && self.ready.is_empty() {
+        if !wrote && self.ready.is_empty() && !self.timing.wants_room {
             for flow in self.flows_mut() {
                 flow.note_app_limited();
             }

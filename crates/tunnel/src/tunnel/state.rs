@@ -49,4 +49,6 @@ pub(super) struct Timing {
     pub(super) paced_until: Option<Duration>,
     /// Streams whose window is probed.
     pub(super) persisting: usize,
+    /// True if the application waited for room at its last look, and so has more to send.
+    pub(super) wants_room: bool,
 }

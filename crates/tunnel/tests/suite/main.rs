@@ -3,6 +3,7 @@
 mod exact;
 mod faults;
 mod opening;
+mod late;
 mod path;
 mod rates;
 mod resume;

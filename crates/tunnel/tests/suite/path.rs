@@ -133,7 +133,7 @@ impl Path {
     }
 
     /// Sends the waiting datagrams of both ends.
-    fn flush(&mut self) {
+    pub(crate) fn flush(&mut self) {
         let mut datagram = Vec::new();
         let Self {
             client,

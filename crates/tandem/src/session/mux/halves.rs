@@ -163,6 +163,12 @@ impl StreamHalves {
         self.receiving.is_some()
     }
 
+    /// Returns true if output or an end waits to be written.
+    pub(super) fn holds_output(&self) -> bool {
+        let holds = |sending: &Sending| sending.end || !sending.out.is_empty();
+        self.sending.as_ref().is_some_and(holds)
+    }
+
     /// Returns true while the peer lacks a part of a message that has ended.
     pub(super) fn is_undelivered(&self) -> bool {
         let unsent = |sending: &Sending| sending.finished || sending.end;

@@ -28,6 +28,7 @@ mod early;
 mod halves;
 mod leaving;
 mod mismatch;
+mod order;
 mod over_streams;
 mod path_timeout;
 mod ping;

@@ -5,9 +5,8 @@
 //! ```
 //!
 //! The [module above](super) shows its place. A stream that becomes readable or writable puts
-//! itself on a list, and a turn looks at the streams of that list only. The core chooses the stream
-//! that sends next. When the carrier is full, streams wait. They are tried again in the order of
-//! urgency, and then of the bytes that each has sent: a bulk transfer delays no urgent response.
+//! itself on a list, and a turn looks at the streams of that list only. The module
+//! [`order`](super::order) chooses the stream that writes next.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -25,6 +24,7 @@ use tokio::time::Sleep;
 
 use super::driver::{Owner, Pace};
 use super::halves::{AwakeStreams, Read, StreamHalves, Written};
+use super::order::{Held, Pause};
 use super::refused::{STREAM_TIMEOUT, full};
 use super::scratch::with_buffer;
 use super::{Heard, Shared};
@@ -45,9 +45,11 @@ pub(super) struct StreamsDriver<O> {
     owner: O,
     /// The other end, as errors name it: [`Side::Peer`] in a client, [`Side::Client`] in a server.
     other_end: Side,
-    pace: Pace,
+    pub(super) pace: Pace,
     drain: Option<Pin<Box<dyn Future<Output = ()>>>>,
     pub(super) streams: HashMap<u64, StreamHalves>,
+    /// The streams that hold output and may go on writing.
+    pub(super) held: Held,
     awake: Arc<AwakeStreams>,
     clock: StreamsClock,
     /// The end of the carrier, once it was noticed: an error, or `Some(None)` after a regular end.
@@ -89,6 +91,7 @@ impl<O: Owner> StreamsDriver<O> {
             pace,
             drain: drain.map(|drain| Box::pin(drain.begun()) as _),
             streams: HashMap::new(),
+            held: Held::default(),
             awake: Arc::default(),
             clock: StreamsClock {
                 sleep: Box::pin(tokio::time::sleep(first)),
@@ -215,11 +218,19 @@ impl<O: Owner> StreamsDriver<O> {
             self.serve_awake()?;
             self.dispatch();
             self.execute();
-            self.write_ready()?;
+            let writes_on = match self.write_in_order(cx)? {
+                Pause::Done => true,
+                Pause::NoRoom => false,
+                Pause::GivesWay => {
+                    self.dispatch();
+                    break;
+                }
+            };
             self.dispatch();
             self.execute();
             // If the carrier cannot open a stream yet, it wakes the task later.
-            if self.awake.is_empty() && !self.core.borrow().wants_round() {
+            let writes_on = writes_on && self.wants_room();
+            if self.awake.is_empty() && !self.core.borrow().wants_round() && !writes_on {
                 return Ok(false);
             }
         }
@@ -333,12 +344,7 @@ impl<O: Owner> StreamsDriver<O> {
             awake.push(id);
         }
         // The control streams come first, since a request may depend on a setting.
-        let order = |id: &u64| {
-            let stream = self.streams.get(id);
-            let order = stream.map_or((7, 0), |stream| (stream.priority.0, stream.sent));
-            (!is_unidirectional(*id), order, *id)
-        };
-        awake.sort_unstable_by_key(order);
+        awake.sort_unstable_by_key(|id| (!is_unidirectional(*id), *id));
         awake.dedup();
         for id in awake {
             if let Some(stream) = self.streams.get_mut(&id) {
@@ -349,7 +355,7 @@ impl<O: Owner> StreamsDriver<O> {
         Ok(())
     }
 
-    /// Writes and reads one stream.
+    /// Reads one stream, and lets it go on writing.
     fn serve(&mut self, id: u64) -> Result<(), Error> {
         let stopped = self
             .streams
@@ -357,7 +363,11 @@ impl<O: Owner> StreamsDriver<O> {
             .and_then(StreamHalves::poll_stopped);
         match stopped {
             Some(code) => self.stopped(id, code)?,
-            None => self.write(id)?,
+            None => {
+                if let Some(stream) = self.streams.get(&id).filter(|it| it.holds_output()) {
+                    self.held.add(id, stream);
+                }
+            }
         }
         self.read(id)?;
         if self.streams.get(&id).is_some_and(StreamHalves::is_over) {
@@ -405,7 +415,7 @@ impl<O: Owner> StreamsDriver<O> {
         Ok(())
     }
 
-    fn write(&mut self, id: u64) -> Result<(), Error> {
+    pub(super) fn write(&mut self, id: u64) -> Result<(), Error> {
         let Some(stream) = self.streams.get_mut(&id) else {
             return Ok(());
         };
@@ -460,32 +470,13 @@ impl<O: Owner> StreamsDriver<O> {
             match command {
                 Command::Reset { code, .. } => stream.reset(Code(code.0)),
                 Command::Stop { code, .. } => stream.stop(Code(code.0)),
-                Command::Prioritise { priority, .. } => stream.set_priority(priority),
+                Command::Prioritise { priority, .. } => {
+                    let change = |stream: &mut StreamHalves| stream.set_priority(priority);
+                    self.held.update(id, stream, change);
+                }
             }
             if stream.is_over() {
                 self.streams.remove(&id);
-            }
-        }
-    }
-
-    /// Writes the output of the streams that may send, in the order of the core.
-    fn write_ready(&mut self) -> Result<(), Error> {
-        loop {
-            self.shared.watch.look(&*self.core.borrow());
-            let ready = self.core.borrow_mut().poll_ready();
-            let Some(id) = ready else { return Ok(()) };
-            let mut core = self.core.borrow_mut();
-            let Some(stream) = self.streams.get_mut(&id) else {
-                continue;
-            };
-            // A failed stream takes no output. It stays busy in the core, which does not offer it
-            // again.
-            if let Some(out) = stream.output() {
-                if core.poll_output(id, out, self.pace.write_limit) {
-                    stream.end_after_output();
-                }
-                drop(core);
-                self.write(id)?;
             }
         }
     }
