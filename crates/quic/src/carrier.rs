@@ -17,6 +17,7 @@ use tandem::carrier::{CarrierStream, Code, Direction, Streams};
 use tandem::error::{Error, Retry, Side};
 use tandem::path::{Facts, Measure};
 use tandem_resume::{SavedSpeed, Trial};
+use tokio::time::Sleep;
 
 use crate::congestion::Resuming;
 use crate::early::Early;
@@ -34,6 +35,8 @@ const LEAST_SEND_WINDOW: u64 = 128 << 10;
 const MOST_SEND_WINDOW: u64 = 16 << 20;
 /// The time after which a datagram that waits for its share looks again.
 const SHARE_WAIT: Duration = Duration::from_millis(1);
+/// The round trips after which a session that waits for room asks again, and the least time.
+const ASK_AGAIN: (u32, Duration) = (3, Duration::from_millis(100));
 
 type Opened = Result<(quinn::SendStream, Option<RecvStream>), ConnectionError>;
 type Accepted = Result<(Option<quinn::SendStream>, RecvStream), ConnectionError>;
@@ -268,6 +271,8 @@ pub(crate) struct Carried {
     /// The datagram that waits until the connection takes it.
     unsent: RefCell<Option<Bytes>>,
     sending: Waiting<()>,
+    /// The time at which a session that waits for room asks again.
+    asks_again: RefCell<Option<Pin<Box<Sleep>>>>,
     /// Values that live as long as the connection.
     _alive: Box<dyn std::any::Any>,
 }
@@ -296,6 +301,7 @@ impl Carried {
             datagrams: Waiting::new(),
             unsent: RefCell::new(None),
             sending: Waiting::new(),
+            asks_again: RefCell::new(None),
             _alive: Box::new(alive),
         }
     }
@@ -428,8 +434,23 @@ impl Streams for Carried {
     }
 
     fn poll_room(&self, cx: &mut Context<'_>) -> Poll<()> {
-        let controller = Resuming::of(&self.shared.connection);
-        controller.map_or(Poll::Ready(()), |controller| controller.poll_room(cx))
+        let connection = &self.shared.connection;
+        let controller = Resuming::of(connection).filter(|_| !self.has_ended());
+        let room = controller.map_or(Poll::Ready(()), |controller| controller.poll_room(cx));
+        let mut asks_again = self.asks_again.borrow_mut();
+        if room.is_ready() {
+            *asks_again = None;
+            return room;
+        }
+        // quinn keeps the controller of a path that the peer has left, and it wakes nobody. The
+        // controller of the new path answers the next call.
+        let (round_trips, least) = ASK_AGAIN;
+        let at = tokio::time::Instant::now() + least.max(connection.rtt() * round_trips);
+        let sleep = asks_again.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(at)));
+        sleep.as_mut().reset(at);
+        // The time is not over yet.
+        let _ = sleep.as_mut().poll(cx);
+        Poll::Pending
     }
 
     fn max_datagram(&self) -> Option<usize> {

@@ -85,7 +85,8 @@ impl Unsent {
 }
 
 impl Drop for Unsent {
-    /// The connection has another path with an estimate of its own, or has ended.
+    /// Wakes a session whose connection has another path, which has an estimate of its own. quinn
+    /// may keep the old path for long, so the session also asks again after a time.
     fn drop(&mut self) {
         self.wake();
     }

@@ -1,6 +1,6 @@
 //! A translator of addresses (NAT) between a client and a gateway.
 
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -12,6 +12,8 @@ pub(crate) struct Translator {
     /// The gateway to which the next outer socket leads.
     pub(crate) gateway: Arc<Mutex<SocketAddr>>,
     pub(crate) rebind: Arc<AtomicBool>,
+    /// The IP address of the next outer socket.
+    pub(crate) outer_ip: Arc<Mutex<IpAddr>>,
     /// The addresses that the client has had for the gateway.
     pub(crate) outer_sockets: Arc<AtomicUsize>,
     /// True while the datagrams of the gateway wait.
@@ -28,6 +30,7 @@ impl Translator {
             address: near.local_addr().unwrap(),
             gateway: Arc::new(Mutex::new(gateway)),
             rebind: Arc::default(),
+            outer_ip: Arc::new(Mutex::new(Ipv4Addr::LOCALHOST.into())),
             outer_sockets: Arc::default(),
             hold: Arc::default(),
             stop: Arc::default(),
@@ -35,8 +38,10 @@ impl Translator {
         let (rebind, stop) = (Arc::clone(&this.rebind), Arc::clone(&this.stop));
         let outer_sockets = Arc::clone(&this.outer_sockets);
         let (next, hold) = (Arc::clone(&this.gateway), Arc::clone(&this.hold));
+        let outer_ip = Arc::clone(&this.outer_ip);
         std::thread::spawn(move || {
-            let mut far = outer(gateway, &near, None, [&hold, &stop]);
+            let ip = || *outer_ip.lock().unwrap();
+            let mut far = outer((ip(), gateway), &near, None, [&hold, &stop]);
             let mut buf = [0; 2048];
             let (mut count, mut client) = (0_u32, None);
             while !stop.load(Ordering::SeqCst) {
@@ -45,7 +50,8 @@ impl Translator {
                 };
                 if rebind.swap(false, Ordering::SeqCst) || client != Some(from) {
                     client = Some(from);
-                    far = outer(*next.lock().unwrap(), &near, Some(from), [&hold, &stop]);
+                    let to = *next.lock().unwrap();
+                    far = outer((ip(), to), &near, Some(from), [&hold, &stop]);
                     outer_sockets.fetch_add(1, Ordering::SeqCst);
                 }
                 count += 1;
@@ -62,14 +68,14 @@ impl Translator {
     }
 }
 
-/// Creates the outer socket, and passes its datagrams to the client.
+/// Creates the outer socket of an IP address, and passes its datagrams to the client.
 fn outer(
-    gateway: SocketAddr,
+    (ip, gateway): (IpAddr, SocketAddr),
     near: &UdpSocket,
     client: Option<SocketAddr>,
     [hold, stop]: [&Arc<AtomicBool>; 2],
 ) -> UdpSocket {
-    let far = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let far = UdpSocket::bind((ip, 0)).unwrap();
     far.connect(gateway).unwrap();
     far.set_read_timeout(Some(Duration::from_millis(20)))
         .unwrap();
