@@ -465,8 +465,14 @@ impl Streams for Carried {
         let shared = Rc::clone(&self.shared);
         self.sending.poll(cx, || async move {
             if let Some(datagram) = unsent {
+                let bytes = datagram.len();
+                let sent = shared.connection.send_datagram_wait(datagram).await;
                 // It is lost if the path has become narrower, or with the connection.
-                let _ = shared.connection.send_datagram_wait(datagram).await;
+                if sent.is_err()
+                    && let Some(controller) = Resuming::of(&shared.connection)
+                {
+                    controller.retract_datagram(bytes);
+                }
             }
             while !shared.permits_datagram() {
                 tokio::time::sleep(SHARE_WAIT).await;
@@ -477,13 +483,20 @@ impl Streams for Carried {
     fn send_datagram(&self, datagram: Bytes) -> bool {
         let connection = &self.shared.connection;
         self.shared.share.borrow_mut().charge(datagram.len());
-        if let Some(controller) = Resuming::of(connection) {
-            controller.accept(datagram.len());
+        let bytes = datagram.len();
+        let controller = Resuming::of(connection);
+        if let Some(controller) = &controller {
+            controller.accept_datagram(bytes);
         }
-        if connection.datagram_send_buffer_space() >= datagram.len() {
-            return connection.send_datagram(datagram).is_ok();
+        let taken = if connection.datagram_send_buffer_space() >= bytes {
+            connection.send_datagram(datagram).is_ok()
+        } else {
+            self.unsent.replace(Some(datagram)).is_none()
+        };
+        if let Some(controller) = controller.filter(|_| !taken) {
+            controller.retract_datagram(bytes);
         }
-        self.unsent.replace(Some(datagram)).is_none()
+        taken
     }
 
     fn poll_datagram(&self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {

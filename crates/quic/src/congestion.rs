@@ -102,7 +102,7 @@ impl Resuming {
         state.resume.offer(now, saved, inner)
     }
 
-    /// Notes bytes of a stream, or of a datagram, that the connection is about to take.
+    /// Notes bytes of a stream that the connection is about to take.
     pub(crate) fn accept(&self, bytes: usize) {
         self.state().unsent.accept(bytes as u64);
     }
@@ -110,6 +110,18 @@ impl Resuming {
     /// Notes that the connection has not taken some of these bytes.
     pub(crate) fn retract(&self, bytes: usize) {
         self.state().unsent.retract(bytes as u64);
+    }
+
+    /// Notes a datagram that the connection is about to take.
+    pub(crate) fn accept_datagram(&self, bytes: usize) {
+        self.state().unsent.accept_datagram(bytes as u64);
+    }
+
+    /// Notes that the connection has not taken a datagram.
+    pub(crate) fn retract_datagram(&self, bytes: usize) {
+        let mut state = self.state();
+        state.unsent.retract_datagram(bytes as u64);
+        state.wake_for_room();
     }
 
     /// Waits until few bytes of streams are unsent.
@@ -191,8 +203,8 @@ impl Controller for Resuming {
     ) {
         let mut state = self.state();
         let (now, sent) = (state.since_start(now), state.since_start(sent));
-        let packet = state.inner.segment();
-        state.unsent.on_lost(lost_bytes, packet);
+        let (packet, window) = (state.inner.segment(), state.window());
+        state.unsent.on_lost(lost_bytes, packet, window);
         let reaction = match is_persistent_congestion {
             true => state.resume.on_timeout(),
             false => state.resume.on_congestion(now, sent),
