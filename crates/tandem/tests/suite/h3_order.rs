@@ -42,6 +42,8 @@ enum Limit {
 struct Path {
     limit: Limit,
     free: Cell<usize>,
+    /// True while the streams that the carrier opens take nothing.
+    blocks_own: Cell<bool>,
     taken: RefCell<Vec<(u64, usize)>>,
     wakers: RefCell<Vec<Waker>>,
 }
@@ -62,6 +64,8 @@ impl Path {
 /// A stream whose bytes leave at once.
 struct Sending {
     id: u64,
+    /// True if the carrier has opened the stream.
+    is_own: bool,
     path: Rc<Path>,
     _half: Box<dyn SendStream>,
 }
@@ -72,13 +76,19 @@ impl AsyncWrite for Sending {
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
+        if self.is_own && self.path.blocks_own.get() {
+            return self.path.wait(cx);
+        }
         let free = self.path.free.get();
         let count = match self.path.limit {
+            _ if self.is_own => buf.len(),
             Limit::Room => buf.len(),
             Limit::Writes if free == 0 => return self.path.wait(cx),
             Limit::Writes => buf.len().min(free),
         };
-        self.path.free.set(free.saturating_sub(count));
+        if !self.is_own {
+            self.path.free.set(free.saturating_sub(count));
+        }
         self.path.taken.borrow_mut().push((self.id, count));
         Poll::Ready(Ok(count))
     }
@@ -110,6 +120,21 @@ struct Narrow {
     path: Rc<Path>,
 }
 
+impl Narrow {
+    /// Puts the path before a stream.
+    fn narrow(&self, mut stream: CarrierStream, is_own: bool) -> CarrierStream {
+        stream.send = stream.send.map(|half| {
+            Box::new(Sending {
+                id: stream.id,
+                is_own,
+                path: Rc::clone(&self.path),
+                _half: half,
+            }) as _
+        });
+        stream
+    }
+}
+
 impl Streams for Narrow {
     fn facts(&self) -> &Rc<dyn Facts> {
         self.streams.facts()
@@ -120,25 +145,13 @@ impl Streams for Narrow {
         direction: Direction,
         cx: &mut Context<'_>,
     ) -> Poll<Result<CarrierStream, Error>> {
-        self.streams.poll_open(direction, cx)
+        let opened = self.streams.poll_open(direction, cx);
+        opened.map_ok(|stream| self.narrow(stream, true))
     }
 
     fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<Result<Option<CarrierStream>, Error>> {
-        let Poll::Ready(accepted) = self.streams.poll_accept(cx) else {
-            return Poll::Pending;
-        };
-        Poll::Ready(accepted.map(|stream| {
-            stream.map(|mut stream| {
-                stream.send = stream.send.map(|half| {
-                    Box::new(Sending {
-                        id: stream.id,
-                        path: Rc::clone(&self.path),
-                        _half: half,
-                    }) as _
-                });
-                stream
-            })
-        }))
+        let accepted = self.streams.poll_accept(cx);
+        accepted.map_ok(|stream| stream.map(|stream| self.narrow(stream, false)))
     }
 
     fn has_ended(&self) -> bool {
@@ -177,52 +190,81 @@ fn response() -> Reply {
     })
 }
 
+/// A server on a narrow path, and its client.
+struct Served {
+    path: Rc<Path>,
+    client: MemoryStreams,
+    _control: CarrierStream,
+}
+
+impl Served {
+    /// Begins a session in which the fifth request is more urgent than others.
+    async fn begin(limit: Limit, blocks_own: bool) -> Self {
+        let (near, far) = Connection::pair();
+        let path = Rc::new(Path {
+            limit,
+            free: Cell::new(0),
+            blocks_own: Cell::new(blocks_own),
+            taken: RefCell::default(),
+            wakers: RefCell::default(),
+        });
+        let server = Narrow {
+            streams: MemoryStreams::with(near, u64::MAX, Rc::default()),
+            path: Rc::clone(&path),
+        };
+        let client = MemoryStreams::with(far, u64::MAX, Rc::default());
+        let asked = Cell::new(0);
+        let stage = Rc::new(move |exchange: Exchange| {
+            let is_last = asked.replace(asked.get() + 1) == 4;
+            let urgency = Priority(if is_last { 1 } else { 5 });
+            exchange.priority.set(Precedence::request(urgency));
+            response()
+        });
+        let session = MuxSession::new(Multiplexed::H3, MuxConfig::new(Role::Client), "gateway");
+        let carrier = Carrier::Streams(Rc::new(server));
+        tokio::task::spawn_local(session.serve(carrier, Peer::none(), stage, Drain::new()));
+        let _control = send(&client, Direction::Unidirectional, &CONTROL).await;
+        Self {
+            path,
+            client,
+            _control,
+        }
+    }
+
+    /// Sends a request. Its response has begun when this returns.
+    async fn ask(&self) -> CarrierStream {
+        let mut stream = send(&self.client, Direction::Bidirectional, &REQUEST).await;
+        let half = stream.send.as_mut().expect("a half");
+        half.shutdown().await.expect("an end");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        stream
+    }
+
+    /// Lets the carrier take more, and the session write it.
+    async fn give(&self, bytes: usize) {
+        self.path.give(bytes);
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
 /// Four responses are under way when a more urgent one begins. The carrier takes `bytes` in each
 /// millisecond. Returns the number of the urgent stream, and the writes from its first one on: the
 /// number of the stream and the bytes.
 async fn taken(limit: Limit, bytes: usize) -> (u64, Vec<(u64, usize)>) {
-    let (near, far) = Connection::pair();
-    let path = Rc::new(Path {
-        limit,
-        free: Cell::new(0),
-        taken: RefCell::default(),
-        wakers: RefCell::default(),
-    });
-    let server = Narrow {
-        streams: MemoryStreams::with(near, u64::MAX, Rc::default()),
-        path: Rc::clone(&path),
-    };
-    let client = MemoryStreams::with(far, u64::MAX, Rc::default());
-    let asked = Cell::new(0);
-    let stage = Rc::new(move |exchange: Exchange| {
-        let is_last = asked.replace(asked.get() + 1) == 4;
-        let urgency = Priority(if is_last { 1 } else { 5 });
-        exchange.priority.set(Precedence::request(urgency));
-        response()
-    });
-    let session = MuxSession::new(Multiplexed::H3, MuxConfig::new(Role::Client), "gateway");
-    let carrier = Carrier::Streams(Rc::new(server));
-    tokio::task::spawn_local(session.serve(carrier, Peer::none(), stage, Drain::new()));
-    let _control = send(&client, Direction::Unidirectional, &CONTROL).await;
+    let session = Served::begin(limit, false).await;
     let mut streams = Vec::new();
     for number in 0..5 {
-        let mut stream = send(&client, Direction::Bidirectional, &REQUEST).await;
-        let half = stream.send.as_mut().expect("a half");
-        half.shutdown().await.expect("an end");
-        streams.push(stream);
-        tokio::time::sleep(Duration::from_millis(1)).await;
+        streams.push(session.ask().await);
         if number == 3 {
-            path.give(bytes);
-            tokio::time::sleep(Duration::from_millis(1)).await;
+            session.give(bytes).await;
         }
     }
     let urgent = streams[4].id;
-    path.taken.take();
+    session.path.taken.take();
     for _ in 0..5 * SIZE / bytes + 5 {
-        path.give(bytes);
-        tokio::time::sleep(Duration::from_millis(1)).await;
+        session.give(bytes).await;
     }
-    let mut taken = path.taken.take();
+    let mut taken = session.path.taken.take();
     let begin = taken.iter().position(|(id, _)| *id == urgent);
     taken.drain(..begin.expect("an urgent response"));
     (urgent, taken)
@@ -247,4 +289,22 @@ fn urgent_response_writes_before_others_until_its_end() {
             });
         }
     }
+}
+
+/// Others depend on the streams of the session itself, such as those of QPACK.
+#[test]
+fn stream_of_the_session_that_was_blocked_needs_no_room() {
+    in_virtual_time(async {
+        let session = Served::begin(Limit::Room, true).await;
+        let _stream = session.ask().await;
+        session.path.blocks_own.set(false);
+        session.give(0).await;
+        let taken = session.path.taken.take();
+        // Only SETTINGS leave: the response has no room.
+        let is_own = |id: &u64| id & 2 != 0;
+        assert!(
+            !taken.is_empty() && taken.iter().all(|(id, _)| is_own(id)),
+            "{taken:?}"
+        );
+    });
 }

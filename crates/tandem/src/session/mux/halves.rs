@@ -119,6 +119,8 @@ pub(super) struct StreamHalves {
     waker: Waker,
     state: Arc<StreamWaker>,
     pub(super) priority: Priority,
+    /// True for a stream of the session itself that has written.
+    pub(super) is_critical: bool,
     /// The number of bytes that the carrier has taken.
     pub(super) sent: u64,
 }
@@ -144,6 +146,7 @@ impl StreamHalves {
             waker: Waker::from(Arc::clone(&state)),
             state,
             priority: Priority::default(),
+            is_critical: false,
             sent: 0,
         }
     }

@@ -7,6 +7,12 @@
 //! urgent stream was written, its exchange gets a turn to bring more before less urgent streams
 //! write.
 //!
+//! The streams of the session itself need no room, since others depend on them. The driver writes
+//! their output at once, and again when the carrier wakes one that it has blocked.
+//!
+//! A head has its turn before all content. If the carrier blocks its stream, the rest of the head
+//! has the place of the content, and waits for more urgent streams.
+//!
 //! [`Streams::poll_room`]: crate::carrier::Streams::poll_room
 
 use std::collections::BTreeSet;
@@ -68,6 +74,9 @@ impl<O: Owner> StreamsDriver<O> {
             self.shared.watch.look(&*self.core.borrow());
             let critical = self.core.borrow_mut().poll_critical();
             if let Some(id) = critical {
+                if let Some(stream) = self.streams.get_mut(&id) {
+                    stream.is_critical = true;
+                }
                 self.fill(id)?;
                 continue;
             }

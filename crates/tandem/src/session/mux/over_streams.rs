@@ -363,11 +363,11 @@ impl<O: Owner> StreamsDriver<O> {
             .and_then(StreamHalves::poll_stopped);
         match stopped {
             Some(code) => self.stopped(id, code)?,
-            None => {
-                if let Some(stream) = self.streams.get(&id).filter(|it| it.holds_output()) {
-                    self.held.add(id, stream);
-                }
-            }
+            None => match self.streams.get(&id).filter(|it| it.holds_output()) {
+                Some(stream) if stream.is_critical => self.write(id)?,
+                Some(stream) => self.held.add(id, stream),
+                None => {}
+            },
         }
         self.read(id)?;
         if self.streams.get(&id).is_some_and(StreamHalves::is_over) {
@@ -457,7 +457,7 @@ impl<O: Owner> StreamsDriver<O> {
     }
 
     /// Executes the changes of streams that the core asks for.
-    fn execute(&mut self) {
+    pub(super) fn execute(&mut self) {
         loop {
             let command = self.core.borrow_mut().poll_command();
             let Some(command) = command else { return };
