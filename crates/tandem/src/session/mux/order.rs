@@ -128,6 +128,8 @@ impl<O: Owner> StreamsDriver<O> {
             }
             self.write(id)?;
         }
+        // Output can change the priority of a stream, and so the next choice.
+        self.execute();
         Ok(())
     }
 }
