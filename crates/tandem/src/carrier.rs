@@ -126,6 +126,9 @@ pub trait Streams {
     /// A session asks before it chooses the stream that sends next, so that it chooses late: bytes
     /// that a stream has taken may leave before those of a more urgent stream. The session repeats
     /// the call after the wake, even if it has nothing to send. Only one task may wait.
+    ///
+    /// A carrier without this method always has room. One that wraps another carrier must pass the
+    /// call on, or the session writes early.
     fn poll_room(&self, _: &mut Context<'_>) -> Poll<()> {
         Poll::Ready(())
     }

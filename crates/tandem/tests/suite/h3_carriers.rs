@@ -156,6 +156,10 @@ impl Streams for Failing {
         }
     }
 
+    fn poll_room(&self, cx: &mut Context<'_>) -> Poll<()> {
+        self.streams.poll_room(cx)
+    }
+
     fn close(&self, code: Code, reason: &str) {
         self.streams.close(code, reason);
     }
@@ -203,6 +207,10 @@ impl Streams for Early {
             waker.wake();
         });
         Poll::Pending
+    }
+
+    fn poll_room(&self, cx: &mut Context<'_>) -> Poll<()> {
+        self.streams.poll_room(cx)
     }
 
     fn close(&self, code: Code, reason: &str) {
