@@ -2,8 +2,8 @@
 
 mod exact;
 mod faults;
-mod opening;
 mod late;
+mod opening;
 mod path;
 mod rates;
 mod resume;
