@@ -157,6 +157,8 @@ struct Download {
     received: u64,
     /// The bytes that the connection has taken, if the server writes only while few are unsent.
     accepted: Option<u64>,
+    /// True once the server writes no more.
+    is_paused: bool,
     /// True while the path drops every datagram of the server.
     is_cut: bool,
     /// True while the path marks every datagram of the server.
@@ -189,6 +191,7 @@ impl Download {
             stream: None,
             received: 0,
             accepted,
+            is_paused: false,
             is_cut: false,
             marks: false,
         };
@@ -256,7 +259,7 @@ impl Download {
         let Some((_, connection)) = &mut self.server.connection else {
             return;
         };
-        if connection.is_handshaking() {
+        if connection.is_handshaking() || self.is_paused {
             return;
         }
         if self.stream.is_none() {
