@@ -44,6 +44,8 @@ struct Path {
     free: Cell<usize>,
     /// True while the streams that the carrier opens take nothing.
     blocks_own: Cell<bool>,
+    /// The stream whose own window is full.
+    full: Cell<Option<u64>>,
     taken: RefCell<Vec<(u64, usize)>>,
     wakers: RefCell<Vec<Waker>>,
 }
@@ -67,7 +69,7 @@ struct Sending {
     /// True if the carrier has opened the stream.
     is_own: bool,
     path: Rc<Path>,
-    _half: Box<dyn SendStream>,
+    half: Box<dyn SendStream>,
 }
 
 impl AsyncWrite for Sending {
@@ -76,7 +78,8 @@ impl AsyncWrite for Sending {
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        if self.is_own && self.path.blocks_own.get() {
+        let is_full = self.path.full.get() == Some(self.id);
+        if is_full || (self.is_own && self.path.blocks_own.get()) {
             return self.path.wait(cx);
         }
         let free = self.path.free.get();
@@ -106,11 +109,11 @@ impl SendStream for Sending {
     fn set_priority(&mut self, _: Priority) {}
 
     fn reset(&mut self, code: Code) {
-        panic!("{code:?}");
+        self.half.reset(code);
     }
 
-    fn poll_stopped(&mut self, _: &mut Context<'_>) -> Poll<Option<Code>> {
-        Poll::Pending
+    fn poll_stopped(&mut self, cx: &mut Context<'_>) -> Poll<Option<Code>> {
+        self.half.poll_stopped(cx)
     }
 }
 
@@ -128,7 +131,7 @@ impl Narrow {
                 id: stream.id,
                 is_own,
                 path: Rc::clone(&self.path),
-                _half: half,
+                half,
             }) as _
         });
         stream
@@ -205,6 +208,7 @@ impl Served {
             limit,
             free: Cell::new(0),
             blocks_own: Cell::new(blocks_own),
+            full: Cell::new(None),
             taken: RefCell::default(),
             wakers: RefCell::default(),
         });
@@ -307,4 +311,38 @@ fn stream_of_the_session_that_was_blocked_needs_no_room() {
             "{taken:?}"
         );
     });
+}
+
+/// An urgent stream that cannot write keeps no other from writing.
+#[test]
+fn others_write_while_an_urgent_stream_cannot() {
+    for limit in [Limit::Room, Limit::Writes] {
+        in_virtual_time(async {
+            let session = Served::begin(limit, false).await;
+            let mut streams = Vec::new();
+            for _ in 0..5 {
+                streams.push(session.ask().await);
+            }
+            let urgent = streams[4].id;
+            let wrote = async || {
+                session.path.taken.take();
+                for _ in 0..4 {
+                    session.give(16 << 10).await;
+                }
+                let taken = session.path.taken.take();
+                let urgent = taken.iter().filter(|(id, _)| *id == urgent).count();
+                [urgent > 0, taken.len() > urgent]
+            };
+            assert!(wrote().await[0], "the urgent one writes");
+            assert_eq!(wrote().await, [true, false], "{limit:?}");
+            session.path.full.set(Some(urgent));
+            assert_eq!(wrote().await, [false, true], "{limit:?}: full");
+            session.path.full.set(None);
+            assert_eq!(wrote().await, [true, false], "{limit:?}: not full");
+            let receive = streams[4].receive.as_mut().expect("a half");
+            receive.stop(Code(0x10c));
+            session.give(0).await;
+            assert_eq!(wrote().await, [false, true], "{limit:?}: stopped");
+        });
+    }
 }

@@ -1,5 +1,8 @@
 //! Downloads whose sender writes only while few bytes are unsent.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::Wake;
+
 use tandem_link::loss::Loss;
 
 use super::*;
@@ -81,4 +84,39 @@ fn late_sender_keeps_its_rate() {
             assert!(ratio > 0.9, "{algorithm:?}, loss {loss}: {ratio:.3}");
         }
     }
+}
+
+/// Counts its wakes.
+#[derive(Default)]
+struct Wakes(AtomicUsize);
+
+impl Wake for Wakes {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// A session that was refused room is woken once when packets have left, and not before.
+#[test]
+fn packets_that_leave_wake_a_session_without_room() {
+    let mut download = late(Algorithm::Bbr, &link(20 * MEGA, ROUND));
+    download.run(10 * MS);
+    download.is_paused = true;
+    let wakes = Arc::new(Wakes::default());
+    let waker = Arc::clone(&wakes).into();
+    let controller = download.controller();
+    controller.accept(4 * WRITE as usize);
+    let asked = controller.poll_room(&Context::from_waker(&waker));
+    assert!(asked.is_pending());
+    assert_eq!(wakes.0.load(Ordering::SeqCst), 0);
+    let stream = download.stream.expect("a stream");
+    let connection = download.server.connection();
+    let taken = connection
+        .send_stream(stream)
+        .write(&[7; 4 * WRITE as usize]);
+    assert_eq!(taken, Ok(4 * WRITE as usize));
+    download.run(10 * ROUND);
+    assert_eq!(wakes.0.load(Ordering::SeqCst), 1);
+    let asked = controller.poll_room(&Context::from_waker(&waker));
+    assert!(asked.is_ready());
 }
