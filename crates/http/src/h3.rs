@@ -24,6 +24,7 @@ mod early;
 mod frame;
 mod incoming;
 mod message;
+mod opening;
 mod push;
 mod send;
 mod settings;

@@ -11,7 +11,7 @@ use super::datagram::Datagrams;
 use super::push::Pushes;
 use super::send::MAX_ACKNOWLEDGEMENTS;
 use super::settings::{self, BLOCKED_STREAMS, PeerSettings};
-use super::stream::{CONTROL, Critical, DECODER, Incoming, Phase, SendingStream, Source, Stream};
+use super::stream::{CONTROL, Critical, DECODER, Incoming, Phase, SendingStream, Stream};
 use super::{Command, Direction, frame};
 use crate::flood::FloodBudget;
 use crate::head::Hint;
@@ -50,7 +50,9 @@ pub struct Connection {
     pub(super) critical: [Critical; 3],
     /// The types of critical streams that the peer has opened.
     pub(super) seen_critical: [bool; 3],
-    /// The streams that wait for one of the carrier, by direction.
+    /// The peer's unidirectional streams without a type, or without the number of their push.
+    pub(super) untyped: usize,
+    /// The streams beside pushes that wait for one of the carrier, by direction.
     pub(super) opening: [VecDeque<SendingStream>; 2],
     /// True while the carrier opens no bidirectional stream.
     pub(super) blocked: bool,
@@ -79,7 +81,7 @@ pub struct Connection {
     unreleased: ById<usize>,
     pub(super) our_goodbye: Option<u64>,
     pub(super) their_goodbye: Option<u64>,
-    failed: Option<Fault>,
+    pub(super) failed: Option<Fault>,
 }
 
 /// The unsent bytes of the control stream above which no probe is added.
@@ -99,6 +101,7 @@ impl Connection {
             senders: BTreeMap::new(),
             critical: Default::default(),
             seen_critical: [false; 3],
+            untyped: 0,
             opening: Default::default(),
             blocked: false,
             early: false,
@@ -127,39 +130,6 @@ impl Connection {
         );
         connection.permit_pushes();
         connection
-    }
-
-    /// Returns true if the caller should open a stream of the carrier in this direction. The
-    /// session's first bytes need one.
-    pub fn wants_stream(&mut self, direction: Direction) -> bool {
-        if self.failed.is_some() {
-            return false;
-        }
-        self.open_critical();
-        self.next_to_open(direction).is_some()
-    }
-
-    /// Takes the stream that [`Connection::wants_stream`] asked for.
-    pub fn handle_opened(&mut self, direction: Direction, stream: u64) {
-        let next = self.next_to_open(direction);
-        let queue = &mut self.opening[direction as usize];
-        match next.and_then(|at| queue.remove(at)) {
-            None => {}
-            Some(SendingStream::Critical(index)) => {
-                self.critical[index].carrier = Some(stream);
-                self.senders.insert(stream, SendingStream::Critical(index));
-                let priority = Priority(0);
-                self.commands
-                    .push_back(Command::Prioritise { stream, priority });
-            }
-            Some(SendingStream::Stream(id)) => {
-                if is_request(id) {
-                    let incoming = Incoming::new(Source::Message(id));
-                    self.incoming.insert(stream, incoming);
-                }
-                self.attach(id, stream);
-            }
-        }
     }
 
     /// Notes if the carrier permits no more bidirectional streams now.
@@ -358,6 +328,7 @@ impl Connection {
             self.peer_active -= 1;
         }
         if !is_request(id) {
+            self.pushes.opening.forget(stream.priority, id);
             self.push_closed(id);
         }
         if ended_well && stream.held > 0 {
@@ -440,6 +411,7 @@ impl Mux for Connection {
             || !self.ready.is_empty()
             || self.decoder.has_output()
             || self.opening.iter().any(|queue| !queue.is_empty())
+            || self.pushes.opening.wait()
             || self.critical.iter().any(writes)
     }
 

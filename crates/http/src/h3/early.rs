@@ -34,7 +34,8 @@ impl Connection {
         }
     }
 
-    /// Returns the position of the next stream that may be opened, in its queue.
+    /// Returns the position of the next stream that may be opened, in its queue. The queues hold no
+    /// pushes.
     pub(super) fn next_to_open(&mut self, direction: Direction) -> Option<usize> {
         let queue = &mut self.opening[direction as usize];
         while let Some(SendingStream::Stream(id)) = queue.front()

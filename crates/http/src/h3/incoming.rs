@@ -11,7 +11,7 @@ use super::stream::{
 use crate::Role;
 use crate::qpack::QpackError;
 
-/// The unidirectional streams of the peer that may exist without a type.
+/// The unidirectional streams beside pushes that may exist without a type.
 const MAX_UNTYPED: usize = 64;
 
 /// The further life of a stream's receiving half.
@@ -26,10 +26,10 @@ impl Connection {
         let source = match direction {
             Direction::Unidirectional => {
                 self.flood.charge_idle();
-                let untyped = |incoming: &&Incoming| incoming.source == Source::Untyped;
-                if self.incoming.values().filter(untyped).count() >= MAX_UNTYPED {
+                if self.untyped >= self.max_untyped() {
                     return Err(Fault::new(Code::EXCESSIVE_LOAD, "streams without a type"));
                 }
+                self.untyped += 1;
                 Source::Untyped
             }
             Direction::Bidirectional if self.config.role == Role::Client => {
@@ -52,6 +52,18 @@ impl Connection {
         Ok(())
     }
 
+    /// Returns the number of streams that may exist without a type or the number of their push. The
+    /// first bytes of all permitted pushes can be late or lost while their streams are known.
+    fn max_untyped(&self) -> usize {
+        let takes_pushes = self.is_client() && self.config.push;
+        let pushes = if takes_pushes {
+            self.config.max_streams as usize
+        } else {
+            0
+        };
+        MAX_UNTYPED + pushes
+    }
+
     /// Ends a stream on which the peer broke a rule or exceeded a limit, before a request on it.
     pub(super) fn reject(&mut self, stream: u64, code: Code) {
         self.flood.charge_reset();
@@ -63,6 +75,7 @@ impl Connection {
         let Some(mut incoming) = self.incoming.remove(&carrier) else {
             return Ok(());
         };
+        let was_untyped = incoming.is_untyped();
         let fate = if incoming.wait.is_some() {
             incoming.pending.extend_from_slice(input);
             incoming.ended |= end;
@@ -70,6 +83,9 @@ impl Connection {
         } else {
             self.process(carrier, &mut incoming, input, end)?
         };
+        if was_untyped && (fate == Fate::Drop || !incoming.is_untyped()) {
+            self.untyped -= 1;
+        }
         if fate == Fate::Keep {
             self.incoming.insert(carrier, incoming);
         } else if incoming.source == Source::NewRequest {
@@ -265,7 +281,7 @@ impl Connection {
                 self.decoder.cancel(carrier);
                 self.push_ended_early(push, code);
             }
-            Source::UnnamedPush | Source::Untyped => {}
+            Source::UnnamedPush | Source::Untyped => self.untyped -= 1,
             Source::Control | Source::Encoder | Source::Decoder => return Err(CLOSED_CRITICAL),
         }
         Ok(())

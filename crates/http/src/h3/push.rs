@@ -8,6 +8,7 @@ use super::code::{Code, Fault};
 use super::connection::Connection;
 use super::frame;
 use super::incoming::Fate;
+use super::opening::Opening;
 use super::stream::{CONTROL, Head, Incoming, Phase, Source, Stream, Wait};
 use crate::head::{HeadReader, can_write_request};
 use crate::mux::OpenError;
@@ -46,6 +47,8 @@ pub(super) struct Pushes {
     early: BTreeMap<u64, u64>,
     /// Client: hashes of the promised requests.
     promised: BTreeMap<u64, u64>,
+    /// Server: the pushes that have no stream of the carrier, or have not sent there.
+    pub(super) opening: Opening,
     /// Server: the latest pushes that the carrier has taken completely, with its streams.
     departed: VecDeque<(u64, u64)>,
 }

@@ -109,7 +109,7 @@ impl Connection {
         };
         if stream.carrier.is_none() {
             stream.heads.push_front(Head::Push);
-            self.opening[Direction::Unidirectional as usize].push_back(SendingStream::Stream(id));
+            self.pushes.opening.add(stream.priority, id);
         }
         self.reschedule(id);
     }
@@ -180,7 +180,8 @@ impl Connection {
         let Some(stream) = self.streams.get_mut(&id).filter(|s| s.priority != priority) else {
             return false;
         };
-        stream.priority = priority;
+        let before = std::mem::replace(&mut stream.priority, priority);
+        self.pushes.opening.move_to(priority, before, id);
         let priority = stream.order();
         // The carrier may not have sent a response that it has taken.
         let may_send = stream.sending || self.config.role == Role::Server;
@@ -226,8 +227,8 @@ impl Connection {
         None
     }
 
-    /// Returns the place of the exchange that sends next, if any can send: 0 for one with a head,
-    /// and one more than its urgency for others.
+    /// Returns the place of the exchange that sends next, if any can send: 0 for a request with a
+    /// head, and one more than its urgency for others.
     pub fn next_place(&self) -> Option<u8> {
         Some(self.ready.first()?.urgency)
     }
@@ -309,7 +310,10 @@ impl Connection {
             };
             let priority = stream.priority;
             match head {
-                Head::Push => out.put_slice(&Self::push_lead(id)),
+                Head::Push => {
+                    self.pushes.opening.forget(priority, id);
+                    out.put_slice(&Self::push_lead(id));
+                }
                 Head::Request(head) => self.put_section(carrier, None, out, |section, to| {
                     write_request(&head, priority, |field| section.field(field, to));
                 }),

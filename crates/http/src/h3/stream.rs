@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use super::code::Code;
+use super::control::is_request;
 use super::frame::FrameReader;
 use super::varint::Partial;
 use crate::head::Expected;
@@ -110,10 +111,10 @@ impl Stream {
         self.priority.after(self.attained)
     }
 
-    /// Returns the position among the ready streams. Heads go before all content, and urgent heads
-    /// before others.
+    /// Returns the position among the ready streams. Heads of responses and promises go before all
+    /// content, and urgent heads before others. The head of a push goes with its content.
     pub(super) fn key(&self, id: StreamId) -> Key {
-        if self.heads.is_empty() {
+        if self.heads.is_empty() || !is_request(id) {
             Key {
                 urgency: self.order().0.min(7) + 1,
                 attained: self.attained / QUANTUM,
@@ -208,6 +209,12 @@ impl Incoming {
             Source::Push(push) => Some(super::push::stream_of(push)),
             _ => None,
         }
+    }
+
+    /// Returns true until the type of a unidirectional stream has arrived, and that of a push with
+    /// its number.
+    pub(super) const fn is_untyped(&self) -> bool {
+        matches!(self.source, Source::Untyped | Source::UnnamedPush)
     }
 
     /// Returns true if the session cannot exist without the stream.

@@ -1,7 +1,7 @@
 //! The order of sending, and streams that wait.
 
 use bytes::Buf;
-use tandem_http::h3::Command;
+use tandem_http::h3::{Command, Direction};
 use tandem_http::mux::OpenError;
 use tandem_http::{Event, Mux, Priority, Reason, Role};
 
@@ -80,6 +80,78 @@ fn h3_urgent_stream_overtakes_a_long_one() {
         matches!(early_slow[..], [head] if head < 100),
         "only the head of the long response: {early_slow:?}"
     );
+}
+
+/// Opens the streams that the server wants, from number `next` on.
+fn open_all(pair: &mut Pair, next: &mut u64) -> usize {
+    let core = &mut pair.server.core;
+    let before = *next;
+    while core.wants_stream(Direction::Unidirectional) {
+        core.handle_opened(Direction::Unidirectional, *next << 2 | 3);
+        *next += 1;
+    }
+    (*next - before) as usize
+}
+
+/// A stream that is open and sends nothing exists for the client once a later one sends.
+#[test]
+fn h3_server_opens_few_push_streams_before_they_send() {
+    let mut pair = Pair::new();
+    let (_, page) = asked(&mut pair);
+    pair.server.core.set_priority(page, Priority(1));
+    pair.server.core.respond(page, &response(200, &[]), false);
+    pair.server.core.send_data(page, bytes(60_000), false);
+    pair.run();
+    pair.server.core.send_data(page, bytes(60_000), false);
+    let pushes: Vec<u32> = (0..101).map(|_| promised(&mut pair, page)).collect();
+    for push in &pushes[..100] {
+        pair.server.core.respond(*push, &response(200, &[]), false);
+        pair.server.core.send_data(*push, bytes(1000), true);
+    }
+    let mut next = 100;
+    assert_eq!(open_all(&mut pair, &mut next), 16);
+    assert_eq!(pair.server.core.next_place(), Some(0), "promises");
+    let write = |pair: &mut Pair, stream| {
+        let mut out = tandem_http::SendBuf::new();
+        pair.server.core.poll_output(stream, &mut out, 16 << 10);
+        pair.server.core.handle_written(stream);
+    };
+    let send = |pair: &mut Pair| {
+        while let Some(stream) = pair.server.core.poll_critical() {
+            write(pair, stream);
+        }
+        let stream = pair.server.core.poll_ready().expect("a stream");
+        write(pair, stream);
+        stream
+    };
+    while pair.server.core.next_place() < Some(5) {
+        assert_eq!(send(&mut pair), 0, "no push sends before the page");
+        assert_eq!(open_all(&mut pair, &mut next), 0);
+    }
+    // More urgent pushes have places of their own.
+    let urgent = pushes[100];
+    pair.server.core.set_priority(urgent, Priority(2));
+    pair.server.core.respond(urgent, &response(200, &[]), false);
+    pair.server.core.send_data(urgent, bytes(1000), true);
+    assert_eq!(open_all(&mut pair, &mut next), 1);
+    assert_eq!(send(&mut pair), (next - 1) << 2 | 3);
+    pair.server.core.set_priority(pushes[99], Priority(2));
+    assert_eq!(open_all(&mut pair, &mut next), 1);
+    assert_eq!(send(&mut pair), (next - 1) << 2 | 3);
+    // Each push that sends, or ends early, lets another one open.
+    send(&mut pair);
+    assert_eq!(open_all(&mut pair, &mut next), 1);
+    pair.server.core.reset(pushes[5], Reason::Cancel);
+    assert_eq!(open_all(&mut pair, &mut next), 1);
+    let mut opened = next;
+    while pair.server.core.next_place().is_some() {
+        send(&mut pair);
+        open_all(&mut pair, &mut next);
+        assert!(next - opened <= 1);
+        opened = next;
+    }
+    assert_eq!(next - 100, 101);
+    assert_eq!(pair.server.core.active(), 1, "the page has not ended");
 }
 
 /// A browser requests a download as urgently as a page.

@@ -74,6 +74,32 @@ fn h3_push_stream_waits_for_its_promise() {
     assert_eq!(body(&client, push), (b"p {}".to_vec(), true));
 }
 
+/// The heads of many pushes can be in one packet, and a lost one delays the first bytes of many.
+#[test]
+fn h3_client_takes_many_push_streams_before_their_bytes() {
+    let mut pair = Pair::new();
+    let (_, id) = asked(&mut pair);
+    pair.server.core.respond(id, &response(200, &[]), false);
+    let pushes: Vec<u32> = (0..100).map(|_| promised(&mut pair, id)).collect();
+    for push in &pushes {
+        pair.server.core.respond(*push, &response(200, &[]), false);
+        let body = Bytes::from_static(b"p {}");
+        pair.server.core.send_data(*push, body, true);
+    }
+    pair.server.drive();
+    let streams: Vec<u64> = pair.server.flights.keys().copied().collect();
+    let push_streams = streams.iter().filter(|stream| **stream & 3 == 3);
+    assert!(push_streams.clone().count() >= 100);
+    for stream in push_streams {
+        let taken = pair.client.take(pair.now, *stream, &Flight::default());
+        taken.expect("a stream whose first bytes come later");
+    }
+    let (client, _) = pair.run();
+    for push in pushes {
+        assert_eq!(body(&client, push), (b"p {}".to_vec(), true));
+    }
+}
+
 #[test]
 fn h3_push_can_be_cancelled_by_either_end() {
     for arrived in [false, true] {

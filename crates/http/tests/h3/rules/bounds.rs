@@ -2,9 +2,9 @@
 
 use proptest::prelude::*;
 use tandem_http::h3::Code;
-use tandem_http::{Event, Mux, MuxConfig, Priority, Reason, SessionError};
+use tandem_http::{Event, Mux, MuxConfig, Priority, Reason, Role, SessionError};
 
-use super::{client, server};
+use super::{assert_fatal, client, server};
 use crate::support::*;
 
 #[test]
@@ -119,6 +119,48 @@ fn h3_floods_end_the_session() {
     flood("streams without a type", server(), |raw, turn| {
         raw.send(raw.uni(turn + 3), &[])
     });
+    flood("pushes without a number", client(), |raw, turn| {
+        raw.send(raw.uni(turn + 3), &[1])
+    });
+}
+
+/// A client permits as many streams without a type as pushes, and 64 more. A push whose number has
+/// not arrived is one of them.
+#[test]
+fn h3_streams_without_a_type_are_bounded() {
+    let mut config = client_config();
+    config.max_streams = 100;
+    for (config, most) in [
+        (config, 164),
+        (MuxConfig::new(Role::Client), 64),
+        (server_config(), 64),
+    ] {
+        let takes_pushes = config.push && config.role == Role::Client;
+        let mut raw = Raw::new(config);
+        for turn in 0..most + 10 {
+            let stream = raw.uni(turn + 3);
+            let kind: &[u8] = if takes_pushes && turn % 2 == 0 {
+                &[1]
+            } else {
+                &[]
+            };
+            raw.send(stream, kind).expect("room for another stream");
+            // Streams with a type, and those that end, make room.
+            if turn < 5 {
+                let reset = raw.end.core.handle_reset(raw.now, stream, Code::NO_ERROR);
+                reset.expect("a stream that ends early");
+            } else if turn < 10 {
+                let typed = if takes_pushes && turn % 2 == 0 {
+                    vec![turn as u8]
+                } else {
+                    vec![0x21]
+                };
+                raw.send(stream, &typed).expect("a type");
+            }
+        }
+        let result = raw.send(raw.uni(most + 13), &[]);
+        assert_fatal(raw, result, Code::EXCESSIVE_LOAD, "a stream without a type");
+    }
 }
 
 #[test]

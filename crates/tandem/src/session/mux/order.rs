@@ -10,7 +10,7 @@
 //! The streams of the session itself need no room, since others depend on them. The driver writes
 //! their output at once, and again when the carrier wakes one that it has blocked.
 //!
-//! A head has its turn before all content. If the carrier blocks its stream, the rest of the head
+//! A head has its turn before all content, and that of a push has it with its content. If the carrier blocks its stream, the rest of the head
 //! has the place of the content, and waits for more urgent streams.
 //!
 //! [`Streams::poll_room`]: crate::carrier::Streams::poll_room
@@ -79,6 +79,10 @@ impl<O: Owner> StreamsDriver<O> {
                 }
                 self.fill(id)?;
                 continue;
+            }
+            // What was written may have let the core open the streams of more pushes.
+            if self.wants_to_open() {
+                self.open(cx)?;
             }
             let has_room = self.carrier.poll_room(cx).is_ready();
             let held = self.held.0.first().copied();

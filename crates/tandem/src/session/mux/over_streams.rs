@@ -50,6 +50,8 @@ pub(super) struct StreamsDriver<O> {
     pub(super) streams: HashMap<u64, StreamHalves>,
     /// The streams that hold output and may go on writing.
     pub(super) held: Held,
+    /// True while the carrier opens no unidirectional stream.
+    opens_later: bool,
     awake: Arc<AwakeStreams>,
     clock: StreamsClock,
     /// The end of the carrier, once it was noticed: an error, or `Some(None)` after a regular end.
@@ -92,6 +94,7 @@ impl<O: Owner> StreamsDriver<O> {
             drain: drain.map(|drain| Box::pin(drain.begun()) as _),
             streams: HashMap::new(),
             held: Held::default(),
+            opens_later: false,
             awake: Arc::default(),
             clock: StreamsClock {
                 sleep: Box::pin(tokio::time::sleep(first)),
@@ -271,7 +274,9 @@ impl<O: Owner> StreamsDriver<O> {
         self.awake.add(id);
     }
 
-    fn open(&mut self, cx: &mut Context<'_>) -> Result<(), Error> {
+    /// Opens the streams that the core wants.
+    pub(super) fn open(&mut self, cx: &mut Context<'_>) -> Result<(), Error> {
+        self.opens_later = false;
         let directions = [
             (h3::Direction::Unidirectional, Direction::Unidirectional),
             (h3::Direction::Bidirectional, Direction::Bidirectional),
@@ -287,6 +292,8 @@ impl<O: Owner> StreamsDriver<O> {
                             self.stream_timer.get_or_insert_with(|| {
                                 Box::pin(tokio::time::sleep(STREAM_TIMEOUT))
                             });
+                        } else {
+                            self.opens_later = true;
                         }
                         break;
                     }
@@ -318,6 +325,13 @@ impl<O: Owner> StreamsDriver<O> {
         }
         self.execute();
         Ok(())
+    }
+
+    /// Returns true if the core wants more unidirectional streams than before, and the carrier may
+    /// open them.
+    pub(super) fn wants_to_open(&self) -> bool {
+        let direction = h3::Direction::Unidirectional;
+        !self.opens_later && self.core.borrow_mut().wants_stream(direction)
     }
 
     /// Refuses the requests for which the peer has permitted no stream in time.
