@@ -3,18 +3,15 @@
 use std::io::Read;
 
 use crate::harness::{Client, Scene};
-use crate::messages::nowhere;
 use crate::process::{Process, run, tandem};
 
 #[test]
 fn compatibility_commands_accept_old_flags() {
     let origin = Scene::answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
-    let free = || nowhere().port().to_string();
-    let (front, back) = (free(), free());
     let gateway = Process::start(&[
         "microspdy2http",
         "-p",
-        &back,
+        "0",
         "-l",
         "127.0.0.1",
         "-r",
@@ -28,9 +25,9 @@ fn compatibility_commands_accept_old_flags() {
     let client = Process::start(&[
         "mhd2spdy",
         "-p",
-        &front,
+        "0",
         "-b",
-        &format!("http://127.0.0.1:{back}"),
+        &format!("http://{}", gateway.address),
         "-o",
         "-s",
     ]);
@@ -54,7 +51,7 @@ fn compatibility_commands_accept_old_flags() {
         "{statistics}"
     );
     drop(gateway);
-    let (ok, _, error) = run(&["microspdy2http", "-p", &back]);
+    let (ok, _, error) = run(&["microspdy2http", "-p", "0"]);
     assert!(!ok && error.contains("--no-tls"), "{error}");
 }
 
