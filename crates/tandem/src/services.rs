@@ -242,8 +242,8 @@ impl Services {
         visits.open(file, except)
     }
 
-    /// Ends the opening of services for a configuration. If it is not used, the files of digests and
-    /// of visited pages are those before.
+    /// Ends the opening of services for a configuration. The files of digests and of visited pages
+    /// are those before if it is not used.
     pub fn end_opening(&self, is_used: bool) {
         let mut digests = self.digests.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(old) = digests.settle(is_used)

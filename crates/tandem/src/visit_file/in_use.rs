@@ -35,7 +35,8 @@ impl VisitsInUse {
         let open = self.file.current().cloned();
         match (open, file) {
             (Some(open), Some(path)) if open.path() == Some(path) => {
-                self.except = Some(open.except(except.to_vec()));
+                let before = open.except(except.to_vec());
+                self.except.get_or_insert(before);
                 self.file.replace(Some(open));
             }
             (_, Some(path)) => {
