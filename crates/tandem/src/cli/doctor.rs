@@ -18,6 +18,7 @@ use tandem_http::{Fields, Method, RequestHead, Scheme};
 use super::{ClientArgs, Failure, GatewayArgs, serve};
 use crate::back::announce::explain;
 use crate::back::gateways::unauthorized;
+use crate::config::client::Fallback;
 use crate::config::gateways::GatewayEndpoint;
 use crate::config::onion_ports::torrc_line;
 use crate::config::{ClientConfig, ConfigError, GatewayConfig, PathConfig};
@@ -25,6 +26,7 @@ use crate::endpoint::Endpoint;
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Exchange, Part};
 use crate::middle::max_forwards::VERSION_FIELD;
+use crate::middle::routes::ONION_REMEDY;
 use crate::roles::Role;
 use crate::services::Services;
 use crate::session::Drain;
@@ -180,6 +182,10 @@ pub(super) async fn client(
             None => return Err("--site needs --via or --solo=direct, to reach the site".into()),
         },
         (None, None) => {}
+    }
+    if config.keeps_onions_apart() && config.fallback == Fallback::None {
+        let text = format!("onion services without a gateway of their own fail: {ONION_REMEDY}");
+        findings.push(Finding::warning("onions", text));
     }
     if config.discover {
         let text = "gateways that onion services announce are used through the proxy";

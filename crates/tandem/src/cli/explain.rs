@@ -343,7 +343,16 @@ the pages that it holds out to compare
         };
         let text = told(own.clone(), "http://www.a.onion/");
         assert!(text.contains("gateway h2+tcp://a.onion:9980"), "{text}");
-        assert!(told(own, "http://b.onion/").contains(refused));
+        assert!(told(own.clone(), "http://b.onion/").contains(refused));
+        let mut two = own;
+        two.gateway
+            .push("h2+tcp://b.onion:9980".parse().expect("an endpoint"));
+        for url in ["http://a.onion/", "http://b.onion../"] {
+            assert!(
+                told(two.clone(), url).contains(refused),
+                "any of them gets it"
+            );
+        }
         let gateway = "h2+tls://gw.example:443?ip=203.0.113.5";
         let direct = ClientOptions {
             gateway: vec![gateway.parse().expect("an endpoint")],

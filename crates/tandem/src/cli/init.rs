@@ -19,7 +19,7 @@ use super::{ClientArgs, Failure, doctor, serve};
 use crate::config::ClientOptions;
 use crate::config::gateway::ModeOption;
 use crate::config::share_url::{MAX_LENGTH, ShareUrl};
-use crate::endpoint::{Endpoint, Usage, Via, split_authority};
+use crate::endpoint::{Endpoint, Usage, Via, onion_service, split_authority};
 use crate::runtime::Running;
 use crate::transport::registry::Transports;
 use plan::{CLIENT, GATEWAY, OwnGatewayPlan, Plan};
@@ -87,8 +87,8 @@ pub struct InitArgs {
     /// onion-operator: the URL of the web server
     #[arg(long, value_name = "URL")]
     origin: Option<String>,
-    /// tor-user: "sites" for the gateways that sites announce, or NAME.onion for that of one site;
-    /// a tandem:// URL, an endpoint, or "exit" (gateways at Tor exits) for all sites
+    /// tor-user: "sites" for the gateways that sites announce, NAME.onion or its tandem:// URL for
+    /// that of one site. For all sites: another URL, an endpoint, or "exit" for Tor exits
     #[arg(long, value_name = "GATEWAY")]
     gateway: Option<String>,
     /// Clients through Tor: socks5://ADDRESS:PORT or tor://ADDRESS:PORT
@@ -317,7 +317,7 @@ fn tor_gateway(text: &str) -> Result<Reached, String> {
         return parse(text).map(Reached::Endpoint);
     }
     let (host, port) = split_authority(text, Some(9980))?;
-    if !host.ends_with(".onion") {
+    if onion_service(&host).is_none() {
         return Err(format!(
             "{text:?} is neither an onion address, \"sites\" nor \"exit\""
         ));

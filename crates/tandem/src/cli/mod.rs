@@ -37,20 +37,24 @@ pub const EXAMPLES: &str = "Examples:
       Run your own gateway on a machine with a good connection
   tandem client --gateway 'h2+tls://gw.example:443?ip=203.0.113.5' --token-file token
       Run the client for it; set the browser's proxy to http://127.0.0.1:8118
-  tandem client --gateway 'h2+tcp://192.0.2.80:9980?exit=auto' --via tor://127.0.0.1:9051
-      Connect through Tor to a gateway at an exit
-  tandem client --gateway h2+tcp://EXAMPLE.onion:9980 --via socks5://127.0.0.1:9050
-      Connect through Tor to a gateway behind an onion service";
+  tandem client --gateway 'h2+tcp://192.0.2.80:9980?exit=auto' --via tor://127.0.0.1:9051 \\
+    --fallback via
+      Connect through Tor to a gateway at an exit, and without one to onion services
+  tandem client --via socks5://127.0.0.1:9050 --solo \\
+    --route EXAMPLE.onion=h2+tcp://EXAMPLE.onion:9980
+      Connect through Tor to the gateway of an onion service, and to other sites without one";
 
 const CLIENT_EXAMPLES: &str = "Examples:
   tandem client --gateway 'h2+tls://gw.example:443?ip=203.0.113.5' --token-file token
       Use your own gateway; set the browser's proxy to http://127.0.0.1:8118
   tandem client --gateway 'h2+tls://gw.example:443?ip=203.0.113.5&ca=gw.pem' --token-file token
       Use your own gateway with a self-signed certificate
-  tandem client --gateway 'h2+tcp://192.0.2.80:9980?exit=auto' --via tor://127.0.0.1:9051
-      Connect through Tor to a gateway at an exit
-  tandem client --gateway h2+tcp://EXAMPLE.onion:9980 --via socks5://127.0.0.1:9050
-      Connect through Tor to a gateway behind an onion service
+  tandem client --gateway 'h2+tcp://192.0.2.80:9980?exit=auto' --via tor://127.0.0.1:9051 \\
+    --fallback via
+      Connect through Tor to a gateway at an exit, and without one to onion services
+  tandem client --via socks5://127.0.0.1:9050 --solo \\
+    --route EXAMPLE.onion=h2+tcp://EXAMPLE.onion:9980
+      Connect through Tor to the gateway of an onion service, and to other sites without one
   tandem client -c /etc/tandem/client.toml --log-requests
       Read options from a file, and log a line for each request";
 

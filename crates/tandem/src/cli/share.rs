@@ -9,9 +9,12 @@ use qrcode::render::unicode::Dense1x2;
 use qrcode::{EcLevel, QrCode};
 
 use super::{Failure, serve};
+use crate::config::gateway_ways::GatewayWays;
+use crate::config::gateways::RouteOption;
 use crate::config::read_secret;
 use crate::config::share_url::ShareUrl;
-use crate::endpoint::Endpoint;
+use crate::endpoint::{Endpoint, is_same_onion};
+use crate::hosts::HostPattern;
 use crate::transport::tls::files::certificates;
 
 const EXAMPLES: &str = "Examples:
@@ -48,26 +51,46 @@ pub(super) fn run(args: &ShareArgs) -> Result<(), Failure> {
 }
 
 /// Returns the URL for the first gateway of the client's file, by its last way. Without a default
-/// gateway, that is the gateway of the only route.
+/// gateway, the only route can name that of an onion service: the other machine gets such a route.
 fn url(args: &ShareArgs) -> Result<ShareUrl, Failure> {
     let file = args.config.display();
     let options = serve::read(Some(&args.config))?
         .client
         .ok_or_else(|| format!("{file}: it has no table [client]"))?;
-    let (gateways, token) = match &*options.route {
-        [route] if options.gateway.is_empty() => (&route.gateway, &route.token_file),
-        _ => (&options.gateway, &options.token_file),
+    let gateways = match &*options.route {
+        [route] if options.gateway.is_empty() && is_of_onion(route) => &route.gateway,
+        _ => &options.gateway,
     };
     let gateway = gateways
         .first()
-        .ok_or_else(|| format!("{file}: it names no default gateway, and not exactly one route"))?
+        .ok_or_else(|| {
+            format!(
+                "{file}: it has neither a default gateway nor a single route to an onion service's \
+                 own gateway: copy the file instead"
+            )
+        })?
         .last();
-    let token = token
+    let token = options
+        .token_file
         .as_deref()
         .map(|file| read_secret("token-file", file))
         .transpose()?;
     let url = ShareUrl::new(gateway, token, ca(gateway)?)?;
     Ok(url.through_tor(options.via.is_some()))
+}
+
+/// Returns whether a route serves one onion service by its own gateway and without a token.
+fn is_of_onion(route: &RouteOption) -> bool {
+    let gateway = route.gateway.first().map(GatewayWays::last);
+    let is_own = |gateway: &Endpoint| {
+        route.hosts.iter().all(|pattern| match pattern {
+            HostPattern::Name(host) | HostPattern::Below(host) => {
+                is_same_onion(host, &gateway.host)
+            }
+            HostPattern::Any => false,
+        })
+    };
+    route.token_file.is_none() && gateway.is_some_and(is_own)
 }
 
 /// Returns the certificate of the option `ca=FILE`.

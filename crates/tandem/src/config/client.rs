@@ -68,8 +68,8 @@ with_path! {
         tor_password_file: Option<String> [help_heading = "Gateway", value_name = "FILE"],
         /// File with the access token that the gateway requires
         token_file: Option<String> [help_heading = "Gateway", value_name = "FILE"],
-        /// Behaviour if no gateway answers: "none" reports the error, "via" continues without a
-        /// gateway [default: none]
+        /// Behaviour if no gateway answers, and for onion services that it does not serve: "none"
+        /// reports the error, "via" continues without a gateway [default: none]
         fallback: Option<Fallback> [help_heading = "Gateway", value_name = "MODE"],
         /// Use the gateway that a site announces for itself [default: true where sites are reached
         /// through --via without a gateway, and for HTTPS opened on this machine]

@@ -4,7 +4,7 @@
 use super::ConfigError;
 use super::gateways::{GatewayEndpoint, Route};
 use super::open::OpenedHttps;
-use crate::endpoint::{Via, is_onion};
+use crate::endpoint::{Via, is_onion, is_same_onion};
 use crate::hosts::{HostMap, HostPattern};
 
 impl GatewayEndpoint {
@@ -31,6 +31,9 @@ impl OpenedHttps {
         for pattern in &self.at_gateway {
             for number in routes_of(pattern, map) {
                 let route = number.and_then(|number| routes.get(number));
+                if route.is_none() && via.is_some() {
+                    check_onion(pattern, default)?;
+                }
                 let gateways = route.map_or(default, |route| &route.gateways);
                 check(pattern, gateways, via)?;
             }
@@ -73,6 +76,24 @@ fn is_readable(gateway: &GatewayEndpoint, via: Option<&Via>) -> bool {
             .is_some_and(|ip| ip.to_canonical().is_loopback()),
     };
     endpoint.transport == "tcp" && !is_secret
+}
+
+/// Checks that default gateways behind a proxy serve an onion service.
+fn check_onion(pattern: &HostPattern, default: &[GatewayEndpoint]) -> Result<(), ConfigError> {
+    let (HostPattern::Name(host) | HostPattern::Below(host)) = pattern else {
+        return Ok(());
+    };
+    let is_own = |gateway: &GatewayEndpoint| is_same_onion(&gateway.endpoint.host, host);
+    if !is_onion(host) || default.iter().all(is_own) {
+        return Ok(());
+    }
+    Err(ConfigError::value(
+        "open-https-at-gateway",
+        format!(
+            "{pattern} is an onion service, for which the default gateway gets no requests behind \
+             --via: name a gateway of your own for it in --route"
+        ),
+    ))
 }
 
 /// Checks the gateways of one route.

@@ -11,7 +11,7 @@ use crate::middle::routes::ONION_REMEDY;
 const ONIONS: &str = "onion services with a gateway";
 
 /// The onion services that a default gateway does not serve, in words.
-const OTHER_ONIONS: &str = "other onion services";
+const APART: &str = "onion services, except that of the default gateway";
 
 impl ClientConfig {
     /// Returns whether requests for a host without a route go to the default gateways. A gateway
@@ -26,9 +26,11 @@ impl ClientConfig {
         self.via.is_some() && !self.gateways.is_empty()
     }
 
+    /// Returns whether all default gateways are at the onion service of a host: any of them may get
+    /// its requests.
     fn is_at_onion(&self, host: &str) -> bool {
         let mut hosts = self.gateways.iter().map(|gateway| &gateway.endpoint.host);
-        hosts.any(|gateway| is_same_onion(gateway, host))
+        hosts.all(|gateway| is_same_onion(gateway, host))
     }
 
     /// Describes the way of requests for onion services that the default gateways do not serve.
@@ -98,8 +100,9 @@ impl ClientConfig {
         if self.discover {
             ways.push((ONIONS.to_owned(), OWN_GATEWAYS.to_owned()));
         }
-        if self.keeps_onions_apart() {
-            ways.push((OTHER_ONIONS.to_owned(), self.way_to_onions()));
+        let has_onion_route = self.route_map.find("any.onion").is_some();
+        if self.keeps_onions_apart() && !has_onion_route {
+            ways.push((APART.to_owned(), self.way_to_onions()));
         }
         let rest = if ways.is_empty() {
             "all hosts"

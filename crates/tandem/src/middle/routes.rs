@@ -48,7 +48,7 @@ impl Routes {
         }
     }
 
-    /// Sets the lane of hosts without a route that `covers` accepts.
+    /// Sets the lane of hosts without a route that `covers` accepts, and of invalid authorities.
     #[must_use]
     pub fn with_apart(mut self, covers: Box<dyn Fn(&str) -> bool>, lane: Lane) -> Self {
         self.apart = Some(Apart { covers, lane });
@@ -57,7 +57,8 @@ impl Routes {
 
     fn lane(&self, authority: &str) -> &Lane {
         let Ok((host, _)) = split_authority(authority, Some(80)) else {
-            return &self.default;
+            let apart = self.apart.as_ref();
+            return apart.map_or(&self.default, |apart| &apart.lane);
         };
         let routed = self.map.find(&host);
         let apart = self.apart.as_ref().filter(|apart| (apart.covers)(&host));
@@ -99,11 +100,13 @@ pub fn no_route() -> Error {
 
 /// The remedy for onion services that a default gateway does not serve.
 pub const ONION_REMEDY: &str = "add --fallback via to reach onion services through --via without a \
-                                gateway, or --route HOSTS=URL for one with a gateway";
+                                gateway, and all sites if no gateway answers, or --route HOSTS=URL \
+                                for one with a gateway";
 
 /// Returns the error for an onion service that the default gateway does not serve.
 pub fn onion_without_route() -> Error {
-    let problem = "the client's default gateway would read requests for this onion service";
+    let problem = "the client's default gateway is not at this onion service, and gets no requests \
+                   for it";
     Error::new(
         Kind::Unreachable,
         Side::Local,
@@ -148,7 +151,7 @@ mod tests {
             ("a.test", 202),
             ("[::1]:80", 201),
             ("[0:0::1]", 201),
-            ("not a host", 202),
+            ("not a host", 203),
         ] {
             let request = RequestHead::get(Scheme::Http, authority, "/");
             let mut reply = routes.call(Exchange::internal(request));

@@ -10,7 +10,7 @@ use toml::Value;
 use super::files::NewFile;
 use crate::cli::Failure;
 use crate::config::share_url::{CA_FILE, ShareUrl};
-use crate::endpoint::{Endpoint, Via, is_onion};
+use crate::endpoint::{Endpoint, Via, is_onion, onion_service};
 use crate::secret::token;
 use crate::transport::tls::self_signed::self_signed;
 
@@ -250,10 +250,12 @@ pub(super) fn shared(url: &ShareUrl, via: Option<&Via>) -> Result<Plan, Failure>
     let endpoint = url.endpoint()?;
     let gateway = endpoint.to_string();
     // Without a token, the gateway at an onion service is that of the site's operator.
-    let site = via.filter(|_| is_onion(&endpoint.host) && url.token().is_none());
-    let mut files = vec![match site {
-        Some(via) => client_of_site(&endpoint.host, &gateway, via),
-        None => client(&gateway, via, url.token()),
+    let is_of_site = is_onion(&endpoint.host) && url.token().is_none();
+    let is_at_exit = endpoint.option("exit").is_some();
+    let mut files = vec![match via {
+        Some(via) if is_of_site => client_of_site(&endpoint.host, &gateway, via),
+        Some(via) if is_at_exit && url.token().is_none() => client_of_exit(&gateway, via),
+        _ => client(&gateway, via, url.token()),
     }];
     if let Some(token) = url.token() {
         files.push(NewFile::secret("client/token", format!("{token}\n")));
@@ -291,8 +293,8 @@ fn client_of_exit(gateway: &str, via: &Via) -> NewFile {
 /// Returns the file of a client through Tor that uses the gateway of one onion service. Requests
 /// for other sites go to them without a gateway: its operator must not read these.
 fn client_of_site(host: &str, gateway: &str, via: &Via) -> NewFile {
-    let service = host.rsplit('.').nth(1).unwrap_or_default();
-    let hosts = [format!("{service}.onion"), format!("*.{service}.onion")];
+    let service = onion_service(host).unwrap_or_default();
+    let hosts = [format!("*.{service}"), service];
     let route = [
         (
             "hosts".to_owned(),

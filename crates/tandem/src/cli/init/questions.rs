@@ -48,8 +48,8 @@ pub(super) const MARKED_PORT: Question = Question {
 };
 pub(super) const TOR_GATEWAY: Question = Question {
     flag: "--gateway",
-    text: "Gateway: \"sites\" for those that sites announce, NAME.onion for that of this site, or \
-           for all sites a tandem:// URL, an endpoint, or \"exit\" for those at Tor exits",
+    text: "Gateway: \"sites\" for those that sites announce, NAME.onion for that of one site, or \
+           for all sites an endpoint, a tandem:// URL with a token, or \"exit\" for Tor exits",
     default: Some("sites"),
 };
 pub(super) const SOCKS: Question = Question {
