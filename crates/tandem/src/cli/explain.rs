@@ -133,7 +133,11 @@ fn discovery(
     is_opened: bool,
     asked: &AskedUrl,
 ) -> Option<&'static str> {
+    const ROUTED: &str = "off for this host, since its route names the gateway";
     if is_opened && config.discover_opened {
+        if has_route {
+            return Some(ROUTED);
+        }
         let early = config.open.as_ref().map(|open| open.early);
         return Some(match early {
             Some(EarlyRequests::Shared) => {
@@ -151,7 +155,7 @@ fn discovery(
         return None;
     }
     Some(match asked.scheme {
-        _ if has_route => "off for this host, since its route names the gateway",
+        _ if has_route => ROUTED,
         Some(Scheme::Http) if is_onion(&asked.host) => {
             "if the site announces its gateway, later requests of the same isolation key go to it \
              through the same proxy (discovered), for as long as it works"

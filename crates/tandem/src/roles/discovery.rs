@@ -8,8 +8,8 @@
 //!
 //! Each lane has a separate pool with one session, no access token and no certificate of the client.
 //! It connects with the isolation key of its requests: through `--via` only, or, for opened HTTPS,
-//! through the same tunnels as the connections to the origin. The keys of opened HTTPS are the parts
-//! of isolation keys that share what is requested early (`roles::opened::early`).
+//! through the same tunnels as the connections to the origin. The keys of opened HTTPS are the
+//! parts of isolation keys that share what is requested early (`roles::opened::early`).
 
 use std::cell::Cell;
 use std::rc::{Rc, Weak};
@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use super::lanes::Dials;
 use super::opened::early::OfPart;
+use crate::announcement::Site;
 use crate::back::announce::Announcer;
 use crate::back::gateways::{Gateways, PoolLimits, ToGateway};
 use crate::back::opened_origins::OpenedOrigins;
@@ -25,6 +26,7 @@ use crate::config::gateways::GatewayEndpoint;
 use crate::config::open::OpenedHttps;
 use crate::config::{ClientConfig, ConfigError};
 use crate::endpoint::Endpoint;
+use crate::exchange::Exchange;
 use crate::journal::saving::LoadTimes;
 use crate::middle::compress::CodingMemory;
 use crate::middle::discovery::{Discovery, SiteLane};
@@ -108,10 +110,11 @@ impl ClientConfig {
         }
     }
 
-    /// Puts discovery before `lane`, the way to the origins of opened HTTPS, if it is on. The gateway
-    /// of a site proves by a certificate that it belongs to the site, and is reached through
-    /// `tunnels`. Nothing passes between the parts of an isolation key, and they end with their
-    /// connections in `origins`.
+    /// Puts discovery before `lane`, the way to the origins of opened HTTPS, if it is on. The
+    /// gateway of a site proves by a certificate that it belongs to the site, and is reached
+    /// through `tunnels`. Nothing passes between the parts of an isolation key, and they end with
+    /// their connections in `origins`. Hosts with a route are left out, since the user has chosen
+    /// their gateways.
     pub(super) fn discovering_opened(
         &self,
         open: &OpenedHttps,
@@ -130,16 +133,24 @@ impl ClientConfig {
             let can_use = lanes.config.can_discover_opened(way);
             can_use.then(|| lanes.lane(way, Some(&tls)))?.ok()
         };
-        let discovery = Discovery::new(lane, Box::new(new_lane), self.max_sessions);
+        let discovery = Discovery::new(Rc::clone(&lane), Box::new(new_lane), self.max_sessions);
         let ending = Rc::downgrade(&discovery);
         origins.on_end(move |connection| {
             if let Some(discovery) = ending.upgrade() {
                 discovery.end_parts_of(connection);
             }
         });
-        Ok(Rc::new(OfPart {
+        let discovering = OfPart {
             origins: Rc::clone(origins),
             next: discovery,
+        };
+        let routes = self.route_map.clone();
+        Ok(Rc::new(move |exchange: Exchange| {
+            let host = Site::of(&exchange.request).map(|site| site.host);
+            match host.and_then(|host| routes.find(&host)) {
+                Some(_) => lane.call(exchange),
+                None => discovering.call(exchange),
+            }
         }))
     }
 

@@ -13,8 +13,8 @@
 //! Therefore a site cannot start trials faster by withdrawing and repeating its announcement.
 //!
 //! Each isolation key has a separate memory. Therefore an announcement that one key received never
-//! changes the requests of another, and two keys cannot be linked by it. The same holds for the parts
-//! of a key that are connections of a browser.
+//! changes the requests of another, and two keys cannot be linked by it. The same holds for the
+//! parts of a key that are connections of a browser.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -386,8 +386,8 @@ impl<L: Clone> Memory<L> {
         expired.iter().for_each(|key| self.withdraw(key, now));
     }
 
-    /// Forgets the sites of the parts of isolation keys that belong to a connection of a browser. The
-    /// caller ends their trials, whose results come to nothing.
+    /// Forgets the sites of the parts of isolation keys that belong to a connection of a browser.
+    /// The caller ends their trials, and a result that comes later is dropped.
     pub fn end_parts_of(&mut self, connection: u64) {
         let is_of = |key: &SiteOfKey| key.0.connection() == connection;
         let ended = self.entries.extract_if(|key, _| is_of(key));

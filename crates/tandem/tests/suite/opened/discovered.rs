@@ -152,6 +152,22 @@ fn discovered_gateway_is_shared_as_early_requests_are() {
     assert_eq!(site.way.connections(), 1);
 }
 
+#[test]
+fn route_overrules_the_announcement_of_an_opened_site() {
+    let public = Public::new("discovered-route");
+    let site = Announcing::new(&public, "good");
+    let port = site.origin.address.port();
+    let opening = Opening::with(&public, &[port], |options| {
+        let route = format!("localhost={}", options.gateway[0]);
+        options.route = vec![route.parse().unwrap()];
+    });
+    let mut browser = opening.browser(port);
+    for _ in 0..20 {
+        assert_eq!(site.get(&mut browser), b"direct");
+    }
+    assert_eq!(site.way.connections(), 0);
+}
+
 /// An announcement can lead to the ports of the same host only, and the program at a port may
 /// belong to another user.
 #[test]
