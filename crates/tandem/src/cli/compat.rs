@@ -72,7 +72,7 @@ pub(super) fn mhd2spdy(args: &Mhd2SpdyArgs) -> Result<(), Failure> {
             role: Arc::new(options.typed()?),
             drain_limit: Duration::from_secs(5),
             fixed: Fixed::default(),
-            warnings: Vec::new(),
+            warnings: Box::new(Vec::new),
         })
     })?;
     if args.statistics {
@@ -202,7 +202,7 @@ pub(super) fn microspdy2http(args: &Microspdy2HttpArgs) -> Result<(), Failure> {
             role: Arc::new(config),
             drain_limit: Duration::from_secs(5),
             fixed: Fixed::default(),
-            warnings: Vec::new(),
+            warnings: Box::new(Vec::new),
         })
     })
 }

@@ -82,8 +82,7 @@ pub(super) fn start<S: Section>(
         let options = options()?;
         let log = options.log().map(str::to_owned);
         let mut config = options.typed_with(transports)?;
-        let mut warnings = config.warnings();
-        warnings.extend(config.warnings_of_kernel());
+        let warned = config.clone();
         let fixed = Fixed {
             log,
             ..config.fixed()
@@ -93,7 +92,11 @@ pub(super) fn start<S: Section>(
         Ok(Loaded {
             drain_limit: config.drain_limit(),
             fixed,
-            warnings,
+            warnings: Box::new(move || {
+                let mut warnings = warned.warnings();
+                warnings.extend(warned.warnings_of_kernel());
+                warnings
+            }),
             role: Arc::new(config),
         })
     })

@@ -25,9 +25,12 @@ pub(super) struct Loaded {
     pub(super) role: Arc<dyn Role>,
     pub(super) drain_limit: Duration,
     pub(super) fixed: Fixed,
-    /// The warnings about the configuration.
-    pub(super) warnings: Vec<String>,
+    /// Finds the warnings about the configuration.
+    pub(super) warnings: FindWarnings,
 }
+
+/// Finds the warnings about a configuration as of now, one sentence each.
+pub(super) type FindWarnings = Box<dyn Fn() -> Vec<String>>;
 
 /// The values that a reload does not change: they need a restart.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -69,12 +72,48 @@ impl Fixed {
     }
 }
 
-/// Logs the warnings about a configuration, and shows them on the dashboard.
-fn warn(warnings: Vec<String>, journal: &Journal) {
-    for warning in &warnings {
-        tracing::warn!("{warning}");
+/// The interval between two searches for warnings. Certificates expire while a program runs.
+const WARN_PAUSE: Duration = Duration::from_secs(3600);
+
+/// The warnings about the configuration in use.
+struct Warnings {
+    find: FindWarnings,
+    found: Vec<String>,
+    /// The time of the next search.
+    due: Instant,
+}
+
+impl Warnings {
+    fn new(find: FindWarnings, now: Instant) -> Self {
+        Self {
+            find,
+            found: Vec::new(),
+            due: now,
+        }
     }
-    journal.set_warnings(warnings);
+
+    /// Searches again if that is due, or if a file was renewed. Returns the warnings that were not
+    /// found before.
+    fn look(&mut self, now: Instant, is_renewed: bool) -> Option<Vec<String>> {
+        if now < self.due && !is_renewed {
+            return None;
+        }
+        self.due = now + WARN_PAUSE;
+        let before = std::mem::replace(&mut self.found, (self.find)());
+        let new = self.found.iter().filter(|found| !before.contains(found));
+        Some(new.cloned().collect())
+    }
+
+    /// Logs new warnings, and shows all of them on the dashboard.
+    fn tell(&mut self, is_renewed: bool, journal: &Journal) {
+        let Some(new) = self.look(Instant::now(), is_renewed) else {
+            return;
+        };
+        for warning in new {
+            tracing::warn!("{warning}");
+        }
+        journal.set_warnings(self.found.clone());
+    }
 }
 
 pub(super) fn read(file: Option<&Path>) -> Result<File, ConfigError> {
@@ -104,7 +143,9 @@ async fn run(
     let mut signals = Signals::listen()?;
     let mut running = Running::start(Arc::clone(&loaded.role)).await?;
     let services = Arc::clone(running.services());
-    warn(std::mem::take(&mut loaded.warnings), services.journal());
+    let find = std::mem::replace(&mut loaded.warnings, Box::new(Vec::new));
+    let mut warnings = Warnings::new(find, Instant::now());
+    warnings.tell(false, services.journal());
     let source = OverviewSource::new(name, running.status(), Arc::clone(services.journal()));
     let _control = serve_pages(&loaded.fixed, running.status(), &source)?;
     print_listeners(name, &*loaded.role, &running);
@@ -113,15 +154,22 @@ async fn run(
     loop {
         tokio::select! {
             _ = looks.tick() => {
-                look_for_renewals(&services);
+                let is_renewed = look_for_renewals(&services);
+                warnings.tell(is_renewed, services.journal());
                 services.save_if_due(Instant::now());
                 source.look();
             }
             command = signals.next() => match command {
                 ProcessCommand::End => break,
                 ProcessCommand::Reload => {
-                    if let Err(error) = reload(&mut loaded, &mut running, load).await {
-                        tracing::error!(%error, "the configuration was not reloaded");
+                    match reload(&mut loaded, &mut running, load).await {
+                        Ok(find) => {
+                            warnings = Warnings::new(find, Instant::now());
+                            warnings.tell(false, services.journal());
+                        }
+                        Err(error) => {
+                            tracing::error!(%error, "the configuration was not reloaded");
+                        }
                     }
                 }
             },
@@ -179,22 +227,22 @@ impl Signals {
     }
 }
 
-/// Replaces the configuration. An error leaves the old one in use.
+/// Replaces the configuration, and returns the search for warnings about the new one. An error
+/// leaves the old one in use.
 async fn reload(
     loaded: &mut Loaded,
     running: &mut Running,
     load: &dyn Fn() -> Result<Loaded, ConfigError>,
-) -> Result<(), Failure> {
+) -> Result<FindWarnings, Failure> {
     let new = load()?;
     running.reload(new.role).await?;
-    warn(new.warnings, running.services().journal());
     let changed = loaded.fixed.changed(&new.fixed);
     if !changed.is_empty() {
         tracing::warn!("{} changed: that takes a restart", changed.join(", "));
     }
     loaded.drain_limit = new.drain_limit;
     tracing::info!("the configuration was reloaded");
-    Ok(())
+    Ok(new.warnings)
 }
 
 /// Serves the pages about the process. The control socket lasts as long as the returned value.
@@ -271,19 +319,48 @@ fn raise_descriptor_limit() {
 /// The interval between two checks of the files of certificates, keys and tokens.
 const LOOK_PAUSE: Duration = Duration::from_secs(2);
 
-/// Reloads certificates, keys and tokens from changed files.
-fn look_for_renewals(services: &Services) {
-    for renewal in services.renewals().look() {
+/// Reloads certificates, keys and tokens from changed files. Returns true if a file has changed.
+fn look_for_renewals(services: &Services) -> bool {
+    let renewals = services.renewals().look();
+    for renewal in &renewals {
         match renewal {
             Ok(sentence) => tracing::info!("{sentence}"),
             Err(sentence) => tracing::warn!("{sentence}"),
         }
     }
+    !renewals.is_empty()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+    use std::rc::Rc;
+
     use super::*;
+
+    /// A service that runs for longer than the local authority lives must warn too.
+    #[test]
+    fn warnings_are_found_while_the_program_runs() {
+        let present: Rc<RefCell<Vec<String>>> = Rc::default();
+        let find = Rc::clone(&present);
+        let begun = Instant::now();
+        let mut warnings = Warnings::new(Box::new(move || find.borrow().clone()), begun);
+        assert_eq!(warnings.look(begun, false), Some(Vec::new()));
+        present.borrow_mut().push("expires in 13 days".to_owned());
+        let soon = begun + WARN_PAUSE / 2;
+        assert_eq!(warnings.look(soon, false), None);
+        let later = begun + WARN_PAUSE;
+        let expected = vec!["expires in 13 days".to_owned()];
+        assert_eq!(warnings.look(later, false), Some(expected.clone()));
+        assert_eq!(warnings.found, expected);
+        // The log repeats nothing, and the dashboard still shows it.
+        assert_eq!(warnings.look(later + WARN_PAUSE, false), Some(Vec::new()));
+        assert_eq!(warnings.found, expected);
+        // A renewal counts at once.
+        present.borrow_mut().clear();
+        assert_eq!(warnings.look(later + WARN_PAUSE, true), Some(Vec::new()));
+        assert!(warnings.found.is_empty());
+    }
 
     #[test]
     fn announcement_has_the_key_without_other_ways_only() {
