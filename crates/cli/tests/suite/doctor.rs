@@ -252,6 +252,31 @@ fn doctor_names_each_fault_of_a_client() {
     }
 }
 
+/// The client would not start.
+#[test]
+fn doctor_reads_the_local_authority_of_a_client() {
+    let name = format!("tandem-doctor-authority-{}", std::process::id());
+    let directory = std::env::temp_dir().join(name);
+    std::fs::create_dir_all(&directory).unwrap();
+    let key = directory.join("authority.key");
+    for (name, content) in [("authority.key", "garbage"), ("authority.pem", "garbage")] {
+        let file = directory.join(name);
+        std::fs::write(&file, content).unwrap();
+        let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        std::fs::set_permissions(&file, private).unwrap();
+    }
+    assert!(key.exists());
+    let (_running, gateway) = start_gateway(gateway_options());
+    let gateway = format!("h2+tcp://{gateway}");
+    let authority = directory.to_str().unwrap();
+    let more = ["--listen", "h2+tls://127.0.0.1:0", "--authority", authority];
+    let (ok, lines) = client(&gateway, &more);
+    let text = the_fault(&lines, "certificate");
+    let remedy = "run `tandem trust --remove`, and then `tandem trust` again";
+    assert!(!ok && text.ends_with(remedy), "{text}");
+    std::fs::remove_dir_all(directory).unwrap();
+}
+
 #[test]
 fn doctor_names_each_fault_of_a_gateway() {
     let (cert, key) = self_signed("doctor-own", 2020, 4000);

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tandem_http::{Fields, Method, RequestHead, Scheme};
 
+use super::sections::check_role;
 use super::{ClientArgs, Failure, GatewayArgs, serve};
 use crate::back::announce::explain;
 use crate::back::gateways::unauthorized;
@@ -28,8 +29,6 @@ use crate::exchange::{Exchange, Part};
 use crate::middle::max_forwards::VERSION_FIELD;
 use crate::middle::routes::ONION_REMEDY;
 use crate::roles::Role;
-use crate::services::Services;
-use crate::session::Drain;
 use crate::stage::Stage;
 use crate::transport::Target;
 use crate::transport::registry::Transports;
@@ -197,6 +196,15 @@ pub(super) async fn client(
             Err(error) => findings.push(configuration(&error)),
         }
     }
+    // The role is the last check, so that nothing that it begins can run.
+    let role = ClientConfig {
+        preconnect: false,
+        ..config
+    };
+    let built = certificates(&role);
+    if !findings.contains(&built) {
+        findings.push(built);
+    }
     Ok(findings)
 }
 
@@ -270,14 +278,9 @@ fn warning(text: String) -> Finding {
 }
 
 /// Builds the whole role, which reads the certificates and keys, and opens no listener.
-fn certificates(config: &GatewayConfig) -> Finding {
-    let addresses: Vec<_> = config
-        .listen
-        .iter()
-        .filter_map(Endpoint::socket_addr)
-        .collect();
-    match config.build(&Services::default(), &addresses, &Drain::new()) {
-        Ok(_) => Finding::good("certificate", "every certificate and its key can be used"),
+fn certificates(role: &dyn Role) -> Finding {
+    match check_role(role) {
+        Ok(()) => Finding::good("certificate", "every certificate and its key can be used"),
         Err(error) => configuration(&error),
     }
 }

@@ -259,7 +259,7 @@ fn warning_of_congestion(options: &SocketOptions) -> Option<String> {
     ))
 }
 
-fn check_role(role: &dyn Role) -> Result<(), ConfigError> {
+pub(super) fn check_role(role: &dyn Role) -> Result<(), ConfigError> {
     let listen = role.listen().iter();
     let addresses: Vec<_> = listen.filter_map(Endpoint::socket_addr).collect();
     role.build(&Services::default(), &addresses, &Drain::new())?;

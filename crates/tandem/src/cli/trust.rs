@@ -268,8 +268,13 @@ impl AuthorityState {
         if exists == [false, false] {
             return Ok(Self::Missing);
         }
-        let authority = Authority::load(directory)
-            .map_err(|error| format!("{error}; tandem trust --remove deletes it"))?;
+        let authority = Authority::load(directory).map_err(|error| {
+            let error = error.to_string();
+            match error.contains("--remove") {
+                true => error,
+                false => format!("{error}; tandem trust --remove deletes it"),
+            }
+        })?;
         if listed.is_some_and(|hosts| hosts != authority.opened()) {
             return Ok(Self::Other);
         }

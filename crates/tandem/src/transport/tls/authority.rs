@@ -74,6 +74,9 @@ pub fn default_directory() -> Option<PathBuf> {
         .map(|data| data.join("tandem"))
 }
 
+/// The remedy for an authority that cannot be read.
+const RENEW: &str = "run `tandem trust --remove`, and then `tandem trust` again";
+
 fn failed(directory: &Path, problem: impl ToString) -> TlsError {
     TlsError::Authority {
         directory: directory.display().to_string(),
@@ -179,9 +182,14 @@ impl Authority {
             let problem = format!("other users can read or change {key}: chmod 600 it");
             return Err(failed(&problem));
         }
+        let failed = |problem: &dyn ToString| {
+            let problem = problem.to_string();
+            failed(&format!("{problem}; {RENEW}"))
+        };
         let pair = KeyPair::from_pem(&text)
             .map_err(|error| failed(&format!("{}: {error}", key.display())))?;
-        let chain = certificates(&certificate.display().to_string())?;
+        let chain =
+            certificates(&certificate.display().to_string()).map_err(|error| failed(&error))?;
         let certificate = chain
             .into_iter()
             .next()
