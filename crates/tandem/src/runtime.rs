@@ -23,7 +23,7 @@ use crate::transport::registry::{Protocol, Socket};
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The address cannot be listened on.
-    #[error("cannot listen on {endpoint}: {error}")]
+    #[error("cannot listen on {endpoint} ({error}): {}", listen_remedy(.error))]
     Listen {
         /// The endpoint of the listener.
         endpoint: String,
@@ -36,6 +36,19 @@ pub enum StartError {
     /// The operating system refused a thread or another resource.
     #[error("cannot start: {0}")]
     System(#[from] std::io::Error),
+}
+
+/// Returns the remedy for an address that a program cannot listen on.
+pub(crate) fn listen_remedy(error: &std::io::Error) -> &'static str {
+    match error.kind() {
+        std::io::ErrorKind::PermissionDenied => {
+            "use a port above 1023, or give the program CAP_NET_BIND_SERVICE, as the systemd unit \
+             and `setcap cap_net_bind_service=+ep` do"
+        }
+        std::io::ErrorKind::AddrInUse => "stop the other program, or choose another port",
+        std::io::ErrorKind::AddrNotAvailable => "no interface of this machine has the address",
+        _ => "choose another address",
+    }
 }
 
 enum ThreadCommand {

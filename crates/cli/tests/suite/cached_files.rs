@@ -152,6 +152,7 @@ fn gateway_that_cannot_listen_leaves_its_files() {
     let arguments = setting.arguments(&["--listen", &taken]);
     let (is_running, _, error) = run(&arguments);
     assert!(!is_running && error.contains("cannot listen"), "{error}");
+    assert!(error.contains("stop the other program"), "{error}");
     let gateway = setting.start(&[]);
     assert_eq!(setting.get(&gateway, "/a"), "1");
     assert_eq!(setting.requests.load(Ordering::SeqCst), 1);

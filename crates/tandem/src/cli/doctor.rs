@@ -29,6 +29,7 @@ use crate::exchange::{Exchange, Part};
 use crate::middle::max_forwards::VERSION_FIELD;
 use crate::middle::routes::ONION_REMEDY;
 use crate::roles::Role;
+use crate::runtime::listen_remedy;
 use crate::stage::Stage;
 use crate::transport::Target;
 use crate::transport::registry::Transports;
@@ -305,13 +306,7 @@ fn ports(listen: &[Endpoint]) -> Vec<Finding> {
 }
 
 fn port_fault(endpoint: &Endpoint, address: SocketAddr, error: &std::io::Error) -> String {
-    let remedy = match error.kind() {
-        std::io::ErrorKind::PermissionDenied => {
-            "use a port above 1023, or give the program CAP_NET_BIND_SERVICE"
-        }
-        std::io::ErrorKind::AddrNotAvailable => "no interface of this machine has the address",
-        _ => "choose another address",
-    };
+    let remedy = listen_remedy(error);
     format!("cannot listen on {endpoint} at {address} ({error}): {remedy}")
 }
 
@@ -533,6 +528,24 @@ mod tests {
         assert!(found.text.ends_with(lines), "{}", found.text);
         assert_eq!(announced(&plain.typed().expect("a gateway")), None);
         assert_eq!(announced(&silent.typed().expect("a gateway")), None);
+    }
+
+    /// Tests run as root too, to which no port is refused.
+    #[test]
+    fn refused_port_has_a_remedy_in_each_message() {
+        let endpoint: Endpoint = "h2+tls://0.0.0.0:443".parse().expect("an endpoint");
+        let address = endpoint.socket_addr().expect("an address");
+        let refused = || std::io::Error::from(std::io::ErrorKind::PermissionDenied);
+        let start = crate::runtime::StartError::Listen {
+            endpoint: endpoint.to_string(),
+            error: refused(),
+        };
+        for text in [
+            port_fault(&endpoint, address, &refused()),
+            start.to_string(),
+        ] {
+            assert!(text.contains("use a port above 1023, or give"), "{text}");
+        }
     }
 
     #[test]
