@@ -5,12 +5,13 @@
 //! (`Max-Forwards: 0`, RFC 9110 section 7.6.2). The client connects to nothing but the gateways
 //! through `--via`, and the site that the user names (`--site`). It looks up no name but that of
 //! this site, with `--solo=direct`. `proxy` checks the proxy of a client without a gateway, and
-//! the way to the site. The gateway's checks include a look-up of one name.
+//! the way to the site. The gateway's checks include a look-up of one name, unless the gateway
+//! stands for an origin at an address.
 
 mod proxy;
 
 use std::fmt;
-use std::net::{SocketAddr, TcpListener, ToSocketAddrs as _};
+use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs as _};
 use std::time::{Duration, Instant, SystemTime};
 
 use tandem_http::{Fields, Method, RequestHead, Scheme};
@@ -20,6 +21,7 @@ use super::{ClientArgs, Failure, GatewayArgs, serve};
 use crate::back::announce::explain;
 use crate::back::gateways::unauthorized;
 use crate::config::client::Fallback;
+use crate::back::origin::Mode;
 use crate::config::gateways::GatewayEndpoint;
 use crate::config::onion_ports::torrc_line;
 use crate::config::{ClientConfig, ConfigError, GatewayConfig, PathConfig};
@@ -67,9 +69,10 @@ pub struct ClientDoctorArgs {
 /// Arguments of `tandem doctor gateway`.
 #[derive(Debug, clap::Args)]
 pub struct GatewayDoctorArgs {
-    /// Host name for the check of the resolver
-    #[arg(long, value_name = "NAME", default_value = "example.com")]
-    resolve: String,
+    /// Host name for the check of the resolver [default: example.com, and none if the gateway
+    /// stands for an origin at an address]
+    #[arg(long, value_name = "NAME")]
+    resolve: Option<String>,
     #[command(flatten)]
     gateway: GatewayArgs,
 }
@@ -226,22 +229,42 @@ async fn gateway(
     findings.extend(ports(&config.listen));
     findings.extend(system(&config.path, "/proc/sys/net/ipv4/tcp_wmem"));
     findings.extend(announced(&config));
-    let name = args.resolve.clone();
-    let looked_up = tokio::task::spawn_blocking(move || (name.as_str(), 443).to_socket_addrs());
-    findings.push(match looked_up.await? {
-        Ok(found) => {
-            let count = found.count();
-            Finding::good("DNS", format!("{} has {count} address(es)", args.resolve))
+    findings.push(
+        match name_to_resolve(args.resolve.as_deref(), &config.mode) {
+            Some(name) => resolver(name).await?,
+            None => Finding::good(
+                "DNS",
+                "not needed: the gateway stands for an origin at an address",
+            ),
+        },
+    );
+    Ok(findings)
+}
+
+/// Returns the name for the check of the resolver. A gateway that resolves no name needs none, and
+/// the look-up would tell the resolver of the operator.
+fn name_to_resolve<'a>(asked: Option<&'a str>, mode: &'a Mode) -> Option<&'a str> {
+    let needed = match mode {
+        Mode::Forward => Some("example.com"),
+        Mode::Reverse { target, .. } | Mode::Proxy { target, .. } => {
+            let is_address = target.host.parse::<IpAddr>().is_ok();
+            (!is_address).then_some(target.host.as_str())
         }
+    };
+    asked.or(needed)
+}
+
+/// Checks the resolver with a name.
+async fn resolver(name: &str) -> Result<Finding, Failure> {
+    let asked = name.to_owned();
+    let looked_up = tokio::task::spawn_blocking(move || (asked.as_str(), 443).to_socket_addrs());
+    Ok(match looked_up.await? {
+        Ok(found) => Finding::good("DNS", format!("{name} has {} address(es)", found.count())),
         Err(error) => Finding::fault(
             "DNS",
-            format!(
-                "{} cannot be resolved ({error}): check /etc/resolv.conf and the network",
-                args.resolve
-            ),
+            format!("{name} cannot be resolved ({error}): check /etc/resolv.conf and the network"),
         ),
-    });
-    Ok(findings)
+    })
 }
 
 /// Tells the ports under which a gateway announces itself to visitors of an onion service, if it
@@ -528,6 +551,28 @@ mod tests {
         assert!(found.text.ends_with(lines), "{}", found.text);
         assert_eq!(announced(&plain.typed().expect("a gateway")), None);
         assert_eq!(announced(&silent.typed().expect("a gateway")), None);
+    }
+
+    #[test]
+    fn gateway_before_an_address_needs_no_resolver() {
+        let mode = |text: &str| {
+            let options = crate::config::GatewayOptions {
+                listen: vec!["h2+tcp://127.0.0.1:0".parse().expect("an endpoint")],
+                mode: Some(text.parse().expect("a mode")),
+                open: Some(true),
+                ..Default::default()
+            };
+            options.typed().expect("a gateway").mode
+        };
+        for (text, asked, name) in [
+            ("forward", None, Some("example.com")),
+            ("reverse=http://127.0.0.1:8080", None, None),
+            ("reverse=http://[::1]", None, None),
+            ("reverse=http://127.0.0.1", Some("a.test"), Some("a.test")),
+            ("reverse=http://origin.test", None, Some("origin.test")),
+        ] {
+            assert_eq!(name_to_resolve(asked, &mode(text)), name, "{text}");
+        }
     }
 
     /// Tests run as root too, to which no port is refused.
