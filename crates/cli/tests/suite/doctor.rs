@@ -226,6 +226,13 @@ fn doctor_names_each_fault_of_a_client() {
             "is Tor running",
         ),
         (
+            "a name that the resolver does not find",
+            "h2+tls://no-such-name.invalid:443?resolve=system".into(),
+            vec![],
+            "DNS",
+            "check the name and the network, or add ip=",
+        ),
+        (
             "a name to resolve",
             "h2+tls://gw.example:443".into(),
             vec![],

@@ -286,6 +286,7 @@ fn configuration(error: &ConfigError) -> Finding {
     let check = match error {
         ConfigError::Value { key, .. } if key.contains("token") || *key == "auth" => "token",
         ConfigError::Tls(_) => "certificate",
+        ConfigError::Lookup { .. } => "DNS",
         _ => "configuration",
     };
     Finding::fault(check, error.to_string())

@@ -292,13 +292,17 @@ fn own_address(endpoint: &Endpoint, lookups: Lookups) -> Result<Option<SocketAdd
         Some("system") if lookups == Lookups::Refused => Ok(None),
         Some("system") => {
             use std::net::ToSocketAddrs;
+            let failed = |problem: String| ConfigError::Lookup {
+                endpoint: endpoint.to_string(),
+                problem,
+            };
             let found = (endpoint.host.as_str(), endpoint.port)
                 .to_socket_addrs()
-                .map_err(|error| bad(error.to_string()))?;
+                .map_err(|error| failed(error.to_string()))?;
             let first = found.into_iter().next();
             first
                 .map(Some)
-                .ok_or_else(|| bad("the name has no address".into()))
+                .ok_or_else(|| failed("the name has no address".into()))
         }
         Some(_) => Err(bad("resolve= can only be system".into())),
         None => Err(bad(

@@ -81,6 +81,14 @@ pub enum ConfigError {
         /// The problem and the remedy.
         problem: String,
     },
+    /// The resolver of this machine does not find the name of a gateway with `resolve=system`.
+    #[error("{endpoint}: {problem}: check the name and the network, or add ip=ADDRESS")]
+    Lookup {
+        /// The endpoint of the gateway.
+        endpoint: String,
+        /// The error of the resolver.
+        problem: String,
+    },
     /// An endpoint is not valid.
     #[error(transparent)]
     Endpoint(#[from] BadEndpoint),
