@@ -116,9 +116,21 @@ pub enum AddressFamily {
     V6,
 }
 
+/// The program whose options make a policy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PolicyOf {
+    /// A gateway, with `--allow-dest` and `--allow-port`.
+    #[default]
+    Gateway,
+    /// A client without a gateway, with `--solo-allow-dest`.
+    Solo,
+}
+
 /// The rules for destinations.
 #[derive(Clone, Debug)]
 pub struct Policy {
+    /// The program whose options permit more destinations.
+    pub of: PolicyOf,
     /// The address family that is used for a name.
     pub family: AddressFamily,
     /// The exceptions to the refused destinations.
@@ -130,6 +142,7 @@ pub struct Policy {
 impl Default for Policy {
     fn default() -> Self {
         Self {
+            of: PolicyOf::Gateway,
             family: AddressFamily::Any,
             allow: Vec::new(),
             ports: vec![80, 443],
@@ -155,14 +168,40 @@ impl Policy {
         let Some(held_back) = REFUSALS.admit() else {
             return;
         };
-        let remedy = if is_public(address.ip()) {
-            "its port is not among --allow-port"
-        } else {
-            "its address is not of the public Internet; --allow-dest NET[:PORT] permits a net"
-        };
+        let remedy = self.remedy(address.ip());
         tracing::warn!(
             "a destination was refused: {remedy} ({held_back} more since the last line)"
         );
+    }
+
+    /// Returns the reason for the refusal of an address, and the option that would permit it.
+    fn remedy(&self, ip: IpAddr) -> &'static str {
+        match (self.of, is_public(ip)) {
+            (PolicyOf::Gateway, true) => "its port is not among --allow-port",
+            (PolicyOf::Gateway, false) => {
+                "its address is not of the public Internet; --allow-dest NET[:PORT] permits a net"
+            }
+            (PolicyOf::Solo, true) => {
+                "its port is neither 80 nor 443; --solo-allow-dest NET:PORT permits it"
+            }
+            (PolicyOf::Solo, false) => {
+                "its address is not of the public Internet; --solo-allow-dest NET[:PORT] permits \
+                 a net"
+            }
+        }
+    }
+
+    /// Returns the text of the response to a refused request.
+    const fn refusal(&self) -> &'static str {
+        match self.of {
+            PolicyOf::Gateway => {
+                "that address or port is not allowed; --allow-dest and --allow-port of the \
+                 gateway permit more"
+            }
+            PolicyOf::Solo => {
+                "that address or port is not allowed; --solo-allow-dest NET[:PORT] permits it"
+            }
+        }
     }
 }
 
@@ -291,7 +330,7 @@ impl Direct {
         }
         addresses.retain(|address| named || self.permits(*address));
         if addresses.is_empty() {
-            let detail = "that address or port is not allowed";
+            let detail = self.policy.refusal();
             return Err(Error::new(Kind::Forbidden, Side::Local, detail));
         }
         addresses.retain(|address| !self.own.contains(protocol, *address));
@@ -416,6 +455,34 @@ mod tests {
             };
             let dialled = direct.dial(&target, &Isolation::none()).await;
             assert_eq!(dialled.err().map(|error| error.kind), expected);
+        }
+    }
+
+    /// A client has no option --allow-dest.
+    #[test]
+    fn refusal_names_an_option_of_the_program() {
+        for (of, options, others) in [
+            (
+                PolicyOf::Gateway,
+                [" --allow-dest", " --allow-port"],
+                "--solo",
+            ),
+            (PolicyOf::Solo, ["--solo-allow-dest"; 2], " --allow"),
+        ] {
+            let policy = Policy {
+                of,
+                ..Policy::default()
+            };
+            let near = policy.remedy([192, 168, 1, 1].into());
+            let public = policy.remedy([192, 0, 66, 1].into());
+            for (text, option) in [(near, options[0]), (public, options[1])] {
+                assert!(text.contains(option) && !text.contains(others), "{text}");
+            }
+            let text = policy.refusal();
+            assert!(
+                text.contains(options[0]) && !text.contains(others),
+                "{text}"
+            );
         }
     }
 

@@ -17,7 +17,7 @@ use super::{
     ConfigError, PathConfig, discover, distinct, near_options, onion_ports, positive, with_path,
 };
 use crate::back::origin::{Limits, Mode};
-use crate::back::policy::{AddressFamily, AllowDest, Policy};
+use crate::back::policy::{AddressFamily, AllowDest, Policy, PolicyOf};
 use crate::disk_cache::DiskConfig;
 use crate::endpoint::{Endpoint, SessionKind, Usage, literal_ip};
 use crate::fleet::FleetConfig;
@@ -544,6 +544,7 @@ fn listener(endpoint: &Endpoint, transports: &Transports) -> Result<(), ConfigEr
 /// Returns the policy for destinations besides the public ones.
 fn policy(allow: Vec<AllowDest>, ports: Vec<u16>) -> Policy {
     Policy {
+        of: PolicyOf::Gateway,
         family: AddressFamily::Any,
         allow,
         ports: match ports.is_empty() {

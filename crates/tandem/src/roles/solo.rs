@@ -16,7 +16,7 @@ use super::{http1_session, mux_session};
 use crate::back::growth::Pace;
 use crate::back::origin::{Limits as OriginLimits, Mode, Origin};
 use crate::back::own::OwnListeners;
-use crate::back::policy::{Direct, Policy};
+use crate::back::policy::{Direct, Policy, PolicyOf};
 use crate::back::polite::{Pipelining, Polite};
 use crate::back::udp::NoUdp;
 use crate::config::client::{Solo, SoloMode};
@@ -125,6 +125,7 @@ impl ClientConfig {
         let solo = self.solo.as_ref()?;
         (solo.mode == SoloMode::Direct).then(|| Direct {
             policy: Policy {
+                of: PolicyOf::Solo,
                 allow: solo.allow_dest.clone(),
                 ..Policy::default()
             },
