@@ -27,7 +27,8 @@ use questions::{
     ADDRESS, CONTROL, IP, MARKED_PORT, MARKER, ONION, ORIGIN, PORT, Questions, ROLE, SOCKS,
     TOR_GATEWAY,
 };
-use steps::{print_steps, quoted};
+use steps::print_steps;
+pub(super) use steps::quoted;
 
 const EXAMPLES: &str = "Examples:
   tandem init

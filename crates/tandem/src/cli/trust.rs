@@ -10,13 +10,14 @@ use std::io::{BufRead as _, IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use super::init::quoted;
 use super::{Failure, serve};
 use crate::config::open::{check_hosts, constraints};
 use crate::hosts::HostPattern;
 use crate::transport::tls::authority::{
     self, Authority, HOSTS, NAME, certificate_file, default_directory, key_file,
 };
-use stores::{ChosenStores, Store, StoreDirectories, StoreKind};
+use stores::{ChosenStores, Store, StoreDirectories, StoreError, StoreKind};
 
 const EXAMPLES: &str = "Examples:
   tandem trust
@@ -210,7 +211,8 @@ fn remove(args: &TrustArgs, directory: &Path, places: &StoreDirectories) -> Resu
             }
             Err(error) => {
                 failed += 1;
-                eprintln!("tandem: {store}: {error}");
+                let remedy = remedy(store, &error, directory);
+                eprintln!("tandem: {store}: {error}{remedy}");
             }
         }
     }
@@ -225,6 +227,15 @@ fn remove(args: &TrustArgs, directory: &Path, places: &StoreDirectories) -> Resu
         }
     }
     Ok(())
+}
+
+/// Returns the remedy for a store that could not be changed, if there is one.
+fn remedy(store: &Store, error: &StoreError, directory: &Path) -> String {
+    if !store.needs_root() || !error.is_denied() {
+        return String::new();
+    }
+    let directory = quoted(directory);
+    format!(": run `sudo tandem trust --remove --authority {directory} --store system` first")
 }
 
 /// Tells the user about the effect of an authority for other hosts than this machine.
@@ -312,6 +323,23 @@ fn confirm(args: &TrustArgs) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn refused_system_store_names_the_command_for_root() {
+        let refused = || StoreError::File {
+            path: "/etc/anchors/x.crt".into(),
+            error: std::io::ErrorKind::PermissionDenied.into(),
+        };
+        let text = |kind: StoreKind, error| {
+            let store = Store::nss(kind, "/etc/anchors".into());
+            remedy(&store, &error, Path::new("/home/a b/tandem"))
+        };
+        let command = "sudo tandem trust --remove --authority '/home/a b/tandem' --store system";
+        assert!(text(StoreKind::System, refused()).contains(command));
+        assert_eq!(text(StoreKind::Chromium, refused()), "");
+        let other = StoreError::Unavailable("x".to_owned());
+        assert_eq!(text(StoreKind::System, other), "");
+    }
 
     #[test]
     fn authority_is_replaced_before_it_expires() {

@@ -74,7 +74,7 @@ fn tor_browsers(port: u16) -> String {
 }
 
 /// Quotes a path for a POSIX shell, where needed.
-pub(super) fn quoted(path: &Path) -> String {
+pub(in crate::cli) fn quoted(path: &Path) -> String {
     let text = path.display().to_string();
     let is_plain = |b: u8| b.is_ascii_alphanumeric() || b"/._-+".contains(&b);
     if text.bytes().all(is_plain) {

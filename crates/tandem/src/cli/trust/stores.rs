@@ -43,11 +43,19 @@ pub(super) enum StoreError {
         error: std::io::Error,
     },
     /// A line of the record names no store.
-    #[error("{path}: line {line:?} names no store")]
+    #[error("{path}: line {line:?} names no store: delete the line, and run the command again")]
     Record { path: PathBuf, line: String },
     /// The wanted store cannot be changed.
     #[error("{0}")]
     Unavailable(String),
+}
+
+impl StoreError {
+    /// Returns true if this user may not change a file.
+    pub(super) fn is_denied(&self) -> bool {
+        let denied = std::io::ErrorKind::PermissionDenied;
+        matches!(self, Self::File { error, .. } if error.kind() == denied)
+    }
 }
 
 fn file_error(path: &Path, error: std::io::Error) -> StoreError {
@@ -63,6 +71,13 @@ pub(super) struct Store {
     kind: StoreKind,
     /// The directory of an NSS database, or of the system's own certificates.
     directory: PathBuf,
+}
+
+impl Store {
+    /// Returns true if only root can change it.
+    pub(super) fn needs_root(&self) -> bool {
+        self.kind == StoreKind::System
+    }
 }
 
 impl fmt::Display for Store {
@@ -254,7 +269,7 @@ pub(super) fn check_tools(stores: &[Store]) -> Result<(), StoreError> {
 }
 
 impl Store {
-    const fn nss(kind: StoreKind, directory: PathBuf) -> Self {
+    pub(super) const fn nss(kind: StoreKind, directory: PathBuf) -> Self {
         Self { kind, directory }
     }
 
@@ -523,6 +538,8 @@ mod tests {
         forget(&home.0, &stores[1]).expect("forgotten");
         assert!(!record_file(&home.0).exists());
         std::fs::write(record_file(&home.0), "nonsense\n").expect("written");
-        assert!(matches!(recorded(&home.0), Err(StoreError::Record { .. })));
+        let error = recorded(&home.0).expect_err("no store");
+        assert!(matches!(error, StoreError::Record { .. }));
+        assert!(error.to_string().contains("delete the line"), "{error}");
     }
 }
