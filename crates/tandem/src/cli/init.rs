@@ -9,7 +9,7 @@ mod plan;
 mod questions;
 mod steps;
 
-use std::io::{BufRead, IsTerminal as _, Write};
+use std::io::{BufRead, ErrorKind, IsTerminal as _, Write};
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -249,12 +249,18 @@ fn absolute(file: &Path) -> Result<String, Failure> {
     if path.contains('&') {
         return Err(format!("{path}: an endpoint cannot name a path with &").into());
     }
-    Ok(path)
+    // Another user may be the only one who can reach it.
+    match std::fs::metadata(file) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Err(format!("{path}: {error}").into()),
+        _ => Ok(path),
+    }
 }
 
 fn host(text: &str) -> Result<String, String> {
-    if let Ok(ip) = text.parse::<IpAddr>() {
-        return Ok(ip.to_string());
+    match text.parse::<IpAddr>() {
+        Ok(ip) if ip.is_unspecified() => return Err(format!("{text:?} is that of no machine")),
+        Ok(ip) => return Ok(ip.to_string()),
+        Err(_) => {}
     }
     match split_authority(text, Some(1)) {
         Ok((host, _)) if !text.contains([':', '[']) => Ok(host),
@@ -583,11 +589,14 @@ mod tests {
             ("2001:db8::1", true),
             ("gw.example:443", false),
             ("[::1]", false),
+            ("0.0.0.0", false),
+            ("::", false),
             ("a b", false),
         ] {
             assert_eq!(host(text).is_ok(), good, "{text}");
         }
         assert!(port("0").is_err() && port("65536").is_err() && port("1").is_ok());
+        assert!(absolute(Path::new("/nonexistent/cert.pem")).is_err());
         assert!(onion_host("short.onion").is_err());
         assert!(onion_host("/nonexistent/hostname").is_err());
         assert!(tor_gateway("gw.example").is_err());
