@@ -2,6 +2,7 @@
 //! hashes of Tor's cookie.
 
 use std::io;
+use std::path::Path;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -20,17 +21,28 @@ pub(crate) fn token() -> io::Result<String> {
     Ok(URL_SAFE_NO_PAD.encode(bytes))
 }
 
-/// Describes the error of a file with a secret. systemd starts a service as a user who cannot read
-/// files of root, and sets a variable from which the service recognises this.
-pub(crate) fn unreadable(error: &io::Error) -> String {
-    explain(error, std::env::var_os("INVOCATION_ID").is_some())
+/// Describes the error of a file, such as one with a secret. systemd starts a service as a user who
+/// cannot read files of root, and sets a variable from which the service recognises this. A
+/// relative path begins at the working directory, also one in a configuration file.
+pub(crate) fn unreadable(file: impl AsRef<Path>, error: &io::Error) -> String {
+    let is_service = std::env::var_os("INVOCATION_ID").is_some();
+    explain(file.as_ref(), error, is_service)
 }
 
-fn explain(error: &io::Error, is_service: bool) -> String {
-    if is_service && error.kind() == io::ErrorKind::PermissionDenied {
-        format!("{error}: pass the file to the service by LoadCredential= in its unit")
-    } else {
-        error.to_string()
+fn explain(file: &Path, error: &io::Error, is_service: bool) -> String {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied if is_service => {
+            format!("{error}: pass the file to the service by LoadCredential= in its unit")
+        }
+        io::ErrorKind::NotFound if file.is_relative() => {
+            let directory = std::env::current_dir().unwrap_or_default();
+            format!(
+                "{error} in {}, where relative paths begin: run the command in the directory of \
+                 the configuration file",
+                directory.display()
+            )
+        }
+        _ => error.to_string(),
     }
 }
 
@@ -53,10 +65,21 @@ mod tests {
     #[test]
     fn unreadable_secret_of_a_service_has_a_remedy() {
         let denied = io::Error::from(io::ErrorKind::PermissionDenied);
-        assert!(explain(&denied, true).contains("LoadCredential="));
-        assert_eq!(explain(&denied, false), denied.to_string());
+        let (absolute, relative) = (Path::new("/srv/token"), Path::new("token"));
+        assert!(explain(relative, &denied, true).contains("LoadCredential="));
+        assert_eq!(explain(absolute, &denied, false), denied.to_string());
         let missing = io::Error::from(io::ErrorKind::NotFound);
-        assert_eq!(explain(&missing, true), missing.to_string());
+        assert_eq!(explain(absolute, &missing, true), missing.to_string());
+        let directory = std::env::current_dir().expect("a directory");
+        let text = explain(relative, &missing, true);
+        assert!(
+            text.contains(&format!("{},", directory.display())),
+            "{text}"
+        );
+        assert!(
+            text.ends_with("the directory of the configuration file"),
+            "{text}"
+        );
     }
 
     #[test]

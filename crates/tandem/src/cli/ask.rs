@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use super::{Failure, serve};
 use crate::admin::control::{ControlResponse, REQUEST_TIMEOUT};
+use crate::secret::unreadable;
 
 /// The user who administers the machine.
 pub(super) const ROOT: u32 = 0;
@@ -24,8 +25,11 @@ const MAX_ANSWER: u64 = 64 << 20;
 pub fn ask(control: &Path, line: &str) -> Result<ControlResponse, Failure> {
     let failed = |error: io::Error| format!("{}: {error}", control.display());
     let mut stream = UnixStream::connect(control).map_err(|error| {
-        let problem = failed(error);
-        format!("{problem}: start a client or gateway with this control socket (--control)")
+        let problem = unreadable(control, &error);
+        let control = control.display();
+        format!(
+            "{control}: {problem}: start a client or gateway with this control socket (--control)"
+        )
     })?;
     let peer = peer_user(&stream).map_err(failed)?;
     if !is_trusted(own_user().map_err(failed)?, peer) {

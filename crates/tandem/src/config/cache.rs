@@ -79,7 +79,7 @@ impl GatewayOptions {
 fn key(file: &Path) -> Result<FleetKey, ConfigError> {
     let bad =
         |problem: String| ConfigError::value("cache-key", format!("{}: {problem}", file.display()));
-    let secret = std::fs::read(file).map_err(|error| bad(unreadable(&error)))?;
+    let secret = std::fs::read(file).map_err(|error| bad(unreadable(file, &error)))?;
     FleetKey::new(&secret).map_err(|error| bad(error.to_string()))
 }
 

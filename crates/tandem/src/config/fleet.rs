@@ -37,7 +37,7 @@ impl GatewayOptions {
         let bad_key = |problem: String| {
             ConfigError::value("share-key", format!("{}: {problem}", file.display()))
         };
-        let secret = std::fs::read(file).map_err(|error| bad_key(unreadable(&error)))?;
+        let secret = std::fs::read(file).map_err(|error| bad_key(unreadable(file, &error)))?;
         let key =
             tandem_fleet::FleetKey::new(&secret).map_err(|error| bad_key(error.to_string()))?;
         let password_file = engine.password_file().map(Into::into);

@@ -413,7 +413,7 @@ pub(crate) fn positive(
 /// Reads a secret of one line from a file.
 pub(crate) fn read_secret(key: &'static str, file: &str) -> Result<String, ConfigError> {
     let text = std::fs::read_to_string(file).map_err(|error| {
-        let problem = unreadable(&error);
+        let problem = unreadable(file, &error);
         ConfigError::value(key, format!("cannot read {file}: {problem}"))
     })?;
     let secret = text.lines().next().unwrap_or_default().trim();

@@ -121,7 +121,7 @@ impl EngineAddress {
         };
         let wrong = |problem: String| format!("{}: {problem}", file.display());
         let text = std::fs::read_to_string(file)
-            .map_err(|error| wrong(crate::secret::unreadable(&error)))?;
+            .map_err(|error| wrong(crate::secret::unreadable(file, &error)))?;
         match text.trim_end_matches(['\r', '\n']) {
             "" => Err(wrong("it must hold the password".into())),
             password => Ok(self.login.clone().set_password(password)),

@@ -18,7 +18,7 @@ fn file_error(file: &str, problem: impl ToString) -> TlsError {
 }
 
 fn read(file: &str) -> Result<Vec<u8>, TlsError> {
-    std::fs::read(file).map_err(|error| file_error(file, unreadable(&error)))
+    std::fs::read(file).map_err(|error| file_error(file, unreadable(file, &error)))
 }
 
 /// Reads a chain of certificates, beginning with that of this end.
