@@ -109,14 +109,14 @@ mod tests {
 
     /// No browser can connect to the address 0.0.0.0 of a proxy.
     #[test]
-    fn script_names_this_machine_for_a_listener_of_all_addresses() {
+    fn listener_of_all_addresses_is_named_as_this_machine() {
         assert_list(&proxies("0.0.0.0:8119", "0.0.0.0:8118"), false, BOTH);
         let expected = "HTTPS [::1]:8119; PROXY 192.0.2.1:8118";
         assert_list(&proxies("[::]:8119", "192.0.2.1:8118"), false, expected);
     }
 
     #[tokio::test]
-    async fn address_of_the_listener_names_the_dashboard_to_its_user_only() {
+    async fn page_of_the_listener_is_for_its_user_only() {
         let proxies = proxies("", "127.0.0.1:8118");
         for (path, site, expected) in [
             ("/", None, 200),
