@@ -11,8 +11,8 @@
 use std::task::{Context, Poll, Waker};
 
 /// The bytes of a packet beside the data of a stream: the head, the tag and the frame's head. This
-/// is the most for an offset below 1 GiB. An estimate that is too high by some bytes ends as soon as
-/// the connection has nothing to send, and one that is too low goes on.
+/// is the most for an offset below 1 GiB. An estimate that is too high by some bytes ends as soon
+/// as the connection has nothing to send, and one that is too low goes on.
 const OVERHEAD: u64 = 40;
 
 /// The estimate, and the task that waits for room.

@@ -1,6 +1,7 @@
 //! Downloads over QUIC connections on emulated links, in virtual time.
 
 mod late;
+mod moved;
 mod rates;
 
 use std::net::{Ipv6Addr, SocketAddr};
