@@ -297,7 +297,7 @@ fn urgent_response_writes_before_others_until_its_end() {
 
 /// Others depend on the streams of the session itself, such as those of QPACK.
 #[test]
-fn stream_of_the_session_that_was_blocked_needs_no_room() {
+fn blocked_stream_of_the_session_needs_no_room() {
     in_virtual_time(async {
         let session = Served::begin(Limit::Room, true).await;
         let _stream = session.ask().await;

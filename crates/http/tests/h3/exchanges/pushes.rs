@@ -76,7 +76,7 @@ fn h3_push_stream_waits_for_its_promise() {
 
 /// The heads of many pushes can be in one packet, and a lost one delays the first bytes of many.
 #[test]
-fn h3_client_takes_many_push_streams_before_their_bytes() {
+fn h3_client_takes_many_push_streams_without_bytes() {
     let mut pair = Pair::new();
     let (_, id) = asked(&mut pair);
     pair.server.core.respond(id, &response(200, &[]), false);

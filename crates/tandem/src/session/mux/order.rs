@@ -10,8 +10,8 @@
 //! The streams of the session itself need no room, since others depend on them. The driver writes
 //! their output at once, and again when the carrier wakes one that it has blocked.
 //!
-//! A head has its turn before all content, and that of a push has it with its content. If the carrier blocks its stream, the rest of the head
-//! has the place of the content, and waits for more urgent streams.
+//! A head has its turn before all content, except that of a push. If the carrier blocks its stream,
+//! the rest of the head has the place of the content, and waits for more urgent streams.
 //!
 //! [`Streams::poll_room`]: crate::carrier::Streams::poll_room
 
