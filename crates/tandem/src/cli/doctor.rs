@@ -20,7 +20,6 @@ use super::sections::check_role;
 use super::{ClientArgs, Failure, GatewayArgs, serve};
 use crate::back::announce::explain;
 use crate::back::gateways::unauthorized;
-use crate::config::client::Fallback;
 use crate::back::origin::Mode;
 use crate::config::gateways::GatewayEndpoint;
 use crate::config::onion_ports::torrc_line;
@@ -29,7 +28,6 @@ use crate::endpoint::Endpoint;
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Exchange, Part};
 use crate::middle::max_forwards::VERSION_FIELD;
-use crate::middle::routes::ONION_REMEDY;
 use crate::roles::Role;
 use crate::runtime::listen_remedy;
 use crate::stage::Stage;
@@ -186,10 +184,7 @@ pub(super) async fn client(
         },
         (None, None) => {}
     }
-    if config.keeps_onions_apart() && config.fallback == Fallback::None {
-        let text = format!("onion services without a gateway of their own fail: {ONION_REMEDY}");
-        findings.push(Finding::warning("onions", text));
-    }
+    findings.extend(proxy::onions(&config));
     if config.discover {
         let text = "gateways that onion services announce are used through the proxy";
         findings.push(Finding::good("discovery", text));

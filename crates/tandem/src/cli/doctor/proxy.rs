@@ -9,9 +9,11 @@ use std::net::SocketAddr;
 use super::{Finding, RESPONSE_TIMEOUT, fault};
 use crate::back::policy::Direct;
 use crate::config::ClientConfig;
+use crate::config::client::Fallback;
 use crate::endpoint::{Via, split_authority};
 use crate::error::{Error, Kind, Side};
 use crate::exchange::Isolation;
+use crate::middle::routes::ONION_REMEDY;
 use crate::transport::socks::{SocksTrial, try_proxy};
 use crate::transport::tor::Control;
 use crate::transport::{Target, Transport as _};
@@ -20,6 +22,13 @@ use crate::transport::{Target, Transport as _};
 pub(super) fn site(text: &str) -> Result<Target, String> {
     let (host, port) = split_authority(text, Some(80))?;
     Ok(Target { host, port })
+}
+
+/// Warns if requests for onion services fail because the default gateway does not get them.
+pub(super) fn onions(config: &ClientConfig) -> Option<Finding> {
+    let are_refused = config.keeps_onions_apart() && config.fallback == Fallback::None;
+    let text = format!("onion services without a gateway of their own fail: {ONION_REMEDY}");
+    are_refused.then(|| Finding::warning("onions", text))
 }
 
 /// Checks the proxy at `via`, and the way through it to `site`.

@@ -1,0 +1,128 @@
+//! The readers of the answers to the questions of `tandem init`.
+
+use std::io::ErrorKind;
+use std::net::IpAddr;
+use std::path::Path;
+
+use crate::cli::Failure;
+use crate::config::share_url::ShareUrl;
+use crate::endpoint::{Endpoint, Usage, onion_service, split_authority};
+
+/// Returns the absolute path of a file, if an endpoint can name it.
+pub(super) fn absolute(file: &Path) -> Result<String, Failure> {
+    let path = std::path::absolute(file)?.display().to_string();
+    if path.contains('&') {
+        return Err(format!("{path}: an endpoint cannot name a path with &").into());
+    }
+    // Another user may be the only one who can reach it.
+    match std::fs::metadata(file) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Err(format!("{path}: {error}").into()),
+        _ => Ok(path),
+    }
+}
+
+/// Reads the name or the address of a gateway.
+pub(super) fn host(text: &str) -> Result<String, String> {
+    match text.parse::<IpAddr>() {
+        Ok(ip) if ip.is_unspecified() => return Err(format!("{text:?} is that of no machine")),
+        Ok(ip) => return Ok(ip.to_string()),
+        Err(_) => {}
+    }
+    match split_authority(text, Some(1)) {
+        Ok((host, _)) if !text.contains([':', '[']) => Ok(host),
+        Ok(_) => Err(format!("{text:?}: give the name without a port")),
+        Err(problem) => Err(format!("{text:?}: {problem}")),
+    }
+}
+
+/// Reads a port.
+pub(super) fn port(text: &str) -> Result<u16, String> {
+    match text.parse() {
+        Ok(port) if port > 0 => Ok(port),
+        _ => Err(format!("{text:?} is no port from 1 to 65535")),
+    }
+}
+
+/// Reads an onion address of version 3, or the file that holds one.
+pub(super) fn onion_host(text: &str) -> Result<String, String> {
+    let host = if text.contains('/') {
+        std::fs::read_to_string(text).map_err(|error| format!("{text}: {error}"))?
+    } else {
+        text.to_owned()
+    };
+    let host = host.trim().to_ascii_lowercase();
+    let name = host.strip_suffix(".onion").unwrap_or_default();
+    let is_base32 = |b: u8| b.is_ascii_lowercase() || matches!(b, b'2'..=b'7');
+    if name.len() != 56 || !name.bytes().all(is_base32) {
+        return Err(format!(
+            "{text:?} is no onion address: 56 letters and digits before .onion"
+        ));
+    }
+    Ok(host)
+}
+
+/// The gateway of a Tor user.
+pub(super) enum Reached {
+    /// The gateways that sites announce for themselves.
+    Sites,
+    /// The gateway of a shared URL.
+    Url(ShareUrl),
+    /// A gateway for all requests.
+    Endpoint(Endpoint),
+    /// The gateway of an onion service, for its own requests.
+    Site(Endpoint),
+}
+
+/// Reads the gateway of a Tor user.
+pub(super) fn tor_gateway(text: &str) -> Result<Reached, String> {
+    if text == "sites" {
+        return Ok(Reached::Sites);
+    }
+    if text.starts_with("tandem://") {
+        let url: Result<ShareUrl, _> = text.parse();
+        return url.map(Reached::Url).map_err(|error| error.to_string());
+    }
+    let parse = |endpoint: &str| {
+        let endpoint = Usage::Gateway.parse(endpoint);
+        endpoint.map_err(|error| error.to_string())
+    };
+    if text == "exit" {
+        return parse("h2+tcp://192.0.2.80:9980?exit=auto").map(Reached::Endpoint);
+    }
+    if text.contains("://") {
+        return parse(text).map(Reached::Endpoint);
+    }
+    let (host, port) = split_authority(text, Some(9980))?;
+    if onion_service(&host).is_none() {
+        return Err(format!(
+            "{text:?} is neither an onion address, \"sites\" nor \"exit\""
+        ));
+    }
+    parse(&format!("h2+tcp://{host}:{port}")).map(Reached::Site)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_checked() {
+        for (text, good) in [
+            ("gw.example", true),
+            ("2001:db8::1", true),
+            ("gw.example:443", false),
+            ("[::1]", false),
+            ("0.0.0.0", false),
+            ("::", false),
+            ("a b", false),
+        ] {
+            assert_eq!(host(text).is_ok(), good, "{text}");
+        }
+        assert!(port("0").is_err() && port("65536").is_err() && port("1").is_ok());
+        assert!(absolute(Path::new("/nonexistent/cert.pem")).is_err());
+        assert!(onion_host("short.onion").is_err());
+        assert!(onion_host("/nonexistent/hostname").is_err());
+        assert!(tor_gateway("gw.example").is_err());
+        assert!(tor_gateway("http://gw.example:1").is_err());
+    }
+}
