@@ -184,6 +184,13 @@ impl Index {
         self.numbers.insert(at.0, number);
     }
 
+    /// Gives each string a new number, which stands in `new` at its former number.
+    pub fn renumber(&mut self, new: &[u32]) {
+        for number in self.numbers.values_mut() {
+            *number = new[*number as usize];
+        }
+    }
+
     /// Forgets the number of `name`.
     pub fn remove(&mut self, name: &[u8], number: u32) {
         let mut place = self.secret.hash_one(name);

@@ -13,11 +13,22 @@ pub struct Interner {
     /// All strings one after another, and where each ends.
     bytes: Vec<u8>,
     ends: Vec<usize>,
+    /// The number that was returned last. Neighbouring lines share most strings but the URL.
+    last: Option<u32>,
 }
 
 impl Interner {
     /// The number of `name`, new if it was never seen.
     pub fn intern(&mut self, name: &[u8]) -> u32 {
+        if let Some(last) = self.last.filter(|&last| self.name(last) == name) {
+            return last;
+        }
+        let id = self.find_or_add(name);
+        self.last = Some(id);
+        id
+    }
+
+    fn find_or_add(&mut self, name: &[u8]) -> u32 {
         match self.index.find(name, |id| self.name(id) == name) {
             Ok(id) => id,
             Err(vacant) => {
@@ -67,15 +78,15 @@ impl Interner {
         let mut by_name: Vec<u32> = (0..self.ends.len() as u32).collect();
         by_name.sort_unstable_by(|&a, &b| self.name(a).cmp(self.name(b)));
         let mut renumbered = vec![0; by_name.len()];
-        let mut sorted = Self {
-            bytes: Vec::with_capacity(self.bytes.len()),
-            ends: Vec::with_capacity(self.ends.len()),
-            ..Self::default()
-        };
-        for old in by_name {
-            renumbered[old as usize] = sorted.intern(self.name(old));
+        let mut bytes = Vec::with_capacity(self.bytes.len());
+        let mut ends = Vec::with_capacity(self.ends.len());
+        for (new, old) in by_name.into_iter().enumerate() {
+            renumbered[old as usize] = new as u32;
+            bytes.extend_from_slice(self.name(old));
+            ends.push(bytes.len());
         }
-        *self = sorted;
+        self.index.renumber(&renumbered);
+        (self.bytes, self.ends, self.last) = (bytes, ends, None);
         renumbered
     }
 }
@@ -93,5 +104,8 @@ mod tests {
         assert_eq!(names.sort(), [3, 0, 2, 1]);
         assert_eq!(names.get(b"/a?z"), Some(2));
         assert_eq!(names.name(1), b"/a");
+        assert_eq!(names.intern(b"/b"), 3);
+        assert_eq!(names.intern(b"/c"), 4);
+        assert_eq!([names.intern(b"/c"), names.intern(b"/")], [4, 0]);
     }
 }
