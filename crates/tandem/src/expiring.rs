@@ -32,6 +32,12 @@ impl<K: Clone + Eq + Hash, const MOST: usize> ExpiringSet<K, MOST> {
         keys.insert(key, now + time);
     }
 
+    /// Returns whether the set has a key.
+    pub fn contains_key(&self, key: &K) -> bool {
+        let until = self.0.borrow().get(key).copied();
+        until.is_some_and(|until| Instant::now() < until)
+    }
+
     /// Returns whether the set has the key of `make`. An empty set does not call `make`.
     pub fn contains(&self, make: impl FnOnce() -> K) -> bool {
         let keys = self.0.borrow();

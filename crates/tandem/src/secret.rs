@@ -34,6 +34,9 @@ fn explain(file: &Path, error: &io::Error, is_service: bool) -> String {
         io::ErrorKind::PermissionDenied if is_service => {
             format!("{error}: pass the file to the service by LoadCredential= in its unit")
         }
+        io::ErrorKind::NotFound if file.is_relative() && is_service => {
+            format!("{error}: give the whole path, or set WorkingDirectory= in the unit")
+        }
         io::ErrorKind::NotFound if file.is_relative() => {
             let directory = std::env::current_dir().unwrap_or_default();
             format!(

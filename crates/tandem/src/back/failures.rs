@@ -27,3 +27,18 @@ impl Failures {
             .contains(|| (isolation.clone(), authority.to_owned()))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_belong_to_one_isolation_key() {
+        let failures = Failures::default();
+        let (none, other) = (Isolation::none(), Isolation::new(b"a", b"b"));
+        failures.note(&none, "site.example:443");
+        assert!(failures.contains(&none, "site.example:443"));
+        assert!(!failures.contains(&other, "site.example:443"));
+        assert!(!failures.contains(&none, "other.example:443"));
+    }
+}

@@ -275,6 +275,7 @@ impl OpenedOrigins {
 
     /// Returns the connection for early requests, which may be a new one.
     fn early(self: &Rc<Self>, key: EarlyKey) -> Option<Rc<EarlyConnection>> {
+        let number = (self.new_number)();
         let mut table = self.table.borrow_mut();
         if let Some(found) = table.early.get(&key) {
             return Some(Rc::clone(found));
@@ -283,7 +284,7 @@ impl OpenedOrigins {
             return None;
         }
         let connection = Rc::new(EarlyConnection {
-            number: (self.new_number)(),
+            number,
             is_taken: Cell::new(false),
             outcome: OnceCell::new(),
         });
@@ -412,7 +413,7 @@ impl Stage for ToOpened {
         };
         let origin = (exchange.isolation.clone(), target);
         let is_early = exchange.priority.get().push;
-        if is_early && origins.busy.contains(|| origin.clone()) {
+        if is_early && origins.busy.contains_key(&origin) {
             return Reply::fail(early_refused());
         }
         let reply = match origins.own(&exchange, &origin.1) {

@@ -195,8 +195,8 @@ impl Policy {
     const fn refusal(&self) -> &'static str {
         match self.of {
             PolicyOf::Gateway => {
-                "that address or port is not allowed; --allow-dest and --allow-port of the \
-                 gateway permit more"
+                "that address or port is not allowed; --allow-dest and --allow-port of the program \
+                 that connects permit more"
             }
             PolicyOf::Solo => {
                 "that address or port is not allowed; --solo-allow-dest NET[:PORT] permits it"

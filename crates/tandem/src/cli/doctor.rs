@@ -195,7 +195,7 @@ pub(super) async fn client(
             Err(error) => findings.push(configuration(&error)),
         }
     }
-    // The role is the last check, so that nothing that it begins can run.
+    // The role is the last check. It connects to nothing.
     let role = ClientConfig {
         preconnect: false,
         ..config

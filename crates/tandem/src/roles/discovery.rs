@@ -17,13 +17,14 @@ use std::sync::Arc;
 
 use super::lanes::Dials;
 use super::opened::early::OfPart;
+use super::opened::early::{MAX_PARTS, PARTS_IN_MEMORY};
 use crate::announcement::Site;
 use crate::back::announce::Announcer;
 use crate::back::gateways::{Gateways, PoolLimits, ToGateway};
 use crate::back::opened_origins::OpenedOrigins;
 use crate::config::discover::OWN_GATEWAYS;
 use crate::config::gateways::GatewayEndpoint;
-use crate::config::open::OpenedHttps;
+use crate::config::open::{EarlyRequests, OpenedHttps};
 use crate::config::{ClientConfig, ConfigError};
 use crate::endpoint::Endpoint;
 use crate::exchange::Exchange;
@@ -129,11 +130,16 @@ impl ClientConfig {
         let timeout = self.path.socket.connect_timeout;
         let tls = VerifiedTls::new(Rc::clone(tunnels), open.ca.as_deref(), &[b"h2"], timeout)?;
         let tls: Rc<dyn Transport> = Rc::new(tls);
+        let is_shared = open.early == EarlyRequests::Shared;
+        let (lanes, max_lanes) = match is_shared {
+            true => (lanes, self.max_sessions),
+            false => (lanes.of_parts(), self.max_sessions.min(MAX_PARTS)),
+        };
         let new_lane = move |way: &Endpoint| {
             let can_use = lanes.config.can_discover_opened(way);
             can_use.then(|| lanes.lane(way, Some(&tls)))?.ok()
         };
-        let discovery = Discovery::new(Rc::clone(&lane), Box::new(new_lane), self.max_sessions);
+        let discovery = Discovery::new(Rc::clone(&lane), Box::new(new_lane), max_lanes);
         let ending = Rc::downgrade(&discovery);
         origins.on_end(move |connection| {
             if let Some(discovery) = ending.upgrade() {
@@ -172,6 +178,19 @@ impl ClientConfig {
 }
 
 impl SiteLanes {
+    /// Gives each lane the share of `push-memory` that a part of an isolation key has: a page can
+    /// open many connections.
+    fn of_parts(self) -> Self {
+        let config = ClientConfig {
+            push_memory: self.config.push_memory.div_ceil(PARTS_IN_MEMORY),
+            ..(*self.config).clone()
+        };
+        Self {
+            config: Rc::new(config),
+            ..self
+        }
+    }
+
     /// Creates the lane of an announced gateway, without connecting. `transport` replaces the way
     /// through `--via`.
     fn lane(

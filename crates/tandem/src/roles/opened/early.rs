@@ -27,10 +27,10 @@ use crate::stage::Stage;
 
 /// The largest number of connections of browsers with knowledge and stored responses. A further one
 /// ends the state of the one that was idle for longest, or gets no early requests.
-const MAX_PARTS: usize = 64;
+pub(in crate::roles) const MAX_PARTS: usize = 64;
 
 /// The share of a connection in `push-memory`: one of this number.
-const PARTS_IN_MEMORY: usize = 8;
+pub(in crate::roles) const PARTS_IN_MEMORY: usize = 8;
 
 /// The name of the lane among the times of page loads.
 const WAY: &str = "HTTPS opened on this machine";
