@@ -12,8 +12,8 @@ use super::stream::{Incoming, SendingStream, Source};
 use super::{Command, Direction};
 use crate::{Priority, StreamId};
 
-/// The streams that are open and have sent nothing, at most, when one opens that is not more urgent.
-/// Clients that limit streams without a type permit 64 or more.
+/// The most streams that are open and have sent nothing, among those at least as urgent as a new
+/// one. Clients that limit streams without a type permit 64 or more.
 const MAX_FRESH: usize = 16;
 
 /// Urgency, and number of the push.
