@@ -246,6 +246,7 @@ impl Shared {
                     });
                     self.charge_reset();
                 }
+                Event::Refused(_) => self.charge_reset(),
                 // `Association::ended` tells the reason.
                 Event::Closed(_) => {}
             }

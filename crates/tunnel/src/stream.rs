@@ -149,21 +149,29 @@ pub(crate) struct PeerIds {
     next: u64,
     /// Numbers below `next` that were not seen: their segments are still on the way.
     unseen: RangeSet,
+    /// The count of these numbers.
+    missing: u64,
 }
 
-/// The most numbers that may be missing before one that arrives.
-const MAX_GAP: u64 = 1 << 16;
+/// The most numbers that may be missing before the last one. The set of them needs about 500 kB
+/// if no two of them are neighbours.
+const MAX_MISSING: u64 = 1 << 14;
 
 impl PeerIds {
-    /// Notes a number; returns whether it is a new one, or `None` if it leaves too large a gap.
+    /// Notes a number; returns whether it is a new one, or `None` if too many are missing before
+    /// it.
     pub(crate) fn see(&mut self, id: StreamId) -> Option<bool> {
         let index = id.index();
         if index < self.next {
-            return Some(self.unseen.remove(index));
+            let is_new = self.unseen.remove(index);
+            self.missing -= u64::from(is_new);
+            return Some(is_new);
         }
-        if index - self.next > MAX_GAP {
+        let missing = self.missing + (index - self.next);
+        if missing > MAX_MISSING {
             return None;
         }
+        self.missing = missing;
         self.unseen.insert(self.next..index);
         self.next = index + 1;
         Some(true)
@@ -192,6 +200,19 @@ mod tests {
         assert_eq!(see(1), Some(true));
         assert_eq!(see(1), Some(false));
         assert_eq!(see(1 << 30), None);
+    }
+
+    #[test]
+    fn peer_ids_bound_all_gaps_together() {
+        let mut ids = PeerIds::default();
+        let seen = (0..200_000).map_while(|n| ids.see(StreamId::new(Side::Client, 2 * n + 1)));
+        assert_eq!(seen.count() as u64, MAX_MISSING);
+        assert_eq!(ids.unseen.len() as u64, MAX_MISSING);
+        // A number that was on the way makes room for another gap.
+        let mut see = |index| ids.see(StreamId::new(Side::Client, index));
+        assert_eq!(see(0), Some(true));
+        assert_eq!(see(2 * MAX_MISSING as u32 + 1), Some(true));
+        assert_eq!(see(2 * MAX_MISSING as u32 + 3), None);
     }
 
     #[test]

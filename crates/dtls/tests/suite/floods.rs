@@ -67,9 +67,9 @@ impl Peer {
     }
 }
 
-#[test]
-fn gateway_ends_a_client_that_resets_streams() {
-    let certificates = Certificates::new("dtls-resets");
+/// Opens streams with some bytes of a request each, and resets them until the gateway has enough.
+fn reset_streams(name: &str, request: &'static [u8]) {
+    let certificates = Certificates::new(name);
     let (gateway, address) = start_gateway(&certificates, 0, |_| {});
     let mut peer = Peer::connect(address);
     let mut opened = 0;
@@ -78,10 +78,10 @@ fn gateway_ends_a_client_that_resets_streams() {
         let now = peer.association.tunnel_time(Instant::now());
         let tunnel = peer.association.tunnel();
         let Ok(id) = tunnel.open(now) else { break };
-        tunnel
-            .write(id, &mut Bytes::from_static(b"GET http://127.0.0.1:1/"))
-            .unwrap();
-        peer.turn();
+        tunnel.write(id, &mut Bytes::from_static(request)).unwrap();
+        if opened % 8 == 0 || !request.is_empty() {
+            peer.turn();
+        }
         // The gateway may have ended the association.
         let _ = peer.association.tunnel().reset(id, 0);
         opened += 1;
@@ -93,6 +93,17 @@ fn gateway_ends_a_client_that_resets_streams() {
         "{ended:?}"
     );
     stop([gateway]);
+}
+
+#[test]
+fn gateway_ends_a_client_that_resets_streams() {
+    reset_streams("dtls-resets", b"GET http://127.0.0.1:1/");
+}
+
+/// The reset is the first segment of the stream that the gateway sees.
+#[test]
+fn gateway_ends_a_client_that_resets_streams_before_they_open() {
+    reset_streams("dtls-early-resets", b"");
 }
 
 #[test]

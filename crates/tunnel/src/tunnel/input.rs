@@ -158,17 +158,21 @@ impl Tunnel {
             }
             Some(true) if segment.reset.is_some() => {
                 // It was reset before anything of it arrived.
-                self.ended.insert(id, Fate::Reset(0));
-                self.acks.ended.insert(id.get());
+                self.refuse(id, 0);
                 Ok(false)
             }
             Some(true) if self.peer_streams >= self.config.max_streams => {
-                self.ended.insert(id, Fate::Reset(REFUSED));
-                self.acks.ended.insert(id.get());
+                self.refuse(id, REFUSED);
                 Ok(false)
             }
             Some(true) => Ok(true),
         }
+    }
+
+    fn refuse(&mut self, id: StreamId, code: u32) {
+        self.ended.insert(id, Fate::Reset(code));
+        self.acks.ended.insert(id.get());
+        self.events.push_back(Event::Refused(id));
     }
 
     /// Handles a segment for a stream that has ended. The peer repeats segments that it takes for

@@ -110,6 +110,8 @@ pub enum Event {
     Finished(StreamId),
     /// The peer has reset a stream.
     Reset(StreamId, u32),
+    /// A stream of the peer did not open: its reset came first, or it is beyond the bound.
+    Refused(StreamId),
     /// The tunnel has ended; no other event follows.
     Closed(Closed),
 }

@@ -269,6 +269,7 @@ fn streams_beyond_the_bound_are_refused() {
         .collect();
     path.run_for(Duration::from_secs(1));
     assert!(path.client.has(Event::Reset(ids[2], REFUSED)));
+    assert!(path.server.has(Event::Refused(ids[2])));
     assert_eq!(path.server.tunnel.open_streams(), 2);
 }
 
