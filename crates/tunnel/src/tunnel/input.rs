@@ -176,9 +176,11 @@ impl Tunnel {
     }
 
     /// Handles a segment for a stream that has ended. The peer repeats segments that it takes for
-    /// lost.
+    /// lost. A reset that acknowledges one is an answer itself: two ends that answered each other's
+    /// answers would never stop.
     fn on_ended(&mut self, id: StreamId, segment: &StreamSegment<'_>) {
-        let wants_answer = segment.data.is_some() || segment.reset.is_some();
+        let wants_answer =
+            segment.data.is_some() || (segment.reset.is_some() && !segment.reset_ack);
         if wants_answer {
             self.acks.ended.insert(id.get());
         }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tandem_link::LinkConfig;
+use tandem_link::delay::{Jitter, Shape};
 use tandem_link::loss::Loss;
 use tandem_tunnel::wire::{Ack, Data, MAX_BLOCKS, Segment, StreamSegment};
 use tandem_tunnel::{Closed, Config, Event, InputError, REFUSED, Read, Side, StreamError, Tunnel};
@@ -63,6 +64,32 @@ fn reset_reaches_the_peer_in_spite_of_losses() {
         let opened = path.server.has(Event::Opened(id));
         assert_eq!(opened, path.server.has(Event::Reset(id, 9)), "seed {seed}");
     }
+}
+
+/// Data that arrives after the reset is answered, and the answer is not.
+#[test]
+fn ends_fall_silent_after_resets_and_reordering() {
+    let mut link = link(20);
+    link.jitter = Some(Jitter {
+        shape: Shape::Exponential,
+        scale: 15 * MS,
+        reorder: true,
+    });
+    let mut path = Path::new(&Config::default(), &link, 1);
+    for round in 0..40 {
+        let id = path.upload(&pattern(200_000, round));
+        path.run_for(150 * MS);
+        let _ = path.client.tunnel.reset(id, 9);
+        if round % 2 == 0 {
+            let _ = path.server.tunnel.reset(id, 9);
+        }
+    }
+    path.run_for(Duration::from_secs(10));
+    let sent =
+        |path: &Path| [&path.client, &path.server].map(|end| end.tunnel.stats().datagrams_sent);
+    let before = sent(&path);
+    path.run_for(Duration::from_secs(30));
+    assert_eq!(sent(&path), before);
 }
 
 #[test]
