@@ -18,9 +18,12 @@ use crate::wire::{Ack, MAX_BLOCKS};
 pub(crate) const ACK_DELAY: Duration = Duration::from_millis(25);
 /// The segments after which it does not wait (RFC 9293, section 3.8.6.3).
 const ACK_SEGMENTS: u8 = 2;
-/// The separate pieces that may wait for the ones before them. Further ones are dropped, as if
-/// lost.
-const MAX_PIECES: usize = 4096;
+/// The separate pieces that may wait for the ones before them, whatever their size. The window
+/// permits more: one for each [`PIECE`] bytes. Further ones are dropped, as if lost.
+const LEAST_PIECES: u64 = 64;
+/// The bytes below which a piece grows by the data behind it. A piece costs about 110 bytes beside
+/// its own, which the pool does not count.
+const PIECE: u64 = 512;
 /// The units of the window on the wire.
 const WINDOW_UNIT: u64 = 1024;
 
@@ -154,7 +157,7 @@ impl RecvHalf {
             self.ack = AckState::Now;
             return Ok(Received::default());
         }
-        if span.start > self.next && self.pieces.len() >= MAX_PIECES {
+        if span.start > self.next && self.pieces.len() as u64 >= self.max_pieces() {
             return Ok(Received::default());
         }
         let before = self.next;
@@ -165,6 +168,11 @@ impl RecvHalf {
         Ok(Received {
             is_readable: self.next > before,
         })
+    }
+
+    /// Returns the number of pieces that may be stored before one beyond a gap is dropped.
+    const fn max_pieces(&self) -> u64 {
+        LEAST_PIECES + (self.limit - self.read) / PIECE
     }
 
     fn check_end(&mut self, end: u64, fin: bool) -> Result<(), Violation> {
@@ -196,8 +204,21 @@ impl RecvHalf {
                 .next()
                 .map_or(end, |(&start, _)| start);
             let part = &data[(at - offset) as usize..(until - offset) as usize];
-            self.pieces.insert(at, Bytes::copy_from_slice(part));
+            self.store_piece(at, part);
             at = until;
+        }
+    }
+
+    /// Stores a piece, at the end of the one before it if that is small.
+    fn store_piece(&mut self, at: u64, part: &[u8]) {
+        let before = self.pieces.range_mut(..at).next_back();
+        match before {
+            Some((&start, piece))
+                if start + piece.len() as u64 == at && (piece.len() as u64) < PIECE =>
+            {
+                *piece = [&piece[..], part].concat().into();
+            }
+            _ => drop(self.pieces.insert(at, Bytes::copy_from_slice(part))),
         }
     }
 
@@ -419,15 +440,32 @@ mod tests {
 
     #[test]
     fn recv_half_drops_pieces_beyond_its_bound() {
-        let (mut half, _) = half(1 << 20);
-        for n in 0..MAX_PIECES as u64 + 10 {
+        let (mut half, _) = half(16 << 10);
+        for n in 0..8000 {
             half.on_data(MS, 1 + n * 2, b"x", false)
                 .expect("in the window");
         }
-        assert_eq!(half.pieces.len(), MAX_PIECES);
+        assert_eq!((half.pieces.len(), half.beyond.len()), (96, 96));
         half.on_data(MS, 0, b"y", false)
             .expect("the next byte always fits");
         assert_eq!(half.next_offset(), 2);
+    }
+
+    #[test]
+    fn recv_half_joins_small_pieces() {
+        let (mut half, mut pool) = half(16 << 10);
+        for n in 0..16 << 10 {
+            half.on_data(MS, n, &[n as u8], false)
+                .expect("in the window");
+        }
+        assert_eq!(half.pieces.len(), 32);
+        let first = half.read(usize::MAX, &mut pool).expect("data");
+        assert_eq!(first.len(), PIECE as usize);
+        assert!(
+            (0..)
+                .zip(&first)
+                .all(|(n, byte): (u32, _)| n as u8 == *byte)
+        );
     }
 
     proptest! {
