@@ -8,9 +8,6 @@ use bytes::Bytes;
 
 use crate::{Fields, Reason, StreamId};
 
-/// The difference in sent bytes below which streams keep their order (see [`crate::sched`]).
-pub(crate) const QUANTUM: u64 = 16_384;
-
 /// How the body that we send ends.
 #[derive(Debug)]
 pub(crate) enum Tail {

@@ -2,22 +2,38 @@
 //! least.
 //!
 //! Least-attained-service order lets a small response overtake a large one without knowing sizes in
-//! advance, and shares the path fairly among equally large ones. Both session cores ([`crate::h2`]
-//! and SPDY's) keep their ready streams here and choose as late as the socket permits. Urgency is
-//! that of RFC 9218 and SPDY: 0 to 7, 0 first.
+//! advance, and shares the path fairly among equally large ones. All session cores ([`crate::h2`],
+//! [`crate::h3`] and SPDY's) keep their ready streams here and choose as late as the socket
+//! permits. Urgency is that of RFC 9218 and SPDY: 0 to 7, 0 first.
+//!
+//! Bytes of the past do not count for ever, or a tunnel of hours would wait for each new download.
+//! A stream that becomes ready joins at most [`LEAD`] quanta before the one that sent last. So a
+//! new stream precedes old ones by at most that much, and equals then share.
 
 use std::collections::BTreeSet;
+
+/// The difference in sent bytes below which streams keep their order.
+pub const QUANTUM: u64 = 16_384;
+
+/// The quanta, 1 MiB in total, by which a stream that becomes ready precedes the one that sent
+/// last.
+const LEAD: u64 = 64;
+
+/// The classes of urgency: eight, and one more that a core may put before them.
+const CLASSES: usize = 9;
 
 /// Ready streams in sending order. A stream is in it exactly while it could send something now.
 #[derive(Default, Debug)]
 pub struct Sched {
     ready: BTreeSet<Key>,
+    /// For each class, the most quanta of a stream that has sent.
+    turns: [u64; CLASSES],
 }
 
 /// The position of a stream in the order, as passed to [`Sched::insert`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key {
-    /// 0 (first) to 7.
+    /// 0 (first) to 8.
     pub urgency: u8,
     /// Quanta of bytes sent so far, so that streams that differ by less than one keep their order.
     pub attained: u64,
@@ -25,10 +41,49 @@ pub struct Key {
     pub id: u32,
 }
 
+/// The bytes that a stream has sent.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sent {
+    total: u64,
+    /// The bytes that count in the order of `urgency`.
+    counted: u64,
+    urgency: Option<u8>,
+}
+
+impl Sent {
+    /// Adds bytes that the stream sends.
+    pub fn add(&mut self, count: usize) {
+        self.total += count as u64;
+        self.counted += count as u64;
+    }
+
+    /// Returns the number of bytes.
+    pub const fn total(&self) -> u64 {
+        self.total
+    }
+}
+
 impl Sched {
     /// An empty order.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Returns the position of a stream that is ready or becomes so.
+    pub fn key(&self, sent: &mut Sent, urgency: u8, id: u32) -> Key {
+        let turn = self.turns.get(usize::from(urgency)).copied();
+        let least = turn.unwrap_or_default().saturating_sub(LEAD) * QUANTUM;
+        sent.counted = if sent.urgency == Some(urgency) {
+            sent.counted.max(least)
+        } else {
+            least + sent.total.min(LEAD * QUANTUM)
+        };
+        sent.urgency = Some(urgency);
+        Key {
+            urgency,
+            attained: sent.counted / QUANTUM,
+            id,
+        }
     }
 
     /// Adds a ready stream.
@@ -43,7 +98,11 @@ impl Sched {
 
     /// Takes out the stream that sends next.
     pub fn pop(&mut self) -> Option<Key> {
-        self.ready.pop_first()
+        let key = self.ready.pop_first()?;
+        if let Some(turn) = self.turns.get_mut(usize::from(key.urgency)) {
+            *turn = key.attained.max(*turn);
+        }
+        Some(key)
     }
 
     /// Returns the position of the stream that sends next.
@@ -54,5 +113,108 @@ impl Sched {
     /// Returns true if no stream is ready.
     pub fn is_empty(&self) -> bool {
         self.ready.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Streams that send one quantum at a time, by their ids.
+    #[derive(Default)]
+    struct Scene {
+        sched: Sched,
+        sent: Vec<Sent>,
+    }
+
+    impl Scene {
+        fn ready(&mut self, id: u32, urgency: u8) {
+            let index = id as usize;
+            self.sent
+                .resize(self.sent.len().max(index + 1), Sent::default());
+            let key = self.sched.key(&mut self.sent[index], urgency, id);
+            self.sched.insert(key);
+        }
+
+        /// Sends the next quantum; the stream stays ready. Returns its id.
+        fn send(&mut self) -> u32 {
+            let key = self.sched.pop().expect("a ready stream");
+            self.sent[key.id as usize].add(QUANTUM as usize);
+            self.ready(key.id, key.urgency);
+            key.id
+        }
+
+        fn send_many(&mut self, turns: std::ops::Range<u64>) {
+            for _ in turns {
+                self.send();
+            }
+        }
+
+        fn stop(&mut self, id: u32, urgency: u8) {
+            let key = self.sched.key(&mut self.sent[id as usize], urgency, id);
+            assert!(self.sched.remove(key));
+        }
+    }
+
+    #[test]
+    fn new_stream_precedes_an_old_one_by_the_lead_only() {
+        let mut scene = Scene::default();
+        scene.ready(0, 3);
+        scene.send_many(0..2000);
+        scene.ready(1, 3);
+        let first: Vec<_> = (0..LEAD + 20).map(|_| scene.send()).collect();
+        let new = first.iter().filter(|id| **id == 1).count() as u64;
+        assert!((LEAD..=LEAD + 11).contains(&new), "{new}");
+    }
+
+    /// A tunnel that has carried much and is idle for most of the time.
+    #[test]
+    fn old_stream_with_little_does_not_wait_for_a_new_one() {
+        let mut scene = Scene::default();
+        scene.ready(0, 3);
+        scene.send_many(0..2000);
+        scene.stop(0, 3);
+        scene.ready(1, 3);
+        scene.send_many(0..LEAD);
+        for round in 0..100 {
+            scene.ready(0, 3);
+            let turns = (0..3).position(|_| scene.send() == 0);
+            assert!(turns.is_some(), "round {round}");
+            scene.stop(0, 3);
+            (0..10).for_each(|_| assert_eq!(scene.send(), 1));
+        }
+    }
+
+    #[test]
+    fn idle_time_gives_no_more_than_the_lead() {
+        let mut scene = Scene::default();
+        scene.ready(0, 3);
+        scene.ready(1, 3);
+        scene.stop(1, 3);
+        scene.send_many(0..2000);
+        scene.ready(1, 3);
+        let turns = (0..2 * LEAD).filter(|_| scene.send() == 0).count() as u64;
+        assert!(turns > LEAD / 3, "{turns}");
+    }
+
+    #[test]
+    fn stream_of_another_urgency_counts_at_most_the_lead() {
+        let mut scene = Scene::default();
+        scene.ready(0, 1);
+        scene.send_many(0..2000);
+        scene.stop(0, 1);
+        scene.ready(0, 5);
+        scene.ready(1, 5);
+        (0..LEAD).for_each(|_| assert_eq!(scene.send(), 1));
+        assert!((0..3).any(|_| scene.send() == 0));
+    }
+
+    #[test]
+    fn small_stream_overtakes_a_large_one() {
+        let mut scene = Scene::default();
+        scene.ready(0, 3);
+        scene.send_many(0..10);
+        scene.ready(1, 3);
+        (0..10).for_each(|_| assert_eq!(scene.send(), 1));
     }
 }

@@ -26,7 +26,7 @@
 use std::collections::VecDeque;
 
 use bytes::Bytes;
-use tandem_http::sched::Key;
+use tandem_http::sched::{Key, Sched, Sent};
 use tandem_http::{Fields, Priority, Reason, Scheme, StreamId};
 
 use crate::flow::{ReceiveWindow, SendWindow};
@@ -123,7 +123,7 @@ pub(crate) struct Stream {
     /// 0 (first) to 7.
     pub(crate) urgency: u8,
     /// Bytes of DATA sent.
-    pub(crate) attained: u64,
+    pub(crate) attained: Sent,
     /// The position in the sending order, while the stream is in it.
     pub(crate) key: Option<Key>,
     pub(crate) send: SendWindow,
@@ -158,7 +158,7 @@ impl Stream {
             state,
             replied: false,
             urgency,
-            attained: 0,
+            attained: Sent::default(),
             key: None,
             send,
             queue: VecDeque::new(),
@@ -195,17 +195,11 @@ impl Stream {
     }
 
     /// Returns the position in the sending order, if the stream has data that its window permits.
-    pub(crate) fn wanted_key(&self, id: StreamId) -> Option<Key> {
-        /// Streams that differ by less keep their order, so that frames do not alternate for
-        /// nothing.
-        const QUANTUM: u64 = 16 << 10;
+    pub(crate) fn wanted_key(&mut self, id: StreamId, order: &Sched) -> Option<Key> {
         let ready =
             self.queued > 0 && self.send.room() > 0 && self.state.may_send() && self.head_given();
-        ready.then_some(Key {
-            urgency: Priority(self.urgency).after(self.attained).0,
-            attained: self.attained / QUANTUM,
-            id,
-        })
+        let urgency = Priority(self.urgency).after(self.attained.total()).0;
+        ready.then(|| order.key(&mut self.attained, urgency, id))
     }
 
     /// Forgets everything that is only of use while the stream lives.

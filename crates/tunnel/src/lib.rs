@@ -31,6 +31,7 @@ mod rtt;
 mod send;
 mod stream;
 mod tunnel;
+mod turns;
 mod unsent;
 
 pub use congestion::Algorithm;

@@ -7,6 +7,7 @@ use crate::flow::Flow;
 use crate::ranges::RangeSet;
 use crate::recv::RecvHalf;
 use crate::send::SendHalf;
+use crate::turns::{Place, Sent};
 
 /// The ended streams whose fate is remembered, for segments that arrive late.
 const MAX_ENDED: usize = 512;
@@ -70,10 +71,9 @@ pub(crate) struct Stream {
     /// The stream's own flow, where streams are not coupled.
     pub(crate) flow: Option<Box<Flow>>,
     pub(crate) urgency: u8,
-    /// Bytes sent for the first time: among equals, the stream that has sent least goes first.
-    pub(crate) sent: u64,
-    /// The key in the order of sending, while there is something to send.
-    pub(crate) ready: Option<(u8, u64)>,
+    pub(crate) sent: Sent,
+    /// The place in the order of sending, while there is something to send.
+    pub(crate) ready: Option<Place>,
     pub(crate) resetting: Option<Resetting>,
     /// The application waits for room to write.
     pub(crate) wants_room: bool,
@@ -93,7 +93,7 @@ impl Stream {
             recv,
             flow,
             urgency: 3,
-            sent: 0,
+            sent: Sent::default(),
             ready: None,
             resetting: None,
             wants_room: false,

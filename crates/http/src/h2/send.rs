@@ -181,7 +181,7 @@ impl Connection {
         }
         if stream.has_sendable_data() {
             if stream.ready.is_none() {
-                let key = stream.key(id);
+                let key = stream.key(id, &self.ready);
                 stream.ready = Some(key);
                 self.ready.insert(key);
             }

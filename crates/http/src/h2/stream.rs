@@ -2,8 +2,8 @@
 
 use super::flow::{SendWindow, StreamCredit};
 use crate::head::Expected;
-use crate::outgoing::{QUANTUM, SendQueue, Tail};
-use crate::sched::Key;
+use crate::outgoing::{SendQueue, Tail};
+use crate::sched::{Key, Sched, Sent};
 use crate::{Priority, StreamId};
 
 /// States of RFC 9113 section 5.1. Idle and closed streams are not kept.
@@ -88,7 +88,7 @@ pub(super) struct Stream {
     /// True if `send_room` was 0 and the user was not told since that there is room.
     pub(super) full: bool,
     pub(super) priority: Priority,
-    attained: u64,
+    attained: Sent,
     /// The position among the ready streams, if the stream is one of them.
     pub(super) ready: Option<Key>,
     /// It waits to send an end without data.
@@ -112,19 +112,16 @@ impl Stream {
             tail: Tail::More,
             full: false,
             priority,
-            attained: 0,
+            attained: Sent::default(),
             ready: None,
             ending: false,
         }
     }
 
     /// Returns the position among the ready streams.
-    pub(super) fn key(&self, id: StreamId) -> Key {
-        Key {
-            urgency: self.priority.after(self.attained).0.min(7),
-            attained: self.attained / QUANTUM,
-            id,
-        }
+    pub(super) fn key(&mut self, id: StreamId, order: &Sched) -> Key {
+        let urgency = self.priority.after(self.attained.total()).0.min(7);
+        order.key(&mut self.attained, urgency, id)
     }
 
     /// Returns true if the stream has data and the window for some of it.
@@ -134,7 +131,7 @@ impl Stream {
 
     pub(super) fn sent(&mut self, count: usize) {
         self.window.spend(count);
-        self.attained += count as u64;
+        self.attained.add(count);
     }
 
     pub(super) fn sent_end(&mut self) {

@@ -159,7 +159,7 @@ impl Connection {
         };
         if stream.carrier.is_some() && !stream.busy && stream.ready.is_none() && stream.has_output()
         {
-            let key = stream.key(id);
+            let key = stream.key(id, &self.ready);
             stream.ready = Some(key);
             self.ready.insert(key);
         }
@@ -294,10 +294,12 @@ impl Connection {
 
     /// Returns true if another stream sends before the content of this one. Its head has its turn
     /// earlier, and takes no content with it then.
-    fn content_waits(&self, id: StreamId) -> bool {
-        let stream = self.streams.get(&id).filter(|it| it.queue.len() > 0);
-        let first = self.ready.first();
-        stream.is_some_and(|stream| first.is_some_and(|first| first < stream.key(id)))
+    fn content_waits(&mut self, id: StreamId) -> bool {
+        let stream = self.streams.get_mut(&id).filter(|it| it.queue.len() > 0);
+        let (Some(stream), Some(first)) = (stream, self.ready.first()) else {
+            return false;
+        };
+        first < stream.key(id, &self.ready)
     }
 
     fn put_heads(&mut self, id: StreamId, carrier: u64, out: &mut SendBuf) {
@@ -372,7 +374,7 @@ impl Connection {
             out.put_slice(&head);
             stream.queue.take(count, |piece| out.put_bytes(piece));
             let before = stream.order();
-            stream.attained += count as u64;
+            stream.attained.add(count);
             let priority = stream.order();
             if priority != before {
                 self.commands.push_back(Command::Prioritise {

@@ -7,8 +7,8 @@ use super::control::is_request;
 use super::frame::FrameReader;
 use super::varint::Partial;
 use crate::head::Expected;
-use crate::outgoing::{QUANTUM, SendQueue, Tail};
-use crate::sched::Key;
+use crate::outgoing::{SendQueue, Tail};
+use crate::sched::{Key, Sched, Sent};
 use crate::{Priority, RequestHead, ResponseHead, StreamId};
 
 /// The part of the peer's message that may come next (RFC 9114 section 4.1).
@@ -66,7 +66,7 @@ pub(super) struct Stream {
     /// True if `send_room` was 0 and the user was not told since that there is room.
     pub(super) full: bool,
     pub(super) priority: Priority,
-    pub(super) attained: u64,
+    pub(super) attained: Sent,
     /// The position among the ready streams, if the stream is one of them.
     pub(super) ready: Option<Key>,
     /// True while the caller writes output of the stream.
@@ -98,7 +98,7 @@ impl Stream {
             tail: Tail::More,
             full: false,
             priority,
-            attained: 0,
+            attained: Sent::default(),
             ready: None,
             busy: false,
             takes_datagrams: false,
@@ -108,18 +108,15 @@ impl Stream {
 
     /// Returns the priority of the content that is left.
     pub(super) fn order(&self) -> Priority {
-        self.priority.after(self.attained)
+        self.priority.after(self.attained.total())
     }
 
     /// Returns the position among the ready streams. Heads of responses and promises go before all
     /// content, and urgent heads before others. The head of a push goes with its content.
-    pub(super) fn key(&self, id: StreamId) -> Key {
+    pub(super) fn key(&mut self, id: StreamId, order: &Sched) -> Key {
         if self.heads.is_empty() || !is_request(id) {
-            Key {
-                urgency: self.order().0.min(7) + 1,
-                attained: self.attained / QUANTUM,
-                id,
-            }
+            let urgency = self.order().0.min(7) + 1;
+            order.key(&mut self.attained, urgency, id)
         } else {
             Key {
                 urgency: 0,

@@ -388,7 +388,7 @@ impl Connection {
         if stream.queued > 0 && stream.send.room().min(session_room) == 0 {
             self.probe.blocked(self.clock);
         }
-        let wanted = stream.wanted_key(id);
+        let wanted = stream.wanted_key(id, &self.sched);
         if stream.key == wanted {
             return;
         }

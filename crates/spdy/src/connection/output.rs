@@ -159,7 +159,7 @@ impl Connection {
         let Some(stream) = self.live(id) else { return };
         let len = stream.queued.min(stream.send.room()).min(room);
         stream.queued -= len;
-        stream.attained += len as u64;
+        stream.attained.add(len);
         stream.send.consume(len);
         let drained = stream.queued == 0;
         let fin = drained && matches!(stream.finish, Some(Finish::Fin));

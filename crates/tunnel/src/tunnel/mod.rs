@@ -30,6 +30,7 @@ use crate::recv::{AckState, RecvHalf};
 use crate::rtt::Rtt;
 use crate::send::SendHalf;
 use crate::stream::{Ended, Fate, PeerIds, Resetting, Side, Stream, StreamId};
+use crate::turns::Turns;
 use crate::wire::WireError;
 
 /// The code with which a stream beyond the bound is reset.
@@ -216,7 +217,7 @@ pub struct Tunnel {
     permits_marks: bool,
     /// True if the last datagram probes the path's size.
     is_path_probe: bool,
-    ready: BTreeSet<(u8, u64, u32)>,
+    ready: Turns,
     /// Streams that wait for memory, to read or to write.
     starved: BTreeSet<u32>,
     acks: Acks,
@@ -246,7 +247,7 @@ impl Tunnel {
             ecn: Ecn::default(),
             permits_marks: false,
             is_path_probe: false,
-            ready: BTreeSet::new(),
+            ready: Turns::default(),
             starved: BTreeSet::new(),
             acks: Acks::default(),
             control: Control::default(),
@@ -519,16 +520,16 @@ impl Tunnel {
         let Some(stream) = self.streams.get_mut(&id) else {
             return;
         };
-        let ready = (stream.send.has_lost() || stream.send.has_new())
-            .then_some((stream.urgency, stream.sent));
-        if stream.ready != ready {
-            if let Some((urgency, sent)) = stream.ready {
-                self.ready.remove(&(urgency, sent, id));
+        let is_ready = stream.send.has_lost() || stream.send.has_new();
+        let place = is_ready.then(|| self.ready.place(&mut stream.sent, stream.urgency));
+        if stream.ready != place {
+            if let Some(place) = stream.ready {
+                self.ready.remove(place, id);
             }
-            if let Some((urgency, sent)) = ready {
-                self.ready.insert((urgency, sent, id));
+            if let Some(place) = place {
+                self.ready.insert(place, id);
             }
-            stream.ready = ready;
+            stream.ready = place;
         }
     }
 

@@ -189,8 +189,8 @@ impl Tunnel {
     pub fn has_few_unsent(&self) -> bool {
         let Some(flow) = &self.flow else { return true };
         let mut room = unsent_limit(flow.window(), self.rtt.smoothed());
-        self.ready.iter().all(|(_, _, id)| {
-            let stream = self.streams.get(id);
+        self.ready.iter().all(|id| {
+            let stream = self.streams.get(&id);
             let unsent = stream.map_or(0, |stream| stream.send.unsent());
             room = room.saturating_sub(unsent);
             room > 0
@@ -220,7 +220,7 @@ impl Tunnel {
     /// Returns the stream that has its turn: the first one in order whose flow lets it send.
     fn next_stream(&mut self, now: Duration) -> Option<u32> {
         if self.timing.tail_probe {
-            return self.ready.first().map(|(_, _, id)| *id);
+            return self.ready.iter().next();
         }
         let Self {
             ready,
@@ -230,7 +230,7 @@ impl Tunnel {
             timing,
             ..
         } = self;
-        for &(_, _, id) in ready.iter() {
+        for id in ready.iter() {
             let coupled = flow.is_some();
             let flow = match flow {
                 Some(flow) => Some(flow),
@@ -277,8 +277,11 @@ impl Tunnel {
             return false;
         };
         let ack = with_ack.then(|| stream.recv.take_ack(MAX_BLOCKS));
+        if let Some(place) = stream.ready {
+            self.ready.on_turn(place);
+        }
         if lost.is_none() {
-            stream.sent += u64::from(piece.len);
+            stream.sent.add(u64::from(piece.len));
         }
         let payload = stream.send.data(piece);
         let before = out.len();

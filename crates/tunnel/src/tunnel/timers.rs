@@ -210,8 +210,8 @@ impl Tunnel {
 
     /// Has the last segment in flight sent again, where there is nothing new to probe with.
     fn repeat_last(&mut self, now: Duration) {
-        let has_new = self.ready.iter().any(|(_, _, id)| {
-            let stream = self.streams.get(id);
+        let has_new = self.ready.iter().any(|id| {
+            let stream = self.streams.get(&id);
             stream.is_some_and(|stream| stream.send.has_new() || stream.send.has_lost())
         });
         let last = self.recovery.last_in_flight().copied();

@@ -1,6 +1,7 @@
 //! Two ends of a tunnel over emulated links, in virtual time.
 
 mod exact;
+mod fair;
 mod faults;
 mod late;
 mod opening;

@@ -1,7 +1,7 @@
 //! The order of sending, and streams that wait.
 
 use bytes::Buf;
-use tandem_http::h3::{Command, Direction};
+use tandem_http::h3::{Command, Connection, Direction};
 use tandem_http::mux::OpenError;
 use tandem_http::{Event, Mux, Priority, Reason, Role};
 
@@ -152,6 +152,43 @@ fn h3_server_opens_few_push_streams_before_they_send() {
     }
     assert_eq!(next - 100, 101);
     assert_eq!(pair.server.core.active(), 1, "the page has not ended");
+}
+
+/// Writes up to `most` bytes of the stream that sends next. Returns the stream and the bytes.
+fn write_next(core: &mut Connection, most: usize) -> Option<(u64, usize)> {
+    let stream = core.poll_ready()?;
+    let mut out = tandem_http::SendBuf::new();
+    core.poll_output(stream, &mut out, most);
+    core.handle_written(stream);
+    Some((stream, out.remaining()))
+}
+
+/// A tunnel that has carried much, and a new download.
+#[test]
+fn h3_old_stream_does_not_wait_for_a_new_one() {
+    let mut pair = Pair::new();
+    let (_, old) = asked(&mut pair);
+    let (_, new) = asked(&mut pair);
+    let core = &mut pair.server.core;
+    core.respond(old, &response(200, &[]), false);
+    core.send_data(old, bytes(8 << 20), false);
+    while write_next(core, 16 << 10).is_some() {}
+    core.respond(new, &response(200, &[]), false);
+    core.send_data(new, bytes(8 << 20), false);
+    let mut first = 0;
+    while first < (1 << 20) + (64 << 10) {
+        let (stream, sent) = write_next(core, 16 << 10).expect("a stream");
+        assert_eq!(stream, 4);
+        first += sent;
+    }
+    for _ in 0..50 {
+        core.send_data(old, bytes(10_000), false);
+        let next: Vec<_> = (0..2).map(|_| write_next(core, 16 << 10)).collect();
+        assert!(
+            next.iter().flatten().any(|(stream, _)| *stream == 0),
+            "{next:?}"
+        );
+    }
 }
 
 /// A browser requests a download as urgently as a page.
