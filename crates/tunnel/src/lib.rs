@@ -37,6 +37,7 @@ mod unsent;
 pub use congestion::Algorithm;
 pub use stream::{Side, StreamId};
 pub use tunnel::{
-    Closed, Config, Coupling, Event, InputError, REFUSED, Read, Stats, StreamError, Tunnel,
+    Closed, Config, Coupling, Event, FORGOTTEN, InputError, REFUSED, Read, Stats, StreamError,
+    Tunnel,
 };
 pub use unsent::unsent_limit;

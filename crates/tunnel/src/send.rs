@@ -105,6 +105,16 @@ impl SendHalf {
         self.next
     }
 
+    /// Takes everything for arrived, without the acknowledgements.
+    pub(crate) fn complete(&mut self) {
+        self.buffer.clear();
+        self.flying.clear();
+        self.lost.clear();
+        self.fin = true;
+        self.next = self.written + 1;
+        self.acked = self.next;
+    }
+
     /// Returns whether all data and the end have arrived.
     pub(crate) const fn is_complete(&self) -> bool {
         self.fin && self.acked > self.written

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Closed, Event, InputError, REFUSED, Tunnel};
+use super::{Closed, Event, FORGOTTEN, InputError, REFUSED, Tunnel};
 use crate::recv::{Violation, window_end};
 use crate::rtt::MAX_RTO;
 use crate::send::Arrived;
@@ -201,6 +201,11 @@ impl Tunnel {
         let Some(stream) = self.streams.get(&id.0) else {
             return;
         };
+        // The peer had everything, and has sent everything. It does not know the stream any more.
+        if code == FORGOTTEN && stream.resetting.is_none() && stream.recv.has_all() {
+            self.abort_sending(id.0);
+            return self.after_ack(id, 0);
+        }
         // Both ends may reset at once.
         if stream.resetting.is_none() {
             self.events.push_back(Event::Reset(id, code));

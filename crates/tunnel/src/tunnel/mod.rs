@@ -7,6 +7,7 @@
 //!  [`timers`]: loss detection, tail probes, timeouts, shut windows, keep-alive
 //! ```
 
+mod ending;
 mod input;
 mod output;
 mod state;
@@ -29,12 +30,14 @@ use crate::recovery::Recovery;
 use crate::recv::{AckState, RecvHalf};
 use crate::rtt::Rtt;
 use crate::send::SendHalf;
-use crate::stream::{Ended, Fate, PeerIds, Resetting, Side, Stream, StreamId};
+use crate::stream::{Ended, PeerIds, Resetting, Side, Stream, StreamId};
 use crate::turns::Turns;
 use crate::wire::WireError;
 
 /// The code with which a stream beyond the bound is reset.
 pub const REFUSED: u32 = u32::MAX;
+/// The code that answers segments of a stream that ended so long ago that nothing else is known.
+pub const FORGOTTEN: u32 = u32::MAX - 1;
 /// The streams with a delayed acknowledgement after which none waits any longer: as many as there
 /// may be segments for one acknowledgement (RFC 9293, section 3.8.6.3).
 const ACK_STREAMS: usize = 2;
@@ -365,29 +368,6 @@ impl Tunnel {
         Ok(())
     }
 
-    /// Drops the data of a stream in both directions.
-    fn abort(&mut self, id: u32) {
-        let Some(stream) = self.streams.get_mut(&id) else {
-            return;
-        };
-        let buffered = stream.send.buffered();
-        stream.recv.close(&mut self.pool);
-        let send = std::mem::take(&mut stream.send);
-        // Segments in flight are useless now, and their loss does not indicate congestion.
-        for number in send.in_flight() {
-            if let Some(transmission) = self.recovery.remove(number)
-                && let Some(flow) = self.flow_of(id)
-            {
-                flow.on_withdrawn(u64::from(transmission.bytes));
-            }
-        }
-        self.pool.release(buffered);
-        self.clear_persist(id);
-        self.acks.now.remove(&id);
-        self.acks.later.retain(|(_, of)| *of != id);
-        self.update_ready(id);
-    }
-
     /// Reads up to `most` bytes of a stream.
     pub fn read(&mut self, now: Duration, id: StreamId, most: usize) -> Result<Read, StreamError> {
         self.stream(id)?;
@@ -562,31 +542,5 @@ impl Tunnel {
         {
             self.timing.persisting -= 1;
         }
-    }
-
-    /// Forgets a stream that has ended in both directions.
-    fn remove_if_over(&mut self, id: u32) {
-        let over = self.streams.get(&id).is_some_and(Stream::is_over);
-        if !over || self.acks.now.contains(&id) {
-            return;
-        }
-        if let Some(stream) = self.streams.get(&id) {
-            let fate = Fate::Complete(stream.recv.next_offset());
-            self.remove(id, fate);
-        }
-    }
-
-    fn remove(&mut self, id: u32, fate: Fate) {
-        self.abort(id);
-        if self.streams.remove(&id).is_none() {
-            return;
-        }
-        self.control.resets.remove(&id);
-        self.acks.now.remove(&id);
-        let id = StreamId(id);
-        if id.opener() != self.side {
-            self.peer_streams -= 1;
-        }
-        self.ended.insert(id, fate);
     }
 }

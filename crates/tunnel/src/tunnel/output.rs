@@ -149,7 +149,7 @@ impl Tunnel {
                     ..StreamSegment::default()
                 },
                 Some(Fate::Reset(code)) => reset_again(id, code),
-                None => reset_again(id, super::REFUSED),
+                None => reset_again(id, super::FORGOTTEN),
             };
             Segment::Stream(segment).encode(out);
         }

@@ -6,8 +6,10 @@ use bytes::Bytes;
 use tandem_link::LinkConfig;
 use tandem_link::delay::{Jitter, Shape};
 use tandem_link::loss::Loss;
-use tandem_tunnel::wire::{Ack, Data, MAX_BLOCKS, Segment, StreamSegment};
-use tandem_tunnel::{Closed, Config, Event, InputError, REFUSED, Read, Side, StreamError, Tunnel};
+use tandem_tunnel::wire::{Ack, Data, MAX_BLOCKS, Segment, Segments, StreamSegment};
+use tandem_tunnel::{
+    Closed, Config, Event, FORGOTTEN, InputError, REFUSED, Read, Side, StreamError, Tunnel,
+};
 
 use crate::path::{MS, Path, pattern};
 
@@ -466,6 +468,78 @@ fn broken_protocol_ends_the_tunnel() {
         assert!(tunnel.poll_output(MS, &mut out), "{name}: the peer is told");
         assert!(!tunnel.poll_output(MS, &mut out), "{name}");
     }
+}
+
+/// A peer that has forgotten a stream had everything of it, or had reset it.
+#[test]
+fn stream_that_the_peer_forgot_is_read_to_its_end() {
+    for has_end in [true, false] {
+        let mut tunnel = Tunnel::new(Side::Client, Config::default(), Duration::ZERO);
+        let id = tunnel.open(Duration::ZERO).expect("open");
+        let mut data = Bytes::from_static(b"request");
+        tunnel.write(id, &mut data).expect("open");
+        tunnel.finish(id).expect("open");
+        tunnel.poll_output(Duration::ZERO, &mut Vec::new());
+        let answer = StreamSegment {
+            data: Some(Data {
+                offset: 0,
+                payload: b"answer",
+                fin: has_end,
+            }),
+            ..StreamSegment::default()
+        };
+        feed(&mut tunnel, answer).expect("valid");
+        let forgotten = StreamSegment {
+            reset: Some(FORGOTTEN),
+            reset_ack: true,
+            ..StreamSegment::default()
+        };
+        feed(&mut tunnel, forgotten).expect("valid");
+        let events: Vec<_> = std::iter::from_fn(|| tunnel.poll_event()).collect();
+        if has_end {
+            assert_eq!(events, [Event::Readable(id), Event::Finished(id)]);
+            let data = tunnel.read(MS, id, 100);
+            assert_eq!(data, Ok(Read::Data(Bytes::from_static(b"answer"))));
+            assert_eq!(tunnel.read(MS, id, 100), Ok(Read::End));
+        } else {
+            assert_eq!(events, [Event::Readable(id), Event::Reset(id, FORGOTTEN)]);
+        }
+        tunnel.poll_output(MS, &mut Vec::new());
+        assert_eq!((tunnel.open_streams(), tunnel.memory()), (0, 0));
+    }
+}
+
+#[test]
+fn forgotten_stream_is_answered_as_such() {
+    let mut tunnel = lone(100);
+    for stream in 0..600 {
+        let reset = StreamSegment {
+            stream: 2 * stream + 1,
+            reset: Some(3),
+            ..StreamSegment::default()
+        };
+        feed(&mut tunnel, reset).expect("valid");
+    }
+    let mut out = Vec::new();
+    while tunnel.poll_output(MS, &mut out) {}
+    let again = StreamSegment {
+        stream: 1,
+        data: Some(Data {
+            offset: 0,
+            payload: b"late",
+            fin: true,
+        }),
+        ..StreamSegment::default()
+    };
+    feed(&mut tunnel, again).expect("valid");
+    tunnel.poll_output(MS, &mut out);
+    let answered = Segments::new(&out).any(|segment| {
+        let Ok(Segment::Stream(segment)) = segment else {
+            return false;
+        };
+        (segment.stream, segment.reset) == (1, Some(FORGOTTEN))
+    });
+    assert!(answered);
 }
 
 #[test]
