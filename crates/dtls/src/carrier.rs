@@ -66,6 +66,15 @@ impl Entry {
     }
 }
 
+/// A stream of the peer that waits to be accepted.
+#[derive(Clone, Copy, Debug)]
+struct Opened {
+    id: StreamId,
+    direction: Direction,
+    /// The code with which the peer has reset the stream since.
+    reset: Option<u32>,
+}
+
 /// The association and everything around it.
 pub(crate) struct Shared {
     pub(crate) association: RefCell<Association>,
@@ -73,7 +82,7 @@ pub(crate) struct Shared {
     /// The streams of the peer whose first byte, the kind, has not arrived yet.
     unknown: RefCell<HashSet<StreamId>>,
     /// The streams of the peer that wait to be accepted.
-    opened: RefCell<VecDeque<(StreamId, Direction)>>,
+    opened: RefCell<VecDeque<Opened>>,
     waiting: RefCell<Vec<Waker>>,
     /// The task that waits until few bytes are unsent.
     room: RefCell<Option<Waker>>,
@@ -240,6 +249,10 @@ impl Shared {
                 }
                 Event::Reset(id, code) => {
                     self.unknown.borrow_mut().remove(&id);
+                    let mut opened = self.opened.borrow_mut();
+                    let waiting = opened.iter_mut().filter(|opened| opened.id == id);
+                    waiting.for_each(|opened| opened.reset = Some(code));
+                    drop(opened);
                     self.with_entry(id, |entry| {
                         entry.reset = Some(code);
                         entry.wake();
@@ -295,7 +308,11 @@ impl Shared {
                 return self.charge_reset();
             }
         };
-        self.opened.borrow_mut().push_back((id, direction));
+        self.opened.borrow_mut().push_back(Opened {
+            id,
+            direction,
+            reset: None,
+        });
         drop(association);
         self.wake_waiting();
     }
@@ -310,7 +327,7 @@ impl Shared {
             }
             Some(_) => true,
             // The stream waits to be accepted, or both halves were dropped.
-            None => !self.opened.borrow().iter().any(|(opened, _)| *opened == id),
+            None => !self.opened.borrow().iter().any(|opened| opened.id == id),
         };
         if discard {
             self.discard(id);
@@ -326,7 +343,12 @@ impl Shared {
     }
 
     /// Returns the halves of a stream that this end has.
-    fn halves(self: &Rc<Self>, id: StreamId, direction: Direction) -> CarrierStream {
+    fn halves(self: &Rc<Self>, stream: Opened) -> CarrierStream {
+        let Opened {
+            id,
+            direction,
+            reset,
+        } = stream;
         let one_way = direction == Direction::Unidirectional;
         let is_own = self.association.borrow().side() == id.opener();
         let (sends, receives) = (!one_way || is_own, !one_way || !is_own);
@@ -335,6 +357,7 @@ impl Shared {
             one_way,
             discard: !receives,
             ended: !receives,
+            reset,
             ..Entry::default()
         };
         self.streams.borrow_mut().insert(id, entry);
@@ -500,7 +523,11 @@ impl Streams for Carried {
         let opened = open(association.tunnel(), now, direction);
         drop(association);
         Poll::Ready(match opened {
-            Ok(id) => Ok(self.0.halves(id, direction)),
+            Ok(id) => Ok(self.0.halves(Opened {
+                id,
+                direction,
+                reset: None,
+            })),
             Err(error) => {
                 let error = Error::new(Kind::Full, self.0.side, error.to_string());
                 Err(error.with_retry(Retry::Safe))
@@ -518,7 +545,7 @@ impl Streams for Carried {
         }
         let id = self.0.opened.borrow_mut().pop_front();
         match id {
-            Some((id, direction)) => Poll::Ready(Ok(Some(self.0.halves(id, direction)))),
+            Some(stream) => Poll::Ready(Ok(Some(self.0.halves(stream)))),
             None => {
                 self.0.wait(cx);
                 Poll::Pending

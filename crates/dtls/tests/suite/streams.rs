@@ -2,9 +2,10 @@
 
 use std::future::poll_fn;
 use std::rc::Rc;
+use std::time::Duration;
 
 use tandem::carrier::{
-    Carrier, CarrierStream, Code, Direction, StreamReset, StreamStopped, Streams,
+    Carrier, CarrierStream, Code, Direction, SendStream, StreamReset, StreamStopped, Streams,
 };
 use tandem::exchange::Isolation;
 use tandem::renewal::Renewals;
@@ -142,6 +143,38 @@ fn one_way_stream_can_be_stopped_and_reset() {
         let error = receive.read_to_end(&mut Vec::new()).await.unwrap_err();
         let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
         assert_eq!(inner, Some(&StreamReset(Code(9))));
+    });
+}
+
+async fn acknowledged(send: &mut dyn SendStream) {
+    while send.has_unacknowledged() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// A stream that is accepted after its reset has the code, and others follow.
+#[test]
+fn reset_before_a_stream_is_accepted_is_not_lost() {
+    run("dtls-early-reset", async |near, far| {
+        let mut broken = open(&near, Direction::Bidirectional).await.send.unwrap();
+        broken.write_all(b"half").await.unwrap();
+        acknowledged(&mut *broken).await;
+        broken.reset(Code(9));
+        let mut next = open(&near, Direction::Bidirectional).await.send.unwrap();
+        next.write_all(b"next").await.unwrap();
+        acknowledged(&mut *next).await;
+        let mut accepted = accept(&far).await;
+        let code = poll_fn(|cx| accepted.send.as_mut().unwrap().poll_stopped(cx)).await;
+        assert_eq!(code, Some(Code(9)));
+        let mut receive = accepted.receive.unwrap();
+        let error = receive.read_to_end(&mut Vec::new()).await.unwrap_err();
+        let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
+        assert_eq!(inner, Some(&StreamReset(Code(9))));
+        let mut text = [0; 4];
+        let mut accepted = accept(&far).await;
+        let receive = accepted.receive.as_mut().unwrap();
+        receive.read_exact(&mut text).await.unwrap();
+        assert_eq!(&text, b"next");
     });
 }
 
