@@ -18,7 +18,7 @@ use tandem::error::{Error, Kind, Retry, Side};
 use tandem::path::Facts;
 use tandem_http::flood::FloodBudget;
 use tandem_resume::{SavedSpeed, Trial};
-use tandem_tunnel::{Closed, Event, Read, StreamError, StreamId, Tunnel};
+use tandem_tunnel::{Closed, Event, REFUSED, Read, StreamError, StreamId, Tunnel};
 use tokio::sync::Notify;
 
 use crate::association::{Association, AssociationError};
@@ -34,6 +34,8 @@ const H3_NO_ERROR: u32 = 0x100;
 /// The kinds of streams: the first byte of each. Both ends send, or only the end that opened it.
 const BOTH_WAYS: u8 = 0;
 const ONE_WAY: u8 = 1;
+/// The code of a stream that was not processed, as in HTTP/3 (RFC 9114, section 8.1).
+const REQUEST_REJECTED: u32 = 0x10b;
 /// The code that resets a stream of another kind, as in HTTP/3 (RFC 9114, section 8.1).
 const CREATION_ERROR: u32 = 0x103;
 /// The time that streams have to end after the carrier was dropped.
@@ -248,6 +250,12 @@ impl Shared {
                     });
                 }
                 Event::Reset(id, code) => {
+                    // The peer's tunnel had too many streams.
+                    let code = if code == REFUSED {
+                        REQUEST_REJECTED
+                    } else {
+                        code
+                    };
                     self.unknown.borrow_mut().remove(&id);
                     let mut opened = self.opened.borrow_mut();
                     let waiting = opened.iter_mut().filter(|opened| opened.id == id);

@@ -15,6 +15,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::carrier::Shared;
 
+/// The code of a stream whose own code the tunnel cannot carry, as in HTTP/3 (RFC 9114, section
+/// 8.1).
+const INTERNAL_ERROR: u32 = 0x102;
 /// The bytes that one call copies into a stream.
 const WRITE: usize = 64 << 10;
 
@@ -39,7 +42,7 @@ impl Shared {
 
     /// Resets both directions of a stream.
     fn reset(&self, id: StreamId, code: Code) {
-        let code = u32::try_from(code.0).unwrap_or(u32::MAX);
+        let code = u32::try_from(code.0).unwrap_or(INTERNAL_ERROR);
         // A stream that has ended, or was reset by the peer, needs no reset.
         let _ = self.with_tunnel(|tunnel, _| tunnel.reset(id, code));
     }
