@@ -4,7 +4,7 @@
 //! the datagrams that are due and wakes the streams that can go on.
 
 use std::cell::{Cell, OnceCell, RefCell};
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
@@ -26,6 +26,7 @@ use crate::certificates::refusal_of;
 use crate::driver::Driver;
 use crate::socket::Socket;
 use crate::stream::{Receiving, Sending};
+use crate::unknown::Unknown;
 
 /// The code that ends an association for too much work, as in HTTP/3 (RFC 9114, section 8.1).
 const EXCESSIVE_LOAD: u32 = 0x107;
@@ -82,7 +83,7 @@ pub(crate) struct Shared {
     pub(crate) association: RefCell<Association>,
     pub(crate) streams: RefCell<HashMap<StreamId, Entry>>,
     /// The streams of the peer whose first byte, the kind, has not arrived yet.
-    unknown: RefCell<HashSet<StreamId>>,
+    unknown: RefCell<Unknown>,
     /// The streams of the peer that wait to be accepted.
     opened: RefCell<VecDeque<Opened>>,
     waiting: RefCell<Vec<Waker>>,
@@ -228,10 +229,10 @@ impl Shared {
             let Some(event) = event else { return };
             match event {
                 Event::Opened(id) => {
-                    self.unknown.borrow_mut().insert(id);
+                    self.unknown.borrow_mut().insert(id, Instant::now());
                     self.read_kind(id);
                 }
-                Event::Readable(id) if self.unknown.borrow().contains(&id) => self.read_kind(id),
+                Event::Readable(id) if self.unknown.borrow().contains(id) => self.read_kind(id),
                 Event::Readable(id) => self.on_readable(id),
                 Event::Writable(id) => self.with_entry(id, |entry| {
                     if let Some(waker) = entry.write.take() {
@@ -256,7 +257,7 @@ impl Shared {
                     } else {
                         code
                     };
-                    self.unknown.borrow_mut().remove(&id);
+                    self.unknown.borrow_mut().remove(id);
                     let mut opened = self.opened.borrow_mut();
                     let waiting = opened.iter_mut().filter(|opened| opened.id == id);
                     waiting.for_each(|opened| opened.reset = Some(code));
@@ -288,6 +289,21 @@ impl Shared {
         }
     }
 
+    /// Returns the time at which [`Self::expire_unknown`] must be called, if any.
+    pub(crate) fn next_expiry(&self) -> Option<Instant> {
+        self.unknown.borrow().next_expiry()
+    }
+
+    /// Resets the streams whose kind has not arrived in time.
+    pub(crate) fn expire_unknown(&self, now: Instant) {
+        let late = self.unknown.borrow_mut().take_late(now);
+        for id in late {
+            // A stream that has ended already needs no reset.
+            let _ = self.with_tunnel(|tunnel, _| tunnel.reset(id, CREATION_ERROR));
+            self.charge_reset();
+        }
+    }
+
     fn with_entry(&self, id: StreamId, change: impl FnOnce(&mut Entry)) {
         if let Some(entry) = self.streams.borrow_mut().get_mut(&id) {
             change(entry);
@@ -305,7 +321,7 @@ impl Shared {
             Ok(Read::Data(kind)) => kind.first().copied(),
             Ok(Read::End) | Err(_) => None,
         };
-        self.unknown.borrow_mut().remove(&id);
+        self.unknown.borrow_mut().remove(id);
         let direction = match kind {
             Some(BOTH_WAYS) => Direction::Bidirectional,
             Some(ONE_WAY) if tunnel.finish(id).is_ok() => Direction::Unidirectional,

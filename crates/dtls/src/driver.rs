@@ -157,8 +157,9 @@ impl Driver {
             tokio::task::yield_now().await;
         }
         let linger = self.dropped_at.map(|at| at + LINGER);
+        let expiry = self.shared.next_expiry();
         let wake_at = if all_sent {
-            wake_at.into_iter().chain(linger).min()
+            wake_at.into_iter().chain(linger).chain(expiry).min()
         } else {
             Some(Instant::now())
         };
@@ -183,10 +184,9 @@ impl Driver {
             }
             _ => {}
         }
-        shared
-            .association
-            .borrow_mut()
-            .handle_timeout(Instant::now());
+        let now = Instant::now();
+        shared.association.borrow_mut().handle_timeout(now);
+        shared.expire_unknown(now);
     }
 
     /// Takes the datagrams that have arrived.

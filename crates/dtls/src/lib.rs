@@ -16,6 +16,7 @@ pub mod association;
 pub mod cookie;
 pub mod envelope;
 pub mod transport;
+mod unknown;
 
 mod batch;
 mod carrier;

@@ -23,7 +23,7 @@ const WRITE: usize = 64 << 10;
 
 impl Shared {
     /// Runs a call of the tunnel, and then the task that sends.
-    fn with_tunnel<T>(
+    pub(crate) fn with_tunnel<T>(
         &self,
         call: impl FnOnce(&mut Tunnel, std::time::Duration) -> Result<T, StreamError>,
     ) -> Result<T, StreamError> {
