@@ -16,6 +16,7 @@
 //!
 //! The carrier numbers its streams as QUIC does (RFC 9000 section 2.1).
 
+mod arriving;
 mod code;
 mod connection;
 mod control;

@@ -76,6 +76,14 @@ impl FrameReader {
         matches!(self.state, FrameState::Kind) && self.number.is_empty()
     }
 
+    /// Returns the bytes of a frame that has not arrived whole.
+    pub(super) const fn gathered(&self) -> usize {
+        match &self.state {
+            FrameState::Gather { payload, .. } => payload.len(),
+            _ => 0,
+        }
+    }
+
     /// Returns the next part of a frame, or `None` if more input is needed. `max_section` limits
     /// the bytes of HEADERS and PUSH_PROMISE.
     pub(super) fn next<'a>(

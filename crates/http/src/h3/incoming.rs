@@ -81,7 +81,10 @@ impl Connection {
             incoming.ended |= end;
             Fate::Keep
         } else {
-            self.process(carrier, &mut incoming, input, end)?
+            match self.process(carrier, &mut incoming, input, end)? {
+                Fate::Keep => self.check_gathered(carrier, &incoming)?,
+                Fate::Drop => Fate::Drop,
+            }
         };
         if was_untyped && (fate == Fate::Drop || !incoming.is_untyped()) {
             self.untyped -= 1;
@@ -220,7 +223,7 @@ impl Connection {
     }
 
     /// The largest payload of a frame with a field section. No list within our limit needs more.
-    fn max_section(&self) -> usize {
+    pub(super) fn max_section(&self) -> usize {
         2 * self.config.max_header_list + (16 << 10)
     }
 

@@ -1,6 +1,7 @@
 //! A request or a push, and the receiving half of a stream of the carrier.
 
 use std::collections::VecDeque;
+use std::time::Instant;
 
 use super::code::Code;
 use super::control::is_request;
@@ -185,6 +186,8 @@ pub(super) struct Incoming {
     pub(super) pending: Vec<u8>,
     /// True if the peer has ended the stream.
     pub(super) ended: bool,
+    /// The time of the first look for streams whose request does not come.
+    pub(super) seen: Option<Instant>,
 }
 
 impl Incoming {
@@ -196,6 +199,7 @@ impl Incoming {
             wait: None,
             pending: Vec::new(),
             ended: false,
+            seen: None,
         }
     }
 

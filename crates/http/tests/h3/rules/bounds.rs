@@ -1,5 +1,7 @@
 //! Bounds on the cost of a peer: large requests, many requests, floods, and arbitrary input.
 
+use std::time::Duration;
+
 use proptest::prelude::*;
 use tandem_http::h3::Code;
 use tandem_http::{Event, Mux, MuxConfig, Priority, Reason, Role, SessionError};
@@ -51,6 +53,66 @@ fn h3_requests_beyond_the_limit_are_rejected() {
         .into_iter()
         .filter(|e| matches!(e, Event::Request { .. }));
     assert_eq!(requests.count(), 2);
+}
+
+/// The beginning of a frame whose payload has this length.
+fn unfinished(len: usize, sent: usize) -> Vec<u8> {
+    let mut bytes = frame(HEADERS, &vec![0; len]);
+    bytes.truncate(bytes.len() - len + sent);
+    bytes
+}
+
+#[test]
+fn h3_unfinished_requests_share_a_limit() {
+    let mut raw = server();
+    let mut rejected = Vec::new();
+    for turn in 0..60 {
+        raw.part(turn * 4, &unfinished(60_000, 30_000), false)
+            .expect("a part of a request");
+        rejected.extend(raw.ended());
+    }
+    // A mebibyte has room for 34 of them.
+    let expected = (34..60).map(|turn| (turn * 4, Code::REQUEST_REJECTED));
+    assert_eq!(rejected, expected.collect::<Vec<_>>());
+    assert_eq!(raw.end.core.active(), 34);
+    // A stream that ends makes room.
+    raw.end
+        .core
+        .handle_reset(raw.now, 0, Code::REQUEST_CANCELLED)
+        .expect("a reset");
+    raw.ended();
+    raw.part(400, &unfinished(60_000, 30_000), false)
+        .expect("a part of a request");
+    assert_eq!(raw.ended(), []);
+}
+
+#[test]
+fn h3_unfinished_trailers_end_the_session() {
+    let mut raw = server();
+    let error = (0..60).find_map(|turn| {
+        let bytes = [headers(&POST), unfinished(60_000, 30_000)].concat();
+        raw.part(turn * 4, &bytes, false).err()
+    });
+    assert_eq!(error.expect("a limit").reason, Reason::EnhanceYourCalm);
+}
+
+#[test]
+fn h3_request_that_does_not_come_is_rejected() {
+    const LIMIT: Duration = Duration::from_secs(10);
+    let mut raw = server();
+    raw.part(0, &headers(&GET), false).expect("a request");
+    raw.part(4, &unfinished(100, 10), false)
+        .expect("a part of a request");
+    let begun = raw.now;
+    assert!(!raw.end.core.expire_arriving(begun, LIMIT));
+    raw.part(8, &[], false).expect("a stream without a request");
+    let later = begun + LIMIT / 2;
+    assert!(!raw.end.core.expire_arriving(later, LIMIT));
+    assert!(raw.end.core.expire_arriving(begun + LIMIT, LIMIT));
+    assert_eq!(raw.ended(), [(4, Code::REQUEST_REJECTED)]);
+    assert!(raw.end.core.expire_arriving(later + LIMIT, LIMIT));
+    assert_eq!(raw.ended(), [(8, Code::REQUEST_REJECTED)]);
+    assert_eq!(raw.end.core.active(), 1);
 }
 
 /// Repeats an attack until the session ends, within 5,000 turns.

@@ -525,6 +525,9 @@ impl<O: Owner> StreamsDriver<O> {
             let limits = &self.pace.timeouts;
             let mut core = self.core.borrow_mut();
             core.handle_timeout(now);
+            if core.expire_arriving(now, limits.head) {
+                cx.waker().wake_by_ref();
+            }
             self.shared.free_unused();
             if core.active() > 0 || !self.shared.waiting.is_empty() {
                 self.clock.used_at = now;
