@@ -366,7 +366,8 @@ impl Gateways {
 
     /// Sends the companion of a key's session. It is sent on that session only.
     fn accompany(self: &Rc<Self>, mut exchange: Exchange) -> Reply {
-        let session = self.session(&exchange.isolation, self.preferred.get());
+        let entry = self.entry(&exchange.isolation);
+        let session = self.session(&exchange.isolation, entry);
         Reply::generate(|mut sink| async move { session.run(&mut exchange, &mut sink).await })
     }
 

@@ -64,7 +64,7 @@ struct WayFailure {
 #[derive(Debug, Default)]
 struct NetworkRecord {
     failures: HashMap<usize, WayFailure>,
-    /// The way that worked last.
+    /// The way that won the race: it works, and none before TCP worked earlier.
     best: Option<usize>,
     round_trip: Duration,
     used: Option<Instant>,
@@ -146,7 +146,9 @@ impl Ways {
         (2 * round_trip).clamp(STAGGER, LONGEST_STAGGER)
     }
 
-    /// Notes that a session by this way works, whose first response took `round_trip`.
+    /// Notes that a session by this way works, whose first response took `round_trip`. A way over
+    /// datagrams replaces TCP. It does not replace another one that works: that one was faster, and
+    /// has sessions with pushes.
     pub(crate) fn succeeded(
         &mut self,
         network: Network,
@@ -154,14 +156,12 @@ impl Ways {
         round_trip: Option<Duration>,
         now: Instant,
     ) {
-        let is_datagrams = self.datagrams[way];
+        let is_better = |best: usize| self.datagrams[way] && !self.datagrams[best];
+        let best = self.networks.get(&network).and_then(|record| record.best);
+        let replaces = best.is_none_or(|best| is_better(best) || self.has_failed(network, best));
         let record = self.record(network, now);
         record.failures.remove(&way);
-        if is_datagrams
-            || record
-                .best
-                .is_none_or(|best| record.failures.contains_key(&best))
-        {
+        if replaces {
             record.best = Some(way);
         }
         record.round_trip = round_trip.unwrap_or(record.round_trip);
@@ -281,6 +281,23 @@ mod tests {
         let (mut ways, now) = ways();
         ways.succeeded(HOME, DTLS, None, now);
         assert_eq!(ways.order(HOME, now).first, DTLS);
+        assert_eq!(ways.order(TRAIN, now).first, QUIC);
+    }
+
+    #[test]
+    fn way_that_lost_the_race_does_not_replace_the_winner() {
+        let (mut ways, now) = ways();
+        ways.succeeded(HOME, QUIC, None, now);
+        ways.succeeded(HOME, DTLS, None, now);
+        ways.succeeded(HOME, TLS, None, now);
+        assert_eq!(ways.order(HOME, now).first, QUIC);
+        // The other way may also have won, and a failure gives it up.
+        ways.succeeded(TRAIN, TLS, None, now);
+        ways.succeeded(TRAIN, DTLS, None, now);
+        ways.succeeded(TRAIN, QUIC, None, now);
+        assert_eq!(ways.order(TRAIN, now).first, DTLS);
+        ways.failed(TRAIN, DTLS, now);
+        ways.succeeded(TRAIN, QUIC, None, now);
         assert_eq!(ways.order(TRAIN, now).first, QUIC);
     }
 

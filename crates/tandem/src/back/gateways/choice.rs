@@ -9,6 +9,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
+use std::ops::Range;
 use std::pin::Pin;
 use std::rc::{Rc, Weak};
 use std::task::Poll;
@@ -61,8 +62,13 @@ impl WayGroup {
         groups.collect()
     }
 
+    /// Returns the entries of the ways.
+    pub(super) fn entries(&self) -> Range<usize> {
+        self.first..self.first + self.len
+    }
+
     pub(super) fn contains(&self, index: usize) -> bool {
-        (self.first..self.first + self.len).contains(&index)
+        self.entries().contains(&index)
     }
 }
 
@@ -182,6 +188,16 @@ impl Gateways {
         }
     }
 
+    /// Returns the entry whose session serves a key: the preferred way, or another one to the same
+    /// gateway if only that has an open session. Keys differ in the ways that won their races.
+    pub(super) fn entry(&self, isolation: &Isolation) -> usize {
+        let preferred = self.preferred.get();
+        let others = self.group(preferred).map(WayGroup::entries);
+        let mut all = std::iter::once(preferred).chain(others.into_iter().flatten());
+        all.find(|entry| self.is_open(isolation, *entry))
+            .unwrap_or(preferred)
+    }
+
     pub(super) fn is_open(&self, isolation: &Isolation, index: usize) -> bool {
         let slots = self.slots.borrow();
         let slot = slots.get(&(isolation.clone(), index));
@@ -258,7 +274,7 @@ impl Gateways {
         if !self.gateways[index].way.is_datagrams {
             return None;
         }
-        let mut all = group.first..group.first + group.len;
+        let mut all = group.entries();
         all.find(|other| !self.gateways[*other].way.is_datagrams)
     }
 
@@ -317,7 +333,8 @@ impl Gateways {
         self.way_is_usable(isolation, index, session.answered_in());
     }
 
-    /// Notes that a way works. Its sessions replace those over TCP.
+    /// Notes that a way works. Its sessions replace those over TCP, and those of a way that has
+    /// failed.
     pub(super) fn way_is_usable(
         &self,
         isolation: &Isolation,
@@ -341,7 +358,12 @@ impl Gateways {
         if !gateway.way.is_datagrams {
             return;
         }
-        if group.contains(self.preferred.get()) {
+        let preferred = self.preferred.get();
+        let is_given_up = |of: usize| {
+            let has_failed = group.ways.borrow().has_failed(network, of - group.first);
+            !self.gateways[of].way.is_datagrams || has_failed
+        };
+        if group.contains(preferred) && is_given_up(preferred) {
             self.preferred.set(index);
         }
         let over_tcp = |of: usize| group.contains(of) && !self.gateways[of].way.is_datagrams;
@@ -391,3 +413,6 @@ pub(super) fn observe(
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

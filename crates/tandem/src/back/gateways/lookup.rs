@@ -10,8 +10,9 @@ use crate::stage::{CurrentSession, SessionPool};
 
 impl SessionPool for ToGateway {
     fn current(&self, isolation: &Isolation) -> Option<CurrentSession> {
+        let entry = self.0.entry(isolation);
         let slots = self.0.slots.borrow();
-        let slot = slots.get(&(isolation.clone(), self.0.preferred.get()))?;
+        let slot = slots.get(&(isolation.clone(), entry))?;
         Some(CurrentSession {
             mark: slot.current.mark()?,
             has_rested: slot.current.has_rested(),
@@ -20,7 +21,7 @@ impl SessionPool for ToGateway {
     }
 
     fn open(&self, isolation: &Isolation) -> Option<Rc<SessionMark>> {
-        self.0.session(isolation, self.0.preferred.get()).mark()
+        self.0.session(isolation, self.0.entry(isolation)).mark()
     }
 
     fn is_current(&self, isolation: &Isolation, mark: &Rc<SessionMark>) -> bool {
@@ -34,8 +35,8 @@ impl SessionPool for ToGateway {
     }
 
     fn is_live(&self, isolation: &Isolation) -> bool {
+        let key = (isolation.clone(), self.0.entry(isolation));
         let slots = self.0.slots.borrow();
-        let key = (isolation.clone(), self.0.preferred.get());
         slots.get(&key).is_some_and(|slot| {
             slot.current.is_established()
                 && slot.current.admission() == Some(true)
@@ -48,19 +49,19 @@ impl SessionPool for ToGateway {
         if self.is_live(isolation) {
             return true;
         }
-        let preferred = self.0.preferred.get();
-        let Some(gateway) = self.0.gateways.get(preferred) else {
+        let entry = self.0.entry(isolation);
+        let Some(gateway) = self.0.gateways.get(entry) else {
             return false;
         };
         let slots = self.0.slots.borrow();
-        let slot = slots.get(&(isolation.clone(), preferred));
+        let slot = slots.get(&(isolation.clone(), entry));
         let is_refused = slot.is_some_and(|slot| slot.current.admission() == Some(false));
         !is_refused && !gateway.announcer.has_failed()
     }
 
     fn is_awake(&self, isolation: &Isolation) -> bool {
+        let key = (isolation.clone(), self.0.entry(isolation));
         let slots = self.0.slots.borrow();
-        let key = (isolation.clone(), self.0.preferred.get());
         slots
             .get(&key)
             .is_some_and(|slot| !slot.current.has_rested())

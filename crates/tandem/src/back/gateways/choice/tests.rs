@@ -1,0 +1,231 @@
+use tandem_http::{RequestHead, ResponseHead, Scheme};
+
+use super::*;
+use crate::back::announce::Announcer;
+use crate::back::gateways::{PoolLimits, ToGateway, WayEntry};
+use crate::carrier::{Carrier, LocalBoxFuture};
+use crate::exchange::{Exchange, Part, Peer, SessionMark, Sink};
+use crate::session::{Drain, Session, SessionEvents};
+use crate::stage::{SessionPool, Stage};
+use crate::transport::{Target, Transport};
+
+const MS: Duration = Duration::from_millis(1);
+
+/// A way to the gateway: the time until its sessions are established, and its requests.
+struct Way {
+    takes: Cell<Duration>,
+    requests: Cell<usize>,
+}
+
+struct OverWay {
+    way: Rc<Way>,
+    established_at: tokio::time::Instant,
+    mark: Rc<SessionMark>,
+    is_drained: Cell<bool>,
+}
+
+impl Connected for OverWay {
+    fn run<'a>(
+        &'a self,
+        _: &'a mut Exchange,
+        sink: &'a mut Sink,
+    ) -> LocalBoxFuture<'a, Result<(), Error>> {
+        Box::pin(async move {
+            self.way.requests.set(self.way.requests.get() + 1);
+            sink.send(Part::Head(ResponseHead::new(204))).await;
+            Ok(())
+        })
+    }
+
+    fn drain(&self) {
+        self.is_drained.set(true);
+    }
+}
+
+impl SessionState for OverWay {
+    fn is_ready(&self) -> bool {
+        true
+    }
+
+    fn is_closed(&self) -> bool {
+        self.is_drained.get()
+    }
+
+    fn is_established(&self) -> bool {
+        tokio::time::Instant::now() >= self.established_at
+    }
+
+    fn active(&self) -> usize {
+        0
+    }
+
+    fn mark(&self) -> Option<Rc<SessionMark>> {
+        Some(Rc::clone(&self.mark))
+    }
+}
+
+impl SessionEvents for OverWay {
+    fn established<'a>(&'a self) -> LocalBoxFuture<'a, Result<(), Error>> {
+        Box::pin(async {
+            tokio::time::sleep_until(self.established_at).await;
+            Ok(())
+        })
+    }
+}
+
+struct Protocol(Rc<Way>);
+
+impl Session for Protocol {
+    fn connect(&self, _: LocalBoxFuture<'static, Result<Carrier, Error>>) -> Rc<dyn Connected> {
+        Rc::new(OverWay {
+            way: Rc::clone(&self.0),
+            established_at: tokio::time::Instant::now() + self.0.takes.get(),
+            mark: Rc::new(SessionMark::new(true)),
+            is_drained: Cell::new(false),
+        })
+    }
+
+    fn serve(
+        &self,
+        _: Carrier,
+        _: Peer,
+        _: Rc<dyn Stage>,
+        _: Drain,
+    ) -> LocalBoxFuture<'static, Result<(), Error>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+}
+
+struct NoTransport;
+
+impl Transport for NoTransport {
+    fn below(&self) -> Option<&dyn Transport> {
+        None
+    }
+}
+
+const QUIC: usize = 0;
+const DTLS: usize = 1;
+const TLS: usize = 2;
+
+/// A pool with three ways, two of them over datagrams, and the time that each takes.
+struct Scene {
+    ways: [Rc<Way>; 3],
+    pool: Rc<Gateways>,
+}
+
+impl Scene {
+    fn new(takes: [u32; 3]) -> Self {
+        let ways = [0, 1, 2].map(|index| {
+            Rc::new(Way {
+                takes: Cell::new(takes[index] * MS),
+                requests: Cell::new(0),
+            })
+        });
+        let gateway = |(index, way): (usize, &Rc<Way>)| Gateway {
+            target: Target {
+                host: "gateway".into(),
+                port: 1,
+            },
+            transport: Rc::new(NoTransport),
+            session: Rc::new(Protocol(Rc::clone(way))),
+            blamed: Cell::default(),
+            announcer: Announcer::silent("a protocol".into()),
+            has_token: false,
+            way: WayEntry {
+                is_alternative: index > 0,
+                is_datagrams: index < TLS,
+                address: None,
+            },
+        };
+        let limits = PoolLimits {
+            max_age: None,
+            max_sessions: 10,
+            reconnect: false,
+            tries: 3,
+            compares_ways: false,
+        };
+        let gateways = ways.iter().enumerate().map(gateway).collect();
+        Self {
+            pool: Gateways::new(gateways, limits, None),
+            ways,
+        }
+    }
+
+    /// Requests a page with a key, and returns the way that carried it.
+    async fn get(&self, isolation: &Isolation) -> usize {
+        let before = self.ways.clone().map(|way| way.requests.get());
+        let request = RequestHead::get(Scheme::Http, "site.example", "/".to_owned());
+        let exchange = Exchange {
+            isolation: isolation.clone(),
+            ..Exchange::internal(request)
+        };
+        let mut reply = ToGateway(Rc::clone(&self.pool)).call(exchange);
+        while let Some(part) = reply.part().await {
+            part.expect("a whole response");
+        }
+        let carried = |way: &usize| self.ways[*way].requests.get() > before[*way];
+        (QUIC..=TLS).find(carried).expect("a way carried it")
+    }
+
+    fn slot_mark(&self, isolation: &Isolation, index: usize) -> Rc<SessionMark> {
+        let slots = self.pool.slots.borrow();
+        let slot = &slots[&(isolation.clone(), index)];
+        slot.current.mark().expect("a mark")
+    }
+
+    fn current_is(&self, isolation: &Isolation, index: usize) -> bool {
+        let current = ToGateway(Rc::clone(&self.pool)).current(isolation);
+        let current = current.expect("a session");
+        Rc::ptr_eq(&current.mark, &self.slot_mark(isolation, index))
+    }
+}
+
+/// Runs a test in virtual time.
+fn run(test: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .start_paused(true)
+        .build()
+        .expect("a runtime");
+    tokio::task::LocalSet::new().block_on(&runtime, test);
+}
+
+#[test]
+fn way_that_lost_the_race_takes_nothing_over() {
+    run(async {
+        let scene = Scene::new([600, 900, 1000]);
+        let key = Isolation::none();
+        for second in 0..5 {
+            assert_eq!(scene.get(&key).await, QUIC, "second {second}");
+            assert_eq!(scene.pool.preferred.get(), QUIC);
+            assert!(scene.current_is(&key, QUIC));
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    });
+}
+
+#[test]
+fn late_way_over_datagrams_replaces_tcp() {
+    run(async {
+        let scene = Scene::new([9000, 2000, 100]);
+        let key = Isolation::none();
+        assert_eq!(scene.get(&key).await, TLS);
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        assert_eq!(scene.get(&key).await, DTLS);
+        assert!(scene.current_is(&key, DTLS));
+    });
+}
+
+/// Another key of this client uses another way.
+#[test]
+fn session_of_a_key_is_found_by_any_way() {
+    run(async {
+        let scene = Scene::new([50, 5000, 5000]);
+        let [first, second] = [b"a", b"b"].map(|user| Isolation::new(user, b""));
+        assert_eq!(scene.get(&first).await, QUIC);
+        scene.pool.preferred.set(TLS);
+        assert!(scene.current_is(&first, QUIC));
+        assert!(ToGateway(Rc::clone(&scene.pool)).current(&second).is_none());
+    });
+}
