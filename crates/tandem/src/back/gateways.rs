@@ -25,6 +25,8 @@ use tokio::time::Instant;
 
 use crate::back::announce::Announcer;
 use crate::back::failures::Failures;
+use crate::back::own::source_towards;
+use crate::back::ways::Network;
 use crate::carrier::Carrier;
 use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::{Exchange, Isolation, Part, Reply, Sink};
@@ -142,12 +144,16 @@ pub struct Gateways {
     failures: Failures,
     /// True once the pool drains: open sessions finish, and only a request opens a new one.
     draining: Cell<bool>,
+    /// Finds this machine's address towards a gateway, which tells its network.
+    source: Cell<fn(SocketAddr) -> Network>,
     this: Weak<Self>,
 }
 
 struct PoolSlot {
     current: Rc<dyn Connected>,
     opened: Instant,
+    /// The network on which the session was opened.
+    network: Network,
     usage: Rc<SessionUsage>,
     /// The task that replaces the session when it is old.
     _rotation: Option<Task>,
@@ -206,6 +212,7 @@ impl Gateways {
             preferred: Cell::new(0),
             failures: Failures::default(),
             draining: Cell::new(false),
+            source: Cell::new(source_towards),
             this: this.clone(),
         })
     }
@@ -335,6 +342,7 @@ impl Gateways {
             watched: Cell::new(false),
         });
         let speed = self.follow_speed(&key, &current, &usage);
+        let network = self.network(key.1);
         let rotation = self.limits.max_age.map(|age| {
             let this = self.this.clone();
             Task::spawn(async move {
@@ -346,6 +354,7 @@ impl Gateways {
         PoolSlot {
             current,
             opened: now,
+            network,
             usage,
             _rotation: rotation,
             _speed: speed,
@@ -358,7 +367,14 @@ impl Gateways {
         let session = Rc::clone(&gateway.session);
         let session = session.connect(Box::pin(dial(gateway, isolation.clone())));
         if self.has_other_way(index) {
-            let observed = observe(self.this.clone(), isolation.clone(), index, &session);
+            let network = self.network(index);
+            let observed = observe(
+                self.this.clone(),
+                isolation.clone(),
+                index,
+                network,
+                &session,
+            );
             tokio::task::spawn_local(observed);
         }
         session

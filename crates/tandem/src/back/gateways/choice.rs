@@ -17,8 +17,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
-use super::{Gateway, Gateways, InUse};
-use crate::back::own::source_towards;
+use super::{Gateway, Gateways, InUse, PoolSlot};
 use crate::back::throttling::Purpose;
 use crate::back::ways::{Network, STAGGER, Ways};
 use crate::error::{Error, Kind, Side};
@@ -206,7 +205,8 @@ impl Gateways {
 
     /// Returns the network on which the gateway is reached.
     pub(super) fn network(&self, index: usize) -> Network {
-        self.gateways[index].way.address.and_then(source_towards)
+        let address = self.gateways[index].way.address;
+        address.and_then(self.source.get())
     }
 
     /// Resolves when an exchange should move from a session that has fallen silent: another way has
@@ -221,6 +221,7 @@ impl Gateways {
         let Some(other) = self.refuge(index) else {
             return std::future::pending().await;
         };
+        let opened_on = self.opened_on(isolation, index, session);
         loop {
             tokio::select! {
                 () = self.until_silent(index, session) => {}
@@ -242,7 +243,7 @@ impl Gateways {
                 tokio::time::sleep(AGAIN).await;
                 continue;
             }
-            self.broke(index, other);
+            self.broke(index, opened_on, other);
             if may_move() {
                 return;
             }
@@ -278,37 +279,59 @@ impl Gateways {
         all.find(|other| !self.gateways[*other].way.is_datagrams)
     }
 
+    /// Returns the network on which a session was opened.
+    fn opened_on(
+        &self,
+        isolation: &Isolation,
+        index: usize,
+        session: &Rc<dyn Connected>,
+    ) -> Network {
+        let slots = self.slots.borrow();
+        let slot = slots.get(&(isolation.clone(), index));
+        let slot = slot.filter(|slot| Rc::ptr_eq(&slot.current, session));
+        slot.map_or_else(|| self.network(index), |slot| slot.network)
+    }
+
     /// Notes that a way has fallen silent while another one works. Its sessions take no more
-    /// requests.
-    fn broke(&self, index: usize, other: usize) {
+    /// requests. If this machine has moved since the session was opened, only the sessions of other
+    /// networks are closed: the way may work on the present one.
+    fn broke(&self, index: usize, opened_on: Network, other: usize) {
         let Some(group) = self.group(index) else {
             return;
         };
         let (network, way) = (self.network(index), index - group.first);
+        if network != opened_on {
+            return self.close_all(|_, of, slot| of == index && slot.network != network);
+        }
         if group.ways.borrow().has_failed(network, way) {
             return;
         }
         METRICS.ways_broken.add(1);
         let error = Error::new(Kind::Timeout, Side::Peer, "its path has fallen silent");
-        self.way_failed(index, &error);
+        self.way_failed(index, opened_on, &error);
         self.preferred.set(other);
-        self.close_all(|_, of| of == index);
+        self.close_all(|_, of, _| of == index);
     }
 
     /// Drains the sessions for which `matches` returns true, and removes them from their keys.
-    pub(super) fn close_all(&self, matches: impl Fn(&Isolation, usize) -> bool) {
+    pub(super) fn close_all(&self, matches: impl Fn(&Isolation, usize, &PoolSlot) -> bool) {
         let mut slots = self.slots.borrow_mut();
-        let closed = slots.extract_if(|(isolation, index), _| matches(isolation, *index));
+        let closed = slots.extract_if(|(isolation, index), slot| matches(isolation, *index, slot));
         let closed: Vec<_> = closed.map(|(_, slot)| slot).collect();
         drop(slots);
         closed.iter().for_each(|slot| slot.current.drain());
     }
 
-    fn way_failed(&self, index: usize, error: &Error) {
+    /// Notes that a session failed that was begun on `begun_on`. After a move to another network
+    /// this says nothing about either.
+    fn way_failed(&self, index: usize, begun_on: Network, error: &Error) {
         let Some(group) = self.group(index) else {
             return;
         };
         let (network, way) = (self.network(index), index - group.first);
+        if network != begun_on {
+            return;
+        }
         let rest = group.ways.borrow_mut().failed(network, way, now());
         METRICS.ways_failed.add(1);
         let gateway = &self.gateways[index];
@@ -367,7 +390,7 @@ impl Gateways {
             self.preferred.set(index);
         }
         let over_tcp = |of: usize| group.contains(of) && !self.gateways[of].way.is_datagrams;
-        self.close_all(|of, slot| of == isolation && over_tcp(slot));
+        self.close_all(|of, index, _| of == isolation && over_tcp(index));
     }
 }
 
@@ -380,11 +403,13 @@ fn datagrams(session: &dyn Connected) -> Option<u64> {
     session.facts()?.datagrams_received()
 }
 
-/// Observes a session until it is established or has failed, and notes the result for its way.
+/// Observes a session that was begun on `network` until it is established or has failed, and notes
+/// the result for its way.
 pub(super) fn observe(
     pool: Weak<Gateways>,
     isolation: Isolation,
     index: usize,
+    network: Network,
     session: &Rc<dyn Connected>,
 ) -> impl Future<Output = ()> + 'static {
     let session = Rc::clone(session);
@@ -397,17 +422,20 @@ pub(super) fn observe(
             Err(_) => {
                 let error = Error::new(Kind::Timeout, Side::Peer, "no answer");
                 if let Some(pool) = pool.upgrade() {
-                    pool.way_failed(index, &error);
+                    pool.way_failed(index, network, &error);
                 }
                 established.await
             }
         };
         let Some(pool) = pool.upgrade() else { return };
         match ended {
-            Ok(()) => pool.way_works(&isolation, index, &*session),
+            Ok(()) if pool.network(index) == network => {
+                pool.way_works(&isolation, index, &*session);
+            }
+            Ok(()) => {}
             // This end may have closed a session that lost the race.
             Err(error) if !late && session.ended().await.is_some() => {
-                pool.way_failed(index, &error);
+                pool.way_failed(index, network, &error);
             }
             Err(_) => {}
         }

@@ -121,7 +121,7 @@ impl Gateways {
         if group.contains(self.preferred.get()) {
             self.preferred.set(other);
         }
-        self.close_all(|_, of| group.contains(of) && self.gateways[of].way.is_datagrams);
+        self.close_all(|_, of, _| group.contains(of) && self.gateways[of].way.is_datagrams);
         group.throttled.notify_waiters();
     }
 

@@ -1,3 +1,5 @@
+use std::net::SocketAddr;
+
 use tandem_http::{RequestHead, ResponseHead, Scheme};
 
 use super::*;
@@ -11,17 +13,41 @@ use crate::transport::{Target, Transport};
 
 const MS: Duration = Duration::from_millis(1);
 
+thread_local! {
+    /// The network of this machine.
+    static NETWORK: Cell<u8> = const { Cell::new(1) };
+}
+
+fn network_of(_: SocketAddr) -> Network {
+    Some([192, 0, 2, NETWORK.get()].into())
+}
+
 /// A way to the gateway: the time until its sessions are established, and its requests.
 struct Way {
     takes: Cell<Duration>,
     requests: Cell<usize>,
+    is_datagrams: bool,
 }
 
 struct OverWay {
     way: Rc<Way>,
+    network: u8,
     established_at: tokio::time::Instant,
     mark: Rc<SessionMark>,
     is_drained: Cell<bool>,
+}
+
+impl OverWay {
+    /// Returns true if no datagram arrives, since this machine has another address.
+    fn is_silent(&self) -> bool {
+        self.way.is_datagrams && self.network != NETWORK.get()
+    }
+
+    async fn until_works(&self) {
+        if self.is_silent() {
+            std::future::pending().await
+        }
+    }
 }
 
 impl Connected for OverWay {
@@ -31,6 +57,7 @@ impl Connected for OverWay {
         sink: &'a mut Sink,
     ) -> LocalBoxFuture<'a, Result<(), Error>> {
         Box::pin(async move {
+            self.until_works().await;
             self.way.requests.set(self.way.requests.get() + 1);
             sink.send(Part::Head(ResponseHead::new(204))).await;
             Ok(())
@@ -71,6 +98,14 @@ impl SessionEvents for OverWay {
             Ok(())
         })
     }
+
+    fn silent<'a>(&'a self) -> LocalBoxFuture<'a, ()> {
+        Box::pin(async {
+            if !self.is_silent() {
+                std::future::pending().await
+            }
+        })
+    }
 }
 
 struct Protocol(Rc<Way>);
@@ -79,6 +114,7 @@ impl Session for Protocol {
     fn connect(&self, _: LocalBoxFuture<'static, Result<Carrier, Error>>) -> Rc<dyn Connected> {
         Rc::new(OverWay {
             way: Rc::clone(&self.0),
+            network: NETWORK.get(),
             established_at: tokio::time::Instant::now() + self.0.takes.get(),
             mark: Rc::new(SessionMark::new(true)),
             is_drained: Cell::new(false),
@@ -120,6 +156,7 @@ impl Scene {
             Rc::new(Way {
                 takes: Cell::new(takes[index] * MS),
                 requests: Cell::new(0),
+                is_datagrams: index < TLS,
             })
         });
         let gateway = |(index, way): (usize, &Rc<Way>)| Gateway {
@@ -134,8 +171,8 @@ impl Scene {
             has_token: false,
             way: WayEntry {
                 is_alternative: index > 0,
-                is_datagrams: index < TLS,
-                address: None,
+                is_datagrams: way.is_datagrams,
+                address: Some(([192, 0, 2, 99], 1).into()),
             },
         };
         let limits = PoolLimits {
@@ -146,10 +183,9 @@ impl Scene {
             compares_ways: false,
         };
         let gateways = ways.iter().enumerate().map(gateway).collect();
-        Self {
-            pool: Gateways::new(gateways, limits, None),
-            ways,
-        }
+        let pool = Gateways::new(gateways, limits, None);
+        pool.source.set(network_of);
+        Self { pool, ways }
     }
 
     /// Requests a page with a key, and returns the way that carried it.
@@ -214,6 +250,26 @@ fn late_way_over_datagrams_replaces_tcp() {
         tokio::time::sleep(Duration::from_secs(3)).await;
         assert_eq!(scene.get(&key).await, DTLS);
         assert!(scene.current_is(&key, DTLS));
+    });
+}
+
+#[test]
+fn way_does_not_fail_on_the_next_network() {
+    run(async {
+        let scene = Scene::new([50, 5000, 100]);
+        let key = Isolation::none();
+        assert_eq!(scene.get(&key).await, QUIC);
+        NETWORK.set(2);
+        assert_eq!(scene.get(&key).await, TLS, "the request moves");
+        let group = &scene.pool.groups[0];
+        for network in [1, 2] {
+            let network = Some([192, 0, 2, network].into());
+            assert!(!group.ways.borrow().has_failed(network, QUIC));
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        scene.get(&key).await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_eq!(scene.get(&key).await, QUIC, "it is used at once");
     });
 }
 
