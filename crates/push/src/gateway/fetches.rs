@@ -82,7 +82,7 @@ impl Gateway {
             && self
                 .pages
                 .get_mut(fetch.page)
-                .is_some_and(|page| page.spend_body(length));
+                .is_some_and(|page| page.spend_announced(length));
         let is_kept = may_be_pushed(head);
         // With many pushes at once, an origin may answer 429 or 503. A gateway then leaves the next
         // attempt to the browser. With one user, the caller repeats such requests.

@@ -243,7 +243,19 @@ impl Page {
         self.budget.read_bytes += bytes;
     }
 
-    /// Spends bytes of bodies. Returns false if fewer are left.
+    /// Spends bytes of a body that is announced. Returns false if fewer are left, and then spends
+    /// none, since a smaller body may fit.
+    pub(super) const fn spend_announced(&mut self, bytes: u64) -> bool {
+        match self.budget.body_bytes.checked_sub(bytes) {
+            Some(left) => {
+                self.budget.body_bytes = left;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Spends bytes of bodies that have arrived. Returns false if fewer are left.
     pub(super) fn spend_body(&mut self, bytes: u64) -> bool {
         let left = self.budget.body_bytes.checked_sub(bytes);
         self.budget.body_bytes = left.unwrap_or(0);

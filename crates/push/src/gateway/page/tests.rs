@@ -228,6 +228,14 @@ fn body_budget_is_used_up() {
 }
 
 #[test]
+fn body_that_does_not_fit_spends_nothing() {
+    let mut page = page();
+    assert!(!page.spend_announced(MAX_BODY_BYTES + 1));
+    assert!(page.spend_announced(MAX_BODY_BYTES));
+    assert!(!page.spend_body(1));
+}
+
+#[test]
 fn readers_share_the_budget_for_reading() {
     let mut page = page();
     let mut head = ResponseHead::new(200);
