@@ -130,7 +130,8 @@ impl Page {
         }
         if self.inert == 0 {
             self.decoration(name, attributes, sink);
-            if !attributes.is_empty() {
+            let is_of_source = name == b"img" && matches!(self.picture, Some(Some(_)));
+            if !attributes.is_empty() || is_of_source {
                 self.element(name, attributes, sink);
             }
             match name {

@@ -176,6 +176,12 @@ fn pictures() {
         "<source srcset=a.png><picture><source srcset=''><img src=b.png></picture>",
         &["4 Image /news/b.png"],
     );
+    // The image needs no attribute of its own.
+    page(
+        "<picture><source srcset='a.png 1x'><img alt=''></picture>\
+            <picture><source srcset=''><img></picture><img alt=''>",
+        &["4 Image /news/a.png"],
+    );
 }
 
 #[test]
