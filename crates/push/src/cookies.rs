@@ -6,6 +6,7 @@
 //! response sets replaces the one of its name. A wrong guess makes a promise that serves no
 //! request.
 
+mod known_paths;
 mod set_cookie;
 
 use std::borrow::Cow;
@@ -13,6 +14,7 @@ use std::borrow::Cow;
 use tandem_http::{Fields, RequestHead, ResponseHead, Scheme};
 
 use crate::site::{host_of, site_of};
+pub(crate) use known_paths::KnownPaths;
 use set_cookie::{Setter, Verdict};
 
 /// The largest number of cookies of one response, and of its request. Browsers keep fewer than

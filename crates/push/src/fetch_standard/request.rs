@@ -21,6 +21,8 @@ pub struct FetchClient<'a> {
     pub document: &'a str,
     /// True if `request` was made for a part of the document, and not for the document itself.
     pub is_part: bool,
+    /// The cookies of `request` that not all other requests to its site carry.
+    pub known_paths: Option<&'a CookieChanges>,
     /// The changes of the response to the cookies of later requests.
     pub cookies: Option<&'a CookieChanges>,
     /// The referrer policy of the document.
@@ -114,11 +116,13 @@ fn cookies<'a>(need: &Need, page: &FetchClient<'a>, same_origin: bool) -> Cow<'a
                 && split(page.document).is_some_and(|(_, host, _)| is_of_site(host))
         }
     };
-    match page.cookies {
-        _ if !has_cookies => Cow::default(),
-        Some(changes) => changes.after(&before, scheme, authority, path).into(),
-        None => before,
+    if !has_cookies {
+        return Cow::default();
     }
+    let changes = [page.known_paths, page.cookies].into_iter().flatten();
+    changes.fold(before, |before, changes| {
+        changes.after(&before, scheme, authority, path).into()
+    })
 }
 
 /// Returns whether a request to the origin that received the page's cookies carries them as well
@@ -196,6 +200,7 @@ mod tests {
             request: &request,
             document,
             is_part,
+            known_paths: None,
             cookies: None,
             policy: Referrer::default(),
         };
@@ -273,6 +278,7 @@ mod tests {
                 request: &request,
                 document,
                 is_part: false,
+                known_paths: None,
                 cookies: Some(&changes),
                 policy: Referrer::default(),
             };
@@ -369,6 +375,7 @@ mod tests {
             request: &page_request,
             document: "http://a.test/page",
             is_part: false,
+            known_paths: None,
             cookies: None,
             policy: Referrer::default(),
         };
@@ -400,6 +407,7 @@ mod tests {
                 request: &request,
                 document: "http://a/page",
                 is_part: false,
+                known_paths: None,
                 cookies: None,
                 policy: Referrer::default(),
             };

@@ -67,7 +67,10 @@ impl Gateway {
         }
         let before = cookies_of(&request.fields);
         let scopes: Vec<_> = match CookieChanges::of(request, head, self.clock.unix_time(now)) {
-            Some(changes) => changes.altered(&before).cloned().collect(),
+            Some(changes) => {
+                self.known_paths.note(&changes);
+                changes.altered(&before).cloned().collect()
+            }
             None => vec![CookieScope::of_site(&request.authority)],
         };
         if scopes.is_empty() {
@@ -105,6 +108,7 @@ impl Gateway {
     ) -> Page {
         let mut page = Page::new(id, request, url);
         page.cookies_of = self.cookies_of(id);
+        page.known_paths = self.known_paths.of(page.request());
         page
     }
 

@@ -46,6 +46,8 @@ pub(super) struct Page {
     /// The browser's request, and its URL.
     request: Arc<RequestHead>,
     url: Arc<str>,
+    /// The cookies of the request that not all other requests to its site carry.
+    pub(super) known_paths: Option<CookieChanges>,
     /// The changes of the response to the cookies of later requests.
     cookies: Option<CookieChanges>,
     /// The number of the last change of cookies before the browser's request.
@@ -111,6 +113,7 @@ impl Page {
             abandoned: false,
             leads_on: false,
             fetches: 0,
+            known_paths: None,
             cookies: None,
             cookies_of: 0,
             budget: Budget::new(),
@@ -378,6 +381,7 @@ impl Page {
             request: &self.request,
             document: self.document_url(),
             is_part: self.initiator.is_some(),
+            known_paths: self.known_paths.as_ref(),
             cookies: self.cookies.as_ref(),
             policy: match self.is_policy_unknown && !own {
                 true => Referrer::None,

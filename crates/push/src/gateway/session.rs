@@ -24,6 +24,7 @@ use super::table::{FetchId, PageId, ResponseId, Table};
 use super::viewed_page::NextPages;
 use super::visitors::Visitors;
 use super::visits::Visits;
+use crate::cookies::KnownPaths;
 use crate::response_rules::{CopyLifetime, Reuse};
 use crate::url;
 use crate::wire::{OPENED_FIELD, OpenedList, ReportReader, RequestHashes, Treatment};
@@ -122,6 +123,8 @@ pub struct Gateway {
     pub(super) visits: Option<Visits>,
     pub(super) cookie_hosts: CookieHosts,
     pub(super) changed_cookies: ChangedCookies,
+    /// The paths of cookies that responses have set, if the session has one user.
+    pub(super) known_paths: KnownPaths,
     pub(super) repeats: Repeats,
     /// Held fetches, each with the time at which it is given up.
     pub(super) holds: VecDeque<(Instant, FetchId)>,
@@ -183,6 +186,7 @@ impl Gateway {
             visits: config.has_one_user.then(Visits::default),
             cookie_hosts: CookieHosts::default(),
             changed_cookies: ChangedCookies::default(),
+            known_paths: KnownPaths::default(),
             repeats: Repeats::default(),
             holds: VecDeque::new(),
             copies: Copies::default(),

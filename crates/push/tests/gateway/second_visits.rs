@@ -94,6 +94,35 @@ fn changed_resource_is_checked_for_nothing_once() {
 }
 
 #[test]
+fn cookie_of_a_path_stays_out_of_requests_for_others() {
+    let url = "http://a.test/wiki/page";
+    let images = ["http://a.test/i.png", "http://a.test/wiki/i.png"];
+    let document = page("text/html", "<img src=/i.png><img src=i.png>");
+    let setting = document.clone().with("set-cookie", "part=1");
+    let mut pair = pair(&[(url, setting), (images[0], image()), (images[1], image())]);
+    let (whole, both) = (("cookie", "first=1"), ("cookie", "part=1; first=1"));
+    pair.browse_for(LOADED, url, &[NAVIGATION[0], whole]);
+    for (image, cookie) in [(images[0], whole), (images[1], both)] {
+        let (reply, _) = pair.get(image, &[("referer", url), cookie]);
+        assert!(reply.is_pushed, "{image}");
+    }
+    pair.take_asked();
+    pair.serve(url, document);
+    pair.browse_for(LOADED, url, &[NAVIGATION[0], both]);
+    let mut cookies: Vec<_> = pair
+        .take_asked()
+        .into_iter()
+        .filter_map(|asked| Some((asked.field("cookie")?, asked.url)))
+        .collect();
+    cookies.sort();
+    let expected = [(whole.1, images[0]), (both.1, images[1]), (both.1, url)];
+    assert_eq!(
+        cookies,
+        expected.map(|(cookie, url)| (cookie.to_owned(), url.to_owned()))
+    );
+}
+
+#[test]
 fn reload_requests_nothing_early() {
     let mut pair = pair(&[(PAGE, known("<img src=i.png>")), (IMAGE, validated())]);
     visit(&mut pair);
