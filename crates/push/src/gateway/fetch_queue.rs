@@ -1,5 +1,8 @@
 //! The order in which the pushes of a session are fetched, and their number at a time. Requested
 //! ones come first, then the most urgent, then the others in the order of their promises.
+//!
+//! The number may begin small and grow with each head that arrives. Requests that have not begun
+//! can then still change, for example by a new cookie. The number is small again after all fetches.
 
 use std::collections::BTreeMap;
 
@@ -17,18 +20,29 @@ pub(super) struct Turn {
     number: u64,
 }
 
+/// The slots that each head adds.
+const GROWTH: usize = 2;
+
 /// The fetches that wait, and the number that may still begin.
 pub(super) struct FetchQueue {
     free: usize,
+    /// The present number of slots, the first one and the largest one.
+    slots: usize,
+    first: usize,
+    most: usize,
     issued: u64,
     waiting: BTreeMap<Turn, FetchId>,
 }
 
 impl FetchQueue {
-    /// Creates a queue that lets `slots` fetches run at a time.
-    pub(super) fn new(slots: usize) -> Self {
+    /// Creates a queue that lets `first` fetches run at a time at first, and `most` later.
+    pub(super) fn new(first: usize, most: usize) -> Self {
+        let first = first.min(most);
         Self {
-            free: slots,
+            free: first,
+            slots: first,
+            first,
+            most,
             issued: 0,
             waiting: BTreeMap::new(),
         }
@@ -78,6 +92,16 @@ impl FetchQueue {
     /// Frees the slot of a fetch that has begun.
     pub(super) fn free_slot(&mut self) {
         self.free += 1;
+        if self.free == self.slots && self.waiting.is_empty() {
+            (self.free, self.slots) = (self.first, self.first);
+        }
+    }
+
+    /// Adds slots, because a head has arrived.
+    pub(super) fn grow(&mut self) {
+        let more = GROWTH.min(self.most - self.slots);
+        self.slots += more;
+        self.free += more;
     }
 }
 
@@ -102,7 +126,7 @@ mod tests {
 
     #[test]
     fn queue_admits_by_urgency_then_order() {
-        let mut queue = FetchQueue::new(1);
+        let mut queue = FetchQueue::new(1, 1);
         for (number, urgency) in [(0, 6), (1, 4), (2, 4), (3, 0)] {
             let turn = queue.turn(urgency);
             queue.wait(turn, fetch(number));
@@ -117,7 +141,7 @@ mod tests {
 
     #[test]
     fn queue_admits_requested_fetches_first() {
-        let mut queue = FetchQueue::new(2);
+        let mut queue = FetchQueue::new(2, 2);
         let turns = [0, 7, 7].map(|urgency| queue.turn(urgency));
         for (number, turn) in (0..).zip(turns) {
             queue.wait(turn, fetch(number));
@@ -133,12 +157,40 @@ mod tests {
 
     #[test]
     fn queue_raises_only_what_waits() {
-        let mut queue = FetchQueue::new(1);
+        let mut queue = FetchQueue::new(1, 1);
         let turn = queue.turn(3);
         let raised = queue.raise(turn);
         assert_eq!(queue.next(), None);
         queue.wait(raised, fetch(9));
         assert_eq!(queue.next(), Some(fetch(9)));
+    }
+
+    #[test]
+    fn slots_grow_with_each_head_until_the_last_fetch() {
+        let mut queue = FetchQueue::new(1, 4);
+        for number in 0..9 {
+            let turn = queue.turn(3);
+            queue.wait(turn, fetch(number));
+        }
+        let begun = |queue: &mut FetchQueue| std::iter::from_fn(|| queue.next()).count();
+        assert_eq!(begun(&mut queue), 1);
+        for (heads, expected) in [(1, 3), (2, 3), (0, 2)] {
+            for _ in 0..heads {
+                queue.grow();
+                queue.free_slot();
+            }
+            if heads == 0 {
+                (0..2).for_each(|_| queue.free_slot());
+            }
+            assert_eq!(begun(&mut queue), expected, "{heads}");
+        }
+        // No fetch is left.
+        (0..4).for_each(|_| queue.free_slot());
+        for number in 9..18 {
+            let turn = queue.turn(3);
+            queue.wait(turn, fetch(number));
+        }
+        assert_eq!(begun(&mut queue), 1);
     }
 
     #[test]

@@ -61,6 +61,7 @@ impl Gateway {
         let added = self.companion.added;
         self.note_load(now);
         self.note_cookies_of_fetch(now, id, head);
+        self.queue.grow();
         self.end_fetching(now, id, FetchPhase::Passing);
         let is_redirected = self.is_redirected(id);
         let Some(fetch) = self.fetches.get_mut(id) else {

@@ -31,6 +31,8 @@ pub struct Config {
     pub hold_out: f64,
     /// The largest number of pushes that are fetched at a time.
     pub fetches: usize,
+    /// The largest number before the first heads have arrived. Each head adds two.
+    pub first_fetches: usize,
     /// The largest number of pushes without a report. No push is promised beyond it.
     pub unreported: usize,
     /// The largest number of resources that are promised for a page because strings of its scripts
@@ -51,6 +53,7 @@ impl Default for Config {
             caches_are_new: false,
             hold_out: 0.0,
             fetches: 32,
+            first_fetches: 32,
             unreported: 4096,
             named_by_scripts: 0,
             seed: 0,

@@ -179,7 +179,7 @@ impl Gateway {
             responses: Table::default(),
             pages: Table::default(),
             fetches: Table::default(),
-            queue: FetchQueue::new(config.fetches),
+            queue: FetchQueue::new(config.first_fetches, config.fetches),
             slow: VecDeque::new(),
             cache: ClientCache::default(),
             visitors: Visitors::default(),

@@ -28,6 +28,7 @@ const ONE_USER: Config = Config {
     caches_are_new: false,
     hold_out: 0.0,
     fetches: 32,
+    first_fetches: 32,
     unreported: 4096,
     named_by_scripts: 0,
     seed: 0,

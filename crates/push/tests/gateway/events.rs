@@ -203,6 +203,7 @@ pub(crate) fn run(data: &[u8]) {
         caches_are_new: user % 2 == 1,
         hold_out: [0.0, 0.0, 0.0, 0.5][choices.below(4)],
         fetches: 1 + choices.below(4),
+        first_fetches: 1 + choices.below(2),
         unreported: 1 + choices.below(8),
         seed: u64::from(choices.byte()),
         named_by_scripts: choices.below(3),

@@ -217,6 +217,7 @@ fn copy_of_a_held_resource_needs_no_further_promise() {
 fn claims_grow_with_the_signs_of_a_page() {
     let mut scene = Scene::new(Config {
         fetches: 100,
+        first_fetches: 100,
         ..Config::default()
     });
     assert!(scene.gateway.open_companion(true));

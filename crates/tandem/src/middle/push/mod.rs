@@ -67,6 +67,8 @@ pub struct EarlyLimits {
     pub hosts: usize,
     /// The largest number of requests under way.
     pub requests: usize,
+    /// The largest number before the first responses. Each response adds two.
+    pub first_requests: usize,
     /// True if only the requests are made that the browser itself has made for the page before.
     pub used_only: bool,
     /// True if the browser's cache was empty when the session began.
@@ -79,6 +81,8 @@ impl EarlyLimits {
     pub const SOLO: Self = Self {
         hosts: 2,
         requests: 128,
+        // As many as six connections with two requests each.
+        first_requests: 12,
         used_only: false,
         caches_are_new: false,
     };
@@ -87,6 +91,7 @@ impl EarlyLimits {
     pub const OPENED: Self = Self {
         hosts: usize::MAX,
         requests: 64,
+        first_requests: 64,
         used_only: false,
         caches_are_new: false,
     };

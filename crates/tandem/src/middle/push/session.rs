@@ -131,6 +131,7 @@ impl PushSession {
             hosts: early.map_or(usize::MAX, |limits| limits.hosts),
             hold_out: pushing.hold_out,
             fetches: early.map_or(usual.fetches, |limits| limits.requests),
+            first_fetches: early.map_or(usual.first_fetches, |limits| limits.first_requests),
             named_by_scripts: pushing.named_by_scripts,
             seed: self.seed,
             ..usual
