@@ -84,14 +84,46 @@ impl CookieChanges {
             }
         }
         let field = cookies_of(&request.fields);
-        let before: Vec<_> = pairs(&field).take(MAX_COOKIES + 1).collect();
+        changes.are_clear(&field).then_some(changes)
+    }
+
+    /// Returns true unless the field before the changes has several cookies of a name that is set,
+    /// or one of them beside several changes.
+    fn are_clear(&self, before: &[u8]) -> bool {
+        let before: Vec<_> = pairs(before).take(MAX_COOKIES + 1).collect();
         let is_clear = |change: &Change| {
             let old = before.iter().filter(|pair| name_of(pair) == change.name);
-            let new = changes.changes.iter().filter(|it| it.name == change.name);
+            let new = self.changes.iter().filter(|it| it.name == change.name);
             matches!((old.count(), new.count()), (0, _) | (1, 1))
         };
-        let is_known = before.len() <= MAX_COOKIES && changes.changes.iter().all(is_clear);
-        is_known.then_some(changes)
+        before.len() <= MAX_COOKIES && self.changes.iter().all(is_clear)
+    }
+
+    /// Returns these changes with those of a later response. `before` is the `Cookie` field before
+    /// all of them. Returns `None` if the cookies are unknown then.
+    pub(crate) fn followed_by(&self, later: &Self, before: &[u8]) -> Option<Self> {
+        let mut all = self.clone();
+        for change in &later.changes {
+            all.add(change.clone());
+        }
+        let is_known = all.changes.len() <= MAX_COOKIES && all.are_clear(before);
+        is_known.then_some(all)
+    }
+
+    /// Returns whether the response only creates cookies of names that its request did not have.
+    /// `before` is the `Cookie` field of the request.
+    pub(crate) fn only_create(&self, before: &[u8]) -> bool {
+        let is_new = |change: &Change| {
+            let old = pairs(before).find(|pair| name_of(pair) == change.name);
+            old.is_none() || old == change.pair().as_deref()
+        };
+        self.changes.iter().all(is_new)
+    }
+
+    /// Returns whether a request carries one of the cookies that are set or removed.
+    pub(crate) fn concern(&self, request: &RequestHead) -> bool {
+        let mut scopes = self.changes.iter().map(|change| &change.scope);
+        scopes.any(|scope| scope.covers_request(request))
     }
 
     fn add(&mut self, change: Change) {

@@ -46,6 +46,7 @@ mod fetches;
 mod foreign_hosts;
 mod holds;
 mod named;
+mod new_cookies;
 mod next_page;
 mod next_visits;
 mod output;

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use tandem_http::ResponseHead;
 use tandem_http::cache::{CacheRules, Receipt, ResponsePolicy, vary};
-use tandem_preload::{Kind, Need, resolve};
+use tandem_http::message::media_type_essence;
+use tandem_preload::{Kind, Need, is_script_type, resolve};
 
 /// Returns whether a response with this status may be pushed. Redirects may, and so may a status
 /// that caches store without an explicit lifetime (RFC 9110 section 15.1).
@@ -45,6 +46,15 @@ const fn is_error_of_resource(status: u16) -> bool {
             status,
             401 | 407 | 408 | 412 | 416 | 417 | 421 | 425 | 426 | 428 | 431 | 511
         )
+}
+
+/// Returns whether a response is a style sheet, script, image or font.
+pub(crate) fn is_part_of_page(head: &ResponseHead) -> bool {
+    let essence = media_type_essence(head.fields.get("content-type").unwrap_or_default());
+    let essence = std::str::from_utf8(essence).unwrap_or_default();
+    let essence = essence.to_ascii_lowercase();
+    let is_font = || essence.starts_with("font/") || essence.starts_with("application/font-");
+    essence == "text/css" || essence.starts_with("image/") || is_font() || is_script_type(&essence)
 }
 
 /// The use that a browser's cache can make of a response.

@@ -124,6 +124,8 @@ pub struct PushFacts<'a> {
     pub hashes: Option<RequestHashes>,
     /// The head of the response, once it is here.
     pub head: Option<&'a ResponseHead>,
+    /// True if the cookies of both requests may differ.
+    pub ignores_cookies: bool,
 }
 
 impl PushFacts<'_> {
@@ -141,7 +143,8 @@ impl PushFacts<'_> {
         let theirs = theirs.unwrap_or_else(|| RequestHashes::of(&self.request.fields));
         self.check_cause(asked, ours, theirs)?;
         let Some(head) = self.head else { return Ok(()) };
-        if !ours.has_same_cookie(theirs) && !is_for_everyone(head) {
+        let may_differ = self.ignores_cookies || is_for_everyone(head);
+        if !may_differ && !ours.has_same_cookie(theirs) {
             return Err(Mismatch::Cookie);
         }
         if !accepts_content_encoding(&asked.fields, &head.fields) {

@@ -110,6 +110,8 @@ pub(super) struct Kept {
     /// True if the promise carries the fields of the gateway's own request.
     pub(super) has_own_fields: bool,
     pub(super) promised: Instant,
+    /// The number of changes of cookies before the promise.
+    pub(super) cookies_of: u64,
     pub(super) response: Option<ArrivedResponse>,
     pub(super) body: VecDeque<Bytes>,
     pub(super) trailers: Option<Fields>,
@@ -151,6 +153,20 @@ impl ArrivedResponse {
 }
 
 impl Kept {
+    /// Creates the record of a promise.
+    pub(super) fn new(now: Instant, request: RequestHead, has_own_fields: bool) -> Self {
+        Self {
+            has_own_fields,
+            held: size_of_promise(&request),
+            request,
+            promised: now,
+            cookies_of: 0,
+            response: None,
+            body: VecDeque::new(),
+            trailers: None,
+        }
+    }
+
     /// Returns whether the push is a check: the head alone was promised, with HEAD. It can confirm
     /// the browser's copy, and serves no other request.
     pub(super) fn is_check(&self) -> bool {
@@ -184,11 +200,21 @@ impl Kept {
 
     /// Decides from the received fields whether the push may serve a request.
     pub(super) fn check(&self, asked: &RequestHead) -> Result<(), Mismatch> {
+        self.check_with(asked, false)
+    }
+
+    /// Decides the same, and may leave out the cookies.
+    pub(super) fn check_with(
+        &self,
+        asked: &RequestHead,
+        ignores_cookies: bool,
+    ) -> Result<(), Mismatch> {
         let facts = PushFacts {
             request: &self.request,
             has_own_fields: self.has_own_fields,
             hashes: self.response.as_ref().and_then(|response| response.hashes),
             head: self.response.as_ref().map(|response| &response.head),
+            ignores_cookies,
         };
         facts.check(asked)
     }

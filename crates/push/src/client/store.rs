@@ -4,6 +4,7 @@
 //! again. Decisions that concern other tasks are [`Output`]s.
 
 mod checks;
+mod cookies;
 mod output;
 mod sharing;
 mod waiting;
@@ -15,6 +16,7 @@ use bytes::Bytes;
 use tandem_http::cache::{RequestPolicy, validation::is_conditional};
 use tandem_http::{Fields, Method, RequestHead, ResponseHead};
 
+use super::later_cookies::LaterCookies;
 use super::lifetime::{PageLoad, is_confirmation, is_of_use};
 use super::matching::check_request;
 pub use super::pushed::PushId;
@@ -61,6 +63,8 @@ pub struct PushStore {
     outputs: VecDeque<Output>,
     /// True if the gateway's half is in this process.
     is_gateway_local: bool,
+    /// The changes of cookies, if the gateway's half is in this process.
+    later_cookies: LaterCookies,
 }
 
 impl PushStore {
@@ -76,6 +80,7 @@ impl PushStore {
             next_sweep: None,
             outputs: VecDeque::new(),
             is_gateway_local: false,
+            later_cookies: LaterCookies::default(),
         }
     }
 
@@ -161,14 +166,10 @@ impl PushStore {
             self.held += size;
             self.waiting.insert(target, id);
             self.next_sweep.get_or_insert(now + SWEEP_INTERVAL);
+            let has_own_fields = has_own_fields && !request.fields.is_empty();
             Phase::Kept(Box::new(Kept {
-                has_own_fields: has_own_fields && !request.fields.is_empty(),
-                request,
-                promised: now,
-                response: None,
-                body: VecDeque::new(),
-                trailers: None,
-                held: size,
+                cookies_of: self.later_cookies.count(),
+                ..Kept::new(now, request, has_own_fields)
             }))
         } else {
             Phase::Useless(Fate::Cancelled)
@@ -217,8 +218,8 @@ impl PushStore {
         };
         kept.response = Some(arrived);
         // A request that joined before the head can be compared completely now.
-        let fits = match &pushed.phase {
-            Phase::Claimed(kept, reader) => kept.check(&reader.request).is_ok(),
+        let fits = match self.pushes.get(&id).map(|pushed| &pushed.phase) {
+            Some(Phase::Claimed(kept, reader)) => self.later_cookies.permit(kept, &reader.request),
             _ => true,
         };
         if !fits {
@@ -351,7 +352,7 @@ impl PushStore {
             || is_unknown_condition
             || (is_reload && kept.is_of_earlier_load(now, &self.load))
             || (complete_only && !is_complete)
-            || kept.check(asked).is_err()
+            || !self.later_cookies.permit(kept, asked)
         {
             return None;
         }

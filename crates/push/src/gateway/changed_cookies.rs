@@ -5,14 +5,35 @@
 //! serve nothing, and could spend a cookie that is good for one request. So the early requests of
 //! earlier pages end from then on, as far as the changed cookie covers them.
 
+use std::sync::Arc;
+
 use tandem_http::RequestHead;
 
-use super::table::ResponseId;
-use crate::cookies::CookieScope;
+use super::table::{FetchId, PageId, ResponseId};
+use crate::cookies::{CookieChanges, CookieScope};
 
 /// The largest number of changes that are remembered. After more, only the sites of the changes are
 /// known. With as many sites, all earlier pages make no early requests.
 const MAX_CHANGES: usize = 64;
+
+/// The request whose response changes cookies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ChangedBy {
+    /// The browser's own request.
+    Browser(ResponseId),
+    /// The early request of a push.
+    Push(FetchId),
+    /// A request whose response has no number.
+    Other,
+}
+
+/// The cookies that a response creates, and the page that it is a part of.
+#[derive(Clone)]
+pub(super) struct NewCookies {
+    pub(super) page: PageId,
+    pub(super) request: Arc<RequestHead>,
+    pub(super) changes: CookieChanges,
+}
 
 /// The changes of cookies, each with its number.
 #[derive(Default)]

@@ -22,6 +22,19 @@ impl CookieHosts {
         }
     }
 
+    /// Returns whether the browser has had cookies of a host before, and has never returned one.
+    pub(super) fn may_refuse(&self, request: &RequestHead) -> bool {
+        let known = self.0.get(&request.authority.to_ascii_lowercase());
+        known == Some(&false) && !request.fields.contains("cookie")
+    }
+
+    /// Notes that the response to a request sets cookies, if the host is not known yet.
+    pub(super) fn note_set(&mut self, request: &RequestHead) {
+        if !self.0.contains_key(&request.authority.to_ascii_lowercase()) {
+            self.set(request);
+        }
+    }
+
     /// Notes that the response to a request sets cookies. Returns false if the browser has had
     /// cookies of this host before, and has never returned one.
     pub(super) fn set(&mut self, request: &RequestHead) -> bool {

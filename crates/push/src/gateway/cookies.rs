@@ -8,16 +8,17 @@
 //!
 //! Without a gateway, later responses can change cookies too: those of style sheets, images, frames
 //! and redirects, and of requests that are not early. The early requests that carry such a cookie
-//! end then (`changed_cookies`). Some changes are not seen: those by `document.cookie`, by another
-//! program, and by responses in tunnels, of upgrades, and to requests that take no pushes. An early
-//! request with such an old cookie goes out, and its response fits no request of the browser unless
-//! it is for everyone.
+//! end then (`changed_cookies`), unless it is a new one of a part of the page (`new_cookies`). Some
+//! changes are not seen: those by `document.cookie`, by another program, and by responses in
+//! tunnels, of upgrades, and to requests that take no pushes. An early request with such an old
+//! cookie goes out, and its response fits no request of the browser unless it is for everyone.
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use tandem_http::{RequestHead, ResponseHead};
 
+use super::changed_cookies::ChangedBy;
 use super::fetch::FetchPhase;
 use super::page::Page;
 use super::session::Gateway;
@@ -25,6 +26,7 @@ use super::table::{FetchId, PageId, ResponseId};
 use super::visitors::comes_from_site;
 use crate::cookies::{CookieChanges, CookieScope, cookies_of};
 use crate::fetch_standard::is_navigation;
+use crate::response_rules::is_part_of_page;
 
 /// The cookies of requests that follow a response.
 #[derive(Debug, PartialEq, Eq)]
@@ -50,15 +52,14 @@ impl Cookies {
 impl Gateway {
     /// Handles the head of a response to a request with an unsafe method, which may change cookies.
     pub fn handle_unsafe_head(&mut self, now: Instant, request: &RequestHead, head: &ResponseHead) {
-        self.note_changed_cookies(now, None, request, head);
+        self.note_changed_cookies(now, ChangedBy::Other, request, head);
     }
 
-    /// Ends the early requests whose cookies a response changes. `by` is the response, if the
-    /// browser itself has requested it.
+    /// Ends the early requests whose cookies a response changes, or lets them carry its new ones.
     pub(super) fn note_changed_cookies(
         &mut self,
         now: Instant,
-        by: Option<ResponseId>,
+        by: ChangedBy,
         request: &RequestHead,
         head: &ResponseHead,
     ) {
@@ -66,19 +67,44 @@ impl Gateway {
             return;
         }
         let before = cookies_of(&request.fields);
-        let scopes: Vec<_> = match CookieChanges::of(request, head, self.clock.unix_time(now)) {
-            Some(changes) => {
-                self.known_paths.note(&changes);
-                changes.altered(&before).cloned().collect()
-            }
+        let changes = CookieChanges::of(request, head, self.clock.unix_time(now));
+        let scopes: Vec<_> = match &changes {
+            Some(changes) => changes.altered(&before).cloned().collect(),
             None => vec![CookieScope::of_site(&request.authority)],
         };
+        if let Some(changes) = &changes {
+            self.known_paths.note(changes);
+        }
         if scopes.is_empty() {
             return;
         }
-        for scope in scopes {
-            self.changed_cookies.add(by, scope);
+        let is_part = !is_navigation(request) && is_part_of_page(head);
+        let new = changes.filter(|changes| is_part && changes.only_create(&before));
+        let new = new.and_then(|changes| self.new_cookies(by, request, changes));
+        if let (ChangedBy::Push(id), Some(new)) = (by, &new)
+            && self
+                .fetches
+                .get(id)
+                .is_none_or(|fetch| !fetch.has_browser_cookies)
+        {
+            return self.keep_new_cookies(id, new.clone());
         }
+        let own = match by {
+            ChangedBy::Browser(response) => Some(response),
+            ChangedBy::Push(_) | ChangedBy::Other => None,
+        };
+        for scope in scopes {
+            self.changed_cookies.add(own, scope);
+        }
+        if let Some(new) = new {
+            self.follow_new_cookies(&new);
+        }
+        self.end_outdated_fetches(now);
+    }
+
+    /// Ends the fetches that have not begun and whose requests have old cookies, unless a request
+    /// of the browser waits for them.
+    pub(super) fn end_outdated_fetches(&mut self, now: Instant) {
         for id in self.outdated_fetches() {
             self.withdraw(id);
             self.cancel_fetch(id);

@@ -7,6 +7,7 @@ use tandem_http::message::content_length;
 use tandem_http::{RequestHead, ResponseHead, Scheme};
 use tandem_preload::{Kind, split};
 
+use super::changed_cookies::ChangedBy;
 use super::document::Purpose;
 use super::fetch::{FetchPhase, MAX_PUSH_BYTES, PushStream};
 use super::fetch_queue::Turn;
@@ -166,7 +167,7 @@ impl Gateway {
             }),
         };
         if let Some(request) = request {
-            self.note_changed_cookies(now, None, &request, head);
+            self.note_changed_cookies(now, ChangedBy::Push(id), &request, head);
         }
     }
 

@@ -28,6 +28,9 @@ const MAX_NAMED_HOSTS: usize = 1024;
 /// carries it again.
 const LONG_COOKIE: usize = 2048;
 
+/// The largest number of earlier states of a page's cookies that are remembered.
+const MAX_EARLIER: usize = 8;
+
 /// A promise that waits for the stream that will carry it.
 #[derive(Debug)]
 pub struct Promise {
@@ -50,6 +53,10 @@ pub(super) struct Page {
     pub(super) known_paths: Option<CookieChanges>,
     /// The changes of the response to the cookies of later requests.
     cookies: Option<CookieChanges>,
+    /// True if the response changes the cookies of later requests.
+    sets_cookies: bool,
+    /// The changes before those of parts of the page, the oldest first.
+    earlier_cookies: Vec<Option<CookieChanges>>,
     /// The number of the last change of cookies before the browser's request.
     pub(super) cookies_of: u64,
     /// The URL of the page after all known redirects.
@@ -115,6 +122,8 @@ impl Page {
             fetches: 0,
             known_paths: None,
             cookies: None,
+            sets_cookies: false,
+            earlier_cookies: Vec::new(),
             cookies_of: 0,
             budget: Budget::new(),
             request,
@@ -135,12 +144,78 @@ impl Page {
     /// Sets the changes of the response to the cookies of later requests. They replace those of a
     /// stale response.
     pub(super) fn set_cookies(&mut self, cookies: Option<CookieChanges>) {
+        self.sets_cookies = cookies.is_some();
         self.cookies = cookies;
     }
 
     /// Returns whether the response changes the cookies of later requests.
     pub(super) const fn sets_cookies(&self) -> bool {
-        self.cookies.is_some()
+        self.sets_cookies
+    }
+
+    /// Returns whether the page is a document, and not a style sheet or script of one.
+    pub(super) const fn is_document(&self) -> bool {
+        self.initiator.is_none()
+    }
+
+    /// Returns the `Cookie` field of the page's requests for a URL of its own origin; `None` if it
+    /// is unknown.
+    pub(super) fn cookies_for(&self, request: &RequestHead) -> Option<Vec<u8>> {
+        self.cookies_after(request, self.cookies.as_ref())
+    }
+
+    fn cookies_after(
+        &self,
+        request: &RequestHead,
+        changes: Option<&CookieChanges>,
+    ) -> Option<Vec<u8>> {
+        let (scheme, authority) = (request.scheme.as_str(), &request.authority);
+        let (own_scheme, own_host, _) = scan::split(self.document_url())?;
+        let is_own = is_own_origin(&self.request, scheme, authority)
+            && is_own_origin(&self.request, own_scheme, own_host);
+        if !is_own || !self.is_document() {
+            return None;
+        }
+        let changes = [self.known_paths.as_ref(), changes].into_iter().flatten();
+        let before = cookies_of(&self.request.fields).into_owned();
+        Some(changes.fold(before, |before, changes| {
+            changes.after(&before, scheme, authority, &request.path)
+        }))
+    }
+
+    /// Returns whether the page has caused a request, as far as its cookies show. It may have been
+    /// made before parts of the page set new ones.
+    pub(super) fn may_cause(&self, request: &RequestHead) -> bool {
+        let cookies = cookies_of(&request.fields);
+        let states = self.earlier_cookies.iter().chain([&self.cookies]);
+        let mut states = states.map(|changes| self.cookies_after(request, changes.as_ref()));
+        states.any(|state| state.is_some_and(|state| state == *cookies))
+    }
+
+    /// Returns whether later requests carry cookies that the page or its parts have set.
+    pub(super) const fn adds_cookies(&self) -> bool {
+        self.sets_cookies || !self.earlier_cookies.is_empty()
+    }
+
+    /// Returns the changes of the cookies of later requests, with those of a part of the page;
+    /// `None` if the cookies are unknown then.
+    pub(super) fn cookies_with(&self, later: &CookieChanges) -> Option<CookieChanges> {
+        let before = cookies_of(&self.request.fields);
+        match &self.cookies {
+            Some(cookies) => cookies.followed_by(later, &before),
+            None => Some(later.clone()),
+        }
+    }
+
+    /// Sets the changes of the cookies of later requests, with new cookies of a part of the page.
+    /// `number` is that of the last change.
+    pub(super) fn add_cookies(&mut self, cookies: CookieChanges, number: u64) {
+        if self.earlier_cookies.len() >= MAX_EARLIER {
+            // Most requests are made before the first change.
+            self.earlier_cookies.remove(1);
+        }
+        self.earlier_cookies.push(self.cookies.replace(cookies));
+        self.cookies_of = number;
     }
 
     /// Returns the cookies of the page's request, with those that its response has set.

@@ -278,6 +278,7 @@ impl Gateway {
             head_held: false,
             is_wasted: false,
             requested: false,
+            has_browser_cookies: false,
             reported: false,
             reader: None,
             sized: false,
@@ -346,6 +347,7 @@ impl Gateway {
             fetch,
             asked: target.asked,
             promised: None,
+            sets: None,
             begun: false,
             bytes: 0,
         };

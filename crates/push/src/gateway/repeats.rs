@@ -71,6 +71,7 @@ impl RepeatableResponse {
             has_own_fields: true,
             hashes: Some(self.asked),
             head: Some(&self.head),
+            ignores_cookies: false,
         };
         let directives = RequestPolicy::of(&asked.fields);
         let reuse = directives.reuse(

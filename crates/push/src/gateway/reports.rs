@@ -79,6 +79,7 @@ impl Gateway {
             Fate::Late => {
                 self.counts.late += 1;
                 self.note_joined(hash, push.fetch);
+                self.compare_cookies(push.fetch);
                 self.raise_fetch(now, push.fetch);
                 self.outputs.push_back(Output::Raise { fetch: push.fetch });
             }
@@ -89,6 +90,7 @@ impl Gateway {
         match fate {
             Fate::Used | Fate::Late | Fate::Validated => {
                 self.cache.note_pushable(hash);
+                self.deliver_new_cookies(now, &push);
                 self.note_wanted(now, url::authority(&push.url), hash)
             }
             Fate::Wasted | Fate::Cancelled => {

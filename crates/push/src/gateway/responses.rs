@@ -7,6 +7,7 @@ use tandem_http::cache::{RequestPolicy, validation};
 use tandem_http::{Method, RequestHead, ResponseHead};
 use tandem_preload::Need;
 
+use super::changed_cookies::ChangedBy;
 use super::cookies::Cookies;
 use super::document::DocumentReader;
 use super::output::Interest;
@@ -151,7 +152,7 @@ impl Gateway {
             && !self.cache.has_received(hash);
         if takes_pushes {
             self.note_signs(&request, hash, head);
-            self.note_changed_cookies(now, Some(id), &request, head);
+            self.note_changed_cookies(now, ChangedBy::Browser(id), &request, head);
         }
         if let Some(lifetime) = lifetime.filter(|_| shows_age) {
             self.note_age(&visited_site(&request), &request, lifetime.rest);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use tandem_http::RequestHead;
 
-use super::changed_cookies::ChangedCookies;
+use super::changed_cookies::{ChangedCookies, NewCookies};
 use super::client_cache::ClientCache;
 use super::cookie_hosts::CookieHosts;
 use super::document::DocumentReader;
@@ -82,6 +82,8 @@ pub(super) struct Unreported {
     pub(super) lifetime: Option<CopyLifetime>,
     /// The time at which the promise was sent, as long as requests may be referred to the push.
     pub(super) promised: Option<Instant>,
+    /// The new cookies of its response, as long as the browser does not have them.
+    pub(super) sets: Option<Box<NewCookies>>,
     /// True if the request of the push was made.
     pub(super) begun: bool,
     /// The bytes of its body so far.

@@ -17,6 +17,7 @@ mod holding;
 mod limits;
 mod machine;
 mod needs;
+mod new_cookies;
 mod next_pages;
 mod origin;
 mod pages;

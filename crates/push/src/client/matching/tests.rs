@@ -165,6 +165,7 @@ fn check(
         has_own_fields: true,
         hashes: Some(RequestHashes::of(&promised.fields)),
         head: Some(&head),
+        ignores_cookies: false,
     };
     let by_hashes = PushFacts {
         request: &bare,
@@ -248,6 +249,7 @@ fn method_and_target_must_be_the_same() {
         has_own_fields: true,
         hashes: None,
         head: None,
+        ignores_cookies: false,
     };
     for method in ["HEAD", "POST", "OPTIONS", "PURGE"] {
         let asked = RequestHead {
@@ -454,6 +456,7 @@ fn foreign_gateway_tells_by_its_promise() {
         has_own_fields: true,
         hashes: None,
         head: Some(&head),
+        ignores_cookies: false,
     };
     assert_eq!(facts.check(&gzip), Ok(()));
     assert_eq!(facts.check(&request(&[])), Err(Mismatch::Inherited));
@@ -467,6 +470,7 @@ fn push_without_head_is_judged_by_what_is_known() {
         has_own_fields: true,
         hashes: None,
         head: None,
+        ignores_cookies: false,
     };
     let unknown = PushFacts {
         has_own_fields: false,

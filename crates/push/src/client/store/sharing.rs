@@ -22,7 +22,7 @@ use crate::client::lifetime::Lifetime;
 const MAX_REQUESTS: usize = 16;
 
 /// Returns whether a response may serve several requests.
-fn is_shareable(response: &ArrivedResponse) -> bool {
+pub(super) fn is_shareable(response: &ArrivedResponse) -> bool {
     matches!(response.lifetime, Lifetime::For(_)) && !response.head.fields.contains("set-cookie")
 }
 

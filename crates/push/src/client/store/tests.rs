@@ -1,6 +1,7 @@
 //! Scenes of one session's pushes in virtual time, and random ones against the store's invariants.
 
 mod checks;
+mod cookies;
 mod intake;
 mod joins;
 mod memory;

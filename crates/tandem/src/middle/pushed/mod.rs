@@ -195,7 +195,8 @@ impl PushedShared {
         {
             self.open_companion(&isolation, mark);
         }
-        let is_noted = self.options.digest || !is_safe(&request.method);
+        let is_local = self.options.is_gateway_local;
+        let is_noted = self.options.digest || is_local || !is_safe(&request.method);
         Reply::new(Observed {
             request: is_noted.then(|| request.clone()),
             hints: Vec::new(),
@@ -211,6 +212,15 @@ impl PushedShared {
         let sessions = self.sessions.borrow().get(isolation).cloned();
         for pushes in sessions.unwrap_or_default() {
             pushes.invalidate_origin(request);
+        }
+    }
+
+    /// Notes a response that the browser gets, for the pushes of its session.
+    fn note_response(&self, isolation: &Isolation, request: &RequestHead, head: &ResponseHead) {
+        let current = self.pool.current(isolation);
+        let pushes = current.and_then(|current| self.find(isolation, &current.mark));
+        if let Some(pushes) = pushes {
+            pushes.note_response(request, head);
         }
     }
 
@@ -344,6 +354,9 @@ impl Observed {
     fn on_head(&mut self, head: &mut ResponseHead) {
         let shared = &self.shared;
         if let Some(request) = &self.request {
+            if shared.options.is_gateway_local {
+                shared.note_response(&self.isolation, request, head);
+            }
             if shared.options.digest {
                 let digest = shared.digest(&self.isolation);
                 let now = Instant::now().into_std();

@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::task::{Context, Poll};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use tandem_http::{RequestHead, ResponseHead};
 use tandem_push::client::{
@@ -68,6 +69,12 @@ impl PushTasks {
 
 fn now() -> std::time::Instant {
     Instant::now().into_std()
+}
+
+/// Returns the seconds since 1970, UTC. With time zero, no date is in the past.
+fn unix_time() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |time| time.as_secs())
 }
 
 impl SessionPushes {
@@ -290,11 +297,23 @@ impl SessionPushes {
     }
 
     fn note_received(&self, id: PushId, head: &ResponseHead) {
-        let state = self.state.borrow();
-        let request = state.store.claimed_request(id);
-        if let (Some(digest), Some(request)) = (&self.digest, request) {
+        let state = &mut *self.state.borrow_mut();
+        let Some(request) = state.store.claimed_request(id) else {
+            return;
+        };
+        if let Some(digest) = &self.digest {
             digest.note(now(), request, head);
         }
+        if self.is_gateway_local && head.fields.contains("set-cookie") {
+            let request = request.clone();
+            state.store.note_response(&request, head, unix_time());
+        }
+    }
+
+    /// Notes a response to the browser that is no push.
+    pub(super) fn note_response(&self, request: &RequestHead, head: &ResponseHead) {
+        let store = &mut self.state.borrow_mut().store;
+        store.note_response(request, head, unix_time());
     }
 }
 

@@ -1,0 +1,222 @@
+//! Cookies that the parts of a page change while the page loads.
+//!
+//! A browser requests some parts of a page before such a change, and others after it. The order
+//! depends on the number of its connections. An early request has the cookies from before. Its
+//! response may still serve the browser's request if a cache could use it again, because caches
+//! compare cookies only where `Vary` names them (RFC 9111 section 4.1). The cookies of both
+//! requests must differ by the seen changes alone, so that no cookie of another window can lie
+//! between them.
+//!
+//! Only style sheets, scripts, images and fonts count. After any other response that sets a cookie,
+//! such as a document or the answer to an upload, earlier pushes need equal cookies.
+
+use std::collections::VecDeque;
+
+use tandem_http::{Fields, Method, RequestHead, ResponseHead};
+
+use super::pushed::Kept;
+use crate::cookies::{CookieChanges, cookies_of};
+use crate::fetch_standard::is_navigation;
+use crate::response_rules::is_part_of_page;
+use crate::wire::RequestHashes;
+
+/// The largest number of responses whose changes are remembered.
+const MAX_CHANGES: usize = 32;
+
+/// The changes of cookies in one session, in the order in which the browser got them.
+#[derive(Debug, Default)]
+pub(super) struct LaterCookies {
+    changes: VecDeque<CookieChanges>,
+    /// The number of changes so far, with those that are forgotten.
+    count: u64,
+}
+
+impl LaterCookies {
+    /// Returns the number of changes so far.
+    pub(super) const fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// Notes a response that the browser gets.
+    pub(super) fn note(&mut self, request: &RequestHead, head: &ResponseHead, unix_time: u64) {
+        if !head.fields.contains("set-cookie") {
+            return;
+        }
+        let is_part =
+            request.method == Method::Get && !is_navigation(request) && is_part_of_page(head);
+        let changes = is_part.then(|| CookieChanges::of(request, head, unix_time));
+        let Some(changes) = changes.flatten() else {
+            self.changes.clear();
+            self.count += 1;
+            return;
+        };
+        if !changes.alter(&cookies_of(&request.fields)) {
+            return;
+        }
+        if self.changes.len() >= MAX_CHANGES {
+            self.changes.pop_front();
+        }
+        self.changes.push_back(changes);
+        self.count += 1;
+    }
+
+    /// Returns whether the cookies of a request differ from those of a push by changes after its
+    /// promise alone. The gateway's own request may have been made between the changes.
+    pub(super) fn lie_between(&self, kept: &Kept, asked: &RequestHead) -> bool {
+        let Some(later) = usize::try_from(self.count - kept.cookies_of).ok() else {
+            return false;
+        };
+        let Some(first) = self.changes.len().checked_sub(later) else {
+            return false;
+        };
+        let theirs = kept.response.as_ref().and_then(|response| response.hashes);
+        let theirs = theirs.unwrap_or_else(|| RequestHashes::of(&kept.request.fields));
+        let ours = RequestHashes::of(&asked.fields);
+        let (scheme, authority) = (asked.scheme.as_str(), &asked.authority);
+        let mut cookies = cookies_of(&kept.request.fields).into_owned();
+        let mut is_after = hashes_of(&cookies).has_same_cookie(theirs);
+        for changes in self.changes.iter().skip(first) {
+            cookies = changes.after(&cookies, scheme, authority, &asked.path);
+            let hashes = hashes_of(&cookies);
+            if is_after && hashes.has_same_cookie(ours) {
+                return true;
+            }
+            is_after |= hashes.has_same_cookie(theirs);
+        }
+        false
+    }
+}
+
+/// Returns the hashes of a request with these cookies alone.
+fn hashes_of(cookies: &[u8]) -> RequestHashes {
+    let mut fields = Fields::default();
+    if !cookies.is_empty() {
+        fields.push("cookie", cookies);
+    }
+    RequestHashes::of(&fields)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use tandem_http::Scheme;
+
+    use super::super::pushed::ArrivedResponse;
+    use super::*;
+    use crate::wire::ASKED_FIELD;
+
+    const STYLE: &str = "text/css";
+
+    fn request(path: &str, cookie: &str) -> RequestHead {
+        let fields = [("cookie", cookie)].into_iter();
+        RequestHead {
+            fields: fields.filter(|(_, value)| !value.is_empty()).collect(),
+            ..RequestHead::get(Scheme::Http, "a.test", path)
+        }
+    }
+
+    fn head(kind: &str, cookie: &str) -> ResponseHead {
+        let fields = [("content-type", kind), ("set-cookie", cookie)];
+        ResponseHead {
+            fields: fields.into_iter().collect(),
+            ..ResponseHead::new(200)
+        }
+    }
+
+    /// A push that was promised with one cookie and requested with another.
+    fn kept(promised: &str, fetched: &str, cookies_of: u64) -> Kept {
+        let asked = RequestHashes::of(&request("/x.png", fetched).fields);
+        let mut head = ResponseHead::new(200);
+        head.fields.push(ASKED_FIELD, asked.encode());
+        Kept {
+            cookies_of,
+            response: Some(ArrivedResponse::new(Instant::now(), head)),
+            ..Kept::new(Instant::now(), request("/x.png", promised), true)
+        }
+    }
+
+    fn after(heads: &[ResponseHead]) -> LaterCookies {
+        let mut later = LaterCookies::default();
+        for head in heads {
+            later.note(&request("/first", ""), head, 0);
+        }
+        later
+    }
+
+    #[test]
+    fn cookies_differ_by_seen_changes_alone() {
+        let later = after(&[
+            head(STYLE, "id=1"),
+            head("image/png", "id=2; Path=/"),
+            head("text/javascript; charset=utf-8", "other=3; Path=/other"),
+            head("font/woff2", "last=4"),
+        ]);
+        for (promised, fetched, asked, expected) in [
+            ("", "", "id=1", true),
+            ("", "", "id=2", true),
+            ("", "", "id=2; last=4", true),
+            ("", "id=1", "id=2", true),
+            ("old=0", "old=0", "old=0; id=1", true),
+            ("", "id=2", "id=1", false),
+            ("", "", "id=3", false),
+            ("", "", "last=4", false),
+            ("old=0", "old=0", "id=1", false),
+            ("", "", "old=0; id=1", false),
+            ("", "stranger=1", "id=2", false),
+        ] {
+            let kept = kept(promised, fetched, 0);
+            let lie_between = later.lie_between(&kept, &request("/x.png", asked));
+            assert_eq!(lie_between, expected, "{promised} {fetched} {asked}");
+        }
+        let asked = request("/x.png", "id=1");
+        assert!(
+            !later.lie_between(&kept("", "", 1), &asked),
+            "it was promised later"
+        );
+    }
+
+    #[test]
+    fn other_responses_end_the_effect_of_earlier_changes() {
+        let asked = request("/x.png", "id=1");
+        for (by, head) in [
+            (request("/page", ""), head("text/html", "b=1; Path=/other")),
+            (
+                request("/data", ""),
+                head("application/json", "b=1; Path=/other"),
+            ),
+            (request("/x", ""), head(STYLE, "b=1; expires=soon")),
+            (
+                RequestHead {
+                    method: Method::Post,
+                    ..request("/login", "")
+                },
+                head(STYLE, "b=1; Path=/other"),
+            ),
+        ] {
+            let mut later = after(&[self::head(STYLE, "id=1")]);
+            assert!(later.lie_between(&kept("", "", 0), &asked));
+            later.note(&by, &head, 0);
+            assert!(!later.lie_between(&kept("", "", 0), &asked), "{by:?}");
+            later.note(&request("/first", ""), &self::head(STYLE, "id=1"), 0);
+            assert!(!later.lie_between(&kept("", "", 0), &asked));
+            assert!(later.lie_between(&kept("", "", 2), &asked));
+        }
+    }
+
+    #[test]
+    fn changes_are_bounded() {
+        let mut later = LaterCookies::default();
+        for number in 0..3 * MAX_CHANGES as u64 {
+            later.note(&request("/", ""), &head(STYLE, &format!("id={number}")), 0);
+            assert!(later.changes.len() <= MAX_CHANGES);
+        }
+        let asked = request("/x.png", "id=95");
+        assert!(!later.lie_between(&kept("", "", 0), &asked), "forgotten");
+        assert!(later.lie_between(&kept("", "", 64), &asked));
+        // The same cookie again is no change.
+        let count = later.count();
+        later.note(&request("/", "id=95"), &head(STYLE, "id=95"), 0);
+        assert_eq!(later.count(), count);
+    }
+}

@@ -1,0 +1,33 @@
+//! The cookies that responses change while the browser loads a page.
+
+use tandem_http::{RequestHead, ResponseHead};
+
+use super::PushStore;
+use super::sharing::is_shareable;
+use crate::client::later_cookies::LaterCookies;
+use crate::client::matching::Mismatch;
+use crate::client::pushed::Kept;
+
+impl PushStore {
+    /// Notes the head of a response that the browser gets. It may change the cookies of later
+    /// requests. Only a store with the gateway's half in this process takes it into account.
+    pub fn note_response(&mut self, request: &RequestHead, head: &ResponseHead, unix_time: u64) {
+        if self.is_gateway_local {
+            self.later_cookies.note(request, head, unix_time);
+        }
+    }
+}
+
+impl LaterCookies {
+    /// Decides whether a push may serve a request, whose cookies may be later ones.
+    pub(super) fn permit(&self, kept: &Kept, asked: &RequestHead) -> bool {
+        match kept.check(asked) {
+            Err(Mismatch::Cookie) => {
+                kept.response.as_ref().is_some_and(is_shareable)
+                    && self.lie_between(kept, asked)
+                    && kept.check_with(asked, true).is_ok()
+            }
+            result => result.is_ok(),
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! Scenes of cookies that change between an early request and the browser's own.
+
+use super::*;
+
+const FRESH: (&str, &str) = ("cache-control", "max-age=600");
+const COOKIE: (&str, &str) = ("cookie", "new=1");
+
+fn local() -> Scene {
+    let mut scene = Scene::new(LIMITS);
+    scene.store = PushStore::new(LIMITS, scene.now).with_local_gateway();
+    scene
+}
+
+/// Lets the browser get a style sheet that sets a cookie.
+fn set_cookie(scene: &mut Scene, cookie: &str) {
+    let head = ok(&[("content-type", "text/css"), ("set-cookie", cookie)]);
+    scene.store.note_response(&get("/style"), &head, 0);
+}
+
+#[test]
+fn response_that_caches_use_again_serves_a_request_with_a_new_cookie() {
+    let private = [("cache-control", "private, max-age=600")];
+    for (fields, cookie, is_served) in [
+        (&[FRESH][..], "new=1", true),
+        (&private, "new=1", true),
+        (&[FRESH, ("vary", "accept")], "new=1", true),
+        (&[FRESH], "new=2", false),
+        (&[FRESH, ("vary", "cookie")], "new=1", false),
+        (&[FRESH, ("set-cookie", "own=1")], "new=1", false),
+        (&[("cache-control", "no-cache")], "new=1", false),
+        (&[("etag", "\"1\"")], "new=1", false),
+    ] {
+        let mut scene = local();
+        scene.push("/a", fields, "body");
+        assert_eq!(scene.ask_with("/a", COOKIE), None, "nothing has changed");
+        set_cookie(&mut scene, cookie);
+        let served = scene.ask_with("/a", COOKIE);
+        assert_eq!(served.is_some(), is_served, "{fields:?} {cookie}");
+    }
+}
+
+#[test]
+fn request_joins_an_early_one_from_before_its_cookie() {
+    for (is_changed, fate) in [(true, Fate::Late), (false, Fate::Cancelled)] {
+        let mut scene = local();
+        let id = scene.promise("/a");
+        if is_changed {
+            set_cookie(&mut scene, "new=1");
+        }
+        assert!(scene.ask_with("/a", COOKIE).is_some());
+        scene.store.on_head(scene.now, id, ok(&[FRESH]));
+        let is_head = matches!(scene.piece(id), Piece::Head(_));
+        assert_eq!(is_head, is_changed, "{fate:?}");
+    }
+}
+
+#[test]
+fn only_a_local_gateway_takes_changed_cookies_into_account() {
+    let mut scene = Scene::new(LIMITS);
+    scene.push("/a", &[FRESH], "body");
+    set_cookie(&mut scene, "new=1");
+    assert_eq!(scene.ask_with("/a", COOKIE), None);
+}
