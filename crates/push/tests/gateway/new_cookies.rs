@@ -72,7 +72,7 @@ fn image(at: usize, cookie: Option<&str>) -> (String, Option<String>) {
 }
 
 #[test]
-fn requests_carry_the_new_cookie_of_a_part_that_the_browser_gets() {
+fn new_cookie_of_a_received_part_is_carried() {
     for (is_requested, field, expected) in [
         (true, "new=1", Some("new=1")),
         (true, "new=1; Path=/other", None),
@@ -90,7 +90,7 @@ fn requests_carry_the_new_cookie_of_a_part_that_the_browser_gets() {
 }
 
 #[test]
-fn requests_carry_the_new_cookie_once_the_browser_gets_it() {
+fn new_cookie_is_carried_once_the_browser_gets_it() {
     for (fate, expected) in [(Fate::Used, Some("new=1")), (Fate::Wasted, None)] {
         let mut loading = Loading::new();
         loading.respond(0, &[IMAGE, ("set-cookie", "new=1")]);
@@ -106,7 +106,7 @@ fn requests_carry_the_new_cookie_once_the_browser_gets_it() {
 /// The early request was made before the first cookie, and the browser's after it. So the browser
 /// gets another response than that of the early request.
 #[test]
-fn cookie_of_a_response_that_the_browser_does_not_get_is_left_out() {
+fn cookie_of_a_response_for_nobody_is_left_out() {
     let mut loading = Loading::new();
     let own = loading.scene.ask("/own.gif", &[REFERRER]);
     let fields = [("content-type", "image/gif"), ("set-cookie", "id=1")];

@@ -18,7 +18,7 @@ fn set_cookie(scene: &mut Scene, cookie: &str) {
 }
 
 #[test]
-fn response_that_caches_use_again_serves_a_request_with_a_new_cookie() {
+fn new_cookie_leaves_responses_that_caches_reuse() {
     let private = [("cache-control", "private, max-age=600")];
     for (fields, cookie, is_served) in [
         (&[FRESH][..], "new=1", true),
@@ -55,7 +55,7 @@ fn request_joins_an_early_one_from_before_its_cookie() {
 }
 
 #[test]
-fn only_a_local_gateway_takes_changed_cookies_into_account() {
+fn only_a_local_gateway_follows_new_cookies() {
     let mut scene = Scene::new(LIMITS);
     scene.push("/a", &[FRESH], "body");
     set_cookie(&mut scene, "new=1");
