@@ -74,7 +74,8 @@ mod tests {
         let missing = io::Error::from(io::ErrorKind::NotFound);
         assert_eq!(explain(absolute, &missing, true), missing.to_string());
         let directory = std::env::current_dir().expect("a directory");
-        let text = explain(relative, &missing, true);
+        assert!(explain(relative, &missing, true).contains("WorkingDirectory="));
+        let text = explain(relative, &missing, false);
         assert!(
             text.contains(&format!("{},", directory.display())),
             "{text}"

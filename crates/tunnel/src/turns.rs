@@ -2,8 +2,9 @@
 //! least.
 //!
 //! Bytes of the past do not count for ever, or a stream of hours would wait for each new one. A
-//! stream that becomes ready joins at most [`LEAD`] bytes before the one that sent last. So a new
-//! stream precedes old ones by at most that much, and equals then share.
+//! stream that becomes ready joins at most [`LEAD`] bytes before the turn of its urgency, which
+//! advances as if all ready streams shared. So new streams precede an old one by a bounded amount,
+//! also if they come one after the other, and equals then share.
 
 use std::collections::BTreeSet;
 
@@ -36,15 +37,23 @@ impl Sent {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Turns {
     ready: BTreeSet<(u8, u64, u32)>,
-    /// For each urgency, the most counted bytes of a stream that has sent.
-    last: [u64; URGENCIES],
+    turns: [UrgencyTurn; URGENCIES],
+}
+
+/// The turn of an urgency, in bytes.
+#[derive(Clone, Copy, Debug, Default)]
+struct UrgencyTurn {
+    /// The most counted bytes of a stream that has sent.
+    most: u64,
+    /// The bytes of a stream that always was ready: at most [`LEAD`] more.
+    now: u64,
 }
 
 impl Turns {
     /// Returns the place of a stream that is ready or becomes so.
     pub(crate) fn place(&self, sent: &mut Sent, urgency: u8) -> Place {
-        let last = self.last.get(usize::from(urgency)).copied();
-        let least = last.unwrap_or_default().saturating_sub(LEAD);
+        let turn = self.turns.get(usize::from(urgency)).map(|turn| turn.now);
+        let least = turn.unwrap_or_default().saturating_sub(LEAD);
         sent.counted = if sent.urgency == Some(urgency) {
             sent.counted.max(least)
         } else {
@@ -62,10 +71,12 @@ impl Turns {
         self.ready.remove(&(urgency, counted, id));
     }
 
-    /// Notes that the stream at a place sends.
-    pub(crate) fn on_turn(&mut self, (urgency, counted): Place) {
-        if let Some(last) = self.last.get_mut(usize::from(urgency)) {
-            *last = counted.max(*last);
+    /// Notes that the stream at a place sends this number of bytes.
+    pub(crate) fn on_turn(&mut self, (urgency, counted): Place, bytes: u64) {
+        let share = bytes / (self.ready.len() as u64).max(1);
+        if let Some(turn) = self.turns.get_mut(usize::from(urgency)) {
+            turn.most = turn.most.max(counted);
+            turn.now = (turn.now + share).max(counted).min(turn.most + LEAD);
         }
     }
 

@@ -34,6 +34,7 @@ impl Connection {
             let detail = "too many unfinished frames";
             return Err(Fault::new(Code::EXCESSIVE_LOAD, detail));
         }
+        self.decoder.cancel(carrier);
         self.reject(carrier, Code::REQUEST_REJECTED);
         Ok(Fate::Drop)
     }
@@ -41,11 +42,6 @@ impl Connection {
     /// Server: rejects the streams without a whole request if an earlier call, at least `limit`
     /// before this one, has seen them. Returns true if there are any.
     pub fn expire_arriving(&mut self, now: Instant, limit: Duration) -> bool {
-        // While the user holds too much, requests are not read.
-        if self.paused {
-            self.incoming.values_mut().for_each(|it| it.seen = None);
-            return false;
-        }
         let is_late = |incoming: &mut Incoming| {
             let since = *incoming.seen.get_or_insert(now);
             incoming.source == Source::NewRequest && now.saturating_duration_since(since) >= limit

@@ -58,6 +58,13 @@ impl ChangedCookies {
         self.last
     }
 
+    /// Returns whether all changes after the number `since` are those of one response.
+    pub(super) fn are_of(&self, since: u64, response: ResponseId) -> bool {
+        let is_other =
+            |change: &ChangedCookie| change.number > since && change.by != Some(response);
+        since >= self.forgotten && !self.changes.iter().any(is_other)
+    }
+
     /// Adds the change of a cookie. `by` is the response to the browser's own request that has made
     /// it.
     pub(super) fn add(&mut self, by: Option<ResponseId>, scope: CookieScope) {
@@ -140,6 +147,18 @@ mod tests {
         }
         cookies.add(None, CookieScope::of_site("a.test"));
         assert!(cookies.outdate(before, own, &request("a.test")));
+    }
+
+    #[test]
+    fn changes_of_one_response_are_told_from_others() {
+        let mut cookies = ChangedCookies::default();
+        let (own, other) = (ResponseId::from(1), ResponseId::from(2));
+        assert!(cookies.are_of(0, own));
+        cookies.add(Some(own), CookieScope::of_site("a.test"));
+        assert!(cookies.are_of(0, own) && !cookies.are_of(0, other));
+        assert!(cookies.are_of(cookies.last(), other), "it came before");
+        cookies.add(None, CookieScope::of_site("b.test"));
+        assert!(!cookies.are_of(0, own));
     }
 
     #[test]

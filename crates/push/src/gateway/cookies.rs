@@ -72,7 +72,15 @@ impl Gateway {
             Some(changes) => changes.altered(&before).cloned().collect(),
             None => vec![CookieScope::of_site(&request.authority)],
         };
-        if let Some(changes) = &changes {
+        // The browser gets the cookies of other early responses with the resource, or never.
+        let has_browser = match by {
+            ChangedBy::Push(id) => self
+                .fetches
+                .get(id)
+                .is_some_and(|fetch| fetch.has_browser_cookies),
+            ChangedBy::Browser(_) | ChangedBy::Other => true,
+        };
+        if let Some(changes) = changes.as_ref().filter(|_| has_browser) {
             self.known_paths.note(changes);
         }
         if scopes.is_empty() {
@@ -81,14 +89,10 @@ impl Gateway {
         let is_part = !is_navigation(request) && is_part_of_page(head);
         let new = changes.filter(|changes| is_part && changes.only_create(&before));
         let new = new.and_then(|changes| self.new_cookies(by, request, changes));
-        if let (ChangedBy::Push(id), Some(new)) = (by, &new)
-            && self
-                .fetches
-                .get(id)
-                .is_none_or(|fetch| !fetch.has_browser_cookies)
-        {
+        if let (ChangedBy::Push(id), Some(new), false) = (by, &new, has_browser) {
             return self.keep_new_cookies(id, new.clone());
         }
+        let new = new.map(|new| (self.knows_changes(new.page), new));
         let own = match by {
             ChangedBy::Browser(response) => Some(response),
             ChangedBy::Push(_) | ChangedBy::Other => None,
@@ -96,8 +100,8 @@ impl Gateway {
         for scope in scopes {
             self.changed_cookies.add(own, scope);
         }
-        if let Some(new) = new {
-            self.follow_new_cookies(&new);
+        if let Some((knows_changes, new)) = new {
+            self.follow_new_cookies(&new, knows_changes);
         }
         self.end_outdated_fetches(now);
     }

@@ -77,7 +77,13 @@ impl FetchQueue {
     /// Takes the fetch that begins now, if there is a slot for it.
     pub(super) fn next(&mut self) -> Option<FetchId> {
         if self.free == 0 {
-            return None;
+            // A request of the browser does not wait for the first heads.
+            let (turn, _) = self.waiting.first_key_value()?;
+            if turn.rank != REQUESTED || self.slots >= self.most {
+                return None;
+            }
+            self.slots += 1;
+            self.free += 1;
         }
         let (_, fetch) = self.waiting.pop_first()?;
         self.free -= 1;
@@ -137,6 +143,21 @@ mod tests {
             queue.free_slot();
         }
         assert_eq!(queue.next(), None);
+    }
+
+    #[test]
+    fn requested_fetch_needs_no_head_before_it() {
+        let mut queue = FetchQueue::new(1, 2);
+        let turns = [3, 3, 3, 3].map(|urgency| queue.turn(urgency));
+        for (number, turn) in (0..).zip(turns) {
+            queue.wait(turn, fetch(number));
+        }
+        assert_eq!(queue.next(), Some(fetch(0)));
+        assert_eq!(queue.next(), None, "the first slot is taken");
+        queue.raise(turns[2]);
+        assert_eq!(queue.next(), Some(fetch(2)));
+        queue.raise(turns[3]);
+        assert_eq!(queue.next(), None, "the last slot is taken");
     }
 
     #[test]

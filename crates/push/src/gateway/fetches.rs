@@ -80,11 +80,6 @@ impl Gateway {
         let length = content_length(&head.fields).ok().flatten();
         fetch.sized = length.is_some();
         let length = length.unwrap_or(0);
-        let fits = length <= MAX_PUSH_BYTES
-            && self
-                .pages
-                .get_mut(fetch.page)
-                .is_some_and(|page| page.spend_announced(length));
         let is_kept = may_be_pushed(head);
         // With many pushes at once, an origin may answer 429 or 503. A gateway then leaves the next
         // attempt to the browser. With one user, the caller repeats such requests.
@@ -93,6 +88,12 @@ impl Gateway {
         let is_handed_over =
             !is_kept && !is_refusal && self.companion.known && may_be_handed_over(head);
         let is_allowed = is_kept || is_handed_over;
+        let fits = length <= MAX_PUSH_BYTES
+            && is_allowed
+            && self
+                .pages
+                .get_mut(fetch.page)
+                .is_some_and(|page| page.spend_announced(length));
         // The browser requests the target of a redirect at once.
         let is_awaited = fetch.requested || is_redirected;
         let is_unwanted = is_handed_over && !is_awaited;

@@ -109,6 +109,8 @@ impl Gateway {
             changes,
         } = cookies.clone();
         let before = cookies_of(&request.fields);
+        let knows_changes = self.knows_changes(page);
+        self.known_paths.note(&changes);
         for scope in changes.altered(&before).cloned() {
             self.changed_cookies.add(None, scope);
         }
@@ -118,18 +120,25 @@ impl Gateway {
             .is_some_and(|it| it.may_cause(&request));
         if may_cause && self.is_only_page(page) {
             self.cookie_hosts.note_set(&request);
-            self.follow(page, &changes);
+            self.follow(page, &changes, knows_changes);
         }
         self.end_outdated_fetches(now);
     }
 
-    /// Lets the later requests of a page carry new cookies.
-    pub(super) fn follow_new_cookies(&mut self, cookies: &NewCookies) {
-        self.cookie_hosts.note_set(&cookies.request);
-        self.follow(cookies.page, &cookies.changes);
+    /// Returns whether all changes of cookies since the page's request are those of the page.
+    pub(super) fn knows_changes(&self, id: PageId) -> bool {
+        let page = self.pages.get(id);
+        page.is_some_and(|page| self.changed_cookies.are_of(page.cookies_of, page.response))
     }
 
-    fn follow(&mut self, id: PageId, changes: &CookieChanges) {
+    /// Lets the later requests of a page carry new cookies. `knows_changes` is true if no other
+    /// page changed a cookie before.
+    pub(super) fn follow_new_cookies(&mut self, cookies: &NewCookies, knows_changes: bool) {
+        self.cookie_hosts.note_set(&cookies.request);
+        self.follow(cookies.page, &cookies.changes, knows_changes);
+    }
+
+    fn follow(&mut self, id: PageId, changes: &CookieChanges, knows_changes: bool) {
         let Some(page) = self.pages.get(id) else {
             return;
         };
@@ -152,7 +161,9 @@ impl Gateway {
         }
         let last = self.changed_cookies.last();
         if let Some(page) = self.pages.get_mut(id) {
-            page.add_cookies(later, last);
+            // The changes of other pages still end its early requests.
+            let number = if knows_changes { last } else { page.cookies_of };
+            page.add_cookies(later, number);
         }
         for id in others {
             self.withdraw(id);

@@ -278,7 +278,7 @@ impl Tunnel {
         };
         let ack = with_ack.then(|| stream.recv.take_ack(MAX_BLOCKS));
         if let Some(place) = stream.ready {
-            self.ready.on_turn(place);
+            self.ready.on_turn(place, u64::from(piece.len));
         }
         if lost.is_none() {
             stream.sent.add(u64::from(piece.len));
