@@ -7,7 +7,7 @@
 //! permits. Urgency is that of RFC 9218 and SPDY: 0 to 7, 0 first.
 //!
 //! Bytes of the past do not count for ever, or a tunnel of hours would wait for each new download.
-//! A stream that becomes ready joins at most [`LEAD`] quanta before the turn of its urgency, which
+//! A stream that becomes ready joins at most `LEAD` quanta before the turn of its urgency, which
 //! advances as if all ready streams shared. So new streams precede an old one by a bounded amount,
 //! also if they come one after the other, and equals then share.
 
