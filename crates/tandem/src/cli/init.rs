@@ -1,8 +1,8 @@
 //! `tandem init`: asks at most five questions, writes the files of both ends, prints the commands
 //! to run, and tests the path where this machine can reach both ends.
 //!
-//! `questions` asks, `answers` reads the answers, `plan` makes the files of each role, `files` writes
-//! them, and `steps` prints the commands.
+//! `questions` asks, `answers` reads the answers, `plan` makes the files of each role, `files`
+//! writes them, and `steps` prints the commands.
 
 mod answers;
 mod files;

@@ -4,7 +4,8 @@
 use super::ConfigError;
 use super::gateways::{GatewayEndpoint, Route};
 use super::open::OpenedHttps;
-use crate::endpoint::{Via, is_onion, is_same_onion};
+use super::ways::are_at_onion;
+use crate::endpoint::{Via, is_onion};
 use crate::hosts::{HostMap, HostPattern};
 
 impl GatewayEndpoint {
@@ -83,8 +84,7 @@ fn check_onion(pattern: &HostPattern, default: &[GatewayEndpoint]) -> Result<(),
     let (HostPattern::Name(host) | HostPattern::Below(host)) = pattern else {
         return Ok(());
     };
-    let is_own = |gateway: &GatewayEndpoint| is_same_onion(&gateway.endpoint.host, host);
-    if !is_onion(host) || default.iter().all(is_own) {
+    if !is_onion(host) || are_at_onion(default, host) {
         return Ok(());
     }
     Err(ConfigError::value(

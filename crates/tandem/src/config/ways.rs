@@ -13,24 +13,24 @@ const ONIONS: &str = "onion services with a gateway";
 /// The onion services that a default gateway does not serve, in words.
 const APART: &str = "onion services, except that of the default gateway";
 
+/// Returns whether all gateways are at the onion service of a host: any of them may get its
+/// requests.
+pub(super) fn are_at_onion(gateways: &[GatewayEndpoint], host: &str) -> bool {
+    let mut hosts = gateways.iter().map(|gateway| &gateway.endpoint.host);
+    hosts.all(|gateway| is_same_onion(gateway, host))
+}
+
 impl ClientConfig {
     /// Returns whether requests for a host without a route go to the default gateways. A gateway
     /// would read requests for an onion service, which authenticates and encrypts by itself. Behind
     /// a proxy, a default gateway thus serves no onion service but its own.
     pub fn default_serves(&self, host: &str) -> bool {
-        !(self.keeps_onions_apart() && is_onion(host)) || self.is_at_onion(host)
+        !(self.keeps_onions_apart() && is_onion(host)) || are_at_onion(&self.gateways, host)
     }
 
     /// Returns whether onion services without a route do not go to the default gateways.
     pub fn keeps_onions_apart(&self) -> bool {
         self.via.is_some() && !self.gateways.is_empty()
-    }
-
-    /// Returns whether all default gateways are at the onion service of a host: any of them may get
-    /// its requests.
-    fn is_at_onion(&self, host: &str) -> bool {
-        let mut hosts = self.gateways.iter().map(|gateway| &gateway.endpoint.host);
-        hosts.all(|gateway| is_same_onion(gateway, host))
     }
 
     /// Describes the way of requests for onion services that the default gateways do not serve.
