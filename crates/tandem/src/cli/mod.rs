@@ -108,7 +108,7 @@ pub enum Command {
     #[cfg(feature = "submit")]
     #[command(subcommand, after_help = submit::EXAMPLES)]
     Submit(submit::SubmitCommand),
-    /// Set up one of four roles: write the configuration files, the token and the certificate of
+    /// Set up one of five roles: write the configuration files, the token and the certificate of
     /// both ends, and print the commands to run
     Init(init::InitArgs),
     /// Print a URL and a QR code that configure another client for the same gateway
@@ -121,7 +121,7 @@ pub enum Command {
     /// Open the dashboard of a running client, gateway or relay in a browser
     Open(open::OpenArgs),
     /// Let browsers on this machine trust the client's h2+tls listener, by a local authority that
-    /// can certify this machine only
+    /// can certify only this machine and the hosts of opened HTTPS
     Trust(trust::TrustArgs),
     /// Observe the queues and delays in the data path of a running client, gateway or relay
     #[command(subcommand, after_help = probe::EXAMPLES)]

@@ -96,7 +96,7 @@ with_path! {
         /// [default: none]
         solo_state: Option<PathBuf> [help_heading = "Solo", value_name = "FILE"],
         /// Open HTTPS of this host on this machine: NAME or *.SUFFIX (repeatable). It needs the
-        /// authority of `tandem trust`, and --via is limited
+        /// authority of `tandem trust`, and behind --via a gateway of your own
         open_https: Vec<HostPattern> [help_heading = "Opened HTTPS", value_name = "HOST"],
         /// Open HTTPS of this host, and let the gateway fetch and read it: NAME or *.SUFFIX
         /// (repeatable). The gateway must be your own (own=yes in its URL), and permit it
@@ -119,8 +119,8 @@ with_path! {
         /// Connect to the gateway at the start instead of at the first request, and log the result
         /// [default: true]
         preconnect: Option<bool> [help_heading = "Sessions", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
-        /// Padding bytes that the gateway then sends to open the congestion window, at most 4MiB;
-        /// 0B also turns comparisons of UDP with TCP off
+        /// Padding bytes that the gateway sends on the session of --preconnect to open the
+        /// congestion window, at most 4MiB; 0B also turns comparisons of UDP with TCP off
         /// [default: without --via 256KiB for each 100 ms of round trip, at most 1MiB, otherwise 0B]
         warm_up: Option<Size> [help_heading = "Sessions", value_name = "BYTES"],
         /// Accept pushes from the gateway [default: true]

@@ -38,7 +38,7 @@ with_path! {
         /// Listener for clients: h2+tls://ADDRESS:PORT?cert=FILE&key=FILE, the same with h3+quic
         /// or h3+dtls (UDP), h2+tcp://192.0.2.80:9980, … (repeatable)
         listen: Vec<Endpoint> [help_heading = "Listening", value_name = "URL", value_parser = |text: &str| Usage::GatewayListener.parse(text)] with "listeners",
-        /// Origins to serve: forward and transparent serve those that requests name, reverse=URL
+        /// Origins to serve: forward (or transparent) serves those that requests name, reverse=URL
         /// serves one, submit=URL takes submissions for one [default: forward]
         mode: Option<ModeOption> [help_heading = "Destinations", value_name = "MODE"],
         /// Fetch HTTPS of hosts that authenticated clients open, and read it [default: false]
@@ -125,7 +125,7 @@ with_path! {
         cache_key: Option<PathBuf> [help_heading = "Cache", value_name = "FILE"],
         /// Add Cache-Status to responses, which says how the cache handled the request (RFC 9211)
         cache_status: Option<bool> [help_heading = "Cache", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
-        /// Compression of text for clients that can decode it: auto or off [default: auto]
+        /// Compression of text for clients that can decode it: auto, exact or off [default: auto]
         compress: Option<BodyCompression> [help_heading = "Compression", value_name = "MODE"],
         /// File with the rights of clients, for mode=submit
         submit_rights: Option<String> [help_heading = "Submissions", value_name = "FILE"],
