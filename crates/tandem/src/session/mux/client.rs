@@ -38,7 +38,7 @@ pub struct MuxClient {
     rest: Duration,
     /// The last input before the latest probe. Each silence is probed once.
     probed_after: Cell<Option<Heard>>,
-    /// The observation of a path over datagrams.
+    /// The observation of a path that carries datagrams, for [`SessionEvents::silent`].
     silence: Cell<Silence>,
 }
 
@@ -446,8 +446,9 @@ struct OwnStream {
 }
 
 impl OwnStream {
-    /// Ends the body of a tunnel that was refused. A reset would count as a fault of this end,
-    /// although the response is complete and the peer needs no more of the body.
+    /// Ends the body of a tunnel that was refused. The peer counts a reset as a fault of this end.
+    /// A reset is not needed, since the response is complete and the peer ignores the rest of the
+    /// body.
     fn end_upload(&self) {
         if !self.uploaded.done.replace(true) {
             let mut core = self.shared.core.borrow_mut();
@@ -518,8 +519,8 @@ impl Drop for OwnStream {
     }
 }
 
-/// Returns the place of a push in the order of sending of a relay: behind all requests, and by the
-/// kind of resource among pushes. A promise carries no urgency.
+/// Returns the priority with which a relay passes a push on: behind all requests, and by the kind
+/// of resource among pushes. A promise carries no urgency.
 fn push_priority(request: &RequestHead) -> Priority {
     Priority(match request.fields.get("sec-fetch-dest") {
         Some(b"style" | b"script" | b"font") => 4,

@@ -1,5 +1,5 @@
-//! The time limits of a session over one byte stream. One timer covers all of them, and fires when
-//! the earliest may have passed.
+//! The time limits of a session over one byte stream. One timer serves all limits, and fires when
+//! the earliest of them may have passed.
 
 use std::pin::Pin;
 use std::task::Context;

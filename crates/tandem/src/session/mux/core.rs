@@ -12,7 +12,7 @@ use super::{Multiplexed, MuxSession};
 /// the carrier.
 const H3_HELD: u32 = 256 << 10;
 
-/// The core of one end of a session, by the carrier that it uses.
+/// The core of one end of a session, which depends on the kind of carrier.
 pub(super) enum Core {
     /// HTTP/2 or SPDY, over one byte stream.
     Bytes(Rc<RefCell<dyn ByteMux>>),

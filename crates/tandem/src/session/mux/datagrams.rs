@@ -12,8 +12,8 @@ use crate::error::Error;
 const BATCH: usize = 64;
 
 impl<O: Owner> StreamsDriver<O> {
-    /// Moves datagrams in both directions. They are read without a tunnel as well, and dropped, so
-    /// that none waits for a later tunnel.
+    /// Moves datagrams in both directions. Without a tunnel, they are read and dropped, so that
+    /// none waits for a later tunnel.
     pub(super) fn datagrams(&mut self, cx: &mut Context<'_>) -> Result<(), Error> {
         let Some(most) = self.carrier.max_datagram() else {
             return Ok(());

@@ -77,7 +77,8 @@ pub(super) struct Driver<O> {
     /// The limit on unsent data in the kernel. It is `None` until the first write, because the path
     /// may not be connected before that.
     unsent: Option<Unsent>,
-    /// True while [`BACKLOG`] is reached: no input is read until the client takes queued output.
+    /// True while the backlog has at least [`BACKLOG`] bytes: no input is read until the client
+    /// takes queued output.
     deaf: bool,
     /// The number of consecutive writes that emptied `out`.
     whole_writes: u32,
@@ -191,7 +192,8 @@ impl<O: Owner> Driver<O> {
             self.shared.core.borrow_mut().go_away(Reason::NoError);
         }
         // Write before reading: a client's first bytes must not wait for input. At its start, a
-        // server reads first: its settings and the acknowledgement of the client's share a packet.
+        // server reads first, so that its settings and the acknowledgement of the client's settings
+        // share a packet.
         let writes_first = !self.is_server() || self.shared.established.get();
         if writes_first && let Err(error) = self.poll_write(cx) {
             return self.fail_write(cx, error);

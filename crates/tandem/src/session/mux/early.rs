@@ -1,8 +1,9 @@
 //! Requests before the handshake of a carrier is over (early data: RFC 8470).
 //!
-//! A client sends only safe requests in this time, and a server acts on no others: they wait for
-//! the end of the handshake. Safe ones get the field `Early-Data: 1`, so that an origin can refuse
-//! them with 425 (Too Early). The server then repeats such a request once, after the handshake.
+//! During the handshake, a client sends only safe requests. A server passes these on with the field
+//! `Early-Data: 1`, so that an origin can refuse them with 425 (Too Early). It repeats a refused
+//! request once, after the handshake. All other requests wait at the server for the end of the
+//! handshake.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -25,7 +26,7 @@ const EARLY_DATA: &str = "early-data";
 /// The status of a response that asks for a repetition after the handshake.
 const TOO_EARLY: u16 = 425;
 
-/// The time before the end of the handshake.
+/// The state of a carrier's handshake.
 #[derive(Default)]
 pub(super) struct Early {
     lasts: Cell<bool>,

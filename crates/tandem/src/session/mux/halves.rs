@@ -111,8 +111,8 @@ pub(super) enum Read {
     Failed,
 }
 
-/// The two halves of a stream of the carrier. Each is dropped when it has ended, and the sending
-/// half only once the peer has all of it.
+/// The two halves of a stream of the carrier. The receiving half is dropped when it has ended, and
+/// the sending half once the peer has received all of it.
 pub(super) struct StreamHalves {
     receiving: Option<Box<dyn ReceiveStream>>,
     sending: Option<Sending>,
@@ -172,7 +172,7 @@ impl StreamHalves {
         self.sending.as_ref().is_some_and(holds)
     }
 
-    /// Returns true while the peer lacks a part of a message that has ended.
+    /// Returns true while the peer has not received all of a message that this end has finished.
     pub(super) fn is_undelivered(&self) -> bool {
         let unsent = |sending: &Sending| sending.finished || sending.end;
         self.sending.as_ref().is_some_and(unsent)

@@ -1,7 +1,7 @@
 //! The end of a session over many streams: the last bytes reach the peer before the carrier closes.
 //!
-//! A carrier holds bytes that the core has given away. Closing it would discard them, so a session
-//! that has ended regularly waits as long as the peer acknowledges data.
+//! A carrier holds bytes that it has taken from the core, and discards them when it is closed. A
+//! session that has ended regularly therefore waits as long as the peer acknowledges data.
 
 use std::future::poll_fn;
 use std::task::{Context, Poll};

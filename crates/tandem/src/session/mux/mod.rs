@@ -6,7 +6,7 @@
 //! ```text
 //!            ┌───────── Driver (one task) ─────────┐
 //!   Path ◀──▶│ read → core → events → streams      │◀── exchanges put commands into the core,
-//!            │ core.poll_output → vectored write   │    wake the driver, wait in their stream
+//!            │ core.poll_output → vectored write   │    wake the driver, wait for input
 //!            └─────────────────────────────────────┘
 //! ```
 //!
@@ -16,8 +16,8 @@
 //! path, because the carrier has one.
 //!
 //! Each driver asks the core for output only when the socket accepts more, and for a little at a
-//! time. The core thus chooses the next stream as late as possible. All wakes of one turn of the
-//! event loop end in one write.
+//! time. The core thus chooses the next stream as late as possible. All exchanges that run in one
+//! turn of the event loop share one write.
 
 mod client;
 mod clock;
@@ -164,13 +164,13 @@ struct Shared {
     ended: OnceCell<Error>,
     /// True once input of the other end has arrived.
     established: Cell<bool>,
-    /// The time of the last input, as a moment on two clocks.
+    /// The time of the last input of the other end.
     heard: Cell<Option<Heard>>,
     /// The time from the start of the path to its first input: at least one round trip.
     answered_in: Cell<Duration>,
     /// The start of the dial, at a client over many streams.
     dialled: Cell<Option<Instant>>,
-    /// The time before the end of the carrier's handshake.
+    /// The state of the carrier's handshake, before whose end only some requests may be sent.
     early: Early,
     /// True once this end accepts no more exchanges: the session ends with those under way.
     draining: Cell<bool>,
@@ -236,7 +236,7 @@ impl Shared {
         self.kick();
     }
 
-    /// Notes that the handshake of a carrier with many streams is over. It counts as input.
+    /// Notes that the handshake of a carrier with many streams is over. Its end counts as input.
     fn establish(&self) {
         let now = Instant::now();
         self.heard.set(Some(Heard::at(now)));

@@ -50,7 +50,7 @@ pub(super) struct StreamsDriver<O> {
     pub(super) streams: HashMap<u64, StreamHalves>,
     /// The streams that hold output and may go on writing.
     pub(super) held: Held,
-    /// True while the carrier opens no unidirectional stream.
+    /// True while the carrier cannot open another unidirectional stream.
     opens_later: bool,
     awake: Arc<AwakeStreams>,
     clock: StreamsClock,
@@ -327,8 +327,8 @@ impl<O: Owner> StreamsDriver<O> {
         Ok(())
     }
 
-    /// Returns true if the core wants more unidirectional streams than before, and the carrier may
-    /// open them.
+    /// Returns true if the core wants another unidirectional stream that the carrier may be able to
+    /// open.
     pub(super) fn wants_to_open(&self) -> bool {
         let direction = h3::Direction::Unidirectional;
         !self.opens_later && self.core.borrow_mut().wants_stream(direction)
@@ -549,7 +549,8 @@ impl<O: Owner> StreamsDriver<O> {
         false
     }
 
-    /// Returns the time for a first request. A client that sends no settings gets less of it.
+    /// Returns the time limit for the first request. It is shorter for a client that has sent no
+    /// settings.
     fn time_for_request(&self, core: &Connection) -> Duration {
         let limits: &Timeouts = &self.pace.timeouts;
         if core.peer_extended_connect().is_some() {

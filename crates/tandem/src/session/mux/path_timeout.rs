@@ -1,4 +1,5 @@
-//! The time for which a session waits for a sign of the other end: it follows the round trip.
+//! The time for which a session waits for input or an acknowledgement of the other end. It follows
+//! the round trip.
 
 use std::time::Duration;
 

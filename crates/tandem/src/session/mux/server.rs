@@ -25,7 +25,7 @@ use crate::probe::points::HEADERS_ENCODE;
 use crate::session::Drain;
 use crate::stage::Stage;
 
-/// The name of a proxy whose peer is a browser.
+/// The name of the proxy that serves browsers.
 const CLIENT: &str = "client";
 
 /// Serves one carrier until its session ends.
@@ -180,7 +180,7 @@ struct Pump {
     pushed: bool,
     head_sent: bool,
     finished: bool,
-    /// The time until the next look at the unsent rest of a push.
+    /// The timer of the next look at the unsent rest of a push.
     rest: Option<Pin<Box<Sleep>>>,
 }
 

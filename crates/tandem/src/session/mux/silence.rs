@@ -1,9 +1,10 @@
 //! The detection of a path that delivers nothing while exchanges are under way: pure, with time as
 //! an argument.
 //!
-//! A session over datagrams notes nothing if the network drops all of them. An exchange therefore
-//! probes a silent path, and a path without an answer to the probe counts as silent. Each answered
-//! probe doubles the time before the next one, so that a long poll costs little.
+//! If the network drops all datagrams, a session over them gets no error. An exchange therefore
+//! probes a path on which nothing arrives. If nothing arrives after the probe either, the path
+//! counts as silent. Each answered probe doubles the time before the next one, so that a long poll
+//! costs little.
 
 use std::time::{Duration, Instant};
 
@@ -28,7 +29,7 @@ pub(super) enum Step {
 pub(super) struct Silence {
     /// The datagrams that had arrived at the last look.
     count: u64,
-    /// The time at which the count has changed last.
+    /// The time at which the count last changed.
     since: Instant,
     looked_at: Instant,
     probed_at: Option<Instant>,

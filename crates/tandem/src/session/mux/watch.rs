@@ -1,7 +1,7 @@
 //! Measures a session for its observation points ([`crate::probe`]) while they are watched.
 //!
-//! It times bodies in the core and behind each flow-control window. It also times exchanges that
-//! wait for the other end, and input that waits for its reader.
+//! It measures how long bodies wait in the core, and how long they wait for each flow-control
+//! window. It also measures how long exchanges wait for the other end, and input for its reader.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
@@ -107,7 +107,7 @@ struct WatchedBody {
     gone: u64,
     /// The position of each part's last byte, and the time at which the part was given.
     parts: VecDeque<(u64, Instant)>,
-    /// The flow-control window that is shut, and the time since which it is.
+    /// The flow-control window that is shut, and the time at which it was found shut.
     shut: Option<(Window, Instant)>,
 }
 
