@@ -51,7 +51,7 @@ with_path! {
         allow_host: Vec<HostPattern> [help_heading = "Destinations", value_name = "HOST"],
         /// Ports allowed on the public Internet (repeatable) [default: 80, 443]
         allow_port: Vec<u16> [help_heading = "Destinations", value_name = "PORT"],
-        /// Carry UDP datagrams of clients' SOCKS listeners, to the same destinations and ports
+        /// Carry UDP datagrams of clients (SOCKS or CONNECT-UDP) to the same destinations and ports
         /// [default: false]
         udp: Option<bool> [help_heading = "Destinations", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
         /// Announce this gateway in responses to visitors without Tandem, and at
