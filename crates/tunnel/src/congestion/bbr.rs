@@ -145,7 +145,11 @@ impl Bbr {
         if self.bandwidth() == 0 {
             return self.window();
         }
-        let least = if self.is_full { 0 } else { self.initial_window };
+        let least = if self.is_full {
+            0
+        } else {
+            self.least_of_startup()
+        };
         let target = self.product(gain) + 3 * self.segment;
         self.window().min(target.max(least)).max(self.minimum())
     }
@@ -370,6 +374,13 @@ impl Bbr {
         }
     }
 
+    /// Returns the window in bytes that start-up may reach whatever the measured bandwidth is. The
+    /// first acknowledgements of an initial window raise the window even if the application sends
+    /// little (draft-ietf-ccwg-bbr, the condition on `C.delivered` in BBRSetCwnd).
+    const fn least_of_startup(&self) -> u64 {
+        2 * self.initial_window
+    }
+
     fn grow(&mut self, sample: &AckSample) {
         let has_queue = sample.rtt.is_some_and(|rtt| {
             rtt > sample.min_rtt + (sample.min_rtt / QUEUE_SHARE).max(QUEUE_LEAST)
@@ -387,7 +398,12 @@ impl Bbr {
         } else if self.bandwidth() > 0 && sample.window_limited && !has_queue {
             self.window = self.window.max(self.initial_window);
         } else {
-            self.window = self.window.min(target.max(self.initial_window));
+            let least = if has_queue {
+                self.initial_window
+            } else {
+                self.least_of_startup()
+            };
+            self.window = self.window.min(target.max(least));
         }
         if let Some(ceiling) = self.ceiling
             && !self.is_full
@@ -431,6 +447,23 @@ mod tests {
             bbr.on_ack(&ack(100 * MS * round, 1_000_000, 90 * SEGMENT));
         }
         bbr
+    }
+
+    #[test]
+    fn bbr_doubles_the_initial_window_of_a_sender_of_little() {
+        let mut bbr = Bbr::new(10 * SEGMENT, SEGMENT);
+        for round in 1..=8 {
+            let mut sample = ack(100 * MS * round, 20_000, 0);
+            sample.acked = 2 * SEGMENT;
+            sample.window_limited = false;
+            sample.rate = Some(DeliveryRate {
+                bytes_per_second: 20_000,
+                app_limited: true,
+            });
+            bbr.on_ack(&sample);
+            let expected = (10 + 2 * u64::from(round)).min(20) * SEGMENT;
+            assert_eq!((bbr.window(), bbr.unpaced_window()), (expected, expected));
+        }
     }
 
     #[test]
