@@ -83,7 +83,7 @@ pub(crate) struct Shared {
     pub(crate) association: RefCell<Association>,
     pub(crate) streams: RefCell<HashMap<StreamId, Entry>>,
     /// The streams of the peer whose first byte, the kind, has not arrived yet.
-    unknown: RefCell<Unknown>,
+    pub(crate) unknown: RefCell<Unknown>,
     /// The streams of the peer that wait to be accepted.
     opened: RefCell<VecDeque<Opened>>,
     waiting: RefCell<Vec<Waker>>,

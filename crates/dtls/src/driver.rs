@@ -207,6 +207,7 @@ impl Driver {
         facts.received_bytes.set(facts.received_bytes.get() + bytes);
         if count > 0 {
             self.failures = 0;
+            self.shared.unknown.borrow_mut().hear(Instant::now());
         }
         read
     }

@@ -1,6 +1,7 @@
 //! The streams of the peer whose first byte, the kind, has not arrived yet.
 //!
-//! They hold memory, and no session knows them, so their time is limited.
+//! They hold memory, and no session knows them, so their time is limited. Time without datagrams
+//! does not count: the peer could not repeat the byte. The association ends after a longer silence.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -8,35 +9,60 @@ use std::time::{Duration, Instant};
 use tandem_tunnel::StreamId;
 
 /// The time for the first byte of a stream. Segments behind it have arrived, so the peer repeats it
-/// soon, unless the path is lost.
+/// soon.
 const TIMEOUT: Duration = Duration::from_secs(60);
+/// The most time that counts between two datagrams.
+const LONGEST_GAP: Duration = Duration::from_secs(5);
 
-/// Streams with the times at which they opened.
+/// Streams with the times at which they opened, on a clock that rests while no datagram arrives.
 #[derive(Debug, Default)]
-pub(crate) struct Unknown(HashMap<StreamId, Instant>);
+pub(crate) struct Unknown {
+    streams: HashMap<StreamId, Duration>,
+    /// The arrival of the last datagram, and the clock at that time.
+    heard: Option<(Instant, Duration)>,
+}
 
 impl Unknown {
+    /// Notes that datagrams have arrived.
+    pub(crate) fn hear(&mut self, now: Instant) {
+        self.heard = Some((now, self.clock(now)));
+    }
+
+    fn clock(&self, now: Instant) -> Duration {
+        self.heard.map_or(Duration::ZERO, |(at, clock)| {
+            clock + now.saturating_duration_since(at).min(LONGEST_GAP)
+        })
+    }
+
+    /// Adds a stream, of which a datagram has just arrived.
     pub(crate) fn insert(&mut self, id: StreamId, now: Instant) {
-        self.0.insert(id, now);
+        self.hear(now);
+        self.streams.insert(id, self.clock(now));
     }
 
     pub(crate) fn remove(&mut self, id: StreamId) {
-        self.0.remove(&id);
+        self.streams.remove(&id);
     }
 
     pub(crate) fn contains(&self, id: StreamId) -> bool {
-        self.0.contains_key(&id)
+        self.streams.contains_key(&id)
     }
 
-    /// Returns the time at which [`Self::take_late`] must be called, if any.
+    /// Returns the time at which [`Self::take_late`] must be called if no datagram arrives before,
+    /// if there is one.
     pub(crate) fn next_expiry(&self) -> Option<Instant> {
-        self.0.values().min().map(|opened| *opened + TIMEOUT)
+        let (at, clock) = self.heard?;
+        let opened = self.streams.values().min()?;
+        let left = (*opened + TIMEOUT).saturating_sub(clock);
+        (left <= LONGEST_GAP).then(|| at + left)
     }
 
     /// Takes out the streams whose time is over.
     pub(crate) fn take_late(&mut self, now: Instant) -> Vec<StreamId> {
-        let is_late = |_: &StreamId, opened: &mut Instant| *opened + TIMEOUT <= now;
-        self.0.extract_if(is_late).map(|(id, _)| id).collect()
+        let clock = self.clock(now);
+        let is_late = |_: &StreamId, opened: &mut Duration| *opened + TIMEOUT <= clock;
+        let late = self.streams.extract_if(is_late);
+        late.map(|(id, _)| id).collect()
     }
 }
 
@@ -46,20 +72,48 @@ mod tests {
 
     use super::*;
 
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn streams() -> [StreamId; 3] {
+        let mut tunnel = Tunnel::new(Side::Server, Config::default(), Duration::ZERO);
+        [(); 3].map(|()| tunnel.open(Duration::ZERO).expect("an open tunnel"))
+    }
+
     #[test]
     fn streams_without_a_kind_expire_one_after_another() {
-        let mut tunnel = Tunnel::new(Side::Server, Config::default(), Duration::ZERO);
-        let ids = [(); 3].map(|()| tunnel.open(Duration::ZERO).expect("an open tunnel"));
-        let (begun, mut unknown) = (Instant::now(), Unknown::default());
+        let (ids, begun) = (streams(), Instant::now());
+        let mut unknown = Unknown::default();
         assert_eq!(unknown.next_expiry(), None);
         for (seconds, id) in (0..).zip(ids) {
-            unknown.insert(id, begun + Duration::from_secs(seconds));
+            unknown.insert(id, begun + seconds * SECOND);
         }
         unknown.remove(ids[0]);
-        let due = begun + Duration::from_secs(1) + TIMEOUT;
+        for seconds in 3..=57 {
+            unknown.hear(begun + seconds * SECOND);
+        }
+        let due = begun + SECOND + TIMEOUT;
         assert_eq!(unknown.next_expiry(), Some(due));
         assert!(unknown.take_late(due - Duration::from_millis(1)).is_empty());
         assert_eq!(unknown.take_late(due), [ids[1]]);
         assert!(unknown.contains(ids[2]) && !unknown.contains(ids[1]));
+    }
+
+    #[test]
+    fn time_of_a_stream_rests_while_no_datagram_arrives() {
+        let (ids, mut now) = (streams(), Instant::now());
+        let mut unknown = Unknown::default();
+        unknown.insert(ids[0], now);
+        now += 70 * SECOND;
+        assert_eq!(unknown.next_expiry(), None, "no timer runs");
+        assert!(unknown.take_late(now).is_empty());
+        unknown.hear(now);
+        assert!(unknown.take_late(now).is_empty(), "the path is back");
+        // The rest of the time counts from then on.
+        let expired = (1..60).find(|_| {
+            now += SECOND;
+            unknown.hear(now);
+            !unknown.take_late(now).is_empty()
+        });
+        assert_eq!(expired, Some(55));
     }
 }
