@@ -2,18 +2,33 @@
 //! of their time.
 //!
 //! The gathered bytes of a frame are not yet held by the user, so `receive_budget` does not count
-//! them. HTTP/2 gathers one header block at a time, and HTTP/3 one for each stream.
+//! them. HTTP/2 gathers one header block at a time, and HTTP/3 one for each stream. Field sections
+//! that wait for insertions of QPACK are whole, and count too.
+//!
+//! New requests and all other frames have separate limits. Many slow requests, each of which can be
+//! rejected, thus never end the session through a frame that cannot.
 
 use std::time::{Duration, Instant};
 
 use super::code::{Code, Fault};
 use super::connection::Connection;
 use super::incoming::Fate;
-use super::stream::{Incoming, Source};
+use super::stream::{Incoming, Source, Wait};
 
-/// The most bytes of frames that have not arrived whole, of all streams together. A hundred
-/// requests with large cookies fit, even if a loss delays the end of each.
+/// The most bytes of new requests that have not arrived whole, and as many of other frames. A
+/// hundred requests with large cookies fit, even if a loss delays the end of each.
 pub(super) const MAX_GATHERED: usize = 1 << 20;
+
+impl Incoming {
+    /// Returns the bytes that count towards [`MAX_GATHERED`].
+    fn unfinished(&self) -> usize {
+        let waiting = match &self.wait {
+            Some(Wait::Insertions(_, section)) => section.len(),
+            _ => 0,
+        };
+        self.reader.gathered() + waiting
+    }
+}
 
 impl Connection {
     /// Checks the memory of unfinished frames after input of a stream, which is not in the list of
@@ -24,13 +39,18 @@ impl Connection {
         carrier: u64,
         incoming: &Incoming,
     ) -> Result<Fate, Fault> {
-        let own = incoming.reader.gathered();
-        let limit = MAX_GATHERED.max(2 * self.max_section());
-        let others = self.incoming.values().map(|it| it.reader.gathered());
-        if own == 0 || own + others.sum::<usize>() <= limit {
+        let own = incoming.unfinished();
+        if own == 0 {
             return Ok(Fate::Keep);
         }
-        if incoming.source != Source::NewRequest {
+        let is_new = |it: &Incoming| it.source == Source::NewRequest;
+        let limit = MAX_GATHERED.max(2 * self.max_section());
+        let others = self.incoming.values();
+        let others = others.filter(|it| is_new(it) == is_new(incoming));
+        if own + others.map(Incoming::unfinished).sum::<usize>() <= limit {
+            return Ok(Fate::Keep);
+        }
+        if !is_new(incoming) {
             let detail = "too many unfinished frames";
             return Err(Fault::new(Code::EXCESSIVE_LOAD, detail));
         }

@@ -96,6 +96,39 @@ fn h3_unfinished_trailers_end_the_session() {
     assert_eq!(error.expect("a limit").reason, Reason::EnhanceYourCalm);
 }
 
+/// A frame of the session cannot be rejected, so requests must not take its place.
+#[test]
+fn h3_unfinished_requests_leave_room_for_other_frames() {
+    let mut raw = server();
+    for turn in 0..36 {
+        raw.part(turn * 4, &unfinished(60_000, 30_000), false)
+            .expect("a part of a request");
+    }
+    assert!(!raw.ended().is_empty(), "the requests have used their room");
+    let update = numbered(PRIORITY_REQUEST, 0, b"u=1");
+    let (begin, rest) = update.split_at(update.len() - 1);
+    raw.control(begin).expect("a part of a frame");
+    raw.control(rest).expect("the rest of it");
+    let bytes = [headers(&POST), unfinished(60_000, 30_000)].concat();
+    raw.part(400, &bytes, false).expect("a part of trailers");
+    assert_eq!(raw.ended(), []);
+}
+
+#[test]
+fn h3_requests_that_wait_for_insertions_count_as_unfinished() {
+    let mut raw = server();
+    // The sections need an insertion that does not come.
+    let section = [&[2, 0][..], &[0; 99_998]].concat();
+    for turn in 0..12 {
+        raw.part(turn * 4, &frame(HEADERS, &section), true)
+            .expect("a request that waits");
+    }
+    // A mebibyte has room for ten of them.
+    let expected = [10, 11].map(|turn| (turn * 4, Code::REQUEST_REJECTED));
+    assert_eq!(raw.ended(), expected);
+    assert_eq!(raw.end.core.active(), 10);
+}
+
 #[test]
 fn h3_request_that_does_not_come_is_rejected() {
     const LIMIT: Duration = Duration::from_secs(10);
