@@ -19,6 +19,40 @@ use super::stream::{Incoming, Source, Wait};
 /// hundred requests with large cookies fit, even if a loss delays the end of each.
 pub(super) const MAX_GATHERED: usize = 1 << 20;
 
+/// The bytes of a head that count as progress.
+const PROGRESS: usize = 64;
+/// The longest time for a head with progress, as a multiple of the time without progress.
+const MOST_TIMES: u32 = 10;
+
+/// The last progress of a head that has not arrived whole.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct HeadProgress {
+    /// The time of the first look.
+    begun: Instant,
+    /// The time of the look that found the last progress, and the bytes at that time.
+    since: Instant,
+    gathered: usize,
+}
+
+impl HeadProgress {
+    const fn new(now: Instant, gathered: usize) -> Self {
+        Self {
+            begun: now,
+            since: now,
+            gathered,
+        }
+    }
+
+    /// Looks at the head again. Returns true if its time is over.
+    fn is_late(&mut self, now: Instant, gathered: usize, limit: Duration) -> bool {
+        if gathered >= self.gathered + PROGRESS {
+            (self.since, self.gathered) = (now, gathered);
+        }
+        let passed = |since| now.saturating_duration_since(since);
+        passed(self.since) >= limit || passed(self.begun) >= MOST_TIMES * limit
+    }
+}
+
 impl Incoming {
     /// Returns the bytes that count towards [`MAX_GATHERED`].
     fn unfinished(&self) -> usize {
@@ -59,12 +93,31 @@ impl Connection {
         Ok(Fate::Drop)
     }
 
-    /// Server: rejects the streams without a whole request if an earlier call, at least `limit`
-    /// before this one, has seen them. Returns true if there are any.
+    /// Returns true if a stream of a client exists whose request has not arrived whole.
+    pub const fn has_arriving(&self) -> bool {
+        self.arriving > 0
+    }
+
+    /// Lets this time count for no stream without a whole request: nothing could arrive.
+    pub fn pause_arriving(&mut self, time: Duration) {
+        let seen = self.incoming.values_mut();
+        for progress in seen.filter_map(|incoming| incoming.seen.as_mut()) {
+            progress.begun += time;
+            progress.since += time;
+        }
+    }
+
+    /// Server: rejects the streams without a whole request whose time is over. It counts from the
+    /// first call that sees the stream. If a head brings 64 bytes, it counts from the call that
+    /// finds them, and ends at ten times `limit`. Returns true if there are any.
     pub fn expire_arriving(&mut self, now: Instant, limit: Duration) -> bool {
         let is_late = |incoming: &mut Incoming| {
-            let since = *incoming.seen.get_or_insert(now);
-            incoming.source == Source::NewRequest && now.saturating_duration_since(since) >= limit
+            let gathered = incoming.unfinished();
+            let seen = incoming.seen;
+            let mut progress = seen.unwrap_or_else(|| HeadProgress::new(now, gathered));
+            let is_late = progress.is_late(now, gathered, limit);
+            incoming.seen = Some(progress);
+            incoming.source == Source::NewRequest && is_late
         };
         let late = self
             .incoming

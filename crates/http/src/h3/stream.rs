@@ -1,8 +1,8 @@
 //! A request or a push, and the receiving half of a stream of the carrier.
 
 use std::collections::VecDeque;
-use std::time::Instant;
 
+use super::arriving::HeadProgress;
 use super::code::Code;
 use super::control::is_request;
 use super::frame::FrameReader;
@@ -186,8 +186,8 @@ pub(super) struct Incoming {
     pub(super) pending: Vec<u8>,
     /// True if the peer has ended the stream.
     pub(super) ended: bool,
-    /// The time of the first look for streams whose request does not come.
-    pub(super) seen: Option<Instant>,
+    /// The progress of a request that does not come, since the first look.
+    pub(super) seen: Option<HeadProgress>,
 }
 
 impl Incoming {

@@ -130,6 +130,59 @@ fn h3_requests_that_wait_for_insertions_count_as_unfinished() {
 }
 
 #[test]
+fn h3_slow_request_has_time_while_it_makes_progress() {
+    const LIMIT: Duration = Duration::from_secs(30);
+    let mut raw = server();
+    let mut now = raw.now;
+    let slow = frame(
+        HEADERS,
+        &section(&[&GET[..], &[("x", &"y".repeat(1000))]].concat()),
+    );
+    raw.part(0, &slow[..100], false)
+        .expect("a part of a request");
+    raw.part(4, &unfinished(100, 10), false)
+        .expect("a part of a request");
+    for piece in slow[100..].chunks(150) {
+        raw.end.core.expire_arriving(now, LIMIT);
+        now += LIMIT;
+        raw.part(0, piece, false).expect("a part of a request");
+    }
+    assert_eq!(raw.ended(), [(4, Code::REQUEST_REJECTED)]);
+    let came = |events: Vec<Event>| events.iter().any(|it| matches!(it, Event::Request { .. }));
+    raw.part(0, &[], true).expect("the end");
+    assert!(came(raw.events()));
+}
+
+#[test]
+fn h3_request_that_makes_progress_for_ever_is_rejected() {
+    const LIMIT: Duration = Duration::from_secs(30);
+    let mut raw = server();
+    let begun = raw.now;
+    let slow = unfinished(60_000, 60_000);
+    let late = slow.chunks(100).zip(0..).find(|(piece, turn)| {
+        raw.part(0, piece, false).expect("a part of a request");
+        raw.end
+            .core
+            .expire_arriving(begun + *turn * LIMIT / 2, LIMIT)
+    });
+    assert_eq!(late.map(|(_, turn)| turn), Some(20));
+}
+
+#[test]
+fn h3_time_on_a_dead_path_counts_for_no_request() {
+    const LIMIT: Duration = Duration::from_secs(30);
+    let mut raw = server();
+    raw.part(0, &unfinished(100, 10), false)
+        .expect("a part of a request");
+    let begun = raw.now;
+    assert!(!raw.end.core.expire_arriving(begun, LIMIT));
+    raw.end.core.pause_arriving(LIMIT);
+    assert!(!raw.end.core.expire_arriving(begun + LIMIT, LIMIT));
+    assert!(raw.end.core.expire_arriving(begun + 2 * LIMIT, LIMIT));
+    assert_eq!(raw.ended(), [(0, Code::REQUEST_REJECTED)]);
+}
+
+#[test]
 fn h3_request_that_does_not_come_is_rejected() {
     const LIMIT: Duration = Duration::from_secs(10);
     let mut raw = server();

@@ -37,6 +37,7 @@ mod scratch;
 mod server;
 mod silence;
 mod stream;
+mod streams_clock;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]

@@ -15,7 +15,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use tandem_http::h3::{self, Command, Connection};
 use tandem_http::{Event, Mux, Reason, SessionError, StreamId};
@@ -27,10 +27,11 @@ use super::halves::{AwakeStreams, Read, StreamHalves, Written};
 use super::order::{Held, Pause};
 use super::refused::{STREAM_TIMEOUT, full};
 use super::scratch::with_buffer;
+use super::streams_clock::StreamsClock;
 use super::{Heard, Shared};
 use crate::carrier::{CarrierStream, Code, Direction, Streams};
 use crate::error::{Error, Kind, Retry, Side};
-use crate::session::{Drain, Timeouts};
+use crate::session::Drain;
 
 /// The number of consecutive reads of a stream before other streams get their turn.
 const READS_PER_STREAM: usize = 4;
@@ -53,19 +54,11 @@ pub(super) struct StreamsDriver<O> {
     /// True while the carrier cannot open another unidirectional stream.
     opens_later: bool,
     awake: Arc<AwakeStreams>,
-    clock: StreamsClock,
+    pub(super) clock: StreamsClock,
     /// The end of the carrier, once it was noticed: an error, or `Some(None)` after a regular end.
     pub(super) carrier_ended: Option<Option<Error>>,
     /// The timer of requests that wait because the peer permits no more streams.
     stream_timer: Option<Pin<Box<Sleep>>>,
-}
-
-/// The times against which the limits of the session are checked.
-struct StreamsClock {
-    sleep: Pin<Box<Sleep>>,
-    used_at: Instant,
-    /// Server only: the start of the session, until its first request arrives.
-    unasked_since: Option<Instant>,
 }
 
 impl<O: Owner> StreamsDriver<O> {
@@ -83,7 +76,7 @@ impl<O: Owner> StreamsDriver<O> {
         if carrier.max_datagram().is_some() {
             core.borrow_mut().permit_datagrams();
         }
-        let first = pace.timeouts.idle.min(pace.timeouts.head);
+        let clock = StreamsClock::new(&pace.timeouts, other_end == Side::Client, now);
         let this = Self {
             shared,
             core,
@@ -96,11 +89,7 @@ impl<O: Owner> StreamsDriver<O> {
             held: Held::default(),
             opens_later: false,
             awake: Arc::default(),
-            clock: StreamsClock {
-                sleep: Box::pin(tokio::time::sleep(first)),
-                used_at: now,
-                unasked_since: (other_end == Side::Client).then_some(now),
-            },
+            clock,
             carrier_ended: None,
             stream_timer: None,
         };
@@ -516,48 +505,6 @@ impl<O: Owner> StreamsDriver<O> {
     pub(super) fn broken(&self, error: &SessionError) -> Error {
         let error = Error::new(Kind::Protocol, self.other_end, error.to_string());
         error.with_retry(Retry::IfIdempotent)
-    }
-
-    /// Enforces the time limits. Returns true if the session has rested for too long.
-    fn poll_clock(&mut self, cx: &mut Context<'_>) -> bool {
-        while self.clock.sleep.as_mut().poll(cx).is_ready() {
-            let now = Instant::now();
-            let limits = &self.pace.timeouts;
-            let mut core = self.core.borrow_mut();
-            core.handle_timeout(now);
-            if core.expire_arriving(now, limits.head) {
-                cx.waker().wake_by_ref();
-            }
-            self.shared.free_unused();
-            if core.active() > 0 || !self.shared.waiting.is_empty() {
-                self.clock.used_at = now;
-            }
-            let unasked = self.clock.unasked_since.map(|since| now - since);
-            let waits_in_vain = unasked.is_some_and(|time| time >= self.time_for_request(&core));
-            let heard = self.shared.heard.get().map_or(now, |Heard(at, _)| at);
-            let rests_since = self.clock.used_at.max(heard);
-            if waits_in_vain || now.saturating_duration_since(rests_since) >= limits.idle {
-                self.shared.rested.set(true);
-                return true;
-            }
-            let wait = (limits.idle / 2)
-                .min(limits.head)
-                .max(Duration::from_millis(10));
-            let until = tokio::time::Instant::now() + wait;
-            self.clock.sleep.as_mut().reset(until);
-        }
-        false
-    }
-
-    /// Returns the time limit for the first request. It is shorter for a client that has sent no
-    /// settings.
-    fn time_for_request(&self, core: &Connection) -> Duration {
-        let limits: &Timeouts = &self.pace.timeouts;
-        if core.peer_extended_connect().is_some() {
-            limits.idle
-        } else {
-            limits.head
-        }
     }
 }
 
