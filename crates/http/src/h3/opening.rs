@@ -13,8 +13,12 @@ use super::{Command, Direction};
 use crate::{Priority, StreamId};
 
 /// The most streams that are open and have sent nothing, among those at least as urgent as a new
-/// one. Clients that limit streams without a type permit 64 or more.
+/// one.
 const MAX_FRESH: usize = 16;
+/// The places beyond these that each urgency has and less urgent pushes do not. The most urgent
+/// pushes thus find places, and at most 58 streams have sent nothing. Clients that limit streams
+/// without a type permit 64 or more, and three of them are those of the session.
+const RESERVED: usize = 6;
 
 /// Urgency, and number of the push.
 type Place = (u8, StreamId);
@@ -40,12 +44,13 @@ impl Opening {
     }
 
     /// Returns true if the most urgent push that waits may have a stream now. Less urgent pushes
-    /// never prevent it.
+    /// alone never prevent it.
     pub(super) fn may_open(&self) -> bool {
         let first = self.waiting.first();
         first.is_some_and(|(urgency, _)| {
             let before = self.fresh.range(..=(*urgency, StreamId::MAX));
-            before.count() < MAX_FRESH
+            let above_last = usize::from(7_u8.saturating_sub(*urgency));
+            before.count() < MAX_FRESH && self.fresh.len() < MAX_FRESH + above_last * RESERVED
         })
     }
 
@@ -112,5 +117,30 @@ impl Connection {
                 self.attach(id, stream);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn streams_without_bytes_are_bounded_over_all_urgencies() {
+        let mut opening = Opening::default();
+        let mut id = 0;
+        for urgency in (0..8).rev() {
+            for _ in 0..100 {
+                id += 2;
+                opening.add(Priority(urgency), id);
+            }
+            let before = opening.fresh.len();
+            while opening.may_open() {
+                opening.open_next().expect("a push that waits");
+            }
+            let opened = opening.fresh.len() - before;
+            assert!(opened >= RESERVED, "{opened} of urgency {urgency}");
+        }
+        let most = opening.fresh.len();
+        assert!(most + 3 <= 64, "{most} with three streams of the session");
     }
 }
