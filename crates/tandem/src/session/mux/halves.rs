@@ -121,8 +121,8 @@ pub(super) struct StreamHalves {
     pub(super) priority: Priority,
     /// True for a stream of the session itself that has written.
     pub(super) is_critical: bool,
-    /// The number of bytes that the carrier has taken.
-    pub(super) sent: u64,
+    /// The turn in which the core has last chosen the stream.
+    pub(super) turn: u64,
 }
 
 impl StreamHalves {
@@ -147,7 +147,7 @@ impl StreamHalves {
             state,
             priority: Priority::default(),
             is_critical: false,
-            sent: 0,
+            turn: 0,
         }
     }
 
@@ -194,12 +194,7 @@ impl StreamHalves {
 
     /// Writes the output of the core.
     pub(super) fn write(&mut self) -> Written {
-        let Self {
-            sending,
-            waker,
-            sent,
-            ..
-        } = self;
+        let Self { sending, waker, .. } = self;
         let Some(sending) = sending else {
             return Written::All { was_waiting: false };
         };
@@ -209,10 +204,7 @@ impl StreamHalves {
             match half.poll_write(&mut cx, sending.out.chunk()) {
                 Poll::Pending => return Written::Blocked,
                 Poll::Ready(Ok(0)) => return Written::Failed,
-                Poll::Ready(Ok(count)) => {
-                    sending.out.advance(count);
-                    *sent += count as u64;
-                }
+                Poll::Ready(Ok(count)) => sending.out.advance(count),
                 Poll::Ready(Err(error)) => return write_error(&error),
             }
         }

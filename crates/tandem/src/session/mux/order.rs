@@ -3,7 +3,8 @@
 //! Bytes that a carrier has taken leave in its own order, so the choice is made as late as
 //! possible. The driver asks the carrier for room ([`Streams::poll_room`]) before each choice. It
 //! chooses between the streams that the core has ready and those that hold output because their
-//! carrier took no more: by urgency, and then the latter first. When the last of the data of an
+//! carrier took no more: by urgency, and then the latter first. Among themselves, the latter keep
+//! the order in which the core has chosen them, so that none waits for new streams. When the last of the data of an
 //! urgent stream was written, its exchange gets a turn to bring more before less urgent streams
 //! write.
 //!
@@ -23,18 +24,32 @@ use super::halves::StreamHalves;
 use super::over_streams::StreamsDriver;
 use crate::error::Error;
 
-/// The place of a stream that holds output: that of the core for its content, then the bytes that
-/// it has sent, and its number.
+/// The place of a stream that holds output: that of the core for its content, then the turn in
+/// which the core has chosen it, and its number.
 type Place = (u8, u64, u64);
 
 /// The streams that hold output and may go on writing.
 #[derive(Default)]
-pub(super) struct Held(BTreeSet<Place>);
+pub(super) struct Held {
+    places: BTreeSet<Place>,
+    /// The number of turns that the core has given.
+    turns: u64,
+}
 
 impl Held {
+    /// Notes that the core has chosen the stream, whose output of this turn may be held.
+    fn choose(&mut self, stream: &mut StreamHalves) {
+        self.turns += 1;
+        stream.turn = self.turns;
+    }
+
+    fn first(&self) -> Option<Place> {
+        self.places.first().copied()
+    }
+
     /// Adds a stream that the carrier may take more of.
     pub(super) fn add(&mut self, id: u64, stream: &StreamHalves) {
-        self.0.insert(place(id, stream));
+        self.places.insert(place(id, stream));
     }
 
     /// Finds the place of a stream again, after a change by `change`.
@@ -44,7 +59,7 @@ impl Held {
         stream: &mut StreamHalves,
         change: impl FnOnce(&mut StreamHalves),
     ) {
-        let was_held = self.0.remove(&place(id, stream));
+        let was_held = self.places.remove(&place(id, stream));
         change(stream);
         if was_held && stream.holds_output() {
             self.add(id, stream);
@@ -53,7 +68,7 @@ impl Held {
 }
 
 fn place(id: u64, stream: &StreamHalves) -> Place {
-    (stream.priority.0.min(7) + 1, stream.sent, id)
+    (stream.priority.0.min(7) + 1, stream.turn, id)
 }
 
 /// The reason for which no more streams write in this turn.
@@ -85,7 +100,7 @@ impl<O: Owner> StreamsDriver<O> {
                 self.open(cx)?;
             }
             let has_room = self.carrier.poll_room(cx).is_ready();
-            let held = self.held.0.first().copied();
+            let held = self.held.first();
             let ready = self.core.borrow().next_place();
             let next = held.map(|(place, ..)| place).into_iter().chain(ready).min();
             let Some(next) = next else {
@@ -100,7 +115,7 @@ impl<O: Owner> StreamsDriver<O> {
             last = Some(next);
             match held.filter(|(place, ..)| *place == next) {
                 Some(held) => {
-                    self.held.0.remove(&held);
+                    self.held.places.remove(&held);
                     self.write(held.2)?;
                 }
                 None => {
@@ -115,7 +130,7 @@ impl<O: Owner> StreamsDriver<O> {
 
     /// Returns true if a stream has something to write.
     pub(super) fn wants_room(&self) -> bool {
-        !self.held.0.is_empty() || self.core.borrow().next_place().is_some()
+        !self.held.places.is_empty() || self.core.borrow().next_place().is_some()
     }
 
     /// Writes the next output of a stream.
@@ -125,6 +140,7 @@ impl<O: Owner> StreamsDriver<O> {
         };
         // A failed stream takes no output. It stays busy in the core, which does not offer it
         // again.
+        self.held.choose(stream);
         if let Some(out) = stream.output() {
             let limit = self.pace.write_limit;
             if self.core.borrow_mut().poll_output(id, out, limit) {
@@ -135,5 +151,51 @@ impl<O: Owner> StreamsDriver<O> {
         // Output can change the priority of a stream, and so the next choice.
         self.execute();
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::super::halves::AwakeStreams;
+    use super::*;
+    use crate::carrier::CarrierStream;
+
+    fn stream(id: u64, awake: &Arc<AwakeStreams>) -> StreamHalves {
+        let (send, receive) = (None, None);
+        StreamHalves::new(CarrierStream { id, send, receive }, awake)
+    }
+
+    #[test]
+    fn held_stream_does_not_wait_for_new_streams() {
+        let (mut held, awake) = (Held::default(), Arc::default());
+        let mut old = stream(0, &awake);
+        // It has sent much. The carrier blocks it, and then permits more.
+        for _ in 0..1000 {
+            held.choose(&mut old);
+        }
+        held.add(0, &old);
+        for id in (4..400).step_by(4) {
+            let mut new = stream(id, &awake);
+            held.choose(&mut new);
+            held.add(id, &new);
+            let first = held.places.pop_first().expect("held streams");
+            let expected = if id == 4 { 0 } else { id - 4 };
+            assert_eq!(first.2, expected);
+        }
+    }
+
+    #[test]
+    fn urgent_stream_goes_before_held_ones() {
+        let (mut held, awake) = (Held::default(), Arc::default());
+        for (id, urgency) in [(0, 3), (4, 3), (8, 1)] {
+            let mut stream = stream(id, &awake);
+            stream.priority = tandem_http::Priority(urgency);
+            held.choose(&mut stream);
+            held.add(id, &stream);
+        }
+        let order = std::iter::from_fn(|| held.places.pop_first()).map(|(.., id)| id);
+        assert_eq!(order.collect::<Vec<_>>(), [8, 0, 4]);
     }
 }
