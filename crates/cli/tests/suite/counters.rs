@@ -23,10 +23,9 @@ fn wait_for(metrics: SocketAddr, line: &str) {
     }
 }
 
-/// A push that no request has claimed when its session ends is waste at once.
-#[test]
-fn client_counts_pushes_of_an_ended_session() {
-    let origin = Scene::new(|_, mut client| {
+/// Returns an origin of a page with one image.
+fn origin_of_a_page() -> Scene {
+    Scene::new(|_, mut client| {
         while let Some(asked) = client.request() {
             let (fields, body) = if asked.line.contains("/page") {
                 (
@@ -41,7 +40,13 @@ fn client_counts_pushes_of_an_ended_session() {
                 "HTTP/1.1 200 OK\r\n{fields}\r\nContent-Length: {length}\r\n\r\n{body}"
             ));
         }
-    });
+    })
+}
+
+/// A push that no request has claimed when its session ends is waste at once.
+#[test]
+fn client_counts_pushes_of_an_ended_session() {
+    let origin = origin_of_a_page();
     let mut options = gateway_options();
     options.hold_out = Some(0.0);
     let (running, gateway) = start_gateway(options);
@@ -64,4 +69,38 @@ fn client_counts_pushes_of_an_ended_session() {
     block_on(running.drain(Duration::ZERO));
     wait_for(metrics, "tandem_push_bytes_wasted_total 10");
     wait_for(metrics, "tandem_pushes_wasted_total 1");
+}
+
+/// Both halves of push are in one process, and count each push once.
+#[test]
+fn solo_client_counts_each_push_once() {
+    let origin = origin_of_a_page();
+    let metrics = nowhere();
+    let process = Process::start(&[
+        "client",
+        "--listen",
+        "http://127.0.0.1:0",
+        "--solo=direct",
+        "--solo-allow-dest",
+        "127.0.0.0/8",
+        "--solo-hold-out",
+        "0",
+        "--metrics",
+        &metrics.to_string(),
+    ]);
+    let mut browser = Client::to(process.address);
+    browser.send(request(
+        "GET",
+        &origin.url("/page"),
+        "Accept: text/html\r\n",
+    ));
+    assert_eq!(browser.answer("GET").status, 200);
+    wait_for(metrics, "tandem_push_bytes_received_total 10");
+    let referer = format!("Referer: {}\r\nCookie: a=b\r\n", origin.url("/page"));
+    browser.send(request("GET", &origin.url("/i"), &referer));
+    assert_eq!(browser.answer("GET").body, b"0123456789");
+    wait_for(metrics, "tandem_pushes_promised_total 1");
+    // The end of the process reports everything, and no counter shows more afterwards.
+    wait_for(metrics, "tandem_pushes_used_total 1");
+    wait_for(metrics, "tandem_push_bytes_wasted_total 0");
 }

@@ -163,7 +163,10 @@ impl SessionPushes {
                 url,
                 tell_gateway,
             } => {
-                count(fate);
+                // A gateway in this process counts the fates by their reports.
+                if !self.is_gateway_local {
+                    count(fate);
+                }
                 if tell_gateway {
                     state.reports.push(fate, url);
                     if self.is_gateway_local {
@@ -180,7 +183,9 @@ impl SessionPushes {
                 self.report_waker.wake();
             }
             Output::Ended { push, wasted } => {
-                METRICS.push_bytes_wasted.add(wasted);
+                if !self.is_gateway_local {
+                    METRICS.push_bytes_wasted.add(wasted);
+                }
                 tasks.remove(&push);
             }
         }
