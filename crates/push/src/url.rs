@@ -39,6 +39,12 @@ pub(crate) fn authority(url: &str) -> &str {
     split(url).map_or("", |(_, authority, _)| authority)
 }
 
+/// Returns whether two URLs have the same origin.
+pub(crate) fn is_same_origin(one: &str, other: &str) -> bool {
+    let origin = |url| split(url).map(|(scheme, authority, _)| (scheme, authority));
+    origin(one).is_some_and(|one| origin(other) == Some(one))
+}
+
 /// Returns whether an authority is surely normalised. Such an authority is a domain name in lower
 /// case or an IPv4 address, without a port or with one that is not the default. Other hosts need
 /// the parser.
@@ -89,6 +95,24 @@ mod tests {
 
     fn get(scheme: Scheme, authority: &str, path: &str) -> RequestHead {
         RequestHead::get(scheme, authority, path)
+    }
+
+    #[test]
+    fn origin_is_scheme_host_and_port() {
+        for (other, expected) in [
+            ("http://h.test/b", true),
+            ("http://h.test:81/a", false),
+            ("https://h.test/a", false),
+            ("http://i.h.test/a", false),
+            ("nonsense", false),
+        ] {
+            assert_eq!(
+                is_same_origin("http://h.test/a", other),
+                expected,
+                "{other}"
+            );
+        }
+        assert!(!is_same_origin("nonsense", "nonsense"));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tandem_http::{Method, RequestHead};
-use tandem_preload::Need;
+use tandem_preload::{Kind, Need};
 
 use super::document::{DocumentReader, Purpose};
 use super::fetch::{Fetch, FetchPhase, PushStream, PushTarget};
@@ -16,6 +16,9 @@ use super::table::{FetchId, PageId, ResponseId};
 use crate::fetch_standard::{is_navigation, target_origin};
 use crate::url;
 use crate::wire::{RequestHashes, url_hash};
+
+/// The urgency of the document to which `meta refresh` leads within a second.
+const REFRESH: u8 = 0;
 
 /// The source of a need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +53,7 @@ impl Gateway {
         {
             page.set_policy(policy);
         }
-        self.promise(page, reader.take_needs());
+        self.promise_read(page, &mut reader);
         self.promise_named(page, &mut reader);
         if more {
             return Some(reader);
@@ -62,10 +65,29 @@ impl Gateway {
     /// Promises the last needs of a document. The bytes that it did not read are left for others.
     pub(super) fn finish_reading(&mut self, page: PageId, mut reader: DocumentReader) {
         reader.finish();
-        self.promise(page, reader.take_needs());
+        self.promise_read(page, &mut reader);
         if let Some(page) = self.pages.get_mut(page) {
             page.return_bytes(reader.unread());
         }
+    }
+
+    /// Promises the needs that a document names. As the target of a redirect, the document to which
+    /// `meta refresh` leads must have the origin of the document that names it. One user's browser
+    /// requests it by itself.
+    fn promise_read(&mut self, id: PageId, reader: &mut DocumentReader) {
+        let mut needs = reader.take_needs();
+        let has_one_user = self.config.has_one_user;
+        if let Some(page) = self.pages.get(id) {
+            needs.retain(|need| match need.kind {
+                Kind::Document if need.urgency == REFRESH && has_one_user => false,
+                Kind::Document if need.urgency == REFRESH || is_lazy(need) => {
+                    let document = need.frame.as_deref().unwrap_or_else(|| page.document_url());
+                    has_one_user || url::is_same_origin(document, &need.url)
+                }
+                _ => true,
+            });
+        }
+        self.promise(id, needs);
     }
 
     /// Promises the resources that strings of scripts name, if other users needed them.

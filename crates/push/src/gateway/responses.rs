@@ -23,7 +23,7 @@ use crate::hints::{named_resources, names_resources};
 use crate::response_rules::{
     KeptCopy, Reuse, browser_reuse, copy_lifetime, is_redirect, redirect_target,
 };
-use crate::url::{request_authority, request_url};
+use crate::url::{is_same_origin, request_authority, request_url};
 use crate::wire::{PUSH_FIELD, Treatment, url_hash, url_hash_of};
 
 /// The needs of a page that its head and other users name.
@@ -481,8 +481,10 @@ impl Gateway {
         policy.control.no_cache || (is_conditional && (policy.wants_validation() || !may_hold))
     }
 
-    /// Handles the head of the response at `url`. The target of a redirect is promised. The first
-    /// other head of the page lets the needs of other users be promised.
+    /// Handles the head of the response at `url`. The target of a redirect is promised if it has
+    /// the same origin. The cookies of any other origin are unknown, and a request without them can
+    /// spend a URL that is good for one request. The first other head of the page lets the needs of
+    /// other users be promised.
     pub(super) fn locate(
         &mut self,
         page: PageId,
@@ -496,7 +498,9 @@ impl Gateway {
         match target {
             Some(mut target) => {
                 record.redirect(url, &mut target);
-                self.promise(page, vec![target]);
+                if is_same_origin(url, &target.url) {
+                    self.promise(page, vec![target]);
+                }
             }
             None if record.settle(url, head) => {
                 self.judge_visit(page, url, head);
