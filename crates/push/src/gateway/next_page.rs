@@ -23,6 +23,7 @@ use tandem_preload::{self as scan, Kind, Need};
 use super::document::DocumentReader;
 use super::fetch::{FetchPhase, PushTarget};
 use super::output::Output;
+use super::own_needs::is_prefetch;
 use super::page::Page;
 use super::page_view::PageView;
 use super::predictor::{self, Context, Predictor};
@@ -81,6 +82,7 @@ impl Gateway {
     ) {
         let is_document = head.status == 304 || is_plain_document(head);
         if !is_navigation(request)
+            || is_prefetch(request)
             || self.is_frame(now, request)
             || has_credentials(request)
             || head.fields.contains("set-cookie")

@@ -173,6 +173,7 @@ impl Gateway {
     pub(super) fn note_own_request(&mut self, request: &RequestHead) {
         if let (Some(view), Some(visits)) = (&self.view, &self.visits)
             && !is_navigation(request)
+            && !is_prefetch(request)
             && let Some(url) = request_url(request)
         {
             visits.lock().note_use(view.url(), &url, true);

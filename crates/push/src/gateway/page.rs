@@ -405,7 +405,7 @@ impl Page {
     }
 
     /// Returns whether a need may be pushed as far as lazy loading is concerned. Lazy images and
-    /// frames count against a limit for each page.
+    /// frames, and resources for later pages, count against a limit for each page.
     pub(super) const fn is_near(&mut self, need: &Need) -> bool {
         if !is_lazy(need) {
             return true;
@@ -490,9 +490,10 @@ impl Page {
     }
 }
 
-/// Returns whether the browser may request a need only once the user comes near it.
+/// Returns whether the browser may request a need later or never: a lazy image or frame, once the
+/// user comes near it, or a resource for a later page (`rel=prefetch`).
 pub(super) const fn is_lazy(need: &Need) -> bool {
-    need.urgency >= scan::LAZY && matches!(need.kind, Kind::Image | Kind::Document)
+    need.urgency >= scan::LAZY
 }
 
 /// Returns the document that caused a request for a part of it: the URL in `Referer`, or at least

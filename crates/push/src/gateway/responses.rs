@@ -11,6 +11,7 @@ use super::changed_cookies::ChangedBy;
 use super::cookies::Cookies;
 use super::document::DocumentReader;
 use super::output::Interest;
+use super::own_needs::is_prefetch;
 use super::page_view::PageView;
 use super::predictor::{
     self, Context, Document, Learned, Predictor, Returning, is_learnable, is_reusable,
@@ -57,7 +58,8 @@ impl Gateway {
         let hash = url_hash(request);
         if takes_pushes {
             self.knows_client = true;
-            if is_navigation(request) && !self.is_frame(now, request) {
+            let is_visit = is_navigation(request) && !is_prefetch(request);
+            if is_visit && !self.is_frame(now, request) {
                 self.next.leave();
             }
             self.requested.push(hash);
@@ -397,7 +399,8 @@ impl Gateway {
         (*push.url == *referrer).then(|| Arc::clone(&push.page_url))
     }
 
-    /// Creates the page of a response, if there is anything to push with it.
+    /// Creates the page of a response, if there is anything to push with it. A prefetched document
+    /// is no page: the user may never open it, and looks at another one.
     fn begin_page(
         &mut self,
         now: Instant,
@@ -407,6 +410,9 @@ impl Gateway {
         head: &mut ResponseHead,
         needs: Needs,
     ) {
+        if is_prefetch(&request) {
+            return;
+        }
         let Needs {
             named,
             mut learned,

@@ -11,6 +11,7 @@ use tandem_preload::{LAZY, Need};
 use super::cookies::Cookies;
 use super::document::DocumentReader;
 use super::output::Interest;
+use super::own_needs::is_prefetch;
 use super::session::Gateway;
 use super::table::{PageId, ResponseId};
 use super::visitors::{Trust, is_first_visit};
@@ -60,6 +61,7 @@ impl Gateway {
             return None;
         }
         let is_plain = is_navigation(&request)
+            && !is_prefetch(&request)
             && !validation::is_conditional(&request.fields)
             && !self.refuses_pushes(&request)
             && !self.is_frame(now, &request);

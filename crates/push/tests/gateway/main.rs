@@ -23,6 +23,7 @@ mod origin;
 mod pages;
 mod pair;
 mod parts;
+mod prefetches;
 mod redirects;
 mod repeats;
 mod returning;

@@ -195,6 +195,17 @@ fn form_that_is_sent_leaves_the_page() {
     assert_eq!(asked(&mut pair), [FIRST]);
 }
 
+/// A browser prefetches a document while the user still looks at the page.
+#[test]
+fn prefetched_document_leaves_no_page() {
+    let mut pair = pair(NextPush::Bodies, &pages(document()));
+    pair.browse_for(Duration::from_millis(500), FIRST, NAVIGATION);
+    let prefetch = [LINK[0], ("sec-purpose", "prefetch")];
+    pair.browse_for(Duration::from_millis(500), THIRD, &prefetch);
+    pair.run_for(IDLE);
+    assert_eq!(asked(&mut pair), [FIRST, THIRD, SECOND]);
+}
+
 #[test]
 fn browser_that_saves_data_gets_no_next_document() {
     for (value, is_pushed) in [("on", false), ("off", true)] {

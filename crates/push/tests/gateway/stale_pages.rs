@@ -58,6 +58,7 @@ fn browser_with_the_resources_gets_no_early_promise() {
     for fields in [
         ("cookie", "a=1"),
         ("referer", "http://a.test/"),
+        ("purpose", "prefetch"),
         ("if-none-match", "\"1\""),
         ("cache-control", "no-cache"),
     ] {

@@ -145,7 +145,7 @@ fn lazy_needs_are_near_up_to_a_number() {
     let near = (0..40).filter(|_| page.is_near(&lazy)).count();
     assert_eq!(near, MAX_LAZY);
     assert!(page.is_near(&need("http://a.test/l", Kind::Image, 6)));
-    assert!(page.is_near(&need("http://a.test/l", Kind::Script, 7)));
+    assert!(!page.is_near(&need("http://a.test/l", Kind::Script, 7)));
     assert!(!page.is_near(&need("http://a.test/l", Kind::Document, 7)));
 }
 
