@@ -34,6 +34,13 @@ pub fn is_navigation(request: &RequestHead) -> bool {
     }
 }
 
+/// Returns whether a request has none of the fields by which browsers show its purpose. It comes
+/// from a tool, and not from a script of a page.
+pub(crate) fn is_of_tool(request: &RequestHead) -> bool {
+    let mut names = ["accept", "sec-fetch-dest", "referer"].into_iter();
+    !names.any(|name| request.fields.contains(name))
+}
+
 /// Returns whether a request has only fields that browsers set themselves, and the client's list of
 /// opened hosts. A response may depend on any field that a script or a tool adds, whatever `Vary`
 /// says.
@@ -102,6 +109,18 @@ mod tests {
             ],
         ] {
             assert!(!is_navigation(&request(fields)), "{fields:?}");
+        }
+    }
+
+    #[test]
+    fn tools_show_no_purpose() {
+        assert!(is_of_tool(&request(&[("user-agent", "tool/1")])));
+        for field in [
+            ("accept", "*/*"),
+            ("sec-fetch-dest", "empty"),
+            ("referer", "http://h/"),
+        ] {
+            assert!(!is_of_tool(&request(&[field])), "{field:?}");
         }
     }
 

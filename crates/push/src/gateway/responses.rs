@@ -19,7 +19,7 @@ use super::predictor::{
 use super::session::{Gateway, Response};
 use super::table::{PageId, ResponseId};
 use super::visitors::visited_site;
-use crate::fetch_standard::{is_navigation, is_revalidation};
+use crate::fetch_standard::{is_navigation, is_of_tool, is_revalidation};
 use crate::hints::{named_resources, names_resources};
 use crate::response_rules::{
     KeptCopy, Reuse, browser_reuse, copy_lifetime, is_redirect, redirect_target,
@@ -424,7 +424,12 @@ impl Gateway {
         let target = redirect_target(&url, head).filter(|_| !is_left);
         let is_page = readable && DocumentReader::is_html(head);
         let is_bodiless = head.status == 304 || target.is_some();
-        if (is_page || (is_bodiless && is_navigation(&request)))
+        // A script that asks for HTML opens no page. The frames of a page are parts of it.
+        let is_navigation = is_navigation(&request);
+        let is_document = is_of_tool(&request) || self.is_frame(now, &request);
+        let may_be_page = is_navigation || (is_page && is_document);
+        if (is_page || is_bodiless)
+            && may_be_page
             && let Some(treatment) = self.treatment_of(now, id, &url, &request)
         {
             head.fields.set(PUSH_FIELD, treatment.as_str());

@@ -1,10 +1,13 @@
 //! Scenes of pages: the resources that are pushed with them, once each.
 
+use std::time::Duration;
+
 use tandem_push::gateway::Config;
 use tandem_push::wire::Fate;
 
 use crate::origin::{page, redirect};
 use crate::pair::Pair;
+use crate::scene::{Scene, head};
 use crate::{NAVIGATION, asked_of, fresh_image, html, image};
 
 #[test]
@@ -281,4 +284,36 @@ fn frame_of_another_site_has_nothing_of_the_page() {
     let private = asked_of(&asked, "http://a.test/private");
     assert_eq!(private.field("cookie"), None);
     assert_eq!(private.field("referer").as_deref(), Some("http://b.test/"));
+}
+
+/// A script asks for HTML again and again, long after the page.
+#[test]
+fn html_for_a_script_is_no_page() {
+    let mut scene = Scene::new(Config::default());
+    let page = scene.page("<p>text</p>");
+    scene.end(page);
+    for fields in [
+        &[("accept", "*/*")][..],
+        &[("sec-fetch-dest", "empty"), ("accept", "text/html")],
+        &[
+            ("accept", "text/html"),
+            ("x-requested-with", "XMLHttpRequest"),
+        ],
+    ] {
+        scene.now += Duration::from_secs(5);
+        let referrer = ("referer", "http://a.test/page");
+        let fields: Vec<_> = fields.iter().copied().chain([referrer]).collect();
+        let part = scene.ask("/part", &fields);
+        let mut answer = head(200, &[("content-type", "text/html")]);
+        scene.head(part, &mut answer);
+        assert!(!answer.fields.contains("tandem-push"), "{fields:?}");
+        scene.end(part);
+    }
+    let counts = scene.gateway.take_counts();
+    assert_eq!((counts.pages_pushed, counts.pages_held_out), (1, 0));
+    // A tool names no purpose.
+    let page = scene.ask("/page", &[]);
+    let mut answer = head(200, &[("content-type", "text/html")]);
+    scene.head(page, &mut answer);
+    assert!(answer.fields.contains("tandem-push"));
 }
