@@ -10,6 +10,9 @@
 //! request for the part must have had the cookies of the page's other requests, and the user must
 //! have no other page of this URL: the cookie may otherwise be that of another window. A browser
 //! that may refuse the cookies of the host gets no such early requests either.
+//!
+//! A page follows a few changes. The next one ends its early requests that have not begun, so the
+//! cookies of a hostile page cost little time.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -139,7 +142,7 @@ impl Gateway {
     }
 
     fn follow(&mut self, id: PageId, changes: &CookieChanges, knows_changes: bool) {
-        let Some(page) = self.pages.get(id) else {
+        let Some(page) = self.pages.get(id).filter(|page| page.follows_cookies()) else {
             return;
         };
         let Some(later) = page.cookies_with(changes) else {

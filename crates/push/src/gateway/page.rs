@@ -28,8 +28,8 @@ const MAX_NAMED_HOSTS: usize = 1024;
 /// carries it again.
 const LONG_COOKIE: usize = 2048;
 
-/// The largest number of earlier states of a page's cookies that are remembered.
-const MAX_EARLIER: usize = 8;
+/// The largest number of changes of a page's cookies that its early requests follow.
+const MAX_FOLLOWED: usize = 8;
 
 /// A promise that waits for the stream that will carry it.
 #[derive(Debug)]
@@ -197,6 +197,11 @@ impl Page {
         self.sets_cookies || !self.earlier_cookies.is_empty()
     }
 
+    /// Returns whether the early requests follow a further change of cookies by a part of the page.
+    pub(super) const fn follows_cookies(&self) -> bool {
+        self.earlier_cookies.len() < MAX_FOLLOWED
+    }
+
     /// Returns the changes of the cookies of later requests, with those of a part of the page;
     /// `None` if the cookies are unknown then.
     pub(super) fn cookies_with(&self, later: &CookieChanges) -> Option<CookieChanges> {
@@ -210,10 +215,6 @@ impl Page {
     /// Sets the changes of the cookies of later requests, with new cookies of a part of the page.
     /// `number` is that of the last change.
     pub(super) fn add_cookies(&mut self, cookies: CookieChanges, number: u64) {
-        if self.earlier_cookies.len() >= MAX_EARLIER {
-            // Most requests are made before the first change.
-            self.earlier_cookies.remove(1);
-        }
         self.earlier_cookies.push(self.cookies.replace(cookies));
         self.cookies_of = number;
     }

@@ -188,3 +188,24 @@ fn cookie_of_two_equal_pages_ends_the_requests() {
     };
     assert!(fetches.iter().all(is_cancelled), "{SITE}: {outputs:?}");
 }
+
+/// Each change costs time for each early request that waits.
+#[test]
+fn page_follows_a_few_changes_of_cookies() {
+    let mut loading = Loading::new();
+    let own: Vec<_> = (0..9)
+        .map(|at| loading.scene.ask(&format!("/{at}.gif"), &[REFERRER]))
+        .collect();
+    for (at, own) in own.into_iter().enumerate() {
+        let set = format!("c{at}=1");
+        let fields = [("content-type", "image/gif"), ("set-cookie", set.as_str())];
+        loading.scene.head(own, &mut head(200, &fields));
+        let is_followed = at < 8;
+        let outputs = loading.scene.outputs();
+        for fetch in &loading.fetches[1..] {
+            let cancelled = Output::Cancel { fetch: *fetch };
+            assert_eq!(outputs.contains(&cancelled), !is_followed, "{at}");
+        }
+    }
+    assert_eq!(loading.named_now(), None);
+}
