@@ -71,7 +71,9 @@ impl Growths {
             known.retain(|_, growth| !growth.is_forgettable(now));
             if known.len() >= MAX_ORIGINS {
                 let unheld = known.iter().filter(|(_, growth)| !growth.is_held());
-                let oldest = unheld.min_by_key(|(_, growth)| growth.seen());
+                // Without its state, an origin that asked to wait gets early requests again.
+                let order = |growth: &Growth| (growth.refuses_early(now), growth.seen());
+                let oldest = unheld.min_by_key(|(_, growth)| order(growth));
                 let oldest = oldest.map(|(key, _)| key.clone());
                 oldest.and_then(|key| known.remove(&key));
             }

@@ -409,6 +409,27 @@ async fn origins_at_rest_are_bounded() {
     assert!(growths.contains(&key(1, "100.test")));
 }
 
+/// An origin answered 429 with `Retry-After`, and many other origins follow.
+#[tokio::test(start_paused = true)]
+async fn origin_that_asks_to_wait_is_forgotten_last() {
+    let polite = self::polite(Scripted::new(1, unavailable).stage());
+    let growths = &polite.state.growths;
+    let busy = key(1, "busy.test");
+    let wait = Duration::from_secs(600);
+    growths.note(&busy, |growth, now| {
+        growth.note_refusal(now, Refusal::Response(wait));
+    });
+    for number in 0..MAX_ORIGINS + 100 {
+        tokio::time::advance(Duration::from_millis(1)).await;
+        growths.note(&key(1, &format!("{number}.test")), |_, _| ());
+    }
+    assert_eq!(growths.len(), MAX_ORIGINS);
+    assert!(growths.refuses_early(&busy));
+    tokio::time::advance(wait).await;
+    growths.note(&key(1, "other.test"), |_, _| ());
+    assert!(!growths.contains(&busy), "the wait has ended");
+}
+
 #[tokio::test(start_paused = true)]
 async fn refused_early_requests_have_no_response() {
     let origin = Scripted::new(7, unavailable);
