@@ -247,6 +247,13 @@ impl Scanner {
         self.sink.referrer
     }
 
+    /// Takes the texts of the content security policies in `meta` elements that were found since
+    /// the last call. A text that is too long, and each beyond a bound, is replaced by one that
+    /// permits nothing.
+    pub fn take_content_policies(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.sink.content_policies)
+    }
+
     /// Returns true if no more needs can be found in any further input.
     pub fn is_over(&self) -> bool {
         let reads_literals = self.sink.literals.as_ref().is_some_and(|it| !it.is_over());
@@ -282,6 +289,9 @@ impl Scanner {
         found.append(&mut self.sink.queue);
     }
 }
+
+/// The largest number of content policies in one document.
+const MAX_POLICIES: usize = 16;
 
 /// The urgency values of needs (RFC 9218).
 mod urgency {
@@ -372,6 +382,9 @@ struct Sink {
     referrer: Option<Referrer>,
     element_referrer: Option<Referrer>,
     queue: Vec<Need>,
+    /// The policies for the document's resources, and the number of all so far.
+    content_policies: Vec<String>,
+    content_policy_count: usize,
     /// The search for URLs in scripts, if the caller wants them.
     literals: Option<Literals>,
 }
@@ -398,6 +411,8 @@ impl Sink {
             referrer: None,
             element_referrer: None,
             queue: Vec::new(),
+            content_policies: Vec::new(),
+            content_policy_count: 0,
             literals: None,
         }
     }
@@ -415,6 +430,17 @@ impl Sink {
         if let Some(literals) = &mut self.literals {
             literals.feed(bytes);
         }
+    }
+
+    /// Adds a policy for the document's resources; `None` if it could not be read.
+    fn add_content_policy(&mut self, text: Option<&str>) {
+        if self.content_policy_count > MAX_POLICIES {
+            return;
+        }
+        self.content_policy_count += 1;
+        let is_full = self.content_policy_count > MAX_POLICIES;
+        let text = text.filter(|_| !is_full).unwrap_or("default-src 'none'");
+        self.content_policies.push(text.to_owned());
     }
 
     fn set_base(&mut self, href: &str) {

@@ -1,8 +1,10 @@
 //! The requests of browsers, as the Fetch standard defines them.
 //!
 //! This file reads the purpose of a request from its fields. `request` makes the request that a
-//! browser will make for a resource, and `referrer` its referrer.
+//! browser will make for a resource, and `referrer` its referrer. `content_security` reads
+//! the policies that forbid requests.
 
+mod content_security;
 mod referrer;
 mod request;
 mod script_fields;
@@ -13,6 +15,7 @@ use tandem_http::{Fields, RequestHead};
 pub use crate::browser_fields::INHERITED_FIELDS;
 use crate::browser_fields::{BROWSER_FIELDS, REQUESTED_WITH, XML_HTTP_REQUEST};
 use crate::wire::OPENED_FIELD;
+pub(crate) use content_security::{CONTENT_SECURITY_POLICY, ContentSecurity};
 pub use referrer::{referrer, referrer_policy};
 pub(crate) use request::is_own_origin;
 pub use request::{FetchClient, request_for};

@@ -33,6 +33,7 @@
 mod budget;
 mod changed_cookies;
 mod client_cache;
+mod content_policies;
 mod cookie_hashes;
 mod cookie_hosts;
 mod cookies;
@@ -44,6 +45,7 @@ mod fetch;
 mod fetch_queue;
 mod fetches;
 mod foreign_hosts;
+mod governed_pages;
 mod holds;
 mod named;
 mod new_cookies;

@@ -139,10 +139,14 @@ pub(super) fn embed(attributes: &Attributes, address: Name, sink: &mut Sink) {
     }
 }
 
-/// `<meta http-equiv=refresh content="0; url=…">`, `<meta name=referrer content=…>`.
+/// `<meta http-equiv=refresh content="0; url=…">`, `<meta name=referrer content=…>`, and content
+/// security policies.
 pub(super) fn meta(attributes: &Attributes, sink: &mut Sink) {
     if attributes.is(Name::Called, "referrer") {
         sink.referrer = Referrer::parse(&attributes.text(Name::Content)).or(sink.referrer);
+    }
+    if attributes.is(Name::HttpEquiv, "content-security-policy") && attributes.has(Name::Content) {
+        sink.add_content_policy(attributes.get(Name::Content).as_deref());
     }
     if !attributes.is(Name::HttpEquiv, "refresh") {
         return;

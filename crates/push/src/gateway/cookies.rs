@@ -137,6 +137,10 @@ impl Gateway {
         url: Arc<str>,
     ) -> Page {
         let mut page = Page::new(id, request, url);
+        if let Some(policies) = self.content_policies.of(page.url()) {
+            // Those of the last visit hold until the head arrives.
+            page.set_content_policies(Arc::clone(policies));
+        }
         page.cookies_of = self.cookies_of(id);
         page.known_paths = self.known_paths.of(page.request());
         page

@@ -285,6 +285,17 @@ impl DocumentReader {
             .filter(|_| matches!(scan.purpose, Purpose::Page))
     }
 
+    /// Takes the `Content-Security-Policy` texts of `meta` elements that were found since the last
+    /// call.
+    pub(super) fn take_content_policies(&mut self) -> Vec<String> {
+        self.scan().scanner.take_content_policies()
+    }
+
+    /// Returns the frame that the document is, or belongs to.
+    pub(super) fn frame(&mut self) -> Option<Arc<str>> {
+        self.scan().purpose.frame().cloned()
+    }
+
     fn scan(&mut self) -> &mut Scan {
         match self {
             Self::Plain(scan) => scan,

@@ -382,12 +382,16 @@ impl Gateway {
         let Some(fetch) = self.fetches.get_mut(id) else {
             return;
         };
-        if fetch.is_next {
+        let (page, url) = (fetch.page, std::sync::Arc::clone(&fetch.target.url));
+        let (purpose, is_next) = (fetch.purpose.clone(), fetch.is_next);
+        self.note_frame_policies(page, &url, head);
+        if is_next {
             // Its resources are of use only once the browser asks for it.
             return;
         }
-        let (page, url) = (fetch.page, std::sync::Arc::clone(&fetch.target.url));
-        let purpose = fetch.purpose.clone();
+        let Some(fetch) = self.fetches.get_mut(id) else {
+            return;
+        };
         fetch.reader = self
             .pages
             .get_mut(page)

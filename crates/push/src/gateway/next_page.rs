@@ -105,7 +105,11 @@ impl Gateway {
         predictor: &dyn Predictor,
     ) {
         self.next.earn();
-        if self.next.taken == NextPush::Off || self.closed || saves_data(request) {
+        if self.next.taken == NextPush::Off
+            || self.closed
+            || saves_data(request)
+            || self.upgrades(url)
+        {
             return;
         }
         let documents = predictor.next_pages(url);
@@ -120,6 +124,12 @@ impl Gateway {
             due: now,
         });
         self.next.view(now, page);
+    }
+
+    /// Returns whether the browser follows links of a page over TLS only.
+    fn upgrades(&self, url: &str) -> bool {
+        let policies = self.content_policies.of(url);
+        url.starts_with("http:") && policies.is_some_and(|it| it.upgrades())
     }
 
     /// Promises the next documents if the load of the page has ended.

@@ -14,7 +14,7 @@ use super::page_hold::Hold;
 use super::predictor::Learned;
 use super::table::{FetchId, ResponseId};
 use crate::cookies::{CookieChanges, cookies_of};
-use crate::fetch_standard::{self, ScriptFields, is_navigation, is_own_origin};
+use crate::fetch_standard::{self, ContentSecurity, ScriptFields, is_navigation, is_own_origin};
 use crate::site::is_same_site;
 use crate::url;
 
@@ -23,6 +23,9 @@ pub(super) const MAX_RESOURCES: usize = 2048;
 
 /// The largest number of hosts named by a page that are remembered.
 const MAX_NAMED_HOSTS: usize = 1024;
+
+/// The largest number of frames whose policies are remembered.
+const MAX_FRAMES: usize = 64;
 
 /// The length in bytes above which a cookie does not fit a header table, so that each promise
 /// carries it again.
@@ -83,6 +86,9 @@ pub(super) struct Page {
     settled: bool,
     /// The referrer policy of the document.
     policy: Referrer,
+    /// The document's policies for its resources, and those of its frames.
+    content: Arc<ContentSecurity>,
+    frames: HashMap<Box<str>, Arc<ContentSecurity>>,
     /// True if the document's own bytes, which may name a policy, are not sent again.
     is_policy_unknown: bool,
     /// The held fetches, unless all fetches begin at once.
@@ -114,6 +120,8 @@ impl Page {
             scripts: HashMap::new(),
             settled: false,
             policy: Referrer::default(),
+            content: Arc::default(),
+            frames: HashMap::new(),
             is_policy_unknown: false,
             hold: None,
             unkept: Vec::new(),
@@ -251,6 +259,8 @@ impl Page {
         if from != self.location {
             return;
         }
+        // The policies of a document do not govern the way to another one.
+        self.content = Arc::default();
         // After a redirect, the browser keeps the referrer of the page that linked here. The
         // gateway does not know that page.
         target.referrer = Some(Referrer::None);
@@ -286,6 +296,40 @@ impl Page {
     /// Sets the referrer policy that the document's own bytes contain.
     pub(super) const fn set_policy(&mut self, policy: Referrer) {
         self.policy = policy;
+    }
+
+    /// Returns the URL of the page after all known redirects.
+    pub(super) fn location(&self) -> &str {
+        &self.location
+    }
+
+    /// Returns the document that caused the request, if the request is not for a document itself.
+    pub(super) fn initiator(&self) -> Option<&str> {
+        self.initiator.as_deref()
+    }
+
+    /// Sets the document's policies for its resources.
+    pub(super) fn set_content_policies(&mut self, policies: Arc<ContentSecurity>) {
+        self.content = policies;
+    }
+
+    /// Sets the policies of a frame. Resources of frames without a place get no promises.
+    pub(super) fn set_frame_policies(&mut self, frame: &str, policies: Arc<ContentSecurity>) {
+        if self.frames.len() < MAX_FRAMES || self.frames.contains_key(frame) {
+            self.frames.insert(frame.into(), policies);
+        }
+    }
+
+    /// Returns whether the policies of the need's document plainly admit the request.
+    pub(super) fn has_leave(&self, need: &Need) -> bool {
+        let policies = match &need.frame {
+            None => Some(&self.content),
+            // The upgrade holds in frames too.
+            Some(_) if self.content.upgrades() && need.url.starts_with("http:") => return false,
+            Some(frame) => self.frames.get(&**frame),
+        };
+        let is_known = need.frame.is_none() || self.frames.len() < MAX_FRAMES;
+        policies.map_or(is_known, |policies| policies.admits(need.kind, &need.url))
     }
 
     /// Creates a reader for the response at `url`, and reserves the bytes that it may read.
@@ -428,7 +472,8 @@ impl Page {
 
     /// Returns whether a need may not be promised, or was promised before.
     pub(super) fn refuses(&self, need: &Need) -> bool {
-        self.is_closed() || self.known.contains(&need.url) || need.kind == Kind::Media
+        let is_known = self.known.contains(&need.url);
+        self.is_closed() || is_known || need.kind == Kind::Media || !self.has_leave(need)
     }
 
     /// Returns whether a URL belongs to the site of the document.

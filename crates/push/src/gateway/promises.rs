@@ -53,6 +53,8 @@ impl Gateway {
         {
             page.set_policy(policy);
         }
+        let policies = reader.take_content_policies();
+        self.add_meta_policies(page, reader.frame().as_deref(), &policies);
         self.promise_read(page, &mut reader);
         self.promise_named(page, &mut reader);
         if more {

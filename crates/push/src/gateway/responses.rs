@@ -164,6 +164,9 @@ impl Gateway {
             self.note_own_need(now, &request, head);
             self.note_own_copy(&request, KeptCopy::of(head, unix_time));
         }
+        if takes_pushes && let Some(url) = request_url(&request) {
+            self.note_content_policies(&url, head);
+        }
         if self.config.used_only {
             self.note_visit(now, id, &request, head);
             return self.interest_in(id);
@@ -514,6 +517,7 @@ impl Gateway {
                 }
             }
             None if record.settle(url, head) => {
+                self.govern(page, url, head);
                 self.judge_visit(page, url, head);
                 self.promise_expected(page);
             }

@@ -9,6 +9,7 @@ use tandem_http::RequestHead;
 
 use super::changed_cookies::{ChangedCookies, NewCookies};
 use super::client_cache::ClientCache;
+use super::content_policies::ContentPolicies;
 use super::cookie_hosts::CookieHosts;
 use super::document::DocumentReader;
 use super::fetch::{Fetch, PushStream};
@@ -123,6 +124,8 @@ pub struct Gateway {
     pub(super) visitors: Visitors,
     /// The visits of the user, if the session has only one.
     pub(super) visits: Option<Visits>,
+    /// The policies of documents for their resources.
+    pub(super) content_policies: ContentPolicies,
     pub(super) cookie_hosts: CookieHosts,
     pub(super) changed_cookies: ChangedCookies,
     /// The paths of cookies that responses have set, if the session has one user.
@@ -186,6 +189,7 @@ impl Gateway {
             cache: ClientCache::default(),
             visitors: Visitors::default(),
             visits: config.has_one_user.then(Visits::default),
+            content_policies: ContentPolicies::default(),
             cookie_hosts: CookieHosts::default(),
             changed_cookies: ChangedCookies::default(),
             known_paths: KnownPaths::default(),

@@ -83,6 +83,7 @@ impl Gateway {
         if self.is_held_out() {
             return None;
         }
+        self.note_content_policies(&url, head);
         let mut page = self.new_page(id, request, url.into());
         page.set_policy(referrer_policy(head).unwrap_or_default());
         page.set_cookies(cookies.into_changes());
@@ -96,11 +97,11 @@ impl Gateway {
     /// Returns the needs that a stale page names, the most urgent first.
     fn needs_of_stale_page(
         &mut self,
-        page: PageId,
+        id: PageId,
         head: &ResponseHead,
         body: impl Iterator<Item: AsRef<[u8]>>,
     ) -> Vec<Need> {
-        let Some(page) = self.pages.get_mut(page) else {
+        let Some(page) = self.pages.get_mut(id) else {
             return Vec::new();
         };
         let Some(mut reader) = page.reader_of_page(head) else {
@@ -119,6 +120,7 @@ impl Gateway {
         page.return_bytes(reserved);
         let mut needs = reader.take_needs();
         needs.sort_by_key(|need| need.urgency);
+        self.add_meta_policies(id, None, &reader.take_content_policies());
         needs
     }
 

@@ -1,0 +1,149 @@
+//! Scenes of pages whose policies forbid requests.
+
+use tandem_push::gateway::Config;
+
+use crate::origin::{Page, page};
+use crate::pair::Pair;
+use crate::{NAVIGATION, html, image};
+
+const PAGE: &str = "http://a.test/page";
+const POLICY: &str = "content-security-policy";
+
+/// Loads a page, and returns the paths and foreign URLs that were requested with it.
+fn load(page: Page, others: &[(&str, Page)]) -> Vec<String> {
+    let pages: Vec<_> = [(PAGE, page)]
+        .into_iter()
+        .chain(others.iter().cloned())
+        .collect();
+    let mut pair = Pair::new(&pages);
+    asked(&mut pair, NAVIGATION)
+}
+
+fn asked(pair: &mut Pair, fields: &[(&str, &str)]) -> Vec<String> {
+    let asked = pair.load(PAGE, fields).into_iter();
+    let asked = asked.filter(|url| url != PAGE);
+    asked.map(|url| url.replace("http://a.test", "")).collect()
+}
+
+#[test]
+fn forbidden_resources_are_not_requested() {
+    let body = "<link rel=stylesheet href=http://b.test/u1.css><link rel=stylesheet href=s.css>\
+                <script src=x.js></script><img src=/logout><iframe src=f></iframe>";
+    for (policy, expected) in [
+        (
+            None,
+            &["/f", "/logout", "/s.css", "/x.js", "http://b.test/u1.css"][..],
+        ),
+        (
+            Some("style-src 'self'"),
+            &["/f", "/logout", "/s.css", "/x.js"],
+        ),
+        (
+            Some("img-src 'none'; frame-src http://c.test"),
+            &["/s.css", "/x.js", "http://b.test/u1.css"],
+        ),
+        (
+            Some("default-src 'self'; script-src 'nonce-1'"),
+            &["/f", "/logout", "/s.css"],
+        ),
+        (Some("upgrade-insecure-requests"), &[]),
+        (Some("sandbox allow-scripts"), &[]),
+    ] {
+        let mut page = html(body);
+        if let Some(policy) = policy {
+            page = page.with(POLICY, policy);
+        }
+        assert_eq!(load(page, &[]), expected, "{policy:?}");
+        let report = html(body).with("content-security-policy-report-only", policy.unwrap_or("*"));
+        assert_eq!(load(report, &[]).len(), 5);
+    }
+}
+
+#[test]
+fn policies_of_meta_elements_hold() {
+    for (policy, expected) in [
+        ("img-src 'none'", &["/s.css"][..]),
+        ("sandbox", &["/c.png", "/s.css"]),
+        ("upgrade-insecure-requests", &[]),
+    ] {
+        let body = format!(
+            "<meta http-equiv=Content-Security-Policy content=\"{policy}\">\
+             <link rel=stylesheet href=s.css><img src=c.png>"
+        );
+        assert_eq!(load(html(&body), &[]), expected, "{policy}");
+    }
+}
+
+#[test]
+fn resources_of_pushed_parts_and_frames_obey() {
+    let sheet = || page("text/css", "a{background:url(/logout)}");
+    let frame = || html("<img src=/logout>").with(POLICY, "img-src 'none'");
+    let others = [
+        ("http://a.test/s.css", sheet()),
+        ("http://a.test/f", frame()),
+    ];
+    let style = html("<link rel=stylesheet href=s.css>");
+    assert_eq!(load(style.clone(), &others), ["/logout", "/s.css"]);
+    assert_eq!(
+        load(style.with(POLICY, "img-src 'none'"), &others),
+        ["/s.css"]
+    );
+    assert_eq!(load(html("<iframe src=f></iframe>"), &others), ["/f"]);
+    let named = html("").with("link", "</logout>; rel=preload; as=image");
+    assert_eq!(load(named.clone(), &[]), ["/logout"]);
+    assert_eq!(load(named.with(POLICY, "img-src b.test"), &[]), [""; 0]);
+}
+
+#[test]
+fn sheet_that_the_browser_requests_obeys_its_document() {
+    for (policy, referrer, expected) in [
+        ("img-src *", Some(PAGE), 2),
+        ("img-src 'none'", Some(PAGE), 1),
+        ("img-src 'none'", Some("http://a.test/"), 1),
+        ("img-src 'none'", None, 1),
+    ] {
+        let sheet = "http://b.test/s.css";
+        let mut pair = Pair::new(&[
+            (
+                PAGE,
+                html("").with("content-encoding", "br").with(POLICY, policy),
+            ),
+            (sheet, page("text/css", "a{background:url(i.png)}")),
+        ]);
+        asked(&mut pair, NAVIGATION);
+        let referrer = referrer.map(|it| ("referer", it));
+        let fields: Vec<_> = referrer
+            .into_iter()
+            .chain([("accept", "text/css")])
+            .collect();
+        assert_eq!(
+            pair.load(sheet, &fields).len(),
+            expected,
+            "{policy} {referrer:?}"
+        );
+    }
+}
+
+/// One user's browser requests images of the page once. The next visit has another policy.
+#[test]
+fn needs_of_the_last_visit_obey_the_head() {
+    let config = || Config {
+        has_one_user: true,
+        ..Config::default()
+    };
+    let body = "<script src=x.js></script><img src=c.png>";
+    let fields = [("accept", "text/html"), ("sec-fetch-dest", "document")];
+    let visit = |first: &str, second: &str| {
+        let mut pair = Pair::with(config(), &[(PAGE, html(body).with(POLICY, first))]);
+        pair.serve("http://a.test/c.png", image().with("expires", "0"));
+        let first = asked(&mut pair, &fields);
+        pair.serve(PAGE, html(body).with(POLICY, second));
+        (first, asked(&mut pair, &fields))
+    };
+    let (first, second) = visit("img-src 'self'", "img-src 'self'");
+    assert_eq!(first, ["/c.png", "/x.js"]);
+    assert_eq!(second, ["/c.png"].map(str::to_owned)[..second.len()]);
+    let (first, second) = visit("img-src 'none'", "img-src 'none'");
+    assert_eq!(first, ["/x.js"]);
+    assert!(!second.contains(&"/c.png".to_owned()), "{second:?}");
+}
