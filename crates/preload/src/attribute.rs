@@ -46,6 +46,7 @@ names! {
     Poster b"poster",
     Referrerpolicy b"referrerpolicy",
     Rel b"rel",
+    Sandbox b"sandbox",
     Shadowrootmode b"shadowrootmode",
     Sizes b"sizes",
     Src b"src",

@@ -107,8 +107,15 @@ pub(super) fn width(attributes: &Attributes) -> Option<f32> {
         .filter(|width| width.is_finite())
 }
 
+/// A sandboxed frame has an origin of its own unless the attribute lists `allow-same-origin`
+/// (HTML standard, "sandboxed origin browsing context flag"). Its requests differ from those of
+/// other documents at its URL, so it is no need.
 pub(super) fn frame(attributes: &Attributes, sink: &mut Sink) {
-    if attributes.has(Name::Srcdoc) {
+    let sandbox = attributes.text(Name::Sandbox);
+    let mut flags = sandbox.split_ascii_whitespace();
+    let keeps_origin = flags.any(|flag| flag.eq_ignore_ascii_case("allow-same-origin"));
+    let is_sandboxed = attributes.has(Name::Sandbox) && !keeps_origin;
+    if attributes.has(Name::Srcdoc) || is_sandboxed {
         return;
     }
     let lazy = attributes.is(Name::Loading, "lazy");

@@ -188,6 +188,11 @@ fn pictures() {
 fn other_elements() {
     page("<iframe src=f.html></iframe>", &["4 Document /news/f.html"]);
     page(
+        "<iframe sandbox src=f.html></iframe><iframe src=g.html sandbox='allow-scripts'></iframe>\
+         <iframe src=h.html sandbox='allow-scripts Allow-Same-Origin'></iframe>",
+        &["4 Document /news/h.html"],
+    );
+    page(
         "<iframe srcdoc='x' src=f.html></iframe><iframe loading=lazy src=g.html></iframe>",
         &["7 Document /news/g.html"],
     );
