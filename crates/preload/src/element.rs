@@ -12,6 +12,7 @@ use super::media;
 use super::{Ask, Kind, Referrer, Sink, urgency};
 pub(crate) use resource::holds_module;
 pub use resource::is_script_type;
+pub(super) use resource::preload_link;
 use resource::{
     breaks_out, by_priority, cors, embed, frame, is_classic, is_module, is_style, kind_of, meta,
     offer_image, preload, width,

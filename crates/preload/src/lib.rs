@@ -247,6 +247,19 @@ impl Scanner {
         self.sink.referrer
     }
 
+    /// Reads a preload of the field `Link` in the head of the document, as if it were an element of
+    /// the document. `parameters` are the names, in lower case, and values beside `target`. The
+    /// first of a name counts.
+    pub fn preload_link<'a>(
+        &mut self,
+        target: &'a str,
+        parameters: impl IntoIterator<Item = (&'a str, &'a str)>,
+        found: &mut Vec<Need>,
+    ) {
+        element::preload_link(target, parameters, &mut self.sink);
+        found.append(&mut self.sink.queue);
+    }
+
     /// Takes the texts of the content security policies in `meta` elements that were found since
     /// the last call. A text that is too long, and each beyond a bound, is replaced by one that
     /// permits nothing.

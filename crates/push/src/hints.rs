@@ -1,10 +1,17 @@
 //! The resources that the head of a response names. Two fields name them:
 //!
 //! - `X-Associated-Content: "url"[:priority], …`, a field of mod_spdy. The gateway removes it.
-//! - `Link: <url>; rel=preload; as=…` (RFC 8288), unless it has `nopush`.
+//! - `Link: <url>; rel=preload; as=…` (RFC 8288), unless it has `nopush`. The rules for `as`,
+//!   `media`, `type`, `imagesrcset`, `crossorigin` and others are those of `<link rel=preload>`.
 
 use tandem_http::ResponseHead;
-use tandem_preload::{Kind, Need, resolve};
+use tandem_preload::{Kind, Need, Scanner, resolve};
+
+/// The largest number of `Link` targets of one head that are read.
+const MAX_LINKS: usize = 64;
+
+/// The largest number of parameters of a target that are kept.
+const MAX_PARAMETERS: usize = 32;
 
 const ASSOCIATED: &str = "x-associated-content";
 
@@ -31,8 +38,22 @@ pub fn named_resources(page: &str, head: &mut ResponseHead) -> Vec<Need> {
             needs.extend(need(page, url, Kind::Other, priority.unwrap_or(4)));
         }
     }
-    for value in head.fields.get_all("link") {
-        preloads(page, &String::from_utf8_lossy(value), &mut needs);
+    if let Some(mut scanner) = Scanner::html(page) {
+        let mut left = MAX_LINKS;
+        for value in head.fields.get_all("link") {
+            let value = String::from_utf8_lossy(value);
+            for link in Links(&value) {
+                if left == 0 {
+                    break;
+                }
+                left -= 1;
+                if !link.has("nopush") {
+                    let parameters = link.parameters.iter();
+                    let parameters = parameters.map(|(name, value)| (&**name, &**value));
+                    scanner.preload_link(link.target, parameters, &mut needs);
+                }
+            }
+        }
     }
     head.fields.remove(ASSOCIATED);
     needs
@@ -50,41 +71,80 @@ fn need(page: &str, url: &str, kind: Kind, urgency: u8) -> Option<Need> {
     })
 }
 
-/// Appends the targets of a `Link` field that have `rel=preload`.
-fn preloads(page: &str, value: &str, needs: &mut Vec<Need>) {
-    let mut rest = value;
-    while let Some((_, after)) = rest.split_once('<') {
-        let Some((url, after)) = after.split_once('>') else {
-            break;
-        };
-        // Parameters run up to the next target.
-        let (parameters, _) = after
-            .split_once(",<")
-            .or_else(|| after.split_once(", <"))
-            .unwrap_or((after, ""));
-        rest = &after[parameters.len()..];
-        let parameter = |name: &str| {
-            parameters
-                .split(';')
-                .find_map(|p| p.trim().strip_prefix(name)?.trim().strip_prefix('='))
-                .map(|v| v.trim().trim_end_matches(',').trim_matches('"'))
-        };
-        let is_preload = parameter("rel")
-            .is_some_and(|rel| rel.split(' ').any(|r| r.eq_ignore_ascii_case("preload")));
-        let nopush = parameters
-            .split(';')
-            .any(|p| p.trim().eq_ignore_ascii_case("nopush"));
-        if is_preload && !nopush {
-            let (kind, urgency) = match parameter("as") {
-                Some("style") => (Kind::Style, 1),
-                Some("script") => (Kind::Script, 2),
-                Some("font") => (Kind::Font, 3),
-                Some("image") => (Kind::Image, 4),
-                _ => (Kind::Other, 4),
+/// A target of the field `Link`, and its parameters with names in lower case.
+struct Link<'a> {
+    target: &'a str,
+    parameters: Vec<(String, String)>,
+}
+
+impl Link<'_> {
+    fn has(&self, name: &str) -> bool {
+        self.parameters.iter().any(|(known, _)| known == name)
+    }
+}
+
+/// The targets of a `Link` field that are still unread (RFC 8288, appendix B.2). Each byte is read
+/// once.
+struct Links<'a>(&'a str);
+
+impl<'a> Iterator for Links<'a> {
+    type Item = Link<'a>;
+
+    fn next(&mut self) -> Option<Link<'a>> {
+        let rest = self.0.trim_start_matches([' ', '\t', ',']);
+        let (target, mut rest) = rest.strip_prefix('<')?.split_once('>')?;
+        let mut parameters = Vec::new();
+        loop {
+            rest = rest.trim_start_matches([' ', '\t']);
+            let Some(after) = rest.strip_prefix(';') else {
+                break;
             };
-            needs.extend(need(page, url.trim(), kind, urgency));
+            let (parameter, after) = parameter(after);
+            if let Some(parameter) = parameter
+                && parameters.len() < MAX_PARAMETERS
+            {
+                parameters.push(parameter);
+            }
+            rest = after;
+        }
+        // Text after a parameter belongs to no target.
+        let end = rest.find(',').unwrap_or(rest.len());
+        self.0 = rest.get(end..).unwrap_or_default();
+        let target = target.trim();
+        Some(Link { target, parameters })
+    }
+}
+
+/// Reads a parameter, and returns the text after it. Its value may be quoted.
+fn parameter(text: &str) -> (Option<(String, String)>, &str) {
+    let text = text.trim_start_matches([' ', '\t']);
+    let (name, rest) = text.split_at(text.find(['=', ';', ',']).unwrap_or(text.len()));
+    let name = name.trim().to_ascii_lowercase();
+    let Some(rest) = rest.strip_prefix('=') else {
+        let named = (!name.is_empty()).then(|| (name, String::new()));
+        return (named, rest);
+    };
+    let rest = rest.trim_start_matches([' ', '\t']);
+    let Some(quoted) = rest.strip_prefix('"') else {
+        let (value, rest) = rest.split_at(rest.find([';', ',']).unwrap_or(rest.len()));
+        return (Some((name, value.trim().to_owned())), rest);
+    };
+    let mut value = String::new();
+    let mut characters = quoted.char_indices();
+    while let Some((at, character)) = characters.next() {
+        match character {
+            '"' => {
+                return (
+                    Some((name, value)),
+                    quoted.get(at + 1..).unwrap_or_default(),
+                );
+            }
+            '\\' => value.extend(characters.next().map(|(_, escaped)| escaped)),
+            _ => value.push(character),
         }
     }
+    // The quote has no end, so the value is unknown.
+    (None, "")
 }
 
 #[cfg(test)]
@@ -101,7 +161,7 @@ mod tests {
         head.fields.push(
             "link",
             "</c.css>; rel=preload; as=style, </d>; rel=next, <e.png>;rel=\"preload\";as=image, \
-             </f>; rel=preload; nopush",
+             </f>; rel=preload; as=image; nopush",
         );
         let needs = named_resources("http://h/dir/page", &mut head);
         let found: Vec<_> = needs
@@ -128,7 +188,7 @@ mod tests {
             "link",
             "</a.css>; rel=preload; as=style, </b.js>; rel=preload; as=script, \
              </c.woff2>; rel=preload; as=font, </d.png>; rel=preload; as=image, \
-             </e>; rel=preload; as=track",
+             </e>; rel=preload; as=fetch",
         );
         assert!(names_resources(&head));
         let needs = named_resources("http://h/", &mut head);
@@ -139,14 +199,102 @@ mod tests {
         let expected = [
             (Kind::Style, 1, false),
             (Kind::Script, 2, false),
-            (Kind::Font, 3, true),
+            (Kind::Font, 2, false),
             (Kind::Image, 4, false),
-            (Kind::Other, 4, false),
+            (Kind::Fetch, 3, false),
         ];
         assert_eq!(found, expected);
         let mut head = ResponseHead::new(200);
         head.fields.push(ASSOCIATED, "\"/a.css\"");
         assert!(names_resources(&head));
+    }
+
+    fn links(value: &str) -> Vec<(String, bool)> {
+        let mut head = ResponseHead::new(200);
+        head.fields.push("link", value);
+        let needs = named_resources("http://h/dir/page", &mut head).into_iter();
+        needs.map(|need| (need.url, need.anonymous)).collect()
+    }
+
+    #[test]
+    fn link_preload_has_the_rules_of_an_element() {
+        for refused in [
+            "</v>; rel=preload; as=video",
+            "</v>; rel=preload; as=audio",
+            "</v>; rel=preload; as=unknown",
+            "</v>; rel=preload",
+            "</v>; rel=prefetch; as=image",
+            "</v>; as=image",
+            "</v>; rel=preload; as=style; media=print",
+            "</v>; rel=preload; as=image; media=\"(max-width: 100px)\"",
+            "</v>; rel=preload; as=image; type=image/unknown",
+            "</v>; rel=preload; as=font; type=\"text/plain\"",
+            "</v>; rel=preload; as=image; NoPush",
+            "</v>; rel=next; rel=preload; as=image",
+            "</v>; title=\"no end; rel=preload; as=image",
+        ] {
+            assert_eq!(links(refused), [], "{refused}");
+        }
+        for (value, url, anonymous) in [
+            (
+                "</v?a&copy=1>; REL=Preload; as=\"Image\"",
+                "http://h/v?a&copy=1",
+                false,
+            ),
+            (
+                "</v>; rel=\"next preload\"; as=image; media=screen",
+                "http://h/v",
+                false,
+            ),
+            (
+                "<http://b/f>; rel=preload; as=font; crossorigin",
+                "http://b/f",
+                true,
+            ),
+            ("<http://b/f>; rel=preload; as=font", "http://b/f", false),
+            (
+                "<s.jpg>; rel=preload; as=image; imagesrcset=\"m.jpg 640w, l.jpg 1280w\"; \
+                 imagesizes=50vw",
+                "http://h/dir/m.jpg",
+                false,
+            ),
+        ] {
+            assert_eq!(links(value), [(url.to_owned(), anonymous)], "{value}");
+        }
+    }
+
+    #[test]
+    fn quotes_hide_separators() {
+        let value = "</a>; title=\"x, <y>; nopush \\\" ;\"; rel=preload; as=image, nonsense , \
+                     </b>;rel=preload;as=image,</c>; rel = preload ; as = image";
+        let found: Vec<_> = links(value).into_iter().map(|(url, _)| url).collect();
+        assert_eq!(found, ["http://h/a"]);
+        let value = value.replace("nonsense , ", "");
+        let found: Vec<_> = links(&value).into_iter().map(|(url, _)| url).collect();
+        assert_eq!(found, ["http://h/a", "http://h/b", "http://h/c"]);
+    }
+
+    #[test]
+    fn large_head_is_read_once() {
+        let value: String = (0..2000)
+            .map(|at| format!("</{at:05}>; rel=preload; as=image, "))
+            .collect();
+        assert!(value.len() > 64 << 10);
+        assert_eq!(links(&value).len(), MAX_LINKS);
+        let mut head = ResponseHead::new(200);
+        for value in [
+            "<".repeat(64 << 10),
+            "<>,".repeat(64 << 10),
+            ";".repeat(64 << 10),
+        ] {
+            head.fields.push("link", value);
+        }
+        assert!(named_resources("http://h/", &mut head).is_empty());
+        // Targets that are not preloads count as well.
+        let others = "</x>; rel=next, ".repeat(MAX_LINKS);
+        assert_eq!(links(&format!("{others}</a>; rel=preload; as=image")), []);
+        let parameters = format!("</a>{}; rel=preload; as=image", "; x=1".repeat(12 << 10));
+        assert_eq!(links(&parameters), []);
     }
 
     proptest::proptest! {

@@ -6,6 +6,29 @@ use super::super::media;
 use super::super::{Ask, Cors, Kind, Referrer, Sink, urgency};
 use super::*;
 
+/// Handles a target of the field `Link` that may be a preload.
+pub(crate) fn preload_link<'a>(
+    target: &'a str,
+    parameters: impl IntoIterator<Item = (&'a str, &'a str)>,
+    sink: &mut Sink,
+) {
+    let mut attributes = Attributes::new();
+    for (name, value) in [("href", target)].into_iter().chain(parameters) {
+        attributes.begin(Some(name.as_bytes()));
+        // Values of elements may have character references, those of fields have none.
+        attributes.push(value.replace('&', "&amp;").as_bytes());
+        attributes.end();
+    }
+    let rel = attributes.text(Name::Rel);
+    let mut relations = rel.split_ascii_whitespace();
+    let is_preload = relations.any(|rel| rel.eq_ignore_ascii_case("preload"));
+    if is_preload && media::matches(&attributes.text(Name::Media), sink.viewport) != Some(false) {
+        sink.element_referrer = Referrer::parse(&attributes.text(Name::Referrerpolicy));
+        preload(&attributes, sink);
+        sink.element_referrer = None;
+    }
+}
+
 pub(super) fn preload(attributes: &Attributes, sink: &mut Sink) {
     let destination = attributes.text(Name::As).trim().to_ascii_lowercase();
     let media_type = attributes.text(Name::Type);

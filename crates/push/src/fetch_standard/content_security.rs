@@ -30,7 +30,7 @@ pub(crate) struct ContentSecurity {
     is_closed: bool,
 }
 
-/// One policy: the sources of each directive that governs requests.
+/// A policy: the sources of each directive that governs requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Policy {
     /// The origin of the document, which `'self'` stands for.

@@ -124,7 +124,7 @@ fn sheet_that_the_browser_requests_obeys_its_document() {
     }
 }
 
-/// One user's browser requests images of the page once. The next visit has another policy.
+/// The needs of a last visit leave with the page or with its head.
 #[test]
 fn needs_of_the_last_visit_obey_the_head() {
     let config = || Config {

@@ -256,7 +256,8 @@ fn relay_without_push_asks_for_none() {
         while let Some(asked) = client.request() {
             tell.send(asked.line).unwrap();
             client.send(
-                "HTTP/1.1 200 OK\r\nLink: </a.css>; rel=preload\r\nContent-Length: 2\r\n\r\nok",
+                "HTTP/1.1 200 OK\r\nLink: </a.css>; rel=preload; as=style\r\n\
+                 Content-Length: 2\r\n\r\nok",
             );
         }
     });

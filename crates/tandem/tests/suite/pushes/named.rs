@@ -63,14 +63,12 @@ fn client_without_push_gets_none() {
 
 #[test]
 fn large_number_of_named_resources_is_pushed() {
-    let many: String = (0..1000)
-        .map(|i| format!("</{i}>; rel=preload, "))
-        .collect();
+    let many: String = (0..1000).map(|i| format!("\"/{i}\", ")).collect();
     let (tell, told) = mpsc::channel();
     let origin = Scene::new(move |_, mut client| {
         while let Some(asked) = client.request() {
             let links = if asked.line.contains("/page") {
-                format!("Link: {many}\r\n")
+                format!("X-Associated-Content: {many}\r\n")
             } else {
                 String::new()
             };
