@@ -149,23 +149,24 @@ pub(super) fn frame(attributes: &Attributes, sink: &mut Sink) {
     );
 }
 
-/// `embed` and `object`: images and documents; plug-ins are no more.
+/// Handles `embed` and `object`, which show images and documents. The policies of a page govern
+/// them by a directive of their own, so their kind is not that of an image or frame.
 pub(super) fn embed(attributes: &Attributes, address: Name, sink: &mut Sink) {
     let media_type = attributes.text(Name::Type).trim().to_ascii_lowercase();
-    let kind = match media_type.as_str() {
-        "" => Kind::Other,
-        "text/html" | "application/xhtml+xml" => Kind::Document,
-        "application/pdf" => Kind::Other,
-        image if image.starts_with("image/") && sink.formats.shows(image) => Kind::Image,
-        _ => return,
+    let is_shown = match media_type.as_str() {
+        "" | "text/html" | "application/xhtml+xml" | "application/pdf" => true,
+        image => image.starts_with("image/") && sink.formats.shows(image),
     };
+    if !is_shown {
+        return;
+    }
     let url = attributes.text(address);
     if !url
         .split(['?', '#'])
         .next()
         .is_some_and(|path| path.ends_with(".swf"))
     {
-        sink.offer(&url, Ask::new(kind, urgency::EMBED));
+        sink.offer(&url, Ask::new(Kind::Other, urgency::EMBED));
     }
 }
 

@@ -60,6 +60,14 @@ fn forbidden_resources_are_not_requested() {
 }
 
 #[test]
+fn embedded_objects_have_their_own_directive() {
+    let body = "<object data=/a type=image/svg+xml></object><embed src=/b type=text/html>";
+    assert_eq!(load(html(body), &[]), ["/a", "/b"]);
+    let policy = "img-src 'self'; frame-src 'self'; object-src 'none'";
+    assert_eq!(load(html(body).with(POLICY, policy), &[]), [""; 0]);
+}
+
+#[test]
 fn policies_of_meta_elements_hold() {
     for (policy, expected) in [
         ("img-src 'none'", &["/s.css"][..]),
