@@ -1,7 +1,10 @@
 //! Scenes of pages whose policies forbid requests.
 
+use std::time::Duration;
+
 use tandem_push::gateway::Config;
 
+use crate::copies::{asked as requests, get, head};
 use crate::origin::{Page, page};
 use crate::pair::Pair;
 use crate::{NAVIGATION, html, image};
@@ -132,26 +135,35 @@ fn sheet_that_the_browser_requests_obeys_its_document() {
     }
 }
 
-/// The needs of a last visit leave with the page or with its head.
+/// The needs of the last visit leave with the page. The policy is that of this last visit.
 #[test]
-fn needs_of_the_last_visit_obey_the_head() {
-    let config = || Config {
+fn needs_of_the_last_visit_obey_its_policy() {
+    let config = Config {
         has_one_user: true,
         ..Config::default()
     };
-    let body = "<script src=x.js></script><img src=c.png>";
-    let fields = [("accept", "text/html"), ("sec-fetch-dest", "document")];
-    let visit = |first: &str, second: &str| {
-        let mut pair = Pair::with(config(), &[(PAGE, html(body).with(POLICY, first))]);
-        pair.serve("http://a.test/c.png", image().with("expires", "0"));
-        let first = asked(&mut pair, &fields);
-        pair.serve(PAGE, html(body).with(POLICY, second));
-        (first, asked(&mut pair, &fields))
-    };
-    let (first, second) = visit("img-src 'self'", "img-src 'self'");
-    assert_eq!(first, ["/c.png", "/x.js"]);
-    assert_eq!(second, ["/c.png"].map(str::to_owned)[..second.len()]);
-    let (first, second) = visit("img-src 'none'", "img-src 'none'");
-    assert_eq!(first, ["/x.js"]);
-    assert!(!second.contains(&"/c.png".to_owned()), "{second:?}");
+    let url = "http://a.test/i.png";
+    let part = image()
+        .with("etag", "\"1\"")
+        .with("cache-control", "no-cache");
+    let gallery = |policy| page("text/html", "<img src=i.png>").with(POLICY, policy);
+    let mut pair = Pair::with(config, &[(PAGE, gallery("img-src 'self'")), (url, part)]);
+    pair = pair.with_client(true);
+    pair.begin_visit("a.test");
+    pair.take_asked();
+    for (policy, expected) in [
+        ("img-src 'self'", vec![get(url), get(PAGE)]),
+        // The needs of the first visit precede the head, which forbids them.
+        ("img-src 'none'", vec![get(PAGE), head(url)]),
+        ("img-src 'none'", vec![get(PAGE)]),
+    ] {
+        pair.serve(PAGE, gallery(policy));
+        pair.browse_for(Duration::from_secs(1), PAGE, NAVIGATION);
+        let mut requests = requests(&mut pair);
+        requests.sort();
+        assert_eq!(requests, expected, "{policy}");
+        pair.get(url, &[("referer", PAGE)]);
+        pair.run();
+        pair.take_asked();
+    }
 }
