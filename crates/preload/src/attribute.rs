@@ -2,6 +2,7 @@
 
 use super::text::decode;
 use super::token::MAX_TOKEN;
+use memchr::memchr;
 use std::borrow::Cow;
 
 macro_rules! names {
@@ -43,6 +44,7 @@ names! {
     Loading b"loading",
     Media b"media",
     Nomodule b"nomodule",
+    Nonce b"nonce",
     Poster b"poster",
     Referrerpolicy b"referrerpolicy",
     Rel b"rel",
@@ -63,10 +65,12 @@ names! {
 pub(super) struct Attributes {
     /// The range in `text` of each value that has its bit set in `present`.
     places: [(u32, u32); Name::COUNT],
-    present: u32,
+    present: u64,
     /// Bits of the attributes with too long a value: they are present without a value.
-    lost: u32,
+    lost: u64,
     current: Option<Name>,
+    /// True if the tag may have swallowed another one, see [`Self::has_nonce`].
+    is_doubtful: bool,
     /// The offset at which the current value begins.
     start: usize,
     text: Vec<u8>,
@@ -82,6 +86,7 @@ impl Attributes {
             present: 0,
             lost: 0,
             current: None,
+            is_doubtful: false,
             start: 0,
             text: Vec::new(),
             #[cfg(test)]
@@ -105,6 +110,7 @@ impl Attributes {
         self.present = 0;
         self.lost = 0;
         self.current = None;
+        self.is_doubtful = false;
         self.start = 0;
         // Keeps its room for the next tag.
         self.text.clear();
@@ -119,8 +125,10 @@ impl Attributes {
             String::from_utf8_lossy(name.unwrap_or(b"(long)")).into_owned(),
             Vec::new(),
         ));
+        self.is_doubtful |= name.is_none_or(|name| name.contains(&b'<'));
         let name = name.and_then(Name::of);
-        self.current = name.filter(|&name| (self.present | self.lost) & bit(name) == 0);
+        self.current = name.filter(|&name| !self.has(name));
+        self.is_doubtful |= name.is_some() && self.current.is_none();
         self.start = self.text.len();
     }
 
@@ -130,6 +138,7 @@ impl Attributes {
         if let Some((_, value)) = self.recorded.last_mut() {
             value.extend_from_slice(bytes);
         }
+        self.is_doubtful |= memchr(b'<', bytes).is_some();
         let Some(name) = self.current else { return };
         if self.text.len() - self.start + bytes.len() > MAX_TOKEN {
             self.lost |= bit(name);
@@ -153,6 +162,13 @@ impl Attributes {
     /// Returns true if an attribute of this name is present.
     pub(super) const fn has(&self, name: Name) -> bool {
         (self.present | self.lost) & bit(name) != 0
+    }
+
+    /// Returns true if the element has this nonce. Markup that an attacker has left open may swallow
+    /// the next element and its nonce, so a tag with a `<` in it or with an attribute twice has none
+    /// (Content Security Policy section 6.7.3.1, stricter).
+    pub(super) fn has_nonce(&self, nonce: Option<&str>) -> bool {
+        !self.is_doubtful && nonce.is_some() && self.get(Name::Nonce).as_deref() == nonce
     }
 
     /// Returns true if no attribute of the list is present.
@@ -182,6 +198,6 @@ impl Attributes {
     }
 }
 
-const fn bit(name: Name) -> u32 {
+const fn bit(name: Name) -> u64 {
     1 << name as u32
 }

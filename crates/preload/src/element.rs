@@ -270,8 +270,11 @@ impl Page {
             }
             _ => None,
         };
+        sink.element_has_nonce =
+            matches!(name, b"link" | b"script") && attributes.has_nonce(sink.nonce.as_deref());
         self.known_element(name, attributes, sink);
         sink.element_referrer = None;
+        sink.element_has_nonce = false;
     }
 
     fn known_element(&mut self, name: &[u8], attributes: &Attributes, sink: &mut Sink) {

@@ -62,6 +62,8 @@ pub enum Kind {
     Media,
     /// Data that a script will fetch.
     Fetch,
+    /// The content of an `object` or `embed` element.
+    Object,
     /// Anything else.
     Other,
 }
@@ -86,6 +88,8 @@ pub struct Need {
     /// The document that it is for, where that is not the page itself but a frame in it. Not the
     /// scan's to know.
     pub frame: Option<Arc<str>>,
+    /// True if the element that names it has the nonce of [`Scanner::nonce`].
+    pub has_nonce: bool,
 }
 
 /// The referrer policy of requests (Referrer Policy section 3), between origins that both use TLS
@@ -220,6 +224,14 @@ impl Scanner {
     #[must_use]
     pub fn referrer(mut self, policy: Option<Referrer>) -> Self {
         self.sink.referrer = policy;
+        self
+    }
+
+    /// Sets the nonce of the document's content security policies, by which they admit scripts and
+    /// style sheets. None by default.
+    #[must_use]
+    pub fn nonce(mut self, nonce: Option<String>) -> Self {
+        self.sink.nonce = nonce;
         self
     }
 
@@ -394,6 +406,9 @@ struct Sink {
     /// The referrer policy of the document and of the element that is being read.
     referrer: Option<Referrer>,
     element_referrer: Option<Referrer>,
+    /// The nonce of the document's policies, and whether the element that is being read has it.
+    nonce: Option<String>,
+    element_has_nonce: bool,
     queue: Vec<Need>,
     /// The policies for the document's resources, and the number of all so far.
     content_policies: Vec<String>,
@@ -423,6 +438,8 @@ impl Sink {
             left: Scanner::MAX_NEEDS,
             referrer: None,
             element_referrer: None,
+            nonce: None,
+            element_has_nonce: false,
             queue: Vec::new(),
             content_policies: Vec::new(),
             content_policy_count: 0,
@@ -506,6 +523,7 @@ impl Sink {
             referrer: self.element_referrer.or(self.referrer),
             via: self.via.clone(),
             frame: None,
+            has_nonce: self.element_has_nonce && matches!(ask.kind, Kind::Script | Kind::Style),
             url: url.into_string(),
         });
     }

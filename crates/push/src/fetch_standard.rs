@@ -15,7 +15,7 @@ use tandem_http::{Fields, RequestHead};
 pub use crate::browser_fields::INHERITED_FIELDS;
 use crate::browser_fields::{BROWSER_FIELDS, REQUESTED_WITH, XML_HTTP_REQUEST};
 use crate::wire::OPENED_FIELD;
-pub(crate) use content_security::{CONTENT_SECURITY_POLICY, ContentSecurity};
+pub(crate) use content_security::{ContentSecurity, policy_nonce};
 pub use referrer::{referrer, referrer_policy};
 pub(crate) use request::is_own_origin;
 pub use request::{FetchClient, request_for};

@@ -7,6 +7,8 @@
 use tandem_http::ResponseHead;
 use tandem_preload::{Kind, Need, Scanner, resolve};
 
+use crate::fetch_standard::policy_nonce;
+
 /// The largest number of `Link` targets of one head that are read.
 const MAX_LINKS: usize = 64;
 
@@ -38,7 +40,8 @@ pub fn named_resources(page: &str, head: &mut ResponseHead) -> Vec<Need> {
             needs.extend(need(page, url, Kind::Other, priority.unwrap_or(4)));
         }
     }
-    if let Some(mut scanner) = Scanner::html(page) {
+    if let Some(scanner) = Scanner::html(page) {
+        let mut scanner = scanner.nonce(policy_nonce(head));
         let mut left = MAX_LINKS;
         for value in head.fields.get_all("link") {
             let value = String::from_utf8_lossy(value);
@@ -68,6 +71,7 @@ fn need(page: &str, url: &str, kind: Kind, urgency: u8) -> Option<Need> {
         referrer: None,
         via: None,
         frame: None,
+        has_nonce: false,
     })
 }
 

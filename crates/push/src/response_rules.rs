@@ -190,6 +190,7 @@ pub fn redirect_target(url: &str, head: &ResponseHead) -> Option<Need> {
         referrer: None,
         via: None,
         frame: None,
+        has_nonce: false,
     })
 }
 

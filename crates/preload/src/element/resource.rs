@@ -24,8 +24,10 @@ pub(crate) fn preload_link<'a>(
     let is_preload = relations.any(|rel| rel.eq_ignore_ascii_case("preload"));
     if is_preload && media::matches(&attributes.text(Name::Media), sink.viewport) != Some(false) {
         sink.element_referrer = Referrer::parse(&attributes.text(Name::Referrerpolicy));
+        sink.element_has_nonce = attributes.has_nonce(sink.nonce.as_deref());
         preload(&attributes, sink);
         sink.element_referrer = None;
+        sink.element_has_nonce = false;
     }
 }
 
@@ -166,7 +168,7 @@ pub(super) fn embed(attributes: &Attributes, address: Name, sink: &mut Sink) {
         .next()
         .is_some_and(|path| path.ends_with(".swf"))
     {
-        sink.offer(&url, Ask::new(Kind::Other, urgency::EMBED));
+        sink.offer(&url, Ask::new(Kind::Object, urgency::EMBED));
     }
 }
 

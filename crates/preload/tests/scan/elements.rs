@@ -206,7 +206,7 @@ fn other_elements() {
     );
     page(
         "<object data=a.svg type=image/svg+xml></object><embed src=b.pdf><object data=c.swf></object><embed src=d type=application/x-shockwave-flash>",
-        &["5 Other /news/a.svg", "5 Other /news/b.pdf"],
+        &["5 Object /news/a.svg", "5 Object /news/b.pdf"],
     );
     page(
         "<meta http-equiv=refresh content='0; URL=/new/'>",

@@ -173,6 +173,7 @@ mod tests {
             referrer: None,
             via: None,
             frame: None,
+            has_nonce: false,
         }
     }
 

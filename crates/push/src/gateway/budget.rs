@@ -1,5 +1,7 @@
 //! The limits of the work that the gateway does for one page.
 
+use tandem_preload::Scanner;
+
 /// The largest number of bytes of bodies for one page.
 pub(super) const MAX_BODY_BYTES: u64 = 32 << 20;
 
@@ -16,6 +18,14 @@ pub(super) const MAX_FOREIGN: usize = 256;
 /// Further ones are pushed only if other users needed them.
 pub(super) const MAX_LAZY: usize = 16;
 
+/// The cost of asking the policies of a document about a resource that they refuse. A resource that
+/// they admit costs 1.
+pub(super) const REFUSAL: usize = 4;
+
+/// The costs after which nothing more is promised for one page: as many refusals as the scanner
+/// lists resources of one document.
+pub(super) const MAX_LEAVE: usize = REFUSAL * Scanner::MAX_NEEDS;
+
 /// The amounts that may still be spent on one page.
 pub(super) struct Budget {
     pub(super) body_bytes: u64,
@@ -23,6 +33,7 @@ pub(super) struct Budget {
     pub(super) read_bytes: usize,
     pub(super) foreign: usize,
     pub(super) lazy: usize,
+    pub(super) leave: usize,
 }
 
 impl Budget {
@@ -33,6 +44,7 @@ impl Budget {
             read_bytes: MAX_READ_BYTES,
             foreign: MAX_FOREIGN,
             lazy: MAX_LAZY,
+            leave: MAX_LEAVE,
         }
     }
 }

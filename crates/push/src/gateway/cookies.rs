@@ -139,7 +139,7 @@ impl Gateway {
         let mut page = Page::new(id, request, url);
         if let Some(policies) = self.content_policies.of(page.url()) {
             // Those of the last visit hold until the head arrives.
-            page.set_content_policies(Arc::clone(policies));
+            page.set_content_policies(policies);
         }
         page.cookies_of = self.cookies_of(id);
         page.known_paths = self.known_paths.of(page.request());

@@ -140,10 +140,12 @@ impl Gateway {
         let own_origin_only = self.config.own_origin_only;
         let is_over = self.closed || self.is_tunnelled(&need.url);
         let page = self.pages.get_mut(id);
-        let Some(page) = page.filter(|page| !is_over && !page.is_closed() && page.has_leave(need))
-        else {
+        let Some(page) = page.filter(|page| !is_over && !page.is_closed()) else {
             return;
         };
+        if !page.has_leave(need) {
+            return;
+        }
         let Some(mut request) = page.request_for(need, own_origin_only) else {
             return;
         };

@@ -9,7 +9,7 @@ use tandem_http::ResponseHead;
 use tandem_http::message::media_type_essence;
 use tandem_preload::{Kind, Need, Referrer, Scanner, is_script_type};
 
-use crate::fetch_standard::referrer_policy;
+use crate::fetch_standard::{policy_nonce, referrer_policy};
 
 /// The largest number of bytes of an HTML document that are read, uncompressed.
 const MAX_PAGE: usize = 8 << 20;
@@ -186,6 +186,7 @@ impl DocumentReader {
         let scanner = match document_type {
             DocumentType::Html => {
                 let scanner = Scanner::html(url)?.referrer(policy.filter(|_| frame.is_some()));
+                let scanner = scanner.nonce(policy_nonce(head));
                 // If `Accept` names no image formats, the browser is assumed to support the current
                 // ones.
                 if accept.windows(6).any(|part| part == b"image/") {
@@ -440,6 +441,7 @@ mod tests {
             referrer: None,
             via: None,
             frame: Some("http://h/page".into()),
+            has_nonce: false,
         };
         let part = Purpose::of(&need);
         assert_eq!(part.kind(), Kind::Style);

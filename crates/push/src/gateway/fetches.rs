@@ -384,7 +384,7 @@ impl Gateway {
         };
         let (page, url) = (fetch.page, std::sync::Arc::clone(&fetch.target.url));
         let (purpose, is_next) = (fetch.purpose.clone(), fetch.is_next);
-        self.note_frame_policies(page, &url, head);
+        self.note_pushed_policies(page, &url, head);
         if is_next {
             // Its resources are of use only once the browser asks for it.
             return;

@@ -118,6 +118,7 @@ mod tests {
             referrer: None,
             via: None,
             frame: None,
+            has_nonce: false,
         }
     }
 

@@ -1,69 +1,111 @@
 //! The events that show the policies of documents, and the pages that they govern.
 //!
 //! A page has the policies of its last visit until its head arrives. A style sheet or script that
-//! the browser requests has those of the document that its `Referer` names. If `Referer` names an
-//! origin only, the policies of all its documents hold. Without `Referer`, those of all documents
-//! hold.
+//! the browser requests has those of the document that its `Referer` names. If `Referer` may name
+//! an origin only, the policies of all its documents hold. Without `Referer`, those of all
+//! documents hold.
 //!
 //! With `used_only`, the session repeats only requests that the browser has made itself under the
 //! policies of the page. They need no check here.
 
 use std::sync::Arc;
+use std::time::Instant;
 
-use tandem_http::ResponseHead;
+use tandem_http::{RequestHead, ResponseHead};
 
 use super::document::DocumentReader;
 use super::session::Gateway;
 use super::table::PageId;
-use crate::fetch_standard::{CONTENT_SECURITY_POLICY, ContentSecurity, is_navigation};
+use crate::fetch_standard::{ContentSecurity, is_navigation};
 
 impl Gateway {
-    /// Notes the policies in the head of a response at `url`, if it is a document. A 304 keeps the
-    /// policies of the stored document.
-    pub(super) fn note_content_policies(&mut self, url: &str, head: &ResponseHead) {
+    /// Notes the policies in the head of the response to a browser's request for `url`, if it is a
+    /// document. Browsers show documents of all statuses.
+    pub(super) fn note_content_policies(
+        &mut self,
+        now: Instant,
+        url: &str,
+        request: &RequestHead,
+        head: &ResponseHead,
+    ) {
         if self.config.used_only {
             return;
         }
-        let policies = ContentSecurity::of(url, head);
-        match head.status {
-            200 if DocumentReader::is_html(head) => {
-                self.content_policies.set(url, policies.into());
-            }
-            304 if head.fields.contains(CONTENT_SECURITY_POLICY) => {
-                let mut all = self.content_policies.of(url).cloned().unwrap_or_default();
-                Arc::make_mut(&mut all).merge(&policies);
-                self.content_policies.set(url, all);
-            }
-            _ => {}
+        let is_navigation = is_navigation(request);
+        let Some(policies) = self.policies_of(url, head, is_navigation) else {
+            return;
+        };
+        match is_navigation && !self.is_frame(now, request) {
+            true => self.content_policies.set_document(url, policies),
+            false => self.content_policies.set_part(url, policies),
         }
     }
 
-    /// Notes the policies of a document in a frame, whose head a push has brought.
-    pub(super) fn note_frame_policies(&mut self, id: PageId, url: &str, head: &ResponseHead) {
-        self.note_content_policies(url, head);
-        if head.status == 200
-            && let Some(page) = self.pages.get_mut(id)
-            && let Some(policies) = self.content_policies.of(url)
-        {
-            page.set_frame_policies(url, Arc::clone(policies));
+    /// Returns the policies of a document by the head of its response; `None` if it is no document,
+    /// or if its policies are those that are known. A 304 keeps the policies of the stored document.
+    fn policies_of(
+        &self,
+        url: &str,
+        head: &ResponseHead,
+        is_navigation: bool,
+    ) -> Option<Arc<ContentSecurity>> {
+        let policies = ContentSecurity::of(url, head);
+        if head.status == 304 {
+            if policies.is_empty() {
+                return None;
+            }
+            let mut all = self.content_policies.of_each(url).unwrap_or_default();
+            Arc::make_mut(&mut all).merge(&policies);
+            return Some(all);
         }
+        let leads_on =
+            matches!(head.status, 301..=303 | 307 | 308) && head.fields.contains("location");
+        let is_document = is_navigation || DocumentReader::is_html(head);
+        (is_document && !leads_on).then(|| policies.into())
+    }
+
+    /// Notes the policies of a document whose head a push has brought: the page behind a redirect,
+    /// the next page, or a frame.
+    pub(super) fn note_pushed_policies(&mut self, id: PageId, url: &str, head: &ResponseHead) {
+        if self.config.used_only {
+            return;
+        }
+        let Some(policies) = self.policies_of(url, head, false) else {
+            return;
+        };
+        let Some(page) = self.pages.get_mut(id) else {
+            return;
+        };
+        if page.leads_on || page.location() == url {
+            return self.content_policies.set_document(url, policies);
+        }
+        if !policies.is_empty() {
+            page.set_frame_policies(url, Arc::clone(&policies));
+        }
+        self.content_policies.set_part(url, policies);
     }
 
     /// Adds policies of `meta` elements to those of a page, or of a frame in it.
     pub(super) fn add_meta_policies(&mut self, id: PageId, frame: Option<&str>, found: &[String]) {
-        let Some(page) = self.pages.get_mut(id).filter(|_| !found.is_empty()) else {
+        if found.is_empty() || self.config.used_only {
+            return;
+        }
+        let Some(page) = self.pages.get_mut(id) else {
             return;
         };
         let url = frame.unwrap_or_else(|| page.location()).to_owned();
-        let mut policies = self.content_policies.of(&url).cloned().unwrap_or_default();
+        let mut policies = match frame {
+            Some(frame) => self.content_policies.of(frame).unwrap_or_default(),
+            None => Arc::clone(page.content_policies()),
+        };
         for list in found {
             Arc::make_mut(&mut policies).add_meta(&url, list);
         }
-        self.content_policies.set(&url, Arc::clone(&policies));
         match frame {
-            Some(frame) => page.set_frame_policies(frame, policies),
-            None => page.set_content_policies(policies),
+            Some(frame) => page.set_frame_policies(frame, Arc::clone(&policies)),
+            None => page.set_content_policies(Arc::clone(&policies)),
         }
+        self.content_policies.update(&url, policies);
     }
 
     /// Sets the policies of a page at its first head, which is that of the response at `url`.
@@ -73,15 +115,15 @@ impl Gateway {
         };
         let is_document = is_navigation(page.request()) || DocumentReader::is_html(head);
         let policies = match (is_document, page.initiator()) {
-            (true, _) => self.content_policies.of(url).cloned(),
+            (true, _) => self.content_policies.of(url),
             (false, Some(referrer)) => self.content_policies.of_referrer(referrer),
             (false, None) => self.content_policies.of_all(|_| true),
         };
         let policies = policies.unwrap_or_default();
         page.set_content_policies(Arc::clone(&policies));
-        if !is_document && !policies.is_empty() {
+        if !is_document {
             // A style sheet may be the referrer of others.
-            self.content_policies.set(url, policies);
+            self.content_policies.set_part(url, policies);
         }
     }
 }

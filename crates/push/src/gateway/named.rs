@@ -105,6 +105,7 @@ mod tests {
                 referrer: None,
                 via: None,
                 frame: None,
+                has_nonce: false,
             },
             share: *share,
         };

@@ -129,7 +129,7 @@ impl Gateway {
     /// Returns whether the browser follows links of a page over TLS only.
     fn upgrades(&self, url: &str) -> bool {
         let policies = self.content_policies.of(url);
-        url.starts_with("http:") && policies.is_some_and(|it| it.upgrades())
+        policies.is_some_and(|it| it.upgrades(url))
     }
 
     /// Promises the next documents if the load of the page has ended.
@@ -180,10 +180,14 @@ impl Gateway {
             referrer: None,
             via: None,
             frame: None,
+            has_nonce: false,
         };
-        let Some(page) = self.pages.get_mut(id).filter(|page| !page.refuses(&need)) else {
+        let Some(page) = self.pages.get_mut(id) else {
             return;
         };
+        if page.refuses(&need) {
+            return;
+        }
         let Some(mut request) = page.request_for(&need, true) else {
             return;
         };

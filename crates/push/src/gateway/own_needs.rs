@@ -290,6 +290,7 @@ fn need_of(
         referrer: Some(policy),
         via,
         frame: None,
+        has_nonce: false,
     })
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tandem_http::{Priority, RequestHead, ResponseHead};
 use tandem_preload::{self as scan, Kind, Need, Referrer};
 
-use super::budget::Budget;
+use super::budget::{Budget, REFUSAL};
 use super::cookie_hashes::CookieHashes;
 use super::document::{DocumentReader, Purpose};
 use super::named::PossibleNeeds;
@@ -308,6 +308,11 @@ impl Page {
         self.initiator.as_deref()
     }
 
+    /// Returns the document's policies for its resources.
+    pub(super) const fn content_policies(&self) -> &Arc<ContentSecurity> {
+        &self.content
+    }
+
     /// Sets the document's policies for its resources.
     pub(super) fn set_content_policies(&mut self, policies: Arc<ContentSecurity>) {
         self.content = policies;
@@ -320,16 +325,25 @@ impl Page {
         }
     }
 
-    /// Returns whether the policies of the need's document plainly admit the request.
-    pub(super) fn has_leave(&self, need: &Need) -> bool {
+    /// Returns whether the policies of the need's document plainly admit the request. A page with
+    /// too many such questions, above all with too many refusals, is closed.
+    pub(super) fn has_leave(&mut self, need: &Need) -> bool {
         let policies = match &need.frame {
             None => Some(&self.content),
             // The upgrade holds in frames too.
-            Some(_) if self.content.upgrades() && need.url.starts_with("http:") => return false,
+            Some(_) if self.content.upgrades(&need.url) => return false,
             Some(frame) => self.frames.get(&**frame),
         };
-        let is_known = need.frame.is_none() || self.frames.len() < MAX_FRAMES;
-        policies.map_or(is_known, |policies| policies.admits(need.kind, &need.url))
+        let Some(policies) = policies else {
+            return self.frames.len() < MAX_FRAMES;
+        };
+        if policies.is_empty() {
+            return true;
+        }
+        let has_leave = policies.admits(need);
+        let cost = if has_leave { 1 } else { REFUSAL };
+        self.budget.leave = self.budget.leave.saturating_sub(cost);
+        has_leave
     }
 
     /// Creates a reader for the response at `url`, and reserves the bytes that it may read.
@@ -467,11 +481,14 @@ impl Page {
 
     /// Returns whether no more resources may be promised for the page.
     pub(super) fn is_closed(&self) -> bool {
-        self.known.len() > MAX_RESOURCES || self.abandoned || self.has_too_many_hosts
+        self.known.len() > MAX_RESOURCES
+            || self.abandoned
+            || self.has_too_many_hosts
+            || self.budget.leave == 0
     }
 
     /// Returns whether a need may not be promised, or was promised before.
-    pub(super) fn refuses(&self, need: &Need) -> bool {
+    pub(super) fn refuses(&mut self, need: &Need) -> bool {
         let is_known = self.known.contains(&need.url);
         self.is_closed() || is_known || need.kind == Kind::Media || !self.has_leave(need)
     }

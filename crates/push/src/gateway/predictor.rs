@@ -331,6 +331,7 @@ fn need_of(candidate: &Candidate, referrer: Option<String>, manner: &Manner) -> 
         referrer: None,
         via: referrer.map(Arc::from),
         frame: None,
+        has_nonce: false,
     })
 }
 

@@ -53,8 +53,6 @@ impl Gateway {
         {
             page.set_policy(policy);
         }
-        let policies = reader.take_content_policies();
-        self.add_meta_policies(page, reader.frame().as_deref(), &policies);
         self.promise_read(page, &mut reader);
         self.promise_named(page, &mut reader);
         if more {
@@ -73,10 +71,12 @@ impl Gateway {
         }
     }
 
-    /// Promises the needs that a document names. As the target of a redirect, the document to which
+    /// Promises the needs that a document names, as far as its policies admit them. As the target of a redirect, the document to which
     /// `meta refresh` leads must have the origin of the document that names it. One user's browser
     /// requests it by itself.
     fn promise_read(&mut self, id: PageId, reader: &mut DocumentReader) {
+        let policies = reader.take_content_policies();
+        self.add_meta_policies(id, reader.frame().as_deref(), &policies);
         let mut needs = reader.take_needs();
         let has_one_user = self.config.has_one_user;
         if let Some(page) = self.pages.get(id) {
@@ -187,9 +187,12 @@ impl Gateway {
             return;
         }
         let own_origin_only = self.config.own_origin_only;
-        let Some(page) = self.pages.get_mut(id).filter(|page| !page.refuses(&need)) else {
+        let Some(page) = self.pages.get_mut(id) else {
             return;
         };
+        if page.refuses(&need) {
+            return;
+        }
         let Some(request) = page.request_for(&need, own_origin_only) else {
             return;
         };

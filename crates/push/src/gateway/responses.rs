@@ -165,7 +165,7 @@ impl Gateway {
             self.note_own_copy(&request, KeptCopy::of(head, unix_time));
         }
         if takes_pushes && let Some(url) = request_url(&request) {
-            self.note_content_policies(&url, head);
+            self.note_content_policies(now, &url, &request, head);
         }
         if self.config.used_only {
             self.note_visit(now, id, &request, head);

@@ -232,7 +232,11 @@ impl Revisits {
         }
         self.bytes += need.url.len();
         visit.needs.push(UsedNeed {
-            need: need.clone(),
+            need: Need {
+                // The next response has another nonce.
+                has_nonce: false,
+                ..need.clone()
+            },
             is_used: false,
             is_learned: false,
             copy: None,

@@ -185,7 +185,9 @@ fn need_line(used: &UsedNeed) -> Option<String> {
     let documents = [&need.via, &need.frame];
     let documents = documents.map(|url| url.as_deref().unwrap_or("-"));
     let are_documents = documents.iter().all(|url| *url == "-" || is_kept(url));
-    if !is_resource(&need.url) || is_onion(&need.url) || !are_documents {
+    // The format has no name for objects, and earlier programs would refuse a new one.
+    let is_object = need.kind == Kind::Object;
+    if !is_resource(&need.url) || is_onion(&need.url) || !are_documents || is_object {
         return None;
     }
     let mut line = format!("need {} {} ", name_of(&KINDS, need.kind), need.urgency);
@@ -240,6 +242,7 @@ fn read_need(rest: &str) -> Option<UsedNeed> {
         },
         via: document(via)?,
         frame: document(frame)?,
+        has_nonce: false,
     };
     Some(UsedNeed {
         need,
@@ -267,6 +270,7 @@ mod tests {
             referrer: Some(Referrer::Own),
             via: Some("http://a.test/s.css".into()),
             frame: None,
+            has_nonce: false,
         }
     }
 
@@ -330,6 +334,7 @@ mod tests {
             let need = Need {
                 via: via.map(Into::into),
                 frame: frame.map(Into::into),
+                has_nonce: false,
                 ..need("http://a.test/f")
             };
             let mut revisits = Revisits::default();

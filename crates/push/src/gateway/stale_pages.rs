@@ -83,7 +83,7 @@ impl Gateway {
         if self.is_held_out() {
             return None;
         }
-        self.note_content_policies(&url, head);
+        self.note_content_policies(now, &url, &request, head);
         let mut page = self.new_page(id, request, url.into());
         page.set_policy(referrer_policy(head).unwrap_or_default());
         page.set_cookies(cookies.into_changes());

@@ -15,6 +15,7 @@ fn need(url: &str, kind: Kind, urgency: u8) -> Need {
         referrer: None,
         via: None,
         frame: None,
+        has_nonce: false,
     }
 }
 

@@ -14,6 +14,7 @@ fn need(url: &str) -> Need {
         referrer: None,
         via: None,
         frame: None,
+        has_nonce: false,
     }
 }
 
@@ -234,6 +235,7 @@ fn refused_urls_are_forgotten() {
         let need = Need {
             via: via.map(Into::into),
             frame: frame.map(Into::into),
+            has_nonce: false,
             ..need(url)
         };
         revisits.note_need("b", Referrer::default(), &need);
