@@ -16,6 +16,8 @@ pub use crate::browser_fields::INHERITED_FIELDS;
 use crate::browser_fields::{BROWSER_FIELDS, REQUESTED_WITH, XML_HTTP_REQUEST};
 use crate::wire::OPENED_FIELD;
 pub(crate) use content_security::{ContentSecurity, policy_nonce};
+#[cfg(test)]
+pub(crate) use content_security::{MAX_HOSTS, comparisons};
 pub use referrer::{referrer, referrer_policy};
 pub(crate) use request::is_own_origin;
 pub use request::{FetchClient, request_for};
@@ -37,11 +39,15 @@ pub fn is_navigation(request: &RequestHead) -> bool {
     }
 }
 
-/// Returns whether a request has none of the fields by which browsers show its purpose. It comes
-/// from a tool, and not from a script of a page.
+/// Returns whether a request comes from a tool such as `curl`, as far as its fields show. Such a
+/// request takes any type, and names no page and no purpose. A browser that asks for any type makes
+/// it for a script.
 pub(crate) fn is_of_tool(request: &RequestHead) -> bool {
-    let mut names = ["accept", "sec-fetch-dest", "referer"].into_iter();
-    !names.any(|name| request.fields.contains(name))
+    let get = |name: &str| request.fields.get(name);
+    let mut names = ["sec-fetch-dest", "referer", "origin", REQUESTED_WITH].into_iter();
+    let is_of_browser = get("user-agent").is_some_and(|agent| agent.starts_with(b"Mozilla/"));
+    let takes_any = get("accept").is_none_or(|accept| accept == b"*/*");
+    takes_any && !is_of_browser && !names.any(|name| request.fields.contains(name))
 }
 
 /// Returns whether a request has only fields that browsers set themselves, and the client's list of
@@ -117,11 +123,20 @@ mod tests {
 
     #[test]
     fn tools_show_no_purpose() {
-        assert!(is_of_tool(&request(&[("user-agent", "tool/1")])));
+        for fields in [
+            &[][..],
+            &[("user-agent", "curl/8.5.0"), ("accept", "*/*")],
+            &[("user-agent", "Wget/1.21"), ("accept-encoding", "identity")],
+        ] {
+            assert!(is_of_tool(&request(fields)), "{fields:?}");
+        }
         for field in [
-            ("accept", "*/*"),
+            ("accept", "application/json"),
             ("sec-fetch-dest", "empty"),
             ("referer", "http://h/"),
+            ("origin", "http://h"),
+            (REQUESTED_WITH, "XMLHttpRequest"),
+            ("user-agent", "Mozilla/5.0 (X11)"),
         ] {
             assert!(!is_of_tool(&request(&[field])), "{field:?}");
         }

@@ -12,7 +12,8 @@ use crate::fetch_standard::policy_nonce;
 /// The largest number of `Link` targets of one head that are read.
 const MAX_LINKS: usize = 64;
 
-/// The largest number of parameters of a target that are kept.
+/// The largest number of parameters of a target. A target with more of them is left out, since a
+/// later one may be `nopush`.
 const MAX_PARAMETERS: usize = 32;
 
 const ASSOCIATED: &str = "x-associated-content";
@@ -50,7 +51,7 @@ pub fn named_resources(page: &str, head: &mut ResponseHead) -> Vec<Need> {
                     break;
                 }
                 left -= 1;
-                if !link.has("nopush") {
+                if !link.has("nopush") && !link.has_too_many {
                     let parameters = link.parameters.iter();
                     let parameters = parameters.map(|(name, value)| (&**name, &**value));
                     scanner.preload_link(link.target, parameters, &mut needs);
@@ -79,6 +80,7 @@ fn need(page: &str, url: &str, kind: Kind, urgency: u8) -> Option<Need> {
 struct Link<'a> {
     target: &'a str,
     parameters: Vec<(String, String)>,
+    has_too_many: bool,
 }
 
 impl Link<'_> {
@@ -98,16 +100,16 @@ impl<'a> Iterator for Links<'a> {
         let rest = self.0.trim_start_matches([' ', '\t', ',']);
         let (target, mut rest) = rest.strip_prefix('<')?.split_once('>')?;
         let mut parameters = Vec::new();
+        let mut has_too_many = false;
         loop {
             rest = rest.trim_start_matches([' ', '\t']);
             let Some(after) = rest.strip_prefix(';') else {
                 break;
             };
             let (parameter, after) = parameter(after);
-            if let Some(parameter) = parameter
-                && parameters.len() < MAX_PARAMETERS
-            {
-                parameters.push(parameter);
+            match parameter {
+                Some(_) if parameters.len() >= MAX_PARAMETERS => has_too_many = true,
+                parameter => parameters.extend(parameter),
             }
             rest = after;
         }
@@ -115,7 +117,11 @@ impl<'a> Iterator for Links<'a> {
         let end = rest.find(',').unwrap_or(rest.len());
         self.0 = rest.get(end..).unwrap_or_default();
         let target = target.trim();
-        Some(Link { target, parameters })
+        Some(Link {
+            target,
+            parameters,
+            has_too_many,
+        })
     }
 }
 
@@ -265,6 +271,37 @@ mod tests {
         ] {
             assert_eq!(links(value), [(url.to_owned(), anonymous)], "{value}");
         }
+    }
+
+    #[test]
+    fn link_with_too_many_parameters_is_left_out() {
+        let link = |others: usize, last: &str| {
+            let others = "; x=1".repeat(others);
+            links(&format!(
+                "</v>; rel=preload; as=image{others}{last}, </w>; rel=preload; as=image"
+            ))
+        };
+        let of = |urls: &[&str]| -> Vec<(String, bool)> {
+            urls.iter().map(|url| ((*url).to_owned(), false)).collect()
+        };
+        let most = MAX_PARAMETERS - 2;
+        assert_eq!(link(most, ""), of(&["http://h/v", "http://h/w"]));
+        assert_eq!(link(most - 1, "; nopush"), of(&["http://h/w"]));
+        assert_eq!(link(most, "; nopush"), of(&["http://h/w"]));
+        assert_eq!(link(most, "; x=1"), of(&["http://h/w"]));
+    }
+
+    #[test]
+    fn preload_may_have_the_nonce_of_its_policy() {
+        let mut head = ResponseHead::new(200);
+        let policy = "script-src 'nonce-a' 'strict-dynamic'";
+        head.fields.push("content-security-policy", policy);
+        let link = "</a.js>; rel=preload; as=script; nonce=a, </b.js>; rel=preload; as=script; \
+                    nonce=b, </c.png>; rel=preload; as=image; nonce=a";
+        head.fields.push("link", link);
+        let needs = named_resources("http://h/", &mut head).into_iter();
+        let found: Vec<_> = needs.map(|need| need.has_nonce).collect();
+        assert_eq!(found, [true, false, false]);
     }
 
     #[test]

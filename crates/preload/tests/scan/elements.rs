@@ -409,3 +409,41 @@ fn needs_carry_the_referrer_policy() {
     }
     assert_eq!(Referrer::parse(""), None);
 }
+
+#[test]
+fn element_has_the_nonce_of_its_policy() {
+    let has_nonce = |html: &str, nonce: Option<&str>| {
+        let scanner = Scanner::html("http://example.test/").unwrap();
+        let mut scanner = scanner.nonce(nonce.map(str::to_owned));
+        let mut needs = Vec::new();
+        // Each byte alone.
+        html.bytes()
+            .for_each(|byte| scanner.feed(&[byte], &mut needs));
+        scanner.finish(&mut needs);
+        assert_eq!(needs.len(), 1, "{html}");
+        needs[0].has_nonce
+    };
+    for html in [
+        "<script nonce=Ab+/= src=a.js></script>",
+        "<script type=module src=a.js nonce='Ab+/='></script>",
+        "<link rel=stylesheet nonce=Ab+/= href=a.css>",
+        "<link rel=preload as=script nonce=Ab+/= href=a.js>",
+        "<link rel=modulepreload nonce=Ab+/= href=a.js>",
+    ] {
+        assert!(has_nonce(html, Some("Ab+/=")), "{html}");
+        assert!(!has_nonce(html, Some("ab+/=")), "{html}");
+        assert!(!has_nonce(html, None), "{html}");
+    }
+    for html in [
+        "<script nonce=b src=a.js></script>",
+        "<script src=a.js></script><script nonce=a></script>",
+        "<img nonce=a src=a.png>",
+        "<link rel=preload as=image nonce=a href=a.png>",
+        // Open markup of an attacker swallows the next element.
+        "<script src=//evil.test/ <script nonce=a src=b.js></script>",
+        "<script src=//evil.test/ x=\"<script \" nonce=a></script>",
+        "<script src=//evil.test/ nonce=a src=b.js></script>",
+    ] {
+        assert!(!has_nonce(html, Some("a")), "{html}");
+    }
+}

@@ -31,6 +31,9 @@ const MAX_FRAMES: usize = 64;
 /// carries it again.
 const LONG_COOKIE: usize = 2048;
 
+/// The urgency of the document to which `meta refresh` leads within a second.
+const REFRESH: u8 = 0;
+
 /// The largest number of changes of a page's cookies that its early requests follow.
 const MAX_FOLLOWED: usize = 8;
 
@@ -474,6 +477,19 @@ impl Page {
         left > 0
     }
 
+    /// Returns whether a document that the page names may be requested early. As the target of a
+    /// redirect, the document to which `meta refresh` leads must have the origin of the document
+    /// that names it, and one user's browser requests it by itself. The browser may never request a
+    /// lazy frame, so one of another origin is left to it.
+    pub(super) fn follows(&self, need: &Need, has_one_user: bool) -> bool {
+        let is_refresh = need.urgency == REFRESH;
+        if need.kind != Kind::Document || !(is_refresh || is_lazy(need)) {
+            return true;
+        }
+        let document = need.frame.as_deref().unwrap_or_else(|| self.document_url());
+        !(is_refresh && has_one_user) && url::is_same_origin(document, &need.url)
+    }
+
     /// Returns whether a host is the page's own, or one that the page's own bytes name.
     pub(super) fn names_host(&self, host: &str) -> bool {
         host == url::authority(&self.url) || self.named_hosts.contains(host)
@@ -545,6 +561,11 @@ impl Page {
         };
         self.budget.promise_bytes = left;
         true
+    }
+
+    /// Returns whether a resource was promised for the page.
+    pub(super) fn has_part(&self, url: &str) -> bool {
+        *url != *self.url && url != self.location && self.known.contains(url)
     }
 
     /// Adds a URL to those that are known.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tandem_http::{Method, RequestHead};
-use tandem_preload::{Kind, Need};
+use tandem_preload::Need;
 
 use super::document::{DocumentReader, Purpose};
 use super::fetch::{Fetch, FetchPhase, PushStream, PushTarget};
@@ -16,9 +16,6 @@ use super::table::{FetchId, PageId, ResponseId};
 use crate::fetch_standard::{is_navigation, target_origin};
 use crate::url;
 use crate::wire::{RequestHashes, url_hash};
-
-/// The urgency of the document to which `meta refresh` leads within a second.
-const REFRESH: u8 = 0;
 
 /// The source of a need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,23 +68,14 @@ impl Gateway {
         }
     }
 
-    /// Promises the needs that a document names, as far as its policies admit them. As the target of a redirect, the document to which
-    /// `meta refresh` leads must have the origin of the document that names it. One user's browser
-    /// requests it by itself.
+    /// Promises the needs that a document names, as far as its policies admit them.
     fn promise_read(&mut self, id: PageId, reader: &mut DocumentReader) {
         let policies = reader.take_content_policies();
         self.add_meta_policies(id, reader.frame().as_deref(), &policies);
         let mut needs = reader.take_needs();
         let has_one_user = self.config.has_one_user;
         if let Some(page) = self.pages.get(id) {
-            needs.retain(|need| match need.kind {
-                Kind::Document if need.urgency == REFRESH && has_one_user => false,
-                Kind::Document if need.urgency == REFRESH || is_lazy(need) => {
-                    let document = need.frame.as_deref().unwrap_or_else(|| page.document_url());
-                    has_one_user || url::is_same_origin(document, &need.url)
-                }
-                _ => true,
-            });
+            needs.retain(|need| page.follows(need, has_one_user));
         }
         self.promise(id, needs);
     }

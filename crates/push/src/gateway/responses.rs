@@ -427,9 +427,11 @@ impl Gateway {
         let target = redirect_target(&url, head).filter(|_| !is_left);
         let is_page = readable && DocumentReader::is_html(head);
         let is_bodiless = head.status == 304 || target.is_some();
-        // A script that asks for HTML opens no page. The frames of a page are parts of it.
+        // A script that asks for HTML opens no page, nor does a request for a part of a page. The
+        // frames of a page are parts of it.
         let is_navigation = is_navigation(&request);
-        let is_document = is_of_tool(&request) || self.is_frame(now, &request);
+        let is_part = || self.pages.values().any(|page| page.has_part(&url));
+        let is_document = (is_of_tool(&request) && !is_part()) || self.is_frame(now, &request);
         let may_be_page = is_navigation || (is_page && is_document);
         if (is_page || is_bodiless)
             && may_be_page

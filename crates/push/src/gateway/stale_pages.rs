@@ -132,10 +132,14 @@ impl Gateway {
         is_fresh: &dyn Fn(&RequestHead) -> bool,
     ) -> bool {
         let own_origin_only = self.config.own_origin_only;
+        let has_one_user = self.config.has_one_user;
         let Some(page) = self.pages.get_mut(page) else {
             return false;
         };
-        let is_wanted = need.urgency < LAZY && !page.refuses(need) && page.is_same_site(&need.url);
+        let is_wanted = need.urgency < LAZY
+            && page.follows(need, has_one_user)
+            && !page.refuses(need)
+            && page.is_same_site(&need.url);
         let request = is_wanted.then(|| page.request_for(need, own_origin_only));
         request.flatten().is_some_and(|request| is_fresh(&request))
     }

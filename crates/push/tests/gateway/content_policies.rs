@@ -51,6 +51,14 @@ fn forbidden_resources_are_not_requested() {
         ),
         (Some("upgrade-insecure-requests"), &[]),
         (Some("sandbox allow-scripts"), &[]),
+        (
+            Some("sandbox allow-same-origin"),
+            &["/logout", "/s.css", "http://b.test/u1.css"],
+        ),
+        (
+            Some("script-src 'none' 'strict-dynamic'; default-src 'self' 'strict-dynamic'"),
+            &["/f", "/logout", "/s.css"],
+        ),
     ] {
         let mut page = html(body);
         if let Some(policy) = policy {
@@ -166,4 +174,124 @@ fn needs_of_the_last_visit_obey_its_policy() {
         pair.run();
         pair.take_asked();
     }
+}
+
+/// The nonce is that of the response, and differs with each response.
+#[test]
+fn element_with_the_nonce_of_the_response_is_requested() {
+    let body = "<script nonce=n1 src=x.js></script><script nonce=n2 src=y.js></script>\
+                <link rel=stylesheet nonce=n1 href=s.css><img nonce=n1 src=i.png>";
+    let page = |policy| html(body).with(POLICY, policy);
+    let policy = "default-src 'nonce-n1' 'strict-dynamic'";
+    assert_eq!(load(page(policy), &[]), ["/s.css", "/x.js"]);
+    let two = "default-src 'nonce-n1', script-src 'nonce-n2'";
+    assert_eq!(load(page(two), &[]), [""; 0]);
+    let frame = ("http://a.test/f", page(policy));
+    let found = load(html("<iframe src=f></iframe>"), &[frame]);
+    assert_eq!(found, ["/f", "/s.css", "/x.js"]);
+}
+
+/// The last visit is remembered without its nonce.
+#[test]
+fn nonce_does_not_hold_for_the_next_visit() {
+    let config = Config {
+        has_one_user: true,
+        ..Config::default()
+    };
+    let url = "http://a.test/x.js";
+    let gallery = |nonce: &str| {
+        let body = format!("<script nonce={nonce} src=x.js></script>");
+        page("text/html", &body).with(POLICY, &format!("script-src 'nonce-{nonce}'"))
+    };
+    let script = page("text/javascript", "1").with("cache-control", "no-cache");
+    let mut pair = Pair::with(config, &[(url, script.with("etag", "\"1\""))]);
+    pair = pair.with_client(true);
+    pair.begin_visit("a.test");
+    pair.take_asked();
+    for nonce in ["n1", "n2"] {
+        pair.serve(PAGE, gallery(nonce));
+        pair.browse_for(Duration::from_secs(1), PAGE, NAVIGATION);
+        let requests = requests(&mut pair);
+        assert_eq!(requests[0], get(PAGE), "{nonce}");
+        pair.get(url, &[("referer", PAGE)]);
+        pair.run();
+        pair.take_asked();
+    }
+}
+
+#[test]
+fn resources_of_the_head_have_the_kind_of_their_ending() {
+    let named = |policy| {
+        let field = "\"/a.css\", \"/b.png\", \"/c\"";
+        let page = html("").with("x-associated-content", field);
+        load(page.with(POLICY, policy), &[])
+    };
+    for (policy, expected) in [
+        (
+            "object-src 'none'; frame-src 'none'",
+            &["/a.css", "/b.png", "/c"][..],
+        ),
+        ("img-src 'none'", &["/a.css"]),
+        ("default-src 'none'; img-src 'self'", &["/b.png"]),
+    ] {
+        assert_eq!(named(policy), expected, "{policy}");
+    }
+}
+
+/// A page over plain HTTP on the computer itself is not upgraded.
+#[test]
+fn upgrade_spares_the_computer_itself() {
+    for (host, expected) in [
+        ("a.test", 1),
+        ("localhost:81", 2),
+        ("127.0.0.1:81", 2),
+        ("abcdefghijklmnop.onion", 1),
+    ] {
+        let url = format!("http://{host}/page");
+        let page = html("<img src=/i.png>").with(POLICY, "upgrade-insecure-requests");
+        let mut pair = Pair::new(&[(&url, page)]);
+        assert_eq!(pair.load(&url, NAVIGATION).len(), expected, "{host}");
+    }
+}
+
+/// Browsers show the documents of errors. Their policies hold for the style sheets that the browser
+/// requests.
+#[test]
+fn policies_of_error_pages_hold() {
+    const SHEET: &str = "http://b.test/s.css";
+    for status in [200, 403, 404, 503] {
+        let mut error = html("");
+        error.status = status;
+        let sheet = page("text/css", "a{background:url(i.png)}");
+        for (policy, expected) in [("img-src *", 1), ("img-src 'none'", 0)] {
+            let error = error.clone().with(POLICY, policy);
+            let mut pair = Pair::new(&[(PAGE, error), (SHEET, sheet.clone())]);
+            asked(&mut pair, NAVIGATION);
+            let fields = [("accept", "text/css"), ("referer", PAGE)];
+            let found = pair.load(SHEET, &fields);
+            assert_eq!(found.len(), 1 + expected, "{status} {policy}");
+        }
+    }
+}
+
+/// A page has more frames with policies than any table has places.
+#[test]
+fn frames_do_not_displace_the_policy_of_their_page() {
+    const SHEET: &str = "http://b.test/s.css";
+    let sheet = page("text/css", "a{background:url(i.png)}");
+    let mut pair = Pair::new(&[
+        (PAGE, html("").with(POLICY, "img-src 'none'")),
+        (SHEET, sheet),
+    ]);
+    asked(&mut pair, NAVIGATION);
+    for at in 0..300 {
+        let url = format!("http://b.test/frame{at}");
+        pair.serve(&url, html("").with(POLICY, &format!("img-src /{at}")));
+        let fields = [("accept", "text/html"), ("sec-fetch-dest", "iframe")];
+        pair.load(&url, &[fields[0], fields[1], ("referer", PAGE)]);
+    }
+    let referrer = |url| [("accept", "text/css"), ("referer", url)];
+    assert_eq!(pair.load(SHEET, &referrer(PAGE)), [SHEET]);
+    // The policies of the first frames are lost, and admit nothing.
+    assert_eq!(pair.load(SHEET, &referrer("http://b.test/frame0")), [SHEET]);
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tandem_push::gateway::Config;
+use tandem_push::gateway::{Carrier, Config};
 use tandem_push::wire::Fate;
 
 use crate::origin::{page, redirect};
@@ -311,9 +311,31 @@ fn html_for_a_script_is_no_page() {
     }
     let counts = scene.gateway.take_counts();
     assert_eq!((counts.pages_pushed, counts.pages_held_out), (1, 0));
-    // A tool names no purpose.
-    let page = scene.ask("/page", &[]);
-    let mut answer = head(200, &[("content-type", "text/html")]);
-    scene.head(page, &mut answer);
-    assert!(answer.fields.contains("tandem-push"));
+}
+
+/// `curl` and `wget` name no purpose. A frame of the page that they load is no page.
+#[test]
+fn html_for_a_tool_is_a_page() {
+    for fields in [
+        &[][..],
+        &[("user-agent", "curl/8.5.0"), ("accept", "*/*")],
+        &[("user-agent", "Wget/1.21"), ("accept", "*/*")],
+    ] {
+        let mut scene = Scene::new(Config::default());
+        for (path, is_page) in [("/page", true), ("/frame", false), ("/other", true)] {
+            let id = scene.ask(path, fields);
+            let mut answer = head(200, &[("content-type", "text/html")]);
+            scene.head(id, &mut answer);
+            let treatment = answer.fields.contains("tandem-push");
+            assert_eq!(treatment, is_page, "{path} {fields:?}");
+            if path == "/page" {
+                let body = b"<iframe src=/frame></iframe><img src=/a.png>";
+                scene.gateway.handle_data(id, body);
+                let found = scene.paths(Carrier::Response(id));
+                assert_eq!(found, ["/learned.png", "/frame", "/a.png"]);
+            }
+        }
+        let counts = scene.gateway.take_counts();
+        assert_eq!(counts.pages_pushed, 2);
+    }
 }

@@ -147,6 +147,27 @@ fn lazy_resource_is_requested_early_once_it_was_used() {
     assert_eq!(requests, [get(IMAGE), get(PAGE)]);
 }
 
+/// A later visit may end before its user comes near the frame.
+#[test]
+fn lazy_frame_of_another_origin_is_never_requested_early() {
+    for (frame, is_early) in [("http://a.test/f", true), ("http://app.a.test/f", false)] {
+        let body = format!("<iframe loading=lazy src={frame}></iframe>");
+        let mut pair = pair(&[
+            (PAGE, page("text/html", &body)),
+            (frame, page("text/html", "")),
+        ]);
+        for visit in 0..2 {
+            pair.browse_for(LOADED, PAGE, NAVIGATION);
+            let requests = asked(&mut pair);
+            let is_asked = requests.contains(&get(frame));
+            assert_eq!(is_asked, is_early && visit > 0, "{frame}");
+            let fields = [("accept", "text/html"), ("sec-fetch-dest", "iframe")];
+            pair.get(frame, &[fields[0], fields[1], ("referer", PAGE)]);
+            asked(&mut pair);
+        }
+    }
+}
+
 #[test]
 fn saved_visits_serve_another_session() {
     let document = page("text/html", "<img src=i.png>");

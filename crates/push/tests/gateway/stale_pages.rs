@@ -11,7 +11,8 @@ const PAGE: &str = "http://a.test/page";
 
 /// The body of the stale page.
 const BODY: &str = "<link rel=stylesheet href=a.css><script src=b.js></script>\
-    <img src=//other.test/c.png><img src=d.png loading=lazy>";
+    <img src=//other.test/c.png><img src=d.png loading=lazy>\
+    <meta http-equiv=refresh content='0; url=http://app.a.test/next'>";
 
 fn head(kind: &str) -> ResponseHead {
     let mut head = ResponseHead::new(200);
@@ -47,7 +48,7 @@ fn visit(pair: &mut Pair, fields: &[(&str, &str)], fresh: &[&str]) -> (ResponseI
 #[test]
 fn fresh_resources_of_the_own_site_are_promised() {
     let mut pair = Pair::new(&[]);
-    let all = ["/a.css", "/b.js", "/c.png", "/d.png"];
+    let all = ["/a.css", "/b.js", "/c.png", "/d.png", "/next"];
     assert_eq!(visit(&mut pair, &[], &all).1, ["/a.css", "/b.js"]);
     let mut pair = Pair::new(&[]);
     assert_eq!(visit(&mut pair, &[], &["/b.js"]).1, ["/b.js"]);

@@ -2,9 +2,10 @@
 
 use tandem_http::Scheme;
 
-use super::super::budget::{MAX_BODY_BYTES, MAX_FOREIGN, MAX_LAZY};
+use super::super::budget::{MAX_BODY_BYTES, MAX_FOREIGN, MAX_LAZY, MAX_LEAVE};
 use super::*;
 use crate::cookies::CookieChanges;
+use crate::fetch_standard::{MAX_HOSTS, comparisons};
 
 fn need(url: &str, kind: Kind, urgency: u8) -> Need {
     Need {
@@ -274,4 +275,45 @@ fn same_site_is_that_of_the_document() {
     let page = page();
     assert!(page.is_same_site("http://a.test:81/x") && page.is_same_site("http://i.a.test/"));
     assert!(!page.is_same_site("http://b.test/"));
+}
+
+fn policies(text: &str) -> Arc<ContentSecurity> {
+    let mut policies = ContentSecurity::default();
+    policies.add_meta("http://a.test/page", text);
+    policies.into()
+}
+
+/// A page without a need that its policies admit, as a hostile one has them.
+#[test]
+fn page_with_too_many_refusals_is_closed() {
+    let hosts = " b.test".repeat(MAX_HOSTS);
+    let mut page = page();
+    page.set_content_policies(policies(&format!("img-src{hosts}")));
+    comparisons::take();
+    let refused = need("http://a.test/i.png", Kind::Image, 4);
+    for number in 0..scan::Scanner::MAX_NEEDS {
+        assert!(!page.is_closed(), "{number}");
+        assert!(page.refuses(&refused));
+    }
+    assert!(page.is_closed() && page.refuses(&need("http://a.test/s.css", Kind::Style, 1)));
+    for _ in 0..100_000 {
+        assert!(page.refuses(&refused));
+    }
+    assert_eq!(comparisons::take(), MAX_HOSTS * scan::Scanner::MAX_NEEDS);
+}
+
+#[test]
+fn questions_about_admitted_needs_are_bounded() {
+    let mut page = page();
+    let admitted = need("http://a.test/i.png", Kind::Image, 4);
+    for _ in 0..10 * MAX_LEAVE {
+        assert!(
+            !page.refuses(&admitted),
+            "without policies nothing is asked"
+        );
+    }
+    page.set_content_policies(policies("img-src 'self'"));
+    let asked = (0..2 * MAX_LEAVE).filter(|_| !page.refuses(&admitted));
+    assert_eq!(asked.count(), MAX_LEAVE);
+    assert!(page.is_closed());
 }
