@@ -164,9 +164,9 @@ impl Attributes {
         (self.present | self.lost) & bit(name) != 0
     }
 
-    /// Returns true if the element has this nonce. Markup that an attacker has left open may swallow
-    /// the next element and its nonce, so a tag with a `<` in it or with an attribute twice has none
-    /// (Content Security Policy section 6.7.3.1, stricter).
+    /// Returns true if the element has this nonce. Markup that an attacker has left open may
+    /// swallow the next element and its nonce. A tag with a `<` in it, or with an attribute twice,
+    /// therefore has none. This is stricter than Content Security Policy section 6.7.3.1.
     pub(super) fn has_nonce(&self, nonce: Option<&str>) -> bool {
         !self.is_doubtful && nonce.is_some() && self.get(Name::Nonce).as_deref() == nonce
     }

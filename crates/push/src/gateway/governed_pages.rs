@@ -41,8 +41,8 @@ impl Gateway {
         }
     }
 
-    /// Returns the policies of a document by the head of its response; `None` if it is no document,
-    /// or if its policies are those that are known. A 304 keeps the policies of the stored document.
+    /// Returns the policies of a document by the head of its response. `None` if it is no document,
+    /// or if it has the known policies. A 304 keeps those of the stored document.
     fn policies_of(
         &self,
         url: &str,

@@ -178,7 +178,7 @@ fn needs_of_the_last_visit_obey_its_policy() {
 
 /// The nonce is that of the response, and differs with each response.
 #[test]
-fn element_with_the_nonce_of_the_response_is_requested() {
+fn element_with_the_nonce_is_requested() {
     let body = "<script nonce=n1 src=x.js></script><script nonce=n2 src=y.js></script>\
                 <link rel=stylesheet nonce=n1 href=s.css><img nonce=n1 src=i.png>";
     let page = |policy| html(body).with(POLICY, policy);
@@ -220,7 +220,7 @@ fn nonce_does_not_hold_for_the_next_visit() {
 }
 
 #[test]
-fn resources_of_the_head_have_the_kind_of_their_ending() {
+fn named_resources_have_the_kind_of_their_ending() {
     let named = |policy| {
         let field = "\"/a.css\", \"/b.png\", \"/c\"";
         let page = html("").with("x-associated-content", field);

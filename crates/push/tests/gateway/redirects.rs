@@ -88,7 +88,7 @@ fn frame_of_another_origin_is_requested() {
 
 /// The browser may never request a lazy frame, as its user may never come near it.
 #[test]
-fn lazy_frame_of_another_origin_is_left_to_the_browser() {
+fn foreign_lazy_frame_is_left_to_the_browser() {
     for (host, expected) in [("a.test", vec!["/frame"]), ("app.a.test", vec![])] {
         let mut scene = Scene::new(Config::default());
         let frame = format!("<iframe loading=lazy src=http://{host}/frame></iframe>");

@@ -149,7 +149,7 @@ fn lazy_resource_is_requested_early_once_it_was_used() {
 
 /// A later visit may end before its user comes near the frame.
 #[test]
-fn lazy_frame_of_another_origin_is_never_requested_early() {
+fn foreign_lazy_frame_is_never_requested_early() {
     for (frame, is_early) in [("http://a.test/f", true), ("http://app.a.test/f", false)] {
         let body = format!("<iframe loading=lazy src={frame}></iframe>");
         let mut pair = pair(&[
