@@ -40,14 +40,12 @@ pub fn is_navigation(request: &RequestHead) -> bool {
 }
 
 /// Returns whether a request comes from a tool such as `curl`, as far as its fields show. Such a
-/// request takes any type, and names no page and no purpose. A browser that asks for any type makes
-/// it for a script.
+/// request takes any type, and names no page and no purpose. The requests of scripts name the page,
+/// unless its policy forbids that.
 pub(crate) fn is_of_tool(request: &RequestHead) -> bool {
-    let get = |name: &str| request.fields.get(name);
+    let accept = request.fields.get("accept");
     let mut names = ["sec-fetch-dest", "referer", "origin", REQUESTED_WITH].into_iter();
-    let is_of_browser = get("user-agent").is_some_and(|agent| agent.starts_with(b"Mozilla/"));
-    let takes_any = get("accept").is_none_or(|accept| accept == b"*/*");
-    takes_any && !is_of_browser && !names.any(|name| request.fields.contains(name))
+    accept.is_none_or(|accept| accept == b"*/*") && !names.any(|name| request.fields.contains(name))
 }
 
 /// Returns whether a request has only fields that browsers set themselves, and the client's list of
@@ -127,6 +125,7 @@ mod tests {
             &[][..],
             &[("user-agent", "curl/8.5.0"), ("accept", "*/*")],
             &[("user-agent", "Wget/1.21"), ("accept-encoding", "identity")],
+            &[("user-agent", "Mozilla/5.0"), ("accept", "*/*")],
         ] {
             assert!(is_of_tool(&request(fields)), "{fields:?}");
         }
@@ -136,7 +135,6 @@ mod tests {
             ("referer", "http://h/"),
             ("origin", "http://h"),
             (REQUESTED_WITH, "XMLHttpRequest"),
-            ("user-agent", "Mozilla/5.0 (X11)"),
         ] {
             assert!(!is_of_tool(&request(&[field])), "{field:?}");
         }
