@@ -2,20 +2,22 @@
 //! ([`origin`]).
 //!
 //! [`policy`] decides which addresses an origin may have, and [`own`] knows the listeners of this
-//! process. `places` limits the connections of a session, and `starts` the exchanges that all
-//! sessions start at once. `lasting` limits those that last. `multiplexed` holds the HTTP/2
-//! sessions with origins. [`polite`] limits the connections of a client without a gateway by the
-//! measured benefit, and `growth` is its policy. [`opened_origins`] holds the connections of HTTPS
-//! that the client opens. [`provided`] dials origins over a transport of
-//! many streams. [`announce`] logs whether gateways answer, and `failures` remembers the tunnels
-//! that failed. `ways` chooses among several ways to one gateway, and `throttling` decides whether
-//! a network throttles those over UDP. [`udp`] carries UDP datagrams.
+//! process. `lookups` resolves names. `places`
+//! limits the connections of a session, and `starts` the exchanges that all sessions start at once.
+//! `lasting` limits those that last. `multiplexed` holds the HTTP/2 sessions with origins.
+//! [`polite`] limits the connections of a client without a gateway by the measured benefit, and
+//! `growth` is its policy. [`opened_origins`] holds the connections of HTTPS that the client opens.
+//! [`provided`] dials origins over a transport of many streams. [`announce`] logs whether gateways
+//! answer, and `failures` remembers the tunnels that failed. `ways` chooses among several ways to
+//! one gateway, and `throttling` decides whether a network throttles those over UDP. [`udp`]
+//! carries UDP datagrams.
 
 pub mod announce;
 mod failures;
 pub mod gateways;
 pub mod growth;
 mod lasting;
+mod lookups;
 mod multiplexed;
 pub mod opened_origins;
 pub mod origin;

@@ -547,12 +547,9 @@ impl Origin {
                 "a tunnel needs a port",
             ));
         }
-        let origin = self.key(exchange)?.origin;
-        let path = self
-            .transports
-            .tunnels
-            .dial(&origin.1, &exchange.isolation)
-            .await?;
+        let key = self.key(exchange)?;
+        let (target, part) = (&key.origin.1, key.part_of(&exchange.isolation));
+        let path = self.transports.tunnels.dial(target, &part).await?;
         sink.send(Part::Head(tandem_http::ResponseHead::new(200)))
             .await;
         let facts = Rc::clone(path.facts());

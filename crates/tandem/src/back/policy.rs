@@ -11,6 +11,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 use std::time::Duration;
 
+use super::lookups::Lookups;
 use super::own::OwnListeners;
 use crate::carrier::LocalBoxFuture;
 use crate::endpoint::is_onion;
@@ -288,7 +289,7 @@ pub struct Direct {
 }
 
 impl Direct {
-    async fn resolve(&self, target: &Target) -> Result<Vec<SocketAddr>, Error> {
+    async fn resolve(&self, session: u64, target: &Target) -> Result<Vec<SocketAddr>, Error> {
         let dns =
             |detail: String| Error::new(Kind::Dns, Side::Origin, detail).with_retry(Retry::Safe);
         if let Ok(ip) = target.host.parse::<IpAddr>() {
@@ -299,21 +300,19 @@ impl Direct {
             let detail = "onion services are reached through Tor only: use --via";
             return Err(Error::new(Kind::Dns, Side::Local, detail));
         }
-        let looked_up = tokio::net::lookup_host((target.host.as_str(), target.port));
-        match tokio::time::timeout(self.options.connect_timeout, looked_up).await {
-            Ok(Ok(addresses)) => Ok(addresses.collect()),
-            Ok(Err(_)) => Err(dns("the name could not be resolved".into())),
-            Err(_) => Err(dns("the name could not be resolved in time".into())),
-        }
+        let (name, limit) = ((&*target.host, target.port), self.options.connect_timeout);
+        let looked_up = Lookups::of_process().look_up(session, name, limit).await;
+        looked_up.map_err(|error| dns(error.to_string()))
     }
 }
 
 impl Direct {
-    /// Resolves a target. Returns one to four addresses, which the policy permits and at which this
-    /// process does not listen.
+    /// Resolves a target for the client's session of this number. Returns one to four addresses,
+    /// which the policy permits and at which this process does not listen.
     pub(super) async fn addresses(
         &self,
         protocol: Protocol,
+        session: u64,
         target: &Target,
     ) -> Result<Vec<SocketAddr>, Error> {
         let named = self.named.as_ref() == Some(target);
@@ -322,7 +321,11 @@ impl Direct {
             AddressFamily::V4 => address.is_ipv4(),
             AddressFamily::V6 => address.is_ipv6(),
         };
-        let found = self.resolve(target).await?.into_iter().filter(wanted);
+        let found = self
+            .resolve(session, target)
+            .await?
+            .into_iter()
+            .filter(wanted);
         let mut addresses: Vec<_> = found.take(4).collect();
         if addresses.is_empty() {
             let detail = "the name has no address";
@@ -360,10 +363,11 @@ impl Transport for Direct {
     fn dial<'a>(
         &'a self,
         target: &'a Target,
-        _: &'a Isolation,
+        isolation: &'a Isolation,
     ) -> LocalBoxFuture<'a, Result<Path, Error>> {
         Box::pin(async move {
-            let addresses = self.addresses(Protocol::Tcp, target).await?;
+            let session = isolation.connection();
+            let addresses = self.addresses(Protocol::Tcp, session, target).await?;
             let dial = |address, limit| connect(address, limit, Side::Origin);
             let stream = first_to_answer(&addresses, self.options.connect_timeout, dial).await?;
             METRICS.origin_connections.add(1);
@@ -429,7 +433,7 @@ mod tests {
                 host: host.into(),
                 port: 80,
             };
-            let error = direct.resolve(&target).await.expect_err(host);
+            let error = direct.resolve(0, &target).await.expect_err(host);
             // A look-up would have failed on the side of the origin.
             assert_eq!((error.kind, error.side), (Kind::Dns, Side::Local), "{host}");
             assert!(error.detail.contains("--via"), "{error:?}");

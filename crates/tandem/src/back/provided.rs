@@ -164,7 +164,8 @@ impl Transport for Provided {
     ) -> LocalBoxFuture<'a, Result<Carrier, Error>> {
         Box::pin(async move {
             let provider = self.transports.of(&self.endpoint).map_err(|_| unusable())?;
-            let addresses = self.direct.addresses(provider.protocol(), target).await?;
+            let (protocol, session) = (provider.protocol(), isolation.connection());
+            let addresses = self.direct.addresses(protocol, session, target).await?;
             let carrier = self.dial_any(&addresses, target, isolation).await?;
             METRICS.origin_connections.add(1);
             Ok(carrier)

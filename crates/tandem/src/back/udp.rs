@@ -56,9 +56,10 @@ impl UdpTunnels {
         })
     }
 
-    /// Opens a socket that is connected to the target.
-    async fn connect(&self, target: &Target) -> Result<UdpSocket, Error> {
-        let addresses = self.direct.addresses(Protocol::Udp, target).await?;
+    /// Opens a socket for a session that is connected to the target.
+    async fn connect(&self, session: u64, target: &Target) -> Result<UdpSocket, Error> {
+        let addresses = self.direct.addresses(Protocol::Udp, session, target);
+        let addresses = addresses.await?;
         let timeout = self.direct.options.connect_timeout;
         first_to_answer(&addresses, timeout, async |address, _| {
             let any: SocketAddr = match address {
@@ -87,7 +88,8 @@ impl UdpTunnels {
             let detail = "the path names no host and port for UDP";
             Error::new(Kind::BadRequest, Side::Client, detail)
         })?;
-        let socket = self.connect(&Target { host, port }).await?;
+        let session = exchange.peer.session;
+        let socket = self.connect(session, &Target { host, port }).await?;
         METRICS.udp_flows.add(1);
         let mut head = ResponseHead::new(200);
         let (name, value) = connect_udp::CAPSULE_PROTOCOL;
@@ -332,7 +334,7 @@ mod tests {
                 host: address.ip().to_string(),
                 port: address.port(),
             };
-            let socket = tunnels.connect(&target).await.expect("a socket");
+            let socket = tunnels.connect(0, &target).await.expect("a socket");
             let is_forbidden = match address {
                 SocketAddr::V4(_) => {
                     sockopt::ip_mtu_discover(&socket).expect("an option")

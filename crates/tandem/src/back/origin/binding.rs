@@ -220,7 +220,7 @@ impl Origin {
     /// Returns a dial that does not end with the exchange.
     pub(super) fn own_dial(&self, exchange: &Exchange, key: &PoolKey) -> OwnDial {
         let (transport, wanted) = (Rc::clone(&self.transports.plain), Rc::clone(&key.origin));
-        let isolation = exchange.isolation.clone();
+        let isolation = key.part_of(&exchange.isolation);
         Box::pin(async move { transport.dial(&wanted.1, &isolation).await })
     }
 

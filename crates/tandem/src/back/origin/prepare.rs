@@ -36,7 +36,8 @@ impl Origin {
         } else {
             &self.transports.secure_http1
         };
-        let path = transport.dial(&key.origin.1, &key.isolation).await?;
+        let part = key.part_of(&key.isolation);
+        let path = transport.dial(&key.origin.1, &part).await?;
         let is_h2 = path.facts().alpn() == Some(b"h2");
         if is_h2 {
             let path = Box::pin(std::future::ready(Ok(path.into())));

@@ -14,7 +14,7 @@ use super::{Origin, PoolKey};
 use crate::carrier::Carrier;
 use crate::endpoint::SessionKind;
 use crate::error::{Error, Kind, Side};
-use crate::exchange::{Exchange, Sink};
+use crate::exchange::{Exchange, Isolation, Sink};
 use crate::metrics::METRICS;
 use crate::path::Path;
 use crate::probe::points::ORIGIN_DIAL;
@@ -79,7 +79,9 @@ impl Origin {
             Scheme::Https if is_upgrade => &self.transports.secure_http1,
             Scheme::Https => &self.transports.secure,
         };
-        transport.dial(target, &exchange.isolation).await
+        transport
+            .dial(target, &key.part_of(&exchange.isolation))
+            .await
     }
 
     /// Runs an exchange on a session of the fixed protocol. At a reverse proxy, where all clients
@@ -112,7 +114,7 @@ impl Origin {
             Scheme::Https => &self.transports.secure,
         };
         let (transport, always) = (Rc::clone(transport), self.protocols.always);
-        let (origin, isolation) = (Rc::clone(&key.origin), exchange.isolation.clone());
+        let (origin, isolation) = (Rc::clone(&key.origin), key.part_of(&exchange.isolation));
         let session = self.protocols.multiplexed.connect(Box::pin(async move {
             let dialling = ORIGIN_DIAL.start();
             let carrier = transport.carrier(&origin.1, &isolation).await?;
@@ -125,6 +127,17 @@ impl Origin {
         let mut pool = self.pool.borrow_mut();
         pool.multiplexed.insert(key, Rc::clone(&session));
         session
+    }
+}
+
+impl PoolKey {
+    /// Returns the part of an isolation key that belongs to the client's session. Sessions take
+    /// turns at the resolver by it.
+    pub(super) fn part_of(&self, isolation: &Isolation) -> Isolation {
+        match isolation.connection() {
+            0 => isolation.within(self.session),
+            _ => isolation.clone(),
+        }
     }
 }
 
