@@ -44,7 +44,7 @@ impl OwnListeners {
 }
 
 /// Returns true if this machine has the address.
-fn is_this_machine(ip: IpAddr) -> bool {
+pub(super) fn is_this_machine(ip: IpAddr) -> bool {
     ip.is_loopback() || ip.is_unspecified() || source_towards((ip, 9).into()) == Some(ip)
 }
 

@@ -3,8 +3,9 @@
 //!
 //! By default the policy refuses every address outside the public Internet (RFC 6890: private,
 //! loopback, link-local with the cloud's metadata address, shared, documentation, multicast,
-//! reserved). It also refuses such addresses inside IPv6 forms that embed IPv4, and every port but
-//! 80 and 443.
+//! reserved). It refuses public addresses of the machine itself and of the networks of its
+//! interfaces (`near`), and the address of a cloud's service for its machines. It also refuses
+//! such addresses inside IPv6 forms that embed IPv4, and every port but 80 and 443.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -12,6 +13,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use super::lookups::Lookups;
+use super::near;
 use super::own::OwnListeners;
 use crate::carrier::LocalBoxFuture;
 use crate::endpoint::is_onion;
@@ -154,10 +156,37 @@ impl Default for Policy {
 impl Policy {
     /// Returns whether the gateway may dial `address`.
     pub fn permits(&self, address: SocketAddr) -> bool {
-        let address = SocketAddr::new(address.ip().to_canonical(), address.port());
-        (is_public(address.ip()) && self.ports.contains(&address.port()))
-            || self.allow.iter().any(|allow| allow.covers(address))
+        self.check(address, near::is_near).is_none()
     }
+
+    /// Returns the reason why the gateway may not dial `address`. `is_near` returns whether an
+    /// address belongs to this machine or its networks.
+    fn check(&self, address: SocketAddr, is_near: impl Fn(IpAddr) -> bool) -> Option<Refused> {
+        let address = SocketAddr::new(address.ip().to_canonical(), address.port());
+        if self.allow.iter().any(|allow| allow.covers(address)) {
+            return None;
+        }
+        let ip = address.ip();
+        if !is_public(ip) {
+            Some(Refused::NotPublic)
+        } else if is_near(ip) || embedded(ip).is_some_and(|ip| is_near(ip.into())) {
+            Some(Refused::Near)
+        } else {
+            let is_allowed = self.ports.contains(&address.port());
+            (!is_allowed).then_some(Refused::Port)
+        }
+    }
+}
+
+/// The reason why a destination is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Refused {
+    /// The address is not public.
+    NotPublic,
+    /// The address belongs to this machine or to a network of its interfaces.
+    Near,
+    /// The port is not allowed.
+    Port,
 }
 
 static REFUSALS: LogLimit = LogLimit::new();
@@ -165,29 +194,37 @@ static REFUSALS: LogLimit = LogLimit::new();
 impl Policy {
     /// Logs a refusal and the option that would permit it. The line omits the destination, because
     /// it is private to a user.
-    fn tell_refusal(&self, address: SocketAddr) {
+    fn tell_refusal(&self, refused: Refused) {
         let Some(held_back) = REFUSALS.admit() else {
             return;
         };
-        let remedy = self.remedy(address.ip());
+        let remedy = self.remedy(refused);
         tracing::warn!(
             "a destination was refused: {remedy} ({held_back} more since the last line)"
         );
     }
 
-    /// Returns the reason for the refusal of an address, and the option that would permit it.
-    fn remedy(&self, ip: IpAddr) -> &'static str {
-        match (self.of, is_public(ip)) {
-            (PolicyOf::Gateway, true) => "its port is not among --allow-port",
-            (PolicyOf::Gateway, false) => {
+    /// Returns the text of a reason, and the option that would permit the destination.
+    const fn remedy(&self, refused: Refused) -> &'static str {
+        match (self.of, refused) {
+            (PolicyOf::Gateway, Refused::Port) => "its port is not among --allow-port",
+            (PolicyOf::Gateway, Refused::NotPublic) => {
                 "its address is not of the public Internet; --allow-dest NET[:PORT] permits a net"
             }
-            (PolicyOf::Solo, true) => {
+            (PolicyOf::Gateway, Refused::Near) => {
+                "its address is this machine's or of a network of its interfaces; --allow-dest \
+                 NET[:PORT] permits a net"
+            }
+            (PolicyOf::Solo, Refused::Port) => {
                 "its port is neither 80 nor 443; --solo-allow-dest NET:PORT permits it"
             }
-            (PolicyOf::Solo, false) => {
+            (PolicyOf::Solo, Refused::NotPublic) => {
                 "its address is not of the public Internet; --solo-allow-dest NET[:PORT] permits \
                  a net"
+            }
+            (PolicyOf::Solo, Refused::Near) => {
+                "its address is this machine's or of a network of its interfaces; \
+                 --solo-allow-dest NET[:PORT] permits a net"
             }
         }
     }
@@ -225,25 +262,38 @@ fn is_public_v4(ip: Ipv4Addr) -> bool {
         || (a == 192 && b == 88 && c == 99)
         || (a == 198 && (18..20).contains(&b))
         || (a == 198 && b == 51 && c == 100)
-        || (a == 203 && b == 0 && c == 113))
+        || (a == 203 && b == 0 && c == 113)
+        || ip == AZURE)
 }
 
+/// The address at which Azure gives its machines their configuration and a resolver. The services
+/// of other clouds are at addresses that are not public.
+const AZURE: Ipv4Addr = Ipv4Addr::new(168, 63, 129, 16);
+
 fn is_public_v6(ip: Ipv6Addr) -> bool {
+    if let Some(embedded) = embedded(ip.into()) {
+        return is_public_v4(embedded);
+    }
     let s = ip.segments();
-    let embedded = |high: u16, low: u16| {
-        is_public_v4(Ipv4Addr::from_bits(
-            (u32::from(high) << 16) | u32::from(low),
-        ))
-    };
     match s[0] {
-        // NAT64 (RFC 6052) and 6to4 (RFC 3056) carry an IPv4 address.
-        0x64 if s[1] == 0xff9b && s[2..6] == [0; 4] => embedded(s[6], s[7]),
-        0x2002 => embedded(s[1], s[2]),
         // Only 2000::/3 is allocated. It contains documentation, benchmarking, ORCHID and Teredo.
         0x2001 => !(s[1] == 0xdb8 || s[1] < 0x200),
         0x3fff => s[1] & 0xf000 != 0,
         first => (0x2000..0x4000).contains(&first),
     }
+}
+
+/// Returns the IPv4 address in an address of NAT64 (RFC 6052) or 6to4 (RFC 3056).
+fn embedded(ip: IpAddr) -> Option<Ipv4Addr> {
+    let IpAddr::V6(ip) = ip else { return None };
+    let s = ip.segments();
+    let (high, low) = match s[0] {
+        0x64 if s[1] == 0xff9b && s[2..6] == [0; 4] => (s[6], s[7]),
+        0x2002 => (s[1], s[2]),
+        _ => return None,
+    };
+    let bits = (u32::from(high) << 16) | u32::from(low);
+    Some(Ipv4Addr::from_bits(bits))
 }
 
 /// The time that an address may stay silent before the next address of the same name is tried.
@@ -289,6 +339,11 @@ pub struct Direct {
 }
 
 impl Direct {
+    /// Reads the networks of this machine, so that they are known before the first connection.
+    pub fn read_networks() {
+        near::prepare();
+    }
+
     async fn resolve(&self, session: u64, target: &Target) -> Result<Vec<SocketAddr>, Error> {
         let dns =
             |detail: String| Error::new(Kind::Dns, Side::Origin, detail).with_retry(Retry::Safe);
@@ -346,12 +401,12 @@ impl Direct {
 
     /// Returns whether the policy permits an address, and reports a refusal.
     fn permits(&self, address: SocketAddr) -> bool {
-        let permitted = self.policy.permits(address);
-        if !permitted {
+        let refused = self.policy.check(address, near::is_near);
+        if let Some(refused) = refused {
             METRICS.destinations_refused.add(1);
-            self.policy.tell_refusal(address);
+            self.policy.tell_refusal(refused);
         }
-        permitted
+        refused.is_none()
     }
 }
 
@@ -378,145 +433,4 @@ impl Transport for Direct {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn refuses_what_is_not_public() {
-        let policy = Policy::default();
-        for address in [
-            "127.0.0.1:80",
-            "10.1.2.3:80",
-            "169.254.169.254:80",
-            "192.168.0.1:443",
-            "172.31.0.1:80",
-            "100.64.0.1:80",
-            "0.0.0.0:80",
-            "224.0.0.1:80",
-            "255.255.255.255:80",
-            "192.0.2.80:80",
-            "198.18.0.1:80",
-            "[::1]:80",
-            "[::]:80",
-            "[fd00::1]:80",
-            "[fe80::1]:80",
-            "[ff02::1]:80",
-            "[::ffff:127.0.0.1]:80",
-            "[64:ff9b::7f00:1]:80",
-            "[2002:7f00:1::]:80",
-            "[2001:db8::1]:80",
-            "93.184.216.34:22",
-            "93.184.216.34:8080",
-        ] {
-            assert!(!policy.permits(address.parse().unwrap()), "{address}");
-        }
-        for address in [
-            "93.184.216.34:80",
-            "93.184.216.34:443",
-            "[2606:2800::1]:443",
-            "[64:ff9b::5db8:d822]:80",
-        ] {
-            assert!(policy.permits(address.parse().unwrap()), "{address}");
-        }
-    }
-
-    #[tokio::test]
-    async fn direct_looks_up_no_onion_name() {
-        let direct = Direct {
-            policy: Policy::default(),
-            named: None,
-            own: OwnListeners::default(),
-            options: SocketOptions::default(),
-        };
-        for host in ["secretservice.onion", "www.a.ONION.", "onion"] {
-            let target = Target {
-                host: host.into(),
-                port: 80,
-            };
-            let error = direct.resolve(0, &target).await.expect_err(host);
-            // A look-up would have failed on the side of the origin.
-            assert_eq!((error.kind, error.side), (Kind::Dns, Side::Local), "{host}");
-            assert!(error.detail.contains("--via"), "{error:?}");
-        }
-    }
-
-    #[tokio::test]
-    async fn direct_refuses_its_own_listener() {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-        let bound = listener.local_addr().expect("an address");
-        let target = Target {
-            host: "127.0.0.1".into(),
-            port: bound.port(),
-        };
-        let transports = crate::transport::registry::Transports::default();
-        let endpoints = ["http://127.0.0.1:0".parse().expect("an endpoint")];
-        for (bound, expected) in [(&[bound][..], Some(Kind::Loop)), (&[], None)] {
-            let direct = Direct {
-                policy: Policy::default(),
-                named: Some(target.clone()),
-                own: OwnListeners::new(&endpoints, &transports, bound).expect("known"),
-                options: SocketOptions::default(),
-            };
-            let dialled = direct.dial(&target, &Isolation::none()).await;
-            assert_eq!(dialled.err().map(|error| error.kind), expected);
-        }
-    }
-
-    /// A client has no option --allow-dest.
-    #[test]
-    fn refusal_names_an_option_of_the_program() {
-        for (of, options, others) in [
-            (
-                PolicyOf::Gateway,
-                [" --allow-dest", " --allow-port"],
-                "--solo",
-            ),
-            (PolicyOf::Solo, ["--solo-allow-dest"; 2], " --allow"),
-        ] {
-            let policy = Policy {
-                of,
-                ..Policy::default()
-            };
-            let near = policy.remedy([192, 168, 1, 1].into());
-            let public = policy.remedy([192, 0, 66, 1].into());
-            for (text, option) in [(near, options[0]), (public, options[1])] {
-                assert!(text.contains(option) && !text.contains(others), "{text}");
-            }
-            let text = policy.refusal();
-            assert!(
-                text.contains(options[0]) && !text.contains(others),
-                "{text}"
-            );
-        }
-    }
-
-    #[test]
-    fn allows_what_is_named() {
-        let policy = Policy {
-            allow: ["10.0.0.0/8:8080", "[::1]", "192.0.2.80"]
-                .map(|a| a.parse().unwrap())
-                .to_vec(),
-            ..Policy::default()
-        };
-        for (address, permitted) in [
-            ("10.9.9.9:8080", true),
-            ("10.9.9.9:80", false),
-            ("[::1]:99", true),
-            ("192.0.2.80:9980", true),
-            ("192.0.2.81:80", false),
-        ] {
-            assert_eq!(
-                policy.permits(address.parse().unwrap()),
-                permitted,
-                "{address}"
-            );
-        }
-        for bad in ["10.0.0.0/33", "x", "10.0.0.1:port", "[::1"] {
-            assert!(bad.parse::<AllowDest>().is_err(), "{bad}");
-        }
-        assert_eq!(
-            "[fd00::/8]:443".parse::<AllowDest>().unwrap().to_string(),
-            "[fd00::/8]:443"
-        );
-    }
-}
+mod tests;

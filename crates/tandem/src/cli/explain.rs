@@ -217,8 +217,8 @@ fn refusal(asked: &AskedUrl, solo: &Solo) -> Option<&'static str> {
     };
     let is_refused = !policy.permits(SocketAddr::new(ip, asked.port));
     is_refused.then_some(
-        "none: refused, since the address is not public or the port is neither 80 nor 443: use \
-         --solo-allow-dest",
+        "none: refused, since the address is not public or is near this machine, or the port is \
+         neither 80 nor 443: use --solo-allow-dest",
     )
 }
 

@@ -150,6 +150,7 @@ impl GatewayConfig {
         named: Option<Target>,
         listening: &[SocketAddr],
     ) -> Result<Rc<Direct>, ConfigError> {
+        Direct::read_networks();
         Ok(Rc::new(Direct {
             policy: self.policy.clone(),
             named,

@@ -1,0 +1,176 @@
+//! The machine's own addresses, and the networks of its interfaces.
+//!
+//! Both can be public. A firewall at the edge of such a network does not stand between its machines
+//! and the gateway, as in an office or at home with IPv6. In a network of a hosting provider, the
+//! neighbours are other customers, and their sites are refused too. The largest such networks have
+//! 4,096 IPv4 addresses, about a millionth of all, and the operator can permit them.
+//!
+//! The list of networks is at most some seconds old. Own addresses are also recognised by the
+//! address from which the system would send.
+
+use std::net::IpAddr;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use if_addrs::IfAddr;
+
+use super::own::is_this_machine;
+
+/// The age at which the list is read again.
+const FRESH_FOR: Duration = Duration::from_secs(5);
+
+/// The shortest prefixes of a network on one link, for IPv4 and IPv6. The address of a tunnel may
+/// have a shorter one, which would cover most of the Internet.
+const SHORTEST: (u8, u8) = (16, 48);
+
+/// The networks of the process's machine.
+static NETWORKS: Mutex<Networks> = Mutex::new(Networks {
+    list: Vec::new(),
+    read: None,
+    has_failed: false,
+});
+
+/// Returns true if an address belongs to this machine or to a network of its interfaces.
+pub(super) fn is_near(ip: IpAddr) -> bool {
+    let mut networks = NETWORKS.lock().unwrap_or_else(PoisonError::into_inner);
+    networks.refresh(Instant::now(), if_addrs::get_if_addrs);
+    networks.covers(ip) || is_this_machine(ip)
+}
+
+/// Reads the networks for the first time, so that a machine without descriptors finds a list.
+pub(super) fn prepare() {
+    is_near(IpAddr::from([127, 0, 0, 1]));
+}
+
+/// The networks of the interfaces.
+#[derive(Debug)]
+struct Networks {
+    list: Vec<Network>,
+    /// The time of the last attempt to read the list.
+    read: Option<Instant>,
+    has_failed: bool,
+}
+
+/// An address of an interface, and the length of its network's prefix in bits.
+#[derive(Clone, Copy, Debug)]
+struct Network {
+    own: IpAddr,
+    bits: u8,
+}
+
+impl Networks {
+    /// Reads the list if it is too old. A list that cannot be read stays as it was.
+    fn refresh(
+        &mut self,
+        now: Instant,
+        read: impl FnOnce() -> std::io::Result<Vec<if_addrs::Interface>>,
+    ) {
+        let is_fresh = |at: Instant| now.saturating_duration_since(at) < FRESH_FOR;
+        if self.read.is_some_and(is_fresh) {
+            return;
+        }
+        self.read = Some(now);
+        match read() {
+            Ok(found) => {
+                self.list = found.iter().map(|it| Network::of(&it.addr)).collect();
+                self.has_failed = false;
+            }
+            Err(error) if !self.has_failed => {
+                self.has_failed = true;
+                tracing::warn!(
+                    %error,
+                    "the networks of this machine cannot be read, so a connection to a public \
+                     address in them may be permitted: permit sockets of AF_NETLINK, or add rules \
+                     to the firewall"
+                );
+            }
+            Err(_) => {}
+        }
+    }
+
+    fn covers(&self, ip: IpAddr) -> bool {
+        self.list.iter().any(|network| network.covers(ip))
+    }
+}
+
+impl Network {
+    fn of(address: &IfAddr) -> Self {
+        let (own, bits) = match address {
+            IfAddr::V4(it) => (it.ip.into(), it.prefixlen),
+            IfAddr::V6(it) => (it.ip.into(), it.prefixlen),
+        };
+        Self { own, bits }
+    }
+
+    /// Returns true if the network contains an address, or if that is the interface's own.
+    fn covers(&self, ip: IpAddr) -> bool {
+        match (self.own, ip) {
+            _ if self.own == ip => true,
+            (IpAddr::V4(own), IpAddr::V4(ip)) if self.bits >= SHORTEST.0 => {
+                let differing = own.to_bits() ^ ip.to_bits();
+                differing.leading_zeros() >= self.bits.into()
+            }
+            (IpAddr::V6(own), IpAddr::V6(ip)) if self.bits >= SHORTEST.1 => {
+                let differing = own.to_bits() ^ ip.to_bits();
+                differing.leading_zeros() >= self.bits.into()
+            }
+            _ => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().expect("an address")
+    }
+
+    #[test]
+    fn network_contains_itself_and_its_neighbours() {
+        for (own, bits, asked, expected) in [
+            ("5.6.7.8", 24, "5.6.7.8", true),
+            ("5.6.7.8", 24, "5.6.7.254", true),
+            ("5.6.7.8", 24, "5.6.8.8", false),
+            ("5.6.7.8", 32, "5.6.7.9", false),
+            ("5.6.7.8", 1, "5.6.7.8", true),
+            ("5.6.7.8", 1, "5.6.7.9", false),
+            ("2a02:1234:5:6::1", 64, "2a02:1234:5:6::254", true),
+            ("2a02:1234:5:6::1", 64, "2a02:1234:5:7::254", false),
+            ("2a02:1234:5:6::1", 128, "2a02:1234:5:6::254", false),
+            ("2a02:1234:5:6::1", 0, "2a02:1234:5:6::2", false),
+            ("5.6.7.8", 24, "2a02:1234:5:6::1", false),
+        ] {
+            let network = Network { own: ip(own), bits };
+            assert_eq!(network.covers(ip(asked)), expected, "{own}/{bits} {asked}");
+        }
+    }
+
+    #[test]
+    fn own_address_is_near() {
+        for address in ["127.0.0.1", "127.9.9.9", "::1"] {
+            assert!(is_near(ip(address)), "{address}");
+        }
+        assert!(!is_near(ip("192.0.66.1")));
+    }
+
+    #[test]
+    fn list_is_read_again_and_outlives_a_failure() {
+        let mut networks = Networks {
+            list: vec![Network {
+                own: ip("5.6.7.8"),
+                bits: 24,
+            }],
+            read: None,
+            has_failed: false,
+        };
+        let start = Instant::now();
+        networks.refresh(start, || Err(std::io::ErrorKind::Other.into()));
+        assert!(networks.has_failed && networks.covers(ip("5.6.7.9")));
+        networks.refresh(start + FRESH_FOR / 2, || panic!("it is fresh"));
+        networks.refresh(start + FRESH_FOR, if_addrs::get_if_addrs);
+        assert!(!networks.has_failed && networks.covers(ip("127.0.0.1")));
+        assert!(!networks.covers(ip("5.6.7.9")));
+    }
+}
