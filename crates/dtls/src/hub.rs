@@ -9,12 +9,13 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Instant;
 
 use ring::rand::{SecureRandom, SystemRandom};
 use tandem::metrics::METRICS;
+use tandem::users::subscriber;
 use tokio::sync::mpsc;
 
 use crate::batch::Batch;
@@ -73,14 +74,6 @@ impl Drop for Place {
                 state.waiting.remove(&self.of);
             }
         }
-    }
-}
-
-/// Returns the IPv4 address of a client, or its IPv6 network of 64 bits.
-fn network(address: SocketAddr) -> IpAddr {
-    match address.ip().to_canonical() {
-        IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() >> 64 << 64).into(),
-        ip @ IpAddr::V4(_) => ip,
     }
 }
 
@@ -245,7 +238,7 @@ impl Hub {
         let Ok(permit) = listener.1.clone().try_reserve_owned() else {
             return false;
         };
-        let of = (listener.0, network(run.from));
+        let of = (listener.0, subscriber(run.from.ip()));
         let waiting = state.waiting.entry(of).or_default();
         if *waiting == NEWCOMERS_OF_ONE {
             return false;

@@ -2,7 +2,7 @@
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::OnceLock;
 
 use tandem_fleet::{GatewayId, UserKey};
@@ -26,13 +26,11 @@ impl Users {
     /// user. Where many users may share an address, as behind Tor or a tunnel, each session counts
     /// as one.
     pub fn number(&self, session: u64, address: Option<IpAddr>) -> u64 {
-        match address
-            .map(|address| address.to_canonical())
-            .filter(|address| is_public(*address))
-        {
-            Some(IpAddr::V4(address)) => self.hash(&address.octets()),
-            // A network of this size belongs to one subscriber, with changing addresses (RFC 8981).
-            Some(IpAddr::V6(address)) => self.hash(&address.octets()[..8]),
+        match address.filter(|address| is_public(address.to_canonical())) {
+            Some(address) => match subscriber(address) {
+                IpAddr::V4(address) => self.hash(&address.octets()),
+                IpAddr::V6(address) => self.hash(&address.octets()[..8]),
+            },
             None => self.of_session(session),
         }
     }
@@ -50,6 +48,16 @@ impl Users {
             Some((key, own)) => key.number(&[&own.0[..], &session.to_be_bytes()].concat()),
             None => self.secret.hash_one(session),
         }
+    }
+}
+
+/// Returns the part of an address by which limits tell clients apart: an IPv4 address, or the 64
+/// bits of an IPv6 network. A network of this size belongs to one subscriber, who chooses and
+/// changes the addresses in it (RFC 8981). The loopback address stays as it is.
+pub fn subscriber(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(ip) if !ip.is_loopback() => Ipv6Addr::from_bits(ip.to_bits() >> 64 << 64).into(),
+        ip => ip,
     }
 }
 
@@ -89,6 +97,21 @@ mod tests {
         let near = Some("127.0.0.1".parse().unwrap());
         assert_eq!(one.number(1, near), one.number(1, None));
         assert_ne!(one.number(1, near), other.number(1, near));
+    }
+
+    #[test]
+    fn subscriber_is_an_address_or_a_network_of_64_bits() {
+        for (address, expected) in [
+            ("9.9.9.9", "9.9.9.9"),
+            ("::ffff:9.9.9.9", "9.9.9.9"),
+            ("2620:fe:1:2:3:4:5:6", "2620:fe:1:2::"),
+            ("fe80::1:2", "fe80::"),
+            ("::1", "::1"),
+            ("::ffff:127.0.0.1", "127.0.0.1"),
+        ] {
+            let [address, expected] = [address, expected].map(|it| it.parse().unwrap());
+            assert_eq!(subscriber(address), expected);
+        }
     }
 
     #[test]

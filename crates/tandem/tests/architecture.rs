@@ -58,7 +58,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     // Session protocols, and the transports below them.
     ("transport", VALUES),
     ("session", VALUES),
-    ("connections", &["metrics", "session", "path", "status"]),
+    (
+        "connections",
+        &["metrics", "session", "path", "status", "users"],
+    ),
     // The objects that outlive a reload.
     (
         "fleet",

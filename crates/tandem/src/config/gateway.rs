@@ -247,7 +247,7 @@ pub struct GatewayConfig {
     pub max_head: usize,
     /// The maximum number of connections from clients.
     pub max_connections: usize,
-    /// The maximum number of connections from one address.
+    /// The maximum number of connections from one IPv4 address or IPv6 network of 64 bits.
     pub max_connections_per_client: usize,
     /// The limits of a session's connections to origins.
     pub origin_limits: Limits,

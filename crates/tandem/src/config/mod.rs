@@ -208,8 +208,9 @@ macro_rules! near_options {
             max_head: Option<$crate::config::units::Size> [help_heading = "Listening", value_name = "BYTES"],
             /// Maximum number of connections from clients [default: 4096]
             max_connections: Option<usize> [help_heading = "Listening", value_name = "N"],
-            /// Maximum number of connections from one address; none for loopback addresses, which the
-            /// visitors of an onion service share. Users of one exit share its address [default: 1024]
+            /// Maximum number of connections from one IPv4 address or IPv6 network of 64 bits; none
+            /// for loopback addresses, which the visitors of an onion service share. Users of one
+            /// exit share its address [default: 1024]
             max_connections_per_client: Option<usize> [help_heading = "Listening", value_name = "N"],
         } {
             /// Time limit for open sessions after SIGTERM [default: 30s]

@@ -6,11 +6,12 @@
 //! ```
 //!
 //! New connections of a listener use at most half of the listener's share of places, and those of
-//! one address at most half of the address's limit. The other half is reserved for authenticated
+//! one client at most half of the client's limit. The other half is reserved for authenticated
 //! connections, so that peers without a token cannot keep out those with one.
 //!
-//! The limits of one address do not apply to loopback addresses. A program on the same machine,
-//! such as Tor, connects from there for many clients.
+//! A client is an IPv4 address or an IPv6 network of 64 bits, whose holder can connect from any
+//! address in it. The limits of one client do not apply to loopback addresses. A program on the
+//! same machine, such as Tor, connects from there for many clients.
 //!
 //! The table is pure: times come in as arguments, and decisions come out.
 
@@ -20,12 +21,14 @@ use std::time::{Duration, Instant};
 
 use tandem_predict::ids::IdMap;
 
+use crate::users::subscriber;
+
 /// How many connections may be open, and how long one may stay new.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectionLimits {
     /// Open connections in all.
     pub total: usize,
-    /// Open connections from one address, unless it is a loopback address.
+    /// Open connections of one client, unless it is at a loopback address.
     pub per_client: usize,
     /// Listeners that share the places.
     pub listeners: usize,
@@ -102,8 +105,9 @@ impl Table {
         now: Instant,
         id: u64,
         listener: usize,
-        client: IpAddr,
+        address: IpAddr,
     ) -> Admission {
+        let client = subscriber(address);
         let whole = Obstacle::Client(client);
         if self.stands(whole) && self.victim(whole).is_none() {
             return Admission::Refuse;
@@ -255,7 +259,7 @@ impl Table {
 
 /// Returns whether many clients may share an address: that of a program on this machine.
 const fn is_shared(client: IpAddr) -> bool {
-    client.to_canonical().is_loopback()
+    client.is_loopback()
 }
 
 #[cfg(test)]
@@ -353,6 +357,28 @@ mod tests {
             table.authenticate(start, id);
         }
         assert_eq!(table.admit(start, 6, 0, client(1)), admitted(Some(2)));
+    }
+
+    #[test]
+    fn addresses_of_one_ipv6_network_are_one_client() {
+        let (mut table, start) = (table(100, 8, 1), Instant::now());
+        let address =
+            |network: u16, host: u16| IpAddr::from([0x2a02, 0x1234, 5, network, 0, 0, 0, host]);
+        for host in 0..40_u16 {
+            let id = u64::from(host);
+            table.admit(start, id, 0, address(1, host));
+            table.authenticate(start, id);
+        }
+        assert_eq!(table.open.len(), 8);
+        assert_eq!(table.admit(start, 40, 0, address(2, 1)), admitted(None));
+        // An IPv4 address in the form of IPv6 is the same client.
+        for id in 41..61 {
+            let mapped = IpAddr::from(std::net::Ipv4Addr::new(9, 9, 9, 9).to_ipv6_mapped());
+            let plain = IpAddr::from([9, 9, 9, 9]);
+            table.admit(start, id, 0, if id % 2 == 0 { mapped } else { plain });
+            table.authenticate(start, id);
+        }
+        assert_eq!((table.open.len(), table.by_client.len()), (17, 3));
     }
 
     #[test]
