@@ -1,16 +1,19 @@
 //! The speeds of paths to gateways, in the tokens of the gateways ([`crate::resume`]).
 //!
 //! A session over datagrams shows the token of an earlier session that had the same isolation key,
-//! gateway and network, and gets new tokens while it is used. A token is shown once. Tokens are in
-//! memory only, and there are none for gateways behind a proxy or gateways that a site announced.
+//! gateway and network, and gets new tokens while it is used. A token is shown once: a session that
+//! has received anything from the gateway uses it up, and one that was never established does not.
+//! Tokens are in memory only, and there are none for gateways behind a proxy or gateways that a
+//! site announced.
 //!
 //! The network is this machine's address towards the gateway. A private address may be the same in
-//! two networks, so tokens for private addresses are shown for some minutes only.
+//! two networks, so tokens for private addresses are shown for some minutes only. The time counts
+//! from the gateway's response on two clocks, since one may stop while the machine sleeps.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::time::Instant;
 
@@ -35,34 +38,55 @@ const PRIVATE_AGE: Duration = Duration::from_secs(600);
 /// The path of a session: its isolation key, the index of its gateway, and the network.
 type PathKey = (Isolation, usize, Network);
 
+/// A token, with the time of the response that it came in.
+struct KeptToken {
+    text: String,
+    got: (Instant, SystemTime),
+}
+
+impl KeptToken {
+    fn new(text: String) -> Self {
+        let got = (Instant::now(), SystemTime::now());
+        Self { text, got }
+    }
+
+    fn age(&self) -> Duration {
+        let (monotonic, system) = self.got;
+        // A clock that was set back gives no age.
+        monotonic
+            .elapsed()
+            .max(system.elapsed().unwrap_or_default())
+    }
+}
+
 /// The tokens by the paths of their sessions, from the oldest to the newest one.
 #[derive(Default)]
-pub(super) struct Tokens(RefCell<VecDeque<(PathKey, String, Instant)>>);
+pub(super) struct Tokens(RefCell<VecDeque<(PathKey, KeptToken)>>);
 
 impl Tokens {
     /// Takes the token of a path.
-    fn take(&self, key: &PathKey) -> Option<String> {
+    fn take(&self, key: &PathKey) -> Option<KeptToken> {
         let mut all = self.0.borrow_mut();
-        let at = all.iter().position(|(of, ..)| of == key)?;
-        let (_, token, kept) = all.remove(at)?;
-        let is_valid = key.2.is_some_and(is_public) || kept.elapsed() <= PRIVATE_AGE;
+        let at = all.iter().position(|(of, _)| of == key)?;
+        let (_, token) = all.remove(at)?;
+        let is_valid = key.2.is_some_and(is_public) || token.age() <= PRIVATE_AGE;
         is_valid.then_some(token)
     }
 
     /// Keeps the token of a path. The oldest token makes room.
-    fn keep(&self, key: PathKey, token: String) {
+    fn keep(&self, key: PathKey, token: KeptToken) {
         self.take(&key);
         let mut all = self.0.borrow_mut();
         if all.len() >= MAX_TOKENS {
             all.pop_front();
         }
-        all.push_back((key, token, Instant::now()));
+        all.push_back((key, token));
     }
 
     /// Forgets the tokens of an isolation key.
     pub(super) fn forget(&self, isolation: &Isolation) {
         let mut all = self.0.borrow_mut();
-        all.retain(|((of, ..), ..)| of != isolation);
+        all.retain(|((of, ..), _)| of != isolation);
     }
 }
 
@@ -101,13 +125,14 @@ struct Follower {
 impl Follower {
     async fn run(self) {
         let mut asked_at = 0;
-        let shown = self.take();
-        if let Some(shown) = shown
-            && self.ask(Some(&shown)).await.is_none()
-            && self.received() < WORTH
-        {
-            // The session may not have been established.
-            self.keep(shown);
+        if let Some(shown) = self.take() {
+            // It tells after the request whether the gateway can have seen the token.
+            let session = self.session.upgrade();
+            let is_answered = self.ask(Some(&shown.text)).await.is_some();
+            let was_established = session.is_none_or(|session| session.is_established());
+            if !is_answered && !was_established {
+                self.keep(shown);
+            }
         }
         loop {
             self.usage.ended.notified().await;
@@ -131,11 +156,11 @@ impl Follower {
     }
 
     /// Takes the token of the session's path.
-    fn take(&self) -> Option<String> {
+    fn take(&self) -> Option<KeptToken> {
         self.pool.upgrade()?.tokens.take(&self.key)
     }
 
-    fn keep(&self, token: String) {
+    fn keep(&self, token: KeptToken) {
         if let Some(pool) = self.pool.upgrade() {
             pool.tokens.keep(self.key.clone(), token);
         }
@@ -153,7 +178,7 @@ impl Follower {
         match token_of(asked).await {
             Ok(token) => {
                 match token {
-                    Some(token) => self.keep(token),
+                    Some(token) => self.keep(KeptToken::new(token)),
                     None => drop(self.take()),
                 }
                 Some(())

@@ -20,37 +20,41 @@ fn key(user: &str, gateway: usize, network: u8) -> PathKey {
     (isolation, gateway, Some(network))
 }
 
+fn taken(tokens: &Tokens, key: &PathKey) -> Option<String> {
+    tokens.take(key).map(|token| token.text)
+}
+
 #[test]
 fn tokens_are_shown_once_and_on_their_path_only() {
     let tokens = Tokens::default();
-    tokens.keep(key("a", 0, 1), "old".into());
-    tokens.keep(key("a", 0, 1), "new".into());
+    tokens.keep(key("a", 0, 1), KeptToken::new("old".into()));
+    tokens.keep(key("a", 0, 1), KeptToken::new("new".into()));
     for other in [key("b", 0, 1), key("a", 1, 1), key("a", 0, 2)] {
-        assert_eq!(tokens.take(&other), None);
+        assert!(tokens.take(&other).is_none());
     }
-    assert_eq!(tokens.take(&key("a", 0, 1)).as_deref(), Some("new"));
-    assert_eq!(tokens.take(&key("a", 0, 1)), None);
+    assert_eq!(taken(&tokens, &key("a", 0, 1)).as_deref(), Some("new"));
+    assert!(tokens.take(&key("a", 0, 1)).is_none());
 }
 
 #[test]
 fn oldest_token_makes_room() {
     let tokens = Tokens::default();
     for number in 0..=MAX_TOKENS {
-        tokens.keep(key("a", number, 1), number.to_string());
+        tokens.keep(key("a", number, 1), KeptToken::new(number.to_string()));
     }
     assert_eq!(tokens.0.borrow().len(), MAX_TOKENS);
-    assert_eq!(tokens.take(&key("a", 0, 1)), None);
-    assert_eq!(tokens.take(&key("a", 1, 1)).as_deref(), Some("1"));
+    assert!(tokens.take(&key("a", 0, 1)).is_none());
+    assert_eq!(taken(&tokens, &key("a", 1, 1)).as_deref(), Some("1"));
 }
 
 #[test]
 fn tokens_of_a_key_end_with_it() {
     let tokens = Tokens::default();
-    tokens.keep(key("a", 0, 1), "1".into());
-    tokens.keep(key("b", 0, 1), "2".into());
+    tokens.keep(key("a", 0, 1), KeptToken::new("1".into()));
+    tokens.keep(key("b", 0, 1), KeptToken::new("2".into()));
     tokens.forget(&Isolation::new(b"a", b""));
-    assert_eq!(tokens.take(&key("a", 0, 1)), None);
-    assert_eq!(tokens.take(&key("b", 0, 1)).as_deref(), Some("2"));
+    assert!(tokens.take(&key("a", 0, 1)).is_none());
+    assert_eq!(taken(&tokens, &key("b", 0, 1)).as_deref(), Some("2"));
 }
 
 /// A gateway that gives the tokens `token-1`, `token-2` and so on.
@@ -64,6 +68,10 @@ struct Fake {
     has_retreated: Cell<bool>,
     /// True if it knows no requests for tokens.
     is_old: bool,
+    /// True if it does not answer.
+    is_silent: Cell<bool>,
+    /// True if its sessions are never established.
+    is_unreachable: Cell<bool>,
 }
 
 /// A session that receives a page's datagrams with each response.
@@ -93,6 +101,9 @@ impl Connected for FakeSession {
         sink: &'a mut Sink,
     ) -> LocalBoxFuture<'a, Result<(), Error>> {
         Box::pin(async move {
+            if self.gateway.is_silent.get() && is_request(&exchange.request) {
+                return Err(Error::new(Kind::Reset, Side::Peer, "the session has ended"));
+            }
             let mut head = ResponseHead::new(200);
             if is_request(&exchange.request) {
                 let token = token_in(&exchange.request.fields).map(str::to_owned);
@@ -129,7 +140,7 @@ impl SessionState for FakeSession {
     }
 
     fn is_established(&self) -> bool {
-        true
+        !self.gateway.is_unreachable.get()
     }
 
     fn active(&self) -> usize {
@@ -272,13 +283,50 @@ fn token_for_a_private_address_is_shown_for_minutes() {
         let public = (private.0.clone(), 0, "2001:4860::1".parse().ok());
         for (age, remains) in [(599, true), (601, false)] {
             let tokens = Tokens::default();
-            tokens.keep(private.clone(), "1".into());
-            tokens.keep(public.clone(), "2".into());
+            tokens.keep(private.clone(), KeptToken::new("1".into()));
+            tokens.keep(public.clone(), KeptToken::new("2".into()));
             tokio::time::advance(Duration::from_secs(age)).await;
             assert_eq!(tokens.take(&private).is_some(), remains);
             assert!(tokens.take(&public).is_some());
         }
     });
+}
+
+#[test]
+fn token_is_used_up_once_a_gateway_may_have_seen_it() {
+    for (is_unreachable, remains) in [(true, true), (false, false)] {
+        run(async move {
+            let gateway = Rc::<Fake>::default();
+            let (pool, key) = (pool(&gateway, UDP), Isolation::none());
+            load(&pool, &key).await;
+            let got = pool.tokens.0.borrow()[0].1.got;
+            close(&pool);
+            gateway.is_silent.set(true);
+            gateway.is_unreachable.set(is_unreachable);
+            load(&pool, &key).await;
+            let kept: Vec<_> = pool
+                .tokens
+                .0
+                .borrow()
+                .iter()
+                .map(|(_, it)| it.got)
+                .collect();
+            // Its time counts from the response of the gateway.
+            assert_eq!(kept, Vec::from_iter(remains.then_some(got)));
+        });
+    }
+}
+
+#[test]
+fn token_ages_while_the_machine_sleeps() {
+    let (tokens, private) = (Tokens::default(), key("a", 0, 1));
+    for (age, remains) in [(590, true), (601, false)] {
+        let mut token = KeptToken::new("1".into());
+        // The monotonic clock stands still.
+        token.got.1 -= Duration::from_secs(age);
+        tokens.keep(private.clone(), token);
+        assert_eq!(tokens.take(&private).is_some(), remains);
+    }
 }
 
 #[test]
