@@ -112,11 +112,11 @@ fn the_choice_of_method_may_be_lost() {
 fn errors_are_told_apart() {
     assert_eq!(answer(true, b"\x05\xff"), Err(SocksError::MethodRefused));
     assert_eq!(
-        answer(true, b"\x05\x00"),
-        Err(SocksError::Malformed),
+        answer(true, b"\x05\x00\x05\x00\x00\x01\0\0\0\0\0\0HTTP"),
+        Err(SocksError::MethodRefused),
         "a method that was not offered"
     );
-    assert_eq!(answer(false, b"\x05\x02"), Err(SocksError::Malformed));
+    assert_eq!(answer(false, b"\x05\x02"), Err(SocksError::MethodRefused));
     assert_eq!(
         answer(true, b"\x05\x02\x01\x01"),
         Err(SocksError::AuthRefused)

@@ -6,7 +6,7 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use super::{AUTH_VERSION, DOMAIN, IPV4, IPV6, NO_AUTH, NO_METHOD, Reply, USER_PASSWORD, VERSION};
+use super::{AUTH_VERSION, DOMAIN, IPV4, IPV6, NO_AUTH, Reply, USER_PASSWORD, VERSION};
 
 /// The length of a greeting with one method.
 const GREETING: usize = 3;
@@ -48,7 +48,7 @@ pub enum SocksError {
     /// Host, user or password has more than 255 bytes, or the host is empty.
     #[error("host, user or password is longer than SOCKS can say")]
     TooLong,
-    /// The server does not take the method that was offered.
+    /// The server does not take the method that was offered, or chose another one.
     #[error("the SOCKS server does not take this way of authentication")]
     MethodRefused,
     /// The server refuses user and password.
@@ -182,8 +182,8 @@ impl Client {
         let next = match self.state {
             State::Method if code == self.method && code == USER_PASSWORD => State::Credentials,
             State::Method if code == self.method => State::Reply,
-            State::Method if code == NO_METHOD => return Err(SocksError::MethodRefused),
-            State::Method => return Err(SocksError::Malformed),
+            // It accepts none, or chose one that was not offered.
+            State::Method => return Err(SocksError::MethodRefused),
             State::Credentials if code == 0 => State::Reply,
             State::Credentials => return Err(SocksError::AuthRefused),
             // Some servers close right after the code of a failure; the rest of the reply carries
