@@ -10,10 +10,12 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
 use tandem_http::socks::{Client, Progress, Reply, SocksError};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
+use tokio::time::Sleep;
 
 use super::tcp::{SocketOptions, Tcp};
 use super::{LocalBoxFuture, Target, Transport};
@@ -25,31 +27,37 @@ use crate::path::Path;
 /// The most bytes of the session that leave with the handshake.
 const FIRST_WRITE: usize = 32 << 10;
 
+/// The longest time from the proxy's first reply to the end of the handshake. Tor builds a circuit
+/// in it, or reports a failure after two minutes (`SocksTimeout`). Its reason has time to arrive.
+const STREAM_TIMEOUT: Duration = Duration::from_secs(130);
+
 /// Dials through a SOCKS5 proxy, which resolves names.
 pub struct Socks {
     /// The proxy's address.
     proxy: Target,
     /// The way to the proxy.
     below: Rc<dyn Transport>,
+    /// The longest time until the proxy's first reply, which it sends without a connection.
+    reply_timeout: Duration,
 }
 
 impl Socks {
-    /// Creates a transport through the proxy at `proxy`, which `below` dials.
-    pub fn over(below: Rc<dyn Transport>, proxy: SocketAddr) -> Self {
-        let proxy = Target {
-            host: proxy.ip().to_string(),
-            port: proxy.port(),
-        };
-        Self { proxy, below }
-    }
-
     /// Creates a transport through a proxy that is reached over plain TCP.
     pub fn new(proxy: SocketAddr, options: SocketOptions) -> Self {
+        let reply_timeout = options.connect_timeout;
         let tcp = Tcp {
             options: Some(options),
             pinned: Some(proxy),
         };
-        Self::over(Rc::new(tcp), proxy)
+        let proxy = Target {
+            host: proxy.ip().to_string(),
+            port: proxy.port(),
+        };
+        Self {
+            proxy,
+            below: Rc::new(tcp),
+            reply_timeout,
+        }
     }
 }
 
@@ -70,19 +78,23 @@ impl Transport for Socks {
         Box::pin(async move {
             let proxy = self.below.dial(&self.proxy, &Isolation::none()).await;
             let proxy = proxy.map_err(|error| error.at(Side::Via))?;
-            over(proxy, target, isolation)
+            over(proxy, target, isolation, self.reply_timeout)
         })
     }
 }
 
 /// Puts a handshake for `target` before the first bytes of a path to a proxy. No byte is sent
-/// before the first write, flush or read. Fails if SOCKS cannot express the target.
-pub fn over(proxy: Path, target: &Target, isolation: &Isolation) -> Result<Path, Error> {
+/// before the first write, flush or read. A read fails if the proxy has not replied for
+/// `reply_timeout`. Fails if SOCKS cannot express the target.
+pub fn over(
+    proxy: Path,
+    target: &Target,
+    isolation: &Isolation,
+    reply_timeout: Duration,
+) -> Result<Path, Error> {
     let facts = Rc::clone(proxy.facts());
-    Ok(Path::new(
-        SocksStream::new(proxy, target, isolation)?,
-        facts,
-    ))
+    let stream = SocksStream::new(proxy, target, isolation, reply_timeout)?;
+    Ok(Path::new(stream, facts))
 }
 
 /// The answers of a SOCKS proxy to a trial.
@@ -162,10 +174,20 @@ struct SocksStream {
     rest: BytesMut,
     /// True for an onion service, whose failures Tor can explain.
     is_onion: bool,
+    /// True once the proxy has replied.
+    has_replied: bool,
+    reply_timeout: Duration,
+    /// The end of the time for the next reply, from the first wait for it.
+    alarm: Option<Pin<Box<Sleep>>>,
 }
 
 impl SocksStream {
-    fn new(proxy: Path, target: &Target, isolation: &Isolation) -> Result<Self, Error> {
+    fn new(
+        proxy: Path,
+        target: &Target,
+        isolation: &Isolation,
+        reply_timeout: Duration,
+    ) -> Result<Self, Error> {
         let client = Client::new(&target.host, target.port, isolation.credentials())
             .map_err(|error| refusal(&error, false))?;
         let flight = BytesMut::from(&client.first_flight()[..]);
@@ -175,6 +197,9 @@ impl SocksStream {
             flight,
             rest: BytesMut::new(),
             is_onion: is_onion(&target.host),
+            has_replied: false,
+            reply_timeout,
+            alarm: None,
         })
     }
 
@@ -194,8 +219,15 @@ impl SocksStream {
         while let Some(client) = &mut self.handshake {
             let mut scratch = [0; 2048];
             let mut buf = ReadBuf::new(&mut scratch);
-            ready!(Pin::new(&mut self.proxy).poll_read(cx, &mut buf))?;
+            let Poll::Ready(read) = Pin::new(&mut self.proxy).poll_read(cx, &mut buf) else {
+                return self.poll_alarm(cx);
+            };
+            read?;
             let bytes = buf.filled();
+            if !self.has_replied {
+                self.has_replied = true;
+                self.alarm = None;
+            }
             if bytes.is_empty() {
                 return Poll::Ready(Err(silent().with_retry(Retry::IfIdempotent).into_io()));
             }
@@ -207,10 +239,31 @@ impl SocksStream {
                 Progress::Done { consumed } => {
                     self.rest.extend_from_slice(&bytes[consumed..]);
                     self.handshake = None;
+                    self.alarm = None;
                 }
             }
         }
         Poll::Ready(Ok(()))
+    }
+
+    /// Waits for the end of the time for a reply, and then fails.
+    fn poll_alarm(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let (limit, detail) = match self.has_replied {
+            false => (
+                self.reply_timeout,
+                "the SOCKS proxy does not reply: is that its SOCKS port?",
+            ),
+            true => (
+                STREAM_TIMEOUT,
+                "the SOCKS proxy has neither connected nor told why: try again later",
+            ),
+        };
+        let alarm = self
+            .alarm
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
+        ready!(alarm.as_mut().poll(cx));
+        // Another attempt would wait as long.
+        Poll::Ready(Err(Error::new(Kind::Timeout, Side::Via, detail).into_io()))
     }
 }
 
@@ -227,6 +280,10 @@ fn refusal(error: &SocksError, is_onion: bool) -> Error {
     let remedy = match error {
         SocksError::Refused(reply) => remedy(*reply, is_onion),
         SocksError::AuthRefused => "; it takes no user and password, which carry the isolation",
+        SocksError::MethodRefused => {
+            "; it must take any user and password, which carry the isolation, and none without an \
+             isolation key"
+        }
         SocksError::Malformed => ": is that its SOCKS port?",
         _ => "",
     };
@@ -340,5 +397,55 @@ impl AsyncWrite for SocksStream {
         let this = self.get_mut();
         ready!(this.poll_flight(cx))?;
         Pin::new(&mut this.proxy).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn read_through(replies: &[u8]) -> (Result<usize, Error>, Duration) {
+        let (near, mut far) = Path::pair(1 << 10);
+        let target = Target {
+            host: "site.test".into(),
+            port: 80,
+        };
+        let key = Isolation::new(b"user", b"password");
+        let limit = Duration::from_secs(30);
+        let mut path = over(near, &target, &key, limit).expect("a target");
+        far.write_all(replies).await.expect("room");
+        let begun = tokio::time::Instant::now();
+        let read = path.read(&mut [0; 8]).await;
+        let read = read.map_err(|error| Error::io(&error, Side::Peer));
+        (read, begun.elapsed())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn silent_proxy_fails_the_handshake_in_time() {
+        for (replies, limit, detail) in [
+            (&b""[..], Duration::from_secs(30), "is that its SOCKS port"),
+            (&[5, 2, 1, 0], STREAM_TIMEOUT, "neither connected nor told"),
+        ] {
+            let (read, waited) = read_through(replies).await;
+            let error = read.expect_err("no stream");
+            assert_eq!((error.kind, error.side), (Kind::Timeout, Side::Via));
+            assert!(error.detail.contains(detail), "{error:?}");
+            // Timers of tokio are exact to a millisecond.
+            assert_eq!(waited.as_secs(), limit.as_secs());
+        }
+        let connected = [5, 2, 1, 0, 5, 0, 0, 1, 0, 0, 0, 0, 0, 0, b'o', b'k'];
+        assert_eq!(read_through(&connected).await.0, Ok(2));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn proxy_that_chooses_another_method_gets_a_remedy() {
+        for reply in [[5, 0], [5, 0xff]] {
+            let error = read_through(&reply).await.0.expect_err("no stream");
+            assert_eq!((error.kind, error.side), (Kind::Protocol, Side::Via));
+            assert!(
+                error.detail.contains("must take any user and password"),
+                "{error:?}"
+            );
+        }
     }
 }
