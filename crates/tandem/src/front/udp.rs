@@ -201,14 +201,14 @@ impl Flows {
             limits,
             ..
         } = &self.association;
-        let Some(place) = limits.place(now) else {
-            if let Some(held_back) = EXCESS.admit() {
-                tracing::warn!(
-                    "a program sends UDP to new destinations faster than the session permits: \
-                     datagrams are dropped ({held_back} more since the last line)"
-                );
+        let place = match limits.place(now) {
+            Ok(place) => place,
+            Err(reason) => {
+                if let Some(held_back) = EXCESS.admit() {
+                    tracing::warn!("{reason} ({held_back} more since the last line)");
+                }
+                return None;
             }
-            return None;
         };
         METRICS.udp_flows.add(1);
         let call = |body| {

@@ -255,7 +255,7 @@ mod tests {
         let socket = UdpSocket::bind("127.0.0.1:0").await.expect("a socket");
         let now = Instant::now();
         let limits = UdpLimits::default().of(&Isolation::none(), now);
-        let place = limits.and_then(|it| it.place(now)).expect("room");
+        let place = limits.and_then(|it| it.place(now).ok()).expect("room");
         let (told, ended) = oneshot::channel();
         let flow = Flow::open(b"", &Rc::new(socket), place, now, |mut body| {
             Reply::generate(|mut sink| async move {
@@ -325,7 +325,7 @@ mod tests {
             let socket = Rc::new(UdpSocket::bind("127.0.0.1:0").await.expect("a socket"));
             let now = Instant::now();
             let limits = UdpLimits::default().of(&Isolation::none(), now);
-            let place = limits.and_then(|it| it.place(now)).expect("room");
+            let place = limits.and_then(|it| it.place(now).ok()).expect("room");
             let endless = |_: Body| {
                 Reply::generate(|_| async move {
                     let _told = told;

@@ -72,12 +72,15 @@ impl UdpLimits {
 
 impl KeyLimits {
     /// Takes a place for a new tunnel.
-    pub(super) fn place(self: &Rc<Self>, now: Instant) -> Option<FlowPlace> {
-        if self.open.get() >= MOST_OPEN || !self.new.take(now) {
-            return None;
+    pub(super) fn place(self: &Rc<Self>, now: Instant) -> Result<FlowPlace, NoPlace> {
+        if self.open.get() >= MOST_OPEN {
+            return Err(NoPlace::TooMany);
+        }
+        if !self.new.take(now) {
+            return Err(NoPlace::TooFast);
         }
         self.open.update(|open| open + 1);
-        Some(FlowPlace(Rc::clone(self)))
+        Ok(FlowPlace(Rc::clone(self)))
     }
 
     /// Copies a datagram that waits for the session. Returns `None` if too many bytes wait.
@@ -95,6 +98,23 @@ impl KeyLimits {
             limits: Rc::clone(self),
         })
     }
+}
+
+/// The reason why there is no place for a new tunnel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum NoPlace {
+    /// Too many tunnels are open or ending.
+    #[error(
+        "a program sends UDP to more destinations than the {MOST_OPEN} of a session: datagrams to \
+         others are dropped until some have been unused for minutes"
+    )]
+    TooMany,
+    /// Too many tunnels have begun lately.
+    #[error(
+        "a program sends UDP to new destinations faster than the {NEW_PER_SECOND} in a second that \
+         a session permits: datagrams to them are dropped"
+    )]
+    TooFast,
 }
 
 /// A datagram that waits, until it is dropped.
@@ -143,15 +163,16 @@ mod tests {
         let mut open: Vec<_> = (0..MOST_OPEN)
             .map(|_| of_key.place(now).expect("room"))
             .collect();
-        assert!(of_key.place(now).is_none());
+        assert_eq!(of_key.place(now).err(), Some(NoPlace::TooMany));
         let other = limits.of(&Isolation::none(), now).expect("room");
-        assert!(other.place(now).is_some());
+        assert!(other.place(now).is_ok());
         open.clear();
         let again = limits.of(&key, now).expect("room");
-        let count = std::iter::repeat_with(|| again.place(now)).map_while(|it| it);
+        let count = std::iter::repeat_with(|| again.place(now)).map_while(Result::ok);
         assert_eq!(count.count(), BURST as usize - MOST_OPEN);
+        assert_eq!(again.place(now).err(), Some(NoPlace::TooFast));
         let later = now + Duration::from_secs(1);
-        let count = std::iter::repeat_with(|| again.place(later)).map_while(|it| it);
+        let count = std::iter::repeat_with(|| again.place(later)).map_while(Result::ok);
         assert_eq!(count.count(), NEW_PER_SECOND as usize);
     }
 
@@ -159,7 +180,7 @@ mod tests {
     fn limits_forget_keys_without_recent_tunnels() {
         let (limits, now) = (UdpLimits::default(), Instant::now());
         let key = |at: usize| Isolation::new(at.to_string().as_bytes(), b"");
-        let spend = |at| limits.of(&key(at), now)?.place(now).map(drop);
+        let spend = |at| limits.of(&key(at), now)?.place(now).ok().map(drop);
         for at in 0..MOST_KEYS {
             assert!(spend(at).is_some());
         }
