@@ -316,6 +316,8 @@ impl Origin {
                 Err(error) => error,
             };
             let again = match error.retry {
+                // The proxy on the way was silent for all its time, and would be again.
+                _ if (error.kind, error.side) == (Kind::Timeout, Side::Via) => false,
                 Retry::Safe => matches!(error.kind, Kind::Reset | Kind::Busy | Kind::Full),
                 Retry::IfIdempotent => exchange.request.method.is_idempotent(),
                 Retry::Never => false,

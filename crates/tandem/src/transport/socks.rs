@@ -262,7 +262,6 @@ impl SocksStream {
             .alarm
             .get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
         ready!(alarm.as_mut().poll(cx));
-        // Another attempt would wait as long.
         Poll::Ready(Err(Error::new(Kind::Timeout, Side::Via, detail).into_io()))
     }
 }

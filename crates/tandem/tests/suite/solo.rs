@@ -196,6 +196,25 @@ fn solo_keys_share_no_circuit_and_no_answer() {
     );
 }
 
+/// A path through a SOCKS proxy is returned before the proxy replies.
+#[test]
+fn solo_waits_once_for_a_silent_proxy() {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let proxy = silent.local_addr().unwrap();
+    let (_client, http, _) = start_client(ClientOptions {
+        via: Some(format!("socks5://{proxy}").parse().unwrap()),
+        connect_timeout: Some("1s".parse().unwrap()),
+        ..options(SoloMode::Via)
+    });
+    let answer = Client::to(http).get("http://site.test/");
+    assert_eq!(answer.status, 504);
+    let text = String::from_utf8_lossy(&answer.body).into_owned();
+    assert!(text.contains("does not reply"), "{text}");
+    // Each attempt would have connected.
+    silent.set_nonblocking(true).unwrap();
+    assert_eq!(std::iter::from_fn(|| silent.accept().ok()).count(), 1);
+}
+
 #[test]
 fn solo_serves_tunnels_and_routes() {
     let (origin, _told) = origin(2);
