@@ -7,8 +7,8 @@
 //! The system's resolver (`getaddrinfo`) follows the hosts file and nsswitch.conf. Each look-up
 //! blocks a thread, and nothing can cancel it. A silent name server keeps one busy for ten seconds
 //! or longer. The number of threads is therefore limited, and a session has a share of the places
-//! that are free. Some places thus stay free for other sessions. A request that ends before its turn
-//! causes no look-up.
+//! that are free. Some places thus stay free for other sessions. A request that ends before its
+//! turn causes no look-up.
 //!
 //! Failures are remembered for some seconds, for each session alone: a memory that sessions share
 //! would tell a client which names others have asked for.
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn failure_is_remembered_for_its_session_and_some_seconds() {
+    async fn failure_is_remembered_for_its_session() {
         tokio::time::pause();
         let resolver = Arc::<FakeResolver>::default();
         let lookups = resolver.lookups(16);

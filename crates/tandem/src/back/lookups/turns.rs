@@ -168,7 +168,10 @@ mod tests {
         /// without a look-up waits, and in the end nothing is left.
         #[test]
         fn places_are_bounded_and_none_is_lost(
-            steps in proptest::collection::vec((any::<bool>(), 0_u64..4, any::<prop::sample::Index>()), 1..200),
+            steps in prop::collection::vec(
+                (any::<bool>(), 0_u64..4, any::<prop::sample::Index>()),
+                1..200,
+            ),
             places in 1_usize..6,
         ) {
             let (mut turns, mut inside) = (Turns::new(places), Vec::new());
