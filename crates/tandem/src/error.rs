@@ -41,6 +41,8 @@ pub enum Kind {
     Unauthorized,
     /// The request is malformed.
     BadRequest,
+    /// The request asks for a protocol that this program does not pass on.
+    Unsupported,
     /// A head or body is larger than allowed.
     TooLarge,
     /// A limit of concurrent work is reached.
@@ -201,6 +203,7 @@ impl Error {
             (Kind::Timeout, _) => 504,
             (Kind::Busy | Kind::Full, _) => 503,
             (Kind::Internal, _) => 500,
+            (Kind::Unsupported, _) => 501,
             _ => 502,
         }
     }
@@ -218,7 +221,7 @@ impl Error {
             Kind::Loop => "proxy_loop_detected",
             Kind::Forbidden => "destination_ip_prohibited",
             Kind::Unauthorized | Kind::Misdirected => "http_request_denied",
-            Kind::BadRequest | Kind::TooLarge => "http_request_error",
+            Kind::BadRequest | Kind::Unsupported | Kind::TooLarge => "http_request_error",
             Kind::Busy | Kind::Full => "connection_limit_reached",
             Kind::Tls => "tls_protocol_error",
             Kind::Internal => "proxy_internal_error",

@@ -211,7 +211,8 @@ pub struct Carrying {
 }
 
 /// The field that marks, between client and gateway, a success response that did not agree to an
-/// upgrade.
+/// upgrade. Its value is the status of that response, which has the status 501 on the way: a
+/// success would mean agreement (RFC 8441 section 5). Older programs left the status and wrote `1`.
 pub const UPGRADE_DECLINED: &str = "upgrade-declined";
 
 /// A part of a reply.

@@ -45,6 +45,7 @@ const fn headline(error: &Error) -> &'static str {
         (407, _) => "The proxy wants an access token",
         (421, _) => "This proxy does not stand for that site",
         (431, _) => "The request is too large",
+        (501, _) => "This proxy does not pass on that protocol",
         (503, _) => "Too much at once",
         (504, _) => "No answer in time",
         (_, Side::Peer) => "The gateway cannot be reached",

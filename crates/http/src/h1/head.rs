@@ -365,7 +365,7 @@ impl<'a> Sorter<'a> {
             }
             b"upgrade" => self.add_upgrade(value)?,
             b"connection" => self.add_connection(value)?,
-            b"keep-alive" | b"proxy-connection" => {}
+            b"http2-settings" | b"keep-alive" | b"proxy-connection" => {}
             b"content-length" => {
                 let is_first = !std::mem::replace(&mut self.has_length, true);
                 self.plain_length = plain_number(value).filter(|_| is_first);

@@ -47,11 +47,16 @@ pub(super) fn named_by_connection(named: &[&[u8]], field: &[u8]) -> bool {
 pub(super) fn is_hop_by_hop(name: &[u8]) -> bool {
     matches!(
         name,
-        b"connection" | b"keep-alive" | b"proxy-connection" | b"transfer-encoding" | b"upgrade"
+        b"connection"
+            | b"http2-settings"
+            | b"keep-alive"
+            | b"proxy-connection"
+            | b"transfer-encoding"
+            | b"upgrade"
     )
 }
 
-/// Drops `connection` and every field it names, `keep-alive`, `proxy-connection`,
+/// Drops `connection` and every field it names, `http2-settings`, `keep-alive`, `proxy-connection`,
 /// `transfer-encoding` and `upgrade`; `te` shrinks to `trailers` or goes. `trailer`,
 /// `proxy-authenticate` and `proxy-authorization` stay.
 pub fn strip_hop_by_hop(fields: &mut Fields) {
@@ -91,6 +96,7 @@ mod tests {
             ("trailer", "x-sum"),
             ("proxy-authorization", "Basic eDp5"),
             ("upgrade", "h2c"),
+            ("http2-settings", "AAMAAABkAAQAAP__"),
         ]
         .into_iter()
         .collect();

@@ -11,6 +11,7 @@ use std::task::{Context, Poll};
 use ring::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 use ring::rand::{SecureRandom as _, SystemRandom};
 use tandem_http::ResponseHead;
+use tandem_http::upgrade::WEBSOCKET;
 
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Exchange, Part, Parts, Reply, UPGRADE_DECLINED};
@@ -94,7 +95,7 @@ impl Parts for Proving {
 
 fn is_websocket(exchange: &Exchange) -> bool {
     let protocol = exchange.request.protocol.as_deref();
-    protocol.is_some_and(|protocol| protocol.eq_ignore_ascii_case("websocket"))
+    protocol.is_some_and(|protocol| protocol.eq_ignore_ascii_case(WEBSOCKET))
 }
 
 /// Returns the proof that a server has read `key`.
@@ -128,11 +129,10 @@ impl Parts for Proven {
 /// Checks the head of a response. A success that is no agreement becomes a failure, because the
 /// browser would take it for an agreement.
 fn check(head: &mut ResponseHead, accept: &str) -> Result<(), Error> {
-    if !(200..300).contains(&head.status) {
-        return Ok(());
-    }
     let detail = if head.fields.contains(UPGRADE_DECLINED) {
         "the origin answered the WebSocket with an ordinary response"
+    } else if !(200..300).contains(&head.status) {
+        return Ok(());
     } else if head.fields.get(ACCEPT) != Some(accept.as_bytes()) {
         "the origin agreed to a WebSocket without the proof of RFC 6455"
     } else {
@@ -201,6 +201,7 @@ mod tests {
             head(200, ACCEPT, "other"),
             head(200, "x", "y"),
             head(200, UPGRADE_DECLINED, "1"),
+            head(501, UPGRADE_DECLINED, "200"),
         ] {
             assert!(check(&mut bad, "proof").is_err());
         }

@@ -13,7 +13,7 @@ use std::future::Future;
 use std::rc::Rc;
 use std::time::Duration;
 
-use tandem_http::h3;
+use tandem_http::{RequestHead, h3, upgrade};
 use tandem_push::wire::is_reserved;
 
 use crate::carrier::Carrier;
@@ -22,6 +22,20 @@ use crate::error::{Error, Kind, Side};
 use crate::exchange::{Exchange, Peer, SessionMark, Sink};
 use crate::path::Facts;
 use crate::stage::Stage;
+
+/// Refuses an extended CONNECT of a protocol that proxies do not pass on (RFC 9220 section 3). The
+/// servers of all multiplexed sessions call this before any stage, and the client ends call it for
+/// requests of other sources. The server of HTTP/1.1 ignores such an offer.
+fn check_protocol(request: &RequestHead) -> Result<(), Error> {
+    match &request.protocol {
+        Some(protocol) if !upgrade::is_passed_on(protocol) => {
+            let detail =
+                "no upgrade to this protocol: the proxy passes on websocket and connect-udp";
+            Err(Error::new(Kind::Unsupported, Side::Client, detail))
+        }
+        _ => Ok(()),
+    }
+}
 
 /// A session protocol, which can be spoken at either end of a carrier.
 pub trait Session {

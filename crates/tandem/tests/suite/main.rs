@@ -63,3 +63,4 @@ mod tunnel_scenes;
 mod tunnels;
 mod udp;
 mod unlinkable;
+mod upgrades;

@@ -14,14 +14,14 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf, ReadHalf, WriteHa
 use tokio::time::Instant;
 
 use super::pipeline::Line;
-use super::response::{ReadTimer, ResponseReader, check_no_upgrade};
+use super::response::{ReadTimer, ResponseReader, check_no_upgrade, check_upgrade};
 use super::{Http1Session, buffers, small_body};
 use crate::carrier::Carrier;
 use crate::carrier::LocalBoxFuture;
 use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::{Body, Chunk, Exchange, Part, Sink};
 use crate::path::{Facts, Path};
-use crate::session::{Connected, SessionEvents, SessionState, Task};
+use crate::session::{Connected, SessionEvents, SessionState, Task, check_protocol};
 
 /// The client end of one HTTP/1.1 connection.
 pub struct Http1Client {
@@ -136,8 +136,11 @@ impl Http1Client {
     }
 
     async fn request(&self, exchange: &mut Exchange, sink: &mut Sink) -> Result<(), Error> {
+        check_protocol(&exchange.request)?;
         let (mut path, mut timer) = self.take_path().await?;
         let tunnel = exchange.request.is_connect();
+        // Only the tunnel's code tells an agreement from an ordinary response.
+        let upgrade = exchange.request.protocol.is_some();
         let framing = request_framing(exchange);
         let small_body = small_body::take(&mut exchange.body, framing)?;
         {
@@ -159,7 +162,7 @@ impl Http1Client {
             input: Bytes::new(),
         };
         // The rare cases are boxed, so that they do not enlarge the future of each exchange.
-        let path = if exchange.body.is_empty() || small_body.is_some() {
+        let path = if !upgrade && (exchange.body.is_empty() || small_body.is_some()) {
             reader.whole(&mut path, sink).await?.then_some(path)
         } else if tunnel {
             Box::pin(reader.tunnel(path, exchange, sink)).await?;
@@ -359,12 +362,14 @@ impl ResponseReader<'_> {
         };
         if !agreed {
             if upgrade && (200..300).contains(&response.head.status) {
-                // A success status means agreement to extended CONNECT (RFC 8441). The field marks
-                // this success as an ordinary response.
-                response.head.fields.push(super::DECLINED, "1");
+                super::decline(&mut response.head);
             }
             return self.rest(&mut read, response, sink).await;
         }
+        if let Some(protocol) = &exchange.request.protocol {
+            check_upgrade(&response, protocol)?;
+        }
+        response.head.fields.remove(super::DECLINED);
         response.head.status = 200;
         sink.send(Part::Head(response.head)).await;
         tunnel(

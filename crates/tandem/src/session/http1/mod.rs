@@ -14,8 +14,8 @@ mod writer;
 use std::rc::Rc;
 use std::time::Duration;
 
-use tandem_http::Scheme;
 use tandem_http::h1::{Form, Limits};
+use tandem_http::{ResponseHead, Scheme};
 
 pub use client::Http1Client;
 pub(crate) use client::tunnel;
@@ -30,6 +30,28 @@ use crate::exchange::Peer;
 use crate::stage::Stage;
 
 pub(in crate::session) use crate::exchange::UPGRADE_DECLINED as DECLINED;
+
+/// The status of a response that did not agree to an upgrade, between client and gateway.
+const DECLINED_STATUS: u16 = 501;
+
+/// Marks a success response that did not agree to an upgrade.
+fn decline(head: &mut ResponseHead) {
+    head.fields.set(DECLINED, head.status.to_string());
+    head.status = DECLINED_STATUS;
+}
+
+/// Removes the mark of [`decline`], and restores the status. Returns whether there was a mark.
+fn restore_declined(head: &mut ResponseHead) -> bool {
+    let status = head.fields.get(DECLINED).map(|value| match value {
+        [b'2', tens @ b'0'..=b'9', ones @ b'0'..=b'9'] => {
+            200 + u16::from(tens - b'0') * 10 + u16::from(ones - b'0')
+        }
+        _ => head.status,
+    });
+    head.fields.remove(DECLINED);
+    head.status = status.unwrap_or(head.status);
+    status.is_some()
+}
 
 /// HTTP/1.1 as a session protocol.
 #[derive(Clone, Debug)]

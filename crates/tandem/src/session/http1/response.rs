@@ -195,6 +195,17 @@ pub(super) fn check_no_upgrade(response: &h1::Response) -> Result<(), Error> {
     Ok(())
 }
 
+/// Refuses a change to another protocol than the one that the request named (RFC 9110 section
+/// 7.8).
+pub(super) fn check_upgrade(response: &h1::Response, asked: &str) -> Result<(), Error> {
+    let named = response.upgrade.as_deref();
+    if named.is_some_and(|named| named.eq_ignore_ascii_case(asked)) {
+        return Ok(());
+    }
+    let detail = "the origin changed to another protocol than the request named";
+    Err(Error::new(Kind::Protocol, Side::Origin, detail))
+}
+
 fn ended_in_body() -> Error {
     let detail = "the response's body ended too early";
     Error::new(Kind::Truncated, Side::Origin, detail)

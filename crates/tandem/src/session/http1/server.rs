@@ -12,10 +12,9 @@ use std::task::Poll;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use tandem_http::connect_udp;
 use tandem_http::h1::{BadRequest, Form, Framing, Request, Version};
 use tandem_http::message::content_length;
-use tandem_http::{Method, ResponseHead};
+use tandem_http::{Method, ResponseHead, upgrade};
 use tokio::time::Instant;
 
 use super::Http1Session;
@@ -31,17 +30,6 @@ use crate::stage::Stage;
 
 /// Time that a new connection's first request has after a drain began.
 const FIRST_REQUEST: Duration = Duration::from_secs(1);
-
-/// The protocols to which a connection can be upgraded. Other offers are ignored.
-const UPGRADES: [&str; 2] = ["websocket", connect_udp::PROTOCOL];
-
-/// Returns whether the server passes on an offered upgrade to this protocol. It may ignore any
-/// offer (RFC 9110 section 7.8), such as one with a request body, which the upgraded connection
-/// could not carry.
-fn is_upgrade(protocol: &str) -> bool {
-    let mut known = UPGRADES.iter();
-    known.any(|name| name.eq_ignore_ascii_case(protocol))
-}
 
 /// The origin-form requests (`GET /path` with a Host field) that a server accepts. A forward proxy
 /// must not become a transparent one by accident.
@@ -221,11 +209,13 @@ impl Http1Server {
             form,
             version,
             framing,
-            upgrade,
+            upgrade: offered,
             ..
         } = request;
+        // A server may ignore any offer (RFC 9110 section 7.8), such as one with a request body,
+        // which the upgraded connection could not carry.
         let plain = head.method == Method::Get && matches!(framing, Framing::None);
-        let upgrade = upgrade.filter(|protocol| plain && is_upgrade(protocol));
+        let upgrade = offered.filter(|protocol| plain && upgrade::is_passed_on(protocol));
         if self.is_misdirected(form, &head.authority) {
             let mut refusal = ResponseHead::new(421);
             refusal.fields.push("content-type", "text/plain");

@@ -235,7 +235,7 @@ impl Writer {
     }
 
     fn put_head(&mut self, mut head: ResponseHead) {
-        let declined = self.upgrade.is_some() && head.fields.remove(super::DECLINED);
+        let declined = self.upgrade.is_some() && super::restore_declined(&mut head);
         let success = (200..300).contains(&head.status) && !declined;
         if success && (self.connect || self.upgrade.is_some()) {
             self.state = Writing::Tunnel;

@@ -27,7 +27,7 @@ use crate::probe::Stamp;
 use crate::probe::points::{HEADERS_ENCODE, SESSION_DIAL, SESSION_STREAM};
 use crate::session::admission::ClientAdmission;
 use crate::session::http1::DECLINED;
-use crate::session::{Connected, SessionEvents, SessionState, Task, may_be_early};
+use crate::session::{Connected, SessionEvents, SessionState, Task, check_protocol, may_be_early};
 
 /// A multiplexed session that is open or being opened. Dropping it drains and closes the session.
 pub struct MuxClient {
@@ -118,6 +118,9 @@ impl MuxClient {
             return Poll::Ready(Err(error.clone().with_retry(Retry::Safe)));
         }
         let extended_connect = self.shared.core.borrow().peer_extended_connect();
+        if let Err(error) = check_protocol(request) {
+            return Poll::Ready(Err(error));
+        }
         if request.protocol.is_some() && extended_connect != Some(true) {
             if extended_connect.is_some() {
                 let detail = "the session carries no upgrades: use HTTP/2";

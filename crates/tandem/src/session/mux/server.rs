@@ -22,7 +22,7 @@ use crate::exchange::{Body, Chunk, Chunks, Exchange, Isolation, Part, Peer, Push
 use crate::failure;
 use crate::priority::{Precedence, PriorityWatch, SharedPriority};
 use crate::probe::points::HEADERS_ENCODE;
-use crate::session::Drain;
+use crate::session::{Drain, check_protocol};
 use crate::stage::Stage;
 
 /// The name of the proxy that serves browsers.
@@ -116,6 +116,7 @@ impl Owner for ServerOwner {
             ..self.peer
         };
         let priority = SharedPriority::new(Precedence::request(priority));
+        let refused = check_protocol(&head).err();
         let exchange = Exchange {
             request: Arc::new(head),
             body,
@@ -127,7 +128,10 @@ impl Owner for ServerOwner {
             shared: Rc::clone(&self.shared),
             id,
             priority: priority.watch(),
-            reply: early::call(&self.stage, &self.shared, exchange),
+            reply: match refused {
+                Some(error) => Reply::fail(error),
+                None => early::call(&self.stage, &self.shared, exchange),
+            },
             who: self.who,
             held: None,
             bodyless,
