@@ -3,8 +3,8 @@
 //! them.
 
 use crate::fields::Field;
-use crate::message::{is_framing_lookalike, is_token};
-use crate::{Fields, Method, Priority, RequestHead, ResponseHead, Scheme};
+use crate::message::{has_controls, is_framing_lookalike, is_token};
+use crate::{Fields, Method, Priority, RequestHead, ResponseHead, Role, Scheme};
 
 /// The size of a field in a header list, in bytes, in addition to its text (RFC 9113 section
 /// 6.5.2).
@@ -201,6 +201,8 @@ impl HeadReader {
                 self.lookalike = true;
                 return Ok(());
             }
+            // An offer of the next hop's HTTP/1.1 to change to HTTP/2 would take it up.
+            b"http2-settings" => return Ok(()),
             _ => {}
         }
         self.fields.push_lower(name, value, sensitive);
@@ -332,10 +334,17 @@ impl HeadReader {
         })
     }
 
-    /// RFC 9113 section 8.1: trailers have no pseudo-headers.
-    pub(crate) fn into_trailers(mut self) -> Result<Fields, Flaw> {
+    /// RFC 9113 section 8.1: trailers have no pseudo-headers. `reader` is the end that reads them.
+    /// Those of a request keep the rules of its head.
+    pub(crate) fn into_trailers(mut self, reader: Role) -> Result<Fields, Flaw> {
         let mut unused = Hint::default();
         let fields = self.finish(&mut unused)?;
+        if self.controls && reader == Role::Server {
+            return Err(Malformed("control byte in a field value"));
+        }
+        if self.lookalike && reader == Role::Server {
+            return Err(Malformed("framing field with underscores"));
+        }
         if self.status.is_some() || self.has_request_pseudo() {
             return Err(Malformed("pseudo-header in trailers"));
         }
@@ -455,10 +464,7 @@ enum ValueKind {
 impl ValueKind {
     fn of(value: &[u8]) -> Self {
         let blank = |b: Option<&u8>| matches!(b, Some(b' ' | b'\t'));
-        // Without a way out the loop runs on many bytes at once.
-        let controls = value.iter().fold(false, |found, &b| {
-            found | ((b < b' ') & (b != b'\t')) | (b == 0x7f)
-        });
+        let controls = has_controls(value);
         let is_bad = |&b: &u8| matches!(b, 0 | b'\r' | b'\n');
         if blank(value.first()) || blank(value.last()) || (controls && value.iter().any(is_bad)) {
             Self::Bad
@@ -540,11 +546,15 @@ pub(crate) fn write_response(head: &ResponseHead, mut put: impl FnMut(Field<'_>)
     write_fields(&head.fields, &mut put);
 }
 
-/// Hands fields to `put`, all but those of HTTP/1.1's connections.
+/// Hands fields to `put`, all but those of HTTP/1.1's connections and those with a value that the
+/// peer may refuse. Many peers reset a stream with a control byte in a field, which RFC 9113
+/// section 8.2.1 permits them. An old origin over HTTP/1.1 may send one, and its response is worth
+/// more than the field.
 pub(crate) fn write_fields(fields: &Fields, mut put: impl FnMut(Field<'_>)) {
     fields
         .iter()
-        .filter(|f| !is_connection_specific(f.name))
+        .filter(|f| !is_connection_specific(f.name) && f.name != b"http2-settings")
+        .filter(|f| ValueKind::of(f.value) == ValueKind::Plain)
         .for_each(&mut put);
 }
 

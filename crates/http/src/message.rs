@@ -99,6 +99,14 @@ pub const fn is_token(byte: u8) -> bool {
     ) || byte.is_ascii_alphanumeric()
 }
 
+/// Returns whether a field value has control bytes besides tab, which RFC 9110 section 5.5 forbids.
+pub fn has_controls(value: &[u8]) -> bool {
+    // Without a way out the loop runs on many bytes at once.
+    value.iter().fold(false, |found, &b| {
+        found | ((b < b' ') & (b != b'\t')) | (b == 0x7f)
+    })
+}
+
 /// Returns whether `name` is a framing or connection field written with `_` in place of `-`, such
 /// as `transfer_encoding`; case is ignored.
 ///

@@ -11,7 +11,7 @@
 
 use memchr::{memchr, memchr3};
 use tandem_http::fields::Field;
-use tandem_http::message::{content_length, is_framing_lookalike};
+use tandem_http::message::{content_length, has_controls, is_framing_lookalike};
 use tandem_http::{Fields, Method, RequestHead, ResponseHead, Scheme};
 
 use crate::header_block::{Block, Pairs, Seen};
@@ -201,6 +201,11 @@ fn is_writable(value: &[u8]) -> bool {
     memchr3(0, b'\r', b'\n', value).is_none()
 }
 
+/// Returns whether a value has a control byte, which a request must not pass on.
+pub(crate) fn holds_controls(fields: &Fields) -> bool {
+    fields.iter().any(|field| has_controls(field.value))
+}
+
 /// The parsed contents of a block, before it is known to be complete.
 #[derive(Debug, Default)]
 pub(crate) struct Message<'a> {
@@ -253,6 +258,10 @@ impl<'a> Message<'a> {
     /// response.
     pub(crate) fn into_request(self) -> Option<RequestHead> {
         let method = Method::parse(self.method?)?;
+        // As in HTTP/1.1 and HTTP/2. Of responses they are kept.
+        if holds_controls(&self.fields) {
+            return None;
+        }
         if method == Method::Connect {
             return self.into_connect();
         }

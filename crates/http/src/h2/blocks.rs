@@ -262,7 +262,7 @@ impl Connection {
     }
 
     fn trailers(&mut self, id: StreamId, end: bool, reader: HeadReader) -> Result<(), Flaw> {
-        let fields = reader.into_trailers()?;
+        let fields = reader.into_trailers(self.config.role)?;
         let Some(stream) = self.streams.get_mut(&id) else {
             return Ok(());
         };

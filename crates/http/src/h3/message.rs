@@ -272,7 +272,7 @@ impl Connection {
     }
 
     fn trailers(&mut self, id: StreamId, reader: HeadReader) -> Result<(), Flaw> {
-        let fields = reader.into_trailers()?;
+        let fields = reader.into_trailers(self.config.role)?;
         self.announce_undecided(id, false);
         let Some(stream) = self.streams.get_mut(&id) else {
             return Ok(());

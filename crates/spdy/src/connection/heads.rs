@@ -4,13 +4,13 @@
 use bytes::Bytes;
 use tandem_http::message::content_length;
 use tandem_http::{
-    Event, Fields, Priority, Reason, RequestHead, ResponseHead, SessionError, StreamId,
+    Event, Fields, Priority, Reason, RequestHead, ResponseHead, Role, SessionError, StreamId,
 };
 
 use super::Connection;
 use crate::frame::{Headers, SynReply, SynStream};
 use crate::header_block::{BlockError, InflateError};
-use crate::http::{Message, response_block};
+use crate::http::{Message, holds_controls, response_block};
 use crate::status;
 use crate::stream::{Kind, PushHead, State};
 
@@ -291,6 +291,7 @@ impl Connection {
     /// request of a push cannot change.
     fn merge_headers(&mut self, id: StreamId, more: More) -> Result<(), BlockError> {
         let limit = self.config.mux.max_header_list;
+        let is_server = self.config.mux.role == Role::Server;
         let Some(stream) = self.live(id) else {
             return Ok(());
         };
@@ -305,6 +306,7 @@ impl Connection {
                 head.version |= more.version;
                 &mut head.fields
             }
+            _ if is_server && holds_controls(&more.fields) => return Err(BlockError::Malformed),
             _ => &mut stream.trailers,
         };
         if known.text_len() + more.fields.text_len() + 32 * (known.len() + more.fields.len())

@@ -49,6 +49,34 @@ fn request_path_has_no_fragment() {
 }
 
 #[test]
+fn request_has_no_control_bytes() {
+    for (value, is_good) in [("a\tb", true), ("a\x01b", false), ("\x7f", false)] {
+        for method in ["GET", "CONNECT"] {
+            let pairs = [
+                (":method", method),
+                (
+                    ":path",
+                    if method == "GET" {
+                        "/"
+                    } else {
+                        "site.example:80"
+                    },
+                ),
+                (":version", "HTTP/1.1"),
+                (":host", "site.example:80"),
+                (":scheme", "http"),
+                ("x", value),
+            ];
+            assert_eq!(
+                read_request(&pairs).is_some(),
+                is_good,
+                "{value:?} {method}"
+            );
+        }
+    }
+}
+
+#[test]
 fn request_loses_framing_fields_with_underscores() {
     let read = read_request(&[
         (":method", "GET"),

@@ -50,6 +50,20 @@ fn server_with_request(version: Version) -> Peer {
     peer
 }
 
+#[test]
+fn trailers_of_a_request_have_no_control_bytes() {
+    for version in BOTH {
+        let mut peer = server_with_request(version);
+        let headers = peer.script.headers(1, true, &[("x", "a\x01b")]);
+        assert_eq!(peer.told(&headers), reset(1, 1));
+        let events = peer.events();
+        assert!(
+            matches!(events[..], [Event::Reset { id: 1, .. }]),
+            "{events:?}"
+        );
+    }
+}
+
 /// Returns a client that has received a response head on stream 1 but not the whole body.
 fn client_with_response(version: Version) -> Peer {
     let mut peer = Peer::client(version);

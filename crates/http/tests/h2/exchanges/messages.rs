@@ -97,6 +97,31 @@ fn bodies_and_trailers_both_ways() {
     assert_eq!((pair.client.active(), pair.server.active()), (0, 0));
 }
 
+/// nghttp2 and others reset a stream with such a field.
+#[test]
+fn fields_with_control_bytes_are_left_out() {
+    let mut pair = Pair::new();
+    let id = pair.client.open(&get("/"), true, NORMAL).expect("a stream");
+    pair.run();
+    let odd = [
+        ("x", "a\x01b"),
+        ("y", "a\tb"),
+        ("z", "\x7f"),
+        ("http2-settings", ""),
+    ];
+    pair.server.inform(id, &response(103, &odd));
+    pair.server.respond(id, &response(200, &odd), false);
+    pair.server.send_trailers(id, &fields(&odd));
+    let (client, _) = pair.run();
+    let heads = client.iter().filter_map(|event| match event {
+        Event::Informational { head, .. } | Event::Response { head, .. } => Some(&head.fields),
+        Event::Trailers { fields, .. } => Some(fields),
+        _ => None,
+    });
+    let heads: Vec<_> = heads.collect();
+    assert_eq!(heads, [&fields(&[("y", "a\tb")]); 3]);
+}
+
 #[test]
 fn interim_responses() {
     let mut pair = Pair::new();

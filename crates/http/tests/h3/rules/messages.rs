@@ -43,6 +43,20 @@ fn h3_malformed_requests_are_reset_and_never_told() {
     }
 }
 
+#[test]
+fn h3_trailers_of_a_request_have_no_control_bytes() {
+    for (value, is_good) in [("a\tb", true), ("a\x01b", false), ("\x7f", false)] {
+        let mut raw = server();
+        let bytes = [headers(&GET), headers(&[("x-a", value)])].concat();
+        raw.part(0, &bytes, true).expect(value);
+        let told = raw.events();
+        let has_trailers = matches!(told.last(), Some(Event::Trailers { .. }));
+        assert_eq!(has_trailers, is_good, "{value:?} {told:?}");
+        let is_refused = raw.ended().contains(&(0, Code::MESSAGE_ERROR));
+        assert_eq!(is_refused, !is_good, "{value:?}");
+    }
+}
+
 /// Returns true if a stream was reset for an error in the protocol.
 fn is_reset(raw: &mut Raw) -> bool {
     let is_reset = |event: &Event| {
