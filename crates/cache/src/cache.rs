@@ -390,7 +390,10 @@ impl<F: Clone> Cache<F> {
         let fields = &request.fields;
         let has_credentials = fields.contains("authorization") || fields.contains("cookie");
         let is_personal = self.config.rules().shared && has_credentials;
-        let is_plain = is_stored || !validation::is_conditional(fields);
+        // The stored response cannot answer the other conditions, and the origin may answer them
+        // with a response that serves nobody else.
+        let by_store = is_stored && is_answerable(request);
+        let is_plain = by_store || !validation::is_conditional(fields);
         let is_whole = request.method == Method::Get && !fields.contains("range");
         is_whole && is_plain && !is_personal && !RequestPolicy::of(fields).control.no_store
     }
@@ -485,6 +488,18 @@ impl<F: Clone> Cache<F> {
             && Some(entry.get().number) == fetch.flight
         {
             entry.remove();
+        }
+    }
+
+    /// Ends the flight for a key, if `is_same` confirms its token: a request has waited for it in
+    /// vain. For some time no request waits for another one for this key, so that the next leader
+    /// cannot stall as well.
+    pub fn give_up_flight(&mut self, now: Now, key: &Key, is_same: impl FnOnce(&F) -> bool) {
+        if let Entry::Occupied(entry) = self.flights.entry(key.clone())
+            && is_same(&entry.get().token)
+        {
+            entry.remove();
+            self.note_pass(now, self.secret.hash_one(key.bytes()));
         }
     }
 

@@ -63,14 +63,19 @@ impl<F: Clone> Cache<F> {
             None => {
                 // Requests that nobody can join tell nothing about the others.
                 if fetch.flight.is_some() {
-                    if self.passes.len() >= MAX_MARKS {
-                        self.passes.clear();
-                    }
-                    self.passes.insert(key, now.elapsed + PASS_FOR);
+                    self.note_pass(now, key);
                 }
                 Received::Pass
             }
         }
+    }
+
+    /// Notes that requests for the URL with this hash do not wait for each other for some time.
+    pub(super) fn note_pass(&mut self, now: Now, key: u64) {
+        if self.passes.len() >= MAX_MARKS {
+            self.passes.clear();
+        }
+        self.passes.insert(key, now.elapsed + PASS_FOR);
     }
 
     /// Decides about the final head of the response to a POST request, if the response has the

@@ -9,10 +9,15 @@ pub fn names(response: &Fields) -> impl Iterator<Item = &[u8]> {
     response.get_all("vary").flat_map(members)
 }
 
-/// Returns true if `Vary` lists `*` or a member that is no field name. No request is known to match
-/// such a response.
+/// The largest number of names in `Vary` that are compared. The comparisons for one request could
+/// otherwise delay all users of a shared cache. Origins name a handful.
+pub const MAX_NAMES: usize = 32;
+
+/// Returns true if `Vary` lists `*`, a member that is no field name, or more than [`MAX_NAMES`]
+/// names. No request is known to match such a response.
 pub fn is_any(response: &Fields) -> bool {
-    names(response).any(|name| name == b"*" || !name.iter().copied().all(is_token))
+    names(response).nth(MAX_NAMES).is_some()
+        || names(response).any(|name| name == b"*" || !name.iter().copied().all(is_token))
 }
 
 /// Returns true if `Vary` lists the field `name`, or everything.
@@ -123,6 +128,17 @@ mod tests {
             let response: Fields = vary.iter().map(|value| ("vary", *value)).collect();
             let found = selects(&response, &fields(original), &fields(asked));
             assert_eq!(found, expected, "{vary:?} {original:?} {asked:?}");
+        }
+    }
+
+    #[test]
+    fn many_names_count_as_everything() {
+        for (count, is_many) in [(MAX_NAMES, false), (MAX_NAMES + 1, true), (12_000, true)] {
+            let list: Vec<String> = (0..count).map(|number| format!("x-{number}")).collect();
+            let response: Fields = [("vary", list.join(", "))].into_iter().collect();
+            assert_eq!(is_any(&response), is_many, "{count}");
+            let asked = Fields::default();
+            assert_eq!(selects(&response, &asked, &asked), !is_many, "{count}");
         }
     }
 

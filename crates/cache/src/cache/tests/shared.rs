@@ -119,3 +119,43 @@ fn request_does_not_join_a_flight_before_a_change() {
     world.receive(&old, &head(200, &[FRESH]), "old");
     assert_eq!(world.served(&[("x-any", "1")]), None);
 }
+
+#[test]
+fn flight_without_an_end_is_given_up_once() {
+    let mut world = World::origin();
+    let Lookup::Fetch(fetch, Some(7)) = world.lookup(1, &get(&[])) else {
+        panic!("a fetch that leads");
+    };
+    let (key, now) = (key_of(&get(&[])), world.now());
+    world.cache.give_up_flight(now, &key, |token| *token != 7);
+    assert!(matches!(world.lookup(2, &get(&[])), Lookup::Join(7)));
+    world.cache.give_up_flight(now, &key, |token| *token == 7);
+    // The next request does not lead others into another wait.
+    assert!(matches!(world.lookup(2, &get(&[])), Lookup::Fetch(_, None)));
+    // The response of the first one still serves later requests.
+    world.receive(&fetch, &head(200, &[FRESH]), "late");
+    assert_eq!(world.served(&[]).as_deref(), Some("late"));
+}
+
+/// A 412 serves nobody else, and would keep requests for the URL apart for some time.
+#[test]
+fn condition_for_the_origin_leads_no_flight() {
+    let mut world = World::origin();
+    world.store(
+        &[],
+        &[("cache-control", "max-age=1"), ("etag", "\"1\"")],
+        "old",
+    );
+    world.seconds = 10;
+    for condition in ["if-match", "if-unmodified-since"] {
+        let fetch = match world.lookup(1, &get(&[(condition, "\"2\"")])) {
+            Lookup::Fetch(fetch, None) => fetch,
+            other => panic!("{other:?}"),
+        };
+        world.receive(&fetch, &head(412, &[]), "");
+    }
+    assert!(matches!(
+        world.lookup(1, &get(&[])),
+        Lookup::Fetch(_, Some(7))
+    ));
+}

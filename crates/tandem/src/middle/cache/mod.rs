@@ -359,6 +359,14 @@ mod tests {
         let part = waiter.part().await;
         assert!(matches!(part, Some(Ok(Part::Head(_)))), "{part:?}");
         assert_eq!(next.0.get(), 2);
+        // No visitor waits after the first one.
+        let before = tokio::time::Instant::now();
+        let part = call().part().await;
+        assert!(matches!(part, Some(Ok(Part::Head(_)))), "{part:?}");
+        assert_eq!(
+            (next.0.get(), before.elapsed()),
+            (3, std::time::Duration::ZERO)
+        );
         drop(leader);
     }
 

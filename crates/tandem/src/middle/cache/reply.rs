@@ -362,6 +362,10 @@ impl CachedReply {
             Poll::Ready(phase) => phase,
             Poll::Pending => {
                 ready!(limit.as_mut().poll(cx));
+                // Otherwise each further visitor would wait as long.
+                let (cache, key) = (&self.session.cache, &self.place.key);
+                let is_same = |flight: &Arc<Flight>| Arc::ptr_eq(flight, &reading.flight);
+                cache.lock().give_up_flight(cache.now(), key, is_same);
                 FlightPhase::Waiting
             }
         };
