@@ -390,8 +390,8 @@ impl<F: Clone> Cache<F> {
         let fields = &request.fields;
         let has_credentials = fields.contains("authorization") || fields.contains("cookie");
         let is_personal = self.config.rules().shared && has_credentials;
-        // The stored response cannot answer the other conditions, and the origin may answer them
-        // with a response that serves nobody else.
+        // The stored response cannot answer the other conditions. The origin may answer them with
+        // a response that serves no other request.
         let by_store = is_stored && is_answerable(request);
         let is_plain = by_store || !validation::is_conditional(fields);
         let is_whole = request.method == Method::Get && !fields.contains("range");
@@ -491,9 +491,9 @@ impl<F: Clone> Cache<F> {
         }
     }
 
-    /// Ends the flight for a key, if `is_same` confirms its token: a request has waited for it in
-    /// vain. For some time no request waits for another one for this key, so that the next leader
-    /// cannot stall as well.
+    /// Ends the flight for a key, if `is_same` confirms its token: a request has waited too long
+    /// for it. For some time no request waits for another one for this key, so that the next leader
+    /// cannot delay others either.
     pub fn give_up_flight(&mut self, now: Now, key: &Key, is_same: impl FnOnce(&F) -> bool) {
         if let Entry::Occupied(entry) = self.flights.entry(key.clone())
             && is_same(&entry.get().token)

@@ -27,6 +27,12 @@ const PAGE: u64 = 4 << 10;
 /// The size below which the pieces of a body are joined.
 const SMALL_PIECE: usize = 16 << 10;
 
+/// The size of joined pieces. A slow client keeps the pieces in memory that it has not read yet.
+const JOINED_PIECE: usize = 128 << 10;
+
+/// The size from which a piece counts as memory in use by itself.
+const LARGE_PIECE: usize = 4 << 10;
+
 /// The fields by which origins choose an error response, often without `Vary`.
 const OF_ERRORS: [&str; 4] = ["accept", "accept-language", "content-type", "user-agent"];
 
@@ -43,11 +49,42 @@ pub struct Body {
     len: u64,
 }
 
-/// The pieces of a body, which count as memory in use until the last reader has left.
+/// The pieces of a body, which count as memory in use until the last reader has left. A large piece
+/// counts until its last slice has gone, since a session may queue slices after that.
 #[derive(Debug, Default)]
 struct Pieces {
     pieces: Vec<Bytes>,
+    /// The counter with the bytes of the small pieces.
     counted: Option<(Arc<AtomicU64>, u64)>,
+}
+
+/// A large piece, which counts as memory in use.
+struct CountedPiece {
+    bytes: Bytes,
+    counter: Arc<AtomicU64>,
+}
+
+impl AsRef<[u8]> for CountedPiece {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for CountedPiece {
+    fn drop(&mut self) {
+        self.counter
+            .fetch_sub(self.bytes.len() as u64, Ordering::Relaxed);
+    }
+}
+
+/// Makes a large piece count as memory in use.
+fn counted(bytes: Bytes, counter: &Arc<AtomicU64>) -> Bytes {
+    if bytes.len() < LARGE_PIECE {
+        return bytes;
+    }
+    counter.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+    let counter = Arc::clone(counter);
+    Bytes::from_owner(CountedPiece { bytes, counter })
 }
 
 impl Drop for Pieces {
@@ -59,17 +96,51 @@ impl Drop for Pieces {
 }
 
 impl Body {
-    /// Creates a body of these pieces. Many small pieces become one. The body adds its bytes to
+    /// Creates a body of these pieces. Many small pieces become few. The body adds its bytes to
     /// `counter` for as long as the store or a reader has it.
     pub fn counted(pieces: Vec<Bytes>, counter: &Arc<AtomicU64>) -> Self {
-        let (pieces, len) = joined(pieces);
-        counter.fetch_add(len, Ordering::Relaxed);
-        let counted = Some((Arc::clone(counter), len));
+        let pieces = joined(pieces).into_iter();
+        Self::of_counted(
+            pieces.map(|piece| counted(piece, counter)).collect(),
+            counter,
+        )
+    }
+
+    /// Creates a body of new pieces before and after those of another body.
+    pub(crate) fn around(
+        before: impl Iterator<Item = Bytes>,
+        own: &Self,
+        after: impl Iterator<Item = Bytes>,
+        counter: &Arc<AtomicU64>,
+    ) -> Self {
+        let count = |piece| counted(piece, counter);
+        let before: Vec<_> = joined(before.collect()).into_iter().map(count).collect();
+        let after: Vec<_> = joined(after.collect()).into_iter().map(count).collect();
+        let own = own.pieces.pieces.iter().cloned();
+        let all: Vec<Bytes> = before.into_iter().chain(own).chain(after).collect();
+        let len: usize = all.iter().map(Bytes::len).sum();
+        // Many small parts would need more memory for their places than for their bytes.
+        match all.len() > 1 && len / all.len() < LARGE_PIECE {
+            true => Self::counted(all, counter),
+            false => Self::of_counted(all, counter),
+        }
+    }
+
+    /// Creates a body of pieces of which the large ones are counted.
+    fn of_counted(pieces: Vec<Bytes>, counter: &Arc<AtomicU64>) -> Self {
+        let len = pieces.iter().map(|piece| piece.len() as u64).sum();
+        let small = pieces
+            .iter()
+            .map(Bytes::len)
+            .filter(|len| *len < LARGE_PIECE);
+        let small = small.map(|len| len as u64).sum();
+        counter.fetch_add(small, Ordering::Relaxed);
+        let counted = Some((Arc::clone(counter), small));
         let pieces = Arc::new(Pieces { pieces, counted });
         Self { pieces, len }
     }
 
-    /// Creates a body of these pieces. Many small pieces become one.
+    /// Creates a body of these pieces. Many small pieces become few.
     pub fn new(pieces: Vec<Bytes>) -> Self {
         Self::counted(pieces, &Arc::default())
     }
@@ -82,6 +153,23 @@ impl Body {
     /// Returns true if the body has no byte.
     pub const fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// Returns the rest of the piece with the byte at `position`.
+    pub fn rest_of_piece(&self, position: u64) -> Option<Bytes> {
+        let mut end = 0;
+        self.pieces.pieces.iter().find_map(|piece| {
+            let begin = end;
+            end += piece.len() as u64;
+            // The difference is below the length of the piece, which is in memory.
+            (position >= begin && position < end)
+                .then(|| piece.slice((position - begin) as usize..))
+        })
+    }
+
+    /// Returns true if only this value holds the pieces, and neither the store nor a clone.
+    pub fn is_alone(&self) -> bool {
+        Arc::strong_count(&self.pieces) == 1
     }
 
     /// Returns the bytes from `start` up to `end`, in pieces that share the stored bytes.
@@ -105,17 +193,27 @@ impl Body {
     }
 }
 
-/// Joins many small pieces. Returns the pieces and the sum of their lengths.
-fn joined(pieces: Vec<Bytes>) -> (Vec<Bytes>, u64) {
-    let len: usize = pieces.iter().map(Bytes::len).sum();
-    if pieces.len() < 2 || len / pieces.len() >= SMALL_PIECE {
-        return (pieces, len as u64);
+/// Joins many small pieces.
+fn joined(pieces: Vec<Bytes>) -> Vec<Bytes> {
+    let mut left: usize = pieces.iter().map(Bytes::len).sum();
+    if pieces.len() < 2 || left / pieces.len() >= SMALL_PIECE {
+        return pieces;
     }
-    let mut whole = BytesMut::with_capacity(len);
-    for piece in &pieces {
-        whole.extend_from_slice(piece);
+    let (mut all, mut next) = (Vec::new(), BytesMut::new());
+    for mut piece in pieces {
+        while !piece.is_empty() {
+            if next.is_empty() {
+                next = BytesMut::with_capacity(left.min(JOINED_PIECE));
+            }
+            let fits = piece.len().min(JOINED_PIECE - next.len());
+            next.extend_from_slice(&piece.split_to(fits));
+            left -= fits;
+            if next.len() == JOINED_PIECE || left == 0 {
+                all.push(std::mem::take(&mut next).freeze());
+            }
+        }
     }
-    (vec![whole.freeze()], len as u64)
+    all
 }
 
 /// A stored response.
@@ -242,6 +340,32 @@ mod tests {
         let large = Bytes::from(vec![1; SMALL_PIECE]);
         assert_eq!(Body::new(vec![large.clone(), large]).pieces.pieces.len(), 2);
         assert!(Body::new(Vec::new()).is_empty());
+        let many = Body::new(vec![Bytes::from(vec![1; 1000]); 400]);
+        let lengths: Vec<usize> = many.pieces.pieces.iter().map(Bytes::len).collect();
+        let rest = 400_000 - 3 * JOINED_PIECE;
+        assert_eq!(lengths, [JOINED_PIECE, JOINED_PIECE, JOINED_PIECE, rest]);
+    }
+
+    /// A session queues slices, and the body may be evicted before they leave.
+    #[test]
+    fn slice_of_a_large_piece_counts_without_its_body() {
+        let counter = Arc::new(AtomicU64::new(0));
+        let now = || counter.load(Ordering::Relaxed);
+        let body = Body::counted(vec![Bytes::from(vec![1; 20_000]); 2], &counter);
+        assert_eq!(now(), 40_000);
+        let first = body.slice(0, 10).next();
+        drop(body);
+        assert_eq!(now(), 20_000);
+        drop(first);
+        assert_eq!(now(), 0);
+        let small = Body::counted(vec![Bytes::from_static(b"ab")], &counter);
+        assert_eq!(now(), 2);
+        let (before, after) = (Bytes::from(vec![2; 5_000]), Bytes::new());
+        let around = Body::around([before].into_iter(), &small, [after].into_iter(), &counter);
+        drop(small);
+        assert_eq!((around.len(), now()), (5_002, 5_002));
+        drop(around);
+        assert_eq!(now(), 0);
     }
 
     proptest::proptest! {
@@ -257,6 +381,11 @@ mod tests {
             let body = Body::new(pieces);
             let all: Vec<u8> = body.slice(0, body.len()).flatten().collect();
             proptest::prop_assert_eq!(&all, &whole);
+            let rest = body.rest_of_piece(u64::from(start));
+            match whole.get(usize::from(start)..).filter(|rest| !rest.is_empty()) {
+                Some(left) => proptest::prop_assert!(left.starts_with(&rest.expect("a piece"))),
+                None => proptest::prop_assert_eq!(rest, None),
+            }
             let start = usize::from(start).min(whole.len());
             let end = (start + usize::from(length)).min(whole.len());
             let part: Vec<u8> = body.slice(start as u64, end as u64).flatten().collect();

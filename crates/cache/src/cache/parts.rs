@@ -162,8 +162,7 @@ impl<F: Clone> Cache<F> {
             let copied = |piece: Bytes| Bytes::copy_from_slice(&piece);
             let before = of_new(joined.start, old_extent.start).map(copied);
             let after = of_new(old_extent.end, joined.end).map(copied);
-            let own = old.body.slice(0, old.body.len());
-            Body::counted(before.chain(own).chain(after).collect(), &self.bodies)
+            Body::around(before, &old.body, after, &self.bodies)
         };
         // The length shows a mistake above before a wrong byte is served.
         (body.len() == joined.end - joined.start).then(|| Stored {

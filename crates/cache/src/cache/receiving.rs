@@ -105,7 +105,7 @@ impl<F: Clone> Cache<F> {
 
     /// Returns true if the cache may hold another body. Evicted bodies that slow clients still read
     /// count too.
-    pub(super) fn has_room(&self) -> bool {
+    pub fn has_room(&self) -> bool {
         let bodies = self.bodies.load(Ordering::Relaxed);
         bodies <= self.config.memory + self.config.max_incomplete()
     }

@@ -7,18 +7,21 @@
 //! ```
 //!
 //! The pump reads the origin as fast as the fastest reader, and a small window ahead. All pieces
-//! stay until the response is stored. If it has become too long for the store, each piece goes once
-//! all readers have it, and the slowest reader limits the rate.
+//! stay until the response is stored. The stored body then takes their place, so that the readers
+//! that are left need no second copy. If the response is not stored, because it is too long or the
+//! memory is short, each piece goes once all readers have it, and the slowest reader limits the
+//! rate.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
-use tandem_cache::Stored;
+use tandem_cache::{Body, Stored};
 use tandem_http::Fields;
+use tokio::time::Instant;
 
-use crate::error::Error;
+use crate::error::{Error, Kind, Side};
 
 /// The bytes that the pump reads ahead of the fastest reader.
 const AHEAD: u64 = 256 << 10;
@@ -30,14 +33,23 @@ const AHEAD_UNKEPT: u64 = 16 << 10;
 /// The bytes that readers of a response that is not kept may lag behind.
 const LAG: u64 = 128 << 10;
 
+/// The bytes of a stored body that a reader takes at once. Each counts as progress.
+const STEP: u64 = 32 << 10;
+
 /// A response under way.
 #[derive(Debug)]
 pub struct Flight(Mutex<FlightState>);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct FlightState {
     phase: FlightPhase,
     pieces: VecDeque<Bytes>,
+    /// The stored body in place of the pieces, and the position after its last byte.
+    stored: Option<(Body, u64)>,
+    /// The last time at which a reader took a piece.
+    moved: Instant,
+    /// True if the pump shall no longer keep the pieces.
+    is_given_up: bool,
     /// The number of pieces that have been dropped, and the bytes that have arrived.
     dropped: usize,
     arrived: u64,
@@ -78,6 +90,7 @@ struct Reader {
     /// The index of the next piece, and the bytes read.
     next: usize,
     read: u64,
+    has_trailers: bool,
     waker: Option<Waker>,
 }
 
@@ -93,9 +106,18 @@ pub enum Piece {
 impl Flight {
     /// Creates a flight whose head has not arrived.
     pub fn new() -> Self {
+        Self(Mutex::new(FlightState::new()))
+    }
+
+    /// Creates a flight that has arrived: the bytes of a stored body from `start` up to `end`. The
+    /// one reader joins next.
+    pub fn of_stored(body: Body, (start, end): (u64, u64), trailers: Option<Fields>) -> Self {
         let state = FlightState {
-            keeps: true,
-            ..FlightState::default()
+            stored: Some((body, end)),
+            fastest: start,
+            trailers,
+            end: Some(Ok(())),
+            ..FlightState::new()
         };
         Self(Mutex::new(state))
     }
@@ -110,7 +132,13 @@ impl Flight {
         let mut state = self.lock();
         state.next_reader += 1;
         let number = state.next_reader;
-        state.readers.insert(number, Reader::default());
+        // A flight of pieces begins at its first byte.
+        let read = state.stored.as_ref().map_or(0, |_| state.fastest);
+        let reader = Reader {
+            read,
+            ..Reader::default()
+        };
+        state.readers.insert(number, reader);
         let raise = is_request && !std::mem::replace(&mut state.raised, is_request);
         let source = state.source.take_if(|_| raise);
         drop(state);
@@ -144,6 +172,15 @@ impl Flight {
         let Some(reader) = state.readers.get_mut(&number) else {
             return Poll::Ready(None);
         };
+        if let Some((body, end)) = &state.stored {
+            let left = end.saturating_sub(reader.read).min(STEP);
+            if let Some(mut piece) = body.rest_of_piece(reader.read).filter(|_| left > 0) {
+                piece.truncate(usize::try_from(left).unwrap_or(usize::MAX));
+                reader.read += piece.len() as u64;
+                state.moved = Instant::now();
+                return Poll::Ready(Some(Ok(Piece::Data(piece))));
+            }
+        }
         let (index, dropped) = (reader.next, state.dropped);
         if let Some(piece) = index
             .checked_sub(dropped)
@@ -153,6 +190,7 @@ impl Flight {
             reader.next += 1;
             reader.read += piece.len() as u64;
             let leads = reader.read > state.fastest;
+            state.moved = Instant::now();
             state.fastest = state.fastest.max(reader.read);
             state.drop_read_pieces();
             // The other readers of a body that is kept do not change the rate.
@@ -161,11 +199,10 @@ impl Flight {
             wake(source);
             return Poll::Ready(Some(Ok(Piece::Data(piece))));
         }
-        let past_trailers = index > dropped + state.pieces.len();
         match (&state.end, &state.trailers) {
-            (Some(Ok(())), Some(trailers)) if !past_trailers => {
+            (Some(Ok(())), Some(trailers)) if !reader.has_trailers => {
                 let trailers = trailers.clone();
-                reader.next += 1;
+                reader.has_trailers = true;
                 Poll::Ready(Some(Ok(Piece::Trailers(trailers))))
             }
             (Some(Ok(())), _) => Poll::Ready(None),
@@ -192,6 +229,54 @@ impl Flight {
         let mut state = self.lock();
         state.source = Some(cx.waker().clone());
         state.raised
+    }
+
+    /// Returns true if the pump shall no longer keep the pieces. A change wakes the task.
+    pub fn is_given_up(&self) -> bool {
+        self.lock().is_given_up
+    }
+
+    /// Asks the pump to keep the pieces no longer, so that their memory can serve another response.
+    pub fn give_up(&self) {
+        let mut state = self.lock();
+        state.is_given_up = true;
+        let source = state.source.take();
+        drop(state);
+        wake(source);
+    }
+
+    /// Returns the last time at which a reader took a piece.
+    pub fn moved(&self) -> Instant {
+        self.lock().moved
+    }
+
+    /// Puts the stored body in the place of the pieces.
+    pub fn set_stored(&self, body: Body) {
+        let mut state = self.lock();
+        let pieces = std::mem::take(&mut state.pieces);
+        let end = body.len();
+        state.stored = Some((body, end));
+        drop(state);
+        drop(pieces);
+    }
+
+    /// Returns true if the readers hold a stored body that the store has removed.
+    pub fn holds_evicted(&self) -> bool {
+        let state = self.lock();
+        let body = state.stored.as_ref().filter(|_| !state.readers.is_empty());
+        body.is_some_and(|(body, _)| body.is_alone())
+    }
+
+    /// Ends the flight for its readers, and frees the stored body.
+    pub fn cut(&self) {
+        let mut state = self.lock();
+        let body = state.stored.take();
+        let detail = "the client took no bytes while the memory of the cache was short";
+        state.end = Some(Err(Error::new(Kind::Timeout, Side::Client, detail)));
+        let readers = state.take_wakers();
+        drop(state);
+        drop(body);
+        readers.into_iter().for_each(Waker::wake);
     }
 
     /// Polls until readers need more of the body: true, or false without readers.
@@ -261,6 +346,26 @@ impl Default for Flight {
 }
 
 impl FlightState {
+    fn new() -> Self {
+        Self {
+            phase: FlightPhase::default(),
+            pieces: VecDeque::new(),
+            stored: None,
+            moved: Instant::now(),
+            is_given_up: false,
+            dropped: 0,
+            arrived: 0,
+            keeps: true,
+            trailers: None,
+            end: None,
+            readers: BTreeMap::new(),
+            next_reader: 0,
+            fastest: 0,
+            source: None,
+            raised: false,
+        }
+    }
+
     fn wait(&mut self, number: u64, cx: &Context<'_>) {
         if let Some(reader) = self.readers.get_mut(&number) {
             reader.waker = Some(cx.waker().clone());
@@ -288,5 +393,84 @@ impl FlightState {
 fn wake(waker: Option<Waker>) {
     if let Some(waker) = waker {
         waker.wake();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+
+    /// Bytes that tell when they leave the memory.
+    struct Told(Vec<u8>, Arc<AtomicBool>);
+
+    impl AsRef<[u8]> for Told {
+        fn as_ref(&self) -> &[u8] {
+            &self.0
+        }
+    }
+
+    impl Drop for Told {
+        fn drop(&mut self) {
+            self.1.store(true, Ordering::SeqCst);
+        }
+    }
+
+    /// Reads a flight to its end.
+    fn rest(flight: &Flight, reader: u64) -> Result<(Vec<u8>, bool), Error> {
+        let cx = Context::from_waker(Waker::noop());
+        let (mut body, mut has_trailers) = (Vec::new(), false);
+        while let Poll::Ready(Some(piece)) = flight.poll_piece(reader, &cx) {
+            match piece? {
+                Piece::Data(data) => body.extend_from_slice(&data),
+                Piece::Trailers(_) => has_trailers = true,
+            }
+        }
+        Ok((body, has_trailers))
+    }
+
+    #[test]
+    fn stored_body_takes_the_place_of_the_pieces() {
+        let flight = Flight::new();
+        let (slow, begun) = (flight.join(true), flight.join(true));
+        let gone = Arc::new(AtomicBool::new(false));
+        flight.push(Bytes::from_owner(Told(vec![1; 10], Arc::clone(&gone))));
+        flight.push(Bytes::from(vec![2; 10]));
+        let cx = Context::from_waker(Waker::noop());
+        let first = flight.poll_piece(begun, &cx);
+        assert!(matches!(first, Poll::Ready(Some(Ok(Piece::Data(_))))));
+        drop(first);
+        let whole = [vec![1; 10], vec![2; 10]].concat();
+        let body = Body::new(vec![Bytes::from(whole.clone())]);
+        flight.set_trailers([("x", "y")].into_iter().collect());
+        flight.set_stored(body.clone());
+        flight.end(Ok(()));
+        assert!(gone.load(Ordering::SeqCst), "no second copy");
+        assert!(!flight.holds_evicted(), "a store has the body too");
+        drop(body);
+        assert!(flight.holds_evicted());
+        assert_eq!(rest(&flight, begun), Ok((vec![2; 10], true)));
+        flight.leave(begun);
+        assert_eq!(rest(&flight, slow), Ok((whole, true)));
+        flight.leave(slow);
+        assert!(!flight.holds_evicted());
+    }
+
+    #[test]
+    fn flight_of_a_stored_body_has_a_range_and_can_end() {
+        let bytes: Vec<u8> = (0..100_000).map(|at| (at % 251) as u8).collect();
+        let body = || Body::new(vec![Bytes::from(bytes.clone())]);
+        let flight = Flight::of_stored(body(), (10, 90_000), None);
+        let reader = flight.join(false);
+        let read = rest(&flight, reader);
+        assert_eq!(read, Ok((bytes[10..90_000].to_vec(), false)));
+        let flight = Flight::of_stored(body(), (0, 100_000), None);
+        let reader = flight.join(false);
+        let cx = Context::from_waker(Waker::noop());
+        assert!(flight.poll_piece(reader, &cx).is_ready());
+        flight.cut();
+        let error = rest(&flight, reader).expect_err("a reading that was cut");
+        assert_eq!((error.kind, error.side), (Kind::Timeout, Side::Client));
     }
 }

@@ -5,8 +5,8 @@
 
 pub mod flight;
 pub mod link;
+mod reservations;
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::SystemTime;
 
@@ -18,13 +18,14 @@ use crate::body_memory;
 use crate::metrics::METRICS;
 use flight::Flight;
 use link::Link;
+use reservations::Reservations;
 
 /// A cache that threads share.
 pub struct ResponseCache {
     cache: Mutex<Cache<Arc<Flight>>>,
     config: Config,
-    /// The bytes of bodies that are not complete.
-    incomplete: AtomicU64,
+    /// The memory for bodies that are not complete.
+    reservations: Mutex<Reservations>,
     /// The way to the fleet, once the cache takes part in one.
     link: OnceLock<Arc<Link>>,
     /// The way to the disk, once the cache has one.
@@ -56,7 +57,7 @@ impl ResponseCache {
         Self {
             cache: Mutex::new(Cache::new(config.clone())),
             config,
-            incomplete: AtomicU64::new(0),
+            reservations: Mutex::default(),
             link: OnceLock::new(),
             disk: OnceLock::new(),
             began: tokio::time::Instant::now(),
@@ -179,19 +180,41 @@ impl ResponseCache {
         self.lock().clear(now);
     }
 
-    /// Reserves memory for a part of a body. Returns false if too much is in use.
-    pub fn reserve(&self, bytes: u64) -> bool {
-        let before = self.incomplete.fetch_add(bytes, Ordering::Relaxed);
-        if before + bytes <= self.config.max_incomplete() {
-            return true;
-        }
-        self.incomplete.fetch_sub(bytes, Ordering::Relaxed);
-        false
+    fn reservations(&self) -> MutexGuard<'_, Reservations> {
+        self.reservations
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns reserved memory.
-    pub fn release(&self, bytes: u64) {
-        self.incomplete.fetch_sub(bytes, Ordering::Relaxed);
+    /// Reserves memory for a part of the body of a session's flight. Returns false if too much is
+    /// in use.
+    pub fn reserve(&self, of: (u64, &Arc<Flight>), bytes: u64) -> bool {
+        let (most, now) = (self.config.max_incomplete(), tokio::time::Instant::now());
+        self.reservations().reserve(of, bytes, most, now)
+    }
+
+    /// Returns the reserved memory of a session's flight.
+    pub fn release(&self, of: (u64, &Arc<Flight>), bytes: u64) {
+        self.reservations().release(of, bytes);
+    }
+
+    /// Notes a flight whose clients read a complete body.
+    pub fn note_complete(&self, flight: &Arc<Flight>) {
+        self.reservations().note_complete(flight);
+    }
+
+    /// Ends readings that stand still while the store has no room because of them.
+    pub fn make_room(&self) {
+        if self.lock().has_room() {
+            return;
+        }
+        let stalled = self.reservations().stalled(tokio::time::Instant::now());
+        for flight in stalled {
+            flight.cut();
+            if self.lock().has_room() {
+                return;
+            }
+        }
     }
 }
 

@@ -137,7 +137,7 @@ fn flight_without_an_end_is_given_up_once() {
     assert_eq!(world.served(&[]).as_deref(), Some("late"));
 }
 
-/// A 412 serves nobody else, and would keep requests for the URL apart for some time.
+/// A 412 serves no other request, and would keep requests for the URL apart for some time.
 #[test]
 fn condition_for_the_origin_leads_no_flight() {
     let mut world = World::origin();

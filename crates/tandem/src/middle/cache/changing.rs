@@ -65,12 +65,12 @@ impl ChangingReply {
         let method = &self.request.method;
         cache.lock().invalidate(now, method, head, &keys);
         if let Some((fetch, pending)) = pending {
-            self.status.received(head.status, true);
             let flight = Arc::new(Flight::new());
             let reading = FlightReading::new(Arc::clone(&flight), false);
             flight.set_phase(FlightPhase::Streaming(Arc::clone(pending.entry())));
             let reply = std::mem::replace(&mut self.parts, Reply::new(reading));
-            ResponsePump::start(&self.session, &flight, fetch, pending, reply);
+            let is_kept = ResponsePump::start(&self.session, &flight, fetch, pending, reply);
+            self.status.received(head.status, is_kept);
         }
     }
 

@@ -22,6 +22,8 @@ mod keyed;
 mod pump;
 mod reply;
 mod status;
+#[cfg(test)]
+mod tests_memory;
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -47,6 +49,8 @@ pub struct CacheStage(Rc<CacheSession>);
 /// The properties that the replies of a session share.
 struct CacheSession {
     cache: Arc<ResponseCache>,
+    /// The number of the session.
+    number: u64,
     /// The owner of responses over plain HTTP.
     owner: ResponseOwner,
     /// The owner of responses over TLS.
@@ -73,6 +77,7 @@ impl CacheStage {
         let owner = |number| ResponseOwner { number, user };
         Self(Rc::new(CacheSession {
             cache: Arc::clone(cache),
+            number: peer.session,
             owner: owner(number),
             secure_owner: owner(secure),
             tells_status,

@@ -27,6 +27,10 @@ use crate::response_cache::flight::{Flight, FlightPhase, Piece};
 /// origin slow, or whose connection stalls, delays the others by this time at most.
 const WAIT_FOR: Duration = Duration::from_secs(5);
 
+/// The length of a stored body above which its reading can end before the client leaves, if the
+/// client takes no bytes and the memory is short. A session queues shorter ones as a whole.
+const LONG: u64 = 128 << 10;
+
 /// The reply to one request.
 pub(super) struct CachedReply {
     session: Rc<CacheSession>,
@@ -77,6 +81,8 @@ struct ServedResponse {
     head: Option<ResponseHead>,
     body: Box<dyn Iterator<Item = Bytes>>,
     trailers: Option<Fields>,
+    /// The reading of a long body, which takes the place of this state after the head.
+    rest: Option<FlightReading>,
 }
 
 impl CachedReply {
@@ -222,12 +228,19 @@ impl CachedReply {
             self.state = ReplyState::Direct(self.session.next.call(self.exchange()));
             return;
         };
-        METRICS.cache_bytes.add(response.end - response.start);
-        self.state = ReplyState::Serving(ServedResponse {
-            body: Box::new(response.body(stored)),
-            head: Some(response.head),
-            trailers: response.trailers,
-        });
+        let (body, range) = (response.body(stored), (response.start, response.end));
+        METRICS.cache_bytes.add(range.1 - range.0);
+        let mut served = ServedResponse::empty(response.head);
+        if range.1 - range.0 > LONG {
+            let flight = Flight::of_stored(stored.body.clone(), range, response.trailers);
+            let flight = Arc::new(flight);
+            self.session.cache.note_complete(&flight);
+            served.rest = Some(FlightReading::new(flight, false));
+        } else {
+            served.body = Box::new(body);
+            served.trailers = response.trailers;
+        }
+        self.state = ReplyState::Serving(served);
     }
 
     /// Passes the head of the origin's response to the cache, and returns the part for the client.
@@ -238,10 +251,12 @@ impl CachedReply {
         if let Some(reply) = &fetching.reply {
             self.supply = reply.supply();
         }
+        cache.make_room();
         let received = cache.lock().receive(cache.now(), &fetch, &head);
         let flight = fetching.flight.take();
-        let is_stored = matches!(received, Received::Store(_));
-        self.status.received(head.status, is_stored);
+        if !matches!(received, Received::Store(_)) {
+            self.status.received(head.status, false);
+        }
         match received {
             Received::Stored(stored) => {
                 METRICS.cache_validations.add(u64::from(head.status == 304));
@@ -269,7 +284,8 @@ impl CachedReply {
                 let reading = FlightReading::new(Arc::clone(&flight), false);
                 flight.set_phase(FlightPhase::Streaming(Arc::clone(pending.entry())));
                 let reply = fetching.take_reply();
-                ResponsePump::start(&self.session, &flight, fetch, pending, reply);
+                let is_kept = ResponsePump::start(&self.session, &flight, fetch, pending, reply);
+                self.status.received(head.status, is_kept);
                 self.state = ReplyState::Streaming(reading);
                 Some(Part::Head(head))
             }
@@ -451,7 +467,15 @@ impl CachedReply {
             ReplyState::Fetching(_) => self.poll_fetching(cx),
             ReplyState::Waiting(..) => self.poll_waiting(cx),
             ReplyState::Streaming(reading) => reading.poll_part(cx),
-            ReplyState::Serving(serving) => Poll::Ready(serving.next().map(Ok)),
+            ReplyState::Serving(serving) => {
+                if serving.head.is_none()
+                    && let Some(reading) = serving.rest.take()
+                {
+                    self.state = ReplyState::Streaming(reading);
+                    return self.poll_state(cx);
+                }
+                Poll::Ready(serving.next().map(Ok))
+            }
             ReplyState::Direct(reply) => reply.poll_part(cx),
             ReplyState::Done => Poll::Ready(None),
         }
@@ -526,6 +550,7 @@ impl ServedResponse {
             head: Some(head),
             body: Box::new(std::iter::empty()),
             trailers: None,
+            rest: None,
         }
     }
 
