@@ -436,8 +436,19 @@ fn bad_encapsulations_get_their_problem() {
     other_key[0] ^= 1;
     let registered = "https://iana.org/assignments/http-problem-types#ohttp-key";
     expect(kind, &other_key, 422, registered);
-    expect(kind, &seal(&message[..4000]), 400, "/problems/bad-padding");
-    expect(kind, &seal(&[9; 4096]), 400, "/problems/bad-message");
+    // The relay learns nothing of problems behind the encapsulation.
+    for (message, problem) in [
+        (&message[..4000], "/problems/bad-padding"),
+        (&[9; 4096], "/problems/bad-message"),
+    ] {
+        let (sealed, state) = config.encapsulate(message).unwrap();
+        let answer = send_outer(&gateway, kind, &sealed);
+        let outer = (answer.status, answer.field("content-type"));
+        assert_eq!(outer, (200, Some(oblivious::RESPONSE_TYPE)));
+        let response = Response::read(&state.decapsulate(&answer.body).unwrap()).unwrap();
+        let document = Document::read(&response.body).unwrap();
+        assert_eq!((response.status, document.kind.as_str()), (400, problem));
+    }
     // The announced length is enough.
     let mut client = Client::to(gateway.address);
     let path = oblivious::PATH;

@@ -133,13 +133,14 @@ impl Unlinkable {
 
 /// A message that has been decapsulated.
 struct DecapsulatedMessage {
-    request: message::Request,
+    /// The request, or the problem with its form.
+    request: Result<message::Request, Problem>,
     pending: Pending,
 }
 
 impl Submissions {
-    /// Answers an encapsulated request. Problems with the encapsulation are answered in clear,
-    /// all others within it.
+    /// Answers an encapsulated request. Problems with the encapsulation and replays are answered in
+    /// clear, all others within it (RFC 9458 section 5.2).
     pub(super) async fn respond_obliviously(
         self: Rc<Self>,
         exchange: Exchange,
@@ -154,7 +155,13 @@ impl Submissions {
             }
         };
         let (request, pending) = (opened.request, opened.pending);
-        let response = self.respond_to(request, held, &unlinkable).await;
+        let response = match request {
+            Ok(request) => self.respond_to(request, held, &unlinkable).await,
+            Err(problem) => {
+                count_refusal(problem);
+                Response::problem(problem)
+            }
+        };
         let written = response.into_message().write();
         let sealed = written.map(|written| pending.encapsulate(&written));
         match sealed {
@@ -210,7 +217,7 @@ impl Submissions {
         let request = message::Request::read(&message).map_err(|error| match error {
             MessageError::Padding => Problem::BadPadding,
             MessageError::Malformed | MessageError::TooLong => Problem::BadMessage,
-        })?;
+        });
         Ok((DecapsulatedMessage { request, pending }, held))
     }
 
