@@ -11,6 +11,8 @@ mod issuer;
 mod lanes;
 mod listeners;
 mod opened;
+#[cfg(feature = "submit")]
+mod own_tls;
 mod relay;
 mod solo;
 

@@ -16,6 +16,7 @@ mod doctor;
 #[expect(dead_code, reason = "the tests of the library use the rest")]
 #[path = "../../../tandem/tests/suite/harness.rs"]
 mod harness;
+mod hostile_parties;
 mod init;
 mod messages;
 #[path = "../../../tandem/tests/suite/one_listener.rs"]

@@ -16,17 +16,17 @@ const ACCOUNT_TOKEN: &str = "token-of-the-account-of-carol";
 const RELAY_TOKEN: &str = "token-of-the-relay-for-all";
 
 /// Runs the program and returns its output.
-fn tandem(arguments: &[&str]) -> String {
+pub(crate) fn tandem(arguments: &[&str]) -> String {
     let (succeeded, output, errors) = run(arguments);
     assert!(succeeded, "{arguments:?}: {output}{errors}");
     format!("{output}{errors}")
 }
 
-fn start(arguments: &[String]) -> Process {
+pub(crate) fn start(arguments: &[String]) -> Process {
     Process::start(arguments)
 }
 
-fn words(text: &str) -> Vec<String> {
+pub(crate) fn words(text: &str) -> Vec<String> {
     text.split_whitespace().map(str::to_owned).collect()
 }
 
@@ -39,19 +39,19 @@ fn watched(files: &Files, control: &str) -> String {
 }
 
 /// The parties of the path, which stop when they are dropped.
-struct Parties {
-    files: Files,
-    certificates: Certificates,
-    server: SubmissionServer,
-    issuer: Process,
-    relay: Process,
-    gateway: Process,
+pub(crate) struct Parties {
+    pub(crate) files: Files,
+    pub(crate) certificates: Certificates,
+    pub(crate) server: SubmissionServer,
+    pub(crate) issuer: Process,
+    pub(crate) relay: Process,
+    pub(crate) gateway: Process,
     /// The threads that read the logs.
     logs: Vec<std::thread::JoinHandle<String>>,
 }
 
 impl Parties {
-    fn new(name: &str) -> Self {
+    pub(crate) fn new(name: &str) -> Self {
         let (files, server) = (Files::new(name, ""), SubmissionServer::new());
         let certificates = Certificates::new(&format!("{name}-tls"));
         let write = |name: &str, text: &str| {
@@ -130,34 +130,45 @@ impl Parties {
         }
     }
 
-    fn url(&self, process: &Process) -> String {
+    pub(crate) fn url(&self, process: &Process) -> String {
         let ca = self.certificates.path("ca.pem");
         format!("h2+tls://{}?ca={ca}", process.address)
     }
 
-    fn state(&self) -> String {
+    pub(crate) fn state(&self) -> String {
         self.files.path("client")
     }
 
-    fn enrol(&self, tokens: &str) -> String {
-        tandem(&[
-            "submit",
-            "enrol",
-            "--gateway",
-            &self.url(&self.gateway),
-            "--relay",
-            &self.url(&self.relay),
-            "--relay-token-file",
-            &self.files.path("relay.token"),
-            "--issuer",
-            &self.url(&self.issuer),
+    pub(crate) fn enrol(&self, tokens: &str) -> String {
+        let (gateway, relay) = (self.url(&self.gateway), self.url(&self.relay));
+        let (succeeded, output, errors) = self.enrol_at(&gateway, &relay, tokens, &[]);
+        assert!(succeeded, "{output}{errors}");
+        format!("{output}{errors}")
+    }
+
+    /// Enrols at a gateway behind a relay, with further arguments.
+    pub(crate) fn enrol_at(
+        &self,
+        gateway: &str,
+        relay: &str,
+        tokens: &str,
+        further: &[&str],
+    ) -> (bool, String, String) {
+        let (issuer, state) = (self.url(&self.issuer), self.state());
+        let [relay_token, token] =
+            ["relay.token", "account.token"].map(|name| self.files.path(name));
+        let mut arguments = vec!["submit", "enrol", "--gateway", gateway, "--relay", relay];
+        arguments.extend(["--relay-token-file", &relay_token, "--issuer", &issuer]);
+        arguments.extend([
             "--token-file",
-            &self.files.path("account.token"),
+            &token,
             "--tokens",
             tokens,
             "--state",
-            &self.state(),
-        ])
+            &state,
+        ]);
+        arguments.extend(further);
+        run(&arguments)
     }
 
     /// Returns the metrics of a party, and the data of its page.
@@ -185,7 +196,7 @@ impl Parties {
 }
 
 /// Returns the text of all files below a directory.
-fn content(directory: &Path) -> Vec<u8> {
+pub(crate) fn content(directory: &Path) -> Vec<u8> {
     let mut all = Vec::new();
     for entry in std::fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();
@@ -197,7 +208,7 @@ fn content(directory: &Path) -> Vec<u8> {
     all
 }
 
-fn contains(text: &[u8], part: &str) -> bool {
+pub(crate) fn contains(text: &[u8], part: &str) -> bool {
     text.windows(part.len())
         .any(|window| window == part.as_bytes())
 }

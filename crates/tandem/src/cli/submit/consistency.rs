@@ -69,11 +69,19 @@ pub(super) fn check_key(published: &Directory, key: &PublicKey, now: u64) -> Res
     }
 }
 
-/// Checks the gateway's keys of encapsulated requests: `fetched` on two isolated ways, and those
-/// that were `kept`. The user may accept new keys.
+/// The keys of an earlier enrolment.
+pub(super) struct KeptKeys {
+    /// The list of keys.
+    pub(super) keys: Vec<u8>,
+    /// False if a relay or the network could have chosen them.
+    pub(super) is_trusted: bool,
+}
+
+/// Checks the gateway's keys of encapsulated requests: `fetched` in two isolated sessions, and
+/// those that were `kept`. The user may accept new keys.
 pub(super) fn check_oblivious_keys(
     fetched: [&[u8]; 2],
-    kept: Option<&[u8]>,
+    kept: Option<&KeptKeys>,
     is_accepted: bool,
 ) -> Result<(), Failure> {
     if fetched[0] != fetched[1] {
@@ -83,13 +91,20 @@ pub(super) fn check_oblivious_keys(
                 .into(),
         );
     }
-    match kept {
-        Some(kept) if kept != fetched[0] && !is_accepted => Err(
+    match kept.filter(|kept| kept.keys != fetched[0] && !is_accepted) {
+        Some(kept) if !kept.is_trusted => Err(
+            "the key of the last enrolment is not the gateway's key for encapsulated requests. An \
+             earlier version took it from the relay or the network, which may have read what was \
+             sent with it: ask the operator of the gateway whether the key was ever in use, and \
+             then give --accept-new-key"
+                .into(),
+        ),
+        Some(_) => Err(
             "the gateway's key for encapsulated requests is not the one of the last enrolment: \
              ask its operator for the reason, and then give --accept-new-key"
                 .into(),
         ),
-        _ => Ok(()),
+        None => Ok(()),
     }
 }
 
@@ -167,7 +182,13 @@ mod tests {
 
     #[test]
     fn oblivious_keys_change_with_consent_only() {
-        let check = check_oblivious_keys;
+        let check = |fetched, kept: Option<&[u8]>, is_accepted| {
+            let kept = kept.map(|keys| KeptKeys {
+                keys: keys.to_vec(),
+                is_trusted: true,
+            });
+            check_oblivious_keys(fetched, kept.as_ref(), is_accepted)
+        };
         assert!(check([b"one", b"one"], None, false).is_ok());
         assert!(check([b"one", b"one"], Some(b"one"), false).is_ok());
         assert!(check([b"one", b"one"], Some(b"old"), false).is_err());
@@ -175,5 +196,13 @@ mod tests {
         for kept in [None, Some(&b"one"[..])] {
             assert!(check([b"one", b"two"], kept, true).is_err());
         }
+        let forged = KeptKeys {
+            keys: b"of the relay".to_vec(),
+            is_trusted: false,
+        };
+        let error = check_oblivious_keys([b"one"; 2], Some(&forged), false);
+        let error = error.expect_err("another key").to_string();
+        assert!(error.contains("may have read"), "{error}");
+        assert!(check_oblivious_keys([b"one"; 2], Some(&forged), true).is_ok());
     }
 }

@@ -6,10 +6,10 @@ use tandem_tokens::challenge::TokenChallenge;
 use tandem_tokens::directory::{self, Directory as IssuerDirectory};
 use tandem_tokens::issuance::Unsigned;
 use tandem_tokens::key::PublicKey;
-use tandem_tokens::oblivious;
 use tandem_tokens::token::{REQUEST_TYPE, RESPONSE_TYPE};
 
-use super::consistency::{check_challenge, check_key, check_oblivious_keys};
+use super::consistency::{check_challenge, check_key};
+use super::keys::{OwnKeys, is_authenticated};
 use super::network::{Outgoing, Received, Way, isolated};
 use super::state::{ClientFiles, Settings, UnlinkableSettings};
 use super::{StateDirectory, print};
@@ -29,7 +29,8 @@ pub struct EnrolArgs {
     #[arg(long, value_name = "URL")]
     gateway: String,
     /// URL of a Tandem gateway that relays encapsulated requests, so that the gateway of
-    /// submissions does not see this address
+    /// submissions does not see this address. Its rules must permit a tunnel to that gateway,
+    /// unless --oblivious-key is given
     #[arg(long, value_name = "URL", requires = "issuer")]
     relay: Option<String>,
     /// File with the access token that the relay requires
@@ -48,6 +49,10 @@ pub struct EnrolArgs {
     /// Number of tokens to get
     #[arg(long, value_name = "N", default_value_t = 10)]
     tokens: usize,
+    /// File with the gateway's key for encapsulated requests (application/ohttp-keys), as its
+    /// operator publishes it. It is required if the gateway shows no certificate
+    #[arg(long, value_name = "FILE", requires = "issuer")]
+    oblivious_key: Option<String>,
     /// Accept a new key of the gateway for encapsulated requests in place of the kept one
     #[arg(long, requires = "issuer")]
     accept_new_key: bool,
@@ -80,17 +85,20 @@ pub(super) async fn enrol(args: &EnrolArgs, transports: &Transports) -> Result<(
         unlinkable: None,
     };
     if let Some(issuer) = &args.issuer {
+        check_parties(&settings, issuer, transports)?;
+        let keys = OwnKeys {
+            file: args.oblivious_key.as_deref(),
+            kept: state.kept_settings()?,
+            is_new_accepted: args.accept_new_key,
+        };
+        keys.check_way(&settings, transports)?;
         let way = Way::to_gateway(&settings, transports)?;
         challenge(&way, &settings, issuer).await?;
-        let keys = get(&way, oblivious::PATH, isolated()?).await?.body;
-        let again = get(&way, oblivious::PATH, isolated()?).await?.body;
-        let kept = state.kept_settings()?.and_then(|kept| kept.unlinkable);
-        let kept = kept.map(|unlinkable| unlinkable.keys());
-        check_oblivious_keys([&keys, &again], kept.as_deref(), args.accept_new_key)?;
-        oblivious::KeyConfig::read_list(&keys)?;
+        let (keys, source) = keys.get(&settings, transports).await?;
         settings.unlinkable = Some(UnlinkableSettings {
             issuer: issuer.clone(),
             oblivious_keys: UnlinkableSettings::encode_keys(&keys),
+            key_source: Some(source),
         });
     }
     state.write_settings(&settings)?;
@@ -102,6 +110,31 @@ pub(super) async fn enrol(args: &EnrolArgs, transports: &Transports) -> Result<(
     match settings.unlinkable {
         Some(_) => fetch(&state, &settings, args.tokens, transports).await,
         None => Ok(()),
+    }
+}
+
+/// Checks that the issuer shows its identity, and that the gateway learns none of this client.
+fn check_parties(
+    settings: &Settings,
+    issuer: &str,
+    transports: &Transports,
+) -> Result<(), Failure> {
+    let gateway = Usage::Gateway.parse(&settings.gateway)?;
+    if gateway.identity_files()?.is_some() {
+        return Err(
+            "the certificate in --gateway would show this client to the gateway: leave \
+                    out cert= and key= there if you give --issuer"
+                .into(),
+        );
+    }
+    let endpoint = Usage::Gateway.parse(issuer)?;
+    match is_authenticated(&endpoint, settings.via.as_deref(), transports)? {
+        true => Ok(()),
+        false => Err(
+            "the issuer shows no certificate, so that others on the way would get the \
+                      token of the account: give --issuer a URL with TLS"
+                .into(),
+        ),
     }
 }
 
@@ -189,7 +222,7 @@ fn host(url: &str) -> Result<String, Failure> {
     Ok(Usage::Gateway.parse(url)?.host)
 }
 
-async fn get(way: &Way, path: &str, isolation: Isolation) -> Result<Received, Failure> {
+pub(super) async fn get(way: &Way, path: &str, isolation: Isolation) -> Result<Received, Failure> {
     let request = Outgoing {
         method: Method::Get,
         path,

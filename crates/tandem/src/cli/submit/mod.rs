@@ -7,6 +7,8 @@
 //!  state, answers ◀─ secret of the journal
 //! ```
 //!
+//! - `keys` gets the gateway's key for encapsulated requests on a way that no relay can change.
+//! - `consistency` checks that the gateway and the issuer give this client no values of its own.
 //! - `network` sends requests over the paths of the client: through `--via` if it is given.
 //! - `state` keeps the settings, the tokens and the journal in a directory of the user.
 //! - `enrol`, `post` and `ask` are the commands.
@@ -17,6 +19,7 @@
 mod ask;
 mod consistency;
 mod enrol;
+mod keys;
 mod network;
 mod post;
 mod state;

@@ -7,15 +7,15 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use indicatif::ProgressBar;
 use tandem_http::{Fields, Method, RequestHead, Scheme};
-use tandem_submit::problem::Document;
+use tandem_submit::problem::{Document, Problem};
 use tandem_tokens::message;
 use tandem_tokens::oblivious::{self, KeyConfig};
 
-use super::random;
 use super::state::Settings;
+use super::{keys, random};
 use crate::back::announce::explain;
 use crate::cli::Failure;
-use crate::config::ClientOptions;
+use crate::config::{ClientConfig, ClientOptions};
 use crate::endpoint::{Endpoint, Usage};
 use crate::exchange::{Body, Chunk, Chunks, Exchange, Isolation, Part};
 use crate::stage::Stage;
@@ -97,11 +97,15 @@ impl Way {
         Self::through(&endpoint, None, via, &endpoint, transports)
     }
 
-    /// Returns the path to the gateway of the settings: through the relay if there is one.
+    /// Returns the path to the gateway of the settings: through the relay if there is one. The
+    /// relay reads and can change all of it that is not encapsulated.
+    ///
+    /// Fails if the settings have a key that a relay could have chosen.
     pub(super) fn to_gateway(
         settings: &Settings,
         transports: &Transports,
     ) -> Result<Self, Failure> {
+        keys::check_source(settings, transports)?;
         let gateway = Usage::Gateway.parse(&settings.gateway)?;
         let hop = match &settings.relay {
             Some(relay) => Usage::Gateway.parse(relay)?,
@@ -117,6 +121,24 @@ impl Way {
         )
     }
 
+    /// Returns the path on which the gateway gives its keys. Behind a relay, it is TLS in a tunnel:
+    /// the relay sees only the bytes of TLS, and the gateway only the address of the relay.
+    pub(super) fn for_keys(settings: &Settings, transports: &Transports) -> Result<Self, Failure> {
+        let Some(relay) = &settings.relay else {
+            return Self::to_gateway(settings, transports);
+        };
+        let gateway = Usage::Gateway.parse(&settings.gateway)?;
+        let relay = Usage::Gateway.parse(relay)?;
+        let token_file = settings.relay_token_file.clone();
+        let via = settings.via.as_deref();
+        let (config, way) = Self::configured(&relay, token_file, via, &gateway, transports)?;
+        Ok(Self {
+            stage: config.own_tls(&gateway, way.stage)?,
+            hop: format!("{} behind the relay {}", gateway.authority(), way.hop),
+            ..way
+        })
+    }
+
     fn through(
         hop: &Endpoint,
         token_file: Option<String>,
@@ -124,6 +146,18 @@ impl Way {
         host: &Endpoint,
         transports: &Transports,
     ) -> Result<Self, Failure> {
+        let configured = Self::configured(hop, token_file, via, host, transports)?;
+        Ok(configured.1)
+    }
+
+    /// Returns the path to a host, and the settings of the client on it.
+    fn configured(
+        hop: &Endpoint,
+        token_file: Option<String>,
+        via: Option<&str>,
+        host: &Endpoint,
+        transports: &Transports,
+    ) -> Result<(ClientConfig, Self), Failure> {
         let options = ClientOptions {
             gateway: vec![hop.clone().into()],
             via: via.map(str::parse).transpose()?,
@@ -136,7 +170,7 @@ impl Way {
         let gateway = config.gateways.first().ok_or("the path has no host")?;
         let scheme = transports.of(host)?.scheme();
         let port = host.port;
-        Ok(Self {
+        let way = Self {
             stage: config.path_to(gateway)?,
             hop: hop.authority(),
             scheme,
@@ -144,7 +178,8 @@ impl Way {
                 true => host.host.clone(),
                 false => host.authority(),
             },
-        })
+        };
+        Ok((config, way))
     }
 
     /// Sends a request. Requests with different `isolation` use different sessions, and different
@@ -202,7 +237,8 @@ impl Way {
         })
     }
 
-    /// Sends a request within an encapsulated one, in a separate session.
+    /// Sends a request within an encapsulated one, in a separate session. The response is the
+    /// gateway's: one that is not encapsulated for this request is an error, whatever it says.
     pub(super) async fn send_obliviously(
         &self,
         request: Outgoing<'_>,
@@ -232,14 +268,50 @@ impl Way {
         let response = self.send(outer, isolated()?, progress).await?;
         let kind = response.text("content-type").unwrap_or_default();
         if kind != oblivious::RESPONSE_TYPE {
-            return Ok(response);
+            return Err(in_clear(&self.hop, &response).into());
         }
-        let opened = message::Response::read(&state.decapsulate(&response.body)?)?;
+        let opened = state.decapsulate(&response.body).map_err(|error| {
+            format!(
+                "the response through {} is not the gateway's: {error}",
+                self.hop
+            )
+        })?;
+        let opened = message::Response::read(&opened)?;
         Ok(Received {
             status: opened.status,
             fields: opened.fields,
             body: opened.body,
         })
+    }
+}
+
+/// The problems that a gateway has before it has opened a request, and tells of in clear.
+const CLEAR_PROBLEMS: [Problem; 8] = [
+    Problem::OhttpKey,
+    Problem::BadEncapsulation,
+    Problem::WrongMediaType,
+    Problem::TooLarge,
+    Problem::SlowBody,
+    Problem::IncompleteBody,
+    Problem::Replayed,
+    Problem::Busy,
+];
+
+/// Returns the error for a response that is not encapsulated. Any party on the way can write one,
+/// so its text is not shown, and nothing follows from it.
+fn in_clear(hop: &str, response: &Received) -> String {
+    let status = response.status;
+    let problem = response.problem().and_then(|document| document.problem());
+    match problem.filter(|problem| CLEAR_PROBLEMS.contains(problem)) {
+        Some(Problem::OhttpKey) => format!(
+            "{hop} says that the gateway has another key for encapsulated requests: ask the \
+             operator of the gateway, and then run tandem submit enrol --accept-new-key"
+        ),
+        Some(problem) => format!("{hop} says: {}: {}", problem.title(), problem.remedy()),
+        None => format!(
+            "{hop} has sent status {status} in place of an encapsulated response: the gateway may \
+             not have got the request; check --relay and its token"
+        ),
     }
 }
 
@@ -265,5 +337,35 @@ impl Chunks for ShownPieces {
         }
         let piece = (!piece.is_empty()).then_some(Ok(Chunk::Data(piece)));
         std::task::Poll::Ready(piece)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn responses_in_clear_are_errors_with_known_texts() {
+        let received = |status: u16, body: &str| Received {
+            status,
+            fields: Fields::new(),
+            body: Bytes::copy_from_slice(body.as_bytes()),
+        };
+        for problem in Problem::ALL {
+            let text = in_clear("relay", &received(problem.status(), &problem.json()));
+            let is_named = text.contains(problem.title()) || *problem == Problem::OhttpKey;
+            assert_eq!(is_named, CLEAR_PROBLEMS.contains(problem), "{text}");
+        }
+        let forged = r#"{"type":"/problems/busy","title":"visit evil.example","detail":"now"}"#;
+        let text = in_clear("relay", &received(503, forged));
+        assert!(
+            text.contains("too much work") && !text.contains("evil"),
+            "{text}"
+        );
+        let text = in_clear("relay", &received(200, "forged answer"));
+        assert!(
+            text.contains("status 200") && !text.contains("forged"),
+            "{text}"
+        );
     }
 }

@@ -115,6 +115,7 @@ async fn send_file(
             path: args.to.clone(),
             secret: URL_SAFE_NO_PAD.encode(random::<32>()?),
             token: None,
+            shown_tokens: Vec::new(),
             location: None,
             state: None,
             status: None,
@@ -125,9 +126,13 @@ async fn send_file(
         .kind
         .clone()
         .unwrap_or_else(|| media_type(file).to_owned());
-    // Tokens of these keys are kept: the gateway may not have the new keys of the issuer yet.
+    // The gateway may not have the new keys of the issuer yet. It has seen such a token with this
+    // content, so the token stays with this entry, and other tokens of its key stay unused.
     let mut unknown = Vec::new();
     for _ in 0..ATTEMPTS {
+        if entry.token.is_none() {
+            entry.take_up_token(&unknown);
+        }
         if settings.unlinkable.is_some() && entry.token.is_none() {
             let (token, kept) = state.token(&unknown)?;
             entry.token = Some(token);
@@ -143,12 +148,13 @@ async fn send_file(
             (Some(Problem::TokenSpent), _) => {}
             (Some(Problem::EpochOver), Some(key)) => state.remove_tokens(key)?,
             (Some(Problem::UnknownIssuer), Some(key)) => {
-                state.keep_token(entry.token.as_deref().unwrap_or_default())?;
+                entry.set_token_aside();
                 unknown.push(key);
             }
             _ => return finish(entry, &response, state),
         }
         entry.token = None;
+        state.record(&entry)?;
     }
     Err("the tokens are spent or over: run tandem submit tokens".into())
 }
@@ -205,6 +211,7 @@ fn finish(
     };
     entry.location = Some(location);
     entry.token = None;
+    entry.shown_tokens.clear();
     let is_answered = response.status != 202;
     entry.state = Some(match is_answered {
         true => SubmissionState::Answered,

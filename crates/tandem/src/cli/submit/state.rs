@@ -1,9 +1,10 @@
 //! The directory of `tandem submit`: settings, tokens and the journal of submissions.
 //!
 //! Only its owner may read it. Files are replaced as a whole, and are on the disk before a request
-//! is sent.
+//! is sent. One process at a time uses the directory: two of them could send one token with two
+//! files, which would link both.
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions, TryLockError};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
@@ -44,6 +45,19 @@ pub(super) struct UnlinkableSettings {
     pub(super) issuer: String,
     /// The gateway's key for encapsulated requests, in base64url.
     pub(super) oblivious_keys: String,
+    /// The source of that key. Settings of earlier versions have none.
+    #[serde(default)]
+    pub(super) key_source: Option<KeySource>,
+}
+
+/// The source of the gateway's key. Neither lets a relay choose the key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum KeySource {
+    /// The gateway itself, which has shown its identity.
+    Gateway,
+    /// A file of the user.
+    File,
 }
 
 impl UnlinkableSettings {
@@ -75,6 +89,10 @@ pub(super) struct JournalEntry {
     pub(super) secret: String,
     /// The token that pays for it, as the value of a field.
     pub(super) token: Option<String>,
+    /// The tokens whose key the gateway did not know when it received them with this content. With
+    /// other content, they would link both submissions.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) shown_tokens: Vec<String>,
     /// The path of the submission at the gateway.
     pub(super) location: Option<String>,
     /// The last known state.
@@ -90,6 +108,24 @@ impl JournalEntry {
     pub(super) fn secret(&self) -> Vec<u8> {
         URL_SAFE_NO_PAD.decode(&self.secret).unwrap_or_default()
     }
+
+    /// Returns true if a token belongs to this submission.
+    fn has_token(&self, token: &str) -> bool {
+        let mut tokens = self.token.iter().chain(&self.shown_tokens);
+        tokens.any(|own| own == token)
+    }
+
+    /// Keeps the present token for this content only, since the gateway did not know its key.
+    pub(super) fn set_token_aside(&mut self) {
+        self.shown_tokens.extend(self.token.take());
+    }
+
+    /// Takes up a token that was set aside, and has none of these keys.
+    pub(super) fn take_up_token(&mut self, but: &[KeyId]) {
+        let is_other = |token: &String| key_of(token).is_some_and(|key| !but.contains(&key));
+        let found = self.shown_tokens.iter().position(is_other);
+        self.token = found.map(|at| self.shown_tokens.swap_remove(at));
+    }
 }
 
 /// The identifier of an issuer's key, which stands for its epoch.
@@ -102,7 +138,11 @@ pub(super) fn key_of(token: &str) -> Option<KeyId> {
 }
 
 /// The directory.
-pub(super) struct ClientFiles(PathBuf);
+pub(super) struct ClientFiles {
+    directory: PathBuf,
+    /// Held until the process ends.
+    _lock: File,
+}
 
 impl ClientFiles {
     pub(super) fn open(directory: PathBuf) -> Result<Self, Failure> {
@@ -115,18 +155,28 @@ impl ClientFiles {
                 .create(directory.join(part));
             made.map_err(wrong)?;
         }
-        Ok(Self(directory))
+        let lock = files::open_locked(&directory.join("lock")).map_err(|error| match error {
+            TryLockError::WouldBlock => {
+                let directory = directory.display();
+                format!("{directory}: another tandem submit uses it: wait until that has ended")
+            }
+            TryLockError::Error(error) => wrong(error),
+        })?;
+        Ok(Self {
+            directory,
+            _lock: lock,
+        })
     }
 
     /// Returns the directory.
     pub(super) fn path(&self) -> &Path {
-        &self.0
+        &self.directory
     }
 
     pub(super) fn settings(&self) -> Result<Settings, Failure> {
-        let file = self.0.join("settings.json");
+        let file = self.directory.join("settings.json");
         if !file.exists() {
-            let directory = self.0.display();
+            let directory = self.directory.display();
             return Err(format!("{directory} has no settings: run tandem submit enrol").into());
         }
         read(&file)
@@ -134,41 +184,40 @@ impl ClientFiles {
 
     /// Returns the settings of an earlier enrolment.
     pub(super) fn kept_settings(&self) -> Result<Option<Settings>, Failure> {
-        let file = self.0.join("settings.json");
+        let file = self.directory.join("settings.json");
         file.exists().then(|| read(&file)).transpose()
     }
 
     pub(super) fn write_settings(&self, settings: &Settings) -> Result<(), Failure> {
         write(
-            &self.0.join("settings.json"),
+            &self.directory.join("settings.json"),
             &serde_json::to_vec_pretty(settings)?,
         )
     }
 
     /// Keeps a token.
     pub(super) fn add_token(&self, token: &Token) -> Result<(), Failure> {
-        self.keep_token(&token.authorization())
-    }
-
-    /// Keeps a token in the form of a field.
-    pub(super) fn keep_token(&self, token: &str) -> Result<(), Failure> {
         let name = URL_SAFE_NO_PAD.encode(random::<12>()?);
-        let file = self.0.join("tokens").join(name);
-        write(&file, token.as_bytes())
+        let file = self.directory.join("tokens").join(name);
+        write(&file, token.authorization().as_bytes())
     }
 
     /// Returns the number of kept tokens.
     pub(super) fn count_tokens(&self) -> Result<usize, Failure> {
-        Ok(std::fs::read_dir(self.0.join("tokens"))?.count())
+        Ok(std::fs::read_dir(self.directory.join("tokens"))?.count())
     }
 
     /// Returns a kept token with its file, and none of these keys. The file is removed once the
-    /// journal has the token.
+    /// journal has the token. After a crash between both, the token belongs to its submission.
     pub(super) fn token(&self, but: &[KeyId]) -> Result<(String, PathBuf), Failure> {
-        for entry in std::fs::read_dir(self.0.join("tokens"))? {
+        let journal = self.journal()?;
+        for entry in std::fs::read_dir(self.directory.join("tokens"))? {
             let file = entry?.path();
             let text = std::fs::read_to_string(&file)?;
             match key_of(&text) {
+                Some(_) if journal.iter().any(|entry| entry.has_token(&text)) => {
+                    std::fs::remove_file(&file)?;
+                }
                 Some(key) if !but.contains(&key) => return Ok((text, file)),
                 Some(_) => {}
                 // A crash interrupted the writing of the file.
@@ -187,7 +236,7 @@ impl ClientFiles {
 
     /// Removes the tokens of a key after its epoch.
     pub(super) fn remove_tokens(&self, of: KeyId) -> Result<(), Failure> {
-        for entry in std::fs::read_dir(self.0.join("tokens"))? {
+        for entry in std::fs::read_dir(self.directory.join("tokens"))? {
             let file = entry?.path();
             if key_of(&std::fs::read_to_string(&file)?) == Some(of) {
                 std::fs::remove_file(&file)?;
@@ -198,14 +247,14 @@ impl ClientFiles {
 
     /// Writes an entry of the journal.
     pub(super) fn record(&self, entry: &JournalEntry) -> Result<(), Failure> {
-        let file = self.0.join("journal").join(&entry.name);
+        let file = self.directory.join("journal").join(&entry.name);
         write(&file, &serde_json::to_vec_pretty(entry)?)
     }
 
     /// Returns the entries of the journal, in the order of the files that were sent.
     pub(super) fn journal(&self) -> Result<Vec<JournalEntry>, Failure> {
         let mut entries = Vec::new();
-        for file in std::fs::read_dir(self.0.join("journal"))? {
+        for file in std::fs::read_dir(self.directory.join("journal"))? {
             let file = file?.path();
             if file.extension().is_some_and(|end| end == "json") {
                 let mut entry: JournalEntry = read(&file)?;
@@ -245,10 +294,73 @@ mod tests {
         unsigned.sign(&signed).expect("a token")
     }
 
+    fn directory(name: &str) -> PathBuf {
+        let name = format!("tandem-test-client-{name}-{}", std::process::id());
+        std::env::temp_dir().join(name)
+    }
+
+    fn entry(name: &str) -> JournalEntry {
+        JournalEntry {
+            name: format!("{name}.json"),
+            file: name.to_owned(),
+            digest: String::new(),
+            path: String::new(),
+            secret: String::new(),
+            token: None,
+            shown_tokens: Vec::new(),
+            location: None,
+            state: None,
+            status: None,
+            has_answer: false,
+        }
+    }
+
+    #[test]
+    fn token_belongs_to_its_submission_after_a_crash() {
+        let directory = directory("crash");
+        let files = ClientFiles::open(directory.clone()).expect("a directory");
+        let key = IssuerKey::generate().expect("a key");
+        for _ in 0..2 {
+            files.add_token(&token(&key)).expect("kept");
+        }
+        let mut first = entry("first");
+        // The process ends before it removes the file of the token.
+        let (text, _) = files.token(&[]).expect("a token");
+        first.token = Some(text.clone());
+        files.record(&first).expect("recorded");
+        let (other, file) = files.token(&[]).expect("another token");
+        assert_ne!(other, text);
+        assert_eq!(files.count_tokens().expect("a directory"), 1);
+        std::fs::remove_file(file).expect("removed");
+        assert!(files.token(&[]).is_err(), "both tokens are taken");
+        // A token that was set aside stays with its submission too.
+        first.set_token_aside();
+        files.record(&first).expect("recorded");
+        std::fs::write(directory.join("tokens/again"), &text).expect("written");
+        assert!(files.token(&[]).is_err(), "the gateway has seen it");
+        let key = key_of(&text).expect("a token");
+        first.take_up_token(&[key]);
+        assert_eq!(first.token, None, "its key is unknown in this attempt");
+        first.take_up_token(&[]);
+        assert_eq!(first.token, Some(text));
+        assert!(first.shown_tokens.is_empty());
+        std::fs::remove_dir_all(&directory).expect("removed");
+    }
+
+    #[test]
+    fn one_process_at_a_time_uses_the_directory() {
+        let directory = directory("lock");
+        let files = ClientFiles::open(directory.clone()).expect("a directory");
+        let error = ClientFiles::open(directory.clone()).err().expect("locked");
+        assert!(error.to_string().contains("another tandem submit"));
+        drop(files);
+        ClientFiles::open(directory.clone()).expect("free again");
+        std::fs::remove_dir_all(&directory).expect("removed");
+    }
+
     #[test]
     fn tokens_of_an_ended_epoch_are_removed_together() {
-        let name = format!("tandem-test-client-files-{}", std::process::id());
-        let directory = std::env::temp_dir().join(name);
+        let directory = directory("files");
         let files = ClientFiles::open(directory.clone()).expect("a directory");
         let [old, new] = [(); 2].map(|()| IssuerKey::generate().expect("a key"));
         for key in [&old, &old, &new] {
