@@ -121,7 +121,7 @@ fn response(status: u16, fields: &str, body: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn relay_cannot_choose_the_key_of_encapsulated_requests() {
+fn relay_cannot_choose_the_key_of_the_gateway() {
     let parties = Parties::new("hostile-key");
     let (gateway, relay) = (parties.url(&parties.gateway), FalseRelay::new(&parties));
     let real = challenge(&parties.gateway);

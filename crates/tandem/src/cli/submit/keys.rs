@@ -37,7 +37,7 @@ enum KeyWay {
     Tunnel,
 }
 
-/// Returns the way on which the gateway can give its key, if there is one that nobody else can
+/// Returns the way on which the gateway can give its key, if there is one that no other party can
 /// change.
 fn key_way(settings: &Settings, transports: &Transports) -> Result<Option<KeyWay>, Failure> {
     let gateway = Usage::Gateway.parse(&settings.gateway)?;
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_earlier_versions_are_refused_behind_a_relay() {
+    fn keys_of_earlier_versions_need_no_relay() {
         let transports = Transports::default();
         let check = |settings: &Settings| check_source(settings, &transports);
         let mut behind = settings("h2+tls://gw.example:443", RELAY, None);
