@@ -546,15 +546,12 @@ pub(crate) fn write_response(head: &ResponseHead, mut put: impl FnMut(Field<'_>)
     write_fields(&head.fields, &mut put);
 }
 
-/// Hands fields to `put`, all but those of HTTP/1.1's connections and those with a value that the
-/// peer may refuse. Many peers reset a stream with a control byte in a field, which RFC 9113
-/// section 8.2.1 permits them. An old origin over HTTP/1.1 may send one, and its response is worth
-/// more than the field.
+/// Hands fields to `put`, all but those of HTTP/1.1's connections. Odd control bytes in the values
+/// of responses pass, as browsers accept them over HTTP/1.1.
 pub(crate) fn write_fields(fields: &Fields, mut put: impl FnMut(Field<'_>)) {
     fields
         .iter()
         .filter(|f| !is_connection_specific(f.name) && f.name != b"http2-settings")
-        .filter(|f| ValueKind::of(f.value) == ValueKind::Plain)
         .for_each(&mut put);
 }
 
