@@ -2,7 +2,7 @@
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::OnceLock;
 
 use tandem_fleet::{GatewayId, UserKey};
@@ -53,9 +53,14 @@ impl Users {
 
 /// Returns the part of an address by which limits tell clients apart: an IPv4 address, or the 64
 /// bits of an IPv6 network. A network of this size belongs to one subscriber, who chooses and
-/// changes the addresses in it (RFC 8981). The loopback address stays as it is.
+/// changes the addresses in it (RFC 8981). A translator between IPv4 and IPv6 puts all its clients
+/// into one network, so the IPv4 address counts there (RFC 6052, the well-known prefix). The
+/// loopback address stays as it is.
 pub fn subscriber(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
+        IpAddr::V6(ip) if ip.segments()[..6] == [0x64, 0xff9b, 0, 0, 0, 0] => {
+            Ipv4Addr::from_bits(ip.to_bits() as u32).into()
+        }
         IpAddr::V6(ip) if !ip.is_loopback() => Ipv6Addr::from_bits(ip.to_bits() >> 64 << 64).into(),
         ip => ip,
     }
@@ -105,6 +110,8 @@ mod tests {
             ("9.9.9.9", "9.9.9.9"),
             ("::ffff:9.9.9.9", "9.9.9.9"),
             ("2620:fe:1:2:3:4:5:6", "2620:fe:1:2::"),
+            ("64:ff9b::9.9.9.9", "9.9.9.9"),
+            ("64:ff9b:1::9.9.9.9", "64:ff9b:1::"),
             ("fe80::1:2", "fe80::"),
             ("::1", "::1"),
             ("::ffff:127.0.0.1", "127.0.0.1"),

@@ -2,14 +2,15 @@
 //!
 //! Both can be public. A firewall at the edge of such a network does not stand between its machines
 //! and the gateway, as in an office or at home with IPv6. In a network of a hosting provider, the
-//! neighbours are other customers, and their sites are refused too. The largest such networks have
-//! 4,096 IPv4 addresses, about a millionth of all, and the operator can permit them.
+//! neighbours are other customers, and their sites are refused too. The largest such network has
+//! 65,536 IPv4 addresses, and the operator can permit them.
 //!
-//! The list of networks is at most some seconds old. Own addresses are also recognised by the
+//! The list of networks is at most half a minute old. Own addresses are also recognised by the
 //! address from which the system would send.
 
+use std::io;
 use std::net::IpAddr;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use if_addrs::IfAddr;
@@ -17,7 +18,7 @@ use if_addrs::IfAddr;
 use super::own::is_this_machine;
 
 /// The age at which the list is read again.
-const FRESH_FOR: Duration = Duration::from_secs(5);
+const FRESH_FOR: Duration = Duration::from_secs(30);
 
 /// The shortest prefixes of a network on one link, for IPv4 and IPv6. The address of a tunnel may
 /// have a shorter one, which would cover most of the Internet.
@@ -32,14 +33,29 @@ static NETWORKS: Mutex<Networks> = Mutex::new(Networks {
 
 /// Returns true if an address belongs to this machine or to a network of its interfaces.
 pub(super) fn is_near(ip: IpAddr) -> bool {
-    let mut networks = NETWORKS.lock().unwrap_or_else(PoisonError::into_inner);
-    networks.refresh(Instant::now(), if_addrs::get_if_addrs);
-    networks.covers(ip) || is_this_machine(ip)
+    // Other threads use the old list meanwhile.
+    if networks().must_read(Instant::now()) {
+        let found = read();
+        networks().replace(found);
+    }
+    // The guard is dropped before the system is asked.
+    let is_listed = networks().covers(ip);
+    is_listed || is_this_machine(ip)
 }
 
 /// Reads the networks for the first time, so that a machine without descriptors finds a list.
 pub(super) fn prepare() {
     is_near(IpAddr::from([127, 0, 0, 1]));
+}
+
+fn networks() -> MutexGuard<'static, Networks> {
+    NETWORKS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Reads the networks of the machine's interfaces.
+fn read() -> io::Result<Vec<Network>> {
+    let found = if_addrs::get_if_addrs()?;
+    Ok(found.iter().map(|it| Network::of(&it.addr)).collect())
 }
 
 /// The networks of the interfaces.
@@ -59,20 +75,21 @@ struct Network {
 }
 
 impl Networks {
-    /// Reads the list if it is too old. A list that cannot be read stays as it was.
-    fn refresh(
-        &mut self,
-        now: Instant,
-        read: impl FnOnce() -> std::io::Result<Vec<if_addrs::Interface>>,
-    ) {
+    /// Returns true if the list is too old, once for each time that it becomes so.
+    fn must_read(&mut self, now: Instant) -> bool {
         let is_fresh = |at: Instant| now.saturating_duration_since(at) < FRESH_FOR;
-        if self.read.is_some_and(is_fresh) {
-            return;
+        let must_read = !self.read.is_some_and(is_fresh);
+        if must_read {
+            self.read = Some(now);
         }
-        self.read = Some(now);
-        match read() {
-            Ok(found) => {
-                self.list = found.iter().map(|it| Network::of(&it.addr)).collect();
+        must_read
+    }
+
+    /// Takes over a new list. One that could not be read leaves the old list.
+    fn replace(&mut self, found: io::Result<Vec<Network>>) {
+        match found {
+            Ok(list) => {
+                self.list = list;
                 self.has_failed = false;
             }
             Err(error) if !self.has_failed => {
@@ -157,20 +174,25 @@ mod tests {
 
     #[test]
     fn list_is_read_again_and_outlives_a_failure() {
-        let mut networks = Networks {
-            list: vec![Network {
-                own: ip("5.6.7.8"),
+        let list = |own| {
+            vec![Network {
+                own: ip(own),
                 bits: 24,
-            }],
+            }]
+        };
+        let mut networks = Networks {
+            list: list("5.6.7.8"),
             read: None,
             has_failed: false,
         };
         let start = Instant::now();
-        networks.refresh(start, || Err(std::io::ErrorKind::Other.into()));
+        assert!(networks.must_read(start));
+        networks.replace(Err(io::ErrorKind::Other.into()));
         assert!(networks.has_failed && networks.covers(ip("5.6.7.9")));
-        networks.refresh(start + FRESH_FOR / 2, || panic!("it is fresh"));
-        networks.refresh(start + FRESH_FOR, if_addrs::get_if_addrs);
-        assert!(!networks.has_failed && networks.covers(ip("127.0.0.1")));
+        assert!(!networks.must_read(start + FRESH_FOR / 2));
+        assert!(networks.must_read(start + FRESH_FOR));
+        networks.replace(Ok(list("9.9.9.9")));
+        assert!(!networks.has_failed && networks.covers(ip("9.9.9.1")));
         assert!(!networks.covers(ip("5.6.7.9")));
     }
 }

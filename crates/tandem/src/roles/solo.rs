@@ -123,7 +123,11 @@ impl ClientConfig {
     /// Returns the way to sites from this machine, if `--solo=direct` permits it.
     pub fn solo_direct(&self) -> Option<Direct> {
         let solo = self.solo.as_ref()?;
-        (solo.mode == SoloMode::Direct).then(|| Direct {
+        if solo.mode != SoloMode::Direct {
+            return None;
+        }
+        Direct::read_networks();
+        Some(Direct {
             policy: Policy {
                 of: PolicyOf::Solo,
                 allow: solo.allow_dest.clone(),
