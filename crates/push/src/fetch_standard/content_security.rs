@@ -36,6 +36,10 @@ pub(crate) const MAX_HOSTS: usize = 512;
 /// The largest number of bytes of one policy, and of what is kept of all policies of one document.
 const MAX_TEXT: usize = 16 << 10;
 
+/// The bytes of memory that a shared value takes besides its own: two counters, and the records of
+/// the allocator.
+const ALLOCATION: usize = 32;
+
 /// The policies of one document, all of which must admit a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ContentSecurity {
@@ -148,9 +152,17 @@ impl ContentSecurity {
         *self == Self::default()
     }
 
-    /// Returns the number of bytes of the texts that are kept.
+    /// Returns whether nothing is admitted.
+    pub(crate) const fn is_closed(&self) -> bool {
+        self.is_closed
+    }
+
+    /// Returns the number of bytes of memory. Policies that several documents share count for each
+    /// of them.
     pub(crate) fn bytes(&self) -> usize {
-        self.policies.iter().map(|policy| policy.bytes()).sum()
+        let pointers = self.policies.capacity() * size_of::<Arc<Policy>>();
+        let policies = self.policies.iter().map(|policy| policy.bytes());
+        size_of::<Self>() + ALLOCATION + pointers + policies.sum::<usize>()
     }
 
     /// Returns whether the browser requests a URL over TLS instead.
@@ -222,7 +234,7 @@ impl ContentSecurity {
 
     fn close(&mut self) {
         self.is_closed = true;
-        self.policies.clear();
+        self.policies = Vec::new();
     }
 
     fn push(&mut self, policy: Arc<Policy>) {
@@ -231,8 +243,8 @@ impl ContentSecurity {
         }
         self.policies.push(policy);
         let hosts: usize = self.policies.iter().map(|policy| policy.hosts()).sum();
-        let is_small = self.policies.len() <= MAX_POLICIES && hosts <= MAX_HOSTS;
-        if !is_small || self.bytes() > MAX_TEXT {
+        let text: usize = self.policies.iter().map(|policy| policy.text_bytes()).sum();
+        if self.policies.len() > MAX_POLICIES || hosts > MAX_HOSTS || text > MAX_TEXT {
             self.close();
         }
     }
@@ -262,6 +274,7 @@ impl Policy {
             }
             policy.by_use[of as usize] = places[at];
         }
+        policy.lists.shrink_to_fit();
         policy
     }
 
@@ -269,8 +282,15 @@ impl Policy {
         self.lists.iter().map(Sources::hosts).sum()
     }
 
+    /// Returns the number of bytes of the texts that are kept.
+    fn text_bytes(&self) -> usize {
+        self.lists.iter().map(Sources::text_bytes).sum()
+    }
+
+    /// Returns the number of bytes of memory.
     fn bytes(&self) -> usize {
-        self.lists.iter().map(Sources::bytes).sum()
+        let lists = self.lists.iter().map(Sources::bytes).sum::<usize>();
+        size_of::<Self>() + ALLOCATION + self.own.text_bytes() + lists
     }
 
     /// Returns the list that governs a use, and its index.

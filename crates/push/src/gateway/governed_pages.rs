@@ -37,7 +37,7 @@ impl Gateway {
         };
         match is_navigation && !self.is_frame(now, request) {
             true => self.content_policies.set_document(url, policies),
-            false => self.content_policies.set_part(url, policies),
+            false => self.content_policies.set_frame(url, policies),
         }
     }
 
@@ -82,7 +82,7 @@ impl Gateway {
         if !policies.is_empty() {
             page.set_frame_policies(url, Arc::clone(&policies));
         }
-        self.content_policies.set_part(url, policies);
+        self.content_policies.set_frame(url, policies);
     }
 
     /// Adds policies of `meta` elements to those of a page, or of a frame in it.
@@ -117,13 +117,13 @@ impl Gateway {
         let policies = match (is_document, page.initiator()) {
             (true, _) => self.content_policies.of(url),
             (false, Some(referrer)) => self.content_policies.of_referrer(referrer),
-            (false, None) => self.content_policies.of_all(|_| true),
+            (false, None) => self.content_policies.of_all(),
         };
         let policies = policies.unwrap_or_default();
         page.set_content_policies(Arc::clone(&policies));
         if !is_document {
             // A style sheet may be the referrer of others.
-            self.content_policies.set_part(url, policies);
+            self.content_policies.set_subresource(url, policies);
         }
     }
 }

@@ -298,3 +298,27 @@ fn frames_do_not_displace_the_policy_of_their_page() {
     // The policies of the first frames are lost, and admit nothing.
     assert_eq!(pair.load(SHEET, &referrer("http://b.test/frame0")), [SHEET]);
 }
+
+/// A site without policies is not concerned by those of another one that are forgotten.
+#[test]
+fn lost_policies_of_one_site_leave_others_alone() {
+    let sheet = page("text/css", "a{background:url(i.png)}");
+    let mut pair = Pair::new(&[
+        (PAGE, html("").with(POLICY, "img-src 'self'")),
+        ("http://c.test/page", html("")),
+        ("http://c.test/s.css", sheet),
+    ]);
+    asked(&mut pair, NAVIGATION);
+    for at in 0..130 {
+        let url = format!("http://a.test/{at}.css");
+        pair.serve(&url, page("text/css", ""));
+        pair.load(&url, &[("accept", "text/css"), ("referer", PAGE)]);
+    }
+    pair.load("http://c.test/page", NAVIGATION);
+    let accept = ("accept", "text/css");
+    let found = pair.load(
+        "http://c.test/s.css",
+        &[accept, ("referer", "http://c.test/")],
+    );
+    assert_eq!(found, ["http://c.test/i.png", "http://c.test/s.css"]);
+}

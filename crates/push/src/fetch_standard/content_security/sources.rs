@@ -100,6 +100,11 @@ impl Origin {
             authority: target.authority.into(),
         })
     }
+
+    /// Returns the number of bytes of the text.
+    pub(super) const fn text_bytes(&self) -> usize {
+        self.authority.len()
+    }
 }
 
 /// A list of sources. Of nonces and hashes only their presence is kept: they differ with each
@@ -148,6 +153,7 @@ impl Sources {
         for word in words {
             sources.add(word, own);
         }
+        sources.hosts.shrink_to_fit();
         sources
     }
 
@@ -180,8 +186,13 @@ impl Sources {
     }
 
     /// Returns the number of bytes of the texts that are kept.
+    pub(super) fn text_bytes(&self) -> usize {
+        self.hosts.iter().map(HostSource::text_bytes).sum()
+    }
+
+    /// Returns the number of bytes of memory.
     pub(super) fn bytes(&self) -> usize {
-        self.hosts.iter().map(HostSource::bytes).sum()
+        size_of::<Self>() + self.hosts.len() * size_of::<HostSource>() + self.text_bytes()
     }
 
     /// Returns whether browsers ignore the hosts and schemes of the list for scripts.
@@ -234,7 +245,7 @@ impl HostSource {
         })
     }
 
-    fn bytes(&self) -> usize {
+    fn text_bytes(&self) -> usize {
         let host = match &self.host {
             Host::Any => 0,
             Host::Below(host) | Host::Named(host) => host.len(),
