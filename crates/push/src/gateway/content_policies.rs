@@ -123,7 +123,10 @@ impl ContentPolicies {
     pub(super) fn of_each(&self, url: &str) -> Option<Arc<ContentSecurity>> {
         match (self.documents.get(url), self.frames.get(url)) {
             (None, None) => self.of_unknown(url),
-            (one, other) => Some(merged([one, other].into_iter().flatten())),
+            (one, other) => {
+                let entries = [one, other].into_iter().flatten();
+                Some(merged(entries.map(|entry| &entry.policies)))
+            }
         }
     }
 
@@ -163,22 +166,36 @@ impl ContentPolicies {
         }
     }
 
-    /// Returns the policies for a part of the document that `referrer` names. A referrer that is
-    /// an origin may stand for all documents of it.
-    pub(super) fn of_referrer(&self, referrer: &str) -> Option<Arc<ContentSecurity>> {
-        if split(referrer)?.2 != "/" {
-            let mut known = self.tables().filter_map(|it| it.get(referrer)).peekable();
-            if known.peek().is_some() {
-                return Some(merged(known));
-            }
-        } else if !self.has_lost_at(referrer) {
-            let entries = self
-                .entries()
-                .filter(|it| is_same_origin(&it.url, referrer));
-            return Some(merged(entries)).filter(|all| !all.is_empty());
+    /// Returns the policies for a part of the document that `referrer` names.
+    ///
+    /// A referrer that is an origin may stand for all documents of it. One that is unknown may be
+    /// the URL that a script has given to a document (`history.pushState`), or a style sheet from a
+    /// push or a cache. A known style sheet may belong to another document by now. The policies of
+    /// the documents at `pages`, which may have caused the request, then hold as well, and so do
+    /// those of the last document.
+    pub(super) fn of_referrer<'a>(
+        &self,
+        referrer: &str,
+        pages: impl IntoIterator<Item = &'a str>,
+    ) -> Option<Arc<ContentSecurity>> {
+        let is_whole = split(referrer)?.2 != "/";
+        if is_whole && (self.documents.get(referrer).or(self.frames.get(referrer))).is_some() {
+            return self.of_each(referrer);
         }
-        let has_lost = self.has_lost_at(referrer);
-        has_lost.then(|| ContentSecurity::closed().into())
+        let sheet = self.subresources.get(referrer).filter(|_| is_whole);
+        if sheet.is_none() && self.has_lost_at(referrer) {
+            return Some(ContentSecurity::closed().into());
+        }
+        let is_possible = |it: &&Entry| sheet.is_none() && is_same_origin(&it.url, referrer);
+        let possible = self.entries().filter(is_possible).chain(sheet);
+        let last = self.documents.entries.back();
+        let mut all = merged(possible.chain(last).map(|entry| &entry.policies));
+        for page in pages {
+            if let Some(policies) = self.of(page) {
+                all = merged([&all, &policies].into_iter());
+            }
+        }
+        Some(all).filter(|all| !all.is_empty())
     }
 
     /// Returns the policies of all documents.
@@ -187,7 +204,7 @@ impl ContentPolicies {
         if !self.documents.lost.is_empty() || !self.frames.lost.is_empty() {
             return Some(ContentSecurity::closed().into());
         }
-        Some(merged(self.entries())).filter(|all| !all.is_empty())
+        Some(merged(self.entries().map(|entry| &entry.policies))).filter(|all| !all.is_empty())
     }
 
     fn tables(&self) -> impl Iterator<Item = &Table> {
@@ -211,11 +228,11 @@ impl ContentPolicies {
     }
 }
 
-/// Returns the policies of all these entries. Many entries share theirs.
-fn merged<'a>(entries: impl Iterator<Item = &'a Entry>) -> Arc<ContentSecurity> {
+/// Returns the policies of several documents together. Many documents share theirs.
+fn merged<'a>(policies: impl Iterator<Item = &'a Arc<ContentSecurity>>) -> Arc<ContentSecurity> {
     let mut seen: Vec<&Arc<ContentSecurity>> = Vec::new();
     let mut all: Arc<ContentSecurity> = Arc::default();
-    for Entry { policies, .. } in entries {
+    for policies in policies {
         if all.is_closed() {
             break;
         }

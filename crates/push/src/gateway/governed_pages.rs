@@ -2,8 +2,9 @@
 //!
 //! A page has the policies of its last visit until its head arrives. A style sheet or script that
 //! the browser requests has those of the document that its `Referer` names. If `Referer` may name
-//! an origin only, the policies of all its documents hold. Without `Referer`, those of all
-//! documents hold.
+//! an origin only, or is unknown, those of all documents there hold, and those of the last page.
+//! Without `Referer`, those of all documents hold. A document that the browser has shown from its
+//! cache since before the session has unknown policies.
 //!
 //! With `used_only`, the session repeats only requests that the browser has made itself under the
 //! policies of the page. They need no check here.
@@ -14,9 +15,11 @@ use std::time::Instant;
 use tandem_http::{RequestHead, ResponseHead};
 
 use super::document::DocumentReader;
+use super::page_view::PageView;
 use super::session::Gateway;
 use super::table::PageId;
 use crate::fetch_standard::{ContentSecurity, is_navigation};
+use crate::wire::url_hash_of;
 
 impl Gateway {
     /// Notes the policies in the head of the response to a browser's request for `url`, if it is a
@@ -108,18 +111,37 @@ impl Gateway {
         self.content_policies.update(&url, policies);
     }
 
+    /// Returns the page of the push that the referrer of a request names, until the client has
+    /// reported that push.
+    pub(super) fn page_of_referrer(&self, request: &RequestHead) -> Option<Arc<str>> {
+        if self.unreported.is_empty() {
+            return None;
+        }
+        let referrer = std::str::from_utf8(request.fields.get("referer")?).ok()?;
+        let push = self.unreported.get(&url_hash_of(referrer)?)?;
+        (*push.url == *referrer).then(|| Arc::clone(&push.page_url))
+    }
+
     /// Sets the policies of a page at its first head, which is that of the response at `url`.
     pub(super) fn govern(&mut self, id: PageId, url: &str, head: &ResponseHead) {
-        let Some(page) = self.pages.get_mut(id).filter(|_| !self.config.used_only) else {
+        let Some(page) = self.pages.get(id).filter(|_| !self.config.used_only) else {
             return;
         };
         let is_document = is_navigation(page.request()) || DocumentReader::is_html(head);
         let policies = match (is_document, page.initiator()) {
             (true, _) => self.content_policies.of(url),
-            (false, Some(referrer)) => self.content_policies.of_referrer(referrer),
+            (false, Some(referrer)) => {
+                let viewed = self.view.as_ref().map(PageView::url);
+                let of_push = self.page_of_referrer(page.request());
+                let pages = viewed.into_iter().chain(of_push.as_deref());
+                self.content_policies.of_referrer(referrer, pages)
+            }
             (false, None) => self.content_policies.of_all(),
         };
         let policies = policies.unwrap_or_default();
+        let Some(page) = self.pages.get_mut(id) else {
+            return;
+        };
         page.set_content_policies(Arc::clone(&policies));
         if !is_document {
             // A style sheet may be the referrer of others.

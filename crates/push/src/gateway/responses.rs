@@ -50,7 +50,8 @@ impl Gateway {
             return None;
         }
         if request.method != Method::Get {
-            let is_watched = takes_pushes && self.config.used_only && is_navigation(request);
+            // Its response may be a document with policies, or change cookies.
+            let is_watched = takes_pushes && is_navigation(request);
             return is_watched.then(|| self.insert_response(request, url_hash(request), true));
         }
         self.note_opened(request);
@@ -90,6 +91,7 @@ impl Gateway {
     ) -> ResponseId {
         self.responses.insert(Response {
             hash,
+            is_requested: takes_pushes && request.method == Method::Get,
             request: Some(Arc::clone(request)),
             takes_pushes,
             url: None,
@@ -140,7 +142,11 @@ impl Gateway {
             return Interest::default();
         };
         if request.method != Method::Get {
-            self.note_other_head(now, &request, head);
+            if self.config.used_only {
+                self.note_other_head(now, &request, head);
+            } else if let Some(url) = request_url(&request) {
+                self.note_content_policies(now, &url, &request, head);
+            }
             return Interest::default();
         }
         let is_confirmed = head.status == 304 && response.page.is_some();
@@ -294,11 +300,8 @@ impl Gateway {
             return;
         };
         self.next.note_activity(now);
-        if let Some(at) = self
-            .requested
-            .iter()
-            .position(|hash| *hash == response.hash)
-        {
+        let is_own = |hash: &u32| response.is_requested && *hash == response.hash;
+        if let Some(at) = self.requested.iter().position(is_own) {
             self.requested.swap_remove(at);
         }
         let Some(id) = response.page.filter(|_| !response.ended) else {
@@ -389,17 +392,6 @@ impl Gateway {
             (false, true) => Some(Document::Referrer),
             (false, false) => None,
         }
-    }
-
-    /// Returns the page of the push that the referrer of a request names, until the client has
-    /// reported that push.
-    fn page_of_referrer(&self, request: &RequestHead) -> Option<Arc<str>> {
-        if self.unreported.is_empty() {
-            return None;
-        }
-        let referrer = std::str::from_utf8(request.fields.get("referer")?).ok()?;
-        let push = self.unreported.get(&url_hash_of(referrer)?)?;
-        (*push.url == *referrer).then(|| Arc::clone(&push.page_url))
     }
 
     /// Creates the page of a response, if there is anything to push with it. A prefetched document

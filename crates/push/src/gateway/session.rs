@@ -38,6 +38,8 @@ pub(super) const GATHER_PERIOD: Duration = Duration::from_millis(10);
 pub(super) struct Response {
     /// The hash of the request's URL.
     pub(super) hash: u32,
+    /// True if the hash is among those of the requests that are under way.
+    pub(super) is_requested: bool,
     /// The request, until the head shows that it is not needed.
     pub(super) request: Option<Arc<RequestHead>>,
     /// True if the client takes pushes.

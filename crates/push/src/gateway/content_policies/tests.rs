@@ -37,22 +37,23 @@ fn lost_policies_of_a_host_admit_nothing_there() {
             set(&mut known, &url(at), policies(""));
         }
         let kept = Some(policies("img-src 'none'"));
-        assert_eq!(known.of_referrer(&url(0)), kept, "it is still there");
+        assert_eq!(known.of_referrer(&url(0), []), kept, "it is still there");
         set(&mut known, &url(MAX_DOCUMENTS), policies(""));
         assert_eq!(counts(&known).iter().sum::<usize>(), MAX_DOCUMENTS);
         for unknown in [&url(0), "http://a.test/x"] {
-            assert_eq!(known.of_referrer(unknown), closed());
+            assert_eq!(known.of_referrer(unknown, []), closed());
             let expected = closed().filter(|_| is_document);
             assert_eq!(known.of(unknown), expected);
             assert_eq!(known.of_each(unknown), expected);
         }
-        assert_eq!(known.of_referrer("http://a.test/"), closed());
+        assert_eq!(known.of_referrer("http://a.test/", []), closed());
         assert_eq!(known.of_all(), closed().filter(|_| is_document));
         let last = url(MAX_DOCUMENTS);
-        assert_eq!(known.of_referrer(&last), Some(policies("")), "it has none");
+        let found = known.of_referrer(&last, []).filter(|it| !it.is_empty());
+        assert_eq!(found, None, "it has none");
         for other in ["http://b.test/", "http://b.test/x", "http://a.test:81/x"] {
             assert_eq!(known.of(other), None, "{other}");
-            assert_eq!(known.of_referrer(other), None, "{other}");
+            assert_eq!(known.of_referrer(other, []), None, "{other}");
         }
     }
 }
@@ -143,20 +144,60 @@ fn referrer_finds_its_documents() {
     known.set_document("http://a.test/1", policies("img-src 'none'"));
     known.set_frame("http://a.test/2", policies("font-src 'none'"));
     known.set_document("http://a.test/", policies(""));
-    let found = |referrer| known.of_referrer(referrer);
+    let found = |referrer| known.of_referrer(referrer, []);
     assert_eq!(found("http://a.test/1"), Some(policies("img-src 'none'")));
     assert_eq!(
         found("http://a.test/"),
         Some(policies("img-src 'none',font-src 'none'")),
         "it may be the origin of another document"
     );
-    assert_eq!(found("http://a.test/3"), None);
     assert_eq!(found("http://b.test/"), None);
     known.set_frame("http://a.test/1", policies("font-src 'none'"));
     assert_eq!(
-        known.of_referrer("http://a.test/1"),
+        known.of_referrer("http://a.test/1", []),
         Some(policies("img-src 'none',font-src 'none'"))
     );
+}
+
+#[test]
+fn unknown_referrer_may_be_any_document_there() {
+    let mut known = ContentPolicies::default();
+    known.set_document("http://a.test/1", policies("img-src 'none'"));
+    known.set_document("http://b.test/1", policies("font-src 'none'"));
+    known.set_document("http://c.test/1", policies(""));
+    let found = |referrer, page| known.of_referrer(referrer, [page]);
+    let image = Some(policies("img-src 'none'"));
+    let both = Some(policies("img-src 'none',font-src 'none'"));
+    assert_eq!(found("http://a.test/2", "http://c.test/1"), image);
+    assert_eq!(found("http://a.test/2", "http://b.test/1"), both);
+    assert_eq!(found("http://a.test/", "http://b.test/1"), both);
+    assert_eq!(found("http://d.test/s.css", "http://a.test/1"), image);
+    assert_eq!(found("http://d.test/s.css", "http://d.test/"), None);
+    known.set_document("http://a.test/1", policies("img-src 'none'"));
+    let found = |referrer, page| known.of_referrer(referrer, [page]);
+    assert_eq!(
+        found("http://d.test/s.css", "http://d.test/"),
+        image,
+        "the last"
+    );
+    let one = Some(policies("img-src 'none'"));
+    assert_eq!(
+        found("http://a.test/1", "http://b.test/1"),
+        one,
+        "it is known"
+    );
+}
+
+/// A style sheet from a cache may belong to another document than the one that requested it.
+#[test]
+fn known_sheet_may_have_another_document() {
+    let mut known = ContentPolicies::default();
+    known.set_document("http://a.test/1", policies("img-src 'none'"));
+    known.set_document("http://a.test/2", policies(""));
+    known.set_subresource("http://a.test/s.css", policies(""));
+    let found = |page| known.of_referrer("http://a.test/s.css", [page]);
+    assert_eq!(found("http://a.test/1"), Some(policies("img-src 'none'")));
+    assert_eq!(found("http://a.test/2"), None);
 }
 
 #[test]
