@@ -127,6 +127,10 @@ impl Referrer {
     }
 }
 
+/// Returns whether a list of content security policies permits a base URL. The arguments are the
+/// list, the URL of its document, and the base URL.
+pub type BaseRule = fn(&str, &str, &str) -> bool;
+
 /// Reads one document or style sheet.
 #[derive(Debug)]
 pub struct Scanner {
@@ -232,6 +236,16 @@ impl Scanner {
     #[must_use]
     pub fn nonce(mut self, nonce: Option<String>) -> Self {
         self.sink.nonce = nonce;
+        self
+    }
+
+    /// Sets the policies in the head of the document that may restrict its base URL, and the rule
+    /// that reads them. The rule also reads the policies in `meta` elements. A `base` element that
+    /// one of these policies does not permit is ignored.
+    #[must_use]
+    pub fn base_rule(mut self, rule: BaseRule, policies: Vec<String>) -> Self {
+        self.sink.base_rule = Some(rule);
+        self.sink.base_policies = policies;
         self
     }
 
@@ -413,6 +427,9 @@ struct Sink {
     /// The policies for the document's resources, and the number of all so far.
     content_policies: Vec<String>,
     content_policy_count: usize,
+    /// The rule for base URLs, and the policies so far that it reads.
+    base_rule: Option<BaseRule>,
+    base_policies: Vec<String>,
     /// The search for URLs in scripts, if the caller wants them.
     literals: Option<Literals>,
 }
@@ -443,6 +460,8 @@ impl Sink {
             queue: Vec::new(),
             content_policies: Vec::new(),
             content_policy_count: 0,
+            base_rule: None,
+            base_policies: Vec::new(),
             literals: None,
         }
     }
@@ -471,10 +490,21 @@ impl Sink {
         let is_full = self.content_policy_count > MAX_POLICIES;
         let text = text.filter(|_| !is_full).unwrap_or("default-src 'none'");
         self.content_policies.push(text.to_owned());
+        if self.base_rule.is_some() {
+            self.base_policies.push(text.to_owned());
+        }
     }
 
     fn set_base(&mut self, href: &str) {
-        if let Some(base) = self.own.join(href) {
+        let Some(base) = self.own.join(href) else {
+            return;
+        };
+        let own = self.own.as_str();
+        let permits = |rule: BaseRule| {
+            let mut policies = self.base_policies.iter();
+            policies.all(|list| rule(list, own, base.as_str()))
+        };
+        if self.base_rule.is_none_or(permits) {
             self.base = base;
         }
     }

@@ -15,7 +15,7 @@ use tandem_http::{Fields, RequestHead};
 pub use crate::browser_fields::INHERITED_FIELDS;
 use crate::browser_fields::{BROWSER_FIELDS, REQUESTED_WITH, XML_HTTP_REQUEST};
 use crate::wire::OPENED_FIELD;
-pub(crate) use content_security::{ContentSecurity, policy_nonce};
+pub(crate) use content_security::{ContentSecurity, content_policies, permits_base, policy_nonce};
 #[cfg(test)]
 pub(crate) use content_security::{MAX_HOSTS, comparisons};
 pub use referrer::{referrer, referrer_policy};

@@ -337,6 +337,33 @@ fn kind_of(url: &str) -> Kind {
     }
 }
 
+/// Returns the policies in the head of a document.
+pub(crate) fn content_policies(head: &ResponseHead) -> Vec<String> {
+    let values = head.fields.get_all(CONTENT_SECURITY_POLICY);
+    values
+        .map(|value| String::from_utf8_lossy(value).into_owned())
+        .collect()
+}
+
+/// Returns whether each policy of a list plainly permits a base URL of the document at `document`
+/// (section 6.3.1, "base-uri").
+pub(crate) fn permits_base(list: &str, document: &str, base: &str) -> bool {
+    let (Some(own), Some(target)) = (Origin::of(document), Target::parse(base)) else {
+        return false;
+    };
+    list.split(',').all(|text| {
+        let mut sources = text.split(';').filter_map(|directive| {
+            let mut words = directive.split_ascii_whitespace();
+            words
+                .next()?
+                .eq_ignore_ascii_case("base-uri")
+                .then_some(words)
+        });
+        let names = |words| Sources::parse(words, &own).name(&target, &own);
+        text.len() <= MAX_TEXT && sources.next().is_none_or(names)
+    })
+}
+
 /// Returns the nonce of the policies in the head of a document. Elements with this nonce are
 /// admitted. `None` if there are several.
 pub(crate) fn policy_nonce(head: &ResponseHead) -> Option<String> {

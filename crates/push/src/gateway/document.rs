@@ -9,7 +9,7 @@ use tandem_http::ResponseHead;
 use tandem_http::message::media_type_essence;
 use tandem_preload::{Kind, Need, Referrer, Scanner, is_script_type};
 
-use crate::fetch_standard::{policy_nonce, referrer_policy};
+use crate::fetch_standard::{content_policies, permits_base, policy_nonce, referrer_policy};
 
 /// The largest number of bytes of an HTML document that are read, uncompressed.
 const MAX_PAGE: usize = 8 << 20;
@@ -187,6 +187,7 @@ impl DocumentReader {
             DocumentType::Html => {
                 let scanner = Scanner::html(url)?.referrer(policy.filter(|_| frame.is_some()));
                 let scanner = scanner.nonce(policy_nonce(head));
+                let scanner = scanner.base_rule(permits_base, content_policies(head));
                 // If `Accept` names no image formats, the browser is assumed to support the current
                 // ones.
                 if accept.windows(6).any(|part| part == b"image/") {

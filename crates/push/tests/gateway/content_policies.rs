@@ -378,3 +378,17 @@ fn form_leaves_requests_under_way_alone() {
     pair.take_asked();
     assert_eq!(asked(&mut pair, NAVIGATION), [""; 0]);
 }
+
+/// Markup with another base URL would move the sheets of the page to a foreign host.
+#[test]
+fn base_that_a_policy_forbids_is_ignored() {
+    let body = "<base href=http://evil.test/><link rel=stylesheet nonce=n href=s.css>";
+    let nonce = "style-src 'nonce-n'";
+    let moved = "http://evil.test/s.css";
+    for (policy, expected) in [("base-uri evil.test", moved), ("base-uri 'none'", "/s.css")] {
+        let field = format!("{nonce}; {policy}");
+        assert_eq!(load(html(body).with(POLICY, &field), &[]), [expected]);
+        let meta = format!("<meta http-equiv=Content-Security-Policy content=\"{policy}\">{body}");
+        assert_eq!(load(html(&meta).with(POLICY, nonce), &[]), [expected]);
+    }
+}

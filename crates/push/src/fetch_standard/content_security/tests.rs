@@ -429,3 +429,26 @@ proptest::proptest! {
         let _ = policies.admits(&need(Kind::Other, &url));
     }
 }
+
+#[test]
+fn base_must_be_plainly_permitted() {
+    let evil = "http://evil.test/";
+    for (list, base, expected) in [
+        ("default-src 'none'", evil, true),
+        ("", evil, true),
+        ("base-uri 'none'", evil, false),
+        ("img-src *; Base-URI 'self'", evil, false),
+        ("base-uri 'self'", "http://a.test:81/x/", true),
+        ("base-uri 'self'", "https://a.test:81/x/", false),
+        ("base-uri", "http://a.test:81/x/", false),
+        ("base-uri evil.test; base-uri 'none'", evil, true),
+        ("base-uri 'none'; base-uri evil.test", evil, false),
+        ("base-uri evil.test, base-uri 'self'", evil, false),
+        ("base-uri 'nonce-a' *", evil, true),
+        ("base-uri 'nonce-a'", evil, false),
+    ] {
+        assert_eq!(permits_base(list, PAGE, base), expected, "{list} {base}");
+    }
+    let long = format!("img-src {}", "x".repeat(MAX_TEXT));
+    assert!(!permits_base(&long, PAGE, PAGE));
+}
