@@ -20,7 +20,7 @@ fuzz_target!(|data: &[u8]| {
             value,
         );
     }
-    for need in tandem_push::hints::named_resources(PAGE, &mut head) {
+    for need in tandem_push::hints::named_resources(PAGE, &mut head, true) {
         assert!(need.urgency <= 7 && need.url.is_ascii() && split(&need.url).is_some());
         assert_eq!(resolve(PAGE, &need.url), Some(need.url));
     }

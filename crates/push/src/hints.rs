@@ -23,8 +23,9 @@ pub(crate) fn names_resources(head: &ResponseHead) -> bool {
     head.fields.contains("link") || head.fields.contains(ASSOCIATED)
 }
 
-/// Returns the resources that the head of the response to a request for `page` names, in order.
-pub fn named_resources(page: &str, head: &mut ResponseHead) -> Vec<Need> {
+/// Returns the resources that the head of the response to a request for `page` names, in order. Only
+/// the head of a document has policies, and a nonce with which they admit a resource.
+pub fn named_resources(page: &str, head: &mut ResponseHead, is_document: bool) -> Vec<Need> {
     let mut needs = Vec::new();
     for value in head.fields.get_all(ASSOCIATED) {
         for item in String::from_utf8_lossy(value).split(',') {
@@ -42,7 +43,7 @@ pub fn named_resources(page: &str, head: &mut ResponseHead) -> Vec<Need> {
         }
     }
     if let Some(scanner) = Scanner::html(page) {
-        let mut scanner = scanner.nonce(policy_nonce(head));
+        let mut scanner = scanner.nonce(policy_nonce(head).filter(|_| is_document));
         let mut left = MAX_LINKS;
         for value in head.fields.get_all("link") {
             let value = String::from_utf8_lossy(value);
@@ -51,7 +52,7 @@ pub fn named_resources(page: &str, head: &mut ResponseHead) -> Vec<Need> {
                     break;
                 }
                 left -= 1;
-                if !link.has("nopush") && !link.has_too_many {
+                if !link.has("nopush") && !link.is_unclear {
                     let parameters = link.parameters.iter();
                     let parameters = parameters.map(|(name, value)| (&**name, &**value));
                     scanner.preload_link(link.target, parameters, &mut needs);
@@ -80,7 +81,8 @@ fn need(page: &str, url: &str, kind: Kind, urgency: u8) -> Option<Need> {
 struct Link<'a> {
     target: &'a str,
     parameters: Vec<(String, String)>,
-    has_too_many: bool,
+    /// True if a part of the parameters was not read. It may contain `nopush`.
+    is_unclear: bool,
 }
 
 impl Link<'_> {
@@ -100,15 +102,19 @@ impl<'a> Iterator for Links<'a> {
         let rest = self.0.trim_start_matches([' ', '\t', ',']);
         let (target, mut rest) = rest.strip_prefix('<')?.split_once('>')?;
         let mut parameters = Vec::new();
-        let mut has_too_many = false;
+        let mut is_unclear = false;
         loop {
             rest = rest.trim_start_matches([' ', '\t']);
             let Some(after) = rest.strip_prefix(';') else {
                 break;
             };
-            let (parameter, after) = parameter(after);
+            let Some((parameter, after)) = parameter(after) else {
+                is_unclear = true;
+                rest = "";
+                break;
+            };
             match parameter {
-                Some(_) if parameters.len() >= MAX_PARAMETERS => has_too_many = true,
+                Some(_) if parameters.len() >= MAX_PARAMETERS => is_unclear = true,
                 parameter => parameters.extend(parameter),
             }
             rest = after;
@@ -120,41 +126,41 @@ impl<'a> Iterator for Links<'a> {
         Some(Link {
             target,
             parameters,
-            has_too_many,
+            is_unclear,
         })
     }
 }
 
-/// Reads a parameter, and returns the text after it. Its value may be quoted.
-fn parameter(text: &str) -> (Option<(String, String)>, &str) {
+/// A parameter with its value, unless it has no name, and the text after it.
+type Read<'a> = (Option<(String, String)>, &'a str);
+
+/// Reads a parameter. Its value may be quoted. Returns `None` if the quote has no end.
+fn parameter(text: &str) -> Option<Read<'_>> {
     let text = text.trim_start_matches([' ', '\t']);
     let (name, rest) = text.split_at(text.find(['=', ';', ',']).unwrap_or(text.len()));
     let name = name.trim().to_ascii_lowercase();
     let Some(rest) = rest.strip_prefix('=') else {
         let named = (!name.is_empty()).then(|| (name, String::new()));
-        return (named, rest);
+        return Some((named, rest));
     };
     let rest = rest.trim_start_matches([' ', '\t']);
     let Some(quoted) = rest.strip_prefix('"') else {
         let (value, rest) = rest.split_at(rest.find([';', ',']).unwrap_or(rest.len()));
-        return (Some((name, value.trim().to_owned())), rest);
+        return Some((Some((name, value.trim().to_owned())), rest));
     };
     let mut value = String::new();
     let mut characters = quoted.char_indices();
     while let Some((at, character)) = characters.next() {
         match character {
             '"' => {
-                return (
-                    Some((name, value)),
-                    quoted.get(at + 1..).unwrap_or_default(),
-                );
+                let after = quoted.get(at + 1..).unwrap_or_default();
+                return Some((Some((name, value)), after));
             }
             '\\' => value.extend(characters.next().map(|(_, escaped)| escaped)),
             _ => value.push(character),
         }
     }
-    // The quote has no end, so the value is unknown.
-    (None, "")
+    None
 }
 
 #[cfg(test)]
@@ -173,7 +179,7 @@ mod tests {
             "</c.css>; rel=preload; as=style, </d>; rel=next, <e.png>;rel=\"preload\";as=image, \
              </f>; rel=preload; as=image; nopush",
         );
-        let needs = named_resources("http://h/dir/page", &mut head);
+        let needs = named_resources("http://h/dir/page", &mut head, true);
         let found: Vec<_> = needs
             .iter()
             .map(|need| (need.url.as_str(), need.urgency))
@@ -201,7 +207,7 @@ mod tests {
              </e>; rel=preload; as=fetch",
         );
         assert!(names_resources(&head));
-        let needs = named_resources("http://h/", &mut head);
+        let needs = named_resources("http://h/", &mut head, true);
         let found: Vec<_> = needs
             .iter()
             .map(|need| (need.kind, need.urgency, need.anonymous))
@@ -222,7 +228,7 @@ mod tests {
     fn links(value: &str) -> Vec<(String, bool)> {
         let mut head = ResponseHead::new(200);
         head.fields.push("link", value);
-        let needs = named_resources("http://h/dir/page", &mut head).into_iter();
+        let needs = named_resources("http://h/dir/page", &mut head, true).into_iter();
         needs.map(|need| (need.url, need.anonymous)).collect()
     }
 
@@ -242,6 +248,8 @@ mod tests {
             "</v>; rel=preload; as=image; NoPush",
             "</v>; rel=next; rel=preload; as=image",
             "</v>; title=\"no end; rel=preload; as=image",
+            "</v>; rel=preload; as=image; title=\"no end; nopush",
+            "</v>; rel=preload; as=image; title=\"no end, </w>; rel=preload; as=image",
         ] {
             assert_eq!(links(refused), [], "{refused}");
         }
@@ -299,9 +307,11 @@ mod tests {
         let link = "</a.js>; rel=preload; as=script; nonce=a, </b.js>; rel=preload; as=script; \
                     nonce=b, </c.png>; rel=preload; as=image; nonce=a";
         head.fields.push("link", link);
-        let needs = named_resources("http://h/", &mut head).into_iter();
-        let found: Vec<_> = needs.map(|need| need.has_nonce).collect();
-        assert_eq!(found, [true, false, false]);
+        for (is_document, expected) in [(true, [true, false, false]), (false, [false; 3])] {
+            let needs = named_resources("http://h/", &mut head, is_document).into_iter();
+            let found: Vec<_> = needs.map(|need| need.has_nonce).collect();
+            assert_eq!(found, expected, "{is_document}");
+        }
     }
 
     #[test]
@@ -330,7 +340,7 @@ mod tests {
         ] {
             head.fields.push("link", value);
         }
-        assert!(named_resources("http://h/", &mut head).is_empty());
+        assert!(named_resources("http://h/", &mut head, true).is_empty());
         // Targets that are not preloads count as well.
         let others = "</x>; rel=next, ".repeat(MAX_LINKS);
         assert_eq!(links(&format!("{others}</a>; rel=preload; as=image")), []);
@@ -347,7 +357,7 @@ mod tests {
             let mut head = ResponseHead::new(200);
             head.fields.push("link", link);
             head.fields.push("x-associated-content", associated);
-            for need in named_resources("http://h/dir/page?x", &mut head) {
+            for need in named_resources("http://h/dir/page?x", &mut head, true) {
                 proptest::prop_assert!(need.urgency < 8);
                 let is_http = need.url.starts_with("http://") || need.url.starts_with("https://");
                 proptest::prop_assert!(is_http, "{}", need.url);

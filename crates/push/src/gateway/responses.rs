@@ -186,7 +186,10 @@ impl Gateway {
             return Interest::default();
         };
         let mut named = match names_resources(head) {
-            true => named_resources(&url, head),
+            true => {
+                let is_document = is_navigation(&request) || DocumentReader::is_html(head);
+                named_resources(&url, head, is_document)
+            }
             false => Vec::new(),
         };
         let (mut learned, mut returning) = (Learned::default(), Returning::default());
