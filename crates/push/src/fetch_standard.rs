@@ -15,7 +15,9 @@ use tandem_http::{Fields, RequestHead};
 pub use crate::browser_fields::INHERITED_FIELDS;
 use crate::browser_fields::{BROWSER_FIELDS, REQUESTED_WITH, XML_HTTP_REQUEST};
 use crate::wire::OPENED_FIELD;
-pub(crate) use content_security::{ContentSecurity, content_policies, permits_base, policy_nonce};
+pub(crate) use content_security::{
+    ContentSecurity, content_policies, forbids_framing, permits_base, policy_nonce,
+};
 #[cfg(test)]
 pub(crate) use content_security::{MAX_HOSTS, comparisons};
 pub use referrer::{referrer, referrer_policy};
@@ -37,6 +39,12 @@ pub fn is_navigation(request: &RequestHead) -> bool {
                 && request.fields.get(REQUESTED_WITH) != Some(XML_HTTP_REQUEST)
         }
     }
+}
+
+/// Returns whether a request surely asks for a document in a frame.
+pub(crate) fn is_framed(request: &RequestHead) -> bool {
+    let destination = request.fields.get("sec-fetch-dest");
+    matches!(destination, Some(b"iframe" | b"frame"))
 }
 
 /// Returns whether a request comes from a tool such as `curl`, as far as its fields show. Such a

@@ -14,6 +14,7 @@ mod sources;
 #[cfg(test)]
 mod tests;
 
+use std::str::SplitAsciiWhitespace;
 use std::sync::Arc;
 
 use sources::{Origin, Sources, Target, nonce};
@@ -352,15 +353,41 @@ pub(crate) fn permits_base(list: &str, document: &str, base: &str) -> bool {
         return false;
     };
     list.split(',').all(|text| {
-        let mut sources = text.split(';').filter_map(|directive| {
-            let mut words = directive.split_ascii_whitespace();
-            words
-                .next()?
-                .eq_ignore_ascii_case("base-uri")
-                .then_some(words)
-        });
         let names = |words| Sources::parse(words, &own).name(&target, &own);
-        text.len() <= MAX_TEXT && sources.next().is_none_or(names)
+        text.len() <= MAX_TEXT && directive(text, "base-uri").is_none_or(names)
+    })
+}
+
+/// Returns whether no page may show a document with this head in a frame (section 6.4.2,
+/// "frame-ancestors"). The directive overrides `X-Frame-Options`.
+pub(crate) fn forbids_framing(head: &ResponseHead) -> bool {
+    let mut has_directive = false;
+    for list in content_policies(head) {
+        for text in list.split(',') {
+            let ancestors = directive(text, "frame-ancestors").map(Vec::from_iter);
+            has_directive |= ancestors.is_some();
+            let is_none = |words: &[&str]| match words {
+                [] => true,
+                [word] => word.eq_ignore_ascii_case("'none'"),
+                _ => false,
+            };
+            if ancestors.is_some_and(|words| is_none(&words)) {
+                return true;
+            }
+        }
+    }
+    let mut options = head.fields.get_all("x-frame-options").flat_map(|value| {
+        let values = value.split(|byte| *byte == b',');
+        values.map(<[u8]>::trim_ascii)
+    });
+    !has_directive && options.any(|value| value.eq_ignore_ascii_case(b"deny"))
+}
+
+/// Returns the words of the first directive of a policy with this name.
+fn directive<'a>(text: &'a str, name: &str) -> Option<SplitAsciiWhitespace<'a>> {
+    text.split(';').find_map(|directive| {
+        let mut words = directive.split_ascii_whitespace();
+        words.next()?.eq_ignore_ascii_case(name).then_some(words)
     })
 }
 

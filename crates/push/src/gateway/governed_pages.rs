@@ -12,13 +12,15 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use tandem_http::message::media_type_essence;
 use tandem_http::{RequestHead, ResponseHead};
+use tandem_preload::Need;
 
 use super::document::DocumentReader;
 use super::page_view::PageView;
 use super::session::Gateway;
 use super::table::PageId;
-use crate::fetch_standard::{ContentSecurity, is_navigation};
+use crate::fetch_standard::{ContentSecurity, forbids_framing, is_framed, is_navigation};
 use crate::wire::url_hash_of;
 
 impl Gateway {
@@ -45,15 +47,19 @@ impl Gateway {
     }
 
     /// Returns the policies of a document by the head of its response. `None` if it is no document,
-    /// or if it has the known policies. A 304 keeps those of the stored document.
+    /// or if it has the known policies. A 304 keeps those of the stored document. After a response
+    /// without a document, or with an attachment, the browser still shows the last document.
     fn policies_of(
         &self,
         url: &str,
         head: &ResponseHead,
         is_navigation: bool,
     ) -> Option<Arc<ContentSecurity>> {
+        if matches!(head.status, 204 | 205) {
+            return None;
+        }
         let policies = ContentSecurity::of(url, head);
-        if head.status == 304 {
+        if head.status == 304 || is_attachment(head) {
             if policies.is_empty() {
                 return None;
             }
@@ -82,10 +88,27 @@ impl Gateway {
         if page.leads_on || page.location() == url {
             return self.content_policies.set_document(url, policies);
         }
-        if !policies.is_empty() {
+        if forbids_framing(head) {
+            page.set_frame_policies(url, ContentSecurity::closed().into());
+        } else if !policies.is_empty() || page.frame_policies(url).is_some() {
             page.set_frame_policies(url, Arc::clone(&policies));
         }
         self.content_policies.set_frame(url, policies);
+    }
+
+    /// Gives a page the known policies of the frames that needs of its last visit belong to. They
+    /// hold until the heads of the frames arrive.
+    pub(super) fn know_frames(&mut self, id: PageId, needs: &[Need]) {
+        let Some(page) = self.pages.get_mut(id) else {
+            return;
+        };
+        for frame in needs.iter().filter_map(|need| need.frame.as_deref()) {
+            if page.frame_policies(frame).is_none()
+                && let Some(policies) = self.content_policies.of(frame)
+            {
+                page.set_frame_policies(frame, policies);
+            }
+        }
     }
 
     /// Adds policies of `meta` elements to those of a page, or of a frame in it.
@@ -98,6 +121,7 @@ impl Gateway {
         };
         let url = frame.unwrap_or_else(|| page.location()).to_owned();
         let mut policies = match frame {
+            Some(frame) if page.is_closed_frame(frame) => return,
             Some(frame) => self.content_policies.of(frame).unwrap_or_default(),
             None => Arc::clone(page.content_policies()),
         };
@@ -142,10 +166,19 @@ impl Gateway {
         let Some(page) = self.pages.get_mut(id) else {
             return;
         };
+        if is_document && is_framed(page.request()) && forbids_framing(head) {
+            return page.set_content_policies(ContentSecurity::closed().into());
+        }
         page.set_content_policies(Arc::clone(&policies));
         if !is_document {
             // A style sheet may be the referrer of others.
             self.content_policies.set_subresource(url, policies);
         }
     }
+}
+
+/// Returns whether browsers save a response, and do not show it.
+fn is_attachment(head: &ResponseHead) -> bool {
+    let disposition = head.fields.get("content-disposition").unwrap_or_default();
+    media_type_essence(disposition).eq_ignore_ascii_case(b"attachment")
 }

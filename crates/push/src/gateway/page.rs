@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tandem_http::{Priority, RequestHead, ResponseHead};
 use tandem_preload::{self as scan, Kind, Need, Referrer};
 
-use super::budget::{Budget, REFUSAL};
+use super::budget::Budget;
 use super::cookie_hashes::CookieHashes;
 use super::document::{DocumentReader, Purpose};
 use super::named::PossibleNeeds;
@@ -18,14 +18,13 @@ use crate::fetch_standard::{self, ContentSecurity, ScriptFields, is_navigation, 
 use crate::site::is_same_site;
 use crate::url;
 
+mod leave;
+
 /// The largest number of resources for one page.
 pub(super) const MAX_RESOURCES: usize = 2048;
 
 /// The largest number of hosts named by a page that are remembered.
 const MAX_NAMED_HOSTS: usize = 1024;
-
-/// The largest number of frames whose policies are remembered.
-const MAX_FRAMES: usize = 64;
 
 /// The length in bytes above which a cookie does not fit a header table, so that each promise
 /// carries it again.
@@ -309,44 +308,6 @@ impl Page {
     /// Returns the document that caused the request, if the request is not for a document itself.
     pub(super) fn initiator(&self) -> Option<&str> {
         self.initiator.as_deref()
-    }
-
-    /// Returns the document's policies for its resources.
-    pub(super) const fn content_policies(&self) -> &Arc<ContentSecurity> {
-        &self.content
-    }
-
-    /// Sets the document's policies for its resources.
-    pub(super) fn set_content_policies(&mut self, policies: Arc<ContentSecurity>) {
-        self.content = policies;
-    }
-
-    /// Sets the policies of a frame. Resources of frames without a place get no promises.
-    pub(super) fn set_frame_policies(&mut self, frame: &str, policies: Arc<ContentSecurity>) {
-        if self.frames.len() < MAX_FRAMES || self.frames.contains_key(frame) {
-            self.frames.insert(frame.into(), policies);
-        }
-    }
-
-    /// Returns whether the policies of the need's document plainly admit the request. A page with
-    /// too many such questions, above all with too many refusals, is closed.
-    pub(super) fn has_leave(&mut self, need: &Need) -> bool {
-        let policies = match &need.frame {
-            None => Some(&self.content),
-            // The upgrade holds in frames too.
-            Some(_) if self.content.upgrades(&need.url) => return false,
-            Some(frame) => self.frames.get(&**frame),
-        };
-        let Some(policies) = policies else {
-            return self.frames.len() < MAX_FRAMES;
-        };
-        if policies.is_empty() {
-            return true;
-        }
-        let has_leave = policies.admits(need);
-        let cost = if has_leave { 1 } else { REFUSAL };
-        self.budget.leave = self.budget.leave.saturating_sub(cost);
-        has_leave
     }
 
     /// Creates a reader for the response at `url`, and reserves the bytes that it may read.

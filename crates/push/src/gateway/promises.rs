@@ -115,6 +115,7 @@ impl Gateway {
 
     /// Promises the needs of a page's last visit.
     pub(super) fn promise_again(&mut self, page: PageId, needs: Vec<Need>) {
+        self.know_frames(page, &needs);
         for need in needs {
             self.promise_if_wanted(page, need, Source::Predictor);
         }

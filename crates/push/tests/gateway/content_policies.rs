@@ -392,3 +392,101 @@ fn base_that_a_policy_forbids_is_ignored() {
         assert_eq!(load(html(&meta).with(POLICY, nonce), &[]), [expected]);
     }
 }
+
+/// Browsers do not show such a frame, so they request none of its resources.
+#[test]
+fn frame_that_forbids_frames_has_no_resources() {
+    let frame = |name, value| {
+        let meta = "<meta http-equiv=Content-Security-Policy content=\"font-src 'self'\">";
+        html(&format!("{meta}<img src=/i.png>")).with(name, value)
+    };
+    for (name, value, count) in [
+        ("x-frame-options", "SAMEORIGIN", 2),
+        ("x-frame-options", "DENY", 1),
+        (POLICY, "frame-ancestors 'self'", 2),
+        (POLICY, "frame-ancestors 'none'", 1),
+    ] {
+        let url = "http://a.test/f";
+        let found = load(
+            html("<iframe src=f></iframe>"),
+            &[(url, frame(name, value))],
+        );
+        assert_eq!(found.len(), count, "pushed: {name} {value}");
+        let mut pair = Pair::new(&[(PAGE, html("")), (url, frame(name, value))]);
+        asked(&mut pair, NAVIGATION);
+        let fields = [
+            ("accept", "text/html"),
+            ("referer", PAGE),
+            ("sec-fetch-dest", "iframe"),
+        ];
+        assert_eq!(pair.load(url, &fields).len(), count, "{name} {value}");
+    }
+}
+
+/// Needs of a frame leave with the page too. The policy of the frame is that of the last visit.
+#[test]
+fn needs_of_a_frame_obey_its_last_policy() {
+    let (frame, image_url) = ("http://a.test/f", "http://a.test/i.png");
+    let kept = |page: Page, tag| page.with("cache-control", "max-age=0").with("etag", tag);
+    let with = |policy, tag| kept(page("text/html", "<img src=i.png>"), tag).with(POLICY, policy);
+    for (policy, expected) in [
+        ("img-src 'self'", vec![get(PAGE), head(image_url)]),
+        ("img-src 'none'", vec![get(PAGE)]),
+    ] {
+        let config = Config {
+            has_one_user: true,
+            ..Config::default()
+        };
+        let mut pair = Pair::with(
+            config,
+            &[
+                (PAGE, page("text/html", "<iframe src=f></iframe>")),
+                (frame, with("img-src 'self'", "\"1\"")),
+                (image_url, kept(image(), "\"1\"")),
+            ],
+        );
+        pair = pair.with_client(true);
+        pair.begin_visit("a.test");
+        let kind = [("accept", "text/html"), ("sec-fetch-dest", "iframe")];
+        for is_again in [false, true] {
+            let condition = is_again.then_some(("if-none-match", "\"1\""));
+            pair.browse_for(Duration::from_secs(1), PAGE, NAVIGATION);
+            let fields: Vec<_> = kind.into_iter().chain(condition).collect();
+            pair.get(frame, &[&fields[..], &[("referer", PAGE)]].concat());
+            let fields: Vec<_> = condition.into_iter().collect();
+            pair.get(image_url, &[&fields[..], &[("referer", frame)]].concat());
+            pair.run();
+            pair.serve(frame, with(policy, "\"2\""));
+        }
+        pair.take_asked();
+        pair.browse_for(Duration::from_secs(1), PAGE, NAVIGATION);
+        let mut requests = requests(&mut pair);
+        requests.sort();
+        assert_eq!(requests, expected, "{policy}");
+    }
+}
+
+/// The browser still shows the last document then.
+#[test]
+fn response_without_a_document_keeps_the_policies() {
+    const SHEET: &str = "http://b.test/s.css";
+    let saved = ("content-disposition", "Attachment; filename=a");
+    for (status, field, expected) in [
+        (200, ("x-other", ""), 2),
+        (200, saved, 1),
+        (204, ("x-other", ""), 1),
+        (205, ("x-other", ""), 1),
+    ] {
+        let sheet = page("text/css", "a{background:url(i.png)}");
+        let mut pair = Pair::new(&[
+            (PAGE, html("").with(POLICY, "img-src 'none'")),
+            (SHEET, sheet),
+        ]);
+        asked(&mut pair, NAVIGATION);
+        let other = Page { status, ..html("") };
+        pair.serve(PAGE, other.with(field.0, field.1));
+        asked(&mut pair, NAVIGATION);
+        let found = pair.load(SHEET, &[("accept", "text/css"), ("referer", PAGE)]);
+        assert_eq!(found.len(), expected, "{status} {field:?}");
+    }
+}

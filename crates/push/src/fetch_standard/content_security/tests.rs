@@ -452,3 +452,35 @@ fn base_must_be_plainly_permitted() {
     let long = format!("img-src {}", "x".repeat(MAX_TEXT));
     assert!(!permits_base(&long, PAGE, PAGE));
 }
+
+#[test]
+fn documents_may_forbid_frames() {
+    let forbids = |fields: &[(&str, &str)]| {
+        let mut head = ResponseHead::new(200);
+        head.fields = fields.iter().copied().collect();
+        forbids_framing(&head)
+    };
+    let options = |value| ("x-frame-options", value);
+    let policy = |value| (CONTENT_SECURITY_POLICY, value);
+    for (fields, expected) in [
+        (&[][..], false),
+        (&[options("DENY")], true),
+        (&[options("sameorigin, deny")], true),
+        (&[options("SAMEORIGIN")], false),
+        (&[options("SAMEORIGIN"), options("Deny")], true),
+        (&[policy("img-src 'none'")], false),
+        (&[policy("img-src *; Frame-Ancestors 'NONE'")], true),
+        (&[policy("frame-ancestors")], true),
+        (
+            &[policy("frame-ancestors 'self', frame-ancestors 'none'")],
+            true,
+        ),
+        (&[policy("frame-ancestors 'self'"), options("DENY")], false),
+        (
+            &[policy("frame-ancestors *; frame-ancestors 'none'")],
+            false,
+        ),
+    ] {
+        assert_eq!(forbids(fields), expected, "{fields:?}");
+    }
+}

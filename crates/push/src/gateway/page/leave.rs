@@ -1,0 +1,66 @@
+//! The policies of a page and its frames, and the needs that they admit.
+
+use std::sync::Arc;
+
+use tandem_preload::Need;
+
+use super::super::budget::REFUSAL;
+use super::Page;
+use crate::fetch_standard::ContentSecurity;
+
+/// The largest number of frames whose policies are remembered.
+const MAX_FRAMES: usize = 64;
+
+impl Page {
+    /// Returns the document's policies for its resources.
+    pub(in super::super) const fn content_policies(&self) -> &Arc<ContentSecurity> {
+        &self.content
+    }
+
+    /// Sets the document's policies for its resources.
+    pub(in super::super) fn set_content_policies(&mut self, policies: Arc<ContentSecurity>) {
+        self.content = policies;
+    }
+
+    /// Sets the policies of a frame. Resources of frames without a place get no promises.
+    pub(in super::super) fn set_frame_policies(
+        &mut self,
+        frame: &str,
+        policies: Arc<ContentSecurity>,
+    ) {
+        if self.frames.len() < MAX_FRAMES || self.frames.contains_key(frame) {
+            self.frames.insert(frame.into(), policies);
+        }
+    }
+
+    /// Returns the policies of a frame, if they are known.
+    pub(in super::super) fn frame_policies(&self, frame: &str) -> Option<&Arc<ContentSecurity>> {
+        self.frames.get(frame)
+    }
+
+    /// Returns whether nothing of a frame is admitted.
+    pub(in super::super) fn is_closed_frame(&self, frame: &str) -> bool {
+        self.frame_policies(frame).is_some_and(|it| it.is_closed())
+    }
+
+    /// Returns whether the policies of the need's document plainly admit the request. A page with
+    /// too many such questions, above all with too many refusals, is closed.
+    pub(in super::super) fn has_leave(&mut self, need: &Need) -> bool {
+        let policies = match &need.frame {
+            None => Some(&self.content),
+            // The upgrade holds in frames too.
+            Some(_) if self.content.upgrades(&need.url) => return false,
+            Some(frame) => self.frames.get(&**frame),
+        };
+        let Some(policies) = policies else {
+            return self.frames.len() < MAX_FRAMES;
+        };
+        if policies.is_empty() {
+            return true;
+        }
+        let has_leave = policies.admits(need);
+        let cost = if has_leave { 1 } else { REFUSAL };
+        self.budget.leave = self.budget.leave.saturating_sub(cost);
+        has_leave
+    }
+}
