@@ -23,8 +23,8 @@ pub(crate) fn names_resources(head: &ResponseHead) -> bool {
     head.fields.contains("link") || head.fields.contains(ASSOCIATED)
 }
 
-/// Returns the resources that the head of the response to a request for `page` names, in order. Only
-/// the head of a document has policies, and a nonce with which they admit a resource.
+/// Returns the resources that the head of the response to a request for `page` names, in order.
+/// Only the head of a document has policies, and a nonce with which they admit a resource.
 pub fn named_resources(page: &str, head: &mut ResponseHead, is_document: bool) -> Vec<Need> {
     let mut needs = Vec::new();
     for value in head.fields.get_all(ASSOCIATED) {

@@ -179,7 +179,8 @@ impl ContentPolicies {
         pages: impl IntoIterator<Item = &'a str>,
     ) -> Option<Arc<ContentSecurity>> {
         let is_whole = split(referrer)?.2 != "/";
-        if is_whole && (self.documents.get(referrer).or(self.frames.get(referrer))).is_some() {
+        let is_known = |table: &Table| table.get(referrer).is_some();
+        if is_whole && (is_known(&self.documents) || is_known(&self.frames)) {
             return self.of_each(referrer);
         }
         let sheet = self.subresources.get(referrer).filter(|_| is_whole);
