@@ -45,7 +45,7 @@ enum Space {
 const MAX_SPACES: usize = 64;
 /// Images that count as the first part of a document.
 const FIRST_IMAGES: u32 = 12;
-/// A page that goes elsewhere after more seconds than this is one that is read.
+/// The seconds of a refresh, above which the page counts as one that is read.
 const SOON: f32 = 5.0;
 
 /// The state of a document that is kept between tags.

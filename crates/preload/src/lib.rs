@@ -82,11 +82,10 @@ pub struct Need {
     pub anonymous: bool,
     /// The referrer policy of the request, if the page or the element names one.
     pub referrer: Option<Referrer>,
-    /// The style sheet or module that asks, where it is not the document: of which the request
-    /// tells.
+    /// The style sheet or module that makes the request, if it is not the document. It is the
+    /// referrer.
     pub via: Option<Arc<str>>,
-    /// The document that it is for, where that is not the page itself but a frame in it. Not the
-    /// scan's to know.
+    /// The frame that needs the resource, if it is not the page. The scanner leaves it empty.
     pub frame: Option<Arc<str>>,
     /// True if the element that names it has the nonce of [`Scanner::nonce`].
     pub has_nonce: bool,
@@ -110,8 +109,8 @@ pub enum Referrer {
 }
 
 impl Referrer {
-    /// By the name of a policy, or one of its old names (HTML standard, "referrer"); `None` if it
-    /// is no policy's.
+    /// Returns the policy with this name, or with this old name (HTML standard, "referrer"); `None`
+    /// if no policy has it.
     pub fn parse(policy: &str) -> Option<Self> {
         Some(match policy.trim().to_ascii_lowercase().as_str() {
             "no-referrer" | "never" => Self::None,
@@ -209,7 +208,7 @@ impl Scanner {
         self
     }
 
-    /// How many needs are listed at most; [`Self::MAX_NEEDS`] unless told.
+    /// Sets the largest number of needs, which is [`Self::MAX_NEEDS`] by default.
     #[must_use]
     pub fn max_needs(mut self, most: usize) -> Self {
         self.sink.left = most;

@@ -12,8 +12,9 @@
 //!
 //! If the browser may have been at the site before (`visitors`), the promise is sent, but its fetch
 //! does not begin. The fetch is *held* until the browser *claims* (requests) the resource, or until
-//! claims of others show that the browser lacks it (`holds`). If the copy in the browser's cache is
-//! too old, only the head is fetched (HEAD) and pushed (`copies`).
+//! claims of other resources show that the browser lacks it (`holds`). If the copy in the browser's
+//! cache is too old, only the head is fetched (HEAD) and pushed; such a fetch is a *check*
+//! (`copies`).
 //!
 //! A promise leaves before the bytes that mention its resource, so that the client never requests a
 //! resource that is already on its way. The data of a push leaves after all requested data. A

@@ -4,8 +4,8 @@
 //! depends on the number of its connections. An early request has the cookies from before. Its
 //! response may still serve the browser's request if a cache could use it again, because caches
 //! compare cookies only where `Vary` names them (RFC 9111 section 4.1). The cookies of both
-//! requests must differ by the seen changes alone, so that no cookie of another window can lie
-//! between them.
+//! requests must differ by the seen changes alone. A response to another window, with other
+//! cookies, therefore never serves the request.
 //!
 //! Only style sheets, scripts, images and fonts count. After any other response that sets a cookie,
 //! such as a document or the answer to an upload, earlier pushes need equal cookies.

@@ -2,8 +2,9 @@
 
 use tandem_http::{Method, RequestHead};
 
-/// Returns the value of a `Link` field that has the browser ask for a promised resource; `None` for
-/// a resource of unknown kind, which a browser would fetch twice, and for a push without a body.
+/// Returns the value of a `Link` field that makes the browser request a promised resource; `None`
+/// for a resource of unknown kind, which a browser would fetch twice, and for a push without a
+/// body.
 pub fn preload_link(request: &RequestHead) -> Option<String> {
     if request.method != Method::Get {
         return None;

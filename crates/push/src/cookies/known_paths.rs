@@ -39,7 +39,7 @@ impl KnownPaths {
             };
             self.0.retain(|known| !is_same(known));
             let is_short = change.name.len() + change.scope.path.len() <= MAX_LENGTH;
-            // A cookie for all paths says something only beside one of the same name for a part.
+            // A cookie for all paths is noted only if one of the same name for a part is known.
             let is_of_part = change.scope.path != "/";
             let is_of_use = is_of_part || self.0.iter().any(|known| known.name == change.name);
             if change.value.is_none() || !is_short || !is_of_use {

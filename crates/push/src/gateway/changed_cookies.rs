@@ -2,8 +2,8 @@
 //!
 //! An early request has the cookies of the request for its page, with the changes of the page. If
 //! another response changes one of them, the browser's own request differs. The early request would
-//! serve nothing, and could spend a cookie that is good for one request. So the early requests of
-//! earlier pages end from then on, as far as the changed cookie covers them.
+//! serve nothing, and could spend a cookie that is good for one request. The early requests of
+//! earlier pages therefore end if they would carry the changed cookie.
 
 use std::sync::Arc;
 

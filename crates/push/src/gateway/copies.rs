@@ -4,8 +4,8 @@
 //! its lifetime. The other copies of the site are assumed to be from the same visit. Those with
 //! that lifetime or a shorter one are too old as well, and the browser will validate them. The
 //! gateway promises their heads at once, with HEAD. The browser's conditional requests then wait
-//! for them at the client instead of crossing the path. It then requests the heads and sends each
-//! as a 304.
+//! for them at the client instead of crossing the path. The gateway then requests the heads and
+//! sends each as a 304.
 //!
 //! A check takes the place of the browser's own request. Resources with an unknown lifetime are not
 //! checked. Those of another site are checked only if the page names their host, or has caused a

@@ -3,7 +3,8 @@
 //! A browser ends the requests of a page that it leaves. A session with one user likewise gives up
 //! fetches of earlier pages, if they have not begun and no request waits for them. A page whose
 //! document is still arriving is not left, since the browser would have closed its stream. If two
-//! tabs load pages, the fetches of the earlier one are left to the browser.
+//! tabs load pages, the fetches of the earlier page are given up, and its browser tab makes the
+//! requests.
 
 use std::collections::HashSet;
 

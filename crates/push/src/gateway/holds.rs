@@ -7,8 +7,8 @@
 //!
 //! A claim of a response that no cache keeps says nothing about the browser's copies of other
 //! resources. From the second such claim on, each claim begins fetches of the same directory and
-//! kind: eight, then sixteen, and so on. None begins if there are fewer than eight earlier claims
-//! for each response there that a cache can keep.
+//! kind: eight, then sixteen, and so on. No fetch begins unless at least eight such claims were
+//! made there for each response that a cache can keep.
 //!
 //! A resource that no cache could keep at earlier visits is not held, since browsers request it at
 //! each visit.

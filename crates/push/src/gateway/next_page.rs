@@ -9,10 +9,10 @@
 //!   resources are promised when the browser asks for it.
 //!
 //! The client says which of them it takes ([`NextPush`]). The fetches carry no credentials. So a
-//! page whose request or response has any leads nowhere, and neither does a page of another origin.
-//! A document that sets a cookie is not pushed, unless a request waits for it already. A page leads
-//! nowhere either if the browser asks for few bytes (`Save-Data`). An account bounds the pushes
-//! that nobody used.
+//! page whose request or response has credentials gets no next documents, and documents of another
+//! origin are not promised. A document that sets a cookie is not pushed, unless a request waits for
+//! it already. A page also gets no next documents if the browser asks for few bytes (`Save-Data`).
+//! An account bounds the pushes that nobody used.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -36,7 +36,7 @@ use crate::response_rules::may_be_pushed;
 use crate::url;
 use crate::wire::{Fate, NextPush, RequestHashes, Treatment, url_hash};
 
-/// The time after which a page that still loads leads nowhere.
+/// The time after which a page that still loads gets no next documents.
 const MAX_LOAD: Duration = Duration::from_secs(30);
 
 /// The largest number of documents that are promised for one page.

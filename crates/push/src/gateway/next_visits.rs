@@ -3,7 +3,7 @@
 //!
 //! A conditional request for the page counts as a visit, but a reload does not. Neither do the
 //! requests of a script, a frame or a prefetch, by which another site could cause early requests.
-//! Of a resource that the browser must validate, only the head is requested (`copies`).
+//! If the browser must validate a resource, only its head is requested (`copies`).
 
 use std::sync::Arc;
 use std::time::Instant;

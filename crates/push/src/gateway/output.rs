@@ -184,7 +184,7 @@ pub struct Counts {
     pub next_promised: u64,
     /// Documents of this kind that the browser asked for.
     pub next_used: u64,
-    /// Bytes of the bodies of other such documents.
+    /// Bytes of the bodies of such documents that the browser did not ask for.
     pub next_wasted_bytes: u64,
 }
 

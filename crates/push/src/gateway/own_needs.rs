@@ -3,8 +3,8 @@
 //! A session with one user remembers the requests that no promise has answered, such as those of
 //! scripts. They must be for style sheets, scripts or fonts that a cache can keep, since an image
 //! may be a vote or a counter. Their URLs must look like those of files (`static_urls`). Requests
-//! after a quiet period follow the user's actions, and are left out. So is each further need of a
-//! page of which two such needs were of no use.
+//! after a quiet period follow the user's actions, and are left out. After two such needs of a page
+//! were useless, the session learns no more of them for this page.
 //!
 //! With `used_only`, the session requests nothing because a page names it. At the next visit to a
 //! page, it repeats the requests that the browser made for the last one: for style sheets, scripts,

@@ -99,7 +99,7 @@ pub(super) struct Page {
     pub(super) unkept: Vec<u32>,
     /// True if the browser has left the page.
     pub(super) abandoned: bool,
-    /// True if its promises are those of documents that may follow it.
+    /// True if its promises are documents that may follow the page.
     pub(super) leads_on: bool,
     /// The fetches that belong to the page.
     pub(super) fetches: usize,

@@ -1,5 +1,5 @@
-//! The predictor from the view of the gateway's half: a record of all responses, which lists the
-//! needs of other users for each of them.
+//! The interface of the predictor. It records each response, and returns the resources that other
+//! users needed with it.
 //!
 //! It is a trait that the caller passes in, because its list is needed at once: promises must leave
 //! before the current head. All sessions of a process share the predictor, so the core cannot own

@@ -1,18 +1,18 @@
 //! The needs of the pages that the session has loaded, for their next visits.
 //!
 //! A client without a gateway has the session and its user to itself. It requests these resources
-//! together with the page, and saves the round trip until the page names them. Every promised need
-//! is remembered, each lazy one that the page names, and with `used_only` those that the browser
-//! requests (`own_needs`). Only those that the browser has used are requested early, and one that
-//! it does not use is forgotten.
+//! together with the page, and saves the round trip until the page names them. It remembers every
+//! promised need and each lazy need that the page names. With `used_only` it also remembers those
+//! that the browser requests (`own_needs`). Only those that the browser has used are requested
+//! early, and one that it does not use is forgotten.
 //!
-//! A visit that has none of the last visit's cookies forgets that visit. The user may have deleted
-//! the site's cookies, and early requests must not tell the site which browser it is. The file
-//! holds no cookies, so this does not cover the first visit after a restart.
+//! If a visit has none of the last visit's cookies, the last visit is forgotten. The user may have
+//! deleted the site's cookies, and early requests must not tell the site which browser it is. The
+//! file holds no cookies, so this does not cover the first visit after a restart.
 //!
-//! If a page changed cookies, requests that leave with it would carry the old ones. Its needs then
-//! leave once its head has come. They leave with the page again after one visit without a change,
-//! unless its cookies have changed at several visits.
+//! If a page changed cookies, requests that leave with it would carry the old ones. The client then
+//! requests its needs when the head of the page has come. They leave with the page again after one
+//! visit without a change, unless its cookies have changed at several visits.
 //!
 //! With each need there is the copy that the browser's cache may have. Sessions of one user can
 //! share the pages (`visits`). `saved_visits` writes them to a text and reads them again, for users

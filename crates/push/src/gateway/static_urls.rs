@@ -1,8 +1,8 @@
 //! URLs that look like those of files, which are the same at each visit.
 //!
-//! Scripts make requests for one visit, too: with tokens, times and random numbers, or as actions
-//! of the user. Repeating one of these early is useless or harmful. So the rules refuse a URL if in
-//! doubt.
+//! Scripts also make requests that are valid for one visit only, with tokens, times or random
+//! numbers, and requests for actions of the user. Repeating one of these early is useless or
+//! harmful. So the rules refuse a URL if in doubt.
 
 /// The names of parameters that hold the version of a file.
 const VERSION_NAMES: [&str; 3] = ["v", "ver", "version"];
