@@ -34,7 +34,8 @@ const MAX_POLICIES: usize = 16;
 /// The largest number of hosts in all policies of one document.
 pub(crate) const MAX_HOSTS: usize = 512;
 
-/// The largest number of bytes of one policy, and of the kept texts of all policies of one document.
+/// The largest number of bytes of one policy, and of the texts that are kept of all policies of one
+/// document.
 const MAX_TEXT: usize = 16 << 10;
 
 /// The bytes of memory that a shared value takes besides its own: two counters, and the records of
