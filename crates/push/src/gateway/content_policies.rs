@@ -172,7 +172,7 @@ impl ContentPolicies {
     /// the URL that a script has given to a document (`history.pushState`), or a style sheet from a
     /// push or a cache. A known style sheet may belong to another document by now. The policies of
     /// the documents at `pages`, which may have caused the request, then hold as well, and so do
-    /// those of the last document.
+    /// those of the last document and the frames after it.
     pub(super) fn of_referrer<'a>(
         &self,
         referrer: &str,
@@ -190,7 +190,10 @@ impl ContentPolicies {
         let is_possible = |it: &&Entry| sheet.is_none() && is_same_origin(&it.url, referrer);
         let possible = self.entries().filter(is_possible).chain(sheet);
         let last = self.documents.entries.back();
-        let mut all = merged(possible.chain(last).map(|entry| &entry.policies));
+        let since = last.map_or(0, |document| document.number);
+        let parts = self.frames.entries.iter().filter(|it| it.number > since);
+        let entries = possible.chain(last).chain(parts);
+        let mut all = merged(entries.map(|entry| &entry.policies));
         for page in pages {
             if let Some(policies) = self.of(page) {
                 all = merged([&all, &policies].into_iter());

@@ -19,7 +19,7 @@ use super::predictor::{
 use super::session::{Gateway, Response};
 use super::table::{PageId, ResponseId};
 use super::visitors::visited_site;
-use crate::fetch_standard::{is_navigation, is_of_tool, is_revalidation};
+use crate::fetch_standard::{is_framed, is_navigation, is_of_tool, is_revalidation};
 use crate::hints::{named_resources, names_resources};
 use crate::response_rules::{
     KeptCopy, Reuse, browser_reuse, copy_lifetime, is_redirect, redirect_target,
@@ -51,7 +51,8 @@ impl Gateway {
         }
         if request.method != Method::Get {
             // Its response may be a document with policies, or change cookies.
-            let is_watched = takes_pushes && is_navigation(request);
+            let is_frame = !self.config.used_only && is_framed(request);
+            let is_watched = takes_pushes && (is_navigation(request) || is_frame);
             return is_watched.then(|| self.insert_response(request, url_hash(request), true));
         }
         self.note_opened(request);

@@ -329,11 +329,13 @@ fn lost_policies_of_one_site_leave_others_alone() {
 fn referrer_without_a_known_document_is_governed() {
     const SHEET: &str = "http://b.test/s.css";
     for (policy, expected) in [("img-src *", 2), ("img-src 'none'", 1)] {
-        for (is_form, is_left, referrer) in [
-            (true, false, PAGE),
-            (false, false, "http://a.test/app/x"),
-            (false, false, "http://cdn.test/cached.css"),
-            (false, true, "http://cdn.test/pushed.css"),
+        let framed = [("accept", "text/html"), ("sec-fetch-dest", "iframe")];
+        for (form, is_left, referrer) in [
+            (Some(NAVIGATION), false, PAGE),
+            (Some(&framed), true, PAGE),
+            (None, false, "http://a.test/app/x"),
+            (None, false, "http://cdn.test/cached.css"),
+            (None, true, "http://cdn.test/pushed.css"),
         ] {
             let link = "<link rel=stylesheet href=http://cdn.test/pushed.css>";
             let mut pair = Pair::new(&[
@@ -342,8 +344,8 @@ fn referrer_without_a_known_document_is_governed() {
                 ("http://c.test/", html("")),
                 (SHEET, page("text/css", "a{background:url(i.png)}")),
             ]);
-            if is_form {
-                pair.post(PAGE, NAVIGATION);
+            if let Some(fields) = form {
+                pair.post(PAGE, fields);
                 pair.run();
                 pair.take_asked();
             } else {

@@ -186,6 +186,20 @@ fn unknown_referrer_may_be_any_document_there() {
         one,
         "it is known"
     );
+    known.set_frame("http://e.test/f", policies("font-src 'none'"));
+    let found = |referrer, page| known.of_referrer(referrer, [page]);
+    assert_eq!(
+        found("http://d.test/s.css", "http://d.test/"),
+        both,
+        "its frame"
+    );
+    known.set_document("http://c.test/1", policies(""));
+    let found = |referrer, page| known.of_referrer(referrer, [page]);
+    assert_eq!(
+        found("http://d.test/s.css", "http://d.test/"),
+        None,
+        "an old frame"
+    );
 }
 
 /// A style sheet from a cache may belong to another document than the one that requested it.
