@@ -306,9 +306,13 @@ fn gateway_links_no_submissions_by_an_unknown_issuer() {
     let path = "/.well-known/private-token-issuer-directory";
     std::fs::write(&directory, curl(&other, &[], path)).unwrap();
     let wait = |changed: bool| {
-        while (challenge(&parties.gateway) != before) != changed {
+        for _ in 0..600 {
+            if (challenge(&parties.gateway) != before) == changed {
+                return;
+            }
             std::thread::sleep(std::time::Duration::from_millis(100));
         }
+        panic!("the challenge of the gateway does not follow the directory of the issuer");
     };
     wait(true);
     let [first, second] = ["first.txt", "second.txt"].map(|name| parties.files.path(name));

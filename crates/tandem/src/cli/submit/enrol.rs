@@ -114,7 +114,7 @@ pub(super) async fn enrol(args: &EnrolArgs, transports: &Transports) -> Result<(
 }
 
 /// Checks that the issuer shows its identity, and that the gateway learns none of this client.
-fn check_parties(
+pub(super) fn check_parties(
     settings: &Settings,
     issuer: &str,
     transports: &Transports,

@@ -82,7 +82,8 @@ pub(super) fn check_source(settings: &Settings, transports: &Transports) -> Resu
         false => Err(
             "the gateway's key for encapsulated requests is from an earlier version, \
                       which took it from the relay or the network without a check: run tandem \
-                      submit enrol again before you send anything"
+                      submit enrol again before you send anything (with --tokens 0, the \
+                      present tokens stay)"
                 .into(),
         ),
     }

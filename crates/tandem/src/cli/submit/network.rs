@@ -11,6 +11,7 @@ use tandem_submit::problem::{Document, Problem};
 use tandem_tokens::message;
 use tandem_tokens::oblivious::{self, KeyConfig};
 
+use super::enrol::check_parties;
 use super::state::Settings;
 use super::{keys, random};
 use crate::back::announce::explain;
@@ -100,12 +101,16 @@ impl Way {
     /// Returns the path to the gateway of the settings: through the relay if there is one. The
     /// relay reads and can change all of it that is not encapsulated.
     ///
-    /// Fails if the settings have a key that a relay could have chosen.
+    /// Fails if the settings have a key that a relay could have chosen, or parties that
+    /// [`check_parties`] refuses, as settings of earlier versions may.
     pub(super) fn to_gateway(
         settings: &Settings,
         transports: &Transports,
     ) -> Result<Self, Failure> {
         keys::check_source(settings, transports)?;
+        if let Some(unlinkable) = &settings.unlinkable {
+            check_parties(settings, &unlinkable.issuer, transports)?;
+        }
         let gateway = Usage::Gateway.parse(&settings.gateway)?;
         let hop = match &settings.relay {
             Some(relay) => Usage::Gateway.parse(relay)?,

@@ -137,7 +137,7 @@ async fn send_file(
             let (token, kept) = state.token(&unknown)?;
             entry.token = Some(token);
             state.record(&entry)?;
-            std::fs::remove_file(kept)?;
+            state.remove_token(&kept)?;
         } else {
             state.record(&entry)?;
         }
@@ -156,7 +156,14 @@ async fn send_file(
         entry.token = None;
         state.record(&entry)?;
     }
-    Err("the tokens are spent or over: run tandem submit tokens".into())
+    Err(match unknown.is_empty() {
+        true => "the tokens are spent or over: run tandem submit tokens",
+        false => {
+            "the gateway takes none of the tokens: wait until it has the new keys of the issuer, \
+             or run tandem submit tokens"
+        }
+    }
+    .into())
 }
 
 /// Sends the content of an entry of the journal.

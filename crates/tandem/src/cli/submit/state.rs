@@ -162,10 +162,33 @@ impl ClientFiles {
             }
             TryLockError::Error(error) => wrong(error),
         })?;
-        Ok(Self {
+        let this = Self {
             directory,
             _lock: lock,
-        })
+        };
+        this.remove_taken_tokens()?;
+        Ok(this)
+    }
+
+    /// Removes the files of tokens that the journal has. A crash leaves such a file, and the entry
+    /// forgets its token once the submission has ended.
+    fn remove_taken_tokens(&self) -> Result<(), Failure> {
+        let journal = self.journal()?;
+        for entry in std::fs::read_dir(self.directory.join("tokens"))? {
+            let file = entry?.path();
+            let text = std::fs::read_to_string(&file)?;
+            if journal.iter().any(|entry| entry.has_token(&text)) {
+                self.remove_token(&file)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes the file of a token, so that it does not come back after a loss of power.
+    pub(super) fn remove_token(&self, file: &Path) -> Result<(), Failure> {
+        std::fs::remove_file(file)?;
+        File::open(self.directory.join("tokens"))?.sync_all()?;
+        Ok(())
     }
 
     /// Returns the directory.
@@ -208,7 +231,8 @@ impl ClientFiles {
     }
 
     /// Returns a kept token with its file, and none of these keys. The file is removed once the
-    /// journal has the token. After a crash between both, the token belongs to its submission.
+    /// journal has the token. After a crash between both, the token belongs to its submission, and
+    /// [`ClientFiles::open`] removes the file.
     pub(super) fn token(&self, but: &[KeyId]) -> Result<(String, PathBuf), Failure> {
         let journal = self.journal()?;
         for entry in std::fs::read_dir(self.directory.join("tokens"))? {
@@ -216,7 +240,7 @@ impl ClientFiles {
             let text = std::fs::read_to_string(&file)?;
             match key_of(&text) {
                 Some(_) if journal.iter().any(|entry| entry.has_token(&text)) => {
-                    std::fs::remove_file(&file)?;
+                    self.remove_token(&file)?;
                 }
                 Some(key) if !but.contains(&key) => return Ok((text, file)),
                 Some(_) => {}
@@ -344,6 +368,26 @@ mod tests {
         first.take_up_token(&[]);
         assert_eq!(first.token, Some(text));
         assert!(first.shown_tokens.is_empty());
+        std::fs::remove_dir_all(&directory).expect("removed");
+    }
+
+    #[test]
+    fn left_file_of_a_token_is_removed_before_its_submission_ends() {
+        let directory = directory("left");
+        let files = ClientFiles::open(directory.clone()).expect("a directory");
+        let key = IssuerKey::generate().expect("a key");
+        files.add_token(&token(&key)).expect("kept");
+        let mut first = entry("first");
+        // The process ends before it removes the file of the token.
+        first.token = Some(files.token(&[]).expect("a token").0);
+        files.record(&first).expect("recorded");
+        drop(files);
+        // The next process sends the same file to the end, without another token.
+        let files = ClientFiles::open(directory.clone()).expect("a directory");
+        first.token = None;
+        files.record(&first).expect("recorded");
+        let error = files.token(&[]).expect_err("it was used").to_string();
+        assert!(error.contains("no tokens are left"), "{error}");
         std::fs::remove_dir_all(&directory).expect("removed");
     }
 
