@@ -46,6 +46,8 @@ struct FlightState {
     pieces: VecDeque<Bytes>,
     /// The stored body in place of the pieces, and the position after its last byte.
     stored: Option<(Body, u64)>,
+    /// The position at which each reader begins.
+    begin: u64,
     /// The last time at which a reader took a piece.
     moved: Instant,
     /// True if the pump shall no longer keep the pieces.
@@ -114,6 +116,7 @@ impl Flight {
     pub fn of_stored(body: Body, (start, end): (u64, u64), trailers: Option<Fields>) -> Self {
         let state = FlightState {
             stored: Some((body, end)),
+            begin: start,
             fastest: start,
             trailers,
             end: Some(Ok(())),
@@ -127,23 +130,27 @@ impl Flight {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a reader, and returns its number.
-    pub fn join(&self, is_request: bool) -> u64 {
+    /// Adds a reader, and returns its number. A caller that found the flight in the cache holds the
+    /// cache's lock, so that the flight is neither complete nor without its first pieces.
+    pub fn join(&self) -> u64 {
         let mut state = self.lock();
         state.next_reader += 1;
         let number = state.next_reader;
-        // A flight of pieces begins at its first byte.
-        let read = state.stored.as_ref().map_or(0, |_| state.fastest);
         let reader = Reader {
-            read,
+            read: state.begin,
             ..Reader::default()
         };
         state.readers.insert(number, reader);
-        let raise = is_request && !std::mem::replace(&mut state.raised, is_request);
-        let source = state.source.take_if(|_| raise);
+        number
+    }
+
+    /// Notes that a request, not only a push, waits.
+    pub fn raise(&self) {
+        let mut state = self.lock();
+        let was_raised = std::mem::replace(&mut state.raised, true);
+        let source = state.source.take_if(|_| !was_raised);
         drop(state);
         wake(source);
-        number
     }
 
     /// Removes a reader. The pump stops without readers.
@@ -181,11 +188,12 @@ impl Flight {
                 return Poll::Ready(Some(Ok(Piece::Data(piece))));
             }
         }
-        let (index, dropped) = (reader.next, state.dropped);
-        if let Some(piece) = index
-            .checked_sub(dropped)
-            .and_then(|it| state.pieces.get(it))
-        {
+        let Some(index) = reader.next.checked_sub(state.dropped) else {
+            let detail = "the response has gone on without this reader";
+            let error = Error::new(Kind::Internal, Side::Local, detail);
+            return Poll::Ready(Some(Err(error)));
+        };
+        if let Some(piece) = state.pieces.get(index) {
             let piece = piece.clone();
             reader.next += 1;
             reader.read += piece.len() as u64;
@@ -351,6 +359,7 @@ impl FlightState {
             phase: FlightPhase::default(),
             pieces: VecDeque::new(),
             stored: None,
+            begin: 0,
             moved: Instant::now(),
             is_given_up: false,
             dropped: 0,
@@ -433,7 +442,7 @@ mod tests {
     #[test]
     fn stored_body_takes_the_place_of_the_pieces() {
         let flight = Flight::new();
-        let (slow, begun) = (flight.join(true), flight.join(true));
+        let (slow, begun) = (flight.join(), flight.join());
         let gone = Arc::new(AtomicBool::new(false));
         flight.push(Bytes::from_owner(Told(vec![1; 10], Arc::clone(&gone))));
         flight.push(Bytes::from(vec![2; 10]));
@@ -458,15 +467,38 @@ mod tests {
     }
 
     #[test]
+    fn late_reader_gets_the_whole_body_or_an_error() {
+        let cx = Context::from_waker(Waker::noop());
+        let whole = [[1; 10], [2; 10]].concat();
+        for is_kept in [true, false] {
+            let flight = Flight::new();
+            let early = flight.join();
+            flight.push(Bytes::from(vec![1; 10]));
+            flight.push(Bytes::from(vec![2; 10]));
+            assert!(flight.poll_piece(early, &cx).is_ready());
+            match is_kept {
+                true => flight.set_stored(Body::new(vec![Bytes::from(whole.clone())])),
+                false => flight.stop_keeping(),
+            }
+            flight.end(Ok(()));
+            let late = flight.join();
+            let read = rest(&flight, late).map_err(|error| error.kind);
+            let expected = is_kept.then(|| (whole.clone(), false));
+            assert_eq!(read, expected.ok_or(Kind::Internal));
+            assert_eq!(rest(&flight, early), Ok((vec![2; 10], false)));
+        }
+    }
+
+    #[test]
     fn flight_of_a_stored_body_has_a_range_and_can_end() {
         let bytes: Vec<u8> = (0..100_000).map(|at| (at % 251) as u8).collect();
         let body = || Body::new(vec![Bytes::from(bytes.clone())]);
         let flight = Flight::of_stored(body(), (10, 90_000), None);
-        let reader = flight.join(false);
+        let reader = flight.join();
         let read = rest(&flight, reader);
         assert_eq!(read, Ok((bytes[10..90_000].to_vec(), false)));
         let flight = Flight::of_stored(body(), (0, 100_000), None);
-        let reader = flight.join(false);
+        let reader = flight.join();
         let cx = Context::from_waker(Waker::noop());
         assert!(flight.poll_piece(reader, &cx).is_ready());
         flight.cut();

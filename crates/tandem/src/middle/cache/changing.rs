@@ -66,7 +66,7 @@ impl ChangingReply {
         cache.lock().invalidate(now, method, head, &keys);
         if let Some((fetch, pending)) = pending {
             let flight = Arc::new(Flight::new());
-            let reading = FlightReading::new(Arc::clone(&flight), false);
+            let reading = FlightReading::new(Arc::clone(&flight));
             flight.set_phase(FlightPhase::Streaming(Arc::clone(pending.entry())));
             let reply = std::mem::replace(&mut self.parts, Reply::new(reading));
             let is_kept = ResponsePump::start(&self.session, &flight, fetch, pending, reply);

@@ -109,7 +109,8 @@ impl CachedReply {
     fn decide(&mut self, may_join: bool) {
         let cache = &self.session.cache;
         let token = || Arc::new(Flight::new());
-        let lookup = cache.lock().lookup(
+        let mut locked = cache.lock();
+        let lookup = locked.lookup(
             cache.now(),
             &self.place.key,
             self.place.group.clone(),
@@ -117,6 +118,12 @@ impl CachedReply {
             &self.exchange.request,
             may_join.then_some(&token),
         );
+        // A flight that is still in the cache has all its pieces.
+        let joined = match &lookup {
+            Lookup::Join(flight) => Some(FlightReading::new(Arc::clone(flight))),
+            _ => None,
+        };
+        drop(locked);
         match lookup {
             Lookup::Hit(stored) => {
                 METRICS.cache_hits.add(1);
@@ -136,9 +143,13 @@ impl CachedReply {
             Lookup::Join(flight) => {
                 METRICS.cache_collapsed.add(1);
                 self.status = CacheStatus::collapsed();
-                let is_request = !self.exchange.priority.get().push;
+                if !self.exchange.priority.get().push {
+                    flight.raise();
+                }
                 let limit = Box::pin(tokio::time::sleep(WAIT_FOR));
-                self.state = ReplyState::Waiting(FlightReading::new(flight, is_request), limit);
+                if let Some(reading) = joined {
+                    self.state = ReplyState::Waiting(reading, limit);
+                }
             }
             Lookup::Fetch(fetch, flight) => self.ask_or_fetch((fetch, flight)),
             Lookup::NotCached => {
@@ -235,7 +246,7 @@ impl CachedReply {
             let flight = Flight::of_stored(stored.body.clone(), range, response.trailers);
             let flight = Arc::new(flight);
             self.session.cache.note_complete(&flight);
-            served.rest = Some(FlightReading::new(flight, false));
+            served.rest = Some(FlightReading::new(flight));
         } else {
             served.body = Box::new(body);
             served.trailers = response.trailers;
@@ -281,7 +292,7 @@ impl CachedReply {
             }
             Received::Store(pending) => {
                 let flight = flight.unwrap_or_default();
-                let reading = FlightReading::new(Arc::clone(&flight), false);
+                let reading = FlightReading::new(Arc::clone(&flight));
                 flight.set_phase(FlightPhase::Streaming(Arc::clone(pending.entry())));
                 let reply = fetching.take_reply();
                 let is_kept = ResponsePump::start(&self.session, &flight, fetch, pending, reply);
@@ -515,8 +526,8 @@ impl Drop for Fetching {
 }
 
 impl FlightReading {
-    pub(super) fn new(flight: Arc<Flight>, is_request: bool) -> Self {
-        let number = flight.join(is_request);
+    pub(super) fn new(flight: Arc<Flight>) -> Self {
+        let number = flight.join();
         Self { flight, number }
     }
 }
