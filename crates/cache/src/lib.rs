@@ -24,6 +24,7 @@
 mod asker;
 pub mod cache;
 pub mod disk;
+mod kept;
 pub mod key;
 pub mod names;
 pub mod response;
@@ -37,7 +38,7 @@ pub use key::{Key, Sharing};
 pub use names::{Name, Namer};
 pub use response::{Response, respond};
 pub use store::Group;
-pub use stored::{Body, Stored};
+pub use stored::{Body, PiecePlace, Stored};
 pub use travel::{Incoming, Outgoing};
 
 use std::time::Duration;

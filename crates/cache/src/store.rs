@@ -13,6 +13,7 @@ use tandem_http::Fields;
 use tandem_predict::crowd::Crowd;
 
 use crate::Key;
+use crate::kept::Kept;
 use crate::names::{Name, Names};
 use crate::stored::Stored;
 
@@ -44,7 +45,7 @@ pub(crate) struct Resource {
     /// The users for which the resource was fetched.
     pub(crate) crowd: Crowd<8>,
     /// The responses, with the newest one last.
-    variants: Vec<Arc<Stored>>,
+    variants: Vec<Kept>,
     weight: u64,
     /// The name of the target for other caches of the operator.
     pub(crate) name: Option<Name>,
@@ -225,12 +226,12 @@ impl Store {
         only: Option<u64>,
         stored: Arc<Stored>,
     ) {
-        let is_replaced = |it: &Arc<Stored>| it.is_open_to(only) && it.fits(asked);
+        let is_replaced = |it: &Kept| it.is_open_to(only) && it.fits(asked);
         resource.variants.retain(|variant| !is_replaced(variant));
         if resource.variants.len() >= MAX_VARIANTS {
             resource.variants.remove(0);
         }
-        resource.variants.push(stored);
+        resource.variants.push(Kept::new(stored));
         self.put(key, resource);
     }
 
@@ -246,12 +247,12 @@ impl Store {
         let Some(mut resource) = self.resources.peek(key).cloned() else {
             return false;
         };
-        let same = |variant: &Arc<Stored>| Arc::ptr_eq(variant, old);
+        let same = |variant: &Kept| Arc::ptr_eq(variant, old);
         let Some(at) = resource.variants.iter().position(same) else {
             return false;
         };
         resource.variants.remove(at);
-        resource.variants.push(new);
+        resource.variants.push(Kept::new(new));
         let is_counted = resource.crowd.note(user);
         self.put(key.clone(), resource);
         is_counted
@@ -415,7 +416,7 @@ fn unique(keys: VecDeque<Key>, is_stored: impl Fn(&Key) -> bool) -> VecDeque<Key
 impl Resource {
     /// Returns the newest response.
     pub(crate) fn newest(&self) -> Option<&Arc<Stored>> {
-        self.variants.last()
+        self.variants.last().map(Kept::response)
     }
 
     /// Returns true if there is a response of this user's own.
@@ -426,14 +427,14 @@ impl Resource {
     /// Returns the newest complete response that fits a request with these fields. With `only`, it
     /// is one of this user's own.
     pub(crate) fn select(&self, asked: &Fields, only: Option<u64>) -> Option<&Arc<Stored>> {
-        let mut newest_first = self.variants.iter().rev();
+        let mut newest_first = self.variants.iter().map(Kept::response).rev();
         newest_first.find(|it| it.extent.is_none() && it.is_open_to(only) && it.fits(asked))
     }
 
     /// Returns the newest part of a response that fits a request with these fields. With `only`, it
     /// is one of this user's own.
     pub(crate) fn select_part(&self, asked: &Fields, only: Option<u64>) -> Option<&Arc<Stored>> {
-        let mut newest_first = self.variants.iter().rev();
+        let mut newest_first = self.variants.iter().map(Kept::response).rev();
         newest_first.find(|it| it.extent.is_some() && it.is_open_to(only) && it.fits(asked))
     }
 }

@@ -1,7 +1,7 @@
 //! A stored response: its head, the request that it was a response to, and its body.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -56,6 +56,16 @@ struct Pieces {
     pieces: Vec<Bytes>,
     /// The counter with the bytes of the small pieces.
     counted: Option<(Arc<AtomicU64>, u64)>,
+    /// The number of responses in a store that have this body.
+    kept: AtomicUsize,
+}
+
+/// A place in a body, from which the search for the next piece begins.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PiecePlace {
+    index: usize,
+    /// The position of the first byte of the piece.
+    begin: u64,
 }
 
 /// A large piece, which counts as memory in use.
@@ -136,7 +146,12 @@ impl Body {
         let small = small.map(|len| len as u64).sum();
         counter.fetch_add(small, Ordering::Relaxed);
         let counted = Some((Arc::clone(counter), small));
-        let pieces = Arc::new(Pieces { pieces, counted });
+        let kept = AtomicUsize::new(0);
+        let pieces = Arc::new(Pieces {
+            pieces,
+            counted,
+            kept,
+        });
         Self { pieces, len }
     }
 
@@ -155,21 +170,37 @@ impl Body {
         self.len == 0
     }
 
-    /// Returns the rest of the piece with the byte at `position`.
-    pub fn rest_of_piece(&self, position: u64) -> Option<Bytes> {
-        let mut end = 0;
-        self.pieces.pieces.iter().find_map(|piece| {
-            let begin = end;
-            end += piece.len() as u64;
-            // The difference is below the length of the piece, which is in memory.
-            (position >= begin && position < end)
-                .then(|| piece.slice((position - begin) as usize..))
-        })
+    /// Returns the rest of the piece with the byte at `position`. The search begins at `place`, the
+    /// place of an earlier piece of this body, which then becomes that of the piece found.
+    pub fn rest_of_piece(&self, position: u64, place: &mut PiecePlace) -> Option<Bytes> {
+        if position < place.begin {
+            *place = PiecePlace::default();
+        }
+        loop {
+            let piece = self.pieces.pieces.get(place.index)?;
+            let from = position - place.begin;
+            if from < piece.len() as u64 {
+                // The difference is below the length of the piece, which is in memory.
+                return Some(piece.slice(from as usize..));
+            }
+            place.index += 1;
+            place.begin += piece.len() as u64;
+        }
     }
 
-    /// Returns true if only this value holds the pieces, and neither the store nor a clone.
-    pub fn is_alone(&self) -> bool {
-        Arc::strong_count(&self.pieces) == 1
+    /// Notes that a store holds one more response with this body.
+    pub(crate) fn enter_store(&self) {
+        self.pieces.kept.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Notes that a store has removed a response with this body.
+    pub(crate) fn leave_store(&self) {
+        self.pieces.kept.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Returns true if a store holds a response with this body.
+    pub fn is_kept(&self) -> bool {
+        self.pieces.kept.load(Ordering::Relaxed) > 0
     }
 
     /// Returns the bytes from `start` up to `end`, in pieces that share the stored bytes.
@@ -372,6 +403,7 @@ mod tests {
         #[test]
         fn slice_returns_the_wanted_bytes(
             sizes in proptest::collection::vec(0usize..40_000, 0..6), start: u16, length: u16,
+            earlier: u16, is_second: bool,
         ) {
             let mut next = 0u8;
             let pieces: Vec<Bytes> = sizes.iter().map(|&size| {
@@ -381,7 +413,11 @@ mod tests {
             let body = Body::new(pieces);
             let all: Vec<u8> = body.slice(0, body.len()).flatten().collect();
             proptest::prop_assert_eq!(&all, &whole);
-            let rest = body.rest_of_piece(u64::from(start));
+            let mut place = PiecePlace::default();
+            if is_second {
+                body.rest_of_piece(u64::from(earlier), &mut place);
+            }
+            let rest = body.rest_of_piece(u64::from(start), &mut place);
             match whole.get(usize::from(start)..).filter(|rest| !rest.is_empty()) {
                 Some(left) => proptest::prop_assert!(left.starts_with(&rest.expect("a piece"))),
                 None => proptest::prop_assert_eq!(rest, None),

@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
-use tandem_cache::{Body, Stored};
+use tandem_cache::{Body, PiecePlace, Stored};
 use tandem_http::Fields;
 use tokio::time::Instant;
 
@@ -92,6 +92,8 @@ struct Reader {
     /// The index of the next piece, and the bytes read.
     next: usize,
     read: u64,
+    /// The place in the stored body.
+    place: PiecePlace,
     has_trailers: bool,
     waker: Option<Waker>,
 }
@@ -181,7 +183,8 @@ impl Flight {
         };
         if let Some((body, end)) = &state.stored {
             let left = end.saturating_sub(reader.read).min(STEP);
-            if let Some(mut piece) = body.rest_of_piece(reader.read).filter(|_| left > 0) {
+            let piece = body.rest_of_piece(reader.read, &mut reader.place);
+            if let Some(mut piece) = piece.filter(|_| left > 0) {
                 piece.truncate(usize::try_from(left).unwrap_or(usize::MAX));
                 reader.read += piece.len() as u64;
                 state.moved = Instant::now();
@@ -268,16 +271,19 @@ impl Flight {
         drop(pieces);
     }
 
-    /// Returns true if the readers hold a stored body that the store has removed.
-    pub fn holds_evicted(&self) -> bool {
-        let state = self.lock();
-        let body = state.stored.as_ref().filter(|_| !state.readers.is_empty());
-        body.is_some_and(|(body, _)| body.is_alone())
+    /// Returns true if no reader has taken a piece since `before`, and the readers hold a body that
+    /// the store has removed.
+    pub fn is_stalled(&self, before: Instant) -> bool {
+        self.lock().is_stalled(before)
     }
 
-    /// Ends the flight for its readers, and frees the stored body.
-    pub fn cut(&self) {
+    /// Ends the flight for its readers and frees the stored body, if the flight still
+    /// [is stalled](Self::is_stalled).
+    pub fn cut(&self, before: Instant) {
         let mut state = self.lock();
+        if !state.is_stalled(before) {
+            return;
+        }
         let body = state.stored.take();
         let detail = "the client took no bytes while the memory of the cache was short";
         state.end = Some(Err(Error::new(Kind::Timeout, Side::Client, detail)));
@@ -375,6 +381,11 @@ impl FlightState {
         }
     }
 
+    fn is_stalled(&self, before: Instant) -> bool {
+        let body = self.stored.as_ref().filter(|_| !self.readers.is_empty());
+        self.moved <= before && body.is_some_and(|(body, _)| !body.is_kept())
+    }
+
     fn wait(&mut self, number: u64, cx: &Context<'_>) {
         if let Some(reader) = self.readers.get_mut(&number) {
             reader.waker = Some(cx.waker().clone());
@@ -442,6 +453,7 @@ mod tests {
     #[test]
     fn stored_body_takes_the_place_of_the_pieces() {
         let flight = Flight::new();
+        let began = Instant::now() - std::time::Duration::from_millis(1);
         let (slow, begun) = (flight.join(), flight.join());
         let gone = Arc::new(AtomicBool::new(false));
         flight.push(Bytes::from_owner(Told(vec![1; 10], Arc::clone(&gone))));
@@ -456,14 +468,18 @@ mod tests {
         flight.set_stored(body.clone());
         flight.end(Ok(()));
         assert!(gone.load(Ordering::SeqCst), "no second copy");
-        assert!(!flight.holds_evicted(), "a store has the body too");
         drop(body);
-        assert!(flight.holds_evicted());
+        assert!(flight.is_stalled(Instant::now()));
+        assert!(
+            !flight.is_stalled(began),
+            "a reader has taken a piece since"
+        );
+        flight.cut(began);
         assert_eq!(rest(&flight, begun), Ok((vec![2; 10], true)));
         flight.leave(begun);
         assert_eq!(rest(&flight, slow), Ok((whole, true)));
         flight.leave(slow);
-        assert!(!flight.holds_evicted());
+        assert!(!flight.is_stalled(Instant::now()));
     }
 
     #[test]
@@ -501,7 +517,7 @@ mod tests {
         let reader = flight.join();
         let cx = Context::from_waker(Waker::noop());
         assert!(flight.poll_piece(reader, &cx).is_ready());
-        flight.cut();
+        flight.cut(Instant::now());
         let error = rest(&flight, reader).expect_err("a reading that was cut");
         assert_eq!((error.kind, error.side), (Kind::Timeout, Side::Client));
     }

@@ -208,9 +208,10 @@ impl ResponseCache {
         if self.lock().has_room() {
             return;
         }
-        let stalled = self.reservations().stalled(tokio::time::Instant::now());
+        let now = tokio::time::Instant::now();
+        let (stalled, before) = self.reservations().stalled(now);
         for flight in stalled {
-            flight.cut();
+            flight.cut(before);
             if self.lock().has_room() {
                 return;
             }

@@ -176,6 +176,10 @@ fn evicted_bodies_count_while_they_are_read() {
     }
     let bound = (1 << 20) + (1 << 18) + piece.len();
     assert!(readers.len() * piece.len() <= bound, "{}", readers.len());
+    let kept = |readers: &[Arc<Stored>]| readers.iter().filter(|it| it.body.is_kept()).count();
+    assert!((1..readers.len()).contains(&kept(&readers)));
+    world.cache.clear(world.now());
+    assert_eq!(kept(&readers), 0, "the store has removed all bodies");
     readers.clear();
     world.store(&[], &[FRESH], "room again");
 }

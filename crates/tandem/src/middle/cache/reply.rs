@@ -28,7 +28,8 @@ use crate::response_cache::flight::{Flight, FlightPhase, Piece};
 const WAIT_FOR: Duration = Duration::from_secs(5);
 
 /// The length of a stored body above which its reading can end before the client leaves, if the
-/// client takes no bytes and the memory is short. A session queues shorter ones as a whole.
+/// client takes no bytes and the memory is short. A session queues shorter ones as a whole. A
+/// range counts as its body, which it keeps in memory.
 const LONG: u64 = 128 << 10;
 
 /// The reply to one request.
@@ -242,7 +243,7 @@ impl CachedReply {
         let (body, range) = (response.body(stored), (response.start, response.end));
         METRICS.cache_bytes.add(range.1 - range.0);
         let mut served = ServedResponse::empty(response.head);
-        if range.1 - range.0 > LONG {
+        if stored.body.len() > LONG && range.0 < range.1 {
             let flight = Flight::of_stored(stored.body.clone(), range, response.trailers);
             let flight = Arc::new(flight);
             self.session.cache.note_complete(&flight);

@@ -17,6 +17,8 @@ use crate::stage::Stage;
 const MEMORY: u64 = 1 << 20;
 /// The longest body that is stored.
 const BODY: usize = MEMORY as usize / 16;
+/// The memory of a cache whose longest body exceeds the one that a session queues as a whole.
+const LARGE_MEMORY: u64 = 4 << 20;
 
 /// A cache before an origin. A path that begins with `/stall` never ends, and sends this number of
 /// bytes.
@@ -27,9 +29,16 @@ struct World {
 }
 
 fn world(stalled: usize) -> World {
+    world_of(MEMORY, stalled)
+}
+
+/// Creates a cache with this memory. The bodies of the origin have the longest length that it
+/// stores.
+fn world_of(memory: u64, stalled: usize) -> World {
+    let body = memory as usize / 16;
     let cache = Arc::new(ResponseCache::new(Config {
         sharing: Sharing::Origin,
-        memory: MEMORY,
+        memory,
         min_users: 1,
     }));
     let asked = Rc::new(Cell::new(0));
@@ -39,7 +48,7 @@ fn world(stalled: usize) -> World {
         let mut head = ResponseHead::new(200);
         head.fields.push("cache-control", "max-age=600");
         if !exchange.request.path.starts_with("/stall") {
-            return Reply::ready(head, Bytes::from(vec![7; BODY]));
+            return Reply::ready(head, Bytes::from(vec![7; body]));
         }
         Reply::generate(move |mut sink| async move {
             sink.send(Part::Head(head)).await;
@@ -127,6 +136,55 @@ async fn unread_bodies_count_until_their_readers_end() {
         }
         let ended = unread[1].part().await;
         assert!(matches!(ended, Some(Err(_))), "{ended:?}");
+    };
+    tokio::task::LocalSet::new().run_until(scene).await;
+}
+
+/// A client opens each stored body twice and one byte of it, and reads nothing.
+#[tokio::test(start_paused = true)]
+async fn unread_hits_of_evicted_bodies_end() {
+    let scene = async {
+        let world = world_of(LARGE_MEMORY, 0);
+        let (slow, other) = (world.session(1), world.session(2));
+        let mut unread = Vec::new();
+        for number in 0..64 {
+            let path = format!("/{number}");
+            world.asks(&other, &path).await;
+            if world.asks(&other, &path).await.0 {
+                break;
+            }
+            for range in [None, None, Some("bytes=9-9")] {
+                let mut request = RequestHead::get(Scheme::Http, "own.example", &path);
+                if let Some(range) = range {
+                    request.fields.push("range", range);
+                }
+                let mut reply = slow.call(Exchange::internal(request));
+                let head = reply.part().await;
+                assert!(matches!(head, Some(Ok(Part::Head(_)))), "{head:?}");
+                unread.push(reply);
+            }
+        }
+        assert!((3 * 16..3 * 24).contains(&unread.len()), "{}", unread.len());
+        let asked = world.asked.get();
+        tokio::time::advance(Duration::from_secs(61)).await;
+        // One of them reads on, and is not cut.
+        let part = unread[0].part().await;
+        assert!(matches!(part, Some(Ok(Part::Data(_)))), "{part:?}");
+        for number in 100..104 {
+            world.asks(&other, &format!("/{number}")).await;
+            // The cache looks for such readings once in a second.
+            tokio::time::advance(Duration::from_secs(1)).await;
+        }
+        assert!(!world.asks(&other, "/103").await.0, "there is room again");
+        assert_eq!(world.asked.get(), asked + 4);
+        let mut ended = 0;
+        for reply in &mut unread[1..] {
+            ended += usize::from(matches!(reply.part().await, Some(Err(_))));
+        }
+        assert!(ended >= 3, "{ended}");
+        while let Some(part) = unread[0].part().await {
+            part.expect("a reader that took bytes");
+        }
     };
     tokio::task::LocalSet::new().run_until(scene).await;
 }
