@@ -86,6 +86,16 @@ fn ordinary_response_is_no_agreement() {
             426,
             None,
         ),
+        (
+            "HTTP/1.1 404 Not Found\r\nUpgrade-Declined: 204\r\nContent-Length: 0\r\n\r\n",
+            404,
+            None,
+        ),
+        (
+            "HTTP/1.1 501 Not Implemented\r\nUpgrade-Declined: 204\r\nContent-Length: 0\r\n\r\n",
+            501,
+            None,
+        ),
     ] {
         for ends in [false, true] {
             let (head, _) = upgrade_that("websocket", answer, ends);

@@ -355,6 +355,8 @@ impl ResponseReader<'_> {
             self.method = &get;
         }
         let mut response = self.heads(&mut read, sink).await?;
+        // The mark of an origin would change the status behind the gateway.
+        response.head.fields.remove(super::DECLINED);
         let agreed = if upgrade {
             response.head.status == 101
         } else {
@@ -369,7 +371,6 @@ impl ResponseReader<'_> {
         if let Some(protocol) = &exchange.request.protocol {
             check_upgrade(&response, protocol)?;
         }
-        response.head.fields.remove(super::DECLINED);
         response.head.status = 200;
         sink.send(Part::Head(response.head)).await;
         tunnel(

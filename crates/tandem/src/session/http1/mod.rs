@@ -40,9 +40,12 @@ fn decline(head: &mut ResponseHead) {
     head.status = DECLINED_STATUS;
 }
 
-/// Removes the mark of [`decline`], and restores the status. Returns whether there was a mark.
+/// Removes the mark of [`decline`], and restores the status. Returns whether there was a mark. One
+/// of another status counts for nothing.
 fn restore_declined(head: &mut ResponseHead) -> bool {
-    let status = head.fields.get(DECLINED).map(|value| match value {
+    let is_possible = matches!(head.status, DECLINED_STATUS | 200..300);
+    let mark = head.fields.get(DECLINED).filter(|_| is_possible);
+    let status = mark.map(|value| match value {
         [b'2', tens @ b'0'..=b'9', ones @ b'0'..=b'9'] => {
             200 + u16::from(tens - b'0') * 10 + u16::from(ones - b'0')
         }
