@@ -121,19 +121,22 @@ impl Network {
 
     /// Returns true if the network contains an address, or if that is the interface's own.
     fn covers(&self, ip: IpAddr) -> bool {
-        match (self.own, ip) {
-            _ if self.own == ip => true,
-            (IpAddr::V4(own), IpAddr::V4(ip)) if self.bits >= SHORTEST.0 => {
-                let differing = own.to_bits() ^ ip.to_bits();
-                differing.leading_zeros() >= self.bits.into()
-            }
-            (IpAddr::V6(own), IpAddr::V6(ip)) if self.bits >= SHORTEST.1 => {
-                let differing = own.to_bits() ^ ip.to_bits();
-                differing.leading_zeros() >= self.bits.into()
-            }
-            _ => false,
-        }
+        let shortest = match self.own {
+            IpAddr::V4(_) => SHORTEST.0,
+            IpAddr::V6(_) => SHORTEST.1,
+        };
+        self.own == ip || (self.bits >= shortest && have_common_prefix(self.own, ip, self.bits))
     }
+}
+
+/// Returns true if two addresses of one family agree in their first `bits`.
+pub(super) fn have_common_prefix(one: IpAddr, other: IpAddr, bits: u8) -> bool {
+    let same = match (one, other) {
+        (IpAddr::V4(one), IpAddr::V4(other)) => (one.to_bits() ^ other.to_bits()).leading_zeros(),
+        (IpAddr::V6(one), IpAddr::V6(other)) => (one.to_bits() ^ other.to_bits()).leading_zeros(),
+        _ => return false,
+    };
+    same >= bits.into()
 }
 
 #[cfg(test)]

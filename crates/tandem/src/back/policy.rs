@@ -91,19 +91,7 @@ impl AllowDest {
         if self.port.is_some_and(|port| port != address.port()) {
             return false;
         }
-        match (self.net, address.ip()) {
-            (IpAddr::V4(net), IpAddr::V4(ip)) => {
-                let mask = u32::MAX.checked_shl(32 - u32::from(self.bits)).unwrap_or(0);
-                net.to_bits() & mask == ip.to_bits() & mask
-            }
-            (IpAddr::V6(net), IpAddr::V6(ip)) => {
-                let mask = u128::MAX
-                    .checked_shl(128 - u32::from(self.bits))
-                    .unwrap_or(0);
-                net.to_bits() & mask == ip.to_bits() & mask
-            }
-            _ => false,
-        }
+        near::have_common_prefix(self.net, address.ip(), self.bits)
     }
 }
 
