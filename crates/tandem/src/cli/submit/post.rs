@@ -13,7 +13,7 @@ use tandem_tokens::sha256;
 
 use super::network::{Outgoing, Received, Way};
 use super::state::{ClientFiles, JournalEntry, Settings, key_of};
-use super::{StateDirectory, print, random};
+use super::{StateDirectory, print};
 use crate::cli::Failure;
 use crate::config::read_secret;
 use crate::exchange::Isolation;
@@ -108,19 +108,7 @@ async fn send_file(
     }
     let mut entry = match known {
         Some(entry) => entry,
-        None => JournalEntry {
-            name: format!("{}.json", URL_SAFE_NO_PAD.encode(random::<12>()?)),
-            file: name,
-            digest,
-            path: args.to.clone(),
-            secret: URL_SAFE_NO_PAD.encode(random::<32>()?),
-            token: None,
-            shown_tokens: Vec::new(),
-            location: None,
-            state: None,
-            status: None,
-            has_answer: false,
-        },
+        None => JournalEntry::new(name, digest, &args.to)?,
     };
     let kind = args
         .kind

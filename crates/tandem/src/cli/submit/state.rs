@@ -105,6 +105,23 @@ pub(super) struct JournalEntry {
 }
 
 impl JournalEntry {
+    /// Creates the entry of a submission that has not been sent.
+    pub(super) fn new(file: String, digest: String, path: &str) -> Result<Self, Failure> {
+        Ok(Self {
+            name: format!("{}.json", URL_SAFE_NO_PAD.encode(random::<12>()?)),
+            file,
+            digest,
+            path: path.to_owned(),
+            secret: URL_SAFE_NO_PAD.encode(random::<32>()?),
+            token: None,
+            shown_tokens: Vec::new(),
+            location: None,
+            state: None,
+            status: None,
+            has_answer: false,
+        })
+    }
+
     pub(super) fn secret(&self) -> Vec<u8> {
         URL_SAFE_NO_PAD.decode(&self.secret).unwrap_or_default()
     }
@@ -234,14 +251,11 @@ impl ClientFiles {
     /// journal has the token. After a crash between both, the token belongs to its submission, and
     /// [`ClientFiles::open`] removes the file.
     pub(super) fn token(&self, but: &[KeyId]) -> Result<(String, PathBuf), Failure> {
-        let journal = self.journal()?;
+        self.remove_taken_tokens()?;
         for entry in std::fs::read_dir(self.directory.join("tokens"))? {
             let file = entry?.path();
             let text = std::fs::read_to_string(&file)?;
             match key_of(&text) {
-                Some(_) if journal.iter().any(|entry| entry.has_token(&text)) => {
-                    self.remove_token(&file)?;
-                }
                 Some(key) if !but.contains(&key) => return Ok((text, file)),
                 Some(_) => {}
                 // A crash interrupted the writing of the file.
@@ -324,19 +338,7 @@ mod tests {
     }
 
     fn entry(name: &str) -> JournalEntry {
-        JournalEntry {
-            name: format!("{name}.json"),
-            file: name.to_owned(),
-            digest: String::new(),
-            path: String::new(),
-            secret: String::new(),
-            token: None,
-            shown_tokens: Vec::new(),
-            location: None,
-            state: None,
-            status: None,
-            has_answer: false,
-        }
+        JournalEntry::new(name.to_owned(), String::new(), "").expect("random numbers")
     }
 
     #[test]
