@@ -4,9 +4,9 @@
 //! possible. The driver asks the carrier for room ([`Streams::poll_room`]) before each choice. It
 //! chooses between the streams that the core has ready and those that hold output because their
 //! carrier took no more: by urgency, and then the latter first. Among themselves, the latter keep
-//! the order in which the core has chosen them, so that none waits for new streams. When the last of the data of an
-//! urgent stream was written, its exchange gets a turn to bring more before less urgent streams
-//! write.
+//! the order in which the core has chosen them, so that none waits for new streams. When the last
+//! of the data of an urgent stream was written, its exchange gets a turn to bring more before less
+//! urgent streams write.
 //!
 //! The streams of the session itself need no room, since others depend on them. The driver writes
 //! their output at once, and again when the carrier wakes one that it has blocked.
