@@ -7,10 +7,10 @@ use std::time::Instant;
 use bytes::Bytes;
 
 use super::blocks::Block;
-use super::flow::{DEFAULT_WINDOW, MAX_WINDOW, SendWindow, SessionCredit, StreamCredit};
+use super::flow::{DEFAULT_WINDOW, MAX_WINDOW, SendWindow, SessionCredit, StreamWindows};
 use super::frame;
 use super::input::Input;
-use super::settings::PeerSettings;
+use super::settings::{self, PeerSettings};
 use super::stream::{State, Stream};
 use crate::flood::FloodBudget;
 use crate::head::Hint;
@@ -18,6 +18,7 @@ use crate::hpack::{Decoder, Encoder};
 use crate::mux::{OpenError, Unsent};
 use crate::outgoing::ById;
 use crate::sched::Sched;
+use crate::threshold::DynamicWindow;
 use crate::{
     ByteMux, Event, Fields, Mux, MuxConfig, Priority, Reason, RequestHead, ResponseHead, Role,
     SendBuf, SessionError, StreamId,
@@ -52,8 +53,12 @@ pub struct Connection {
     pub(super) decoder: Decoder,
     pub(super) encoder: Encoder,
     pub(super) peer: PeerSettings,
-    /// Our SETTINGS were acknowledged.
+    /// True if the peer has acknowledged our first SETTINGS.
     pub(super) acknowledged: bool,
+    /// The number of our SETTINGS that the peer has not acknowledged.
+    pub(super) unacknowledged: u32,
+    /// The window that streams are given.
+    pub(super) receive_window: DynamicWindow,
     pub(super) streams: ById<Stream>,
     /// Data handed out of streams that are closed by now, still to be released.
     pub(super) unreleased: ById<usize>,
@@ -100,6 +105,8 @@ impl Connection {
             encoder: Encoder::new(),
             peer: PeerSettings::new(),
             acknowledged: false,
+            unacknowledged: 1,
+            receive_window: DynamicWindow::new(&config),
             streams: ById::default(),
             unreleased: ById::default(),
             own_active: 0,
@@ -143,13 +150,22 @@ impl Connection {
         }
     }
 
-    /// Returns the bytes that a stream may receive beyond our SETTINGS while the peer may not have
-    /// seen them: the difference to the default window, when ours is smaller.
-    pub(super) fn extra_window(&self) -> u32 {
-        if self.acknowledged {
-            0
-        } else {
-            DEFAULT_WINDOW.saturating_sub(self.config.stream_window)
+    /// Returns the receive windows of all streams.
+    pub(super) fn stream_windows(&self) -> StreamWindows {
+        let first = settings::initial_window(&self.config);
+        let wanted = self.receive_window.current().min(MAX_WINDOW as u32);
+        StreamWindows {
+            announced: if self.config.widens_streams {
+                first
+            } else {
+                wanted
+            },
+            permitted: if self.acknowledged {
+                first
+            } else {
+                first.max(DEFAULT_WINDOW)
+            },
+            wanted,
         }
     }
 
@@ -160,12 +176,7 @@ impl Connection {
 
     pub(super) fn insert(&mut self, id: StreamId, state: State, priority: Priority) -> &mut Stream {
         *self.active_mut(id) += 1;
-        let window = self.config.stream_window.min(MAX_WINDOW as u32);
-        let credit = match self.config.widens_streams && window > DEFAULT_WINDOW {
-            true => StreamCredit::widened(window),
-            false => StreamCredit::new(self.config.stream_window, self.extra_window()),
-        };
-        let stream = Stream::new(state, priority, self.peer.initial_window, credit);
+        let stream = Stream::new(state, priority, self.peer.initial_window);
         self.streams.entry(id).insert_entry(stream).into_mut()
     }
 

@@ -27,7 +27,9 @@ impl Connection {
         self.flood.charge_idle();
         if head.has(flag::ACK) {
             exact::<0>(payload)?;
-            self.settings_acknowledged();
+            self.acknowledged = true;
+            self.unacknowledged = self.unacknowledged.saturating_sub(1);
+            self.adapt_window();
             return Ok(());
         }
         let first = !self.peer.known;
@@ -46,16 +48,6 @@ impl Connection {
         }
         self.flood.count_answer();
         Ok(())
-    }
-
-    fn settings_acknowledged(&mut self) {
-        let extra = self.extra_window();
-        self.acknowledged = true;
-        if extra > 0 {
-            self.streams
-                .values_mut()
-                .for_each(|stream| stream.credit.drop_extra(extra));
-        }
     }
 
     /// RFC 9113 section 6.9.2.

@@ -1,7 +1,7 @@
 //! Flow-control windows for sending and receiving (RFC 9113 sections 5.2 and 6.9).
 //!
-//! Credit is handed back in large pieces. A piece of a quarter of the window goes along with other
-//! frames; a piece of half the window is sent alone.
+//! Credit is handed back in large pieces. A piece of an eighth of the window goes along with other
+//! frames; a piece of a quarter of the window is sent alone.
 
 /// The initial size of every window (RFC 9113 section 6.9.2).
 pub(super) const DEFAULT_WINDOW: u32 = 65_535;
@@ -54,62 +54,58 @@ pub(super) enum Urgency {
 fn urgency(credit: i64, left: i64, window: i64) -> Urgency {
     if credit <= 0 {
         Urgency::Wait
-    } else if credit >= window / 2 || (left < window / 8 && credit >= window / 8) {
+    } else if credit >= window / 4 || (left < window / 8 && credit >= window / 8) {
         Urgency::Now
-    } else if credit >= window / 4 {
+    } else if credit >= window / 8 {
         Urgency::Ride
     } else {
         Urgency::Wait
     }
 }
 
-/// The receive window of a stream.
+/// The receive windows that the streams of a session have in common.
+///
+/// The window of a stream begins with the initial window in our SETTINGS. A change of it changes
+/// the windows of all streams, and can make them negative (RFC 9113 section 6.9.2).
 #[derive(Clone, Copy, Debug)]
+pub(super) struct StreamWindows {
+    /// The initial window in our last SETTINGS.
+    pub(super) announced: u32,
+    /// The largest initial window that we have announced. A peer may still apply it: it has not
+    /// read our last SETTINGS, or does not change streams that are open.
+    pub(super) permitted: u32,
+    /// The window that a stream is given: more than `announced` if WINDOW_UPDATE widens each
+    /// stream.
+    pub(super) wanted: u32,
+}
+
+/// The receive window of a stream.
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct StreamCredit {
-    window: i64,
-    /// The bytes that the peer may still send.
-    left: i64,
+    /// The bytes granted by WINDOW_UPDATE, without those that arrived.
+    granted: i64,
+    /// Announced by a frame and not yet handed to the user.
+    coming: i64,
     /// Handed to the user and not yet released.
     held: i64,
-    /// Used up and not yet given back.
-    credit: i64,
 }
 
 impl StreamCredit {
-    /// `window` as in our SETTINGS, `extra` on top while the peer may not know them yet.
-    pub(super) const fn new(window: u32, extra: u32) -> Self {
-        Self {
-            window: window as i64,
-            left: window as i64 + extra as i64,
-            held: 0,
-            credit: 0,
-        }
-    }
-
-    /// A window that the peer knows as the default one. The difference is credit.
-    pub(super) const fn widened(window: u32) -> Self {
-        let known = DEFAULT_WINDOW as i64;
-        Self {
-            window: window as i64,
-            left: known,
-            held: 0,
-            credit: window as i64 - known,
-        }
-    }
-
-    /// Removes the bytes granted beyond our SETTINGS, once the peer has seen them.
-    pub(super) fn drop_extra(&mut self, extra: u32) {
-        self.left -= i64::from(extra);
-    }
-
     /// A frame of `count` bytes begins; `None` when that is more than was granted.
-    pub(super) fn arrive(&mut self, count: usize) -> Option<()> {
-        self.left -= count as i64;
-        (self.left >= 0).then_some(())
+    pub(super) fn arrive(&mut self, count: usize, windows: StreamWindows) -> Option<()> {
+        self.granted -= count as i64;
+        self.coming += count as i64;
+        (self.granted + i64::from(windows.permitted) >= 0).then_some(())
+    }
+
+    /// Records that `count` bytes of the frame never go to the user, such as padding.
+    pub(super) fn skip(&mut self, count: usize) {
+        self.coming -= count as i64;
     }
 
     /// Records that the user received `count` bytes.
     pub(super) fn hold(&mut self, count: usize) {
+        self.coming -= count as i64;
         self.held += count as i64;
     }
 
@@ -123,23 +119,28 @@ impl StreamCredit {
     pub(super) fn release(&mut self, count: usize) -> usize {
         let count = self.held.min(i64::try_from(count).unwrap_or(i64::MAX));
         self.held -= count;
-        self.credit += count;
         count as usize
     }
 
-    /// `count` bytes that never went to the user, such as padding.
-    pub(super) fn skip(&mut self, count: usize) {
-        self.credit += count as i64;
+    /// Returns the bytes that the peer may still send.
+    fn left(&self, windows: StreamWindows) -> i64 {
+        self.granted + i64::from(windows.announced)
     }
 
-    pub(super) fn urgency(&self) -> Urgency {
-        urgency(self.credit, self.left, self.window)
+    /// Returns the bytes used up and not yet given back.
+    fn credit(&self, windows: StreamWindows) -> i64 {
+        i64::from(windows.wanted) - self.left(windows) - self.coming - self.held
+    }
+
+    pub(super) fn urgency(&self, windows: StreamWindows) -> Urgency {
+        let window = i64::from(windows.wanted);
+        urgency(self.credit(windows), self.left(windows), window)
     }
 
     /// Takes the credit for a WINDOW_UPDATE.
-    pub(super) fn take(&mut self) -> u32 {
-        let credit = std::mem::take(&mut self.credit);
-        self.left += credit;
+    pub(super) fn take(&mut self, windows: StreamWindows) -> u32 {
+        let credit = self.credit(windows).clamp(0, MAX_WINDOW);
+        self.granted += credit;
         credit as u32
     }
 }
@@ -174,6 +175,11 @@ impl SessionCredit {
         self.held += count;
     }
 
+    /// Returns the bytes that the user holds.
+    pub(super) const fn held(&self) -> usize {
+        self.held
+    }
+
     pub(super) fn release(&mut self, count: usize) {
         debug_assert!(count <= self.held, "streams hold what the session holds");
         self.held = self.held.saturating_sub(count);
@@ -203,31 +209,64 @@ impl SessionCredit {
 mod tests {
     use super::*;
 
+    const fn windows(window: u32) -> StreamWindows {
+        StreamWindows {
+            announced: window,
+            permitted: window,
+            wanted: window,
+        }
+    }
+
     #[test]
     fn credit_goes_back_in_large_pieces() {
-        let mut stream = StreamCredit::new(1000, 0);
-        assert_eq!(stream.arrive(600), Some(()));
+        let (mut stream, windows) = (StreamCredit::default(), windows(1000));
+        assert_eq!(stream.arrive(600, windows), Some(()));
         stream.hold(600);
         assert_eq!(stream.release(100), 100);
-        assert_eq!(stream.urgency(), Urgency::Wait);
-        stream.release(150);
-        assert_eq!(stream.urgency(), Urgency::Ride);
+        assert_eq!(stream.urgency(windows), Urgency::Wait);
+        stream.release(50);
+        assert_eq!(stream.urgency(windows), Urgency::Ride);
+        stream.release(100);
+        assert_eq!(stream.urgency(windows), Urgency::Now);
         stream.release(250);
-        assert_eq!(stream.urgency(), Urgency::Now);
-        assert_eq!(stream.take(), 500);
+        assert_eq!(stream.take(windows), 500);
         assert_eq!(stream.release(1000), 100, "no more than was held");
-        assert_eq!(stream.arrive(901), None);
+        assert_eq!(stream.arrive(901, windows), None);
     }
 
     #[test]
     fn a_nearly_shut_window_opens_in_smaller_steps() {
-        let mut stream = StreamCredit::new(800, 0);
-        assert_eq!(stream.arrive(800), Some(()));
+        let (mut stream, windows) = (StreamCredit::default(), windows(800));
+        assert_eq!(stream.arrive(800, windows), Some(()));
         stream.hold(800);
         stream.release(99);
-        assert_eq!(stream.urgency(), Urgency::Wait);
+        assert_eq!(stream.urgency(windows), Urgency::Wait);
         stream.release(1);
-        assert_eq!(stream.urgency(), Urgency::Now);
+        assert_eq!(stream.urgency(windows), Urgency::Now);
+    }
+
+    #[test]
+    fn stream_credit_follows_the_initial_window() {
+        let mut stream = StreamCredit::default();
+        assert_eq!(stream.arrive(800, windows(1000)), Some(()));
+        stream.hold(800);
+        let lowered = StreamWindows {
+            permitted: 1000,
+            ..windows(200)
+        };
+        assert_eq!(stream.arrive(200, lowered), Some(()), "it was on its way");
+        stream.hold(200);
+        stream.release(1000);
+        assert_eq!(stream.take(lowered), 1000, "all of it, for 200 bytes");
+        assert_eq!(stream.arrive(201, windows(200)), None);
+        let mut stream = StreamCredit::default();
+        let widened = StreamWindows {
+            wanted: 5000,
+            ..windows(1000)
+        };
+        assert_eq!(stream.take(widened), 4000);
+        assert_eq!(stream.take(widened), 0);
+        assert_eq!(stream.take(windows(1000)), 0, "nothing is taken back");
     }
 
     #[test]

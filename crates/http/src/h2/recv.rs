@@ -8,6 +8,7 @@ use super::connection::Connection;
 use super::flow::Urgency;
 use super::frame::{self, Head, Kind, exact, protocol};
 use super::input::{Input, Piece};
+use super::settings;
 use crate::{Event, Reason, SessionError, StreamId};
 
 impl Connection {
@@ -86,6 +87,7 @@ impl Connection {
             detail: "session window exceeded",
         })?;
         let content = len - skip;
+        let windows = self.stream_windows();
         let Some(stream) = self.streams.get_mut(&id) else {
             if self.is_discarded(id) {
                 self.flood.charge_late_data(len);
@@ -99,7 +101,7 @@ impl Connection {
         } else if !stream.head_received {
             Some(Reason::Protocol)
         } else {
-            let granted = stream.credit.arrive(len).is_some();
+            let granted = stream.credit.arrive(len, windows).is_some();
             (!granted).then_some(Reason::FlowControl)
         };
         if let Some(reason) = fault {
@@ -151,20 +153,47 @@ impl Connection {
 
     /// Queues a WINDOW_UPDATE for the session if it is worth a write.
     pub(super) fn return_session_credit(&mut self) {
+        self.adapt_window();
         if self.started && self.failed.is_none() && self.credit.urgency() == Urgency::Now {
             frame::put_window_update(&mut self.queue, 0, self.credit.take());
+        }
+    }
+
+    /// Adapts the window of streams to the held bytes, and announces it before more credit of the
+    /// session. A wider window waits until the peer has acknowledged the others, so there are few.
+    pub(super) fn adapt_window(&mut self) {
+        if !self.started || self.failed.is_some() {
+            return;
+        }
+        let may_grow = self.unacknowledged == 0;
+        if !self.receive_window.adapt(self.credit.held(), may_grow) {
+            return;
+        }
+        if !self.config.widens_streams {
+            let windows = self.stream_windows();
+            self.unacknowledged = self.unacknowledged.saturating_add(1);
+            settings::put_window(&mut self.queue, windows.announced);
+        }
+        // Credit that was too little for the wider window may be all of this one.
+        let mut ids: Vec<StreamId> = self.streams.keys().copied().collect();
+        ids.sort_unstable();
+        for id in ids {
+            self.return_stream_credit(id);
         }
     }
 
     /// Queues a WINDOW_UPDATE for the stream if it is worth a write, or remembers that one can ride
     /// along.
     pub(super) fn return_stream_credit(&mut self, id: StreamId) {
+        let windows = self.stream_windows();
         let Some(stream) = self.streams.get_mut(&id).filter(|s| s.state.may_receive()) else {
             return;
         };
-        match stream.credit.urgency() {
+        match stream.credit.urgency(windows) {
             Urgency::Wait => {}
-            Urgency::Now => frame::put_window_update(&mut self.queue, id, stream.credit.take()),
+            Urgency::Now => {
+                frame::put_window_update(&mut self.queue, id, stream.credit.take(windows));
+            }
             Urgency::Ride => {
                 if !std::mem::replace(&mut stream.riding, true) {
                     self.riders.push(id);

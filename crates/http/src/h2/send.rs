@@ -72,13 +72,14 @@ impl Connection {
 
     /// Something is sent anyway: credit that is not urgent goes with it.
     fn ride(&mut self) {
+        let windows = self.stream_windows();
         for id in std::mem::take(&mut self.riders) {
             let Some(stream) = self.streams.get_mut(&id).filter(|s| s.state.may_receive()) else {
                 continue;
             };
             stream.riding = false;
-            if stream.credit.urgency() != Urgency::Wait {
-                frame::put_window_update(&mut self.queue, id, stream.credit.take());
+            if stream.credit.urgency(windows) != Urgency::Wait {
+                frame::put_window_update(&mut self.queue, id, stream.credit.take(windows));
             }
         }
         if self.credit.urgency() != Urgency::Wait {

@@ -111,15 +111,24 @@ fn boolean(value: u32) -> Result<bool, SessionError> {
     }
 }
 
-/// Appends our SETTINGS.
+/// Returns the initial window of our first SETTINGS, in bytes.
+pub(super) fn initial_window(config: &MuxConfig) -> u32 {
+    match config.widens_streams {
+        true => config.stream_window.min(DEFAULT_WINDOW),
+        false => config.stream_window.min(MAX_WINDOW as u32),
+    }
+}
+
+/// Appends SETTINGS that change the initial window.
+pub(super) fn put_window(out: &mut Vec<u8>, window: u32) {
+    frame::put_settings(out, &[(INITIAL_WINDOW_SIZE, window)]);
+}
+
+/// Appends our first SETTINGS.
 pub(super) fn put_own(out: &mut Vec<u8>, config: &MuxConfig) {
     let mut entries = Vec::with_capacity(6);
     entries.push((NO_RFC7540_PRIORITIES, 1));
-    let window = match config.widens_streams {
-        true => config.stream_window.min(DEFAULT_WINDOW),
-        false => config.stream_window.min(MAX_WINDOW as u32),
-    };
-    entries.push((INITIAL_WINDOW_SIZE, window));
+    entries.push((INITIAL_WINDOW_SIZE, initial_window(config)));
     entries.push((
         MAX_HEADER_LIST_SIZE,
         u32::try_from(config.max_header_list).unwrap_or(u32::MAX),

@@ -96,7 +96,7 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    pub(super) fn new(state: State, priority: Priority, window: u32, credit: StreamCredit) -> Self {
+    pub(super) fn new(state: State, priority: Priority, window: u32) -> Self {
         Self {
             state,
             head_sent: false,
@@ -105,7 +105,7 @@ impl Stream {
             connect: false,
             announced: false,
             expected: Expected::default(),
-            credit,
+            credit: StreamCredit::default(),
             riding: false,
             window: SendWindow::new(window),
             queue: SendQueue::default(),

@@ -5,6 +5,7 @@ mod flow;
 mod messages;
 mod plans;
 mod pushes;
+mod unread;
 
 use tandem_http::{Event, Priority, RequestHead};
 

@@ -1,6 +1,6 @@
 //! Flow control (RFC 9113 sections 5.2 and 6.9): windows that a peer exceeds or changes.
 
-use tandem_http::{Mux, Reason};
+use tandem_http::{Mux, MuxConfig, Reason};
 
 use super::{FLOW_CONTROL, assert_fatal, server};
 use crate::support::*;
@@ -104,4 +104,69 @@ fn shrinking_the_initial_window_holds_data_back() {
         20_000
     );
     assert_eq!(frames.last().map(|f| f.flags), Some(END_STREAM));
+}
+
+fn small() -> MuxConfig {
+    let mut config = server_config();
+    (config.stream_window, config.session_window) = (64 << 10, 128 << 10);
+    config.receive_budget = 512 << 10;
+    config
+}
+
+fn send_chunks(raw: &mut Raw, id: u32, count: usize) {
+    for _ in 0..count {
+        raw.send(DATA, 0, id, &[0; 16 << 10]).expect("data");
+    }
+}
+
+/// Firefox 153 keeps the window of a tunnel that it opened before our SETTINGS.
+#[test]
+fn peer_may_keep_an_older_and_wider_window() {
+    let mut raw = Raw::server(small());
+    raw.frames();
+    raw.send(SETTINGS, ACK, 0, &[]).expect("an acknowledgement");
+    for id in [1, 3, 5, 7] {
+        raw.request(id, false).expect("headers");
+    }
+    for id in [1, 3, 5] {
+        send_chunks(&mut raw, id, 4);
+    }
+    assert!(raw.frames_of(SETTINGS).is_empty());
+    send_chunks(&mut raw, 7, 1);
+    let announced = raw.frames_of(SETTINGS);
+    assert_eq!(announced.len(), 1, "a smaller window");
+    assert_eq!(announced[0].payload, [0, 4, 0, 0, 0x80, 0]);
+    send_chunks(&mut raw, 7, 2);
+    raw.send(SETTINGS, ACK, 0, &[]).expect("an acknowledgement");
+    send_chunks(&mut raw, 7, 1);
+    assert!(raw.resets().is_empty());
+    raw.send(DATA, 0, 7, &[0])
+        .expect("only the stream is wrong");
+    assert_eq!(raw.resets(), [(7, FLOW_CONTROL)]);
+}
+
+#[test]
+fn window_grows_only_after_acknowledgements() {
+    let mut raw = Raw::server(small());
+    raw.frames();
+    let mut told = 0;
+    for round in 0..20 {
+        let ids: Vec<u32> = (0..6).map(|number| 12 * round + 2 * number + 1).collect();
+        for &id in &ids {
+            raw.request(id, false).expect("headers");
+            send_chunks(&mut raw, id, 3);
+            told += raw.frames_of(SETTINGS).len();
+        }
+        for id in ids {
+            raw.core.reset(id, Reason::Cancel);
+        }
+    }
+    assert_eq!(told, 2, "to the half, and to the least");
+    for _ in 0..3 {
+        assert!(raw.frames_of(SETTINGS).is_empty());
+        raw.send(SETTINGS, ACK, 0, &[]).expect("an acknowledgement");
+    }
+    let announced = raw.frames_of(SETTINGS);
+    assert_eq!(announced.len(), 1);
+    assert_eq!(announced[0].payload, [0, 4, 0, 1, 0, 0], "all of it");
 }
