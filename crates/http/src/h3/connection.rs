@@ -19,6 +19,7 @@ use crate::mux::{OpenError, Unsent};
 use crate::outgoing::{ById, Tail};
 use crate::qpack::{Decoder, Encoder, TABLE_SIZE};
 use crate::sched::Sched;
+use crate::threshold::DynamicWindow;
 use crate::{
     Event, Fields, Mux, MuxConfig, Priority, Reason, RequestHead, ResponseHead, Role, SendBuf,
     SessionError, StreamId,
@@ -33,7 +34,8 @@ pub(super) const MAX_ID: StreamId = 0x7fff_ffff;
 /// pushes. The carrier's streams have the carrier's numbers.
 ///
 /// The windows of [`MuxConfig`] limit the bytes that the user holds. A stream is not read while its
-/// user holds `stream_window` bytes, and none is while the session holds `receive_budget`.
+/// user holds `stream_window` bytes, or fewer while the session holds much ([`DynamicWindow`]).
+/// None is read while the session holds `receive_budget`.
 #[derive(Debug)]
 pub struct Connection {
     pub(super) config: MuxConfig,
@@ -75,6 +77,8 @@ pub struct Connection {
     pub(super) datagrams: Datagrams,
     /// Bytes that the user holds.
     pub(super) held: usize,
+    /// The bytes of one stream that the user may hold.
+    pub(super) receive_window: DynamicWindow,
     /// True while no stream is read.
     pub(super) paused: bool,
     /// Bytes of streams that have ended, still to be released.
@@ -116,6 +120,7 @@ impl Connection {
             pushes: Pushes::default(),
             datagrams: Datagrams::default(),
             held: 0,
+            receive_window: DynamicWindow::new(&config),
             paused: false,
             unreleased: ById::default(),
             our_goodbye: None,
@@ -378,6 +383,7 @@ impl Connection {
     /// Notes that the user holds less. Reads streams again if it held too much.
     fn free(&mut self, count: usize) {
         self.held = self.held.saturating_sub(count);
+        self.receive_window.adapt(self.held, true);
         if self.paused && self.held <= self.config.receive_budget / 2 {
             self.paused = false;
             self.resumed.extend(self.incoming.keys());
@@ -502,7 +508,8 @@ impl Mux for Connection {
         if let Some(stream) = self.streams.get_mut(&id) {
             let count = count.min(stream.held);
             stream.held -= count;
-            if stream.paused && stream.held <= self.config.stream_window as usize / 2 {
+            let window = self.receive_window.current() as usize;
+            if stream.paused && stream.held <= window / 2 {
                 stream.paused = false;
                 self.resumed.extend(stream.carrier);
             }

@@ -351,9 +351,10 @@ impl Connection {
         let Some(stream) = self.streams.get_mut(&id) else {
             return;
         };
-        stream.held += data.len();
-        stream.paused |= stream.held >= self.config.stream_window as usize;
         self.held += data.len();
+        self.receive_window.adapt(self.held, true);
+        stream.held += data.len();
+        stream.paused |= stream.held >= self.receive_window.current() as usize;
         self.paused |= self.held >= self.config.receive_budget;
         let end = false;
         self.events.push_back(Event::Data { id, data, end });

@@ -250,6 +250,42 @@ fn h3_stream_is_not_read_while_much_is_held() {
 }
 
 #[test]
+fn h3_streams_that_are_not_read_stop_no_others() {
+    let mut config = client_config();
+    (config.stream_window, config.session_window) = (256 << 10, 512 << 10);
+    (config.receive_budget, config.max_streams) = (2 << 20, 32);
+    let mut pair = Pair::with(config, server_config());
+    // A carrier keeps the bytes of streams that the client does not read.
+    let send = |pair: &mut Pair, (near, id): (u32, u32), carrier: u64, count: usize| {
+        for sent in 0..count {
+            if !pair.client.core.wants_input(carrier) {
+                return sent;
+            }
+            if sent == 0 {
+                pair.server.core.respond(id, &response(200, &[]), false);
+            }
+            pair.server.core.send_data(id, bytes(8 << 10), false);
+            let (client, _) = pair.run();
+            assert_eq!(body(&client, near).0.len(), 8 << 10);
+        }
+        count
+    };
+    let mut held = 0;
+    for number in 0..31 {
+        let ids = asked(&mut pair);
+        let sent = send(&mut pair, ids, 4 * number, 64);
+        assert!(sent >= 2, "a least window");
+        held += sent << 13;
+    }
+    assert!((1 << 20..2 << 20).contains(&held), "{held}");
+    let ids = asked(&mut pair);
+    for _ in 0..20 {
+        assert_eq!(send(&mut pair, ids, 4 * 31, 1), 1);
+        pair.client.core.release(ids.0, 8 << 10);
+    }
+}
+
+#[test]
 fn h3_requests_wait_for_the_carrier() {
     let mut pair = Pair::new();
     let mut ids = Vec::new();
