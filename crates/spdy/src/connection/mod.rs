@@ -25,6 +25,7 @@ use bytes::Bytes;
 use tandem_http::flood::FloodBudget;
 use tandem_http::mux::{OpenError, Unsent};
 use tandem_http::sched::Sched;
+use tandem_http::threshold::DynamicWindow;
 use tandem_http::{
     ByteMux, Event, Fields, Mux, MuxConfig, Priority, Reason, RequestHead, ResponseHead, Role,
     SendBuf, SessionError, StreamId,
@@ -99,7 +100,7 @@ const MAX_PINGS: usize = 64;
 ///   answers and still grants no credit, the session treats its windows as unlimited.
 ///   [`Config::probe_flow_control`] turns this off.
 /// * SPDY/3 has no session window. The session resets a stream that would exceed
-///   [`MuxConfig::receive_budget`].
+///   [`MuxConfig::receive_budget`] and hold more than a least window ([`DynamicWindow`]).
 /// * GOAWAY carries the last *accepted* stream in both versions. With draft 3's "last replied to",
 ///   a client would send a request again that is being processed.
 /// * A push need not be marked unidirectional: neither spdystream nor spdy-transport does it.
@@ -136,6 +137,8 @@ pub struct Connection {
     probe: FlowProbe,
 
     session_receive: ReceiveWindow,
+    /// The window of new streams.
+    receive_window: DynamicWindow,
     /// Bytes given to the user and not released, and session credit that waits for it.
     held: usize,
     withheld: u32,
@@ -189,6 +192,7 @@ impl Connection {
             session_send: SendWindow::new(INITIAL_WINDOW),
             probe: FlowProbe::new(config.probe_flow_control),
             session_receive: ReceiveWindow::new(session_window),
+            receive_window: DynamicWindow::new(&config.mux),
             held: 0,
             withheld: 0,
             credit: BTreeSet::new(),
@@ -258,8 +262,38 @@ impl Connection {
         (id % 2 == 1) == self.is_client()
     }
 
+    /// Returns the window of new streams.
     fn stream_window(&self) -> u32 {
+        self.receive_window.current().min(MAX_31)
+    }
+
+    /// Returns the widest window that a peer may still count on. SPDY's SETTINGS are not
+    /// acknowledged.
+    fn widest_window(&self) -> u32 {
         self.config.mux.stream_window.min(MAX_31)
+    }
+
+    /// Adapts the window of streams to the held bytes, and announces it before more credit of the
+    /// session. A peer that does not change its open streams keeps them as wide as they are.
+    fn adapt_window(&mut self) {
+        if self.failed || !self.receive_window.adapt(self.held, true) {
+            return;
+        }
+        let value = self.stream_window();
+        self.control.push(|dst| {
+            let entries = vec![Setting {
+                flags: 0,
+                id: SettingId::InitialWindowSize as u32,
+                value,
+            }];
+            let clear = false;
+            Settings { clear, entries }.encode(dst)
+        });
+        // Credit that was too little for the wider window may be all of this one.
+        let ids: Vec<StreamId> = self.streams.keys().copied().collect();
+        for id in ids {
+            self.note_credit(id);
+        }
     }
 
     /// A stream that is not closed.
@@ -275,7 +309,7 @@ impl Connection {
         } else {
             SendWindow::new(self.peer_initial_window)
         };
-        let receive = ReceiveWindow::new(self.stream_window());
+        let receive = ReceiveWindow::new(self.widest_window());
         let stream = Stream::new(kind, state, urgency, send, receive);
         if stream.is_own() {
             self.own_streams += 1;
@@ -404,6 +438,7 @@ impl Connection {
     /// Bytes left the user's hands, or never reached them.
     fn forget_held(&mut self, count: usize) {
         self.held -= count;
+        self.adapt_window();
         if self.held < self.config.mux.receive_budget && self.withheld > 0 {
             let credit = std::mem::take(&mut self.withheld);
             self.owe_session(credit);

@@ -200,10 +200,13 @@ impl Connection {
         self.finish_if_drained(id);
     }
 
-    /// Credit of the session and of all streams that have some worth telling.
+    /// Credit of the session and of all streams that have some worth telling. That of the session
+    /// waits for SETTINGS in the control queue, which the peer has to apply first.
     fn write_credit(&mut self, out: &mut SendBuf) {
         let window = self.config.mux.session_window.clamp(INITIAL_WINDOW, MAX_31);
-        if self.is_v31() && self.session_receive.owed() >= self.riding_credit(window) {
+        let is_worth = self.session_receive.owed() >= self.riding_credit(window);
+        let waits = !self.control.is_empty();
+        if self.is_v31() && is_worth && !waits {
             let delta = self.session_receive.take_owed();
             out.put_with(|dst| WindowUpdate { stream: 0, delta }.encode(dst));
         }
@@ -216,6 +219,6 @@ impl Connection {
                 out.put_with(|dst| WindowUpdate { stream: id, delta }.encode(dst));
             }
         }
-        self.credit_urgent = false;
+        self.credit_urgent &= waits;
     }
 }

@@ -157,11 +157,15 @@ impl Connection {
     /// Returns true if a live stream takes this frame; otherwise the caller only skips the payload.
     fn admit_data(&mut self, data: Data) -> bool {
         let id = data.stream;
-        let over_budget = !self.is_v31()
-            && self.held.saturating_add(data.len as usize) > self.config.mux.receive_budget;
+        let len = data.len as usize;
+        let is_full =
+            !self.is_v31() && self.held.saturating_add(len) > self.config.mux.receive_budget;
+        let least = self.receive_window.least() as usize;
         let Some(stream) = self.live(id) else {
             return false;
         };
+        // Streams that hold little have not filled the budget.
+        let over_budget = is_full && stream.held.saturating_add(len) > least;
         let in_window = stream.receive.receive(data.len);
         stream.received += u64::from(data.len);
         let received = stream.received;
@@ -242,6 +246,7 @@ impl Connection {
         };
         stream.held += count;
         self.held += count;
+        self.adapt_window();
         if self.held <= self.config.mux.receive_budget {
             self.owe_session(count as u32);
         } else if self.is_v31() {

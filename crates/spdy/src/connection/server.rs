@@ -4,6 +4,7 @@
 
 use std::collections::VecDeque;
 
+use tandem_http::threshold::DynamicWindow;
 use tandem_http::{Fields, StreamId};
 
 use super::Connection;
@@ -44,8 +45,9 @@ impl Connection {
             self.config.mux.max_streams = streams;
         }
         if let Some(window) = settings.value(SettingId::InitialWindowSize) {
-            let more = window.saturating_sub(self.stream_window());
+            let more = window.saturating_sub(self.widest_window());
             self.config.mux.stream_window = window;
+            self.receive_window = DynamicWindow::new(&self.config.mux);
             for stream in self.streams.values_mut() {
                 stream.receive.widen(more);
             }

@@ -148,6 +148,71 @@ fn a_stopped_stream_does_not_stop_its_neighbour() {
     assert_eq!(received, [8 << 20, 30 << 20]);
 }
 
+/// SPDY/3 has no session window: only the windows of streams hold bytes back.
+#[test]
+fn unread_streams_stop_no_others() {
+    for version in [Version::V3, Version::V31] {
+        let mut client = config(Role::Client, version);
+        client.mux.stream_window = 256 << 10;
+        client.mux.session_window = 512 << 10;
+        (client.mux.receive_budget, client.mux.max_streams) = (2 << 20, 32);
+        let mut server = config(Role::Server, version);
+        server.mux.max_streams = 32;
+        let mut pair = Pair::with(client, server);
+        let open = |pair: &mut Pair| {
+            let opened = pair.client.open(&get("/"), true, Priority(3));
+            opened.expect("room")
+        };
+        let (mut unread, mut held) = (Vec::new(), Vec::new());
+        // Its credit is too little to be returned while the window is wide.
+        let read = open(&mut pair);
+        pair.settle();
+        pair.server.respond(read, &response(200, &[]), false);
+        pair.server.send_data(read, body(15 << 10), false);
+        pump(&mut pair, Vec::new(), Vec::new());
+        for _ in 0..30 {
+            let id = open(&mut pair);
+            pair.settle();
+            pair.server.respond(id, &response(200, &[]), false);
+            pair.server.send_data(id, body(256 << 10), true);
+            unread.push(id);
+            pair.settle();
+            held.extend(pair.take_client());
+        }
+        let size = |&id: &u32| body_of(&held, id).0.len();
+        let sizes: Vec<usize> = unread.iter().map(size).collect();
+        let total: usize = sizes.iter().sum();
+        assert!(total < 2 << 20, "{version:?}: {total}");
+        assert!(sizes.iter().all(|size| *size >= 16 << 10), "{version:?}");
+        let moving = open(&mut pair);
+        pair.settle();
+        pair.server.respond(moving, &response(200, &[]), false);
+        let (more, _) = pump(&mut pair, Vec::new(), vec![(moving, body(3 << 20))]);
+        let (whole, end) = body_of(&more, moving);
+        assert!(
+            whole == body(3 << 20) && end,
+            "{version:?}: {}",
+            whole.len()
+        );
+        held.extend(more);
+        let resets = held
+            .iter()
+            .filter(|event| matches!(event, Event::Reset { .. }));
+        assert_eq!(resets.count(), 0, "{version:?}");
+        for (&id, size) in unread.iter().zip(sizes) {
+            pair.client.release(id, size);
+        }
+        let (rest, _) = pump(&mut pair, Vec::new(), Vec::new());
+        held.extend(rest);
+        for id in unread {
+            assert!(
+                body_of(&held, id) == (body(256 << 10).to_vec(), true),
+                "{version:?}"
+            );
+        }
+    }
+}
+
 #[test]
 fn the_budget_bounds_what_is_held() {
     let mut client = config(Role::Client, Version::V31);

@@ -10,14 +10,22 @@ use crate::support::{
     GET, POST, Peer, Seen, config, data, ping, response, settings, window_update,
 };
 
+/// A stream that holds little has not filled the budget.
 #[test]
-fn in_spdy3_the_budget_resets() {
+fn in_spdy3_the_budget_resets_large_streams_only() {
     let mut config = config(Role::Server, Version::V3);
     config.mux.receive_budget = 100_000;
     let mut peer = Peer::new(config);
     let first = peer.script.syn_stream(1, false, &POST);
     peer.told(&first);
+    let second = peer.script.syn_stream(3, false, &POST);
+    peer.told(&second);
     peer.told(&data(1, false, &[0; 90_000]));
+    assert_eq!(peer.told(&data(3, false, &[0; 15_000])), []);
+    assert_eq!(
+        peer.told(&data(3, false, &[0; 15_000])),
+        reset(3, status::FLOW_CONTROL_ERROR)
+    );
     assert_eq!(
         peer.told(&data(1, false, &[0; 20_000])),
         reset(1, status::FLOW_CONTROL_ERROR)
