@@ -185,6 +185,10 @@ const BROWSER_ALPN: [&[u8]; 2] = [b"h2", b"http/1.1"];
 /// The streams that a browser may open at once on a listener. Chromium asks for 100 at most.
 const BROWSER_STREAMS: u32 = 256;
 
+/// The window of an upload from a browser, which is on this machine or near it. All streams of a
+/// session have room at once in the memory of a session.
+const BROWSER_WINDOW: u32 = 128 << 10;
+
 impl ClientConfig {
     /// Returns the address of the first listener with a session protocol.
     fn listener_of(
@@ -322,6 +326,7 @@ impl ClientConfig {
         let head = http1.limits.head;
         let mut h2 = mux_session(Multiplexed::H2, &self.path, BROWSER_STREAMS, head);
         h2.config.widens_streams = true;
+        h2.config.stream_window = h2.config.stream_window.min(BROWSER_WINDOW);
         ListenerProtocol::Negotiated {
             h2: Rc::new(MuxSession {
                 who: http1.who,
