@@ -159,7 +159,8 @@ macro_rules! with_path {
             path_rate: Option<$crate::config::units::Rate> [help_heading = "Slow path", value_name = "RATE"],
             /// Round-trip time of the longest path that must be fully usable [default: 400ms]
             path_rtt: Option<$crate::config::units::Span> [help_heading = "Slow path", value_name = "TIME"],
-            /// Bytes of memory for slow readers of one session [default: 64MiB]
+            /// Bytes of memory for slow readers of one session; a stream's window is at most an
+            /// eighth of them [default: 64MiB, and eight windows]
             receive_budget: Option<$crate::config::units::Size> [help_heading = "Slow path", value_name = "BYTES"],
             /// Compression of SPDY's header blocks [default: safe]
             header_compression: Option<$crate::config::Compression> [help_heading = "Slow path", value_name = "MODE"],
@@ -312,9 +313,11 @@ impl From<Compression> for HeaderCompression {
 pub struct PathConfig {
     /// The flow-control window of a stream, in bytes.
     pub stream_window: u32,
+    /// The window that the path needs, in bytes. `receive_budget` may permit less.
+    pub needed_window: u32,
     /// The flow-control window of a session, in bytes.
     pub session_window: u32,
-    /// The bytes of memory for slow readers in one session.
+    /// The bytes of memory for slow readers in one session, at least eight stream windows.
     pub receive_budget: usize,
     /// The compression of SPDY's header blocks.
     pub header_compression: HeaderCompression,
@@ -325,6 +328,22 @@ pub struct PathConfig {
     /// The time limits.
     pub timeouts: Timeouts,
 }
+
+impl PathConfig {
+    /// Returns a warning if the memory of a session does not permit the window that the path needs.
+    fn warning(&self) -> Option<String> {
+        (self.stream_window < self.needed_window).then(|| {
+            let least = (u64::from(self.needed_window) * WINDOWS).div_ceil(1 << 20);
+            format!(
+                "receive-budget makes the windows of streams smaller than path-rate and path-rtt \
+                 need: set receive-budget = \"{least}MiB\", or lower them"
+            )
+        })
+    }
+}
+
+/// The stream windows that fit into the memory of a session.
+const WINDOWS: u64 = 8;
 
 /// Declares the raw values that a [`PathConfig`] is made from.
 macro_rules! path_values {
@@ -354,7 +373,13 @@ impl PathValues {
         }
         let window = (window as u32).next_multiple_of(64 << 10);
         let (timeouts, socket) = (Timeouts::default(), SocketOptions::default());
-        let budget = self.receive_budget.map_or(64 << 20, |size| size.0);
+        // With less, streams that are not read could fill the budget (`tandem_http::threshold`).
+        let budget = match self.receive_budget {
+            Some(size) => size.0,
+            None => u64::from(window).saturating_mul(WINDOWS).max(64 << 20),
+        };
+        let needed_window = window;
+        let window = u32::try_from(budget / WINDOWS).map_or(window, |most| window.min(most));
         if budget < 1 << 20 {
             return Err(ConfigError::value(
                 "receive-budget",
@@ -366,6 +391,7 @@ impl PathValues {
             .map_or_else(|| u64::from(socket.notsent_lowat), |size| size.0);
         Ok(PathConfig {
             stream_window: window,
+            needed_window,
             session_window: window * 2,
             receive_budget: usize::try_from(budget).unwrap_or(usize::MAX),
             header_compression: self.header_compression.unwrap_or_default().into(),

@@ -148,4 +148,31 @@ mod tests {
         }
         assert!(usual.near.push.is_none() && usual.far.push && !usual.share_tunnels);
     }
+
+    #[test]
+    fn small_budget_narrows_the_windows_with_a_warning() {
+        use super::super::units::{Rate, Size};
+        let of = |budget: Option<u64>, rate: u64| {
+            let relay = relay(|it| {
+                it.receive_budget = budget.map(Size);
+                it.path_rate = Some(Rate(rate));
+            });
+            let relay = relay.expect("a relay");
+            let warned = relay
+                .warnings()
+                .iter()
+                .any(|it| it.contains("receive-budget"));
+            (
+                relay.far.path.stream_window,
+                relay.far.path.receive_budget,
+                warned,
+            )
+        };
+        assert_eq!(
+            of(Some(64 << 20), 100_000_000),
+            (123 << 16, 64 << 20, false)
+        );
+        assert_eq!(of(None, 400_000_000), (489 << 16, 8 * (489 << 16), false));
+        assert_eq!(of(Some(64 << 20), 400_000_000), (8 << 20, 64 << 20, true));
+    }
 }

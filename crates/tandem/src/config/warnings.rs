@@ -49,6 +49,7 @@ impl ClientConfig {
             warnings.extend(exposed_token(gateway, self.via.as_ref()));
             warnings.extend(certificate(&gateway.endpoint));
         }
+        warnings.extend(self.path.warning());
         warnings.extend(self.left_out.iter().cloned());
         warnings.extend(self.secret_files.iter().filter_map(|file| secret(file)));
         warnings
@@ -100,6 +101,7 @@ impl GatewayConfig {
             }
             warnings.extend(certificate(endpoint));
         }
+        warnings.extend(self.path.warning());
         warnings.extend(self.unreachable_announcements());
         if self
             .fleet
