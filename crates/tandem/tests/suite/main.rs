@@ -53,6 +53,7 @@ mod roundtrips;
 mod routes;
 mod solo;
 mod spdy;
+mod stopped_tunnels;
 mod submission_bounds;
 mod submission_server;
 mod submissions;
