@@ -3,7 +3,7 @@
 //! Sits beside the session cores, which adapt it whenever they hold more or fewer bytes. HTTP/2 and
 //! SPDY announce the window in SETTINGS (RFC 9113 section 6.9.2, SPDY draft section 2.6.4).
 //!
-//! A stream that nobody reads keeps its window full. With a fixed window a few such streams fill
+//! An unread stream keeps its window full. With a fixed window a few such streams fill
 //! the memory of a session, and all other streams then wait for them. Here the window is a part of
 //! the memory that is left, as in the dynamic thresholds of switch buffers (Choudhury and Hahne,
 //! 1998):
@@ -145,10 +145,12 @@ mod tests {
     }
 
     proptest! {
-        /// Streams that nobody reads take turns and fill their windows. A stream takes at most
+        /// Unread streams take turns and fill their windows. A stream takes at most
         /// the window that the peer knows, and a session window arrives before it knows a new one.
         #[test]
-        fn unread_streams_never_hold_the_budget(order in prop::collection::vec(0_usize..256, 1..600)) {
+        fn unread_streams_never_hold_the_budget(
+            order in prop::collection::vec(0_usize..256, 1..600),
+        ) {
             let config = MuxConfig::new(Role::Client);
             let mut window = DynamicWindow::new(&config);
             let mut held = vec![0; 256];
@@ -169,7 +171,9 @@ mod tests {
         }
 
         #[test]
-        fn window_returns_when_all_is_read(held in prop::collection::vec(0_usize..80 << 20, 0..40)) {
+        fn window_returns_when_all_is_read(
+            held in prop::collection::vec(0_usize..80 << 20, 0..40),
+        ) {
             let mut window = window();
             for held in held {
                 window.adapt(held, true);

@@ -1,4 +1,4 @@
-//! Streams that nobody reads, beside streams that are read: the memory of a session, and its
+//! Unread streams beside streams that are read: the memory of a session, and its
 //! window of streams.
 
 use tandem_http::{ByteMux, Event, Mux, MuxConfig, Role};
@@ -110,7 +110,7 @@ fn unread_streams_stop_no_others() {
 }
 
 #[test]
-fn finished_streams_that_are_not_released_stop_no_others() {
+fn unreleased_streams_that_ended_stop_no_others() {
     let mut pair = joined();
     let mut held = Vec::new();
     for _ in 0..10 {
