@@ -111,6 +111,12 @@ pub trait Facts {
         self.below()?.bytes_received()
     }
 
+    /// Returns the bytes that the kernel of the other end has acknowledged. Returns `None` if the
+    /// connection does not count them.
+    fn bytes_acknowledged(&self) -> Option<u64> {
+        self.below()?.bytes_acknowledged()
+    }
+
     /// Returns the number of acknowledgements that have arrived from the other end. Returns `None`
     /// if the connection does not count them.
     fn acknowledgements(&self) -> Option<u64> {

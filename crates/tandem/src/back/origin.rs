@@ -47,7 +47,7 @@ use crate::hosts::HostPattern;
 use crate::metrics::METRICS;
 use crate::path::Path;
 use crate::probe::points::ORIGIN_DIAL;
-use crate::session::http1::{Http1Client, Http1Session};
+use crate::session::http1::{self, Http1Client, Http1Session};
 use crate::session::mux::MuxSession;
 use crate::session::{Connected, SessionState as _, Task};
 use crate::transport::{Target, Transport};
@@ -556,8 +556,9 @@ impl Origin {
             .await;
         let facts = Rc::clone(path.facts());
         let (read, write) = tokio::io::split(path);
-        let (body, early) = (exchange.body.share(), Bytes::new());
-        crate::session::http1::tunnel(read, write, facts, body, early, sink).await
+        let up = (exchange.body.share(), Bytes::new());
+        let patience = http1::Patience::Limited;
+        http1::tunnel(read, write, facts, up, sink, patience).await
     }
 }
 

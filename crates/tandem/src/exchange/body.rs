@@ -26,6 +26,11 @@ pub enum Chunk {
 pub trait Chunks {
     /// Polls for the next piece; `None` at the regular end.
     fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Chunk, Error>>>;
+
+    /// Returns true if the end of the body is known to have arrived, maybe behind pieces that wait.
+    fn has_arrived(&self) -> bool {
+        false
+    }
 }
 
 /// A handle to the body of a request, or to the upward bytes of a tunnel. The exchange keeps one
@@ -121,6 +126,12 @@ impl Body {
         state.kept = Some(Vec::new());
         state.kept_bytes = 0;
         true
+    }
+
+    /// See [`Chunks::has_arrived`].
+    pub fn has_arrived(&self) -> bool {
+        let arrived = |inner: &Rc<RefCell<BodyState>>| inner.borrow().source.has_arrived();
+        self.inner.as_ref().is_none_or(arrived)
     }
 
     /// See [`Chunks::poll_chunk`].

@@ -377,8 +377,10 @@ async fn serve(
     let _serving = Task::spawn(serve_browser(place, start, server));
     // The near end fails only if the task has ended, and the tunnel then ends too.
     let _ = write.write_all(&rest).await;
-    let (body, early) = (exchange.body.share(), Bytes::new());
-    http1::tunnel(read, write, facts, body, early, &mut sink).await
+    let up = (exchange.body.share(), Bytes::new());
+    // The session behind it has its own limits.
+    let patience = http1::Patience::Unlimited;
+    http1::tunnel(read, write, facts, up, &mut sink, patience).await
 }
 
 /// Completes the browser's handshake and serves its requests.

@@ -15,12 +15,13 @@ use tokio::time::Instant;
 
 use super::pipeline::Line;
 use super::response::{ReadTimer, ResponseReader, check_no_upgrade, check_upgrade};
-use super::{Http1Session, buffers, small_body};
+use super::tunnel::{Patience, tunnel};
+use super::{Http1Session, small_body};
 use crate::carrier::Carrier;
 use crate::carrier::LocalBoxFuture;
 use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::{Body, Chunk, Exchange, Part, Sink};
-use crate::path::{Facts, Path};
+use crate::path::Path;
 use crate::session::{Connected, SessionEvents, SessionState, Task, check_protocol};
 
 /// The client end of one HTTP/1.1 connection.
@@ -165,7 +166,12 @@ impl Http1Client {
         let path = if !upgrade && (exchange.body.is_empty() || small_body.is_some()) {
             reader.whole(&mut path, sink).await?.then_some(path)
         } else if tunnel {
-            Box::pin(reader.tunnel(path, exchange, sink)).await?;
+            // Only an origin, which is the target, takes requests in this form.
+            let patience = match self.session.form {
+                Form::Origin => Patience::Limited,
+                _ => Patience::Unlimited,
+            };
+            Box::pin(reader.tunnel(path, exchange, sink, patience)).await?;
             None
         } else {
             let body = exchange.body.share();
@@ -346,6 +352,7 @@ impl ResponseReader<'_> {
         path: Path,
         exchange: &Exchange,
         sink: &mut Sink,
+        patience: Patience,
     ) -> Result<(), Error> {
         let upgrade = exchange.request.protocol.is_some();
         let facts = Rc::clone(path.facts());
@@ -377,9 +384,9 @@ impl ResponseReader<'_> {
             read,
             write,
             facts,
-            exchange.body.share(),
-            std::mem::take(&mut self.input),
+            (exchange.body.share(), std::mem::take(&mut self.input)),
             sink,
+            patience,
         )
         .await
     }
@@ -440,79 +447,6 @@ async fn upload(
                 write.flush().await.map_err(sent_error)?;
                 return Ok(write);
             }
-        }
-    }
-}
-
-/// Carries bytes both ways until both ends have closed. The bytes in `early` came with the head.
-/// `facts` are those of the path. A tunnel that breaks off resets the path.
-pub(crate) async fn tunnel(
-    mut read: ReadHalf<Path>,
-    write: WriteHalf<Path>,
-    facts: Rc<dyn Facts>,
-    body: Body,
-    early: Bytes,
-    sink: &mut Sink,
-) -> Result<(), Error> {
-    let (done, uploaded) = tokio::sync::oneshot::channel();
-    let _task = Task::spawn(async move {
-        // If this fails, the receiver was dropped with its exchange.
-        let _ = done.send(carry_up(write, body).await);
-    });
-    // It is dropped first, so that the path still exists.
-    let mut upward = UpwardEnd {
-        facts,
-        is_regular: false,
-    };
-    let up = async {
-        let ended = uploaded.await.unwrap_or(Ok(true));
-        upward.is_regular = matches!(ended, Ok(true));
-        ended
-    };
-    let down = async {
-        if !early.is_empty() {
-            sink.send(Part::Data(early)).await;
-        }
-        loop {
-            let data = buffers::read(&mut read, buffers::ReadSize::Rest).await;
-            let data =
-                data.map_err(|error| Error::io(&error, Side::Origin).with_retry(Retry::Never))?;
-            if data.is_empty() {
-                break;
-            }
-            sink.send(Part::Data(data)).await;
-        }
-        // The near end may still send, and closes when it has finished.
-        sink.send(Part::Closed).await;
-        Ok(())
-    };
-    tokio::try_join!(up, down).map(drop)
-}
-
-/// Writes the bytes of a tunnel towards its target, and closes that direction after them. Returns
-/// false if the target takes no more, and the error of a body that broke off.
-async fn carry_up(mut write: WriteHalf<Path>, mut body: Body) -> Result<bool, Error> {
-    while let Some(chunk) = std::future::poll_fn(|cx| body.poll_chunk(cx)).await {
-        if let Chunk::Data(data) = chunk?
-            && (write.write_all(&data).await.is_err() || write.flush().await.is_err())
-        {
-            return Ok(false);
-        }
-    }
-    Ok(write.shutdown().await.is_ok())
-}
-
-/// The end of the upward direction of a tunnel. If it is not regular, the path is reset: a regular
-/// close would look like the complete end of the data.
-struct UpwardEnd {
-    facts: Rc<dyn Facts>,
-    is_regular: bool,
-}
-
-impl Drop for UpwardEnd {
-    fn drop(&mut self) {
-        if !self.is_regular {
-            self.facts.reset_on_close();
         }
     }
 }

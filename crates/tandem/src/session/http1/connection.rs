@@ -259,6 +259,11 @@ fn from_client(error: std::io::Error) -> Error {
 pub(super) struct ConnectionBody(ClientConnection);
 
 impl Chunks for ConnectionBody {
+    fn has_arrived(&self) -> bool {
+        let state = self.0.0.borrow();
+        state.eof || (!state.raw && state.body.is_none())
+    }
+
     fn poll_chunk(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Chunk, Error>>> {
         let mut state = self.0.0.borrow_mut();
         if state.raw {

@@ -9,6 +9,7 @@ mod pipeline;
 mod response;
 mod server;
 mod small_body;
+mod tunnel;
 mod writer;
 
 use std::rc::Rc;
@@ -18,9 +19,9 @@ use tandem_http::h1::{Form, Limits};
 use tandem_http::{ResponseHead, Scheme};
 
 pub use client::Http1Client;
-pub(crate) use client::tunnel;
 pub use pipeline::{ConnectionFate, DEPTH, Traits, is_pipelinable};
 pub use server::{Http1Server, OriginForm};
+pub(crate) use tunnel::{Patience, tunnel};
 
 use super::{Connected, Drain, Session, Timeouts};
 use crate::carrier::Carrier;

@@ -165,6 +165,11 @@ impl Chunks for StreamBody {
             | None => None,
         })
     }
+
+    fn has_arrived(&self) -> bool {
+        let streams = self.shared.streams.borrow();
+        streams.get(&self.id).is_none_or(|stream| stream.complete)
+    }
 }
 
 /// Sends the parts of a reply into a stream. It stays one part behind, so that the last frame can

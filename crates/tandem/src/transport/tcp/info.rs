@@ -29,6 +29,12 @@ pub(super) fn received(stream: &TcpStream) -> Option<u64> {
     long(&ask(stream)?, RECEIVED)
 }
 
+/// Returns the bytes that the other end has acknowledged, or `None` if the kernel does not report
+/// them.
+pub(super) fn acknowledged(stream: &TcpStream) -> Option<u64> {
+    long(&ask(stream)?, ACKNOWLEDGED)
+}
+
 /// Reads `struct tcp_info`, as far as the kernel knows its fields.
 #[cfg(target_os = "linux")]
 fn ask(stream: &TcpStream) -> Option<Vec<u8>> {
@@ -66,6 +72,7 @@ const MSS: usize = 16;
 const UNACKNOWLEDGED: usize = 24;
 const ROUND_TRIP: usize = 68;
 const WINDOW: usize = 80;
+const ACKNOWLEDGED: usize = 120;
 const RECEIVED: usize = 128;
 const UNSENT: usize = 144;
 const LEAST_ROUND_TRIP: usize = 148;

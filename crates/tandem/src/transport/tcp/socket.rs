@@ -42,6 +42,10 @@ impl Facts for SharedSocket {
         info::received(&self.0.borrow())
     }
 
+    fn bytes_acknowledged(&self) -> Option<u64> {
+        info::acknowledged(&self.0.borrow())
+    }
+
     fn is_over_bbr(&self) -> bool {
         SockRef::from(&*self.0.borrow())
             .tcp_congestion()
@@ -157,6 +161,8 @@ mod tests {
         far.write_all(&[1; 3000]).await.expect("takes it");
         near.read_exact(&mut [0; 3000]).await.expect("gets it");
         assert_eq!(near.facts().bytes_received(), Some(3000));
+        let taken = near.facts().bytes_acknowledged().expect("Linux tells");
+        assert!(taken >= 100_000, "{taken}");
     }
 
     #[tokio::test]
