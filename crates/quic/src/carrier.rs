@@ -22,10 +22,11 @@ use tokio::time::Sleep;
 use crate::congestion::Resuming;
 use crate::early::Early;
 use crate::failure;
-use crate::settings::{ADMITTED_WINDOW, DATAGRAMS_UNSENT};
+use crate::settings::DATAGRAMS_UNSENT;
 use crate::share::{Counters, Share};
 use crate::stream::{Receiving, Sending, number};
 use crate::wakers::Wakers;
+use crate::window::{ADMITTED, CLIENT, NEWCOMER, Window};
 
 /// The time between two changes of the send window.
 const ADAPT: Duration = Duration::from_millis(5);
@@ -85,6 +86,7 @@ pub(crate) struct Shared {
     side: Side,
     adapted: Cell<Option<Instant>>,
     share: RefCell<Share>,
+    window: Rc<RefCell<Window>>,
     /// The time before the end of the handshake, if the connection began with it.
     early: Option<Early>,
 }
@@ -93,6 +95,15 @@ impl Shared {
     /// Returns the time before the end of the handshake, while it lasts.
     fn early(&self) -> Option<&Early> {
         self.early.as_ref().filter(|early| !early.is_over())
+    }
+
+    /// Notes bytes that were read from a stream.
+    pub(crate) fn note_read(&self, bytes: usize) {
+        self.window.borrow_mut().note_read(bytes);
+    }
+
+    fn resize_window(&self, size: u32) {
+        self.connection.set_receive_window(VarInt::from_u32(size));
     }
 
     /// Returns the error of a connection that has ended.
@@ -172,15 +183,17 @@ fn send_window(window: u64) -> u64 {
 struct ConnectionFacts {
     connection: Connection,
     alpn: Vec<u8>,
+    window: Rc<RefCell<Window>>,
     /// The hash of the peer's certificate, which is known once the handshake is over.
     certificate: OnceCell<[u8; 32]>,
 }
 
 impl ConnectionFacts {
-    fn new(connection: &Connection, alpn: &[u8]) -> Self {
+    fn new(connection: &Connection, alpn: &[u8], window: &Rc<RefCell<Window>>) -> Self {
         Self {
             connection: connection.clone(),
             alpn: alpn.to_vec(),
+            window: Rc::clone(window),
             certificate: OnceCell::new(),
         }
     }
@@ -240,8 +253,8 @@ impl Facts for ConnectionFacts {
     }
 
     fn admitted(&self) {
-        self.connection
-            .set_receive_window(VarInt::from_u32(ADMITTED_WINDOW));
+        let size = self.window.borrow_mut().widen(ADMITTED);
+        self.connection.set_receive_window(VarInt::from_u32(size));
     }
 
     fn has_peer_certificate(&self) -> bool {
@@ -286,13 +299,19 @@ impl Carried {
         early: Option<Early>,
         alive: impl std::any::Any,
     ) -> Self {
+        let bounds = match side {
+            Side::Client => NEWCOMER,
+            _ => CLIENT,
+        };
+        let window = Rc::new(RefCell::new(Window::new(bounds)));
         Self {
-            facts: Rc::new(ConnectionFacts::new(&connection, alpn)),
+            facts: Rc::new(ConnectionFacts::new(&connection, alpn, &window)),
             shared: Rc::new(Shared {
                 connection,
                 side,
                 adapted: Cell::new(None),
                 share: RefCell::default(),
+                window,
                 early,
             }),
             opening: [Waiting::new(), Waiting::new()],
@@ -451,6 +470,21 @@ impl Streams for Carried {
         // The time is not over yet.
         let _ = sleep.as_mut().poll(cx);
         Poll::Pending
+    }
+
+    fn hold_unread(&self, streams: usize) -> bool {
+        let reports = self.shared.connection.stats().frame_rx.data_blocked;
+        let held = self.shared.window.borrow_mut().hold(streams, reports);
+        if let Some(size) = held.size {
+            self.shared.resize_window(size);
+        }
+        if held.announces {
+            // quinn announces all credit when the window grows.
+            let size = self.shared.window.borrow().size();
+            self.shared.resize_window(size - 1);
+            self.shared.resize_window(size);
+        }
+        held.is_full
     }
 
     fn max_datagram(&self) -> Option<usize> {

@@ -17,6 +17,8 @@
 //! connections, and `issued` that of a gateway. `early` keeps the early data until the gateway has
 //! accepted it.
 //!
+//! `window` makes room for streams that are not read.
+//!
 //! `congestion` has the controllers of the tunnel, with careful resume (RFC 9959). `share` keeps
 //! datagrams of programs from taking all the bytes of a connection.
 
@@ -35,5 +37,6 @@ mod tickets;
 mod transport;
 mod unsent;
 mod wakers;
+mod window;
 
 pub use transport::QuicProvider;

@@ -16,18 +16,8 @@ use tandem_tunnel::Algorithm;
 use crate::congestion::Factory;
 use crate::issued::Issued;
 use crate::tickets::Tickets;
+use crate::window::{CLIENT, NEWCOMER, STREAM_WINDOW};
 
-/// The bytes that a peer may send on one stream before they are read: 1.6 times the product of 100
-/// Mbit/s and 400 ms, as over HTTP/2.
-const STREAM_WINDOW: u32 = 8 << 20;
-/// The bytes that a peer may send on all streams before they are read. A few streams that are not
-/// read leave room for the others.
-const WINDOW: u32 = 64 << 20;
-/// The bytes that a client may send on all streams before a gateway reads them, until the gateway
-/// has admitted a request: anyone can fill this window.
-const FIRST_UPLOAD_WINDOW: u32 = 1 << 20;
-/// The same for a client that was admitted. Two streams can fill it.
-pub(crate) const ADMITTED_WINDOW: u32 = 16 << 20;
 /// The bytes that a connection may hold for sending at its beginning. The carrier adapts the
 /// number to the congestion window.
 const SEND_WINDOW: u64 = 256 << 10;
@@ -62,7 +52,7 @@ pub(crate) fn transport(
     let mut config = TransportConfig::default();
     config
         .stream_receive_window(VarInt::from_u32(STREAM_WINDOW))
-        .receive_window(VarInt::from_u32(WINDOW))
+        .receive_window(VarInt::from_u32(CLIENT.base))
         .send_window(SEND_WINDOW)
         .max_idle_timeout(Some(VarInt::from_u32(IDLE).into()))
         .datagram_receive_buffer_size(Some(DATAGRAMS_UNREAD))
@@ -193,7 +183,7 @@ pub(crate) fn server(
         issued.add_tokens(&mut config);
     }
     transport
-        .receive_window(VarInt::from_u32(FIRST_UPLOAD_WINDOW))
+        .receive_window(VarInt::from_u32(NEWCOMER.base))
         .max_concurrent_bidi_streams(VarInt::from_u32(max_streams))
         .max_concurrent_uni_streams(VarInt::from_u32(CLIENT_UNI_STREAMS));
     config.transport_config(Arc::new(transport));

@@ -227,7 +227,9 @@ impl AsyncRead for Receiving {
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         this.settle();
+        let before = buf.filled().len();
         let read = ready!(this.stream.poll_read_buf(cx, buf));
+        this.shared.note_read(buf.filled().len() - before);
         if let (Some(early), Err(ReadError::ZeroRttRejected)) = (&this.early, &read) {
             early.wait(cx);
             return Poll::Pending;

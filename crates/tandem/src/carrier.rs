@@ -133,6 +133,16 @@ pub trait Streams {
         Poll::Ready(())
     }
 
+    /// Notes the number of streams with data that is not read. Returns true if the data fills the
+    /// memory of the connection for it, so that no other stream can go on.
+    ///
+    /// A carrier with one window for all streams extends it by theirs, up to a bound. A session
+    /// calls this about once a second while there are such streams, once after the last one, and
+    /// again after it has given one up.
+    fn hold_unread(&self, _streams: usize) -> bool {
+        false
+    }
+
     /// Closes the connection with all its streams. `reason` is a text for people.
     fn close(&self, code: Code, reason: &str);
 

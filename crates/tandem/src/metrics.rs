@@ -203,6 +203,8 @@ metrics! {
     exchanges_failed "counter"
         "Requests that this proxy answered with an error, or could not answer to the end.";
     exchanges_cancelled "counter" "Gateway: lasting exchanges ended above max-lasting-exchanges.";
+    exchanges_given_up "counter"
+        "Exchanges ended because unread data filled the memory of a connection.";
     exchanges_retried "counter"
         "Requests sent again. They had not been processed, or could be processed twice.";
     body_bytes_down "counter" "Bytes of response bodies passed on to clients.";

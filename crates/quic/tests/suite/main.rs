@@ -16,9 +16,10 @@ mod refusals;
 mod slow_path;
 #[path = "../../../dtls/tests/suite/translator.rs"]
 mod translator;
+mod unread;
 mod windows;
 
-use h3::{certificates, harness, pairs, paths, provided};
+use h3::{certificates, harness, pairs, paths, provided, tunnel_scenes};
 use tandem::transport::registry::Transports;
 use tandem_quic::QuicProvider;
 

@@ -19,11 +19,11 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use crate::many_streams::memory::{Connection, MemoryFacts, MemoryStreams};
 
 /// A control stream with empty SETTINGS.
-const CONTROL: [u8; 3] = [0x00, 0x04, 0x00];
+pub(crate) const CONTROL: [u8; 3] = [0x00, 0x04, 0x00];
 /// HEADERS of a GET request for `https://a/` (RFC 9204 appendix A).
-const REQUEST: [u8; 10] = [0x01, 0x08, 0, 0, 0xd1, 0xd7, 0xc1, 0x50, 0x01, b'a'];
+pub(crate) const REQUEST: [u8; 10] = [0x01, 0x08, 0, 0, 0xd1, 0xd7, 0xc1, 0x50, 0x01, b'a'];
 
-fn session() -> MuxSession {
+pub(crate) fn session() -> MuxSession {
     MuxSession::new(Multiplexed::H3, MuxConfig::new(Role::Client), "gateway")
 }
 
@@ -37,7 +37,11 @@ pub(crate) fn in_virtual_time(scene: impl Future<Output = ()>) {
     tokio::task::LocalSet::new().block_on(&runtime, scene);
 }
 
-async fn open(streams: &MemoryStreams, direction: Direction, bytes: &[u8]) -> CarrierStream {
+pub(crate) async fn open(
+    streams: &MemoryStreams,
+    direction: Direction,
+    bytes: &[u8],
+) -> CarrierStream {
     let opened = poll_fn(|cx| streams.poll_open(direction, cx)).await;
     let mut stream = opened.unwrap();
     let send = stream.send.as_mut().unwrap();
@@ -219,7 +223,7 @@ impl Streams for Early {
 }
 
 /// HEADERS of a POST request, and of a GET request with `early-data: 1`.
-const POST: [u8; 10] = [0x01, 0x08, 0, 0, 0xd4, 0xd7, 0xc1, 0x50, 0x01, b'a'];
+pub(crate) const POST: [u8; 10] = [0x01, 0x08, 0, 0, 0xd4, 0xd7, 0xc1, 0x50, 0x01, b'a'];
 const MARKED: [u8; 12] = [
     0x01, 0x0a, 0, 0, 0xd1, 0xd7, 0xc1, 0x50, 0x01, b'a', 0xff, 0x17,
 ];

@@ -64,4 +64,5 @@ mod tunnel_scenes;
 mod tunnels;
 mod udp;
 mod unlinkable;
+mod unread_streams;
 mod upgrades;

@@ -17,4 +17,4 @@ mod provided_shared;
 mod provided_streams;
 mod provided_ways;
 mod push_matrix;
-mod tunnel_scenes;
+pub(crate) mod tunnel_scenes;

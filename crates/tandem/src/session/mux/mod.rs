@@ -42,6 +42,7 @@ mod streams_clock;
 mod tests;
 #[cfg(test)]
 mod tests_over_paths;
+mod unread;
 mod unsent;
 mod upload;
 mod watch;

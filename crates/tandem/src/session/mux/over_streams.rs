@@ -28,6 +28,7 @@ use super::order::{Held, Pause};
 use super::refused::{STREAM_TIMEOUT, full};
 use super::scratch::with_buffer;
 use super::streams_clock::StreamsClock;
+use super::unread::Looks;
 use super::{Heard, Shared};
 use crate::carrier::{CarrierStream, Code, Direction, Streams};
 use crate::error::{Error, Kind, Retry, Side};
@@ -59,6 +60,7 @@ pub(super) struct StreamsDriver<O> {
     pub(super) carrier_ended: Option<Option<Error>>,
     /// The timer of requests that wait because the peer permits no more streams.
     stream_timer: Option<Pin<Box<Sleep>>>,
+    pub(super) looks: Looks,
 }
 
 impl<O: Owner> StreamsDriver<O> {
@@ -92,6 +94,7 @@ impl<O: Owner> StreamsDriver<O> {
             clock,
             carrier_ended: None,
             stream_timer: None,
+            looks: Looks::default(),
         };
         this.begin();
         this
@@ -142,6 +145,7 @@ impl<O: Owner> StreamsDriver<O> {
             return Poll::Ready(self.after_carrier(end));
         }
         self.poll_stream_timer(cx);
+        self.poll_unread(cx);
         let over = self.poll_clock(cx) || self.is_over();
         if over {
             self.core.borrow_mut().go_away(Reason::NoError);
@@ -381,12 +385,15 @@ impl<O: Owner> StreamsDriver<O> {
 
     fn read(&mut self, id: u64) -> Result<(), Error> {
         for turn in 0..READS_PER_STREAM {
-            if !self.core.borrow().wants_input(id) {
-                return Ok(());
-            }
             let Some(stream) = self.streams.get_mut(&id) else {
                 return Ok(());
             };
+            if !self.core.borrow().wants_input(id) {
+                if stream.is_receiving() {
+                    self.looks.begin();
+                }
+                return Ok(());
+            }
             let now = Instant::now();
             let core = &self.core;
             let (more, result) = with_buffer(|scratch| {

@@ -15,6 +15,13 @@ pub(super) fn full() -> Error {
     Error::new(Kind::Full, Side::Peer, detail).with_retry(Retry::Safe)
 }
 
+/// Returns the error of an exchange whose unread data used the memory of others.
+pub(super) fn given_up() -> Error {
+    let detail =
+        "its data was not read for two minutes, and no memory was left for other exchanges";
+    Error::new(Kind::Timeout, Side::Local, detail).with_retry(Retry::Never)
+}
+
 /// Returns the error of an exchange that the other end has reset.
 pub(super) fn reset_error(reason: Reason, other_end: Side) -> Error {
     let (kind, retry, detail) = match reason {
@@ -31,6 +38,11 @@ pub(super) fn reset_error(reason: Reason, other_end: Side) -> Error {
         Reason::Cancel | Reason::NoError => {
             (Kind::Reset, Retry::Never, "the exchange was cancelled")
         }
+        Reason::EnhanceYourCalm => (
+            Kind::Reset,
+            Retry::Never,
+            "the other end gave the exchange up to save memory",
+        ),
         Reason::Protocol => (
             Kind::Protocol,
             Retry::Never,

@@ -155,6 +155,11 @@ impl Arrivals {
         self.put = self.put.wrapping_add(1);
     }
 
+    /// Returns the number of inputs that the reader has taken.
+    pub(super) const fn taken(&self) -> u32 {
+        self.taken
+    }
+
     pub(super) fn take(&mut self, id: StreamId) {
         if let Some((_, stamp)) = self
             .watched
