@@ -4,7 +4,7 @@
 use std::io::Read as _;
 
 use crate::caching::{Caching, fresh, with_fields};
-use crate::harness::Asked;
+use crate::harness::{Asked, Scene, request};
 
 /// An origin that repeats the host and the field `probe` of a request.
 fn echo(asked: &Asked) -> String {
@@ -161,5 +161,40 @@ fn control_characters_deny_no_service() {
         ));
         let _ = client.stream.read(&mut [0; 64]);
         assert_eq!(caching.get("/", "").1, "clean", "{value:?}");
+    }
+}
+
+/// An origin that does not read the content of a request takes it for the next request. A user must
+/// not get the response to it, and the cache must not keep that.
+#[test]
+fn unread_content_is_no_request_of_another_user() {
+    let origin = Scene::new(|_, mut client| {
+        while let Some(asked) = client.request() {
+            let path = asked.line.split(' ').nth(1).unwrap();
+            client.send(fresh(path));
+        }
+    });
+    let caching = Caching::with(
+        |_, _| fresh("unused"),
+        true,
+        |options| {
+            let mode = format!("reverse=http://{}", origin.address);
+            options.mode = Some(mode.parse().unwrap());
+        },
+    );
+    let evil = "GET /evil HTTP/1.1\r\nX: ";
+    for method in ["GET", "DELETE", "OPTIONS"] {
+        let mut attacker = caching.connect();
+        let length = format!("Content-Length: {}\r\n", evil.len());
+        attacker.send(request(method, &origin.url("/content"), &length) + evil);
+        assert_eq!(attacker.answer(method).body, b"/content", "{method}");
+        let path = format!("/after-{method}.js");
+        for user in 0..3 {
+            let mut client = caching.connect();
+            let cookie = format!("Cookie: user={user}\r\n");
+            client.send(request("GET", &origin.url(&path), &cookie));
+            let body = client.answer("GET").body;
+            assert_eq!(String::from_utf8(body).unwrap(), path, "{method} {user}");
+        }
     }
 }

@@ -13,6 +13,7 @@ use tandem_http::{Method, RequestHead};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf, ReadHalf, WriteHalf};
 use tokio::time::Instant;
 
+use super::content::SentContent;
 use super::pipeline::Line;
 use super::response::{ReadTimer, ResponseReader, check_no_upgrade, check_upgrade};
 use super::tunnel::{Patience, tunnel};
@@ -162,9 +163,11 @@ impl Http1Client {
             asked: None,
             input: Bytes::new(),
         };
+        let content = SentContent::of(&exchange.request, framing);
         // The rare cases are boxed, so that they do not enlarge the future of each exchange.
         let path = if !upgrade && (exchange.body.is_empty() || small_body.is_some()) {
-            reader.whole(&mut path, sink).await?.then_some(path)
+            let keep = reader.whole(&mut path, content, sink).await?;
+            keep.then_some(path)
         } else if tunnel {
             // Only an origin, which is the target, takes requests in this form.
             let patience = match self.session.form {
@@ -175,7 +178,7 @@ impl Http1Client {
             None
         } else {
             let body = exchange.body.share();
-            Box::pin(reader.with_upload(path, body, framing, sink)).await?
+            Box::pin(reader.with_upload(path, body, content, sink)).await?
         };
         // The bytes after a CONNECT belong to its tunnel, also if the client sent none into it.
         if let Some(path) = path.filter(|_| !tunnel) {
@@ -270,16 +273,22 @@ fn write_head(out: &mut BytesMut, request: &RequestHead, form: Form, framing: Fr
 }
 
 impl ResponseReader<'_> {
-    /// Reads the response to a request without a body. Returns true if another exchange may use the
-    /// path. The arguments are references, since a future holds its arguments twice.
-    async fn whole(&mut self, path: &mut Path, sink: &mut Sink) -> Result<bool, Error> {
+    /// Reads the response to a request that was sent whole. Returns true if another exchange may
+    /// use the path. The arguments are small, since a future holds its arguments twice.
+    async fn whole(
+        &mut self,
+        path: &mut Path,
+        content: SentContent,
+        sink: &mut Sink,
+    ) -> Result<bool, Error> {
         let (mut decoder, keep) = {
             let response = self.heads(path, sink).await?;
             check_no_upgrade(&response)?;
             let decoder = Decoder::new(response.framing);
+            let keep = response.keep_alive && content.may_be_followed(&response.head, true);
             let sent = sink.send(Part::Head(response.head));
             sent.await;
-            (decoder, response.keep_alive)
+            (decoder, keep)
         };
         self.body(path, &mut decoder, sink).await?;
         Ok(keep && self.input.is_empty())
@@ -291,21 +300,23 @@ impl ResponseReader<'_> {
         mut self,
         path: Path,
         body: Body,
-        framing: Framing,
+        content: SentContent,
         sink: &mut Sink,
     ) -> Result<Option<Path>, Error> {
         let (mut read, write) = tokio::io::split(path);
         let (done, mut uploaded) = tokio::sync::oneshot::channel();
         let asked = Rc::new(Cell::new(Instant::now()));
         self.asked = Some(Rc::clone(&asked));
+        let was_sent = Rc::new(Cell::new(false));
+        let (framing, sent) = (content.framing, Rc::clone(&was_sent));
         let _task = Task::spawn(async move {
             // If this fails, the receiver was dropped with its exchange.
-            let _ = done.send(upload(write, body, framing, &asked).await);
+            let _ = done.send(upload(write, body, framing, &asked, &sent).await);
         });
         let (response, sent) = self
             .heads_or_failed_upload(&mut read, &mut uploaded, sink)
             .await?;
-        let keep = response.keep_alive;
+        let keep = response.keep_alive && content.may_be_followed(&response.head, was_sent.get());
         self.rest(&mut read, response, sink).await?;
         let sent = sent.or_else(|| uploaded.try_recv().ok()?.ok());
         let sent = sent.filter(|_| keep && self.input.is_empty());
@@ -392,12 +403,14 @@ impl ResponseReader<'_> {
     }
 }
 
-/// Sends a request's body and notes the time. Returns the write half when the body is complete.
+/// Sends a request's body, and notes the time and the end of the content. Returns the write half
+/// when the body is complete.
 async fn upload(
     mut write: WriteHalf<Path>,
     mut body: Body,
     framing: Framing,
     asked: &Cell<Instant>,
+    was_sent: &Cell<bool>,
 ) -> Result<WriteHalf<Path>, Error> {
     let chunked = matches!(framing, Framing::Chunked);
     let mut left = body.length().filter(|_| !chunked);
@@ -423,10 +436,13 @@ async fn upload(
                     write.write_all(&data).await.map_err(sent_error)?;
                 }
                 asked.set(Instant::now());
+                // The end of the body may come later.
+                was_sent.set(left == Some(0));
             }
             Some(Ok(Chunk::Trailers(fields))) if chunked => {
                 h1::write_last_chunk(&mut out, Some(&fields));
                 write.write_all(&out).await.map_err(sent_error)?;
+                was_sent.set(true);
                 write.flush().await.map_err(sent_error)?;
                 return Ok(write);
             }
@@ -437,6 +453,7 @@ async fn upload(
                 if chunked {
                     h1::write_last_chunk(&mut out, None);
                     write.write_all(&out).await.map_err(sent_error)?;
+                    was_sent.set(true);
                 } else if left.is_some_and(|left| left > 0) {
                     return Err(Error::new(
                         Kind::Truncated,

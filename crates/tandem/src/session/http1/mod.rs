@@ -3,6 +3,7 @@
 mod buffers;
 mod client;
 mod connection;
+mod content;
 mod decode;
 mod half_closed;
 mod pipeline;
