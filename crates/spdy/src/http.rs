@@ -21,11 +21,12 @@ const VERSION: &[u8] = b"HTTP/1.1";
 /// The approximate size, in bytes, of the names with a colon and the shorter of their values.
 const OWN_PAIRS_TEXT: usize = 64;
 
-/// Fields of one hop, which "are not valid and must not be sent", and `upgrade`, which means
-/// nothing without them.
-const HOP_BY_HOP: [&[u8]; 6] = [
+/// Fields of one hop, which "are not valid and must not be sent", and those that mean nothing
+/// without them.
+const HOP_BY_HOP: [&[u8]; 7] = [
     b"connection",
     b"host",
+    b"http2-settings",
     b"keep-alive",
     b"proxy-connection",
     b"transfer-encoding",
@@ -236,6 +237,12 @@ impl<'a> Message<'a> {
                 b":status" => message.status = Some(value),
                 [b':', ..] => {}
                 name if HOP_BY_HOP.contains(&name) || is_framing_lookalike(name) => {}
+                // As in HTTP/1.1 and HTTP/2: other codings belong to one hop.
+                b"te" => {
+                    if has_trailers(value) {
+                        message.fields.push(name, "trailers");
+                    }
+                }
                 name if memchr(0, value).is_none() => message.fields.push(name, value.trim_ascii()),
                 b"cookie" => {
                     let crumbs: Vec<_> = value
@@ -266,7 +273,7 @@ impl<'a> Message<'a> {
             return self.into_connect();
         }
         self.version?;
-        let target = Target::load(self.path?, self.host?, self.scheme?)?;
+        let target = Target::load(&method, self.path?, self.host?, self.scheme?)?;
         content_length(&self.fields).ok()?;
         Some(RequestHead {
             method,
@@ -326,7 +333,7 @@ impl<'a> Message<'a> {
     /// Returns the GET request of a pushed response, which needs `:scheme`, `:host` and `:path`.
     /// Its fields are those of the associated request.
     pub(crate) fn pushed_request(&self, inherited: Fields) -> Option<RequestHead> {
-        let target = Target::load(self.path?, self.host?, self.scheme?)?;
+        let target = Target::load(&Method::Get, self.path?, self.host?, self.scheme?)?;
         let mut request = RequestHead::get(target.scheme, target.authority, target.path);
         request.fields = inherited;
         Some(request)
@@ -361,6 +368,12 @@ impl<'a> Message<'a> {
     }
 }
 
+/// Returns whether a value of `te` has the token `trailers` (RFC 9110 section 10.1.4).
+fn has_trailers(value: &[u8]) -> bool {
+    let mut tokens = value.split(|byte| matches!(byte, 0 | b','));
+    tokens.any(|token| token.trim_ascii().eq_ignore_ascii_case(b"trailers"))
+}
+
 /// The destination of a request.
 struct Target {
     scheme: Scheme,
@@ -370,8 +383,9 @@ struct Target {
 
 impl Target {
     /// Reads the target of a request. A `:path` that is a whole address (forward mode) overrides
-    /// `:host` and `:scheme`. A fragment never leaves a client (RFC 9110 section 7.1).
-    fn load(path: &[u8], host: &[u8], scheme: &[u8]) -> Option<Self> {
+    /// `:host` and `:scheme`. A fragment never leaves a client (RFC 9110 section 7.1). Only OPTIONS
+    /// asks about a whole server, with `*` or an address without a path (RFC 9112 section 3.2.4).
+    fn load(method: &Method, path: &[u8], host: &[u8], scheme: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(path).ok()?;
         if !text
             .bytes()
@@ -379,7 +393,8 @@ impl Target {
         {
             return None;
         }
-        if text.starts_with('/') || text == "*" {
+        let is_options = *method == Method::Options;
+        if text.starts_with('/') || (text == "*" && is_options) {
             let authority = load_authority(host)?;
             return Some(Self {
                 scheme: Scheme::parse(scheme)?,
@@ -394,6 +409,8 @@ impl Target {
             .map_or(authority, |(_, host)| host);
         let path = if path.starts_with('/') {
             path.to_owned()
+        } else if path.is_empty() && is_options {
+            "*".to_owned()
         } else {
             format!("/{path}")
         };

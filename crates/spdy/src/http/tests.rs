@@ -92,6 +92,55 @@ fn request_loses_framing_fields_with_underscores() {
 }
 
 #[test]
+fn request_keeps_te_for_trailers_only() {
+    for (written, kept) in [
+        ("trailers", Some("trailers")),
+        ("chunked, Trailers", Some("trailers")),
+        ("gzip\0trailers", Some("trailers")),
+        ("gzip", None),
+        ("chunked;q=0.5, trailers-not", None),
+        ("", None),
+    ] {
+        let read = read_request(&[
+            (":method", "POST"),
+            (":path", "/"),
+            (":version", "HTTP/1.1"),
+            (":host", "site.example"),
+            (":scheme", "http"),
+            ("te", written),
+            ("http2-settings", "AAMAAABkAAQAAP__"),
+        ]);
+        let fields = read.expect("a request").fields;
+        let kept: Fields = kept.map(|value| ("te", value)).into_iter().collect();
+        assert!(fields == kept, "{written:?} {fields:?}");
+    }
+}
+
+#[test]
+fn only_options_asks_about_a_whole_server() {
+    let path_of = |method: &str, path: &str| {
+        let read = read_request(&[
+            (":method", method),
+            (":path", path),
+            (":version", "HTTP/1.1"),
+            (":host", "site.example"),
+            (":scheme", "http"),
+        ]);
+        read.map(|head| head.path)
+    };
+    for (method, path, read) in [
+        ("OPTIONS", "*", Some("*")),
+        ("OPTIONS", "http://site.example", Some("*")),
+        ("OPTIONS", "http://site.example?", Some("/?")),
+        ("GET", "*", None),
+        ("POST", "*", None),
+        ("GET", "http://site.example", Some("/")),
+    ] {
+        assert_eq!(path_of(method, path).as_deref(), read, "{method} {path}");
+    }
+}
+
+#[test]
 fn a_request_comes_back() {
     for full_url in [false, true] {
         let block = request_block(&sample(), full_url, 1 << 16).expect("writable");
