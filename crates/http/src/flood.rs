@@ -5,8 +5,8 @@
 //! after each frame. The budget consists of two balances:
 //!
 //! ```text
-//!   time, completed exchanges ──▶ reserve ◀─ resets, refusals, faults, frames of dead streams
-//!                                    ▲
+//!   time, completed exchanges ──▶ reserve ◀─ resets, refusals, faults, frames of dead streams,
+//!                                    ▲       heads that inflate beyond their limit
 //!                                    │ once `earned` is empty
 //!   data, completed exchanges ──▶ earned ◀─ PING, SETTINGS, WINDOW_UPDATE, PRIORITY, empty DATA, …
 //! ```
@@ -31,6 +31,9 @@ const FRAME: u64 = 1024;
 const LATE_DATA: u64 = FRAME / 3;
 /// The cost of a shorter DATA frame on a stream that we have reset.
 const LATE_SHORT_DATA: u64 = FRAME / 2;
+/// The number of inflated bytes, beyond the limit of a head, that cost as much as one byte that
+/// pays. With a limit of 64 KiB, a head of 80 KiB costs one frame more, and one of 1 MiB 60 more.
+const EXCESS: u64 = 16;
 /// The size of the reserve. A browser that leaves a page with 1,300 images resets as many streams
 /// at once; three frames of a request for each unit stay below 5,000.
 const RESERVE: u64 = 1536 * FRAME;
@@ -142,6 +145,12 @@ impl FloodBudget {
         });
     }
 
+    /// Charges the bytes of a head that were inflated beyond its limit. They are not kept, but must
+    /// be inflated, since later heads refer to them.
+    pub fn charge_excess(&mut self, bytes: usize) {
+        self.spend(bytes as u64 / EXCESS);
+    }
+
     /// Counts a frame of ours that answers one of the peer and waits to be sent.
     pub fn count_answer(&mut self) {
         self.unsent = self.unsent.saturating_add(1);
@@ -203,7 +212,7 @@ mod tests {
         let mut count = 0;
         loop {
             charge(&mut budget);
-            if budget.check().is_err() {
+            if budget.check().is_err() || count == 5000 {
                 return count;
             }
             count += 1;
@@ -221,6 +230,20 @@ mod tests {
         assert_eq!(allowed(&rich, FloodBudget::charge_idle), 4096);
         assert!(allowed(&rich, |budget| budget.charge_late_data(1)) < 5000);
         assert!(allowed(&rich, |budget| budget.charge_late_data(16_384)) < 5000);
+    }
+
+    #[test]
+    fn excess_of_heads_is_charged_by_its_size() {
+        let fresh = FloodBudget::new();
+        assert_eq!(allowed(&fresh, |budget| budget.charge_excess(0)), 5000);
+        assert_eq!(
+            allowed(&fresh, |budget| budget.charge_excess(16 << 10)),
+            1536
+        );
+        assert_eq!(
+            allowed(&fresh, |budget| budget.charge_excess(960 << 10)),
+            25
+        );
     }
 
     #[test]

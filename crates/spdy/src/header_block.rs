@@ -203,6 +203,8 @@ pub struct Decoder {
     inflate: Inflate,
     plain: Vec<u8>,
     limit: usize,
+    /// The number of bytes in the last block.
+    inflated: usize,
 }
 
 /// The session's compression context is lost: nothing that follows can be read.
@@ -230,7 +232,8 @@ pub enum BlockError {
 }
 
 /// A block that inflates to more than this many limits ends the session: to read on costs more than
-/// it.
+/// it. An over-long head within this bound fails alone, and the other streams go on. [The
+/// excess](Decoder::excess) counts as work without use.
 const BOMB_FACTOR: usize = 16;
 
 /// Inflated at once.
@@ -243,6 +246,7 @@ impl Decoder {
             inflate: Inflate::new(),
             plain: Vec::new(),
             limit,
+            inflated: 0,
         }
     }
 
@@ -264,28 +268,33 @@ impl Decoder {
         self.plain.shrink_to(4 * STEP);
         self.inflate.begin(block);
         let mut rest = block;
-        let mut inflated = 0;
+        self.inflated = 0;
         loop {
-            if inflated > self.limit {
+            if self.inflated > self.limit {
                 // Too large already: inflate on, for the context, but keep none of it.
                 self.plain.clear();
             }
             self.plain.reserve(STEP);
             let room = self.plain.capacity() - self.plain.len();
             let produced = self.inflate.step(&mut rest, &mut self.plain)?;
-            inflated += produced;
-            if inflated > self.limit.saturating_mul(BOMB_FACTOR) {
+            self.inflated += produced;
+            if self.inflated > self.limit.saturating_mul(BOMB_FACTOR) {
                 return Err(InflateError::Bomb);
             }
             if rest.is_empty() && produced < room {
                 break;
             }
         }
-        if inflated > self.limit {
+        if self.excess() > 0 {
             Ok(Err(BlockError::TooLarge))
         } else {
             Ok(Pairs::load(&self.plain, self.limit))
         }
+    }
+
+    /// Returns the number of bytes by which the last block exceeded the limit.
+    pub const fn excess(&self) -> usize {
+        self.inflated.saturating_sub(self.limit)
     }
 }
 

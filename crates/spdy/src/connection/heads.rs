@@ -30,8 +30,11 @@ impl Connection {
         block: &[u8],
         read: impl FnOnce(Message<'_>) -> T,
     ) -> Result<Result<T, BlockError>, SessionError> {
-        match self.decoder.decode(block) {
-            Ok(pairs) => Ok(pairs.map(|pairs| read(Message::load(&pairs)))),
+        let decoded = self.decoder.decode(block);
+        let decoded = decoded.map(|pairs| pairs.map(|pairs| read(Message::load(&pairs))));
+        self.flood.charge_excess(self.decoder.excess());
+        match decoded {
+            Ok(read) => Ok(read),
             Err(InflateError::Corrupt) => {
                 Err(self.fail(Reason::Compression, "a header block that does not inflate"))
             }

@@ -148,6 +148,49 @@ fn faults_that_reset_streams_are_charged() {
     }
 }
 
+/// A head within the bound of one block costs the work of inflating all of it.
+#[test]
+fn excess_of_heads_is_charged_by_its_size() {
+    let mut peer = Peer::server(Version::V31);
+    let value = "x".repeat(1000 << 10);
+    let mut pairs = GET.to_vec();
+    pairs.push(("x", &value));
+    let mut ids = (1..).step_by(2);
+    let heads = ids.position(|id| {
+        let syn = peer.script.syn_stream(id, true, &pairs);
+        let Err(error) = peer.input(&syn) else {
+            assert!(matches!(peer.output().last(), Some(Seen::Rst { .. })));
+            return false;
+        };
+        assert_eq!(error.reason, Reason::EnhanceYourCalm, "{}", error.detail);
+        true
+    });
+    // 936 KiB are above the limit: 58.5 frames, and one for the reset.
+    assert_eq!(heads, Some(25));
+}
+
+/// The context of the session stays in step with the peer after an over-long head.
+#[test]
+fn request_after_an_over_long_head_is_served() {
+    let value = "x".repeat(900 << 10);
+    let mut peer = Peer::server(Version::V31);
+    let mut pairs = GET.to_vec();
+    pairs.push(("x", &value));
+    let syn = peer.script.syn_stream(1, true, &pairs);
+    let reset = Seen::Rst {
+        id: 1,
+        status: status::FRAME_TOO_LARGE,
+    };
+    assert_eq!(peer.told(&syn), [reset]);
+    let syn = peer.script.syn_stream(3, true, &GET);
+    assert_eq!(peer.told(&syn), []);
+    let events = peer.events();
+    assert!(
+        matches!(events[..], [Event::Request { id: 3, .. }]),
+        "{events:?}"
+    );
+}
+
 #[test]
 fn frames_of_reset_streams_are_charged() {
     for version in BOTH {
