@@ -14,6 +14,7 @@ use tandem_http::{RequestHead, ResponseHead};
 #[derive(Clone, Copy)]
 pub(super) struct SentContent {
     pub(super) framing: Framing,
+    has_content: bool,
     /// True if the method gives the content a meaning, and the request does not ask whether it is
     /// wanted.
     is_usual: bool,
@@ -24,22 +25,21 @@ impl SentContent {
     /// Returns the content of a request with this framing.
     pub(super) fn of(request: &RequestHead, framing: Framing) -> Self {
         let fields = &request.fields;
+        let has_content = !matches!(framing, Framing::None | Framing::Length(0));
         Self {
             framing,
-            is_usual: request.method.defines_content() && !fields.contains("expect"),
-            logs_in: logs_in_on_connection(fields),
+            has_content,
+            is_usual: has_content && request.method.defines_content() && !fields.contains("expect"),
+            logs_in: has_content && logs_in_on_connection(fields),
         }
     }
 
     /// Returns whether another request may follow this one on its connection. `was_sent` tells
     /// whether all content had left when the response began.
     pub(super) fn may_be_followed(self, response: &ResponseHead, was_sent: bool) -> bool {
-        match self.framing {
-            Framing::None | Framing::Length(0) => true,
-            _ if self.is_usual && was_sent && !refuses_method(response) => true,
-            // The login would fail on another connection. This one serves one session only.
-            _ => self.logs_in && continues_login(response),
-        }
+        let is_read = self.is_usual && was_sent && !refuses_method(response);
+        // A login would fail on another connection. This one serves one session only.
+        !self.has_content || is_read || (self.logs_in && continues_login(response))
     }
 }
 
