@@ -164,6 +164,11 @@ impl Flight {
         wake(source);
     }
 
+    /// Returns whether a request reads the response, or waits for it.
+    pub fn has_readers(&self) -> bool {
+        !self.lock().readers.is_empty()
+    }
+
     /// Polls for the phase after [`FlightPhase::Waiting`].
     pub fn poll_phase(&self, number: u64, cx: &Context<'_>) -> Poll<FlightPhase> {
         let mut state = self.lock();

@@ -150,6 +150,17 @@ impl ResponseCache {
         self.lock().end_flight(fetch);
     }
 
+    /// Ends the flight of a fetch if it has no readers, and returns whether that is so. A request
+    /// joins under the same lock: it is a reader before, or finds no flight after.
+    pub fn end_unread(&self, fetch: &Fetch, flight: &Flight) -> bool {
+        let mut cache = self.lock();
+        let is_unread = !flight.has_readers();
+        if is_unread {
+            cache.end_flight(fetch);
+        }
+        is_unread
+    }
+
     /// Stores a complete response and ends its flight, so that each request finds one of them.
     pub fn finish(
         &self,

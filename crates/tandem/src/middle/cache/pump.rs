@@ -94,8 +94,9 @@ impl ResponsePump {
                 }
             });
             match part.await {
-                // All readers have left.
-                None => return,
+                // All readers have left, unless a request has joined since.
+                None if self.cache.end_unread(&self.fetch, &self.flight) => return,
+                None => {}
                 Some(Some(Ok(Part::Data(data)))) => self.add(&data),
                 Some(Some(Ok(Part::Trailers(trailers)))) => self.flight.set_trailers(trailers),
                 Some(Some(Ok(_))) => {}
@@ -145,5 +146,106 @@ impl Drop for ResponsePump {
             Side::Local,
             "the request that fetched the response has ended",
         )));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::{Cell, OnceCell};
+    use std::rc::Weak;
+    use std::task::Context;
+
+    use tandem_cache::{Config, Sharing};
+    use tandem_http::{RequestHead, ResponseHead, Scheme};
+
+    use super::super::CacheStage;
+    use super::*;
+    use crate::exchange::{Exchange, Parts, Peer};
+    use crate::stage::Stage;
+
+    fn cache() -> Arc<ResponseCache> {
+        Arc::new(ResponseCache::new(Config {
+            sharing: Sharing::Origin,
+            memory: 1 << 20,
+            min_users: 1,
+        }))
+    }
+
+    fn storable() -> ResponseHead {
+        let mut head = ResponseHead::new(200);
+        head.fields.push("cache-control", "max-age=600");
+        head
+    }
+
+    fn get(stage: &CacheStage) -> Reply {
+        let request = RequestHead::get(Scheme::Http, "own.example", "/");
+        stage.call(Exchange::internal(request))
+    }
+
+    /// A reply whose body never comes. Another request is made when it is given up.
+    struct Endless {
+        head: Option<ResponseHead>,
+        stage: Weak<CacheStage>,
+        next: Rc<Cell<Option<Reply>>>,
+    }
+
+    impl Parts for Endless {
+        fn below(&self) -> Option<&Reply> {
+            None
+        }
+
+        fn poll_part(&mut self, _: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
+            match self.head.take() {
+                Some(head) => Poll::Ready(Some(Ok(Part::Head(head)))),
+                None => Poll::Pending,
+            }
+        }
+    }
+
+    impl Drop for Endless {
+        fn drop(&mut self) {
+            let stage = self.stage.upgrade();
+            self.next.set(stage.map(|stage| get(&stage)));
+        }
+    }
+
+    #[tokio::test]
+    async fn request_during_the_end_of_a_response_makes_its_own() {
+        let own = Rc::new(OnceCell::<Weak<CacheStage>>::new());
+        let next = Rc::new(Cell::new(None));
+        let asked = Rc::new(Cell::new(0));
+        let (of_origin, made, count) = (Rc::clone(&own), Rc::clone(&next), Rc::clone(&asked));
+        let origin: Rc<dyn Stage> = Rc::new(move |_: Exchange| {
+            count.set(count.get() + 1);
+            if count.get() > 1 {
+                return Reply::ready(storable(), Bytes::from_static(b"body"));
+            }
+            Reply::new(Endless {
+                head: Some(storable()),
+                stage: of_origin.get().cloned().unwrap_or_default(),
+                next: Rc::clone(&made),
+            })
+        });
+        let stage = Rc::new(CacheStage::new(&cache(), Peer::none(), 1, false, origin));
+        assert!(own.set(Rc::downgrade(&stage)).is_ok());
+        let exchanges = async {
+            let mut first = get(&stage);
+            assert!(matches!(first.part().await, Some(Ok(Part::Head(_)))));
+            drop(first);
+            let mut second = loop {
+                match next.take() {
+                    Some(reply) => break reply,
+                    None => tokio::task::yield_now().await,
+                }
+            };
+            let mut body = Vec::new();
+            while let Some(part) = second.part().await {
+                if let Part::Data(data) = part.expect("no failure") {
+                    body.extend_from_slice(&data);
+                }
+            }
+            assert_eq!((body, asked.get()), (b"body".to_vec(), 2));
+        };
+        tokio::task::LocalSet::new().run_until(exchanges).await;
     }
 }
