@@ -23,6 +23,7 @@ pub mod config;
 pub mod connections;
 pub mod digest_file;
 pub mod disk_cache;
+mod embedded;
 pub mod end_listeners;
 pub mod endpoint;
 pub mod error;

@@ -2,10 +2,12 @@
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::OnceLock;
 
 use tandem_fleet::{GatewayId, UserKey};
+
+use crate::embedded::of_nat64;
 
 /// A secret that turns addresses into numbers without meaning outside this process, or outside the
 /// gateways that share a key.
@@ -58,10 +60,10 @@ impl Users {
 /// loopback address stays as it is.
 pub fn subscriber(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
-        IpAddr::V6(ip) if ip.segments()[..6] == [0x64, 0xff9b, 0, 0, 0, 0] => {
-            Ipv4Addr::from_bits(ip.to_bits() as u32).into()
-        }
-        IpAddr::V6(ip) if !ip.is_loopback() => Ipv6Addr::from_bits(ip.to_bits() >> 64 << 64).into(),
+        IpAddr::V6(ip) if !ip.is_loopback() => match of_nat64(ip) {
+            Some(inner) => inner.into(),
+            None => Ipv6Addr::from_bits(ip.to_bits() >> 64 << 64).into(),
+        },
         ip => ip,
     }
 }

@@ -38,7 +38,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("token_bucket", &[]),
     ("renewal", &[]),
     ("issuer", &["files", "log_limit", "metrics", "renewal"]),
-    ("users", &[]),
+    ("embedded", &[]),
+    ("users", &["embedded"]),
     ("learned", &["files", "users"]),
     ("digest_file", &["files"]),
     ("visit_file", &["endpoint", "files", "hosts", "in_use"]),
@@ -133,6 +134,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         &[
             "journal",
             "hosts",
+            "embedded",
             "error",
             "exchange",
             "expiring",

@@ -16,6 +16,7 @@ use super::lookups::Lookups;
 use super::near;
 use super::own::OwnListeners;
 use crate::carrier::LocalBoxFuture;
+use crate::embedded::{of_6to4, of_nat64};
 use crate::endpoint::is_onion;
 use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::Isolation;
@@ -271,17 +272,10 @@ fn is_public_v6(ip: Ipv6Addr) -> bool {
     }
 }
 
-/// Returns the IPv4 address in an address of NAT64 (RFC 6052) or 6to4 (RFC 3056).
+/// Returns the IPv4 address to which a translator or a relay passes packets for `ip`.
 fn embedded(ip: IpAddr) -> Option<Ipv4Addr> {
     let IpAddr::V6(ip) = ip else { return None };
-    let s = ip.segments();
-    let (high, low) = match s[0] {
-        0x64 if s[1] == 0xff9b && s[2..6] == [0; 4] => (s[6], s[7]),
-        0x2002 => (s[1], s[2]),
-        _ => return None,
-    };
-    let bits = (u32::from(high) << 16) | u32::from(low);
-    Some(Ipv4Addr::from_bits(bits))
+    of_nat64(ip).or_else(|| of_6to4(ip))
 }
 
 /// The time that an address may stay silent before the next address of the same name is tried.
