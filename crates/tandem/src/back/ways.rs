@@ -1,10 +1,13 @@
 //! The policy that chooses among several ways to one gateway: pure, with time as an argument.
 //!
 //! ```text
-//!  order(now) ─▶ first: UDP, or the way that worked last on this network
+//!  order(now) ─▶ first: UDP, or the way over UDP that won the last race on this network
 //!             └▶ others: TCP, after 300 ms or two round trips (as in RFC 8305)
 //!  succeeded · failed · throttled ─▶ the record of the network
 //! ```
+//!
+//! The winner of a race stays first for ten minutes. A better way may have lost by chance, such as
+//! by one datagram, so it then begins the next race again. Open sessions stay as they are.
 //!
 //! A way over UDP that failed rests for a minute, and twice as long after each further failure. The
 //! next request then tries it beside TCP. A network that throttles UDP
@@ -23,6 +26,8 @@ const LONGEST_STAGGER: Duration = Duration::from_secs(2);
 /// The first and the longest rest of a way that failed.
 const FIRST_REST: Duration = Duration::from_secs(60);
 const LONGEST_REST: Duration = Duration::from_secs(3600);
+/// The time for which the winner of a race goes before better ways.
+const WINNER_MEMORY: Duration = Duration::from_secs(600);
 /// The first rest of ways that are throttled.
 const FIRST_THROTTLED_REST: Duration = Duration::from_secs(300);
 /// The time after such a rest for which another one is twice as long.
@@ -64,8 +69,8 @@ struct WayFailure {
 #[derive(Debug, Default)]
 struct NetworkRecord {
     failures: HashMap<usize, WayFailure>,
-    /// The way that won the race: it works, and none before TCP worked earlier.
-    best: Option<usize>,
+    /// The way that won the last race, and the time of that.
+    best: Option<(usize, Instant)>,
     round_trip: Duration,
     used: Option<Instant>,
     /// The end and the length of the last rest of throttled ways.
@@ -119,9 +124,10 @@ impl Ways {
             usable = all.clone().collect();
         }
         // A way over datagrams that never failed here stays before TCP, which may only be faster.
-        let best = record.best.filter(|best| usable.contains(best));
+        let best = record.best.filter(|(_, won)| now < *won + WINNER_MEMORY);
+        let best = best.map(|(best, _)| best);
         let first = best
-            .filter(|best| datagrams[*best] && datagrams[usable[0]])
+            .filter(|best| usable.contains(best) && datagrams[*best] && datagrams[usable[0]])
             .unwrap_or(usable[0]);
         let retried = all
             .clone()
@@ -147,8 +153,8 @@ impl Ways {
     }
 
     /// Notes that a session by this way works, whose first response took `round_trip`. A way over
-    /// datagrams replaces TCP. It does not replace another one that works: that one was faster, and
-    /// has sessions with pushes.
+    /// datagrams replaces TCP. It does not replace another one that works, unless that one won its
+    /// race long ago.
     pub(crate) fn succeeded(
         &mut self,
         network: Network,
@@ -156,13 +162,16 @@ impl Ways {
         round_trip: Option<Duration>,
         now: Instant,
     ) {
-        let is_better = |best: usize| self.datagrams[way] && !self.datagrams[best];
+        let is_better = |best: usize, won: Instant| {
+            self.datagrams[way] && (!self.datagrams[best] || now >= won + WINNER_MEMORY)
+        };
         let best = self.networks.get(&network).and_then(|record| record.best);
-        let replaces = best.is_none_or(|best| is_better(best) || self.has_failed(network, best));
+        let replaces =
+            best.is_none_or(|(best, won)| is_better(best, won) || self.has_failed(network, best));
         let record = self.record(network, now);
         record.failures.remove(&way);
         if replaces {
-            record.best = Some(way);
+            record.best = Some((way, now));
         }
         record.round_trip = round_trip.unwrap_or(record.round_trip);
     }
@@ -170,9 +179,7 @@ impl Ways {
     /// Notes that a way does not work, and returns the time for which it rests.
     pub(crate) fn failed(&mut self, network: Network, way: usize, now: Instant) -> Duration {
         let record = self.record(network, now);
-        if record.best == Some(way) {
-            record.best = None;
-        }
+        record.best = record.best.filter(|(best, _)| *best != way);
         let before = record.failures.get(&way);
         let throttled = before.is_some_and(|before| before.throttled);
         let rest = match before {
@@ -216,7 +223,7 @@ impl Ways {
         };
         record.throttled = Some((now + rest, rest));
         record.comparison = None;
-        record.best = record.best.filter(|best| !ways.contains(best));
+        record.best = record.best.filter(|(best, _)| !ways.contains(best));
         for way in ways {
             let failure = WayFailure {
                 until: now + rest,
@@ -299,6 +306,29 @@ mod tests {
         ways.failed(TRAIN, DTLS, now);
         ways.succeeded(TRAIN, QUIC, None, now);
         assert_eq!(ways.order(TRAIN, now).first, QUIC);
+    }
+
+    #[test]
+    fn winner_of_an_old_race_goes_behind_a_better_way() {
+        let (mut ways, begun) = ways();
+        ways.succeeded(HOME, DTLS, None, begun);
+        // Sessions of other keys do not prolong the memory.
+        for minute in 1..10 {
+            let now = begun + Duration::from_secs(60 * minute);
+            assert_eq!(ways.order(HOME, now).first, DTLS);
+            ways.succeeded(HOME, DTLS, None, now);
+        }
+        let later = begun + WINNER_MEMORY;
+        assert_eq!(ways.order(HOME, later).first, QUIC);
+        // It loses again, and its late answer changes nothing.
+        ways.succeeded(HOME, TLS, None, later);
+        ways.succeeded(HOME, DTLS, None, later);
+        ways.succeeded(HOME, QUIC, None, later);
+        assert_eq!(ways.order(HOME, later).first, DTLS);
+        let later = later + WINNER_MEMORY;
+        ways.succeeded(HOME, QUIC, None, later);
+        ways.succeeded(HOME, DTLS, None, later);
+        assert_eq!(ways.order(HOME, later).first, QUIC);
     }
 
     #[test]

@@ -153,12 +153,20 @@ impl Gateways {
                 self.compare(isolation, index, Purpose::Return);
             }
         }
-        let first = begin(group.first + order.first);
-        if first.0.is_established() {
-            return first;
-        }
         let others = order.others.iter().map(|way| group.first + way);
         let mut others: Vec<usize> = others.collect();
+        let first = group.first + order.first;
+        let usable = others.iter().copied().chain([first]);
+        let open = usable.filter(|index| self.is_open(isolation, *index));
+        if self.gateways[first].way.is_datagrams
+            && let Some(open) = self.used_last(isolation, open)
+        {
+            return begin(open);
+        }
+        let first = begin(first);
+        if self.is_open(isolation, first.1) {
+            return first;
+        }
         if let Some(open) = others.iter().find(|index| self.is_open(isolation, **index)) {
             return begin(*open);
         }
@@ -201,6 +209,23 @@ impl Gateways {
         let slots = self.slots.borrow();
         let slot = slots.get(&(isolation.clone(), index));
         slot.is_some_and(|slot| slot.current.is_established() && !slot.current.is_closed())
+    }
+
+    /// Returns the entry over datagrams whose session a key uses now, or has used last. Another race
+    /// does not replace that session, since its pushes would be lost.
+    fn used_last(
+        &self,
+        isolation: &Isolation,
+        entries: impl Iterator<Item = usize>,
+    ) -> Option<usize> {
+        let slots = self.slots.borrow();
+        let used = |index: &usize| {
+            let usage = &slots.get(&(isolation.clone(), *index))?.usage;
+            Some((usage.exchanges.get() > 0, usage.last.get()))
+        };
+        entries
+            .filter(|index| self.gateways[*index].way.is_datagrams)
+            .max_by_key(used)
     }
 
     /// Returns the network on which the gateway is reached.

@@ -57,6 +57,7 @@ impl Connected for OverWay {
         sink: &'a mut Sink,
     ) -> LocalBoxFuture<'a, Result<(), Error>> {
         Box::pin(async move {
+            tokio::time::sleep(MS).await;
             self.until_works().await;
             self.way.requests.set(self.way.requests.get() + 1);
             sink.send(Part::Head(ResponseHead::new(204))).await;
@@ -238,6 +239,23 @@ fn way_that_lost_the_race_takes_nothing_over() {
             assert!(scene.current_is(&key, QUIC));
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
+    });
+}
+
+#[test]
+fn way_that_lost_a_race_by_chance_wins_a_later_one() {
+    run(async {
+        let scene = Scene::new([900, 50, 1000]);
+        let [first, second] = [b"a", b"b"].map(|user| Isolation::new(user, b""));
+        assert_eq!(scene.get(&first).await, DTLS);
+        scene.ways[QUIC].takes.set(50 * MS);
+        tokio::time::sleep(Duration::from_secs(500)).await;
+        assert_eq!(scene.get(&second).await, DTLS);
+        tokio::time::sleep(Duration::from_secs(101)).await;
+        assert_eq!(scene.get(&first).await, DTLS, "an open session stays");
+        let third = Isolation::new(b"c", b"");
+        assert_eq!(scene.get(&third).await, QUIC);
+        assert_eq!(scene.get(&first).await, DTLS);
     });
 }
 
