@@ -7,8 +7,7 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::future::poll_fn;
 use std::io;
-use std::net::SocketAddr;
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -17,13 +16,13 @@ use tandem::carrier::{CarrierStream, Code, Direction, Streams};
 use tandem::error::{Error, Kind, Retry, Side};
 use tandem::path::Facts;
 use tandem_http::flood::FloodBudget;
-use tandem_resume::{SavedSpeed, Trial};
 use tandem_tunnel::{Closed, Event, REFUSED, Read, StreamError, StreamId, Tunnel};
 use tokio::sync::Notify;
 
 use crate::association::{Association, AssociationError};
 use crate::certificates::refusal_of;
 use crate::driver::Driver;
+use crate::facts::AssociationFacts;
 use crate::socket::Socket;
 use crate::stream::{Receiving, Sending};
 use crate::unknown::Unknown;
@@ -101,65 +100,6 @@ pub(crate) struct Shared {
     pub(crate) side: Side,
     /// The streams that this end may have open.
     max_streams: usize,
-}
-
-/// The facts about an association.
-pub(crate) struct AssociationFacts {
-    pub(crate) peer: Cell<SocketAddr>,
-    pub(crate) has_peer_certificate: Cell<bool>,
-    /// The datagrams that have arrived.
-    pub(crate) received: Cell<u64>,
-    /// The bytes of these datagrams.
-    pub(crate) received_bytes: Cell<u64>,
-    association: OnceCell<Weak<Shared>>,
-}
-
-impl AssociationFacts {
-    /// Calls the tunnel of the association, if both exist.
-    fn with_tunnel<T>(&self, call: impl FnOnce(&mut Tunnel, Duration) -> T) -> Option<T> {
-        let shared = self.association.get()?.upgrade()?;
-        let mut association = shared.association.borrow_mut();
-        let now = association.tunnel_time(Instant::now());
-        let called = call(association.tunnel(), now);
-        drop(association);
-        shared.work.notify_one();
-        Some(called)
-    }
-}
-
-impl Facts for AssociationFacts {
-    fn below(&self) -> Option<&dyn Facts> {
-        None
-    }
-
-    fn peer_address(&self) -> Option<SocketAddr> {
-        Some(self.peer.get())
-    }
-
-    fn datagrams_received(&self) -> Option<u64> {
-        Some(self.received.get())
-    }
-
-    fn bytes_received(&self) -> Option<u64> {
-        Some(self.received_bytes.get())
-    }
-
-    fn speed(&self) -> Option<SavedSpeed> {
-        self.with_tunnel(|tunnel, _| tunnel.speed())?
-    }
-
-    fn resume(&self, saved: SavedSpeed) -> Option<Trial> {
-        self.with_tunnel(|tunnel, now| tunnel.resume(now, saved))?
-    }
-
-    /// Counts all datagrams: most of them acknowledge something.
-    fn acknowledgements(&self) -> Option<u64> {
-        Some(self.received.get())
-    }
-
-    fn has_peer_certificate(&self) -> bool {
-        self.has_peer_certificate.get()
-    }
 }
 
 impl Shared {

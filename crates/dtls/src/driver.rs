@@ -9,7 +9,8 @@ use tandem::error::{Error, Kind};
 use tandem::metrics::METRICS;
 
 use crate::batch::Batch;
-use crate::carrier::{AssociationFacts, LINGER, Shared};
+use crate::carrier::{LINGER, Shared};
+use crate::facts::AssociationFacts;
 use crate::port::Arrived;
 use crate::socket::{After, Socket};
 

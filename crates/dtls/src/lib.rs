@@ -9,7 +9,7 @@
 //! - `crypto`, `certificates`: the cryptography of DTLS by ring, and the certificates of both ends.
 //! - `port`, `batch`: system calls that carry many datagrams, with marks of congestion.
 //! - `socket`, `hub`, `inbox`: the sockets of clients and gateways, and the queues between threads.
-//! - `carrier`, `stream`, `driver`: the association as a carrier of streams, and its task.
+//! - `carrier`, `facts`, `stream`, `driver`: the association as a carrier of streams, and its task.
 //! - [`transport`]: the transport that endpoints name.
 
 pub mod association;
@@ -23,6 +23,7 @@ mod carrier;
 mod certificates;
 mod crypto;
 mod driver;
+mod facts;
 mod hub;
 mod inbox;
 mod port;
