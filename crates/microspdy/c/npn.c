@@ -5,6 +5,7 @@
    A connection reads and writes memory: the Rust side moves the bytes between
    memory and the socket (src/transport/npn.rs). */
 
+#include <openssl/err.h>
 #include <openssl/ssl.h>
 #include <string.h>
 
@@ -122,7 +123,9 @@ microspdy_tls_free (SSL *tls)
   SSL_free (tls);
 }
 
-/* Returns NOTHING, CLOSED or FAILED for a call without bytes. */
+/* Returns NOTHING, CLOSED or FAILED for a call without bytes. SSL_get_error
+   reads the error queue of the thread, which all connections share. The caller
+   therefore clears the queue before each call of OpenSSL. */
 static int
 outcome (SSL *tls, int result)
 {
@@ -142,24 +145,30 @@ outcome (SSL *tls, int result)
 int
 microspdy_tls_handshake (SSL *tls)
 {
-  int result = SSL_do_handshake (tls);
+  int result;
 
+  ERR_clear_error ();
+  result = SSL_do_handshake (tls);
   return 1 == result ? 1 : outcome (tls, result);
 }
 
 int
 microspdy_tls_read (SSL *tls, void *buffer, int length)
 {
-  int result = SSL_read (tls, buffer, length);
+  int result;
 
+  ERR_clear_error ();
+  result = SSL_read (tls, buffer, length);
   return result > 0 ? result : outcome (tls, result);
 }
 
 int
 microspdy_tls_write (SSL *tls, const void *bytes, int length)
 {
-  int result = SSL_write (tls, bytes, length);
+  int result;
 
+  ERR_clear_error ();
+  result = SSL_write (tls, bytes, length);
   return result > 0 ? result : outcome (tls, result);
 }
 
@@ -202,5 +211,6 @@ microspdy_tls_version (SSL *tls)
 void
 microspdy_tls_shutdown (SSL *tls)
 {
+  ERR_clear_error ();
   SSL_shutdown (tls);
 }

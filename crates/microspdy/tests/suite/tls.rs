@@ -98,6 +98,30 @@ fn tls_refuses_other_protocols_and_plain_text() {
     server.stop();
 }
 
+#[test]
+fn failed_handshake_leaves_other_sessions_open() {
+    let (server, root) = tls_server("tls-others");
+    let mut clients: Vec<_> = (0..3)
+        .map(|_| {
+            let stream = handshake(server.port, &root, &["spdy/3.1"]);
+            let mut client = Client::over(Box::new(stream), Version::V31);
+            assert_eq!(client.fetch(&get("/1000")).status, 200);
+            client
+        })
+        .collect();
+    for _ in 0..3 {
+        let mut plain = connect(server.port);
+        plain
+            .write_all(b"GET / HTTP/1.1\r\n\r\n")
+            .expect("a connection");
+        let _ = std::io::Read::read_to_end(&mut plain, &mut Vec::new());
+        for client in &mut clients {
+            assert!(client.fetch(&get("/1000")).body == pattern(1000));
+        }
+    }
+    server.stop();
+}
+
 /// Clients of the years before ALPN, which OpenSSL plays.
 #[cfg(feature = "openssl-npn")]
 mod npn {
