@@ -11,6 +11,7 @@ use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
 use bytes::BytesMut;
 use libfuzzer_sys::fuzz_target;
+use microspdy::ffi::callbacks::EndedFn;
 use microspdy::ffi::{daemon, name_value, push, request, response, session, settings};
 use tandem_spdy::frame::{Data, Headers, Settings, SynStream};
 use tandem_spdy::header_block::{Block, Encoder, HeaderCompression};
@@ -153,6 +154,11 @@ unsafe extern "C" fn on_result(
     _: bool,
 ) {
     keep(response);
+    keep(request);
+    calls();
+}
+
+unsafe extern "C" fn on_ended(_: *mut c_void, request: *mut c_void, _: c_int) {
     keep(request);
     calls();
 }
@@ -363,6 +369,9 @@ impl Run {
             return None;
         }
         keep(daemon);
+        let ended = (byte() & 1 == 0).then_some(on_ended as EndedFn);
+        // SAFETY: the function has the documented type.
+        unsafe { push::SPDYX_set_request_ended_callback(daemon, ended, null_mut()) };
         let mut this = Self {
             daemon,
             port: 0,

@@ -146,6 +146,16 @@ on_data (void *cls, struct SPDY_Request *request, const void *buf, size_t size,
   return SPDY_YES;
 }
 
+/* The client has given up its upload. */
+static void
+on_ended (void *cls, struct SPDY_Request *request,
+          enum SPDY_RESPONSE_RESULT status)
+{
+  (void) cls;
+  (void) status;
+  free (SPDY_get_cls_from_request (request));
+}
+
 int
 main (int argc, char **argv)
 {
@@ -179,6 +189,7 @@ main (int argc, char **argv)
              strerror (errno));
     return 1;
   }
+  SPDYX_set_request_ended_callback (daemon, &on_ended, NULL);
   print_port (daemon);
   run_until_stopped (&daemon, 1);
   SPDY_deinit ();

@@ -204,8 +204,10 @@ struct SPDY_Daemon;
    callbacks of unfinished responses have returned. */
 struct SPDY_Session;
 
-/* A request. Its handle is valid until SPDY_destroy_request, even if the session
-   ends before. */
+/* A request. Its handle, texts and headers are valid until SPDY_destroy_request,
+   or until the request ends without a response. A request ends in this way with
+   its session: after SPDY_SessionClosedCallback and the callbacks of unfinished
+   responses, the library destroys it. See also SPDYX_RequestEndedCallback. */
 struct SPDY_Request;
 
 /* A response, which may answer any number of requests. */
@@ -330,7 +332,8 @@ typedef int (*SPDY_NameValueIterator) (void *cls, const char *name,
 /* A request has come. The texts and headers belong to the request. headers has
    the fields other than method, path, version, host and scheme. If more is true,
    SPDY_NewDataCallback is called for the body. The program has to destroy the
-   request. Incomplete requests are answered with 400, and are not reported. */
+   request after its response. Incomplete requests are answered with 400, and are
+   not reported. */
 typedef void (*SPDY_NewRequestCallback) (void *cls,
                                          struct SPDY_Request *request,
                                          uint8_t priority, const char *method,

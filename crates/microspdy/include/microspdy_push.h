@@ -1,5 +1,6 @@
 /* Functions of Tandem's microspdy library that libmicrospdy lacks: server push,
-   priorities, and the version of a session.
+   priorities, the version of a session, and the end of requests without a
+   response.
 
    SPDX-License-Identifier: MIT OR Apache-2.0 */
 
@@ -43,6 +44,29 @@ _MHD_EXTERN int SPDYX_takes_push (struct SPDY_Session *session);
 /* Returns the version of a session: 30 for SPDY/3 and 31 for SPDY/3.1. Returns
    SPDY_NO during a TLS handshake. */
 _MHD_EXTERN int SPDYX_get_version (struct SPDY_Session *session);
+
+/* A request has ended without a response. status is
+   SPDY_RESPONSE_RESULT_STREAM_CLOSED if the client has reset the stream, and
+   SPDY_RESPONSE_RESULT_SESSION_CLOSED if the session has ended. The program frees
+   its own data of the request. The library destroys the request when the
+   callback returns. Later calls with it return SPDY_INPUT_ERROR or NULL.
+
+   The callback is not called for a request with a response that closes its
+   stream, or if an SPDY_ResponseResultCallback reports the end. */
+typedef void (*SPDYX_RequestEndedCallback) (void *cls,
+                                            struct SPDY_Request *request,
+                                            enum SPDY_RESPONSE_RESULT status);
+
+/* Sets the callback for requests of a daemon that end without a response. It
+   should be set before the first SPDY_run. Returns SPDY_YES.
+
+   Without it, a request whose stream was reset is valid until its session ends.
+   A session closes once it has more than 256 requests of this kind that the
+   program has not destroyed. */
+_MHD_EXTERN int
+SPDYX_set_request_ended_callback (struct SPDY_Daemon *daemon,
+                                  SPDYX_RequestEndedCallback recb,
+                                  void *recb_cls);
 
 #ifdef __cplusplus
 }

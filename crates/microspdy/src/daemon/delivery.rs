@@ -94,6 +94,13 @@ impl Deliveries {
             .is_some_and(|item| item.queued.close)
     }
 
+    /// Returns true if a result callback tells the program when the stream ends.
+    pub(super) fn reports(&self, stream: StreamId) -> bool {
+        self.lines
+            .get(&stream)
+            .is_some_and(|line| line.items.iter().any(|item| item.queued.result.is_some()))
+    }
+
     /// Returns true if a response waits for the core, or its callback could be called.
     pub(super) fn has_work(&self, core: &Connection) -> bool {
         self.lines
@@ -148,35 +155,31 @@ impl Deliveries {
         self.lines.iter().filter_map(ready).collect()
     }
 
-    /// Takes a block of a callback.
-    pub(super) fn fill(
-        &mut self,
-        core: &mut Connection,
-        stream: StreamId,
-        block: Block,
-    ) -> Option<Notice> {
-        let line = self.lines.get_mut(&stream)?;
-        let item = line.items.front_mut()?;
+    /// Takes a block of a callback. Returns false if the callback has failed; its stream then ends.
+    pub(super) fn fill(&mut self, core: &mut Connection, stream: StreamId, block: Block) -> bool {
+        let line = self.lines.get_mut(&stream);
+        let Some(item) = line.and_then(|line| line.items.front_mut()) else {
+            return true;
+        };
         if !matches!(item.progress, Progress::Pulling { .. }) {
-            return None;
+            return true;
         }
         match block {
             Block::Bytes(bytes, true) if bytes.is_empty() => {
                 item.progress = Progress::Pulling { paused: true };
-                None
             }
             Block::Bytes(bytes, more) => {
                 core.send_data(stream, bytes.into(), item.queued.close && !more);
                 if !more {
                     item.progress = Progress::Given;
                 }
-                None
             }
             Block::Failed => {
                 core.reset_after_data(stream, Reason::Internal);
-                line.items.pop_front()?.notice(Outcome::StreamClosed)
+                return false;
             }
         }
+        true
     }
 
     /// Notes which responses the core has given out; `put` is the number of bytes that it has

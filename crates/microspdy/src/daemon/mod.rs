@@ -12,6 +12,7 @@
 mod delivery;
 mod entries;
 mod listener;
+mod requests;
 mod rest;
 mod run;
 mod session;
@@ -29,7 +30,7 @@ use socket2::Socket;
 pub(crate) use delivery::Queued;
 pub(crate) use entries::{PushTarget, RequestEntry, SessionEntry};
 
-use crate::ffi::callbacks::Callbacks;
+use crate::ffi::callbacks::{Callbacks, EndedCallback};
 use crate::transport::{TlsAcceptor, TlsError};
 use session::Session;
 
@@ -93,6 +94,8 @@ pub(crate) struct Interest {
 #[derive(Debug)]
 pub(crate) struct Daemon {
     callbacks: Callbacks,
+    /// The callback for requests that end without a response.
+    ended: Mutex<Option<EndedCallback>>,
     me: Weak<Self>,
     v31: bool,
     session_timeout: Option<Duration>,
@@ -141,6 +144,7 @@ impl Daemon {
         };
         Ok(Arc::new_cyclic(|me| Self {
             callbacks,
+            ended: Mutex::new(None),
             me: me.clone(),
             v31: options.v31,
             session_timeout: options.session_timeout,
@@ -161,6 +165,16 @@ impl Daemon {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sets the callback for requests that end without a response.
+    pub(crate) fn set_ended_callback(&self, callback: Option<EndedCallback>) {
+        *self.ended.lock().unwrap_or_else(PoisonError::into_inner) = callback;
+    }
+
+    fn ended_callback(&self) -> Option<EndedCallback> {
+        let callback = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        callback.clone()
     }
 
     /// Runs `work` on a session; `None` if the session has ended.

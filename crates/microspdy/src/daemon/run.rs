@@ -46,6 +46,8 @@ pub(super) enum Notice {
         outcome: Outcome,
         open: bool,
     },
+    /// A request has ended without a response.
+    Ended { request: Handle, outcome: Outcome },
     Pong {
         callback: PingCallback,
         sent: Instant,
@@ -217,8 +219,8 @@ impl Daemon {
             let pulls = self.with_session(id, Session::pulls).unwrap_or_default();
             for pull in pulls {
                 let block = pull.callback.call();
-                let notice = self.with_session(id, |session| session.fill(pull.stream, block));
-                self.deliver(id, notice.flatten().into_iter().collect(), now);
+                let notices = self.with_session(id, |session| session.fill(pull.stream, block));
+                self.deliver(id, notices.unwrap_or_default(), now);
             }
             let result = self.with_session(id, |session| session.transmit(&mut frames, now));
             let Some((notices, again)) = result else {
@@ -253,6 +255,9 @@ impl Daemon {
                     outcome,
                     open,
                 } => callback.call(response, request, outcome, open),
+                Notice::Ended { request, outcome } => {
+                    self.deliver_end(id, request, outcome, now);
+                }
                 Notice::Pong { callback, sent } => {
                     if let Some(session) = self.with_session(id, |session| session.handle()) {
                         callback.call(session, now.saturating_duration_since(sent));
@@ -295,6 +300,27 @@ impl Daemon {
             entry.deaf.store(true, Ordering::Release);
         }
         self.with_session(id, |session| session.release(stream, data.len()));
+    }
+
+    /// Destroys a request that has ended without a response. A program that has no callback for it
+    /// may use the request until its session ends.
+    fn deliver_end(&self, id: SessionId, request: Handle, outcome: Outcome, now: Instant) {
+        let Some(entry) = handles::get::<RequestEntry>(request) else {
+            return;
+        };
+        match self.ended_callback() {
+            // The texts that the program got belong to `entry`.
+            Some(callback) => callback.call(request, outcome),
+            None if outcome == Outcome::StreamClosed => {
+                let kept = self.with_session(id, |session| session.keep(request, now));
+                if kept.is_some() {
+                    return;
+                }
+            }
+            None => {}
+        }
+        drop(handles::remove::<RequestEntry>(request));
+        drop(entry);
     }
 
     /// Removes a session that has ended, and tells the program.

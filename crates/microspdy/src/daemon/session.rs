@@ -1,7 +1,8 @@
 //! A session: its socket, its core and the responses under way. Nothing here calls the program;
 //! the results are notices for `run`.
 
-use std::collections::BTreeMap;
+mod events;
+
 use std::io;
 use std::os::fd::{AsRawFd as _, RawFd};
 use std::sync::{Arc, Weak};
@@ -9,22 +10,23 @@ use std::time::{Duration, Instant};
 
 use socket2::Socket;
 use tandem_http::{
-    ByteMux as _, Event, Mux as _, MuxConfig, Priority, Reason, RequestHead, Role, SendBuf,
+    ByteMux as _, Mux as _, MuxConfig, Priority, Reason, RequestHead, Role, SendBuf,
 };
 use tandem_http::{StreamId, mux};
 use tandem_spdy::frame::Settings as SettingsFrame;
 use tandem_spdy::{Config, Connection, Version};
 
 use super::delivery::{Deliveries, Pull};
+use super::requests::Requests;
 use super::rest::Rest;
 use super::run::Notice;
 use super::{Daemon, Queued, RequestEntry, SessionId};
-use crate::ffi::callbacks::{Block, PingCallback};
+use crate::ffi::callbacks::{Block, Outcome, PingCallback};
 use crate::handles::{self, Handle};
 use crate::transport::{Received, Transport};
 
 /// Streams that a client may have open at once.
-const MAX_STREAMS: u32 = 256;
+pub(super) const MAX_STREAMS: u32 = 256;
 /// Bytes that a client may send unasked, on a stream and on a session. A callback takes data at
 /// once, so this bounds no memory. Some clients (spdystream) count no windows: a small one would
 /// end their uploads while credit waits behind a response that they have not read.
@@ -83,8 +85,7 @@ pub(super) struct Session {
     /// The last read may have left something behind.
     more_input: bool,
     deliveries: Deliveries,
-    /// Requests whose body is not complete.
-    receiving: BTreeMap<StreamId, Handle>,
+    requests: Requests,
     pings: Vec<Ping>,
     next_ping: u32,
     last_activity: Instant,
@@ -136,7 +137,7 @@ impl Session {
             blocked: false,
             more_input: false,
             deliveries: Deliveries::default(),
-            receiving: BTreeMap::new(),
+            requests: Requests::default(),
             pings: Vec::new(),
             next_ping: 0,
             last_activity: now,
@@ -306,86 +307,6 @@ impl Session {
         }
     }
 
-    fn collect(&mut self, notices: &mut Vec<Notice>) {
-        while let Some(event) = self.core.poll_event() {
-            self.on_event(event, notices);
-        }
-    }
-
-    fn on_event(&mut self, event: Event, notices: &mut Vec<Notice>) {
-        match event {
-            Event::Request {
-                id,
-                head,
-                end,
-                priority,
-            } => notices.extend(self.on_request(id, &head, end, priority)),
-            Event::Data { id, data, end } => {
-                let request = if end {
-                    self.receiving.remove(&id)
-                } else {
-                    self.receiving.get(&id).copied()
-                };
-                match request {
-                    Some(request) => notices.push(Notice::Data {
-                        request,
-                        stream: id,
-                        data,
-                        more: !end,
-                    }),
-                    None => self.core.release(id, data.len()),
-                }
-            }
-            Event::Trailers { id, .. } => {
-                // The end of the body; the interface has no place for the fields.
-                notices.extend(self.receiving.remove(&id).map(|request| Notice::Data {
-                    request,
-                    stream: id,
-                    data: bytes::Bytes::new(),
-                    more: false,
-                }));
-            }
-            Event::Reset { id, .. } => {
-                self.receiving.remove(&id);
-                notices.extend(self.deliveries.cancel(id));
-            }
-            Event::Pong { payload } => {
-                let answered = self.pings.iter().position(|ping| ping.payload == payload);
-                if let Some(at) = answered {
-                    let ping = self.pings.remove(at);
-                    notices.extend(ping.callback.map(|callback| Notice::Pong {
-                        callback,
-                        sent: ping.sent,
-                    }));
-                }
-            }
-            // Bodies are pulled when there is room, and clients are never servers.
-            _ => {}
-        }
-    }
-
-    fn on_request(
-        &mut self,
-        stream: StreamId,
-        head: &RequestHead,
-        end: bool,
-        priority: Priority,
-    ) -> Option<Notice> {
-        let place = (self.id, self.handle);
-        let Some(request) = RequestEntry::enter(&self.daemon, place, stream, head, priority) else {
-            self.core.reset(stream, Reason::Internal);
-            return None;
-        };
-        if !end {
-            self.receiving.insert(stream, request);
-        }
-        Some(Notice::Request {
-            request,
-            stream,
-            more: !end,
-        })
-    }
-
     /// Returns true if requests and their bodies still go to the program.
     pub(super) fn takes_requests(&self) -> bool {
         self.is_open()
@@ -393,8 +314,16 @@ impl Session {
 
     /// Refuses a request that the program has no callback for.
     pub(super) fn refuse(&mut self, stream: StreamId) {
-        self.receiving.remove(&stream);
+        self.requests.end(stream);
         self.core.reset(stream, Reason::Refused);
+    }
+
+    /// Keeps an ended request for a program that may still use it. A session with too many of them
+    /// closes.
+    pub(super) fn keep(&mut self, request: Handle, now: Instant) {
+        if !self.requests.keep(request) {
+            self.close(now);
+        }
     }
 
     /// Gives the client credit for data that the program has taken.
@@ -417,6 +346,9 @@ impl Session {
         };
         if let Some(priority) = priority {
             self.core.set_priority(stream, priority);
+        }
+        if queued.close {
+            self.requests.answer(stream);
         }
         self.deliveries.push(stream, handle, queued);
         true
@@ -496,11 +428,12 @@ impl Session {
     }
 
     /// Takes a block of a callback.
-    pub(super) fn fill(&mut self, stream: StreamId, block: Block) -> Option<Notice> {
-        if !self.is_open() {
-            return None;
+    pub(super) fn fill(&mut self, stream: StreamId, block: Block) -> Vec<Notice> {
+        if !self.is_open() || self.deliveries.fill(&mut self.core, stream, block) {
+            Vec::new()
+        } else {
+            self.end_stream(stream)
         }
-        self.deliveries.fill(&mut self.core, stream, block)
     }
 
     /// Writes at most `frames` frames, and subtracts those that were written. Returns notices, and
@@ -584,9 +517,16 @@ impl Session {
         }
     }
 
-    /// Ends the session, and returns its socket and its unfinished responses.
+    /// Ends the session. Returns its socket, and notices of its unfinished responses and of its
+    /// requests without one.
     pub(super) fn end(mut self) -> (Socket, Vec<Notice>) {
-        let notices = self.deliveries.cancel_all();
+        let mut unanswered = self.requests.end_all();
+        unanswered.retain(|(stream, _)| !stream.is_some_and(|id| self.deliveries.reports(id)));
+        let mut notices = self.deliveries.cancel_all();
+        notices.extend(unanswered.into_iter().map(|(_, request)| Notice::Ended {
+            request,
+            outcome: Outcome::SessionClosed,
+        }));
         (self.socket, notices)
     }
 }

@@ -37,6 +37,8 @@ pub type NewDataFn =
 pub type BodyFn = unsafe extern "C" fn(*mut c_void, *mut c_void, usize, *mut bool) -> isize;
 /// `SPDY_ResponseResultCallback`.
 pub type ResultFn = unsafe extern "C" fn(*mut c_void, *mut c_void, *mut c_void, c_int, bool);
+/// `SPDYX_RequestEndedCallback`.
+pub type EndedFn = unsafe extern "C" fn(*mut c_void, *mut c_void, c_int);
 /// `SPDY_PingCallback`.
 pub type PingFn = unsafe extern "C" fn(*mut c_void, *mut c_void, *mut libc::timeval);
 /// `SPDY_SettingsIterator`.
@@ -191,6 +193,20 @@ impl ResultCallback {
         let (response, request) = (response.pointer(), request.pointer());
         // SAFETY: the program passed this function for this call; handles are opaque numbers.
         unsafe { (self.function)(self.cls.get(), response, request, outcome as c_int, open) }
+    }
+}
+
+/// The callback for requests that end without a response.
+#[derive(Clone, Debug)]
+pub(crate) struct EndedCallback {
+    pub(crate) function: EndedFn,
+    pub(crate) cls: UserData,
+}
+
+impl EndedCallback {
+    pub(crate) fn call(&self, request: Handle, outcome: Outcome) {
+        // SAFETY: the program passed this function for this call; the handle is an opaque number.
+        unsafe { (self.function)(self.cls.get(), request.pointer(), outcome as c_int) }
     }
 }
 

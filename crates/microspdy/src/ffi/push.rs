@@ -1,13 +1,13 @@
-//! Additions to the interface of libmicrospdy, which `microspdy_push.h` declares: push, priorities
-//! and the version of a session.
+//! Additions to the interface of libmicrospdy, which `microspdy_push.h` declares: push, priorities,
+//! the version of a session, and the end of requests without a response.
 
 use std::ffi::{c_char, c_int, c_void};
 
 use tandem_http::Scheme;
 
-use super::callbacks::{ResultCallback, ResultFn};
-use super::{INPUT_ERROR, NO, find, text, yes_or_no};
-use crate::daemon::{PushTarget, Queued, RequestEntry, SessionEntry};
+use super::callbacks::{EndedCallback, EndedFn, ResultCallback, ResultFn};
+use super::{INPUT_ERROR, NO, YES, find, text, yes_or_no};
+use crate::daemon::{Daemon, PushTarget, Queued, RequestEntry, SessionEntry};
 use crate::guard::guarded;
 use crate::handles::Handle;
 use crate::response::Response;
@@ -92,5 +92,28 @@ pub extern "C" fn SPDYX_get_version(session: *mut c_void) -> c_int {
     guarded(NO, || match find::<SessionEntry>(session) {
         Some(session) => session.version().map_or(NO, c_int::from),
         None => INPUT_ERROR,
+    })
+}
+
+/// Sets the callback for requests of a daemon that end without a response.
+///
+/// # Safety
+///
+/// `recb` must be NULL or a function of the documented type.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn SPDYX_set_request_ended_callback(
+    daemon: *mut c_void,
+    recb: Option<EndedFn>,
+    recb_cls: *mut c_void,
+) -> c_int {
+    guarded(NO, || {
+        let Some(daemon) = find::<Daemon>(daemon) else {
+            return INPUT_ERROR;
+        };
+        daemon.set_ended_callback(recb.map(|function| EndedCallback {
+            function,
+            cls: UserData::new(recb_cls),
+        }));
+        YES
     })
 }

@@ -175,6 +175,15 @@ on_data (void *cls, struct SPDY_Request *request, const void *buf, size_t size,
   return SPDY_YES;
 }
 
+static void
+on_ended (void *cls, struct SPDY_Request *request,
+          enum SPDY_RESPONSE_RESULT status)
+{
+  (void) cls;
+  (void) status;
+  free (SPDY_get_cls_from_request (request));
+}
+
 int
 main (int argc, char **argv)
 {
@@ -203,6 +212,7 @@ main (int argc, char **argv)
     fprintf (stderr, "the daemon did not start\n");
     return 1;
   }
+  SPDYX_set_request_ended_callback (daemon, &on_ended, NULL);
   print_port (daemon);
   run_until_stopped (&daemon, 1);
   SPDY_deinit ();

@@ -184,6 +184,8 @@ check_null_arguments (void)
   CHECK (SPDY_INPUT_ERROR == SPDY_send_ping (NULL, NULL, NULL));
   CHECK (SPDY_INPUT_ERROR == SPDYX_set_priority (NULL, 0));
   CHECK (SPDY_INPUT_ERROR == SPDYX_takes_push (NULL));
+  CHECK (SPDY_INPUT_ERROR
+         == SPDYX_set_request_ended_callback (NULL, NULL, NULL));
   CHECK (SPDY_INPUT_ERROR == SPDYX_get_version (NULL));
 }
 

@@ -4,7 +4,10 @@ use std::ffi::OsStr;
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, Receiver};
+
+use crate::client::IO_TIMEOUT;
 
 /// Warnings are errors in all C code.
 const STRICT: [&str; 4] = ["-Wall", "-Wextra", "-pedantic", "-Werror"];
@@ -98,7 +101,7 @@ fn rpath(directory: &Path) -> String {
 /// A C program that runs until it is dropped.
 pub(crate) struct Server {
     child: Child,
-    output: BufReader<ChildStdout>,
+    lines: Receiver<String>,
     /// The port that it has printed.
     pub(crate) port: u16,
 }
@@ -112,9 +115,16 @@ impl Server {
             .spawn()
             .expect("the program was compiled");
         let output = child.stdout.take().expect("it is piped");
+        let (sender, lines) = mpsc::channel();
+        std::thread::spawn(move || {
+            BufReader::new(output)
+                .lines()
+                .map_while(Result::ok)
+                .try_for_each(|line| sender.send(line))
+        });
         let mut this = Self {
             child,
-            output: BufReader::new(output),
+            lines,
             port: 0,
         };
         this.port = this.next_port();
@@ -132,11 +142,11 @@ impl Server {
 
     /// Reads the next line that the program prints; empty at the end.
     pub(crate) fn line(&mut self) -> String {
-        let mut line = String::new();
-        self.output
-            .read_line(&mut line)
-            .expect("the program prints text");
-        line.trim_end().to_owned()
+        match self.lines.recv_timeout(IO_TIMEOUT) {
+            Ok(line) => line.trim_end().to_owned(),
+            Err(mpsc::RecvTimeoutError::Disconnected) => String::new(),
+            Err(mpsc::RecvTimeoutError::Timeout) => panic!("the program printed no line"),
+        }
     }
 
     /// Returns the resident memory of the program in bytes, without files such as libraries: their
@@ -151,13 +161,23 @@ impl Server {
             * 1024
     }
 
-    /// Stops the program with SIGTERM, and checks that it ends well.
-    pub(crate) fn stop(mut self) {
+    /// Sends SIGTERM to the program.
+    pub(crate) fn terminate(&self) {
         let id = self.child.id().to_string();
         must(
             Command::new("sh").args(["-c", &format!("kill {id}")]),
             "dash",
         );
+    }
+
+    /// Stops the program with SIGTERM, and checks that it ends well.
+    pub(crate) fn stop(self) {
+        self.terminate();
+        self.wait();
+    }
+
+    /// Waits for the program, and checks that it ends well.
+    pub(crate) fn wait(mut self) {
         let status = self.child.wait().expect("it is our child");
         assert!(status.success(), "the program ended with {status}");
     }

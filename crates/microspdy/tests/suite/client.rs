@@ -14,7 +14,7 @@ use tandem_spdy::frame::Data;
 use tandem_spdy::{Config, Connection, Version};
 
 /// The time after which a test fails; no test depends on it otherwise.
-const IO_TIMEOUT: Duration = Duration::from_secs(60);
+pub(crate) const IO_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The response on a stream so far.
 #[derive(Debug, Default)]
@@ -129,6 +129,12 @@ impl Client {
             .expect("the server allows more streams");
         self.answers.insert(id, Answer::default());
         id
+    }
+
+    /// Resets a stream.
+    pub(crate) fn cancel(&mut self, stream: StreamId) {
+        self.session.reset(stream, Reason::Cancel);
+        self.flush();
     }
 
     /// Sends a whole body without regard to windows, as some clients do.

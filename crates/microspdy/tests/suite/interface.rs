@@ -5,10 +5,11 @@ use std::process::Command;
 use crate::build::{Language, SANITIZED, compile, library_directory, must, root};
 
 /// All functions: the 32 of libmicrospdy, and ours.
-const EXPORTS: [&str; 36] = [
+const EXPORTS: [&str; 37] = [
     "SPDYX_get_version",
     "SPDYX_push_response",
     "SPDYX_set_priority",
+    "SPDYX_set_request_ended_callback",
     "SPDYX_takes_push",
     "SPDY_build_response",
     "SPDY_build_response_with_callback",

@@ -3,6 +3,7 @@
 
 mod build;
 mod client;
+mod ended;
 mod examples;
 mod hostile;
 mod interface;

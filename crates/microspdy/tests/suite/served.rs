@@ -95,3 +95,32 @@ fn idle_session_uses_at_most_16_kb() {
     drop((first, clients));
     server.stop();
 }
+
+#[test]
+fn abandoned_uploads_leave_no_memory() {
+    const SESSIONS: u64 = 10;
+    const UPLOADS: u64 = 100;
+    const FIELD: u64 = 50_000;
+    // The sanitizers keep memory that was freed.
+    let server = server_with(&[], "abandoned", &["raw"]);
+    let mut head = post("/");
+    head.fields.push("x-long", "x".repeat(FIELD as usize));
+    let session = || {
+        let mut client = Client::connect(server.port, Version::V3);
+        for at in 0..UPLOADS {
+            let upload = client.upload_in_parts(&head);
+            // The response shows that the program has the upload.
+            assert_eq!(client.fetch(&get("/1000")).status, 200);
+            if at % 2 == 0 {
+                client.cancel(upload);
+            }
+        }
+    };
+    session();
+    let before = server.memory();
+    (0..SESSIONS).for_each(|_| session());
+    let kept = server.memory().saturating_sub(before);
+    let sent = SESSIONS * UPLOADS * FIELD;
+    assert!(kept < sent / 4, "{kept} bytes remain of {sent}");
+    server.stop();
+}
