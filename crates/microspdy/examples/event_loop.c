@@ -33,7 +33,11 @@ on_session (void *cls, struct SPDY_Session *session)
 
   if (NULL == visitor || 0 == SPDY_get_remote_addr (session, &address)
       || AF_INET != address->sa_family)
-    abort ();
+  {
+    free (visitor);
+    SPDY_close_session (session);
+    return;
+  }
   visitor->daemon = *(const char *) cls;
   SPDY_set_cls_to_session (session, visitor);
   say (visitor->daemon, "session");
@@ -62,10 +66,10 @@ greet (struct SPDY_Session *session)
   struct SPDY_Settings *settings
     = (struct SPDY_Settings *) SPDY_settings_create ();
 
+  /* A session that closes takes neither of the two. */
   SPDY_settings_add (settings, SPDY_SETTINGS_MAX_CONCURRENT_STREAMS, 0, 32);
-  if (SPDY_YES != SPDY_send_settings (session, settings, 0, 0)
-      || SPDY_YES != SPDY_send_ping (session, &on_pong, NULL))
-    abort ();
+  SPDY_send_settings (session, settings, 0, 0);
+  SPDY_send_ping (session, &on_pong, NULL);
   SPDY_settings_destroy (settings);
 }
 
@@ -103,6 +107,11 @@ on_request (void *cls, struct SPDY_Request *request, uint8_t priority,
   (void) scheme;
   (void) headers;
   (void) more;
+  if (NULL == visitor)
+  {
+    SPDY_destroy_request (request);
+    return;
+  }
   if (0 == visitor->requests++)
     greet (session);
   snprintf (text, sizeof (text), "request %u\n", visitor->requests);
@@ -110,7 +119,10 @@ on_request (void *cls, struct SPDY_Request *request, uint8_t priority,
                                   NULL, text, strlen (text));
   if (SPDY_YES
       != SPDY_queue_response (request, response, true, false, &on_sent, cls))
-    abort ();
+  {
+    SPDY_destroy_response (response);
+    SPDY_destroy_request (request);
+  }
 }
 
 static struct SPDY_Daemon *

@@ -80,6 +80,8 @@ pub(crate) struct RequestEntry {
     pub(super) priority: Priority,
     /// The program wants no more of the body.
     pub(super) deaf: AtomicBool,
+    /// The client has reset the stream, and the program has not answered.
+    pub(super) ended: AtomicBool,
     /// The request's own handle.
     pub(super) handle: OnceLock<Handle>,
 }
@@ -134,6 +136,7 @@ impl RequestEntry {
             headers,
             priority,
             deaf: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
             handle: OnceLock::new(),
         });
         let handle = handles::insert(Arc::clone(&entry))?;
@@ -143,6 +146,10 @@ impl RequestEntry {
 
     pub(super) fn texts(&self) -> [&CStr; 5] {
         self.texts.each_ref().map(CString::as_c_str)
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
     }
 
     pub(super) fn is_deaf(&self) -> bool {

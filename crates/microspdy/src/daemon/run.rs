@@ -270,9 +270,14 @@ impl Daemon {
     fn deliver_request(&self, id: SessionId, request: Handle, stream: StreamId, more: bool) {
         let live = self.with_session(id, |session| session.takes_requests());
         let wanted = self.callbacks.new_request.is_some() && live == Some(true);
-        let Some(entry) = handles::get::<RequestEntry>(request).filter(|_| wanted) else {
-            drop(handles::remove::<RequestEntry>(request));
-            self.with_session(id, |session| session.refuse(stream));
+        // A program for libmicrospdy expects that it can answer at once.
+        let entry =
+            handles::get::<RequestEntry>(request).filter(|entry| wanted && !entry.has_ended());
+        let Some(entry) = entry else {
+            let entry = handles::remove::<RequestEntry>(request);
+            if !entry.is_some_and(|entry| entry.has_ended()) {
+                self.with_session(id, |session| session.refuse(stream));
+            }
             return;
         };
         self.callbacks.new_request(&NewRequest {
@@ -294,6 +299,7 @@ impl Daemon {
         let live = self.with_session(id, |session| session.takes_requests());
         if let Some(entry) = handles::get::<RequestEntry>(request)
             && live == Some(true)
+            && !entry.has_ended()
             && !entry.is_deaf()
             && !self.callbacks.new_data(request, &data, more)
         {

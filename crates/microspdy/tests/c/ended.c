@@ -69,6 +69,19 @@ on_request (void *cls, struct SPDY_Request *request, uint8_t priority,
   fflush (stdout);
 }
 
+static int
+on_data (void *cls, struct SPDY_Request *request, const void *buf, size_t size,
+         bool more)
+{
+  (void) cls;
+  (void) request;
+  (void) buf;
+  (void) more;
+  printf ("data %u\n", (unsigned int) size);
+  fflush (stdout);
+  return SPDY_YES;
+}
+
 /* All texts are still those of the requests. */
 static void
 on_close (void *cls, struct SPDY_Session *session, int by_client)
@@ -114,7 +127,7 @@ main (int argc, char **argv)
   answer = SPDY_build_response (SPDY_HTTP_OK, NULL, SPDY_HTTP_VERSION_1_1,
                                 NULL, NULL, 0);
   daemon = SPDY_start_daemon (
-    0, NULL, NULL, NULL, &on_close, &on_request, NULL, NULL,
+    0, NULL, NULL, NULL, &on_close, &on_request, &on_data, NULL,
     SPDY_DAEMON_OPTION_SOCK_ADDR, &address, SPDY_DAEMON_OPTION_IO_SUBSYSTEM,
     SPDY_IO_SUBSYSTEM_RAW, SPDY_DAEMON_OPTION_END);
   if (NULL == daemon || NULL == answer)

@@ -8,14 +8,14 @@ use crate::build::{Language, SANITIZED, Server, compile};
 use crate::client::{Client, get, post};
 
 /// Starts the server, which answers no request but `/check`.
-fn server(test: &str, mode: &[&str]) -> Server {
+pub(crate) fn server(test: &str, mode: &[&str]) -> Server {
     let name = format!("ended-{test}");
     let program = compile("tests/c/ended.c", Language::C99, &SANITIZED, &name);
     Server::start(&program, mode)
 }
 
 /// Lets the server use the requests that it holds.
-fn check(client: &mut Client) {
+pub(crate) fn check(client: &mut Client) {
     assert_eq!(client.fetch(&get("/check")).body, b"checked");
 }
 

@@ -5,11 +5,12 @@ use std::io::{Read as _, Write as _};
 
 use bytes::BytesMut;
 use tandem_spdy::Version;
-use tandem_spdy::frame::{Data, Frame, FrameReader, Headers, Piece, SynStream};
+use tandem_spdy::frame::{Data, Frame, FrameReader, Headers, Piece, RstStream, SynStream};
 use tandem_spdy::header_block::{Block, Encoder, HeaderCompression};
 
 use crate::build::Server;
 use crate::client::{Client, connect, get};
+use crate::ended::{check, server};
 use crate::served::file_server;
 
 /// Control frames that end something, as the server sent them.
@@ -172,5 +173,42 @@ fn data_of_unknown_streams_and_large_frames_pass() {
     }
     let mut client = Client::connect(server.port, Version::V3);
     assert_eq!(client.fetch(&get("/1000")).status, 200);
+    server.stop();
+}
+
+#[test]
+fn request_that_is_reset_at_once_is_not_reported() {
+    let mut server = server("at-once", &[]);
+    let mut socket = connect(server.port);
+    let mut encoder = Encoder::new(HeaderCompression::Full);
+    let reset = |stream| {
+        let mut wire = BytesMut::new();
+        RstStream { stream, status: 5 }.encode(&mut wire);
+        wire
+    };
+    // Each write is one segment.
+    let mut wire = request(&mut encoder, 1, true);
+    wire.extend(reset(1));
+    wire.extend(request(&mut encoder, 3, false));
+    socket.write_all(&wire).expect("the server reads");
+    assert_eq!(server.line(), "request /1000");
+    let mut wire = BytesMut::new();
+    Data {
+        stream: 3,
+        fin: true,
+        len: 1,
+    }
+    .encode(&mut wire);
+    wire.extend([b'x']);
+    wire.extend(reset(3));
+    wire.extend(request(&mut encoder, 5, true));
+    socket.write_all(&wire).expect("the server reads");
+    assert_eq!(server.line(), "request /1000");
+    // The server holds the requests of streams 3 and 5 only.
+    check(&mut Client::connect(server.port, Version::V3));
+    assert_eq!(server.line(), "cls 1 headers 0 queue 0");
+    assert_eq!(server.line(), "cls 1 headers 0 queue 1");
+    drop(socket);
+    assert_eq!(server.line(), "closed");
     server.stop();
 }

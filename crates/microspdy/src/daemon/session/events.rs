@@ -1,12 +1,15 @@
 //! The events of a session's core: each becomes a notice for the program, or a change of the
 //! session.
 
+use std::sync::atomic::Ordering;
+
 use tandem_http::{Event, Mux as _, Priority, Reason, RequestHead, StreamId};
 
 use super::super::RequestEntry;
 use super::Session;
 use crate::daemon::run::Notice;
 use crate::ffi::callbacks::Outcome;
+use crate::handles;
 
 impl Session {
     pub(super) fn collect(&mut self, notices: &mut Vec<Notice>) {
@@ -62,7 +65,12 @@ impl Session {
     pub(super) fn end_stream(&mut self, id: StreamId) -> Vec<Notice> {
         let reported = self.deliveries.reports(id);
         let mut notices = self.deliveries.cancel(id);
-        let ended = self.requests.end(id).filter(|_| !reported);
+        let request = self.requests.end(id);
+        // Notices of the request that wait for the program are void.
+        if let Some(entry) = request.and_then(handles::get::<RequestEntry>) {
+            entry.ended.store(true, Ordering::Release);
+        }
+        let ended = request.filter(|_| !reported);
         notices.extend(ended.map(|request| Notice::Ended {
             request,
             outcome: Outcome::StreamClosed,
