@@ -405,7 +405,10 @@ SPDY_start_daemon (uint16_t port, const char *certfile, const char *keyfile,
                    SPDY_NewRequestCallback nrcb, SPDY_NewDataCallback npdcb,
                    void *cls, ...);
 
-/* Closes all sessions with GOAWAY, and stops the daemon. */
+/* Closes all sessions with GOAWAY, and stops the daemon. If another thread is
+   inside SPDY_run, this waits for it: the caller must hold no lock that a
+   callback takes. No callback of the daemon follows. A call inside a callback
+   does not wait: the daemon closes at the end of the SPDY_run under way. */
 _MHD_EXTERN void SPDY_stop_daemon (struct SPDY_Daemon *daemon);
 
 /* Adds the descriptors of a daemon to sets for select. Returns the largest one.

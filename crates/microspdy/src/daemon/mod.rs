@@ -16,12 +16,12 @@ mod requests;
 mod rest;
 mod run;
 mod session;
+mod turn;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd as _, RawFd};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -101,10 +101,7 @@ pub(crate) struct Daemon {
     session_timeout: Option<Duration>,
     max_frames: u32,
     acceptor: Option<TlsAcceptor>,
-    /// A run is under way, in this thread or in another.
-    running: AtomicBool,
-    /// A callback stopped the daemon.
-    stopped: AtomicBool,
+    turns: turn::Turns,
     state: Mutex<State>,
 }
 
@@ -150,8 +147,7 @@ impl Daemon {
             session_timeout: options.session_timeout,
             max_frames,
             acceptor,
-            running: AtomicBool::new(false),
-            stopped: AtomicBool::new(false),
+            turns: turn::Turns::default(),
             state: Mutex::new(State {
                 listener: Some(listener),
                 sessions: BTreeMap::new(),
@@ -182,12 +178,11 @@ impl Daemon {
         self.state().sessions.get_mut(&id).map(work)
     }
 
-    /// Stops the daemon. Inside a run, the run does it at its end.
+    /// Stops the daemon. Inside a callback, the run does it at its end. Else this waits for the run
+    /// of another thread.
     pub(crate) fn stop(&self) {
-        self.stopped.store(true, Ordering::Release);
-        if !self.running.swap(true, Ordering::AcqRel) {
+        if let Some(_turn) = self.turns.stop() {
             self.close_all();
-            self.running.store(false, Ordering::Release);
         }
     }
 

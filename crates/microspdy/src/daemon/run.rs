@@ -62,12 +62,12 @@ struct Visit {
 }
 
 impl Daemon {
-    /// Does the work that is due. A call inside a callback of the same daemon does nothing.
+    /// Does the work that is due. A call inside a callback of the same daemon does nothing, nor
+    /// does one beside the run of another thread.
     pub(crate) fn run(&self) {
-        if self.running.swap(true, Ordering::AcqRel) {
+        let Some(turn) = self.turns.begin() else {
             return;
-        }
-        let _guard = RunGuard(self);
+        };
         let now = Instant::now();
         let (visits, accepts) = self.look(now);
         if accepts {
@@ -77,7 +77,7 @@ impl Daemon {
             self.serve(&visit, now);
         }
         self.state().trim.check(now);
-        if self.stopped.load(Ordering::Acquire) {
+        if let Some(_turn) = turn.end() {
             self.close_all();
         }
     }
@@ -394,14 +394,5 @@ impl Daemon {
             let _ = socket.shutdown(std::net::Shutdown::Write);
             transport::drain(&socket);
         }
-    }
-}
-
-/// Ends a run, even by a panic.
-struct RunGuard<'a>(&'a Daemon);
-
-impl Drop for RunGuard<'_> {
-    fn drop(&mut self) {
-        self.0.running.store(false, Ordering::Release);
     }
 }

@@ -164,8 +164,8 @@ pub unsafe extern "C" fn microspdy_start_daemon(
     })
 }
 
-/// Stops a daemon and closes its sessions. Inside a callback, this happens when the callback's
-/// `SPDY_run` returns.
+/// Stops a daemon and closes its sessions, after the run of another thread. Inside a callback, this
+/// happens when the `SPDY_run` under way ends.
 #[unsafe(no_mangle)]
 pub extern "C" fn SPDY_stop_daemon(daemon: *mut c_void) {
     guarded((), || {

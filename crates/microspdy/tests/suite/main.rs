@@ -8,4 +8,5 @@ mod examples;
 mod hostile;
 mod interface;
 mod served;
+mod stop;
 mod tls;
