@@ -413,7 +413,9 @@ _MHD_EXTERN void SPDY_stop_daemon (struct SPDY_Daemon *daemon);
 
 /* Adds the descriptors of a daemon to sets for select. Returns the largest one.
    A descriptor is in the write set only while there is work to do for it.
-   Connections with descriptors of FD_SETSIZE or more are refused, so all fit. */
+   Connections with descriptors of FD_SETSIZE or more are refused, so all fit.
+   Without a free descriptor, the listener is left out for 100 ms, or until a
+   session ends; SPDY_get_timeout knows of this time. */
 _MHD_EXTERN int SPDY_get_fdset (struct SPDY_Daemon *daemon,
                                 fd_set *read_fd_set, fd_set *write_fd_set,
                                 fd_set *except_fd_set);

@@ -3,6 +3,7 @@
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsRawFd as _;
+use std::time::{Duration, Instant};
 
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
@@ -71,8 +72,11 @@ pub(super) fn accept(listener: &Socket) -> Accepted {
                 Accepted::Unusable
             }
         }
-        Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => Accepted::Unusable,
-        Err(_) => Accepted::None,
+        Err(error) => match error.kind() {
+            io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted => Accepted::Unusable,
+            io::ErrorKind::WouldBlock => Accepted::None,
+            _ => Accepted::Exhausted,
+        },
     }
 }
 
@@ -83,4 +87,47 @@ pub(super) enum Accepted {
     /// The connection was closed; more may wait.
     Unusable,
     None,
+    /// The system has no descriptor or no memory for a connection that waits.
+    Exhausted,
+}
+
+/// The time for which a listener waits after [`Accepted::Exhausted`], unless a session ends before.
+const PAUSE_TIME: Duration = Duration::from_millis(100);
+
+/// The pause of a listener. The connection that cannot be accepted keeps the listener readable, so
+/// `select` would return at once, again and again.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Pause(Option<Instant>);
+
+impl Pause {
+    pub(super) fn begin(&mut self, now: Instant) {
+        self.0 = Some(now + PAUSE_TIME);
+    }
+
+    /// Ends the pause, since a descriptor is free.
+    pub(super) fn end(&mut self) {
+        self.0 = None;
+    }
+
+    /// Returns the end of the pause, if it has not come yet.
+    pub(super) fn until(self, now: Instant) -> Option<Instant> {
+        self.0.filter(|&until| now < until)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pause_ends_by_itself_and_with_a_session() {
+        let start = Instant::now();
+        let mut pause = Pause::default();
+        assert_eq!(pause.until(start), None);
+        pause.begin(start);
+        assert_eq!(pause.until(start), Some(start + PAUSE_TIME));
+        assert_eq!(pause.until(start + PAUSE_TIME), None);
+        pause.end();
+        assert_eq!(pause.until(start), None);
+    }
 }

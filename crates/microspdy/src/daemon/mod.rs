@@ -109,6 +109,7 @@ pub(crate) struct Daemon {
 #[derive(Debug)]
 struct State {
     listener: Option<Socket>,
+    pause: listener::Pause,
     sessions: BTreeMap<SessionId, Session>,
     next_session: SessionId,
     /// Closed connections whose last bytes the client may still read.
@@ -124,6 +125,14 @@ struct State {
 struct Lingering {
     socket: Socket,
     until: Instant,
+}
+
+impl State {
+    /// Returns the listener, unless it pauses.
+    fn accepting(&self, now: Instant) -> Option<&Socket> {
+        let pauses = self.pause.until(now).is_some();
+        self.listener.as_ref().filter(|_| !pauses)
+    }
 }
 
 impl Daemon {
@@ -150,6 +159,7 @@ impl Daemon {
             turns: turn::Turns::default(),
             state: Mutex::new(State {
                 listener: Some(listener),
+                pause: listener::Pause::default(),
                 sessions: BTreeMap::new(),
                 next_session: 0,
                 lingering: Vec::new(),
@@ -190,7 +200,7 @@ impl Daemon {
     pub(crate) fn interests(&self, now: Instant) -> Vec<Interest> {
         let state = self.state();
         let mut interests = Vec::with_capacity(state.sessions.len() + 1);
-        if let Some(listener) = &state.listener {
+        if let Some(listener) = state.accepting(now) {
             interests.push(Interest {
                 descriptor: listener.as_raw_fd(),
                 read: true,
@@ -220,7 +230,8 @@ impl Daemon {
     }
 
     /// Returns the time of the next timeout, if there is one. Closed connections have none, since
-    /// programs expect none without sessions: a later run removes them.
+    /// programs expect none without sessions: a later run removes them. The pause of a listener has
+    /// one, or its end would pass unnoticed.
     pub(crate) fn deadline(&self, now: Instant) -> Option<Instant> {
         let state = self.state();
         let sessions = state.sessions.values().filter_map(|session| {
@@ -231,7 +242,8 @@ impl Daemon {
             }
         });
         let trim = state.trim.due(now).filter(|_| !state.sessions.is_empty());
-        sessions.chain(trim).min()
+        let pause = state.pause.until(now);
+        sessions.chain(trim).chain(pause).min()
     }
 }
 

@@ -101,7 +101,7 @@ impl Daemon {
                 )
             })
             .collect();
-        let listener = state.listener.as_ref().map(|socket| socket.as_raw_fd());
+        let listener = state.accepting(now).map(|socket| socket.as_raw_fd());
         polled.extend(listener.map(|descriptor| entry(descriptor, true, false)));
         sys::poll_now(&mut polled);
         let accepts = listener.is_some() && polled.pop().is_some_and(|last| last.revents != 0);
@@ -149,6 +149,7 @@ impl Daemon {
                 }
                 Accepted::Unusable => {}
                 Accepted::None => return,
+                Accepted::Exhausted => return self.state().pause.begin(Instant::now()),
             }
         }
     }
@@ -338,6 +339,7 @@ impl Daemon {
         let Some(session) = state.sessions.remove(&id) else {
             return;
         };
+        state.pause.end();
         drop(state);
         let handle = session.handle();
         let (socket, notices) = session.end();

@@ -1,6 +1,7 @@
 //! The library from outside: C programs that are compiled here, and SPDY clients that meet them.
 //! The tests need a C and a C++ compiler and `nm`: `apt-get install g++ binutils`.
 
+mod accept;
 mod build;
 mod client;
 mod ended;
