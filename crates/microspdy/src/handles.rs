@@ -14,9 +14,18 @@ use crate::response::Response;
 use crate::settings::Settings;
 
 /// The bits of a handle that hold the place in the table. The rest holds the generation.
-const PLACE_BITS: u32 = usize::BITS / 2 - 4;
+const PLACE_BITS: u32 = place_bits(usize::BITS);
 const MAX_PLACES: usize = 1 << PLACE_BITS;
 const MAX_GENERATION: usize = usize::MAX >> PLACE_BITS;
+
+/// Returns the bits of a place in a handle of `width` bits.
+///
+/// On 32-bit machines, the places suffice for the requests of all sessions that `select` permits.
+/// One user cannot fill the table for the others. Fewer generations lose nothing: a place without
+/// generations retires, and all handles together are as many as there are numbers.
+const fn place_bits(width: u32) -> u32 {
+    if width >= 64 { width / 2 - 4 } else { 21 }
+}
 
 /// A handle as C programs hold it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -209,6 +218,16 @@ mod tests {
         assert!(table.remove(last).is_some());
         let next = table.insert(object()).expect("room");
         assert_eq!(next.place(), 1);
+    }
+
+    #[test]
+    fn places_suffice_for_all_clients() {
+        let streams = crate::daemon::MAX_STREAMS as usize;
+        // An open request has headers and a response, and an ended one has headers.
+        let places = 1 + 3 * streams + 2 * streams;
+        assert!(libc::FD_SETSIZE * places <= 1 << place_bits(32));
+        assert!(place_bits(32) < 32 - 10);
+        assert_eq!(place_bits(64), 28);
     }
 
     #[test]

@@ -32,6 +32,8 @@ pub(crate) use entries::{PushTarget, RequestEntry, SessionEntry};
 
 use crate::ffi::callbacks::{Callbacks, EndedCallback};
 use crate::transport::{TlsAcceptor, TlsError};
+#[cfg(test)]
+pub(crate) use session::MAX_STREAMS;
 use session::Session;
 
 /// Frames that a session sends in one run unless the program says otherwise.

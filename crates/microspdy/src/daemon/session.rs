@@ -26,7 +26,7 @@ use crate::handles::{self, Handle};
 use crate::transport::{Received, Transport};
 
 /// Streams that a client may have open at once.
-pub(super) const MAX_STREAMS: u32 = 256;
+pub(crate) const MAX_STREAMS: u32 = 256;
 /// Bytes that a client may send unasked, on a stream and on a session. A callback takes data at
 /// once, so this bounds no memory. Some clients (spdystream) count no windows: a small one would
 /// end their uploads while credit waits behind a response that they have not read.
