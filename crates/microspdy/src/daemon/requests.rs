@@ -19,7 +19,7 @@ const MAX_KEPT: usize = super::session::MAX_STREAMS as usize;
 #[derive(Debug)]
 struct Exchange {
     request: Handle,
-    /// Its body is not complete.
+    /// The body is not complete.
     receives: bool,
     /// A response that closes the stream is queued.
     answered: bool,

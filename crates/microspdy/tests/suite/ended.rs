@@ -20,7 +20,7 @@ pub(crate) fn check(client: &mut Client) {
 }
 
 #[test]
-fn reset_request_is_valid_up_to_the_end_of_its_session() {
+fn reset_request_is_valid_until_its_session_ends() {
     let mut server = server("valid", &[]);
     let mut client = Client::connect(server.port, Version::V3);
     let mut head = post("/reset");

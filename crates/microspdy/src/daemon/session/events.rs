@@ -60,8 +60,8 @@ impl Session {
         }
     }
 
-    /// Gives up the responses of a stream that was reset. If none of them has a result callback, the
-    /// program learns of the end by another notice.
+    /// Gives up the responses of a stream that was reset. If none of them has a result callback,
+    /// another notice tells the program of the end.
     pub(super) fn end_stream(&mut self, id: StreamId) -> Vec<Notice> {
         let reported = self.deliveries.reports(id);
         let mut notices = self.deliveries.cancel(id);
