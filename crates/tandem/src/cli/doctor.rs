@@ -4,14 +4,15 @@
 //! The client's checks include a request to each gateway, which the gateway answers by itself
 //! (`Max-Forwards: 0`, RFC 9110 section 7.6.2). The client connects to nothing but the gateways
 //! through `--via`, and the site that the user names (`--site`). It looks up no name but that of
-//! this site, with `--solo=direct`. `proxy` checks the proxy of a client without a gateway, and
-//! the way to the site. The gateway's checks include a look-up of one name, unless the gateway
-//! stands for an origin at an address.
+//! this site, with `--solo=direct`. `addresses` checks each address of a gateway's name, and `proxy`
+//! the proxy of a client without a gateway, and the way to the site. The gateway's checks include a
+//! look-up of one name, unless the gateway stands for an origin at an address.
 
+mod addresses;
 mod proxy;
 
 use std::fmt;
-use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs as _};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 use std::time::{Duration, Instant, SystemTime};
 
 use tandem_http::{Fields, Method, RequestHead, Scheme};
@@ -32,7 +33,7 @@ use crate::roles::Role;
 use crate::runtime::listen_remedy;
 use crate::stage::Stage;
 use crate::transport::Target;
-use crate::transport::registry::Transports;
+use crate::transport::registry::{Socket, Transports};
 
 pub(super) const EXAMPLES: &str = "Examples:
   tandem doctor client -c client.toml
@@ -174,7 +175,7 @@ pub(super) async fn client(
     };
     let mut findings = vec![Finding::good("configuration", "can be used")];
     findings.extend(config.warnings().into_iter().map(warning));
-    findings.extend(ports(&config.listen));
+    findings.extend(ports(&config.listen, transports));
     findings.extend(system(&config.path, "/proc/sys/net/ipv4/tcp_rmem"));
     match (&config.via, &args.site) {
         (Some(via), site) => findings.extend(proxy::check(&config, via, site.as_ref()).await),
@@ -190,10 +191,7 @@ pub(super) async fn client(
         findings.push(Finding::good("discovery", text));
     }
     for gateway in config.all_gateways() {
-        match config.path_to(gateway) {
-            Ok(path) => findings.extend(reach(&config, gateway, &*path).await),
-            Err(error) => findings.push(configuration(&error)),
-        }
+        findings.extend(addresses::reach_each(&config, gateway).await);
     }
     // The role is the last check. It connects to nothing.
     let role = ClientConfig {
@@ -221,7 +219,7 @@ async fn gateway(
     let mut findings = vec![Finding::good("configuration", "can be used")];
     findings.extend(config.warnings().into_iter().map(warning));
     findings.push(certificates(&config));
-    findings.extend(ports(&config.listen));
+    findings.extend(ports(&config.listen, transports));
     findings.extend(system(&config.path, "/proc/sys/net/ipv4/tcp_wmem"));
     findings.extend(announced(&config));
     findings.push(
@@ -306,13 +304,14 @@ fn certificates(role: &dyn Role) -> Finding {
 }
 
 /// Checks whether the addresses of the listeners are free.
-fn ports(listen: &[Endpoint]) -> Vec<Finding> {
+fn ports(listen: &[Endpoint], transports: &Transports) -> Vec<Finding> {
     let mut findings = Vec::new();
     for endpoint in listen {
-        let Some(address) = endpoint.socket_addr() else {
+        let (Some(address), Ok(provider)) = (endpoint.socket_addr(), transports.of(endpoint))
+        else {
             continue;
         };
-        findings.push(match TcpListener::bind(address) {
+        findings.push(match Socket::bind(provider.protocol(), address) {
             Ok(_) => Finding::good("port", format!("{endpoint} is free")),
             Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => Finding::warning(
                 "port",

@@ -14,7 +14,8 @@ pub use super::mode::ModeOption;
 use super::submission::SubmissionConfig;
 use super::units::{Size, Span};
 use super::{
-    ConfigError, PathConfig, discover, distinct, near_options, onion_ports, positive, with_path,
+    ConfigError, PathConfig, discover, distinct, families, near_options, onion_ports, positive,
+    with_path,
 };
 use crate::back::origin::{Limits, Mode};
 use crate::back::policy::{AddressFamily, AllowDest, Policy, PolicyOf};
@@ -370,7 +371,7 @@ impl GatewayOptions {
             log_requests: self.log_requests.unwrap_or(false),
             log_urls: self.log_urls.unwrap_or(false),
             transports: transports.clone(),
-            listen: self.listen,
+            listen: families::present(self.listen),
         })
     }
 }

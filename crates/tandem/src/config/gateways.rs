@@ -84,8 +84,9 @@ pub struct Route {
 pub struct GatewayEndpoint {
     /// The endpoint as given.
     pub endpoint: Endpoint,
-    /// The address, if the client connects directly.
-    pub address: Option<SocketAddr>,
+    /// The addresses to try, best first, if the client connects directly. Only a name that is
+    /// looked up has several.
+    pub addresses: Vec<SocketAddr>,
     /// The exit of the gateway, for `via tor://`.
     pub exit: Option<Exit>,
     /// The file with the access token that the gateway requires.
@@ -99,10 +100,12 @@ pub struct GatewayEndpoint {
 }
 
 impl GatewayEndpoint {
-    /// Returns the address of the gateway, if it is known.
-    pub(super) fn ip(&self) -> Option<IpAddr> {
-        self.address
-            .map_or_else(|| self.endpoint.ip(), |address| Some(address.ip()))
+    /// Returns true if the addresses of the gateway are known, and all of them pass a test.
+    pub(super) fn is_at(&self, test: impl Fn(IpAddr) -> bool) -> bool {
+        match &self.addresses[..] {
+            [] => self.endpoint.ip().is_some_and(test),
+            all => all.iter().all(|address| test(address.ip())),
+        }
     }
 }
 
@@ -255,13 +258,13 @@ impl Dialled<'_> {
             Some("yes") => true,
             Some(_) => return Err(bad("own= can only be yes")),
         };
-        let address = match self.via {
-            Some(_) => None,
-            None => own_address(&endpoint, self.lookups)?,
+        let addresses = match self.via {
+            Some(_) => Vec::new(),
+            None => own_addresses(&endpoint, self.lookups)?,
         };
         Ok(GatewayEndpoint {
             endpoint,
-            address,
+            addresses,
             exit,
             token_file: token_file.map(str::to_owned),
             is_alternative: false,
@@ -271,16 +274,16 @@ impl Dialled<'_> {
     }
 }
 
-/// Returns the address of a gateway for a direct connection. The client asks a resolver only if the
-/// endpoint says so. Returns `None` if that would need a look-up that is refused.
-fn own_address(endpoint: &Endpoint, lookups: Lookups) -> Result<Option<SocketAddr>, ConfigError> {
+/// Returns the addresses of a gateway for a direct connection. The client asks a resolver only if
+/// the endpoint says so. Returns none if that would need a look-up that is refused.
+fn own_addresses(endpoint: &Endpoint, lookups: Lookups) -> Result<Vec<SocketAddr>, ConfigError> {
     let bad = |problem: String| ConfigError::value("gateway", format!("{endpoint}: {problem}"));
     if let Some(ip) = endpoint.option("ip") {
         let ip = ip.parse().map_err(|_| bad("ip= is no address".into()))?;
-        return Ok(Some(SocketAddr::new(ip, endpoint.port)));
+        return Ok(vec![SocketAddr::new(ip, endpoint.port)]);
     }
     if let Some(address) = endpoint.socket_addr() {
-        return Ok(Some(address));
+        return Ok(vec![address]);
     }
     if is_onion(&endpoint.host) {
         // A resolver must not learn the name (RFC 7686 section 2).
@@ -289,7 +292,7 @@ fn own_address(endpoint: &Endpoint, lookups: Lookups) -> Result<Option<SocketAdd
         ));
     }
     match endpoint.option("resolve") {
-        Some("system") if lookups == Lookups::Refused => Ok(None),
+        Some("system") if lookups == Lookups::Refused => Ok(Vec::new()),
         Some("system") => {
             use std::net::ToSocketAddrs;
             let failed = |problem: String| ConfigError::Lookup {
@@ -299,10 +302,11 @@ fn own_address(endpoint: &Endpoint, lookups: Lookups) -> Result<Option<SocketAdd
             let found = (endpoint.host.as_str(), endpoint.port)
                 .to_socket_addrs()
                 .map_err(|error| failed(error.to_string()))?;
-            let first = found.into_iter().next();
-            first
-                .map(Some)
-                .ok_or_else(|| failed("the name has no address".into()))
+            let usable = alternating(found);
+            match usable.is_empty() {
+                true => Err(failed("the name has no address".into())),
+                false => Ok(usable),
+            }
         }
         Some(_) => Err(bad("resolve= can only be system".into())),
         None => Err(bad(
@@ -311,6 +315,29 @@ fn own_address(endpoint: &Endpoint, lookups: Lookups) -> Result<Option<SocketAdd
                 .into(),
         )),
     }
+}
+
+/// The number of addresses of one gateway that are tried.
+const MAX_ADDRESSES: usize = 4;
+
+/// Returns the addresses to try. IPv4 and IPv6 alternate, and the resolver's best one is the first
+/// (RFC 8305 section 4).
+fn alternating(found: impl Iterator<Item = SocketAddr>) -> Vec<SocketAddr> {
+    let mut all: Vec<SocketAddr> = Vec::new();
+    for address in found {
+        if !all.contains(&address) {
+            all.push(address);
+        }
+    }
+    let is_first_v6 = all.first().is_some_and(SocketAddr::is_ipv6);
+    let (best, others): (Vec<_>, Vec<_>) =
+        (all.into_iter()).partition(|address| address.is_ipv6() == is_first_v6);
+    let (mut best, mut others) = (best.into_iter(), others.into_iter());
+    let pairs = std::iter::from_fn(|| {
+        let pair = [best.next(), others.next()];
+        (pair != [None, None]).then_some(pair)
+    });
+    pairs.flatten().flatten().take(MAX_ADDRESSES).collect()
 }
 
 #[cfg(test)]
@@ -342,17 +369,11 @@ mod tests {
             .typed()
             .unwrap();
         assert_eq!(
-            config.gateways[0].address,
-            Some("203.0.113.5:443".parse().unwrap())
+            config.gateways[0].addresses,
+            ["203.0.113.5:443".parse().unwrap()]
         );
-        assert_eq!(
-            options("h2+tls://gw.example:443", Some("socks5://127.0.0.1:9050"))
-                .typed()
-                .unwrap()
-                .gateways[0]
-                .address,
-            None
-        );
+        let proxied = options("h2+tls://gw.example:443", Some("socks5://127.0.0.1:9050"));
+        assert!(proxied.typed().unwrap().gateways[0].addresses.is_empty());
     }
 
     #[test]
@@ -440,6 +461,34 @@ mod tests {
     fn offline_check_looks_up_no_name() {
         let options = options("h2+tls://gw.invalid:443?resolve=system", None);
         let config = options.typed_offline(&Transports::default());
-        assert_eq!(config.expect("a configuration").gateways[0].address, None);
+        let gateways = config.expect("a configuration").gateways;
+        assert!(gateways[0].addresses.is_empty());
+    }
+
+    #[test]
+    fn addresses_of_both_families_alternate() {
+        let addresses = |list: &[&str]| -> Vec<SocketAddr> {
+            let parse = |ip: &&str| SocketAddr::new(ip.parse().expect("an address"), 443);
+            list.iter().map(parse).collect()
+        };
+        for (found, tried) in [
+            (
+                &["::5", "::6", "192.0.2.5"][..],
+                &["::5", "192.0.2.5", "::6"][..],
+            ),
+            (&["192.0.2.5", "192.0.2.5", "::5"], &["192.0.2.5", "::5"]),
+            (
+                &["::1", "::2", "::3", "::4", "::5"],
+                &["::1", "::2", "::3", "::4"],
+            ),
+            (
+                &["::1", "::2", "::3", "::4", "192.0.2.1"],
+                &["::1", "192.0.2.1", "::2", "::3"],
+            ),
+            (&[], &[]),
+        ] {
+            let found = addresses(found).into_iter();
+            assert_eq!(alternating(found), addresses(tried));
+        }
     }
 }

@@ -11,6 +11,7 @@ pub mod client_cache;
 pub mod compress;
 mod digest;
 pub mod discover;
+mod families;
 pub mod file;
 mod fleet;
 pub mod gateway;

@@ -72,9 +72,7 @@ fn is_readable(gateway: &GatewayEndpoint, via: Option<&Via>) -> bool {
     let is_secret = match via {
         // A loopback address is that of the proxy's far end.
         Some(_) => is_onion(&endpoint.host),
-        None => gateway
-            .ip()
-            .is_some_and(|ip| ip.to_canonical().is_loopback()),
+        None => gateway.is_at(|ip| ip.to_canonical().is_loopback()),
     };
     endpoint.transport == "tcp" && !is_secret
 }

@@ -165,10 +165,7 @@ fn exposed_token(gateway: &GatewayEndpoint, via: Option<&Via>) -> Option<String>
 fn is_exposed(gateway: &GatewayEndpoint, via: Option<&Via>) -> bool {
     let endpoint = &gateway.endpoint;
     let is_onion = via.is_some() && is_onion(&endpoint.host);
-    endpoint.transport == "tcp"
-        && gateway.exit.is_none()
-        && !is_onion
-        && !gateway.ip().is_some_and(is_near)
+    endpoint.transport == "tcp" && gateway.exit.is_none() && !is_onion && !gateway.is_at(is_near)
 }
 
 /// Returns true if an address belongs to this machine or to a private network (RFC 1918, RFC 4193).

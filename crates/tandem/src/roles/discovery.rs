@@ -201,7 +201,7 @@ impl SiteLanes {
         let config = &self.config;
         let endpoint = GatewayEndpoint {
             endpoint: way.clone(),
-            address: None,
+            addresses: Vec::new(),
             exit: None,
             token_file: None,
             is_alternative: false,

@@ -11,6 +11,7 @@
 //! ```
 
 use std::cell::Cell;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -53,6 +54,7 @@ use crate::session::http1::Http1Session;
 use crate::session::mux::Multiplexed;
 use crate::session::streams::StreamsSession;
 use crate::stage::{SessionPool, Stage};
+use crate::transport::addresses::AnyAddress;
 use crate::transport::registry::DialContext;
 use crate::transport::socks::Socks;
 use crate::transport::tcp::Tcp;
@@ -381,16 +383,7 @@ impl ClientConfig {
                 return Err(ConfigError::value("gateway", problem));
             }
         };
-        let context = DialContext {
-            streams: self.byte_streams(gateway, dials),
-            address: gateway.address,
-            congestion: self.path.socket.congestion.clone(),
-            stream_window: self.path.stream_window,
-            early_data: self.path.early_data,
-            timeout: self.path.socket.connect_timeout,
-            renewals: renewals.clone(),
-        };
-        let transport = provider.dialling(endpoint, context)?;
+        let transport = self.transport_to(gateway, dials, renewals)?;
         let way = self
             .via
             .as_ref()
@@ -407,9 +400,40 @@ impl ClientConfig {
             way: WayEntry {
                 is_alternative: gateway.is_alternative,
                 is_datagrams: gateway.is_datagrams,
-                address: gateway.address,
+                address: gateway.addresses.first().copied(),
             },
         })
+    }
+
+    /// Creates the transport to a gateway, or to each of its addresses if there are several.
+    fn transport_to(
+        &self,
+        gateway: &GatewayEndpoint,
+        dials: Dials,
+        renewals: &Renewals,
+    ) -> Result<Rc<dyn Transport>, ConfigError> {
+        let provider = self.transports.of(&gateway.endpoint)?;
+        let dialling = |address: Option<SocketAddr>| -> Result<_, ConfigError> {
+            let context = DialContext {
+                streams: self.byte_streams(gateway, address, dials),
+                address,
+                congestion: self.path.socket.congestion.clone(),
+                stream_window: self.path.stream_window,
+                early_data: self.path.early_data,
+                timeout: self.path.socket.connect_timeout,
+                renewals: renewals.clone(),
+            };
+            Ok(provider.dialling(&gateway.endpoint, context)?)
+        };
+        match gateway.addresses[..] {
+            [] => dialling(None),
+            [address] => dialling(Some(address)),
+            ref all => {
+                let each = all.iter().map(|it| Ok((*it, dialling(Some(*it))?)));
+                let all = each.collect::<Result<_, ConfigError>>()?;
+                Ok(Rc::new(AnyAddress::new(all)))
+            }
+        }
     }
 
     /// Creates the session over a transport with many streams. A lost peer ends the carrier, so
@@ -423,13 +447,18 @@ impl ClientConfig {
         StreamsSession::new(http1, token)
     }
 
-    /// Opens byte streams to a gateway, through the proxy if there is one.
-    fn byte_streams(&self, gateway: &GatewayEndpoint, dials: Dials) -> Rc<dyn Transport> {
+    /// Opens byte streams to a gateway: to an address, or through the proxy if there is one.
+    fn byte_streams(
+        &self,
+        gateway: &GatewayEndpoint,
+        address: Option<SocketAddr>,
+        dials: Dials,
+    ) -> Rc<dyn Transport> {
         let options = self.path.socket.clone();
         match &self.via {
             None => Rc::new(Tcp {
                 options: Some(options),
-                pinned: gateway.address,
+                pinned: address,
             }),
             Some(Via::Socks(proxy)) => Rc::new(Socks::new(*proxy, options)),
             Some(control) => {

@@ -1,10 +1,12 @@
 //! The transports that carry sessions: TCP ([`tcp`]), TLS over another transport ([`tls`]), a
 //! SOCKS5 proxy on the way ([`socks`]), a Tor client with its control port ([`tor`]), and tunnels
-//! through the pipeline of this process ([`connect`]).
+//! through the pipeline of this process ([`connect`]). A gateway with several addresses has one
+//! transport for each ([`addresses`]).
 //!
 //! A transport dials its target under an isolation key, and listens. Layers hold the transport
 //! below. Users name transports in endpoints; the [`registry`] holds the names.
 
+pub mod addresses;
 pub mod connect;
 pub mod registry;
 pub mod socks;

@@ -63,7 +63,6 @@ impl OwnGatewayPlan {
             Ok(IpAddr::V6(ip)) => format!("[{ip}]"),
             _ => self.host.clone(),
         };
-        let any = SocketAddr::new(listening_address(address), self.port);
         let mut files = vec![
             NewFile::secret("gateway/token", format!("{token}\n")),
             NewFile::secret("client/token", format!("{token}\n")),
@@ -84,11 +83,14 @@ impl OwnGatewayPlan {
                 ["cert.pem".into(), "key.pem".into()]
             }
         };
-        let listen = format!("h2+tls://{any}?cert={cert}&key={key}");
+        let listen = listening_addresses(address).into_iter().map(|ip| {
+            let any = SocketAddr::new(ip, self.port);
+            text(&format!("h2+tls://{any}?cert={cert}&key={key}"))
+        });
         let auth = list("token-file=token");
         // The gateway has one user, so that pushes reveal no other user's visits.
         let gateway = [
-            ("listen", list(&listen)),
+            ("listen", Value::Array(listen.collect())),
             ("auth", auth),
             ("predict-users", Value::Integer(1)),
         ];
@@ -113,13 +115,17 @@ impl OwnGatewayPlan {
     }
 }
 
-/// Returns the address on which a gateway listens that clients reach at `address`.
-const fn listening_address(address: Option<IpAddr>) -> IpAddr {
+/// Returns the addresses on which a gateway listens that clients reach at `address`.
+fn listening_addresses(address: Option<IpAddr>) -> Vec<IpAddr> {
+    let any_v4 = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+    let any_v6 = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
     match address {
         // A gateway on loopback, for a trial, is not for the network.
-        Some(ip) if ip.is_loopback() => ip,
-        Some(IpAddr::V6(_)) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
-        _ => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        Some(ip) if ip.is_loopback() => vec![ip],
+        Some(IpAddr::V4(_)) => vec![any_v4],
+        Some(IpAddr::V6(_)) => vec![any_v6],
+        // The name may have addresses of both families, now or later.
+        None => vec![any_v4, any_v6],
     }
 }
 
@@ -399,31 +405,31 @@ mod tests {
             (
                 "gw.example",
                 None,
-                "0.0.0.0",
+                &["0.0.0.0", "[::]"][..],
                 "gw.example:443?ca=gateway.pem&resolve=system",
             ),
             (
                 "gw.example",
                 Some("2001:db8::5"),
-                "[::]",
+                &["[::]"],
                 "gw.example:443?ca=gateway.pem&ip=2001:db8::5",
             ),
             (
                 "203.0.113.5",
                 None,
-                "0.0.0.0",
+                &["0.0.0.0"],
                 "203.0.113.5:443?ca=gateway.pem",
             ),
             (
                 "2001:db8::5",
                 None,
-                "[::]",
+                &["[::]"],
                 "[2001:db8::5]:443?ca=gateway.pem",
             ),
             (
                 "127.0.0.9",
                 None,
-                "127.0.0.9",
+                &["127.0.0.9"],
                 "127.0.0.9:443?ca=gateway.pem",
             ),
         ] {
@@ -438,9 +444,12 @@ mod tests {
             let options = read(&plan, "gateway/gateway.toml").gateway;
             let options = options.expect("a gateway");
             assert_eq!(options.predict_users, Some(1));
-            let endpoint = options.listen[0].to_string();
-            let expected = format!("h2+tls://{listen}:443?cert=cert.pem&key=key.pem");
-            assert_eq!(endpoint, expected);
+            let endpoints: Vec<_> = options.listen.iter().map(Endpoint::to_string).collect();
+            let expected: Vec<_> = listen
+                .iter()
+                .map(|ip| format!("h2+tls://{ip}:443?cert=cert.pem&key=key.pem"))
+                .collect();
+            assert_eq!(endpoints, expected);
             let secrets = plan.files.iter().filter(|file| file.is_secret);
             let secrets: Vec<_> = secrets.map(|file| file.path).collect();
             assert_eq!(
