@@ -135,7 +135,8 @@ pub(super) fn onion(host: &str, origin: &str, port: u16) -> Plan {
     let gateway = [
         ("listen", list(&listen)),
         ("mode", text(&format!("reverse={origin}"))),
-        ("allow-host", list(host)),
+        // Browsers send the names below the address there too.
+        ("allow-host", Value::Array(with_subdomains(host))),
         ("open", Value::Boolean(true)),
     ];
     let url = format!("h2+tcp://{host}:{port}");
@@ -300,12 +301,8 @@ fn client_of_exit(gateway: &str, via: &Via) -> NewFile {
 /// for other sites go to them without a gateway: its operator must not read these.
 fn client_of_site(host: &str, gateway: &str, via: &Via) -> NewFile {
     let service = onion_service(host).unwrap_or_default();
-    let hosts = [format!("*.{service}"), service];
     let route = [
-        (
-            "hosts".to_owned(),
-            Value::Array(hosts.map(Value::String).into()),
-        ),
+        ("hosts".to_owned(), Value::Array(with_subdomains(&service))),
         ("gateway".to_owned(), text(gateway)),
     ];
     let route = Value::Array(vec![Value::Table(route.into_iter().collect())]);
@@ -314,6 +311,11 @@ fn client_of_site(host: &str, gateway: &str, via: &Via) -> NewFile {
         Some(via),
         None,
     )
+}
+
+/// Returns the patterns of an onion service's hosts: its address, and the names below it.
+fn with_subdomains(service: &str) -> Vec<Value> {
+    vec![text(service), text(&format!("*.{service}"))]
 }
 
 /// Returns the file of a client. `ways` are the options that decide about the way to sites.
@@ -505,14 +507,23 @@ mod tests {
             read(&plan, "client/client.toml").client
         };
         let operator = onion(&host, "http://127.0.0.1:8080", 9980);
+        let served = read(&operator, "gateway/gateway.toml").gateway;
+        let served = served.expect("a gateway").allow_host;
         let visitor = site(&gateway, &via);
         let clients = [&operator, &visitor].map(|plan| read(plan, "client/client.toml").client);
         for client in clients.into_iter().chain([url(None)]) {
             let client = client.expect("a client").typed().expect("a valid client");
             assert!(client.gateways.is_empty() && client.discover && client.solo.is_some());
-            let routed = |host: &str| client.route_map.find(host).is_some();
-            assert!(routed(&host) && routed(&format!("www.{host}")));
-            assert!(!routed("other.onion") && !routed("site.example"));
+            for (host, expected) in [
+                (host.as_str(), true),
+                (&format!("www.{host}"), true),
+                ("other.onion", false),
+                ("site.example", false),
+            ] {
+                assert_eq!(client.route_map.find(host).is_some(), expected, "{host}");
+                let is_served = served.iter().any(|pattern| pattern.covers(host));
+                assert_eq!(is_served, expected, "{host}: no request gets status 421");
+            }
         }
         let own = url(Some("correct-horse-battery")).expect("a client");
         assert_eq!(
