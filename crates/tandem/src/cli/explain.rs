@@ -3,6 +3,7 @@
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
+use std::time::SystemTime;
 
 use tandem_http::Scheme;
 
@@ -15,6 +16,7 @@ use crate::config::open::{EarlyRequests, OpenLevel};
 use crate::endpoint::{is_onion, split_authority};
 use crate::middle::push::EarlyLimits;
 use crate::transport::registry::Transports;
+use crate::transport::tls::authority::validity;
 
 const EXAMPLES: &str = "Examples:
   tandem explain -c client.toml http://www.example.onion/
@@ -106,7 +108,7 @@ fn explain(config: &ClientConfig, url: &str) -> Result<String, Failure> {
     let opened = config
         .open
         .as_ref()
-        .filter(|_| asked.scheme != Some(Scheme::Http))
+        .filter(|_| asked.scheme != Some(Scheme::Http) && has_authority(config))
         .and_then(|open| open.level(&asked.host, asked.port));
     let is_local = opened == Some(OpenLevel::Local);
     if let Some(discovery) = discovery(config, found.is_some(), is_local, &asked) {
@@ -123,6 +125,13 @@ fn explain(config: &ClientConfig, url: &str) -> Result<String, Failure> {
         None => line("content", content(&asked, gateways)),
     }
     Ok(text)
+}
+
+/// Returns whether the local authority is valid now. Otherwise no HTTPS is opened, and a warning
+/// tells so.
+fn has_authority(config: &ClientConfig) -> bool {
+    let validity = config.authority.as_deref().map(validity);
+    validity.is_some_and(|validity| validity.is_ok_and(|it| it.contains(SystemTime::now())))
 }
 
 /// Describes the effect of an announcement by the site. `is_opened` is true for HTTPS that this
@@ -498,6 +507,11 @@ the pages that it holds out to compare
             let text = told(options, "https://www.a.test/");
             assert!(text.contains(expected), "{text}");
         }
+        std::fs::remove_dir_all(&directory).expect("removed");
+        let begun = now - std::time::Duration::from_secs(91 * 86_400);
+        create(&directory, &opened, begun).expect("an authority");
+        let text = told(options, "https://www.a.test/");
+        assert!(!text.contains("opened on this machine"), "{text}");
         std::fs::remove_dir_all(&directory).expect("removed");
     }
 

@@ -8,7 +8,6 @@
 
 use std::net::IpAddr;
 use std::path::Path;
-use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 
@@ -161,7 +160,8 @@ impl OpenedHttps {
         Err(ConfigError::value("open-https", problem))
     }
 
-    /// Checks that the authority in `directory` can certify the hosts now.
+    /// Checks that the authority in `directory` covers the hosts. One that has expired is no error:
+    /// the client then opens nothing, and warns.
     pub(super) fn check_authority(&self, directory: &Path) -> Result<(), ConfigError> {
         let bad = |problem: String| Err(ConfigError::value("open-https", problem));
         let at = directory.display();
@@ -171,10 +171,6 @@ impl OpenedHttps {
             ));
         }
         let authority = Authority::load(directory)?;
-        if !authority.validity().contains(SystemTime::now()) {
-            let problem = "is not valid now, and lives for 90 days at most";
-            return bad(format!("the local authority in {at} {problem}: {REMEDY}"));
-        }
         let names = constraints(&self.all_hosts());
         match names.iter().find(|name| !authority.covers(name)) {
             Some(name) => bad(format!(
@@ -313,6 +309,8 @@ pub fn constraints(hosts: &[HostPattern]) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, SystemTime};
+
     use tandem_push::wire::OpenedList;
 
     use super::*;
@@ -413,6 +411,22 @@ mod tests {
         }
         let problem = problem(with(&["a.test", "b.test"]));
         assert!(problem.contains("does not cover b.test"), "{problem}");
+        std::fs::remove_dir_all(&directory).expect("removed");
+    }
+
+    #[test]
+    fn expired_authority_is_a_warning() {
+        let name = format!("tandem-open-expired-{}", std::process::id());
+        let directory = std::env::temp_dir().join(name);
+        let begun = SystemTime::now() - Duration::from_secs(91 * 86_400);
+        create(&directory, &["a.test".to_owned()], begun).expect("an authority");
+        let expired = ClientOptions {
+            authority: Some(directory.clone()),
+            ..options(&["a.test"], OWN)
+        };
+        let warnings = expired.typed().expect("a client that starts").warnings();
+        let tells = |it: &&String| it.contains("expired on") && it.contains("opens no HTTPS");
+        assert_eq!(warnings.iter().filter(tells).count(), 1, "{warnings:?}");
         std::fs::remove_dir_all(&directory).expect("removed");
     }
 

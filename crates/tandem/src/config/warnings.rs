@@ -33,17 +33,7 @@ impl ClientConfig {
             }
             warnings.extend(certificate(endpoint));
         }
-        if let Some(directory) = &self.authority
-            && (self.open.is_some() || self.listen.iter().any(is_certified_locally))
-            && let Some(problem) = validity(directory)
-                .ok()
-                .and_then(|validity| validity.warning(SystemTime::now()))
-        {
-            let directory = directory.display();
-            warnings.push(format!(
-                "the local authority in {directory} {problem}: tandem trust"
-            ));
-        }
+        warnings.extend(self.old_authority(SystemTime::now()));
         warnings.extend(self.unlisted_names());
         for gateway in self.all_gateways() {
             warnings.extend(exposed_token(gateway, self.via.as_ref()));
@@ -57,6 +47,25 @@ impl ClientConfig {
 }
 
 impl ClientConfig {
+    /// Returns a warning if the client needs the local authority, which is not valid at `now` or
+    /// expires soon.
+    fn old_authority(&self, now: SystemTime) -> Option<String> {
+        let directory = self.authority.as_deref()?;
+        if self.open.is_none() && !self.listen.iter().any(is_certified_locally) {
+            return None;
+        }
+        let validity = validity(directory).ok()?;
+        let problem = validity.warning(now)?;
+        let effect = match self.open.is_some() && !validity.contains(now) {
+            true => "; until then, this client opens no HTTPS",
+            false => "",
+        };
+        let directory = directory.display();
+        Some(format!(
+            "the local authority in {directory} {problem}: tandem trust{effect}"
+        ))
+    }
+
     /// Returns a warning if the local authority can certify more hosts than those whose HTTPS is
     /// opened.
     fn unlisted_names(&self) -> Option<String> {

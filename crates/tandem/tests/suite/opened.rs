@@ -278,6 +278,17 @@ fn other_connections_show_the_origins_certificate() {
     assert_eq!(shown(&stream), BY_PUBLIC, "by SOCKS");
 }
 
+#[test]
+fn expired_authority_opens_nothing() {
+    let (public, scene) = (Public::new("authority"), telling());
+    public.expire_authority();
+    let site = Site::new("http", &public.identity("good"), &scene);
+    let pair = opening(&public, &[&site]);
+    let client = TlsClient::trusting(Trust::Both);
+    let verdict = client.verdict(&public, &pair, &site.authority());
+    assert_eq!(verdict.as_deref(), Ok(BY_PUBLIC));
+}
+
 /// A ClientHello for another host than that of the tunnel goes to the origin as it is.
 #[test]
 fn another_name_in_the_handshake_is_not_opened() {

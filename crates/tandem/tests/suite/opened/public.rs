@@ -59,6 +59,14 @@ impl Public {
         this
     }
 
+    /// Replaces the client's authority by one that has expired.
+    pub(crate) fn expire_authority(&self) {
+        let local = self.authority();
+        std::fs::remove_dir_all(&local).unwrap();
+        let begun = SystemTime::now() - 91 * DAY;
+        authority::create(&local, &["site.test".to_owned()], begun).unwrap();
+    }
+
     /// Returns the directory of the client's authority.
     pub(crate) fn authority(&self) -> PathBuf {
         self.directory.join("local")
