@@ -7,13 +7,16 @@
 //!
 //! Origin, pair, loader and a modelled slow path ([`tandem_net::slowpath`]) run in this process;
 //! the page is a real page's structure with synthetic bodies, each of which is checked byte by
-//! byte.
+//! byte. `kept` serves a browser.
+
+mod kept;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
+use kept::Kept;
 use serde::Serialize;
 use tandem::cli::Failure;
 use tandem::config::units::{Rate, Span};
@@ -44,7 +47,7 @@ pub(crate) struct DemoArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Leave origin, pair and slow path running until interrupted, for a browser
+    /// Serve the page to a browser over the slow path until interrupted
     #[arg(long)]
     keep: bool,
 }
@@ -75,7 +78,6 @@ struct Outcome {
 
 /// All running processes.
 struct Stage {
-    origin_address: String,
     site: Site,
     direct: Slow,
     between: Slow,
@@ -104,8 +106,10 @@ pub(crate) fn run(args: &DemoArgs) -> Result<(), Failure> {
         progress.finish_and_clear();
         print(args, &outcome, &stage)?;
         if args.keep {
-            eprintln!("Running until interrupted (Ctrl-C).");
-            tokio::signal::ctrl_c().await?;
+            let page = stage.site.page().clone();
+            let other = stage.between.address;
+            let kept = Kept::start(page, &args.session, slow_path(args), other).await?;
+            kept.wait().await?;
         }
         stage.client.drain(Duration::from_secs(1)).await;
         stage.without_push.drain(Duration::from_secs(1)).await;
@@ -117,32 +121,22 @@ pub(crate) fn run(args: &DemoArgs) -> Result<(), Failure> {
 async fn start(args: &DemoArgs) -> Result<Stage, Failure> {
     let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await?;
     let origin_at = listener.local_addr()?;
-    let origin_address = origin_at.to_string();
     let page = if args.page == "demo" {
         Page::demo()?
     } else {
         Page::open(&args.page)?
     };
-    let site = Site::new(page, &[&origin_address])?;
+    let site = Site::new(page, &[origin_at.to_string()])?;
     let origin = Origin::new(site.clone());
     tokio::spawn(origin.serve(listener));
-    let way = SlowPath {
-        rtt: args.rtt.0,
-        rate_up: args.rate.0,
-        rate_down: args.rate.0,
-    };
+    let way = slow_path(args);
     let direct = way.spawn(origin_at).await?;
 
     let any: Endpoint = format!("{}+tcp://127.0.0.1:0", args.session).parse()?;
     let gateway_options = GatewayOptions {
         listen: vec![any.clone()],
-        open: Some(true),
         allow_dest: vec!["127.0.0.1".parse()?],
-        workers: Some(1),
-        // Loads are few here, and each is to show the same.
-        hold_out: Some(0.0),
-        predict: Some(false),
-        ..GatewayOptions::default()
+        ..gateway_options()
     };
     let gateway = Running::start(Arc::new(gateway_options.typed()?)).await?;
     let gateway_at = gateway.address(&any).ok_or("the gateway does not listen")?;
@@ -167,7 +161,6 @@ async fn start(args: &DemoArgs) -> Result<Stage, Failure> {
         .address(&listen)
         .ok_or("the client does not listen")?;
     Ok(Stage {
-        origin_address,
         site,
         direct,
         between,
@@ -177,6 +170,27 @@ async fn start(args: &DemoArgs) -> Result<Stage, Failure> {
         proxy,
         proxy_without_push,
     })
+}
+
+/// Returns the slow path that the user asks for.
+fn slow_path(args: &DemoArgs) -> SlowPath {
+    SlowPath {
+        rtt: args.rtt.0,
+        rate_up: args.rate.0,
+        rate_down: args.rate.0,
+    }
+}
+
+/// Returns the options that the gateways of the demo have in common.
+fn gateway_options() -> GatewayOptions {
+    GatewayOptions {
+        open: Some(true),
+        workers: Some(1),
+        // Loads are few here, and each is to show the same.
+        hold_out: Some(0.0),
+        predict: Some(false),
+        ..GatewayOptions::default()
+    }
 }
 
 /// A way to load the page.
@@ -299,16 +313,9 @@ fn print(args: &DemoArgs, outcome: &Outcome, stage: &Stage) -> Result<(), Failur
         "Carried between the pair in all: {}.",
         total(stage.between.carried())
     );
-    println!("\nTo see it in a browser, run `tandem demo --keep`, set the browser's HTTP proxy to");
-    println!(
-        "  {}  (or its proxy configuration to http://{}/proxy.pac)",
-        stage.proxy, stage.proxy
-    );
-    println!(
-        "and open  http://{}{}",
-        stage.origin_address,
-        stage.site.page().resources[0].path
-    );
+    if !args.keep {
+        println!("\nTo see it in a browser, run `tandem demo --keep`.");
+    }
     Ok(())
 }
 

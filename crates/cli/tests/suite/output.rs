@@ -124,3 +124,27 @@ fn demo_prints_json() {
             && outcome["ratio_bytes"].as_f64().unwrap() > 0.0
     );
 }
+
+/// Browsers send no request for a loopback address to a proxy. The page therefore has a name that
+/// no resolver knows, and only the pair answers for it.
+#[test]
+fn demo_serves_its_page_to_a_browser_through_the_pair() {
+    let arguments = ["demo", "--keep", "--rtt", "4ms", "--rate", "1gbit"];
+    let mut demo = Process::start(&arguments);
+    let url = demo.wait_for("demo.example").trim().to_owned();
+    let page = Client::to(demo.address).get(&url);
+    assert_eq!(page.status, 200, "{url}");
+    let other = Scene::answering("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+    let other = Client::to(demo.address).get(&format!("http://{}/", other.address));
+    assert_eq!(other.body, b"ok", "other sites take the other gateway");
+    demo.signal("INT");
+    assert!(demo.child.wait().unwrap().success());
+}
+
+#[test]
+fn demo_names_no_address_that_has_ended() {
+    let (ok, out, error) = run(&["demo", "--rtt", "4ms", "--rate", "1gbit"]);
+    assert!(ok, "{error}");
+    assert!(out.contains("demo --keep"), "{out}");
+    assert!(!out.contains("127.0.0.1"), "{out}");
+}
