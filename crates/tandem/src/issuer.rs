@@ -105,7 +105,7 @@ impl Issuer {
         let directory = &settings.keys;
         let wrong = |problem: String| IssuerError::Keys(problem);
         make_directory(directory)
-            .map_err(|error| wrong(format!("{}: {error}", directory.display())))?;
+            .map_err(|problem| wrong(format!("{}: {problem}", directory.display())))?;
         let keys = EpochKeys::open(directory, Epochs::new(settings.epoch), now());
         let keys = keys.map_err(|error| wrong(error.to_string()))?;
         let issued = IssuedTokens::open(&directory.join("issued"));
@@ -238,11 +238,30 @@ impl Drop for WaitingIssue {
     }
 }
 
-/// Creates the directory of keys, and removes the permissions of others.
-fn make_directory(keys: &Path) -> std::io::Result<()> {
-    use std::os::unix::fs::PermissionsExt as _;
-    std::fs::create_dir_all(keys)?;
-    std::fs::set_permissions(keys, std::fs::Permissions::from_mode(0o700))
+/// Creates the directory of keys for this user only. An existing one keeps its permissions, and is
+/// refused if others can use it: it may serve another purpose.
+fn make_directory(keys: &Path) -> Result<(), String> {
+    use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+    let failed = |error: std::io::Error| error.to_string();
+    if let Some(parent) = keys.parent() {
+        std::fs::create_dir_all(parent).map_err(failed)?;
+    }
+    match std::fs::DirBuilder::new().mode(0o700).create(keys) {
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+        made => return made.map_err(failed),
+    }
+    let found = std::fs::metadata(keys).map_err(failed)?;
+    if !found.is_dir() {
+        return Err("it is no directory: name another path".into());
+    }
+    let mode = found.permissions().mode() & 0o777;
+    if mode & 0o077 != 0 {
+        return Err(format!(
+            "other users can use this directory (mode {mode:04o}): if it is for the keys only, \
+             chmod 700 it, and otherwise name another one, which the issuer creates"
+        ));
+    }
+    Ok(())
 }
 
 /// Renews the keys of an issuer as long as it exists.
@@ -280,4 +299,38 @@ fn note(error: &str) {
 pub fn now() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     since.map_or(0, |since| since.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    fn mode(directory: &Path) -> u32 {
+        let found = std::fs::metadata(directory).expect("it exists");
+        found.permissions().mode() & 0o777
+    }
+
+    #[test]
+    fn directory_of_keys_keeps_its_permissions() {
+        let name = format!("tandem-test-issuer-mode-{}", std::process::id());
+        let parent = std::env::temp_dir().join(name);
+        let keys = parent.join("below/keys");
+        make_directory(&keys).expect("it is created");
+        assert_eq!(mode(&keys), 0o700);
+        make_directory(&keys).expect("it is private");
+        for open in [0o755, 0o710, 0o701, 0o702] {
+            let permissions = std::fs::Permissions::from_mode(open);
+            std::fs::set_permissions(&keys, permissions).expect("changed");
+            let problem = make_directory(&keys).expect_err("others can use it");
+            assert!(problem.contains("chmod 700"), "{problem}");
+            assert_eq!(mode(&keys), open, "it is not changed");
+        }
+        let file = parent.join("file");
+        std::fs::write(&file, "").expect("written");
+        let problem = make_directory(&file).expect_err("no directory");
+        assert!(problem.contains("no directory"), "{problem}");
+        std::fs::remove_dir_all(&parent).expect("removed");
+    }
 }
