@@ -435,10 +435,15 @@ mod tests {
         let first = Arc::clone(services.issuer().expect("open"));
         let nowhere = IssuerSettings {
             accounts: "/nowhere/accounts".into(),
-            ..settings
+            keys: directory.join("others"),
+            ..settings.clone()
         };
         services.open_issuer(&nowhere).expect("it is open");
         assert!(Arc::ptr_eq(&first, services.issuer().expect("open")));
+        // Another process would have other keys for the same epoch.
+        let error = Services::default().open_issuer(&settings);
+        let problem = error.expect_err("the keys are in use").to_string();
+        assert!(problem.contains("another tandem issuer"), "{problem}");
         let error = Services::default().open_issuer(&nowhere);
         assert!(matches!(error, Err(IssuerError::Accounts(_))));
         std::fs::remove_dir_all(&directory).expect("removed");

@@ -6,10 +6,11 @@
 //! | `EPOCH.public` | the public key | the end of the next epoch |
 //!
 //! The key of the next epoch exists early, so that gateways learn it in time. A private key is
-//! removed with its epoch, so that its theft after that issues no tokens.
+//! removed with its epoch, so that its theft after that issues no tokens. One process at a time has
+//! the directory, by a lock on its file `lock`: two would create different keys for one epoch.
 
 use std::collections::BTreeMap;
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions, TryLockError};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -32,6 +33,12 @@ pub enum KeyError {
         /// The error of the operating system.
         error: std::io::Error,
     },
+    /// Another process has the directory.
+    #[error(
+        "{0}: another tandem issuer uses this directory: stop it, or give each issuer its own \
+         directory and name"
+    )]
+    InUse(String),
     /// A file holds no key.
     #[error("{0} holds no key of this program: restore it, or remove it and its tokens")]
     NoKey(String),
@@ -50,6 +57,8 @@ pub struct EpochKeys {
     /// The epochs.
     pub epochs: Epochs,
     keys: RwLock<IssuerKeys>,
+    /// Held until the issuer ends.
+    _lock: File,
 }
 
 #[derive(Debug, Default)]
@@ -68,6 +77,7 @@ impl EpochKeys {
             directory: directory.to_owned(),
             epochs,
             keys: RwLock::default(),
+            _lock: lock(directory)?,
         };
         let present = epochs.at(now);
         for epoch in present.saturating_sub(GRACE)..=present + 1 {
@@ -188,6 +198,15 @@ impl EpochKeys {
     }
 }
 
+/// Locks the directory for this process.
+fn lock(directory: &Path) -> Result<File, KeyError> {
+    let file = directory.join("lock");
+    files::open_locked(&file).map_err(|error| match error {
+        TryLockError::WouldBlock => KeyError::InUse(directory.display().to_string()),
+        TryLockError::Error(error) => failed(&file, error),
+    })
+}
+
 fn failed(file: &Path, error: std::io::Error) -> KeyError {
     KeyError::File {
         file: file.display().to_string(),
@@ -240,6 +259,9 @@ mod tests {
             data.permissions().mode() & 0o777
         };
         assert_eq!(mode("10.pem"), 0o600);
+        let error = EpochKeys::open(&directory, epochs, 1050).expect_err("it is in use");
+        assert!(matches!(error, KeyError::InUse(_)), "{error}");
+        drop(keys);
         let again = EpochKeys::open(&directory, epochs, 1050).expect("the same keys");
         assert_eq!(again.directory("/token-request"), published);
         // The private key ends with its epoch, and the public key one epoch later.
@@ -251,6 +273,7 @@ mod tests {
         again.renew(1200).expect("a key");
         assert!(!directory.join("10.public").exists());
         std::fs::write(directory.join("12.pem"), "text").expect("written");
+        drop(again);
         let error = EpochKeys::open(&directory, epochs, 1200).expect_err("no key");
         assert!(error.to_string().contains("12.pem holds no key"));
         std::fs::remove_dir_all(&directory).expect("removed");
@@ -268,12 +291,15 @@ mod tests {
             directory: directory.clone(),
             epochs,
             keys: RwLock::default(),
+            _lock: lock(&directory).expect("a lock"),
         };
         keys.renew(1000).expect_err("no second file");
+        drop(keys);
         assert!(directory.join("10.pem").exists());
         std::fs::remove_dir_all(directory.join("10.public")).expect("removed");
         let keys = EpochKeys::open(&directory, epochs, 1000).expect("keys");
         assert!(keys.present(1000).is_some() && directory.join("10.public").exists());
+        drop(keys);
         // A public key alone is an error, since it would be published.
         std::fs::remove_file(directory.join("10.pem")).expect("removed");
         let error = EpochKeys::open(&directory, epochs, 1000).expect_err("no private key");
