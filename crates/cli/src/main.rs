@@ -10,6 +10,7 @@ mod top;
 
 use std::process::ExitCode;
 
+use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory as _, Parser, Subcommand};
 use tandem::cli::{EXAMPLES, Failure};
 use tandem_lab::predict::PredictCommand;
@@ -40,7 +41,29 @@ enum Command {
 fn main() -> ExitCode {
     #[cfg(all(feature = "mimalloc", target_os = "linux"))]
     allocator::return_free_memory_at_once();
-    tandem::cli::exit(run(Arguments::parse().command))
+    let arguments = Arguments::try_parse().unwrap_or_else(|error| end(&error));
+    tandem::cli::exit(run(arguments.command))
+}
+
+/// Prints the problem of the arguments, or the help that they ask for, and ends the program.
+fn end(error: &clap::Error) -> ! {
+    // A failed write leaves no way to report it.
+    let _ = error.print();
+    if is_of_submissions(error) {
+        eprintln!(
+            "\nThis program was built without submissions: build it with cargo build --release \
+             -p tandem-cli --features submit"
+        );
+    }
+    std::process::exit(error.exit_code())
+}
+
+/// Returns true if an unknown command is one of the feature `submit`.
+fn is_of_submissions(error: &clap::Error) -> bool {
+    match error.get(ContextKind::InvalidSubcommand) {
+        Some(ContextValue::String(name)) => matches!(name.as_str(), "issuer" | "submit"),
+        _ => false,
+    }
 }
 
 fn run(command: Command) -> Result<(), Failure> {
@@ -54,5 +77,22 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Top(args) => top::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Predict(command) => Ok(tandem_lab::predict::run(command)?),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_command_of_submissions_is_recognised() {
+        let hints = |name: &str| {
+            let known = clap::Command::new("client");
+            let program = clap::Command::new("tandem").subcommand(known);
+            let unknown = program.try_get_matches_from(["tandem", name]);
+            is_of_submissions(&unknown.expect_err("no command"))
+        };
+        assert!(hints("issuer") && hints("submit"));
+        assert!(!hints("isuer") && !hints("gateway"));
     }
 }
