@@ -360,3 +360,35 @@ fn submissions_fail_closed_without_their_proxy() {
         "{errors}"
     );
 }
+
+/// The account has seven tokens, and the usual number is ten.
+#[test]
+fn enrolment_gets_the_tokens_that_the_account_has() {
+    let parties = Parties::new("unlinkable-few");
+    let enrol = |further: &[&str]| {
+        let (gateway, issuer) = (parties.url(&parties.gateway), parties.url(&parties.issuer));
+        let (token, state) = (parties.files.path("account.token"), parties.state());
+        let mut arguments = vec![
+            "submit",
+            "enrol",
+            "--gateway",
+            &gateway,
+            "--issuer",
+            &issuer,
+        ];
+        arguments.extend(["--token-file", &token, "--state", &state]);
+        arguments.extend(further);
+        run(&arguments)
+    };
+    let (succeeded, output, errors) = enrol(&[]);
+    assert!(succeeded, "{output}{errors}");
+    assert!(output.contains("7 tokens are ready"), "{output}");
+    // A number that was asked for, or no token at all, is an error.
+    for further in [&["--tokens", "1"][..], &[]] {
+        let (succeeded, output, errors) = enrol(further);
+        assert!(
+            !succeeded && errors.contains("has got all its tokens"),
+            "{output}{errors}"
+        );
+    }
+}

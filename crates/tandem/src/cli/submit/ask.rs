@@ -19,7 +19,7 @@ use crate::transport::registry::Transports;
 /// Arguments of `tandem submit answers`.
 #[derive(Debug, clap::Args)]
 pub struct AnswersArgs {
-    /// StateDirectory for the answers, one file for each submission
+    /// Directory for the answers, one file for each submission
     #[arg(long, value_name = "DIRECTORY", default_value = "answers")]
     output: PathBuf,
     #[command(flatten)]

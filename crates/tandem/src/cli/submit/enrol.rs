@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use tandem_http::{Fields, Method};
+use tandem_submit::problem::Problem;
 use tandem_tokens::challenge::TokenChallenge;
 use tandem_tokens::directory::{self, Directory as IssuerDirectory};
 use tandem_tokens::issuance::Unsigned;
@@ -20,6 +21,9 @@ use crate::exchange::Isolation;
 use crate::issuer::now;
 use crate::middle::submit::SUBMISSIONS;
 use crate::transport::registry::Transports;
+
+/// The number of tokens to get, unless the user gives one.
+const TOKENS: usize = 10;
 
 /// Arguments of `tandem submit enrol`.
 #[derive(Debug, clap::Args)]
@@ -46,9 +50,9 @@ pub struct EnrolArgs {
     /// File with the token of the account: at the issuer, or at the gateway in the simple mode
     #[arg(long, value_name = "FILE")]
     token_file: Option<String>,
-    /// Number of tokens to get
-    #[arg(long, value_name = "N", default_value_t = 10)]
-    tokens: usize,
+    /// Number of tokens to get [default: 10, or fewer if the account has no more]
+    #[arg(long, value_name = "N")]
+    tokens: Option<usize>,
     /// File with the gateway's key for encapsulated requests (application/ohttp-keys), as its
     /// operator publishes it. It is required if the gateway shows no certificate
     #[arg(long, value_name = "FILE", requires = "issuer")]
@@ -63,9 +67,9 @@ pub struct EnrolArgs {
 /// Arguments of `tandem submit tokens`.
 #[derive(Debug, clap::Args)]
 pub struct TokensArgs {
-    /// Number of tokens to get
-    #[arg(value_name = "N", default_value_t = 10)]
-    tokens: usize,
+    /// Number of tokens to get [default: 10, or fewer if the account has no more]
+    #[arg(value_name = "N")]
+    tokens: Option<usize>,
     #[command(flatten)]
     directory: StateDirectory,
 }
@@ -144,11 +148,12 @@ pub(super) async fn tokens(args: &TokensArgs, transports: &Transports) -> Result
     fetch(&state, &settings, args.tokens, transports).await
 }
 
-/// Gets tokens for the present challenge of the gateway.
+/// Gets tokens for the present challenge of the gateway. Without a number, the account may have
+/// fewer than the usual one.
 async fn fetch(
     state: &ClientFiles,
     settings: &Settings,
-    count: usize,
+    count: Option<usize>,
     transports: &Transports,
 ) -> Result<(), Failure> {
     let Some(unlinkable) = &settings.unlinkable else {
@@ -163,7 +168,7 @@ async fn fetch(
     let token_file = settings.token_file.as_deref().unwrap_or_default();
     let account = read_secret("token-file", token_file)?;
     let digest = challenge.digest();
-    for number in 0..count {
+    for number in 0..count.unwrap_or(TOKENS) {
         let (request, unsigned) = Unsigned::new(&key, digest)?;
         let mut fields = Fields::new();
         fields.push("authorization", format!("Bearer {account}"));
@@ -177,6 +182,10 @@ async fn fetch(
         let response = issuer.send(request, Isolation::none(), None).await?;
         let kind = response.text("content-type").unwrap_or_default();
         if response.status != 200 || kind != RESPONSE_TYPE {
+            let problem = response.problem().and_then(|document| document.problem());
+            if count.is_none() && number > 0 && problem == Some(Problem::NoTokensLeft) {
+                break;
+            }
             let refusal = response.refusal();
             return Err(format!("the issuer refuses token {}: {refusal}", number + 1).into());
         }

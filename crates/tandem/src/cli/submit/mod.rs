@@ -62,7 +62,7 @@ pub enum SubmitCommand {
 /// The directory of the client.
 #[derive(Clone, Debug, clap::Args)]
 pub struct StateDirectory {
-    /// StateDirectory for the settings, tokens and journal [default: ~/.local/state/tandem-submit]
+    /// Directory for the settings, tokens and journal [default: ~/.local/state/tandem-submit]
     #[arg(long, value_name = "DIRECTORY")]
     state: Option<PathBuf>,
 }
