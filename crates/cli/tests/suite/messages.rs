@@ -418,6 +418,10 @@ fn check_config_warns_of_doubtful_options() {
             "access tokens come in clear text there",
         ),
         (
+            "[gateway]\nlisten = [\"h2+tcp://0.0.0.0:0\"]\nopen = true\n".to_owned(),
+            "anyone who reaches this listener loads any site",
+        ),
+        (
             client("h2+tcp://203.0.113.5:1"),
             "the access token goes there in clear text",
         ),

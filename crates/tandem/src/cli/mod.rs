@@ -134,7 +134,7 @@ pub enum Command {
     /// Run as microspdy2http with its flags: a SPDY/3 proxy for HTTP origins
     #[command(name = "microspdy2http")]
     Microspdy2Http(compat::Microspdy2HttpArgs),
-    /// Check a configuration file and print the resulting configuration
+    /// Check a configuration file, and print the listeners and warnings of each role
     CheckConfig(check_config::CheckArgs),
     /// Write shell completions to standard output
     Completions(shell::CompletionsArgs),

@@ -232,7 +232,7 @@ mod issuer {
 
     impl Configured for IssuerConfig {
         fn warnings(&self) -> Vec<String> {
-            self.near.warnings()
+            self.near.near_warnings()
         }
 
         near_methods!();

@@ -11,6 +11,7 @@ use super::client::is_certified_locally;
 use super::gateways::GatewayEndpoint;
 use super::open::{OpenedHttps, constraints};
 use super::{ClientConfig, GatewayConfig, RelayConfig};
+use crate::back::origin::Mode;
 use crate::endpoint::{Endpoint, Via, is_onion};
 use crate::transport::tls::authority::{Authority, validity};
 use crate::transport::tls::files::Validity;
@@ -94,6 +95,30 @@ impl ClientConfig {
 impl GatewayConfig {
     /// Returns the warnings, one sentence each.
     pub fn warnings(&self) -> Vec<String> {
+        let mut warnings = self.near_warnings();
+        warnings.extend(self.open_to_strangers());
+        warnings
+    }
+
+    /// Returns a warning for each listener at which strangers reach any site through the gateway.
+    fn open_to_strangers(&self) -> Vec<String> {
+        let is_for_all = self.open && self.submission.is_none() && self.mode == Mode::Forward;
+        let is_exposed = |endpoint: &&Endpoint| {
+            let ip = endpoint.ip();
+            is_for_all && ip.is_some_and(|ip| !ip.is_loopback() && !is_marker(ip))
+        };
+        let exposed = self.listen.iter().filter(is_exposed);
+        let warning = |endpoint: &Endpoint| {
+            format!(
+                "{endpoint}: anyone who reaches this listener loads any site through this machine, \
+                 and under its address: give --auth in place of --open"
+            )
+        };
+        exposed.map(warning).collect()
+    }
+
+    /// Returns the warnings that hold for each role with the listeners of a gateway.
+    pub(crate) fn near_warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         for endpoint in &self.listen {
             let is_clear = endpoint.transport == "tcp";
@@ -131,7 +156,7 @@ impl GatewayConfig {
 impl RelayConfig {
     /// Returns the warnings, one sentence each.
     pub fn warnings(&self) -> Vec<String> {
-        let mut warnings = self.near.warnings();
+        let mut warnings = self.near.near_warnings();
         let far = &self.far;
         for hop in far.all_gateways() {
             warnings.extend(exposed_token(hop, None));
@@ -145,7 +170,11 @@ impl RelayConfig {
 impl BridgeConfig {
     /// Returns the warnings, one sentence each.
     pub fn warnings(&self) -> Vec<String> {
-        let mut warnings = self.near.warnings();
+        // A bridge with a server is no gateway to any site.
+        let mut warnings = match self.server() {
+            Some(_) => self.near.near_warnings(),
+            None => self.near.warnings(),
+        };
         if let Some(server) = self.server()
             && server.transport == "tcp"
             && !server.ip().is_some_and(is_near)
