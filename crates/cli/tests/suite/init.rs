@@ -255,3 +255,34 @@ fn init_replaces_no_file_without_consent() {
     let (ok, _, error) = run(&["init", "--from", "tandem://gw.example:443?token=short"]);
     assert!(!ok && error.contains("16 visible"), "{error}");
 }
+
+#[test]
+fn init_reads_the_onion_address_in_a_file() {
+    let directory = Directory::new("hostname");
+    let onion = format!("{}.onion", "a".repeat(56));
+    std::fs::write(directory.path("hostname"), format!("{onion}\n")).unwrap();
+    let arguments = ["init", "onion-operator", "--onion", "hostname", "--no-test"];
+    let output = tandem(&arguments).current_dir(&directory.0).output();
+    let output = output.unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    let written = std::fs::read_to_string(directory.path("tandem/gateway/gateway.toml"));
+    assert!(written.unwrap().contains(&onion));
+}
+
+#[test]
+fn init_refuses_addresses_that_no_client_reaches() {
+    for (arguments, remedy) in [
+        (
+            ["--address", "gw.example", "--ip", "0.0.0.0"],
+            "that of no machine",
+        ),
+        (
+            ["--address", "abc.onion", "--port", "443"],
+            "onion-operator",
+        ),
+    ] {
+        let (ok, _, errors) = run(&[&["init", "own-gateway"][..], &arguments].concat());
+        assert!(!ok && errors.contains(remedy), "{errors}");
+    }
+}

@@ -23,7 +23,7 @@ use crate::config::share_url::{MAX_LENGTH, ShareUrl};
 use crate::endpoint::{Endpoint, Via};
 use crate::runtime::Running;
 use crate::transport::registry::Transports;
-use answers::{Reached, absolute, host, onion_host, port, tor_gateway};
+use answers::{Reached, absolute, address, host, onion_host, port, tor_gateway};
 use plan::{CLIENT, GATEWAY, OwnGatewayPlan, Plan};
 use questions::{
     ADDRESS, CONTROL, IP, MARKED_PORT, MARKER, ONION, ORIGIN, PORT, Questions, ROLE, SOCKS,
@@ -225,10 +225,7 @@ fn own_gateway<I: BufRead, O: Write>(
     } else {
         questions.ask(&IP, args.ip.as_deref(), |text| match text {
             "" => Ok(None),
-            text => text
-                .parse()
-                .map(Some)
-                .map_err(|_| format!("{text:?} is no address")),
+            text => address(text).map(Some),
         })?
     };
     let port = questions.ask(&PORT, args.port.as_deref(), port)?;

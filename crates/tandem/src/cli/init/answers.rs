@@ -6,7 +6,7 @@ use std::path::Path;
 
 use crate::cli::Failure;
 use crate::config::share_url::ShareUrl;
-use crate::endpoint::{Endpoint, Usage, onion_service, split_authority};
+use crate::endpoint::{Endpoint, Usage, is_onion, onion_service, split_authority};
 
 /// Returns the absolute path of a file, if an endpoint can name it.
 pub(super) fn absolute(file: &Path) -> Result<String, Failure> {
@@ -23,15 +23,27 @@ pub(super) fn absolute(file: &Path) -> Result<String, Failure> {
 
 /// Reads the name or the address of a gateway.
 pub(super) fn host(text: &str) -> Result<String, String> {
-    match text.parse::<IpAddr>() {
-        Ok(ip) if ip.is_unspecified() => return Err(format!("{text:?} is that of no machine")),
-        Ok(ip) => return Ok(ip.to_string()),
-        Err(_) => {}
+    if text.parse::<IpAddr>().is_ok() {
+        return address(text).map(|ip| ip.to_string());
     }
     match split_authority(text, Some(1)) {
+        Ok((host, _)) if is_onion(&host) => Err(format!(
+            "{text:?} is an onion service: the role onion-operator sets up its gateway"
+        )),
         Ok((host, _)) if !text.contains([':', '[']) => Ok(host),
         Ok(_) => Err(format!("{text:?}: give the name without a port")),
         Err(problem) => Err(format!("{text:?}: {problem}")),
+    }
+}
+
+/// Reads the address of a gateway.
+pub(super) fn address(text: &str) -> Result<IpAddr, String> {
+    match text.parse::<IpAddr>() {
+        Ok(ip) if ip.is_unspecified() => Err(format!(
+            "{text:?} is that of no machine: give the address that clients connect to"
+        )),
+        Ok(ip) => Ok(ip),
+        Err(_) => Err(format!("{text:?} is no address")),
     }
 }
 
@@ -45,7 +57,8 @@ pub(super) fn port(text: &str) -> Result<u16, String> {
 
 /// Reads an onion address of version 3, or the file that holds one.
 pub(super) fn onion_host(text: &str) -> Result<String, String> {
-    let host = if text.contains('/') {
+    let is_file = || !is_onion(text) && Path::new(text).is_file();
+    let host = if text.contains('/') || is_file() {
         std::fs::read_to_string(text).map_err(|error| format!("{text}: {error}"))?
     } else {
         text.to_owned()
@@ -115,6 +128,7 @@ mod tests {
             ("0.0.0.0", false),
             ("::", false),
             ("a b", false),
+            ("abc.onion", false),
         ] {
             assert_eq!(host(text).is_ok(), good, "{text}");
         }
@@ -122,6 +136,8 @@ mod tests {
         assert!(absolute(Path::new("/nonexistent/cert.pem")).is_err());
         assert!(onion_host("short.onion").is_err());
         assert!(onion_host("/nonexistent/hostname").is_err());
+        assert!(address("0.0.0.0").is_err() && address("203.0.113.5").is_ok());
+        assert!(address("gw.example").is_err());
         assert!(tor_gateway("gw.example").is_err());
         assert!(tor_gateway("http://gw.example:1").is_err());
     }
