@@ -67,7 +67,7 @@ done
 
 archive=tandem-$version-$(rustc -vV | sed -n 's/^host: //p')
 mkdir "$staging/$archive"
-cp -r "$generated"/{man,completions,third-party-licences.txt.gz} packaging/{client,gateway,relay,issuer}.toml packaging/systemd \
+cp -r "$generated"/{man,completions,third-party-licences.txt.gz} packaging/{client,gateway,relay,issuer,bridge}.toml packaging/systemd \
     README.md SECURITY.md CHANGELOG.md LICENSE-MIT LICENSE-APACHE "$staging/$archive"
 cp -r docs/src "$staging/$archive/docs"
 install -m 755 "$program" "$staging/$archive/tandem"

@@ -225,6 +225,7 @@ fn remove(args: &TrustArgs, directory: &Path, places: &StoreDirectories) -> Resu
         for file in &files {
             println!("deleted {}", file.display());
         }
+        println!("A client that lists hosts in [open] does not start: empty its lists.");
     }
     Ok(())
 }
