@@ -155,6 +155,12 @@ async fn distribute(endpoint: Endpoint, hub: Weak<Hub>, stop: Arc<Notify>) {
 
 impl Hub {
     fn admit(&self, incoming: quinn::Incoming) {
+        if lock(&self.listeners).senders.is_empty() {
+            // A drain or a reload has ended the accepting, and connections keep the socket open.
+            // The reply is shorter than the datagram, as for a port that is closed.
+            incoming.refuse();
+            return;
+        }
         let validated = incoming.remote_address_validated();
         let half_open = (!validated).then(|| HalfOpen::begin(&self.half_open));
         let half_open = match half_open {

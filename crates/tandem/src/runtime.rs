@@ -197,13 +197,19 @@ impl Running {
             .and_then(|listener| listener.local_addr().ok())
     }
 
-    /// Stops accepting, and waits up to `limit` for the exchanges under way to end.
+    /// Closes the listening sockets, and waits up to `limit` for the exchanges under way to end.
     pub async fn drain(self, limit: Duration) {
-        for (commands, _) in &self.workers {
+        let Self {
+            workers, listeners, ..
+        } = self;
+        // Each worker closes its own handles. A socket that one handle keeps open would let new
+        // connections wait for nothing, and keep the address from the next process.
+        drop(listeners);
+        for (commands, _) in &workers {
             // A worker that has ended does not receive the command.
             let _ = commands.send(ThreadCommand::Drain { limit });
         }
-        let threads: Vec<_> = self.workers.into_iter().map(|(_, thread)| thread).collect();
+        let threads: Vec<_> = workers.into_iter().map(|(_, thread)| thread).collect();
         let joined = tokio::task::spawn_blocking(move || {
             for thread in threads {
                 if thread.join().is_err() {

@@ -13,6 +13,7 @@ mod configuration;
 mod counters;
 mod dashboard;
 mod doctor;
+mod drains;
 #[expect(dead_code, reason = "the tests of the library use the rest")]
 #[path = "../../../tandem/tests/suite/harness.rs"]
 mod harness;

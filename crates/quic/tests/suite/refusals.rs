@@ -1,7 +1,12 @@
 //! Configurations and peers that the transport refuses.
 
+use std::sync::{Arc, mpsc};
+use std::time::Instant;
+
 use crate::certificates::Certificates;
-use crate::harness::{Client, Scene, client_options, endpoint, gateway_options};
+use crate::harness::{
+    Client, Gate, PATIENCE, Scene, block_on, client_options, endpoint, gateway_options, request,
+};
 use crate::provided::{OK, get, listener, start_client, start_client_of, start_gateway, stop};
 use crate::transports;
 
@@ -103,4 +108,40 @@ fn pair_works_with_either_congestion_control() {
         stop([client]);
     }
     stop([gateway]);
+}
+
+/// Connections keep the socket of a gateway that drains, and a new one must not wait for it.
+#[test]
+fn draining_gateway_refuses_new_connections() {
+    let certificates = Certificates::new("quic-draining");
+    let (gateway, address) = start_gateway(&certificates, 0, |_| {});
+    let (client, http) = start_client(&certificates, address, |_| {});
+    let (other, other_http) = start_client(&certificates, address, |_| {});
+    let (tell, told) = mpsc::channel();
+    let gate = Arc::new(Gate::default());
+    let held = Arc::clone(&gate);
+    let origin = Scene::new(move |_, mut origin| {
+        if origin.request().is_some() {
+            tell.send(()).unwrap();
+            held.wait();
+            origin.send(OK);
+        }
+    });
+    let mut slow = Client::to(http);
+    slow.send(request("GET", &origin.url("/slow"), ""));
+    told.recv_timeout(PATIENCE).unwrap();
+    let draining = std::thread::spawn(move || block_on(gateway.drain(10 * PATIENCE)));
+    let begun = Instant::now();
+    loop {
+        let (status, text) = get(other_http);
+        if status == 503 && text.contains("accepts no more connections") {
+            break;
+        }
+        assert!(begun.elapsed() < PATIENCE, "{status}: {text}");
+    }
+    assert!(!draining.is_finished());
+    gate.open();
+    assert_eq!(slow.answer("GET").body, b"ok");
+    draining.join().unwrap();
+    stop([client, other]);
 }

@@ -140,23 +140,32 @@ pub fn own_authorities(listen: SocketAddr, scheme: Scheme) -> Vec<String> {
 }
 
 /// Serves metrics and status at `address` in a task of this thread, and returns the address that it
-/// is bound to.
+/// is bound to. `drain` closes the listening socket, and the connections after their requests.
 ///
 /// # Errors
 /// Returns the reason why the address cannot be listened on.
-pub fn serve(address: SocketAddr, status: StatusSource) -> std::io::Result<SocketAddr> {
-    listen(address, |local, own| {
+pub fn serve(
+    address: SocketAddr,
+    status: StatusSource,
+    drain: &Drain,
+) -> std::io::Result<SocketAddr> {
+    listen(address, drain, |local, own| {
         let stage: Rc<dyn Stage> = Rc::new(Admin { status, own });
         Ok((stage, local))
     })
 }
 
-/// Serves the dashboard at `address` in a task of this thread, and returns its door.
+/// Serves the dashboard at `address` in a task of this thread, and returns its door. `drain` closes
+/// the listening socket, and the connections after their requests.
 ///
 /// # Errors
 /// Returns the reason why the address cannot be listened on.
-pub fn serve_dashboard(address: SocketAddr, source: OverviewSource) -> std::io::Result<Arc<Door>> {
-    listen(address, |local, own| {
+pub fn serve_dashboard(
+    address: SocketAddr,
+    source: OverviewSource,
+    drain: &Drain,
+) -> std::io::Result<Arc<Door>> {
+    listen(address, drain, |local, own| {
         let door = Arc::new(Door::new(local)?);
         let stage: Rc<dyn Stage> = Rc::new(Dashboard {
             source,
@@ -171,6 +180,7 @@ pub fn serve_dashboard(address: SocketAddr, source: OverviewSource) -> std::io::
 /// returns the stage that answers requests.
 fn listen<T>(
     address: SocketAddr,
+    drain: &Drain,
     stage: impl FnOnce(SocketAddr, Rc<[String]>) -> std::io::Result<(Rc<dyn Stage>, T)>,
 ) -> std::io::Result<T> {
     let socket = Socket::bind(Protocol::Tcp, address)?;
@@ -212,9 +222,9 @@ fn listen<T>(
             head: TIMEOUT,
         }),
         listener: 0,
-        drain: Drain::new(),
+        drain: drain.clone(),
     };
-    tokio::task::spawn_local(Rc::new(front).accept(listener, std::future::pending()));
+    tokio::task::spawn_local(Rc::new(front).accept(listener, drain.begun()));
     Ok(result)
 }
 

@@ -18,6 +18,7 @@ use crate::journal::Journal;
 use crate::roles::Role;
 use crate::runtime::Running;
 use crate::services::Services;
+use crate::session::Drain;
 use crate::status::StatusSource;
 
 /// A role with the values that the process needs beside it.
@@ -147,7 +148,8 @@ async fn run(
     let mut warnings = Warnings::new(find, Instant::now());
     warnings.tell(false, services.journal());
     let source = OverviewSource::new(name, running.status(), Arc::clone(services.journal()));
-    let _control = serve_pages(&loaded.fixed, running.status(), &source)?;
+    let pages = Drain::new();
+    let control = serve_pages(&loaded.fixed, running.status(), &source, &pages)?;
     print_listeners(name, &*loaded.role, &running);
     let mut looks = tokio::time::interval(LOOK_PAUSE);
     looks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -176,6 +178,9 @@ async fn run(
         }
     }
     tracing::info!("draining: open exchanges may finish");
+    // The next process may begin now, and needs the same addresses.
+    pages.begin();
+    drop(control);
     tokio::select! {
         () = running.drain(loaded.drain_limit) => services.close_disk(),
         () = signals.end() => {}
@@ -245,21 +250,23 @@ async fn reload(
     Ok(new.warnings)
 }
 
-/// Serves the pages about the process. The control socket lasts as long as the returned value.
+/// Serves the pages about the process until `drain` begins. The control socket lasts as long as the
+/// returned value.
 fn serve_pages(
     fixed: &Fixed,
     status: StatusSource,
     source: &OverviewSource,
+    drain: &Drain,
 ) -> Result<Option<ControlSocket>, Failure> {
     if let Some(address) = fixed.metrics {
-        let local = admin::serve(address, status)
+        let local = admin::serve(address, status, drain)
             .map_err(|error| format!("metrics: cannot listen on {address}: {error}"))?;
         eprintln!("tandem: metrics on http://{local}/metrics");
     }
     let control = fixed.control.as_deref();
     let door = fixed
         .admin
-        .map(|address| dashboard(address, control, source));
+        .map(|address| dashboard(address, control, source, drain));
     let door = door.transpose()?;
     let listen = |path| ControlSocket::listen(path, source.clone(), door);
     Ok(control.map(listen).transpose()?)
@@ -283,8 +290,9 @@ fn dashboard(
     address: SocketAddr,
     control: Option<&Path>,
     source: &OverviewSource,
+    drain: &Drain,
 ) -> Result<Arc<Door>, Failure> {
-    let door = admin::serve_dashboard(address, source.clone())
+    let door = admin::serve_dashboard(address, source.clone(), drain)
         .map_err(|error| format!("admin: cannot listen on {address}: {error}"))?;
     let is_terminal = std::io::stderr().is_terminal();
     eprintln!("{}", announcement(&door, control, is_terminal));
