@@ -19,6 +19,7 @@ mod drains;
 mod harness;
 mod hostile_parties;
 mod init;
+mod lost_logs;
 mod messages;
 #[path = "../../../tandem/tests/suite/one_listener.rs"]
 mod one_listener;

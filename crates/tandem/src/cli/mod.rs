@@ -20,7 +20,7 @@ mod shell;
 mod submit;
 mod trust;
 
-use std::io::IsTerminal as _;
+use std::io::{IsTerminal as _, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -256,10 +256,17 @@ pub fn exit(result: Result<(), Failure>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("tandem: {error}");
+            note(format_args!("tandem: {error}"));
             ExitCode::FAILURE
         }
     }
+}
+
+/// Writes a line to standard error. A line that cannot be written is lost: the disk of the log may
+/// be full, and the terminal may be gone. `eprintln!` would end the process.
+pub fn note(line: impl std::fmt::Display) {
+    let line = format!("{line}\n");
+    let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
 /// Sends log lines to standard error. The argument `filter` is a level, or directives such as
@@ -268,6 +275,8 @@ pub(crate) fn start_log(filter: Option<&str>) -> Result<(), Failure> {
     let filter = tracing_subscriber::EnvFilter::try_new(filter.unwrap_or("info"))
         .map_err(|error| format!("log: {error}"))?;
     let layer = tracing_subscriber::fmt()
+        // Otherwise a line that cannot be written causes a panic.
+        .log_internal_errors(false)
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
         .with_ansi(wants_colour())

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::Failure;
+use super::{Failure, note};
 use crate::admin;
 use crate::admin::control::ControlSocket;
 use crate::admin::door::Door;
@@ -261,7 +261,7 @@ fn serve_pages(
     if let Some(address) = fixed.metrics {
         let local = admin::serve(address, status, drain)
             .map_err(|error| format!("metrics: cannot listen on {address}: {error}"))?;
-        eprintln!("tandem: metrics on http://{local}/metrics");
+        note(format_args!("tandem: metrics on http://{local}/metrics"));
     }
     let control = fixed.control.as_deref();
     let door = fixed
@@ -278,10 +278,10 @@ fn print_listeners(name: &str, role: &dyn Role, running: &Running) {
         let address = running
             .address(endpoint)
             .map_or_else(|| endpoint.authority(), |address| address.to_string());
-        eprintln!(
-            "tandem {name}: listening on {}://{address}",
-            endpoint.scheme()
-        );
+        let scheme = endpoint.scheme();
+        note(format_args!(
+            "tandem {name}: listening on {scheme}://{address}"
+        ));
     }
 }
 
@@ -295,7 +295,7 @@ fn dashboard(
     let door = admin::serve_dashboard(address, source.clone(), drain)
         .map_err(|error| format!("admin: cannot listen on {address}: {error}"))?;
     let is_terminal = std::io::stderr().is_terminal();
-    eprintln!("{}", announcement(&door, control, is_terminal));
+    note(announcement(&door, control, is_terminal));
     if control.is_none() && !is_terminal {
         tracing::warn!("nothing can open the dashboard without the control socket: set control");
     }
