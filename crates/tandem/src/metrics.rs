@@ -195,6 +195,7 @@ metrics! {
     connections_refused "counter" "Connections refused because too many were open.";
     admin_connections_refused "counter"
         "Connections to the metrics and the dashboard refused because too many were open.";
+    accept_failures "counter" "Failures to accept a connection, as without free descriptors.";
     connections_evicted "counter" "Connections closed so that another could be admitted.";
     connections_expired "counter"
         "Connections closed because they sent no admitted request in time.";

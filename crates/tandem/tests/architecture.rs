@@ -187,6 +187,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         &[
             "secret",
             "journal",
+            "log_limit",
             "connections",
             "middle",
             "exchange",

@@ -207,3 +207,21 @@ fn program_raises_its_limit_of_descriptors() {
     assert_eq!(soft, hard, "{line}");
     assert_ne!(soft, Some("200"), "the test needs a higher hard limit");
 }
+
+#[test]
+fn program_warns_of_a_low_limit_of_descriptors() {
+    let limited = |arguments: &[&str]| {
+        let mut command = Command::new("sh");
+        command.args(["-c", "ulimit -n 200 && exec \"$@\"", "sh"]);
+        command.arg(env!("CARGO_BIN_EXE_tandem")).args(arguments);
+        command.args(["--open", "--listen", "h2+tcp://127.0.0.1:0"]);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    };
+    let warning = "max-connections is 4096, and the process may open 200 descriptors";
+    Process::run(limited(&["gateway"])).wait_for(warning);
+    let doctor = ["doctor", "gateway", "--resolve", "localhost"];
+    let output = limited(&doctor).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains(warning), "{text}");
+}

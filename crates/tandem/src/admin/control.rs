@@ -25,6 +25,7 @@ use tokio::task::JoinSet;
 
 use super::door::Door;
 use super::overview::{Overview, OverviewSource};
+use crate::log_limit::LogLimit;
 use crate::probe::snapshot::{Distribution, PointState};
 use crate::probe::{POINTS, Point};
 use crate::status::Status;
@@ -254,6 +255,8 @@ fn bind(path: &Path) -> io::Result<UnixListener> {
     UnixListener::from_std(OwnedFd::from(socket).into())
 }
 
+static ACCEPT_FAILURES: LogLimit = LogLimit::new();
+
 async fn serve(listener: UnixListener, source: OverviewSource, door: Option<Arc<Door>>) {
     let mut clients = JoinSet::new();
     loop {
@@ -264,7 +267,13 @@ async fn serve(listener: UnixListener, source: OverviewSource, door: Option<Arc<
                     clients.spawn(tokio::time::timeout(REQUEST_TIMEOUT, served));
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "cannot accept on the control socket");
+                    if let Some(held_back) = ACCEPT_FAILURES.admit() {
+                        tracing::warn!(
+                            %error,
+                            "cannot accept on the control socket ({held_back} more since the last \
+                             line)"
+                        );
+                    }
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
             },

@@ -24,7 +24,7 @@ use crate::back::gateways::unauthorized;
 use crate::back::origin::Mode;
 use crate::config::gateways::GatewayEndpoint;
 use crate::config::onion_ports::torrc_line;
-use crate::config::{ClientConfig, ConfigError, GatewayConfig, PathConfig};
+use crate::config::{ClientConfig, ConfigError, GatewayConfig, PathConfig, few_descriptors};
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Exchange, Part};
@@ -176,7 +176,7 @@ pub(super) async fn client(
     let mut findings = vec![Finding::good("configuration", "can be used")];
     findings.extend(config.warnings().into_iter().map(warning));
     findings.extend(ports(&config.listen, transports));
-    findings.extend(system(&config.path, "/proc/sys/net/ipv4/tcp_rmem"));
+    findings.extend(system(&config.path, config.max_connections, "tcp_rmem"));
     match (&config.via, &args.site) {
         (Some(via), site) => findings.extend(proxy::check(&config, via, site.as_ref()).await),
         (None, Some(site)) => match config.solo_direct() {
@@ -220,7 +220,7 @@ async fn gateway(
     findings.extend(config.warnings().into_iter().map(warning));
     findings.push(certificates(&config));
     findings.extend(ports(&config.listen, transports));
-    findings.extend(system(&config.path, "/proc/sys/net/ipv4/tcp_wmem"));
+    findings.extend(system(&config.path, config.max_connections, "tcp_wmem"));
     findings.extend(announced(&config));
     findings.push(
         match name_to_resolve(args.resolve.as_deref(), &config.mode) {
@@ -328,8 +328,8 @@ fn port_fault(endpoint: &Endpoint, address: SocketAddr, error: &std::io::Error) 
     format!("cannot listen on {endpoint} at {address} ({error}): {remedy}")
 }
 
-/// Checks the kernel: the congestion control, and the largest buffer of the file `buffers`.
-fn system(path: &PathConfig, buffers: &str) -> Vec<Finding> {
+/// Checks the kernel: congestion control, the limit in the file `buffers`, and descriptors.
+fn system(path: &PathConfig, connections: usize, buffers: &str) -> Vec<Finding> {
     let name = &path.socket.congestion;
     let congestion = match path.socket.congestion_refused() {
         None if name.is_empty() => Finding::good("congestion", "the kernel's default is used"),
@@ -342,9 +342,12 @@ fn system(path: &PathConfig, buffers: &str) -> Vec<Finding> {
             ),
         ),
     };
-    let text = std::fs::read_to_string(buffers).unwrap_or_default();
-    let buffer = buffer(&text, path.stream_window, buffers);
-    [Some(congestion), buffer].into_iter().flatten().collect()
+    let file = format!("/proc/sys/net/ipv4/{buffers}");
+    let text = std::fs::read_to_string(&file).unwrap_or_default();
+    let buffer = buffer(&text, path.stream_window, &file);
+    let descriptors = few_descriptors(connections).map(warning);
+    let findings = [Some(congestion), buffer, descriptors];
+    findings.into_iter().flatten().collect()
 }
 
 /// Compares the largest TCP buffer with the product of rate and round trip. `text` is the content

@@ -10,7 +10,7 @@ use super::serve::{Fixed, Loaded, read, serve};
 use super::{Failure, start_log};
 use crate::config::{
     BridgeConfig, BridgeOptions, ClientConfig, ClientOptions, ConfigError, File, GatewayConfig,
-    GatewayOptions, RelayConfig, RelayOptions,
+    GatewayOptions, RelayConfig, RelayOptions, few_descriptors,
 };
 use crate::endpoint::Endpoint;
 use crate::roles::Role;
@@ -45,10 +45,8 @@ pub(super) trait Configured: Role + Clone + 'static {
     /// Returns the warnings that hold on every machine, one sentence each.
     fn warnings(&self) -> Vec<String>;
 
-    /// Returns the warnings about the machine's kernel.
-    fn warnings_of_kernel(&self) -> Vec<String> {
-        Vec::new()
-    }
+    /// Returns the warnings about the machine's kernel, and its limits for the process.
+    fn warnings_of_kernel(&self) -> Vec<String>;
 
     /// Returns the values that need a restart, apart from the log.
     fn fixed(&self) -> Fixed;
@@ -138,6 +136,10 @@ impl Configured for ClientConfig {
         Self::warnings(self)
     }
 
+    fn warnings_of_kernel(&self) -> Vec<String> {
+        few_descriptors(self.max_connections).into_iter().collect()
+    }
+
     fn fixed(&self) -> Fixed {
         Fixed {
             metrics: self.metrics,
@@ -159,9 +161,9 @@ impl Configured for GatewayConfig {
     }
 
     fn warnings_of_kernel(&self) -> Vec<String> {
-        warning_of_congestion(&self.path.socket)
-            .into_iter()
-            .collect()
+        let congestion = warning_of_congestion(&self.path.socket);
+        let descriptors = few_descriptors(self.max_connections);
+        congestion.into_iter().chain(descriptors).collect()
     }
 
     fn fixed(&self) -> Fixed {
@@ -233,6 +235,11 @@ mod issuer {
     impl Configured for IssuerConfig {
         fn warnings(&self) -> Vec<String> {
             self.near.near_warnings()
+        }
+
+        fn warnings_of_kernel(&self) -> Vec<String> {
+            let descriptors = few_descriptors(self.near.max_connections);
+            descriptors.into_iter().collect()
         }
 
         near_methods!();

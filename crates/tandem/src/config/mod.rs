@@ -45,6 +45,7 @@ pub use gateway::{GatewayConfig, GatewayOptions};
 #[cfg(feature = "submit")]
 pub use issuer::{IssuerConfig, IssuerOptions};
 pub use relay::{RelayConfig, RelayOptions};
+pub use warnings::few_descriptors;
 
 use crate::endpoint::{BadEndpoint, Endpoint};
 use crate::secret::unreadable;

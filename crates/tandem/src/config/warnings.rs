@@ -188,6 +188,28 @@ impl BridgeConfig {
     }
 }
 
+/// The least number of descriptors beside those of clients' connections: listeners, files, and
+/// connections to other servers.
+const OTHER_DESCRIPTORS: u64 = 64;
+
+/// Returns a warning if the process may not open as many descriptors as it may have connections.
+/// The program raises its soft limit to the hard one.
+pub fn few_descriptors(max_connections: usize) -> Option<String> {
+    let (_, hard) = rlimit::Resource::NOFILE.get().ok()?;
+    few_of(hard, max_connections)
+}
+
+fn few_of(limit: u64, max_connections: usize) -> Option<String> {
+    let needed = (max_connections as u64).saturating_add(OTHER_DESCRIPTORS);
+    (needed > limit).then(|| {
+        format!(
+            "max-connections is {max_connections}, and the process may open {limit} descriptors: \
+             connections beyond that wait and fail, so raise the limit (LimitNOFILE= in a systemd \
+             unit, or ulimit -n), or lower max-connections"
+        )
+    })
+}
+
 /// Returns a warning if a gateway's token goes there in clear text.
 fn exposed_token(gateway: &GatewayEndpoint, via: Option<&Via>) -> Option<String> {
     (gateway.token_file.is_some() && is_exposed(gateway, via)).then(|| {
@@ -239,6 +261,18 @@ fn secret(file: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn limit_of_descriptors_covers_all_connections() {
+        assert_eq!(few_of(65_536, 4096), None);
+        assert_eq!(few_of(4096 + OTHER_DESCRIPTORS, 4096), None);
+        for (limit, connections) in [(4096, 4096), (1024, 4096), (u64::MAX - 1, usize::MAX)] {
+            let warning = few_of(limit, connections).expect("a warning");
+            let start =
+                format!("max-connections is {connections}, and the process may open {limit}");
+            assert!(warning.starts_with(&start), "{warning}");
+        }
+    }
 
     #[test]
     fn is_near_recognises_private_addresses() {

@@ -15,11 +15,25 @@ use crate::carrier::{Carrier, LocalBoxFuture};
 use crate::connections::{Connection, Connections};
 use crate::error::{Error, Kind, Side};
 use crate::exchange::Peer;
+use crate::log_limit::LogLimit;
 use crate::metrics::METRICS;
 use crate::path::Facts;
 use crate::session::{Drain, Session};
 use crate::stage::Stage;
 use crate::transport::{Incoming, Listener, Transport};
+
+/// The pause after a failure to accept.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+static ACCEPT_FAILURES: LogLimit = LogLimit::new();
+
+/// Counts a failure to accept, and logs it within a limit: clients can cause many.
+fn note(error: &std::io::Error) {
+    METRICS.accept_failures.add(1);
+    if let Some(held_back) = ACCEPT_FAILURES.admit() {
+        tracing::warn!(%error, "cannot accept ({held_back} more since the last line)");
+    }
+}
 
 /// Creates the stage of one connection. The state of the stage, such as an access token that was
 /// sent once, ends with the connection.
@@ -79,9 +93,9 @@ impl Front {
                     }
                 }
                 Err(error) => {
+                    note(&error);
                     // Descriptors may have run out: a pause lets other connections end.
-                    tracing::warn!(%error, "cannot accept");
-                    tokio::time::sleep(Duration::from_millis(50)).await;
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }
         }
@@ -149,5 +163,109 @@ impl Front {
                 Box::pin(async move { socks.serve(path, peer, stage, drain).await })
             }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{self, Write};
+    use std::sync::{Arc, Mutex};
+    use std::task::{Context, Poll};
+
+    use super::*;
+    use crate::connections::ConnectionLimits;
+    use crate::session::Connected;
+    use crate::transport::tcp::Tcp;
+
+    /// A listener of a process without free descriptors. Its front stops after some failures.
+    struct Failing {
+        left: u64,
+        stop: Drain,
+    }
+
+    impl Listener for Failing {
+        fn poll_accept(&mut self, _: &mut Context<'_>) -> Poll<io::Result<Incoming>> {
+            let Some(left) = self.left.checked_sub(1) else {
+                self.stop.begin();
+                return Poll::Pending;
+            };
+            self.left = left;
+            Poll::Ready(Err(io::Error::from_raw_os_error(libc::EMFILE)))
+        }
+    }
+
+    /// A protocol without connections.
+    struct NoSession;
+
+    impl Session for NoSession {
+        fn connect(&self, _: LocalBoxFuture<'static, Result<Carrier, Error>>) -> Rc<dyn Connected> {
+            unreachable!("a listener does not dial")
+        }
+
+        fn serve(
+            &self,
+            _: Carrier,
+            _: Peer,
+            _: Rc<dyn Stage>,
+            _: Drain,
+        ) -> LocalBoxFuture<'static, Result<(), Error>> {
+            unreachable!("no connection is accepted")
+        }
+    }
+
+    #[derive(Clone, Default)]
+    struct Log(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Log {
+        fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+            self.0.lock().expect("no panic").write(line)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn failures_to_accept_are_counted_and_seldom_logged() {
+        let (log, stop) = (Log::default(), Drain::new());
+        let written = log.clone();
+        let subscriber = tracing_subscriber::fmt().with_writer(move || log.clone());
+        let _log = tracing::subscriber::set_default(subscriber.finish());
+        let front = || Front {
+            protocol: ListenerProtocol::Session(Rc::new(NoSession)),
+            transport: Rc::new(Tcp {
+                options: None,
+                pinned: None,
+            }),
+            new_stage: Rc::new(
+                |_: &Rc<dyn Facts>, _: Peer, _: &Rc<Connection>| -> Rc<dyn Stage> {
+                    unreachable!("no connection is accepted")
+                },
+            ),
+            connections: Connections::internal(ConnectionLimits {
+                total: 1,
+                per_client: 1,
+                listeners: 1,
+                head: Duration::from_secs(1),
+            }),
+            listener: 0,
+            drain: Drain::new(),
+        };
+        let listener = Failing {
+            left: 20,
+            stop: stop.clone(),
+        };
+        let before = METRICS.accept_failures.value();
+        let accept = async {
+            Rc::new(front())
+                .accept(Box::new(listener), stop.begun())
+                .await
+        };
+        tokio::task::LocalSet::new().run_until(accept).await;
+        assert_eq!(METRICS.accept_failures.value() - before, 20);
+        let log = written.0.lock().expect("no panic").clone();
+        let log = String::from_utf8(log).expect("text");
+        assert_eq!(log.matches("cannot accept").count(), 1, "{log}");
     }
 }
