@@ -106,6 +106,7 @@ pub struct JournalIndex {
 #[derive(Debug, Default)]
 pub struct Journal {
     is_recording: AtomicBool,
+    faults: Arc<Problems>,
     state: Mutex<JournalState>,
 }
 
@@ -122,8 +123,8 @@ struct JournalState {
     times: BTreeMap<String, Arc<LoadTimes>>,
 }
 
-/// The present problems of one configuration. An earlier configuration writes to its own ones only,
-/// so a late failure of a gateway that was replaced is not shown.
+/// The present problems of one configuration, or of services. An earlier configuration writes to
+/// its own ones only, so a late failure of a gateway that was replaced is not shown.
 #[derive(Debug, Default)]
 pub struct Problems {
     by_part: Mutex<BTreeMap<String, String>>,
@@ -267,6 +268,11 @@ impl Journal {
         state.routes = routes;
     }
 
+    /// Returns the place of the faults of services, which outlive a reload.
+    pub const fn faults(&self) -> &Arc<Problems> {
+        &self.faults
+    }
+
     /// Replaces the warnings about the configuration.
     pub fn set_warnings(&self, warnings: Vec<String>) {
         self.state().warnings = warnings;
@@ -275,7 +281,8 @@ impl Journal {
     /// Returns the present problems, one sentence each.
     pub fn problems(&self) -> Vec<String> {
         let state = self.state();
-        let mut problems = state.problems.list();
+        let mut problems = self.faults.list();
+        problems.extend(state.problems.list());
         problems.extend_from_slice(&state.warnings);
         problems
     }
@@ -475,6 +482,16 @@ mod tests {
         assert_eq!((numbers, third.kept), (vec![old], vec![new, old]));
         journal.begin(999, "GET", "http://c/", Supply::Requested, now);
         assert_eq!(journal.changes(0, now).revision, third.revision);
+    }
+
+    #[test]
+    fn faults_of_services_outlive_a_reload() {
+        let journal = Journal::default();
+        journal.faults().set("store", Some("the store is away"));
+        journal.configure(Arc::default(), Vec::new());
+        assert_eq!(journal.problems(), ["the store is away"]);
+        journal.faults().set("store", None);
+        assert!(journal.problems().is_empty());
     }
 
     #[test]

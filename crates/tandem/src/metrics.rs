@@ -336,6 +336,7 @@ metrics! {
         "Gateway: age of the oldest submission without an answer.";
     submission_store "gauge" "Gateway: 1 if it has a store of submissions.";
     submission_commits "counter" "Gateway: submissions with which the store has dealt.";
+    submission_commit_failures "counter" "Gateway: submissions that the store failed to store.";
     submission_commit_us "counter" "Gateway: time that the store needed for them.";
     tokens_spent_latest "gauge" "Gateway: spent tokens of the latest epoch.";
     tokens_spent_before "gauge" "Gateway: spent tokens of the epoch before the latest one.";

@@ -107,7 +107,12 @@ impl Services {
         if let Some(fleet) = self.fleet.get() {
             fleet.reload(config);
         } else if let (Some(config), Some(learned)) = (config, self.learned.get()) {
-            let fleet = Fleet::start(config, Arc::clone(learned), &self.users)?;
+            let fleet = Fleet::start(
+                config,
+                Arc::clone(learned),
+                &self.users,
+                self.journal.faults(),
+            )?;
             self.fleet.get_or_init(|| fleet);
         }
         if let Some(fleet) = self.fleet.get() {
@@ -168,7 +173,8 @@ impl Services {
                 if let Some(old) = &mut *cache {
                     // Sessions of an earlier configuration, whose rules may differ, write no files.
                     *old = Arc::new(old.successor(old.config().clone()));
-                    *disk = Some(DiskCache::open(config, old, scope)?);
+                    let faults = self.journal.faults();
+                    *disk = Some(DiskCache::open(config, old, scope, faults)?);
                 }
             }
             (None, Some(_)) => {

@@ -45,7 +45,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("visit_file", &["endpoint", "files", "hosts", "in_use"]),
     ("body_memory", &[]),
     ("response_cache", &["body_memory", "error", "metrics"]),
-    ("disk_cache", &["metrics", "response_cache"]),
+    ("disk_cache", &["journal", "metrics", "response_cache"]),
     ("journal", &["exchange"]),
     ("warm_up", &[]),
     ("probe", &[]),
@@ -67,6 +67,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "fleet",
         &[
+            "journal",
             "learned",
             "log_limit",
             "metrics",

@@ -159,11 +159,13 @@ fn shorten(sessions: &mut Vec<SessionStatus>, role: &str) -> LeftOut {
     }
 }
 
-/// The counts of refusals since the start.
-#[derive(Clone, Copy, Debug)]
+/// The counts of refusals and of failed operations since the start.
+#[derive(Clone, Copy, Debug, Default)]
 struct Refusals {
     connections: u64,
     unauthorized: u64,
+    not_accepted: u64,
+    not_stored: u64,
 }
 
 impl Refusals {
@@ -171,6 +173,8 @@ impl Refusals {
         Self {
             connections: METRICS.connections_refused.value(),
             unauthorized: METRICS.unauthorized.value(),
+            not_accepted: METRICS.accept_failures.value(),
+            not_stored: METRICS.submission_commit_failures.value(),
         }
     }
 }
@@ -214,6 +218,19 @@ impl Recent {
                  client of yours fails, compare the first lines of both token files"
             ));
         }
+        if let failures @ 1.. = count.not_accepted.saturating_sub(before.not_accepted) {
+            problems.push(format!(
+                "listeners could not accept connections {failures} time(s) in the last {minutes} \
+                 min, so clients waited: raise the limit of descriptors (LimitNOFILE= in a systemd \
+                 unit, or ulimit -n), or lower max-connections"
+            ));
+        }
+        if let submissions @ 1.. = count.not_stored.saturating_sub(before.not_stored) {
+            problems.push(format!(
+                "{submissions} submission(s) could not be stored in the last {minutes} min: check \
+                 that the store can be reached, and has space and permissions"
+            ));
+        }
         problems
     }
 }
@@ -227,6 +244,8 @@ mod tests {
         Refusals {
             connections,
             unauthorized,
+            not_accepted: 0,
+            not_stored: 0,
         }
     }
 
@@ -250,6 +269,28 @@ mod tests {
         assert!(recent.problems(at(10), refused(9, 3)).is_empty());
         let problems = recent.problems(at(11), refused(9, 4));
         assert!(problems[0].contains("showed no valid access token"));
+    }
+
+    #[test]
+    fn failures_to_accept_and_to_store_are_problems() {
+        let start = Instant::now();
+        let failed = |not_accepted, not_stored| Refusals {
+            not_accepted,
+            not_stored,
+            ..Refusals::default()
+        };
+        let recent = Recent::new(start, failed(1, 1));
+        let at = start + Duration::from_secs(60);
+        assert!(recent.problems(at, failed(1, 1)).is_empty());
+        let problems = recent.problems(at, failed(3, 2));
+        let starts = [
+            "listeners could not accept connections 2 time(s) in the last 1 min",
+            "1 submission(s) could not be stored in the last 1 min",
+        ];
+        assert_eq!(problems.len(), starts.len(), "{problems:?}");
+        for (problem, start) in problems.iter().zip(starts) {
+            assert!(problem.starts_with(start), "{problem}");
+        }
     }
 
     #[tokio::test]

@@ -11,6 +11,7 @@ use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use super::ServedCache;
 use super::directory::CacheDirectory;
+use crate::journal::Problems;
 use crate::metrics::METRICS;
 use crate::response_cache::ResponseCache;
 use crate::response_cache::link::{LookupQuestion, LookupQuestions};
@@ -41,8 +42,12 @@ pub(super) struct Keeping {
     key: FleetKey,
     sealer: ResponseSealer,
     place: ServedCache,
+    faults: Arc<Problems>,
     has_warned: bool,
 }
+
+/// The name of the fault of a disk that is not used any more.
+pub(super) const FAULT: &str = "cache-dir";
 
 impl Keeping {
     /// Prepares the thread. The identifier of the `run` must be random.
@@ -51,12 +56,14 @@ impl Keeping {
         key: &FleetKey,
         run: GatewayId,
         place: ServedCache,
+        faults: Arc<Problems>,
     ) -> Self {
         Self {
             directory,
             key: key.clone(),
             sealer: ResponseSealer::new(Keeper::Disk, key, run),
             place,
+            faults,
             has_warned: false,
         }
     }
@@ -217,6 +224,11 @@ impl Keeping {
             %error,
             "{directory}: the gateway serves on without its disk; a restart tries it again"
         );
+        let fault = format!(
+            "the cache has lost its disk in {directory} ({error}): check the disk and its free \
+             space, and restart the gateway to use it again"
+        );
+        self.faults.set(FAULT, Some(&fault));
         // The first error is the one to report.
         let _ = self.delete_all();
     }

@@ -24,7 +24,8 @@ use tokio::sync::oneshot;
 
 use self::directory::CacheDirectory;
 pub use self::directory::{DirectoryError, check};
-use self::keeping::{DiskEnd, Keeping};
+use self::keeping::{DiskEnd, FAULT, Keeping};
+use crate::journal::Problems;
 use crate::metrics::METRICS;
 use crate::response_cache::ResponseCache;
 use crate::response_cache::link::{Link, LookupQuestions, link};
@@ -68,6 +69,7 @@ pub struct DiskCache {
     /// The rules for origins under which the responses were fetched.
     scope: Mutex<Vec<u8>>,
     thread: Mutex<Option<DiskThread>>,
+    faults: Arc<Problems>,
 }
 
 #[derive(Debug)]
@@ -79,7 +81,7 @@ struct DiskThread {
 
 impl DiskCache {
     /// Opens the directory for a cache and starts the thread. Files count only if a process with
-    /// the same key and `scope` has closed the directory.
+    /// the same key and `scope` has closed the directory. A disk that fails is one of the `faults`.
     ///
     /// # Errors
     /// Returns the reason for which the directory cannot be used.
@@ -87,6 +89,7 @@ impl DiskCache {
         config: &DiskConfig,
         cache: &Arc<ResponseCache>,
         scope: &[u8],
+        faults: &Arc<Problems>,
     ) -> Result<Self, DiskError> {
         let directory = CacheDirectory::open(&config.directory)?;
         let key = match &config.key {
@@ -104,7 +107,13 @@ impl DiskCache {
         let asking = Arc::new(asking);
         cache.ask_disk(&asking);
         let place = Arc::new(Mutex::new(Arc::clone(cache)));
-        let keeping = Keeping::new(directory, &key, GatewayId(random()?), Arc::clone(&place));
+        let keeping = Keeping::new(
+            directory,
+            &key,
+            GatewayId(random()?),
+            Arc::clone(&place),
+            Arc::clone(faults),
+        );
         let thread = start(keeping, questions)?;
         METRICS.cache_disk_up.set(1);
         Ok(Self {
@@ -114,6 +123,7 @@ impl DiskCache {
             place,
             scope: Mutex::new(scope.to_vec()),
             thread: Mutex::new(Some(thread)),
+            faults: Arc::clone(faults),
         })
     }
 
@@ -149,6 +159,7 @@ impl DiskCache {
     /// Ends the use of the directory, and deletes the files.
     pub fn delete(&self) {
         self.end(DiskEnd::Delete);
+        self.faults.set(FAULT, None);
     }
 
     fn end(&self, end: DiskEnd) {

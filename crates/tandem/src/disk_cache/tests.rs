@@ -35,8 +35,13 @@ impl Scratch {
             bytes: 16 << 20,
             key: key.map(|byte| FleetKey::new(&[byte; 32]).expect("32 bytes")),
         };
-        let disk = DiskCache::open(&config, &cache, scope)?;
-        Ok(Gateway { cache, disk })
+        let faults = Arc::default();
+        let disk = DiskCache::open(&config, &cache, scope, &faults)?;
+        Ok(Gateway {
+            cache,
+            disk,
+            faults,
+        })
     }
 
     /// Returns the files with responses.
@@ -57,6 +62,7 @@ impl Drop for Scratch {
 struct Gateway {
     cache: Arc<ResponseCache>,
     disk: DiskCache,
+    faults: Arc<Problems>,
 }
 
 fn request(path: &str) -> (RequestHead, Key) {
@@ -224,6 +230,7 @@ fn cache_serves_on_without_a_failed_disk() {
     let scratch = Scratch::new("removed");
     let gateway = scratch.start(Some(1));
     gateway.keep(&["/a"]);
+    assert!(gateway.faults.list().is_empty());
     std::fs::remove_dir_all(&scratch.0).expect("a directory");
     gateway.store("/b");
     let is_closed = || gateway.cache.lock().disk().is_none();
@@ -231,7 +238,22 @@ fn cache_serves_on_without_a_failed_disk() {
     assert_eq!(gateway.lookup("/b").expect("in memory"), "/b");
     gateway.store("/c");
     assert_eq!(gateway.find("/d"), None);
+    wait_until("the dashboard shows it", || {
+        !gateway.faults.list().is_empty()
+    });
+    let fault = gateway.faults.list().concat();
+    assert!(
+        fault.starts_with("the cache has lost its disk in"),
+        "{fault}"
+    );
     gateway.disk.close();
+    assert!(
+        !gateway.faults.list().is_empty(),
+        "it is lost for this process"
+    );
+    // A reload without --cache-dir does not expect a disk.
+    gateway.disk.delete();
+    assert!(gateway.faults.list().is_empty());
 }
 
 #[test]
@@ -273,7 +295,7 @@ fn reload_deletes_the_files() {
     wait_until("the file is deleted", || scratch.files().is_empty());
     let gateway = Gateway {
         cache: next,
-        disk: gateway.disk,
+        ..gateway
     };
     gateway.keep(&["/b"]);
     gateway.disk.delete();

@@ -13,7 +13,8 @@ use super::address::EngineAddress;
 use super::cursor::Cursor;
 use super::engine::{Engine, EngineError, LogEntry, RecordStream};
 use super::shelf::{CachePlace, Shelf};
-use super::{FleetConfig, FleetCounts};
+use super::{FAULT, FleetConfig, FleetCounts};
+use crate::journal::Problems;
 use crate::learned::Learned;
 use crate::log_limit::LogLimit;
 use crate::metrics::METRICS;
@@ -57,6 +58,7 @@ pub(super) struct Log {
     address: EngineAddress,
     learned: Arc<Learned>,
     counts: Arc<FleetCounts>,
+    faults: Arc<Problems>,
     inbox: Inbox,
     sealer: Sealer,
     sightings: Sightings,
@@ -76,7 +78,7 @@ impl Log {
         (id, shelf_id): (GatewayId, GatewayId),
         learned: Arc<Learned>,
         cache: CachePlace,
-        counts: Arc<FleetCounts>,
+        (counts, faults): (Arc<FleetCounts>, Arc<Problems>),
     ) -> Self {
         let key: FleetKey = config.key.clone();
         let sealer = Sealer::new(&key, id);
@@ -97,6 +99,7 @@ impl Log {
             sealer,
             learned,
             counts,
+            faults,
             cursor: Cursor::new(&LOG),
             cache,
             shelf,
@@ -114,6 +117,11 @@ impl Log {
             }
             self.counts.set_up(false);
             self.counts.failed();
+            let fault = format!(
+                "the engine of --share cannot be used ({error}): the gateway shares nothing with \
+                 the others of its fleet until the engine is back"
+            );
+            self.faults.set(FAULT, Some(&fault));
             let seconds = pause.as_secs();
             tracing::warn!(%error, seconds, "the engine of --share cannot be used; trying again");
             tokio::time::sleep(pause).await;
@@ -137,6 +145,7 @@ impl Log {
             self.shelf.exchange(&mut engine).await?;
             if !self.counts.is_up() {
                 self.counts.set_up(true);
+                self.faults.set(FAULT, None);
                 tracing::info!("the engine of --share is in use");
             }
             METRICS

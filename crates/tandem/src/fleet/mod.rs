@@ -27,12 +27,16 @@ use tokio::sync::oneshot;
 pub use self::address::EngineAddress;
 pub use self::log::{LOG_KEY, MAX_RECORDS};
 pub use self::shelf::MAX_LENT;
+use crate::journal::Problems;
 use crate::learned::Learned;
 use crate::metrics::{METRICS, Metric};
 use crate::response_cache::ResponseCache;
 use crate::response_cache::link::{Link, link};
 use crate::users::Users;
 use shelf::CachePlace;
+
+/// The name of the fault of an engine that cannot be used.
+const FAULT: &str = "fleet";
 
 /// The configuration of a gateway that shares its knowledge.
 #[derive(Clone, Debug, PartialEq)]
@@ -117,7 +121,7 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// Starts the thread. The engine need not be in reach.
+    /// Starts the thread. The engine need not be in reach: while it is not, `faults` tells it.
     ///
     /// # Errors
     /// Returns the error of the system if it has no thread or no random numbers.
@@ -125,6 +129,7 @@ impl Fleet {
         config: &FleetConfig,
         learned: Arc<Learned>,
         users: &Users,
+        faults: &Arc<Problems>,
     ) -> std::io::Result<Self> {
         let (id, shelf_id) = (random()?, random()?);
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -136,7 +141,9 @@ impl Fleet {
         let (stop, stopped) = oneshot::channel::<()>();
         let (cache, (link, questions)) = (CachePlace::default(), link());
         let ids = (id, shelf_id);
-        let log = log::Log::new(config, ids, learned, cache.clone(), Arc::clone(&counts));
+        let watch = (Arc::clone(&counts), Arc::clone(faults));
+        let log = log::Log::new(config, ids, learned, cache.clone(), watch);
+        let faults = Arc::clone(faults);
         let (engine, key) = (config.engine.clone(), config.key.clone());
         let lookups = lookups::run(engine, key, cache.clone(), questions, Arc::clone(&counts));
         std::thread::Builder::new()
@@ -149,6 +156,7 @@ impl Fleet {
                         () = log.run() => {}
                     }
                 });
+                faults.set(FAULT, None);
             })?;
         Ok(Self {
             counts,

@@ -33,7 +33,7 @@ use crate::middle::opened::{Consent, Permission};
 use crate::middle::pair_fields::PairFields;
 use crate::middle::push::{NoPush, Push, Pushing};
 use crate::middle::resume::Resume;
-use crate::middle::submit::{Submissions, Submit};
+use crate::middle::submit::{StorePlace, Submissions, Submit};
 use crate::middle::track::Track;
 use crate::middle::via::AddVia;
 use crate::middle::warm_up::WarmUp;
@@ -293,7 +293,11 @@ impl GatewayConfig {
             config.times,
             config.watch_rights(services.renewals())?,
             Arc::clone(&config.signer),
-            (Arc::clone(store), config.max_stored),
+            StorePlace {
+                store: Arc::clone(store),
+                max_stored: config.max_stored,
+                faults: Arc::clone(services.journal().faults()),
+            },
             Rc::new(ToOrigin(Rc::clone(origin))),
             #[cfg(feature = "submit")]
             config.unlinkable.clone(),

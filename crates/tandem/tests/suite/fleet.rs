@@ -198,9 +198,17 @@ fn gateways_serve_without_the_engine() {
     }
     assert_pushes(&one, &origin, &told);
     assert!(!knows(&other, &origin));
+    let problems = || other.services().journal().problems().concat();
+    wait_for("the dashboard's problem", || {
+        problems()
+            .starts_with("the engine of --share cannot be used")
+            .then_some(())
+    });
     server.resume();
     await_lesson(&other, &origin, 0.8);
     assert_pushes(&other, &origin, &told);
+    wait_until("the engine", &other, FleetCounts::is_up);
+    wait_for("its end", || problems().is_empty().then_some(()));
 }
 
 #[test]

@@ -158,7 +158,9 @@ pub(super) async fn recover(submissions: Weak<Submissions>) {
 
 impl Submissions {
     async fn count_waiting(&self) {
-        let waiting = match self.store.waiting(self.server.url(), now()).await {
+        let waiting = self.store.waiting(self.server.url(), now()).await;
+        self.show_fault(waiting.as_ref().err());
+        let waiting = match waiting {
             Ok(waiting) => waiting,
             Err(error) => return self.note(&error),
         };

@@ -37,6 +37,7 @@ use tandem_submit::{directory, submission};
 use tokio::time::Instant;
 
 use crate::exchange::{Exchange, Reply};
+use crate::journal::Problems;
 use crate::log_limit::LogLimit;
 use crate::metrics::METRICS;
 use crate::renewal::Renewable;
@@ -69,6 +70,19 @@ impl SubmissionServer {
     }
 }
 
+/// The store of submissions, as a gateway uses it.
+pub struct StorePlace {
+    /// The store.
+    pub store: Arc<dyn Store>,
+    /// The bytes that it may hold.
+    pub max_stored: u64,
+    /// The place for the fault of a store that cannot be used.
+    pub faults: Arc<Problems>,
+}
+
+/// The name of that fault.
+const FAULT: &str = "submit-store";
+
 /// The times of submissions.
 #[derive(Clone, Copy, Debug)]
 pub struct SubmissionTimes {
@@ -99,6 +113,7 @@ pub struct Submissions {
     encapsulated: Rc<Budget>,
     /// The bytes that the store may hold.
     max_stored: u64,
+    faults: Arc<Problems>,
     /// The bytes that the store held at the last look.
     stored: Cell<u64>,
     /// True after the warning about submissions for other servers.
@@ -110,13 +125,13 @@ pub struct Submissions {
 
 impl Submissions {
     /// Creates the submissions of a thread. Stored submissions are delivered as long as the result
-    /// exists. The store may hold `max_stored` bytes.
+    /// exists.
     pub fn new(
         server: SubmissionServer,
         times: SubmissionTimes,
         rights: Arc<Renewable<Rights>>,
         signer: Arc<Signer>,
-        (store, max_stored): (Arc<dyn Store>, u64),
+        place: StorePlace,
         next: Rc<dyn Stage>,
         #[cfg(feature = "submit")] unlinkable: Option<Arc<oblivious::Unlinkable>>,
     ) -> Rc<Self> {
@@ -125,12 +140,13 @@ impl Submissions {
             times,
             rights,
             signer,
-            store,
+            store: place.store,
             next,
             budget: Rc::default(),
             #[cfg(feature = "submit")]
             encapsulated: Rc::default(),
-            max_stored,
+            max_stored: place.max_stored,
+            faults: place.faults,
             stored: Cell::new(0),
             has_warned: Cell::new(false),
             #[cfg(feature = "submit")]
@@ -145,7 +161,7 @@ impl Submissions {
         submissions
     }
 
-    /// Stores a submission, and measures the time of the commit. A failure is logged.
+    /// Stores a submission, and measures the time of the commit. A failure is logged and counted.
     async fn commit(&self, new: NewSubmission) -> Result<Admission, Problem> {
         let begun = Instant::now();
         let admission = self.store.admit(new).await;
@@ -153,6 +169,7 @@ impl Submissions {
         METRICS.submission_commits.add(1);
         METRICS.submission_commit_us.add(micros);
         admission.map_err(|error| {
+            METRICS.submission_commit_failures.add(1);
             self.note(&error);
             Problem::StoreFailed
         })
@@ -167,6 +184,18 @@ impl Submissions {
                  the store can be reached, and has space and permissions"
             );
         }
+    }
+
+    /// Shows that the store cannot be used, or that it can again.
+    fn show_fault(&self, error: Option<&StoreError>) {
+        let fault = error.map(|error| {
+            format!(
+                "the store of submissions cannot be used ({}): check that it can be reached, \
+                 and has space and permissions",
+                error.0
+            )
+        });
+        self.faults.set(FAULT, fault.as_deref());
     }
 
     /// Answers a question about the submission with this path below [`SUBMISSIONS`].

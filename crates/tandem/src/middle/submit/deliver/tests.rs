@@ -1,16 +1,21 @@
 //! Tests of deliveries with a server that is slow, and with late claims.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tandem_http::{Fields, Scheme};
+use tandem_submit::batch::Rule;
 use tandem_submit::rights::{Quota, Rights};
-use tandem_submit::store::{Admission, Content, NewSubmission};
+use tandem_submit::store::{
+    Admission, Content, Epoch, Inquiry, Lease, NewSubmission, Pending, Prospect, Record, Store,
+    StoreError, Waiting,
+};
 use tandem_submit::submission::{IdempotencyKey, SubmissionId};
 
 use super::*;
 use crate::exchange::Reply;
 use crate::middle::submit::signer::{Signer, tests::PEM};
-use crate::middle::submit::{SubmissionServer, SubmissionTimes};
+use crate::middle::submit::{StorePlace, SubmissionServer, SubmissionTimes};
 use crate::renewal::Renewable;
 use crate::stage::Stage;
 
@@ -31,7 +36,47 @@ impl Stage for Slow {
     }
 }
 
+/// A store that can be switched off.
+#[derive(Debug)]
+struct Switched {
+    store: Arc<dyn Store>,
+    is_off: AtomicBool,
+}
+
+/// Implements [`Store`] by methods that fail while the store is switched off.
+macro_rules! switched {
+    ($($name:ident($($argument:ident: $kind:ty),*) -> $result:ty;)*) => {
+        impl Store for Switched {
+            $(fn $name(&self, $($argument: $kind),*) -> Pending<$result> {
+                if self.is_off.load(Ordering::SeqCst) {
+                    return Box::pin(std::future::ready(Err(StoreError("it is off".into()))));
+                }
+                self.store.$name($($argument),*)
+            })*
+        }
+    };
+}
+switched! {
+    admit(new: NewSubmission) -> Admission;
+    inquire(inquiry: Inquiry) -> Prospect;
+    find(id: SubmissionId) -> Option<Record>;
+    state(id: SubmissionId) -> Option<Record>;
+    claim(claim: Claim) -> Vec<Delivery>;
+    answer(id: SubmissionId, answer: Answer, now: Millis) -> ();
+    postpone(lease: Lease, due: Millis, now: Millis) -> ();
+    release(server: String, rule: Rule, now: Millis) -> u64;
+    give_up(lease: Lease, status: Option<u16>, now: Millis) -> ();
+    forget(now: Millis, keep: Millis) -> u64;
+    end_epochs(first: Epoch) -> ();
+    spent(first: Epoch) -> Vec<(Epoch, u64)>;
+    waiting(server: String, now: Millis) -> Waiting;
+}
+
 fn submissions(store: &str) -> Rc<Submissions> {
+    submissions_in(tandem_store::open(store).expect("a store"))
+}
+
+fn submissions_in(store: Arc<dyn Store>) -> Rc<Submissions> {
     let rights = format!(
         "[[client]]\nname = \"a\"\ntoken-sha256 = \"{}\"",
         "0".repeat(64)
@@ -57,7 +102,11 @@ fn submissions(store: &str) -> Rc<Submissions> {
         times,
         Arc::new(rights.expect("rights")),
         Arc::new(Signer::from_pem(PEM).expect("a key")),
-        (tandem_store::open(store).expect("a store"), u64::MAX),
+        StorePlace {
+            store,
+            max_stored: u64::MAX,
+            faults: Arc::default(),
+        },
         Rc::new(Slow),
         None,
     )
@@ -163,6 +212,31 @@ async fn batches_of_other_gateways_are_not_hastened() {
     };
     let claimed = tokio::task::LocalSet::new().run_until(claimed).await;
     assert_eq!(claimed, 0);
+}
+
+#[tokio::test]
+async fn store_that_cannot_be_used_is_a_fault_until_it_can() {
+    let file = File::new("off");
+    let store = tandem_store::open(&format!("sqlite:{}", file.0.display())).expect("a store");
+    let switched = Arc::new(Switched {
+        store,
+        is_off: AtomicBool::new(false),
+    });
+    let look = async {
+        let submissions = submissions_in(Arc::clone(&switched) as _);
+        let mut seen = Vec::new();
+        for is_off in [false, true, false] {
+            switched.is_off.store(is_off, Ordering::SeqCst);
+            submissions.count_waiting().await;
+            seen.push(submissions.faults.list());
+        }
+        seen
+    };
+    let seen = tokio::task::LocalSet::new().run_until(look).await;
+    assert!(seen[0].is_empty() && seen[2].is_empty(), "{seen:?}");
+    let fault = seen[1].concat();
+    let start = "the store of submissions cannot be used (it is off)";
+    assert!(fault.starts_with(start), "{fault}");
 }
 
 #[test]
