@@ -81,12 +81,12 @@ impl Kept {
     /// Tells how a browser loads the page, and waits until the user interrupts the program.
     pub(super) async fn wait(self) -> Result<(), Failure> {
         let Self { proxy, url, .. } = &self;
-        eprintln!(
+        tandem::cli::note(format_args!(
             "\ntandem demo: listening on http://{proxy}\n\
              Set the browser's HTTP proxy to {proxy}, or its proxy configuration to\n  \
              http://{proxy}/proxy.pac\nand open\n  {url}\n\
              Running until interrupted (Ctrl-C)."
-        );
+        ));
         tokio::signal::ctrl_c().await?;
         self.client.drain(Duration::from_secs(1)).await;
         self.gateway.drain(Duration::from_secs(1)).await;
