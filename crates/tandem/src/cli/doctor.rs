@@ -4,7 +4,7 @@
 //! The client's checks include a request to each gateway, which the gateway answers by itself
 //! (`Max-Forwards: 0`, RFC 9110 section 7.6.2). The client connects to nothing but the gateways
 //! through `--via`, and the site that the user names (`--site`). It looks up no name but that of
-//! this site, with `--solo=direct`. `addresses` checks each address of a gateway's name, and `proxy`
+//! this site, with `--solo=direct`. `addresses` checks each address of a gateway, and `proxy`
 //! the proxy of a client without a gateway, and the way to the site. The gateway's checks include a
 //! look-up of one name, unless the gateway stands for an origin at an address.
 
