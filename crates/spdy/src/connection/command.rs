@@ -303,19 +303,6 @@ impl Connection {
         self.forget_held(count);
     }
 
-    /// Records a stream with enough credit for a WINDOW_UPDATE frame.
-    pub(super) fn note_credit(&mut self, id: StreamId) {
-        let window = self.stream_window();
-        let (riding, urgent) = (self.riding_credit(window), self.urgent_credit(window));
-        let Some(owed) = self.live(id).map(|stream| stream.receive.owed()) else {
-            return;
-        };
-        if owed >= riding {
-            self.credit.insert(id);
-        }
-        self.credit_urgent |= owed >= urgent;
-    }
-
     /// Queues a PING of ours and gives its number.
     pub(super) fn new_ping(&mut self) -> u32 {
         let id = self.next_ping;

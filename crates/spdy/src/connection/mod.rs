@@ -11,6 +11,7 @@
 
 mod command;
 mod control;
+mod credit;
 mod heads;
 mod output;
 mod probe;
@@ -262,40 +263,6 @@ impl Connection {
         (id % 2 == 1) == self.is_client()
     }
 
-    /// Returns the window of new streams.
-    fn stream_window(&self) -> u32 {
-        self.receive_window.current().min(MAX_31)
-    }
-
-    /// Returns the widest window that a peer may still count on. SPDY's SETTINGS are not
-    /// acknowledged.
-    fn widest_window(&self) -> u32 {
-        self.config.mux.stream_window.min(MAX_31)
-    }
-
-    /// Adapts the window of streams to the held bytes, and announces it before more credit of the
-    /// session. A peer that does not change its open streams keeps them as wide as they are.
-    fn adapt_window(&mut self) {
-        if self.failed || !self.receive_window.adapt(self.held, true) {
-            return;
-        }
-        let value = self.stream_window();
-        self.control.push(|dst| {
-            let entries = vec![Setting {
-                flags: 0,
-                id: SettingId::InitialWindowSize as u32,
-                value,
-            }];
-            let clear = false;
-            Settings { clear, entries }.encode(dst)
-        });
-        // Credit that was too little for the wider window may be all of this one.
-        let ids: Vec<StreamId> = self.streams.keys().copied().collect();
-        for id in ids {
-            self.note_credit(id);
-        }
-    }
-
     /// A stream that is not closed.
     fn live(&mut self, id: StreamId) -> Option<&mut Stream> {
         self.streams
@@ -433,43 +400,6 @@ impl Connection {
             stream.key = Some(key);
             self.sched.insert(key);
         }
-    }
-
-    /// Bytes left the user's hands, or never reached them.
-    fn forget_held(&mut self, count: usize) {
-        self.held -= count;
-        self.adapt_window();
-        if self.held < self.config.mux.receive_budget && self.withheld > 0 {
-            let credit = std::mem::take(&mut self.withheld);
-            self.owe_session(credit);
-        }
-    }
-
-    /// Session credit for bytes that arrived. Draft 3.1 section 2.6.8: every byte of DATA counts,
-    /// and must come back.
-    fn owe_session(&mut self, count: u32) {
-        if !self.is_v31() {
-            return;
-        }
-        self.session_receive.owe(count);
-        let window = self.config.mux.session_window.clamp(INITIAL_WINDOW, MAX_31);
-        self.credit_urgent |= self.session_receive.owed() >= self.urgent_credit(window);
-    }
-
-    /// Credit that should leave at once. A peer that sends no SETTINGS may not read ours either and
-    /// count on 64 KiB.
-    fn urgent_credit(&self, window: u32) -> u32 {
-        let window = if self.peer_sent_settings {
-            window
-        } else {
-            window.min(INITIAL_WINDOW)
-        };
-        (window / 4).max(1)
-    }
-
-    /// Credit that rides on other frames.
-    fn riding_credit(&self, window: u32) -> u32 {
-        (self.urgent_credit(window) / 4).max(1)
     }
 }
 
