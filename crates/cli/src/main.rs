@@ -50,9 +50,9 @@ fn end(error: &clap::Error) -> ! {
     // A failed write leaves no way to report it.
     let _ = error.print();
     if is_of_submissions(error) {
-        eprintln!(
+        tandem::cli::note(
             "\nThis program was built without submissions: build it with cargo build --release \
-             -p tandem-cli --features submit"
+             -p tandem-cli --features submit",
         );
     }
     std::process::exit(error.exit_code())

@@ -155,10 +155,19 @@ async fn distribute(endpoint: Endpoint, hub: Weak<Hub>, stop: Arc<Notify>) {
 
 impl Hub {
     fn admit(&self, incoming: quinn::Incoming) {
-        if lock(&self.listeners).senders.is_empty() {
+        let (is_empty, has_begun) = {
+            let listeners = lock(&self.listeners);
+            (listeners.senders.is_empty(), listeners.next_number > 0)
+        };
+        if is_empty && has_begun {
             // A drain or a reload has ended the accepting, and connections keep the socket open.
             // The reply is shorter than the datagram, as for a port that is closed.
             incoming.refuse();
+            return;
+        }
+        if is_empty {
+            // It is sent again when the listener has begun.
+            incoming.ignore();
             return;
         }
         let validated = incoming.remote_address_validated();

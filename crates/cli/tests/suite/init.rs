@@ -272,17 +272,22 @@ fn init_reads_the_onion_address_in_a_file() {
 
 #[test]
 fn init_refuses_addresses_that_no_client_reaches() {
+    let directory = Directory::new("unreachable");
     for (arguments, remedy) in [
         (
             ["--address", "gw.example", "--ip", "0.0.0.0"],
-            "that of no machine",
+            "is no machine's address",
         ),
         (
             ["--address", "abc.onion", "--port", "443"],
             "onion-operator",
         ),
     ] {
-        let (ok, _, errors) = run(&[&["init", "own-gateway"][..], &arguments].concat());
-        assert!(!ok && errors.contains(remedy), "{errors}");
+        let arguments = [&["init", "own-gateway"][..], &arguments].concat();
+        let output = tandem(&arguments).current_dir(&directory.0).output();
+        let output = output.unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && errors.contains(remedy), "{errors}");
     }
+    assert_eq!(std::fs::read_dir(&directory.0).unwrap().count(), 0);
 }

@@ -2,8 +2,8 @@
 //! is used (RFC 8305 section 5).
 //!
 //! The next address is tried once an attempt fails, or is silent for two seconds. The address that
-//! answered last comes first in later dials. An end that answers, and is not the gateway, ends the
-//! search: its error names the fault.
+//! answered last comes first in later dials. After an end that answers and is not the gateway, no
+//! further address is tried. Its error names the fault, unless a dial that is under way succeeds.
 
 use std::cell::Cell;
 use std::net::SocketAddr;
@@ -47,11 +47,14 @@ impl AnyAddress {
         let mut rest = (0..count).map(|number| (first + number) % count);
         let mut dials = Vec::new();
         let mut failures = Vec::new();
+        let mut wrong = None;
         loop {
-            if let Some(number) = rest.next() {
+            if wrong.is_none()
+                && let Some(number) = rest.next()
+            {
                 dials.push((number, self.all[number].1.carrier(target, isolation)));
             }
-            let has_more = rest.len() > 0;
+            let has_more = wrong.is_none() && rest.len() > 0;
             let (number, dialled) = tokio::select! {
                 biased;
                 ended = any(&mut dials) => ended,
@@ -62,11 +65,13 @@ impl AnyAddress {
                     self.first.set(number);
                     return Ok(carrier);
                 }
-                Err(error) if !is_without_answer(error.kind) => return Err(error),
-                Err(error) => failures.push((self.all[number].0, error)),
+                Err(error) if may_answer_elsewhere(error.kind) => {
+                    failures.push((self.all[number].0, error));
+                }
+                Err(error) => wrong = wrong.or(Some(error)),
             }
-            if dials.is_empty() && !has_more {
-                return Err(joined(failures));
+            if dials.is_empty() && (wrong.is_some() || !has_more) {
+                return Err(wrong.unwrap_or_else(|| joined(failures)));
             }
         }
     }
@@ -127,11 +132,17 @@ async fn any(dials: &mut Vec<Dial<'_>>) -> (usize, Result<Carrier, Error>) {
     .await
 }
 
-/// Returns true if an error says that nothing answered at an address.
-const fn is_without_answer(kind: Kind) -> bool {
+/// Returns true if the gateway may answer at another address although a dial failed: nothing
+/// answered, or a process that drains.
+pub(crate) const fn may_answer_elsewhere(kind: Kind) -> bool {
     matches!(
         kind,
-        Kind::ConnectionRefused | Kind::Timeout | Kind::Unreachable | Kind::Reset | Kind::Truncated
+        Kind::ConnectionRefused
+            | Kind::Timeout
+            | Kind::Unreachable
+            | Kind::Reset
+            | Kind::Truncated
+            | Kind::Busy
     )
 }
 
@@ -161,6 +172,8 @@ mod tests {
     #[derive(Clone, Copy)]
     enum Answer {
         Good,
+        /// The address answers after this number of seconds.
+        Slow(u64),
         Silent,
         Fails(Kind),
     }
@@ -194,6 +207,10 @@ mod tests {
             Box::pin(async {
                 match self.answer {
                     Answer::Good => Ok(Path::new(tokio::io::empty(), Rc::new(NoFacts))),
+                    Answer::Slow(seconds) => {
+                        tokio::time::sleep(Duration::from_secs(seconds)).await;
+                        Ok(Path::new(tokio::io::empty(), Rc::new(NoFacts)))
+                    }
                     Answer::Silent => std::future::pending().await,
                     Answer::Fails(kind) => {
                         Err(Error::new(kind, Side::Peer, "no").with_retry(Retry::Safe))
@@ -258,6 +275,22 @@ mod tests {
         let error = dial(&way).await.expect_err("another program answers");
         assert_eq!(error.kind, Kind::Tls);
         assert_eq!(*dials.borrow(), [0]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn wrong_end_does_not_end_a_slow_dial() {
+        let wrong = Answer::Fails(Kind::Tls);
+        let (slow, dials) = way(&[Answer::Slow(3), wrong, Answer::Good]);
+        dial(&slow).await.expect("the first address answers late");
+        assert_eq!(*dials.borrow(), [0, 1], "no further address is tried");
+        let (silent, _) = way(&[wrong, Answer::Good]);
+        assert!(dial(&silent).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn draining_process_gives_way_to_another_address() {
+        let (way, _) = way(&[Answer::Fails(Kind::Busy), Answer::Good]);
+        dial(&way).await.expect("the second address answers");
     }
 
     #[tokio::test]

@@ -61,8 +61,9 @@ fn remedy(address: SocketAddr) -> String {
     };
     format!(
         "The gateway answers at another address of its name, which serves this client. For \
-         {address}, the gateway needs a listener at {any}, which is {family} only. If the address \
-         is not the gateway's, remove it from the name"
+         {address}, this machine needs a route to {family} addresses, and the gateway a listener \
+         at {any}, which is {family} only. If the address is not the gateway's, remove it from the \
+         name"
     )
 }
 
@@ -90,7 +91,7 @@ mod tests {
         assert_eq!(found[0].verdict, Verdict::Warning);
         let text = &found[0].text;
         assert!(
-            text.contains("a listener at [::], which is IPv6 only"),
+            text.contains("at [::], which is IPv6 only"),
             "{text}"
         );
         assert_eq!(found[1].text, "it answers at 203.0.113.5:443");

@@ -40,7 +40,7 @@ pub(super) fn host(text: &str) -> Result<String, String> {
 pub(super) fn address(text: &str) -> Result<IpAddr, String> {
     match text.parse::<IpAddr>() {
         Ok(ip) if ip.is_unspecified() => Err(format!(
-            "{text:?} is that of no machine: give the address that clients connect to"
+            "{text:?} is no machine's address: give the address that clients connect to"
         )),
         Ok(ip) => Ok(ip),
         Err(_) => Err(format!("{text:?} is no address")),
