@@ -23,7 +23,7 @@ fn client(settings: &Settings, remote: SocketAddr, now: Instant) -> Association 
     };
     let (id, cookie) = (AssociationId::new(ID), [7; 12]);
     Envelope::Retry { nonce, id, cookie }.encode(&mut datagram);
-    client.handle_datagram(now, remote, &datagram, false);
+    client.handle_datagram(now, remote.into(), &datagram, false);
     client
 }
 
@@ -37,10 +37,10 @@ fuzz_target!(|bytes: &[u8]| {
         }
     }
     let settings = Settings::new(Default::default(), Duration::from_secs(30), true).expect("valid");
-    let (now, remote) = (Instant::now(), "192.0.2.1:443".parse().expect("an address"));
+    let (now, remote) = (Instant::now(), SocketAddr::from(([192, 0, 2, 1], 443)));
     let (identity, id) = (anonymous().expect("random numbers"), AssociationId::new(ID));
     let verify: Box<dyn Fn(&[u8]) -> _> = Box::new(|_| Ok(true));
-    let gateway = Association::accept(&settings, identity, Some(verify), id, remote, now);
+    let gateway = Association::accept(&settings, identity, Some(verify), id, remote.into(), now);
     let mut ends = [client(&settings, remote, now), gateway];
     // The first byte of each part is its length: several datagrams in a row.
     let mut rest = bytes;
@@ -49,8 +49,8 @@ fuzz_target!(|bytes: &[u8]| {
         let mut datagram = Vec::new();
         Envelope::Data { id, records: part }.encode(&mut datagram);
         for end in &mut ends {
-            end.handle_datagram(now, remote, part, false);
-            end.handle_datagram(now, remote, &datagram, true);
+            end.handle_datagram(now, remote.into(), part, false);
+            end.handle_datagram(now, remote.into(), &datagram, true);
             while end.poll_output(now, &mut out).is_some() {
                 out.clear();
             }

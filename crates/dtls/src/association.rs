@@ -6,7 +6,8 @@
 //! ```
 //!
 //! The gateway follows a client to a new address only after the client has answered a challenge
-//! that was sent there, as in RFC 9000, section 8.2. Until then it sends to the old address.
+//! that was sent there, as in RFC 9000, section 8.2. Until then it sends to the old address. The
+//! same holds if the client's datagrams arrive at another of the gateway's addresses.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -22,6 +23,7 @@ use tandem_tunnel::{Closed, Config as TunnelConfig, Side, Tunnel};
 use thiserror::Error;
 
 use crate::certificates::refusal_code;
+use crate::ends::Ends;
 use crate::envelope::{AssociationId, Cookie, DATA_HEADER, Envelope, Nonce, Tail, tail};
 use crate::settings::SCRATCH;
 pub use crate::settings::Settings;
@@ -94,15 +96,16 @@ pub struct Association {
     connected: bool,
     ended: Option<AssociationError>,
     wrap: Wrap,
-    remote: SocketAddr,
-    /// A new address of the client, and the bytes that it has to repeat.
-    candidate: Option<(SocketAddr, [u8; 8])>,
+    /// The ends of the way to the peer.
+    ends: Ends,
+    /// The ends of a new way to the client, and the bytes that it has to repeat.
+    candidate: Option<(Ends, [u8; 8])>,
     /// The ends of the last datagrams of a client, which prove that a datagram was read.
     tails: VecDeque<Tail>,
     /// Challenges and responses to send.
-    replies: VecDeque<(SocketAddr, Vec<u8>)>,
+    replies: VecDeque<(Ends, Vec<u8>)>,
     /// Envelopes to send before those of the tunnel.
-    out: VecDeque<(SocketAddr, Vec<u8>)>,
+    out: VecDeque<(Ends, Vec<u8>)>,
     scratch: Rc<RefCell<Vec<u8>>>,
     plain: Vec<u8>,
     /// True if routers may mark the last datagram.
@@ -115,7 +118,7 @@ pub struct Association {
 #[derive(Clone, Copy)]
 struct Arrival {
     now: Instant,
-    from: SocketAddr,
+    from: Ends,
     /// True if a router has marked it (RFC 3168).
     marked: bool,
 }
@@ -152,23 +155,23 @@ impl Association {
             due: now,
             wait: HELLO_AGAIN,
         };
-        let mut association = Self::new(settings, identity, Side::Client, remote, wrap, now);
+        let mut association = Self::new(settings, identity, Side::Client, remote.into(), wrap, now);
         association.verify = Some(verify);
         association
     }
 
-    /// Begins the gateway's end for the client at `remote`, which has shown a cookie. `verify`
+    /// Begins the gateway's end for the client at `ends.peer`, which has shown a cookie. `verify`
     /// checks its certificate, if the settings request one.
     pub fn accept(
         settings: &Settings,
         identity: DtlsCertificate,
         verify: Option<Verify>,
         id: AssociationId,
-        remote: SocketAddr,
+        ends: Ends,
         now: Instant,
     ) -> Self {
         let wrap = Wrap::Data(id);
-        let mut association = Self::new(settings, identity, Side::Server, remote, wrap, now);
+        let mut association = Self::new(settings, identity, Side::Server, ends, wrap, now);
         association.verify = verify;
         association
     }
@@ -177,7 +180,7 @@ impl Association {
         settings: &Settings,
         certificate: DtlsCertificate,
         side: Side,
-        remote: SocketAddr,
+        ends: Ends,
         wrap: Wrap,
         now: Instant,
     ) -> Self {
@@ -197,7 +200,7 @@ impl Association {
             connected: false,
             ended: None,
             wrap,
-            remote,
+            ends,
             candidate: None,
             tails: VecDeque::new(),
             replies: VecDeque::new(),
@@ -235,7 +238,7 @@ impl Association {
 
     /// Returns the address of the peer.
     pub const fn remote(&self) -> SocketAddr {
-        self.remote
+        self.ends.peer
     }
 
     /// Returns the end that this is.
@@ -269,26 +272,20 @@ impl Association {
 
     /// Takes a datagram that came from `from`. `marked` tells that it has a congestion mark
     /// (RFC 3168). A datagram that is not authentic changes nothing once the handshake is over.
-    pub fn handle_datagram(
-        &mut self,
-        now: Instant,
-        from: SocketAddr,
-        datagram: &[u8],
-        marked: bool,
-    ) {
+    pub fn handle_datagram(&mut self, now: Instant, from: Ends, datagram: &[u8], marked: bool) {
         if self.ended.is_some() {
             return;
         }
         let records = match (Envelope::decode(datagram), &self.wrap) {
             (Ok(Envelope::Unknown { tail }), Wrap::Data(_)) => {
                 // Only the gateway and systems on the way have seen the end of a datagram.
-                if from == self.remote && self.tails.contains(&tail) {
+                if from.peer == self.ends.peer && self.tails.contains(&tail) {
                     self.fail(AssociationError::Unknown);
                 }
                 return;
             }
             (Ok(Envelope::Retry { nonce, id, cookie }), Wrap::Hello { nonce: own, .. }) => {
-                if nonce == *own && from == self.remote {
+                if nonce == *own && from.peer == self.ends.peer {
                     self.wrap = Wrap::Initial { nonce, id, cookie };
                     let arrival = Arrival { now, from, marked };
                     self.with_dtls(arrival, |dtls| dtls.handle_timeout(now));
@@ -309,7 +306,7 @@ impl Association {
         };
         // Only the gateway follows its peer to another address, and only after the handshake.
         let may_move = self.side == Side::Server && self.connected;
-        if from != self.remote && !may_move {
+        if from.peer != self.ends.peer && !may_move {
             return;
         }
         let arrival = Arrival { now, from, marked };
@@ -339,7 +336,7 @@ impl Association {
         loop {
             match self.dtls.poll_output(&mut buf) {
                 Output::Packet(records) => {
-                    let to = self.remote;
+                    let to = self.ends;
                     enqueue(&mut self.out, &self.wrap, to, records);
                 }
                 Output::BufferTooSmall { needed } => buf.resize(needed.max(SCRATCH), 0),
@@ -409,9 +406,9 @@ impl Association {
         }
     }
 
-    /// Sends a challenge to an address that the client did not use before.
-    fn validate(&mut self, from: SocketAddr) {
-        if from == self.remote {
+    /// Sends a challenge on a way that the client did not use before.
+    fn validate(&mut self, from: Ends) {
+        if from == self.ends {
             return;
         }
         let bytes = match self.candidate {
@@ -424,19 +421,19 @@ impl Association {
         self.reply(from, challenge);
     }
 
-    fn reply(&mut self, to: SocketAddr, content: Vec<u8>) {
+    fn reply(&mut self, to: Ends, content: Vec<u8>) {
         if self.replies.len() < MAX_REPLIES {
             self.replies.push_back((to, content));
         }
     }
 
-    fn on_response(&mut self, now: Instant, from: SocketAddr, response: &[u8]) {
+    fn on_response(&mut self, now: Instant, from: Ends, response: &[u8]) {
         if self
             .candidate
-            .is_some_and(|(address, bytes)| address == from && bytes == response)
+            .is_some_and(|(ends, bytes)| ends == from && bytes == response)
         {
             self.candidate = None;
-            self.remote = from;
+            self.ends = from;
             let at = self.since_start(now);
             self.tunnel.path_changed(at);
         }
@@ -444,7 +441,7 @@ impl Association {
 
     /// Appends the datagram with content of the application to `out`. Returns false if there is
     /// none.
-    fn send_record(&mut self, to: SocketAddr, content: &[u8], out: &mut Vec<u8>) -> bool {
+    fn send_record(&mut self, to: Ends, content: &[u8], out: &mut Vec<u8>) -> bool {
         if let Err(error) = self.dtls.send_application_data(content) {
             self.fail(AssociationError::Dtls(error.to_string()));
             return false;
@@ -477,15 +474,14 @@ impl Association {
         self.is_path_probe
     }
 
-    fn pop_output(&mut self, out: &mut Vec<u8>) -> Option<SocketAddr> {
+    fn pop_output(&mut self, out: &mut Vec<u8>) -> Option<Ends> {
         let (to, datagram) = self.out.pop_front()?;
         out.extend_from_slice(&datagram);
         Some(to)
     }
 
-    /// Appends the next datagram to `out`, and returns its destination, or `None` if there is none
-    /// now.
-    pub fn poll_output(&mut self, now: Instant, out: &mut Vec<u8>) -> Option<SocketAddr> {
+    /// Appends the next datagram to `out`, and returns its ends, or `None` if there is none now.
+    pub fn poll_output(&mut self, now: Instant, out: &mut Vec<u8>) -> Option<Ends> {
         (self.permits_marks, self.is_path_probe) = (false, false);
         if let Some(to) = self.pop_output(out) {
             return Some(to);
@@ -497,7 +493,7 @@ impl Association {
             *due = now + *wait;
             *wait = (*wait * 2).min(Duration::from_secs(4));
             Envelope::Hello { nonce: *nonce }.append(out);
-            return Some(self.remote);
+            return Some(self.ends);
         }
         if !self.connected || self.ended.is_some() {
             return None;
@@ -508,11 +504,11 @@ impl Association {
         let at = self.since_start(now);
         let mut plain = std::mem::take(&mut self.plain);
         let (any, begin) = (self.tunnel.poll_output(at, &mut plain), out.len());
-        let sent = any && self.send_record(self.remote, &plain, out);
+        let sent = any && self.send_record(self.ends, &plain, out);
         self.plain = plain;
         if !any && let Some(closed) = self.tunnel.closed() {
             if self.dtls.close().is_ok() {
-                let from = self.remote;
+                let from = self.ends;
                 let marked = false;
                 self.drain(Arrival { now, from, marked });
             }
@@ -529,7 +525,7 @@ impl Association {
             self.tails.truncate(MAX_TAILS - 1);
             self.tails.push_front(tail);
         }
-        Some(self.remote)
+        Some(self.ends)
     }
 
     /// Returns the time at which [`Self::handle_timeout`] must be called, if any.
@@ -551,7 +547,7 @@ impl Association {
             return;
         }
         if self.dtls_timeout.is_some_and(|at| at <= now) {
-            let from = self.remote;
+            let from = self.ends;
             let marked = false;
             self.with_dtls(Arrival { now, from, marked }, |dtls| {
                 dtls.handle_timeout(now)
@@ -564,12 +560,7 @@ impl Association {
     }
 }
 
-fn enqueue(
-    queue: &mut VecDeque<(SocketAddr, Vec<u8>)>,
-    wrap: &Wrap,
-    to: SocketAddr,
-    records: &[u8],
-) {
+fn enqueue(queue: &mut VecDeque<(Ends, Vec<u8>)>, wrap: &Wrap, to: Ends, records: &[u8]) {
     let mut datagram = Vec::with_capacity(records.len() + 21);
     append(wrap, records, &mut datagram);
     if !datagram.is_empty() {

@@ -1,11 +1,12 @@
-//! Datagrams that leave together: those of equal size to one address share a system call, and the
-//! kernel cuts them up (generic segmentation offload).
+//! Datagrams that leave together: those of equal size and with the same ends share a system call,
+//! and the kernel cuts them up (generic segmentation offload).
 
 use std::cell::Cell;
 use std::io;
-use std::net::SocketAddr;
 
 use quinn_udp::{EcnCodepoint, Transmit};
+
+use crate::ends::Ends;
 
 /// The bytes of one system call at most, which fit the length field of UDP over IPv4 and IPv6.
 const MAX_CALL: usize = 64_000;
@@ -13,7 +14,7 @@ const MAX_CALL: usize = 64_000;
 /// A datagram at the end of the bytes before it.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    to: SocketAddr,
+    to: Ends,
     /// True if routers may mark the datagram in place of a loss (RFC 3168).
     permits_marks: bool,
     /// True if the datagram has a call of its own.
@@ -39,7 +40,7 @@ pub(crate) struct Batch {
 
 impl Batch {
     /// Ends the datagram whose bytes were appended.
-    pub(crate) fn end(&mut self, to: SocketAddr, permits_marks: bool) {
+    pub(crate) fn end(&mut self, to: Ends, permits_marks: bool) {
         self.entries.push(Entry {
             to,
             permits_marks,
@@ -49,7 +50,7 @@ impl Batch {
     }
 
     /// Ends a datagram that may be too large for the path, so that it leaves with no other.
-    pub(crate) fn end_alone(&mut self, to: SocketAddr) {
+    pub(crate) fn end_alone(&mut self, to: Ends) {
         self.entries.push(Entry {
             to,
             permits_marks: false,
@@ -145,11 +146,11 @@ impl Batch {
             }
         }
         let transmit = Transmit {
-            destination: first.to,
+            destination: first.to.peer,
             ecn: first.permits_marks.then_some(EcnCodepoint::Ect0),
             contents: &self.bytes[start..end],
             segment_size: (count > 1).then_some(segment),
-            src_ip: None,
+            src_ip: first.to.own,
         };
         Some((transmit, count))
     }
@@ -164,6 +165,8 @@ fn is_refusal(error: &io::Error) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+
     use super::*;
 
     fn address(last: u8) -> SocketAddr {
@@ -175,7 +178,7 @@ mod tests {
         for (at, (to, size, permits_marks)) in datagrams.iter().enumerate() {
             let end = batch.bytes.len() + size;
             batch.bytes.resize(end, at as u8);
-            batch.end(address(*to), *permits_marks);
+            batch.end(address(*to).into(), *permits_marks);
         }
         batch
     }
@@ -220,13 +223,36 @@ mod tests {
     }
 
     #[test]
+    fn datagrams_from_two_addresses_share_no_call() {
+        let own = [None, Some(2), Some(2), Some(3), None].map(|last| {
+            let ip = |last| SocketAddr::ip(&address(last));
+            last.map(ip)
+        });
+        let mut batch = Batch::default();
+        for own in own {
+            batch.bytes.resize(batch.bytes.len() + 100, 7);
+            let peer = address(1);
+            batch.end(Ends { peer, own }, false);
+        }
+        let mut calls = Vec::new();
+        batch
+            .send(&Cell::new(64), |transmit| {
+                calls.push((transmit.src_ip, transmit.contents.len()));
+                Ok(())
+            })
+            .expect("no error");
+        let expected = [(own[0], 100), (own[1], 200), (own[3], 100), (own[4], 100)];
+        assert_eq!(calls, expected);
+    }
+
+    #[test]
     fn path_probe_has_its_own_call() {
         let mut batch = batch(&[(1, 1400, false)]);
         for size in [1400, 1400, 300] {
             batch.bytes.resize(batch.bytes.len() + size, 9);
             match batch.len() {
-                1 => batch.end_alone(address(1)),
-                _ => batch.end(address(1), false),
+                1 => batch.end_alone(address(1).into()),
+                _ => batch.end(address(1).into(), false),
             }
         }
         let calls = calls(&mut batch, 64);

@@ -20,6 +20,7 @@ use tokio::sync::mpsc;
 
 use crate::batch::Batch;
 use crate::cookie::Cookies;
+use crate::ends::Ends;
 use crate::envelope::{AssociationId, DATA_HEADER, Envelope, LARGEST, tail};
 use crate::inbox::Inbox;
 use crate::port::Arrived;
@@ -51,7 +52,7 @@ struct State {
 /// A client that has shown a cookie.
 #[derive(Debug)]
 pub(crate) struct Newcomer {
-    pub(crate) address: SocketAddr,
+    pub(crate) ends: Ends,
     pub(crate) inbox: Arc<Inbox>,
     pub(crate) route: Route,
     /// The place of the association among those that wait.
@@ -158,7 +159,7 @@ impl Hub {
         replies: &mut Batch,
     ) {
         // No datagram can be sent to port 0, so whoever forged it wants a system call to fail.
-        if arrived.stride > LARGEST || arrived.from.port() == 0 {
+        if arrived.stride > LARGEST || arrived.from.peer.port() == 0 {
             let count = arrived.datagrams().count();
             METRICS.dtls_datagrams_dropped.add(count as u64);
             return;
@@ -182,7 +183,7 @@ impl Hub {
         let taken = match Envelope::decode(datagram) {
             Ok(Envelope::Hello { nonce }) => {
                 let now = self.start.elapsed();
-                let (id, cookie) = self.cookies.make(now, from, &nonce);
+                let (id, cookie) = self.cookies.make(now, from.peer, &nonce);
                 Envelope::Retry { nonce, id, cookie }.append(&mut replies.bytes);
                 replies.end(from, false);
                 true
@@ -190,7 +191,7 @@ impl Hub {
             Ok(Envelope::Initial { nonce, cookie, .. }) => {
                 let now = self.start.elapsed();
                 self.cookies
-                    .check(now, from, &nonce, &cookie)
+                    .check(now, from.peer, &nonce, &cookie)
                     .is_some_and(|id| self.pass(id, run) || self.begin(number, id, run))
             }
             Ok(Envelope::Data { id, .. }) => {
@@ -238,18 +239,18 @@ impl Hub {
         let Ok(permit) = listener.1.clone().try_reserve_owned() else {
             return false;
         };
-        let of = (listener.0, subscriber(run.from.ip()));
+        let of = (listener.0, subscriber(run.from.peer.ip()));
         let waiting = state.waiting.entry(of).or_default();
         if *waiting == NEWCOMERS_OF_ONE {
             return false;
         }
         *waiting += 1;
-        let inbox = Arc::new(Inbox::new(run.from));
+        let inbox = Arc::new(Inbox::new(run.from.peer));
         inbox.push(run);
         state.routes.insert(id, Arc::clone(&inbox));
         drop(state);
         permit.send(Newcomer {
-            address: run.from,
+            ends: run.from,
             inbox,
             route: Route {
                 hub: Arc::clone(self),
@@ -279,6 +280,8 @@ fn leading(arrived: &Arrived<'_>) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
 
     use crate::inbox::{OWN, Reader, STRANGE, UNCONNECTED};
@@ -342,7 +345,7 @@ mod tests {
             assert!(handle(&hub, number, from, &initial(cookie)).is_empty());
         }
         let newcomer = newcomers.try_recv().expect("one association");
-        assert_eq!((newcomer.address, newcomer.route.id), (from, id));
+        assert_eq!((newcomer.ends.peer, newcomer.route.id), (from, id));
         assert!(
             newcomers.try_recv().is_err(),
             "the repetition is the same client"
@@ -369,6 +372,53 @@ mod tests {
             let answered = SocketAddr::new(from.ip(), 1);
             assert!(!handle(&hub, 0, answered, &datagram).is_empty());
         }
+    }
+
+    /// Replies of the hub and those of an association leave from the address that has got the
+    /// datagram before them.
+    #[test]
+    fn replies_leave_from_the_address_of_the_question() {
+        let hub = Arc::new(Hub::new(socket()));
+        let (number, mut newcomers) = hub.add_listener();
+        let peer: SocketAddr = "192.0.2.7:1000".parse().expect("an address");
+        let ends = ["198.51.100.1", "198.51.100.2"].map(|own| Ends {
+            peer,
+            own: Some(own.parse().expect("an address")),
+        });
+        let (mut datagram, id) = (Vec::new(), AssociationId::new([1; 4]));
+        let records = &[7; 40];
+        let mut replies = Batch::default();
+        for envelope in [
+            Envelope::Hello { nonce: NONCE },
+            Envelope::Data { id, records },
+        ] {
+            envelope.encode(&mut datagram);
+            for from in ends {
+                let arrived = Arrived {
+                    from,
+                    ..Arrived::one(peer, &datagram)
+                };
+                hub.handle(number, &arrived, &mut replies);
+            }
+        }
+        let mut sent = Vec::new();
+        replies
+            .send(&Cell::new(64), |transmit| {
+                sent.push((transmit.destination, transmit.src_ip));
+                Ok(())
+            })
+            .expect("no error");
+        let [first, second] = ends.map(|ends| (ends.peer, ends.own));
+        assert_eq!(sent, [first, second, first, second]);
+        // The cookie is good at each address.
+        let (_, cookie) = hello(&hub, peer);
+        let initial = initial(cookie);
+        let arrived = Arrived {
+            from: ends[1],
+            ..Arrived::one(peer, &initial)
+        };
+        hub.handle(number, &arrived, &mut Batch::default());
+        assert_eq!(newcomers.try_recv().expect("one").ends, ends[1]);
     }
 
     /// Two threads read the datagrams of one flight, and neither knows the association yet.
@@ -406,7 +456,7 @@ mod tests {
         Envelope::Data { id, records }.encode(&mut data);
         waiting(&newcomer);
         let other = SocketAddr::from(([192, 0, 2, 200], 1));
-        let own = newcomer.address;
+        let own = newcomer.ends.peer;
         for (address, most) in [(other, STRANGE), (own, UNCONNECTED), (own, OWN)] {
             if most == OWN {
                 newcomer.inbox.widen();

@@ -10,6 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
+use crate::ends::Ends;
 use crate::port::Arrived;
 
 /// The datagrams of the client that wait at most.
@@ -32,7 +33,7 @@ pub(crate) struct Queue {
 /// Datagrams that have arrived together.
 #[derive(Clone, Copy, Debug)]
 struct Run {
-    from: SocketAddr,
+    from: Ends,
     marked: bool,
     stride: usize,
     len: usize,
@@ -119,7 +120,7 @@ impl Inbox {
     /// Appends datagrams. Returns the number of those that found no room.
     pub(crate) fn push(&self, arrived: &Arrived<'_>) -> usize {
         let mut waiting = self.waiting();
-        let dropped = if arrived.from == waiting.client {
+        let dropped = if arrived.from.peer == waiting.client {
             let most = waiting.most;
             waiting.own.push(arrived, most)
         } else {
@@ -186,7 +187,7 @@ mod tests {
 
     fn from(port: u16, bytes: &[u8], stride: usize) -> Arrived<'_> {
         Arrived {
-            from: address(port),
+            from: address(port).into(),
             marked: port == 2,
             bytes,
             stride,
@@ -197,7 +198,7 @@ mod tests {
         let mut read = Vec::new();
         reader.receive(|arrived| {
             for datagram in arrived.datagrams() {
-                read.push((arrived.from.port(), arrived.marked, datagram.to_vec()));
+                read.push((arrived.from.peer.port(), arrived.marked, datagram.to_vec()));
             }
         });
         read

@@ -7,6 +7,7 @@
 //! - [`envelope`], [`cookie`]: the datagrams around DTLS, and the proof of a client's address.
 //! - [`association`], `settings`: DTLS and tunnel of one peer, without sockets or clocks.
 //! - `crypto`, `certificates`: the cryptography of DTLS by ring, and the certificates of both ends.
+//! - [`ends`]: the two addresses of an association's way.
 //! - `port`, `batch`: system calls that carry many datagrams, with marks of congestion.
 //! - `socket`, `hub`, `inbox`: the sockets of clients and gateways, and the queues between threads.
 //! - `carrier`, `facts`, `stream`, `driver`: the association as a carrier of streams, and its task.
@@ -14,6 +15,7 @@
 
 pub mod association;
 pub mod cookie;
+pub mod ends;
 pub mod envelope;
 pub mod transport;
 mod unknown;

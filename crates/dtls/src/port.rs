@@ -13,6 +13,7 @@ use tokio::io::Interest;
 use tokio::net::UdpSocket;
 
 use crate::batch::Batch;
+use crate::ends::Ends;
 
 /// The size of receive buffers in bytes, where the kernel permits it: several windows of a fast
 /// path arrive at once.
@@ -25,7 +26,7 @@ const MESSAGE: usize = 1 << 16;
 /// Datagrams of equal size that have arrived together. The last one may be smaller.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arrived<'a> {
-    pub(crate) from: SocketAddr,
+    pub(crate) from: Ends,
     /// True if a router has marked them instead of dropping one (RFC 3168).
     pub(crate) marked: bool,
     pub(crate) bytes: &'a [u8],
@@ -36,9 +37,9 @@ pub(crate) struct Arrived<'a> {
 impl<'a> Arrived<'a> {
     /// Returns one datagram without a mark.
     #[cfg(test)]
-    pub(crate) const fn one(from: SocketAddr, bytes: &'a [u8]) -> Self {
+    pub(crate) fn one(from: SocketAddr, bytes: &'a [u8]) -> Self {
         Self {
-            from,
+            from: from.into(),
             marked: false,
             bytes,
             stride: bytes.len(),
@@ -146,7 +147,10 @@ impl Port {
         if let Ok(count) = read {
             for (meta, bytes) in metas.iter().zip(bytes.chunks(MESSAGE)).take(count) {
                 take(&Arrived {
-                    from: meta.addr,
+                    from: Ends {
+                        peer: meta.addr,
+                        own: meta.dst_ip,
+                    },
                     marked: meta.ecn == Some(EcnCodepoint::Ce),
                     bytes: &bytes[..meta.len],
                     stride: meta.stride,
@@ -187,7 +191,7 @@ mod tests {
         let mut batch = Batch::default();
         for datagram in &datagrams {
             batch.bytes.extend_from_slice(datagram);
-            batch.end(to, permits_marks);
+            batch.end(to.into(), permits_marks);
         }
         (batch, datagrams)
     }

@@ -100,7 +100,7 @@ impl Socket {
         match self {
             Self::Own { port, remote, .. } => port.receive(|arrived| {
                 take(&Arrived {
-                    from: *remote,
+                    from: (*remote).into(),
                     ..*arrived
                 });
             }),

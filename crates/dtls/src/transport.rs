@@ -368,7 +368,7 @@ impl Listener for Accepting {
         };
         self.begun += 1;
         let Newcomer {
-            address,
+            ends,
             inbox,
             route,
             place,
@@ -384,14 +384,16 @@ impl Listener for Accepting {
             let identity = DtlsCertificate::clone(&identity);
             let now = Instant::now();
             let verify = clients.map(|clients| clients.check());
-            let association =
-                Association::accept(&settings, identity, verify, route.id, address, now);
+            let association = Association::accept(&settings, identity, verify, route.id, ends, now);
             let most = settings.tunnel.max_streams;
             let carried = Carried::new(association, socket, Side::Client, most, (route, reading));
             carried.connected().await?;
             Ok(Carrier::Streams(Rc::new(carried) as Rc<dyn Streams>))
         });
-        Poll::Ready(Ok(Incoming { address, carrier }))
+        Poll::Ready(Ok(Incoming {
+            address: ends.peer,
+            carrier,
+        }))
     }
 }
 
@@ -485,7 +487,7 @@ mod tests {
             let mut batch = Batch::default();
             for _ in 0..60 {
                 batch.bytes.extend_from_slice(&[1; 12]);
-                batch.end(to, false);
+                batch.end(to.into(), false);
             }
             sender.send(&mut batch, None).await.expect("sent");
         }

@@ -180,6 +180,34 @@ fn gateway_follows_a_client_to_a_validated_address() {
     assert_eq!(remote, network.client_address);
 }
 
+/// An address translator before the gateway sends the client's datagrams to another address of it.
+#[test]
+fn gateway_follows_a_client_to_its_other_address() {
+    let ip = |text: &str| Some(text.parse().unwrap());
+    let mut network = Network::new(|_, _, _: &[u8]| Fate::Arrives);
+    network.gateway_ip = ip("192.0.2.1");
+    network.connect();
+    assert_eq!(network.astray, 0);
+    let content = content(300_000);
+    for (own, client) in [
+        ("192.0.2.5", "192.0.2.2:1000"),
+        ("192.0.2.6", "198.51.100.3:2000"),
+    ] {
+        network.gateway_ip = ip(own);
+        network.client_address = client.parse().unwrap();
+        let before = network.astray;
+        let id = network.write(&content);
+        network.expect(id, &content);
+        network.rest();
+        let moved = network.astray;
+        assert!(moved > before, "the gateway sends on the old way at first");
+        let id = network.write(&content);
+        network.expect(id, &content);
+        assert_eq!(network.astray, moved, "the gateway follows to {own}");
+    }
+    assert!(network.client.ended().is_none());
+}
+
 #[test]
 fn gateway_ignores_an_address_without_a_response() {
     let captured = Rc::new(RefCell::new(None));

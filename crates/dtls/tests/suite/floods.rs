@@ -53,7 +53,7 @@ impl Peer {
         if let Ok(size) = self.socket.recv(&mut buf) {
             let now = Instant::now();
             self.association
-                .handle_datagram(now, self.gateway, &buf[..size], false);
+                .handle_datagram(now, self.gateway.into(), &buf[..size], false);
         }
         self.association.handle_timeout(Instant::now());
     }
@@ -160,7 +160,7 @@ fn gateway_serves_beside_half_open_handshakes() {
         }
         let mut buf = [0; 2048];
         let size = socket.recv(&mut buf).unwrap();
-        half.handle_datagram(now, address, &buf[..size], false);
+        half.handle_datagram(now, address.into(), &buf[..size], false);
         while half.poll_output(now, &mut out).is_some() {
             socket.send(&out).unwrap();
             out.clear();

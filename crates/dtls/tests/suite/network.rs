@@ -1,13 +1,14 @@
 //! Two associations and the network between them, in virtual time.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use dimpl::DtlsCertificate;
 use tandem_dtls::association::{Association, OVERHEAD, Settings, Verify};
 use tandem_dtls::cookie::Cookies;
+use tandem_dtls::ends::Ends;
 use tandem_dtls::envelope::{AssociationId, Envelope, tail};
 use tandem_tunnel::{Config, Read, StreamId};
 
@@ -57,11 +58,14 @@ pub(crate) struct Network {
     pub(crate) gateway: Option<Association>,
     pub(crate) client_address: SocketAddr,
     gateway_address: SocketAddr,
+    /// The IP address at which the gateway gets the client's datagrams.
+    pub(crate) gateway_ip: Option<IpAddr>,
     decide: Decide,
     counts: [usize; 2],
     on_the_way: BTreeMap<(Instant, u64), Packet>,
     next: u64,
-    /// The datagrams that the gateway sent to an address that the client does not have.
+    /// The datagrams that the gateway sent to an address that the client does not have, or from
+    /// another one than that to which the client sends.
     pub(crate) astray: usize,
 }
 
@@ -109,6 +113,7 @@ impl Network {
             gateway: None,
             client_address: "192.0.2.2:1000".parse().unwrap(),
             gateway_address,
+            gateway_ip: None,
             decide: Box::new(decide),
             counts: [0; 2],
             on_the_way: BTreeMap::new(),
@@ -160,7 +165,7 @@ impl Network {
         if way == Way::Down {
             return self
                 .client
-                .handle_datagram(self.now, from, datagram, marked);
+                .handle_datagram(self.now, from.into(), datagram, marked);
         }
         let elapsed = self.now.duration_since(self.start);
         match Envelope::decode(datagram) {
@@ -186,16 +191,26 @@ impl Network {
                 }
             }
             _ => {
+                let ends = self.at_gateway(from);
                 if let Some(gateway) = &mut self.gateway {
-                    gateway.handle_datagram(self.now, from, datagram, marked);
+                    gateway.handle_datagram(self.now, ends, datagram, marked);
                 }
             }
         }
     }
 
+    /// Returns the ends of the way on which the datagrams of an address reach the gateway.
+    fn at_gateway(&self, peer: SocketAddr) -> Ends {
+        Ends {
+            peer,
+            own: self.gateway_ip,
+        }
+    }
+
     fn accept(&mut self, id: AssociationId, from: SocketAddr) {
         let identity = self.identity.clone();
-        let gateway = Association::accept(&self.settings, identity, None, id, from, self.now);
+        let (settings, now, ends) = (&self.settings, self.now, self.at_gateway(from));
+        let gateway = Association::accept(settings, identity, None, id, ends, now);
         self.gateway = Some(gateway);
     }
 
@@ -212,7 +227,7 @@ impl Network {
             let Some(to) = gateway.poll_output(self.now, &mut out) else {
                 return;
             };
-            if to == self.client_address {
+            if to == self.at_gateway(self.client_address) {
                 let own = self.gateway_address;
                 self.travel(Way::Down, own, std::mem::take(&mut out));
             } else {

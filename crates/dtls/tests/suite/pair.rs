@@ -1,13 +1,16 @@
 //! The pair over loopback: a session over dtls between a client and a gateway.
 
 use std::io::Read;
+use std::net::SocketAddr;
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::certificates::Certificates;
 use crate::harness::{Client, PATIENCE, Scene, block_on, request};
-use crate::provided::{OK, echo_bodies, start_client, start_gateway, start_new_pair, stop};
+use crate::provided::{
+    OK, echo_bodies, start_client, start_gateway, start_gateway_everywhere, start_new_pair, stop,
+};
 use crate::translator::Translator;
 
 #[test]
@@ -104,6 +107,27 @@ fn download_survives_loss_and_a_new_address() {
     assert!(got == body);
     let after = translator.outer_sockets.load(Ordering::SeqCst);
     assert_eq!(after, before + 1, "the address has changed");
+    stop([client, gateway]);
+}
+
+/// The outer sockets take datagrams of one address of the gateway each.
+#[test]
+fn association_moves_to_another_gateway_address() {
+    let certificates = Certificates::new("dtls-elsewhere");
+    let (gateway, port) = start_gateway_everywhere(&certificates);
+    let at = |last| SocketAddr::from(([127, 0, 0, last], port));
+    let translator = Translator::to(at(2));
+    let (client, http) = start_client(&certificates, translator.address, |_| {});
+    let origin = Scene::answering(OK);
+    assert_eq!(Client::to(http).get(&origin.url("/")).body, b"ok");
+    for last in [3, 4] {
+        let before = translator.outer_sockets.load(Ordering::SeqCst);
+        *translator.gateway.lock().unwrap() = at(last);
+        translator.rebind.store(true, Ordering::SeqCst);
+        assert_eq!(Client::to(http).get(&origin.url("/")).body, b"ok");
+        let after = translator.outer_sockets.load(Ordering::SeqCst);
+        assert_eq!(after, before + 1, "a second association has begun");
+    }
     stop([client, gateway]);
 }
 

@@ -36,6 +36,16 @@ pub(crate) fn start_gateway(
     running(options.typed_with(&transports()).unwrap(), &listen)
 }
 
+/// Starts a gateway that listens on all IPv4 addresses. Returns its port.
+pub(crate) fn start_gateway_everywhere(certificates: &Certificates) -> (Running, u16) {
+    let identity = certificates.identity();
+    let listen = endpoint(&format!("{SCHEME}://0.0.0.0:0?{identity}"));
+    let mut options = gateway_options();
+    options.listen = vec![listen.clone()];
+    let (gateway, address) = running(options.typed_with(&transports()).unwrap(), &listen);
+    (gateway, address.port())
+}
+
 pub(crate) fn start_client(
     certificates: &Certificates,
     gateway: SocketAddr,

@@ -4,8 +4,10 @@ use std::sync::{Arc, Mutex, mpsc};
 
 use crate::certificates::Certificates;
 use crate::harness::{Client, PATIENCE, Scene, block_on, endpoint, gateway_options, request};
-use crate::provided::{OK, listener, start_client, start_gateway, stop};
-use crate::{NAME, transports};
+use crate::provided::{
+    OK, listener, start_client, start_client_of, start_gateway, start_gateway_everywhere, stop,
+};
+use crate::{NAME, SCHEME, transports};
 
 #[test]
 fn client_fails_when_the_gateway_ends_and_recovers() {
@@ -128,4 +130,22 @@ fn reload_listens_again_while_an_old_connection_lives() {
     go.send(()).unwrap();
     assert_eq!(browser.read_exact(2), b"ok");
     stop([client, gateway]);
+}
+
+/// The gateway listens on several addresses. A client's socket takes datagrams of the dialled one
+/// only.
+#[test]
+fn gateway_answers_from_the_dialled_address() {
+    let certificates = Certificates::new(&format!("{NAME}-addresses"));
+    let (gateway, port) = start_gateway_everywhere(&certificates);
+    let ca = certificates.path("ca.pem");
+    for ip in ["127.0.0.2", "127.0.0.1", "127.0.0.3"] {
+        let gateway = format!("{SCHEME}://{ip}:{port}?ca={ca}&sni=gw.example");
+        let (client, http) = start_client_of(&gateway, |_| {});
+        let origin = Scene::answering(OK);
+        let answer = Client::to(http).get(&origin.url("/"));
+        assert_eq!((answer.status, &answer.body[..]), (200, &b"ok"[..]), "{ip}");
+        stop([client]);
+    }
+    stop([gateway]);
 }
