@@ -35,8 +35,8 @@ pub enum KeyError {
     },
     /// Another process has the directory.
     #[error(
-        "{0}: another tandem issuer uses this directory: stop it, or give each issuer its own \
-         directory and name"
+        "{0}: another tandem issuer uses this directory: stop it, wait until it has drained, or \
+         give each issuer its own directory and name"
     )]
     InUse(String),
     /// A file holds no key.
