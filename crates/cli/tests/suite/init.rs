@@ -287,7 +287,10 @@ fn init_refuses_addresses_that_no_client_reaches() {
         let output = tandem(&arguments).current_dir(&directory.0).output();
         let output = output.unwrap();
         let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(!output.status.success() && errors.contains(remedy), "{errors}");
+        assert!(
+            !output.status.success() && errors.contains(remedy),
+            "{errors}"
+        );
     }
     assert_eq!(std::fs::read_dir(&directory.0).unwrap().count(), 0);
 }

@@ -90,10 +90,7 @@ mod tests {
         let found = judged(vec![silent(), (address("203.0.113.5:443"), good.clone())]);
         assert_eq!(found[0].verdict, Verdict::Warning);
         let text = &found[0].text;
-        assert!(
-            text.contains("at [::], which is IPv6 only"),
-            "{text}"
-        );
+        assert!(text.contains("at [::], which is IPv6 only"), "{text}");
         assert_eq!(found[1].text, "it answers at 203.0.113.5:443");
         let none = judged(vec![silent(), silent()]);
         assert_eq!(none, [Finding::fault("port", "refused")]);
