@@ -2,11 +2,11 @@
 
 use std::io::{ErrorKind, Write};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tandem::config::ClientOptions;
 
-use crate::harness::{Client, Gate, Pair, Scene, request, wait_for};
+use crate::harness::{Client, Gate, PATIENCE, Pair, Scene, request, wait_for};
 use crate::provided::{echo_bodies, start_new_pair};
 use crate::tunnel_scenes::{echo, endless, open_tunnel, tunnel};
 
@@ -42,7 +42,7 @@ fn check(pair: &Pair, old: &mut Client, echo: &Scene) {
 
 #[test]
 fn unread_downloads_stop_no_others() {
-    let ((full, told), echo) = (endless(), echo());
+    let ((full, told), echo) = (endless(STREAM_WINDOW), echo());
     let pair = start_new_pair(|_| {}, patient);
     let mut old = tunnel(pair.http, &echo);
     let unread: Vec<_> = (0..DOWNLOADS)
@@ -53,13 +53,16 @@ fn unread_downloads_stop_no_others() {
     drop(unread);
 }
 
-/// Sends on all connections until none of them takes a byte for a while. Returns the bytes.
-fn fill(uploads: &mut [Client]) -> usize {
+/// Sends on all connections until the windows of their streams are filled, and none of them takes a
+/// byte for a while.
+fn fill(uploads: &mut [Client]) {
     for upload in &mut *uploads {
         upload.stream.get_ref().set_nonblocking(true).unwrap();
     }
+    let end = Instant::now() + PATIENCE;
     let (mut sent, mut rests) = (0, 0);
-    while rests < 100 {
+    while sent <= uploads.len() * STREAM_WINDOW || rests < 100 {
+        assert!(Instant::now() < end, "{sent} bytes after {rests} rests");
         let before = sent;
         for upload in &mut *uploads {
             match upload.stream.get_mut().write(&[7; 64 << 10]) {
@@ -75,7 +78,6 @@ fn fill(uploads: &mut [Client]) -> usize {
             rests = 0;
         }
     }
-    sent
 }
 
 #[test]
@@ -102,7 +104,7 @@ fn unread_uploads_stop_no_others() {
             }
         })
         .collect();
-    assert!(fill(&mut unread) > UPLOADS * STREAM_WINDOW);
+    fill(&mut unread);
     check(&pair, &mut old, &echo);
     drop(unread);
     gate.open();

@@ -19,7 +19,7 @@ fn unread_tunnels_fill_a_part_of_a_session() {
         relay.receive_budget = Some(Size(1 << 20));
     });
     let clients = [(); 2].map(|()| start_client_of(&format!("h2+tcp://{relayed}"), |_| {}));
-    let ((full, told), echo) = (endless(), echo());
+    let ((full, told), echo) = (endless(0), echo());
     let unread: Vec<_> = (0..8).map(|_| open_tunnel(clients[0].1, &full)).collect();
     wait_for(&told, unread.len());
     let mut other = tunnel(clients[1].1, &echo);

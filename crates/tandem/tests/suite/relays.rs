@@ -99,7 +99,7 @@ fn tunnels_share_a_session_only_where_enabled() {
 
 #[test]
 fn unread_tunnels_stall_no_tunnel_of_others() {
-    let ((full, told), echo) = (endless(), echo());
+    let ((full, told), echo) = (endless(0), echo());
     let chain = Chain::start(|relay| {
         relay.share_tunnels = Some(true);
         relay.receive_budget = Some(Size(1 << 20));

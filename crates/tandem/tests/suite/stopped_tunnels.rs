@@ -84,7 +84,7 @@ fn check(pair: &Pair, old: &mut Client, echo: &Scene) {
 #[test]
 fn tunnels_that_are_not_read_stop_no_others() {
     for session in ["h2", "h3", "spdy3.1", "spdy3"] {
-        let ((full, told), echo) = (endless(), echo());
+        let ((full, told), echo) = (endless(0), echo());
         let pair = Pair::with(session, small_gateway, small_client);
         let mut old = tunnel(pair.http, &echo);
         check(&pair, &mut old, &echo);

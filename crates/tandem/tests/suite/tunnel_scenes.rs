@@ -1,6 +1,6 @@
 //! Tunnels through a client, and their origins.
 
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::net::SocketAddr;
 use std::sync::mpsc;
 use std::time::Duration;
@@ -32,14 +32,22 @@ pub(crate) fn echo() -> Scene {
     })
 }
 
-/// Returns an origin that sends to each tunnel until no byte is taken for a while, and then tells.
-pub(crate) fn endless() -> (Scene, mpsc::Receiver<String>) {
+/// Returns an origin that sends to each tunnel until `least` bytes are sent and none is taken for a
+/// while, and then tells.
+pub(crate) fn endless(least: usize) -> (Scene, mpsc::Receiver<String>) {
     let (tell, told) = mpsc::channel();
     let origin = Scene::new(move |_, mut client| {
         let stream = client.stream.get_mut();
         let limit = Some(Duration::from_millis(500));
         stream.set_write_timeout(limit).unwrap();
-        while stream.write_all(&[7; 16 << 10]).is_ok() {}
+        let mut sent = 0;
+        loop {
+            match stream.write(&[7; 16 << 10]) {
+                Ok(count) => sent += count,
+                Err(error) if error.kind() == ErrorKind::WouldBlock && sent < least => {}
+                Err(_) => break,
+            }
+        }
         tell.send(String::new()).unwrap();
         client.request_ends();
     });
