@@ -183,7 +183,7 @@ fn unread_content_is_no_request_of_another_user() {
         },
     );
     let evil = "GET /evil HTTP/1.1\r\nX: ";
-    for method in ["GET", "DELETE", "OPTIONS"] {
+    for method in ["GET", "DELETE", "OPTIONS", "PROPFIND", "QUERY"] {
         let mut attacker = caching.connect();
         let length = format!("Content-Length: {}\r\n", evil.len());
         attacker.send(request(method, &origin.url("/content"), &length) + evil);

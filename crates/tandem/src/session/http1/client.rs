@@ -13,7 +13,7 @@ use tandem_http::{Method, RequestHead};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf, ReadHalf, WriteHalf};
 use tokio::time::Instant;
 
-use super::content::SentContent;
+use super::content::{Progress, SentContent};
 use super::pipeline::Line;
 use super::response::{ReadTimer, ResponseReader, check_no_upgrade, check_upgrade};
 use super::tunnel::{Patience, tunnel};
@@ -160,7 +160,7 @@ impl Http1Client {
             limits: &self.session.limits,
             timeout: self.session.response_timeout,
             timer: &mut timer,
-            asked: None,
+            progress: None,
             input: Bytes::new(),
         };
         let content = SentContent::of(&exchange.request, framing);
@@ -285,7 +285,7 @@ impl ResponseReader<'_> {
             let response = self.heads(path, sink).await?;
             check_no_upgrade(&response)?;
             let decoder = Decoder::new(response.framing);
-            let keep = response.keep_alive && content.may_be_followed(&response.head, true);
+            let keep = response.keep_alive && content.may_be_followed(&response.head, None);
             let sent = sink.send(Part::Head(response.head));
             sent.await;
             (decoder, keep)
@@ -305,18 +305,17 @@ impl ResponseReader<'_> {
     ) -> Result<Option<Path>, Error> {
         let (mut read, write) = tokio::io::split(path);
         let (done, mut uploaded) = tokio::sync::oneshot::channel();
-        let asked = Rc::new(Cell::new(Instant::now()));
-        self.asked = Some(Rc::clone(&asked));
-        let was_sent = Rc::new(Cell::new(false));
-        let (framing, sent) = (content.framing, Rc::clone(&was_sent));
+        let progress = Rc::new(Progress::new());
+        self.progress = Some(Rc::clone(&progress));
+        let (framing, sent) = (content.framing, Rc::clone(&progress));
         let _task = Task::spawn(async move {
             // If this fails, the receiver was dropped with its exchange.
-            let _ = done.send(upload(write, body, framing, &asked, &sent).await);
+            let _ = done.send(upload(write, body, framing, &sent).await);
         });
         let (response, sent) = self
             .heads_or_failed_upload(&mut read, &mut uploaded, sink)
             .await?;
-        let keep = response.keep_alive && content.may_be_followed(&response.head, was_sent.get());
+        let keep = response.keep_alive && content.may_be_followed(&response.head, Some(&progress));
         self.rest(&mut read, response, sink).await?;
         let sent = sent.or_else(|| uploaded.try_recv().ok()?.ok());
         let sent = sent.filter(|_| keep && self.input.is_empty());
@@ -403,14 +402,13 @@ impl ResponseReader<'_> {
     }
 }
 
-/// Sends a request's body, and notes the time and the end of the content. Returns the write half
+/// Sends a request's body, and notes its progress. Returns the write half
 /// when the body is complete.
 async fn upload(
     mut write: WriteHalf<Path>,
     mut body: Body,
     framing: Framing,
-    asked: &Cell<Instant>,
-    was_sent: &Cell<bool>,
+    progress: &Progress,
 ) -> Result<WriteHalf<Path>, Error> {
     let chunked = matches!(framing, Framing::Chunked);
     let mut left = body.length().filter(|_| !chunked);
@@ -435,14 +433,14 @@ async fn upload(
                 } else {
                     write.write_all(&data).await.map_err(sent_error)?;
                 }
-                asked.set(Instant::now());
+                progress.asked.set(Instant::now());
                 // The end of the body may come later.
-                was_sent.set(left == Some(0));
+                progress.was_sent.set(left == Some(0));
             }
             Some(Ok(Chunk::Trailers(fields))) if chunked => {
                 h1::write_last_chunk(&mut out, Some(&fields));
                 write.write_all(&out).await.map_err(sent_error)?;
-                was_sent.set(true);
+                progress.was_sent.set(true);
                 write.flush().await.map_err(sent_error)?;
                 return Ok(write);
             }
@@ -453,7 +451,7 @@ async fn upload(
                 if chunked {
                     h1::write_last_chunk(&mut out, None);
                     write.write_all(&out).await.map_err(sent_error)?;
-                    was_sent.set(true);
+                    progress.was_sent.set(true);
                 } else if left.is_some_and(|left| left > 0) {
                     return Err(Error::new(
                         Kind::Truncated,

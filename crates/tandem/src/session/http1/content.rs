@@ -6,54 +6,79 @@
 //! a connection, and a cache may keep the responses. So a connection carries no other request
 //! unless its end has good reasons to read the content.
 
+use std::cell::Cell;
+
 use tandem_http::h1::Framing;
-use tandem_http::message::{begins_with_login_scheme, logs_in_on_connection};
 use tandem_http::{RequestHead, ResponseHead};
+use tokio::time::Instant;
 
 /// A request and its content, as sent.
 #[derive(Clone, Copy)]
 pub(super) struct SentContent {
     pub(super) framing: Framing,
     has_content: bool,
-    /// True if the method gives the content a meaning, and the request does not ask whether it is
-    /// wanted.
+    /// True if the method gives the content a meaning.
     is_usual: bool,
-    logs_in: bool,
+    /// True if the request asks whether the content is wanted (`Expect`).
+    asks: bool,
+}
+
+/// The progress of content that leaves after the head of its request.
+pub(super) struct Progress {
+    /// The time at which the last byte left.
+    pub(super) asked: Cell<Instant>,
+    /// True once all content has left.
+    pub(super) was_sent: Cell<bool>,
+    /// True if the other end asked for the content before all of it had left.
+    is_wanted: Cell<bool>,
+}
+
+impl Progress {
+    pub(super) fn new() -> Self {
+        Self {
+            asked: Cell::new(Instant::now()),
+            was_sent: Cell::new(false),
+            is_wanted: Cell::new(false),
+        }
+    }
+
+    /// Notes an interim response. The status 100 asks for the content.
+    pub(super) fn note_interim(&self, status: u16) {
+        if status == 100 && !self.was_sent.get() {
+            self.is_wanted.set(true);
+        }
+    }
 }
 
 impl SentContent {
     /// Returns the content of a request with this framing.
     pub(super) fn of(request: &RequestHead, framing: Framing) -> Self {
-        let fields = &request.fields;
         let has_content = !matches!(framing, Framing::None | Framing::Length(0));
         Self {
             framing,
             has_content,
-            is_usual: has_content && request.method.defines_content() && !fields.contains("expect"),
-            logs_in: has_content && logs_in_on_connection(fields),
+            is_usual: has_content && request.method.defines_content(),
+            asks: has_content && request.fields.contains("expect"),
         }
     }
 
-    /// Returns whether another request may follow this one on its connection. `was_sent` tells
-    /// whether all content had left when the response began.
-    pub(super) fn may_be_followed(self, response: &ResponseHead, was_sent: bool) -> bool {
-        let is_read = self.is_usual && was_sent && !refuses_method(response);
-        // A login would fail on another connection. This one serves one session only.
-        !self.has_content || is_read || (self.logs_in && continues_login(response))
+    /// Returns whether another request may follow this one on its connection. The progress is that
+    /// at the beginning of the response. `None` stands for content that left with the head.
+    pub(super) fn may_be_followed(
+        self,
+        response: &ResponseHead,
+        progress: Option<&Progress>,
+    ) -> bool {
+        let was_sent = progress.is_none_or(|it| it.was_sent.get());
+        let is_wanted = !self.asks || progress.is_some_and(|it| it.is_wanted.get());
+        let is_read = self.is_usual && was_sent && is_wanted && !refuses_method(response);
+        !self.has_content || is_read
     }
 }
 
 /// Returns whether the server has no use for the method, and so perhaps for the content.
 const fn refuses_method(response: &ResponseHead) -> bool {
     matches!(response.status, 405 | 501)
-}
-
-/// Returns whether a response is the middle of a login on the connection (RFC 4559 section 4.2).
-fn continues_login(response: &ResponseHead) -> bool {
-    let mut challenges = response.fields.get_all("www-authenticate");
-    let has_data = |challenge: &[u8]| challenge.contains(&b' ');
-    response.status == 401
-        && challenges.any(|challenge| begins_with_login_scheme(challenge) && has_data(challenge))
 }
 
 #[cfg(test)]
@@ -79,7 +104,8 @@ mod tests {
     const LENGTH: Option<u64> = Some(CONTENT.len() as u64);
     const LOGIN: &[(&str, &str)] = &[("authorization", "NTLM TlRM")];
     const CHALLENGE: &str = "401 Unauthorized\r\nWWW-Authenticate: NTLM TlRM";
-    const REFUSAL: &str = "401 Unauthorized\r\nWWW-Authenticate: NTLM";
+    const ASKING: &[(&str, &str)] = &[("expect", "100-continue")];
+    const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
     /// A body whose pieces a test sends.
     struct Pieces(mpsc::UnboundedReceiver<&'static str>);
@@ -100,6 +126,10 @@ mod tests {
         LateEnd,
         /// Both during the response.
         Late,
+        /// The content after the status 100, and the end during the response.
+        Asked,
+        /// The same, with the status 100 after the content.
+        AskedLate,
     }
 
     #[derive(Clone, Copy)]
@@ -147,7 +177,7 @@ mod tests {
         let mut exchange = Exchange::internal(request);
         let (pieces, body) = mpsc::unbounded_channel();
         exchange.body = Body::new(Pieces(body), case.length);
-        if case.arrival != Arrival::Late {
+        if !matches!(case.arrival, Arrival::Late | Arrival::Asked) {
             pieces.send(CONTENT).expect("the body waits");
         }
         let mut pieces = Some(pieces).filter(|_| case.arrival != Arrival::AtOnce);
@@ -163,17 +193,32 @@ mod tests {
         let origin = async {
             let mut read = Vec::new();
             let begins = match case.arrival {
-                Arrival::Late => "\r\n\r\n",
+                Arrival::Late | Arrival::Asked => "\r\n\r\n",
                 _ => &end,
             };
             read_until(&mut far, &mut read, begins).await;
+            if matches!(case.arrival, Arrival::Asked | Arrival::AskedLate) {
+                far.write_all(CONTINUE).await.expect("an open path");
+                far.flush().await.expect("an open path");
+            }
+            if case.arrival == Arrival::Asked {
+                read_until(&mut far, &mut read, &end).await;
+            }
             let head = format!("HTTP/1.1 {}\r\nContent-Length: 1\r\n\r\n", case.response);
             far.write_all(head.as_bytes()).await.expect("an open path");
             far.flush().await.expect("an open path");
             (far, read)
         };
         let head = async {
-            let part = reply.part().await;
+            let mut part = reply.part().await;
+            if let Some(Ok(Part::Hints(_))) = &part {
+                if case.arrival == Arrival::Asked
+                    && let Some(pieces) = &pieces
+                {
+                    pieces.send(CONTENT).expect("the body waits");
+                }
+                part = reply.part().await;
+            }
             assert!(matches!(part, Some(Ok(Part::Head(_)))), "{part:?}");
         };
         let ((mut far, mut read), ()) = tokio::join!(origin, head);
@@ -198,7 +243,9 @@ mod tests {
 
     #[tokio::test]
     async fn content_without_meaning_ends_the_connection() {
-        for method in ["GET", "HEAD", "DELETE", "OPTIONS", "TRACE", "NEW"] {
+        for method in [
+            "GET", "HEAD", "DELETE", "OPTIONS", "TRACE", "QUERY", "PROPFIND",
+        ] {
             for arrival in [Arrival::AtOnce, Arrival::LateEnd] {
                 let case = Case {
                     method,
@@ -218,7 +265,7 @@ mod tests {
 
     #[tokio::test]
     async fn usual_content_keeps_the_connection() {
-        for method in ["POST", "PUT", "PATCH", "PROPFIND"] {
+        for method in ["POST", "PUT", "PATCH"] {
             for arrival in [Arrival::AtOnce, Arrival::LateEnd] {
                 let case = Case {
                     method,
@@ -253,25 +300,41 @@ mod tests {
         for response in ["405 Method Not Allowed", "501 Not Implemented"] {
             assert!(!is_kept(Case { response, ..POST }).await, "{response}");
         }
-        let fields = &[("expect", "100-continue")];
-        assert!(!is_kept(Case { fields, ..POST }).await);
     }
 
     #[tokio::test]
-    async fn login_goes_on_over_its_connection() {
-        let login = |fields, response| Case {
-            fields,
-            response,
+    async fn expected_content_keeps_the_connection_if_asked_for() {
+        for (arrival, keeps) in [
+            (Arrival::AtOnce, false),
+            (Arrival::LateEnd, false),
+            (Arrival::AskedLate, false),
+            (Arrival::Asked, true),
+        ] {
+            let case = Case {
+                fields: ASKING,
+                arrival,
+                ..POST
+            };
+            assert_eq!(is_kept(case).await, keeps, "{arrival:?}");
+        }
+        let case = Case {
+            fields: ASKING,
+            arrival: Arrival::Asked,
             ..GET
         };
-        assert!(is_kept(login(LOGIN, CHALLENGE)).await);
-        for (fields, response) in [
-            (LOGIN, "200 OK"),
-            (LOGIN, REFUSAL),
-            (&[], CHALLENGE),
-            (&[("authorization", "Basic YQ==")], CHALLENGE),
-        ] {
-            assert!(!is_kept(login(fields, response)).await, "{response}");
-        }
+        assert!(!is_kept(case).await, "GET");
+    }
+
+    #[tokio::test]
+    async fn login_follows_the_same_rule() {
+        let login = |case| Case {
+            fields: LOGIN,
+            response: CHALLENGE,
+            ..case
+        };
+        assert!(is_kept(login(POST)).await);
+        assert!(!is_kept(login(GET)).await);
+        let arrival = Arrival::Late;
+        assert!(!is_kept(login(Case { arrival, ..POST })).await);
     }
 }

@@ -493,7 +493,7 @@ impl Http1Client {
             limits: &self.session.limits,
             timeout: self.session.response_timeout,
             timer: &mut timer,
-            asked: None,
+            progress: None,
             input,
         };
         let response = async {

@@ -15,6 +15,7 @@ use tokio::io::AsyncRead;
 use tokio::time::{Instant, Sleep};
 
 use super::buffers;
+use super::content::Progress;
 use super::decode::decode_part;
 use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::{Part, Sink};
@@ -66,8 +67,8 @@ pub(super) struct ResponseReader<'a> {
     /// The time for the head, and for the pause between two pieces of the body.
     pub(super) timeout: Duration,
     pub(super) timer: &'a mut ReadTimer,
-    /// The time at which the last byte of the request was sent, if its body takes a while.
-    pub(super) asked: Option<Rc<Cell<Instant>>>,
+    /// The progress of the request's content, if that takes a while.
+    pub(super) progress: Option<Rc<Progress>>,
     /// The bytes that were read and belong to the rest of the response.
     pub(super) input: Bytes,
 }
@@ -98,6 +99,9 @@ impl ResponseReader<'_> {
             self.input.advance(consumed);
             if response.head.is_informational() && response.head.status != 101 {
                 interim.add(consumed, Side::Origin)?;
+                if let Some(progress) = &self.progress {
+                    progress.note_interim(response.head.status);
+                }
                 sink.send(Part::Hints(response.head)).await;
             } else {
                 return Ok(response);
@@ -157,7 +161,7 @@ impl ResponseReader<'_> {
         path: &'r mut R,
         size: buffers::ReadSize,
     ) -> impl Future<Output = Result<Bytes, Error>> + 'r {
-        let asked = self.asked.as_deref();
+        let asked = self.progress.as_ref().map(|progress| &progress.asked);
         let read = move |cx: &mut Context<'_>| buffers::poll_read(path, size, cx);
         self.timer.limit(self.timeout, asked, read)
     }
