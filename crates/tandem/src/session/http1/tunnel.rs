@@ -1,8 +1,11 @@
 //! A tunnel over a connection: it carries bytes both ways until both ends have closed.
 
 use std::cell::Cell;
+use std::future::poll_fn;
 use std::io;
+use std::pin::pin;
 use std::rc::Rc;
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
@@ -91,7 +94,9 @@ pub(crate) async fn tunnel(
     };
     let down = async {
         if !early.is_empty() {
+            signs.waits_for_near.set(true);
             sink.send(Part::Data(early)).await;
+            signs.waits_for_near.set(false);
         }
         loop {
             let data = buffers::read(&mut read, buffers::ReadSize::Rest).await;
@@ -120,7 +125,7 @@ async fn carry_up(
     signs: &Signs,
     patience: Patience,
 ) -> Result<bool, Error> {
-    while let Some(chunk) = std::future::poll_fn(|cx| body.poll_chunk(cx)).await {
+    while let Some(chunk) = poll_fn(|cx| body.poll_chunk(cx)).await {
         let Chunk::Data(mut data) = chunk? else {
             continue;
         };
@@ -169,6 +174,11 @@ impl Wait<'_> {
         if self.patience == Patience::Unlimited {
             return Ok(operate().await);
         }
+        // Most operations are done at once. To ask for the progress costs system calls.
+        let first = poll_fn(|cx| Poll::Ready(pin!(operate()).poll(cx)));
+        if let Poll::Ready(done) = first.await {
+            return Ok(done);
+        }
         let (mut before, mut since) = (self.signs.progress(), Instant::now());
         loop {
             if let Ok(done) = tokio::time::timeout(CLOSED, operate()).await {
@@ -211,7 +221,7 @@ impl Drop for UpwardEnd {
 
 #[cfg(test)]
 mod tests {
-    use std::task::{Context, Poll};
+    use std::task::Context;
 
     use tandem_http::RequestHead;
     use tandem_http::h1::Form;
@@ -245,9 +255,10 @@ mod tests {
         Body::new(Pieces { taken: 0, closed }, None)
     }
 
-    /// The facts of a socket whose kernel counts the bytes that its other end takes.
+    /// The facts of a socket whose kernel counts the bytes that its other end takes. It also counts
+    /// the questions for them.
     #[derive(Default)]
-    struct Counted(Cell<u64>);
+    struct Counted(Cell<u64>, Cell<u32>);
 
     impl Facts for Counted {
         fn below(&self) -> Option<&dyn Facts> {
@@ -255,6 +266,7 @@ mod tests {
         }
 
         fn bytes_acknowledged(&self) -> Option<u64> {
+            self.1.set(self.1.get() + 1);
             Some(self.0.get())
         }
     }
@@ -312,6 +324,16 @@ mod tests {
         }
     }
 
+    #[tokio::test]
+    async fn progress_is_not_asked_for_while_the_target_takes() {
+        let (near, _far) = tokio::io::duplex(100);
+        let counted = Rc::new(Counted::default());
+        let signs = Signs::new(Rc::clone(&counted) as _);
+        let ended = carry_up(near, body(false), &signs, Patience::Limited).await;
+        assert_eq!(ended.map_err(|error| error.kind), Ok(true));
+        assert_eq!(counted.1.get(), 0);
+    }
+
     #[tokio::test(start_paused = true)]
     async fn idle_tunnel_lasts() {
         /// A body that brings nothing.
@@ -329,9 +351,10 @@ mod tests {
         assert!(tokio::time::timeout(STUCK * 9, carried).await.is_err());
     }
 
-    /// Opens a tunnel over a connection that takes nothing after its response. Returns the time
-    /// until the tunnel ends, or `None` if it lasts.
-    async fn ends_after(form: Form) -> Option<Duration> {
+    /// Opens a tunnel over a connection that takes nothing after its response and the first bytes.
+    /// The near end takes nothing for a while after these. Returns the time until the tunnel ends,
+    /// or `None` if it lasts.
+    async fn ends_after(form: Form, early: &'static [u8]) -> Option<Duration> {
         /// A body that always has more.
         struct Flood;
 
@@ -351,12 +374,20 @@ mod tests {
             );
         let respond = async {
             far.read_exact(&mut [0; 10]).await.expect("a request");
-            let response = b"HTTP/1.1 200 OK\r\n\r\n";
-            far.write_all(response).await.expect("room");
+            let response = [b"HTTP/1.1 200 OK\r\n\r\n", early].concat();
+            far.write_all(&response).await.expect("room");
         };
         let (head, ()) = tokio::join!(reply.part(), respond);
         assert!(matches!(head, Some(Ok(Part::Head(_)))), "{head:?}");
         let begin = Instant::now();
+        if !early.is_empty() {
+            let part = reply.part().await;
+            assert!(
+                matches!(&part, Some(Ok(Part::Data(data))) if data == early),
+                "{part:?}"
+            );
+            tokio::time::sleep(STUCK * 2).await;
+        }
         let ended = tokio::time::timeout(STUCK * 9, reply.part()).await.ok()?;
         let error = ended.expect("no regular end").expect_err("no data");
         assert_eq!((error.kind, error.side), (Kind::Timeout, Side::Origin));
@@ -367,8 +398,10 @@ mod tests {
     async fn only_the_end_that_dials_targets_has_a_limit() {
         let local = tokio::task::LocalSet::new();
         let tunnels = local.run_until(async {
-            assert_eq!(ends_after(Form::Origin).await, Some(STUCK));
-            assert_eq!(ends_after(Form::Absolute).await, None);
+            assert_eq!(ends_after(Form::Origin, b"").await, Some(STUCK));
+            assert_eq!(ends_after(Form::Absolute, b"").await, None);
+            let after_early = ends_after(Form::Origin, b"early").await;
+            assert!(after_early > Some(STUCK * 2), "{after_early:?}");
         });
         tunnels.await;
     }
