@@ -41,7 +41,7 @@ pub(super) fn reset_error(reason: Reason, other_end: Side) -> Error {
         Reason::EnhanceYourCalm => (
             Kind::Reset,
             Retry::Never,
-            "the other end gave the exchange up to save memory",
+            "the other end ended the exchange because of its load; repeat it later",
         ),
         Reason::Protocol => (
             Kind::Protocol,
