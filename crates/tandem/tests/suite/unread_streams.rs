@@ -259,7 +259,7 @@ fn session_without_memory_gives_an_unread_stream_up() {
         session.config.receive_budget = 3 * HELD as usize;
         let (number, pieces) = (Cell::new(0), Rc::<Cell<usize>>::default());
         let reads = slowly(LOOK, Rc::clone(&pieces));
-        let (uploads, _) = serve_by(session, move |exchange| {
+        let (uploads, memory) = serve_by(session, move |exchange| {
             match number.replace(number.get() + 1) {
                 0..2 => unread(exchange),
                 _ => reads(exchange),
@@ -277,6 +277,8 @@ fn session_without_memory_gives_an_unread_stream_up() {
         assert!(all[0].get() == Some(GIVEN_UP) && pieces.get() > 0);
         sleep(IDLE * 3).await;
         assert_eq!(all[2].get(), None, "it is read");
+        let told = memory.told.borrow();
+        assert!(told.iter().all(|told| *told <= 2), "{told:?}");
     });
 }
 

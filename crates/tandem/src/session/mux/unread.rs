@@ -93,14 +93,16 @@ impl<O: Owner> StreamsDriver<O> {
             }
             let ids = unread.iter().map(|(_, id)| *id);
             self.shared.note_unread(ids.clone(), &mut self.looks, now);
-            let is_full = self.carrier.hold_unread(unread.len()) || self.shared.starves(ids);
+            // A paused session reads no stream, also those that hold nothing.
+            let holding = self.looks.seen.len();
+            let is_full = self.carrier.hold_unread(holding) || self.shared.starves(ids);
             let Some(id) = self.looks.idle(now).filter(|_| is_full) else {
                 continue;
             };
             self.core.borrow_mut().reset(id, Reason::EnhanceYourCalm);
             self.shared.give_up(id);
             self.execute();
-            self.carrier.hold_unread(unread.len() - 1);
+            self.carrier.hold_unread(holding - 1);
             // The reset leaves in another turn.
             cx.waker().wake_by_ref();
         }
