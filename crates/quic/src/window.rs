@@ -11,6 +11,9 @@
 //!   after it got the credit of all reads ──▶ full: the session gives one stream up
 //! ```
 //!
+//! QUIC does not oblige a peer to report this, and the session gives no stream up for one that does
+//! not.
+//!
 //! A window that has grown stays for the life of its connection. quinn shrinks a window by keeping
 //! the credit of later reads. If the window grew again before that, it would exceed its bound, and
 //! a stream that is given up would free nothing.
@@ -29,11 +32,11 @@ pub(crate) const NEWCOMER: Bounds = Bounds {
     base: 1 << 20,
     most: 1 << 20,
 };
-/// The same for a client that was admitted. Above the base there is room for six unread uploads.
-/// The bound is that of a session over HTTP/2.
+/// The same for a client that was admitted. Above the base there is room for ten unread uploads:
+/// more than the eight tunnels that a session of a relay shares with others.
 pub(crate) const ADMITTED: Bounds = Bounds {
     base: 16 << 20,
-    most: 64 << 20,
+    most: 96 << 20,
 };
 /// The bytes that streams read after a full window was announced, below which the window counts as
 /// full: too little of it is left for the streams that are read.
@@ -221,6 +224,6 @@ mod tests {
         assert_eq!(window.widen(ADMITTED), 16 << 20);
         assert_eq!(window.hold(2, 0), grown(32 << 20));
         assert_eq!(window.widen(ADMITTED), 32 << 20, "it has grown");
-        assert_eq!(window.hold(300, 0), grown(64 << 20));
+        assert_eq!(window.hold(300, 0), grown(96 << 20));
     }
 }
