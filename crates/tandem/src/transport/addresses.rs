@@ -2,8 +2,8 @@
 //! is used (RFC 8305 section 5).
 //!
 //! The next address is tried once an attempt fails, or is silent for two seconds. The address that
-//! answered last comes first in later dials. After an end that answers and is not the gateway, no
-//! further address is tried. Its error names the fault, unless a dial that is under way succeeds.
+//! answered last comes first in later dials. If another program answers, no further address is
+//! tried. Its error is returned, unless a dial that is under way succeeds.
 
 use std::cell::Cell;
 use std::net::SocketAddr;

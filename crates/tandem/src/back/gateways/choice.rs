@@ -211,8 +211,8 @@ impl Gateways {
         slot.is_some_and(|slot| slot.current.is_established() && !slot.current.is_closed())
     }
 
-    /// Returns the entry over datagrams whose session a key uses now, or has used last. Another race
-    /// does not replace that session, since its pushes would be lost.
+    /// Returns the entry over datagrams whose session a key uses now, or has used last. Another
+    /// race does not replace that session, since its pushes would be lost.
     fn used_last(
         &self,
         isolation: &Isolation,
