@@ -5,7 +5,7 @@ use tandem_http::StreamId;
 
 use super::Connection;
 use crate::flow::INITIAL_WINDOW;
-use crate::frame::{MAX_31, Setting, SettingId, Settings};
+use crate::frame::{MAX_31, SettingId};
 
 impl Connection {
     /// Returns the window of new streams.
@@ -25,16 +25,7 @@ impl Connection {
         if self.failed || !self.receive_window.adapt(self.held, true) {
             return;
         }
-        let value = self.stream_window();
-        self.control.push(|dst| {
-            let entries = vec![Setting {
-                flags: 0,
-                id: SettingId::InitialWindowSize as u32,
-                value,
-            }];
-            let clear = false;
-            Settings { clear, entries }.encode(dst)
-        });
+        self.announce(&[(SettingId::InitialWindowSize, self.stream_window())]);
         // Credit that was too little for the wider window may be all of this one.
         let ids: Vec<StreamId> = self.streams.keys().copied().collect();
         for id in ids {

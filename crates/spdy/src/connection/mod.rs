@@ -222,22 +222,11 @@ impl Connection {
         } else {
             mux.max_streams
         };
-        let entry = |id: SettingId, value| Setting {
-            flags: 0,
-            id: id as u32,
-            value,
-        };
-        let entries = vec![
-            entry(SettingId::MaxConcurrentStreams, streams),
-            entry(SettingId::InitialWindowSize, mux.stream_window.min(MAX_31)),
-        ];
-        self.control.push(|dst| {
-            Settings {
-                clear: false,
-                entries,
-            }
-            .encode(dst)
-        });
+        let window = mux.stream_window.min(MAX_31);
+        self.announce(&[
+            (SettingId::MaxConcurrentStreams, streams),
+            (SettingId::InitialWindowSize, window),
+        ]);
         let more = session_window - INITIAL_WINDOW;
         if self.is_v31() && more > 0 {
             self.control.push(|dst| {
@@ -248,6 +237,20 @@ impl Connection {
                 .encode(dst)
             });
         }
+    }
+
+    /// Queues SETTINGS without flags.
+    fn announce(&mut self, settings: &[(SettingId, u32)]) {
+        let entry = |&(id, value): &(SettingId, u32)| Setting {
+            flags: 0,
+            id: id as u32,
+            value,
+        };
+        let settings = Settings {
+            clear: false,
+            entries: settings.iter().map(entry).collect(),
+        };
+        self.control.push(|dst| settings.encode(dst));
     }
 
     fn is_v31(&self) -> bool {
