@@ -13,7 +13,7 @@ use crate::messages::nowhere;
 use crate::process::{Process, file};
 
 /// Returns an origin whose response for `/slow` waits for the gate. It tells such requests.
-fn origin() -> (Scene, Arc<Gate>, mpsc::Receiver<()>) {
+pub(crate) fn origin() -> (Scene, Arc<Gate>, mpsc::Receiver<()>) {
     let (tell, told) = mpsc::channel();
     let gate = Arc::new(Gate::default());
     let held = Arc::clone(&gate);

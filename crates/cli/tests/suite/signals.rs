@@ -2,9 +2,8 @@
 
 use std::io::{BufRead, Read};
 use std::process::{Command, Stdio};
-use std::sync::Arc;
 
-use crate::harness::{Client, Gate, PATIENCE, Scene, gateway_options, start_gateway};
+use crate::harness::{Client, PATIENCE, Scene, gateway_options, start_gateway};
 use crate::messages::nowhere;
 use crate::process::{Process, file, run};
 
@@ -27,18 +26,7 @@ fn bind_error_names_the_address() {
 
 #[test]
 fn sighup_reloads_and_sigterm_drains() {
-    let (tell, told) = std::sync::mpsc::channel();
-    let draining = Arc::new(Gate::default());
-    let held = Arc::clone(&draining);
-    let origin = Scene::new(move |_, mut client| {
-        while let Some(asked) = client.request() {
-            if asked.line.contains("/slow") {
-                tell.send(()).unwrap();
-                held.wait();
-            }
-            client.send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
-        }
-    });
+    let (origin, draining, told) = crate::drains::origin();
     let (_gateway, gateway) = start_gateway(gateway_options());
     let nowhere = nowhere();
     let text = |gateway: std::net::SocketAddr| {
