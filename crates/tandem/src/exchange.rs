@@ -2,8 +2,8 @@
 //! one stream of parts in wire order.
 //!
 //! ```text
-//!   front ──Exchange { request, body, isolation, peer }──▶ middle ──▶ back
-//!         ◀──Reply: Hints* · Pushed* · Head · (Pushed | Data)* · Trailers?──
+//!   front ──Exchange { request, body, isolation, peer, priority }──▶ middle ──▶ back
+//!         ◀──Reply: Hints* · Pushed* · Head · (Pushed | Data)* · Trailers?────────
 //! ```
 //!
 //! Both are polled by their users, so that back-pressure needs no channel. Dropping one cancels the

@@ -2,8 +2,8 @@
 //! and adds nothing: it has no push, no cache and no session of the pair.
 //!
 //! ```text
-//!  auth ─▶ track ─▶ count ─▶ access_log ─▶ max_forwards ─▶ via ─▶ pair_fields ─▶
-//!  websocket ─▶ origin
+//!  auth ─▶ track ─▶ exchange_metrics ─▶ access_log ─▶ opened (refuses) ─▶ max_forwards ─▶
+//!  via ─▶ pair_fields ─▶ websocket ─▶ origin
 //! ```
 
 use std::net::SocketAddr;

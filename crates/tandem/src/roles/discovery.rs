@@ -1,9 +1,9 @@
 //! The lanes of gateways that sites announce.
 //!
 //! ```text
-//!  routes ─▶ count ─▶ access_log ─▶ discovery ─┬─▶ the default lane
-//!  opened ─▶ count ─▶ access_log ─▶ discovery ─┤   or the origin of opened HTTPS
-//!                                              └─▶ loads ─▶ pushed ─▶ decompress ─▶ gateways
+//!  routes ─▶ exchange_metrics ─▶ access_log ─▶ discovery ─┬─▶ the default lane
+//!  opened ─▶ exchange_metrics ─▶ access_log ─▶ discovery ─┤   or the origin of opened HTTPS
+//!                             gateways ◀─ decompress ◀─ pushed ◀─ loads ◀─┘
 //! ```
 //!
 //! Each lane has a separate pool with one session, no access token and no certificate of the client.

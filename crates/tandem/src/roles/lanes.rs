@@ -1,13 +1,14 @@
 //! The lanes of a client: the stages and the sessions behind each route.
 //!
 //! ```text
-//!  routes ─▶ early ─▶ count ─▶ access_log ─▶ loads ─▶ pushed ─▶ decompress ─▶ gateways
+//!  routes ─▶ early ─▶ metrics ─▶ access_log ─▶ loads ─▶ pushed ─▶ decompress ─▶ gateways
+//!       │     `metrics` is short for `exchange_metrics`
 //!       │     `preflights` comes before `pushed`
 //!       │     `opened` comes before `gateways`, if the user entrusts them with HTTPS
-//!       ├──▶ count ─▶ access_log ─▶ the fallback, or an error       other onion services
-//!       └──▶ count ─▶ access_log ─▶ discovery ─┬─▶ loads ─▶ pushed ─▶ solo       `--solo`
-//!            without a gateway                 ├─▶ the fallback, or an error
-//!                                              └─▶ the gateways of sites
+//!       ├──▶ metrics ─▶ access_log ─▶ the fallback, or an error       other onion services
+//!       └──▶ metrics ─▶ access_log ─▶ discovery ─┬─▶ loads ─▶ pushed ─▶ solo       `--solo`
+//!            without a gateway                   ├─▶ the fallback, or an error
+//!                                                └─▶ the gateways of sites
 //! ```
 
 use std::cell::Cell;

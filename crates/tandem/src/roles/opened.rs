@@ -1,8 +1,8 @@
 //! The stages for HTTPS that the client opens, between the browser's TLS and the origin's.
 //!
 //! ```text
-//!  opened ─┬─▶ websocket ─▶ pair_fields ─▶ record ─▶ count ─▶ access_log ─▶ part ─▶ discovery
-//!          │                                TLS ◀── origin ◀── opened_origins ◀── early ◀──┘
+//!  opened ─┬─▶ websocket ─▶ pair_fields ─▶ record ─▶ exchange_metrics ─▶ access_log ─▶ part ──┐
+//!          │                    TLS ◀── origin ◀── opened_origins ◀── early ◀── discovery ◀──┘
 //!          ├─▶ splice ─▶ next ◀── tunnels ◀─┘
 //!          └─▶ websocket ─▶ next, at the level `gateway`
 //! ```

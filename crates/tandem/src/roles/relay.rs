@@ -1,8 +1,8 @@
 //! The relay: the fronts and the admission of a gateway, and a client's sessions to the next hop.
 //!
 //! ```text
-//!  auth ─▶ track ─▶ count ─▶ access_log ─▶ max_forwards ─▶ hops ─▶ gateways: a session to the next
-//!                                                                  hop for each session
+//!  auth ─▶ track ─▶ resume ─▶ exchange_metrics ─▶ access_log ─▶ opened (refuses) ─▶ max_forwards
+//!                     gateways: a session to the next hop for each session ◀─ hops ◀──┘
 //! ```
 //!
 //! Each session has its own session to the next hop, so that the gateway keeps the state of each

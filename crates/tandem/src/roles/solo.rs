@@ -2,7 +2,8 @@
 //! origins.
 //!
 //! ```text
-//!  count ─▶ access_log ─▶ loads ─▶ pushed ─▶ sessions: push ─▶ pair_fields ─▶ polite ─▶ origin
+//!  exchange_metrics ─▶ access_log ─▶ loads ─▶ pushed ─▶
+//!      sessions: push ─▶ pair_fields ─▶ polite ─▶ origin
 //! ```
 
 use std::rc::Rc;
