@@ -49,8 +49,8 @@ impl Fields {
         }
     }
 
-    /// Appends a field. An upper-case name is lowered. Names over 65,535 bytes are cut off by every
-    /// codec's own limit long before they arrive here.
+    /// Appends a field, with its name in lower case. A name has at most 65,535 bytes: the limit of
+    /// each codec is smaller.
     pub fn push(&mut self, name: impl AsRef<[u8]>, value: impl AsRef<[u8]>) {
         self.push_entry(name.as_ref(), value.as_ref(), false);
     }

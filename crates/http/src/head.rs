@@ -10,7 +10,7 @@ use crate::{Fields, Method, Priority, RequestHead, ResponseHead, Role, Scheme};
 /// 6.5.2).
 const FIELD_OVERHEAD: usize = 32;
 
-/// Why a header list gives no head.
+/// The reason for which a header list is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flaw {
     /// A rule was broken (RFC 9113 section 8.1.1).
@@ -74,7 +74,7 @@ impl Expected {
     }
 }
 
-/// The expected size of the next head, learnt from the last one.
+/// The size of the last head, by which memory for the next one is allocated.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Hint {
     fields: usize,

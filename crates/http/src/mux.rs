@@ -32,7 +32,7 @@ pub enum Role {
     Server,
 }
 
-/// Why a stream or session ended, in words that each protocol maps to its own numbers.
+/// The reason for which a stream or session ended. Each protocol maps it to an error code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "the names are RFC 9113 section 7's")]
 pub enum Reason {
@@ -43,7 +43,7 @@ pub enum Reason {
     SettingsTimeout,
     StreamClosed,
     FrameSize,
-    /// Surely not processed: may be sent again.
+    /// The request was not processed, so it may be sent again.
     Refused,
     Cancel,
     Compression,
@@ -54,7 +54,8 @@ pub enum Reason {
     Other(u32),
 }
 
-/// The session cannot go on. A GOAWAY with the reason is in the output: flush it, then close.
+/// A fatal error of a session. The output ends with a GOAWAY frame: the caller flushes the output
+/// and closes the connection.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("session error {reason:?}: {detail}")]
 pub struct SessionError {
@@ -91,7 +92,7 @@ impl Default for Priority {
     }
 }
 
-/// Something that came out of the peer's bytes.
+/// An event in the input from the peer.
 #[derive(Debug)]
 pub enum Event {
     /// Server: a request began. `end`: it has no body.
@@ -204,8 +205,8 @@ pub enum OpenError {
 pub struct Unsent {
     /// Bytes queued.
     pub bytes: usize,
-    /// The flow-control window that lets none of them out; `None` where nothing is queued, or they
-    /// only wait for their turn.
+    /// The flow-control window that blocks these bytes. `None` if no bytes are queued, or if they
+    /// only wait for other streams.
     pub shut: Option<Window>,
 }
 
@@ -234,7 +235,7 @@ impl Unsent {
 /// Limits of a session core. Defaults suit 100 Mbit/s at 400 ms.
 #[derive(Clone, Debug)]
 pub struct MuxConfig {
-    /// Which end.
+    /// The role of this end.
     pub role: Role,
     /// Bytes that the peer may send on one stream unasked. Below [`LEAST_WINDOW`] credit has to be
     /// given so often that it looks like a flood to a peer that bounds idle frames, as ours does.
@@ -242,9 +243,8 @@ pub struct MuxConfig {
     ///
     /// [`LEAST_WINDOW`]: crate::flood::LEAST_WINDOW
     pub stream_window: u32,
-    /// Bytes that the peer may send on the session unasked; given back on arrival while less than
-    /// `receive_budget` is held, so that a stopped stream cannot stop its neighbours. Default 16
-    /// MiB.
+    /// The receive window of the session in bytes. While less than `receive_budget` is held, credit
+    /// returns when data arrives, so an unread stream does not block others. The default is 16 MiB.
     pub session_window: u32,
     /// Bytes held unreleased in the whole session above which session credit waits for
     /// [`Mux::release`]. Default 64 MiB.
@@ -288,10 +288,10 @@ impl MuxConfig {
 /// The events and commands of a multiplexed session core. All commands take effect in the output;
 /// none blocks. Commands on a stream that no longer exists are ignored.
 pub trait Mux {
-    /// Time has passed: see [`Mux::poll_timeout`].
+    /// Handles the passage of time. The caller calls it at the time of [`Mux::poll_timeout`].
     fn handle_timeout(&mut self, now: Instant);
 
-    /// When [`Mux::handle_timeout`] wants to be called.
+    /// Returns the time at which [`Mux::handle_timeout`] must be called, or `None`.
     fn poll_timeout(&self) -> Option<Instant>;
 
     /// Returns the next event of the input, in wire order.
@@ -326,22 +326,22 @@ pub trait Mux {
         priority: Priority,
     ) -> Result<StreamId, OpenError>;
 
-    /// Appends to the stream's body; `end` closes it. Queues all it is given: ask
-    /// [`Mux::send_room`] first.
+    /// Appends `data` to the stream's body, and ends the body if `end` is true. The core queues all
+    /// of it, so the caller asks [`Mux::send_room`] first.
     fn send_data(&mut self, id: StreamId, data: Bytes, end: bool);
 
     /// Ends the stream's body with trailers, after all its data.
     fn send_trailers(&mut self, id: StreamId, fields: &Fields);
 
-    /// How many bytes the stream should be given now; 0 while its send buffer is full or the stream
-    /// is gone.
+    /// Returns the number of bytes that the stream accepts now. Returns 0 while its send buffer is
+    /// full, and for an unknown stream.
     fn send_room(&self, id: StreamId) -> usize;
 
     /// Returns the unsent part of the stream's body, and whether a window holds it; zero if the
     /// stream no longer exists.
     fn unsent(&self, id: StreamId) -> Unsent;
 
-    /// Bytes of heads, resets, credit and the like that wait to leave. No window bounds them.
+    /// Returns the number of queued bytes of heads, resets and credit. No window bounds them.
     fn backlog(&self) -> usize;
 
     /// Changes the sending order of a stream.
@@ -361,10 +361,11 @@ pub trait Mux {
     /// no pings. HTTP/3 then sends a frame that only its carrier acknowledges.
     fn ping(&mut self, payload: u32) -> bool;
 
-    /// No new streams; those open run to their end. Idempotent.
+    /// Stops opening and accepting streams. Open streams continue to their end. Further calls have
+    /// no effect.
     fn go_away(&mut self, reason: Reason);
 
-    /// Streams open in either direction.
+    /// Returns the number of open streams, whichever end has opened them.
     fn active(&self) -> usize;
 
     /// Returns true if [`Mux::open`] could succeed now, or after a stream closes; false once the
@@ -388,8 +389,8 @@ pub trait Mux {
 
 /// A session core over one byte stream.
 pub trait ByteMux: Mux {
-    /// Bytes from the peer, cut anywhere. After an error the core takes nothing more; its output
-    /// ends with GOAWAY.
+    /// Handles bytes from the peer, split at any position. After an error, the core ignores input,
+    /// and its output ends with GOAWAY.
     fn handle_input(&mut self, now: Instant, bytes: &[u8]) -> Result<(), SessionError>;
 
     /// Appends frames to `out` until it holds about `limit` bytes or no frame may be sent now; a

@@ -14,7 +14,7 @@
 //! - **Clients that fetch nothing** (a warm cache, a robot with a browser's name) are estimated
 //!   separately, at the page and again at the load's first, second, fourth and eighth asset
 //!   (`model`).
-//! - **Transfers.** Requests that are answered 304 or follow a long pause are no reason for a push.
+//! - **Transfers.** A request that gets a 304 or follows a long pause does not justify a push.
 //!   The probability of the others is estimated separately (`transfer`).
 //! - **Repeated requests** of resources that a session holds are learned separately (`repeat`).
 //! - **Mixing.** The estimates are combined with weights that are learned online, and calibrated

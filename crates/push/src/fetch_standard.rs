@@ -70,9 +70,8 @@ pub(crate) fn is_browser_field(name: &[u8]) -> bool {
         || BROWSER_FIELDS.iter().any(|own| own.as_bytes() == name)
 }
 
-/// Returns whether a request with this `Accept` wants one format of a resource that may have
-/// others, as scripts do that fetch data. Firefox names formats of fonts as well, but a font has
-/// one format.
+/// Returns whether `Accept` selects one of several formats of a resource, as requests of scripts
+/// for data do. Firefox names formats of fonts as well, but a font has one format.
 pub fn wants_one_format(accept: &[u8]) -> bool {
     let is = |prefix: &[u8]| accept.starts_with(prefix);
     (is(b"application/") && !is(b"application/font-"))

@@ -1,6 +1,6 @@
-//! How a client asks its gateway for bytes that mean nothing, to open a new session's congestion
-//! window before it is needed, or to compare two ways to the gateway (the gateway's side:
-//! [`crate::middle::warm_up`]).
+//! Requests for padding. A client requests padding to open the congestion window of a new session
+//! before it is needed, or to compare two ways to a gateway. [`crate::middle::warm_up`] is the
+//! gateway's side.
 
 use std::time::Duration;
 
@@ -23,19 +23,20 @@ pub fn request(bytes: u64) -> RequestHead {
     RequestHead::get(Scheme::Http, AUTHORITY, format!("/{bytes}"))
 }
 
-/// Returns a request for this number of bytes, which compares two ways. A gateway that knows no
-/// such requests sends none.
+/// Returns a request for this number of bytes, which compares two ways. An older gateway
+/// sends no padding for it.
 pub fn measuring(bytes: u64) -> RequestHead {
     RequestHead::get(Scheme::Http, AUTHORITY, format!("{MEASURE}{bytes}"))
 }
 
-/// How many bytes a request for a comparison wants, if it is one.
+/// Returns the bytes of padding that a request for a comparison asks for, or `None` for another
+/// request.
 pub fn measured(request: &RequestHead) -> Option<u64> {
     asked(request)?;
     request.path.strip_prefix(MEASURE)?.parse().ok()
 }
 
-/// How many bytes a request wants, if it is one for them.
+/// Returns the bytes of padding that a request asks for, or `None` for another request.
 pub fn asked(request: &RequestHead) -> Option<u64> {
     let own = request.authority == AUTHORITY && request.method == Method::Get;
     own.then(|| {

@@ -153,7 +153,7 @@ impl Gateway {
             return;
         }
         if source == Source::Page && self.config.has_one_user && is_lazy(&need) {
-            // The browser may never come near it.
+            // The browser may never request it.
             return self.remember(id, &need);
         }
         if source == Source::Page && !page.is_near(&need) {

@@ -1,5 +1,5 @@
-//! Counts the relays that an exchange has passed, so that a chain that leads back to one of its own
-//! relays ends. The stage also hides from a client that the next hop refuses the relay.
+//! Counts the relays that an exchange has passed, and refuses it above a limit. A chain with a loop
+//! therefore ends. The stage also hides from a client that the next hop refuses the relay.
 //!
 //! A relay writes the count into the field `tandem-hops`, and a gateway removes the field. Without
 //! the limit each exchange would open sessions around the circle until no connection is left.

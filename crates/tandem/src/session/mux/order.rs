@@ -2,9 +2,9 @@
 //!
 //! Bytes that a carrier has taken leave in its own order, so the choice is made as late as
 //! possible. The driver asks the carrier for room ([`Streams::poll_room`]) before each choice. It
-//! chooses between the streams that the core has ready and those that hold output because their
-//! carrier took no more: by urgency, and then the latter first. Among themselves, the latter keep
-//! the order in which the core has chosen them, so that none waits for new streams. When the last
+//! chooses the most urgent of two kinds of streams: those that the core has ready, and those whose
+//! output the carrier has blocked. Among equally urgent streams, the blocked ones go first, in the
+//! order in which the core has chosen them. None of them therefore waits for new streams. When the last
 //! of the data of an urgent stream was written, its exchange gets a turn to bring more before less
 //! urgent streams write.
 //!
