@@ -40,7 +40,7 @@ fn manifest_reader_finds_dependencies_of_the_program_only() {
 
 #[test]
 fn picture_reader_splits_lists_on_both_sides() {
-    let drawn = drawn("text\n```\n cli ──▶ a, b\n a, b ──▶ none\n```\n c ──▶ d\n");
+    let drawn = drawn("text\n```\n cli ──▶ a,\n     b\n a, b ──▶ none\n```\n c ──▶ d\n");
     let set = |names: &[&str]| names.iter().map(|name| (*name).into()).collect();
     let expected = [("cli", set(&["a", "b"])), ("a", set(&[])), ("b", set(&[]))];
     let expected = expected.map(|(name, found)| (name.to_owned(), found));
@@ -75,7 +75,9 @@ fn dependencies(manifest: &str) -> BTreeSet<String> {
 fn drawn(text: &str) -> Dependencies {
     let lines = text.lines().skip_while(|line| !is_first(line));
     let mut drawn = Dependencies::new();
-    for line in lines.take_while(|line| !line.starts_with("```")) {
+    let block: Vec<&str> = lines.take_while(|line| !line.starts_with("```")).collect();
+    // An indented line continues the list of the line before.
+    for line in block.join("\n").replace("\n  ", "").lines() {
         let (from, to) = line.split_once("──▶").unwrap();
         for from in names(from) {
             drawn.insert(from, names(to).filter(|name| name != "none").collect());
