@@ -39,6 +39,13 @@ use crate::transport::Target;
 /// The largest number of times that a refused request is repeated.
 const MAX_REPEATS: usize = 2;
 
+/// The largest rest of a refused response that is read, in bytes, so that its connection serves
+/// other requests.
+const MAX_REST: usize = 16 << 10;
+
+/// The longest time for this. The rest mostly arrives with the head.
+const REST_TIME: Duration = Duration::from_millis(250);
+
 /// The time without a request after which surplus idle connections to an origin are closed.
 const QUIET: Duration = Duration::from_secs(2);
 
@@ -237,6 +244,9 @@ impl PoliteState {
                     .note(key, |growth, now| growth.note_refusal(now, refusal));
                 let hidden = hidden_refusal(exchange, part.as_ref(), may_repeat);
                 if let Some(hidden) = hidden.filter(|_| is_for_number) {
+                    if matches!(part, Some(Ok(_))) {
+                        read_rest(&mut reply).await;
+                    }
                     return hidden;
                 }
             }
@@ -347,6 +357,24 @@ fn hidden_refusal(
     // A request that has timed out would occupy the browser for as long again.
     let is_timeout = matches!(part, Some(Err(error)) if error.kind == Kind::Timeout);
     (may_repeat && !is_timeout).then_some(Attempt::Refused)
+}
+
+/// Reads the rest of a refused response, if it is short. A response that is dropped before its end
+/// closes its connection to the origin.
+async fn read_rest(reply: &mut Reply) {
+    let rest = async {
+        let mut bytes = 0;
+        while let Some(Ok(part)) = reply.part().await {
+            if let Part::Data(data) = part {
+                bytes += data.len();
+            }
+            if bytes > MAX_REST {
+                return;
+            }
+        }
+    };
+    // A rest that does not arrive in time costs the connection.
+    let _ = tokio::time::timeout(REST_TIME, rest).await;
 }
 
 /// Returns the time that a response asks to wait (RFC 9110 section 10.2.3).

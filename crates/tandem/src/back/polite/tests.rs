@@ -444,3 +444,33 @@ async fn refused_early_requests_have_no_response() {
     let polite = self::polite(Scripted::new(0, unavailable).stage());
     assert_eq!(load(&polite, 1, true).await, [Ok(503)]);
 }
+
+/// A refusal whose body ends after a while, or never. Its connection is kept if it is read whole.
+#[tokio::test(start_paused = true)]
+async fn refused_response_is_read_to_its_end() {
+    thread_local! {
+        static READ_WHOLE: Cell<usize> = const { Cell::new(0) };
+    }
+    let refusals: [fn() -> Reply; 2] = [
+        || {
+            Reply::generate(|mut sink| async move {
+                sink.send(Part::Head(ResponseHead::new(503))).await;
+                sink.send(Part::Data(Bytes::from_static(b"busy"))).await;
+                READ_WHOLE.set(READ_WHOLE.get() + 1);
+                Ok(())
+            })
+        },
+        || {
+            Reply::generate(|mut sink| async move {
+                sink.send(Part::Head(ResponseHead::new(503))).await;
+                std::future::pending().await
+            })
+        },
+    ];
+    for (refusal, whole) in refusals.into_iter().zip([1, 1]) {
+        let origin = Scripted::new(10, refusal);
+        assert_eq!(crowded(&polite(origin.stage())).await, Ok(200));
+        assert_eq!(origin.refused.get(), 1);
+        assert_eq!(READ_WHOLE.get(), whole);
+    }
+}
