@@ -2,9 +2,12 @@
 //! request.
 //!
 //! `Proxy-Authorization: Basic` corresponds to the SOCKS user and password (RFC 7617).
-//! `Tor-Stream-Isolation`, which Arti's HTTP CONNECT also accepts, gives the user of a CONNECT. The
-//! stage ignores it in other requests, because scripts of pages can write it there. A request that
-//! came by SOCKS has its key already.
+//! `Tor-Stream-Isolation`, which Arti's HTTP CONNECT also accepts, and `X-Tor-Stream-Isolation`,
+//! which Tor's does, give the user of a CONNECT. The stage ignores both in other requests, because
+//! scripts of pages can write them there. A request that came by SOCKS has its key already.
+//!
+//! The other fields of a CONNECT are for this proxy as well (RFC 9110 section 9.3.6), and may show
+//! the browser. The stage removes them, so that no gateway sees them.
 
 use std::rc::Rc;
 
@@ -12,6 +15,12 @@ use tandem_http::{Fields, Method};
 
 use crate::exchange::{Exchange, Isolation, Reply};
 use crate::stage::Stage;
+
+/// The fields of CONNECT that name a user, as Arti and Tor read them.
+const STREAM_FIELDS: [&str; 2] = ["tor-stream-isolation", "x-tor-stream-isolation"];
+
+/// The fields of requests that are for this proxy.
+const OWN_FIELDS: [&str; 3] = ["proxy-authorization", STREAM_FIELDS[0], STREAM_FIELDS[1]];
 
 /// The stage that reads the isolation key.
 pub struct Isolate {
@@ -21,12 +30,15 @@ pub struct Isolate {
 
 impl Stage for Isolate {
     fn call(&self, mut exchange: Exchange) -> Reply {
-        let fields = &exchange.request.fields;
-        let key = key(fields, exchange.request.method == Method::Connect);
-        if fields.contains("proxy-authorization") || fields.contains("tor-stream-isolation") {
-            let fields = &mut exchange.request_mut().fields;
-            fields
-                .retain(|f| f.name != b"proxy-authorization" && f.name != b"tor-stream-isolation");
+        let request = &exchange.request;
+        // An extended CONNECT is a request for the origin, such as that for a WebSocket.
+        let is_tunnel = request.method == Method::Connect && request.protocol.is_none();
+        let key = key(&request.fields, is_tunnel);
+        if is_tunnel {
+            exchange.request_mut().fields = Fields::default();
+        } else if OWN_FIELDS.iter().any(|name| request.fields.contains(name)) {
+            let is_own = |name: &[u8]| OWN_FIELDS.iter().any(|own| own.as_bytes() == name);
+            exchange.request_mut().fields.retain(|f| !is_own(f.name));
         }
         if let Some(key) = key
             && exchange.isolation == Isolation::none()
@@ -37,10 +49,20 @@ impl Stage for Isolate {
     }
 }
 
-fn key(fields: &Fields, is_connect: bool) -> Option<Isolation> {
+fn key(fields: &Fields, is_tunnel: bool) -> Option<Isolation> {
     let authorization = fields.get("proxy-authorization");
-    if let Some(stream) = fields.get("tor-stream-isolation").filter(|_| is_connect) {
-        return Some(Isolation::new(stream, authorization.unwrap_or_default()));
+    let streams = STREAM_FIELDS.map(|name| fields.get(name).filter(|_| is_tunnel));
+    match streams {
+        [None, None] => {}
+        [Some(stream), None] | [None, Some(stream)] => {
+            return Some(Isolation::new(stream, authorization.unwrap_or_default()));
+        }
+        // Both separate users.
+        [Some(one), Some(other)] => {
+            let length = one.len().to_be_bytes();
+            let stream = [&length, one, other].concat();
+            return Some(Isolation::new(&stream, authorization.unwrap_or_default()));
+        }
     }
     let value = authorization?;
     // Any other value separates users just as well.
@@ -98,8 +120,8 @@ mod tests {
 
     #[test]
     fn reads_keys() {
-        let read = |name: &str, value: &str, is_connect| {
-            key(&[(name, value)].into_iter().collect(), is_connect)
+        let read = |name: &str, value: &str, is_tunnel| {
+            key(&[(name, value)].into_iter().collect(), is_tunnel)
         };
         let key_of = |name: &str, value: &str| read(name, value, true);
         assert_eq!(
@@ -115,10 +137,24 @@ mod tests {
             Some(Isolation::new(b"tab", b""))
         );
         assert_eq!(
-            read("tor-stream-isolation", "tab", false),
-            None,
-            "a page's script chooses no key"
+            key_of("x-tor-stream-isolation", "tab"),
+            Some(Isolation::new(b"tab", b""))
         );
+        let both = |one: &str, other: &str| {
+            let fields = [
+                ("tor-stream-isolation", one),
+                ("x-tor-stream-isolation", other),
+            ];
+            key(&fields.into_iter().collect(), true)
+        };
+        assert_ne!(both("a", "bc"), both("ab", "c"));
+        for name in STREAM_FIELDS {
+            assert_eq!(
+                read(name, "tab", false),
+                None,
+                "a page's script chooses no key"
+            );
+        }
         assert_eq!(
             key_of("proxy-authorization", "Basic %%%"),
             Some(Isolation::new(b"Basic %%%", b""))
@@ -128,5 +164,34 @@ mod tests {
             Isolation::new(&[b'a'; 301], b"")
         );
         assert_eq!(key_of("accept", "x"), None);
+    }
+
+    /// Returns the fields and the key that a request has behind the stage.
+    fn passed(method: Method, protocol: Option<&str>, fields: &[(&str, &str)]) -> (usize, bool) {
+        let seen = Rc::new(std::cell::Cell::new((0, false)));
+        let noted = Rc::clone(&seen);
+        let next = Rc::new(move |exchange: Exchange| {
+            let has_key = exchange.isolation != Isolation::none();
+            noted.set((exchange.request.fields.len(), has_key));
+            Reply::ready(tandem_http::ResponseHead::new(200), bytes::Bytes::new())
+        });
+        let request = tandem_http::RequestHead {
+            method,
+            protocol: protocol.map(Into::into),
+            fields: fields.iter().copied().collect(),
+            ..tandem_http::RequestHead::get(tandem_http::Scheme::Http, "a.test", "/")
+        };
+        Isolate { next }.call(Exchange::internal(request));
+        seen.get()
+    }
+
+    #[test]
+    fn isolate_removes_all_fields_of_a_tunnel() {
+        let fields = [("user-agent", "browser"), ("x-tor-stream-isolation", "tab")];
+        assert_eq!(passed(Method::Connect, None, &fields), (0, true));
+        // A script can write the field of a WebSocket or of another request.
+        let socket = passed(Method::Connect, Some("websocket"), &fields);
+        assert_eq!(socket, (1, false));
+        assert_eq!(passed(Method::Get, None, &fields), (1, false));
     }
 }
