@@ -13,6 +13,8 @@ use std::sync::Arc;
 
 use tandem_http::{Method, Reason};
 
+pub(crate) use self::tls::BAD_CERTIFICATE;
+
 /// The kind of failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -146,14 +148,24 @@ impl Error {
         self
     }
 
+    /// Returns the typed error that a transport has wrapped.
+    fn wrapped(error: &std::io::Error) -> Option<&Self> {
+        error.get_ref()?.downcast_ref()
+    }
+
+    /// Converts an error of a path that carried a request. A typed error of the transport knows
+    /// whether the request left, and other errors get `retry`.
+    pub fn io_of_request(error: &std::io::Error, side: Side, retry: Retry) -> Self {
+        match Self::wrapped(error) {
+            Some(typed) => typed.clone(),
+            None => Self::io(error, side).with_retry(retry),
+        }
+    }
+
     /// Classifies an I/O error on a connection to `side`.
     pub fn io(error: &std::io::Error, side: Side) -> Self {
         use std::io::ErrorKind as K;
-        // Transports may wrap a typed error, which is used as it is.
-        if let Some(inner) = error
-            .get_ref()
-            .and_then(|inner| inner.downcast_ref::<Self>())
-        {
+        if let Some(inner) = Self::wrapped(error) {
             return inner.clone();
         }
         if let Some(inner) = error

@@ -5,10 +5,11 @@
 use bytes::Bytes;
 use tandem_http::ResponseHead;
 
-use crate::error::{Error, Kind, Side};
+use crate::error::{BAD_CERTIFICATE, Error, Kind, Side};
 
 /// Returns the response that tells of a failure. `who` is this proxy's role, such as `client`.
 pub fn response(error: &Error, who: &'static str) -> (ResponseHead, Bytes) {
+    let error = &shown(error);
     let status = error.status();
     let detail: String = error
         .detail
@@ -36,6 +37,17 @@ pub fn response(error: &Error, who: &'static str) -> (ResponseHead, Bytes) {
         head.fields.push("proxy-authenticate", "Bearer");
     }
     (head, body)
+}
+
+/// Returns the error as the page tells it. A site can let its script read the page, so the names in
+/// the gateway's certificate are left to the log.
+fn shown(error: &Error) -> Error {
+    let is_of_gateway = matches!(error.side, Side::Peer | Side::Via);
+    let mut shown = error.clone();
+    if error.kind == Kind::Tls && is_of_gateway && error.detail.contains(BAD_CERTIFICATE) {
+        shown.detail = format!("{BAD_CERTIFICATE}: the log says why").into();
+    }
+    shown
 }
 
 const fn headline(error: &Error) -> &'static str {
@@ -127,6 +139,24 @@ pub fn explanation(head: &ResponseHead) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn response_names_no_host_of_a_certificate() {
+        let wrong = rustls::CertificateError::NotValidForNameContext {
+            expected: rustls::pki_types::ServerName::try_from("gateway.test").unwrap(),
+            presented: vec!["secret.test".into()],
+        };
+        let wrong = std::io::Error::other(rustls::Error::InvalidCertificate(wrong));
+        for side in [Side::Peer, Side::Via, Side::Origin] {
+            let error = Error::io(&wrong, side);
+            assert!(error.detail.contains("gateway.test"), "{error}");
+            let (head, body) = response(&error, "client");
+            let status = head.fields.get("proxy-status").unwrap();
+            let all = [status, &body[..]].concat();
+            let all = String::from_utf8_lossy(&all);
+            assert_eq!(all.contains(".test"), side == Side::Origin, "{all}");
+        }
+    }
 
     #[test]
     fn response_escapes_the_detail_of_an_error() {

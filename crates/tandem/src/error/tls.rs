@@ -7,6 +7,10 @@ use rustls::{AlertDescription, CertificateError, Error};
 
 use super::Side;
 
+/// The beginning of the explanation of a certificate that is not accepted. The rest may contain the
+/// names in the certificate.
+pub(crate) const BAD_CERTIFICATE: &str = "invalid peer certificate";
+
 /// Explains a failure of a TLS connection to `side`. Remedies are named for the gateway only: a
 /// visitor cannot change how a gateway reaches an origin.
 pub(super) fn explain(error: &Error, side: Side) -> Cow<'static, str> {
@@ -55,7 +59,7 @@ fn certificate(error: &CertificateError, side: Side) -> Cow<'static, str> {
              make it with openssl req -x509 -addext basicConstraints=critical,CA:FALSE"
                 .into()
         }
-        other => format!("invalid peer certificate: {other}").into(),
+        other => format!("{BAD_CERTIFICATE}: {other}").into(),
     }
 }
 

@@ -207,7 +207,7 @@ fn is_quiet(path: &mut Path) -> bool {
 }
 
 pub(super) fn sent_error(error: std::io::Error) -> Error {
-    Error::io(&error, Side::Origin).with_retry(Retry::IfIdempotent)
+    Error::io_of_request(&error, Side::Origin, Retry::IfIdempotent)
 }
 
 fn request_framing(exchange: &Exchange) -> Framing {

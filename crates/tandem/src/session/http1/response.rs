@@ -41,7 +41,7 @@ impl ReadTimer {
         std::future::poll_fn(move |cx| {
             if let Poll::Ready(read) = read(cx) {
                 return Poll::Ready(read.map_err(|error| {
-                    Error::io(&error, Side::Origin).with_retry(Retry::IfIdempotent)
+                    Error::io_of_request(&error, Side::Origin, Retry::IfIdempotent)
                 }));
             }
             let sleep = self
