@@ -147,7 +147,7 @@ impl BridgeConfig {
             ca: server.option("ca").map(str::to_owned),
             identity: identity.map(watched).transpose()?,
             alpn: vec![server.session.alpn().to_vec()],
-            unlinkable: false,
+            unlinkable: true,
         };
         // Wrong files are an error at the start, also for transports that read them later.
         let connector = tls.connector()?;
@@ -184,7 +184,8 @@ impl BridgeConfig {
         let tls = ClientTls {
             ca: self.near.origin_ca.clone(),
             alpn,
-            ..ClientTls::default()
+            unlinkable: true,
+            identity: None,
         };
         let timeout = self.near.path.socket.connect_timeout;
         let below = Rc::clone(&direct) as _;

@@ -223,6 +223,8 @@ impl GatewayConfig {
         let tls = ClientTls {
             ca: ca.map(str::to_owned),
             alpn: alpn.iter().map(|name| name.to_vec()).collect(),
+            // The origin of a reverse gateway is its operator's.
+            unlinkable: self.mode == Mode::Forward,
             ..ClientTls::default()
         };
         let connector = tls.connector()?;

@@ -540,10 +540,11 @@ fn lane_without_gateway(fallback: Option<Rc<dyn Stage>>, error: fn() -> Error) -
     }
 }
 
-/// Returns TLS towards origins, with the authorities of the public web.
+/// Returns TLS towards origins, with the authorities of the public web. All isolation keys use it.
 pub(super) fn tls_to_origins() -> Result<TlsConnector, ConfigError> {
     let tls = ClientTls {
         alpn: vec![b"h2".to_vec(), b"http/1.1".to_vec()],
+        unlinkable: true,
         ..ClientTls::default()
     };
     Ok(tls.connector()?)
