@@ -59,6 +59,13 @@ impl Address {
                         (?host=/run/postgresql)"
                 .to_owned());
         }
+        if config.get_hosts().iter().any(is_onion) {
+            return Err(
+                "it names an onion service, which no resolver may be asked for: name an \
+                        address, or the directory of a socket"
+                    .to_owned(),
+            );
+        }
         if config.get_dbname().is_none() {
             return Err("it names no database: write postgres://USER@HOST/DATABASE".to_owned());
         }
@@ -140,6 +147,17 @@ fn is_local(host: &Host) -> bool {
     }
 }
 
+/// Returns true for a name that only Tor resolves (RFC 7686).
+fn is_onion(host: &Host) -> bool {
+    match host {
+        Host::Tcp(name) => {
+            let name = name.trim_end_matches('.').to_ascii_lowercase();
+            name == "onion" || name.ends_with(".onion")
+        }
+        Host::Unix(_) => false,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -207,6 +225,7 @@ mod tests {
             ("postgres:///b", "names no host"),
             ("postgres://a@localhost", "names no database"),
             ("postgres://a@localhost:x/b", "postgres://USER@HOST"),
+            ("postgres://a@x.ONION./b", "onion service"),
             ("postgres://a@localhost/b?unknown=1", "postgres://USER@HOST"),
             ("postgres://a@localhost/b?sslmode=require", "verify-full"),
             ("postgres://a@localhost/b?schema=A", "schema="),

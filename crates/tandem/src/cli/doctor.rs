@@ -25,7 +25,7 @@ use crate::back::origin::Mode;
 use crate::config::gateways::GatewayEndpoint;
 use crate::config::onion_ports::torrc_line;
 use crate::config::{ClientConfig, ConfigError, GatewayConfig, PathConfig, few_descriptors};
-use crate::endpoint::Endpoint;
+use crate::endpoint::{Endpoint, is_onion};
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Exchange, Part};
 use crate::middle::max_forwards::VERSION_FIELD;
@@ -249,6 +249,13 @@ fn name_to_resolve<'a>(asked: Option<&'a str>, mode: &'a Mode) -> Option<&'a str
 
 /// Checks the resolver with a name.
 async fn resolver(name: &str) -> Result<Finding, Failure> {
+    if is_onion(name) {
+        let problem = format!(
+            "{name} is an onion service, which no resolver may be asked for: a gateway reaches \
+             addresses and names of DNS only"
+        );
+        return Ok(Finding::fault("DNS", problem));
+    }
     let asked = name.to_owned();
     let looked_up = tokio::task::spawn_blocking(move || (asked.as_str(), 443).to_socket_addrs());
     Ok(match looked_up.await? {
@@ -571,6 +578,12 @@ mod tests {
         ] {
             assert_eq!(name_to_resolve(asked, &mode(text)), name, "{text}");
         }
+    }
+
+    #[tokio::test]
+    async fn resolver_is_not_asked_for_onion_services() {
+        let finding = resolver("www.EXAMPLE.onion.").await.expect("a finding");
+        assert!(finding.text.contains("onion service"), "{}", finding.text);
     }
 
     /// Tests run as root too, to which no port is refused.

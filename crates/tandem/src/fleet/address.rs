@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use redis::{ConnectionAddr, IntoConnectionInfo as _, RedisConnectionInfo};
 
+use crate::endpoint::is_onion;
 use crate::transport::tls::ClientTls;
 
 /// The checked form of an address. A gateway connects to this address only.
@@ -78,6 +79,13 @@ impl EngineAddress {
             return Err("it has a password and a password-file".to_owned());
         }
         let place = match info.addr() {
+            ConnectionAddr::Tcp(host, _) if is_onion(host) => {
+                return Err(
+                    "its host is an onion service, which no resolver may be asked for: \
+                            name an address, or a socket"
+                        .to_owned(),
+                );
+            }
             ConnectionAddr::Tcp(host, port) => EngineSocket::Tcp {
                 host: host.clone(),
                 port: *port,
