@@ -100,6 +100,31 @@ fn reload_lists_keys_that_need_a_restart() {
 }
 
 #[test]
+fn reload_does_not_remove_the_proxy() {
+    let (text, nowhere) = (
+        |more: &str| {
+            format!(
+                "[client]\nlisten = [\"http://127.0.0.1:0\"]\nlog = \"info\"\n\
+                 gateway = [\"h2+tls://127.0.0.1:1\"]\n{more}\n"
+            )
+        },
+        nowhere(),
+    );
+    let via = format!("via = \"socks5://{nowhere}\"");
+    let path = file("without-via.toml", &text(&via));
+    let mut process = Process::start(&["client", "-c", path.to_str().unwrap()]);
+    for more in ["", "solo = \"direct\""] {
+        std::fs::write(&path, text(more)).unwrap();
+        process.signal("HUP");
+        process.wait_for("via: a reload does not remove it");
+    }
+    std::fs::write(&path, text(&via)).unwrap();
+    process.signal("HUP");
+    process.wait_for("was reloaded");
+    std::fs::remove_file(path).unwrap();
+}
+
+#[test]
 fn client_warns_of_listeners_beyond_loopback() {
     for (listen, warned) in [("http://0.0.0.0:0", true), ("socks5://127.0.0.2:0", false)] {
         let mut process = Process::start(&[

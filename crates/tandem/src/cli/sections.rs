@@ -1,7 +1,7 @@
 //! The roles as the command line sees them: each has options, which are flags and a section of the
 //! configuration file, and the configuration that they make.
 
-use std::cell::OnceCell;
+use std::cell::{OnceCell, RefCell};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -62,6 +62,11 @@ pub(super) trait Configured: Role + Clone + 'static {
 
     /// Takes over the values that a reload keeps from the configuration of the start.
     fn keep(&mut self, _first: &Self) {}
+
+    /// Checks that a reload may replace `before` by this configuration.
+    fn may_replace(&self, _before: &Self) -> Result<(), ConfigError> {
+        Ok(())
+    }
 }
 
 /// Runs a role until a signal ends it. The flags take precedence over the file.
@@ -76,6 +81,7 @@ pub(super) fn start<S: Section>(
     };
     start_log(options()?.log())?;
     let first = OnceCell::new();
+    let before = RefCell::new(None);
     serve(S::NAME, || {
         let options = options()?;
         let log = options.log().map(str::to_owned);
@@ -87,6 +93,10 @@ pub(super) fn start<S: Section>(
         };
         let first = first.get_or_init(|| config.clone());
         config.keep(first);
+        if let Some(before) = before.borrow().as_ref() {
+            config.may_replace(before)?;
+        }
+        before.replace(Some(config.clone()));
         Ok(Loaded {
             drain_limit: config.drain_limit(),
             fixed,
@@ -152,6 +162,16 @@ impl Configured for ClientConfig {
 
     fn drain_limit(&self) -> Duration {
         Duration::from_secs(10)
+    }
+
+    /// A file that is cut while it is written must not let connections show this machine's address.
+    fn may_replace(&self, before: &Self) -> Result<(), ConfigError> {
+        if before.via.is_some() && self.via.is_none() {
+            let problem = "a reload does not remove it, since connections would then show the \
+                           address of this machine: restart the client if you mean it";
+            return Err(ConfigError::value("via", problem));
+        }
+        Ok(())
     }
 }
 

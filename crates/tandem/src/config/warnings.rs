@@ -40,6 +40,7 @@ impl ClientConfig {
             warnings.extend(exposed_token(gateway, self.via.as_ref()));
             warnings.extend(certificate(&gateway.endpoint));
         }
+        warnings.extend(self.via.as_ref().and_then(distant_proxy));
         warnings.extend(self.path.warning());
         warnings.extend(self.left_out.iter().cloned());
         warnings.extend(self.secret_files.iter().filter_map(|file| secret(file)));
@@ -210,6 +211,19 @@ fn few_of(limit: u64, max_connections: usize) -> Option<String> {
     })
 }
 
+/// Returns a warning if the proxy of `via` is another machine.
+fn distant_proxy(via: &Via) -> Option<String> {
+    let (Via::Socks(address) | Via::TorPort(address)) = via else {
+        return None;
+    };
+    (!address.ip().to_canonical().is_loopback()).then(|| {
+        format!(
+            "via: {address} is another machine: isolation keys, the names of sites and plain HTTP \
+             go there in clear text, so run the proxy on this machine"
+        )
+    })
+}
+
 /// Returns a warning if a gateway's token goes there in clear text.
 fn exposed_token(gateway: &GatewayEndpoint, via: Option<&Via>) -> Option<String> {
     (gateway.token_file.is_some() && is_exposed(gateway, via)).then(|| {
@@ -271,6 +285,20 @@ mod tests {
             let start =
                 format!("max-connections is {connections}, and the process may open {limit}");
             assert!(warning.starts_with(&start), "{warning}");
+        }
+    }
+
+    #[test]
+    fn proxy_on_another_machine_is_warned_of() {
+        for (via, is_distant) in [
+            ("socks5://127.0.0.1:9050", false),
+            ("socks5://[::1]:9050", false),
+            ("socks5://192.168.1.1:9050", true),
+            ("tor://10.0.0.1:9051", true),
+            ("tor:///run/tor/control", false),
+        ] {
+            let parsed = via.parse().expect(via);
+            assert_eq!(distant_proxy(&parsed).is_some(), is_distant, "{via}");
         }
     }
 
