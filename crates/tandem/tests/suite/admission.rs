@@ -1,10 +1,18 @@
 //! Tests of admission: a gateway serves only authorised clients.
 
-use std::io::Write;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+
+use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{HandshakeKind, ServerConfig, ServerConnection};
 
 use crate::certificates::Certificates;
-use crate::harness::{Pair, Scene};
+use crate::harness::{PATIENCE, Pair, Scene};
 
 pub(crate) fn secret(name: &str, text: &str) -> PathBuf {
     let file = std::env::temp_dir().join(format!("tandem-test-{}-{name}", std::process::id()));
@@ -245,5 +253,76 @@ fn reverse_gateway_refuses_unknown_hosts() {
                 "{host}: {body}"
             );
         }
+    }
+}
+
+/// Starts an origin over TLS that closes each connection after one response, and sends whether the
+/// TLS session was resumed.
+fn closing_origin(certificates: &Certificates) -> (SocketAddr, Receiver<HandshakeKind>) {
+    let chain = CertificateDer::pem_file_iter(certificates.path("gateway.pem")).unwrap();
+    let chain = chain.collect::<Result<_, _>>().unwrap();
+    let key = PrivateKeyDer::from_pem_file(certificates.path("gateway.key")).unwrap();
+    let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(chain, key)
+        .unwrap();
+    let config = Arc::new(config);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let (kinds, seen) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let mut tls = ServerConnection::new(Arc::clone(&config)).unwrap();
+            let mut stream = rustls::Stream::new(&mut tls, &mut stream);
+            let mut buffer = [0; 4096];
+            if stream.read(&mut buffer).is_err() {
+                continue;
+            }
+            let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok";
+            stream.write_all(answer).unwrap();
+            let kind = stream.conn.handshake_kind().unwrap();
+            stream.conn.send_close_notify();
+            let _ = stream.flush();
+            if kinds.send(kind).is_err() {
+                return;
+            }
+        }
+    });
+    (address, seen)
+}
+
+/// Tickets would tell an origin that two users come from one client.
+#[test]
+fn forward_gateway_does_not_resume_tls_sessions_with_origins() {
+    let certificates = Certificates::new("tickets");
+    for is_reverse in [false, true] {
+        let (origin, seen) = closing_origin(&certificates);
+        let pair = Pair::with(
+            "h2",
+            |gateway| {
+                gateway.origin_ca = Some(certificates.path("ca.pem"));
+                if is_reverse {
+                    gateway.mode = Some(format!("reverse=https://{origin}").parse().unwrap());
+                    gateway.allow_host = vec!["site.example".parse().unwrap()];
+                }
+            },
+            |_| {},
+        );
+        let url = match is_reverse {
+            true => "http://site.example/".to_owned(),
+            false => format!("https://{origin}/"),
+        };
+        let mut kinds = Vec::new();
+        for user in ["dXNlcjE6", "dXNlcjI6", "dXNlcjM6"] {
+            let key = format!("Proxy-Authorization: Basic {user}\r\n");
+            let mut client = pair.connect();
+            client.send(crate::harness::request("GET", &url, &key));
+            assert_eq!(client.answer("GET").status, 200);
+            kinds.push(seen.recv_timeout(PATIENCE).unwrap());
+        }
+        let are_resumed = kinds.contains(&HandshakeKind::Resumed);
+        assert_eq!(are_resumed, is_reverse, "{kinds:?}");
     }
 }
