@@ -52,6 +52,12 @@ impl Facts for AssociationFacts {
         Some(self.received_bytes.get())
     }
 
+    fn smoothed_round_trip(&self) -> Option<Duration> {
+        let shared = self.association.get()?.upgrade()?;
+        let mut association = shared.association.borrow_mut();
+        association.tunnel().rtt()
+    }
+
     fn speed(&self) -> Option<SavedSpeed> {
         self.with_tunnel(|tunnel, _| tunnel.speed())?
     }

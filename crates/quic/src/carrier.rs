@@ -223,6 +223,10 @@ impl Facts for ConnectionFacts {
         })
     }
 
+    fn smoothed_round_trip(&self) -> Option<Duration> {
+        Some(self.connection.rtt())
+    }
+
     fn speed(&self) -> Option<SavedSpeed> {
         Resuming::of(&self.connection)?.speed()
     }

@@ -208,6 +208,7 @@ metrics! {
         "Exchanges ended because unread data filled the memory of a connection.";
     exchanges_retried "counter"
         "Requests sent again. They had not been processed, or could be processed twice.";
+    exchanges_moved "counter" "Requests sent again over TCP, since UDP delivered nothing.";
     body_bytes_down "counter" "Bytes of response bodies passed on to clients.";
     sessions_opened "counter" "Sessions opened to the gateway.";
     sessions_failed "counter" "Sessions that could not be opened.";

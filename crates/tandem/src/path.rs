@@ -12,6 +12,7 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use tandem_resume::{SavedSpeed, Trial};
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
@@ -45,6 +46,11 @@ pub trait Facts {
     /// Returns the present estimate of round trip and rate, or `None` if the system gives none.
     fn measure(&self) -> Option<Measure> {
         self.below()?.measure()
+    }
+
+    /// Returns the smoothed round trip of a connection over datagrams (RFC 6298 section 2).
+    fn smoothed_round_trip(&self) -> Option<Duration> {
+        self.below()?.smoothed_round_trip()
     }
 
     /// Returns the speed that this connection has shown, for a later connection on the same path.

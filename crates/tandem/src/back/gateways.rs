@@ -9,7 +9,9 @@ mod choice;
 mod comparing;
 mod lookup;
 mod ready;
+mod refuge;
 mod resume;
+mod usage;
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -20,7 +22,6 @@ use std::time::Duration;
 use tandem_coding::wire;
 use tandem_http::cache::is_safe;
 use tandem_push::wire::{is_companion, is_reserved};
-use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::back::announce::Announcer;
@@ -38,7 +39,9 @@ use crate::transport::{Target, Transport};
 use crate::{versions, warm_up};
 use choice::{WayGroup, observe};
 use ready::introduce;
+use refuge::Checks;
 use resume::Tokens;
+use usage::{InUse, SessionUsage};
 
 /// The usual number of attempts at an exchange.
 pub const TRIES: usize = 3;
@@ -142,6 +145,8 @@ pub struct Gateways {
     preferred: Cell<usize>,
     /// The recent tunnels that failed after the browser had received a successful response.
     failures: Failures,
+    /// The checks of the sessions to which exchanges may move.
+    checks: Checks,
     /// True once the pool drains: open sessions finish, and only a request opens a new one.
     draining: Cell<bool>,
     /// Finds this machine's address towards a gateway, which tells its network.
@@ -155,42 +160,14 @@ struct PoolSlot {
     /// The network on which the session was opened.
     network: Network,
     usage: Rc<SessionUsage>,
+    /// True while the session is silent and another way works.
+    doubted: Rc<Cell<bool>>,
+    /// True if the session was opened for exchanges that may move to it.
+    is_spare: Cell<bool>,
     /// The task that replaces the session when it is old.
     _rotation: Option<Task>,
     /// The task that learns the speed of the session's path.
     _speed: Option<Task>,
-}
-
-/// The use of a session. The companion of a session does not count.
-struct SessionUsage {
-    /// The number of exchanges under way.
-    exchanges: Cell<usize>,
-    /// The time of the last request, or the end of the last exchange.
-    last: Cell<Instant>,
-    /// Notified when an exchange begins.
-    begun: Notify,
-    /// Notified when an exchange ends.
-    ended: Notify,
-    /// True while the flow of the session is watched.
-    watched: Cell<bool>,
-}
-
-/// An exchange under way on a session of the pool.
-struct InUse(Rc<SessionUsage>);
-
-impl InUse {
-    fn begin(usage: &Rc<SessionUsage>) -> Self {
-        usage.exchanges.set(usage.exchanges.get() + 1);
-        Self(Rc::clone(usage))
-    }
-}
-
-impl Drop for InUse {
-    fn drop(&mut self) {
-        self.0.exchanges.set(self.0.exchanges.get() - 1);
-        self.0.last.set(Instant::now());
-        self.0.ended.notify_one();
-    }
 }
 
 impl Gateways {
@@ -211,6 +188,7 @@ impl Gateways {
             tokens: Tokens::default(),
             preferred: Cell::new(0),
             failures: Failures::default(),
+            checks: Checks::default(),
             draining: Cell::new(false),
             source: Cell::new(source_towards),
             this: this.clone(),
@@ -334,13 +312,7 @@ impl Gateways {
 
     fn slot(&self, current: Rc<dyn Connected>, key: (Isolation, usize)) -> PoolSlot {
         let now = Instant::now();
-        let usage = Rc::new(SessionUsage {
-            exchanges: Cell::new(0),
-            last: Cell::new(now),
-            begun: Notify::new(),
-            ended: Notify::new(),
-            watched: Cell::new(false),
-        });
+        let usage = Rc::new(SessionUsage::new(now));
         let speed = self.follow_speed(&key, &current, &usage);
         let network = self.network(key.1);
         let rotation = self.limits.max_age.map(|age| {
@@ -356,6 +328,8 @@ impl Gateways {
             opened: now,
             network,
             usage,
+            doubted: Rc::default(),
+            is_spare: Cell::new(false),
             _rotation: rotation,
             _speed: speed,
         }
@@ -400,7 +374,8 @@ impl Gateways {
         for _ in 0..self.limits.tries.max(count) {
             let group = (first + passed_over) % count;
             let chosen = self.choose(&exchange.isolation, group, takes_early).await;
-            let (session, index, _use) = chosen;
+            let (session, index, in_use) = chosen;
+            in_use.iter().for_each(InUse::carries);
             if let Some(key) = &version_key {
                 let fields = &mut exchange.request_mut().fields;
                 sink.set_carrying(versions::name(fields, key, session.mark()));

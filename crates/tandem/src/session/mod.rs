@@ -142,10 +142,23 @@ pub trait SessionEvents {
         Box::pin(std::future::pending())
     }
 
-    /// Resolves if the other end falls silent while the caller waits: no datagram arrives, not even
-    /// after a probe. Never resolves for a session over TCP.
+    /// Resolves once the other end has answered: the first time, or again after a probe that this
+    /// call sends. Fails with the session.
+    fn answers<'a>(&'a self) -> LocalBoxFuture<'a, Result<(), Error>> {
+        self.established()
+    }
+
+    /// Resolves if the other end falls silent while an exchange waits: no datagram arrives, not
+    /// even after probes. Another way may be needed, and [`SessionEvents::dies`] tells whether it
+    /// is. Never resolves for a session over TCP.
     fn silent<'a>(&'a self) -> LocalBoxFuture<'a, ()> {
         Box::pin(std::future::pending())
+    }
+
+    /// Resolves after [`SessionEvents::silent`]: to true once enough probes have had no answer, and
+    /// to false if a datagram has arrived.
+    fn dies<'a>(&'a self) -> LocalBoxFuture<'a, bool> {
+        Box::pin(std::future::ready(true))
     }
 }
 

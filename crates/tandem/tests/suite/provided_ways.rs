@@ -1,6 +1,6 @@
 //! Several ways to one gateway: the transport of this suite, and TCP with TLS.
 
-use std::net::SocketAddr;
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
@@ -25,12 +25,21 @@ struct Ways {
 
 impl Ways {
     fn start(name: &str, is_blocked: bool) -> Self {
+        Self::start_with_tcp(name, is_blocked, |tls| tls)
+    }
+
+    /// Starts the pair. `over_tcp` returns the client's address for the way over TCP.
+    fn start_with_tcp(
+        name: &str,
+        is_blocked: bool,
+        over_tcp: impl FnOnce(SocketAddr) -> SocketAddr,
+    ) -> Self {
         let certificates = Certificates::new(&format!("{NAME}-{name}"));
         let tls = endpoint(&format!("h2+tls://127.0.0.1:0?{}", certificates.identity()));
         let (gateway, udp) = start_gateway(&certificates, 0, |options| {
             options.listen.push(tls.clone());
         });
-        let tls = gateway.address(&tls).unwrap();
+        let tls = over_tcp(gateway.address(&tls).unwrap());
         let network = Forwarder::to(udp);
         network.blocked.store(is_blocked, Ordering::SeqCst);
         let (ca, udp) = (certificates.path("ca.pem"), network.address);
@@ -239,5 +248,109 @@ fn requests_move_to_tcp_when_udp_breaks() {
     assert_eq!(posted.load(Ordering::SeqCst), 1, "it may not be repeated");
     assert!(ways.has_session("h2 over TLS"));
     drop(go);
+    ways.stop();
+}
+
+#[test]
+fn requests_stay_on_udp_while_tcp_fails_too() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let tcp = listener.local_addr().unwrap();
+    let (dialled, dials) = mpsc::channel();
+    std::thread::spawn(move || {
+        // Each connection ends at once. The thread ends after the test.
+        while listener.accept().is_ok() && dialled.send(()).is_ok() {}
+    });
+    let ways = Ways::start_with_tcp("way-alone", false, |_| tcp);
+    let (go, wait) = mpsc::channel::<()>();
+    let wait = Mutex::new(wait);
+    let (asked, requests) = mpsc::channel();
+    let asked = Mutex::new(asked);
+    let origin = Scene::new(move |_, mut origin| {
+        while let Some(request) = origin.request() {
+            if request.line.contains("/slow ") {
+                asked.lock().unwrap().send(()).unwrap();
+                let _ = wait.lock().unwrap().recv();
+            }
+            origin.send(OK);
+        }
+    });
+    assert_eq!(Client::to(ways.http).get(&origin.url("/")).body, b"ok");
+    let mut waiting = Client::to(ways.http);
+    waiting.send(request("GET", &origin.url("/slow"), ""));
+    requests.recv_timeout(PATIENCE).unwrap();
+    dials.try_iter().for_each(drop);
+    ways.network.blocked.store(true, Ordering::SeqCst);
+    // The path is silent, and another check of TCP follows.
+    for _ in 0..2 {
+        dials.recv_timeout(PATIENCE).unwrap();
+    }
+    ways.network.blocked.store(false, Ordering::SeqCst);
+    go.send(()).unwrap();
+    assert_eq!(waiting.answer("GET").status, 200);
+    assert_eq!(requests.try_iter().count(), 0, "it was not repeated");
+    assert!(ways.has_session("h3 over"));
+    ways.stop();
+}
+
+/// Passes the bytes of connections to an address on. Each waits for `delay` before it is passed on,
+/// and `dialled` gets a message for it.
+fn slow_tcp(to: SocketAddr, delay: Duration, dialled: mpsc::Sender<()>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        while let Ok((near, _)) = listener.accept()
+            && dialled.send(()).is_ok()
+        {
+            std::thread::spawn(move || {
+                std::thread::sleep(delay);
+                let far = TcpStream::connect(to).unwrap();
+                let (mut from, mut into) = (near.try_clone().unwrap(), far.try_clone().unwrap());
+                std::thread::spawn(move || {
+                    // Either end may have ended.
+                    let _ = std::io::copy(&mut from, &mut into);
+                    let _ = into.shutdown(Shutdown::Write);
+                });
+                let (mut from, mut into) = (far, near);
+                let _ = std::io::copy(&mut from, &mut into);
+                let _ = into.shutdown(Shutdown::Write);
+            });
+        }
+    });
+    address
+}
+
+#[test]
+fn requests_move_though_tcp_takes_long() {
+    let (dialled, dials) = mpsc::channel();
+    let ways = Ways::start_with_tcp("way-slow-tcp", false, |tls| {
+        slow_tcp(tls, Duration::from_secs(1), dialled)
+    });
+    let (asked, requests) = mpsc::channel();
+    let asked = Mutex::new(asked);
+    let slow = Arc::<AtomicUsize>::default();
+    let origin = Scene::new(move |_, mut origin| {
+        while let Some(request) = origin.request() {
+            let is_slow = request.line.contains("/slow ");
+            if is_slow && slow.fetch_add(1, Ordering::SeqCst) == 0 {
+                asked.lock().unwrap().send(()).unwrap();
+                origin.request_ends();
+                return;
+            }
+            origin.send(OK);
+        }
+    });
+    assert_eq!(Client::to(ways.http).get(&origin.url("/")).body, b"ok");
+    until("the session over UDP", || ways.has_session("h3 over"));
+    until("the other session is closed", || {
+        !ways.has_session("h2 over")
+    });
+    let mut waiting = Client::to(ways.http);
+    waiting.send(request("GET", &origin.url("/slow"), ""));
+    requests.recv_timeout(PATIENCE).unwrap();
+    dials.try_iter().for_each(drop);
+    ways.network.blocked.store(true, Ordering::SeqCst);
+    ways.network.mute();
+    assert_eq!(waiting.answer("GET").status, 200);
+    assert_eq!(dials.try_iter().count(), 1, "one dial suffices");
     ways.stop();
 }

@@ -2,9 +2,8 @@
 //! [`ways`](crate::back::ways) remembers the result.
 //!
 //! A request waits for the first session that is established. A session that lost the race is
-//! observed to its end, since the way may only be slow. If a session over datagrams falls silent,
-//! its exchanges move to another way once that way has answered. An exchange whose response has
-//! begun stays, because the path may come back. The same holds if the network throttles datagrams
+//! observed to its end, since the way may only be slow. Exchanges leave a session over datagrams
+//! that falls silent ([`refuge`](super::refuge)), or that the network throttles
 //! ([`comparing`](super::comparing)).
 
 use std::cell::{Cell, RefCell};
@@ -19,7 +18,7 @@ use tokio::sync::Notify;
 
 use super::{Gateway, Gateways, InUse, PoolSlot};
 use crate::back::throttling::Purpose;
-use crate::back::ways::{Network, STAGGER, Ways};
+use crate::back::ways::{Network, Ways};
 use crate::error::{Error, Kind, Side};
 use crate::exchange::Isolation;
 use crate::metrics::METRICS;
@@ -27,8 +26,6 @@ use crate::session::{Connected, SessionState};
 
 /// The time after which a way without an answer counts as failed. A later answer still counts.
 const ESTABLISH_TIMEOUT: Duration = Duration::from_secs(4);
-/// The wait before another look at a silent path if no other way answers.
-const AGAIN: Duration = Duration::from_secs(1);
 
 /// The ways to one gateway, as a range of the pool's entries.
 pub(super) struct WayGroup {
@@ -205,10 +202,12 @@ impl Gateways {
             .unwrap_or(preferred)
     }
 
+    /// Returns true if the session of an entry takes requests, as far as is known.
     pub(super) fn is_open(&self, isolation: &Isolation, index: usize) -> bool {
         let slots = self.slots.borrow();
         let slot = slots.get(&(isolation.clone(), index));
-        slot.is_some_and(|slot| slot.current.is_established() && !slot.current.is_closed())
+        let takes = |slot: &PoolSlot| slot.current.is_established() && !slot.current.is_closed();
+        slot.is_some_and(|slot| takes(slot) && !slot.doubted.get())
     }
 
     /// Returns the entry over datagrams whose session a key uses now, or has used last. Another
@@ -234,110 +233,6 @@ impl Gateways {
         address.and_then(self.source.get())
     }
 
-    /// Resolves when an exchange should move from a session that has fallen silent: another way has
-    /// answered, and `may_move` permits it.
-    pub(super) async fn leave(
-        &self,
-        isolation: &Isolation,
-        index: usize,
-        session: &Rc<dyn Connected>,
-        may_move: impl Fn() -> bool,
-    ) {
-        let Some(other) = self.refuge(index) else {
-            return std::future::pending().await;
-        };
-        let opened_on = self.opened_on(isolation, index, session);
-        loop {
-            tokio::select! {
-                () = self.until_silent(index, session) => {}
-                () = self.until_throttled(index) => {
-                    if may_move() {
-                        return;
-                    }
-                    return std::future::pending().await;
-                }
-            }
-            let before = datagrams(&**session);
-            let (next, in_use) = self.begin(isolation, other);
-            let established = next.established().await;
-            drop(in_use);
-            if datagrams(&**session) != before {
-                continue;
-            }
-            if established.is_err() {
-                tokio::time::sleep(AGAIN).await;
-                continue;
-            }
-            self.broke(index, opened_on, other);
-            if may_move() {
-                return;
-            }
-            return std::future::pending().await;
-        }
-    }
-
-    /// Resolves if a session has fallen silent, or has not answered its early data in time.
-    async fn until_silent(&self, index: usize, session: &Rc<dyn Connected>) {
-        if !session.is_established() {
-            let network = self.network(index);
-            let limit = self
-                .group(index)
-                .map(|it| it.ways.borrow().stagger(network));
-            let limit = limit.unwrap_or(STAGGER);
-            if tokio::time::timeout(limit, session.established())
-                .await
-                .is_err()
-            {
-                return;
-            }
-        }
-        session.silent().await;
-    }
-
-    /// Returns the way to which exchanges move from a way over datagrams: the first one over TCP.
-    pub(super) fn refuge(&self, index: usize) -> Option<usize> {
-        let group = self.group(index)?;
-        if !self.gateways[index].way.is_datagrams {
-            return None;
-        }
-        let mut all = group.entries();
-        all.find(|other| !self.gateways[*other].way.is_datagrams)
-    }
-
-    /// Returns the network on which a session was opened.
-    fn opened_on(
-        &self,
-        isolation: &Isolation,
-        index: usize,
-        session: &Rc<dyn Connected>,
-    ) -> Network {
-        let slots = self.slots.borrow();
-        let slot = slots.get(&(isolation.clone(), index));
-        let slot = slot.filter(|slot| Rc::ptr_eq(&slot.current, session));
-        slot.map_or_else(|| self.network(index), |slot| slot.network)
-    }
-
-    /// Notes that a way has fallen silent while another one works. Its sessions take no more
-    /// requests. If this machine has moved since the session was opened, only the sessions of other
-    /// networks are closed: the way may work on the present one.
-    fn broke(&self, index: usize, opened_on: Network, other: usize) {
-        let Some(group) = self.group(index) else {
-            return;
-        };
-        let (network, way) = (self.network(index), index - group.first);
-        if network != opened_on {
-            return self.close_all(|_, of, slot| of == index && slot.network != network);
-        }
-        if group.ways.borrow().has_failed(network, way) {
-            return;
-        }
-        METRICS.ways_broken.add(1);
-        let error = Error::new(Kind::Timeout, Side::Peer, "its path has fallen silent");
-        self.way_failed(index, opened_on, &error);
-        self.preferred.set(other);
-        self.close_all(|_, of, _| of == index);
-    }
-
     /// Drains the sessions for which `matches` returns true, and removes them from their keys.
     pub(super) fn close_all(&self, matches: impl Fn(&Isolation, usize, &PoolSlot) -> bool) {
         let mut slots = self.slots.borrow_mut();
@@ -349,7 +244,7 @@ impl Gateways {
 
     /// Notes that a session failed that was begun on `begun_on`. After a move to another network
     /// this says nothing about either.
-    fn way_failed(&self, index: usize, begun_on: Network, error: &Error) {
+    pub(super) fn way_failed(&self, index: usize, begun_on: Network, error: &Error) {
         let Some(group) = self.group(index) else {
             return;
         };
@@ -422,10 +317,6 @@ impl Gateways {
 /// Returns the time, which tests control.
 pub(super) fn now() -> Instant {
     tokio::time::Instant::now().into_std()
-}
-
-fn datagrams(session: &dyn Connected) -> Option<u64> {
-    session.facts()?.datagrams_received()
 }
 
 /// Observes a session that was begun on `network` until it is established or has failed, and notes

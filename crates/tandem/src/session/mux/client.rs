@@ -12,11 +12,11 @@ use tandem_http::{Event, Priority, Reason, RequestHead, Role, StreamId};
 use super::core::Core;
 use super::driver::{Driver, Owner, Pace};
 use super::over_streams::StreamsDriver;
-use super::path_timeout::{PathTimeout, measured_round_trip};
+use super::path_timeout::PathTimeout;
+use super::path_watch::PathWatch;
 use super::refused::{STREAM_TIMEOUT, full};
-use super::silence::{Silence, Step};
 use super::upload::{Uploaded, upload};
-use super::{Heard, Inbound, MuxSession, Shared, ping};
+use super::{Heard, Inbound, MuxSession, Shared};
 use crate::carrier::Carrier;
 use crate::carrier::LocalBoxFuture;
 use crate::error::{Error, Kind, Retry, Side};
@@ -39,7 +39,7 @@ pub struct MuxClient {
     /// The last input before the latest probe. Each silence is probed once.
     probed_after: Cell<Option<Heard>>,
     /// The observation of a path that carries datagrams, for [`SessionEvents::silent`].
-    silence: Cell<Silence>,
+    pub(super) path_watch: PathWatch,
 }
 
 /// The wait for a reply to the probe of a silent session, by the session's first round trip.
@@ -77,7 +77,7 @@ impl MuxClient {
             admission: ClientAdmission::new(session.token.as_deref()),
             rest: session.timeouts.probe_after / 2,
             probed_after: Cell::default(),
-            silence: Cell::new(Silence::new(tokio::time::Instant::now().into_std())),
+            path_watch: PathWatch::new(),
         }
     }
 
@@ -103,7 +103,7 @@ impl MuxClient {
         }
     }
 
-    fn datagrams_received(&self) -> Option<u64> {
+    pub(super) fn datagrams_received(&self) -> Option<u64> {
         self.facts()?.datagrams_received()
     }
 
@@ -342,6 +342,14 @@ impl SessionEvents for MuxClient {
         Box::pin(self.until_silent())
     }
 
+    fn dies<'a>(&'a self) -> LocalBoxFuture<'a, bool> {
+        Box::pin(self.until_dead())
+    }
+
+    fn answers<'a>(&'a self) -> LocalBoxFuture<'a, Result<(), Error>> {
+        Box::pin(self.until_answered())
+    }
+
     fn lost<'a>(&'a self) -> LocalBoxFuture<'a, ()> {
         Box::pin(async move {
             let shared = &self.shared;
@@ -351,8 +359,7 @@ impl SessionEvents for MuxClient {
                 .filter(|heard| heard.elapsed() >= self.rest)
             {
                 if self.probed_after.replace(Some(heard)) != Some(heard) {
-                    shared.core.borrow_mut().ping(ping::AFTER_SILENCE);
-                    shared.kick();
+                    self.probe();
                 }
                 // Over a carrier with datagrams, an acknowledgement of the probe suffices.
                 let arrived = self.datagrams_received();
@@ -388,7 +395,7 @@ impl MuxClient {
     }
 
     /// Resolves once `condition` holds, or the session has failed.
-    async fn until(&self, condition: impl Fn(&Shared) -> bool) -> Result<(), Error> {
+    pub(super) async fn until(&self, condition: impl Fn(&Shared) -> bool) -> Result<(), Error> {
         std::future::poll_fn(|cx| {
             if let Some(error) = self.shared.ended.get() {
                 return Poll::Ready(Err(error.clone()));
@@ -400,34 +407,6 @@ impl MuxClient {
             Poll::Pending
         })
         .await
-    }
-
-    /// Watches the path until it has fallen silent; see [`SessionEvents::silent`].
-    async fn until_silent(&self) {
-        loop {
-            let Some(facts) = self.facts() else {
-                return std::future::pending().await;
-            };
-            let Some(count) = facts.datagrams_received() else {
-                return std::future::pending().await;
-            };
-            let round_trip = measured_round_trip(&*facts);
-            let round_trip = round_trip.unwrap_or_else(|| self.shared.answered_in.get());
-            let now = tokio::time::Instant::now().into_std();
-            let mut silence = self.silence.get();
-            let step = silence.look(now, count, round_trip);
-            self.silence.set(silence);
-            let wait = match step {
-                Step::Silent => return,
-                Step::Wait(wait) => wait,
-                Step::Probe(wait) => {
-                    self.shared.core.borrow_mut().ping(ping::AFTER_SILENCE);
-                    self.shared.kick();
-                    wait
-                }
-            };
-            tokio::time::sleep(wait).await;
-        }
     }
 }
 
@@ -540,7 +519,9 @@ struct ClientOwner {
 impl Owner for ClientOwner {
     fn handle_event(&mut self, event: Event) {
         match event {
-            Event::Settings | Event::GoAway { .. } => self.shared.waiting.wake_all(),
+            Event::Settings | Event::GoAway { .. } | Event::Pong { .. } => {
+                self.shared.waiting.wake_all();
+            }
             _ => {}
         }
     }

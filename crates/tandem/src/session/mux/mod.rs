@@ -31,6 +31,7 @@ mod mismatch;
 mod order;
 mod over_streams;
 mod path_timeout;
+mod path_watch;
 mod ping;
 mod refused;
 mod scratch;

@@ -1,12 +1,15 @@
 use std::net::SocketAddr;
 
-use tandem_http::{RequestHead, ResponseHead, Scheme};
+use tandem_http::{Method, RequestHead, ResponseHead, Scheme};
 
 use super::*;
 use crate::back::announce::Announcer;
+use crate::back::gateways::refuge::CONFIRMATIONS;
 use crate::back::gateways::{PoolLimits, ToGateway, WayEntry};
+use crate::back::ways::STAGGER;
 use crate::carrier::{Carrier, LocalBoxFuture};
 use crate::exchange::{Exchange, Part, Peer, SessionMark, Sink};
+use crate::path::Facts;
 use crate::session::{Drain, Session, SessionEvents};
 use crate::stage::{SessionPool, Stage};
 use crate::transport::{Target, Transport};
@@ -27,25 +30,86 @@ struct Way {
     takes: Cell<Duration>,
     requests: Cell<usize>,
     is_datagrams: bool,
+    /// True while nothing arrives.
+    is_blocked: Cell<bool>,
+    /// The time until a response.
+    responds_in: Cell<Duration>,
+    /// The time after which a silent path is dead, for sessions over datagrams.
+    dies_in: Cell<Duration>,
+    /// The time until an established session answers a probe.
+    answers_in: Cell<Duration>,
+    /// True while no session can be established.
+    is_refused: Cell<bool>,
+    /// The time before which sessions were opened that receive nothing.
+    lost_before: Cell<Option<tokio::time::Instant>>,
+    /// True if a probe finds that the session has ended.
+    ends_at_probe: Cell<bool>,
+    /// The datagrams that have arrived, if the way counts them.
+    datagrams: Cell<Option<u64>>,
+    /// The sessions, the exchanges and the probes that were begun.
+    dials: Cell<usize>,
+    runs: Cell<usize>,
+    probes: Cell<usize>,
+}
+
+impl Way {
+    fn new(takes: Duration, is_datagrams: bool) -> Self {
+        Self {
+            takes: Cell::new(takes),
+            requests: Cell::new(0),
+            is_datagrams,
+            is_blocked: Cell::new(false),
+            responds_in: Cell::new(MS),
+            dies_in: Cell::default(),
+            answers_in: Cell::default(),
+            is_refused: Cell::new(false),
+            lost_before: Cell::default(),
+            ends_at_probe: Cell::new(false),
+            datagrams: Cell::default(),
+            dials: Cell::new(0),
+            runs: Cell::new(0),
+            probes: Cell::new(0),
+        }
+    }
+}
+
+impl Facts for Way {
+    fn below(&self) -> Option<&dyn Facts> {
+        None
+    }
+
+    fn datagrams_received(&self) -> Option<u64> {
+        self.datagrams.get()
+    }
+}
+
+/// Counts an event.
+fn count(counter: &Cell<usize>) {
+    counter.set(counter.get() + 1);
 }
 
 struct OverWay {
     way: Rc<Way>,
     network: u8,
+    opened_at: tokio::time::Instant,
     established_at: tokio::time::Instant,
     mark: Rc<SessionMark>,
     is_drained: Cell<bool>,
+    is_refused: bool,
 }
 
 impl OverWay {
     /// Returns true if no datagram arrives, since this machine has another address.
     fn is_silent(&self) -> bool {
-        self.way.is_datagrams && self.network != NETWORK.get()
+        let has_moved = self.way.is_datagrams && self.network != NETWORK.get();
+        let lost_before = self.way.lost_before.get();
+        let is_lost = lost_before.is_some_and(|time| self.opened_at < time);
+        has_moved || is_lost || self.way.is_blocked.get()
     }
 
     async fn until_works(&self) {
-        if self.is_silent() {
-            std::future::pending().await
+        while self.is_silent() {
+            tokio::time::sleep(MS).await;
         }
     }
 }
@@ -57,9 +121,10 @@ impl Connected for OverWay {
         sink: &'a mut Sink,
     ) -> LocalBoxFuture<'a, Result<(), Error>> {
         Box::pin(async move {
-            tokio::time::sleep(MS).await;
+            count(&self.way.runs);
+            tokio::time::sleep(self.way.responds_in.get()).await;
             self.until_works().await;
-            self.way.requests.set(self.way.requests.get() + 1);
+            count(&self.way.requests);
             sink.send(Part::Head(ResponseHead::new(204))).await;
             Ok(())
         })
@@ -76,11 +141,15 @@ impl SessionState for OverWay {
     }
 
     fn is_closed(&self) -> bool {
-        self.is_drained.get()
+        self.is_drained.get() || self.is_refused
     }
 
     fn is_established(&self) -> bool {
-        tokio::time::Instant::now() >= self.established_at
+        !self.is_refused && tokio::time::Instant::now() >= self.established_at
+    }
+
+    fn facts(&self) -> Option<Rc<dyn Facts>> {
+        Some(Rc::clone(&self.way) as _)
     }
 
     fn active(&self) -> usize {
@@ -96,15 +165,41 @@ impl SessionEvents for OverWay {
     fn established<'a>(&'a self) -> LocalBoxFuture<'a, Result<(), Error>> {
         Box::pin(async {
             tokio::time::sleep_until(self.established_at).await;
-            Ok(())
+            match self.is_refused {
+                true => Err(Error::new(Kind::Unreachable, Side::Peer, "refused")),
+                false => Ok(()),
+            }
         })
     }
 
     fn silent<'a>(&'a self) -> LocalBoxFuture<'a, ()> {
         Box::pin(async {
-            if !self.is_silent() {
-                std::future::pending().await
+            while !self.is_silent() {
+                tokio::time::sleep(MS).await;
             }
+        })
+    }
+
+    fn dies<'a>(&'a self) -> LocalBoxFuture<'a, bool> {
+        Box::pin(async {
+            tokio::select! {
+                biased;
+                () = self.until_works() => false,
+                () = tokio::time::sleep(self.way.dies_in.get()) => true,
+            }
+        })
+    }
+
+    fn answers<'a>(&'a self) -> LocalBoxFuture<'a, Result<(), Error>> {
+        Box::pin(async {
+            count(&self.way.probes);
+            self.established().await?;
+            if self.way.ends_at_probe.get() {
+                return Err(Error::new(Kind::Reset, Side::Peer, "the session has ended"));
+            }
+            self.until_works().await;
+            tokio::time::sleep(self.way.answers_in.get()).await;
+            Ok(())
         })
     }
 }
@@ -113,10 +208,14 @@ struct Protocol(Rc<Way>);
 
 impl Session for Protocol {
     fn connect(&self, _: LocalBoxFuture<'static, Result<Carrier, Error>>) -> Rc<dyn Connected> {
+        count(&self.0.dials);
+        let opened_at = tokio::time::Instant::now();
         Rc::new(OverWay {
             way: Rc::clone(&self.0),
             network: NETWORK.get(),
-            established_at: tokio::time::Instant::now() + self.0.takes.get(),
+            opened_at,
+            established_at: opened_at + self.0.takes.get(),
+            is_refused: self.0.is_refused.get(),
             mark: Rc::new(SessionMark::new(true)),
             is_drained: Cell::new(false),
         })
@@ -153,13 +252,7 @@ struct Scene {
 
 impl Scene {
     fn new(takes: [u32; 3]) -> Self {
-        let ways = [0, 1, 2].map(|index| {
-            Rc::new(Way {
-                takes: Cell::new(takes[index] * MS),
-                requests: Cell::new(0),
-                is_datagrams: index < TLS,
-            })
-        });
+        let ways = [0, 1, 2].map(|at| Rc::new(Way::new(takes[at] * MS, at < TLS)));
         let gateway = |(index, way): (usize, &Rc<Way>)| Gateway {
             target: Target {
                 host: "gateway".into(),
@@ -191,8 +284,14 @@ impl Scene {
 
     /// Requests a page with a key, and returns the way that carried it.
     async fn get(&self, isolation: &Isolation) -> usize {
+        self.ask(Method::Get, isolation).await
+    }
+
+    /// Sends a request with a key, and returns the way that carried it.
+    async fn ask(&self, method: Method, isolation: &Isolation) -> usize {
         let before = self.ways.clone().map(|way| way.requests.get());
-        let request = RequestHead::get(Scheme::Http, "site.example", "/".to_owned());
+        let mut request = RequestHead::get(Scheme::Http, "site.example", "/".to_owned());
+        request.method = method;
         let exchange = Exchange {
             isolation: isolation.clone(),
             ..Exchange::internal(request)
@@ -291,6 +390,76 @@ fn way_does_not_fail_on_the_next_network() {
     });
 }
 
+#[test]
+fn request_leaves_silence_once_another_way_answers() {
+    run(async {
+        let scene = Scene::new([50, 5000, 100]);
+        let key = Isolation::none();
+        assert_eq!(scene.get(&key).await, QUIC);
+        let mark = scene.slot_mark(&key, QUIC);
+        scene.ways[QUIC].is_blocked.set(true);
+        let begun = tokio::time::Instant::now();
+        assert_eq!(scene.get(&key).await, TLS);
+        assert!(begun.elapsed() <= 110 * MS, "{:?}", begun.elapsed());
+        assert!(scene.current_is(&key, TLS), "new requests go there too");
+        // The datagrams were missing for a moment only.
+        tokio::time::sleep(300 * MS).await;
+        assert_eq!(scene.get(&key).await, TLS);
+        scene.ways[QUIC].is_blocked.set(false);
+        tokio::time::sleep(100 * MS).await;
+        assert_eq!(scene.get(&key).await, QUIC);
+        assert!(Rc::ptr_eq(&mark, &scene.slot_mark(&key, QUIC)));
+        let ways = &scene.pool.groups[0].ways;
+        assert!(
+            !ways
+                .borrow()
+                .has_failed(network_of(([0; 4], 0).into()), QUIC)
+        );
+    });
+}
+
+#[test]
+fn session_without_further_answers_is_broken() {
+    run(async {
+        let scene = Scene::new([50, 5000, 100]);
+        let key = Isolation::none();
+        assert_eq!(scene.get(&key).await, QUIC);
+        scene.ways[QUIC].is_blocked.set(true);
+        assert_eq!(scene.get(&key).await, TLS);
+        tokio::time::sleep(CONFIRMATIONS as u32 * STAGGER + MS).await;
+        let ways = &scene.pool.groups[0].ways;
+        assert!(
+            ways.borrow()
+                .has_failed(network_of(([0; 4], 0).into()), QUIC)
+        );
+        assert!(!scene.pool.slots.borrow().contains_key(&(key.clone(), QUIC)));
+        assert_eq!(scene.get(&key).await, TLS);
+    });
+}
+
+/// A gap between two satellites lets nothing through, by any way.
+#[test]
+fn gap_in_the_whole_path_moves_no_request() {
+    run(async {
+        let scene = Scene::new([100, 5000, 30]);
+        let key = Isolation::none();
+        assert_eq!(scene.get(&key).await, QUIC);
+        scene.pool.begin(&key, TLS).0.established().await.unwrap();
+        scene.ways[TLS].answers_in.set(40 * MS);
+        for way in [QUIC, TLS] {
+            scene.ways[way].is_blocked.set(true);
+        }
+        let ways = scene.ways.clone();
+        tokio::task::spawn_local(async move {
+            tokio::time::sleep(500 * MS).await;
+            for way in [QUIC, TLS] {
+                ways[way].is_blocked.set(false);
+            }
+        });
+        assert_eq!(scene.get(&key).await, QUIC);
+    });
+}
+
 /// Another key of this client uses another way.
 #[test]
 fn session_of_a_key_is_found_by_any_way() {
@@ -303,3 +472,5 @@ fn session_of_a_key_is_found_by_any_way() {
         assert!(ToGateway(Rc::clone(&scene.pool)).current(&second).is_none());
     });
 }
+
+mod refuge;

@@ -1,0 +1,321 @@
+//! Tests of the move from a silent session over datagrams to one over TCP.
+
+use super::*;
+
+/// Opens a session of a key before it is needed.
+async fn open(scene: &Scene, key: &Isolation, way: usize) {
+    let (session, _use) = scene.pool.begin(key, way);
+    session.established().await.expect("a session");
+}
+
+/// Begins some requests of a key, and lets them run beside the test.
+fn spawn_requests(scene: &Rc<Scene>, key: &Isolation, count: usize) {
+    for _ in 0..count {
+        let (scene, key) = (Rc::clone(scene), key.clone());
+        tokio::task::spawn_local(async move { scene.get(&key).await });
+    }
+}
+
+#[test]
+fn stale_tcp_session_is_replaced() {
+    run(async {
+        let scene = Scene::new([50, 5000, 100]);
+        let key = Isolation::none();
+        assert_eq!(scene.get(&key).await, QUIC);
+        open(&scene, &key, TLS).await;
+        tokio::time::sleep(MS).await;
+        let now = tokio::time::Instant::now();
+        scene.ways[TLS].lost_before.set(Some(now));
+        scene.ways[QUIC].is_blocked.set(true);
+        let got = tokio::time::timeout(Duration::from_secs(3), scene.get(&key));
+        assert_eq!(got.await, Ok(TLS));
+        assert_eq!(scene.ways[TLS].dials.get(), 2);
+    });
+}
+
+#[test]
+fn tcp_session_of_another_network_is_replaced() {
+    run(async {
+        let scene = Scene::new([50, 5000, 100]);
+        let key = Isolation::none();
+        assert_eq!(scene.get(&key).await, QUIC);
+        open(&scene, &key, TLS).await;
+        tokio::time::sleep(MS).await;
+        NETWORK.set(2);
+        let begun = tokio::time::Instant::now();
+        scene.ways[TLS].lost_before.set(Some(begun));
+        let got = tokio::time::timeout(200 * MS, scene.get(&key));
+        assert_eq!(got.await, Ok(TLS));
+    });
+}
+
+#[test]
+fn doubted_session_ends_after_another_failure() {
+    run(async {
+        let scene = Scene::new([50, 9000, 40]);
+        let [first, second] = [b"a", b"b"].map(|user| Isolation::new(user, b""));
+        assert_eq!(scene.get(&first).await, QUIC);
+        // The next session by this way is too slow. It counts as failed while the first is doubted.
+        scene.ways[QUIC].takes.set(Duration::from_secs(9));
+        assert_eq!(scene.get(&second).await, TLS);
+        tokio::time::sleep(3500 * MS).await;
+        scene.ways[QUIC].is_blocked.set(true);
+        assert_eq!(scene.get(&first).await, TLS);
+        let network = network_of(([0; 4], 0).into());
+        let ways = &scene.pool.groups[0].ways;
+        assert!(!ways.borrow().has_failed(network, QUIC));
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        assert!(ways.borrow().has_failed(network, QUIC));
+        assert!(!scene.pool.slots.borrow().contains_key(&(first, QUIC)));
+    });
+}
+
+#[test]
+fn request_prefers_tcp_to_other_datagrams() {
+    run(async {
+        let scene = Scene::new([50, 60, 100]);
+        let key = Isolation::none();
+        assert_eq!(scene.get(&key).await, QUIC);
+        open(&scene, &key, DTLS).await;
+        for way in [QUIC, DTLS] {
+            scene.ways[way].is_blocked.set(true);
+        }
+        assert_eq!(scene.get(&key).await, TLS);
+        let runs = [QUIC, DTLS].map(|way| scene.ways[way].runs.get());
+        assert_eq!(runs.iter().sum::<usize>(), 2, "{runs:?}");
+        // The other way over datagrams takes requests once it has answered.
+        scene.ways[DTLS].is_blocked.set(false);
+        tokio::time::sleep(5 * MS).await;
+        assert_eq!(scene.get(&key).await, DTLS);
+    });
+}
+
+#[test]
+fn ended_session_in_doubt_does_not_break_its_way() {
+    run(async {
+        let scene = Scene::new([50, 5000, 100]);
+        let key = Isolation::none();
+        assert_eq!(scene.get(&key).await, QUIC);
+        scene.ways[QUIC].ends_at_probe.set(true);
+        scene.ways[QUIC].is_blocked.set(true);
+        assert_eq!(scene.get(&key).await, TLS);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let network = network_of(([0; 4], 0).into());
+        let ways = &scene.pool.groups[0].ways;
+        assert!(!ways.borrow().has_failed(network, QUIC));
+    });
+}
+
+#[test]
+fn exchanges_of_a_key_share_the_probe_of_their_refuge() {
+    run(async {
+        let scene = Rc::new(Scene::new([50, 5000, 100]));
+        let key = Isolation::none();
+        assert_eq!(scene.get(&key).await, QUIC);
+        open(&scene, &key, TLS).await;
+        scene.ways[TLS].answers_in.set(40 * MS);
+        scene.ways[QUIC].is_blocked.set(true);
+        spawn_requests(&scene, &key, 100);
+        tokio::time::sleep(200 * MS).await;
+        assert_eq!(scene.ways[TLS].requests.get(), 100);
+        assert_eq!(scene.ways[TLS].probes.get(), 1);
+    });
+}
+
+#[test]
+fn exchanges_of_a_key_share_refused_dials() {
+    run(async {
+        let scene = Rc::new(Scene::new([50, 5000, 100]));
+        let key = Isolation::none();
+        assert_eq!(scene.get(&key).await, QUIC);
+        scene.ways[TLS].is_refused.set(true);
+        scene.ways[QUIC].is_blocked.set(true);
+        for _ in 0..10 {
+            spawn_requests(&scene, &key, 10);
+            tokio::time::sleep(30 * MS).await;
+        }
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        let dials = scene.ways[TLS].dials.get();
+        assert!((3..=5).contains(&dials), "{dials}");
+    });
+}
+
+#[test]
+fn refuge_that_no_exchange_needed_is_closed() {
+    run(async {
+        let scene = Rc::new(Scene::new([50, 5000, 500]));
+        let key = Isolation::none();
+        scene.ways[QUIC].datagrams.set(Some(1));
+        assert_eq!(scene.get(&key).await, QUIC);
+        // A late datagram arrives while TCP is dialled.
+        scene.ways[QUIC].is_blocked.set(true);
+        spawn_requests(&scene, &key, 2);
+        tokio::time::sleep(100 * MS).await;
+        assert!(scene.pool.slots.borrow().contains_key(&(key.clone(), TLS)));
+        scene.ways[QUIC].is_blocked.set(false);
+        scene.ways[QUIC].datagrams.set(Some(2));
+        tokio::time::sleep(30 * MS).await;
+        assert_eq!(scene.ways[QUIC].requests.get(), 3);
+        assert!(!scene.pool.slots.borrow().contains_key(&(key.clone(), TLS)));
+        // An open session over TCP that had another reason stays.
+        open(&scene, &key, TLS).await;
+        scene.ways[TLS].answers_in.set(100 * MS);
+        scene.ways[QUIC].is_blocked.set(true);
+        spawn_requests(&scene, &key, 1);
+        tokio::time::sleep(50 * MS).await;
+        scene.ways[QUIC].is_blocked.set(false);
+        scene.ways[QUIC].datagrams.set(Some(3));
+        tokio::time::sleep(50 * MS).await;
+        assert_eq!(scene.ways[QUIC].requests.get(), 4);
+        assert!(scene.pool.slots.borrow().contains_key(&(key, TLS)));
+    });
+}
+
+#[test]
+fn request_waits_until_the_silent_path_is_dead() {
+    run(async {
+        let scene = Scene::new([50, 5000, 100]);
+        let key = Isolation::none();
+        assert_eq!(scene.get(&key).await, QUIC);
+        scene.ways[QUIC].dies_in.set(400 * MS);
+        scene.ways[QUIC].is_blocked.set(true);
+        let begun = tokio::time::Instant::now();
+        let moved = METRICS.exchanges_moved.value();
+        assert_eq!(scene.get(&key).await, TLS);
+        assert!(begun.elapsed() >= 400 * MS, "TCP had answered before");
+        assert!(METRICS.exchanges_moved.value() > moved);
+    });
+}
+
+#[test]
+fn request_stays_if_datagrams_arrive_late() {
+    run(async {
+        let scene = Rc::new(Scene::new([50, 5000, 100]));
+        let key = Isolation::none();
+        assert_eq!(scene.get(&key).await, QUIC);
+        scene.ways[QUIC].dies_in.set(400 * MS);
+        scene.ways[QUIC].is_blocked.set(true);
+        spawn_requests(&scene, &key, 2);
+        tokio::time::sleep(300 * MS).await;
+        assert!(scene.pool.is_open(&key, TLS), "it has answered");
+        scene.ways[QUIC].is_blocked.set(false);
+        tokio::time::sleep(5 * MS).await;
+        assert_eq!(scene.ways[QUIC].requests.get(), 3);
+        assert_eq!(scene.ways[TLS].runs.get(), 0);
+        assert!(scene.pool.is_open(&key, QUIC), "it is not doubted");
+        assert!(!scene.pool.slots.borrow().contains_key(&(key, TLS)));
+    });
+}
+
+#[test]
+fn request_stays_on_datagrams_while_tcp_is_dead_too() {
+    run(async {
+        for is_open in [false, true] {
+            let scene = Rc::new(Scene::new([50, 5000, 100]));
+            let key = Isolation::none();
+            assert_eq!(scene.get(&key).await, QUIC);
+            if is_open {
+                open(&scene, &key, TLS).await;
+            }
+            let mark = scene.slot_mark(&key, QUIC);
+            for way in [QUIC, TLS] {
+                scene.ways[way].is_blocked.set(true);
+            }
+            scene.ways[TLS].takes.set(Duration::from_secs(3600));
+            spawn_requests(&scene, &key, 3);
+            tokio::time::sleep(Duration::from_secs(60)).await;
+            let runs = scene.ways[QUIC].runs.get();
+            assert_eq!(
+                (runs, scene.ways[TLS].runs.get()),
+                (4, 0),
+                "none is repeated"
+            );
+            scene.ways[QUIC].is_blocked.set(false);
+            tokio::time::sleep(5 * MS).await;
+            assert_eq!(scene.ways[QUIC].requests.get(), 4);
+            assert!(Rc::ptr_eq(&mark, &scene.slot_mark(&key, QUIC)));
+        }
+    });
+}
+
+#[test]
+fn unsafe_request_is_not_repeated_over_tcp() {
+    run(async {
+        let scene = Rc::new(Scene::new([50, 5000, 100]));
+        let key = Isolation::none();
+        assert_eq!(scene.get(&key).await, QUIC);
+        scene.ways[QUIC].is_blocked.set(true);
+        let (posting, of) = (Rc::clone(&scene), key.clone());
+        let post = tokio::task::spawn_local(async move { posting.ask(Method::Post, &of).await });
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        assert_eq!(scene.ways[TLS].runs.get(), 0, "it waits for the path");
+        // Later requests do not.
+        assert_eq!(scene.ask(Method::Post, &key).await, TLS);
+        scene.ways[QUIC].is_blocked.set(false);
+        assert_eq!(post.await.expect("it ended"), QUIC);
+        assert_eq!(scene.ways[QUIC].runs.get(), 2);
+    });
+}
+
+#[test]
+fn throttled_way_is_left_without_silence() {
+    run(async {
+        let scene = Rc::new(Scene::new([50, 5000, 100]));
+        let key = Isolation::none();
+        assert_eq!(scene.get(&key).await, QUIC);
+        // Datagrams arrive, and the response takes long.
+        scene.ways[QUIC].responds_in.set(Duration::from_secs(60));
+        spawn_requests(&scene, &key, 1);
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        assert_eq!(scene.ways[TLS].dials.get(), 0, "the path is not silent");
+        let network = network_of(([0; 4], 0).into());
+        let group = &scene.pool.groups[0];
+        group.ways.borrow_mut().throttled(network, now());
+        group.throttled.notify_waiters();
+        tokio::time::sleep(200 * MS).await;
+        assert_eq!(scene.ways[TLS].requests.get(), 1);
+    });
+}
+
+#[test]
+fn checks_of_a_refuge_without_answer_are_ever_rarer() {
+    run(async {
+        let scene = Rc::new(Scene::new([50, 5000, 100]));
+        let key = Isolation::none();
+        assert_eq!(scene.get(&key).await, QUIC);
+        scene.ways[TLS].is_refused.set(true);
+        scene.ways[QUIC].is_blocked.set(true);
+        spawn_requests(&scene, &key, 5);
+        let mut dials = Vec::new();
+        for _ in 0..4 {
+            tokio::time::sleep(Duration::from_secs(15)).await;
+            dials.push(scene.ways[TLS].dials.get());
+        }
+        // After 0, 1, 3, 7, 15, 23, … seconds, and up to a second later each.
+        assert!((4..=5).contains(&dials[0]), "{dials:?}");
+        assert!(dials[3] <= 11, "{dials:?}");
+        // The refuge is found once it works.
+        scene.ways[TLS].is_refused.set(false);
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        assert_eq!(scene.ways[TLS].requests.get(), 5);
+    });
+}
+
+#[test]
+fn path_that_comes_and_goes_dials_once_a_second() {
+    run(async {
+        let scene = Rc::new(Scene::new([50, 5000, 500]));
+        let key = Isolation::none();
+        scene.ways[QUIC].datagrams.set(Some(1));
+        assert_eq!(scene.get(&key).await, QUIC);
+        scene.ways[QUIC].is_blocked.set(true);
+        spawn_requests(&scene, &key, 2);
+        for datagram in 2..52 {
+            tokio::time::sleep(200 * MS).await;
+            scene.ways[QUIC].datagrams.set(Some(datagram));
+        }
+        let dials = scene.ways[TLS].dials.get();
+        assert!((5..=11).contains(&dials), "{dials}");
+        assert_eq!(scene.ways[TLS].runs.get(), 0);
+    });
+}

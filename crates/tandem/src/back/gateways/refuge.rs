@@ -1,0 +1,435 @@
+//! The move of exchanges from a session over datagrams that has fallen silent to one over TCP, the
+//! refuge.
+//!
+//! ```text
+//!  silent ─▶ check of the refuge ─▶ answered, and the path is dead ─▶ doubted ─▶ broken
+//!                  └── a datagram arrives: stay, and end the check ◀─────┘
+//! ```
+//!
+//! The refuge is dialled, or probed if it is open. Exchanges move there once it has answered and
+//! further probes of the silent session have had no answer. All exchanges of a key share the check.
+//! An exchange whose response has begun stays, because the path may come back. The session is only
+//! doubted then: two more probes decide whether it takes requests again, or is broken and rests. A
+//! gap of half a second, as between satellites, thus ends no session.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::{Rc, Weak};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::Gateways;
+use crate::back::ways::{Network, STAGGER};
+use crate::error::{Error, Kind, Side};
+use crate::exchange::Isolation;
+use crate::metrics::METRICS;
+use crate::session::Connected;
+
+/// The probes of a doubted session, each with the time of `Ways::stagger` for its answer.
+pub(super) const CONFIRMATIONS: usize = 2;
+/// The wait before another look at a silent path that exchanges cannot leave, and the least time
+/// between the checks of a key.
+const AGAIN: Duration = Duration::from_secs(1);
+/// The longest time between checks of a refuge that does not answer.
+const MOST_AGAIN: Duration = Duration::from_secs(8);
+/// The time for which the answer of a refuge holds.
+const FRESH: Duration = Duration::from_millis(200);
+/// The refuges that one check tries. Each of them replaces one that leads nowhere.
+const ATTEMPTS: usize = 3;
+/// The shortest and the longest wait for the answer of an open refuge, which has three of its first
+/// round trips. A session that has rested gets the same.
+const LEAST_PROBE_TIMEOUT: Duration = Duration::from_secs(2);
+const MOST_PROBE_TIMEOUT: Duration = Duration::from_secs(10);
+/// The time between two looks for a datagram on the silent path.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// The checks of refuges, by key and way.
+#[derive(Default)]
+pub(super) struct Checks(RefCell<HashMap<(Isolation, usize), Rc<Check>>>);
+
+/// A check of whether a refuge answers, which all exchanges of a key share.
+struct Check {
+    begun: Instant,
+    result: Cell<Option<Outcome>>,
+    done: Notify,
+    /// The time before another check, unless this one is answered.
+    pause: Duration,
+}
+
+/// The result of a check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    Answered,
+    Unanswered,
+    /// The silent session has received a datagram.
+    Spared,
+}
+
+impl Check {
+    /// Begins a check after an earlier one. The pauses between checks without an answer double.
+    fn after(earlier: Option<&Self>) -> Self {
+        let unanswered = earlier.filter(|it| it.result.get() == Some(Outcome::Unanswered));
+        Self {
+            begun: Instant::now(),
+            result: Cell::default(),
+            done: Notify::new(),
+            pause: unanswered.map_or(AGAIN, |it| (2 * it.pause).min(MOST_AGAIN)),
+        }
+    }
+
+    /// Returns true if another exchange may use the result.
+    fn is_fresh(&self) -> bool {
+        match self.result.get() {
+            None => true,
+            Some(Outcome::Answered) => self.begun.elapsed() < FRESH,
+            Some(_) => self.begun.elapsed() < self.pause,
+        }
+    }
+
+    /// Returns true if the next check of the key depends on this one.
+    fn is_remembered(&self) -> bool {
+        self.is_fresh() || self.begun.elapsed() < 2 * self.pause
+    }
+
+    fn end(&self, result: Outcome) {
+        self.result.set(Some(result));
+        self.done.notify_waiters();
+    }
+
+    /// Returns true once the refuge has answered, and false if it does not answer, or need not.
+    async fn answered(&self) -> bool {
+        loop {
+            let done = self.done.notified();
+            if let Some(result) = self.result.get() {
+                return result == Outcome::Answered;
+            }
+            done.await;
+        }
+    }
+}
+
+/// A session over datagrams that takes no requests until it answers a probe.
+struct Doubted {
+    pool: Weak<Gateways>,
+    key: (Isolation, usize),
+    session: Rc<dyn Connected>,
+    /// The mark of the session's slot.
+    doubted: Rc<Cell<bool>>,
+    opened_on: Network,
+    /// The refuge, if this session has fallen silent itself.
+    silent_beside: Option<usize>,
+}
+
+impl Doubted {
+    /// Probes the session. It takes requests again, or leaves its key.
+    async fn confirm(self, limit: Duration) {
+        let (isolation, index) = &self.key;
+        for _ in 0..CONFIRMATIONS {
+            match tokio::time::timeout(limit, self.session.answers()).await {
+                Ok(Ok(())) => {
+                    self.doubted.set(false);
+                    if let (Some(pool), Some(other)) = (self.pool.upgrade(), self.silent_beside) {
+                        pool.end_spare(isolation, other);
+                    }
+                    return;
+                }
+                // The session has ended, which says nothing about the way.
+                Ok(Err(_)) => return,
+                Err(_) => {}
+            }
+        }
+        // This end may have closed the session since.
+        let Some(pool) = self.pool.upgrade() else {
+            return;
+        };
+        if pool.forget(&self.key, &self.session).is_none() {
+            return;
+        }
+        self.session.drain();
+        if let Some(other) = self.silent_beside {
+            pool.broke(*index, self.opened_on, other);
+        }
+    }
+}
+
+impl Gateways {
+    /// Resolves when an exchange should move from a session that has fallen silent: another way has
+    /// answered, and `may_move` permits it.
+    pub(super) async fn leave(
+        &self,
+        isolation: &Isolation,
+        index: usize,
+        session: &Rc<dyn Connected>,
+        may_move: impl Fn() -> bool,
+    ) {
+        let Some(other) = self.refuge(index) else {
+            return std::future::pending().await;
+        };
+        let opened_on = self.opened_on(isolation, index, session);
+        loop {
+            tokio::select! {
+                () = self.until_silent(index, session) => {}
+                () = self.until_throttled(index) => {
+                    if may_move() {
+                        return;
+                    }
+                    return std::future::pending().await;
+                }
+            }
+            let before = datagrams(&**session);
+            let check = self.check(isolation, other, session);
+            // The path is watched meanwhile.
+            let (answered, is_dead) = tokio::join!(check.answered(), session.dies());
+            if !is_dead || has_received(&**session, before) {
+                self.end_spare(isolation, other);
+                continue;
+            }
+            if answered {
+                self.doubt(isolation, index, session, opened_on, other);
+                if may_move() {
+                    METRICS.exchanges_moved.add(1);
+                    return;
+                }
+            }
+            tokio::time::sleep(AGAIN).await;
+            if answered && self.has_left(isolation, index, session) {
+                return std::future::pending().await;
+            }
+        }
+    }
+
+    /// Returns the check of a refuge that is under way or was made just now, or begins one. It ends
+    /// early if the silent session receives a datagram.
+    fn check(&self, isolation: &Isolation, other: usize, silent: &Rc<dyn Connected>) -> Rc<Check> {
+        let key = (isolation.clone(), other);
+        let mut checks = self.checks.0.borrow_mut();
+        checks.retain(|_, check| check.is_remembered());
+        if let Some(check) = checks.get(&key).filter(|check| check.is_fresh()) {
+            return Rc::clone(check);
+        }
+        let check = Rc::new(Check::after(checks.get(&key).map(|check| &**check)));
+        checks.insert(key.clone(), Rc::clone(&check));
+        let (pool, silent, own) = (self.this.clone(), Rc::clone(silent), Rc::clone(&check));
+        tokio::task::spawn_local(async move {
+            let before = datagrams(&*silent);
+            let result = tokio::select! {
+                biased;
+                answered = until_answered(&pool, &key) => match answered {
+                    true => Outcome::Answered,
+                    false => Outcome::Unanswered,
+                },
+                () = until_received(&*silent, before) => Outcome::Spared,
+            };
+            if result == Outcome::Spared
+                && let Some(pool) = pool.upgrade()
+            {
+                pool.end_spare(&key.0, key.1);
+            }
+            own.end(result);
+        });
+        check
+    }
+
+    /// Drains a refuge that no exchange needed.
+    fn end_spare(&self, isolation: &Isolation, other: usize) {
+        self.close_all(|of, index, slot| {
+            let is_unused = !slot.usage.has_carried.get() && slot.usage.exchanges.get() == 0;
+            of == isolation && index == other && slot.is_spare.get() && is_unused
+        });
+    }
+
+    /// Lets a silent session take no more requests while another way works, until further probes
+    /// show whether it is broken. The other sessions over datagrams of the key must answer a probe
+    /// too, since the same network carries them.
+    fn doubt(
+        &self,
+        isolation: &Isolation,
+        index: usize,
+        session: &Rc<dyn Connected>,
+        opened_on: Network,
+        other: usize,
+    ) {
+        if self.network(index) != opened_on {
+            return self.broke(index, opened_on, other);
+        }
+        if self.has_left(isolation, index, session) {
+            return;
+        }
+        let slots = self.slots.borrow();
+        let entries = self.group(index).into_iter().flat_map(|it| it.entries());
+        for of in entries.filter(|of| self.gateways[*of].way.is_datagrams) {
+            let key = (isolation.clone(), of);
+            let Some(slot) = slots.get(&key) else {
+                continue;
+            };
+            let takes = slot.current.is_established() && !slot.current.is_closed();
+            if !(of == index || takes) || slot.doubted.replace(true) {
+                continue;
+            }
+            let doubted = Doubted {
+                pool: self.this.clone(),
+                key,
+                session: Rc::clone(&slot.current),
+                doubted: Rc::clone(&slot.doubted),
+                opened_on,
+                silent_beside: (of == index).then_some(other),
+            };
+            tokio::task::spawn_local(doubted.confirm(self.stagger(of)));
+            if of == index {
+                let protocol = |of: usize| self.gateways[of].announcer.protocol();
+                tracing::info!(
+                    "gateway {}: nothing arrives by {}, and requests go by {}",
+                    self.gateways[index].target.host,
+                    protocol(index),
+                    protocol(other)
+                );
+            }
+        }
+    }
+
+    /// Returns the time for an answer of a way.
+    fn stagger(&self, index: usize) -> Duration {
+        let network = self.network(index);
+        let group = self.group(index);
+        group.map_or(STAGGER, |it| it.ways.borrow().stagger(network))
+    }
+
+    /// Returns true if a key has another session by this way, or none.
+    fn has_left(&self, isolation: &Isolation, index: usize, session: &Rc<dyn Connected>) -> bool {
+        let slots = self.slots.borrow();
+        let slot = slots.get(&(isolation.clone(), index));
+        slot.is_none_or(|slot| !Rc::ptr_eq(&slot.current, session))
+    }
+
+    /// Resolves if a session has fallen silent, or has not answered its early data in time.
+    async fn until_silent(&self, index: usize, session: &Rc<dyn Connected>) {
+        if !session.is_established() {
+            let limit = self.stagger(index);
+            let established = tokio::time::timeout(limit, session.established());
+            if established.await.is_err() {
+                return;
+            }
+        }
+        session.silent().await;
+    }
+
+    /// Returns the way to which exchanges move from a way over datagrams: the first one over TCP.
+    pub(super) fn refuge(&self, index: usize) -> Option<usize> {
+        let group = self.group(index)?;
+        if !self.gateways[index].way.is_datagrams {
+            return None;
+        }
+        let mut all = group.entries();
+        all.find(|other| !self.gateways[*other].way.is_datagrams)
+    }
+
+    /// Returns the network on which a session was opened.
+    fn opened_on(
+        &self,
+        isolation: &Isolation,
+        index: usize,
+        session: &Rc<dyn Connected>,
+    ) -> Network {
+        let slots = self.slots.borrow();
+        let slot = slots.get(&(isolation.clone(), index));
+        let slot = slot.filter(|slot| Rc::ptr_eq(&slot.current, session));
+        slot.map_or_else(|| self.network(index), |slot| slot.network)
+    }
+
+    /// Notes that a way has fallen silent while another one works. Its sessions take no more
+    /// requests. If this machine has moved since the session was opened, only the sessions of other
+    /// networks are closed: the way may work on the present one.
+    fn broke(&self, index: usize, opened_on: Network, other: usize) {
+        let Some(group) = self.group(index) else {
+            return;
+        };
+        let (network, way) = (self.network(index), index - group.first);
+        if network != opened_on {
+            return self.close_all(|_, of, slot| of == index && slot.network != network);
+        }
+        if group.ways.borrow().has_failed(network, way) {
+            return;
+        }
+        METRICS.ways_broken.add(1);
+        let error = Error::new(Kind::Timeout, Side::Peer, "its path has fallen silent");
+        self.way_failed(index, opened_on, &error);
+        self.preferred.set(other);
+        self.close_all(|_, of, _| of == index);
+    }
+}
+
+/// Returns true once the refuge of a key has answered, and false if it does not answer. An open one
+/// that gives no answer in time, or was opened on another network, is replaced.
+async fn until_answered(pool: &Weak<Gateways>, key: &(Isolation, usize)) -> bool {
+    let (isolation, other) = (&key.0, key.1);
+    for _ in 0..ATTEMPTS {
+        let Some(strong) = pool.upgrade() else {
+            return false;
+        };
+        let network = strong.network(other);
+        strong.close_all(|of, index, slot| {
+            of == isolation && index == other && slot.network != network
+        });
+        let slot_is_open = |slot: &super::PoolSlot| !slot.current.is_closed();
+        let is_known = strong.slots.borrow().get(key).is_some_and(slot_is_open);
+        let (next, in_use) = strong.begin(isolation, other);
+        if let Some(slot) = strong.slots.borrow().get(key).filter(|_| !is_known) {
+            slot.is_spare.set(true);
+        }
+        drop(strong);
+        let was_open = next.is_established();
+        let limit = if was_open {
+            probe_timeout(&*next)
+        } else {
+            AGAIN
+        };
+        let mut answers = next.answers();
+        let ended = loop {
+            match tokio::time::timeout(limit, &mut answers).await {
+                Ok(Ok(())) => return true,
+                Ok(Err(_)) => break true,
+                Err(_) if was_open => break false,
+                // The dial has its own limit, unless this machine has moved.
+                Err(_) => match pool.upgrade() {
+                    Some(pool) if pool.network(other) == network => {}
+                    _ => break false,
+                },
+            }
+        };
+        if ended && !was_open {
+            return false;
+        }
+        drop(in_use);
+        let Some(strong) = pool.upgrade() else {
+            return false;
+        };
+        METRICS.sessions_lost.add(1);
+        strong.forget(key, &next);
+        next.drain();
+    }
+    false
+}
+
+/// Returns the time for the answer of an open refuge.
+fn probe_timeout(session: &dyn Connected) -> Duration {
+    let round_trip = session.answered_in().unwrap_or_default();
+    let wait = round_trip.saturating_mul(3);
+    wait.clamp(LEAST_PROBE_TIMEOUT, MOST_PROBE_TIMEOUT)
+}
+
+/// Resolves once a session has received a datagram since the count was `before`.
+async fn until_received(session: &dyn Connected, before: Option<u64>) {
+    while !has_received(session, before) {
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+fn has_received(session: &dyn Connected, before: Option<u64>) -> bool {
+    datagrams(session).is_some_and(|count| Some(count) != before)
+}
+
+fn datagrams(session: &dyn Connected) -> Option<u64> {
+    session.facts()?.datagrams_received()
+}
