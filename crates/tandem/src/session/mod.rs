@@ -148,6 +148,12 @@ pub trait SessionEvents {
         self.established()
     }
 
+    /// Watches the path for an exchange whose request is sent now, until the value is dropped.
+    /// Returns `None` for a session over TCP.
+    fn watch_path(&self) -> Option<mux::PathWaiter> {
+        None
+    }
+
     /// Resolves if the other end falls silent while an exchange waits: no datagram arrives, not
     /// even after probes. Another way may be needed, and [`SessionEvents::dies`] tells whether it
     /// is. Never resolves for a session over TCP.

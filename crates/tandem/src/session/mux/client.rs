@@ -13,7 +13,7 @@ use super::core::Core;
 use super::driver::{Driver, Owner, Pace};
 use super::over_streams::StreamsDriver;
 use super::path_timeout::PathTimeout;
-use super::path_watch::PathWatch;
+use super::path_watch::{PathWaiter, PathWatch};
 use super::refused::{STREAM_TIMEOUT, full};
 use super::upload::{Uploaded, upload};
 use super::{Heard, Inbound, MuxSession, Shared};
@@ -39,7 +39,7 @@ pub struct MuxClient {
     /// The last input before the latest probe. Each silence is probed once.
     probed_after: Cell<Option<Heard>>,
     /// The observation of a path that carries datagrams, for [`SessionEvents::silent`].
-    pub(super) path_watch: PathWatch,
+    pub(super) path_watch: Rc<PathWatch>,
 }
 
 /// The wait for a reply to the probe of a silent session, by the session's first round trip.
@@ -73,11 +73,11 @@ impl MuxClient {
         let dialling = shared.watch.begin();
         tokio::task::spawn_local(drive(task_shared, core, dial, pace, dialling));
         Self {
+            path_watch: PathWatch::new(Rc::clone(&shared)),
             shared,
             admission: ClientAdmission::new(session.token.as_deref()),
             rest: session.timeouts.probe_after / 2,
             probed_after: Cell::default(),
-            path_watch: PathWatch::new(),
         }
     }
 
@@ -336,6 +336,10 @@ impl SessionEvents for MuxClient {
             shared.observer.set(cx.waker());
             Poll::Pending
         }))
+    }
+
+    fn watch_path(&self) -> Option<PathWaiter> {
+        self.path_watch.expect()
     }
 
     fn silent<'a>(&'a self) -> LocalBoxFuture<'a, ()> {

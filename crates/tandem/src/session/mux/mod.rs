@@ -62,6 +62,7 @@ use stream::{Inbound, Stream, StreamTable};
 use watch::Watch;
 
 pub use client::MuxClient;
+pub use path_watch::PathWaiter;
 pub use tandem_spdy::HeaderCompression;
 use tandem_spdy::Version;
 

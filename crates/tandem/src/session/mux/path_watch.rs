@@ -1,61 +1,55 @@
 //! The observation of a session's path while exchanges are under way: [`silence`](super::silence)
-//! decides, and the client end sends the probes.
+//! decides, and this module sends the probes.
 //!
-//! A single exchange looks at the path for all. Another one takes over when it ends.
+//! A task of its own looks at the path while exchanges wait. An exchange cannot look for the
+//! others, since its future rests while the reader of its response takes no more.
 
 use std::cell::Cell;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
 use super::client::MuxClient;
-use super::ping;
 use super::silence::{PathState, Silence};
+use super::{Shared, ping};
 use crate::error::Error;
-use crate::session::SessionState;
+use crate::session::{SessionState, Task};
 
 /// The time between two looks for the answer to a probe.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// The observation of a path that carries datagrams.
 pub(super) struct PathWatch {
+    shared: Rc<Shared>,
     silence: Cell<Silence>,
     state: Cell<PathState>,
-    /// True while an exchange looks at the path.
-    is_watched: Cell<bool>,
-    /// Notified when the state changes, and when nothing looks at the path any more.
+    /// The number of [`PathWaiter`]s.
+    waiters: Cell<usize>,
+    /// The task that looks at the path while there are waiters.
+    task: Cell<Option<Task>>,
+    /// Notified when the state changes.
     changed: Notify,
     /// Notified when a request begins.
     expected: Notify,
 }
 
-impl PathWatch {
-    /// Begins an observation.
-    pub(super) fn new() -> Self {
-        Self {
-            silence: Cell::new(Silence::new(now())),
-            state: Cell::new(PathState::Alive),
-            is_watched: Cell::new(false),
-            changed: Notify::new(),
-            expected: Notify::new(),
-        }
+/// A waiter for the state of a session's path, which is watched until the last one is dropped.
+pub struct PathWaiter(Rc<PathWatch>);
+
+impl std::fmt::Debug for PathWaiter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PathWaiter").finish_non_exhaustive()
     }
 }
 
-/// The look of an exchange at the path for all exchanges.
-struct Watching<'a>(&'a PathWatch);
-
-impl<'a> Watching<'a> {
-    /// Begins to look, unless another exchange does.
-    fn begin(watch: &'a PathWatch) -> Option<Self> {
-        (!watch.is_watched.replace(true)).then_some(Self(watch))
-    }
-}
-
-impl Drop for Watching<'_> {
+impl Drop for PathWaiter {
     fn drop(&mut self) {
-        self.0.is_watched.set(false);
-        self.0.changed.notify_waiters();
+        let watch = &self.0;
+        watch.waiters.set(watch.waiters.get() - 1);
+        if watch.waiters.get() == 0 {
+            drop(watch.task.take());
+        }
     }
 }
 
@@ -64,17 +58,112 @@ fn now() -> Instant {
     tokio::time::Instant::now().into_std()
 }
 
-impl MuxClient {
-    /// Watches the path of a new exchange until it falls silent.
-    pub(super) async fn until_silent(&self) {
-        if let Some((_, round_trip)) = self.path() {
-            let watch = &self.path_watch;
-            let mut silence = watch.silence.get();
-            silence.expect(now(), round_trip);
-            watch.silence.set(silence);
-            watch.expected.notify_waiters();
+impl PathWatch {
+    /// Begins an observation.
+    pub(super) fn new(shared: Rc<Shared>) -> Rc<Self> {
+        Rc::new(Self {
+            shared,
+            silence: Cell::new(Silence::new(now())),
+            state: Cell::new(PathState::Alive),
+            waiters: Cell::new(0),
+            task: Cell::default(),
+            changed: Notify::new(),
+            expected: Notify::new(),
+        })
+    }
+
+    /// Watches the path for a new exchange, whose request reaches the carrier now. Returns `None`
+    /// if the path carries no datagrams, or does not exist.
+    pub(super) fn expect(self: &Rc<Self>) -> Option<PathWaiter> {
+        let (_, round_trip) = self.path()?;
+        let mut silence = self.silence.get();
+        silence.expect(now(), round_trip);
+        self.silence.set(silence);
+        self.look()?;
+        self.expected.notify_waiters();
+        Some(self.wait())
+    }
+
+    /// Adds a waiter. The first one starts the task.
+    fn wait(self: &Rc<Self>) -> PathWaiter {
+        let waiters = self.waiters.get();
+        self.waiters.set(waiters + 1);
+        if waiters == 0 {
+            self.task
+                .set(Some(Task::spawn(watch_path(Rc::clone(self)))));
         }
-        self.until_state(|state| state >= PathState::Silent).await;
+        PathWaiter(Rc::clone(self))
+    }
+
+    /// Watches the path until its state is a wanted one. Never resolves without datagrams.
+    async fn until_state(self: &Rc<Self>, is_wanted: impl Fn(PathState) -> bool) -> PathState {
+        // Nothing may have looked for a while.
+        if self.look().is_none() {
+            return std::future::pending().await;
+        }
+        let _waiter = self.wait();
+        loop {
+            let changed = self.changed.notified();
+            if is_wanted(self.state.get()) {
+                return self.state.get();
+            }
+            changed.await;
+        }
+    }
+
+    /// Looks at the path, and returns the time before the next look. Returns `None` if the path
+    /// carries no datagrams, or the session has ended.
+    fn look(&self) -> Option<Duration> {
+        let (count, round_trip) = self.path()?;
+        let mut silence = self.silence.get();
+        let look = silence.look(now(), count, round_trip);
+        self.silence.set(silence);
+        if look.probe {
+            self.probe();
+        }
+        if self.state.replace(look.state) != look.state {
+            self.changed.notify_waiters();
+        }
+        Some(look.wait)
+    }
+
+    /// Returns the number of received datagrams and the round trip. Returns `None` if the path
+    /// carries no datagrams, or does not exist.
+    fn path(&self) -> Option<(u64, Duration)> {
+        if self.shared.ended.get().is_some() {
+            return None;
+        }
+        let facts = self.shared.facts.get()?.upgrade()?;
+        let count = facts.datagrams_received()?;
+        let round_trip = facts.smoothed_round_trip();
+        let answered_in = || self.shared.answered_in.get();
+        Some((count, round_trip.unwrap_or_else(answered_in)))
+    }
+
+    /// Sends a probe, which the other end or its carrier answers.
+    fn probe(&self) {
+        self.shared.core.borrow_mut().ping(ping::AFTER_SILENCE);
+        self.shared.kick();
+    }
+}
+
+/// Looks at the path until the session ends. The last waiter ends this task.
+async fn watch_path(watch: Rc<PathWatch>) {
+    loop {
+        let expected = watch.expected.notified();
+        let Some(wait) = watch.look() else { return };
+        tokio::select! {
+            () = tokio::time::sleep(wait) => {}
+            () = expected => {}
+        }
+    }
+}
+
+impl MuxClient {
+    /// Resolves once the path is silent.
+    pub(super) async fn until_silent(&self) {
+        let is_wanted = |state| state >= PathState::Silent;
+        self.path_watch.until_state(is_wanted).await;
     }
 
     /// Returns true once a silent path is dead, and false if a datagram has arrived. The caller has
@@ -83,78 +172,13 @@ impl MuxClient {
         if !self.is_established() {
             return true;
         }
-        let state = self.until_state(|state| state != PathState::Silent).await;
-        state == PathState::Dead
-    }
-
-    /// Returns the number of received datagrams and the round trip. Returns `None` if the path
-    /// carries no datagrams, or does not exist.
-    fn path(&self) -> Option<(u64, Duration)> {
-        let facts = self.facts()?;
-        let count = facts.datagrams_received()?;
-        let round_trip = facts.smoothed_round_trip();
-        Some((
-            count,
-            round_trip.unwrap_or_else(|| self.shared.answered_in.get()),
-        ))
-    }
-
-    /// Watches the path until its state is a wanted one. Never resolves without datagrams.
-    async fn until_state(&self, is_wanted: impl Fn(PathState) -> bool) -> PathState {
-        let watch = &self.path_watch;
-        loop {
-            let changed = watch.changed.notified();
-            if let Some(watching) = Watching::begin(watch) {
-                let seen = self.look_until(&is_wanted).await;
-                drop(watching);
-                return match seen {
-                    Some(state) => state,
-                    None => std::future::pending().await,
-                };
-            }
-            if is_wanted(watch.state.get()) {
-                return watch.state.get();
-            }
-            changed.await;
-        }
-    }
-
-    /// Looks at the path until its state is a wanted one. Returns `None` without datagrams.
-    async fn look_until(&self, is_wanted: impl Fn(PathState) -> bool) -> Option<PathState> {
-        let watch = &self.path_watch;
-        loop {
-            let expected = watch.expected.notified();
-            let wait = self.look()?;
-            if is_wanted(watch.state.get()) {
-                return Some(watch.state.get());
-            }
-            tokio::select! {
-                () = tokio::time::sleep(wait) => {}
-                () = expected => {}
-            }
-        }
-    }
-
-    /// Looks at the path, and returns the time before the next look.
-    fn look(&self) -> Option<Duration> {
-        let (count, round_trip) = self.path()?;
-        let watch = &self.path_watch;
-        let mut silence = watch.silence.get();
-        let look = silence.look(now(), count, round_trip);
-        watch.silence.set(silence);
-        if look.probe {
-            self.probe();
-        }
-        if watch.state.replace(look.state) != look.state {
-            watch.changed.notify_waiters();
-        }
-        Some(look.wait)
+        let is_wanted = |state| state != PathState::Silent;
+        self.path_watch.until_state(is_wanted).await == PathState::Dead
     }
 
     /// Sends a probe, which the other end or its carrier answers.
     pub(super) fn probe(&self) {
-        self.shared.core.borrow_mut().ping(ping::AFTER_SILENCE);
-        self.shared.kick();
+        self.path_watch.probe();
     }
 
     /// Probes the other end, and waits until it has sent something since.
@@ -162,13 +186,14 @@ impl MuxClient {
         if !self.is_established() {
             return self.until(|shared| shared.established.get()).await;
         }
-        let (heard, datagrams) = (self.shared.heard.get(), self.datagrams_received());
+        let (heard, before) = (self.shared.heard.get(), self.datagrams_received());
         self.probe();
-        if datagrams.is_none() {
+        if before.is_none() {
             return self.until(|shared| shared.heard.get() != heard).await;
         }
-        // A carrier wakes no task for an acknowledgement.
-        while self.datagrams_received() == datagrams {
+        // A carrier wakes no task for an acknowledgement. One that has ended counts nothing.
+        let has_received = |count| Some(count) != before;
+        while !self.datagrams_received().is_some_and(has_received) {
             if let Some(error) = self.shared.ended.get() {
                 return Err(error.clone());
             }
@@ -177,3 +202,6 @@ impl MuxClient {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -13,6 +13,8 @@
 //! smoothed round trip and four times its variation, as in RFC 6298, and the delay of an
 //! acknowledgement.
 //!
+//! Probes go on after that, so that the path is found again soon after a gap.
+//!
 //! A request is the first probe, since the carrier acknowledges it. Each answered probe doubles the
 //! time before the next one, so that a long poll costs little.
 
@@ -27,7 +29,8 @@ const MOST: Duration = Duration::from_secs(20);
 const PROBES: u32 = 6;
 /// The time for which the other end may hold an acknowledgement back (RFC 9000 section 18.2).
 const ACK_DELAY: Duration = Duration::from_millis(25);
-
+/// The longest time between the probes of a dead path.
+const RARELY: Duration = Duration::from_secs(1);
 /// The time for which a path stays dead without further probes.
 const DEAD_MEMORY: Duration = Duration::from_secs(5);
 
@@ -77,6 +80,8 @@ struct Probes {
     /// The time from which the limit counts.
     from: Option<Instant>,
     second: Option<Instant>,
+    /// The time of the one whose answer decides.
+    decisive: Option<Instant>,
     last: Option<Instant>,
     /// True if one of them was no request.
     is_extra: bool,
@@ -142,7 +147,11 @@ impl Silence {
         if self.has_rested(now) {
             self.probes = Probes::default();
         }
-        (self.due, self.quiet) = (now, self.round_trip.step());
+        self.quiet = self.round_trip.step();
+        // The memory of a dead path does not become longer.
+        if self.probes.sent < PROBES {
+            self.due = now;
+        }
         if self.probes.sent == 0 {
             self.since = now;
             self.sent(now);
@@ -164,17 +173,19 @@ impl Silence {
             (self.count, self.since, self.probes) = (count, now, Probes::default());
         }
         self.looked_at = now;
-        let probe = self.probes.sent < PROBES && now >= self.next_probe();
+        let probe = now >= self.next_probe();
         if probe {
             self.probes.is_extra = true;
             self.sent(now);
         }
         let state = self.state(now);
-        let next = self.next_event(now, state);
+        let next = self.next_event(state);
         // A datagram is noticed late by half of the time before a probe at most.
         let mut wait = next.saturating_duration_since(now);
         if self.probes.sent == 0 {
             wait = wait.min(self.quiet.max(step) / 2);
+        } else if state == PathState::Dead && self.settles > now {
+            wait = wait.min(self.settles - now);
         }
         self.due = now + wait;
         Look { state, probe, wait }
@@ -191,7 +202,10 @@ impl Silence {
             probes.second = Some(now);
         }
         probes.last = Some(now);
-        probes.sent += 1;
+        probes.sent = probes.sent.saturating_add(1);
+        if probes.sent == PROBES {
+            probes.decisive = Some(now);
+        }
         self.settles = now + self.round_trip.answer();
     }
 
@@ -207,7 +221,8 @@ impl Silence {
     }
 
     /// Returns the time of the next probe. The second one has the time for an answer before the
-    /// path is silent.
+    /// path is silent. A dead path is probed after each quarter of the time since it delivered. It
+    /// thus returns before a connection over TCP, whose repetitions are ever rarer.
     fn next_probe(&self) -> Instant {
         let (probes, step) = (self.probes, self.round_trip.step());
         let (Some(from), Some(last)) = (probes.from, probes.last) else {
@@ -219,7 +234,11 @@ impl Silence {
             1 if self.quiet > limit => last + answer,
             // An earlier one is of use only if the first was due to be answered.
             1 => (from + limit - answer).min(last + answer).max(last + step),
-            _ => last + step,
+            ..PROBES => last + step,
+            _ => {
+                let quarter = last.saturating_duration_since(from) / 4;
+                last + quarter.min(RARELY).max(step).max(answer)
+            }
         }
     }
 
@@ -229,9 +248,8 @@ impl Silence {
         let limit = self.round_trip.limit();
         let silent = probes.from.zip(probes.second);
         let silent = silent.map(|(from, second)| (from + limit).max(second + answer));
-        let last = probes.last.filter(|_| probes.sent >= PROBES);
-        let dead = silent.zip(last);
-        (silent, dead.map(|(silent, last)| silent.max(last + answer)))
+        let dead = silent.zip(probes.decisive);
+        (silent, dead.map(|(silent, sent)| silent.max(sent + answer)))
     }
 
     fn state(&self, now: Instant) -> PathState {
@@ -243,15 +261,12 @@ impl Silence {
     }
 
     /// Returns the time of the next probe or change of the state.
-    fn next_event(&self, now: Instant, state: PathState) -> Instant {
+    fn next_event(&self, state: PathState) -> Instant {
         let (silent, dead) = self.verdicts();
-        let probe = (self.probes.sent < PROBES).then(|| self.next_probe());
         let silent = silent.filter(|_| state < PathState::Silent);
         let dead = dead.filter(|_| state < PathState::Dead);
-        let events = [probe, silent, dead].into_iter().flatten();
-        events
-            .min()
-            .unwrap_or_else(|| now + self.round_trip.limit())
+        let verdicts = [silent, dead].into_iter().flatten();
+        verdicts.fold(self.next_probe(), Instant::min)
     }
 }
 
