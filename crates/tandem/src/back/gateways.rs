@@ -162,6 +162,8 @@ struct PoolSlot {
     usage: Rc<SessionUsage>,
     /// True while the session is silent and another way works.
     doubted: Rc<Cell<bool>>,
+    /// The times of the last two doubts.
+    doubts: Cell<[Option<Instant>; 2]>,
     /// True if the session was opened for exchanges that may move to it.
     is_spare: Cell<bool>,
     /// The task that replaces the session when it is old.
@@ -258,6 +260,7 @@ impl Gateways {
     /// Drains the sessions of a key that is no longer used.
     pub fn end(&self, isolation: &Isolation) {
         self.tokens.forget(isolation);
+        self.checks.forget(isolation);
         for gateway in &self.gateways {
             gateway.transport.forget(isolation);
         }
@@ -329,6 +332,7 @@ impl Gateways {
             network,
             usage,
             doubted: Rc::default(),
+            doubts: Cell::default(),
             is_spare: Cell::new(false),
             _rotation: rotation,
             _speed: speed,
@@ -395,7 +399,7 @@ impl Gateways {
                 None => Error::new(
                     Kind::Timeout,
                     Side::Peer,
-                    "the session was lost while it rested",
+                    "the session delivers nothing, or too little",
                 )
                 .with_retry(Retry::Safe),
             };

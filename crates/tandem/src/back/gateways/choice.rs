@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
+use super::refuge::DOUBT_MEMORY;
 use super::{Gateway, Gateways, InUse, PoolSlot};
 use crate::back::throttling::Purpose;
 use crate::back::ways::{Network, Ways};
@@ -36,6 +37,8 @@ pub(super) struct WayGroup {
     pub(super) comparing: Cell<bool>,
     /// Notified when the network throttles datagrams.
     pub(super) throttled: Notify,
+    /// The time of the last doubt about one of the sessions.
+    doubted_at: Cell<Option<Instant>>,
 }
 
 impl WayGroup {
@@ -51,6 +54,7 @@ impl WayGroup {
                 ways: RefCell::new(Ways::new(datagrams)),
                 comparing: Cell::new(false),
                 throttled: Notify::new(),
+                doubted_at: Cell::default(),
             };
             first += ways.len();
             group
@@ -65,6 +69,12 @@ impl WayGroup {
 
     pub(super) fn contains(&self, index: usize) -> bool {
         self.entries().contains(&index)
+    }
+
+    /// Notes a doubt about a session. Returns true unless there was another one a short time ago.
+    pub(super) fn is_first_doubt(&self) -> bool {
+        let before = self.doubted_at.replace(Some(now()));
+        before.is_none_or(|before| now() - before >= DOUBT_MEMORY)
     }
 }
 
@@ -168,7 +178,18 @@ impl Gateways {
             return begin(*open);
         }
         let mut race = Race::default();
-        race.add(first, early);
+        others.retain(|index| !self.is_doubted(isolation, *index));
+        // A session in doubt is established, and would win each race. It must answer a probe.
+        let mut doubted = None;
+        if others.is_empty() || !self.is_doubted(isolation, first.1) {
+            race.add(first, early);
+        } else {
+            let others = others.drain(..);
+            others.for_each(|index| race.add(begin(index), false));
+            doubted = Some(first);
+        }
+        let answering = doubted.as_ref().map(|(session, ..)| Rc::clone(session));
+        let mut answers = std::pin::pin!(until_answers(answering));
         let mut stagger = Box::pin(tokio::time::sleep(order.stagger));
         loop {
             tokio::select! {
@@ -181,6 +202,11 @@ impl Gateways {
                         return chosen;
                     }
                     if race.0.is_empty() && others.is_empty() {
+                        return doubted.unwrap_or(chosen);
+                    }
+                }
+                () = &mut answers, if doubted.is_some() => {
+                    if let Some(chosen) = doubted.take() {
                         return chosen;
                     }
                 }
@@ -208,6 +234,13 @@ impl Gateways {
         let slot = slots.get(&(isolation.clone(), index));
         let takes = |slot: &PoolSlot| slot.current.is_established() && !slot.current.is_closed();
         slot.is_some_and(|slot| takes(slot) && !slot.doubted.get())
+    }
+
+    /// Returns true if the session of an entry is open, but takes no requests for a while.
+    fn is_doubted(&self, isolation: &Isolation, index: usize) -> bool {
+        let slots = self.slots.borrow();
+        let slot = slots.get(&(isolation.clone(), index));
+        slot.is_some_and(|slot| slot.doubted.get() && !slot.current.is_closed())
     }
 
     /// Returns the entry over datagrams whose session a key uses now, or has used last. Another
@@ -312,6 +345,16 @@ impl Gateways {
         let over_tcp = |of: usize| group.contains(of) && !self.gateways[of].way.is_datagrams;
         self.close_all(|of, index, _| of == isolation && over_tcp(index));
     }
+}
+
+/// Resolves once a session has answered a probe. Never resolves without a session.
+async fn until_answers(session: Option<Rc<dyn Connected>>) {
+    if let Some(session) = session
+        && session.answers().await.is_ok()
+    {
+        return;
+    }
+    std::future::pending().await
 }
 
 /// Returns the time, which tests control.

@@ -10,7 +10,11 @@
 //! further probes of the silent session have had no answer. All exchanges of a key share the check.
 //! An exchange whose response has begun stays, because the path may come back. The session is only
 //! doubted then: two more probes decide whether it takes requests again, or is broken and rests. A
-//! gap of half a second, as between satellites, thus ends no session.
+//! gap of half a second, as between satellites, thus ends no session. A session that is doubted for
+//! the third time within a minute is broken too.
+//!
+//! Before a session is established, its first datagrams may be lost. Requests move to the refuge
+//! then, and [`observe`](super::choice::observe) decides whether the way works.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -26,20 +30,25 @@ use crate::error::{Error, Kind, Side};
 use crate::exchange::Isolation;
 use crate::metrics::METRICS;
 use crate::session::Connected;
+use crate::session::mux::PathWaiter;
 
 /// The probes of a doubted session, each with the time of `Ways::stagger` for its answer.
 pub(super) const CONFIRMATIONS: usize = 2;
 /// The wait before another look at a silent path that exchanges cannot leave, and the least time
-/// between the checks of a key.
+/// between checks without an answer.
 const AGAIN: Duration = Duration::from_secs(1);
+/// The least time between checks if the first one ended because a datagram arrived.
+const AGAIN_AFTER_DATAGRAM: Duration = Duration::from_millis(250);
 /// The longest time between checks of a refuge that does not answer.
 const MOST_AGAIN: Duration = Duration::from_secs(8);
+/// The time within which the third doubt about a session breaks it.
+pub(super) const DOUBT_MEMORY: Duration = Duration::from_secs(60);
 /// The time for which the answer of a refuge holds.
 const FRESH: Duration = Duration::from_millis(200);
 /// The refuges that one check tries. Each of them replaces one that leads nowhere.
 const ATTEMPTS: usize = 3;
 /// The shortest and the longest wait for the answer of an open refuge, which has three of its first
-/// round trips. A session that has rested gets the same.
+/// round trips. These are the limits for a session that has rested, too.
 const LEAST_PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 const MOST_PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The time between two looks for a datagram on the silent path.
@@ -49,13 +58,28 @@ const LOOK: Duration = Duration::from_millis(20);
 #[derive(Default)]
 pub(super) struct Checks(RefCell<HashMap<(Isolation, usize), Rc<Check>>>);
 
+impl Checks {
+    /// Forgets the checks of a key that is no longer used.
+    pub(super) fn forget(&self, isolation: &Isolation) {
+        self.0.borrow_mut().retain(|(of, _), _| of != isolation);
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.borrow().is_empty()
+    }
+}
+
 /// A check of whether a refuge answers, which all exchanges of a key share.
 struct Check {
+    /// The network on which it was begun.
+    network: Network,
     begun: Instant,
-    result: Cell<Option<Outcome>>,
+    /// The result, and its time.
+    ended: Cell<Option<(Outcome, Instant)>>,
     done: Notify,
-    /// The time before another check, unless this one is answered.
-    pause: Duration,
+    /// The result of the check before it, and the pause that followed.
+    earlier: Option<(Outcome, Duration)>,
 }
 
 /// The result of a check.
@@ -68,33 +92,67 @@ enum Outcome {
 }
 
 impl Check {
-    /// Begins a check after an earlier one. The pauses between checks without an answer double.
-    fn after(earlier: Option<&Self>) -> Self {
-        let unanswered = earlier.filter(|it| it.result.get() == Some(Outcome::Unanswered));
+    /// Begins a check after an earlier one.
+    fn after(earlier: Option<&Self>, network: Network) -> Self {
+        let ended = earlier.and_then(|it| Some((it, it.ended.get()?.0)));
         Self {
+            network,
             begun: Instant::now(),
-            result: Cell::default(),
+            ended: Cell::default(),
             done: Notify::new(),
-            pause: unanswered.map_or(AGAIN, |it| (2 * it.pause).min(MOST_AGAIN)),
+            earlier: ended.map(|(it, result)| (result, it.pause(result))),
         }
     }
 
-    /// Returns true if another exchange may use the result.
-    fn is_fresh(&self) -> bool {
-        match self.result.get() {
+    /// Returns the time before another check. It doubles after each equal result.
+    fn pause(&self, result: Outcome) -> Duration {
+        let equal = self.earlier.filter(|(of, _)| *of == result);
+        let doubled = equal.map(|(_, pause)| 2 * pause);
+        match result {
+            Outcome::Answered => AGAIN,
+            Outcome::Unanswered => doubled.unwrap_or(AGAIN).min(MOST_AGAIN),
+            Outcome::Spared => doubled.unwrap_or(AGAIN_AFTER_DATAGRAM).min(AGAIN),
+        }
+    }
+
+    /// Returns the rest of the pause after this check. Returns `None` once it is over, or on
+    /// another network.
+    fn rest(&self, network: Network) -> Option<Duration> {
+        let (result, ended) = self.ended.get().filter(|_| self.network == network)?;
+        let from = match result {
+            Outcome::Answered => ended,
+            Outcome::Unanswered | Outcome::Spared => self.begun,
+        };
+        let rest = (from + self.pause(result)).saturating_duration_since(Instant::now());
+        (!rest.is_zero()).then_some(rest)
+    }
+
+    /// Returns true if another exchange may use the result, or wait for it.
+    fn is_fresh(&self, network: Network) -> bool {
+        match self.ended.get() {
             None => true,
-            Some(Outcome::Answered) => self.begun.elapsed() < FRESH,
-            Some(_) => self.begun.elapsed() < self.pause,
+            Some((Outcome::Answered, ended)) => self.network == network && ended.elapsed() < FRESH,
+            Some(_) => self.rest(network).is_some(),
         }
     }
 
     /// Returns true if the next check of the key depends on this one.
-    fn is_remembered(&self) -> bool {
-        self.is_fresh() || self.begun.elapsed() < 2 * self.pause
+    fn is_remembered(&self, network: Network) -> bool {
+        let is_recent = |(result, ended): (Outcome, Instant)| {
+            ended.elapsed() < 2 * self.pause(result).max(AGAIN)
+        };
+        let is_recent = self.ended.get().is_none_or(is_recent);
+        self.is_fresh(network) || (self.network == network && is_recent)
+    }
+
+    /// Returns true if the refuge is not needed, or does not answer.
+    fn has_failed(&self) -> bool {
+        let ended = self.ended.get();
+        ended.is_some_and(|(result, _)| result != Outcome::Answered)
     }
 
     fn end(&self, result: Outcome) {
-        self.result.set(Some(result));
+        self.ended.set(Some((result, Instant::now())));
         self.done.notify_waiters();
     }
 
@@ -102,7 +160,7 @@ impl Check {
     async fn answered(&self) -> bool {
         loop {
             let done = self.done.notified();
-            if let Some(result) = self.result.get() {
+            if let Some((result, _)) = self.ended.get() {
                 return result == Outcome::Answered;
             }
             done.await;
@@ -167,19 +225,35 @@ impl Gateways {
         let Some(other) = self.refuge(index) else {
             return std::future::pending().await;
         };
-        let opened_on = self.opened_on(isolation, index, session);
-        loop {
-            tokio::select! {
-                () = self.until_silent(index, session) => {}
-                () = self.until_throttled(index) => {
-                    if may_move() {
-                        return;
-                    }
-                    return std::future::pending().await;
+        // Both go on together, so that no verdict is missed.
+        tokio::select! {
+            () = self.until_throttled(index) => {
+                if !may_move() {
+                    std::future::pending().await
                 }
             }
+            () = self.leave_silence(isolation, [index, other], session, &may_move) => {}
+        }
+    }
+
+    /// Resolves when an exchange moves from a session that has fallen silent.
+    async fn leave_silence(
+        &self,
+        isolation: &Isolation,
+        [index, other]: [usize; 2],
+        session: &Rc<dyn Connected>,
+        may_move: &impl Fn() -> bool,
+    ) {
+        let opened_on = self.opened_on(isolation, index, session);
+        let mut watched = None;
+        loop {
+            self.until_silent(index, session, &mut watched).await;
             let before = datagrams(&**session);
             let check = self.check(isolation, other, session);
+            if check.has_failed() {
+                self.until_next(&check, other).await;
+                continue;
+            }
             // The path is watched meanwhile.
             let (answered, is_dead) = tokio::join!(check.answered(), session.dies());
             if !is_dead || has_received(&**session, before) {
@@ -193,10 +267,17 @@ impl Gateways {
                     return;
                 }
             }
-            tokio::time::sleep(AGAIN).await;
+            self.until_next(&check, other).await;
             if answered && self.has_left(isolation, index, session) {
                 return std::future::pending().await;
             }
+        }
+    }
+
+    /// Waits for the time of the check after `check`, or a move to another network.
+    async fn until_next(&self, check: &Check, other: usize) {
+        while let Some(rest) = check.rest(self.network(other)) {
+            tokio::time::sleep(rest.min(AGAIN)).await;
         }
     }
 
@@ -205,11 +286,13 @@ impl Gateways {
     fn check(&self, isolation: &Isolation, other: usize, silent: &Rc<dyn Connected>) -> Rc<Check> {
         let key = (isolation.clone(), other);
         let mut checks = self.checks.0.borrow_mut();
-        checks.retain(|_, check| check.is_remembered());
-        if let Some(check) = checks.get(&key).filter(|check| check.is_fresh()) {
+        let network = self.network(other);
+        checks.retain(|(_, of), check| check.is_remembered(self.network(*of)));
+        let earlier = checks.get(&key);
+        if let Some(check) = earlier.filter(|check| check.is_fresh(network)) {
             return Rc::clone(check);
         }
-        let check = Rc::new(Check::after(checks.get(&key).map(|check| &**check)));
+        let check = Rc::new(Check::after(earlier.map(|check| &**check), network));
         checks.insert(key.clone(), Rc::clone(&check));
         let (pool, silent, own) = (self.this.clone(), Rc::clone(silent), Rc::clone(&check));
         tokio::task::spawn_local(async move {
@@ -254,12 +337,21 @@ impl Gateways {
         if self.network(index) != opened_on {
             return self.broke(index, opened_on, other);
         }
-        if self.has_left(isolation, index, session) {
+        // The datagrams of its handshake may be lost, and its way is judged elsewhere.
+        if !session.is_established() || self.has_left(isolation, index, session) {
             return;
         }
+        if self.is_doubted_often(&(isolation.clone(), index)) {
+            return self.broke(index, opened_on, other);
+        }
+        let Some(group) = self.group(index) else {
+            return;
+        };
         let slots = self.slots.borrow();
-        let entries = self.group(index).into_iter().flat_map(|it| it.entries());
-        for of in entries.filter(|of| self.gateways[*of].way.is_datagrams) {
+        for of in group
+            .entries()
+            .filter(|of| self.gateways[*of].way.is_datagrams)
+        {
             let key = (isolation.clone(), of);
             let Some(slot) = slots.get(&key) else {
                 continue;
@@ -277,7 +369,7 @@ impl Gateways {
                 silent_beside: (of == index).then_some(other),
             };
             tokio::task::spawn_local(doubted.confirm(self.stagger(of)));
-            if of == index {
+            if of == index && group.is_first_doubt() {
                 let protocol = |of: usize| self.gateways[of].announcer.protocol();
                 tracing::info!(
                     "gateway {}: nothing arrives by {}, and requests go by {}",
@@ -287,6 +379,18 @@ impl Gateways {
                 );
             }
         }
+    }
+
+    /// Notes another doubt about a session. Returns true for the third one within a minute.
+    fn is_doubted_often(&self, key: &(Isolation, usize)) -> bool {
+        let slots = self.slots.borrow();
+        let Some(slot) = slots.get(key).filter(|slot| !slot.doubted.get()) else {
+            return false;
+        };
+        let now = Instant::now();
+        let [before, last] = slot.doubts.get();
+        slot.doubts.set([last, Some(now)]);
+        before.is_some_and(|before| now - before < DOUBT_MEMORY)
     }
 
     /// Returns the time for an answer of a way.
@@ -304,13 +408,22 @@ impl Gateways {
     }
 
     /// Resolves if a session has fallen silent, or has not answered its early data in time.
-    async fn until_silent(&self, index: usize, session: &Rc<dyn Connected>) {
+    /// `watched` keeps the watch of its path until the exchange ends.
+    async fn until_silent(
+        &self,
+        index: usize,
+        session: &Rc<dyn Connected>,
+        watched: &mut Option<PathWaiter>,
+    ) {
         if !session.is_established() {
             let limit = self.stagger(index);
             let established = tokio::time::timeout(limit, session.established());
             if established.await.is_err() {
                 return;
             }
+        }
+        if watched.is_none() {
+            *watched = session.watch_path();
         }
         session.silent().await;
     }

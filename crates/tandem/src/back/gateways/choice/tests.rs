@@ -42,6 +42,8 @@ struct Way {
     is_refused: Cell<bool>,
     /// The time before which sessions were opened that receive nothing.
     lost_before: Cell<Option<tokio::time::Instant>>,
+    /// True if sessions take requests before they are established.
+    is_early: Cell<bool>,
     /// True if a probe finds that the session has ended.
     ends_at_probe: Cell<bool>,
     /// The datagrams that have arrived, if the way counts them.
@@ -64,6 +66,7 @@ impl Way {
             answers_in: Cell::default(),
             is_refused: Cell::new(false),
             lost_before: Cell::default(),
+            is_early: Cell::new(false),
             ends_at_probe: Cell::new(false),
             datagrams: Cell::default(),
             dials: Cell::new(0),
@@ -122,6 +125,9 @@ impl Connected for OverWay {
     ) -> LocalBoxFuture<'a, Result<(), Error>> {
         Box::pin(async move {
             count(&self.way.runs);
+            if self.way.is_early.get() {
+                tokio::time::sleep_until(self.established_at).await;
+            }
             tokio::time::sleep(self.way.responds_in.get()).await;
             self.until_works().await;
             count(&self.way.requests);
@@ -172,6 +178,13 @@ impl SessionEvents for OverWay {
         })
     }
 
+    fn takes_early<'a>(&'a self) -> LocalBoxFuture<'a, Result<(), Error>> {
+        match self.way.is_early.get() {
+            true => Box::pin(std::future::ready(Ok(()))),
+            false => self.established(),
+        }
+    }
+
     fn silent<'a>(&'a self) -> LocalBoxFuture<'a, ()> {
         Box::pin(async {
             while !self.is_silent() {
@@ -182,6 +195,9 @@ impl SessionEvents for OverWay {
 
     fn dies<'a>(&'a self) -> LocalBoxFuture<'a, bool> {
         Box::pin(async {
+            if !self.is_established() {
+                return true;
+            }
             tokio::select! {
                 biased;
                 () = self.until_works() => false,

@@ -315,7 +315,149 @@ fn path_that_comes_and_goes_dials_once_a_second() {
             scene.ways[QUIC].datagrams.set(Some(datagram));
         }
         let dials = scene.ways[TLS].dials.get();
-        assert!((5..=11).contains(&dials), "{dials}");
+        // After 0, 0.25 and 0.75 s, and after each second.
+        assert!((8..=12).contains(&dials), "{dials}");
         assert_eq!(scene.ways[TLS].runs.get(), 0);
+    });
+}
+
+#[test]
+fn failed_check_does_not_count_on_another_network() {
+    run(async {
+        let scene = Rc::new(Scene::new([50, 5000, 100]));
+        let key = Isolation::none();
+        assert_eq!(scene.get(&key).await, QUIC);
+        scene.ways[TLS].is_refused.set(true);
+        scene.ways[QUIC].is_blocked.set(true);
+        spawn_requests(&scene, &key, 2);
+        // Checks follow each other after eight seconds now.
+        tokio::time::sleep(15_500 * MS).await;
+        assert_eq!(scene.ways[TLS].requests.get(), 0);
+        let dials = scene.ways[TLS].dials.get();
+        scene.ways[TLS].is_refused.set(false);
+        NETWORK.set(2);
+        tokio::time::sleep(1200 * MS).await;
+        assert_eq!(scene.ways[TLS].requests.get(), 2);
+        assert_eq!(scene.ways[TLS].dials.get(), dials + 1);
+    });
+}
+
+/// The first datagrams of a connection are lost, and the carrier repeats them.
+#[test]
+fn session_without_handshake_is_not_doubted() {
+    run(async {
+        let scene = Scene::new([50, 5000, 100]);
+        let [first, second] = [b"a", b"b"].map(|user| Isolation::new(user, b""));
+        assert_eq!(scene.get(&first).await, QUIC);
+        scene.ways[QUIC].is_early.set(true);
+        scene.ways[QUIC].takes.set(1500 * MS);
+        let begun = tokio::time::Instant::now();
+        assert_eq!(scene.get(&second).await, TLS);
+        assert!(begun.elapsed() <= STAGGER + 110 * MS);
+        let mark = scene.slot_mark(&second, QUIC);
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        let network = network_of(([0; 4], 0).into());
+        let ways = &scene.pool.groups[0].ways;
+        assert!(!ways.borrow().has_failed(network, QUIC));
+        assert!(scene.pool.is_open(&first, QUIC));
+        assert_eq!(scene.get(&second).await, QUIC);
+        assert!(Rc::ptr_eq(&mark, &scene.slot_mark(&second, QUIC)));
+    });
+}
+
+#[test]
+fn late_datagram_delays_the_next_check_for_a_moment() {
+    run(async {
+        let scene = Rc::new(Scene::new([50, 5000, 500]));
+        let key = Isolation::none();
+        scene.ways[QUIC].datagrams.set(Some(1));
+        assert_eq!(scene.get(&key).await, QUIC);
+        scene.ways[QUIC].is_blocked.set(true);
+        spawn_requests(&scene, &key, 1);
+        tokio::time::sleep(100 * MS).await;
+        scene.ways[QUIC].datagrams.set(Some(2));
+        // The first check ends soon. The second one begins after 250 ms.
+        tokio::time::sleep(700 * MS).await;
+        assert_eq!(scene.ways[TLS].requests.get(), 1);
+    });
+}
+
+#[test]
+fn third_doubt_within_a_minute_breaks_the_way() {
+    run(async {
+        for (pause, is_broken) in [(5, true), (40, false)] {
+            let scene = Scene::new([50, 5000, 100]);
+            let key = Isolation::none();
+            let network = network_of(([0; 4], 0).into());
+            let ways = &scene.pool.groups[0].ways;
+            for _ in 0..3 {
+                assert_eq!(scene.get(&key).await, QUIC);
+                assert!(!ways.borrow().has_failed(network, QUIC));
+                scene.ways[QUIC].is_blocked.set(true);
+                assert_eq!(scene.get(&key).await, TLS);
+                scene.ways[QUIC].is_blocked.set(false);
+                tokio::time::sleep(Duration::from_secs(pause)).await;
+            }
+            assert_eq!(ways.borrow().has_failed(network, QUIC), is_broken);
+        }
+    });
+}
+
+#[test]
+fn only_other_ways_race_against_a_doubted_session() {
+    run(async {
+        let scene = Scene::new([50, 5000, 100]);
+        let key = Isolation::none();
+        assert_eq!(scene.get(&key).await, QUIC);
+        scene.ways[QUIC].is_blocked.set(true);
+        assert_eq!(scene.get(&key).await, TLS);
+        scene.pool.close_all(|_, index, _| index == TLS);
+        let begun = tokio::time::Instant::now();
+        assert_eq!(scene.get(&key).await, TLS);
+        assert!(begun.elapsed() <= 110 * MS, "{:?}", begun.elapsed());
+        assert_eq!(scene.ways[QUIC].runs.get(), 2);
+        // It takes part in a race by its answer to a probe.
+        scene.pool.close_all(|_, index, _| index == TLS);
+        scene.ways[QUIC].is_blocked.set(false);
+        assert_eq!(scene.get(&key).await, QUIC);
+    });
+}
+
+#[test]
+fn throttled_way_is_left_between_two_checks() {
+    run(async {
+        let scene = Rc::new(Scene::new([50, 5000, 100]));
+        let key = Isolation::none();
+        assert_eq!(scene.get(&key).await, QUIC);
+        scene.ways[QUIC].responds_in.set(Duration::from_secs(60));
+        scene.ways[TLS].is_refused.set(true);
+        scene.ways[QUIC].is_blocked.set(true);
+        spawn_requests(&scene, &key, 1);
+        tokio::time::sleep(200 * MS).await;
+        assert_eq!(scene.ways[TLS].dials.get(), 1);
+        for way in [QUIC, TLS] {
+            scene.ways[way].is_blocked.set(false);
+            scene.ways[way].is_refused.set(false);
+        }
+        let network = network_of(([0; 4], 0).into());
+        let group = &scene.pool.groups[0];
+        group.ways.borrow_mut().throttled(network, now());
+        group.throttled.notify_waiters();
+        tokio::time::sleep(200 * MS).await;
+        assert_eq!(scene.ways[TLS].requests.get(), 1);
+    });
+}
+
+#[test]
+fn checks_of_an_ended_key_are_forgotten() {
+    run(async {
+        let scene = Scene::new([50, 5000, 100]);
+        let key = Isolation::new(b"a", b"");
+        assert_eq!(scene.get(&key).await, QUIC);
+        scene.ways[QUIC].is_blocked.set(true);
+        assert_eq!(scene.get(&key).await, TLS);
+        assert!(!scene.pool.checks.is_empty());
+        scene.pool.end(&key);
+        assert!(scene.pool.checks.is_empty());
     });
 }
