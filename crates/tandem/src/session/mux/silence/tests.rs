@@ -417,7 +417,7 @@ fn answered_by_tcp(round_trip: Duration, sent: Instant, returns: Instant) -> Ins
     sent + round_trip
 }
 
-/// TCP goes by the same network, and its answer moves the exchanges if it arrives before a datagram.
+/// TCP goes by the same network. Its answer moves the exchanges if it arrives before a datagram.
 #[test]
 fn path_mostly_returns_before_tcp_after_a_gap_in_both() {
     for round_trip in [20, 100, 600] {
