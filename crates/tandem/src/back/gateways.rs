@@ -388,7 +388,8 @@ impl Gateways {
             // A lost session does not mean a broken gateway: the next session to it may be open in
             // a moment.
             let is_full = matches!(&done, Some(Err(error)) if error.kind == Kind::Full);
-            passed_over += usize::from(done.is_some() && !is_full);
+            let has_left = done.is_none();
+            passed_over += usize::from(!has_left && !is_full);
             let error = match done {
                 Some(Ok(())) => {
                     self.preferred.set(index);
@@ -409,8 +410,10 @@ impl Gateways {
                 self.forget(&(exchange.isolation.clone(), index), &session);
                 session.drain();
             }
-            // A gateway that rejects early data has answered.
-            let unanswered = error.side.is_before_origin() && !session.is_established() && !is_full;
+            // A gateway that rejects early data has answered. One whose session was left may answer
+            // later.
+            let is_opening = !session.is_established() && !has_left;
+            let unanswered = error.side.is_before_origin() && is_opening && !is_full;
             if unanswered {
                 METRICS.sessions_failed.add(1);
                 self.gateways[index].announcer.down(&error);

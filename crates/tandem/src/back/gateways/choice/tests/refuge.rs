@@ -354,10 +354,13 @@ fn session_without_handshake_is_not_doubted() {
         let begun = tokio::time::Instant::now();
         assert_eq!(scene.get(&second).await, TLS);
         assert!(begun.elapsed() <= STAGGER + 110 * MS);
+        assert_eq!(scene.ways[QUIC].runs.get(), 2, "it has moved");
         let mark = scene.slot_mark(&second, QUIC);
         tokio::time::sleep(Duration::from_secs(3)).await;
         let network = network_of(([0; 4], 0).into());
         let ways = &scene.pool.groups[0].ways;
+        let (dials, probes) = (&scene.ways[QUIC].dials, &scene.ways[QUIC].probes);
+        assert_eq!((dials.get(), probes.get()), (2, 0));
         assert!(!ways.borrow().has_failed(network, QUIC));
         assert!(scene.pool.is_open(&first, QUIC));
         assert_eq!(scene.get(&second).await, QUIC);
