@@ -140,7 +140,8 @@ impl PathWatch {
         Some((count, round_trip.unwrap_or_else(answered_in)))
     }
 
-    /// Sends a probe, which the other end or its carrier answers.
+    /// Sends a probe, which the other end or its carrier answers. Probes wait behind a full window
+    /// of the carrier, and leave together. The repetitions of the carrier are the probes then.
     fn probe(&self) {
         self.shared.core.borrow_mut().ping(ping::AFTER_SILENCE);
         self.shared.kick();

@@ -166,7 +166,7 @@ impl Silence {
         if count != self.count || has_rested {
             self.quiet = match self.probes.last {
                 _ if has_rested => step,
-                Some(_) if self.probes.is_extra => (2 * self.quiet).clamp(step, MOST),
+                Some(_) if self.probes.is_extra => (2 * self.quiet).min(MOST).max(step),
                 _ if self.looked_at < self.settles => self.quiet,
                 _ => (self.quiet / 2).max(step),
             };

@@ -362,6 +362,21 @@ fn jitter_widens_the_limit() {
 }
 
 #[test]
+fn round_trip_beyond_the_limits_is_watched_too() {
+    let begun = Instant::now();
+    for round_trip in [80 * SECOND, 100 * SECOND, 3600 * SECOND] {
+        let mut silence = Silence::new(begun);
+        silence.expect(begun, round_trip);
+        let mut now = begun;
+        for count in 0..20 {
+            now += silence.look(now, count, round_trip).wait;
+            let look = silence.look(now, count, round_trip);
+            assert!(look.wait >= MS, "{round_trip:?}: {look:?}");
+        }
+    }
+}
+
+#[test]
 fn rest_without_exchanges_is_no_silence() {
     let mut scene = Scene::new(link(100, 0, 0.0), Load::Download(5 * MS), 1);
     assert_eq!(scene.pass(SECOND), [None; 2]);
