@@ -110,29 +110,16 @@ impl Ways {
 
     /// Returns the ways to try for a session on a network.
     pub(crate) fn order(&mut self, network: Network, now: Instant) -> Order {
-        let datagrams = self.datagrams.clone();
         let stagger = self.stagger(network);
+        let mut others = self.usable(network, now);
+        let first = others.remove(0);
+        let all = 0..self.datagrams.len();
         let record = self.record(network, now);
-        let rests = |way: &usize| {
+        let has_rested = |way: &usize| {
             let failure = record.failures.get(way);
-            failure.is_some_and(|failure| now < failure.until)
+            failure.is_some_and(|failure| now >= failure.until)
         };
-        let has_failed = |way: &usize| record.failures.contains_key(way);
-        let all = 0..datagrams.len();
-        let mut usable: Vec<usize> = all.clone().filter(|way| !has_failed(way)).collect();
-        if usable.is_empty() {
-            usable = all.clone().collect();
-        }
-        // A way over datagrams that never failed here stays before TCP, which may only be faster.
-        let best = record.best.filter(|(_, won)| now < *won + WINNER_MEMORY);
-        let best = best.map(|(best, _)| best);
-        let first = best
-            .filter(|best| usable.contains(best) && datagrams[*best] && datagrams[usable[0]])
-            .unwrap_or(usable[0]);
-        let retried = all
-            .clone()
-            .find(|way| has_failed(way) && !rests(way) && *way != first);
-        let others = usable.into_iter().filter(|way| *way != first).collect();
+        let retried = all.into_iter().find(|way| has_rested(way) && *way != first);
         if let Some(failure) = retried.and_then(|way| record.failures.get_mut(&way)) {
             // Only one request tries the way.
             (failure.until, failure.retried) = (now + failure.rest, true);
@@ -143,6 +130,26 @@ impl Ways {
             stagger,
             retried,
         }
+    }
+
+    /// Returns the ways that requests use on a network, from the first one to the last. There is at
+    /// least one.
+    pub(crate) fn usable(&self, network: Network, now: Instant) -> Vec<usize> {
+        let all = 0..self.datagrams.len();
+        let works = |way: &usize| !self.has_failed(network, *way);
+        let mut usable: Vec<usize> = all.clone().filter(works).collect();
+        if usable.is_empty() {
+            usable = all.collect();
+        }
+        let best = self.networks.get(&network).and_then(|record| record.best);
+        let best = best.filter(|(_, won)| now < *won + WINNER_MEMORY);
+        // A way over datagrams that never failed here stays before TCP, which may only be faster.
+        let best = best.filter(|(best, _)| self.datagrams[*best] && self.datagrams[usable[0]]);
+        let at = best.and_then(|(best, _)| usable.iter().position(|way| *way == best));
+        if let Some(at) = at {
+            usable[..=at].rotate_right(1);
+        }
+        usable
     }
 
     /// Returns the time for an answer of the way that is tried first.

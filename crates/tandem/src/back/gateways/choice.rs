@@ -163,19 +163,17 @@ impl Gateways {
         let others = order.others.iter().map(|way| group.first + way);
         let mut others: Vec<usize> = others.collect();
         let first = group.first + order.first;
-        let usable = others.iter().copied().chain([first]);
-        let open = usable.filter(|index| self.is_open(isolation, *index));
-        if self.gateways[first].way.is_datagrams
-            && let Some(open) = self.used_last(isolation, open)
+        let open = self.open_entry(isolation, first, &others);
+        let is_datagrams = |index: usize| self.gateways[index].way.is_datagrams;
+        if let Some(open) = open
+            && (open == first || [open, first].into_iter().all(is_datagrams))
         {
             return begin(open);
         }
+        // The best way is dialled beside an open session of another kind.
         let first = begin(first);
-        if self.is_open(isolation, first.1) {
-            return first;
-        }
-        if let Some(open) = others.iter().find(|index| self.is_open(isolation, **index)) {
-            return begin(*open);
+        if let Some(open) = open {
+            return begin(open);
         }
         let mut race = Race::default();
         others.retain(|index| !self.is_doubted(isolation, *index));
@@ -218,14 +216,42 @@ impl Gateways {
         }
     }
 
-    /// Returns the entry whose session serves a key: the preferred way, or another one to the same
-    /// gateway if only that has an open session. Keys differ in the ways that won their races.
+    /// Returns the entry whose session serves a key: the one that [`Self::choose`] returns, or the
+    /// preferred way without an open session. Keys differ in the ways that won their races.
     pub(super) fn entry(&self, isolation: &Isolation) -> usize {
         let preferred = self.preferred.get();
-        let others = self.group(preferred).map(WayGroup::entries);
-        let mut all = std::iter::once(preferred).chain(others.into_iter().flatten());
-        all.find(|entry| self.is_open(isolation, *entry))
-            .unwrap_or(preferred)
+        let Some(group) = self.group(preferred) else {
+            return preferred;
+        };
+        let is_open = |index: &usize| self.is_open(isolation, *index);
+        let mut open = group.entries().filter(is_open);
+        let Some(any) = open.next() else {
+            return preferred;
+        };
+        // The network is not asked for without need, since that is a system call.
+        if open.next().is_none() {
+            return any;
+        }
+        let network = self.network(group.first);
+        let usable = group.ways.borrow().usable(network, now());
+        let mut usable = usable.into_iter().map(|way| group.first + way);
+        let first = usable.next().unwrap_or(preferred);
+        let others: Vec<usize> = usable.collect();
+        self.open_entry(isolation, first, &others).unwrap_or(any)
+    }
+
+    /// Returns the entry with an open session that takes the requests of a key, of those that the
+    /// policy permits. If the first one is over datagrams, so is the result if possible.
+    fn open_entry(&self, isolation: &Isolation, first: usize, others: &[usize]) -> Option<usize> {
+        let is_open = |index: &usize| self.is_open(isolation, *index);
+        let others = others.iter().copied();
+        let open = others.clone().chain([first]).filter(is_open);
+        if self.gateways[first].way.is_datagrams
+            && let Some(open) = self.used_last(isolation, open)
+        {
+            return Some(open);
+        }
+        std::iter::once(first).chain(others).find(is_open)
     }
 
     /// Returns true if the session of an entry takes requests, as far as is known.

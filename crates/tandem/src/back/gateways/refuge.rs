@@ -25,6 +25,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::Gateways;
+use super::choice::WayGroup;
 use crate::back::ways::{Network, STAGGER};
 use crate::error::{Error, Kind, Side};
 use crate::exchange::Isolation;
@@ -190,6 +191,7 @@ impl Doubted {
                     self.doubted.set(false);
                     if let (Some(pool), Some(other)) = (self.pool.upgrade(), self.silent_beside) {
                         pool.end_spare(isolation, other);
+                        pool.returned(*index, other);
                     }
                     return;
                 }
@@ -378,6 +380,17 @@ impl Gateways {
                     protocol(other)
                 );
             }
+        }
+    }
+
+    /// Lets new keys prefer a way over datagrams again, whose session was in doubt.
+    fn returned(&self, index: usize, other: usize) {
+        let works = |group: &WayGroup| {
+            let way = index - group.first;
+            !group.ways.borrow().has_failed(self.network(index), way)
+        };
+        if self.preferred.get() == other && self.group(index).is_some_and(works) {
+            self.preferred.set(index);
         }
     }
 

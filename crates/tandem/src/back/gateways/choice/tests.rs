@@ -287,7 +287,7 @@ impl Scene {
         };
         let limits = PoolLimits {
             max_age: None,
-            max_sessions: 10,
+            max_sessions: 100,
             reconnect: false,
             tries: 3,
             compares_ways: false,
@@ -330,6 +330,25 @@ impl Scene {
         let current = ToGateway(Rc::clone(&self.pool)).current(isolation);
         let current = current.expect("a session");
         Rc::ptr_eq(&current.mark, &self.slot_mark(isolation, index))
+    }
+}
+
+/// Opens a session of a key before it is needed.
+async fn open(scene: &Scene, key: &Isolation, way: usize) {
+    let (session, _use) = scene.pool.begin(key, way);
+    session.established().await.expect("a session");
+}
+
+/// Begins a request, and lets it run beside the test.
+fn spawn(scene: &Rc<Scene>, method: Method, key: &Isolation) -> tokio::task::JoinHandle<usize> {
+    let (scene, key) = (Rc::clone(scene), key.clone());
+    tokio::task::spawn_local(async move { scene.ask(method, &key).await })
+}
+
+/// Begins some requests of a key, and lets them run beside the test.
+fn spawn_requests(scene: &Rc<Scene>, key: &Isolation, count: usize) {
+    for _ in 0..count {
+        spawn(scene, Method::Get, key);
     }
 }
 
@@ -423,6 +442,7 @@ fn request_leaves_silence_once_another_way_answers() {
         assert_eq!(scene.get(&key).await, TLS);
         scene.ways[QUIC].is_blocked.set(false);
         tokio::time::sleep(100 * MS).await;
+        assert!(scene.current_is(&key, QUIC), "the pushes go there");
         assert_eq!(scene.get(&key).await, QUIC);
         assert!(Rc::ptr_eq(&mark, &scene.slot_mark(&key, QUIC)));
         let ways = &scene.pool.groups[0].ways;
@@ -490,3 +510,4 @@ fn session_of_a_key_is_found_by_any_way() {
 }
 
 mod refuge;
+mod returning;

@@ -2,20 +2,6 @@
 
 use super::*;
 
-/// Opens a session of a key before it is needed.
-async fn open(scene: &Scene, key: &Isolation, way: usize) {
-    let (session, _use) = scene.pool.begin(key, way);
-    session.established().await.expect("a session");
-}
-
-/// Begins some requests of a key, and lets them run beside the test.
-fn spawn_requests(scene: &Rc<Scene>, key: &Isolation, count: usize) {
-    for _ in 0..count {
-        let (scene, key) = (Rc::clone(scene), key.clone());
-        tokio::task::spawn_local(async move { scene.get(&key).await });
-    }
-}
-
 #[test]
 fn stale_tcp_session_is_replaced() {
     run(async {
