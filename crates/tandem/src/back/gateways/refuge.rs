@@ -13,15 +13,18 @@
 //! gap of half a second, as between satellites, thus ends no session. A session that is doubted for
 //! the third time within a minute is broken too.
 //!
+//! The last exchange that waits closes a refuge that none of them needed.
+//!
 //! Before a session is established, its first datagrams may be lost. Requests move to the refuge
 //! then, and [`observe`](super::choice::observe) decides whether the way works.
 
-use std::cell::{Cell, RefCell};
+mod check;
+
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
-use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::Gateways;
@@ -32,20 +35,13 @@ use crate::exchange::Isolation;
 use crate::metrics::METRICS;
 use crate::session::Connected;
 use crate::session::mux::PathWaiter;
+pub(super) use check::Checks;
+use check::{AGAIN, Check, Outcome};
 
 /// The probes of a doubted session, each with the time of `Ways::stagger` for its answer.
 pub(super) const CONFIRMATIONS: usize = 2;
-/// The wait before another look at a silent path that exchanges cannot leave, and the least time
-/// between checks without an answer.
-const AGAIN: Duration = Duration::from_secs(1);
-/// The least time between checks if the first one ended because a datagram arrived.
-const AGAIN_AFTER_DATAGRAM: Duration = Duration::from_millis(250);
-/// The longest time between checks of a refuge that does not answer.
-const MOST_AGAIN: Duration = Duration::from_secs(8);
 /// The time within which the third doubt about a session breaks it.
 pub(super) const DOUBT_MEMORY: Duration = Duration::from_secs(60);
-/// The time for which the answer of a refuge holds.
-const FRESH: Duration = Duration::from_millis(200);
 /// The refuges that one check tries. Each of them replaces one that leads nowhere.
 const ATTEMPTS: usize = 3;
 /// The shortest and the longest wait for the answer of an open refuge, which has three of its first
@@ -55,117 +51,37 @@ const MOST_PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The time between two looks for a datagram on the silent path.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// The checks of refuges, by key and way.
-#[derive(Default)]
-pub(super) struct Checks(RefCell<HashMap<(Isolation, usize), Rc<Check>>>);
-
-impl Checks {
-    /// Forgets the checks of a key that is no longer used.
-    pub(super) fn forget(&self, isolation: &Isolation) {
-        self.0.borrow_mut().retain(|(of, _), _| of != isolation);
-    }
-
-    #[cfg(test)]
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.borrow().is_empty()
-    }
+/// An exchange that may move to a refuge. The last one of a check closes the refuge if it is not
+/// needed.
+struct Waiting<'a> {
+    pool: &'a Gateways,
+    isolation: &'a Isolation,
+    ways: [usize; 2],
+    check: &'a Check,
 }
 
-/// A check of whether a refuge answers, which all exchanges of a key share.
-struct Check {
-    /// The network on which it was begun.
-    network: Network,
-    begun: Instant,
-    /// The result, and its time.
-    ended: Cell<Option<(Outcome, Instant)>>,
-    done: Notify,
-    /// The result of the check before it, and the pause that followed.
-    earlier: Option<(Outcome, Duration)>,
-}
-
-/// The result of a check.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Outcome {
-    Answered,
-    Unanswered,
-    /// The silent session has received a datagram.
-    Spared,
-}
-
-impl Check {
-    /// Begins a check after an earlier one.
-    fn after(earlier: Option<&Self>, network: Network) -> Self {
-        let ended = earlier.and_then(|it| Some((it, it.ended.get()?.0)));
+impl<'a> Waiting<'a> {
+    fn begin(
+        pool: &'a Gateways,
+        isolation: &'a Isolation,
+        ways: [usize; 2],
+        check: &'a Check,
+    ) -> Self {
+        check.waiters.set(check.waiters.get() + 1);
         Self {
-            network,
-            begun: Instant::now(),
-            ended: Cell::default(),
-            done: Notify::new(),
-            earlier: ended.map(|(it, result)| (result, it.pause(result))),
+            pool,
+            isolation,
+            ways,
+            check,
         }
     }
+}
 
-    /// Returns the time before another check. It doubles after each equal result.
-    fn pause(&self, result: Outcome) -> Duration {
-        let equal = self.earlier.filter(|(of, _)| *of == result);
-        let doubled = equal.map(|(_, pause)| 2 * pause);
-        match result {
-            Outcome::Answered => AGAIN,
-            Outcome::Unanswered => doubled.unwrap_or(AGAIN).min(MOST_AGAIN),
-            Outcome::Spared => doubled.unwrap_or(AGAIN_AFTER_DATAGRAM).min(AGAIN),
-        }
-    }
-
-    /// Returns the rest of the pause after this check. Returns `None` once it is over, or on
-    /// another network.
-    fn rest(&self, network: Network) -> Option<Duration> {
-        let (result, ended) = self.ended.get().filter(|_| self.network == network)?;
-        let from = match result {
-            Outcome::Answered => ended,
-            Outcome::Unanswered | Outcome::Spared => self.begun,
-        };
-        let rest = (from + self.pause(result)).saturating_duration_since(Instant::now());
-        (!rest.is_zero()).then_some(rest)
-    }
-
-    /// Returns true if another exchange may use the result, or wait for it.
-    fn is_fresh(&self, network: Network) -> bool {
-        match self.ended.get() {
-            None => true,
-            Some((Outcome::Answered, ended)) => self.network == network && ended.elapsed() < FRESH,
-            Some(_) => self.rest(network).is_some(),
-        }
-    }
-
-    /// Returns true if the next check of the key depends on this one.
-    fn is_remembered(&self, network: Network) -> bool {
-        let is_recent = |(result, ended): (Outcome, Instant)| {
-            ended.elapsed() < 2 * self.pause(result).max(AGAIN)
-        };
-        let is_recent = self.ended.get().is_none_or(is_recent);
-        self.is_fresh(network) || (self.network == network && is_recent)
-    }
-
-    /// Returns true if the refuge is not needed, or does not answer.
-    fn has_failed(&self) -> bool {
-        let ended = self.ended.get();
-        ended.is_some_and(|(result, _)| result != Outcome::Answered)
-    }
-
-    fn end(&self, result: Outcome) {
-        self.ended.set(Some((result, Instant::now())));
-        self.done.notify_waiters();
-    }
-
-    /// Returns true once the refuge has answered, and false if it does not answer, or need not.
-    async fn answered(&self) -> bool {
-        loop {
-            let done = self.done.notified();
-            if let Some((result, _)) = self.ended.get() {
-                return result == Outcome::Answered;
-            }
-            done.await;
-        }
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.check.waiters.set(self.check.waiters.get() - 1);
+        self.pool
+            .end_unneeded(self.isolation, self.ways, self.check);
     }
 }
 
@@ -251,15 +167,15 @@ impl Gateways {
         loop {
             self.until_silent(index, session, &mut watched).await;
             let before = datagrams(&**session);
-            let check = self.check(isolation, other, session);
+            let check = self.check(isolation, [index, other], session);
             if check.has_failed() {
                 self.until_next(&check, other).await;
                 continue;
             }
+            let _waiting = Waiting::begin(self, isolation, [index, other], &check);
             // The path is watched meanwhile.
             let (answered, is_dead) = tokio::join!(check.answered(), session.dies());
             if !is_dead || has_received(&**session, before) {
-                self.end_spare(isolation, other);
                 continue;
             }
             if answered {
@@ -285,11 +201,21 @@ impl Gateways {
 
     /// Returns the check of a refuge that is under way or was made just now, or begins one. It ends
     /// early if the silent session receives a datagram.
-    fn check(&self, isolation: &Isolation, other: usize, silent: &Rc<dyn Connected>) -> Rc<Check> {
+    fn check(
+        &self,
+        isolation: &Isolation,
+        [index, other]: [usize; 2],
+        silent: &Rc<dyn Connected>,
+    ) -> Rc<Check> {
         let key = (isolation.clone(), other);
         let mut checks = self.checks.0.borrow_mut();
         let network = self.network(other);
-        checks.retain(|(_, of), check| check.is_remembered(self.network(*of)));
+        // To ask for a network is a system call.
+        let mut networks = HashMap::from([(other, network)]);
+        checks.retain(|(_, of), check| {
+            let network = networks.entry(*of).or_insert_with(|| self.network(*of));
+            check.is_remembered(*network)
+        });
         let earlier = checks.get(&key);
         if let Some(check) = earlier.filter(|check| check.is_fresh(network)) {
             return Rc::clone(check);
@@ -301,20 +227,29 @@ impl Gateways {
             let before = datagrams(&*silent);
             let result = tokio::select! {
                 biased;
+                // The key is no longer used, and its sessions are drained.
+                _ = own.answered() => return,
                 answered = until_answered(&pool, &key) => match answered {
                     true => Outcome::Answered,
                     false => Outcome::Unanswered,
                 },
                 () = until_received(&*silent, before) => Outcome::Spared,
             };
-            if result == Outcome::Spared
-                && let Some(pool) = pool.upgrade()
-            {
-                pool.end_spare(&key.0, key.1);
-            }
             own.end(result);
+            if let Some(pool) = pool.upgrade() {
+                pool.end_unneeded(&key.0, [index, other], &own);
+            }
         });
         check
+    }
+
+    /// Drains the refuge of a check that has ended, once no exchange waits for it any more. It is
+    /// needed if the silent session takes no requests.
+    fn end_unneeded(&self, isolation: &Isolation, [index, other]: [usize; 2], check: &Check) {
+        let is_over = check.ended.get().is_some() && check.waiters.get() == 0;
+        if is_over && self.is_open(isolation, index) {
+            self.end_spare(isolation, other);
+        }
     }
 
     /// Drains a refuge that no exchange needed.
@@ -506,18 +441,17 @@ async fn until_answered(pool: &Weak<Gateways>, key: &(Isolation, usize)) -> bool
         }
         drop(strong);
         let was_open = next.is_established();
-        let limit = if was_open {
-            probe_timeout(&*next)
-        } else {
-            AGAIN
-        };
+        // A dial has its own limit.
+        let limit = was_open.then(|| Instant::now() + probe_timeout(&*next));
         let mut answers = next.answers();
         let ended = loop {
-            match tokio::time::timeout(limit, &mut answers).await {
+            let look = Instant::now() + AGAIN;
+            let until = limit.map_or(look, |limit| limit.min(look));
+            match tokio::time::timeout_at(until, &mut answers).await {
                 Ok(Ok(())) => return true,
                 Ok(Err(_)) => break true,
-                Err(_) if was_open => break false,
-                // The dial has its own limit, unless this machine has moved.
+                Err(_) if limit == Some(until) => break false,
+                // Nothing answers if this machine has moved.
                 Err(_) => match pool.upgrade() {
                     Some(pool) if pool.network(other) == network => {}
                     _ => break false,

@@ -1,0 +1,109 @@
+//! Tests of the checks of a refuge, and of the end of those that no exchange needs.
+
+use super::*;
+
+#[test]
+fn open_refuge_is_replaced_on_another_network() {
+    run(async {
+        let scene = Rc::new(Scene::new([50, 5000, 100]));
+        let key = Isolation::none();
+        assert_eq!(scene.get(&key).await, QUIC);
+        open(&scene, &key, TLS).await;
+        tokio::time::sleep(MS).await;
+        let now = tokio::time::Instant::now();
+        scene.ways[TLS].lost_before.set(Some(now));
+        scene.ways[QUIC].is_blocked.set(true);
+        let request = spawn(&scene, Method::Get, &key);
+        tokio::time::sleep(300 * MS).await;
+        assert_eq!(scene.ways[TLS].dials.get(), 1, "it is being probed");
+        NETWORK.set(2);
+        // The limit of the probe is two seconds.
+        assert_eq!(request.await.expect("it ended"), TLS);
+        assert!(now.elapsed() <= 1200 * MS, "{:?}", now.elapsed());
+    });
+}
+
+/// To ask for the network is a system call.
+#[test]
+fn check_asks_for_the_network_once() {
+    run(async {
+        let scene = Rc::new(Scene::new([50, 5000, 9000]));
+        let keys: Vec<_> = (0..50).map(|user| Isolation::new(&[user], b"")).collect();
+        for key in &keys {
+            assert_eq!(scene.get(key).await, QUIC);
+        }
+        scene.ways[QUIC].is_blocked.set(true);
+        keys.iter()
+            .skip(1)
+            .for_each(|key| spawn_requests(&scene, key, 1));
+        tokio::time::sleep(10 * MS).await;
+        LOOKS.set(0);
+        let dials = scene.ways[TLS].dials.get();
+        spawn_requests(&scene, &keys[0], 1);
+        tokio::time::sleep(5 * MS).await;
+        assert_eq!(scene.ways[TLS].dials.get(), dials + 1);
+        assert!(LOOKS.get() <= 10, "{}", LOOKS.get());
+    });
+}
+
+#[test]
+fn check_ends_with_its_key() {
+    run(async {
+        let scene = Rc::new(Scene::new([50, 5000, 100]));
+        let key = Isolation::new(b"a", b"");
+        assert_eq!(scene.get(&key).await, QUIC);
+        open(&scene, &key, TLS).await;
+        for way in [QUIC, TLS] {
+            scene.ways[way].is_blocked.set(true);
+        }
+        let request = spawn(&scene, Method::Get, &key);
+        tokio::time::sleep(300 * MS).await;
+        assert_eq!(scene.ways[TLS].probes.get(), 1);
+        request.abort();
+        scene.pool.end(&key);
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        let (dials, probes) = (&scene.ways[TLS].dials, &scene.ways[TLS].probes);
+        assert_eq!((dials.get(), probes.get()), (1, 1));
+        assert!(scene.pool.slots.borrow().is_empty());
+    });
+}
+
+#[test]
+fn refuge_ends_with_the_last_exchange_that_waits() {
+    run(async {
+        // The first request ends while TCP is dialled, and the second one after that.
+        for end in [50 * MS, 200 * MS] {
+            let scene = Rc::new(Scene::new([50, 5000, 100]));
+            let key = Isolation::none();
+            assert_eq!(scene.get(&key).await, QUIC);
+            scene.ways[QUIC].dies_in.set(400 * MS);
+            scene.ways[QUIC].is_blocked.set(true);
+            let requests = [0; 2].map(|_| spawn(&scene, Method::Get, &key));
+            tokio::time::sleep(end).await;
+            requests[0].abort();
+            tokio::task::yield_now().await;
+            let is_kept = || scene.pool.slots.borrow().contains_key(&(key.clone(), TLS));
+            assert!(is_kept(), "one waits");
+            requests[1].abort();
+            tokio::time::sleep(100 * MS).await;
+            assert!(!is_kept());
+            assert!(scene.pool.is_open(&key, QUIC));
+        }
+    });
+}
+
+#[test]
+fn refuge_stays_while_the_silent_session_is_doubted() {
+    run(async {
+        let scene = Rc::new(Scene::new([50, 5000, 100]));
+        let key = Isolation::none();
+        assert_eq!(scene.get(&key).await, QUIC);
+        scene.ways[QUIC].is_blocked.set(true);
+        let post = spawn(&scene, Method::Post, &key);
+        tokio::time::sleep(150 * MS).await;
+        assert!(!scene.pool.is_open(&key, QUIC), "it is doubted");
+        post.abort();
+        tokio::time::sleep(100 * MS).await;
+        assert!(scene.pool.is_open(&key, TLS));
+    });
+}
