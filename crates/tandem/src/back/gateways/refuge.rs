@@ -13,7 +13,8 @@
 //! gap of half a second, as between satellites, thus ends no session. A session that is doubted for
 //! the third time within a minute is broken too.
 //!
-//! The last exchange that waits closes a refuge that none of them needed.
+//! The last exchange that waits closes a refuge that none of them needed. A network may forget the
+//! address of a session that rests, so that such a session says nothing about its way.
 //!
 //! Before a session is established, its first datagrams may be lost. Requests move to the refuge
 //! then, and [`observe`](super::choice::observe) decides whether the way works.
@@ -95,6 +96,8 @@ struct Doubted {
     opened_on: Network,
     /// The refuge, if this session has fallen silent itself.
     silent_beside: Option<usize>,
+    /// True if the session had rested for long, and a network may have forgotten its address.
+    had_rested: bool,
 }
 
 impl Doubted {
@@ -120,11 +123,10 @@ impl Doubted {
         let Some(pool) = self.pool.upgrade() else {
             return;
         };
-        if pool.forget(&self.key, &self.session).is_none() {
+        if !pool.retire(&self.key, &self.session) {
             return;
         }
-        self.session.drain();
-        if let Some(other) = self.silent_beside {
+        if let Some(other) = self.silent_beside.filter(|_| !self.had_rested) {
             pool.broke(*index, self.opened_on, other);
         }
     }
@@ -278,7 +280,10 @@ impl Gateways {
         if !session.is_established() || self.has_left(isolation, index, session) {
             return;
         }
-        if self.is_doubted_often(&(isolation.clone(), index)) {
+        let key = (isolation.clone(), index);
+        if self.is_doubted_often(&key) {
+            // The way may have failed for another key before.
+            self.retire(&key, session);
             return self.broke(index, opened_on, other);
         }
         let Some(group) = self.group(index) else {
@@ -304,6 +309,7 @@ impl Gateways {
                 doubted: Rc::clone(&slot.doubted),
                 opened_on,
                 silent_beside: (of == index).then_some(other),
+                had_rested: slot.current.has_rested(),
             };
             tokio::task::spawn_local(doubted.confirm(self.stagger(of)));
             if of == index && group.is_first_doubt() {
@@ -327,6 +333,15 @@ impl Gateways {
         if self.preferred.get() == other && self.group(index).is_some_and(works) {
             self.preferred.set(index);
         }
+    }
+
+    /// Removes a session from its key, and drains it. Returns false if the key has it no longer.
+    fn retire(&self, key: &(Isolation, usize), session: &Rc<dyn Connected>) -> bool {
+        let had = self.forget(key, session).is_some();
+        if had {
+            session.drain();
+        }
+        had
     }
 
     /// Notes another doubt about a session. Returns true for the third one within a minute.

@@ -49,6 +49,8 @@ struct Way {
     is_early: Cell<bool>,
     /// True if a probe finds that the session has ended.
     ends_at_probe: Cell<bool>,
+    /// True for sessions that have long been silent.
+    has_rested: Cell<bool>,
     /// The datagrams that have arrived, if the way counts them.
     datagrams: Cell<Option<u64>>,
     /// The sessions, the exchanges and the probes that were begun.
@@ -71,6 +73,7 @@ impl Way {
             lost_before: Cell::default(),
             is_early: Cell::new(false),
             ends_at_probe: Cell::new(false),
+            has_rested: Cell::new(false),
             datagrams: Cell::default(),
             dials: Cell::new(0),
             runs: Cell::new(0),
@@ -159,6 +162,10 @@ impl SessionState for OverWay {
 
     fn facts(&self) -> Option<Rc<dyn Facts>> {
         Some(Rc::clone(&self.way) as _)
+    }
+
+    fn has_rested(&self) -> bool {
+        self.way.has_rested.get()
     }
 
     fn active(&self) -> usize {

@@ -107,3 +107,57 @@ fn refuge_stays_while_the_silent_session_is_doubted() {
         assert!(scene.pool.is_open(&key, TLS));
     });
 }
+
+#[test]
+fn third_doubt_ends_a_session_of_a_failed_way() {
+    run(async {
+        let scene = Rc::new(Scene::new([50, 5000, 100]));
+        let key = Isolation::none();
+        for _ in 0..2 {
+            assert_eq!(scene.get(&key).await, QUIC);
+            scene.ways[QUIC].is_blocked.set(true);
+            assert_eq!(scene.get(&key).await, TLS);
+            scene.ways[QUIC].is_blocked.set(false);
+            tokio::time::sleep(Duration::from_secs(5)).await;
+        }
+        scene.ways[QUIC].responds_in.set(Duration::from_secs(60));
+        spawn_requests(&scene, &key, 1);
+        tokio::time::sleep(MS).await;
+        // Another key has found that the way fails.
+        let network = network_of(([0; 4], 0).into());
+        let error = Error::new(Kind::Timeout, Side::Peer, "no answer");
+        scene.pool.way_failed(QUIC, network, &error);
+        let requests = scene.ways[TLS].requests.get();
+        scene.ways[QUIC].is_blocked.set(true);
+        tokio::time::sleep(200 * MS).await;
+        assert_eq!(scene.ways[TLS].requests.get(), requests + 1);
+        assert!(!scene.pool.slots.borrow().contains_key(&(key, QUIC)));
+    });
+}
+
+/// A network forgets the address of a session that rests. The way may work nevertheless.
+#[test]
+fn rested_session_does_not_break_its_way() {
+    run(async {
+        for has_rested in [true, false] {
+            let scene = Scene::new([50, 5000, 100]);
+            let key = Isolation::none();
+            assert_eq!(scene.get(&key).await, QUIC);
+            tokio::time::sleep(MS).await;
+            scene.ways[QUIC].has_rested.set(has_rested);
+            let now = tokio::time::Instant::now();
+            scene.ways[QUIC].lost_before.set(Some(now));
+            assert_eq!(scene.get(&key).await, TLS);
+            tokio::time::sleep(CONFIRMATIONS as u32 * STAGGER + MS).await;
+            assert!(!scene.pool.slots.borrow().contains_key(&(key.clone(), QUIC)));
+            let network = network_of(([0; 4], 0).into());
+            let has_failed = scene.pool.groups[0].ways.borrow().has_failed(network, QUIC);
+            assert_eq!(has_failed, !has_rested);
+            // The next session by the way replaces TCP.
+            assert_eq!(scene.get(&key).await, TLS);
+            tokio::time::sleep(100 * MS).await;
+            let way = scene.get(&key).await;
+            assert_eq!(way == QUIC, has_rested, "{way}");
+        }
+    });
+}
