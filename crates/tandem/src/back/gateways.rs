@@ -39,7 +39,7 @@ use crate::transport::{Target, Transport};
 use crate::{versions, warm_up};
 use choice::{WayGroup, observe};
 use ready::introduce;
-use refuge::Checks;
+use refuge::{Checks, Left};
 use resume::Tokens;
 use usage::{InUse, SessionUsage};
 
@@ -371,11 +371,16 @@ impl Gateways {
         let mut last = Error::new(Kind::Unreachable, Side::Peer, "no gateway is configured");
         // The number of gateways that failed and were skipped.
         let mut passed_over = 0;
+        let mut left = None;
         let version_key = Some(&exchange.request)
             .filter(|request| wire::asks_dictionary(&request.fields))
             .and_then(|request| versions::key(request));
         let takes_early = may_be_early(exchange);
-        for _ in 0..self.limits.tries.max(count) {
+        for attempt in 0..self.limits.tries.max(count) {
+            METRICS.exchanges_retried.add(u64::from(attempt > 0));
+            METRICS
+                .exchanges_moved
+                .add(u64::from(left == Some(Left::Silent)));
             let group = (first + passed_over) % count;
             let chosen = self.choose(&exchange.isolation, group, takes_early).await;
             let (session, index, in_use) = chosen;
@@ -387,17 +392,17 @@ impl Gateways {
             let done = self.run(&session, index, exchange, sink).await;
             // A lost session does not mean a broken gateway: the next session to it may be open in
             // a moment.
-            let is_full = matches!(&done, Some(Err(error)) if error.kind == Kind::Full);
-            let has_left = done.is_none();
-            passed_over += usize::from(!has_left && !is_full);
+            let is_full = matches!(&done, Ok(Err(error)) if error.kind == Kind::Full);
+            left = done.as_ref().err().copied();
+            passed_over += usize::from(left.is_none() && !is_full);
             let error = match done {
-                Some(Ok(())) => {
+                Ok(Ok(())) => {
                     self.preferred.set(index);
                     self.gateways[index].answered(&*session);
                     return Ok(());
                 }
-                Some(Err(error)) => error,
-                None => Error::new(
+                Ok(Err(error)) => error,
+                Err(_) => Error::new(
                     Kind::Timeout,
                     Side::Peer,
                     "the session delivers nothing, or too little",
@@ -412,7 +417,7 @@ impl Gateways {
             }
             // A gateway that rejects early data has answered. One whose session was left may answer
             // later.
-            let is_opening = !session.is_established() && !has_left;
+            let is_opening = !session.is_established() && left.is_none();
             let unanswered = error.side.is_before_origin() && is_opening && !is_full;
             if unanswered {
                 METRICS.sessions_failed.add(1);
@@ -434,28 +439,27 @@ impl Gateways {
             if tried_all {
                 break;
             }
-            METRICS.exchanges_retried.add(1);
         }
         Err(last)
     }
 
-    /// Runs an exchange on a session. Returns `None` if the session was lost while it was idle. The
-    /// session then stays open for the exchanges that run on it. A safe exchange that has received
-    /// no bytes may move to another session.
+    /// Runs an exchange on a session. Fails with [`Left`] if the exchange leaves the session, which
+    /// stays open for the exchanges that run on it. A safe exchange that has received no bytes may
+    /// move to another session.
     async fn run(
         &self,
         session: &Rc<dyn Connected>,
         gateway: usize,
         exchange: &mut Exchange,
         sink: &mut Sink,
-    ) -> Option<Result<(), Error>> {
+    ) -> Result<Result<(), Error>, Left> {
         let (isolation, usage) = (exchange.isolation.clone(), sink.usage());
         if !is_safe(&exchange.request.method) {
             let watched = self.leave(&isolation, gateway, session, || false);
             return tokio::select! {
                 biased;
-                done = session.run(exchange, sink) => Some(done),
-                () = watched => None,
+                done = session.run(exchange, sink) => Ok(done),
+                left = watched => Err(left),
             };
         }
         let is_tunnel = exchange.request.is_connect();
@@ -474,13 +478,13 @@ impl Gateways {
         let left = self.leave(&isolation, gateway, session, may_move);
         tokio::select! {
             biased;
-            done = session.run(exchange, sink) => Some(done),
-            () = left => None,
+            done = session.run(exchange, sink) => Ok(done),
+            left = left => Err(left),
             () = lost => {
                 METRICS.sessions_lost.add(1);
                 self.forget(&(isolation.clone(), gateway), session);
                 session.drain();
-                None
+                Err(Left::Lost)
             }
         }
     }

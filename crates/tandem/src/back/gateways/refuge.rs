@@ -52,6 +52,17 @@ const MOST_PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The time between two looks for a datagram on the silent path.
 const LOOK: Duration = Duration::from_millis(20);
 
+/// The reason for which an exchange leaves its session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Left {
+    /// The silence of a way over datagrams, while TCP answers.
+    Silent,
+    /// The network throttles datagrams.
+    Throttled,
+    /// The session was lost while it was idle.
+    Lost,
+}
+
 /// An exchange that may move to a refuge. The last one of a check closes the refuge if it is not
 /// needed.
 struct Waiting<'a> {
@@ -141,7 +152,7 @@ impl Gateways {
         index: usize,
         session: &Rc<dyn Connected>,
         may_move: impl Fn() -> bool,
-    ) {
+    ) -> Left {
         let Some(other) = self.refuge(index) else {
             return std::future::pending().await;
         };
@@ -151,8 +162,9 @@ impl Gateways {
                 if !may_move() {
                     std::future::pending().await
                 }
+                Left::Throttled
             }
-            () = self.leave_silence(isolation, [index, other], session, &may_move) => {}
+            () = self.leave_silence(isolation, [index, other], session, &may_move) => Left::Silent,
         }
     }
 
@@ -183,7 +195,6 @@ impl Gateways {
             if answered {
                 self.doubt(isolation, index, session, opened_on, other);
                 if may_move() {
-                    METRICS.exchanges_moved.add(1);
                     return;
                 }
             }

@@ -1,6 +1,11 @@
 //! Tests of the checks of a refuge, and of the end of those that no exchange needs.
 
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+
 use super::*;
+use crate::exchange::{Body, Chunk, Chunks};
 
 #[test]
 fn open_refuge_is_replaced_on_another_network() {
@@ -159,5 +164,44 @@ fn rested_session_does_not_break_its_way() {
             let way = scene.get(&key).await;
             assert_eq!(way == QUIC, has_rested, "{way}");
         }
+    });
+}
+
+/// A body that is too long to be sent again.
+struct LongBody(bool);
+
+impl Chunks for LongBody {
+    fn poll_chunk(&mut self, _: &mut Context<'_>) -> Poll<Option<Result<Chunk, Error>>> {
+        let is_first = std::mem::replace(&mut self.0, false);
+        Poll::Ready(is_first.then(|| Ok(Chunk::Data(Bytes::from(vec![0; 1 << 20])))))
+    }
+}
+
+#[test]
+fn request_that_is_not_repeated_does_not_count() {
+    run(async {
+        // Other tests may count at the same time.
+        for _ in 0..100 {
+            let scene = Scene::new([50, 5000, 100]);
+            let key = Isolation::none();
+            assert_eq!(scene.get(&key).await, QUIC);
+            scene.ways[QUIC].is_blocked.set(true);
+            let mut body = Body::new(LongBody(true), None);
+            let mut read = body.share();
+            poll_fn(|cx| read.poll_chunk(cx)).await;
+            let request = RequestHead::get(Scheme::Http, "site.example", "/".to_owned());
+            let exchange = Exchange {
+                body: std::mem::take(&mut body),
+                ..Exchange::internal(request)
+            };
+            let moved = METRICS.exchanges_moved.value();
+            let mut reply = ToGateway(Rc::clone(&scene.pool)).call(exchange);
+            let part = reply.part().await.expect("a part");
+            assert!(part.is_err_and(|error| error.kind == Kind::Timeout));
+            if METRICS.exchanges_moved.value() == moved {
+                return;
+            }
+        }
+        panic!("each of them counted");
     });
 }
