@@ -67,6 +67,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "fleet",
         &[
+            "endpoint",
             "journal",
             "learned",
             "log_limit",
