@@ -11,6 +11,8 @@
 //! - **Counts** are kept for the page, its kind and its site, each falling back on the next
 //!   (`store`). They count only loads in which the client fetched something and did not hold the
 //!   asset already, and old loads lose weight.
+//! - **Followers.** The first asset of a load shows which of a page's alternatives it needs. The
+//!   assets that follow it are counted as those of a page are.
 //! - **Clients that fetch nothing** (a warm cache, a robot with a browser's name) are estimated
 //!   separately, at the page and again at the load's first, second, fourth and eighth asset
 //!   (`model`).
@@ -34,6 +36,7 @@ use crate::ids::{IdMap, SmallMap};
 
 mod candidate_list;
 mod gains;
+mod merge;
 pub mod mixer;
 mod model;
 mod push_budget;
@@ -435,7 +438,7 @@ impl Auto {
     pub fn merge(&mut self, other: &Self) {
         self.budget.trust();
         self.model.merge(&other.model);
-        state::merge_store(&mut self.store, &other.store);
+        merge::merge_store(&mut self.store, &other.store);
         self.bound_memory();
     }
 

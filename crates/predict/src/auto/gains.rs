@@ -6,8 +6,9 @@
 //! the speed at which old loads lose weight. The gains contain only URLs and pages that enough users
 //! requested, by the rule of the state file.
 
+use super::merge::merge_store;
 use super::mixer::Rate;
-use super::state::{Reader, StateError, Writer, merge_store};
+use super::state::{Reader, StateError, Writer};
 use super::store::{Context, ContextId, Key, MEMORY, NONE, Store};
 use super::{Auto, store};
 use crate::ids::IdMap;

@@ -17,8 +17,8 @@ pub(super) const FETCH_INPUTS: usize = 7;
 /// How much follows a first asset: bias, circumstances, that asset, agent, session.
 pub(super) const LEAD_INPUTS: usize = 5;
 /// Inputs of the asset mixer: bias, page, kind and site against the page, later in the session,
-/// page views.
-pub(super) const ASSET_INPUTS: usize = 6;
+/// page views, and the load's first asset against the page.
+pub(super) const ASSET_INPUTS: usize = 7;
 
 const STAGES: usize = 5;
 const FETCH_SETS: usize = 8 + CIRCUMSTANCES;
@@ -26,7 +26,13 @@ const LEAD_SETS: usize = STAGES + FIRSTS;
 pub(super) const KINDS: usize = 2 * Kind::COUNT;
 const SUPPORTS: usize = 6;
 const COUNTS: usize = 5;
-const ASSET_SETS: usize = 3 * KINDS + SUPPORTS * STAGES + 16 + 2 * COUNTS * SUPPORTS;
+/// The first weight sets for the views of a session, for counts and for followers.
+const VIEW_SETS: usize = 3 * KINDS + SUPPORTS * STAGES;
+const COUNT_SETS: usize = VIEW_SETS + 16;
+pub(super) const FOLLOWER_SETS: usize = COUNT_SETS + 2 * COUNTS * SUPPORTS;
+const ASSET_SETS: usize = FOLLOWER_SETS + 2 * SUPPORTS;
+/// The sets that one candidate uses.
+const CHOSEN: usize = 5;
 
 /// Ways a page is asked for: by Referer (none, known, foreign) and by status.
 pub(super) const CIRCUMSTANCES: usize = 12;
@@ -73,6 +79,9 @@ pub(super) struct Guess {
     pub(super) saves: bool,
     /// Log-odds by which its requests transfer bodies more often than all requests do.
     pub(super) transfers: f32,
+    /// Log-odds of being requested after the load's first asset, and whether it was before.
+    pub(super) following: f32,
+    pub(super) is_follower: bool,
 }
 
 /// Not requested.
@@ -113,6 +122,32 @@ pub(super) struct Stage {
     pub(super) sets: [usize; 2],
     /// `None` if any request is of use.
     pub(super) transfer: Option<TransferView>,
+    /// The knowledge about assets that follow the load's first one.
+    pub(super) lead_support: LeadSupport,
+    /// The number of candidates at this moment. Those that the first asset added are the last.
+    pub(super) candidates: usize,
+}
+
+/// The loads after which the estimates of followers are half trusted.
+const DISTRUST: f32 = 3.0;
+
+/// How well the assets that follow a load's first one are known.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct LeadSupport {
+    /// The trust in the estimates, from 0 to 1.
+    pub(super) trust: f32,
+    /// The loads that began with this asset, in steps.
+    pub(super) step: u8,
+}
+
+impl LeadSupport {
+    /// Returns the support that a number of loads gives.
+    pub(super) fn of(loads: f32) -> Self {
+        Self {
+            trust: loads / (loads + DISTRUST),
+            step: support(loads),
+        }
+    }
 }
 
 /// The learned weights and rates beside the store.
@@ -137,7 +172,7 @@ impl Default for Model {
         Self {
             fetch: Mixer::new(FETCH_SETS, [0.0, 0.9, 0.1, 0.0, 0.6, 0.5, 0.4]),
             lead: Mixer::new(LEAD_SETS, [0.0, 1.0, 0.3, 0.3, 0.2]),
-            asset: Mixer::new(ASSET_SETS, [0.0, 1.0, 0.25, 0.1, 0.15, 0.0]),
+            asset: Mixer::new(ASSET_SETS, [0.0, 1.0, 0.25, 0.1, 0.15, 0.0, 0.8]),
             reliability: Default::default(),
             fetches: Rate::prior(0.5),
             follows: Rate::prior(0.7),
@@ -263,7 +298,7 @@ impl Model {
     }
 
     #[inline(always)]
-    fn asset_view(guess: &Guess, stage: &Stage) -> ([f32; ASSET_INPUTS], [usize; 4]) {
+    fn asset_view(guess: &Guess, stage: &Stage) -> ([f32; ASSET_INPUTS], [usize; CHOSEN]) {
         let number = usize::from(stage.number);
         let moved = usize::from(stage.number > 0);
         let (support, count) = (usize::from(guess.support), usize::from(guess.count));
@@ -275,19 +310,22 @@ impl Model {
             guess.general[1],
             guess.later[moved] - page,
             VIEWS[usize::from(stage.views.min(15))],
+            (guess.following - page) * stage.lead_support.trust,
         ];
+        let follower = stage.lead_support.trust > 0.0 && guess.is_follower;
         let sets = [
             number.min(2) * KINDS + usize::from(guess.kind),
             3 * KINDS + support * STAGES + number,
-            3 * KINDS + SUPPORTS * STAGES + usize::from(stage.views.min(7)) + 8 * moved,
-            3 * KINDS + SUPPORTS * STAGES + 16 + (moved * COUNTS + count) * SUPPORTS + support,
+            VIEW_SETS + usize::from(stage.views.min(7)) + 8 * moved,
+            COUNT_SETS + (moved * COUNTS + count) * SUPPORTS + support,
+            FOLLOWER_SETS + 2 * usize::from(stage.lead_support.step) + usize::from(follower),
         ];
         (inputs, sets)
     }
 
     /// Adds to `likely` the open candidates of a load whose probability is `least` or more.
     ///
-    /// Few candidates are. One sum excludes most of the others, with the four sets of weights added
+    /// Few candidates are. One sum excludes most of the others, with the five sets of weights added
     /// up beforehand.
     pub(super) fn likely(&self, guesses: &[Guess], stage: &Stage, least: f32, likely: &mut Likely) {
         let reliability = &self.reliability[usize::from(stage.number > 0)];
@@ -300,16 +338,20 @@ impl Model {
                 .map(|guess| (stage.factor * guess.chance).min(0.98)),
         );
         stretch_all(&mut likely.pages);
-        let mut sums = [[None; COUNTS]; KINDS];
+        let trust = stage.lead_support.trust;
+        let mut sums = [[[None; 2]; COUNTS]; KINDS];
         for (guess, &page) in guesses.iter().zip(&likely.pages) {
             if guess.after != NOT_YET {
                 continue;
             }
             let sum = &mut sums[usize::from(guess.kind)][usize::from(guess.count)];
-            let [bias, own, kind, site, later] =
+            let sum = &mut sum[usize::from(guess.is_follower)];
+            let [bias, own, kind, site, later, lead] =
                 *sum.get_or_insert_with(|| self.summed(guess, stage));
             let general = kind * guess.general[0] + site * guess.general[1];
-            let roughly = bias + own * page + general + later * (guess.later[moved] - page);
+            let session = later * (guess.later[moved] - page);
+            let lead = lead * (guess.following - page) * trust;
+            let roughly = bias + own * page + general + session + lead;
             if roughly < hopeless - ROUGHNESS {
                 continue;
             }
@@ -328,8 +370,8 @@ impl Model {
         }
     }
 
-    /// Returns the summed inputs of candidates like `guess`: bias, page, kind, site, later.
-    fn summed(&self, guess: &Guess, stage: &Stage) -> [f32; 5] {
+    /// Returns the summed weights of candidates like `guess`: bias, page, kind, site, later, lead.
+    fn summed(&self, guess: &Guess, stage: &Stage) -> [f32; 6] {
         let (_, sets) = Self::asset_view(guess, stage);
         let mut sum = [0.0; ASSET_INPUTS];
         for set in sets {
@@ -337,13 +379,14 @@ impl Model {
                 *sum += weight / sets.len() as f32;
             }
         }
-        let [bias, page, kind, site, later, views] = sum;
+        let [bias, page, kind, site, later, views, lead] = sum;
         [
             bias + views * VIEWS[usize::from(stage.views.min(15))],
             page,
             kind,
             site,
             later,
+            lead,
         ]
     }
 
@@ -373,7 +416,8 @@ impl Model {
         scratch.clear();
         let mut evidence = Evidence::default();
         let mut surprise = 0.0;
-        for guess in guesses.iter().filter(|guess| usize::from(guess.after) > at) {
+        let judged = guesses.iter().take(stage.candidates);
+        for guess in judged.filter(|guess| usize::from(guess.after) > at) {
             let outcome = guess.after != NOT_YET;
             let (inputs, sets) = Self::asset_view(guess, stage);
             let mixed = self.asset.mix(&inputs, &sets);
@@ -424,7 +468,7 @@ impl Model {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Lesson {
     inputs: [f32; ASSET_INPUTS],
-    sets: [usize; 4],
+    sets: [usize; CHOSEN],
     error: f32,
 }
 

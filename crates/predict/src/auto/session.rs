@@ -2,12 +2,13 @@
 //! to request.
 
 mod candidates;
+mod followers;
 mod outcomes;
 
 use std::collections::VecDeque;
 
 use super::mixer::Rate;
-use super::model::{FetchView, Guess, NOT_YET, Stage};
+use super::model::{FetchView, Guess, LeadSupport, NOT_YET, Stage};
 use super::push_budget::PushBudget;
 use super::repeat::Repeat;
 use super::sightings::{Name, SightingQueue, count_user};
@@ -74,6 +75,8 @@ pub(super) struct Load {
     /// Indicates whether the guesses have been made.
     listed: bool,
     stages: Vec<Stage>,
+    /// The knowledge about assets that follow the first one.
+    lead_support: LeadSupport,
     pub(super) repeats: Vec<Repeat>,
     /// The number of times that repeated requests were judged.
     pub(super) moments: u8,
@@ -277,6 +280,7 @@ impl Load {
             guesses: Vec::new(),
             listed: false,
             stages: Vec::new(),
+            lead_support: LeadSupport::default(),
             repeats: Vec::new(),
             moments: 0,
         }
@@ -420,6 +424,7 @@ impl Auto {
             guesses: Vec::new(),
             listed: false,
             stages: Vec::new(),
+            lead_support: LeadSupport::default(),
             repeats: Vec::new(),
             moments: 0,
         }
@@ -501,6 +506,9 @@ impl Auto {
             let contexts = session.loads[at].contexts;
             session.loads[at].guesses = self.guesses(session, contexts);
         }
+        if let Some((1, url, _)) = asset {
+            self.note_followers(session, at, url);
+        }
         let load = &session.loads[at];
         let open = || load.guesses.iter().filter(|guess| guess.after == NOT_YET);
         let mut stage = Stage {
@@ -513,6 +521,8 @@ impl Auto {
             sets: [0; 2],
             transfer: (self.config.aim == Aim::Transfers)
                 .then(|| self.transfer_view(session, load, asset.is_some())),
+            lead_support: load.lead_support,
+            candidates: load.guesses.len(),
         };
         match asset {
             None => stage.factor = self.model.fetch_probability(&load.fetch),

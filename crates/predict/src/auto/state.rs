@@ -10,16 +10,16 @@
 use std::collections::HashMap;
 
 use super::mixer::{Mixer, Rate, Reliability};
-use super::model::Model;
-use super::store::{Context, ContextId, Crowd, Entry, Key, LIMITS, MEMORY, NONE, Store, Url};
-use super::transfer::{OUTCOME_MEMORY, SITE_MEMORY};
+use super::model::{ASSET_INPUTS, FOLLOWER_SETS, Model};
+use super::store::{Context, ContextId, Crowd, Entry, FOLLOWERS, Key, LIMITS, NONE, Store, Url};
 use super::url::{Kind, parts, template};
 use super::{Auto, AutoConfig, fnv1a};
-use crate::ids::IdMap;
 
 const NAME: &[u8; 16] = b"tandem predict\n\0";
-const VERSION: u32 = 4;
-/// The version before, which lacks the rates of transfers. It is read as well.
+const VERSION: u32 = 5;
+/// The version before, which lacks the followers of assets. It is read as well.
+const WITHOUT_FOLLOWERS: u32 = 4;
+/// The version before that, which lacks the rates of transfers too.
 const WITHOUT_TRANSFERS: u32 = 3;
 /// Longest URL or name of a context that is read back.
 const MAX_NAME: usize = 64 * 1024;
@@ -54,8 +54,8 @@ impl Auto {
         out.bytes
     }
 
-    /// Creates a predictor from saved knowledge, also that of the version before, which has no
-    /// rates of transfers.
+    /// Creates a predictor from saved knowledge, also that of the two versions before. They have no
+    /// followers of assets, and the older one has no rates of transfers.
     ///
     /// # Errors
     /// Returns an error if [`save`](Self::save) did not write the bytes.
@@ -64,10 +64,12 @@ impl Auto {
         let mut input = Reader {
             rest,
             has_transfers: true,
+            has_followers: true,
         };
         match input.u32()? {
             VERSION => {}
-            WITHOUT_TRANSFERS => input.has_transfers = false,
+            WITHOUT_FOLLOWERS => input.has_followers = false,
+            WITHOUT_TRANSFERS => (input.has_transfers, input.has_followers) = (false, false),
             version => return Err(StateError::Version(version)),
         }
         let (body, sum) = bytes.split_last_chunk::<8>().ok_or(StateError::Damaged)?;
@@ -236,6 +238,8 @@ impl Writer {
 pub(super) struct Reader<'a> {
     pub(super) rest: &'a [u8],
     has_transfers: bool,
+    /// Indicates whether the mixer of assets has weights for followers.
+    has_followers: bool,
 }
 
 impl<'a> Reader<'a> {
@@ -244,6 +248,7 @@ impl<'a> Reader<'a> {
         Self {
             rest: bytes,
             has_transfers: false,
+            has_followers: true,
         }
     }
 
@@ -319,8 +324,20 @@ impl<'a> Reader<'a> {
     }
 
     fn mixer<const INPUTS: usize>(&mut self, mixer: &mut Mixer<INPUTS>) -> Result<(), StateError> {
-        for (weights, seen) in mixer.weights.iter_mut().zip(&mut mixer.seen) {
-            for weight in weights {
+        let sets = mixer.weights.len();
+        self.mixer_of(mixer, sets, INPUTS)
+    }
+
+    /// Reads the first weights of the first sets. The others keep their start.
+    fn mixer_of<const INPUTS: usize>(
+        &mut self,
+        mixer: &mut Mixer<INPUTS>,
+        sets: usize,
+        inputs: usize,
+    ) -> Result<(), StateError> {
+        let all = mixer.weights.iter_mut().zip(&mut mixer.seen);
+        for (weights, seen) in all.take(sets) {
+            for weight in weights.iter_mut().take(inputs) {
                 *weight = self.f32()?.clamp(-20.0, 20.0);
             }
             *seen = self.positive()?;
@@ -339,7 +356,11 @@ impl<'a> Reader<'a> {
         let mut model = Model::default();
         self.mixer(&mut model.fetch)?;
         self.mixer(&mut model.lead)?;
-        self.mixer(&mut model.asset)?;
+        if self.has_followers {
+            self.mixer(&mut model.asset)?;
+        } else {
+            self.mixer_of(&mut model.asset, FOLLOWER_SETS, ASSET_INPUTS - 1)?;
+        }
         for reliability in &mut model.reliability {
             self.reliability(reliability)?;
         }
@@ -384,6 +405,7 @@ impl<'a> Reader<'a> {
             if let Key::Page(page) = store.context(context).key {
                 pages.push((page, context));
             }
+            store.link_followers(context);
         }
         for (page, context) in pages {
             if store.at(page).contexts[0] != NONE {
@@ -424,7 +446,7 @@ impl<'a> Reader<'a> {
         let id = match self.u32()? {
             NONE => {
                 let name = self.text()?;
-                if !name.starts_with(['S', 'T', 'E']) || store.is_named(name) {
+                if !name.starts_with(['S', 'T', 'E', FOLLOWERS]) || store.is_named(name) {
                     return Err(StateError::Damaged);
                 }
                 store.named(name.to_owned())
@@ -456,107 +478,12 @@ impl<'a> Reader<'a> {
 }
 
 /// Ties a page to its own context, its kind and its site.
-fn link(store: &mut Store, page: u32, context: ContextId) {
+pub(super) fn link(store: &mut Store, page: u32, context: ContextId) {
     let name = store.at(page).name.clone();
     let parts = parts(&name);
     let site = store.named(format!("S{}", parts.site));
     let kind = store.named(format!("T{}", template(&parts)));
     store.at_mut(page).contexts = [context, kind, site];
-}
-
-/// Adds the knowledge of `theirs` to `mine`.
-pub(super) fn merge_store(mine: &mut Store, theirs: &Store) {
-    let ids: Vec<u32> = theirs
-        .urls
-        .iter()
-        .map(|url| url.as_ref().map_or(NONE, |url| merge_url(mine, url)))
-        .collect();
-    for context in theirs.contexts.iter().flatten() {
-        let id = match &context.key {
-            Key::Page(page) => {
-                let page = ids[*page as usize];
-                match mine.at(page).contexts[0] {
-                    NONE => {
-                        let id = mine.new_context(Key::Page(page));
-                        link(mine, page, id);
-                        id
-                    }
-                    id => id,
-                }
-            }
-            Key::Named(name) => mine.named(name.to_string()),
-        };
-        merge_context(mine, id, context, &ids);
-    }
-}
-
-fn merge_url(mine: &mut Store, theirs: &Url) -> u32 {
-    let id = mine.url(&theirs.name);
-    let url = mine.at_mut(id);
-    url.kind = theirs.kind;
-    url.count = url.count.saturating_add(theirs.count);
-    url.crowd = url.crowd.merged(theirs.crowd);
-    let sizes = url.sizes + theirs.sizes;
-    if sizes > 0.0 {
-        url.size += (theirs.size - url.size) * theirs.sizes / sizes;
-        url.sizes = sizes.min(50.0);
-    }
-    url.as_page += theirs.as_page;
-    url.as_asset += theirs.as_asset;
-    url.leads = merged(url.leads, theirs.leads, 30.0);
-    url.again = merged(url.again, theirs.again, 30.0);
-    url.transfers = merged(url.transfers, theirs.transfers, OUTCOME_MEMORY);
-    url.again_transfers = merged(url.again_transfers, theirs.again_transfers, OUTCOME_MEMORY);
-    id
-}
-
-fn merge_context(mine: &mut Store, id: ContextId, theirs: &Context, ids: &[u32]) {
-    let level = match &theirs.key {
-        Key::Page(_) => 0,
-        Key::Named(name) if name.starts_with('S') => 2,
-        Key::Named(_) => 1,
-    };
-    let context = mine.context_mut(id);
-    let before = context.loads;
-    context.loads += theirs.loads;
-    context.crowd = context.crowd.merged(theirs.crowd);
-    context.fetches = merged(context.fetches, theirs.fetches, 200.0);
-    context.transfers = merged(context.transfers, theirs.transfers, SITE_MEMORY);
-    // An asset that only one of the two knows was absent from the loads of the other.
-    let absent = |loads: f32| Rate {
-        p: 0.0,
-        n: loads.min(MEMORY),
-    };
-    let mut added: IdMap<u32, &Entry> = theirs
-        .entries
-        .iter()
-        .map(|entry| (ids[entry.url as usize], entry))
-        .collect();
-    for known in &mut context.entries {
-        let Some(entry) = added.remove(&known.url) else {
-            known.rate = known.rate.merged(absent(theirs.loads), MEMORY);
-            continue;
-        };
-        known.rate = known.rate.merged(entry.rate, MEMORY);
-        known.crowd = known.crowd.merged(entry.crowd);
-        for (mine, theirs) in known.later.iter_mut().zip(entry.later) {
-            *mine = mine.merged(theirs, 100.0);
-        }
-    }
-    for entry in &theirs.entries {
-        let url = ids[entry.url as usize];
-        if added.remove(&url).is_some() {
-            let rate = entry.rate.merged(absent(before), MEMORY);
-            mine.add_entry(id, LIMITS[level], url, rate, entry.crowd);
-        }
-    }
-}
-
-fn merged(mine: Option<Rate>, theirs: Option<Rate>, memory: f32) -> Option<Rate> {
-    match (mine, theirs) {
-        (Some(mine), Some(theirs)) => Some(mine.merged(theirs, memory)),
-        (mine, theirs) => mine.or(theirs),
-    }
 }
 
 #[cfg(test)]

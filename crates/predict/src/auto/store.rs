@@ -27,6 +27,9 @@ pub(super) const MEMORY: f32 = 60.0;
 /// Assets kept per page, kind of page and site.
 pub(super) const LIMITS: [usize; 3] = [512, 96, 128];
 
+/// The first letter of the names of contexts that have the followers of an asset.
+pub(super) const FOLLOWERS: char = 'F';
+
 /// Users told apart per URL; more need not be counted.
 pub(super) const USERS: usize = 4;
 
@@ -78,9 +81,16 @@ pub(super) struct Url {
     pub(super) again_transfers: Option<Rate>,
     /// Contexts as a page, most special first.
     pub(super) contexts: [ContextId; 3],
+    /// The context of the assets that follow it when it is a load's first asset.
+    pub(super) followers: ContextId,
 }
 
 impl Url {
+    /// Returns whether the URL is requested by pages rather than as a page.
+    pub(super) fn is_mostly_asset(&self) -> bool {
+        self.kind.is_asset() || self.as_page < self.as_asset
+    }
+
     /// Takes a body of `size` bytes into the mean.
     pub(super) fn body(&mut self, size: u64) {
         self.sizes = (self.sizes + 1.0).min(50.0);
@@ -231,6 +241,7 @@ impl Store {
             transfers: None,
             again_transfers: None,
             contexts: [NONE; 3],
+            followers: NONE,
         };
         let id = put(&mut self.urls, &mut self.free_urls, url);
         self.ids.insert(vacant, id);
@@ -302,6 +313,31 @@ impl Store {
         let itself = self.new_context(Key::Page(page));
         self.at_mut(page).contexts = [itself, kind, site];
         self.used([itself, kind, site])
+    }
+
+    /// Returns the context of the assets that follow `url`, new if need be.
+    pub(super) fn followers_of(&mut self, url: u32) -> ContextId {
+        let known = self.at(url).followers;
+        let id = if known == NONE {
+            let id = self.named(format!("{FOLLOWERS}{}", self.at(url).name));
+            self.at_mut(url).followers = id;
+            id
+        } else {
+            known
+        };
+        self.context_mut(id).used = self.clock;
+        id
+    }
+
+    /// Ties a context that was read or merged to its asset, if it has followers of one.
+    pub(super) fn link_followers(&mut self, id: ContextId) {
+        let Key::Named(name) = &self.context(id).key else {
+            return;
+        };
+        let asset = name.strip_prefix(FOLLOWERS);
+        if let Some(asset) = asset.and_then(|asset| self.find(asset)) {
+            self.at_mut(asset).followers = id;
+        }
     }
 
     fn used(&mut self, contexts: [ContextId; 3]) -> [ContextId; 3] {
@@ -483,6 +519,10 @@ impl Store {
                 .any(|&c| c == NONE || self.contexts[c as usize].is_none())
             {
                 url.contexts = [NONE; 3];
+            }
+            let followers = self.contexts.get(url.followers as usize);
+            if followers.is_none_or(Option::is_none) {
+                url.followers = NONE;
             }
             if !used[id] {
                 self.bytes = self.bytes.saturating_sub(url_bytes(&url.name));

@@ -298,6 +298,8 @@ mod tests {
             after: 1,
             saves,
             transfers: 0.0,
+            following: 0.0,
+            is_follower: false,
         }
     }
 

@@ -2,6 +2,7 @@
 //! survives being saved.
 
 mod bounds;
+mod followers;
 mod offers;
 mod state;
 mod users;

@@ -41,17 +41,22 @@ fn bytes_that_are_no_state_are_refused() {
     }
 }
 
-/// The version before wrote the file after the visits of `taught(3, 40)`.
+/// Earlier versions wrote the files after the visits of `taught(3, 40)`.
 #[test]
-fn state_of_version_3_keeps_what_was_learned() {
-    let bytes = include_bytes!("version-3.state");
-    assert_eq!(bytes[16], 3);
-    let mut loaded = Auto::load(bytes, config(3)).expect("the version before");
-    let upgraded = loaded.save();
-    assert_eq!(upgraded[16], 4);
-    let again = Auto::load(&upgraded, config(3)).expect("its own bytes");
-    assert_eq!(again.save(), upgraded);
-    assert_eq!(visit(&mut loaded, 1, 1, 0, PAGE, &[]).len(), 3);
-    let damaged = Auto::load(&bytes[..bytes.len() - 1], config(3));
-    assert_eq!(damaged.err(), Some(StateError::Damaged));
+fn state_of_earlier_versions_keeps_what_was_learned() {
+    let files: [(u8, &[u8]); 2] = [
+        (3, include_bytes!("version-3.state")),
+        (4, include_bytes!("version-4.state")),
+    ];
+    for (version, bytes) in files {
+        assert_eq!(bytes[16], version);
+        let mut loaded = Auto::load(bytes, config(3)).expect("an earlier version");
+        let upgraded = loaded.save();
+        assert_eq!(upgraded[16], 5);
+        let again = Auto::load(&upgraded, config(3)).expect("its own bytes");
+        assert_eq!(again.save(), upgraded);
+        assert_eq!(visit(&mut loaded, 1, 1, 0, PAGE, &[]).len(), 3);
+        let damaged = Auto::load(&bytes[..bytes.len() - 1], config(3));
+        assert_eq!(damaged.err(), Some(StateError::Damaged));
+    }
 }

@@ -3,7 +3,7 @@
 use super::super::Auto;
 use super::super::candidate_list::CandidateList;
 use super::super::model::{Guess, NOT_YET, count, support};
-use super::super::store::ContextId;
+use super::super::store::{ContextId, Url};
 use super::super::url::Kind;
 use super::*;
 
@@ -24,29 +24,16 @@ impl Auto {
         let floor = (self.config.worth.threshold(0.0) as f32 * 0.3).clamp(0.01, 0.15);
         candidates.back_off(loads, floor, |id| {
             let url = self.store.at(id);
-            (url.kind.is_asset() || url.as_page < url.as_asset) && !session.held.contains(id)
+            url.is_mostly_asset() && !session.held.contains(id)
         });
         let (support, mut guesses) = (support(loads[0]), Vec::with_capacity(candidates.urls.len()));
         candidates.finish(loads[0], |url, chance, general, later| {
             let known = self.store.at(url);
             guesses.push(Guess {
-                url,
                 chance,
                 general,
                 later,
-                kind: known.kind as u8
-                    + if known.has_query {
-                        Kind::COUNT as u8
-                    } else {
-                        0
-                    },
-                support,
-                count: count(known.count),
-                after: NOT_YET,
-                saves: false,
-                transfers: known
-                    .transfers
-                    .map_or(0.0, |rate| self.model.transfers.excess(rate)),
+                ..self.guess(url, known, support)
             });
         });
         self.candidates = candidates;
@@ -55,6 +42,26 @@ impl Auto {
             guesses.truncate(MAX_GUESSES);
         }
         guesses
+    }
+
+    /// Returns a candidate of which nothing is known but the resource.
+    pub(super) fn guess(&self, id: u32, url: &Url, support: u8) -> Guess {
+        Guess {
+            url: id,
+            chance: 0.0,
+            general: [0.0; 2],
+            later: [0.0; 2],
+            kind: url.kind as u8 + if url.has_query { Kind::COUNT as u8 } else { 0 },
+            support,
+            count: count(url.count),
+            after: NOT_YET,
+            saves: false,
+            transfers: url
+                .transfers
+                .map_or(0.0, |rate| self.model.transfers.excess(rate)),
+            following: 0.0,
+            is_follower: false,
+        }
     }
 
     /// Collects the assets of a page's contexts, and the estimate of each context.

@@ -7,6 +7,17 @@ use super::super::sightings::{Name, count_user};
 use super::super::store::{BACKOFF, ContextId, Crowd, LIMITS, MEMORY, Store};
 use super::*;
 
+/// A context for which the assets of a load are counted.
+pub(super) struct Counting {
+    pub(super) id: ContextId,
+    /// The most assets that it has.
+    pub(super) limit: usize,
+    /// Indicates whether the scratch has the held resources.
+    pub(super) noted: bool,
+    /// Indicates whether other gateways are told of it.
+    pub(super) is_shared: bool,
+}
+
 impl Auto {
     /// Closes the session's loads that a new one ends.
     pub(super) fn close_finished(&mut self, session: &mut Session, now: i64, implicit: bool) {
@@ -92,45 +103,67 @@ impl Auto {
             if level == 1 && load.contexts[0] == load.contexts[1] {
                 continue;
             }
-            let counted = self.count_known(session, load, level, noted, &mut general);
-            let context = self.store.context_mut(load.contexts[level]);
-            let loads = context.loads;
-            context.loads += 1.0;
-            for (at, &url) in load
-                .assets
-                .iter()
-                .enumerate()
-                .filter(|&(at, _)| !counted[at])
-            {
-                let p = (1.0 + BACKOFF * general[at]) / (loads + 1.0 + BACKOFF);
-                general[at] = p;
-                let rate = Rate {
-                    p,
-                    n: (loads + 1.0).min(MEMORY),
-                };
-                let mut crowd = Crowd::default();
-                let id = load.contexts[level];
-                let name = Name::Asset(id, url);
-                count_user(&mut self.sightings, name, session.user, &mut crowd);
-                self.store.add_entry(id, LIMITS[level], url, rate, crowd);
+            let context = Counting {
+                id: load.contexts[level],
+                limit: LIMITS[level],
+                noted,
+                is_shared: true,
+            };
+            self.count_context(session, load, &context, &mut general);
+        }
+        self.count_followers(session, load, noted, &mut general);
+    }
+
+    /// Counts the assets of a load for a context. `general` has the estimates of a more general
+    /// context, and then those of this one.
+    pub(super) fn count_context(
+        &mut self,
+        session: &Session,
+        load: &Load,
+        context: &Counting,
+        general: &mut [f32],
+    ) {
+        let counted = self.count_known(session, load, context, general);
+        let Counting { id, limit, .. } = *context;
+        let context = self.store.context_mut(id);
+        let loads = context.loads;
+        context.loads += 1.0;
+        for (at, &url) in load.assets.iter().enumerate() {
+            if counted[at] || self.scratch.get(url) == Some(HELD) {
+                continue;
             }
+            let p = (1.0 + BACKOFF * general[at]) / (loads + 1.0 + BACKOFF);
+            general[at] = p;
+            let rate = Rate {
+                p,
+                n: (loads + 1.0).min(MEMORY),
+            };
+            let mut crowd = Crowd::default();
+            let name = Name::Asset(id, url);
+            count_user(&mut self.sightings, name, session.user, &mut crowd);
+            self.store.add_entry(id, limit, url, rate, crowd);
         }
     }
 
     /// Counts the assets that a context knows already. Returns which of the load's assets these
-    /// are, and replaces their estimates in `general`. `noted`: the scratch has the held resources.
+    /// are, and replaces their estimates in `general`.
     fn count_known(
         &mut self,
         session: &Session,
         load: &Load,
-        level: usize,
-        noted: bool,
+        &Counting {
+            id,
+            noted,
+            is_shared,
+            ..
+        }: &Counting,
         general: &mut [f32],
     ) -> Vec<bool> {
         let mut counted = vec![false; load.assets.len()];
         let mut outcomes = Vec::new();
         let scratch = &self.scratch;
-        let context = self.store.context_mut(load.contexts[level]);
+        let is_shared = is_shared && self.gains.is_some();
+        let context = self.store.context_mut(id);
         for entry in &mut context.entries {
             let at = scratch.get(entry.url);
             let held = || {
@@ -146,24 +179,23 @@ impl Auto {
             entry
                 .rate
                 .learn(f32::from(u8::from(at.is_some())), BACKOFF, MEMORY);
-            if self.gains.is_some() {
+            if is_shared {
                 outcomes.push((entry.url, at.is_some()));
             }
             if let Some(at) = at {
-                let name = Name::Asset(load.contexts[level], entry.url);
+                let name = Name::Asset(id, entry.url);
                 count_user(&mut self.sightings, name, session.user, &mut entry.crowd);
                 counted[at] = true;
                 general[at] = entry.rate.p;
             }
         }
-        if let Some(gains) = &mut self.gains {
+        if let Some(gains) = &mut self.gains
+            && is_shared
+        {
             let unknown = load.assets.iter().zip(&counted);
             let unknown = unknown.filter(|(_, counted)| !**counted);
             let outcomes = outcomes.into_iter();
-            gains.loaded(
-                load.contexts[level],
-                outcomes.chain(unknown.map(|(&url, _)| (url, true))),
-            );
+            gains.loaded(id, outcomes.chain(unknown.map(|(&url, _)| (url, true))));
         }
         counted
     }
