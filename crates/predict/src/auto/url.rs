@@ -3,6 +3,9 @@
 
 use std::borrow::Cow;
 
+/// The longest ending of a file's name that shows its kind, in bytes.
+const LONGEST_ENDING: usize = 8;
+
 /// The kind of a resource, as far as its URL, its media type or the request's destination reveal
 /// it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -56,33 +59,37 @@ impl Kind {
     #[must_use]
     pub fn of_path(path: &str) -> Self {
         let name = path.rsplit('/').next().unwrap_or(path);
-        let Some((stem, ending)) = name.rsplit_once('.') else {
+        let Some((stem, letters)) = name.rsplit_once('.') else {
             return if name.is_empty() {
                 Self::Page
             } else {
                 Self::Open
             };
         };
-        if stem.is_empty() || ending.len() > 8 {
+        // Patterns of bytes are compared byte by byte, and most URLs are new.
+        let mut lower = [0; LONGEST_ENDING];
+        if stem.is_empty() || letters.len() > lower.len() {
             return Self::Open;
         }
-        match ending.to_ascii_lowercase().as_str() {
-            "html" | "htm" | "xhtml" | "shtml" => Self::Page,
-            "css" => Self::Style,
-            "js" | "mjs" | "wasm" => Self::Script,
-            "png" | "gif" | "jpg" | "jpeg" | "webp" | "svg" | "ico" | "bmp" | "avif" | "xbm"
-            | "cur" => Self::Image,
-            "woff" | "woff2" | "ttf" | "otf" | "eot" => Self::Font,
-            "json" | "map" | "webmanifest" => Self::Data,
-            "mp4" | "mp3" | "mpg" | "mpeg" | "avi" | "mov" | "wav" | "au" | "ogg" | "webm"
-            | "zip" | "gz" | "tgz" | "tar" | "bz2" | "xz" | "rar" | "7z" | "exe" | "msi"
-            | "dmg" | "iso" | "deb" | "rpm" | "apk" | "pdf" | "doc" | "docx" | "ppt" | "pptx"
-            | "xls" | "xlsx" | "ps" | "txt" | "csv" | "xml" | "rss" | "atom" | "bin" | "jar"
-            | "swf" | "dll" | "class" | "rtf" | "odt" | "epub" | "tex" | "c" | "h" | "log"
-            | "md5" | "sig" | "asc" | "patch" | "diff" | "torrent" | "mid" | "midi" | "ra"
-            | "ram" | "wmv" | "flv" | "m4a" | "flac" | "bak" | "sql" | "tif" | "tiff" | "psd" => {
-                Self::Download
-            }
+        let ending = &mut lower[..letters.len()];
+        ending.copy_from_slice(letters.as_bytes());
+        ending.make_ascii_lowercase();
+        match &ending[..] {
+            b"html" | b"htm" | b"xhtml" | b"shtml" => Self::Page,
+            b"css" => Self::Style,
+            b"js" | b"mjs" | b"wasm" => Self::Script,
+            b"png" | b"gif" | b"jpg" | b"jpeg" | b"webp" | b"svg" | b"ico" | b"bmp" | b"avif"
+            | b"xbm" | b"cur" => Self::Image,
+            b"woff" | b"woff2" | b"ttf" | b"otf" | b"eot" => Self::Font,
+            b"json" | b"map" | b"webmanifest" => Self::Data,
+            b"mp4" | b"mp3" | b"mpg" | b"mpeg" | b"avi" | b"mov" | b"wav" | b"au" | b"ogg"
+            | b"webm" | b"zip" | b"gz" | b"tgz" | b"tar" | b"bz2" | b"xz" | b"rar" | b"7z"
+            | b"exe" | b"msi" | b"dmg" | b"iso" | b"deb" | b"rpm" | b"apk" | b"pdf" | b"doc"
+            | b"docx" | b"ppt" | b"pptx" | b"xls" | b"xlsx" | b"ps" | b"txt" | b"csv" | b"xml"
+            | b"rss" | b"atom" | b"bin" | b"jar" | b"swf" | b"dll" | b"class" | b"rtf" | b"odt"
+            | b"epub" | b"tex" | b"c" | b"h" | b"log" | b"md5" | b"sig" | b"asc" | b"patch"
+            | b"diff" | b"torrent" | b"mid" | b"midi" | b"ra" | b"ram" | b"wmv" | b"flv"
+            | b"m4a" | b"flac" | b"bak" | b"sql" | b"tif" | b"tiff" | b"psd" => Self::Download,
             _ => Self::Open,
         }
     }
@@ -145,12 +152,18 @@ pub struct Parts<'a> {
 #[must_use]
 pub fn parts(url: &str) -> Parts<'_> {
     let url = url.split('#').next().unwrap_or(url);
-    let path_at = match url.find("://") {
-        Some(at) if !url[..at].contains(['/', '?']) => url[at + 3..]
-            .find(['/', '?'])
-            .map_or(url.len(), |end| at + 3 + end),
-        _ => 0,
-    };
+    let ends_name = |byte: &u8| matches!(byte, b'/' | b'?');
+    let bytes = url.as_bytes();
+    // The slashes of `://` are the first ones of an absolute URL.
+    let host_at = bytes
+        .iter()
+        .position(ends_name)
+        .filter(|&slash| bytes[slash..].starts_with(b"//") && bytes[..slash].ends_with(b":"))
+        .map(|slash| slash + 2);
+    let path_at = host_at.map_or(0, |host| {
+        let path = bytes[host..].iter().position(ends_name);
+        path.map_or(url.len(), |path| host + path)
+    });
     let (site, rest) = url.split_at(path_at);
     let (path, query) = match rest.split_once('?') {
         Some((path, query)) => (path, Some(query)),
@@ -201,16 +214,14 @@ pub fn template(parts: &Parts<'_>) -> String {
 
 /// Copies `text`, with each run of digits as one `0`.
 fn mask_digits(text: &str, out: &mut String) {
-    let mut in_digits = false;
-    for c in text.chars() {
-        let digit = c.is_ascii_digit();
-        if !digit {
-            out.push(c);
-        } else if !in_digits {
-            out.push('0');
-        }
-        in_digits = digit;
+    let mut rest = text;
+    while let Some(at) = rest.find(|c: char| c.is_ascii_digit()) {
+        let (before, digits) = rest.split_at(at);
+        out.push_str(before);
+        out.push('0');
+        rest = digits.trim_start_matches(|c: char| c.is_ascii_digit());
     }
+    out.push_str(rest);
 }
 
 #[cfg(test)]
@@ -243,6 +254,18 @@ mod tests {
                 query: Some("to=http://x/")
             }
         );
+        let sites = [
+            ("a://b", "a://b"),
+            ("://", "://"),
+            ("//h/a", ""),
+            ("a/b://c", ""),
+            ("?://", ""),
+            ("a:/b", ""),
+            ("", ""),
+        ];
+        for (url, site) in sites {
+            assert_eq!(parts(url).site, site, "{url}");
+        }
         assert_eq!(
             parts("https://h?q"),
             Parts {
@@ -261,6 +284,7 @@ mod tests {
             of("/shuttle/missions/sts-71/mission.html"),
             "/shuttle/missions/sts-0/*.html"
         );
+        assert_eq!(of("/1a22\u{e9}3/456/b"), "/0a0\u{e9}0/0/*");
         assert_ne!(of("/a"), of("/a/"));
         assert_eq!(of("http://h/?p=7&x=1"), "http://h/?p&x");
         assert_eq!(of("/"), "/");
@@ -276,6 +300,9 @@ mod tests {
             ("/v1.2/users", Kind::Open),
             ("/x/JQUERY.MIN.JS", Kind::Script),
             ("/film.mpg", Kind::Download),
+            ("/a.WOFF2", Kind::Font),
+            ("/.css", Kind::Open),
+            ("/a.\u{e9}", Kind::Open),
         ] {
             assert_eq!(Kind::of_path(path), kind, "{path}");
         }
