@@ -49,8 +49,10 @@ impl Fields {
         }
     }
 
-    /// Appends a field, with its name in lower case. A name has at most 65,535 bytes: the limit of
-    /// each codec is smaller.
+    /// Appends a field, with its name in lower case.
+    ///
+    /// # Panics
+    /// Panics if the name has more than 65,535 bytes, which no codec accepts.
     pub fn push(&mut self, name: impl AsRef<[u8]>, value: impl AsRef<[u8]>) {
         self.push_entry(name.as_ref(), value.as_ref(), false);
     }
@@ -77,18 +79,17 @@ impl Fields {
     }
 
     fn append(&mut self, name: &[u8], value: &[u8], sensitive: bool) {
-        let at = self.text.len();
-        debug_assert!(
-            name.len() <= usize::from(u16::MAX),
-            "field name within the codecs' limits"
-        );
+        // A length that did not fit would make bytes of a name part of its value.
+        let name_length = u16::try_from(name.len()).expect("a name within the codecs' limits");
+        let at = u32::try_from(self.text.len()).expect("fields of less than 4 GiB");
+        let value_length = u32::try_from(value.len()).expect("a value of less than 4 GiB");
         self.text.reserve(name.len() + value.len());
         self.text.extend_from_slice(name);
         self.text.extend_from_slice(value);
         self.index.push(FieldEntry {
-            at: at as u32,
-            name: name.len() as u16,
-            value: value.len() as u32,
+            at,
+            name: name_length,
+            value: value_length,
             sensitive,
         });
     }
@@ -243,6 +244,12 @@ mod tests {
         assert_eq!(fields.len(), 2);
         fields.set("set-cookie", "z");
         assert_eq!(fields.iter().map(|f| f.value).collect::<Vec<_>>(), [b"z"]);
+    }
+
+    #[test]
+    #[should_panic(expected = "a name within the codecs' limits")]
+    fn name_whose_length_does_not_fit_panics() {
+        Fields::new().push(vec![b'a'; (1 << 16) + 3], "value");
     }
 
     #[test]
