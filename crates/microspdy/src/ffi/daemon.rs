@@ -1,6 +1,7 @@
 //! Functions of the library and of daemons.
 
-use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
+use std::ffi::{CStr, OsStr, c_char, c_int, c_uint, c_ulonglong, c_void};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{Duration, Instant};
@@ -122,7 +123,6 @@ pub unsafe extern "C" fn microspdy_start_daemon(
         let given = unsafe { &*options };
         // SAFETY: the caller promises C strings.
         let files = unsafe { (text(certfile), text(keyfile)) };
-        let path = |file: &std::ffi::CStr| PathBuf::from(file.to_string_lossy().into_owned());
         let tls = match (given.io_subsystem, files) {
             (RAW, _) => None,
             (0 | TLS, (Some(certificate), Some(key))) => Some(TlsFiles {
@@ -244,6 +244,11 @@ pub extern "C" fn SPDY_run(daemon: *mut c_void) {
     });
 }
 
+/// Returns the path in a C string. The name of a file need not be UTF-8.
+fn path(file: &CStr) -> PathBuf {
+    OsStr::from_bytes(file.to_bytes()).into()
+}
+
 /// Exports the variadic functions. Stable Rust cannot define them, so each is one jump, which
 /// passes all arguments on to the C function that reads them.
 macro_rules! variadic {
@@ -276,3 +281,14 @@ variadic!(
     SPDY_start_daemon => microspdy_start_daemon_variadic,
     SPDY_send_settings => microspdy_send_settings_variadic
 );
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn path_keeps_bytes_that_are_not_utf_8() {
+        let path = path(c"/etc/k\xe9y.pem");
+        assert_eq!(path.as_os_str().as_bytes(), b"/etc/k\xe9y.pem");
+    }
+}
