@@ -385,13 +385,11 @@ impl Daemon {
         for (id, mut session) in sessions {
             session.close(now);
             let mut frames = usize::MAX;
-            let (results, _) = session.transmit(&mut frames, now);
+            let (mut notices, _) = session.transmit(&mut frames, now);
             let handle = session.handle();
-            let (socket, notices) = session.end();
-            self.callbacks.session_closed(handle, false);
-            self.deliver(id, results, now);
-            self.deliver(id, notices, now);
-            drop(handles::remove::<SessionEntry>(handle));
+            let (socket, ended) = session.end();
+            notices.extend(ended);
+            self.tell_end(id, handle, false, notices, now);
             // A close with unread input would reset the connection and lose the GOAWAY.
             let _ = socket.shutdown(std::net::Shutdown::Write);
             transport::drain(&socket);

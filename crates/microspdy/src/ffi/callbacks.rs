@@ -4,6 +4,7 @@
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
+use super::YES;
 use crate::handles::Handle;
 use crate::name_value::Pair;
 use crate::user_data::UserData;
@@ -228,7 +229,8 @@ impl PingCallback {
     }
 }
 
-/// Visits the pairs of a list until the iterator returns 0, and returns how many were visited.
+/// Visits the pairs of a list while the iterator returns `SPDY_YES`, as in libmicrospdy. Returns
+/// the number of visited pairs.
 pub(crate) fn visit_pairs(
     pairs: &[std::sync::Arc<Pair>],
     function: NameValueFn,
@@ -240,14 +242,15 @@ pub(crate) fn visit_pairs(
         visited += 1;
         // SAFETY: the program passed this function for this call; the caller holds the pairs.
         let result = unsafe { function(cls, pair.name.as_ptr(), values, count as c_int) };
-        if result != 1 {
+        if result != YES {
             break;
         }
     }
     visited
 }
 
-/// Visits the entries of a set until the iterator returns 0, and returns how many were visited.
+/// Visits the entries of a set while the iterator returns `SPDY_YES`, as in libmicrospdy. Returns
+/// the number of visited entries.
 pub(crate) fn visit_settings(
     entries: &[tandem_spdy::frame::Setting],
     function: SettingsFn,
@@ -258,7 +261,7 @@ pub(crate) fn visit_settings(
         visited += 1;
         // SAFETY: the program passed this function for this call.
         let result = unsafe { function(cls, entry.id as c_int, entry.value as i32, entry.flags) };
-        if result != 1 {
+        if result != YES {
             break;
         }
     }

@@ -41,6 +41,16 @@ stop_at_second (void *cls, const char *name, const char *const *value,
   return 2 == ++*visited ? SPDY_NO : SPDY_YES;
 }
 
+/* Only SPDY_YES continues. */
+static int
+stop_with_two (void *cls, const char *name, const char *const *value,
+               int num_values)
+{
+  CHECK (NULL != name && NULL != value && num_values > 0);
+  ++*(int *) cls;
+  return 2;
+}
+
 static int
 count_settings (void *cls, enum SPDY_SETTINGS id, int32_t value, uint8_t flags)
 {
@@ -76,6 +86,7 @@ check_name_values (void)
   CHECK (NULL == SPDY_name_value_lookup (list, "accept", NULL));
   CHECK (3 == SPDY_name_value_iterate (list, NULL, NULL));
   CHECK (2 == SPDY_name_value_iterate (list, &stop_at_second, &visited));
+  CHECK (1 == SPDY_name_value_iterate (list, &stop_with_two, &visited));
   SPDY_name_value_destroy (list);
   /* Late calls find nothing. */
   SPDY_name_value_destroy (list);
