@@ -1,6 +1,7 @@
 //! Configuration files: the examples, and the errors that `check-config` and `explain` name.
 
 use crate::process::{file, run};
+use crate::submission_server::Files;
 
 #[test]
 fn example_files_contain_the_defaults() {
@@ -250,6 +251,28 @@ fn check_config_creates_no_keys_of_an_issuer() {
     let path = file("checked-issuer.toml", &text.replace("keys = ", "keyz = "));
     let (ok, _, error) = run(&["check-config", path.to_str().unwrap()]);
     assert!(!ok && error.contains("did you mean `keys`?"), "{error}");
+}
+
+#[test]
+fn check_config_creates_no_store_of_submissions() {
+    let files = Files::new("checked-store", "");
+    let (rights, key) = (files.path("rights.toml"), files.path("key.pem"));
+    let text = format!(
+        "[gateway]\nlisten = [\"h2+tcp://127.0.0.1:0\"]\nmode = \"submit=http://127.0.0.1:1/in\"\n\
+         submit-rights = {rights:?}\nsubmit-key = {key:?}\nsubmit-store = {:?}\n",
+        files.store()
+    );
+    let path = file("checked-submissions.toml", &text);
+    let before = std::fs::read_dir(files.directory()).unwrap().count();
+    let (ok, out, error) = run(&["check-config", path.to_str().unwrap()]);
+    assert!(ok && out.contains("gateway: listens on"), "{out}{error}");
+    let (_, out, _) = run(&["doctor", "gateway", "-c", path.to_str().unwrap()]);
+    assert!(
+        out.contains("every certificate and its key can be used"),
+        "{out}"
+    );
+    let after = std::fs::read_dir(files.directory()).unwrap().count();
+    assert_eq!(before, after, "the checks open no store");
 }
 
 #[test]

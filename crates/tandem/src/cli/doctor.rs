@@ -17,7 +17,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tandem_http::{Fields, Method, RequestHead, Scheme};
 
-use super::sections::check_role;
+use super::sections::Configured;
 use super::{ClientArgs, Failure, GatewayArgs, serve};
 use crate::back::announce::explain;
 use crate::back::gateways::unauthorized;
@@ -29,7 +29,6 @@ use crate::endpoint::{Endpoint, is_onion};
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Exchange, Part};
 use crate::middle::max_forwards::VERSION_FIELD;
-use crate::roles::Role;
 use crate::runtime::listen_remedy;
 use crate::stage::Stage;
 use crate::transport::Target;
@@ -303,8 +302,8 @@ fn warning(text: String) -> Finding {
 }
 
 /// Builds the whole role, which reads the certificates and keys, and opens no listener.
-fn certificates(role: &dyn Role) -> Finding {
-    match check_role(role) {
+fn certificates(role: &impl Configured) -> Finding {
+    match role.check() {
         Ok(()) => Finding::good("certificate", "every certificate and its key can be used"),
         Err(error) => configuration(&error),
     }

@@ -13,6 +13,7 @@ use crate::config::{
     GatewayOptions, RelayConfig, RelayOptions, few_descriptors,
 };
 use crate::endpoint::Endpoint;
+use crate::renewal::Renewals;
 use crate::roles::Role;
 use crate::services::Services;
 use crate::session::Drain;
@@ -203,6 +204,18 @@ impl Configured for GatewayConfig {
         self.drain_timeout
     }
 
+    /// Checks a gateway for submissions without its store: opening the store would create it.
+    fn check(&self) -> Result<(), ConfigError> {
+        let Some(submission) = &self.submission else {
+            return check_role(self);
+        };
+        submission.watch_rights(&Renewals::default())?;
+        check_role(&Self {
+            submission: None,
+            ..self.clone()
+        })
+    }
+
     /// Keeps the number of threads: the limits are divided among them.
     fn keep(&mut self, first: &Self) {
         self.workers = first.workers;
@@ -286,7 +299,7 @@ fn warning_of_congestion(options: &SocketOptions) -> Option<String> {
     ))
 }
 
-pub(super) fn check_role(role: &dyn Role) -> Result<(), ConfigError> {
+fn check_role(role: &dyn Role) -> Result<(), ConfigError> {
     let listen = role.listen().iter();
     let addresses: Vec<_> = listen.filter_map(Endpoint::socket_addr).collect();
     role.build(&Services::default(), &addresses, &Drain::new())?;

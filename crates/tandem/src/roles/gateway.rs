@@ -280,16 +280,22 @@ impl GatewayConfig {
         }))
     }
 
-    /// Returns the submissions of the thread, in that mode. `tandem check-config` opens no store
-    /// and gets none.
+    /// Returns the submissions of the thread, in that mode.
+    ///
+    /// # Errors
+    /// Returns an error if the store of that mode is not open. A gateway without it would serve the
+    /// server's other resources, like a reverse gateway.
     fn submissions(
         &self,
         services: &Services,
         origin: &Rc<Origin>,
     ) -> Result<Option<Rc<Submissions>>, ConfigError> {
-        let Some((config, store)) = self.submission.as_ref().zip(services.store()) else {
+        let Some(config) = &self.submission else {
             return Ok(None);
         };
+        let store = services
+            .store()
+            .ok_or_else(|| ConfigError::value("submit-store", "the store is not open"))?;
         Ok(Some(Submissions::new(
             config.server.clone(),
             config.times,

@@ -5,7 +5,10 @@ use std::time::Duration;
 
 use data_encoding::HEXLOWER;
 use tandem::config::GatewayOptions;
+use tandem::roles::Role as _;
 use tandem::runtime::Running;
+use tandem::services::Services;
+use tandem::session::Drain;
 use tandem_submit::directory;
 use tandem_submit::problem::Document;
 use tandem_submit::submission::{IdempotencyKey, State, StateDocument, write_secret};
@@ -371,6 +374,20 @@ fn concurrent_repetitions_are_delivered_once() {
         assert!(matches!(client.answer("POST").status, 201 | 202));
     }
     assert_eq!(server.requests(), 1);
+}
+
+#[test]
+fn gateway_whose_store_is_not_open_is_not_built() {
+    let files = Files::new("submit-closed", "");
+    let config = options(&files, "http://127.0.0.1:1").typed().unwrap();
+    let local = ["127.0.0.1:1".parse().unwrap()];
+    let build = async { config.build(&Services::default(), &local, &Drain::new()) };
+    let built = block_on(tokio::task::LocalSet::new().run_until(build));
+    let error = built.err().expect("no gateway").to_string();
+    assert!(
+        error.contains("submit-store: the store is not open"),
+        "{error}"
+    );
 }
 
 #[test]
