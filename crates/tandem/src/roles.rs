@@ -14,6 +14,7 @@ mod opened;
 #[cfg(feature = "submit")]
 mod own_tls;
 mod relay;
+mod scope;
 mod solo;
 
 use std::rc::Rc;

@@ -188,14 +188,14 @@ impl Configured for GatewayConfig {
     }
 
     fn fixed(&self) -> Fixed {
-        let predictor = self.push.as_ref().and_then(|push| push.predictor.as_ref());
+        let predictor = self.push.as_ref().and_then(|push| push.predictor.clone());
         Fixed {
             log: None,
             metrics: self.metrics,
             admin: self.admin,
             control: self.control.clone(),
             workers: self.workers,
-            predict: predictor.map(|predictor| format!("{predictor:?}")),
+            predict: predictor,
             store: self.submission.as_ref().map(|it| it.store.clone()),
         }
     }

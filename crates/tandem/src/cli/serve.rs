@@ -15,6 +15,7 @@ use crate::admin::door::Door;
 use crate::admin::overview::OverviewSource;
 use crate::config::{ConfigError, File};
 use crate::journal::Journal;
+use crate::learned::PredictorConfig;
 use crate::roles::Role;
 use crate::runtime::Running;
 use crate::services::Services;
@@ -34,15 +35,15 @@ pub(super) struct Loaded {
 pub(super) type FindWarnings = Box<dyn Fn() -> Vec<String>>;
 
 /// The values that a reload does not change: they need a restart.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Fixed {
     pub(super) log: Option<String>,
     pub(super) metrics: Option<SocketAddr>,
     pub(super) admin: Option<SocketAddr>,
     pub(super) control: Option<PathBuf>,
     pub(super) workers: usize,
-    /// The settings of the gateway's predictor as text; `None` without a predictor.
-    pub(super) predict: Option<String>,
+    /// The settings of the gateway's predictor.
+    pub(super) predict: Option<PredictorConfig>,
     /// The address of the gateway's store of submissions.
     pub(super) store: Option<String>,
 }

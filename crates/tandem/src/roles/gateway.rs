@@ -8,6 +8,7 @@ use std::sync::Arc;
 use tandem_http::h1::Limits;
 
 use super::listeners::Listeners;
+use super::scope::Scope;
 use super::{Built, Listening, Role, gateway_tokens, http1_session, logged, mux_session};
 use crate::back::origin::prepare::Prepared;
 use crate::back::origin::{
@@ -73,10 +74,10 @@ impl Role for GatewayConfig {
                 .map_err(|error| ConfigError::value("predict-state", error.to_string()))?;
         }
         services
-            .open_disk(self.disk.as_ref(), self.scope().as_bytes())
+            .open_disk(self.disk.as_ref(), &self.scope())
             .map_err(|error| ConfigError::value("cache-dir", error.to_string()))?;
         services
-            .open_fleet(self.fleet.as_ref(), self.scope().as_bytes())
+            .open_fleet(self.fleet.as_ref(), &self.scope())
             .map_err(|error| ConfigError::value("share", error.to_string()))
     }
 
@@ -231,18 +232,14 @@ impl GatewayConfig {
         Ok(OriginTransports::with_tls(below, &connector, None, timeout))
     }
 
-    /// Returns the rules that decide which origin responds to a request. Gateways of a fleet share
-    /// responses only under the same rules: a shared response passes by those of the receiver.
-    fn scope(&self) -> String {
-        // The debug form of a mode hides its target.
-        let target = match &self.mode {
-            Mode::Forward => None,
-            Mode::Reverse { target, .. } | Mode::Proxy { target, .. } => {
-                Some((&target.host, target.port))
-            }
+    /// Returns the rules that decide which origin responds to a request, as bytes.
+    fn scope(&self) -> Vec<u8> {
+        let scope = Scope {
+            mode: &self.mode,
+            policy: &self.policy,
+            origin_ca: self.origin_ca.as_deref(),
         };
-        let rules = (&self.mode, target, &self.policy, &self.origin_ca);
-        format!("{rules:?}")
+        scope.encode()
     }
 
     /// Returns the permission to fetch HTTPS of opened hosts.
