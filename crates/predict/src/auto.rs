@@ -41,6 +41,7 @@ pub mod mixer;
 mod model;
 mod push_budget;
 mod repeat;
+mod saving;
 mod session;
 mod settings;
 mod sightings;
@@ -50,6 +51,7 @@ mod transfer;
 pub mod url;
 
 pub use gains::{Gains, Gathering};
+pub use saving::Saving;
 pub use settings::{Aim, AutoConfig, Worth};
 pub use state::StateError;
 pub use store::Place;

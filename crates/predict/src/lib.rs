@@ -11,4 +11,6 @@ pub mod auto;
 pub mod crowd;
 pub mod ids;
 
-pub use auto::{Aim, Auto, AutoConfig, Candidate, Exchange, Gains, Gathering, StateError, Worth};
+pub use auto::{
+    Aim, Auto, AutoConfig, Candidate, Exchange, Gains, Gathering, Saving, StateError, Worth,
+};

@@ -2,7 +2,8 @@
 //! across a reload.
 //!
 //! It lives in memory. With `--predict-state` it is read at the start and written every ten minutes
-//! and at the end. Each write goes to a new file, which then replaces the old one.
+//! and at the end, by a thread without sessions. Each write goes to a new file, which then replaces
+//! the old one.
 
 use std::collections::HashSet;
 use std::collections::hash_map::RandomState;
@@ -10,7 +11,7 @@ use std::hash::BuildHasher;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use tandem_fleet::{FleetKey, GatewayId, Sighting};
@@ -80,10 +81,15 @@ const ASSETS_AT_ONCE: usize = 64;
 /// The pages whose gains are gathered while requests wait.
 const PAGES_AT_ONCE: usize = 32;
 
+/// The URLs, contexts and assets that are written to the state file while requests wait.
+const SAVED_AT_ONCE: usize = 1024;
+
 /// The predictor.
 pub struct Learned {
     config: AutoConfig,
-    auto: Mutex<SharedPredictor>,
+    auto: Mutex<Auto>,
+    /// The time of the last write of the state file. The lock is taken during a write.
+    saved: Mutex<Instant>,
     /// The hashes of URLs that were last requested with a Referer of their own origin.
     own_askers: Mutex<HashSet<u64>>,
     /// The lifetimes of copies in a browser's cache, by the secret hashes of their URLs. `None`: no
@@ -114,11 +120,6 @@ impl std::fmt::Debug for Learned {
     }
 }
 
-struct SharedPredictor {
-    auto: Auto,
-    saved: Instant,
-}
-
 impl Learned {
     /// Creates a predictor with the state in `file`, if the file exists.
     pub fn new(config: AutoConfig, file: Option<PathBuf>) -> Result<Self, LearnedError> {
@@ -134,7 +135,8 @@ impl Learned {
         let began = Instant::now();
         Ok(Self {
             config,
-            auto: Mutex::new(SharedPredictor { auto, saved: began }),
+            auto: Mutex::new(auto),
+            saved: Mutex::new(began),
             own_askers: Mutex::default(),
             lifetimes: Mutex::default(),
             scripts: Mutex::default(),
@@ -158,7 +160,7 @@ impl Learned {
         self.unreadable.load(Ordering::Relaxed)
     }
 
-    fn lock(&self) -> MutexGuard<'_, SharedPredictor> {
+    fn lock(&self) -> MutexGuard<'_, Auto> {
         // A panic while the lock is held leaves counts that are at worst slightly off.
         self.auto.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -172,27 +174,9 @@ impl Learned {
     /// if that is known.
     pub fn sending(&self, exchange: &Exchange<'_>, worth: Option<Worth>) -> Vec<Candidate> {
         let now = i64::try_from(self.began.elapsed().as_millis()).unwrap_or(i64::MAX);
-        let mut kept = self.lock();
-        kept.auto.set_worth(worth.unwrap_or(self.config.worth));
-        let candidates = kept.auto.sending(&Exchange { now, ..*exchange });
-        let state = (self.file.is_some() && kept.saved.elapsed() > SAVE_EVERY).then(|| {
-            kept.saved = Instant::now();
-            kept.auto.save()
-        });
-        drop(kept);
-        if let (Some(state), Some(file)) = (state, self.file.clone()) {
-            self.set_aside();
-            // A disk write is slow, and this thread must serve its sessions.
-            let saving = std::thread::Builder::new().spawn(move || {
-                if let Err(error) = replace_private(&file, &state) {
-                    tracing::error!(%error, "the predictor's state was not saved");
-                }
-            });
-            if let Err(error) = saving {
-                tracing::error!(%error, "the predictor's state was not saved");
-            }
-        }
-        candidates
+        let mut auto = self.lock();
+        auto.set_worth(worth.unwrap_or(self.config.worth));
+        auto.sending(&Exchange { now, ..*exchange })
     }
 
     /// Notes a request for a URL with this Referer. A style sheet of another origin requests its
@@ -309,37 +293,37 @@ impl Learned {
 
     /// See [`Auto::resources`].
     pub fn resources(&self, page: &str) -> Vec<Candidate> {
-        self.lock().auto.resources(page)
+        self.lock().resources(page)
     }
 
     /// See [`Auto::possible`].
     pub fn possible(&self, page: &str) -> Vec<Candidate> {
-        self.lock().auto.possible(page)
+        self.lock().possible(page)
     }
 
     /// See [`Auto::body_sent`].
     pub fn body_sent(&self, url: &str, size: u64) {
-        self.lock().auto.body_sent(url, size);
+        self.lock().body_sent(url, size);
     }
 
     /// See [`Auto::push_used`].
     pub fn used(&self, session: u64, page: &str, url: &str) {
-        self.lock().auto.push_used(session, page, url);
+        self.lock().push_used(session, page, url);
     }
 
     /// See [`Auto::push_confirmed`].
     pub fn confirmed(&self, session: u64, page: &str, url: &str) {
-        self.lock().auto.push_confirmed(session, page, url);
+        self.lock().push_confirmed(session, page, url);
     }
 
     /// See [`Auto::push_cancelled`].
     pub fn cancelled(&self, session: u64, url: &str) {
-        self.lock().auto.push_cancelled(session, url);
+        self.lock().push_cancelled(session, url);
     }
 
     /// See [`Auto::session_closed`].
     pub fn session_closed(&self, session: u64) {
-        self.lock().auto.session_closed(session);
+        self.lock().session_closed(session);
     }
 
     /// Returns the time at which the state that was read had been written.
@@ -350,7 +334,7 @@ impl Learned {
     /// Begins to count gains and users for other gateways with this key.
     pub fn share(&self, key: &FleetKey, own: GatewayId) {
         self.users.share(key.of_users(), own);
-        let auto = &mut self.lock().auto;
+        let auto = &mut self.lock();
         auto.count_gains();
         auto.report_users();
     }
@@ -360,7 +344,7 @@ impl Learned {
         let mut users = Vec::new();
         while users.len() < limit {
             let most = NAMES_AT_ONCE.min(limit - users.len());
-            let taken = self.lock().auto.take_users(most);
+            let taken = self.lock().take_users(most);
             if taken.is_empty() {
                 break;
             }
@@ -374,7 +358,7 @@ impl Learned {
     /// Counts users of other gateways.
     pub fn note_users(&self, users: &[Sighting]) {
         for users in users.chunks(USERS_AT_ONCE) {
-            let auto = &mut self.lock().auto;
+            let auto = &mut self.lock();
             for Sighting { name, tag } in users {
                 auto.note_user(name, *tag);
             }
@@ -385,13 +369,13 @@ impl Learned {
 
     /// See [`Auto::due_gains`].
     pub fn due_gains(&self) -> Gathering {
-        self.lock().auto.due_gains()
+        self.lock().due_gains()
     }
 
     /// Takes gains of about `limit` bytes of the contexts that are due.
     pub fn take_gains(&self, gathering: &mut Gathering, limit: usize) -> Option<Gains> {
         let gather = |gathering: &mut Gathering| {
-            let auto = &mut self.lock().auto;
+            let auto = &mut self.lock();
             auto.gather_gains(gathering, limit, PAGES_AT_ONCE)
         };
         while !gather(gathering) {
@@ -404,7 +388,7 @@ impl Learned {
     /// See [`Auto::merge_gains`].
     pub fn merge_gains(&self, gains: Gains) {
         for gains in gains.split(ASSETS_AT_ONCE) {
-            self.lock().auto.merge_gains(gains);
+            self.lock().merge_gains(gains);
             // A request that waits for the lock gets it.
             std::thread::yield_now();
         }
@@ -412,17 +396,50 @@ impl Learned {
 
     /// See [`Auto::lost_gains`].
     pub fn lost_gains(&self) -> u64 {
-        self.lock().auto.lost_gains()
+        self.lock().lost_gains()
     }
 
     /// Writes the state file, if one is configured.
     pub fn save(&self) -> Result<(), LearnedError> {
-        if self.file.is_none() {
+        let Some(file) = &self.file else {
             return Ok(());
-        }
+        };
+        let mut saved = self.saved.lock().unwrap_or_else(PoisonError::into_inner);
+        *saved = Instant::now();
         self.set_aside();
-        let state = self.lock().auto.save();
-        self.write(&state)
+        let mut saving = self.lock().begin_save();
+        while !self.lock().save_part(&mut saving, SAVED_AT_ONCE) {
+            // A request that waits for the lock gets it.
+            std::thread::yield_now();
+        }
+        let state = saving.finish();
+        replace_private(file, &state).map_err(|error| LearnedError::File {
+            file: file.display().to_string(),
+            error,
+        })
+    }
+
+    /// Writes the state file on another thread, if one is configured and the last write was long
+    /// ago: a disk is slow.
+    pub fn save_if_due(self: &Arc<Self>, now: Instant) {
+        if !self.is_due(now) {
+            return;
+        }
+        let this = Arc::clone(self);
+        let saving = std::thread::Builder::new().spawn(move || {
+            if let Err(error) = this.save() {
+                tracing::error!(%error, "the predictor's state was not saved");
+            }
+        });
+        if let Err(error) = saving {
+            tracing::error!(%error, "the predictor's state was not saved");
+        }
+    }
+
+    fn is_due(&self, now: Instant) -> bool {
+        let is_old =
+            |saved: MutexGuard<'_, Instant>| now.saturating_duration_since(*saved) >= SAVE_EVERY;
+        self.file.is_some() && self.saved.try_lock().is_ok_and(is_old)
     }
 
     /// Renames a file that could not be parsed, so that a program that can parse it still may.
@@ -435,16 +452,6 @@ impl Learned {
         {
             tracing::error!(%error, "the old state file was not kept");
         }
-    }
-
-    fn write(&self, state: &[u8]) -> Result<(), LearnedError> {
-        let Some(file) = &self.file else {
-            return Ok(());
-        };
-        replace_private(file, state).map_err(|error| LearnedError::File {
-            file: file.display().to_string(),
-            error,
-        })
     }
 }
 
@@ -566,6 +573,25 @@ mod tests {
             Learned::new(AutoConfig::default(), Some(nowhere)).is_err(),
             "nothing could be written there"
         );
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn state_is_written_in_the_background_once_it_is_due() {
+        let folder = std::env::temp_dir().join(format!("tandem-due-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let file = folder.join("state");
+        let learned = Learned::new(AutoConfig::default(), Some(file.clone())).unwrap();
+        let learned = Arc::new(learned);
+        assert!(!learned.is_due(learned.began + SAVE_EVERY - Duration::from_secs(1)));
+        assert!(learned.is_due(learned.began + SAVE_EVERY));
+        learned.save_if_due(learned.began + SAVE_EVERY);
+        let asked = Instant::now();
+        while !file.exists() {
+            assert!(asked.elapsed().as_secs() < 60, "the thread writes the file");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert!(!learned.is_due(learned.began + SAVE_EVERY));
         std::fs::remove_dir_all(folder).unwrap();
     }
 }

@@ -351,6 +351,9 @@ impl Services {
 
     /// Writes the files that no request writes, if it is time.
     pub fn save_if_due(&self, now: Instant) {
+        if let Some(learned) = self.learned.get() {
+            learned.save_if_due(now);
+        }
         if let Some(visits) = self.visits() {
             visits.save_if_due(now);
         }

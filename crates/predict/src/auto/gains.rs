@@ -8,7 +8,8 @@
 
 use super::merge::merge_store;
 use super::mixer::Rate;
-use super::state::{Reader, StateError, Writer};
+use super::saving::Writer;
+use super::state::{Reader, StateError};
 use super::store::{Context, ContextId, Key, MEMORY, NONE, Store};
 use super::{Auto, store};
 use crate::ids::IdMap;

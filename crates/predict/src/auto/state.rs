@@ -1,5 +1,5 @@
 //! The knowledge of `auto` as bytes: to start warm after a restart, and to merge the knowledge of
-//! several gateways or logs.
+//! several gateways or logs. This file reads them, and `saving` writes them.
 //!
 //! The format is little endian: 16 bytes of name, a version, the model, the URLs, the contexts, and
 //! a checksum. It contains no sessions, and no URL or page that fewer than the required number of
@@ -7,16 +7,14 @@
 //! User-Agents either, since these may be as rare as their users, and are soon learned again. The
 //! caller writes the bytes to a file in one step.
 
-use std::collections::HashMap;
-
 use super::mixer::{Mixer, Rate, Reliability};
 use super::model::{ASSET_INPUTS, FOLLOWER_SETS, Model};
 use super::store::{Context, ContextId, Crowd, Entry, FOLLOWERS, Key, LIMITS, NONE, Store, Url};
 use super::url::{Kind, parts, template};
 use super::{Auto, AutoConfig, fnv1a};
 
-const NAME: &[u8; 16] = b"tandem predict\n\0";
-const VERSION: u32 = 5;
+pub(super) const NAME: &[u8; 16] = b"tandem predict\n\0";
+pub(super) const VERSION: u32 = 5;
 /// The version before, which lacks the followers of assets. It is read as well.
 const WITHOUT_FOLLOWERS: u32 = 4;
 /// The version before that, which lacks the rates of transfers too.
@@ -39,21 +37,6 @@ pub enum StateError {
 }
 
 impl Auto {
-    /// Everything learned so far that may outlive the sessions.
-    #[must_use]
-    pub fn save(&self) -> Vec<u8> {
-        let mut out = Writer {
-            bytes: NAME.to_vec(),
-            has_transfers: true,
-        };
-        out.u32(VERSION);
-        out.model(&self.model);
-        out.store(&self.store, self.config.min_users);
-        let checksum = fnv1a(&out.bytes);
-        out.bytes.extend_from_slice(&checksum.to_le_bytes());
-        out.bytes
-    }
-
     /// Creates a predictor from saved knowledge, also that of the two versions before. They have no
     /// followers of assets, and the older one has no rates of transfers.
     ///
@@ -85,153 +68,6 @@ impl Auto {
         auto.budget.trust();
         auto.bound_memory();
         Ok(auto)
-    }
-}
-
-#[derive(Default)]
-pub(super) struct Writer {
-    pub(super) bytes: Vec<u8>,
-    /// Indicates whether the rates of transfers are written. Gains do not have them.
-    has_transfers: bool,
-}
-
-impl Writer {
-    fn u32(&mut self, value: u32) {
-        self.bytes.extend_from_slice(&value.to_le_bytes());
-    }
-
-    fn f32(&mut self, value: f32) {
-        self.bytes.extend_from_slice(&value.to_le_bytes());
-    }
-
-    fn rate(&mut self, rate: Rate) {
-        self.f32(rate.p);
-        self.f32(rate.n);
-    }
-
-    fn optional(&mut self, rate: Option<Rate>) {
-        // No rate has an estimate outside 0 to 1.
-        self.rate(rate.unwrap_or(Rate { p: -1.0, n: 0.0 }));
-    }
-
-    fn transfers(&mut self, rate: Option<Rate>) {
-        if self.has_transfers {
-            self.optional(rate);
-        }
-    }
-
-    fn text(&mut self, text: &str) {
-        self.u32(text.len() as u32);
-        self.bytes.extend_from_slice(text.as_bytes());
-    }
-
-    fn mixer<const INPUTS: usize>(&mut self, mixer: &Mixer<INPUTS>) {
-        for (weights, &seen) in mixer.weights.iter().zip(&mixer.seen) {
-            weights.iter().for_each(|&weight| self.f32(weight));
-            self.f32(seen);
-        }
-    }
-
-    fn model(&mut self, model: &Model) {
-        self.mixer(&model.fetch);
-        self.mixer(&model.lead);
-        self.mixer(&model.asset);
-        let points = model
-            .reliability
-            .iter()
-            .flat_map(|reliability| reliability.points);
-        let rates = points
-            .chain([model.fetches, model.follows])
-            .chain(model.circumstances)
-            .chain(model.firsts);
-        rates.for_each(|rate| self.rate(rate));
-        self.mixer(&model.repetition.mixer);
-        let points = model.repetition.reliability.points.into_iter();
-        points
-            .chain(model.repetition.rates)
-            .chain(model.repetition.transfers)
-            .for_each(|rate| self.rate(rate));
-        self.mixer(&model.transfers.mixer);
-        self.rate(model.transfers.overall);
-        model
-            .transfers
-            .rates
-            .iter()
-            .for_each(|&rate| self.rate(rate));
-    }
-
-    /// Writes the URLs that may be written, then the contexts with their publishable parts.
-    pub(super) fn store(&mut self, store: &Store, min_users: u8) {
-        let public: Vec<(u32, &Url)> = (0..)
-            .zip(&store.urls)
-            .filter_map(|(id, url)| Some((id, url.as_ref()?)))
-            .filter(|(_, url)| url.crowd.count >= min_users)
-            .collect();
-        let numbers: HashMap<u32, u32> = public
-            .iter()
-            .zip(0..)
-            .map(|(&(id, _), number)| (id, number))
-            .collect();
-        self.u32(public.len() as u32);
-        public.iter().for_each(|(_, url)| self.url(url));
-        // The same rule applies to kinds of pages, sites, and their assets.
-        let written = |context: &&Context| match &context.key {
-            Key::Page(page) => context.crowd.count >= min_users && numbers.contains_key(page),
-            Key::Named(_) => context.crowd.count >= min_users,
-        };
-        let contexts: Vec<(&Context, Vec<(u32, &Entry)>)> = store
-            .contexts
-            .iter()
-            .flatten()
-            .filter(written)
-            .map(|context| {
-                let entries = context
-                    .entries
-                    .iter()
-                    .filter(|entry| entry.crowd.count >= min_users);
-                (
-                    context,
-                    entries
-                        .filter_map(|entry| Some((*numbers.get(&entry.url)?, entry)))
-                        .collect(),
-                )
-            })
-            .collect();
-        self.u32(contexts.len() as u32);
-        for (context, entries) in contexts {
-            match &context.key {
-                Key::Page(page) => self.u32(numbers[page]),
-                Key::Named(name) => {
-                    self.u32(NONE);
-                    self.text(name);
-                }
-            }
-            self.bytes.push(context.crowd.count);
-            self.f32(context.loads);
-            self.optional(context.fetches);
-            self.transfers(context.transfers);
-            self.u32(entries.len() as u32);
-            for (number, entry) in entries {
-                self.u32(number);
-                self.bytes.push(entry.crowd.count);
-                self.rate(entry.rate);
-                entry.later.iter().for_each(|&rate| self.rate(rate));
-            }
-        }
-    }
-
-    fn url(&mut self, url: &Url) {
-        self.text(&url.name);
-        self.bytes
-            .extend_from_slice(&[url.kind as u8, url.crowd.count]);
-        self.u32(url.count);
-        [url.size, url.sizes, url.as_page, url.as_asset]
-            .iter()
-            .for_each(|&value| self.f32(value));
-        self.optional(url.leads);
-        self.optional(url.again);
-        self.transfers(url.transfers);
-        self.transfers(url.again_transfers);
     }
 }
 

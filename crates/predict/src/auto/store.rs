@@ -54,7 +54,7 @@ impl Place {
 pub(super) struct Url {
     pub(super) name: Arc<str>,
     /// How many were known before it, itself included.
-    serial: u64,
+    pub(super) serial: u64,
     pub(super) kind: Kind,
     /// The classification by the path alone.
     pub(super) path_kind: Kind,

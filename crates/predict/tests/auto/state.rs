@@ -1,6 +1,6 @@
 //! The state of the predictor, saved and loaded.
 
-use tandem_predict::{Auto, StateError};
+use tandem_predict::{Auto, AutoConfig, StateError};
 
 use crate::{PAGE, config, taught, visit};
 
@@ -14,6 +14,45 @@ fn saved_loaded_and_merged() {
     let mut merged = Auto::new(config(3));
     merged.merge(&auto);
     assert_eq!(visit(&mut merged, 1, 1, 0, PAGE, &[]).len(), 3);
+}
+
+/// A predictor learns while its state is written in small parts, and forgets for lack of memory.
+#[test]
+fn state_written_in_parts_is_whole() {
+    let mut auto = taught(3, 40);
+    let (whole, mut saving) = (auto.save(), auto.begin_save());
+    let mut parts = 1;
+    while !auto.save_part(&mut saving, 2) {
+        parts += 1;
+    }
+    assert!(parts > 3, "{parts} parts");
+    assert_eq!(saving.finish(), whole);
+
+    let small = AutoConfig {
+        max_memory: 40_000,
+        ..config(1)
+    };
+    auto = Auto::new(small.clone());
+    let visits = |auto: &mut Auto, numbers: std::ops::Range<u64>| {
+        for number in numbers {
+            let site = format!("http://h{}.example", number % 60);
+            let pages = [format!("{site}/"), format!("{site}/a.css")];
+            let now = number as i64 * 60_000;
+            visit(auto, number, number, now, &pages[0], &[&pages[1]]);
+        }
+    };
+    visits(&mut auto, 0..120);
+    let mut again = 0;
+    for start in (1000..4000).step_by(300) {
+        let (mut saving, mut number) = (auto.begin_save(), start);
+        while !auto.save_part(&mut saving, 5) {
+            visits(&mut auto, number..number + 5);
+            number += 5;
+        }
+        let loaded = Auto::load(&saving.finish(), small.clone()).expect("a whole state");
+        again += usize::from(loaded.save() != auto.save());
+    }
+    assert!(again > 0, "the predictor learned and forgot meanwhile");
 }
 
 #[test]
