@@ -7,8 +7,6 @@ use crate::transport::registry::Transports;
 /// The credentials that admit a client.
 #[derive(Default)]
 pub(super) struct Credentials {
-    /// The tokens.
-    pub(super) tokens: Vec<String>,
     /// The files that hold the tokens.
     pub(super) token_files: Vec<String>,
     /// The PEM file of the authorities that sign the certificates of clients.
@@ -16,13 +14,13 @@ pub(super) struct Credentials {
 }
 
 impl Credentials {
-    /// Reads the values of the option `auth`, and the files of tokens.
+    /// Reads the values of the option `auth`, and checks the files of tokens.
     pub(super) fn read(auth: &[String]) -> Result<Self, ConfigError> {
         let mut this = Self::default();
         for entry in auth {
             match entry.split_once('=') {
                 Some(("token-file", file)) => {
-                    this.tokens.push(read_secret("auth", file)?);
+                    read_secret("auth", file)?;
                     this.token_files.push(file.to_owned());
                 }
                 Some(("client-ca", file)) if this.client_ca.is_none() => {
@@ -46,7 +44,7 @@ impl Credentials {
     }
 
     const fn is_empty(&self) -> bool {
-        self.tokens.is_empty() && self.client_ca.is_none()
+        self.token_files.is_empty() && self.client_ca.is_none()
     }
 }
 
@@ -79,12 +77,47 @@ impl GatewayOptions {
         for endpoint in &self.listen {
             by_certificate &= transports.of(endpoint)?.has_client_certificates();
         }
-        if credentials.client_ca.is_some() && credentials.tokens.is_empty() && !by_certificate {
+        if credentials.client_ca.is_some() && credentials.token_files.is_empty() && !by_certificate
+        {
             return Err(ConfigError::value(
                 "auth",
                 "client certificates need listeners over tls, quic or dtls",
             ));
         }
         Ok(open)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::ClientOptions;
+
+    #[test]
+    fn debug_form_of_a_configuration_contains_no_secret() {
+        let name = format!("tandem-shown-{}", std::process::id());
+        let file = std::env::temp_dir().join(name);
+        std::fs::write(&file, "correct-horse-battery\n").expect("a file");
+        let gateway = GatewayOptions {
+            listen: vec!["h2+tcp://127.0.0.1:0".parse().expect("an endpoint")],
+            auth: vec![format!("token-file={}", file.display())],
+            ..GatewayOptions::default()
+        };
+        let client = ClientOptions {
+            gateway: vec!["h2+tcp://127.0.0.1:1".parse().expect("a gateway")],
+            via: Some("tor://127.0.0.1:9051".parse().expect("a proxy")),
+            tor_password_file: Some(file.display().to_string()),
+            ..ClientOptions::default()
+        };
+        let gateway = gateway.typed().expect("a gateway");
+        let client = client.typed().expect("a client");
+        assert_eq!(
+            client.tor_password.as_deref(),
+            Some("correct-horse-battery")
+        );
+        for shown in [format!("{gateway:?}"), format!("{client:?}")] {
+            assert!(!shown.contains("horse"), "{shown}");
+        }
+        std::fs::remove_file(file).expect("removed");
     }
 }

@@ -206,7 +206,7 @@ pub struct ClientConfig {
     /// The proxy on the way to the gateway.
     pub via: Option<Via>,
     /// The password of Tor's control port.
-    pub tor_password: Option<String>,
+    pub tor_password: Option<crate::secret::Secret>,
     /// The behaviour if no gateway answers.
     pub fallback: Fallback,
     /// The age at which sessions are replaced; `None` means never.
@@ -331,7 +331,7 @@ impl ClientOptions {
             gateways,
             tor_password: self
                 .tor_password_file
-                .map(|file| read_secret("tor-password-file", &file))
+                .map(|file| read_secret("tor-password-file", &file).map(Into::into))
                 .transpose()?,
             routes,
             route_map,

@@ -224,9 +224,7 @@ pub struct GatewayConfig {
     pub open: bool,
     /// True if the gateway fetches HTTPS of hosts that its clients open.
     pub fetches_opened: bool,
-    /// The tokens that admit a client.
-    pub tokens: Vec<String>,
-    /// The files that hold the tokens.
+    /// The files that hold the tokens that admit a client.
     pub token_files: Vec<String>,
     /// The PEM file of the authorities that sign the certificates of admitted clients.
     pub client_ca: Option<String>,
@@ -339,7 +337,6 @@ impl GatewayOptions {
             open,
             fetches_opened,
             udp,
-            tokens: credentials.tokens,
             client_ca: credentials.client_ca,
             policy: policy(self.allow_dest, self.allow_port),
             origin_ca: self.origin_ca,

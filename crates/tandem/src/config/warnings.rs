@@ -124,7 +124,7 @@ impl GatewayConfig {
         for endpoint in &self.listen {
             let is_clear = endpoint.transport == "tcp";
             if is_clear
-                && (!self.tokens.is_empty() || self.submission.is_some())
+                && (!self.token_files.is_empty() || self.submission.is_some())
                 && endpoint
                     .ip()
                     .is_some_and(|ip| !is_near(ip) && !is_marker(ip))

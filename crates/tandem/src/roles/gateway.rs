@@ -192,7 +192,7 @@ impl GatewayConfig {
             path: &self.path,
             http1,
             client_ca: self.client_ca.as_deref(),
-            optional_certificate: !self.tokens.is_empty() || self.submission.is_some(),
+            optional_certificate: !self.token_files.is_empty() || self.submission.is_some(),
             max_streams: self.max_streams,
             negotiates,
             new_stage,

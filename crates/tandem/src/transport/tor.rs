@@ -32,6 +32,7 @@ use crate::endpoint::Via;
 use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::Isolation;
 use crate::path::Path;
+use crate::secret::Secret;
 use ready_circuit::{Backoff, ReadyCircuit, TimeLimits};
 
 /// The exit to use.
@@ -74,7 +75,7 @@ struct TorAddresses {
 #[derive(Debug)]
 pub struct Tor {
     control: Via,
-    password: Option<String>,
+    password: Option<Secret>,
     exit: Option<Exit>,
     options: SocketOptions,
     state: RefCell<TorState>,
@@ -98,7 +99,7 @@ impl Tor {
     /// target is a gateway at an exit.
     pub fn new(
         control: Via,
-        password: Option<String>,
+        password: Option<Secret>,
         exit: Option<Exit>,
         options: SocketOptions,
     ) -> Self {
