@@ -3,11 +3,11 @@
 //! The process owns them from the first configuration to its end. A role opens the services that it
 //! needs before it is built; a reload finds them as they are.
 
-use std::hash::{BuildHasher, RandomState};
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
+use ring::rand::{SecureRandom as _, SystemRandom};
 use tandem_submit::store::Store;
 
 use crate::connections::SessionNumbers;
@@ -48,8 +48,6 @@ pub struct Services {
 
 impl Default for Services {
     fn default() -> Self {
-        // The keys of the hash are random.
-        let number = RandomState::new().hash_one(());
         Self {
             learned: OnceLock::new(),
             fleet: OnceLock::new(),
@@ -63,7 +61,7 @@ impl Default for Services {
             speed_tokens: Arc::default(),
             renewals: Renewals::default(),
             session_numbers: SessionNumbers::default(),
-            pseudonym: format!("tandem-{number:016x}").into(),
+            pseudonym: random_pseudonym(),
             #[cfg(feature = "submit")]
             issuer: OnceLock::new(),
         }
@@ -358,6 +356,15 @@ impl Services {
             visits.save_if_due(now);
         }
     }
+}
+
+/// Returns a new name, with 64 bits of the system's random numbers.
+fn random_pseudonym() -> Arc<str> {
+    let mut number = [0; 8];
+    SystemRandom::new()
+        .fill(&mut number)
+        .expect("the system has random numbers");
+    format!("tandem-{:016x}", u64::from_be_bytes(number)).into()
 }
 
 /// The reason for which a file of a service was not written.
