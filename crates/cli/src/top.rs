@@ -373,6 +373,7 @@ mod tests {
 
     use tandem::admin::overview::OverviewSource;
     use tandem::journal::Journal;
+    use tandem::role_name::RoleName;
     use tandem::status::StatusSource;
 
     use super::*;
@@ -402,7 +403,11 @@ mod tests {
             let _ = sender.send(vec![session.clone()]);
             vec![answer]
         });
-        View::new(OverviewSource::new("client", status, journal).take(0).await)
+        View::new(
+            OverviewSource::new(RoleName::Client, status, journal)
+                .take(0)
+                .await,
+        )
     }
 
     #[tokio::test]

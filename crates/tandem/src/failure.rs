@@ -6,9 +6,10 @@ use bytes::Bytes;
 use tandem_http::ResponseHead;
 
 use crate::error::{BAD_CERTIFICATE, Error, Kind, Side};
+use crate::role_name::RoleName;
 
-/// Returns the response that tells of a failure. `who` is this proxy's role, such as `client`.
-pub fn response(error: &Error, who: &'static str) -> (ResponseHead, Bytes) {
+/// Returns the response that tells of a failure. `who` is the role of this proxy.
+pub fn response(error: &Error, who: RoleName) -> (ResponseHead, Bytes) {
     let error = &shown(error);
     let status = error.status();
     let detail: String = error
@@ -20,7 +21,7 @@ pub fn response(error: &Error, who: &'static str) -> (ResponseHead, Bytes) {
     let body = Bytes::from(format!(
         "<!doctype html><meta charset=utf-8><title>{status}</title><h1>{}</h1><p>{}</p>\n",
         headline(error),
-        escape(&error.seen_from_afar(who))
+        escape(&error.seen_from_afar(who.as_str()))
     ));
     let mut head = ResponseHead::new(status);
     head.fields.push("content-type", "text/html; charset=utf-8");
@@ -93,9 +94,9 @@ pub fn own_error(head: &ResponseHead) -> Option<OwnError> {
     // The last member is that of the nearest proxy (RFC 9209 section 2).
     let said = head.fields.get_all("proxy-status").last()?;
     let said = std::str::from_utf8(said).ok()?;
-    let (_, error) = said
-        .split_once("gateway; error=")
-        .filter(|it| it.0.is_empty())?;
+    let error = said
+        .strip_prefix(RoleName::Gateway.as_str())?
+        .strip_prefix("; error=")?;
     let error = error.split(';').next().unwrap_or_default();
     Some(match (error.trim(), head.status) {
         ("http_request_denied", _) | ("destination_ip_prohibited", 403) => OwnError::Denied,
@@ -150,7 +151,7 @@ mod tests {
         for side in [Side::Peer, Side::Via, Side::Origin] {
             let error = Error::io(&wrong, side);
             assert!(error.detail.contains("gateway.test"), "{error}");
-            let (head, body) = response(&error, "client");
+            let (head, body) = response(&error, RoleName::Client);
             let status = head.fields.get("proxy-status").unwrap();
             let all = [status, &body[..]].concat();
             let all = String::from_utf8_lossy(&all);
@@ -161,7 +162,7 @@ mod tests {
     #[test]
     fn response_escapes_the_detail_of_an_error() {
         let error = Error::new(Kind::ConnectionRefused, Side::Origin, "<b>\"x\"\r\n");
-        let (head, body) = response(&error, "gateway");
+        let (head, body) = response(&error, RoleName::Gateway);
         assert_eq!(head.status, 502);
         assert_eq!(
             head.fields.get("proxy-status"),
@@ -172,7 +173,8 @@ mod tests {
 
     #[test]
     fn own_error_differs_from_a_response_of_the_origin() {
-        let of = |kind, side| own_error(&response(&Error::new(kind, side, "x"), "gateway").0);
+        let of =
+            |kind, side| own_error(&response(&Error::new(kind, side, "x"), RoleName::Gateway).0);
         for kind in [Kind::Unauthorized, Kind::Misdirected, Kind::Forbidden] {
             assert_eq!(of(kind, Side::Local), Some(OwnError::Denied), "{kind:?}");
         }
@@ -182,6 +184,8 @@ mod tests {
         for kind in [Kind::ConnectionRefused, Kind::Timeout, Kind::Reset] {
             assert_eq!(of(kind, Side::Origin), Some(OwnError::Origin), "{kind:?}");
         }
+        let error = Error::new(Kind::Busy, Side::Local, "x");
+        assert_eq!(own_error(&response(&error, RoleName::Client).0), None);
         let mut head = ResponseHead::new(502);
         assert_eq!(own_error(&head), None);
         head.fields

@@ -51,6 +51,7 @@ pub mod probe;
 pub mod renewal;
 pub mod response_cache;
 pub mod resume;
+pub mod role_name;
 pub mod roles;
 pub mod runtime;
 mod secret;

@@ -29,6 +29,7 @@ use crate::endpoint::Endpoint;
 use crate::front::Front;
 use crate::middle::access_log::AccessLog;
 use crate::renewal::{Renewable, Renewals};
+use crate::role_name::RoleName;
 use crate::services::Services;
 use crate::session::Drain;
 use crate::session::http1::{Http1Session, OriginForm};
@@ -127,6 +128,7 @@ fn mux_session(
     path: &PathConfig,
     max_streams: u32,
     max_head: usize,
+    who: RoleName,
 ) -> MuxSession {
     let mut config = MuxConfig::new(End::Client);
     config.stream_window = path.stream_window;
@@ -142,13 +144,13 @@ fn mux_session(
         write_limit: WRITE_LIMIT,
         header_compression: path.header_compression,
         token: None,
-        who: "gateway",
+        who,
     }
 }
 
 /// Returns HTTP/1.1 towards origins, and for a listener without TLS that represents all origins.
-/// `who` is the name of the role, as in [`Http1Session::who`].
-fn http1_session(who: &'static str, path: &PathConfig) -> Http1Session {
+/// `who` is the role, as in [`Http1Session::who`].
+fn http1_session(who: RoleName, path: &PathConfig) -> Http1Session {
     Http1Session {
         form: Form::Origin,
         limits: Limits::default(),

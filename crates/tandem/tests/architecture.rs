@@ -20,6 +20,7 @@ use proc_macro2::{TokenStream, TokenTree};
 const ARROWS: &[(&str, &[&str])] = &[
     // Values and the interface that they pass through: every module may name these.
     ("wakers", &[]),
+    ("role_name", &[]),
     ("error", &[]),
     ("priority", &[]),
     ("exchange", &["error", "priority", "wakers"]),
@@ -54,7 +55,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("carrier", &["error", "path"]),
     ("status", &["metrics", "path"]),
     ("stage", &["carrier", "error", "exchange"]),
-    ("failure", &["error"]),
+    ("failure", &["error", "role_name"]),
     ("path_speed", &["path"]),
     // Session protocols, and the transports below them.
     ("transport", VALUES),
@@ -101,6 +102,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "middle",
         &[
+            "role_name",
             "digest_file",
             "issuer",
             "announcement",
@@ -134,6 +136,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "back",
         &[
+            "role_name",
             "journal",
             "hosts",
             "embedded",
@@ -187,6 +190,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "admin",
         &[
+            "role_name",
             "secret",
             "journal",
             "log_limit",
@@ -207,6 +211,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "config",
         &[
+            "role_name",
             "issuer",
             "announcement",
             "secret",
@@ -228,6 +233,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     (
         "roles",
         &[
+            "role_name",
             "digest_file",
             "issuer",
             "announcement",
@@ -285,6 +291,7 @@ const VALUES: &[&str] = &[
     "carrier",
     "secret",
     "body_memory",
+    "role_name",
     "wakers",
 ];
 

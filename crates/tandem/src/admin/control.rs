@@ -333,7 +333,8 @@ mod tests {
 
     fn listen(path: &Path) -> Result<ControlSocket, ControlError> {
         let status = StatusSource::new(Vec::new);
-        let source = OverviewSource::new("client", status, Arc::default());
+        let source =
+            OverviewSource::new(crate::role_name::RoleName::Client, status, Arc::default());
         let door = Door::new(([127, 0, 0, 1], 8117).into()).expect("a door");
         ControlSocket::listen(path, source, Some(Arc::new(door)))
     }

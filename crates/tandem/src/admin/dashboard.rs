@@ -153,7 +153,11 @@ mod tests {
             let address = ([127, 0, 0, 1], 8117).into();
             let status = StatusSource::new(Vec::new);
             let dashboard = Dashboard {
-                source: OverviewSource::new("client", status, Arc::default()),
+                source: OverviewSource::new(
+                    crate::role_name::RoleName::Client,
+                    status,
+                    Arc::default(),
+                ),
                 door: Arc::new(Door::new(address).expect("a door")),
                 own: own_authorities(address, Scheme::Http).into(),
             };

@@ -33,6 +33,7 @@ use crate::front::{Front, ListenerProtocol as FrontProtocol};
 use crate::metrics::METRICS;
 use crate::middle::track::Track;
 use crate::path::Facts;
+use crate::role_name::RoleName;
 use crate::session::http1::{Http1Session, OriginForm};
 use crate::session::{Drain, Timeouts};
 use crate::stage::Stage;
@@ -146,10 +147,11 @@ pub fn own_authorities(listen: SocketAddr, scheme: Scheme) -> Vec<String> {
 /// Returns the reason why the address cannot be listened on.
 pub fn serve(
     address: SocketAddr,
+    role: RoleName,
     status: StatusSource,
     drain: &Drain,
 ) -> std::io::Result<SocketAddr> {
-    listen(address, drain, |local, own| {
+    listen(address, role, drain, |local, own| {
         let stage: Rc<dyn Stage> = Rc::new(Admin { status, own });
         Ok((stage, local))
     })
@@ -165,7 +167,7 @@ pub fn serve_dashboard(
     source: OverviewSource,
     drain: &Drain,
 ) -> std::io::Result<Arc<Door>> {
-    listen(address, drain, |local, own| {
+    listen(address, source.role(), drain, |local, own| {
         let door = Arc::new(Door::new(local)?);
         let stage: Rc<dyn Stage> = Rc::new(Dashboard {
             source,
@@ -176,10 +178,11 @@ pub fn serve_dashboard(
     })
 }
 
-/// Listens at `address`. The function gets the bound address and the listener's authorities, and
-/// returns the stage that answers requests.
+/// Listens at `address` in a process of the role `who`. The function gets the bound address and the
+/// listener's authorities, and returns the stage that answers requests.
 fn listen<T>(
     address: SocketAddr,
+    who: RoleName,
     drain: &Drain,
     stage: impl FnOnce(SocketAddr, Rc<[String]>) -> std::io::Result<(Rc<dyn Stage>, T)>,
 ) -> std::io::Result<T> {
@@ -194,7 +197,7 @@ fn listen<T>(
             ..Timeouts::default()
         },
         response_timeout: TIMEOUT,
-        who: "client",
+        who,
         scheme: Scheme::Http,
         origin_form: OriginForm::Only(Rc::clone(&own)),
     };

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::journal::saving::Saving;
 use crate::journal::{Changes, Journal, PageLoad, RouteEntry};
 use crate::metrics::METRICS;
+use crate::role_name::RoleName;
 use crate::status::{Opened, SessionStatus, Status, StatusSource};
 
 /// The overview.
@@ -59,7 +60,7 @@ const RECENT_PERIOD: Duration = Duration::from_secs(300);
 /// Takes overviews.
 #[derive(Clone, Debug)]
 pub struct OverviewSource {
-    role: &'static str,
+    role: RoleName,
     status: StatusSource,
     journal: Arc<Journal>,
     shared: Arc<SharedOverview>,
@@ -75,7 +76,7 @@ struct SharedOverview {
 
 impl OverviewSource {
     /// Creates a source for a process of this role.
-    pub fn new(role: &'static str, status: StatusSource, journal: Arc<Journal>) -> Self {
+    pub fn new(role: RoleName, status: StatusSource, journal: Arc<Journal>) -> Self {
         let recent = Recent::new(Instant::now(), Refusals::now());
         Self {
             role,
@@ -86,6 +87,11 @@ impl OverviewSource {
                 recent: Mutex::new(recent),
             }),
         }
+    }
+
+    /// Returns the role of the process.
+    pub const fn role(&self) -> RoleName {
+        self.role
     }
 
     /// Returns the source of the status alone.
@@ -116,7 +122,7 @@ impl OverviewSource {
             loads,
         } = self.journal.changes(known, Instant::now());
         Overview {
-            role: self.role.to_owned(),
+            role: self.role.to_string(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             status,
             left_out,
@@ -145,10 +151,10 @@ impl OverviewSource {
 }
 
 /// Puts the sessions that the page is about in front, and leaves out those beyond a number.
-fn shorten(sessions: &mut Vec<SessionStatus>, role: &str) -> LeftOut {
+fn shorten(sessions: &mut Vec<SessionStatus>, role: RoleName) -> LeftOut {
     let main = match role {
-        "client" => Opened::Here,
-        _ => Opened::There,
+        RoleName::Client => Opened::Here,
+        RoleName::Gateway | RoleName::Relay | RoleName::Bridge | RoleName::Issuer => Opened::There,
     };
     sessions.sort_by_key(|session| session.opened != main);
     let left_out = sessions.split_off(sessions.len().min(MAX_SESSIONS));
@@ -306,7 +312,7 @@ mod tests {
             sender.send(sessions).expect("the source awaits it");
             vec![answer]
         });
-        let source = OverviewSource::new("client", status, Arc::default());
+        let source = OverviewSource::new(RoleName::Client, status, Arc::default());
         let overview = source.take(0).await;
         let shown = &overview.status.sessions;
         assert_eq!(shown.len(), MAX_SESSIONS);
@@ -326,7 +332,7 @@ mod tests {
     async fn overview_leaves_out_known_loads() {
         let journal = Arc::<Journal>::default();
         let status = StatusSource::new(Vec::new);
-        let source = OverviewSource::new("client", status, Arc::clone(&journal));
+        let source = OverviewSource::new(RoleName::Client, status, Arc::clone(&journal));
         journal.open_load("http://a/", Instant::now());
         journal.set_warnings(vec!["the certificate expires".into()]);
         let overview = source.take(0).await;

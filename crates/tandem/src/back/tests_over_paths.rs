@@ -91,7 +91,7 @@ fn h2(max_streams: u32) -> MuxSession {
         max_streams,
         ..MuxConfig::new(Role::Client)
     };
-    MuxSession::new(Multiplexed::H2, config, "gateway")
+    MuxSession::new(Multiplexed::H2, config, crate::role_name::RoleName::Gateway)
 }
 
 /// Returns a stage that reaches its origins by `transport`.
@@ -102,7 +102,7 @@ pub(super) fn to_origin(mode: Mode, transport: Rc<dyn Transport>, limits: Limits
         ClientTls::default()
             .connector()
             .expect("public authorities"),
-        Http1Session::new(Form::Origin, "gateway"),
+        Http1Session::new(Form::Origin, crate::role_name::RoleName::Gateway),
         Rc::new(h2(256)),
         Duration::from_secs(30),
         limits,

@@ -17,6 +17,7 @@ use crate::config::units::{Size, Span};
 use crate::config::{ClientOptions, ConfigError, GatewayOptions};
 use crate::hosts::HostPattern;
 use crate::metrics::METRICS;
+use crate::role_name::RoleName;
 
 /// Flags of mhd2spdy.
 #[derive(Clone, Debug, clap::Args)]
@@ -45,7 +46,7 @@ pub(super) fn mhd2spdy(args: &Mhd2SpdyArgs) -> Result<(), Failure> {
             "requested hosts are never connected to directly: everything goes to the backend proxy"
         );
     }
-    serve("mhd2spdy", || {
+    serve("mhd2spdy", RoleName::Client, || {
         let bad = || {
             ConfigError::value(
                 "backend-proxy",
@@ -165,7 +166,7 @@ pub(super) fn microspdy2http(args: &Microspdy2HttpArgs) -> Result<(), Failure> {
     } else {
         args.verbose.then_some("debug")
     })?;
-    serve("microspdy2http", || {
+    serve("microspdy2http", RoleName::Gateway, || {
         let mode = args
             .backend_server
             .as_ref()

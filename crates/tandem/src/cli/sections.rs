@@ -14,6 +14,7 @@ use crate::config::{
 };
 use crate::endpoint::Endpoint;
 use crate::renewal::Renewals;
+use crate::role_name::RoleName;
 use crate::roles::Role;
 use crate::services::Services;
 use crate::session::Drain;
@@ -26,7 +27,7 @@ pub(super) trait Section: Clone + Default {
     type Config: Configured;
 
     /// The name of the role and of its table in the file.
-    const NAME: &'static str;
+    const NAME: RoleName;
 
     /// Takes the role's table out of a file.
     fn take(file: &mut File) -> Option<Self>;
@@ -83,7 +84,7 @@ pub(super) fn start<S: Section>(
     start_log(options()?.log())?;
     let first = OnceCell::new();
     let before = RefCell::new(None);
-    serve(S::NAME, || {
+    serve(S::NAME.as_str(), S::NAME, || {
         let options = options()?;
         let log = options.log().map(str::to_owned);
         let mut config = options.typed_with(transports)?;
@@ -113,11 +114,11 @@ pub(super) fn start<S: Section>(
 
 /// Implements [`Section`] for options in a table with the role's name.
 macro_rules! section {
-    ($options:ident => $config:ident, $name:literal, $field:ident) => {
+    ($options:ident => $config:ident, $name:ident, $field:ident) => {
         impl Section for $options {
             type Config = $config;
 
-            const NAME: &'static str = $name;
+            const NAME: RoleName = RoleName::$name;
 
             fn take(file: &mut File) -> Option<Self> {
                 file.$field.take()
@@ -137,10 +138,10 @@ macro_rules! section {
         }
     };
 }
-section!(ClientOptions => ClientConfig, "client", client);
-section!(GatewayOptions => GatewayConfig, "gateway", gateway);
-section!(RelayOptions => RelayConfig, "relay", relay);
-section!(BridgeOptions => BridgeConfig, "bridge", bridge);
+section!(ClientOptions => ClientConfig, Client, client);
+section!(GatewayOptions => GatewayConfig, Gateway, gateway);
+section!(RelayOptions => RelayConfig, Relay, relay);
+section!(BridgeOptions => BridgeConfig, Bridge, bridge);
 
 impl Configured for ClientConfig {
     fn warnings(&self) -> Vec<String> {
@@ -263,7 +264,7 @@ mod issuer {
     use super::*;
     use crate::config::{IssuerConfig, IssuerOptions};
 
-    section!(IssuerOptions => IssuerConfig, "issuer", issuer);
+    section!(IssuerOptions => IssuerConfig, Issuer, issuer);
 
     impl Configured for IssuerConfig {
         fn warnings(&self) -> Vec<String> {

@@ -16,6 +16,7 @@ use crate::admin::overview::OverviewSource;
 use crate::config::{ConfigError, File};
 use crate::journal::Journal;
 use crate::learned::PredictorConfig;
+use crate::role_name::RoleName;
 use crate::roles::Role;
 use crate::runtime::Running;
 use crate::services::Services;
@@ -122,14 +123,16 @@ pub(super) fn read(file: Option<&Path>) -> Result<File, ConfigError> {
     file.map_or_else(|| Ok(File::default()), File::read)
 }
 
+/// Runs a role until a signal ends it. `name` is that of the subcommand.
 pub(super) fn serve(
-    name: &'static str,
+    name: &str,
+    role: RoleName,
     load: impl Fn() -> Result<Loaded, ConfigError>,
 ) -> Result<(), Failure> {
     let loaded = load()?;
     raise_descriptor_limit();
     let runtime = super::runtime()?;
-    let running = run(name, loaded, &load);
+    let running = run(name, role, loaded, &load);
     let served = runtime.block_on(tokio::task::LocalSet::new().run_until(running));
     // A second signal ends the wait for open exchanges.
     runtime.shutdown_background();
@@ -138,7 +141,8 @@ pub(super) fn serve(
 
 /// Runs a role until a signal ends it. Returns the services, whose files are written last.
 async fn run(
-    name: &'static str,
+    name: &str,
+    role: RoleName,
     mut loaded: Loaded,
     load: &dyn Fn() -> Result<Loaded, ConfigError>,
 ) -> Result<Arc<Services>, Failure> {
@@ -148,7 +152,7 @@ async fn run(
     let find = std::mem::replace(&mut loaded.warnings, Box::new(Vec::new));
     let mut warnings = Warnings::new(find, Instant::now());
     warnings.tell(false, services.journal());
-    let source = OverviewSource::new(name, running.status(), Arc::clone(services.journal()));
+    let source = OverviewSource::new(role, running.status(), Arc::clone(services.journal()));
     let pages = Drain::new();
     let control = serve_pages(&loaded.fixed, running.status(), &source, &pages)?;
     print_listeners(name, &*loaded.role, &running);
@@ -260,7 +264,7 @@ fn serve_pages(
     drain: &Drain,
 ) -> Result<Option<ControlSocket>, Failure> {
     if let Some(address) = fixed.metrics {
-        let local = admin::serve(address, status, drain)
+        let local = admin::serve(address, source.role(), status, drain)
             .map_err(|error| format!("metrics: cannot listen on {address}: {error}"))?;
         note(format_args!("tandem: metrics on http://{local}/metrics"));
     }

@@ -2,6 +2,7 @@
 
 use super::gateway::GatewayOptions;
 use super::{ConfigError, read_secret};
+use crate::role_name::RoleName;
 use crate::transport::registry::Transports;
 
 /// The credentials that admit a client.
@@ -52,7 +53,7 @@ impl GatewayOptions {
     /// Returns whether the gateway admits all clients. The rights decide about each submission.
     pub(super) fn admits_all(
         &self,
-        role: &str,
+        role: RoleName,
         credentials: &Credentials,
         is_for_submissions: bool,
         transports: &Transports,

@@ -10,6 +10,7 @@ use super::{ConfigError, GatewayConfig, GatewayOptions, near_options, take_near,
 use crate::back::policy::AllowDest;
 use crate::endpoint::{Endpoint, SessionKind, Usage};
 use crate::hosts::HostPattern;
+use crate::role_name::RoleName;
 use crate::textual::textual;
 use crate::transport::registry::Transports;
 
@@ -181,7 +182,7 @@ impl BridgeOptions {
             cache: Some(CacheOption::Off),
             ..near
         };
-        let mut near = near.typed_as("bridge", transports)?;
+        let mut near = near.typed_as(RoleName::Bridge, transports)?;
         near.path = path;
         // Without push, one connection is enough.
         near.origin_limits.per_origin = self.max_connections_per_origin.unwrap_or(128).max(1);

@@ -24,6 +24,7 @@ use crate::endpoint::{Endpoint, SessionKind, Usage, literal_ip};
 use crate::fleet::FleetConfig;
 use crate::hosts::HostPattern;
 use crate::learned::PredictorConfig;
+use crate::role_name::RoleName;
 use crate::services::store_secret;
 use crate::transport::registry::Transports;
 
@@ -294,13 +295,13 @@ impl GatewayOptions {
 
     /// Checks the options as [`Self::typed`] does; the endpoints may name the given transports.
     pub fn typed_with(self, transports: &Transports) -> Result<GatewayConfig, ConfigError> {
-        self.typed_as("gateway", transports)
+        self.typed_as(RoleName::Gateway, transports)
     }
 
-    /// Checks the options of a role that has the listeners of a gateway. `role` is its name.
+    /// Checks the options of a role that has the listeners of a gateway. `role` is that role.
     pub(super) fn typed_as(
         mut self,
-        role: &str,
+        role: RoleName,
         transports: &Transports,
     ) -> Result<GatewayConfig, ConfigError> {
         let path = self.take_path();

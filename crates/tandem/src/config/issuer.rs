@@ -10,6 +10,7 @@ use super::units::Span;
 use super::{ConfigError, GatewayConfig, GatewayOptions, options};
 use crate::endpoint::{Endpoint, Usage};
 use crate::issuer::{IssuerSettings, read_accounts};
+use crate::role_name::RoleName;
 use crate::transport::registry::Transports;
 
 /// The tokens of an account in an epoch, without an option.
@@ -102,7 +103,7 @@ impl IssuerOptions {
             ..GatewayOptions::default()
         };
         Ok(IssuerConfig {
-            near: near.typed_as("issuer", transports)?,
+            near: near.typed_as(RoleName::Issuer, transports)?,
             settings: IssuerSettings {
                 accounts,
                 keys,

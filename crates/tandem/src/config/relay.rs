@@ -7,6 +7,7 @@ use super::gateway::listeners;
 use super::{ClientConfig, ClientOptions, ConfigError, GatewayConfig, GatewayOptions};
 use super::{near_options, take_near, with_path};
 use crate::endpoint::{Endpoint, SessionKind, Usage};
+use crate::role_name::RoleName;
 use crate::transport::registry::Transports;
 
 with_path! {
@@ -74,7 +75,7 @@ impl RelayOptions {
             push: Some(false),
             ..self.take_near()
         };
-        let near = near.typed_as("relay", transports)?;
+        let near = near.typed_as(RoleName::Relay, transports)?;
         let far = ClientOptions {
             gateway: self.gateway.into_iter().map(Into::into).collect(),
             token_file: self.token_file,

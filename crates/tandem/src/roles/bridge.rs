@@ -26,9 +26,10 @@ use crate::middle::pair_fields::PairFields;
 use crate::middle::websocket::{WebSocketKey, WebSocketProof};
 use crate::path::Facts;
 use crate::renewal::Renewals;
+use crate::role_name::RoleName;
 use crate::services::Services;
 use crate::session::http1::Http1Session;
-use crate::session::mux::{Multiplexed, MuxSession};
+use crate::session::mux::Multiplexed;
 use crate::session::streams::StreamsSession;
 use crate::session::{Drain, Session};
 use crate::stage::Stage;
@@ -37,7 +38,7 @@ use crate::transport::tls::ClientTls;
 use crate::transport::tls::identity::Identity;
 
 /// The name of the role.
-const WHO: &str = "bridge";
+const WHO: RoleName = RoleName::Bridge;
 
 impl Role for BridgeConfig {
     fn listening(&self) -> Listening<'_> {
@@ -80,15 +81,13 @@ impl BridgeConfig {
     /// Creates the client's end of a multiplexed protocol, or of HTTP/1.1 over many streams.
     fn session(&self, kind: SessionKind, http1: &Http1Session) -> Rc<dyn Session> {
         match Multiplexed::of(kind) {
-            Some(protocol) => Rc::new(MuxSession {
-                who: WHO,
-                ..mux_session(
-                    protocol,
-                    &self.near.path,
-                    self.near.max_streams,
-                    self.near.max_head,
-                )
-            }),
+            Some(protocol) => Rc::new(mux_session(
+                protocol,
+                &self.near.path,
+                self.near.max_streams,
+                self.near.max_head,
+                WHO,
+            )),
             None => Rc::new(StreamsSession::new(http1.clone(), None)),
         }
     }

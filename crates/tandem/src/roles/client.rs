@@ -29,10 +29,11 @@ use crate::middle::track::Track;
 use crate::middle::udp_target::UdpTarget;
 use crate::middle::websocket::WebSocketKey;
 use crate::renewal::Renewals;
+use crate::role_name::RoleName;
 use crate::services::Services;
 use crate::session::Drain;
 use crate::session::http1::{Http1Session, OriginForm};
-use crate::session::mux::{Multiplexed, MuxSession};
+use crate::session::mux::Multiplexed;
 use crate::stage::Stage;
 use crate::status::{Opened, SessionStatus};
 use crate::transport::registry::ListenContext;
@@ -260,7 +261,7 @@ impl ClientConfig {
         let (protocol, stage): (ListenerProtocol, Rc<dyn Stage>) =
             if endpoint.session == SessionKind::Socks5 {
                 let socks = SocksFront {
-                    http1: http1_session("client", &self.path),
+                    http1: http1_session(RoleName::Client, &self.path),
                     pools: Rc::clone(parts.routes) as _,
                     handshake: timeout,
                     early_connect: self.early_connect,
@@ -277,7 +278,7 @@ impl ClientConfig {
                     form: Form::Absolute,
                     scheme: provider.scheme(),
                     origin_form: OriginForm::Only(Rc::clone(&own)),
-                    ..http1_session("client", &self.path)
+                    ..http1_session(RoleName::Client, &self.path)
                 };
                 let is_h2 = endpoint.session == SessionKind::H2;
                 let protocol = if is_h2 {
@@ -324,14 +325,17 @@ impl ClientConfig {
     /// Creates the protocol of a TLS listener, on which a browser chooses HTTP/2 or HTTP/1.1.
     fn negotiated(&self, http1: Http1Session) -> ListenerProtocol {
         let head = http1.limits.head;
-        let mut h2 = mux_session(Multiplexed::H2, &self.path, BROWSER_STREAMS, head);
+        let mut h2 = mux_session(
+            Multiplexed::H2,
+            &self.path,
+            BROWSER_STREAMS,
+            head,
+            http1.who,
+        );
         h2.config.widens_streams = true;
         h2.config.stream_window = h2.config.stream_window.min(BROWSER_WINDOW);
         ListenerProtocol::Negotiated {
-            h2: Rc::new(MuxSession {
-                who: http1.who,
-                ..h2
-            }),
+            h2: Rc::new(h2),
             http1: Rc::new(http1),
         }
     }

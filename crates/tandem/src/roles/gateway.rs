@@ -39,6 +39,7 @@ use crate::middle::track::Track;
 use crate::middle::via::AddVia;
 use crate::middle::warm_up::WarmUp;
 use crate::path::Facts;
+use crate::role_name::RoleName;
 use crate::services::Services;
 use crate::session::Drain;
 use crate::session::http1::Http1Session;
@@ -92,12 +93,13 @@ impl Role for GatewayConfig {
             Mode::Forward | Mode::Proxy { .. } => None,
         };
         let transport = self.direct(named, listening)?;
-        let http1 = self.http1("gateway");
+        let http1 = self.http1(RoleName::Gateway);
         let h2 = Rc::new(mux_session(
             Multiplexed::H2,
             &self.path,
             self.max_streams,
             self.max_head,
+            RoleName::Gateway,
         ));
         let protocols = OriginProtocols {
             http1: http1.clone(),
@@ -132,8 +134,8 @@ pub(super) enum NearRole {
 pub(super) type InnerStages = Box<dyn Fn(&Rc<dyn Facts>, Peer) -> Rc<dyn Stage>>;
 
 impl GatewayConfig {
-    /// Returns HTTP/1.1 of the listeners. `who` is the name of the role.
-    pub(super) fn http1(&self, who: &'static str) -> Http1Session {
+    /// Returns HTTP/1.1 of the listeners. `who` is the role.
+    pub(super) fn http1(&self, who: RoleName) -> Http1Session {
         Http1Session {
             limits: Limits {
                 head: self.max_head,

@@ -10,6 +10,7 @@ use crate::exchange::Peer;
 use crate::issuer::IssuerError;
 use crate::middle::issuer::Issue;
 use crate::path::Facts;
+use crate::role_name::RoleName;
 use crate::services::Services;
 use crate::session::Drain;
 use crate::stage::Stage;
@@ -48,7 +49,7 @@ impl Role for IssuerConfig {
         let new_stage = self
             .near
             .admitted(NearRole::Gateway, permission, services, inner)?;
-        let http1 = self.near.http1("issuer");
+        let http1 = self.near.http1(RoleName::Issuer);
         self.near.built(http1, false, new_stage, services, drain)
     }
 }

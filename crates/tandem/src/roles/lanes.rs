@@ -49,6 +49,7 @@ use crate::middle::pushed::{PushOptions, Pushed};
 use crate::middle::routes::{Lane, NoSessions, Routes, no_route, onion_without_route};
 use crate::middle::solo::{SoloSessions, ToSolo};
 use crate::renewal::{Renewable, Renewals};
+use crate::role_name::RoleName;
 use crate::services::Services;
 use crate::session::Session;
 use crate::session::http1::Http1Session;
@@ -373,7 +374,13 @@ impl ClientConfig {
         let session: Rc<dyn Session> = match Multiplexed::of(endpoint.session) {
             Some(protocol) => {
                 let head = Limits::default().head;
-                let mut session = mux_session(protocol, &self.path, MAX_PUSHES as u32, head);
+                let mut session = mux_session(
+                    protocol,
+                    &self.path,
+                    MAX_PUSHES as u32,
+                    head,
+                    RoleName::Client,
+                );
                 session.config.push = self.push;
                 session.token = token;
                 Rc::new(session)
@@ -443,7 +450,7 @@ impl ClientConfig {
         let http1 = Http1Session {
             form: Form::Absolute,
             response_timeout: RESPONSE,
-            ..http1_session("client", &self.path)
+            ..http1_session(RoleName::Client, &self.path)
         };
         StreamsSession::new(http1, token)
     }
@@ -483,12 +490,13 @@ impl ClientConfig {
         let Some(transport) = transport else {
             return Ok(None);
         };
-        let http1 = http1_session("gateway", &self.path);
+        let http1 = http1_session(RoleName::Client, &self.path);
         let h2 = Rc::new(mux_session(
             Multiplexed::H2,
             &self.path,
             256,
             Limits::default().head,
+            RoleName::Client,
         ));
         let connector = tls_to_origins()?;
         let (timeout, limits) = (self.path.socket.connect_timeout, OriginLimits::default());

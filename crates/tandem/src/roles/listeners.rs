@@ -9,7 +9,7 @@ use crate::endpoint::{Endpoint, SessionKind};
 use crate::front::{Front, ListenerProtocol, NewStage};
 use crate::renewal::Renewals;
 use crate::session::http1::Http1Session;
-use crate::session::mux::{Multiplexed, MuxSession};
+use crate::session::mux::Multiplexed;
 use crate::session::streams::StreamsSession;
 use crate::session::{Drain, Session};
 use crate::transport::registry::{ListenContext, Provider, Transports};
@@ -90,10 +90,8 @@ impl Listeners<'_> {
             });
         };
         let head = http1.limits.head;
-        let session = Rc::new(MuxSession {
-            who: http1.who,
-            ..mux_session(protocol, self.path, self.max_streams, head)
-        });
+        let session = mux_session(protocol, self.path, self.max_streams, head, http1.who);
+        let session = Rc::new(session);
         let over_tls = endpoint.transport == "tls";
         if self.negotiates && over_tls && endpoint.session == SessionKind::H2 {
             let (h2, http1) = (session as _, Rc::new(http1) as _);

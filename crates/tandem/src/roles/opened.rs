@@ -43,9 +43,10 @@ use crate::middle::pair_fields::PairFields;
 use crate::middle::record::Record;
 use crate::middle::routes::Routes;
 use crate::middle::websocket::WebSocketKey;
+use crate::role_name::RoleName;
 use crate::services::Services;
 use crate::session::http1::Http1Session;
-use crate::session::mux::{Multiplexed, MuxSession};
+use crate::session::mux::Multiplexed;
 use crate::session::{Drain, Session};
 use crate::stage::{SessionPools, Stage};
 use crate::transport::connect::ConnectTunnels;
@@ -125,16 +126,12 @@ impl ClientConfig {
         }
         let listed = open.clone();
         let head = Limits::default().head;
-        let mut h2 = mux_session(Multiplexed::H2, &self.path, STREAMS, head);
+        let mut h2 = mux_session(Multiplexed::H2, &self.path, STREAMS, head, RoleName::Client);
         h2.config.stream_window = STREAM_WINDOW;
         h2.config.session_window = SESSION_WINDOW;
-        let h2 = MuxSession {
-            who: "client",
-            ..h2
-        };
         let http1 = Http1Session {
             scheme: Scheme::Https,
-            ..http1_session("client", &self.path)
+            ..http1_session(RoleName::Client, &self.path)
         };
         tracing::info!(
             "HTTPS of the listed hosts is opened on this machine ({} hosts), and fetched by the \
@@ -207,11 +204,11 @@ impl ClientConfig {
             tunnels: Rc::clone(tunnels) as _,
         };
         let head = Limits::default().head;
-        let h2 = mux_session(Multiplexed::H2, &self.path, STREAMS, head);
+        let h2 = mux_session(Multiplexed::H2, &self.path, STREAMS, head, RoleName::Client);
         let protocols = OriginProtocols {
             http1: Http1Session {
                 response_timeout: RESPONSE,
-                ..http1_session("client", &self.path)
+                ..http1_session(RoleName::Client, &self.path)
             },
             multiplexed: Rc::new(h2),
             always: None,

@@ -16,6 +16,7 @@ use crate::back::origin::{
 };
 use crate::config::{ClientConfig, ConfigError};
 use crate::endpoint::{Endpoint, SessionKind};
+use crate::role_name::RoleName;
 use crate::session::http1::Http1Session;
 use crate::session::mux::Multiplexed;
 use crate::stage::Stage;
@@ -55,9 +56,15 @@ impl ClientConfig {
         let protocols = OriginProtocols {
             http1: Http1Session {
                 response_timeout: RESPONSE,
-                ..http1_session("client", &self.path)
+                ..http1_session(RoleName::Client, &self.path)
             },
-            multiplexed: Rc::new(mux_session(Multiplexed::H2, &self.path, STREAMS, head)),
+            multiplexed: Rc::new(mux_session(
+                Multiplexed::H2,
+                &self.path,
+                STREAMS,
+                head,
+                RoleName::Client,
+            )),
             always: None,
         };
         let limits = OriginLimits::default();

@@ -22,6 +22,7 @@ use crate::exchange::{Exchange, Isolation, Part, Parts, Peer, Reply};
 use crate::journal::{Problems, RouteEntry};
 use crate::middle::opened::Permission;
 use crate::path::Facts;
+use crate::role_name::RoleName;
 use crate::services::Services;
 use crate::session::Drain;
 use crate::stage::Stage;
@@ -63,7 +64,7 @@ impl Role for RelayConfig {
         let new_stage = self
             .near
             .admitted(NearRole::Relay, OPENED_REFUSED, services, inner)?;
-        let http1 = self.near.http1("relay");
+        let http1 = self.near.http1(RoleName::Relay);
         let shown = Rc::clone(&pools);
         Ok(Built {
             dialled: Box::new(move || shown.all().flat_map(|pool| pool.status()).collect()),

@@ -26,6 +26,7 @@ use crate::exchange::{Exchange, Peer, Reply};
 use crate::middle::pair_fields::PairFields;
 use crate::middle::push::{EarlyLimits, Push, Pushing};
 use crate::middle::solo::{ExceptedHosts, NewSession, SoloLimits, SoloSessions, is_excepted};
+use crate::role_name::RoleName;
 use crate::session::http1::DEPTH;
 use crate::session::mux::Multiplexed;
 use crate::stage::Stage;
@@ -147,7 +148,7 @@ impl ClientConfig {
             Some(direct) => Rc::new(direct),
         };
         let head = Limits::default().head;
-        let h2 = mux_session(Multiplexed::H2, &self.path, 256, head);
+        let h2 = mux_session(Multiplexed::H2, &self.path, 256, head, RoleName::Client);
         // `polite` sets the limits. These are larger, since pushes use half of them.
         let limits = OriginLimits {
             per_origin: 2 * solo.connections * DEPTH,
@@ -158,7 +159,7 @@ impl ClientConfig {
             Mode::Forward,
             transport,
             tls_to_origins()?,
-            http1_session("client", &self.path),
+            http1_session(RoleName::Client, &self.path),
             Rc::new(h2),
             self.path.socket.connect_timeout,
             limits,

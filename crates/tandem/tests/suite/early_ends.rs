@@ -7,6 +7,7 @@ use std::time::Duration;
 use tandem::carrier::{Carrier, Code, Direction, Streams};
 use tandem::exchange::{Body, Chunks, Exchange, Part, Peer, Reply};
 use tandem::path::Path;
+use tandem::role_name::RoleName;
 use tandem::session::mux::{Multiplexed, MuxSession};
 use tandem::session::streams::StreamsSession;
 use tandem::session::{Drain, Session};
@@ -54,7 +55,8 @@ fn dropped_reply_frees_a_half_closed_stream() {
     ];
     for protocol in protocols {
         in_virtual_time(async move {
-            let session = MuxSession::new(protocol, MuxConfig::new(Role::Client), "gateway");
+            let session =
+                MuxSession::new(protocol, MuxConfig::new(Role::Client), RoleName::Gateway);
             let (near, far) = carriers(protocol);
             let (told, replies) = tokio::sync::mpsc::unbounded_channel::<()>();
             let stage = Rc::new(move |exchange: Exchange| {
@@ -111,7 +113,7 @@ fn drained_server_refuses_late_streams() {
         let client = MemoryStreams::with(far, u64::MAX, Rc::default());
         let stage = Rc::new(|_: Exchange| Reply::ready(ResponseHead::new(200), "late".into()));
         let drain = Drain::new();
-        let session = StreamsSession::new(http1(Form::Absolute, "gateway"), None);
+        let session = StreamsSession::new(http1(Form::Absolute, RoleName::Gateway), None);
         let carrier = Carrier::Streams(Rc::new(server));
         let serving = session.serve(carrier, Peer::none(), stage, drain.clone());
         let serving = tokio::task::spawn_local(serving);

@@ -11,6 +11,7 @@ use tandem::carrier::{Carrier, CarrierStream, Code, Direction, Streams};
 use tandem::error::{Error, Kind, Retry, Side};
 use tandem::exchange::{Exchange, Part, Peer, Reply};
 use tandem::path::Facts;
+use tandem::role_name::RoleName;
 use tandem::session::mux::{Multiplexed, MuxSession};
 use tandem::session::{Connected, Drain, Session};
 use tandem_http::{Method, MuxConfig, RequestHead, ResponseHead, Role, Scheme};
@@ -24,7 +25,11 @@ pub(crate) const CONTROL: [u8; 3] = [0x00, 0x04, 0x00];
 pub(crate) const REQUEST: [u8; 10] = [0x01, 0x08, 0, 0, 0xd1, 0xd7, 0xc1, 0x50, 0x01, b'a'];
 
 pub(crate) fn session() -> MuxSession {
-    MuxSession::new(Multiplexed::H3, MuxConfig::new(Role::Client), "gateway")
+    MuxSession::new(
+        Multiplexed::H3,
+        MuxConfig::new(Role::Client),
+        RoleName::Gateway,
+    )
 }
 
 /// Runs a scene in virtual time.

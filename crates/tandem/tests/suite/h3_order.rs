@@ -14,6 +14,7 @@ use tandem::error::Error;
 use tandem::exchange::{Exchange, Part, Peer, Reply};
 use tandem::path::Facts;
 use tandem::priority::Precedence;
+use tandem::role_name::RoleName;
 use tandem::session::mux::{Multiplexed, MuxSession};
 use tandem::session::{Drain, Session};
 use tandem_http::{MuxConfig, Priority, ResponseHead, Role};
@@ -224,7 +225,11 @@ impl Served {
             exchange.priority.set(Precedence::request(urgency));
             response()
         });
-        let session = MuxSession::new(Multiplexed::H3, MuxConfig::new(Role::Client), "gateway");
+        let session = MuxSession::new(
+            Multiplexed::H3,
+            MuxConfig::new(Role::Client),
+            RoleName::Gateway,
+        );
         let carrier = Carrier::Streams(Rc::new(server));
         tokio::task::spawn_local(session.serve(carrier, Peer::none(), stage, Drain::new()));
         let _control = send(&client, Direction::Unidirectional, &CONTROL).await;

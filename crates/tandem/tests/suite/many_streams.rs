@@ -18,6 +18,7 @@ use tandem::back::policy::{Direct, Policy};
 use tandem::carrier::{Carrier, CarrierStream, Code, Direction, StreamStopped, Streams};
 use tandem::error::{Error, Kind, Side};
 use tandem::path::Path;
+use tandem::role_name::RoleName;
 use tandem::session::Session;
 use tandem::session::http1::Http1Session;
 use tandem::session::mux::{Multiplexed, MuxSession};
@@ -36,7 +37,7 @@ use crate::one_listener::{OneListener, Parts};
 
 use memory::{Connection, MemoryStreams, Network, ROOM};
 
-pub(crate) fn http1(form: Form, who: &'static str) -> Http1Session {
+pub(crate) fn http1(form: Form, who: RoleName) -> Http1Session {
     Http1Session {
         response_timeout: PATIENCE,
         ..Http1Session::new(form, who)
@@ -60,7 +61,10 @@ fn client(network: &Network) -> Parts {
             port: 1,
         },
         transport: Rc::new(network.clone()),
-        session: Rc::new(StreamsSession::new(http1(Form::Absolute, "client"), None)),
+        session: Rc::new(StreamsSession::new(
+            http1(Form::Absolute, RoleName::Client),
+            None,
+        )),
         blamed: Cell::default(),
         way: Default::default(),
     };
@@ -72,7 +76,7 @@ fn client(network: &Network) -> Parts {
         max_sessions: 10,
     };
     let pool = Gateways::new(vec![gateway], limits, None);
-    let front = http1(Form::Absolute, "client");
+    let front = http1(Form::Absolute, RoleName::Client);
     parts(front, ToGateway(pool))
 }
 
@@ -87,19 +91,23 @@ fn gateway() -> Parts {
         own: OwnListeners::default(),
         options: SocketOptions::default(),
     };
-    let h2 = MuxSession::new(Multiplexed::H2, MuxConfig::new(Role::Client), "gateway");
+    let h2 = MuxSession::new(
+        Multiplexed::H2,
+        MuxConfig::new(Role::Client),
+        RoleName::Gateway,
+    );
     let origin = Origin::new(
         Mode::Forward,
         Rc::new(direct),
         ClientTls::default()
             .connector()
             .expect("public authorities"),
-        http1(Form::Origin, "gateway"),
+        http1(Form::Origin, RoleName::Gateway),
         Rc::new(h2),
         PATIENCE,
         OriginLimits::default(),
     );
-    let session = StreamsSession::new(http1(Form::Origin, "gateway"), None);
+    let session = StreamsSession::new(http1(Form::Origin, RoleName::Gateway), None);
     parts(session, ToOrigin(origin))
 }
 

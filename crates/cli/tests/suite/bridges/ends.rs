@@ -17,6 +17,7 @@ use tandem::error::Error;
 use tandem::exchange::{Body, Chunk, Chunks, Exchange, Isolation, Part, Peer, Reply};
 use tandem::priority::SharedPriority;
 use tandem::renewal::Renewals;
+use tandem::role_name::RoleName;
 use tandem::runtime::Running;
 use tandem::session::http1::Http1Session;
 use tandem::session::mux::{Multiplexed, MuxSession};
@@ -89,7 +90,7 @@ fn http1(form: Form, scheme: Scheme) -> Http1Session {
     Http1Session {
         response_timeout: PATIENCE,
         scheme,
-        ..Http1Session::new(form, "test")
+        ..Http1Session::new(form, RoleName::Gateway)
     }
 }
 
@@ -105,7 +106,7 @@ fn session(endpoint: &Endpoint, form: Form) -> Rc<dyn Session> {
         max_streams: STREAMS,
         ..MuxConfig::new(Role::Client)
     };
-    Rc::new(MuxSession::new(protocol, config, "test"))
+    Rc::new(MuxSession::new(protocol, config, RoleName::Gateway))
 }
 
 /// Starts an origin with one protocol, which plays a script.

@@ -103,7 +103,8 @@ impl Gateway {
                 }
                 Self::Reports(kind, side) => {
                     let error = Error::new(kind, side, "x");
-                    let (head, _) = crate::failure::response(&error, "gateway");
+                    let (head, _) =
+                        crate::failure::response(&error, crate::role_name::RoleName::Gateway);
                     sink.send(Part::Head(head)).await;
                     Ok(())
                 }

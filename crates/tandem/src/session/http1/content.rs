@@ -169,7 +169,7 @@ mod tests {
 
     async fn is_kept_in_set(case: Case) -> bool {
         let (near, mut far) = Path::pair(1 << 16);
-        let session = Http1Session::new(Form::Origin, "gateway");
+        let session = Http1Session::new(Form::Origin, crate::role_name::RoleName::Gateway);
         let client = Rc::new(Http1Client::over(session, near));
         let mut request = RequestHead::get(Scheme::Http, "a.example", "/");
         request.method = Method::parse(case.method.as_bytes()).expect("a token");

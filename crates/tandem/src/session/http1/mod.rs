@@ -29,6 +29,7 @@ use crate::carrier::Carrier;
 use crate::carrier::LocalBoxFuture;
 use crate::error::Error;
 use crate::exchange::Peer;
+use crate::role_name::RoleName;
 use crate::stage::Stage;
 
 pub(in crate::session) use crate::exchange::UPGRADE_DECLINED as DECLINED;
@@ -69,8 +70,8 @@ pub struct Http1Session {
     pub timeouts: Timeouts,
     /// The time for the head of a response, and for the pause between two pieces of its body.
     pub response_timeout: Duration,
-    /// The name of this proxy in its own responses, such as `client`.
-    pub who: &'static str,
+    /// The role of this proxy, which its own responses name.
+    pub who: RoleName,
     /// The scheme of received requests whose target names none. It is `https` behind TLS (RFC 9112
     /// section 3.3).
     pub scheme: Scheme,
@@ -80,9 +81,9 @@ pub struct Http1Session {
 
 impl Http1Session {
     /// Creates a protocol for plain HTTP with the default bounds and time limits. A response may
-    /// pause for a minute, and all origin-form requests are served. `who` is the name of this
+    /// pause for a minute, and all origin-form requests are served. `who` is the role of this
     /// proxy.
-    pub fn new(form: Form, who: &'static str) -> Self {
+    pub fn new(form: Form, who: RoleName) -> Self {
         Self {
             form,
             limits: Limits::default(),

@@ -195,7 +195,7 @@ impl Http1Server {
             method,
             Version::Http11,
             false,
-            self.session.timeouts.write,
+            &self.session,
         );
         std::future::poll_fn(|cx| writer.poll(cx)).await?;
         drop(writer);
@@ -238,17 +238,15 @@ impl Http1Server {
             priority: SharedPriority::default(),
         };
         let reply = self.stage.call(exchange);
-        let write_timeout = self.session.timeouts.write;
         let mut writer = Writer::new(
             self.connection.clone(),
             reply,
             &method,
             version,
             keep_alive,
-            write_timeout,
+            &self.session,
         );
         writer.upgrade = upgrade;
-        writer.who = self.session.who;
         let written = std::future::poll_fn(|cx| writer.poll(cx)).await;
         drop(writer);
         if let Err(error) = written {
@@ -294,7 +292,7 @@ mod tests {
     use super::*;
 
     fn session() -> Http1Session {
-        Http1Session::new(Form::Absolute, "client")
+        Http1Session::new(Form::Absolute, crate::role_name::RoleName::Client)
     }
 
     #[tokio::test]

@@ -83,7 +83,10 @@ mod tests {
     #[tokio::test]
     async fn small_body_leaves_together_with_its_head() {
         let (near, mut far) = Path::pair(1 << 16);
-        let client = Http1Client::over(Http1Session::new(Form::Origin, "gateway"), near);
+        let client = Http1Client::over(
+            Http1Session::new(Form::Origin, crate::role_name::RoleName::Gateway),
+            near,
+        );
         let mut request = RequestHead::get(Scheme::Http, "a.example", "/");
         request.method = Method::Post;
         let mut exchange = Exchange::internal(request);

@@ -365,7 +365,10 @@ mod tests {
         }
 
         let (near, mut far) = Path::pair(256);
-        let client = Http1Client::over(Http1Session::new(form, "gateway"), near);
+        let client = Http1Client::over(
+            Http1Session::new(form, crate::role_name::RoleName::Gateway),
+            near,
+        );
         let mut exchange = Exchange::internal(RequestHead::connect("site.example:81"));
         exchange.body = Body::new(Flood, None);
         let mut reply =

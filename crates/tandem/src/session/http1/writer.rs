@@ -15,11 +15,13 @@ use tandem_http::message::content_length;
 use tandem_http::{Method, ResponseHead, SendBuf};
 use tokio::time::Sleep;
 
+use super::Http1Session;
 use super::connection::ClientConnection;
 use super::half_closed::HalfClosed;
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Part, Reply};
 use crate::failure;
+use crate::role_name::RoleName;
 
 /// The number of bytes of a reply that are gathered before they are written.
 const GATHER: usize = 64 << 10;
@@ -38,8 +40,8 @@ pub(super) struct Writer {
     connect: bool,
     pub(super) upgrade: Option<String>,
     state: Writing,
-    /// The name of this proxy in its own responses.
-    pub(super) who: &'static str,
+    /// The role of this proxy, which its own responses name.
+    who: RoleName,
     /// True once the client of a tunnel must be told that no more data will arrive.
     closing: bool,
     /// The error that truncates the response, raised once the bytes before it are written.
@@ -75,11 +77,11 @@ impl Writer {
         method: &Method,
         version: Version,
         keep_alive: bool,
-        write_timeout: Duration,
+        session: &Http1Session,
     ) -> Self {
         Self {
-            who: "client",
-            write_timeout,
+            who: session.who,
+            write_timeout: session.timeouts.write,
             closing: false,
             broken: None,
             stuck: None,

@@ -75,6 +75,7 @@ use crate::exchange::{Peer, SessionMark};
 use crate::path::Facts;
 use crate::probe::points::QUEUE_FULL;
 use crate::renewal::Renewable;
+use crate::role_name::RoleName;
 use crate::stage::Stage;
 use crate::wakers::{WakerCell, WakerQueue};
 
@@ -119,14 +120,14 @@ pub struct MuxSession {
     pub header_compression: HeaderCompression,
     /// The access token that the client sends until the gateway has accepted it.
     pub token: Option<Arc<Renewable<String>>>,
-    /// The name of this proxy in its own responses, such as `client`.
-    pub who: &'static str,
+    /// The role of this proxy, which its own responses name.
+    pub who: RoleName,
 }
 
 impl MuxSession {
     /// Creates a protocol with the default time limits, which writes 16 KiB at a time, compresses
-    /// SPDY's headers safely and sends no token. `who` is the name of this proxy.
-    pub fn new(protocol: Multiplexed, config: MuxConfig, who: &'static str) -> Self {
+    /// SPDY's headers safely and sends no token. `who` is the role of this proxy.
+    pub fn new(protocol: Multiplexed, config: MuxConfig, who: RoleName) -> Self {
         Self {
             protocol,
             config,

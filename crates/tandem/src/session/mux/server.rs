@@ -22,11 +22,9 @@ use crate::exchange::{Body, Chunk, Chunks, Exchange, Isolation, Part, Peer, Push
 use crate::failure;
 use crate::priority::{Precedence, PriorityWatch, SharedPriority};
 use crate::probe::points::HEADERS_ENCODE;
+use crate::role_name::RoleName;
 use crate::session::{Drain, check_protocol};
 use crate::stage::Stage;
-
-/// The name of the proxy that serves browsers.
-const CLIENT: &str = "client";
 
 /// Serves one carrier until its session ends.
 pub(super) fn serve(
@@ -74,7 +72,7 @@ struct ServerOwner {
     peer: Peer,
     stage: Rc<dyn Stage>,
     /// The name of this proxy in its own responses.
-    who: &'static str,
+    who: RoleName,
 }
 
 impl Owner for ServerOwner {
@@ -180,7 +178,7 @@ struct Pump {
     priority: PriorityWatch,
     reply: Reply,
     /// The name of this proxy in its own responses.
-    who: &'static str,
+    who: RoleName,
     held: Option<Part>,
     /// True for HEAD: the response has no body, not even that of an error page.
     bodyless: bool,
@@ -306,7 +304,7 @@ impl Pump {
             }
             Part::Pushed(pushed) => {
                 drop(core);
-                push(&self.shared, self.id, *pushed);
+                push(&self.shared, self.id, *pushed, self.who);
             }
             Part::Closed => {}
         }
@@ -344,9 +342,9 @@ impl Pump {
         } else if self.pushed
             // A client of the pair takes this code as a refusal by the gateway, and repeats the
             // request. A browser would repeat it at once, so it gets an error page.
-            || (self.who != CLIENT
+            || (self.who != RoleName::Client
                 && error.reason() == Reason::Refused
-                && error.side != crate::error::Side::Origin)
+                && error.side != Side::Origin)
         {
             self.shared.core.borrow_mut().reset(self.id, error.reason());
         } else {
@@ -371,7 +369,7 @@ impl Drop for Pump {
     }
 }
 
-fn push(shared: &Rc<Shared>, parent: StreamId, pushed: PushedPart) {
+fn push(shared: &Rc<Shared>, parent: StreamId, pushed: PushedPart, who: RoleName) {
     let PushedPart {
         request,
         reply,
@@ -395,7 +393,7 @@ fn push(shared: &Rc<Shared>, parent: StreamId, pushed: PushedPart) {
         id,
         priority: priority.watch(),
         reply,
-        who: "gateway",
+        who,
         held: None,
         bodyless: false,
         pushed: true,
@@ -478,7 +476,7 @@ mod tests {
                 head: Some(ResponseHead::new(200)),
                 taken: Rc::clone(&taken),
             }),
-            who: "gateway",
+            who: RoleName::Gateway,
             held: None,
             bodyless: false,
             pushed: false,
@@ -512,7 +510,7 @@ mod tests {
             id,
             priority: priority.watch(),
             reply: Reply::ready(ResponseHead::new(200), body),
-            who: "gateway",
+            who: RoleName::Gateway,
             held: None,
             bodyless: false,
             pushed: true,

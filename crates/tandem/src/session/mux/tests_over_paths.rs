@@ -23,7 +23,11 @@ use crate::path::{Facts, Path};
 use crate::session::{Connected, Drain, Session};
 
 fn session(protocol: Multiplexed) -> MuxSession {
-    MuxSession::new(protocol, MuxConfig::new(Role::Client), "gateway")
+    MuxSession::new(
+        protocol,
+        MuxConfig::new(Role::Client),
+        crate::role_name::RoleName::Gateway,
+    )
 }
 
 fn exchange() -> Exchange {
@@ -196,7 +200,11 @@ async fn server_acknowledges_settings_in_first_write() {
             writes: Rc::clone(&writes),
         };
         let path = Path::new(counted, Rc::new(NoFacts));
-        let server = MuxSession::new(Multiplexed::H2, MuxConfig::new(Role::Server), "client");
+        let server = MuxSession::new(
+            Multiplexed::H2,
+            MuxConfig::new(Role::Server),
+            crate::role_name::RoleName::Client,
+        );
         let stage = Rc::new(|_: Exchange| Reply::ready(ResponseHead::new(204), Bytes::new()));
         let peer = Peer::none();
         let serving = server.serve(Carrier::Bytes(path), peer, stage, Drain::new());
