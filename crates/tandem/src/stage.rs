@@ -3,8 +3,11 @@
 
 use std::rc::Rc;
 
+use tandem_http::RequestHead;
+use tandem_push::wire::is_reserved;
+
 use crate::carrier::LocalBoxFuture;
-use crate::error::Error;
+use crate::error::{Error, Kind, Side};
 use crate::exchange::{Exchange, Isolation, Reply, SessionMark};
 
 /// A step of the pipeline, or a connected session. A stage may change the exchange on its way in,
@@ -12,6 +15,19 @@ use crate::exchange::{Exchange, Isolation, Reply, SessionMark};
 pub trait Stage {
     /// Takes the exchange. It never blocks, and reports failures only through the reply.
     fn call(&self, exchange: Exchange) -> Reply;
+}
+
+/// Refuses a request for a name that is reserved for the pair of proxies, as if no origin had it.
+/// Returns `None` for other requests. A stage calls this after it has taken the reserved requests
+/// that it serves.
+pub fn refuse_reserved(request: &RequestHead) -> Option<Reply> {
+    is_reserved(&request.authority).then(|| {
+        Reply::fail(Error::new(
+            Kind::Dns,
+            Side::Origin,
+            "no origin has this name",
+        ))
+    })
 }
 
 /// The session that an exchange would take.

@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use tandem_coding::wire;
 use tandem_http::cache::is_safe;
-use tandem_push::wire::{is_companion, is_reserved};
+use tandem_push::wire::is_companion;
 use tokio::time::Instant;
 
 use crate::back::announce::Announcer;
@@ -33,7 +33,7 @@ use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::{Exchange, Isolation, Part, Reply, Sink};
 use crate::metrics::METRICS;
 use crate::session::{Connected, Session, SessionState, Task, may_be_early};
-use crate::stage::Stage;
+use crate::stage::{Stage, refuse_reserved};
 use crate::status::{Opened, SessionStatus};
 use crate::transport::{Target, Transport};
 use crate::{versions, warm_up};
@@ -547,9 +547,8 @@ impl Stage for ToGateway {
         }
         // A relay passes the warm-up of a client on, so that it opens the windows of all hops.
         let is_warm_up = warm_up::asked(&exchange.request).is_some();
-        if is_reserved(&exchange.request.authority) && !is_warm_up {
-            let error = Error::new(Kind::Dns, Side::Origin, "no origin has this name");
-            return Reply::fail(error);
+        if !is_warm_up && let Some(refusal) = refuse_reserved(&exchange.request) {
+            return refusal;
         }
         Reply::generate(|mut sink| async move {
             let error = match pool.try_gateways(&mut exchange, &mut sink).await {

@@ -19,7 +19,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tandem_push::fetch_standard::is_navigation;
-use tandem_push::wire::{is_companion, is_reserved};
+use tandem_push::wire::is_companion;
 use tokio::time::Instant;
 
 use crate::carrier::LocalBoxFuture;
@@ -28,7 +28,7 @@ use crate::error::{Error, Kind, Side};
 use crate::exchange::{Exchange, Isolation, Part, Parts, Peer, Reply, SessionMark};
 use crate::hosts::HostPattern;
 use crate::metrics::METRICS;
-use crate::stage::{CurrentSession, SessionPool, Stage};
+use crate::stage::{CurrentSession, SessionPool, Stage, refuse_reserved};
 
 /// The largest number of keys of ended sessions that are remembered. Beside a full set, all keys
 /// count as known.
@@ -272,9 +272,8 @@ impl Stage for ToSolo {
     fn call(&self, mut exchange: Exchange) -> Reply {
         let request = &exchange.request;
         let is_companion = is_companion(request);
-        if is_reserved(&request.authority) && !is_companion {
-            let error = Error::new(Kind::Dns, Side::Origin, "no origin has this name");
-            return Reply::fail(error);
+        if !is_companion && let Some(refusal) = refuse_reserved(request) {
+            return refusal;
         }
         let Some(session) = self.0.session(&exchange.isolation) else {
             return match self.0.without_session.as_ref().filter(|_| !is_companion) {

@@ -27,13 +27,12 @@ use std::sync::Arc;
 use tandem_http::Method;
 use tandem_http::cache::is_safe;
 use tandem_push::gateway::Visits;
-use tandem_push::wire::{is_companion, is_reserved};
+use tandem_push::wire::is_companion;
 
-use crate::error::{Error, Kind, Side};
 use crate::exchange::{Exchange, Isolation, Peer, Reply};
 use crate::learned::Learned;
 use crate::path::Facts;
-use crate::stage::Stage;
+use crate::stage::{Stage, refuse_reserved};
 use changing::Changing;
 use companion::Companion;
 use promising_reply::PromisingReply;
@@ -130,8 +129,8 @@ impl Stage for Push {
         if is_companion(&exchange.request) {
             return Companion::answer(&self.session, exchange);
         }
-        if is_reserved(&exchange.request.authority) {
-            return unknown_host();
+        if let Some(refusal) = refuse_reserved(&exchange.request) {
+            return refusal;
         }
         if !is_safe(&exchange.request.method) && !exchange.request.is_connect() {
             return Changing::reply(&self.session, exchange);
@@ -153,8 +152,8 @@ pub struct NoPush {
 
 impl Stage for NoPush {
     fn call(&self, exchange: Exchange) -> Reply {
-        if is_reserved(&exchange.request.authority) {
-            return unknown_host();
+        if let Some(refusal) = refuse_reserved(&exchange.request) {
+            return refusal;
         }
         self.next.call(exchange)
     }
@@ -174,13 +173,4 @@ impl ExchangeContext {
             peer: exchange.peer,
         }
     }
-}
-
-/// Returns the response for the reserved names of the pair, which no origin has.
-fn unknown_host() -> Reply {
-    Reply::fail(Error::new(
-        Kind::Dns,
-        Side::Origin,
-        "no origin has this name",
-    ))
 }

@@ -26,7 +26,7 @@ use tandem_http::cache::{invalidates, is_safe};
 use tandem_http::{Method, RequestHead, ResponseHead};
 use tandem_push::client::{StoreLimits, preload_link};
 use tandem_push::fetch_standard::is_navigation;
-use tandem_push::wire::{CROSSED_FIELD, NextPush, PUSH_FIELD, Treatment, is_reserved};
+use tandem_push::wire::{CROSSED_FIELD, NextPush, PUSH_FIELD, Treatment};
 use tokio::time::Instant;
 
 use self::crossing::{Crossing, Crossings};
@@ -37,7 +37,7 @@ use crate::error::{Error, Kind, Side};
 use crate::exchange::{
     Exchange, Isolation, Part, Parts, PushedPart, Reply, SessionMark, Sink, Supply,
 };
-use crate::stage::{SessionPool, Stage};
+use crate::stage::{SessionPool, Stage, refuse_reserved};
 
 /// The largest number of resources that the hints of one page announce to the browser.
 const MAX_HINTS: usize = 24;
@@ -121,9 +121,8 @@ impl Stage for Pushed {
     fn call(&self, exchange: Exchange) -> Reply {
         let shared = &self.shared;
         let request = &exchange.request;
-        if is_reserved(&request.authority) {
-            let error = Error::new(Kind::Dns, Side::Origin, "no origin has this name");
-            return Reply::fail(error);
+        if let Some(refusal) = refuse_reserved(request) {
+            return refusal;
         }
         if request.is_connect() || request.protocol.is_some() || !shared.takes_pushes() {
             return shared.next.call(exchange);
