@@ -189,19 +189,18 @@ async fn drive(
     let owner = ClientOwner {
         shared: Rc::clone(&shared),
     };
-    let other_end = Side::Peer;
+    let role = Role::Client;
     let ended = match core {
         Core::Bytes(core) => match carrier.into_bytes() {
             Ok(path) => {
-                let mut driver = Driver::new(shared, core, path, owner, other_end, pace, None);
+                let mut driver = Driver::new(shared, core, path, owner, role, pace, None);
                 driver.run().await
             }
             Err(error) => return shared.end(&error),
         },
         Core::Streams(core) => match carrier.into_streams() {
             Ok(streams) => {
-                let mut driver =
-                    StreamsDriver::new(shared, core, streams, owner, other_end, pace, None);
+                let mut driver = StreamsDriver::new(shared, core, streams, owner, role, pace, None);
                 driver.run().await
             }
             Err(error) => return shared.end(&error),

@@ -12,14 +12,13 @@ use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
 use bytes::Buf;
-use tandem_http::{ByteMux, Event, Reason, SendBuf};
+use tandem_http::{ByteMux, Event, Reason, Role, SendBuf};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::clock::Clock;
 use super::scratch::with_buffer;
 use super::unsent::Unsent;
-use super::{Heard, Shared};
-use super::{mismatch, ping};
+use super::{Heard, Shared, mismatch, other_end, ping};
 use crate::error::{Error, Kind, Retry, Side};
 use crate::path::Path;
 use crate::probe::Stamp;
@@ -69,7 +68,8 @@ pub(super) struct Driver<O> {
     core: Rc<RefCell<dyn ByteMux>>,
     path: Path,
     owner: O,
-    /// The other end, as errors name it: [`Side::Peer`] in a client, [`Side::Client`] in a server.
+    role: Role,
+    /// The other end, as errors name it.
     other_end: Side,
     write_limit: usize,
     drain: Option<Pin<Box<dyn Future<Output = ()>>>>,
@@ -97,7 +97,7 @@ impl<O: Owner> Driver<O> {
         core: Rc<RefCell<dyn ByteMux>>,
         path: Path,
         owner: O,
-        other_end: Side,
+        role: Role,
         pace: Pace,
         drain: Option<Drain>,
     ) -> Self {
@@ -113,14 +113,15 @@ impl<O: Owner> Driver<O> {
             core,
             path,
             owner,
-            other_end,
+            role,
+            other_end: other_end(role),
             write_limit,
             drain: drain.map(|drain| Box::pin(drain.begun()) as _),
             out: SendBuf::new(),
             unsent: None,
             deaf: false,
             whole_writes: 0,
-            clock: Clock::new(timeouts, other_end == Side::Client, now),
+            clock: Clock::new(timeouts, role == Role::Server, now),
             filled: Stamp::default(),
             ending: None,
             failed_write: None,
@@ -241,7 +242,7 @@ impl<O: Owner> Driver<O> {
 
     /// Returns true if this end is the server.
     fn is_server(&self) -> bool {
-        self.other_end == Side::Client
+        self.role == Role::Server
     }
 
     /// Returns true if the server should stop reading until its queue shrinks. Only the server does

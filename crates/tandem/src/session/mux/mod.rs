@@ -54,7 +54,7 @@ use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant, SystemTime};
 
-use tandem_http::{Event, Mux, MuxConfig, Priority, Reason, StreamId};
+use tandem_http::{Event, Mux, MuxConfig, Priority, Reason, Role, StreamId};
 
 use early::Early;
 use refused::reset_error;
@@ -101,6 +101,14 @@ impl Multiplexed {
             SessionKind::Spdy31 => Some(Self::Spdy(Version::V31)),
             SessionKind::Http | SessionKind::Socks5 => None,
         }
+    }
+}
+
+/// Returns the other end of a session, as the errors of this end name it.
+const fn other_end(role: Role) -> Side {
+    match role {
+        Role::Client => Side::Peer,
+        Role::Server => Side::Client,
     }
 }
 

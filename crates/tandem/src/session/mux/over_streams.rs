@@ -18,7 +18,7 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use tandem_http::h3::{self, Command, Connection};
-use tandem_http::{Event, Mux, Reason, SessionError, StreamId};
+use tandem_http::{Event, Mux, Reason, Role, SessionError, StreamId};
 use tokio::io::ReadBuf;
 use tokio::time::Sleep;
 
@@ -29,7 +29,7 @@ use super::refused::{STREAM_TIMEOUT, full};
 use super::scratch::with_buffer;
 use super::streams_clock::StreamsClock;
 use super::unread::Looks;
-use super::{Heard, Shared};
+use super::{Heard, Shared, other_end};
 use crate::carrier::{CarrierStream, Code, Direction, Streams};
 use crate::error::{Error, Kind, Retry, Side};
 use crate::session::Drain;
@@ -45,7 +45,8 @@ pub(super) struct StreamsDriver<O> {
     pub(super) core: Rc<RefCell<Connection>>,
     pub(super) carrier: Rc<dyn Streams>,
     owner: O,
-    /// The other end, as errors name it: [`Side::Peer`] in a client, [`Side::Client`] in a server.
+    role: Role,
+    /// The other end, as errors name it.
     other_end: Side,
     pub(super) pace: Pace,
     drain: Option<Pin<Box<dyn Future<Output = ()>>>>,
@@ -69,7 +70,7 @@ impl<O: Owner> StreamsDriver<O> {
         core: Rc<RefCell<Connection>>,
         carrier: Rc<dyn Streams>,
         owner: O,
-        other_end: Side,
+        role: Role,
         pace: Pace,
         drain: Option<Drain>,
     ) -> Self {
@@ -78,13 +79,14 @@ impl<O: Owner> StreamsDriver<O> {
         if carrier.max_datagram().is_some() {
             core.borrow_mut().permit_datagrams();
         }
-        let clock = StreamsClock::new(&pace.timeouts, other_end == Side::Client, now);
+        let clock = StreamsClock::new(&pace.timeouts, role == Role::Server, now);
         let this = Self {
             shared,
             core,
             carrier,
             owner,
-            other_end,
+            role,
+            other_end: other_end(role),
             pace,
             drain: drain.map(|drain| Box::pin(drain.begun()) as _),
             streams: HashMap::new(),
@@ -157,7 +159,7 @@ impl<O: Owner> StreamsDriver<O> {
 
     /// Returns true if this end is the server.
     pub(super) fn is_server(&self) -> bool {
-        self.other_end == Side::Client
+        self.role == Role::Server
     }
 
     /// Registers the task that drives the session, so that streams and exchanges can wake it.

@@ -46,11 +46,11 @@ pub(super) fn serve(
         timeouts: session.timeouts.clone(),
         write_limit: session.write_limit,
     };
-    let (other_end, drain) = (Side::Client, Some(drain));
+    let (role, drain) = (Role::Server, Some(drain));
     match core {
         Core::Bytes(core) => match carrier.into_bytes() {
             Ok(path) => {
-                let mut driver = Driver::new(shared, core, path, owner, other_end, pace, drain);
+                let mut driver = Driver::new(shared, core, path, owner, role, pace, drain);
                 Box::pin(async move { driver.run().await })
             }
             Err(error) => Box::pin(std::future::ready(Err(error))),
@@ -58,7 +58,7 @@ pub(super) fn serve(
         Core::Streams(core) => match carrier.into_streams() {
             Ok(streams) => {
                 let mut driver =
-                    StreamsDriver::new(shared, core, streams, owner, other_end, pace, drain);
+                    StreamsDriver::new(shared, core, streams, owner, role, pace, drain);
                 Box::pin(async move { driver.run().await })
             }
             Err(error) => Box::pin(std::future::ready(Err(error))),
