@@ -43,29 +43,22 @@ pub struct CurrentSession {
 
 /// Informs other stages about the sessions that their exchanges will take.
 ///
-/// The default methods are those of a pool without sessions, and of failures that leave no trace.
+/// The default methods are those of a pool that does not watch its paths, and that forgets failed
+/// tunnels.
 pub trait SessionPool {
     /// Returns the session of this key, if it is open or being opened.
-    fn current(&self, _isolation: &Isolation) -> Option<CurrentSession> {
-        None
-    }
+    fn current(&self, isolation: &Isolation) -> Option<CurrentSession>;
 
     /// Returns the session of this key, and begins one if there is none. Returns `None` for a
     /// session that carries no pushes.
-    fn open(&self, _isolation: &Isolation) -> Option<Rc<SessionMark>> {
-        None
-    }
+    fn open(&self, isolation: &Isolation) -> Option<Rc<SessionMark>>;
 
     /// Returns true if a session takes exchanges of this key.
-    fn is_current(&self, _isolation: &Isolation, _mark: &Rc<SessionMark>) -> bool {
-        false
-    }
+    fn is_current(&self, isolation: &Isolation, mark: &Rc<SessionMark>) -> bool;
 
     /// Returns true if an exchange of this key would use a session that has responded to a request
     /// and accepted this client.
-    fn is_live(&self, _isolation: &Isolation) -> bool {
-        false
-    }
+    fn is_live(&self, isolation: &Isolation) -> bool;
 
     /// Returns true if a TLS handshake of this key may be sent before the response to its CONNECT.
     /// The session is live, or it is about to be opened to a gateway that has not failed.

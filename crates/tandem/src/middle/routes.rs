@@ -8,9 +8,9 @@ use std::rc::Rc;
 use crate::carrier::LocalBoxFuture;
 use crate::endpoint::split_authority;
 use crate::error::{Error, Kind, Side};
-use crate::exchange::{Exchange, Isolation, Reply};
+use crate::exchange::{Exchange, Isolation, Reply, SessionMark};
 use crate::hosts::HostMap;
-use crate::stage::{SessionPool, SessionPools, Stage};
+use crate::stage::{CurrentSession, SessionPool, SessionPools, Stage};
 
 /// The stages of a route, and the pool of sessions behind them.
 pub struct Lane {
@@ -115,6 +115,22 @@ pub fn onion_without_route() -> Error {
 }
 
 impl SessionPool for NoSessions {
+    fn current(&self, _: &Isolation) -> Option<CurrentSession> {
+        None
+    }
+
+    fn open(&self, _: &Isolation) -> Option<Rc<SessionMark>> {
+        None
+    }
+
+    fn is_current(&self, _: &Isolation, _: &Rc<SessionMark>) -> bool {
+        false
+    }
+
+    fn is_live(&self, _: &Isolation) -> bool {
+        false
+    }
+
     fn establish<'a>(&'a self, _: &'a Isolation) -> LocalBoxFuture<'a, Result<(), Error>> {
         let refused = self.refusal.map_or(Ok(()), |refusal| Err(refusal()));
         Box::pin(std::future::ready(refused))

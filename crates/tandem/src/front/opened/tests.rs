@@ -7,13 +7,26 @@ use std::task::{Context, Poll, Waker};
 use tandem_http::RequestHead;
 
 use super::*;
-use crate::exchange::{Body, Chunk, Chunks};
+use crate::exchange::{Body, Chunk, Chunks, SessionMark};
+use crate::stage::CurrentSession;
 use crate::transport::tls::authority::create;
 
 /// Sessions that answer at once.
 struct Live;
 
 impl SessionPool for Live {
+    fn current(&self, _: &Isolation) -> Option<CurrentSession> {
+        None
+    }
+
+    fn open(&self, _: &Isolation) -> Option<Rc<SessionMark>> {
+        None
+    }
+
+    fn is_current(&self, _: &Isolation, _: &Rc<SessionMark>) -> bool {
+        false
+    }
+
     fn is_live(&self, _: &Isolation) -> bool {
         true
     }

@@ -305,6 +305,14 @@ mod tests {
             true
         }
 
+        fn open(&self, _: &Isolation) -> Option<Rc<SessionMark>> {
+            None
+        }
+
+        fn is_live(&self, _: &Isolation) -> bool {
+            false
+        }
+
         fn establish<'a>(&'a self, _: &'a Isolation) -> LocalBoxFuture<'a, Result<(), Error>> {
             Box::pin(std::future::ready(Ok(())))
         }
