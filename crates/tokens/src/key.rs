@@ -4,9 +4,6 @@ use ring::signature::{RSA_PSS_2048_8192_SHA384, RsaPublicKeyComponents};
 
 use crate::token::{FormatError, SIGNATURE_LENGTH, Token};
 
-/// The length of an encoded key in bytes.
-pub const SPKI_LENGTH: usize = PREFIX.len() + SIGNATURE_LENGTH + SUFFIX.len();
-
 /// The encoding of a key of 2048 bits up to its modulus: a `SubjectPublicKeyInfo` of RSASSA-PSS
 /// with SHA-384, MGF1 with SHA-384 and a salt of 48 bytes.
 const PREFIX: [u8; 81] = [

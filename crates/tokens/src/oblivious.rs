@@ -30,9 +30,6 @@ pub const KEYS_TYPE: &str = "application/ohttp-keys";
 /// The bytes that the encapsulation adds to a request.
 pub const REQUEST_OVERHEAD: usize = HEADER_LENGTH + KEY_LENGTH + TAG_LENGTH;
 
-/// The bytes that the encapsulation adds to a response.
-pub const RESPONSE_OVERHEAD: usize = SECRET_LENGTH + TAG_LENGTH;
-
 const KEM_X25519: u16 = 0x0020;
 const KDF_SHA256: u16 = 0x0001;
 const AEAD_AES_128_GCM: u16 = 0x0001;

@@ -17,9 +17,6 @@ pub const SIGNATURE_LENGTH: usize = 256;
 /// The length of the signed part of a token, in bytes.
 pub const INPUT_LENGTH: usize = 2 + 32 + 32 + 32;
 
-/// The length of a token in bytes.
-pub const TOKEN_LENGTH: usize = INPUT_LENGTH + SIGNATURE_LENGTH;
-
 /// The length of a token request in bytes.
 pub const REQUEST_LENGTH: usize = 2 + 1 + SIGNATURE_LENGTH;
 
@@ -205,6 +202,9 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    /// The length of a token in bytes.
+    const TOKEN_LENGTH: usize = INPUT_LENGTH + SIGNATURE_LENGTH;
 
     fn token() -> Token {
         Token {

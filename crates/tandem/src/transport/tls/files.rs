@@ -119,11 +119,6 @@ impl Validity {
         self.from <= now && now <= self.until
     }
 
-    /// Returns the last day for people, such as `1 March 2027`.
-    pub fn last_day(self) -> String {
-        day(self.until)
-    }
-
     /// Returns a warning if the certificate is not valid at `now`, or expires soon.
     pub fn warning(self, now: SystemTime) -> Option<String> {
         let now = unix_seconds(now);
