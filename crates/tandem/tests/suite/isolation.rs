@@ -45,48 +45,54 @@ pub(crate) struct Asked {
     pub(crate) early: Vec<u8>,
 }
 
+/// Reads bytes that the client sends without a reply.
+fn take<const LENGTH: usize>(stream: &mut TcpStream) -> [u8; LENGTH] {
+    let mut bytes = [0; LENGTH];
+    stream.read_exact(&mut bytes).unwrap();
+    bytes
+}
+
+/// Reads a text after its length.
+fn text(stream: &mut TcpStream) -> String {
+    let mut bytes = vec![0; take::<1>(stream)[0].into()];
+    stream.read_exact(&mut bytes).unwrap();
+    String::from_utf8(bytes).unwrap()
+}
+
+/// Reads what the client sends without a reply, until a pause. The bytes of a write that began
+/// before are all there.
+fn early(stream: &mut TcpStream) -> Vec<u8> {
+    let pause = Some(std::time::Duration::from_millis(150));
+    stream.set_read_timeout(pause).unwrap();
+    let (mut early, mut buf) = (Vec::new(), vec![0; 65_536]);
+    while let Ok(count @ 1..) = stream.read(&mut buf) {
+        early.extend_from_slice(&buf[..count]);
+    }
+    stream.set_read_timeout(None).unwrap();
+    early
+}
+
 fn serve_socks(
     mut stream: TcpStream,
     leads_to: &dyn Fn(&str) -> Option<std::net::SocketAddr>,
     tell: &mpsc::Sender<Asked>,
 ) {
-    // The pause collects all bytes that are sent without a reply, in however many segments.
-    std::thread::sleep(std::time::Duration::from_millis(150));
-    let mut buf = vec![0; 65_536];
-    let count = stream.read(&mut buf).unwrap();
-    let bytes = &buf[..count];
-    let mut at = 3;
-    let text = |at: &mut usize| {
-        let length = usize::from(bytes[*at]);
-        let text = String::from_utf8(bytes[*at + 1..*at + 1 + length].to_vec()).unwrap();
-        *at += 1 + length;
-        text
-    };
-    assert_eq!(bytes[..2], [5, 1]);
-    let credentials = (bytes[2] == 2).then(|| {
-        at += 1;
-        let user = text(&mut at);
-        (user, text(&mut at))
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let greeting: [u8; 3] = take(&mut stream);
+    assert_eq!(greeting[..2], [5, 1]);
+    let credentials = (greeting[2] == 2).then(|| {
+        assert_eq!(take(&mut stream), [1]);
+        let user = text(&mut stream);
+        (user, text(&mut stream))
     });
-    assert_eq!(bytes[at..at + 3], [5, 1, 0]);
-    at += 3;
-    let host = match bytes[at] {
-        3 => {
-            at += 1;
-            text(&mut at)
-        }
-        1 => {
-            let host =
-                std::net::Ipv4Addr::new(bytes[at + 1], bytes[at + 2], bytes[at + 3], bytes[at + 4])
-                    .to_string();
-            at += 5;
-            host
-        }
-        other => panic!("address type {other}"),
+    assert_eq!(take(&mut stream), [5, 1, 0]);
+    let host = match take(&mut stream) {
+        [3] => text(&mut stream),
+        [1] => std::net::Ipv4Addr::from(take::<4>(&mut stream)).to_string(),
+        other => panic!("address type {other:?}"),
     };
-    let port = u16::from_be_bytes([bytes[at], bytes[at + 1]]);
-    at += 2;
-    let early = bytes[at..].to_vec();
+    let port = u16::from_be_bytes(take(&mut stream));
+    let early = early(&mut stream);
     let target = format!("{host}:{port}");
     let leads_to = leads_to(&target);
     // "Connection refused" is 5 (RFC 1928 section 6).

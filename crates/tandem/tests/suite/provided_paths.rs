@@ -20,6 +20,8 @@ pub(crate) struct Forwarder {
     outer: Outer,
     /// True while the datagrams of all clients are dropped.
     pub(crate) blocked: Arc<AtomicBool>,
+    /// The sizes of the datagrams that were dropped for that reason.
+    pub(crate) dropped: Arc<Mutex<Vec<usize>>>,
     /// The bytes that a client gets in a second, or 0 for no limit. The others are dropped.
     pub(crate) policed: Arc<AtomicUsize>,
     stop: Arc<AtomicBool>,
@@ -33,14 +35,17 @@ impl Forwarder {
             address: near.local_addr().unwrap(),
             outer: Arc::clone(&outer),
             blocked: Arc::default(),
+            dropped: Arc::default(),
             policed: Arc::default(),
             stop: Arc::clone(&stop),
         };
         let (blocked, policed) = (Arc::clone(&this.blocked), Arc::clone(&this.policed));
+        let dropped = Arc::clone(&this.dropped);
         std::thread::spawn(move || {
             let mut buf = [0; 2048];
             receive(&near, &stop, &mut buf, |datagram, from| {
                 if blocked.load(Ordering::SeqCst) {
+                    dropped.lock().unwrap().push(datagram.len());
                     return;
                 }
                 let mut outer = outer.lock().unwrap();

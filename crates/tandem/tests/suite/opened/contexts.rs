@@ -13,7 +13,7 @@ use tandem::endpoint::Usage;
 use tandem::runtime::Running;
 use tandem_http::RequestHead;
 
-use super::early::{gated_origin, image, images, load, navigation, origin};
+use super::early::{gated_origin, image, images, load, navigation, origin, wait_for_reports};
 use super::*;
 use crate::harness::{Way, block_on, wait_for};
 
@@ -274,8 +274,7 @@ fn tunnels_of_one_connection_belong_together() {
     while !hosts.ways[1].has_ended() {
         std::thread::sleep(Duration::from_millis(5));
     }
-    // The report on the last use leaves with the companion.
-    std::thread::sleep(Duration::from_secs(1));
+    wait_for_reports(opening.http1);
     assert_eq!(load(&mut first, &hosts.url(0, "/page")), 200);
     assert_eq!(wait_for(&hosts.told, 2), ["/a.png", "/page"]);
     assert_eq!(hosts.connections(), [1, 2]);

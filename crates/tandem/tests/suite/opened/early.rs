@@ -109,6 +109,17 @@ impl<'a> Opening<'a> {
     }
 }
 
+/// Waits until the client's reports have reached its own half of push. A busy machine may delay the
+/// client's thread, so the thread answers something after the reports are due.
+pub(super) fn wait_for_reports(http: std::net::SocketAddr) {
+    // The client gathers reports for a quarter of a second.
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    for _ in 0..2 {
+        let page = Client::to(http).get(&format!("http://{http}/proxy.pac"));
+        assert_eq!(page.status, 200);
+    }
+}
+
 /// Loads a page, and returns the status.
 pub(super) fn load(browser: &mut Browser, url: &str) -> u16 {
     let id = browser.open(&navigation(url), true);
@@ -161,8 +172,7 @@ fn opened_page_is_remembered_for_its_next_visit() {
         let id = browser.open(&image(&site.url(path), &page), true);
         assert_eq!(browser.response(id).body, path.as_bytes());
     }
-    // The reports on the uses leave with the companion.
-    std::thread::sleep(std::time::Duration::from_secs(1));
+    wait_for_reports(opening.pair.http);
     let id = browser.open(&navigation(&page), true);
     // The scene tells of a page after its text is there.
     assert_eq!(wait_for(&told, 2), ["/0.png", "/1.png"]);
