@@ -27,6 +27,7 @@ use crate::ends::Ends;
 use crate::envelope::{AssociationId, Cookie, DATA_HEADER, Envelope, Nonce, Tail, tail};
 use crate::settings::SCRATCH;
 pub use crate::settings::Settings;
+use crate::waits::Waits;
 
 /// The bytes that a record of DTLS 1.3 adds to its content at most.
 const RECORD: usize = 24;
@@ -89,6 +90,7 @@ pub struct Association {
     config: TunnelConfig,
     side: Side,
     verify: Option<Verify>,
+    waits: Waits,
     /// True if the peer has proved its identity with a certificate.
     has_peer_certificate: bool,
     /// The reason for which the gateway does not accept the client's certificate.
@@ -195,6 +197,7 @@ impl Association {
             config,
             side,
             verify: None,
+            waits: Waits::default(),
             has_peer_certificate: false,
             refused: None,
             connected: false,
@@ -338,6 +341,7 @@ impl Association {
                 Output::Packet(records) => {
                     let to = self.ends;
                     enqueue(&mut self.out, &self.wrap, to, records);
+                    self.waits.on_packet(arrival.now);
                 }
                 Output::BufferTooSmall { needed } => buf.resize(needed.max(SCRATCH), 0),
                 Output::Timeout(at) => {
@@ -351,6 +355,9 @@ impl Association {
                 Output::Connected => {
                     let at = self.since_start(arrival.now);
                     self.tunnel = Tunnel::new(self.side, self.config.clone(), at);
+                    if let Some(round_trip) = self.waits.round_trip(arrival.now) {
+                        self.tunnel.note_handshake(round_trip);
+                    }
                     self.connected = true;
                     // The client has ended its handshake already, so the tunnel tells it.
                     if let Some(error) = &self.refused {

@@ -6,6 +6,7 @@
 //!
 //! - [`envelope`], [`cookie`]: the datagrams around DTLS, and the proof of a client's address.
 //! - [`association`], `settings`: DTLS and tunnel of one peer, without sockets or clocks.
+//! - `waits`: the round trip of a handshake.
 //! - `crypto`, `certificates`: the cryptography of DTLS by ring, and the certificates of both ends.
 //! - [`ends`]: the two addresses of an association's way.
 //! - `port`, `batch`: system calls that carry many datagrams, with marks of congestion.
@@ -32,6 +33,7 @@ mod port;
 mod settings;
 mod socket;
 mod stream;
+mod waits;
 
 pub use certificates::anonymous;
 pub use transport::DtlsProvider;

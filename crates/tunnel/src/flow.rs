@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tandem_resume::{CarefulResume, Reaction, Reduced, Restart, SavedSpeed, Trial};
 
-use crate::congestion::{AckSample, Controller, Delivery, Stamp};
+use crate::congestion::{AckSample, Controller, Delivery, Stamp, initial_window};
 use crate::rtt::Rtt;
 
 /// The segments that may leave at once at any rate, since timers are not precise.
@@ -16,8 +16,9 @@ const BURST_SEGMENTS: u64 = 10;
 const MOST_LATE: Duration = Duration::from_millis(20);
 /// The time within which calls belong to one burst.
 const BURST_TIME: Duration = Duration::from_millis(1);
-/// The pacing gain over the window of careful resume (RFC 9002, section 7.7).
-const RESUME_GAIN: f64 = 1.25;
+/// The pacing gain over the window of careful resume, and over the initial one (RFC 9002, section
+/// 7.7).
+const WINDOW_GAIN: f64 = 1.25;
 
 /// Congestion state of one or all streams.
 #[derive(Clone, Debug)]
@@ -71,6 +72,12 @@ impl Flow {
         self
     }
 
+    /// Begins with the window for this round trip, which a handshake has shown.
+    pub(crate) fn begin(&mut self, round_trip: Duration) {
+        let window = initial_window(round_trip, self.segment);
+        self.controller.begin(window, self.segment);
+    }
+
     /// Offers the speed that an earlier connection observed on this path.
     pub(crate) fn offer(&mut self, now: Duration, saved: SavedSpeed) -> Option<Trial> {
         let inner = self.controller.window();
@@ -95,11 +102,14 @@ impl Flow {
     /// Returns the rate at which segments leave, in bytes per second.
     fn pacing_rate(&self, rtt: &Rtt) -> Option<u64> {
         let own = self.resume.as_ref().and_then(|resume| resume.own_window());
-        match (own, rtt.smoothed()) {
-            (Some(window), Some(smoothed)) => {
-                Some((window as f64 * RESUME_GAIN / smoothed.as_secs_f64().max(1e-4)) as u64)
+        let smoothed = rtt.smoothed();
+        let first = smoothed.is_none().then(|| self.window());
+        match own.or(first) {
+            Some(window) => {
+                let round_trip = rtt.first()?.as_secs_f64().max(1e-4);
+                Some((window as f64 * WINDOW_GAIN / round_trip) as u64)
             }
-            (_, smoothed) => self.controller.pacing_rate(smoothed),
+            None => self.controller.pacing_rate(smoothed),
         }
     }
 
@@ -378,6 +388,22 @@ mod tests {
         }
         assert_eq!(flow.paced_until(Duration::ZERO, &rtt), 5 * MS);
         assert_eq!(flow.paced_until(5 * MS, &rtt), 5 * MS);
+    }
+
+    #[test]
+    fn first_flight_leaves_over_the_round_trip() {
+        for algorithm in [Algorithm::Cubic, Algorithm::Bbr] {
+            let controller = Controller::new(algorithm, 10_000, 1000);
+            let mut flow = Flow::new(controller, 1000, Duration::ZERO);
+            let mut rtt = Rtt::default();
+            rtt.note_handshake(400 * MS);
+            flow.begin(400 * MS);
+            let (sent, due) = burst(&mut flow, &rtt, Duration::ZERO);
+            // 32 segments in four fifths of the round trip.
+            assert_eq!((sent, due), (11, 10 * MS), "{algorithm:?}");
+            let (sent, _) = burst(&mut flow, &rtt, due);
+            assert_eq!((sent, flow.window()), (1, 32_000), "{algorithm:?}");
+        }
     }
 
     /// A flow in slow start with 20 MB in a second, or 20 segments in a millisecond.

@@ -15,6 +15,8 @@ const MIN_WINDOW: Duration = Duration::from_secs(10);
 /// An estimator of one path.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Rtt {
+    /// The round trip that a handshake before the tunnel has shown.
+    handshake: Option<Duration>,
     estimate: Option<Estimate>,
     /// Candidates for the minimum: times rise, round trips rise.
     minima: VecDeque<(Duration, Duration)>,
@@ -30,6 +32,12 @@ struct Estimate {
 }
 
 impl Rtt {
+    /// Notes the round trip of a handshake before the tunnel. It is no sample, since computations
+    /// of the peer are part of it.
+    pub(crate) const fn note_handshake(&mut self, round_trip: Duration) {
+        self.handshake = Some(round_trip);
+    }
+
     /// Adds a sample.
     pub(crate) fn add(&mut self, now: Duration, sample: Duration) {
         let sample = sample.max(Duration::from_micros(1));
@@ -71,6 +79,11 @@ impl Rtt {
     /// Returns the smoothed round trip, if there was a sample.
     pub(crate) fn smoothed(&self) -> Option<Duration> {
         self.estimate.map(|estimate| estimate.smoothed)
+    }
+
+    /// Returns the smoothed round trip, or that of the handshake before the first sample.
+    pub(crate) fn first(&self) -> Option<Duration> {
+        self.smoothed().or(self.handshake)
     }
 
     /// Returns true if there was no sample for two timeouts.

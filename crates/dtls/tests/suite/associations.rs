@@ -326,3 +326,31 @@ fn small_path_carries_whole_streams() {
     let id = network.write(&content);
     network.expect(id, &content);
 }
+
+/// Connects over a path of 400 ms that loses this datagram of the gateway. Returns the datagrams
+/// that the gateway sends on new streams within the first round trip.
+fn first_flight(lost: Option<usize>) -> usize {
+    let mut network = Network::new(move |way, number, _| match (way, Some(number) == lost) {
+        (Way::Down, true) => Fate::Lost,
+        _ => Fate::Late(Duration::from_millis(180)),
+    });
+    network.connect();
+    let before = network.sent_by_gateway();
+    let now = network.now();
+    let gateway = network.gateway.as_mut().unwrap();
+    let at = gateway.tunnel_time(now);
+    // Each has a credit of 16 KiB.
+    for _ in 0..4 {
+        let id = gateway.tunnel().open(at).unwrap();
+        gateway.tunnel().write(id, &mut content(100_000)).unwrap();
+    }
+    network.rest_for(Duration::from_millis(399));
+    network.sent_by_gateway() - before
+}
+
+#[test]
+fn first_flight_follows_the_handshake() {
+    assert_eq!(first_flight(None), 32);
+    // Its first datagram is the cookie. Repeated ones do not tell the round trip.
+    assert_eq!(first_flight(Some(2)), 10);
+}

@@ -14,7 +14,6 @@ mod floods;
 #[path = "../../../tandem/tests/suite/harness.rs"]
 mod harness;
 mod identities;
-#[expect(dead_code, reason = "the test of idle memory uses the rest")]
 mod network;
 mod pair;
 #[path = "../../../tandem/tests/suite/provided.rs"]

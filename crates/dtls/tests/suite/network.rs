@@ -274,6 +274,16 @@ impl Network {
         panic!("the ends send without making progress");
     }
 
+    /// Lets everything happen that is due within this time.
+    pub(crate) fn rest_for(&mut self, time: Duration) {
+        self.run_before(self.now + time, |_| false);
+    }
+
+    /// Returns the number of datagrams that the gateway has sent.
+    pub(crate) fn sent_by_gateway(&self) -> usize {
+        self.counts[1]
+    }
+
     /// Returns the time of the network.
     pub(crate) fn now(&self) -> Instant {
         self.now
@@ -281,7 +291,7 @@ impl Network {
 
     /// Lets everything happen that is due within five seconds.
     pub(crate) fn rest(&mut self) {
-        self.run_before(self.now + Duration::from_secs(5), |_| false);
+        self.rest_for(Duration::from_secs(5));
     }
 
     pub(crate) fn is_connected(&self) -> bool {

@@ -14,10 +14,10 @@ use std::time::Duration;
 
 use quinn_proto::RttEstimator;
 use tandem_resume::Reduced;
-use tandem_tunnel::congestion::{AckSample, Algorithm, Controller, Delivery, Stamp};
+use tandem_tunnel::congestion::{
+    AckSample, Algorithm, Controller, Delivery, INITIAL_PACKETS, Stamp, initial_window,
+};
 
-/// The packets of the initial window (RFC 9002, section 7.2).
-const INITIAL_PACKETS: u64 = 10;
 /// The transmissions whose stamps are kept at most: 0.3 s at 1 Gbit/s. Packets that left together
 /// have one stamp.
 const STAMPS: usize = 4096;
@@ -31,6 +31,8 @@ pub(super) struct Model {
     controller: Controller,
     segment: u64,
     initial_window: u64,
+    /// True once the initial window is that of a measured round trip.
+    has_begun: bool,
     /// The largest rate so far, in bytes per second.
     rate: u64,
     /// The limit of the window in slow start.
@@ -51,6 +53,7 @@ impl Model {
             controller: Controller::new(algorithm, initial_window, segment),
             segment,
             initial_window,
+            has_begun: false,
             rate: 0,
             limit: u64::MAX,
             delivery: Delivery::new(Duration::ZERO),
@@ -147,6 +150,9 @@ impl Model {
         let Some(mut delivered) = self.delivery.finish(now, min_rtt) else {
             return;
         };
+        if let Some(round_trip) = delivered.rtt {
+            self.begin(round_trip);
+        }
         if let Some(rate) = &mut delivered.rate {
             // quinn notices only after a transmission that it was the last one.
             rate.app_limited |= app_limited;
@@ -174,6 +180,14 @@ impl Model {
         let oldest = now.saturating_sub(4 * smoothed_rtt + Duration::from_millis(100));
         let old = self.stamps.partition_point(|(sent, _)| *sent < oldest);
         self.stamps.drain(..old);
+    }
+
+    /// Begins with the window for the first measured round trip, which is that of the handshake.
+    fn begin(&mut self, round_trip: Duration) {
+        if !std::mem::replace(&mut self.has_begun, true) && self.episode.is_none() {
+            self.initial_window = initial_window(round_trip, self.segment);
+            self.controller.begin(self.initial_window, self.segment);
+        }
     }
 
     /// Sets the bytes on their way. Without any, no stamp is needed, and an idle connection holds
@@ -211,6 +225,22 @@ impl Model {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn model_begins_once_and_not_after_a_loss() {
+        let round_trip = Duration::from_millis(400);
+        for is_lossy in [false, true] {
+            let mut model = Model::new(Algorithm::Bbr, 1200);
+            if is_lossy {
+                model.on_congestion(round_trip, Duration::ZERO, 1200);
+            }
+            model.begin(round_trip);
+            let packets = if is_lossy { 10 } else { 32 };
+            assert_eq!(model.initial_window(), packets * 1200);
+            model.begin(Duration::from_millis(40));
+            assert_eq!(model.initial_window(), packets * 1200);
+        }
+    }
 
     #[test]
     fn model_keeps_few_stamps_and_none_of_an_idle_path() {

@@ -1,5 +1,6 @@
 //! Downloads over QUIC connections on emulated links, in virtual time.
 
+mod first_flight;
 mod late;
 mod moved;
 mod rates;

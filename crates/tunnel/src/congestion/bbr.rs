@@ -154,6 +154,12 @@ impl Bbr {
         self.window().min(target.max(least)).max(self.minimum())
     }
 
+    /// Begins with this initial window.
+    pub(crate) fn begin(&mut self, initial_window: u64) {
+        self.initial_window = initial_window;
+        self.raise(initial_window);
+    }
+
     /// Raises the window to at least this size.
     pub(crate) fn raise(&mut self, window: u64) {
         self.window = self.window.max(window);
@@ -185,12 +191,26 @@ impl Bbr {
             State::ProbeRtt { .. } => 1.0,
         };
         let bandwidth = self.bandwidth();
-        (bandwidth > 0).then_some((gain * MARGIN * bandwidth as f64) as u64)
+        if bandwidth == 0 {
+            return None;
+        }
+        Some((gain * MARGIN * bandwidth.max(self.least_bandwidth()) as f64) as u64)
     }
 
     /// Sets the size of segments.
     pub(crate) const fn set_segment(&mut self, segment: u64) {
         self.segment = segment;
+    }
+
+    /// Returns the bandwidth by which start-up paces at least: the initial window in each round
+    /// trip (section 5.6.2). The first acknowledgements show less, since few have arrived.
+    fn least_bandwidth(&self) -> u64 {
+        match (self.state, self.min_rtt) {
+            (State::Startup, Some((_, rtt))) => {
+                (self.initial_window as f64 / rtt.as_secs_f64().max(1e-4)) as u64
+            }
+            _ => 0,
+        }
     }
 
     fn minimum(&self) -> u64 {

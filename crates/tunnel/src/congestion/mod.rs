@@ -17,6 +17,23 @@ pub use cubic::Cubic;
 pub use delivery::{Delivered, Delivery, Stamp};
 use tandem_resume::Reduced;
 
+/// The initial window in packets on a path of which nothing is known (RFC 6928).
+pub const INITIAL_PACKETS: u64 = 10;
+/// The largest initial window in packets. On fast paths the first 300 kB over BBR take 0.63 of the
+/// time that they take after ten packets, and 1.1 at 250 kbit/s. With 48 packets it is 0.52 and
+/// 1.2.
+const MOST_PACKETS: u64 = 32;
+/// The packets of an initial window for each second of the round trip. They limit the rate of the
+/// first flight. At 100 ms and 2 Mbit/s, a queue of 17 packets has room for it.
+const PACKETS_PER_SECOND: u64 = 250;
+
+/// Returns the initial window in bytes on a path whose round trip a handshake has shown. The sender
+/// paces it over this time.
+pub fn initial_window(round_trip: Duration, segment: u64) -> u64 {
+    let packets = PACKETS_PER_SECOND as f64 * round_trip.as_secs_f64();
+    (packets as u64).clamp(INITIAL_PACKETS, MOST_PACKETS) * segment
+}
+
 /// The algorithm of congestion control.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Algorithm {
@@ -162,6 +179,14 @@ impl Controller {
         }
     }
 
+    /// Begins with this initial window instead of the one before, in which nothing was lost.
+    pub fn begin(&mut self, initial_window: u64, segment: u64) {
+        match self {
+            Self::Cubic(cubic) => *cubic = Cubic::new(initial_window, segment),
+            Self::Bbr(bbr) => bbr.begin(initial_window),
+        }
+    }
+
     /// Begins again with this window, which careful resume has validated.
     pub fn restart(&mut self, window: u64, segment: u64) {
         match self {
@@ -185,5 +210,17 @@ impl Controller {
             Self::Cubic(cubic) => cubic.set_segment(segment),
             Self::Bbr(bbr) => bbr.set_segment(segment),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn initial_window_grows_with_the_round_trip() {
+        let packets = |ms| initial_window(Duration::from_millis(ms), 1000) / 1000;
+        assert_eq!([0, 40, 60, 100].map(packets), [10, 10, 15, 25]);
+        assert_eq!([128, 600, u64::MAX].map(packets), [32, 32, 32]);
     }
 }

@@ -21,7 +21,7 @@ use tandem_resume::{SavedSpeed, Trial};
 use thiserror::Error;
 
 use self::state::{Acks, Control, Timing};
-use crate::congestion::{Algorithm, Controller};
+use crate::congestion::{Algorithm, Controller, INITIAL_PACKETS};
 use crate::ecn::Ecn;
 use crate::flow::Flow;
 use crate::pmtu::{BASE, PathMtu};
@@ -41,8 +41,6 @@ pub const FORGOTTEN: u32 = u32::MAX - 1;
 /// The streams with a delayed acknowledgement after which none waits any longer: as many as there
 /// may be segments for one acknowledgement (RFC 9293, section 3.8.6.3).
 const ACK_STREAMS: usize = 2;
-/// The initial congestion window in segments (RFC 6928).
-const INITIAL_WINDOW: u64 = 10;
 
 /// The way in which streams share the path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -270,6 +268,15 @@ impl Tunnel {
         tunnel
     }
 
+    /// Notes the round trip that a handshake has shown, before anything was sent. Coupled streams
+    /// then begin with a larger window, which leaves over this time.
+    pub fn note_handshake(&mut self, round_trip: Duration) {
+        self.rtt.note_handshake(round_trip);
+        if let Some(flow) = &mut self.flow {
+            flow.begin(round_trip);
+        }
+    }
+
     /// Offers the speed that an earlier tunnel observed on this path. The tunnel enters it
     /// carefully (RFC 9959), unless each stream has a flow. Returns `None` if it does not.
     pub fn resume(&mut self, now: Duration, saved: SavedSpeed) -> Option<Trial> {
@@ -287,7 +294,7 @@ impl Tunnel {
 
     fn new_flow(&self, now: Duration) -> Flow {
         let segment = self.segment_size();
-        let controller = Controller::new(self.config.algorithm, INITIAL_WINDOW * segment, segment);
+        let controller = Controller::new(self.config.algorithm, INITIAL_PACKETS * segment, segment);
         Flow::new(controller, segment, now)
     }
 

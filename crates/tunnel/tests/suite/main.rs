@@ -3,6 +3,7 @@
 mod exact;
 mod fair;
 mod faults;
+mod first_flight;
 mod late;
 mod opening;
 mod path;
