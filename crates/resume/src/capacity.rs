@@ -24,13 +24,18 @@ pub struct Capacity {
 }
 
 impl Capacity {
+    /// Notes a round trip.
+    pub(crate) fn note_round_trip(&mut self, sample: Duration) {
+        if !sample.is_zero() {
+            self.round_trip = Some(self.round_trip.map_or(sample, |least| least.min(sample)));
+        }
+    }
+
     /// Notes that `bytes` sent at `sent` were acknowledged. `app_limited` is true if the sender had
     /// too little to send.
     pub fn on_ack(&mut self, now: Duration, sent: Duration, bytes: u64, app_limited: bool) {
         let sample = now.saturating_sub(sent);
-        if !sample.is_zero() {
-            self.round_trip = Some(self.round_trip.map_or(sample, |least| least.min(sample)));
-        }
+        self.note_round_trip(sample);
         self.delivered = self.delivered.saturating_add(bytes);
         self.is_limited |= app_limited;
         if sent < self.began {

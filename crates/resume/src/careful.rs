@@ -164,6 +164,11 @@ impl CarefulResume {
         }
     }
 
+    /// Notes the round trip that a handshake has shown. A saved speed waits for no other sample.
+    pub fn note_round_trip(&mut self, round_trip: Duration) {
+        self.capacity.note_round_trip(round_trip);
+    }
+
     /// Offers the speed that an earlier connection observed. `inner` is the controller's window.
     /// Only the first offer counts. Returns `None` if the speed is not tried.
     pub fn offer(&mut self, now: Duration, saved: SavedSpeed, inner: u64) -> Option<Trial> {

@@ -76,6 +76,9 @@ impl Flow {
     pub(crate) fn begin(&mut self, round_trip: Duration) {
         let window = initial_window(round_trip, self.segment);
         self.controller.begin(window, self.segment);
+        if let Some(resume) = &mut self.resume {
+            resume.note_round_trip(round_trip);
+        }
     }
 
     /// Offers the speed that an earlier connection observed on this path.

@@ -73,6 +73,14 @@ fn offer_waits_for_a_round_trip() {
 }
 
 #[test]
+fn offer_after_a_handshake_waits_for_nothing() {
+    let mut resume = CarefulResume::new(INITIAL);
+    resume.note_round_trip(600 * MS);
+    resume.offer(Duration::ZERO, SAVED, INITIAL);
+    assert_eq!(resume.window(INITIAL), 300_000);
+}
+
+#[test]
 fn offer_of_another_round_trip_is_forgotten() {
     for round_trip in [300 * MS, 1201 * MS] {
         let mut resume = sender(round_trip);

@@ -107,6 +107,20 @@ fn resume_fills_a_long_path_in_two_round_trips() {
     }
 }
 
+/// The round trip of the handshake admits the saved speed, as over QUIC.
+#[test]
+fn handshake_saves_resume_a_round_trip() {
+    for algorithm in [Algorithm::Cubic, Algorithm::Bbr] {
+        let mut resumed = Download::begin(algorithm, &link(20_000, ROUND), None);
+        let (now, tunnel) = (resumed.path.now, &mut resumed.path.server.tunnel);
+        tunnel.note_handshake(ROUND);
+        tunnel.resume(now, SAVED).expect("a trial");
+        let warm = resumed.rounds_to_fill(20_000);
+        assert!(warm <= 1, "{algorithm:?}: {warm}");
+        assert_eq!(resumed.path.server.tunnel.stats().lost, 0);
+    }
+}
+
 #[test]
 fn cold_tunnel_doubles_its_window_each_round_trip() {
     for algorithm in [Algorithm::Cubic, Algorithm::Bbr] {
