@@ -37,7 +37,7 @@ pub(super) const EXAMPLES: &str = "Examples:
   tandem submit enrol --gateway 'h2+tls://submissions.example:443?ip=203.0.113.5' \\
       --token-file token
       Enrol in the simple mode, in which the gateway knows the client
-  tandem submit post report.json photos/ --to /reports
+  tandem submit post report.json photos/ --to /today
       Send a file and all files of a directory
   tandem submit state
       Show the states of all submissions
