@@ -22,7 +22,7 @@ use crate::transport::registry::Transports;
 use crate::transport::tcp::SocketOptions;
 
 /// The options of a role.
-pub(super) trait Section: Clone + Default {
+pub(super) trait Section: Clone + Default + PartialEq {
     /// The configuration that the options make.
     type Config: Configured;
 
@@ -78,8 +78,14 @@ pub(super) fn start<S: Section>(
     transports: &Transports,
 ) -> Result<(), Failure> {
     let options = || {
-        let section = S::take(&mut read(file)?).unwrap_or_default();
-        Ok::<_, ConfigError>(flags.clone().or(section))
+        let section = S::take(&mut read(file)?);
+        if let (None, Some(file), true) = (&section, file, *flags == S::default()) {
+            return Err(ConfigError::Parse {
+                file: file.display().to_string(),
+                problem: format!("it has no table [{}]", S::NAME),
+            });
+        }
+        Ok::<_, ConfigError>(flags.clone().or(section.unwrap_or_default()))
     };
     start_log(options()?.log())?;
     let first = OnceCell::new();

@@ -109,8 +109,7 @@ impl File {
         let read: Result<Self, _> = toml::from_str(&text);
         let problem = |error| ConfigError::Parse {
             file,
-            problem: unknown_key(&error, &text)
-                .unwrap_or_else(|| error.to_string().trim_end().into()),
+            problem: unknown_key(&error, &text).unwrap_or_else(|| without_source(&error, &text)),
         };
         let mut read = read.map_err(problem)?;
         if !read.route.is_empty() {
@@ -138,15 +137,45 @@ fn unknown_key(error: &toml::de::Error, text: &str) -> Option<String> {
         .skip(1)
         .step_by(2);
     let (unknown, known) = (quoted.next()?, quoted.collect::<Vec<_>>());
-    let line = error
-        .span()
-        .and_then(|span| text.get(..span.start))
-        .map_or(1, |before| before.matches('\n').count() + 1);
-    let advice = nearest(unknown, &known).map_or_else(
-        || format!("; the keys are: {}", known.join(", ")),
-        |key| format!("; did you mean `{key}`?"),
-    );
+    let line = line_of(error, text);
+    let advice = if unknown == "issuer" && !cfg!(feature = "submit") {
+        "; this program has no issuer: build it with `--features submit`".to_owned()
+    } else {
+        nearest(unknown, &known).map_or_else(
+            || format!("; the keys are: {}", known.join(", ")),
+            |key| format!("; did you mean `{key}`?"),
+        )
+    };
     Some(format!("line {line}: unknown key `{unknown}`{advice}"))
+}
+
+/// Returns the number of the line where the error is.
+fn line_of(error: &toml::de::Error, text: &str) -> usize {
+    let before = error.span().and_then(|span| text.get(..span.start));
+    before.map_or(1, |before| before.matches('\n').count() + 1)
+}
+
+/// Formats an error with the number of its line and the key there. The text of the line is left
+/// out: the file may be one of secrets, given by mistake, and a URL may contain a password.
+fn without_source(error: &toml::de::Error, text: &str) -> String {
+    let line = line_of(error, text);
+    let message = error.message().lines().collect::<Vec<_>>().join(": ");
+    if text.parse::<toml::Table>().is_err() {
+        return format!("line {line}: this is no TOML: {message}");
+    }
+    let source = text.lines().nth(line - 1).unwrap_or_default();
+    let is_key = |key: &&str| key.bytes().all(|b| b.is_ascii_lowercase() || b == b'-');
+    let key = source.split_once('=').map(|(key, _)| key.trim());
+    let key = key.filter(is_key).map(|key| format!("`{key}`: "));
+    let is_in_table = text.lines().take(line).any(|it| it.starts_with('['));
+    let advice = if !is_in_table {
+        "; the options of a role stand below the name of its table, such as [client]"
+    } else if message.ends_with("expected a sequence") {
+        "; write the value in brackets, as a list"
+    } else {
+        ""
+    };
+    format!("line {line}: {}{message}{advice}", key.unwrap_or_default())
 }
 
 /// Returns the known key that is most similar to `unknown`, if any is similar.
@@ -177,5 +206,48 @@ mod tests {
         assert!(problem("[gateway]\nallow-dests = []\n").ends_with("did you mean `allow-dest`?"));
         assert!(problem("[clinet]\n").ends_with("did you mean `client`?"));
         assert!(problem("[gateway]\nzzz = 1\n").contains("the keys are: "));
+    }
+
+    #[cfg(not(feature = "submit"))]
+    #[test]
+    fn table_of_an_issuer_names_the_missing_feature() {
+        let words = problem("[issuer]\n");
+        assert!(
+            words.ends_with("build it with `--features submit`"),
+            "{words}"
+        );
+    }
+
+    #[test]
+    fn errors_name_line_and_key_but_no_text_of_the_file() {
+        let folder = crate::secret::token().expect("random numbers");
+        let folder = std::env::temp_dir().join(format!("tandem-file-{folder}"));
+        std::fs::create_dir(&folder).expect("a new directory");
+        let path = folder.join("file");
+        let problem = |text: &str| {
+            std::fs::write(&path, text).expect("a writable directory");
+            let error = File::read(&path).expect_err("a bad file").to_string();
+            assert!(
+                !error.contains("s3cret") && !error.contains('\n'),
+                "{error}"
+            );
+            error
+        };
+        let token = problem("s3cretS3cretS3cretS3cret\n");
+        assert!(token.contains("file: line 1: this is no TOML: "), "{token}");
+        let store = problem("[gateway]\npush-memory = [\"://u:s3cret@host\"]\n");
+        assert!(
+            store.contains("line 2: `push-memory`: invalid type"),
+            "{store}"
+        );
+        let list = problem("[client]\nlisten = \"http://127.0.0.1:8118\"\n");
+        assert!(
+            list.contains("line 2: `listen`: ") && list.ends_with("as a list"),
+            "{list}"
+        );
+        let outside = problem("# mine\ngateway = \"h2+tls://gw.example:443\"\n");
+        assert!(outside.contains("line 2: `gateway`: "), "{outside}");
+        assert!(outside.ends_with("such as [client]"), "{outside}");
+        std::fs::remove_dir_all(folder).expect("the directory of the test");
     }
 }
