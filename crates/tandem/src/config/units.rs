@@ -5,10 +5,12 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use jiff::SignedDuration;
+use serde::de::{self, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::textual::textual;
 
-textual!(Span Size Rate);
+textual!(Span Rate);
 
 /// Splits `12.5ms` into 12.5 and `ms`.
 fn split(text: &str) -> Option<(f64, &str)> {
@@ -80,6 +82,41 @@ impl FromStr for Size {
     }
 }
 
+/// Reads a text, or a plain number of bytes.
+impl<'de> Deserialize<'de> for Size {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(SizeVisitor)
+    }
+}
+
+impl Serialize for Size {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+struct SizeVisitor;
+
+impl Visitor<'_> for SizeVisitor {
+    type Value = Size;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a number of bytes such as 16384 or \"16KiB\"")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Size, E> {
+        text.parse().map_err(E::custom)
+    }
+
+    fn visit_u64<E: de::Error>(self, bytes: u64) -> Result<Size, E> {
+        self.visit_str(&bytes.to_string())
+    }
+
+    fn visit_i64<E: de::Error>(self, bytes: i64) -> Result<Size, E> {
+        self.visit_str(&bytes.to_string())
+    }
+}
+
 impl fmt::Display for Size {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
@@ -144,5 +181,23 @@ mod tests {
             assert!(bad.parse::<Span>().is_err(), "{bad}");
         }
         assert!("999999999GiB".parse::<Size>().is_err());
+    }
+
+    #[test]
+    fn sizes_may_be_plain_numbers_in_a_file() {
+        let size = |value: &str| {
+            let table: toml::Table = format!("size = {value}").parse().expect("a table");
+            table["size"].clone().try_into::<Size>()
+        };
+        assert_eq!(size("16384"), Ok(Size(16_384)));
+        assert_eq!(size("\"16KiB\""), Ok(Size(16_384)));
+        for bad in ["-1", "1000000000000001", "\"x\""] {
+            let error = size(bad).expect_err(bad).to_string();
+            assert!(error.contains("is no number of bytes such as"), "{error}");
+        }
+        for bad in ["1.5", "true", "[1]"] {
+            let error = size(bad).expect_err(bad).to_string();
+            assert!(error.contains("expected a number of bytes"), "{error}");
+        }
     }
 }
