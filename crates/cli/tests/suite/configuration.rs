@@ -304,3 +304,35 @@ fn check_config_refuses_scripts_without_a_predictor() {
         );
     }
 }
+
+#[test]
+fn file_of_secrets_is_told_without_its_text() {
+    let secret = "s3cret-s3cret-s3cret-s3cret";
+    let token = file("given-as-configuration", secret);
+    for command in ["client", "gateway"] {
+        let (success, _, problem) = run(&[command, "-c", token.to_str().unwrap()]);
+        assert!(
+            !success && problem.contains("line 1: this is no TOML"),
+            "{problem}"
+        );
+        assert!(!problem.contains("s3cret"), "{problem}");
+    }
+    let gateway = file("of-a-gateway.toml", "[gateway]\nopen = true\n");
+    let (success, _, problem) = run(&["client", "-c", gateway.to_str().unwrap()]);
+    assert!(
+        !success && problem.contains("it has no table [client]"),
+        "{problem}"
+    );
+    for path in [token, gateway] {
+        std::fs::remove_file(path).unwrap();
+    }
+}
+
+#[test]
+fn log_of_an_unknown_level_is_refused() {
+    let (success, _, problem) = run(&["gateway", "--open", "--log", "verbose"]);
+    assert!(
+        !success && problem.contains("\"verbose\" is no level"),
+        "{problem}"
+    );
+}

@@ -272,8 +272,7 @@ pub fn note(line: impl std::fmt::Display) {
 /// Sends log lines to standard error. The argument `filter` is a level, or directives such as
 /// `tandem=debug`.
 pub(crate) fn start_log(filter: Option<&str>) -> Result<(), Failure> {
-    let filter = tracing_subscriber::EnvFilter::try_new(filter.unwrap_or("info"))
-        .map_err(|error| format!("log: {error}"))?;
+    let filter = log_filter(filter.unwrap_or("info"))?;
     let layer = tracing_subscriber::fmt()
         // Otherwise a line that cannot be written causes a panic.
         .log_internal_errors(false)
@@ -284,6 +283,24 @@ pub(crate) fn start_log(filter: Option<&str>) -> Result<(), Failure> {
     // A second start, as in tests, keeps the first.
     let _ = layer.try_init();
     Ok(())
+}
+
+/// Reads the filter of the log. The library takes a word that is no level for the name of a module,
+/// and then writes no line of any other module: such a word is an error here.
+fn log_filter(text: &str) -> Result<tracing_subscriber::EnvFilter, String> {
+    let is_bad = |word: &&str| {
+        !word.contains(['=', '[', ']'])
+            && word
+                .parse::<tracing_subscriber::filter::LevelFilter>()
+                .is_err()
+    };
+    if let Some(word) = text.split(',').find(is_bad) {
+        return Err(format!(
+            "log: {word:?} is no level: write error, warn, info, debug, trace or off, or a level \
+             for one module, such as tandem=debug"
+        ));
+    }
+    tracing_subscriber::EnvFilter::try_new(text).map_err(|error| format!("log: {error}"))
 }
 
 /// Returns true if log lines may have colours: standard error is a terminal, and NO_COLOR is unset
@@ -297,4 +314,28 @@ pub(crate) fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn log_filter_refuses_a_word_that_is_no_level() {
+        for bad in [
+            "verbose",
+            "warning",
+            "tandem",
+            "info,verbose",
+            "tandem=loud",
+        ] {
+            let error = log_filter(bad).expect_err(bad);
+            assert!(error.starts_with("log: "), "{error}");
+        }
+        let error = log_filter("warning").expect_err("no level");
+        assert!(error.contains("error, warn, info, debug"), "{error}");
+        for good in ["info", "WARN", "off", "tandem=debug", "warn,tandem=trace"] {
+            log_filter(good).expect(good);
+        }
+    }
 }
