@@ -563,3 +563,19 @@ async fn bad_sessions() {
     client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n").await;
     assert_eq!(client.answer(&Method::Get).await.response.head.status, 200);
 }
+
+#[tokio::test]
+async fn root_leads_to_a_page_of_another_path() {
+    let origin = serve(Page::demo().expect("the page of the demo")).await;
+    let site = origin.origin.site().clone();
+    let path = site.page().resources[0].path.clone();
+    assert_ne!(path, "/");
+    let mut client = Client::open(&origin).await;
+    let root = client.ask(Method::Get, "/", "").await;
+    assert_eq!(
+        (root.response.head.status, root.field("location")),
+        (302, path.as_str())
+    );
+    let page = client.ask(Method::Get, &path, "").await;
+    assert_eq!(page.response.head.status, 200);
+}

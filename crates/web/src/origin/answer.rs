@@ -163,6 +163,15 @@ pub(super) fn reply(
             head.fields.push("content-type", "application/octet-stream");
             (head, AnswerBody::Filler(len))
         }
+        (Method::Get | Method::Head, What::Root) => {
+            let mut head = ResponseHead {
+                status: 302,
+                fields: base_fields(),
+            };
+            head.fields
+                .push("location", &*shared.site.page().resources[0].path);
+            (head, AnswerBody::None)
+        }
         (Method::Options, _) => {
             let mut head = ResponseHead {
                 status: 204,

@@ -25,6 +25,8 @@ pub(super) enum What {
     Bytes(u64),
     Echo,
     Sink,
+    /// The root, which leads to the page if the page has another path.
+    Root,
     Unknown,
 }
 
@@ -95,6 +97,7 @@ impl What {
         match base {
             "/echo" => Self::Echo,
             "/sink" => Self::Sink,
+            "/" => Self::Root,
             _ => base
                 .strip_prefix("/bytes/")
                 .and_then(|number| number.parse().ok())
