@@ -240,6 +240,8 @@ metrics! {
     udp_flows "counter" "Tunnels of UDP datagrams opened.";
     destinations_refused "counter" "Destinations refused by policy.";
     unauthorized "counter" "Requests refused because they showed no valid access token.";
+    relay_refusals "counter"
+        "Relay: requests that the next hop refused, since it does not admit the relay.";
     warm_up_bytes "counter"
         "Gateway: bytes of padding sent to open the congestion windows of new sessions.";
     pushes_promised "counter" "Gateway: resources offered as pushes.";

@@ -170,6 +170,7 @@ fn shorten(sessions: &mut Vec<SessionStatus>, role: RoleName) -> LeftOut {
 struct Refusals {
     connections: u64,
     unauthorized: u64,
+    of_relay: u64,
     not_accepted: u64,
     not_stored: u64,
 }
@@ -179,6 +180,7 @@ impl Refusals {
         Self {
             connections: METRICS.connections_refused.value(),
             unauthorized: METRICS.unauthorized.value(),
+            of_relay: METRICS.relay_refusals.value(),
             not_accepted: METRICS.accept_failures.value(),
             not_stored: METRICS.submission_commit_failures.value(),
         }
@@ -224,6 +226,13 @@ impl Recent {
                  client of yours fails, compare the first lines of both token files"
             ));
         }
+        if let refused @ 1.. = count.of_relay.saturating_sub(before.of_relay) {
+            problems.push(format!(
+                "the next hop did not admit this relay for {refused} request(s) in the last \
+                 {minutes} min: compare the first lines of the relay's token-file and of the next \
+                 hop's"
+            ));
+        }
         if let failures @ 1.. = count.not_accepted.saturating_sub(before.not_accepted) {
             problems.push(format!(
                 "listeners could not accept connections {failures} time(s) in the last {minutes} \
@@ -250,6 +259,7 @@ mod tests {
         Refusals {
             connections,
             unauthorized,
+            of_relay: 0,
             not_accepted: 0,
             not_stored: 0,
         }
@@ -275,6 +285,21 @@ mod tests {
         assert!(recent.problems(at(10), refused(9, 3)).is_empty());
         let problems = recent.problems(at(11), refused(9, 4));
         assert!(problems[0].contains("showed no valid access token"));
+    }
+
+    #[test]
+    fn refusal_of_a_relay_is_a_problem() {
+        let start = Instant::now();
+        let refused = |of_relay| Refusals {
+            of_relay,
+            ..Refusals::default()
+        };
+        let recent = Recent::new(start, refused(2));
+        let at = start + Duration::from_secs(60);
+        assert!(recent.problems(at, refused(2)).is_empty());
+        let problems = recent.problems(at, refused(5));
+        let start = "the next hop did not admit this relay for 3 request(s) in the last 1 min: ";
+        assert!(problems[0].starts_with(start), "{problems:?}");
     }
 
     #[test]

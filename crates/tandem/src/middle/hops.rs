@@ -9,6 +9,8 @@ use std::task::{Context, Poll};
 
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Exchange, Part, Parts, Reply};
+use crate::log_limit::LogLimit;
+use crate::metrics::METRICS;
 use crate::stage::Stage;
 
 /// The name of the field.
@@ -16,6 +18,9 @@ const FIELD: &str = "tandem-hops";
 
 /// The largest number of relays in a chain.
 const MOST: u32 = 16;
+
+/// The lines about a next hop that does not admit the relay.
+static REFUSALS: LogLimit = LogLimit::new();
 
 /// The stage that counts relays.
 pub struct Hops {
@@ -64,6 +69,10 @@ impl Parts for Relayed {
         {
             // The client would take the response for a verdict on its own token.
             let detail = "the next hop does not admit the relay: check the relay's token-file";
+            METRICS.relay_refusals.add(1);
+            if let Some(held_back) = REFUSALS.admit() {
+                tracing::warn!(held_back, "{detail}");
+            }
             let error = Error::new(Kind::Unreachable, Side::Peer, detail);
             return Poll::Ready(Some(Err(error)));
         }
@@ -122,6 +131,23 @@ mod tests {
         assert_eq!(passed(false, Some("15")), count("16"));
         for refused in ["16", "4294967295", "99999999999", "-1", "x", ""] {
             assert_eq!(passed(false, Some(refused)), None, "{refused:?}");
+        }
+    }
+
+    #[test]
+    fn refusal_of_the_relay_is_counted_and_hidden() {
+        let stage = |is_gateway| Hops {
+            is_gateway,
+            next: Rc::new(|_: Exchange| Reply::ready(ResponseHead::new(407), Bytes::new())),
+        };
+        for (is_gateway, expected) in [(false, 1), (true, 0)] {
+            let before = METRICS.relay_refusals.value();
+            let request = RequestHead::get(Scheme::Http, "site.example", "/");
+            let mut reply = stage(is_gateway).call(Exchange::internal(request));
+            let part = reply.poll_part(&mut Context::from_waker(Waker::noop()));
+            let is_hidden = matches!(part, Poll::Ready(Some(Err(_))));
+            assert_eq!(is_hidden, !is_gateway);
+            assert_eq!(METRICS.relay_refusals.value() - before, expected);
         }
     }
 
