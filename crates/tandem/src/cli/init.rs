@@ -16,6 +16,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use clap::ValueEnum as _;
+
 use super::{ClientArgs, Failure, doctor, serve};
 use crate::config::ClientOptions;
 use crate::config::gateway::ModeOption;
@@ -23,6 +25,7 @@ use crate::config::share_url::{MAX_LENGTH, ShareUrl};
 use crate::endpoint::{Endpoint, Via};
 use crate::runtime::Running;
 use crate::transport::registry::Transports;
+use crate::transport::tls::identity;
 use answers::{Reached, absolute, address, host, onion_host, port, tor_gateway};
 use plan::{CLIENT, GATEWAY, OwnGatewayPlan, Plan};
 use questions::{
@@ -164,7 +167,12 @@ fn plan_of<I: BufRead, O: Write>(
     let role = match args.role {
         Some(role) => role,
         None => questions.ask(&ROLE, None, |text| {
-            <SetUp as clap::ValueEnum>::from_str(text, true)
+            let number = text.parse::<usize>().ok();
+            let numbered = number.and_then(|it| SetUp::value_variants().get(it.checked_sub(1)?));
+            let named = || SetUp::from_str(text, true).ok();
+            numbered.copied().or_else(named).ok_or_else(|| {
+                format!("{text:?} is no set-up: give a number from 1 to 5, or a name")
+            })
         })?,
     };
     match role {
@@ -230,7 +238,12 @@ fn own_gateway<I: BufRead, O: Write>(
     };
     let port = questions.ask(&PORT, args.port.as_deref(), port)?;
     let identity = match (&args.cert, &args.key) {
-        (Some(cert), Some(key)) => Some([absolute(cert)?, absolute(key)?]),
+        (Some(cert), Some(key)) => {
+            let (cert, key) = (absolute(cert)?, absolute(key)?);
+            identity::check(&cert, &key, &host, SystemTime::now())
+                .map_err(|problem| format!("--cert and --key: {problem}"))?;
+            Some([cert, key])
+        }
         _ => None,
     };
     let own = OwnGatewayPlan {
@@ -399,6 +412,61 @@ mod tests {
             assert_eq!(plan.files.len(), files, "{input:?}");
             assert!(asked <= 6, "{input:?}: {asked}");
         }
+    }
+
+    #[test]
+    fn role_may_be_a_number_of_the_list() {
+        let (plan, _) = answered("0\n6\nx\n5\n");
+        assert!(
+            plan.expect("a plan").files[0]
+                .text
+                .contains("solo = \"direct\"")
+        );
+        for (at, role) in SetUp::value_variants().iter().enumerate() {
+            let value = role.to_possible_value().expect("a name");
+            let line = format!("\n  {} {} ", at + 1, value.get_name());
+            assert!(ROLE.text.contains(&line), "{line}");
+        }
+    }
+
+    #[test]
+    fn wrong_certificate_is_refused_before_writing() {
+        let folder = crate::secret::token().expect("random numbers");
+        let folder = std::env::temp_dir().join(format!("tandem-init-{folder}"));
+        std::fs::create_dir(&folder).expect("a new directory");
+        let made = crate::transport::tls::self_signed::self_signed("gw.example", SystemTime::now());
+        let made = made.expect("a certificate");
+        let [cert, key] = [("cert", made.certificate), ("key", made.key)].map(|(name, text)| {
+            let path = folder.join(name);
+            std::fs::write(&path, text).expect("a writable directory");
+            path.display().to_string()
+        });
+        let plan = |host: &str, key: &str| {
+            let mut questions = Questions {
+                input: &b""[..],
+                output: Vec::new(),
+                asks: false,
+            };
+            let given = [
+                "own-gateway",
+                "--address",
+                host,
+                "--cert",
+                &cert,
+                "--key",
+                key,
+            ];
+            let plan = plan_of(&arguments(&given), &mut questions);
+            plan.map_err(|error| error.to_string())
+        };
+        assert!(plan("gw.example", &key).is_ok());
+        let name = plan("other.example", &key).err().expect("another name");
+        assert!(
+            name.starts_with("--cert and --key: ") && name.contains("is not for"),
+            "{name}"
+        );
+        assert!(plan("gw.example", &cert).is_err(), "no key");
+        std::fs::remove_dir_all(folder).expect("the directory of the test");
     }
 
     #[test]

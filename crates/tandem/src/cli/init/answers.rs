@@ -26,7 +26,15 @@ pub(super) fn host(text: &str) -> Result<String, String> {
     if text.parse::<IpAddr>().is_ok() {
         return address(text).map(|ip| ip.to_string());
     }
+    if text.contains("://") {
+        return Err(format!(
+            "{text:?}: give the name or the address alone, without a scheme and a port"
+        ));
+    }
     match split_authority(text, Some(1)) {
+        Ok((host, 1)) if text.starts_with('[') => Err(format!(
+            "{text:?}: give the address without brackets, as {host}"
+        )),
         Ok((host, _)) if is_onion(&host) => Err(format!(
             "{text:?} is an onion service: the role onion-operator sets up its gateway"
         )),
@@ -43,7 +51,9 @@ pub(super) fn address(text: &str) -> Result<IpAddr, String> {
             "{text:?} is no machine's address: give the address that clients connect to"
         )),
         Ok(ip) => Ok(ip),
-        Err(_) => Err(format!("{text:?} is no address")),
+        Err(_) => Err(format!(
+            "{text:?} is no address, such as 203.0.113.5 or 2001:db8::5"
+        )),
     }
 }
 
@@ -131,6 +141,14 @@ mod tests {
             ("abc.onion", false),
         ] {
             assert_eq!(host(text).is_ok(), good, "{text}");
+        }
+        for (text, remedy) in [
+            ("http://gw.example/", "without a scheme and a port"),
+            ("[2001:db8::5]", "without brackets, as 2001:db8::5"),
+            ("gw.example:443", "without a port"),
+        ] {
+            let error = host(text).expect_err(text);
+            assert!(error.contains(remedy), "{error}");
         }
         assert!(port("0").is_err() && port("65536").is_err() && port("1").is_ok());
         assert!(absolute(Path::new("/nonexistent/cert.pem")).is_err());

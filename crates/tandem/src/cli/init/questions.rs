@@ -14,7 +14,13 @@ pub(super) struct Question {
 
 pub(super) const ROLE: Question = Question {
     flag: "ROLE",
-    text: "Set-up: own-gateway, onion-operator, tor-user, exit or no-gateway",
+    text: "Set-ups:\n  \
+           1 own-gateway    a gateway on a server of your own, and its client\n  \
+           2 onion-operator a gateway beside your onion service\n  \
+           3 tor-user       a client that reaches a gateway through Tor\n  \
+           4 exit           a gateway at your Tor exit\n  \
+           5 no-gateway     a client without a gateway and without Tor, for a slow link\n\
+           Number or name",
     default: None,
 };
 pub(super) const ADDRESS: Question = Question {
