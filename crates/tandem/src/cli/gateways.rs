@@ -37,6 +37,8 @@ pub struct GatewaysArgs {
 }
 
 pub(super) fn run(args: &GatewaysArgs) -> Result<(), Failure> {
+    // The error about Tor's cookie names its file in the log only.
+    super::start_log(Some("error"))?;
     let password = match &args.tor_password_file {
         None => None,
         Some(file) => {

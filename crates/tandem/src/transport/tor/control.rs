@@ -5,6 +5,7 @@
 mod circuits;
 mod descriptors;
 
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::{Context, Waker};
@@ -103,7 +104,16 @@ impl Control {
     pub async fn connect(via: &Via, password: Option<&str>) -> Result<Self, Error> {
         let io = |error: std::io::Error| {
             let detail = Error::io(&error, Side::Via).detail;
-            unreachable(format!("Tor's control port: {detail}"))
+            let remedy = match error.kind() {
+                ErrorKind::ConnectionRefused | ErrorKind::NotFound => {
+                    ": let torrc have `ControlPort 9051` and `CookieAuthentication 1`"
+                }
+                ErrorKind::PermissionDenied => {
+                    ": add the user to the socket's group (debian-tor on Debian)"
+                }
+                _ => "",
+            };
+            unreachable(format!("Tor's control port: {detail}{remedy}"))
                 .at(Side::Via)
                 .with_address(via)
         };
@@ -379,6 +389,14 @@ mod tests {
             .await
             .unwrap();
         said
+    }
+
+    #[tokio::test]
+    async fn missing_control_port_has_a_remedy() {
+        let folder = std::env::temp_dir().join(format!("tandem-no-tor-{}", std::process::id()));
+        let error = Control::connect(&Via::TorSocket(folder.join("control")), None).await;
+        let words = error.err().expect("no Tor").detail;
+        assert!(words.contains("`CookieAuthentication 1`"), "{words}");
     }
 
     #[tokio::test]

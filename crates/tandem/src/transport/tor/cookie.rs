@@ -35,7 +35,10 @@ impl Proof {
     pub(super) fn begin(file: &Path) -> Result<Self, Error> {
         let cookie = read(file).map_err(|error| {
             tracing::error!(?file, %error, "cannot read Tor's cookie file");
-            unreachable("Tor's cookie file cannot be read: the log names it")
+            unreachable(
+                "Tor's cookie file, which the log names, cannot be read: add the user to the \
+                 file's group (debian-tor on Debian), or give --tor-password-file",
+            )
         })?;
         let mut nonce = Bytes::default();
         let filled = ring::default_provider().secure_random.fill(&mut nonce);
@@ -164,6 +167,20 @@ mod tests {
         );
         assert!(read(&pipe).is_err(), "and nobody waits for its writer");
         std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn unreadable_cookie_has_a_remedy_without_its_path() {
+        let error = Proof::begin(Path::new("/nonexistent/cookie")).err();
+        let words = error.expect("no file").detail;
+        assert!(
+            words.contains("debian-tor") && words.contains("--tor-password-file"),
+            "{words}"
+        );
+        assert!(
+            !words.contains("nonexistent"),
+            "the error may reach a web page: {words}"
+        );
     }
 
     #[test]
