@@ -381,6 +381,17 @@ pub enum SaveError {
     Visits(#[from] VisitFileError),
 }
 
+/// Returns an error if the program was built without stores.
+///
+/// # Errors
+/// Returns the remedy.
+pub fn has_stores() -> Result<(), String> {
+    if cfg!(feature = "submit") {
+        return Ok(());
+    }
+    Err(NO_STORES.to_owned())
+}
+
 /// Checks the address of a store without opening it.
 ///
 /// # Errors
@@ -422,9 +433,8 @@ fn open(_: &str) -> Result<Arc<dyn Store>, String> {
     Err(NO_STORES.to_owned())
 }
 
-#[cfg(not(feature = "submit"))]
-const NO_STORES: &str =
-    "this program has no stores: build it with cargo build -p tandem-cli --features submit";
+const NO_STORES: &str = "this program takes no submissions: build it with \
+     `cargo build --release -p tandem-cli --features submit`";
 
 #[cfg(test)]
 mod tests {

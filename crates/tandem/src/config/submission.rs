@@ -69,6 +69,7 @@ impl GatewayOptions {
                 None => Ok(None),
             };
         };
+        crate::services::has_stores().map_err(|problem| ConfigError::value("mode", problem))?;
         let (server, _) = server(url).map_err(|problem| ConfigError::value("mode", problem))?;
         let rights = match self.submit_issuers {
             Some(_) => self.submit_rights.clone(),
@@ -273,6 +274,21 @@ mod tests {
                 "{url}"
             );
         }
+    }
+
+    #[test]
+    fn missing_feature_is_told_before_missing_files() {
+        let options = GatewayOptions {
+            listen: vec!["http+tcp://127.0.0.1:0".parse().expect("an endpoint")],
+            mode: Some("submit=http://server.example".parse().expect("a mode")),
+            ..GatewayOptions::default()
+        };
+        let error = options.typed().expect_err("no files").to_string();
+        let start = match cfg!(feature = "submit") {
+            true => "submit-rights: mode=submit needs it",
+            false => "mode: this program takes no submissions: build it with",
+        };
+        assert!(error.starts_with(start), "{error}");
     }
 
     #[test]
