@@ -4,6 +4,8 @@
 //! `http://…` and `socks5://…` mean their session over plain TCP. The transport checks the options
 //! after `?` with [`Endpoint::options`], which rejects unknown ones.
 
+mod onion;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -12,6 +14,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Deserializer};
 
 use crate::textual::textual;
+pub use onion::{is_onion, is_same_onion, onion_service};
 
 textual!(Endpoint Via);
 
@@ -112,6 +115,12 @@ impl Usage {
     /// Parses an endpoint for this use. The error lists only the forms that are possible here.
     pub fn parse(self, text: &str) -> Result<Endpoint, BadEndpoint> {
         let scheme = text.split_once("://").map(|(scheme, _)| scheme);
+        // The URL may contain a token, which no error shows.
+        if scheme == Some("tandem") {
+            let problem = "this is a URL of `tandem share`: `tandem init --from URL` sets the \
+                           client up with it";
+            return Err(BadEndpoint::new("tandem://…", problem));
+        }
         let session = scheme.map(|scheme| scheme.split('+').next().unwrap_or(scheme));
         // To a gateway, HTTP/1.1 needs a transport with many streams.
         let one_stream = matches!(scheme, Some("http" | "http+tcp" | "http+tls"));
@@ -300,6 +309,7 @@ pub fn split_authority(
 ) -> Result<(String, u16), &'static str> {
     let (host, port) = match text.strip_prefix('[') {
         Some(rest) => split_bracketed(rest)?,
+        None if text.contains('@') => return Err("a user and a password cannot stand here"),
         None => match text.rsplit_once(':') {
             Some((host, _)) if host.contains(':') => {
                 return Err("an IPv6 address must stand in brackets");
@@ -311,11 +321,17 @@ pub fn split_authority(
     if host.is_empty() || host.len() > 255 {
         return Err("the host is missing or too long");
     }
+    if !host.is_ascii() {
+        return Err("write the name in its form of ASCII, which begins with xn--");
+    }
     if !host
         .bytes()
         .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_' | b':' | b'~' | b'%'))
     {
         return Err("the host has a character that no host name has");
+    }
+    if port.is_some_and(|port| port.contains('/')) {
+        return Err("a path cannot stand after the port");
     }
     let port = match port {
         None => default_port.ok_or("the port is missing")?,
@@ -449,64 +465,9 @@ impl fmt::Display for Via {
     }
 }
 
-/// Returns true if only Tor can resolve `host` (RFC 7686), in any case and with or without dots at
-/// the end.
-pub fn is_onion(host: &str) -> bool {
-    let host = host.trim_end_matches('.');
-    let Some((before, last)) = host.as_bytes().split_last_chunk::<5>() else {
-        return false;
-    };
-    last.eq_ignore_ascii_case(b"onion") && matches!(before.last(), None | Some(b'.'))
-}
-
-/// Returns the name of the onion service at `host`, such as `a.onion` for `www.A.onion.`.
-pub fn onion_service(host: &str) -> Option<String> {
-    let host = host.trim_end_matches('.');
-    let service = host.rsplit('.').nth(1).filter(|it| !it.is_empty())?;
-    is_onion(host).then(|| format!("{}.onion", service.to_ascii_lowercase()))
-}
-
-/// Returns true if both hosts are names of one onion service: subdomains share its address.
-pub fn is_same_onion(a: &str, b: &str) -> bool {
-    onion_service(a).is_some_and(|service| Some(service) == onion_service(b))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn is_same_onion_compares_services() {
-        for (a, b, expected) in [
-            ("a.onion", "A.onion.", true),
-            ("a.onion", "www.a.onion..", true),
-            ("www.a.onion", "a.b.a.onion", true),
-            ("a.onion", "b.onion", false),
-            ("a.onion", "ba.onion", false),
-            ("a.onion.example", "a.onion.example", false),
-            ("onion", "onion", false),
-            (".onion", ".onion", false),
-        ] {
-            assert_eq!(is_same_onion(a, b), expected, "{a} {b}");
-            assert_eq!(is_same_onion(b, a), expected, "{b} {a}");
-        }
-    }
-
-    #[test]
-    fn is_onion_ignores_case_and_root() {
-        for (host, expected) in [
-            ("a.onion", true),
-            ("www.A.ONION.", true),
-            ("a.onion..", true),
-            ("onion", true),
-            ("onion.", true),
-            ("a.onion.example", false),
-            ("aonion", false),
-            ("", false),
-        ] {
-            assert_eq!(is_onion(host), expected, "{host}");
-        }
-    }
 
     #[test]
     fn endpoint_parses_its_own_text() {
@@ -541,6 +502,9 @@ mod tests {
             ("h2://x:99999", "port is no number"),
             ("h2://::1:80", "brackets"),
             ("h2://x y:80", "character"),
+            ("h2://b\u{fc}cher.example:80", "xn--"),
+            ("h2://user:secret@x:80", "a user and a password"),
+            ("h2://x:80/path", "a path cannot"),
             ("h2://x:80?a", "no value"),
             ("h2://x:80?a=1&a=2", "twice"),
         ] {
@@ -564,6 +528,14 @@ mod tests {
         assert!(words.contains("it may be h2, h3, spdy3, spdy3.1, such as h2+tls://HOST:443"));
         assert!(
             !words.contains("socks5") && !words.contains("http,"),
+            "{words}"
+        );
+        let shared = Usage::Gateway
+            .parse("tandem://gw.example:443?token=s3cret")
+            .unwrap_err();
+        let words = shared.to_string();
+        assert!(
+            words.contains("`tandem init --from URL`") && !words.contains("s3cret"),
             "{words}"
         );
         for (text, valid) in [

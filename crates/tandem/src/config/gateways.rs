@@ -279,7 +279,9 @@ impl Dialled<'_> {
 fn own_addresses(endpoint: &Endpoint, lookups: Lookups) -> Result<Vec<SocketAddr>, ConfigError> {
     let bad = |problem: String| ConfigError::value("gateway", format!("{endpoint}: {problem}"));
     if let Some(ip) = endpoint.option("ip") {
-        let ip = ip.parse().map_err(|_| bad("ip= is no address".into()))?;
+        let ip = ip
+            .parse()
+            .map_err(|_| bad("ip= is no address, such as 2001:db8::5".into()))?;
         return Ok(vec![SocketAddr::new(ip, endpoint.port)]);
     }
     if let Some(address) = endpoint.socket_addr() {

@@ -474,7 +474,9 @@ pub(crate) fn distinct(listen: &[Endpoint], transports: &Transports) -> Result<(
         if endpoint.port != 0 && known.contains(&listener) {
             return Err(ConfigError::value(
                 "listen",
-                format!("{endpoint} is given twice"),
+                format!(
+                    "{endpoint}: another listener has this port: give one of them another port"
+                ),
             ));
         }
         known.push(listener);
