@@ -40,19 +40,24 @@ fn certificate(error: &CertificateError, side: Side) -> Cow<'static, str> {
         CertificateError::ExpiredContext { time, not_after } => format!(
             "its certificate expired on {}, and the clock of this machine says {}: \
              renew the certificate, or set the clock",
-            day(*not_after),
-            day(*time)
+            moment(*not_after, *time),
+            moment(*time, *not_after)
         )
         .into(),
         CertificateError::Expired => "its certificate has expired".into(),
         CertificateError::NotValidYetContext { time, not_before } => format!(
             "its certificate is valid from {} only, and the clock of this machine says {}: \
              set the clock, or use another certificate",
-            day(*not_before),
-            day(*time)
+            moment(*not_before, *time),
+            moment(*time, *not_before)
         )
         .into(),
         CertificateError::NotValidYet => "its certificate is not valid yet".into(),
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. }
+            if side == Side::Peer =>
+        {
+            format!("invalid peer certificate: {error}: check the host, or add ?sni=NAME").into()
+        }
         // rustls has no name for this error of webpki.
         other if side == Side::Peer && other.to_string().contains("CaUsedAsEndEntity") => {
             "its certificate is that of an authority (CA:TRUE), which cannot be a gateway's too: \
@@ -103,6 +108,16 @@ fn day(time: UnixTime) -> String {
         )
 }
 
+/// Writes a moment as its day, with the time if `other` is on the same day.
+fn moment(time: UnixTime, other: UnixTime) -> String {
+    let day_of = day(time);
+    if day_of != day(other) {
+        return day_of;
+    }
+    let of_day = time.as_secs() % 86_400;
+    format!("{day_of}, {:02}:{:02} UTC", of_day / 3600, of_day / 60 % 60)
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -126,7 +141,28 @@ mod tests {
     }
 
     #[test]
+    fn moments_of_one_day_have_times() {
+        let at = |seconds| UnixTime::since_unix_epoch(Duration::from_secs(seconds));
+        let error = Error::InvalidCertificate(CertificateError::NotValidYetContext {
+            time: at(1_795_338_000),
+            not_before: at(1_795_348_860),
+        });
+        let words = explain(&error, Side::Peer);
+        assert!(
+            words.contains("from 22 November 2026, 12:01 UTC only"),
+            "{words}"
+        );
+        assert!(
+            words.contains("says 22 November 2026, 09:00 UTC"),
+            "{words}"
+        );
+    }
+
+    #[test]
     fn remedies_are_for_the_gateway_only() {
+        let name = Error::InvalidCertificate(CertificateError::NotValidForName);
+        assert!(explain(&name, Side::Peer).contains("?sni=NAME"));
+        assert!(!explain(&name, Side::Origin).contains("sni"));
         let unknown = Error::InvalidCertificate(CertificateError::UnknownIssuer);
         assert!(explain(&unknown, Side::Peer).contains("ca=FILE"));
         assert!(!explain(&unknown, Side::Origin).contains("ca=FILE"));
