@@ -133,7 +133,7 @@ impl Shared {
             AssociationError::Closed(Closed::Local | Closed::Peer(0 | H3_NO_ERROR))
         );
         self.regular.set(regular);
-        self.fail(Error::new(kind, self.side, error.to_string()));
+        self.fail(Error::new(kind, self.side, words(error, self.side)));
     }
 
     pub(crate) fn fail(&self, error: Error) {
@@ -345,6 +345,25 @@ impl Shared {
     }
 }
 
+/// The codes of HTTP/3 with which a listener ends a session that is none of HTTP/3 (RFC 9114
+/// section 8.1): errors of stream creation, critical streams, frames, settings.
+const H3_MISMATCH: [u32; 5] = [0x103, 0x104, 0x105, 0x106, 0x10a];
+
+/// Describes the end of an association to `side`.
+fn words(error: &AssociationError, side: Side) -> String {
+    match error {
+        AssociationError::Closed(Closed::Peer(code))
+            if side == Side::Peer && H3_MISMATCH.contains(code) =>
+        {
+            format!(
+                "{error}: the gateway may speak another session protocol over DTLS (http or h3): \
+                 compare its --listen"
+            )
+        }
+        _ => error.to_string(),
+    }
+}
+
 /// Returns the error of TLS that the end of an association is equal to, which has the words and
 /// remedies of the transport `tls`.
 fn tls_error(error: &AssociationError) -> Option<rustls::Error> {
@@ -536,5 +555,20 @@ impl Drop for Carried {
     fn drop(&mut self) {
         self.0.dropped.set(true);
         self.0.work.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn session_of_another_protocol_has_a_remedy() {
+        let closed = |code| AssociationError::Closed(Closed::Peer(code));
+        let told = words(&closed(0x104), Side::Peer);
+        assert!(told.ends_with("compare its --listen"), "{told}");
+        for (code, side) in [(0x104, Side::Client), (0x102, Side::Peer), (7, Side::Peer)] {
+            assert!(!words(&closed(code), side).contains("--listen"), "{code}");
+        }
     }
 }

@@ -257,5 +257,7 @@ pub(super) const CRITICAL_TYPES: [u8; 3] = [0x00, 0x02, 0x03];
 pub(super) const PUSH_TYPE: u64 = 0x01;
 
 /// The error of a stream that ends before the session (RFC 9114 section 6.2.1).
-pub(super) const CLOSED_CRITICAL: super::code::Fault =
-    super::code::Fault::new(Code::CLOSED_CRITICAL_STREAM, "a critical stream was closed");
+pub(super) const CLOSED_CRITICAL: super::code::Fault = super::code::Fault::new(
+    Code::CLOSED_CRITICAL_STREAM,
+    "a critical stream was closed, as by an end without HTTP/3",
+);
