@@ -31,6 +31,8 @@ pub struct Renewable<T> {
 struct Stamps {
     loaded: Vec<FileStamp>,
     seen: Vec<FileStamp>,
+    /// The reason why the present files are not used.
+    problem: Option<String>,
 }
 
 /// A value that can look whether its files have changed.
@@ -38,6 +40,9 @@ trait Renew: Send + Sync {
     /// Takes over changed files once they have stayed the same for two looks: a renewal may write
     /// several. Returns the sentence for the log, if there is one; an error keeps the old value.
     fn look(&self) -> Option<Result<String, String>>;
+
+    /// Returns the reason why the present files are not used.
+    fn problem(&self) -> Option<String>;
 }
 
 impl<T> Renewable<T> {
@@ -57,6 +62,7 @@ impl<T> Renewable<T> {
             stamps: Mutex::new(Stamps {
                 loaded: stamps.clone(),
                 seen: stamps,
+                problem: None,
             }),
         })
     }
@@ -101,6 +107,12 @@ impl Renewals {
         values.iter().filter_map(|value| value.look()).collect()
     }
 
+    /// Returns the reasons why changed files are not used.
+    pub fn problems(&self) -> BTreeSet<String> {
+        let values: Vec<_> = self.list().iter().filter_map(Weak::upgrade).collect();
+        values.iter().filter_map(|value| value.problem()).collect()
+    }
+
     fn list(&self) -> MutexGuard<'_, Vec<Weak<dyn Renew>>> {
         self.watched.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -142,17 +154,25 @@ impl<T: Send + Sync> Renew for Renewable<T> {
         }
         known.loaded = now;
         drop(known);
-        Some(match (self.load)() {
+        let result = match (self.load)() {
             Ok(value) => {
                 let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
                 *current = Arc::new(value);
-                Ok(format!("{} was renewed", self.name))
+                Ok(format!("renewed: {}", self.name))
             }
             Err(problem) => Err(format!(
                 "{} has changed, but cannot be used, so the old one stays: {problem}",
                 self.name
             )),
-        })
+        };
+        let mut known = self.stamps.lock().unwrap_or_else(PoisonError::into_inner);
+        known.problem = result.clone().err();
+        Some(result)
+    }
+
+    fn problem(&self) -> Option<String> {
+        let known = self.stamps.lock().unwrap_or_else(PoisonError::into_inner);
+        known.problem.clone()
     }
 }
 
@@ -184,12 +204,21 @@ mod tests {
         assert_eq!((*value.get(), value.look()), (1, None));
         write("22");
         assert_eq!((value.look(), *value.get()), (None, 1));
-        assert_eq!(value.look(), Some(Ok("the number was renewed".into())));
+        assert_eq!(value.look(), Some(Ok("renewed: the number".into())));
         assert_eq!((*value.get(), value.look()), (22, None));
         write("none");
         assert_eq!(value.look(), None);
         assert!(matches!(value.look(), Some(Err(words)) if words.contains("the old one stays")));
         assert_eq!((*value.get(), value.look()), (22, None));
+        assert!(
+            value
+                .problem()
+                .is_some_and(|words| words.contains("the old one stays"))
+        );
+        write("333");
+        assert_eq!(value.look(), None);
+        assert_eq!(value.look(), Some(Ok("renewed: the number".into())));
+        assert_eq!(value.problem(), None);
         std::fs::remove_file(&file).expect("the file that was written");
     }
 
@@ -202,7 +231,7 @@ mod tests {
             let load = move || std::fs::read_to_string(&path).map_err(|error| error.to_string());
             Renewable::new(name.into(), vec![file.clone()], load).expect("a readable file")
         };
-        let renewed = |name: &str| BTreeSet::from([Ok(format!("{name} was renewed"))]);
+        let renewed = |name: &str| BTreeSet::from([Ok(format!("renewed: {name}"))]);
         write("1");
         let (renewals, others) = (Renewals::default(), Renewals::default());
         let (kept, left) = (renewals.watch(read("kept")), renewals.watch(read("left")));

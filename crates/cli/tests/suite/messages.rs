@@ -559,13 +559,13 @@ fn renewed_certificates_and_tokens_are_taken_over() {
         "{line}"
     );
     std::fs::write(&token, "another-token-than-the-first\n").unwrap();
-    gateway.wait_for("was renewed");
+    gateway.wait_for("renewed: ");
     std::fs::write(&cert, "no certificate\n").unwrap();
     let line = gateway.wait_for("the old one stays");
     assert!(line.contains("no certificate is in it"), "{line}");
     std::fs::copy(&next, &cert).unwrap();
     std::fs::copy(&next_key, &key).unwrap();
-    gateway.wait_for("was renewed");
+    gateway.wait_for("renewed: ");
 
     // The session that stands goes on; new ones meet the new certificate and the new token.
     assert_eq!(Client::to(first.address).get(&origin.url("/")).status, 200);
