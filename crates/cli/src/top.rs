@@ -246,7 +246,33 @@ impl View {
         counters.get(name).copied().unwrap_or(0)
     }
 
+    /// Returns the numbers of a gateway that takes submissions.
+    fn submissions(&self) -> String {
+        let counter = |name| self.counter(name);
+        format!(
+            "Submissions: {} wait for an answer, {} for their batch. Since the start: {} \
+             delivered, {} given up, {} refused. The store has {:.1} kB.",
+            counter("submissions_waiting"),
+            counter("submissions_collected"),
+            counter("submissions_answered"),
+            counter("submissions_given_up"),
+            counter("submissions_refused"),
+            counter("submissions_stored_bytes") as f64 / 1e3,
+        )
+    }
+
     fn saving(&self) -> String {
+        if self.counter("submission_store") > 0 {
+            return self.submissions();
+        }
+        if self.overview.role == "issuer" {
+            return format!(
+                "{} accounts have {} tokens of this epoch. Refused requests: {}.",
+                self.counter("issuer_accounts"),
+                self.counter("tokens_issued_epoch"),
+                self.counter("token_requests_refused"),
+            );
+        }
         if self.overview.role == "gateway" {
             let answered = self.counter("cache_hits") + self.counter("cache_collapsed");
             let asked = answered + self.counter("cache_misses");
@@ -468,6 +494,34 @@ mod tests {
             text.contains("250.0 ms") && text.contains("h2 over TLS"),
             "{text}"
         );
+    }
+
+    #[tokio::test]
+    async fn submissions_and_tokens_are_shown() {
+        let mut view = view().await;
+        view.overview.role = "gateway".into();
+        let counters = &mut view.overview.status.counters;
+        for (name, value) in [
+            ("submission_store", 1),
+            ("submissions_waiting", 7),
+            ("submissions_given_up", 3),
+            ("issuer_accounts", 5),
+        ] {
+            assert!(counters.insert(name.into(), value).is_some(), "{name}");
+        }
+        for shown in [view.text(), drawn(&view, 100, 30).join(" ")] {
+            assert!(
+                shown.contains("Submissions: 7 wait for an answer"),
+                "{shown}"
+            );
+            assert!(shown.contains("3 given up"), "{shown}");
+        }
+        view.overview.role = "issuer".into();
+        view.overview
+            .status
+            .counters
+            .insert("submission_store".into(), 0);
+        assert!(view.text().contains("5 accounts have 0 tokens"));
     }
 
     #[tokio::test]
