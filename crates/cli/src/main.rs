@@ -55,6 +55,13 @@ fn end(error: &clap::Error) -> ! {
              -p tandem-cli --features submit",
         );
     }
+    let given = std::env::args_os();
+    let given: Vec<_> = given.map(|it| it.to_string_lossy().into_owned()).collect();
+    if let Some(option) = option_of_value(error, &given, &Arguments::command()) {
+        tandem::cli::note(format_args!(
+            "\ntip: the value of an option such as {option} stands after '=': {option}=VALUE"
+        ));
+    }
     std::process::exit(error.exit_code())
 }
 
@@ -64,6 +71,23 @@ fn is_of_submissions(error: &clap::Error) -> bool {
         Some(ContextValue::String(name)) => matches!(name.as_str(), "issuer" | "submit"),
         _ => false,
     }
+}
+
+/// Returns the option before an unexpected value, if it takes its value after `=` only.
+fn option_of_value<'a>(
+    error: &clap::Error,
+    given: &'a [String],
+    program: &clap::Command,
+) -> Option<&'a str> {
+    let Some(ContextValue::String(value)) = error.get(ContextKind::InvalidArg) else {
+        return None;
+    };
+    let at = given.iter().position(|it| it == value)?;
+    let option = given.get(at.checked_sub(1)?)?;
+    let name = option.strip_prefix("--")?;
+    let command = program.find_subcommand(given.get(1)?)?;
+    let is_option = |it: &clap::Arg| it.get_long() == Some(name) && it.is_require_equals_set();
+    command.get_arguments().any(is_option).then_some(option)
 }
 
 fn run(command: Command) -> Result<(), Failure> {
@@ -83,6 +107,22 @@ fn run(command: Command) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn value_after_a_space_is_recognised() {
+        let option = |given: &[&str]| {
+            let given: Vec<_> = given.iter().map(|&it| it.to_owned()).collect();
+            let program = Arguments::command();
+            let error = program.clone().try_get_matches_from(&given).err();
+            option_of_value(&error.expect("no arguments"), &given, &program).map(str::to_owned)
+        };
+        let solo = option(&["tandem", "client", "--solo", "direct"]);
+        assert_eq!(solo.as_deref(), Some("--solo"));
+        let push = option(&["tandem", "client", "--push", "false"]);
+        assert_eq!(push.as_deref(), Some("--push"));
+        assert_eq!(option(&["tandem", "client", "direct"]), None);
+        assert_eq!(option(&["tandem", "client", "--log", "info", "x"]), None);
+    }
 
     #[test]
     fn unknown_command_of_submissions_is_recognised() {
