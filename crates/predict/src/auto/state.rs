@@ -9,7 +9,7 @@
 
 use super::mixer::{Mixer, Rate, Reliability};
 use super::model::{ASSET_INPUTS, FOLLOWER_SETS, Model};
-use super::store::{Context, ContextId, Crowd, Entry, FOLLOWERS, Key, LIMITS, NONE, Store, Url};
+use super::store::{ContextId, Crowd, FOLLOWERS, Key, LIMITS, NONE, Store};
 use super::url::{Kind, parts, template};
 use super::{Auto, AutoConfig, fnv1a};
 

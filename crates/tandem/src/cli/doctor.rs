@@ -10,22 +10,23 @@
 
 mod addresses;
 mod proxy;
+mod resolver;
 
 use std::fmt;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
+use std::net::SocketAddr;
 use std::time::{Duration, Instant, SystemTime};
 
 use tandem_http::{Fields, Method, RequestHead, Scheme};
 
+use self::resolver::{name_to_resolve, resolver};
 use super::sections::Configured;
 use super::{ClientArgs, Failure, GatewayArgs, serve};
 use crate::back::announce::explain;
 use crate::back::gateways::unauthorized;
-use crate::back::origin::Mode;
 use crate::config::gateways::GatewayEndpoint;
 use crate::config::onion_ports::torrc_line;
 use crate::config::{ClientConfig, ConfigError, GatewayConfig, PathConfig, few_descriptors};
-use crate::endpoint::{Endpoint, is_onion};
+use crate::endpoint::Endpoint;
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Exchange, Part};
 use crate::middle::max_forwards::VERSION_FIELD;
@@ -231,39 +232,6 @@ async fn gateway(
         },
     );
     Ok(findings)
-}
-
-/// Returns the name for the check of the resolver. A gateway that resolves no name needs none, and
-/// the look-up would tell the resolver of the operator.
-fn name_to_resolve<'a>(asked: Option<&'a str>, mode: &'a Mode) -> Option<&'a str> {
-    let needed = match mode {
-        Mode::Forward => Some("example.com"),
-        Mode::Reverse { target, .. } | Mode::Proxy { target, .. } => {
-            let is_address = target.host.parse::<IpAddr>().is_ok();
-            (!is_address).then_some(target.host.as_str())
-        }
-    };
-    asked.or(needed)
-}
-
-/// Checks the resolver with a name.
-async fn resolver(name: &str) -> Result<Finding, Failure> {
-    if is_onion(name) {
-        let problem = format!(
-            "{name} is an onion service, which no resolver may be asked for: a gateway reaches \
-             addresses and names of DNS only"
-        );
-        return Ok(Finding::fault("DNS", problem));
-    }
-    let asked = name.to_owned();
-    let looked_up = tokio::task::spawn_blocking(move || (asked.as_str(), 443).to_socket_addrs());
-    Ok(match looked_up.await? {
-        Ok(found) => Finding::good("DNS", format!("{name} has {} address(es)", found.count())),
-        Err(error) => Finding::fault(
-            "DNS",
-            format!("{name} cannot be resolved ({error}): check /etc/resolv.conf and the network"),
-        ),
-    })
 }
 
 /// Tells the ports under which a gateway announces itself to visitors of an onion service, if it
@@ -555,34 +523,6 @@ mod tests {
         assert!(found.text.ends_with(lines), "{}", found.text);
         assert_eq!(announced(&plain.typed().expect("a gateway")), None);
         assert_eq!(announced(&silent.typed().expect("a gateway")), None);
-    }
-
-    #[test]
-    fn gateway_before_an_address_needs_no_resolver() {
-        let mode = |text: &str| {
-            let options = crate::config::GatewayOptions {
-                listen: vec!["h2+tcp://127.0.0.1:0".parse().expect("an endpoint")],
-                mode: Some(text.parse().expect("a mode")),
-                open: Some(true),
-                ..Default::default()
-            };
-            options.typed().expect("a gateway").mode
-        };
-        for (text, asked, name) in [
-            ("forward", None, Some("example.com")),
-            ("reverse=http://127.0.0.1:8080", None, None),
-            ("reverse=http://[::1]", None, None),
-            ("reverse=http://127.0.0.1", Some("a.test"), Some("a.test")),
-            ("reverse=http://origin.test", None, Some("origin.test")),
-        ] {
-            assert_eq!(name_to_resolve(asked, &mode(text)), name, "{text}");
-        }
-    }
-
-    #[tokio::test]
-    async fn resolver_is_not_asked_for_onion_services() {
-        let finding = resolver("www.EXAMPLE.onion.").await.expect("a finding");
-        assert!(finding.text.contains("onion service"), "{}", finding.text);
     }
 
     /// Tests run as root too, to which no port is refused.
