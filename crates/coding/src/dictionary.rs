@@ -133,6 +133,11 @@ impl Memory {
         })))
     }
 
+    /// Returns true if it has no session that has held a body.
+    pub fn is_empty(&self) -> bool {
+        self.0.borrow().sessions.is_empty()
+    }
+
     /// Begins an empty session.
     fn session(&self) -> (Self, u64) {
         let mut whole = self.0.borrow_mut();
@@ -329,7 +334,9 @@ mod tests {
         drop(first);
         assert_eq!(bytes(&memory), entry(600));
         assert!(second.get("a").is_some());
+        assert!(!memory.is_empty());
         drop(second);
+        assert!(memory.is_empty());
         let whole = memory.0.borrow();
         assert!(whole.bytes == 0 && whole.order.is_empty() && whole.sessions.is_empty());
     }

@@ -69,10 +69,10 @@ pub struct Compress {
     next: Rc<dyn Stage>,
 }
 
-/// The memory that the sessions of one thread of a gateway, or those of a client, share.
+/// The memory that the sessions of one thread of a gateway share.
 #[derive(Clone, Debug)]
 pub struct CodingMemory {
-    /// The memory of encoders or decoders.
+    /// The memory of encoders.
     pub(super) coders: Budget,
     /// The memory of the former versions of bodies.
     pub(super) versions: Memory,

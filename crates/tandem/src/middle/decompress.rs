@@ -8,7 +8,8 @@
 //! It lies before `gateways`, so that the stages before it, pushed responses and the browser see
 //! heads and bodies as the gateway had them. The gateway is not trusted: windows, the number of
 //! decoders and the size of each piece are bounded, and a body that does not decode ends with an
-//! error, never as a complete response.
+//! error, never as a complete response. Each isolation key has a share of the memory
+//! ([`decoding_memory`](super::decoding_memory)), since the offer shows whether there is any left.
 //!
 //! The stage keeps the latest version of each short body with the session that brought it. The pool
 //! of sessions names it in the next request for the same URL by a page of the same site on that
@@ -17,7 +18,6 @@
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use tandem_coding::dictionary::MAX_DICTIONARY;
 use tandem_coding::{CodingError, Decoder, Reservation, wire};
 use tandem_http::{Method, ResponseHead};
 use tandem_push::site::first_party;
@@ -26,33 +26,17 @@ use tandem_push::wire::{is_companion, is_reserved};
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Exchange, Part, Parts, PushedPart, Reply, SessionMark};
 use crate::metrics::METRICS;
-use crate::middle::compress::CodingMemory;
+use crate::middle::decoding_memory::{DecodingMemory, KeyMemory, MEMORY};
 use crate::stage::Stage;
 use crate::versions::{CollectedBody, keyed};
-
-/// The memory in bytes of one body: its decoder, and its content for a later version.
-const MEMORY: usize = Decoder::memory() + MAX_DICTIONARY;
-
-/// The memory in bytes for the bodies of all sessions, 128 of them.
-const ALL_DECODERS: usize = 128 * MEMORY;
 
 /// The number of bytes that are decoded before other streams have their turn. A reader that throws
 /// them away would otherwise keep the thread for as long as the frame expands.
 const TURN: usize = 256 << 10;
 
-/// The memory in bytes for the former versions of bodies of all sessions.
-const ALL_VERSIONS: usize = 32 << 20;
-
-impl CodingMemory {
-    /// Returns the memory of a client.
-    pub fn of_client() -> Self {
-        Self::new(ALL_DECODERS, ALL_VERSIONS)
-    }
-}
-
 /// The stage before the sessions of a route.
 pub struct Decompress {
-    memory: CodingMemory,
+    memory: DecodingMemory,
     /// True if bodies with gzip may lose that coding.
     permits_recoding: bool,
     next: Rc<dyn Stage>,
@@ -61,7 +45,7 @@ pub struct Decompress {
 impl Decompress {
     /// Creates a stage before `next`, which shares `memory` with others. With `permits_recoding`,
     /// bodies with gzip may lose that coding.
-    pub fn new(memory: CodingMemory, permits_recoding: bool, next: Rc<dyn Stage>) -> Self {
+    pub fn new(memory: DecodingMemory, permits_recoding: bool, next: Rc<dyn Stage>) -> Self {
         Self {
             memory,
             permits_recoding,
@@ -82,7 +66,8 @@ impl Stage for Decompress {
             return self.next.call(exchange);
         }
         // The response to the companion has no body. Its pushes find memory when they come.
-        let memory = is_read.then(|| self.memory.coders.reserve(MEMORY));
+        let all = self.memory.of(&exchange.isolation);
+        let memory = is_read.then(|| all.decoders.reserve(MEMORY));
         let memory = match memory {
             Some(None) => return self.next.call(exchange),
             memory => memory.flatten(),
@@ -96,7 +81,7 @@ impl Stage for Decompress {
             wire::ask_dictionary(fields);
         }
         Reply::new(Restored {
-            all: self.memory.clone(),
+            all,
             site,
             key,
             session: None,
@@ -111,7 +96,8 @@ impl Stage for Decompress {
 
 /// A reply with a body to restore, if the gateway coded it.
 struct Restored {
-    all: CodingMemory,
+    /// The memory of the isolation key.
+    all: Rc<KeyMemory>,
     /// The site of the page, if it is known.
     site: Option<String>,
     /// The key of the body among the versions, if it may have one.
@@ -143,7 +129,7 @@ impl Restored {
         let Some(coded) = wire::restore(head).map_err(failed)? else {
             return Ok(());
         };
-        let memory = reserved.or_else(|| self.all.coders.reserve(MEMORY));
+        let memory = reserved.or_else(|| self.all.decoders.reserve(MEMORY));
         let Some(memory) = memory else {
             let detail = "too many compressed bodies are under way";
             return Err(Error::new(Kind::Busy, Side::Local, detail));
@@ -206,7 +192,7 @@ impl Restored {
         let key = site.as_deref().map(|site| keyed(site, &pushed.request));
         PushedPart {
             reply: Reply::new(Self {
-                all: self.all.clone(),
+                all: Rc::clone(&self.all),
                 site,
                 key,
                 session: pushed.session.clone(),
@@ -282,20 +268,22 @@ fn failed(error: CodingError) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+
     use bytes::Bytes;
     use tandem_coding::Encoder;
     use tandem_http::{Fields, RequestHead, Scheme};
 
     use super::super::compress::tests::gateway;
     use super::*;
-    use crate::exchange::{Carrying, Sink};
+    use crate::exchange::{Carrying, Isolation, Sink};
     use crate::priority::SharedPriority;
 
     const TYPE: (&str, &str) = ("content-type", "text/html");
     const CODED: (&str, &str) = ("tandem-coded", "zstd");
 
     /// Returns the parts of the response to a GET request behind this stage.
-    async fn get(coding: &CodingMemory, next: Rc<dyn Stage>) -> Result<(Fields, Vec<u8>), Error> {
+    async fn get(coding: &DecodingMemory, next: Rc<dyn Stage>) -> Result<(Fields, Vec<u8>), Error> {
         let stage = Decompress::new(coding.clone(), true, next);
         let request = RequestHead::get(Scheme::Http, "own.example", "/");
         let mut reply = stage.call(Exchange::internal(request));
@@ -310,8 +298,8 @@ mod tests {
         Ok((fields, body))
     }
 
-    fn all() -> CodingMemory {
-        CodingMemory::of_client()
+    fn all() -> DecodingMemory {
+        DecodingMemory::default()
     }
 
     /// Returns a gateway that sends these fields and this body, whatever the request says.
@@ -344,7 +332,7 @@ mod tests {
         let body = b"<p>all of it</p>".repeat(1000);
         let length = body.len().to_string();
         let fields = [TYPE, ("content-length", &length), ("vary", "Origin")];
-        for (budget, expected) in [(all(), true), (CodingMemory::new(0, ALL_VERSIONS), false)] {
+        for (budget, expected) in [(all(), true), (DecodingMemory::new(0), false)] {
             let (next, sent) = gateway(sending(&fields, &body));
             let (restored, got) = get(&budget, next).await.expect("a response");
             assert_eq!(restored, fields.into_iter().collect());
@@ -405,6 +393,36 @@ mod tests {
         assert_eq!(Rc::strong_count(&mark), 1, "only the session itself");
     }
 
+    /// A gateway could recognise by the offers that two keys belong to the same client.
+    #[tokio::test]
+    async fn offers_of_a_key_do_not_depend_on_other_keys() {
+        let offers: Rc<RefCell<Vec<bool>>> = Rc::default();
+        let seen = Rc::clone(&offers);
+        let next = move |exchange: Exchange| {
+            let fields = &exchange.request.fields;
+            seen.borrow_mut().push(wire::has_offer(fields));
+            Reply::generate(|_: Sink| std::future::pending())
+        };
+        let stage = Decompress::new(all(), true, Rc::new(next));
+        let begin = |key: &[u8]| {
+            let mut exchange =
+                Exchange::internal(RequestHead::get(Scheme::Http, "own.example", "/"));
+            exchange.isolation = Isolation::new(key, b"");
+            stage.call(exchange)
+        };
+        let held: Vec<_> = (0..1000).map(|_| begin(b"one")).collect();
+        let first = offers
+            .borrow()
+            .iter()
+            .filter(|has_offer| **has_offer)
+            .count();
+        assert!((1..1000).contains(&first), "the memory of a key is bounded");
+        offers.borrow_mut().clear();
+        let other: Vec<_> = (0..first).map(|_| begin(b"other")).collect();
+        assert_eq!(*offers.borrow(), vec![true; first]);
+        drop((held, other));
+    }
+
     #[tokio::test]
     async fn expanding_body_leaves_turns_to_others() {
         let body = vec![0; 4 << 20];
@@ -456,7 +474,7 @@ mod tests {
             })
         };
         for (memory, expected) in [(1, Err(Kind::Busy)), (2, Ok(()))] {
-            let coding = CodingMemory::new(memory * MEMORY, ALL_VERSIONS);
+            let coding = DecodingMemory::new(memory);
             let stage = Decompress::new(coding, true, Rc::new(next));
             let request = RequestHead::get(Scheme::Http, "own.example", "/");
             let mut page = stage.call(Exchange::internal(request));

@@ -13,7 +13,8 @@
 //! - [`warm_up`] opens the congestion window of a new session.
 //! - [`resume`] begins a session with the speed of an earlier one.
 //! - [`cache`] answers requests from the gateway's cache.
-//! - [`compress`] and [`decompress`] code bodies between the two proxies.
+//! - [`compress`] and [`decompress`] code bodies between the two proxies. The latter takes its
+//!   memory from [`decoding_memory`].
 //! - [`push`] pushes the resources of pages at the gateway.
 //! - [`solo`] holds the sessions of a client without a gateway.
 //! - [`submit`] takes anonymous submissions, and `issuer` issues tokens for them.
@@ -26,6 +27,7 @@ pub mod announce;
 pub mod auth;
 pub mod cache;
 pub mod compress;
+pub mod decoding_memory;
 pub mod decompress;
 pub mod discovery;
 pub mod exchange_metrics;

@@ -29,7 +29,7 @@ use crate::config::{ClientConfig, ConfigError};
 use crate::endpoint::Endpoint;
 use crate::exchange::Exchange;
 use crate::journal::saving::LoadTimes;
-use crate::middle::compress::CodingMemory;
+use crate::middle::decoding_memory::DecodingMemory;
 use crate::middle::discovery::{Discovery, SiteLane};
 use crate::middle::routes::Lane;
 use crate::renewal::Renewals;
@@ -83,7 +83,7 @@ impl Drop for Owned {
 pub(super) struct SiteLanes {
     config: Rc<ClientConfig>,
     pools: Rc<SitePools>,
-    coding: CodingMemory,
+    coding: DecodingMemory,
     times: Arc<LoadTimes>,
     renewals: Renewals,
 }
@@ -94,7 +94,7 @@ impl ClientConfig {
         &self,
         default: Lane,
         pools: &Rc<SitePools>,
-        coding: &CodingMemory,
+        coding: &DecodingMemory,
         services: &Services,
     ) -> Lane {
         if !self.discover {
@@ -164,7 +164,7 @@ impl ClientConfig {
     pub(super) fn site_lanes(
         &self,
         pools: &Rc<SitePools>,
-        coding: &CodingMemory,
+        coding: &DecodingMemory,
         services: &Services,
     ) -> SiteLanes {
         SiteLanes {

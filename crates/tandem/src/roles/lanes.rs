@@ -37,7 +37,7 @@ use crate::exchange::{Exchange, Reply};
 use crate::front::early::EarlyConnect;
 use crate::journal::saving::LoadTimes;
 use crate::journal::{Problems, RouteEntry};
-use crate::middle::compress::CodingMemory;
+use crate::middle::decoding_memory::DecodingMemory;
 use crate::middle::decompress::Decompress;
 use crate::middle::exchange_metrics::ExchangeMetrics;
 use crate::middle::loads::Loads;
@@ -82,7 +82,7 @@ pub(super) struct Lanes {
     /// The pools of gateways that sites have announced.
     pub(super) discovered: Rc<SitePools>,
     /// The memory for coded bodies of all lanes.
-    pub(super) coding: CodingMemory,
+    pub(super) coding: DecodingMemory,
 }
 
 impl ClientConfig {
@@ -95,7 +95,7 @@ impl ClientConfig {
         let (journal, renewals) = (services.journal(), services.renewals());
         let problems = Arc::<Problems>::default();
         let fallback = self.fallback_stage()?;
-        let coding = CodingMemory::of_client();
+        let coding = DecodingMemory::default();
         let (mut lanes, mut pools) = (Vec::new(), Vec::new());
         for route in &self.routes {
             let pool = self.pool(&route.gateways, fallback.clone(), &problems, renewals)?;
@@ -184,7 +184,7 @@ impl ClientConfig {
         &self,
         pool: &Rc<Gateways>,
         times: Arc<LoadTimes>,
-        coding: &CodingMemory,
+        coding: &DecodingMemory,
         entrust: Option<Entrust>,
         digest: Option<SharedDigest>,
     ) -> Lane {
@@ -258,7 +258,7 @@ impl ClientConfig {
         &self,
         sessions: Rc<dyn SessionPool>,
         next: Rc<dyn Stage>,
-        coding: Option<&CodingMemory>,
+        coding: Option<&DecodingMemory>,
         times: Arc<LoadTimes>,
         digest: Option<SharedDigest>,
         on_end: Option<&OpenedOrigins>,
@@ -329,7 +329,7 @@ impl ClientConfig {
         &self,
         sessions: Rc<dyn SessionPool>,
         mut next: Rc<dyn Stage>,
-        coding: Option<&CodingMemory>,
+        coding: Option<&DecodingMemory>,
     ) -> Pushed {
         let is_local = coding.is_none();
         if let Some(coding) = coding.filter(|_| self.compress.is_on()) {
