@@ -7,6 +7,9 @@
 //! descriptors are read once (`control`, `directory`) and an exit with that line is chosen by
 //! weight. MAPADDRESS then pins the address to the exit. Tor chooses guard and middle relays
 //! itself, also for the circuit that is kept ready (`ready_circuit`, `circuits`).
+//!
+//! No address outlives the Tor client that named it: each dial asks for the SOCKS port
+//! (`socks_port`).
 
 pub(crate) mod circuits;
 pub(crate) mod control;
@@ -15,6 +18,7 @@ pub(crate) mod directory;
 #[cfg(test)]
 mod fake_tor;
 mod ready_circuit;
+mod socks_port;
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -34,6 +38,7 @@ use crate::exchange::Isolation;
 use crate::path::Path;
 use crate::secret::Secret;
 use ready_circuit::{Backoff, ReadyCircuit, TimeLimits};
+use socks_port::SocksPort;
 
 /// The exit to use.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,10 +66,11 @@ impl std::str::FromStr for Exit {
     }
 }
 
-/// The addresses learned from the Tor client.
+/// The knowledge of a running Tor client.
 #[derive(Debug)]
 struct TorAddresses {
-    socks: SocketAddr,
+    /// Tells the SOCKS port as long as the Tor client runs.
+    client: Rc<SocksPort>,
     /// A private name that Tor maps to the gateway at its exit. A Tor client that has restarted
     /// does not know the name. Dialling it then fails, instead of reaching the gateway's address
     /// through a wrong exit.
@@ -121,17 +127,19 @@ impl Tor {
         self
     }
 
-    /// Reads the SOCKS port and pins the gateway's address to an exit.
+    /// Connects to the Tor client and pins the gateway's address to an exit.
     async fn prepare(
         &self,
         target: &Target,
         cell: &Rc<OnceCell<TorAddresses>>,
     ) -> Result<TorAddresses, Error> {
-        let mut control = Control::connect(&self.control, self.password.as_deref()).await?;
-        let socks = control.socks_port().await?;
+        let connect = || Control::connect(&self.control, self.password.as_deref());
+        // This connection is older than the name, so it does not outlive the client that knows it.
+        let client = SocksPort::over(connect().await?, self.options.connect_timeout);
         let Some(exit) = self.exit.clone() else {
-            return Ok(TorAddresses { socks, name: None });
+            return Ok(TorAddresses { client, name: None });
         };
+        let mut control = connect().await?;
         let (host, port, timeout) = (
             target.host.clone(),
             target.port,
@@ -173,7 +181,37 @@ impl Tor {
             self.state.borrow_mut().chosen = Some(fingerprint);
         }
         let name = Some(name);
-        Ok(TorAddresses { socks, name })
+        Ok(TorAddresses { client, name })
+    }
+
+    /// Returns the present address of Tor's SOCKS port, and the gateway's private name if it is at
+    /// an exit. A Tor client that has ended is prepared again.
+    async fn addresses(&self, target: &Target) -> Result<(SocketAddr, Option<String>), Error> {
+        loop {
+            let cell = Rc::clone(&self.state.borrow().ready);
+            let was_ready = cell.initialized();
+            let prepared = cell.get_or_try_init(|| self.prepare(target, &cell)).await?;
+            match prepared.client.address().await {
+                Ok(socks) => return Ok((socks, prepared.name.clone())),
+                Err(error) => {
+                    self.forget_client(&cell);
+                    if !was_ready {
+                        return Err(error);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Forgets a Tor client that has ended. Its exit did not fail.
+    fn forget_client(&self, cell: &Rc<OnceCell<TorAddresses>>) {
+        let mut state = self.state.borrow_mut();
+        if Rc::ptr_eq(cell, &state.ready) {
+            (state.ready, state.chosen) = (Rc::default(), None);
+            let circuit = state.circuit.take();
+            drop(state);
+            drop(circuit);
+        }
     }
 
     /// Keeps a circuit to this exit ready, if this is wanted and did not fail a moment ago.
@@ -259,22 +297,14 @@ impl Transport for Tor {
         isolation: &'a Isolation,
     ) -> LocalBoxFuture<'a, Result<Path, Error>> {
         Box::pin(async move {
-            let cell = Rc::clone(&self.state.borrow().ready);
-            let prepared = cell.get_or_try_init(|| self.prepare(target, &cell)).await?;
-            let socks = Socks::new(prepared.socks, self.options.clone());
-            let Some(name) = &prepared.name else {
+            let (socks, name) = self.addresses(target).await?;
+            let socks = Socks::new(socks, self.options.clone());
+            let Some(host) = name else {
                 return socks.dial(target, isolation).await;
             };
             self.release_circuit().await;
-            socks
-                .dial(
-                    &Target {
-                        host: name.clone(),
-                        port: target.port,
-                    },
-                    isolation,
-                )
-                .await
+            let port = target.port;
+            socks.dial(&Target { host, port }, isolation).await
         })
     }
 
@@ -307,259 +337,4 @@ impl Transport for Tor {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use tokio::net::TcpListener;
-
-    use super::fake_tor::{FINGERPRINT, FakeTor, accept};
-    use super::*;
-
-    #[test]
-    fn exit_parses_auto_and_fingerprints() {
-        assert_eq!("auto".parse(), Ok(Exit::Auto));
-        assert!(
-            "$0001020304050607080910111213141516171819"
-                .parse::<Exit>()
-                .is_ok()
-        );
-        assert!("home".parse::<Exit>().is_err());
-    }
-
-    /// Dials a gateway through the fake Tor client, `dials` times at once. Returns the results and
-    /// the final state of the fake.
-    fn dial(
-        double: FakeTor,
-        exit: &str,
-        timeout: Duration,
-        dials: usize,
-    ) -> (Vec<Result<(), Error>>, FakeTor) {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .expect("a runtime");
-        tokio::task::LocalSet::new().block_on(&runtime, async {
-            let control = TcpListener::bind("127.0.0.1:0").await.expect("listens");
-            let socks = TcpListener::bind("127.0.0.1:0").await.expect("listens");
-            let (address, to_socks) = (
-                control.local_addr().expect("bound"),
-                socks.local_addr().expect("bound"),
-            );
-            let state = Rc::new(RefCell::new(double));
-            tokio::task::spawn_local(accept(control, to_socks, Rc::clone(&state)));
-            let options = SocketOptions {
-                connect_timeout: timeout,
-                ..SocketOptions::default()
-            };
-            let target = Rc::new(Target {
-                host: "192.0.2.80".into(),
-                port: 9980,
-            });
-            let dialling: Vec<_> = (0..dials)
-                .map(|_| {
-                    Tor::new(
-                        Via::TorPort(address),
-                        None,
-                        Some(exit.parse().expect("an exit")),
-                        options.clone(),
-                    )
-                })
-                .map(|tor| (tor, Rc::clone(&target)))
-                .map(|(tor, target)| {
-                    tokio::task::spawn_local(async move {
-                        tor.dial(&target, &Isolation::none()).await.map(drop)
-                    })
-                })
-                .collect();
-            let mut results = Vec::new();
-            for one in dialling {
-                results.push(one.await.expect("no panic"));
-            }
-            let end = state.borrow().clone();
-            (results, end)
-        })
-    }
-
-    const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
-
-    #[test]
-    fn tor_fetches_the_descriptor_of_a_fingerprint() {
-        let (results, end) = dial(
-            FakeTor {
-                arriving: 3,
-                ..FakeTor::new()
-            },
-            FINGERPRINT,
-            CONNECT_TIMEOUT,
-            1,
-        );
-        assert_eq!(results, [Ok(())]);
-        assert!(
-            end.has_descriptor && end.microdescriptors == "auto" && end.fetched == 1,
-            "{end:?}"
-        );
-        assert!(
-            end.mapped[0].ends_with(&format!("=192.0.2.80.{FINGERPRINT}.exit")),
-            "{end:?}"
-        );
-        let known = FakeTor {
-            has_descriptor: true,
-            fetched: 1,
-            ..FakeTor::new()
-        };
-        let (results, end) = dial(known, FINGERPRINT, CONNECT_TIMEOUT, 1);
-        assert_eq!(
-            (results, end.fetched),
-            (vec![Ok(())], 1),
-            "a present descriptor is not fetched again"
-        );
-    }
-
-    #[test]
-    fn tor_waits_for_a_starting_client() {
-        for exit in ["auto", FINGERPRINT] {
-            let young = FakeTor {
-                starting: 4,
-                arriving: 2,
-                uptime: 5,
-                announced_after: 3,
-                ..FakeTor::new()
-            };
-            let (results, end) = dial(young, exit, CONNECT_TIMEOUT, 1);
-            assert_eq!(results, [Ok(())]);
-            assert_eq!((end.fetched, end.microdescriptors), (3, "auto"));
-        }
-    }
-
-    #[test]
-    fn tor_names_the_missing_part() {
-        let soon = Duration::from_millis(60);
-        let never = || FakeTor {
-            starting: u32::MAX,
-            uptime: 5,
-            ..FakeTor::new()
-        };
-        let silent = || FakeTor {
-            announced_after: u32::MAX,
-            ..FakeTor::new()
-        };
-        let other = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
-        for (double, exit, part) in [
-            (never(), "auto", "not started yet (30 % done)"),
-            (never(), FINGERPRINT, "not started yet (30 % done)"),
-            (
-                silent(),
-                "auto",
-                "no exit announces a gateway at that address",
-            ),
-            (
-                silent(),
-                FINGERPRINT,
-                "announces no gateway at that address",
-            ),
-            (
-                FakeTor::new(),
-                other,
-                "knows no running relay with that fingerprint",
-            ),
-        ] {
-            let (results, end) = dial(double, exit, soon, 1);
-            let error = results[0]
-                .as_ref()
-                .expect_err("nothing to reach")
-                .to_string();
-            assert!(error.contains(part), "{exit}: {error}");
-            assert!(
-                end.mapped.is_empty() && end.microdescriptors == "auto",
-                "{end:?}"
-            );
-        }
-    }
-
-    #[test]
-    fn tor_restores_the_setting_after_parallel_dials() {
-        let (results, end) = dial(
-            FakeTor {
-                arriving: 5,
-                ..FakeTor::new()
-            },
-            "auto",
-            CONNECT_TIMEOUT,
-            4,
-        );
-        assert!(results.iter().all(Result::is_ok), "{results:?}");
-        assert_eq!((end.microdescriptors, end.mapped.len()), ("auto", 4));
-    }
-
-    #[test]
-    fn tor_restores_a_setting_that_others_changed() {
-        // Another program makes Tor fetch full descriptors, and ends before this one does.
-        let other = FakeTor {
-            microdescriptors: "0",
-            arriving: 6,
-            others_end: 3,
-            ..FakeTor::new()
-        };
-        let (results, end) = dial(other, FINGERPRINT, CONNECT_TIMEOUT, 1);
-        assert_eq!(
-            (results, end.microdescriptors, end.fetched),
-            (vec![Ok(())], "auto", 1)
-        );
-        // The user has set it so.
-        let (results, end) = dial(
-            FakeTor {
-                microdescriptors: "0",
-                ..FakeTor::new()
-            },
-            FINGERPRINT,
-            CONNECT_TIMEOUT,
-            1,
-        );
-        assert_eq!(
-            (results, end.microdescriptors, end.fetched),
-            (vec![Ok(())], "0", 0)
-        );
-    }
-
-    #[test]
-    fn tor_restores_the_setting_of_a_dropped_dial() {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .expect("a runtime");
-        tokio::task::LocalSet::new().block_on(&runtime, async {
-            let control = TcpListener::bind("127.0.0.1:0").await.expect("listens");
-            let address = control.local_addr().expect("bound");
-            let state = Rc::new(RefCell::new(FakeTor {
-                arriving: 20,
-                ..FakeTor::new()
-            }));
-            tokio::task::spawn_local(accept(control, address, Rc::clone(&state)));
-            let tor = Tor::new(
-                Via::TorPort(address),
-                None,
-                Some(Exit::Auto),
-                SocketOptions::default(),
-            );
-            let target = Target {
-                host: "192.0.2.80".into(),
-                port: 9980,
-            };
-            let isolation = Isolation::none();
-            {
-                let mut dialling = tor.dial(&target, &isolation);
-                while state.borrow().microdescriptors == "auto" {
-                    let step = Duration::from_millis(1);
-                    assert!(
-                        tokio::time::timeout(step, &mut dialling).await.is_err(),
-                        "it cannot be done yet"
-                    );
-                }
-            }
-            while state.borrow().microdescriptors != "auto" {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
-            assert!(state.borrow().has_descriptor && state.borrow().mapped.is_empty());
-        });
-    }
-}
+mod tests;

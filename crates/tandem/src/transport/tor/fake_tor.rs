@@ -33,6 +33,8 @@ pub(super) struct FakeTor {
     pub(super) silent: Option<&'static str>,
     /// The prefix of the commands at which the connection ends.
     pub(super) hangs_up: Option<&'static str>,
+    /// The address of the SOCKS port, if it has changed.
+    pub(super) moved: Option<SocketAddr>,
 }
 
 /// The state behind the circuit commands: relays, and circuits to them.
@@ -274,6 +276,7 @@ impl FakeTor {
             connections: 0,
             silent: None,
             hangs_up: None,
+            moved: None,
         }
     }
 
@@ -305,7 +308,10 @@ impl FakeTor {
         match command {
             "PROTOCOLINFO 1" => "250-PROTOCOLINFO 1\r\n250-AUTH METHODS=NULL\r\n250 OK\r\n".into(),
             "AUTHENTICATE" => "250 OK\r\n".into(),
-            "GETINFO net/listeners/socks" => one("net/listeners/socks", &format!("\"{socks}\"")),
+            "GETINFO net/listeners/socks" => {
+                let address = self.moved.unwrap_or(socks);
+                one("net/listeners/socks", &format!("\"{address}\""))
+            }
             "GETINFO uptime" => one("uptime", &self.uptime.to_string()),
             "GETINFO status/bootstrap-phase" => one(
                 "status/bootstrap-phase",

@@ -220,8 +220,8 @@ fn dial_goes_on_where_no_circuit_can_be_built() {
                 );
                 assert_eq!(
                     scene.fake.borrow().connections,
-                    1,
-                    "one connection, not one for each time"
+                    2,
+                    "one connection more than that for the port, not one for each time"
                 );
             },
         );
@@ -397,12 +397,12 @@ fn dial_connects_to_a_closed_control_port_again() {
                 .await;
             scene.fake.borrow_mut().hangs_up = None;
             scene.fake.borrow_mut().circuits.open.clear();
-            assert_eq!(scene.fake.borrow().connections, 1, "there was no dial");
+            assert_eq!(scene.fake.borrow().connections, 2, "there was no dial");
             while scene.circuits().kept().is_empty() {
                 scene.dial().await;
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
-            assert_eq!(scene.fake.borrow().connections, 2);
+            assert_eq!(scene.fake.borrow().connections, 3);
         },
     );
 }
@@ -430,7 +430,7 @@ fn no_circuit_is_kept_without_dials() {
             );
             scene.dial().await;
             scene.ready().await;
-            assert_eq!(scene.fake.borrow().connections, 2);
+            assert_eq!(scene.fake.borrow().connections, 3);
         },
     );
 }
