@@ -159,5 +159,6 @@ fn http1_session(who: RoleName, path: &PathConfig) -> Http1Session {
         who,
         scheme: Scheme::Http,
         origin_form: OriginForm::Any,
+        ends_unasked: false,
     }
 }

@@ -200,6 +200,7 @@ fn listen<T>(
         who,
         scheme: Scheme::Http,
         origin_form: OriginForm::Only(Rc::clone(&own)),
+        ends_unasked: false,
     };
     let transport = Tcp {
         options: None,

@@ -7,6 +7,9 @@
 //! it goes out at once, because HTTP can still report a 502. On port 443 it goes out at once unless
 //! the gateway has failed, and on other ports once the gateway is known to respond. Both need
 //! `early-connect`, and no failure of a tunnel to the same place a moment ago.
+//!
+//! A drain ends a connection at once if its request is not complete: the rest belongs to the new
+//! configuration. On port 80 the request is that of HTTP, and elsewhere that of SOCKS.
 
 use std::future::Future;
 use std::net::IpAddr;
@@ -65,7 +68,12 @@ impl SocksFront {
     ) -> Result<(), Error> {
         let mut server = Server::new();
         let greeted = handshake(&mut path, &mut server);
-        let Ok(request) = tokio::time::timeout(self.handshake, greeted).await else {
+        let greeted = tokio::select! {
+            biased;
+            greeted = tokio::time::timeout(self.handshake, greeted) => greeted,
+            () = drain.begun() => return Ok(()),
+        };
+        let Ok(request) = greeted else {
             let detail = "the SOCKS handshake did not end in time";
             return Err(Error::new(Kind::Timeout, Side::Client, detail));
         };
@@ -100,7 +108,7 @@ impl SocksFront {
                     port: named_port(&request.target, peer),
                     limits,
                 };
-                association.run(path, server).await
+                association.run(path, server, drain).await
             }
             _ => answer(&mut path, &mut server, SocksReply::CommandNotSupported).await,
         }
@@ -139,7 +147,11 @@ impl SocksFront {
         }
         answer(&mut path, &mut server, SocksReply::Succeeded).await?;
         let mut early = BytesMut::from(&server.take_rest()[..]);
-        if self.is_http(&mut path, &mut early, &host, port).await? {
+        let asks_http = self.is_http(&mut path, &mut early, &host, port, &drain);
+        let Some(is_http) = asks_http.await? else {
+            return Ok(());
+        };
+        if is_http {
             let stage = towards(stage, target.to_owned(), port);
             Http1Server::with_early(self.http1.clone(), path, peer, stage, early)
                 .run(drain)
@@ -153,18 +165,20 @@ impl SocksFront {
         }
     }
 
-    /// Reads the first bytes. Returns true if they are an HTTP/1.1 request to `host`.
+    /// Reads the first bytes. Returns true if they are an HTTP/1.1 request to `host`, and `None` if
+    /// the drain began before the request was complete.
     async fn is_http(
         &self,
         path: &mut Path,
         early: &mut BytesMut,
         host: &str,
         port: u16,
-    ) -> Result<bool, Error> {
+        drain: &Drain,
+    ) -> Result<Option<bool>, Error> {
         let mut begun = None;
         loop {
             match looks_like_http(early) {
-                Looks::Other => return Ok(false),
+                Looks::Other => return Ok(Some(false)),
                 Looks::Http => {
                     match tandem_http::h1::parse_request(
                         early,
@@ -173,12 +187,12 @@ impl SocksFront {
                     ) {
                         Ok(Some((request, _))) => {
                             let named = split_authority(&request.head.authority, Some(80));
-                            return Ok(named.is_ok_and(|(name, at)| name == host && at == port)
-                                && !request.head.is_connect());
+                            let is_same = named.is_ok_and(|(name, at)| name == host && at == port);
+                            return Ok(Some(is_same && !request.head.is_connect()));
                         }
                         // Malformed HTTP to port 80 is still HTTP and is rejected. On other ports
                         // it may be any protocol.
-                        Err(_) => return Ok(port == 80),
+                        Err(_) => return Ok(Some(port == 80)),
                         Ok(None) => {}
                     }
                 }
@@ -193,8 +207,17 @@ impl SocksFront {
                     self.http1.timeouts.head.saturating_sub(begun.elapsed())
                 }
             };
-            match tokio::time::timeout(limit, path.read_buf(early)).await {
-                Ok(Ok(0)) => return Ok(false),
+            // Dropping this future loses no byte.
+            let read = tokio::select! {
+                biased;
+                read = tokio::time::timeout(limit, path.read_buf(early)) => read,
+                () = drain.begun() => {
+                    let is_complete = port != 80 && early.is_empty();
+                    return Ok(is_complete.then_some(false));
+                }
+            };
+            match read {
+                Ok(Ok(0)) => return Ok(Some(false)),
                 Ok(Ok(_)) => {}
                 Ok(Err(error)) => return Err(Error::io(&error, Side::Client)),
                 Err(_) if port == 80 && early.is_empty() => {
@@ -204,7 +227,7 @@ impl SocksFront {
                         "the client asked for nothing",
                     ));
                 }
-                Err(_) => return Ok(false),
+                Err(_) => return Ok(Some(false)),
             }
         }
     }

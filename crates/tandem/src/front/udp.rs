@@ -9,12 +9,16 @@
 //! The association answers one program: the one at the port that the request names, or else the one
 //! that sent the first datagram. A datagram that finds its queue full is dropped, as a router would
 //! do.
+//!
+//! After a drain has begun, an association opens no flow. It ends with its last flow, or when the
+//! program sends to a new destination. The program then asks the new configuration for another.
 
 mod flow;
 mod limits;
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
+use std::ops::ControlFlow;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -35,6 +39,7 @@ use crate::log_limit::LogLimit;
 use crate::metrics::METRICS;
 use crate::path::Path;
 use crate::priority::SharedPriority;
+use crate::session::Drain;
 use crate::stage::Stage;
 
 /// The number of destinations that an association keeps open. The least recently used one gives
@@ -62,8 +67,13 @@ pub(super) struct Association {
 }
 
 impl Association {
-    /// Relays datagrams until the program closes the connection.
-    pub(super) async fn run(self, mut path: Path, mut server: Server) -> Result<(), Error> {
+    /// Relays datagrams until the program closes the connection, or the drain ends the association.
+    pub(super) async fn run(
+        self,
+        mut path: Path,
+        mut server: Server,
+        drain: Drain,
+    ) -> Result<(), Error> {
         let bound = UdpSocket::bind((self.bind, 0)).await;
         let (socket, address) = match bound.and_then(|it| it.local_addr().map(|at| (it, at))) {
             Ok(bound) => bound,
@@ -83,7 +93,7 @@ impl Association {
         tokio::select! {
             biased;
             ended = until_closed(&mut path) => ended,
-            failed = flows.run() => failed,
+            ended = flows.run(&drain) => ended,
         }
     }
 }
@@ -121,26 +131,39 @@ struct Flows {
 }
 
 impl Flows {
-    /// Forwards the program's datagrams. Returns only if the socket fails.
-    async fn run(&mut self) -> Result<(), Error> {
+    /// Forwards the program's datagrams until the socket fails or the drain ends the association.
+    async fn run(&mut self, drain: &Drain) -> Result<(), Error> {
         let mut buffer = vec![0; MAX_DATAGRAM];
         let mut sweep = tokio::time::interval(IDLE / 2);
-        loop {
+        let mut draining = std::pin::pin!(drain.begun());
+        let mut drains = false;
+        while !drains || !self.flows.is_empty() {
             let received = tokio::select! {
                 received = self.socket.recv_from(&mut buffer) => received,
                 now = sweep.tick() => {
                     self.flows.retain(|_, flow| flow.is_in_use(now));
                     continue;
                 }
+                () = &mut draining, if !drains => {
+                    drains = true;
+                    let now = Instant::now();
+                    self.flows.retain(|_, flow| flow.is_in_use(now));
+                    continue;
+                }
             };
             match received {
-                Ok((count, from)) if self.is_program(from).await => self.forward(&buffer[..count]),
+                Ok((count, from)) if self.is_program(from).await => {
+                    if self.forward(&buffer[..count], drains).is_break() {
+                        break;
+                    }
+                }
                 Ok(_) => {}
                 // The program has closed its socket, and may open it again.
                 Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => {}
                 Err(error) => return Err(Error::io(&error, Side::Client)),
             }
         }
+        Ok(())
     }
 
     /// Returns whether a datagram comes from the program. If the request named no port, the first
@@ -159,17 +182,21 @@ impl Flows {
         true
     }
 
-    fn forward(&mut self, bytes: &[u8]) {
+    /// Forwards a datagram. While the association drains, one to a new destination ends it.
+    fn forward(&mut self, bytes: &[u8], drains: bool) -> ControlFlow<()> {
         let Some(datagram) = Datagram::parse(bytes) else {
             tracing::debug!("a datagram of a UDP association is malformed or a fragment");
-            return;
+            return ControlFlow::Continue(());
         };
         let now = Instant::now();
         let open = self.flows.get(datagram.address);
         if !open.is_some_and(|flow| flow.is_in_use(now)) {
             self.flows.remove(datagram.address);
+            if drains {
+                return ControlFlow::Break(());
+            }
             let Some(flow) = self.open(&datagram, now) else {
-                return;
+                return ControlFlow::Continue(());
             };
             self.make_room();
             self.flows.insert(datagram.address.into(), flow);
@@ -177,6 +204,7 @@ impl Flows {
         if let Some(flow) = self.flows.get(datagram.address) {
             flow.send(datagram.payload, now);
         }
+        ControlFlow::Continue(())
     }
 
     /// Closes the least recently used flow of a full association.

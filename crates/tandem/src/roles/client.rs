@@ -261,7 +261,10 @@ impl ClientConfig {
         let (protocol, stage): (ListenerProtocol, Rc<dyn Stage>) =
             if endpoint.session == SessionKind::Socks5 {
                 let socks = SocksFront {
-                    http1: http1_session(RoleName::Client, &self.path),
+                    http1: Http1Session {
+                        ends_unasked: true,
+                        ..http1_session(RoleName::Client, &self.path)
+                    },
                     pools: Rc::clone(parts.routes) as _,
                     handshake: timeout,
                     early_connect: self.early_connect,
@@ -278,6 +281,7 @@ impl ClientConfig {
                     form: Form::Absolute,
                     scheme: provider.scheme(),
                     origin_form: OriginForm::Only(Rc::clone(&own)),
+                    ends_unasked: true,
                     ..http1_session(RoleName::Client, &self.path)
                 };
                 let is_h2 = endpoint.session == SessionKind::H2;

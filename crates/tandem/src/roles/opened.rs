@@ -131,6 +131,7 @@ impl ClientConfig {
         h2.config.session_window = SESSION_WINDOW;
         let http1 = Http1Session {
             scheme: Scheme::Https,
+            ends_unasked: true,
             ..http1_session(RoleName::Client, &self.path)
         };
         tracing::info!(

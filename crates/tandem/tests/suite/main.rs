@@ -48,6 +48,7 @@ mod push_matrix;
 mod pushes;
 mod redis_server;
 mod relays;
+mod reloads;
 mod repeats;
 mod roundtrips;
 mod routes;

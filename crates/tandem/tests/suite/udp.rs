@@ -10,14 +10,14 @@ use tandem::metrics::METRICS;
 use tandem::runtime::Running;
 
 use crate::harness::{
-    Client, Gate, PATIENCE, Pair, Scene, client_options, gateway_options, request, start_client,
-    start_gateway,
+    Client, Gate, PATIENCE, Pair, Scene, block_on, client_options, endpoint, gateway_options,
+    request, start_client, start_gateway,
 };
 
 /// A program with an association, and its connection.
 struct Program {
     socket: UdpSocket,
-    _connection: Client,
+    connection: Client,
 }
 
 impl Program {
@@ -31,10 +31,7 @@ impl Program {
     fn at(socket: UdpSocket, relay: SocketAddr, connection: Client) -> Self {
         socket.connect(relay).unwrap();
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
-        Self {
-            socket,
-            _connection: connection,
-        }
+        Self { socket, connection }
     }
 
     fn send(&self, to: SocketAddr, payload: &[u8]) {
@@ -377,15 +374,42 @@ fn association_ends_with_its_connection() {
     let pair = Pair::with("h2", with_udp, |_| {});
     let program = Program::start(&pair);
     assert_eq!(program.ask(address, b"hello"), b"hello");
-    let Program {
-        socket,
-        _connection,
-    } = program;
-    drop(_connection);
+    let Program { socket, connection } = program;
+    drop(connection);
     // The socket of the association is closed: the system refuses datagrams, or none answers.
     let mut wire = head(address);
     wire.extend_from_slice(b"late");
     while socket.send(&wire).is_ok() {
         std::thread::yield_now();
     }
+}
+
+/// A datagram to another destination belongs to the new configuration.
+#[test]
+fn association_from_before_a_reload_opens_no_flow() {
+    let ((_, first), (_, second)) = (echo(), echo());
+    let (_gateway, url) = gateway(true);
+    let mut options = client_options(&url);
+    options.listen = vec![
+        endpoint("http://127.0.0.1:0"),
+        endpoint("socks5://127.0.0.2:0"),
+    ];
+    let (mut running, _, socks) = start_client(options.clone());
+    let begin = || {
+        let mut connection = Client::to(socks);
+        let relay = associate(&mut connection, 0).expect("an association");
+        Program::at(UdpSocket::bind("127.0.0.1:0").unwrap(), relay, connection)
+    };
+    let (mut used, mut unused) = (begin(), begin());
+    assert_eq!(used.ask(first, b"before"), b"before");
+    block_on(running.reload(Arc::new(options.typed().unwrap()))).unwrap();
+    assert!(unused.connection.is_closed());
+    assert_eq!(
+        used.ask(first, b"after"),
+        b"after",
+        "an open flow continues"
+    );
+    used.send(second, b"new");
+    assert!(used.connection.is_closed());
+    assert_eq!(begin().ask(second, b"new"), b"new");
 }

@@ -50,7 +50,7 @@ pub struct Http1Server {
 }
 
 /// Resolves when a connection without a request is to end: a moment after the drain began. A first
-/// request may be on its way, and its client would not repeat it.
+/// request may be on its way over the slow path, and its client would not repeat it.
 fn first_request_missed(drain: &Drain) -> impl Future<Output = ()> + 'static {
     let begun = drain.begun();
     async move {
@@ -83,7 +83,11 @@ impl Http1Server {
 
     /// Runs until the connection ends, or the drain ends it between two exchanges.
     pub async fn run(self, drain: Drain) -> Result<(), Error> {
-        let mut draining: LocalBoxFuture<'static, ()> = Box::pin(first_request_missed(&drain));
+        let ends_unasked = self.session.ends_unasked;
+        let mut draining: LocalBoxFuture<'static, ()> = match ends_unasked {
+            true => Box::pin(drain.begun()),
+            false => Box::pin(first_request_missed(&drain)),
+        };
         loop {
             let request = {
                 let mut next = std::pin::pin!(self.next_request());
@@ -92,7 +96,8 @@ impl Http1Server {
                         return Poll::Ready(Some(request));
                     }
                     // Between two exchanges a drain ends the connection at once.
-                    if !self.connection.has_input() && draining.as_mut().poll(cx).is_ready() {
+                    let may_end = ends_unasked || !self.connection.has_input();
+                    if may_end && draining.as_mut().poll(cx).is_ready() {
                         return Poll::Ready(None);
                     }
                     Poll::Pending
@@ -345,5 +350,46 @@ mod tests {
         };
         let (served, answer) = tokio::join!(server, asked);
         assert!(served.is_ok() && answer.starts_with(b"HTTP/1.1 204"));
+    }
+
+    /// The rest of a request that comes after a reload belongs to the new configuration.
+    #[tokio::test(start_paused = true)]
+    async fn drain_ends_a_connection_without_a_complete_request() {
+        for (begun, later, status) in [
+            ("", "GET / HTTP/1.1\r\nHost: a\r\n\r\n", None),
+            ("GET / HTTP/1.1\r\nHo", "st: a\r\n\r\n", None),
+            (
+                "GET / HTTP/1.1\r\nHost: a\r\n\r\n",
+                "",
+                Some("HTTP/1.1 204"),
+            ),
+        ] {
+            let (mut near, far) = Path::pair(1 << 16);
+            let stage = |_: Exchange| Reply::ready(ResponseHead::new(204), Bytes::new());
+            let session = Http1Session {
+                ends_unasked: true,
+                ..session()
+            };
+            let drain = Drain::new();
+            let server = Http1Server::new(session, far, Peer::none(), Rc::new(stage));
+            let serving = server.run(drain.clone());
+            let asked = async {
+                near.write_all(begun.as_bytes()).await.expect("room");
+                tokio::task::yield_now().await;
+                drain.begin();
+                tokio::task::yield_now().await;
+                // The connection may be closed already.
+                let _ = near.write_all(later.as_bytes()).await;
+                let mut answer = String::new();
+                near.read_to_string(&mut answer).await.expect("an end");
+                answer
+            };
+            let (served, answer) = tokio::join!(serving, asked);
+            served.expect("a regular end");
+            match status {
+                Some(status) => assert!(answer.starts_with(status), "{answer}"),
+                None => assert_eq!(answer, "", "{begun}"),
+            }
+        }
     }
 }
