@@ -5,9 +5,11 @@
 //! is sent again, on another session or to another gateway. Any other request is sent again only if
 //! it is idempotent and no part of its response has been passed on.
 
+mod age;
 mod choice;
 mod comparing;
 mod lookup;
+mod of_key;
 mod ready;
 mod refuge;
 mod resume;
@@ -38,7 +40,7 @@ use crate::status::{Opened, SessionStatus};
 use crate::transport::{Target, Transport};
 use crate::{versions, warm_up};
 use choice::{WayGroup, observe};
-use ready::introduce;
+use of_key::OfKeys;
 use refuge::{Checks, Left};
 use resume::Tokens;
 use usage::{InUse, SessionUsage};
@@ -76,17 +78,6 @@ pub struct WayEntry {
     pub is_datagrams: bool,
     /// The gateway's address, for a direct connection.
     pub address: Option<SocketAddr>,
-}
-
-impl Gateway {
-    /// Reports the failure of a session, which was opened at `opened`, to the transport. Sessions
-    /// that were opened before the last report do not cause another one.
-    fn blame(&self, opened: Instant) {
-        if self.blamed.get().is_none_or(|blamed| blamed < opened) {
-            self.blamed.set(Some(Instant::now()));
-            self.transport.failed();
-        }
-    }
 }
 
 impl Gateway {
@@ -141,8 +132,10 @@ pub struct Gateways {
     slots: RefCell<HashMap<(Isolation, usize), PoolSlot>>,
     /// The speeds of earlier sessions.
     tokens: Tokens,
-    /// The index of the gateway that answered last.
+    /// The index of the gateway that answered last, if keys share it.
     preferred: Cell<usize>,
+    /// The knowledge of each key, if they share none.
+    of_keys: OfKeys,
     /// The recent tunnels that failed after the browser had received a successful response.
     failures: Failures,
     /// The checks of the sessions to which exchanges may move.
@@ -189,6 +182,7 @@ impl Gateways {
             slots: RefCell::default(),
             tokens: Tokens::default(),
             preferred: Cell::new(0),
+            of_keys: OfKeys::default(),
             failures: Failures::default(),
             checks: Checks::default(),
             draining: Cell::new(false),
@@ -201,7 +195,7 @@ impl Gateways {
     async fn establish(&self, isolation: &Isolation) -> Result<(), Error> {
         let mut last = Error::new(Kind::Unreachable, Side::Peer, "no gateway is configured");
         for attempt in 0..self.groups.len() {
-            let group = (self.preferred_group() + attempt) % self.groups.len();
+            let group = (self.preferred_group(isolation) + attempt) % self.groups.len();
             let (mut session, mut index, mut in_use) = self.choose(isolation, group, false).await;
             let mut established = session.established().await;
             for _ in 1..self.limits.tries {
@@ -219,12 +213,13 @@ impl Gateways {
                         return Err(unauthorized(self.gateways[index].has_token));
                     }
                     self.gateways[index].answered(&*session);
+                    self.answered(isolation);
                     return Ok(());
                 }
                 Err(error) => {
                     self.gateways[index].announcer.down(&error);
                     if let Some(opened) = self.forget(&(isolation.clone(), index), &session) {
-                        self.gateways[index].blame(opened);
+                        self.blame(isolation, index, opened);
                     }
                     last = error;
                 }
@@ -261,6 +256,7 @@ impl Gateways {
     pub fn end(&self, isolation: &Isolation) {
         self.tokens.forget(isolation);
         self.checks.forget(isolation);
+        self.of_keys.forget(isolation);
         for gateway in &self.gateways {
             gateway.transport.forget(isolation);
         }
@@ -318,14 +314,7 @@ impl Gateways {
         let usage = Rc::new(SessionUsage::new(now));
         let speed = self.follow_speed(&key, &current, &usage);
         let network = self.network(key.1);
-        let rotation = self.limits.max_age.map(|age| {
-            let this = self.this.clone();
-            Task::spawn(async move {
-                tokio::time::sleep(age).await;
-                // The rotation runs in a separate task, because the swap ends this one.
-                tokio::task::spawn_local(rotate(this, key));
-            })
-        });
+        let rotation = self.rotation(key);
         PoolSlot {
             current,
             opened: now,
@@ -367,7 +356,7 @@ impl Gateways {
 
     async fn try_gateways(&self, exchange: &mut Exchange, sink: &mut Sink) -> Result<(), Error> {
         let count = self.groups.len();
-        let first = self.preferred_group();
+        let first = self.preferred_group(&exchange.isolation);
         let mut last = Error::new(Kind::Unreachable, Side::Peer, "no gateway is configured");
         // The number of gateways that failed and were skipped.
         let mut passed_over = 0;
@@ -397,7 +386,7 @@ impl Gateways {
             passed_over += usize::from(left.is_none() && !is_full);
             let error = match done {
                 Ok(Ok(())) => {
-                    self.preferred.set(index);
+                    self.prefer(&exchange.isolation, index);
                     self.gateways[index].answered(&*session);
                     return Ok(());
                 }
@@ -423,7 +412,7 @@ impl Gateways {
                 METRICS.sessions_failed.add(1);
                 self.gateways[index].announcer.down(&error);
                 if let Some(opened) = self.forget(&(exchange.isolation.clone(), index), &session) {
-                    self.gateways[index].blame(opened);
+                    self.blame(&exchange.isolation, index, opened);
                 }
             }
             if sink.is_used()
@@ -498,38 +487,6 @@ impl Gateways {
             .filter(|slot| Rc::ptr_eq(&slot.current, session))?;
         slots.remove(key).map(|slot| slot.opened)
     }
-}
-
-/// Opens the next session before the old one, which is still in use, stops taking requests.
-async fn rotate(pool: Weak<Gateways>, key: (Isolation, usize)) {
-    let Some(pool) = pool.upgrade() else { return };
-    let Some(old) = pool
-        .slots
-        .borrow()
-        .get(&key)
-        .map(|slot| Rc::clone(&slot.current))
-    else {
-        return;
-    };
-    METRICS.sessions_rotated.add(1);
-    if old.active() > 0 {
-        let next = pool.open(&key.0, key.1);
-        if introduce(Rc::clone(&next)).await.is_ok() {
-            let slot = pool.slot(next, key.clone());
-            let mut slots = pool.slots.borrow_mut();
-            if slots
-                .get(&key)
-                .is_some_and(|slot| Rc::ptr_eq(&slot.current, &old))
-            {
-                slots.insert(key, slot);
-            }
-        } else {
-            pool.forget(&key, &old);
-        }
-    } else {
-        pool.forget(&key, &old);
-    }
-    old.drain();
 }
 
 async fn dial(gateway: Rc<Gateway>, isolation: Isolation) -> Result<Carrier, Error> {

@@ -177,7 +177,11 @@ impl ClientConfig {
             compares_ways: !self.warm_up.is_none(),
             tries: TRIES,
         };
-        Ok(Gateways::new(gateways, limits, fallback))
+        let pool = Gateways::new(gateways, limits, fallback);
+        if self.via.is_some() {
+            pool.keep_keys_apart();
+        }
+        Ok(pool)
     }
 
     fn lane(

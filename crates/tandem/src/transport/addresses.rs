@@ -105,9 +105,9 @@ impl Transport for AnyAddress {
         }
     }
 
-    fn failed(&self) {
+    fn failed(&self, isolation: &Isolation) {
         if let Some(below) = self.below() {
-            below.failed();
+            below.failed(isolation);
         }
         self.first.set((self.first.get() + 1) % self.all.len());
     }
@@ -309,7 +309,7 @@ mod tests {
     async fn failed_path_makes_the_next_address_first() {
         let (way, dials) = way(&[Answer::Good, Answer::Good]);
         dial(&way).await.expect("the first address answers");
-        way.failed();
+        way.failed(&Isolation::none());
         dial(&way).await.expect("the second address answers");
         assert_eq!(*dials.borrow(), [0, 1]);
     }

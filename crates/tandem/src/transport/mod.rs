@@ -94,11 +94,11 @@ pub trait Transport {
         }
     }
 
-    /// Notes that a path of this transport failed before it carried any input. The next dial takes
-    /// another way, if there is a choice.
-    fn failed(&self) {
+    /// Notes that a path of this transport failed before it carried any input. The next dial of the
+    /// isolation key takes another way, if there is a choice.
+    fn failed(&self, isolation: &Isolation) {
         if let Some(below) = self.below() {
-            below.failed();
+            below.failed(isolation);
         }
     }
 }

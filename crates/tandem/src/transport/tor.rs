@@ -9,7 +9,8 @@
 //! itself, also for the circuit that is kept ready (`ready_circuit`, `circuits`).
 //!
 //! No address outlives the Tor client that named it: each dial asks for the SOCKS port
-//! (`socks_port`).
+//! (`socks_port`). All isolation keys begin with the same exit. A key for which it fails gets
+//! another one of its own. An exit that refuses one key therefore sees no other key leave.
 
 pub(crate) mod circuits;
 pub(crate) mod control;
@@ -84,10 +85,16 @@ pub struct Tor {
     password: Option<Secret>,
     exit: Option<Exit>,
     options: SocketOptions,
-    state: RefCell<TorState>,
+    /// The exit of all keys without a failure.
+    state: Rc<RefCell<TorState>>,
+    /// The exits of the other keys, from the oldest to the newest key.
+    of_keys: RefCell<Vec<(Isolation, Rc<RefCell<TorState>>)>>,
     backoff: Rc<Backoff>,
-    keeps_circuit: bool,
 }
+
+/// The largest number of keys with an exit of their own. Each holds a control connection. The
+/// oldest key makes room, and begins with the exit of all keys again.
+const MAX_KEYS: usize = 64;
 
 /// The exits of a way through a Tor client.
 #[derive(Debug, Default)]
@@ -98,6 +105,7 @@ struct TorState {
     chosen: Option<String>,
     /// The circuit to the pinned exit that is kept ready.
     circuit: Option<Rc<ReadyCircuit>>,
+    keeps_circuit: bool,
 }
 
 impl Tor {
@@ -114,23 +122,42 @@ impl Tor {
             password,
             exit,
             options,
-            state: RefCell::default(),
+            state: Rc::default(),
+            of_keys: RefCell::default(),
             backoff: Rc::new(Backoff::new(TimeLimits::USUAL)),
-            keeps_circuit: false,
         }
     }
 
     /// Keeps a circuit to the exit ready for the next dial. A program that dials once and ends must
     /// not call this: Tor would hold the circuit until it stops.
-    pub fn keep_circuit(mut self) -> Self {
-        self.keeps_circuit = true;
+    pub fn keep_circuit(self) -> Self {
+        self.state.borrow_mut().keeps_circuit = true;
         self
+    }
+
+    /// Returns the state of the exit that a key uses.
+    fn state_of(&self, isolation: &Isolation) -> Rc<RefCell<TorState>> {
+        let of_keys = self.of_keys.borrow();
+        let own = of_keys.iter().find(|(key, _)| key == isolation);
+        Rc::clone(own.map_or(&self.state, |(_, state)| state))
+    }
+
+    /// Gives a key a state of its own.
+    fn separate(&self, isolation: &Isolation, state: TorState) {
+        let mut of_keys = self.of_keys.borrow_mut();
+        let before = of_keys.extract_if(.., |(key, _)| key == isolation);
+        let before: Vec<_> = before.collect();
+        let oldest = (of_keys.len() >= MAX_KEYS).then(|| of_keys.remove(0));
+        of_keys.push((isolation.clone(), Rc::new(RefCell::new(state))));
+        drop(of_keys);
+        drop((before, oldest));
     }
 
     /// Connects to the Tor client and pins the gateway's address to an exit.
     async fn prepare(
         &self,
         target: &Target,
+        state: &RefCell<TorState>,
         cell: &Rc<OnceCell<TorAddresses>>,
     ) -> Result<TorAddresses, Error> {
         let connect = || Control::connect(&self.control, self.password.as_deref());
@@ -170,15 +197,15 @@ impl Tor {
             )
         };
         let (mut control, found) = asking.await.map_err(ended)??;
-        let fingerprint = self.choose(&found)?;
+        let fingerprint = choose(&found, &mut state.borrow_mut().failed)?;
         let name = format!("{:016x}{:016x}.invalid", random(), random());
         control
             .map_to_exit(&name, &target.host, &fingerprint)
             .await?;
         // This exit may have been counted as failed in the meantime, and another chosen.
-        if Rc::ptr_eq(cell, &self.state.borrow().ready) {
-            self.keep_ready(async { Ok(control) }, &fingerprint);
-            self.state.borrow_mut().chosen = Some(fingerprint);
+        if Rc::ptr_eq(cell, &state.borrow().ready) {
+            self.keep_ready(state, async { Ok(control) }, &fingerprint);
+            state.borrow_mut().chosen = Some(fingerprint);
         }
         let name = Some(name);
         Ok(TorAddresses { client, name })
@@ -186,15 +213,20 @@ impl Tor {
 
     /// Returns the present address of Tor's SOCKS port, and the gateway's private name if it is at
     /// an exit. A Tor client that has ended is prepared again.
-    async fn addresses(&self, target: &Target) -> Result<(SocketAddr, Option<String>), Error> {
+    async fn addresses(
+        &self,
+        target: &Target,
+        state: &RefCell<TorState>,
+    ) -> Result<(SocketAddr, Option<String>), Error> {
         loop {
-            let cell = Rc::clone(&self.state.borrow().ready);
+            let cell = Rc::clone(&state.borrow().ready);
             let was_ready = cell.initialized();
-            let prepared = cell.get_or_try_init(|| self.prepare(target, &cell)).await?;
+            let prepare = || self.prepare(target, state, &cell);
+            let prepared = cell.get_or_try_init(prepare).await?;
             match prepared.client.address().await {
                 Ok(socks) => return Ok((socks, prepared.name.clone())),
                 Err(error) => {
-                    self.forget_client(&cell);
+                    forget_client(state, &cell);
                     if !was_ready {
                         return Err(error);
                     }
@@ -203,26 +235,16 @@ impl Tor {
         }
     }
 
-    /// Forgets a Tor client that has ended. Its exit did not fail.
-    fn forget_client(&self, cell: &Rc<OnceCell<TorAddresses>>) {
-        let mut state = self.state.borrow_mut();
-        if Rc::ptr_eq(cell, &state.ready) {
-            (state.ready, state.chosen) = (Rc::default(), None);
-            let circuit = state.circuit.take();
-            drop(state);
-            drop(circuit);
-        }
-    }
-
     /// Keeps a circuit to this exit ready, if this is wanted and did not fail a moment ago.
     fn keep_ready(
         &self,
+        state: &RefCell<TorState>,
         control: impl Future<Output = Result<Control, Error>> + 'static,
         exit: &str,
     ) {
-        if self.keeps_circuit && self.backoff.pause().is_zero() {
+        if state.borrow().keeps_circuit && self.backoff.pause().is_zero() {
             let kept = ReadyCircuit::keep(control, exit.to_owned(), Rc::clone(&self.backoff));
-            let before = self.state.borrow_mut().circuit.replace(Rc::new(kept));
+            let before = state.borrow_mut().circuit.replace(Rc::new(kept));
             drop(before);
         }
     }
@@ -230,48 +252,59 @@ impl Tor {
     /// Gives the ready circuit to the next stream to the pinned exit. No circuit is ready if no
     /// dial came for long or the control port failed. A new one is then begun, for the dial after
     /// this one.
-    async fn release_circuit(&self) {
-        let kept = self.state.borrow().circuit.clone();
+    async fn release_circuit(&self, state: &RefCell<TorState>) {
+        let kept = state.borrow().circuit.clone();
         if let Some(kept) = kept.filter(|kept| kept.is_kept()) {
             return kept.release().await;
         }
         let (via, password) = (self.control.clone(), self.password.clone());
-        let exit = self.state.borrow().chosen.clone();
+        let exit = state.borrow().chosen.clone();
         if let Some(exit) = exit {
             self.keep_ready(
+                state,
                 async move { Control::connect(&via, password.as_deref()).await },
                 &exit,
             );
         }
     }
+}
 
-    /// Chooses an exit by weight among those that have not failed.
-    fn choose(&self, found: &[GatewayExit]) -> Result<String, Error> {
-        if found.is_empty() {
-            return Err(unreachable("no exit announces a gateway at that address"));
-        }
-        let failed = &mut self.state.borrow_mut().failed;
-        let fresh: Vec<_> = found
-            .iter()
-            .filter(|exit| !failed.contains(&exit.fingerprint))
-            .collect();
-        let pool = if fresh.is_empty() {
-            failed.clear();
-            found.iter().collect()
-        } else {
-            fresh
-        };
-        let total: u64 = pool.iter().map(|exit| exit.bandwidth.max(1)).sum();
-        let mut point = random() % total.max(1);
-        for exit in &pool {
-            let weight = exit.bandwidth.max(1);
-            if point < weight {
-                return Ok(exit.fingerprint.clone());
-            }
-            point -= weight;
-        }
-        Err(unreachable("no exit announces a gateway at that address"))
+/// Forgets a Tor client that has ended. Its exit did not fail.
+fn forget_client(state: &RefCell<TorState>, cell: &Rc<OnceCell<TorAddresses>>) {
+    let mut state = state.borrow_mut();
+    if Rc::ptr_eq(cell, &state.ready) {
+        (state.ready, state.chosen) = (Rc::default(), None);
+        let circuit = state.circuit.take();
+        drop(state);
+        drop(circuit);
     }
+}
+
+/// Chooses an exit by weight among those that have not failed.
+fn choose(found: &[GatewayExit], failed: &mut Vec<String>) -> Result<String, Error> {
+    if found.is_empty() {
+        return Err(unreachable("no exit announces a gateway at that address"));
+    }
+    let fresh: Vec<_> = found
+        .iter()
+        .filter(|exit| !failed.contains(&exit.fingerprint))
+        .collect();
+    let pool = if fresh.is_empty() {
+        failed.clear();
+        found.iter().collect()
+    } else {
+        fresh
+    };
+    let total: u64 = pool.iter().map(|exit| exit.bandwidth.max(1)).sum();
+    let mut point = random() % total.max(1);
+    for exit in &pool {
+        let weight = exit.bandwidth.max(1);
+        if point < weight {
+            return Ok(exit.fingerprint.clone());
+        }
+        point -= weight;
+    }
+    Err(unreachable("no exit announces a gateway at that address"))
 }
 
 /// Returns a random number, from the source that seeds the standard library's hash maps.
@@ -297,12 +330,13 @@ impl Transport for Tor {
         isolation: &'a Isolation,
     ) -> LocalBoxFuture<'a, Result<Path, Error>> {
         Box::pin(async move {
-            let (socks, name) = self.addresses(target).await?;
+            let state = self.state_of(isolation);
+            let (socks, name) = self.addresses(target, &state).await?;
             let socks = Socks::new(socks, self.options.clone());
             let Some(host) = name else {
                 return socks.dial(target, isolation).await;
             };
-            self.release_circuit().await;
+            self.release_circuit(&state).await;
             let port = target.port;
             socks.dial(&Target { host, port }, isolation).await
         })
@@ -311,28 +345,52 @@ impl Transport for Tor {
     fn get_ready<'a>(&'a self, target: &'a Target) -> LocalBoxFuture<'a, ()> {
         Box::pin(async move {
             let cell = Rc::clone(&self.state.borrow().ready);
+            let prepare = || self.prepare(target, &self.state, &cell);
             if self.exit.is_some()
-                && let Err(error) = cell.get_or_try_init(|| self.prepare(target, &cell)).await
+                && let Err(error) = cell.get_or_try_init(prepare).await
             {
                 tracing::info!(%error, "no way to the gateway yet");
             }
         })
     }
 
-    fn failed(&self) {
-        // An exit that the user chose is not replaced. The Tor client is prepared again in any
-        // case, because it may have restarted.
-        let mut state = self.state.borrow_mut();
-        if let (Some(chosen), Some(Exit::Auto)) = (state.chosen.take(), &self.exit) {
-            state.failed.push(chosen);
+    fn forget(&self, isolation: &Isolation) {
+        let mut of_keys = self.of_keys.borrow_mut();
+        let forgotten: Vec<_> = of_keys
+            .extract_if(.., |(key, _)| key == isolation)
+            .collect();
+        drop(of_keys);
+        drop(forgotten);
+    }
+
+    fn failed(&self, isolation: &Isolation) {
+        // The Tor client is prepared again in any case. No circuit is built at once to the next
+        // exit, which may be the same one. Repeated dials to a dead exit would build ever more
+        // circuits.
+        let state = self.state_of(isolation);
+        if state.borrow().keeps_circuit {
+            self.backoff.lose();
         }
-        state.ready = Rc::default();
-        // No circuit is built at once to the next exit, which may be the same one. Repeated dials
-        // to a dead exit would build ever more circuits.
+        let chosen = state.borrow().chosen.clone();
+        if let (Some(chosen), Some(Exit::Auto)) = (chosen, &self.exit) {
+            let mut failed = state.borrow().failed.clone();
+            failed.push(chosen);
+            // A kept circuit for each of many keys would be a recognisable load.
+            let is_main = *isolation == Isolation::none();
+            let keeps_circuit = is_main && self.state.borrow().keeps_circuit;
+            let own = TorState {
+                failed,
+                keeps_circuit,
+                ..TorState::default()
+            };
+            return self.separate(isolation, own);
+        }
+        // An exit that the user chose is not replaced.
+        let mut state = state.borrow_mut();
+        (state.ready, state.chosen) = (Rc::default(), None);
         let circuit = state.circuit.take();
         drop(state);
         drop(circuit);
-        self.backoff.lose();
     }
 }
 

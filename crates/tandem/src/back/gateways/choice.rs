@@ -115,9 +115,9 @@ impl Race {
 }
 
 impl Gateways {
-    /// Returns the group of the way that answered last.
-    pub(super) fn preferred_group(&self) -> usize {
-        let preferred = self.preferred.get();
+    /// Returns the group of the way that answered a key last.
+    pub(super) fn preferred_group(&self, isolation: &Isolation) -> usize {
+        let preferred = self.preferred(isolation);
         let group = self.groups.iter().position(|it| it.contains(preferred));
         group.unwrap_or(0)
     }
@@ -195,7 +195,7 @@ impl Gateways {
                 (ended, chosen) = race.next() => {
                     if ended.is_ok() {
                         if chosen.0.is_established() {
-                            self.preferred.set(chosen.1);
+                            self.prefer(isolation, chosen.1);
                         }
                         return chosen;
                     }
@@ -219,7 +219,7 @@ impl Gateways {
     /// Returns the entry whose session serves a key: the one that [`Self::choose`] returns, or the
     /// preferred way without an open session. Keys differ in the ways that won their races.
     pub(super) fn entry(&self, isolation: &Isolation) -> usize {
-        let preferred = self.preferred.get();
+        let preferred = self.preferred(isolation);
         let Some(group) = self.group(preferred) else {
             return preferred;
         };

@@ -50,13 +50,13 @@ impl SessionPool for ToGateway {
             return true;
         }
         let entry = self.0.entry(isolation);
-        let Some(gateway) = self.0.gateways.get(entry) else {
+        if self.0.gateways.is_empty() {
             return false;
-        };
+        }
         let slots = self.0.slots.borrow();
         let slot = slots.get(&(isolation.clone(), entry));
         let is_refused = slot.is_some_and(|slot| slot.current.admission() == Some(false));
-        !is_refused && !gateway.announcer.has_failed()
+        !is_refused && !self.0.gateway_has_failed(isolation, entry)
     }
 
     fn is_awake(&self, isolation: &Isolation) -> bool {

@@ -47,7 +47,8 @@ impl Gateways {
                     return;
                 };
                 // A session by a better way may have replaced this one.
-                let replaced = pool.is_open(&Isolation::none(), pool.preferred.get());
+                let none = Isolation::none();
+                let replaced = pool.is_open(&none, pool.preferred(&none));
                 drop(pool);
                 if closed.is_none() && !replaced {
                     return;
@@ -67,7 +68,7 @@ impl Gateways {
         self: &Rc<Self>,
         warm_up: Amount,
     ) -> (Result<(), Error>, Option<Rc<dyn Connected>>) {
-        let first = &self.gateways[self.preferred.get()];
+        let first = &self.gateways[self.preferred(&Isolation::none())];
         let trying = async {
             match warm_up {
                 Amount::Bytes(0) if first.has_token => self.fill(0).await.map(|_| ()),
@@ -88,7 +89,9 @@ impl Gateways {
             }
         };
         let slots = self.slots.borrow();
-        let slot = slots.get(&(Isolation::none(), self.preferred.get()));
+        let none = Isolation::none();
+        let preferred = self.preferred(&none);
+        let slot = slots.get(&(none, preferred));
         (done, slot.map(|slot| Rc::clone(&slot.current)))
     }
 
@@ -136,7 +139,7 @@ impl Gateways {
         while let Some(part) = reply.part().await {
             match part? {
                 Part::Head(head) if head.status == 407 => {
-                    let gateway = &self.gateways[self.preferred.get()];
+                    let gateway = &self.gateways[self.preferred(&Isolation::none())];
                     let error = super::unauthorized(gateway.has_token);
                     gateway.announcer.down(&error);
                     return Err(error);

@@ -321,3 +321,48 @@ fn address_of_a_former_tor_client_is_not_dialled() {
         });
     }
 }
+
+/// An exit that refuses the sessions of one key must not see the other keys leave.
+#[test]
+fn failed_exit_is_that_of_its_key() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    tokio::task::LocalSet::new().block_on(&runtime, async {
+        let control = TcpListener::bind("127.0.0.1:0").await.expect("listens");
+        let address = control.local_addr().expect("bound");
+        let (_socks, first) = socks_port();
+        let state = Rc::new(RefCell::new(FakeTor {
+            has_descriptor: true,
+            ..FakeTor::new()
+        }));
+        tokio::task::spawn_local(accept(control, first, Rc::clone(&state)));
+        let options = SocketOptions::default();
+        let tor = Tor::new(Via::TorPort(address), None, Some(Exit::Auto), options);
+        let target = Target {
+            host: "192.0.2.80".into(),
+            port: 9980,
+        };
+        let [one, other, new] = [b"1", b"2", b"3"].map(|key| Isolation::new(key, b""));
+        let mapped = || state.borrow().mapped.len();
+        for key in [&one, &other] {
+            assert_eq!(tor.dial(&target, key).await.map(drop), Ok(()));
+        }
+        assert_eq!(mapped(), 1, "all keys begin with the same exit");
+        tor.failed(&one);
+        for key in [&other, &new] {
+            assert_eq!(tor.dial(&target, key).await.map(drop), Ok(()));
+        }
+        assert_eq!(mapped(), 1, "it has not failed for them");
+        assert_eq!(tor.dial(&target, &one).await.map(drop), Ok(()));
+        assert_eq!(mapped(), 2);
+        for number in 0..2 * MAX_KEYS {
+            let key = Isolation::new(&number.to_be_bytes(), b"");
+            tor.failed(&key);
+        }
+        assert_eq!(tor.of_keys.borrow().len(), MAX_KEYS);
+        tor.forget(&Isolation::new(&(2 * MAX_KEYS - 1).to_be_bytes(), b""));
+        assert_eq!(tor.of_keys.borrow().len(), MAX_KEYS - 1);
+    });
+}

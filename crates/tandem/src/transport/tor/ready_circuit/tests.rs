@@ -492,7 +492,7 @@ fn gateway_that_does_not_answer_costs_no_circuits() {
             scene.ready().await;
             for _ in 0..5 {
                 scene.dial().await;
-                scene.tor().failed();
+                scene.tor().failed(&Isolation::none());
             }
             scene.until(|fake| fake.circuits.kept().is_empty()).await;
             assert_eq!(scene.circuits().count("EXTENDCIRCUIT 0 $"), 1);
