@@ -107,8 +107,8 @@ with_path! {
         open_https_ca: Option<String> [help_heading = "Opened HTTPS", value_name = "FILE"],
         /// Early requests to hosts of open-https that speak HTTP/2 [default: off]
         open_https_early: Option<EarlyRequests> [help_heading = "Opened HTTPS", value_name = "MODE"],
-        /// Age at which a session is replaced; 0s means never [default: 615s with --via, just over
-        /// Tor's ten minutes, otherwise 0s]
+        /// Age at which a session is replaced, within 20 %; 0s means never [default: 770s with
+        /// --via, at least Tor's ten minutes, otherwise 0s]
         max_age: Option<Span> [help_heading = "Sessions", value_name = "TIME"],
         /// Maximum number of sessions, one for each isolation key and gateway. A new one closes the
         /// session that was idle for longest, and none in use [default: 4096]
@@ -405,9 +405,9 @@ impl ClientOptions {
     fn max_age(&self) -> Option<Duration> {
         match self.max_age {
             Some(span) => Some(span.0).filter(|time| !time.is_zero()),
-            // The default is a little over Tor's ten minutes; otherwise the next session would find
-            // the same circuit still in use.
-            None => self.via.as_ref().map(|_| Duration::from_secs(615)),
+            // The shortest age near the default is a little over Tor's ten minutes; otherwise the
+            // next session would find the same circuit still in use.
+            None => self.via.as_ref().map(|_| Duration::from_secs(770)),
         }
     }
 }
