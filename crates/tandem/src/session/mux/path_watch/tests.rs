@@ -8,6 +8,7 @@ use tokio::io::DuplexStream;
 use super::*;
 use crate::carrier::{Carrier, LocalBoxFuture};
 use crate::path::{Facts, Path};
+use crate::role_name::RoleName;
 use crate::session::SessionEvents;
 use crate::session::mux::{Multiplexed, MuxClient, MuxSession};
 
@@ -39,7 +40,11 @@ fn run<F: Future<Output = ()>>(test: impl FnOnce(MuxClient, DuplexStream) -> F) 
     tokio::task::LocalSet::new().block_on(&runtime, async {
         let (near, far) = tokio::io::duplex(1 << 20);
         let path = Path::new(near, Rc::new(Datagrams));
-        let session = MuxSession::new(Multiplexed::H2, MuxConfig::new(Role::Client), "gateway");
+        let session = MuxSession::new(
+            Multiplexed::H2,
+            MuxConfig::new(Role::Client),
+            RoleName::Gateway,
+        );
         let dialled = std::future::ready(Ok(Carrier::Bytes(path)));
         let client = MuxClient::connect(&session, Box::pin(dialled));
         tokio::task::yield_now().await;
