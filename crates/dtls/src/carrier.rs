@@ -376,6 +376,48 @@ fn tls_error(error: &AssociationError) -> Option<rustls::Error> {
     }
 }
 
+/// Returns the task that moves the datagrams of an association, with the parts of its carrier.
+pub(crate) fn driver(
+    association: Association,
+    socket: Socket,
+    side: Side,
+    max_streams: usize,
+) -> Driver {
+    let facts = Rc::new(AssociationFacts {
+        peer: Cell::new(association.remote()),
+        has_peer_certificate: Cell::new(false),
+        received: Cell::new(0),
+        received_bytes: Cell::new(0),
+        association: OnceCell::new(),
+    });
+    let shared = Rc::new(Shared {
+        association: RefCell::new(association),
+        streams: RefCell::default(),
+        unknown: RefCell::default(),
+        opened: RefCell::default(),
+        waiting: RefCell::default(),
+        room: RefCell::default(),
+        ended: RefCell::default(),
+        regular: Cell::new(false),
+        dropped: Cell::new(false),
+        work: Notify::new(),
+        flood: RefCell::new(FloodBudget::new()),
+        facts: Rc::clone(&facts) as _,
+        side,
+        max_streams,
+    });
+    // The facts are new, so their cell is empty.
+    let _ = facts.association.set(Rc::downgrade(&shared));
+    Driver {
+        shared,
+        socket,
+        facts,
+        announced: false,
+        dropped_at: None,
+        failures: 0,
+    }
+}
+
 /// The carrier, which ends with its streams once it is dropped.
 pub(crate) struct Carried(Rc<Shared>);
 
@@ -389,39 +431,8 @@ impl Carried {
         max_streams: usize,
         alive: impl Sized + 'static,
     ) -> Self {
-        let facts = Rc::new(AssociationFacts {
-            peer: Cell::new(association.remote()),
-            has_peer_certificate: Cell::new(false),
-            received: Cell::new(0),
-            received_bytes: Cell::new(0),
-            association: OnceCell::new(),
-        });
-        let shared = Rc::new(Shared {
-            association: RefCell::new(association),
-            streams: RefCell::default(),
-            unknown: RefCell::default(),
-            opened: RefCell::default(),
-            waiting: RefCell::default(),
-            room: RefCell::default(),
-            ended: RefCell::default(),
-            regular: Cell::new(false),
-            dropped: Cell::new(false),
-            work: Notify::new(),
-            flood: RefCell::new(FloodBudget::new()),
-            facts: Rc::clone(&facts) as _,
-            side,
-            max_streams,
-        });
-        // The facts are new, so their cell is empty.
-        let _ = facts.association.set(Rc::downgrade(&shared));
-        let driver = Driver {
-            shared: Rc::clone(&shared),
-            socket,
-            facts,
-            announced: false,
-            dropped_at: None,
-            failures: 0,
-        };
+        let driver = driver(association, socket, side, max_streams);
+        let shared = Rc::clone(&driver.shared);
         tokio::task::spawn_local(async move {
             let _alive = alive;
             driver.run().await;

@@ -97,16 +97,17 @@ impl Driver {
         METRICS.dtls_associations.sub(1);
     }
 
-    /// Sends the datagrams that are due. Returns false if more of them wait.
+    /// Sends the datagrams that are due. Returns false if more of them wait, as they do after a
+    /// change of the network.
     async fn send(&mut self) -> bool {
         let mut batch = SPARE.take();
-        let all = self.gather(&mut batch);
+        let mut all = self.gather(&mut batch);
         loop {
             let before = batch.progress();
             let Err(error) = self.socket.send(&mut batch).await else {
                 break;
             };
-            self.on_failure(&error);
+            all &= !self.on_failure(&error);
             // A socket that fails before any datagram was tried would do so again.
             if batch.progress() == before {
                 break;
@@ -133,14 +134,16 @@ impl Driver {
         false
     }
 
-    /// Acts on an error of the socket. A datagram that could not be sent counts as lost.
-    fn on_failure(&mut self, error: &io::Error) {
+    /// Acts on an error of the socket. A datagram that could not be sent counts as lost. Returns
+    /// true if the socket was replaced, since the tunnel then repeats its flight at once.
+    fn on_failure(&mut self, error: &io::Error) -> bool {
         match self.socket.after(error) {
             After::Ignore => {}
             After::Moved => {
                 let mut association = self.shared.association.borrow_mut();
                 let now = association.tunnel_time(Instant::now());
                 association.tunnel().path_changed(now);
+                return true;
             }
             After::Refused => {
                 self.failures += 1;
@@ -150,6 +153,7 @@ impl Driver {
                 }
             }
         }
+        false
     }
 
     /// Waits for a datagram, a call of a stream or a timer.
@@ -211,5 +215,102 @@ impl Driver {
             self.shared.unknown.borrow_mut().hear(Instant::now());
         }
         read
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+    use std::time::Duration;
+
+    use bytes::Bytes;
+    use socket2::{Domain, Type};
+    use tandem::error::Side;
+    use tandem_tunnel::Config;
+
+    use super::*;
+    use crate::association::{Association, Settings};
+    use crate::carrier::driver;
+    use crate::certificates::anonymous;
+    use crate::cookie::Cookies;
+    use crate::envelope::Envelope;
+    use crate::port::Port;
+
+    /// Returns the client's end of an association with the gateway at this address.
+    fn connected(gateway: SocketAddr) -> Association {
+        let config = Config {
+            max_datagram: 1200,
+            ..Config::default()
+        };
+        let patience = Duration::from_secs(30);
+        let settings = Settings::new(config, patience, false).expect("settings");
+        let identity = || anonymous().expect("an identity");
+        let (now, client) = (Instant::now(), SocketAddr::from(([192, 0, 2, 1], 1)));
+        let accept = Box::new(|_: &[u8]| Ok(true));
+        let mut own = Association::connect(&settings, identity(), gateway, accept, now);
+        let (cookies, mut other, mut out) = (Cookies::new(&[1; 32]), None, Vec::new());
+        for _ in 0..20 {
+            while own.poll_output(now, &mut out).is_some() {
+                let datagram = std::mem::take(&mut out);
+                if let Ok(Envelope::Hello { nonce }) = Envelope::decode(&datagram) {
+                    let (id, cookie) = cookies.make(Duration::ZERO, client, &nonce);
+                    let (settings, ends) = (&settings, client.into());
+                    other = Some(Association::accept(
+                        settings,
+                        identity(),
+                        None,
+                        id,
+                        ends,
+                        now,
+                    ));
+                    let mut retry = Vec::new();
+                    Envelope::Retry { nonce, id, cookie }.encode(&mut retry);
+                    own.handle_datagram(now, gateway.into(), &retry, false);
+                } else if let Some(other) = &mut other {
+                    other.handle_datagram(now, client.into(), &datagram, false);
+                }
+            }
+            let Some(other) = &mut other else { continue };
+            while other.poll_output(now, &mut out).is_some() {
+                let datagram = std::mem::take(&mut out);
+                own.handle_datagram(now, gateway.into(), &datagram, false);
+            }
+        }
+        assert!(own.is_connected(), "no handshake");
+        own
+    }
+
+    /// Returns the socket of a client whose machine has lost the socket's address.
+    fn stale(remote: SocketAddr) -> Socket {
+        let socket = socket2::Socket::new(Domain::IPV4, Type::DGRAM, None).expect("a socket");
+        socket.set_freebind_v4(true).expect("the option");
+        let lost = SocketAddr::from(([192, 0, 2, 77], 0));
+        socket.bind(&lost.into()).expect("the address");
+        Socket::Own {
+            port: Port::new(socket.into()).expect("a port"),
+            remote,
+            moved: None,
+        }
+    }
+
+    /// The tunnel has no timer then, so the task would sleep until the next keep-alive.
+    #[tokio::test]
+    async fn flight_is_repeated_at_once_from_a_new_address() {
+        let gateway = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+        let patience = Some(Duration::from_secs(20));
+        gateway.set_read_timeout(patience).expect("a timeout");
+        let address = gateway.local_addr().expect("an address");
+        let mut association = connected(address);
+        let now = association.tunnel_time(Instant::now());
+        let tunnel = association.tunnel();
+        let id = tunnel.open(now).expect("a stream");
+        tunnel
+            .write(id, &mut Bytes::from_static(b"question"))
+            .expect("room");
+        let mut driver = driver(association, stale(address), Side::Peer, 1);
+        assert!(!driver.send().await, "the lost flight waits");
+        while !driver.send().await {}
+        let (size, from) = gateway.recv_from(&mut [0; 2000]).expect("a datagram");
+        assert!(size > 0 && from.ip() == Ipv4Addr::LOCALHOST);
     }
 }
