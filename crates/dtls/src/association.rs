@@ -24,10 +24,11 @@ use thiserror::Error;
 
 use crate::certificates::refusal_code;
 use crate::ends::Ends;
-use crate::envelope::{AssociationId, Cookie, DATA_HEADER, Envelope, Nonce, Tail, tail};
+use crate::envelope::{AssociationId, DATA_HEADER, Envelope, Tail, tail};
 use crate::settings::SCRATCH;
 pub use crate::settings::Settings;
 use crate::waits::Waits;
+use crate::wrap::Wrap;
 
 /// The bytes that a record of DTLS 1.3 adds to its content at most.
 const RECORD: usize = 24;
@@ -64,23 +65,6 @@ pub enum AssociationError {
     Closed(#[from] Closed),
 }
 
-/// The envelope of outgoing records.
-enum Wrap {
-    /// The client has no cookie yet.
-    Hello {
-        nonce: Nonce,
-        due: Instant,
-        wait: Duration,
-    },
-    /// The client has a cookie, and the gateway has not answered with data.
-    Initial {
-        nonce: Nonce,
-        id: AssociationId,
-        cookie: Cookie,
-    },
-    Data(AssociationId),
-}
-
 /// An end of an association.
 pub struct Association {
     start: Instant,
@@ -98,6 +82,8 @@ pub struct Association {
     connected: bool,
     ended: Option<AssociationError>,
     wrap: Wrap,
+    /// The records of the client's first flight, while another cookie may be needed.
+    first_flight: Vec<Vec<u8>>,
     /// The ends of the way to the peer.
     ends: Ends,
     /// The ends of a new way to the client, and the bytes that it has to repeat.
@@ -140,6 +126,14 @@ fn random<const N: usize>() -> [u8; N] {
         .fill(&mut bytes)
         .expect("the system has random numbers");
     bytes
+}
+
+/// Returns the records of a client's first datagram.
+fn records_of(datagram: &[u8]) -> Option<Vec<u8>> {
+    match Envelope::decode(datagram) {
+        Ok(Envelope::Initial { records, .. }) => Some(records.to_vec()),
+        _ => None,
+    }
 }
 
 impl Association {
@@ -203,6 +197,7 @@ impl Association {
             connected: false,
             ended: None,
             wrap,
+            first_flight: Vec::new(),
             ends,
             candidate: None,
             tails: VecDeque::new(),
@@ -287,16 +282,15 @@ impl Association {
                 }
                 return;
             }
-            (Ok(Envelope::Retry { nonce, id, cookie }), Wrap::Hello { nonce: own, .. }) => {
-                if nonce == *own && from.peer == self.ends.peer {
-                    self.wrap = Wrap::Initial { nonce, id, cookie };
-                    let arrival = Arrival { now, from, marked };
-                    self.with_dtls(arrival, |dtls| dtls.handle_timeout(now));
+            (Ok(Envelope::Retry { nonce, id, cookie }), _) => {
+                if from.peer == self.ends.peer && self.wrap.take_retry(nonce, id, cookie) {
+                    self.send_first_flight(Arrival { now, from, marked });
                 }
                 return;
             }
             (Ok(Envelope::Data { id, records }), Wrap::Initial { id: own, .. }) if id == *own => {
                 self.wrap = Wrap::Data(id);
+                self.first_flight = Vec::new();
                 records
             }
             (Ok(Envelope::Data { id, records }), Wrap::Data(own)) if id == *own => records,
@@ -317,6 +311,20 @@ impl Association {
             dtls.handle_timeout(now)?;
             dtls.handle_packet(records)
         });
+    }
+
+    /// Sends the first flight with the present cookie. DTLS would repeat it only after a while.
+    fn send_first_flight(&mut self, arrival: Arrival) {
+        if !self.first_flight.is_empty() {
+            for records in &self.first_flight {
+                self.wrap.enqueue(&mut self.out, self.ends, records);
+            }
+            self.waits.on_packet(arrival.now);
+            return;
+        }
+        self.with_dtls(arrival, |dtls| dtls.handle_timeout(arrival.now));
+        let records = self.out.iter().filter_map(|(_, it)| records_of(it));
+        self.first_flight = records.collect();
     }
 
     /// Runs a call of DTLS, and acts on its output.
@@ -340,7 +348,7 @@ impl Association {
             match self.dtls.poll_output(&mut buf) {
                 Output::Packet(records) => {
                     let to = self.ends;
-                    enqueue(&mut self.out, &self.wrap, to, records);
+                    self.wrap.enqueue(&mut self.out, to, records);
                     self.waits.on_packet(arrival.now);
                 }
                 Output::BufferTooSmall { needed } => buf.resize(needed.max(SCRATCH), 0),
@@ -459,9 +467,9 @@ impl Association {
         loop {
             match self.dtls.poll_output(&mut buf) {
                 Output::Packet(records) if out.len() == before => {
-                    append(&self.wrap, records, out);
+                    self.wrap.append(records, out);
                 }
-                Output::Packet(records) => enqueue(&mut self.out, &self.wrap, to, records),
+                Output::Packet(records) => self.wrap.enqueue(&mut self.out, to, records),
                 Output::BufferTooSmall { needed } => buf.resize(needed.max(SCRATCH), 0),
                 // Input is taken in `drain` only, so no other output is due.
                 _ => return out.len() > before,
@@ -564,28 +572,5 @@ impl Association {
             let at = self.since_start(now);
             self.tunnel.handle_timeout(at);
         }
-    }
-}
-
-fn enqueue(queue: &mut VecDeque<(Ends, Vec<u8>)>, wrap: &Wrap, to: Ends, records: &[u8]) {
-    let mut datagram = Vec::with_capacity(records.len() + 21);
-    append(wrap, records, &mut datagram);
-    if !datagram.is_empty() {
-        queue.push_back((to, datagram));
-    }
-}
-
-/// Appends the envelope of records to `out`.
-fn append(wrap: &Wrap, records: &[u8], out: &mut Vec<u8>) {
-    match wrap {
-        // The records of the first flight leave once there is a cookie: dimpl repeats them.
-        Wrap::Hello { .. } => {}
-        Wrap::Initial { nonce, cookie, .. } => Envelope::Initial {
-            nonce: *nonce,
-            cookie: *cookie,
-            records,
-        }
-        .append(out),
-        Wrap::Data(id) => Envelope::Data { id: *id, records }.append(out),
     }
 }

@@ -9,7 +9,9 @@
 //! ```
 //!
 //! The highest bit of an id is set, and that of the other kinds is not. A client sends `Initial`
-//! until the gateway has answered with data. A gateway finds the association by the id, from
+//! until the gateway has answered with data. If it shows a cookie that the gateway does not know,
+//! because the gateway was restarted or the client's address has changed, it gets a retry as well,
+//! and begins again with the new cookie. A gateway finds the association by the id, from
 //! whichever address the datagram came. The retry is as long as the hello, so that a forged source
 //! address gains no amplification, and the gateway keeps no state for a hello. A gateway that does
 //! not know the id, because it was restarted, says so. Those 16 bytes end in the tag of a record,
@@ -35,7 +37,7 @@ pub const LARGEST: usize = 2048;
 /// The bytes before the records in a datagram of data.
 pub const DATA_HEADER: usize = 4;
 /// The size of a hello and of a retry in bytes.
-const HELLO_SIZE: usize = 25;
+pub(crate) const HELLO_SIZE: usize = 25;
 /// The size in bytes of a reply to data of an unknown association.
 const UNKNOWN_SIZE: usize = 17;
 

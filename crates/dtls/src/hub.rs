@@ -4,8 +4,12 @@
 //! ```text
 //!            ┌─ Hello ──▶ Retry, without any state
 //!  socket ───┼─ Initial with a valid cookie ─▶ a new association of this thread
+//!            ├─ Initial with another cookie ─▶ Retry, as for a hello
 //!            └─ Data ──▶ the queue of the association with that id
 //! ```
+//!
+//! Without a listener, as during a drain, nothing new begins and no Retry is sent. The client
+//! repeats its hello until the next process answers.
 
 use std::collections::HashMap;
 use std::io;
@@ -21,7 +25,7 @@ use tokio::sync::mpsc;
 use crate::batch::Batch;
 use crate::cookie::Cookies;
 use crate::ends::Ends;
-use crate::envelope::{AssociationId, DATA_HEADER, Envelope, LARGEST, tail};
+use crate::envelope::{AssociationId, DATA_HEADER, Envelope, HELLO_SIZE, LARGEST, Nonce, tail};
 use crate::inbox::Inbox;
 use crate::port::Arrived;
 
@@ -181,18 +185,20 @@ impl Hub {
         let from = run.from;
         let datagram = &run.bytes[..run.stride.min(run.bytes.len())];
         let taken = match Envelope::decode(datagram) {
-            Ok(Envelope::Hello { nonce }) => {
-                let now = self.start.elapsed();
-                let (id, cookie) = self.cookies.make(now, from.peer, &nonce);
-                Envelope::Retry { nonce, id, cookie }.append(&mut replies.bytes);
-                replies.end(from, false);
-                true
-            }
+            Ok(Envelope::Hello { nonce }) => self.retry(from, nonce, replies),
             Ok(Envelope::Initial { nonce, cookie, .. }) => {
                 let now = self.start.elapsed();
-                self.cookies
-                    .check(now, from.peer, &nonce, &cookie)
-                    .is_some_and(|id| self.pass(id, run) || self.begin(number, id, run))
+                match self.cookies.check(now, from.peer, &nonce, &cookie) {
+                    Some(id) => self.pass(id, run) || self.begin(number, id, run),
+                    // It is of another process, or of another address of the client.
+                    None => {
+                        // A forged source address gains no amplification.
+                        if datagram.len() >= HELLO_SIZE {
+                            self.retry(from, nonce, replies);
+                        }
+                        false
+                    }
+                }
             }
             Ok(Envelope::Data { id, .. }) => {
                 let known = self.pass(id, run);
@@ -209,6 +215,17 @@ impl Hub {
             let count = run.datagrams().count();
             METRICS.dtls_datagrams_dropped.add(count as u64);
         }
+    }
+
+    /// Sends a client its cookie, if it could begin an association with it. Returns false if not.
+    fn retry(&self, from: Ends, nonce: Nonce, replies: &mut Batch) -> bool {
+        if self.state().listeners.is_empty() {
+            return false;
+        }
+        let (id, cookie) = self.cookies.make(self.start.elapsed(), from.peer, &nonce);
+        Envelope::Retry { nonce, id, cookie }.append(&mut replies.bytes);
+        replies.end(from, false);
+        true
     }
 
     /// Passes datagrams to an association. Returns false if there is none.
@@ -338,7 +355,12 @@ mod tests {
         let other: SocketAddr = "192.0.2.8:1000".parse().expect("an address");
         let (id, cookie) = hello(&hub, from);
         for (address, cookie) in [(from, [0; 12]), (other, cookie)] {
-            assert!(handle(&hub, number, address, &initial(cookie)).is_empty());
+            let sent = initial(cookie);
+            let reply = handle(&hub, number, address, &sent);
+            let reply = Envelope::decode(&reply);
+            assert!(matches!(reply, Ok(Envelope::Retry { .. })), "{reply:?}");
+            // A shorter datagram gets nothing, so that no reply is longer than its question.
+            assert!(handle(&hub, number, address, &sent[..24]).is_empty());
             assert!(newcomers.try_recv().is_err() && hub.state().routes.is_empty());
         }
         for _ in 0..2 {
@@ -355,9 +377,25 @@ mod tests {
         assert!(hub.state().routes.is_empty());
     }
 
+    /// A gateway that drains answers nothing, so that the client finds the next process.
+    #[test]
+    fn hub_without_listeners_sends_no_cookie() {
+        let hub = Arc::new(Hub::new(socket()));
+        let (number, _newcomers) = hub.add_listener();
+        let from: SocketAddr = "192.0.2.7:1000".parse().expect("an address");
+        let (_, cookie) = hello(&hub, from);
+        hub.remove_listener(number);
+        let mut datagram = Vec::new();
+        Envelope::Hello { nonce: NONCE }.encode(&mut datagram);
+        for sent in [datagram, initial(cookie), initial([0; 12])] {
+            assert!(handle(&hub, number, from, &sent).is_empty());
+        }
+    }
+
     #[test]
     fn hub_ignores_datagrams_that_it_cannot_answer() {
         let hub = Arc::new(Hub::new(socket()));
+        let _newcomers = hub.add_listener();
         let from = SocketAddr::from(([192, 0, 2, 7], 0));
         let (mut datagram, id) = (Vec::new(), AssociationId::new([1; 4]));
         for envelope in [

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! - [`envelope`], [`cookie`]: the datagrams around DTLS, and the proof of a client's address.
-//! - [`association`], `settings`: DTLS and tunnel of one peer, without sockets or clocks.
+//! - [`association`], `wrap`, `settings`: DTLS and tunnel of one peer, without sockets or clocks.
 //! - `waits`: the round trip of a handshake.
 //! - `crypto`, `certificates`: the cryptography of DTLS by ring, and the certificates of both ends.
 //! - [`ends`]: the two addresses of an association's way.
@@ -34,6 +34,7 @@ mod settings;
 mod socket;
 mod stream;
 mod waits;
+mod wrap;
 
 pub use certificates::anonymous;
 pub use transport::DtlsProvider;

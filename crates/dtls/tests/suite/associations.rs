@@ -354,3 +354,33 @@ fn first_flight_follows_the_handshake() {
     // Its first datagram is the cookie. Repeated ones do not tell the round trip.
     assert_eq!(first_flight(Some(2)), 10);
 }
+
+/// The gateway is replaced after it has sent a cookie, and the next process knows no such cookie.
+#[test]
+fn client_begins_again_with_another_process() {
+    let mut network = Network::new(|_, _, _: &[u8]| Fate::Arrives);
+    assert!(network.run(|network| network.retries == 1));
+    network.restart_gateway(2);
+    let begun = network.now();
+    network.connect();
+    let taken = network.now() - begun;
+    assert_eq!(network.retries, 2, "one more cookie suffices");
+    // No timer has to end: the new cookie leaves with the flight that is known.
+    assert!(taken < Duration::from_millis(500), "{taken:?}");
+    let content = content(10_000);
+    let id = network.write(&content);
+    network.expect(id, &content);
+}
+
+/// Processes that take turns at one address do not make the client send at the rate of the path.
+#[test]
+fn client_shows_few_cookies() {
+    let mut network = Network::new(|_, _, _: &[u8]| Fate::Arrives);
+    for secret in 2..60 {
+        let before = network.retries;
+        network.run(|network| network.retries > before || network.client.ended().is_some());
+        network.restart_gateway(secret);
+    }
+    assert!(network.client.ended().is_some() && !network.client.is_connected());
+    assert!(network.retries < 16, "{}", network.retries);
+}

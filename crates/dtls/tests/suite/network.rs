@@ -9,7 +9,7 @@ use dimpl::DtlsCertificate;
 use tandem_dtls::association::{Association, OVERHEAD, Settings, Verify};
 use tandem_dtls::cookie::Cookies;
 use tandem_dtls::ends::Ends;
-use tandem_dtls::envelope::{AssociationId, Envelope, tail};
+use tandem_dtls::envelope::{AssociationId, Envelope, Nonce, tail};
 use tandem_tunnel::{Config, Read, StreamId};
 
 /// The time that a datagram travels.
@@ -67,6 +67,8 @@ pub(crate) struct Network {
     /// The datagrams that the gateway sent to an address that the client does not have, or from
     /// another one than that to which the client sends.
     pub(crate) astray: usize,
+    /// The cookies that the gateway has sent.
+    pub(crate) retries: usize,
 }
 
 pub(crate) fn settings() -> Settings {
@@ -119,6 +121,7 @@ impl Network {
             on_the_way: BTreeMap::new(),
             next: 0,
             astray: 0,
+            retries: 0,
         }
     }
 
@@ -169,17 +172,13 @@ impl Network {
         }
         let elapsed = self.now.duration_since(self.start);
         match Envelope::decode(datagram) {
-            Ok(Envelope::Hello { nonce }) => {
-                let (id, cookie) = self.cookies.make(elapsed, from, &nonce);
-                let mut reply = Vec::new();
-                Envelope::Retry { nonce, id, cookie }.encode(&mut reply);
-                let own = self.gateway_address;
-                self.travel(Way::Down, own, reply);
-            }
+            Ok(Envelope::Hello { nonce }) => self.retry(from, nonce),
             Ok(Envelope::Initial { nonce, cookie, .. }) if self.gateway.is_none() => {
                 if let Some(id) = self.cookies.check(elapsed, from, &nonce, &cookie) {
                     self.accept(id, from);
                     self.arrive(way, from, datagram, marked);
+                } else {
+                    self.retry(from, nonce);
                 }
             }
             Ok(Envelope::Data { .. }) if self.gateway.is_none() => {
@@ -197,6 +196,23 @@ impl Network {
                 }
             }
         }
+    }
+
+    /// Sends a cookie to the client.
+    fn retry(&mut self, from: SocketAddr, nonce: Nonce) {
+        let elapsed = self.now.duration_since(self.start);
+        let (id, cookie) = self.cookies.make(elapsed, from, &nonce);
+        self.retries += 1;
+        let mut reply = Vec::new();
+        Envelope::Retry { nonce, id, cookie }.encode(&mut reply);
+        let own = self.gateway_address;
+        self.travel(Way::Down, own, reply);
+    }
+
+    /// Replaces the gateway by another process, which has other cookies and no associations.
+    pub(crate) fn restart_gateway(&mut self, secret: u8) {
+        self.cookies = Cookies::new(&[secret; 32]);
+        self.gateway = None;
     }
 
     /// Returns the ends of the way on which the datagrams of an address reach the gateway.
