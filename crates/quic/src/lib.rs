@@ -34,6 +34,7 @@ mod share;
 mod socket;
 mod stream;
 mod tickets;
+mod resets;
 mod transport;
 mod unsent;
 mod wakers;

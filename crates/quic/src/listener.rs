@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use quinn::{Endpoint, EndpointConfig, ServerConfig};
+use quinn::{Endpoint, ServerConfig};
 use tandem::carrier::{Carrier, Streams};
 use tandem::error::{Error, Kind, Side};
 use tandem::transport::{Incoming, Listener};
@@ -24,6 +24,7 @@ use crate::carrier::Carried;
 use crate::early::Early;
 use crate::failure;
 use crate::io_thread::IoThread;
+use crate::resets::Resets;
 use crate::socket::enlarge;
 
 /// The handshakes with addresses that were not validated, above which clients have to prove their
@@ -91,7 +92,7 @@ impl Hubs {
     fn of(
         &self,
         socket: UdpSocket,
-        config: &Arc<ServerConfig>,
+        settings: &Handshakes,
         io: &Arc<IoThread>,
     ) -> io::Result<Arc<Hub>> {
         let address = socket.local_addr()?;
@@ -104,9 +105,9 @@ impl Hubs {
         let bound = socket.try_clone()?;
         let runtime = io.runtime();
         let endpoint = Endpoint::new(
-            EndpointConfig::default(),
+            settings.resets.endpoint(address),
             // Each listener accepts with its present parameters. The keys of tokens stay.
-            Some(ServerConfig::clone(config)),
+            Some(ServerConfig::clone(&settings.config)),
             socket,
             runtime,
         )?;
@@ -220,6 +221,8 @@ pub(crate) struct Accepting {
 #[derive(Clone)]
 pub(crate) struct Handshakes {
     pub(crate) config: Arc<ServerConfig>,
+    /// The secret of the socket's first listener stays in use.
+    pub(crate) resets: Resets,
     /// True if clients may send early data.
     pub(crate) takes_early: bool,
     pub(crate) alpn: &'static [u8],
@@ -234,7 +237,7 @@ impl Accepting {
         io: &Arc<IoThread>,
         settings: Handshakes,
     ) -> io::Result<Self> {
-        let hub = hubs.of(socket, &settings.config, io)?;
+        let hub = hubs.of(socket, &settings, io)?;
         let (sender, newcomers) = mpsc::channel(QUEUE);
         let mut listeners = lock(&hub.listeners);
         let number = listeners.next_number;

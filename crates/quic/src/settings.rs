@@ -9,12 +9,14 @@ use rustls::client::Resumption;
 use tandem::endpoint::{BadEndpoint, Endpoint};
 use tandem::renewal::Renewals;
 use tandem::transport::registry::{ListenContext, TransportError};
+use tandem::transport::tls::files::private_key;
 use tandem::transport::tls::identity::Identity;
 use tandem::transport::tls::{ClientCertificates, ClientTls, TlsError, acceptor};
 use tandem_tunnel::Algorithm;
 
 use crate::congestion::Factory;
 use crate::issued::Issued;
+use crate::resets::Resets;
 use crate::tickets::Tickets;
 use crate::window::{CLIENT, NEWCOMER, STREAM_WINDOW};
 
@@ -152,6 +154,12 @@ pub(crate) fn client(
         plain: config,
         has_certificate,
     })
+}
+
+/// Returns the secret of a listener's stateless resets.
+pub(crate) fn resets(endpoint: &Endpoint) -> Result<Resets, TransportError> {
+    let (_, key) = endpoint.certificate_files()?;
+    Ok(Resets::new(private_key(key)?.secret_der()))
 }
 
 /// Returns the parameters of a listener whose clients may have `max_streams` requests under way.

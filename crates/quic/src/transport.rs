@@ -28,6 +28,7 @@ use crate::issued::Issued;
 use crate::listener::{Accepting, Handshakes, Hubs};
 use crate::settings::{self, CONGESTION, ClientSettings};
 use crate::socket::{self, Errors};
+use crate::resets::Resets;
 use crate::tickets::{Memory, Tickets};
 
 /// The transport `quic`. All threads share it.
@@ -141,10 +142,12 @@ impl Provider for QuicProvider {
         let timeout = context.timeout;
         let config = settings::server(endpoint, context, issued)?;
         Ok(Rc::new(Listening {
+        let resets = settings::resets(endpoint)?;
             state: Arc::clone(&self.state),
             config: Arc::new(config),
             takes_early,
             alpn: endpoint.session.alpn(),
+            resets,
             timeout,
         }))
     }
@@ -304,6 +307,7 @@ impl Transport for Listening {
             Handshakes {
                 config: Arc::clone(&self.config),
                 takes_early: self.takes_early,
+    resets: Resets,
                 alpn: self.alpn,
                 timeout: self.timeout,
             },
@@ -311,3 +315,4 @@ impl Transport for Listening {
         Ok(Box::new(accepting))
     }
 }
+                resets: self.resets.clone(),
