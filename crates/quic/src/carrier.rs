@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::future::{Future, poll_fn};
+use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -22,6 +23,7 @@ use tokio::time::Sleep;
 use crate::congestion::Resuming;
 use crate::early::Early;
 use crate::failure;
+use crate::guard::Watch;
 use crate::settings::DATAGRAMS_UNSENT;
 use crate::share::{Counters, Share};
 use crate::stream::{Receiving, Sending, number};
@@ -89,6 +91,8 @@ pub(crate) struct Shared {
     window: Rc<RefCell<Window>>,
     /// The time before the end of the handshake, if the connection began with it.
     early: Option<Early>,
+    /// The watch over the sockets of a client.
+    watch: OnceCell<Arc<Watch>>,
 }
 
 impl Shared {
@@ -108,7 +112,21 @@ impl Shared {
 
     /// Returns the error of a connection that has ended.
     pub(crate) fn error(&self, error: &ConnectionError) -> Error {
+        if self.is_refused(error) {
+            let refused = io::ErrorKind::ConnectionRefused.into();
+            return Error::io(&refused, self.side).with_retry(Retry::IfIdempotent);
+        }
         failure::of_connection(error, self.side)
+    }
+
+    /// Returns true if this end has closed the connection because no program listens at the peer.
+    fn is_refused(&self, error: &ConnectionError) -> bool {
+        *error == ConnectionError::LocallyClosed
+            && self.watch.get().is_some_and(|watch| watch.has_ended())
+    }
+
+    fn is_regular(&self, error: &ConnectionError) -> bool {
+        failure::is_regular(error) && !self.is_refused(error)
     }
 
     /// Calls `write` with the bytes that it offers to the connection, and counts those that the
@@ -317,6 +335,7 @@ impl Carried {
                 share: RefCell::default(),
                 window,
                 early,
+                watch: OnceCell::new(),
             }),
             opening: [Waiting::new(), Waiting::new()],
             accepting: [Waiting::new(), Waiting::new()],
@@ -327,6 +346,12 @@ impl Carried {
             asks_again: RefCell::new(None),
             _alive: Box::new(alive),
         }
+    }
+
+    /// Takes the watch over the sockets of a client, which tells why the connection has ended.
+    pub(crate) fn watched_by(self, watch: Arc<Watch>) -> Self {
+        self.shared.watch.get_or_init(|| watch);
+        self
     }
 
     /// Resolves once the handshake is over, or the other end has sent early data.
@@ -448,7 +473,7 @@ impl Streams for Carried {
             if let Poll::Ready(accepted) = accepted {
                 return Poll::Ready(match accepted {
                     Ok((send, receive)) => Ok(Some(self.stream(send, Some(receive), None))),
-                    Err(error) if failure::is_regular(&error) => Ok(None),
+                    Err(error) if self.shared.is_regular(&error) => Ok(None),
                     Err(error) => Err(self.shared.error(&error)),
                 });
             }

@@ -11,7 +11,11 @@
 //! streams of their connection as a [`Carrier`](tandem::carrier::Carrier).
 //!
 //! A client opens a socket for each connection, connected to the gateway. The kernel sends no
-//! datagram to another address, and accepts none from another address.
+//! datagram to another address, and accepts none from another address. `guard` watches it: the
+//! connection moves to a new socket when its path is silent or the machine has changed its network,
+//! and ends when the gateway's system refuses datagrams.
+//!
+//! `resets` lets a gateway that was restarted end the connections of the process before it.
 //!
 //! A client that returns may send early data (0-RTT). `tickets` is its knowledge of earlier
 //! connections, and `issued` that of a gateway. `early` keeps the early data until the gateway has
@@ -26,15 +30,16 @@ mod carrier;
 mod congestion;
 mod early;
 mod failure;
+mod guard;
 mod io_thread;
 mod issued;
 mod listener;
+mod resets;
 mod settings;
 mod share;
 mod socket;
 mod stream;
 mod tickets;
-mod resets;
 mod transport;
 mod unsent;
 mod wakers;

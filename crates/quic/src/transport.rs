@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use quinn::{Endpoint as QuicEndpoint, EndpointConfig, ServerConfig};
+use quinn::{AsyncUdpSocket, Endpoint as QuicEndpoint, EndpointConfig, ServerConfig};
 use rustls::pki_types::ServerName;
 use tandem::carrier::{Carrier, open_path};
 use tandem::endpoint::{BadEndpoint, Endpoint, SessionKind};
@@ -19,16 +19,18 @@ use tandem::transport::registry::{
 };
 use tandem::transport::{Listener, LocalBoxFuture, Target, Transport};
 use tandem_http::Scheme;
+use tokio::sync::oneshot;
 
 use crate::carrier::Carried;
 use crate::early::Early;
 use crate::failure;
+use crate::guard::{Guard, Watch};
 use crate::io_thread::IoThread;
 use crate::issued::Issued;
 use crate::listener::{Accepting, Handshakes, Hubs};
-use crate::settings::{self, CONGESTION, ClientSettings};
-use crate::socket::{self, Errors};
 use crate::resets::Resets;
+use crate::settings::{self, CONGESTION, ClientSettings};
+use crate::socket::ClientSocket;
 use crate::tickets::{Memory, Tickets};
 
 /// The transport `quic`. All threads share it.
@@ -140,14 +142,14 @@ impl Provider for QuicProvider {
         let takes_early = context.early_data && context.client_ca.is_none();
         let issued = takes_early.then_some(&self.state.issued);
         let timeout = context.timeout;
+        let resets = settings::resets(endpoint)?;
         let config = settings::server(endpoint, context, issued)?;
         Ok(Rc::new(Listening {
-        let resets = settings::resets(endpoint)?;
             state: Arc::clone(&self.state),
             config: Arc::new(config),
+            resets,
             takes_early,
             alpn: endpoint.session.alpn(),
-            resets,
             timeout,
         }))
     }
@@ -176,43 +178,60 @@ impl Dialling {
     async fn open(&self, isolation: Option<&Isolation>) -> Result<Carried, Error> {
         let failed = |error: io::Error| Error::io(&error, Side::Peer);
         let io = self.state.io().map_err(failed)?;
-        let socket = socket::connect(self.address).map_err(failed)?;
-        let errors = Errors::of(&socket).map_err(failed)?;
+        let watch = Watch::new();
+        let socket = {
+            let _context = io.handle().enter();
+            ClientSocket::connect(self.address, &watch).map_err(failed)?
+        };
         let isolation = isolation.filter(|_| self.takes_early);
-        let own = socket.local_addr().map_err(failed)?.ip();
+        let own = AsyncUdpSocket::local_addr(&*socket).map_err(failed)?.ip();
         let tickets = isolation.map(|isolation| self.memory.borrow_mut().of(isolation, own));
         let mark = tickets.as_ref().map(|tickets| tickets.mark());
         let config = match &tickets {
             Some(tickets) => self.config.with(tickets),
             None => self.config.plain(),
         };
-        let endpoint = QuicEndpoint::new(EndpointConfig::default(), None, socket, io.runtime());
+        let endpoint = QuicEndpoint::new_with_abstract_socket(
+            EndpointConfig::default(),
+            None,
+            Arc::clone(&socket) as _,
+            io.runtime(),
+        );
         let endpoint = endpoint.map_err(failed)?;
         let connecting = endpoint
             .connect_with(config, self.address, &self.name)
             .map_err(|error| Error::new(Kind::Internal, Side::Local, error.to_string()))?;
+        let (confirm, confirmed) = oneshot::channel();
+        let guard = Guard {
+            watch: Arc::clone(&watch),
+            endpoint,
+            socket,
+            remote: self.address,
+            confirmed,
+        };
+        io.handle().spawn(guard.run());
         let shown = tickets.clone().zip(mark);
         let alive = Alive::new(tickets, io);
-        let mut limit = Box::pin(no_answer(self.timeout, errors));
+        let mut limit = Box::pin(no_answer(self.timeout, Arc::clone(&watch)));
         let connecting = match connecting.into_0rtt() {
             Ok((connection, accepted)) => {
                 let mut early = Early::new(accepted, limit);
                 if let Some((tickets, mark)) = shown {
                     early = early.showing(tickets, mark);
                 }
-                return Ok(Carried::new(
-                    connection,
-                    self.alpn,
-                    Side::Peer,
-                    Some(early),
-                    alive,
-                ));
+                let carried = Carried::new(connection, self.alpn, Side::Peer, Some(early), alive);
+                carried.hold_while_early(confirm);
+                return Ok(carried.watched_by(watch));
             }
             Err(connecting) => connecting,
         };
         tokio::select! {
             connected = connecting => match connected {
-                Ok(connection) => Ok(Carried::new(connection, self.alpn, Side::Peer, None, alive)),
+                Ok(connection) => {
+                    drop(confirm);
+                    let carried = Carried::new(connection, self.alpn, Side::Peer, None, alive);
+                    Ok(carried.watched_by(watch))
+                }
                 Err(error) => Err(failure::of_connection(&error, Side::Peer)),
             },
             error = &mut limit => Err(error),
@@ -221,14 +240,14 @@ impl Dialling {
 }
 
 /// Resolves with an error if the gateway has not answered in time, or refuses datagrams.
-async fn no_answer(timeout: Duration, errors: Errors) -> Error {
+async fn no_answer(timeout: Duration, watch: Arc<Watch>) -> Error {
     tokio::select! {
         () = tokio::time::sleep(timeout) => {
             let detail = "no answer to the QUIC handshake in time: UDP may be blocked on the way, \
                           then use h2+tls";
             Error::new(Kind::Timeout, Side::Peer, detail)
         }
-        () = errors.refused() => Error::io(&io::ErrorKind::ConnectionRefused.into(), Side::Peer),
+        () = watch.refused() => Error::io(&io::ErrorKind::ConnectionRefused.into(), Side::Peer),
     }
 }
 
@@ -288,6 +307,7 @@ impl Transport for Dialling {
 struct Listening {
     state: Arc<State>,
     config: Arc<ServerConfig>,
+    resets: Resets,
     takes_early: bool,
     alpn: &'static [u8],
     timeout: Duration,
@@ -306,8 +326,8 @@ impl Transport for Listening {
             &io,
             Handshakes {
                 config: Arc::clone(&self.config),
+                resets: self.resets.clone(),
                 takes_early: self.takes_early,
-    resets: Resets,
                 alpn: self.alpn,
                 timeout: self.timeout,
             },
@@ -315,4 +335,3 @@ impl Transport for Listening {
         Ok(Box::new(accepting))
     }
 }
-                resets: self.resets.clone(),

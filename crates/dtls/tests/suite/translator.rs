@@ -18,6 +18,10 @@ pub(crate) struct Translator {
     pub(crate) outer_sockets: Arc<AtomicUsize>,
     /// True while the datagrams of the gateway wait.
     pub(crate) hold: Arc<AtomicBool>,
+    /// True while the datagrams of both ends are lost.
+    pub(crate) lose: Arc<AtomicBool>,
+    /// True once a datagram of another socket of the client was lost.
+    pub(crate) lost_new_client: Arc<AtomicBool>,
     stop: Arc<AtomicBool>,
 }
 
@@ -33,25 +37,33 @@ impl Translator {
             outer_ip: Arc::new(Mutex::new(Ipv4Addr::LOCALHOST.into())),
             outer_sockets: Arc::default(),
             hold: Arc::default(),
+            lose: Arc::default(),
+            lost_new_client: Arc::default(),
             stop: Arc::default(),
         };
         let (rebind, stop) = (Arc::clone(&this.rebind), Arc::clone(&this.stop));
         let outer_sockets = Arc::clone(&this.outer_sockets);
         let (next, hold) = (Arc::clone(&this.gateway), Arc::clone(&this.hold));
         let outer_ip = Arc::clone(&this.outer_ip);
+        let (lose, lost_new_client) = (Arc::clone(&this.lose), Arc::clone(&this.lost_new_client));
         std::thread::spawn(move || {
             let ip = || *outer_ip.lock().unwrap();
-            let mut far = outer((ip(), gateway), &near, None, [&hold, &stop]);
+            let mut far = outer((ip(), gateway), &near, None, [&hold, &lose, &stop]);
             let mut buf = [0; 2048];
             let (mut count, mut client) = (0_u32, None);
             while !stop.load(Ordering::SeqCst) {
                 let Ok((size, from)) = near.recv_from(&mut buf) else {
                     continue;
                 };
+                if lose.load(Ordering::SeqCst) {
+                    let is_new = client != Some(from);
+                    lost_new_client.fetch_or(is_new, Ordering::SeqCst);
+                    continue;
+                }
                 if rebind.swap(false, Ordering::SeqCst) || client != Some(from) {
                     client = Some(from);
                     let to = *next.lock().unwrap();
-                    far = outer((ip(), to), &near, Some(from), [&hold, &stop]);
+                    far = outer((ip(), to), &near, Some(from), [&hold, &lose, &stop]);
                     outer_sockets.fetch_add(1, Ordering::SeqCst);
                 }
                 count += 1;
@@ -73,7 +85,7 @@ fn outer(
     (ip, gateway): (IpAddr, SocketAddr),
     near: &UdpSocket,
     client: Option<SocketAddr>,
-    [hold, stop]: [&Arc<AtomicBool>; 2],
+    [hold, lose, stop]: [&Arc<AtomicBool>; 3],
 ) -> UdpSocket {
     let far = UdpSocket::bind((ip, 0)).unwrap();
     far.connect(gateway).unwrap();
@@ -81,13 +93,15 @@ fn outer(
         .unwrap();
     if let Some(client) = client {
         let (far, near) = (far.try_clone().unwrap(), near.try_clone().unwrap());
-        let (hold, stop) = (Arc::clone(hold), Arc::clone(stop));
+        let [hold, lose, stop] = [hold, lose, stop].map(Arc::clone);
         std::thread::spawn(move || {
             let mut buf = [0; 2048];
             while !stop.load(Ordering::SeqCst) {
                 if hold.load(Ordering::SeqCst) {
                     std::thread::sleep(Duration::from_millis(1));
-                } else if let Ok(size) = far.recv(&mut buf) {
+                } else if let Ok(size) = far.recv(&mut buf)
+                    && !lose.load(Ordering::SeqCst)
+                {
                     let _ = near.send_to(&buf[..size], client);
                 }
             }

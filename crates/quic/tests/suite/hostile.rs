@@ -18,7 +18,10 @@ const EXCESSIVE_LOAD: VarInt = VarInt::from_u32(0x107);
 const CONTROL: [u8; 3] = [0x00, 0x04, 0x00];
 
 /// Connects a client that speaks plain QUIC. The endpoint must live as long as the connection.
-async fn connect(certificates: &Certificates, address: SocketAddr) -> (Endpoint, Connection) {
+pub(crate) async fn connect(
+    certificates: &Certificates,
+    address: SocketAddr,
+) -> (Endpoint, Connection) {
     let tls = ClientTls {
         ca: Some(certificates.path("ca.pem")),
         alpn: vec![b"h3".to_vec()],
