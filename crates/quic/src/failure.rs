@@ -1,8 +1,10 @@
 //! The errors of connections, in the words of the program.
 
 use std::io;
+use std::time::Duration;
 
 use quinn::{ConnectionError, VarInt};
+use rustls::pki_types::UnixTime;
 use rustls::{AlertDescription, CertificateError};
 use tandem::error::{Error, Kind, Retry, Side};
 
@@ -29,7 +31,7 @@ pub(crate) fn of_connection(error: &ConnectionError, side: Side) -> Error {
     let own = |kind, detail: &str| Error::new(kind, side, detail.to_owned());
     let error = match error {
         ConnectionError::TransportError(error) => match alert(error.code.into()) {
-            Some(alert) => match by_this_end(alert) {
+            Some(alert) => match by_this_end(alert, &error.reason) {
                 Some(problem) => tls(&problem, side),
                 None => own(Kind::Tls, &error.reason),
             },
@@ -76,19 +78,63 @@ fn alert(code: u64) -> Option<AlertDescription> {
     Some(AlertDescription::from(alert))
 }
 
-/// Returns the error of TLS for which this end has sent an alert, if the alert tells it.
-fn by_this_end(alert: AlertDescription) -> Option<rustls::Error> {
+/// Returns the error of TLS for which this end has sent an alert, if the alert or the words of
+/// rustls tell it.
+fn by_this_end(alert: AlertDescription, words: &str) -> Option<rustls::Error> {
     match alert {
         AlertDescription::UnknownCA => Some(CertificateError::UnknownIssuer.into()),
-        AlertDescription::CertificateExpired => Some(CertificateError::Expired.into()),
+        AlertDescription::CertificateExpired => {
+            Some(validity(words).unwrap_or(CertificateError::Expired).into())
+        }
         AlertDescription::NoApplicationProtocol => Some(rustls::Error::NoApplicationProtocol),
         _ => None,
     }
 }
 
+/// Reads the dates from the words of rustls for a certificate that is not valid now. quinn passes
+/// on nothing else, and one alert serves both cases.
+fn validity(words: &str) -> Option<CertificateError> {
+    let after = |before: &str| {
+        let (_, rest) = words.split_once(before)?;
+        let digits = rest.split(|it: char| !it.is_ascii_digit()).next()?;
+        let seconds = Duration::from_secs(digits.parse().ok()?);
+        Some(UnixTime::since_unix_epoch(seconds))
+    };
+    let time = after("verification time ")?;
+    if let Some(not_after) = after("not valid after ") {
+        return Some(CertificateError::ExpiredContext { time, not_after });
+    }
+    let not_before = after("not valid before ")?;
+    Some(CertificateError::NotValidYetContext { time, not_before })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The words are those of rustls, so that another version of it cannot change them unseen.
+    #[test]
+    fn dates_are_read_from_the_words_of_rustls() {
+        let at = |seconds| UnixTime::since_unix_epoch(Duration::from_secs(seconds));
+        let (time, other) = (at(1_795_334_134), at(1_772_496_000));
+        for problem in [
+            CertificateError::ExpiredContext {
+                time,
+                not_after: other,
+            },
+            CertificateError::NotValidYetContext {
+                time: other,
+                not_before: time,
+            },
+        ] {
+            let words = rustls::Error::from(problem.clone()).to_string();
+            assert_eq!(validity(&words), Some(problem.clone()), "{words}");
+            let found = by_this_end(AlertDescription::CertificateExpired, &words);
+            assert_eq!(found, Some(problem.into()));
+        }
+        let found = by_this_end(AlertDescription::CertificateExpired, "no words");
+        assert_eq!(found, Some(CertificateError::Expired.into()));
+    }
 
     #[test]
     fn alert_codes_of_quic_are_those_of_tls() {
