@@ -272,7 +272,7 @@ pub fn note(line: impl std::fmt::Display) {
 /// Sends log lines to standard error. The argument `filter` is a level, or directives such as
 /// `tandem=debug`.
 pub(crate) fn start_log(filter: Option<&str>) -> Result<(), Failure> {
-    let filter = log_filter(filter.unwrap_or("info"))?;
+    let filter = log_filter(filter)?;
     let layer = tracing_subscriber::fmt()
         // Otherwise a line that cannot be written causes a panic.
         .log_internal_errors(false)
@@ -285,9 +285,13 @@ pub(crate) fn start_log(filter: Option<&str>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Reads the filter of the log. The library takes a word that is no level for the name of a module,
-/// and then writes no line of any other module: such a word is an error here.
-fn log_filter(text: &str) -> Result<tracing_subscriber::EnvFilter, String> {
+/// Returns the filter of log lines. The library takes a word that is no level for the name of a
+/// module, and then writes no line of any other module: such a word is an error here.
+///
+/// The warnings of quinn-udp show system calls and their memory, and the transports report the
+/// errors themselves. A directive for `quinn_udp` shows them.
+fn log_filter(filter: Option<&str>) -> Result<tracing_subscriber::EnvFilter, String> {
+    let text = filter.unwrap_or("info");
     let is_bad = |word: &&str| {
         !word.contains(['=', '[', ']'])
             && word
@@ -300,6 +304,7 @@ fn log_filter(text: &str) -> Result<tracing_subscriber::EnvFilter, String> {
              for one module, such as tandem=debug"
         ));
     }
+    let text = format!("quinn_udp=error,{text}");
     tracing_subscriber::EnvFilter::try_new(text).map_err(|error| format!("log: {error}"))
 }
 
@@ -329,13 +334,27 @@ mod tests {
             "info,verbose",
             "tandem=loud",
         ] {
-            let error = log_filter(bad).expect_err(bad);
+            let error = log_filter(Some(bad)).expect_err(bad);
             assert!(error.starts_with("log: "), "{error}");
         }
-        let error = log_filter("warning").expect_err("no level");
+        let error = log_filter(Some("warning")).expect_err("no level");
         assert!(error.contains("error, warn, info, debug"), "{error}");
         for good in ["info", "WARN", "off", "tandem=debug", "warn,tandem=trace"] {
-            log_filter(good).expect(good);
+            log_filter(Some(good)).expect(good);
         }
+    }
+
+    #[test]
+    fn log_hides_raw_system_calls_unless_they_are_named() {
+        let shown = |filter| log_filter(filter).ok().map(|filter| filter.to_string());
+        for filter in [None, Some("debug"), Some("tandem=debug,warn")] {
+            let shown = shown(filter).unwrap_or_default();
+            assert!(shown.contains("quinn_udp=error"), "{shown}");
+        }
+        let named = shown(Some("info,quinn_udp=warn")).unwrap_or_default();
+        assert!(
+            named.contains("quinn_udp=warn") && !named.contains("error"),
+            "{named}"
+        );
     }
 }
