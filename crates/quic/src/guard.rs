@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn watch_counts_refusals_without_a_datagram_between_them() {
+    fn watch_counts_refusals_in_a_row() {
         let watch = Watch::new();
         let refused = io::Error::from(io::ErrorKind::ConnectionRefused);
         for _ in 0..2 {

@@ -18,7 +18,7 @@ use crate::translator::Translator;
 
 /// The process after a crash has the same certificate, and so the same key of resets.
 #[test]
-fn restarted_gateway_ends_the_connections_of_the_process_before_it() {
+fn restarted_gateway_resets_connections() {
     let certificates = Certificates::new("quic-restart");
     let (gateway, address) = start_gateway(&certificates, 0, |_| {});
     let translator = Translator::to(address);
