@@ -113,7 +113,7 @@ fn tls_failures_name_gateway_and_remedy() {
         ),
         (
             format!("h2+tls://{plain}"),
-            vec!["seems not to speak TLS: use h2+tcp"],
+            vec!["does not speak TLS", "log-in page", "--listen"],
         ),
         (
             format!("h2+tcp://{valid}"),

@@ -17,7 +17,10 @@ pub(super) fn explain(error: &Error, side: Side) -> Cow<'static, str> {
     match error {
         Error::InvalidCertificate(error) => certificate(error, side),
         Error::InvalidMessage(_) | Error::PeerSentOversizedRecord if side == Side::Peer => {
-            "the gateway seems not to speak TLS: use h2+tcp instead of h2+tls, or another port"
+            // Whoever intercepts the connection can cause this, so no remedy gives TLS up.
+            "something that does not speak TLS answers instead of the gateway, such as the log-in \
+             page of a network: log in with a browser, or use another network. If it is so on \
+             every network, compare the port with the gateway's --listen"
                 .into()
         }
         Error::InvalidMessage(_) => "the other end does not speak TLS on that port".into(),
@@ -137,6 +140,17 @@ mod tests {
         assert_eq!(
             day(at(u64::MAX)),
             format!("second {} of the Unix clock", u64::MAX)
+        );
+    }
+
+    /// A network's log-in page may answer, and whoever intercepts the connection.
+    #[test]
+    fn answer_without_tls_is_no_reason_to_give_it_up() {
+        let error = Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType);
+        let words = explain(&error, Side::Peer);
+        assert!(
+            words.contains("log-in page") && !words.contains("h2+tcp"),
+            "{words}"
         );
     }
 
