@@ -311,8 +311,13 @@ impl Gateways {
         if network != begun_on {
             return;
         }
+        let had_failed = group.ways.borrow().has_failed(network, way);
         let rest = group.ways.borrow_mut().failed(network, way, now());
         METRICS.ways_failed.add(1);
+        if had_failed {
+            // Each further try would write the same line.
+            return;
+        }
         let gateway = &self.gateways[index];
         tracing::info!(
             "gateway {}: {} does not work on this network ({}): other ways are used, and this \
