@@ -395,7 +395,7 @@ mod tests {
     async fn missing_control_port_has_a_remedy() {
         let folder = std::env::temp_dir().join(format!("tandem-no-tor-{}", std::process::id()));
         let error = Control::connect(&Via::TorSocket(folder.join("control")), None).await;
-        let words = error.err().expect("no Tor").detail;
+        let words = error.expect_err("no Tor").detail;
         assert!(words.contains("`CookieAuthentication 1`"), "{words}");
     }
 
