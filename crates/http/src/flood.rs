@@ -6,9 +6,9 @@
 //!
 //! ```text
 //!   time, completed exchanges ──▶ reserve ◀─ resets, refusals, faults, frames of dead streams,
-//!                                    ▲       heads that inflate beyond their limit
+//!                                    ▲       heads beyond their limit, large pushed heads
 //!                                    │ once `earned` is empty
-//!   data, completed exchanges ──▶ earned ◀─ PING, SETTINGS, WINDOW_UPDATE, PRIORITY, empty DATA, …
+//!   data, completed exchanges ──▶ earned ◀─ PING, SETTINGS, WINDOW_UPDATE, PRIORITY, empty DATA, pushes
 //! ```
 //!
 //! Data never pays for a stream that the peer abandons or makes us abandon. Otherwise the body of a
@@ -34,6 +34,12 @@ const LATE_SHORT_DATA: u64 = FRAME / 2;
 /// The number of inflated bytes, beyond the limit of a head, that cost as much as one byte that
 /// pays. With a limit of 64 KiB, a head of 80 KiB costs one frame more, and one of 1 MiB 60 more.
 const EXCESS: u64 = 16;
+/// The cost of the end of a push. The content of the push earns as much and more, unless it is very
+/// short. A page with 1,315 pushed validators costs half of the reserve.
+const PUSH: u64 = FRAME * 5 / 8;
+/// The bytes of a pushed head that cost nothing. Each further [`EXCESS`] bytes cost one: 27 MiB of
+/// heads end a session. Header compression turns a few bytes of wire into heads of 64 KiB.
+const ORDINARY_HEAD: usize = 4 << 10;
 /// The size of the reserve. A browser that leaves a page with 1,300 images resets as many streams
 /// at once; three frames of a request for each unit stay below 5,000.
 const RESERVE: u64 = 1536 * FRAME;
@@ -125,9 +131,19 @@ impl FloodBudget {
 
     /// Charges a frame that moves no data on a session or on a live stream.
     pub fn charge_idle(&mut self) {
-        let earned = self.earned.min(FRAME);
-        self.earned -= earned;
-        self.spend(FRAME - earned);
+        self.spend_earned(FRAME);
+    }
+
+    /// Charges the end of a push, for which its content pays. A push without content costs its
+    /// sender only the bytes of two compressed heads.
+    pub fn charge_push(&mut self) {
+        self.spend_earned(PUSH);
+    }
+
+    /// Charges the size in bytes of a promise or of the head of a pushed response, if it is larger
+    /// than an ordinary one.
+    pub fn charge_pushed_head(&mut self, bytes: usize) {
+        self.charge_excess(bytes.saturating_sub(ORDINARY_HEAD));
     }
 
     /// Charges a stream that the peer resets, that we refuse, or that a fault of the peer makes us
@@ -182,6 +198,13 @@ impl FloodBudget {
 
     fn restore(&mut self, amount: u64) {
         self.reserve = self.reserve.saturating_add(amount).min(RESERVE);
+    }
+
+    /// Spends what data has earned, and then from the reserve.
+    fn spend_earned(&mut self, cost: u64) {
+        let earned = self.earned.min(cost);
+        self.earned -= earned;
+        self.spend(cost - earned);
     }
 
     fn spend(&mut self, cost: u64) {
@@ -244,6 +267,27 @@ mod tests {
             allowed(&fresh, |budget| budget.charge_excess(960 << 10)),
             25
         );
+    }
+
+    #[test]
+    fn pushes_and_their_large_heads_are_charged() {
+        let fresh = FloodBudget::new();
+        assert_eq!(allowed(&fresh, FloodBudget::charge_push), 2457);
+        assert_eq!(
+            allowed(&fresh, |budget| budget.charge_pushed_head(4096)),
+            5000
+        );
+        let large = |budget: &mut FloodBudget| budget.charge_pushed_head(64 << 10);
+        assert_eq!(allowed(&fresh, large), 409);
+        // The content of a push pays for its end, and not for large heads.
+        let with_content = |budget: &mut FloodBudget| {
+            budget.credit_received(640);
+            budget.charge_push();
+        };
+        assert_eq!(allowed(&fresh, with_content), 5000);
+        let mut rich = FloodBudget::new();
+        rich.credit_received(usize::MAX);
+        assert_eq!(allowed(&rich, large), 409);
     }
 
     #[test]

@@ -131,6 +131,11 @@ impl HeadReader {
         }
     }
 
+    /// Returns the bytes that the list may still have.
+    pub(crate) const fn room(&self) -> usize {
+        self.room
+    }
+
     /// Takes the next field.
     pub(crate) fn field(&mut self, field: Field<'_>) {
         if self.flaw.is_some() {

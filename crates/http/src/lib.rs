@@ -1,7 +1,8 @@
 //! HTTP without I/O: messages ([`message`], [`fields`]), HTTP/1.1 ([`h1`]), HTTP/2 ([`h2`],
 //! [`hpack`]), HTTP/3 ([`h3`], [`qpack`]), the parts that all multiplexed session cores share
-//! ([`mux`], [`sched`], [`sendbuf`], [`flood`], [`threshold`]), the rules of caching ([`cache`]),
-//! tunnels of UDP ([`connect_udp`]), changes of protocol ([`upgrade`]), and SOCKS5 ([`socks`]).
+//! ([`mux`], [`sched`], [`sendbuf`], [`flood`], [`pushed`], [`threshold`]), the rules of caching
+//! ([`cache`]), tunnels of UDP ([`connect_udp`]), changes of protocol ([`upgrade`]), and SOCKS5
+//! ([`socks`]).
 //!
 //! The crate opens no socket, reads no clock and starts no thread: the caller passes bytes and
 //! times in, and takes bytes and events out.
@@ -20,6 +21,7 @@ pub mod hpack;
 pub mod message;
 pub mod mux;
 mod outgoing;
+pub mod pushed;
 pub mod qpack;
 pub mod sched;
 pub mod sendbuf;

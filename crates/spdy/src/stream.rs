@@ -26,8 +26,9 @@
 use std::collections::VecDeque;
 
 use bytes::Bytes;
+use tandem_http::message::{BadContentLength, content_length};
 use tandem_http::sched::{Key, Sched, Sent};
-use tandem_http::{Fields, Priority, Reason, Scheme, StreamId};
+use tandem_http::{Fields, Method, Priority, Reason, Scheme, StreamId};
 
 use crate::flow::{ReceiveWindow, SendWindow};
 use crate::header_block::Block;
@@ -96,6 +97,43 @@ pub(crate) enum Kind {
     PeerPush(Option<Box<PushHead>>),
 }
 
+/// The content that the response to a request of ours may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Content {
+    /// As much as `content-length` announces.
+    Ordinary,
+    /// No content, whatever the length: the request has the method HEAD.
+    OfHead,
+    /// A tunnel, if the status is 2xx.
+    OfConnect,
+}
+
+impl Content {
+    /// Returns the kind of content that belongs to a method.
+    pub(crate) const fn of(method: &Method) -> Self {
+        match method {
+            Method::Head => Self::OfHead,
+            Method::Connect => Self::OfConnect,
+            _ => Self::Ordinary,
+        }
+    }
+
+    /// Returns the length that the content of this response must have, if that is known.
+    pub(crate) fn expected(
+        self,
+        status: u16,
+        fields: &Fields,
+    ) -> Result<Option<u64>, BadContentLength> {
+        let is_free = self == Self::OfHead
+            || matches!(status, 204 | 304)
+            || self == Self::OfConnect && (200..300).contains(&status);
+        if is_free {
+            return Ok(None);
+        }
+        content_length(fields)
+    }
+}
+
 /// The parts of a request that its pushes inherit.
 #[derive(Debug)]
 pub(crate) struct Asked {
@@ -138,7 +176,11 @@ pub(crate) struct Stream {
     pub(crate) held: usize,
     /// True if further data is useless: the session counts, credits and drops it.
     pub(crate) discard: bool,
-    /// Body bytes announced by the request, and received.
+    /// The content that belongs to a request of ours.
+    pub(crate) content: Content,
+    /// The weight of the head or the trailers of a push that are still gathered.
+    pub(crate) gathered: usize,
+    /// Body bytes announced by the head, and received.
     pub(crate) expected: Option<u64>,
     pub(crate) received: u64,
     /// Fields of HEADERS after the head.
@@ -168,6 +210,8 @@ impl Stream {
             receive,
             held: 0,
             discard: false,
+            content: Content::Ordinary,
+            gathered: 0,
             expected: None,
             received: 0,
             trailers: Fields::new(),

@@ -6,6 +6,7 @@ use super::frame::{self, Head, flag, frame_size, protocol, split_u31};
 use super::recv::on_stream;
 use super::stream::State;
 use crate::head::{Expected, Flaw, HeadReader};
+use crate::pushed::is_pushed;
 use crate::{Event, Method, Reason, ResponseHead, SessionError, StreamId};
 
 /// A header block that goes on in CONTINUATION frames.
@@ -140,17 +141,35 @@ impl Connection {
             self.fail_stream(id, Reason::StreamClosed);
             return Ok(());
         }
-        let taken = if stream.head_received {
+        let has_head = stream.head_received;
+        if self.is_client() && is_pushed(id) && !self.admits_pushed_head(&reader) {
+            self.fail_stream(id, Reason::Cancel);
+            return Ok(());
+        }
+        let taken = if has_head {
             self.trailers(id, end, reader)
         } else {
             self.response(id, end, reader)
         };
         match taken {
-            Ok(()) => self.close_if_done(id),
+            Ok(()) => {
+                if end {
+                    self.charge_end(id);
+                }
+                self.close_if_done(id);
+            }
             Err(Flaw::Malformed(_)) => self.fail_stream(id, Reason::Protocol),
             Err(Flaw::TooLarge) => self.fail_stream(id, Reason::EnhanceYourCalm),
         }
         Ok(())
+    }
+
+    /// Charges a promise or the head of a pushed response. Returns false if too many wait for their
+    /// reader.
+    fn admits_pushed_head(&mut self, reader: &HeadReader) -> bool {
+        let size = self.config.max_header_list - reader.room();
+        self.flood.charge_pushed_head(size);
+        self.events.has_room(0)
     }
 
     /// Handles HEADERS on a stream that is closed, or that the peer has skipped.
@@ -294,9 +313,10 @@ impl Connection {
             .streams
             .get(&parent)
             .is_some_and(|s| s.state.may_receive());
+        let has_room = self.admits_pushed_head(&reader);
         let refusal = if !parent_open {
             Reason::Cancel
-        } else if self.peer_active >= self.config.max_streams {
+        } else if !has_room || self.peer_active >= self.config.max_streams {
             Reason::Refused
         } else {
             match reader.into_request(&mut self.hint) {

@@ -17,6 +17,7 @@ use crate::head::Hint;
 use crate::hpack::{Decoder, Encoder};
 use crate::mux::{OpenError, Unsent};
 use crate::outgoing::ById;
+use crate::pushed::{EventQueue, is_pushed};
 use crate::sched::Sched;
 use crate::threshold::DynamicWindow;
 use crate::{
@@ -75,7 +76,7 @@ pub struct Connection {
     pub(super) window: SendWindow,
     pub(super) flood: FloodBudget,
     pub(super) hint: Hint,
-    pub(super) events: VecDeque<Event>,
+    pub(super) events: EventQueue,
     /// Our preface and SETTINGS are out.
     pub(super) started: bool,
     /// Whole frames to be sent in this order, before any DATA: header blocks must leave as they
@@ -119,7 +120,7 @@ impl Connection {
             window: SendWindow::new(DEFAULT_WINDOW),
             flood: FloodBudget::new(),
             hint: Hint::default(),
-            events: VecDeque::new(),
+            events: EventQueue::default(),
             started: false,
             queue: Vec::new(),
             ending: VecDeque::new(),
@@ -229,6 +230,13 @@ impl Connection {
         }
     }
 
+    /// Client: charges the end of the peer's side of a push.
+    pub(super) fn charge_end(&mut self, id: StreamId) {
+        if self.is_client() && is_pushed(id) {
+            self.flood.charge_push();
+        }
+    }
+
     /// Queues RST_STREAM and remembers it.
     pub(super) fn put_reset(&mut self, id: StreamId, reason: Reason) {
         frame::put_reset(&mut self.queue, id, reason);
@@ -258,7 +266,7 @@ impl Connection {
     /// Gives back the memory that only open streams or a burst of events need.
     fn free_unused(&mut self) {
         if self.events.capacity() > KEEP_EVENTS {
-            self.events = VecDeque::new();
+            self.events = EventQueue::default();
         }
         // A session with many streams at once will soon have as many again. Its table would grow
         // step by step each time.
@@ -269,7 +277,7 @@ impl Connection {
 
     /// Frees the memory of streams after the last one has ended.
     fn free_all(&mut self) {
-        self.events = VecDeque::new();
+        self.events = EventQueue::default();
         self.streams = ById::default();
         if self.ready.is_empty() {
             self.ready = Sched::new();

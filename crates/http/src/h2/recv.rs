@@ -137,6 +137,7 @@ impl Connection {
         });
         if end {
             stream.received_end();
+            self.charge_end(id);
             self.close_if_done(id);
         }
     }

@@ -17,6 +17,7 @@ use crate::flood::FloodBudget;
 use crate::head::Hint;
 use crate::mux::{OpenError, Unsent};
 use crate::outgoing::{ById, Tail};
+use crate::pushed::EventQueue;
 use crate::qpack::{Decoder, Encoder, TABLE_SIZE};
 use crate::sched::Sched;
 use crate::threshold::DynamicWindow;
@@ -62,7 +63,7 @@ pub struct Connection {
     pub(super) early: bool,
     pub(super) ready: Sched,
     pub(super) commands: VecDeque<Command>,
-    pub(super) events: VecDeque<Event>,
+    pub(super) events: EventQueue,
     /// The streams of the carrier that may be read again.
     pub(super) resumed: VecDeque<u64>,
     /// Number of the next request.
@@ -111,7 +112,7 @@ impl Connection {
             early: false,
             ready: Sched::new(),
             commands: VecDeque::new(),
-            events: VecDeque::new(),
+            events: EventQueue::default(),
             resumed: VecDeque::new(),
             next_id: 1,
             highest_request: None,
@@ -404,7 +405,7 @@ impl Mux for Connection {
         let event = self.events.pop_front();
         if event.is_none() && self.streams.is_empty() {
             // An idle session keeps no memory for bursts.
-            self.events = VecDeque::new();
+            self.events = EventQueue::default();
             self.streams = ById::default();
         }
         event

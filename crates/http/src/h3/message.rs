@@ -10,6 +10,7 @@ use super::push::stream_of;
 use super::stream::{Incoming, Phase, SectionUse, SendingStream, Source, Stream, Wait};
 use super::varint;
 use crate::head::{Expected, Flaw, HeadReader};
+use crate::pushed::is_pushed;
 use crate::qpack::Decoded;
 use crate::{Event, Method, Reason, RequestHead, ResponseHead, StreamId, connect_udp};
 
@@ -157,7 +158,12 @@ impl Connection {
         let Some(stream) = self.streams.get(&id) else {
             return Fate::Drop;
         };
-        let taken = if stream.phase == Phase::Head {
+        let phase = stream.phase;
+        if self.is_client() && is_pushed(id) && !self.admits_pushed_head(&reader) {
+            self.fail_stream(id, Code::REQUEST_CANCELLED);
+            return Fate::Drop;
+        }
+        let taken = if phase == Phase::Head {
             self.response(id, reader)
         } else {
             self.trailers(id, reader)

@@ -134,6 +134,14 @@ impl Connection {
         Ok(Fate::Keep)
     }
 
+    /// Charges a promise or the head of a pushed response. Returns false if too many wait for their
+    /// reader.
+    pub(super) fn admits_pushed_head(&mut self, reader: &HeadReader) -> bool {
+        let size = self.config.max_header_list - reader.room();
+        self.flood.charge_pushed_head(size);
+        self.events.has_room(0)
+    }
+
     fn check_push(&self, push: u64) -> Result<u64, Fault> {
         if push < self.pushes.limit {
             Ok(push)
@@ -155,6 +163,7 @@ impl Connection {
             self.flood.charge_idle();
             return Ok(());
         }
+        let has_room = self.admits_pushed_head(&reader);
         let request = match reader.into_request(&mut self.hint) {
             Ok(request) if is_pushable(&request.head) => request,
             _ => {
@@ -173,7 +182,8 @@ impl Connection {
                 Err(Fault::new(Code::GENERAL_PROTOCOL_ERROR, detail))
             };
         }
-        if self.our_goodbye.is_some() || self.peer_active >= self.config.max_streams {
+        let is_full = !has_room || self.peer_active >= self.config.max_streams;
+        if is_full || self.our_goodbye.is_some() {
             self.flood.charge_reset();
             self.refuse_push(push);
             return Ok(());

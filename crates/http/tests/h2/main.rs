@@ -2,6 +2,7 @@
 
 mod exchanges;
 mod floods;
+mod pushed;
 mod rules;
 mod support;
 mod windows;

@@ -3,6 +3,7 @@
 mod bounds;
 mod frames;
 mod messages;
+mod pushed;
 mod pushes;
 
 use tandem_http::SessionError;

@@ -11,7 +11,7 @@ use crate::http::{
     PUSHED_STATUS, Unwritable, fields_block, push_block, request_block, response_block,
 };
 use crate::status;
-use crate::stream::{Asked, Finish, Kind, State, Stream};
+use crate::stream::{Asked, Content, Finish, Kind, State, Stream};
 
 impl From<Unwritable> for OpenError {
     fn from(_: Unwritable) -> Self {
@@ -48,7 +48,8 @@ impl Connection {
         } else {
             State::Open
         };
-        self.insert(id, Kind::OwnRequest(asked), state, priority.0.min(7));
+        let stream = self.insert(id, Kind::OwnRequest(asked), state, priority.0.min(7));
+        stream.content = Content::of(&head.method);
         Ok(id)
     }
 

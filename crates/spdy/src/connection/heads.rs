@@ -3,6 +3,7 @@
 
 use bytes::Bytes;
 use tandem_http::message::content_length;
+use tandem_http::pushed::{is_pushed, weight_of_fields};
 use tandem_http::{
     Event, Fields, Priority, Reason, RequestHead, ResponseHead, Role, SessionError, StreamId,
 };
@@ -149,6 +150,9 @@ impl Connection {
             };
             (message.pushed_request(Fields::new()), head)
         })?;
+        if let Ok((_, head)) = &head {
+            self.flood.charge_pushed_head(head.fields.text_len());
+        }
         if frame.associated == 0 {
             return Err(self.fail(Reason::Protocol, "a push that belongs to no stream"));
         }
@@ -156,7 +160,9 @@ impl Connection {
             self.stream_error(id, status::PROTOCOL_ERROR);
         } else if self.goaway_sent {
             self.flood.charge_reset();
-        } else if !self.config.mux.push || self.peer_streams >= self.config.mux.max_streams as usize
+        } else if !self.config.mux.push
+            || !self.has_push_room()
+            || self.peer_streams >= self.config.mux.max_streams as usize
         {
             self.stream_error(id, status::REFUSED_STREAM);
         } else {
@@ -189,12 +195,14 @@ impl Connection {
                 .retain(|field| !matches!(field.name, b"cookie" | b"authorization"));
         }
         self.last_accepted = id;
+        let weight = weight_of_fields(&head.fields);
         self.insert(
             id,
             Kind::PeerPush(Some(Box::new(head))),
             State::HalfClosedLocal,
             frame.priority,
         );
+        self.set_gathered(id, weight);
         self.events.push_back(Event::Push {
             parent: frame.associated,
             id,
@@ -216,6 +224,13 @@ impl Connection {
             self.stream_error(id, status::PROTOCOL_ERROR);
             return false;
         };
+        if !self.expect(id, status, &head.fields, end) {
+            return false;
+        }
+        self.set_gathered(id, 0);
+        if end {
+            self.flood.charge_push();
+        }
         self.events.push_back(Event::Response {
             id,
             head: ResponseHead {
@@ -225,6 +240,37 @@ impl Connection {
             end,
         });
         true
+    }
+
+    /// Notes the length of the content that follows a head of the peer, unless the stream ends with
+    /// the head. Returns false if the length is wrong, which ends the stream.
+    fn expect(&mut self, id: StreamId, status: u16, fields: &Fields, end: bool) -> bool {
+        let Some(stream) = self.live(id) else {
+            return true;
+        };
+        match stream.content.expected(status, fields) {
+            Ok(expected) if !end || expected.unwrap_or(0) == 0 => {
+                stream.expected = expected;
+                true
+            }
+            _ => {
+                self.stream_error(id, status::PROTOCOL_ERROR);
+                false
+            }
+        }
+    }
+
+    /// Returns true if another head of a push may wait for its reader, or for the rest of itself.
+    fn has_push_room(&self) -> bool {
+        self.events.has_room(self.gathered)
+    }
+
+    /// Sets the weight of the parts of a push that are still gathered.
+    pub(super) fn set_gathered(&mut self, id: StreamId, weight: usize) {
+        if let Some(stream) = self.streams.get_mut(&id) {
+            self.gathered = self.gathered - stream.gathered + weight;
+            stream.gathered = weight;
+        }
     }
 
     pub(super) fn on_syn_reply(&mut self, frame: &SynReply<'_>) -> Result<(), SessionError> {
@@ -241,6 +287,9 @@ impl Connection {
                 Ok(Some(head)) => {
                     stream.replied = true;
                     let state = stream.state.after_fin_received();
+                    if !self.expect(id, head.status, &head.fields, frame.fin) {
+                        return Ok(());
+                    }
                     self.events.push_back(Event::Response {
                         id,
                         head,
@@ -272,6 +321,10 @@ impl Connection {
         if !frame.fin {
             self.flood.charge_idle();
         }
+        let pushed = self.is_client() && is_pushed(id);
+        if let (true, Ok(more)) = (pushed, &more) {
+            self.flood.charge_pushed_head(more.fields.text_len());
+        }
         let Some(stream) = self.live(id) else {
             self.stray_block(id);
             return Ok(());
@@ -280,6 +333,8 @@ impl Connection {
             self.stream_error(id, status::STREAM_ALREADY_CLOSED);
         } else if matches!(stream.kind, Kind::OwnRequest(_)) && !stream.replied {
             self.stream_error(id, status::PROTOCOL_ERROR);
+        } else if pushed && !self.has_push_room() {
+            self.stream_error(id, status::CANCEL);
         } else {
             match more.and_then(|more| self.merge_headers(id, more)) {
                 Err(error) => self.stream_error(id, block_status(error)),
@@ -298,6 +353,7 @@ impl Connection {
         let Some(stream) = self.live(id) else {
             return Ok(());
         };
+        let is_push = matches!(stream.kind, Kind::PeerPush(_));
         let known = match &mut stream.kind {
             Kind::PeerPush(Some(head)) => {
                 let again =
@@ -327,6 +383,10 @@ impl Connection {
         }
         for field in more.fields.iter() {
             known.push(field.name, field.value);
+        }
+        if is_push {
+            let weight = weight_of_fields(known);
+            self.set_gathered(id, weight);
         }
         Ok(())
     }

@@ -25,6 +25,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use tandem_http::flood::FloodBudget;
 use tandem_http::mux::{OpenError, Unsent};
+use tandem_http::pushed::EventQueue;
 use tandem_http::sched::Sched;
 use tandem_http::threshold::DynamicWindow;
 use tandem_http::{
@@ -113,7 +114,9 @@ pub struct Connection {
     encoder: Encoder,
     /// The data frame that is arriving.
     receiving: Option<Receiving>,
-    events: VecDeque<Event>,
+    events: EventQueue,
+    /// The weight of the heads and trailers of pushes that are still gathered.
+    gathered: usize,
     /// The time of the last input or timeout.
     clock: Option<Instant>,
     flood: FloodBudget,
@@ -174,7 +177,8 @@ impl Connection {
             decoder: Decoder::new(limit),
             encoder: Encoder::new(config.header_compression),
             receiving: None,
-            events: VecDeque::new(),
+            events: EventQueue::default(),
+            gathered: 0,
             clock: None,
             flood: FloodBudget::new(),
             failed: false,
@@ -312,6 +316,7 @@ impl Connection {
         if let Some(key) = stream.key.take() {
             self.sched.remove(key);
         }
+        self.gathered -= std::mem::take(&mut stream.gathered);
         stream.close();
         let (own, held) = (stream.is_own(), stream.held);
         if own {
@@ -368,6 +373,7 @@ impl Connection {
     fn fail(&mut self, reason: Reason, detail: &'static str) -> SessionError {
         self.failed = true;
         self.streams.clear();
+        self.gathered = 0;
         self.sched = Sched::new();
         self.finishing.clear();
         self.ping_queue.clear();

@@ -169,9 +169,10 @@ impl Connection {
         let in_window = stream.receive.receive(data.len);
         stream.received += u64::from(data.len);
         let received = stream.received;
-        let wrong_length = stream
-            .expected
-            .is_some_and(|length| received > length || data.fin && received != length);
+        let is_wrong = |expected: Option<u64>| {
+            expected.is_some_and(|length| received > length || data.fin && received != length)
+        };
+        let wrong_length = is_wrong(stream.expected);
         let error = if !stream.state.may_receive() {
             status::STREAM_ALREADY_CLOSED
         } else if matches!(stream.kind, Kind::OwnRequest(_)) && !stream.replied {
@@ -190,6 +191,12 @@ impl Connection {
             let complete = self.complete_push_head(id, end);
             if complete && end {
                 self.set_state(id, State::Closed);
+            }
+            // The head that is now complete gives the length.
+            let expected = self.live(id).and_then(|stream| stream.expected);
+            if complete && !end && is_wrong(expected) {
+                self.refuse_length(id, data.fin);
+                return false;
             }
             return complete && !end;
         } else {
@@ -214,11 +221,11 @@ impl Connection {
         self.note_credit(data.stream);
     }
 
-    /// Responds with 400 to a body with a length other than `content-length`, as the draft
-    /// demands.
+    /// Handles a body with a length other than `content-length`. The draft demands a response with
+    /// 400 to a request; a response ends with a stream error.
     pub(super) fn refuse_length(&mut self, id: StreamId, fin: bool) {
         let Some(stream) = self.live(id) else { return };
-        if stream.replied {
+        if stream.replied || !matches!(stream.kind, Kind::PeerRequest) {
             return self.stream_error(id, status::PROTOCOL_ERROR);
         }
         self.answer_bad_request(id);
@@ -271,6 +278,10 @@ impl Connection {
         let fields = std::mem::take(&mut stream.trailers);
         if stream.discard {
             return self.set_state(id, state);
+        }
+        if matches!(stream.kind, Kind::PeerPush(_)) {
+            self.set_gathered(id, 0);
+            self.flood.charge_push();
         }
         if fields.is_empty() {
             self.events.push_back(Event::Data {

@@ -4,6 +4,7 @@
 
 use std::collections::VecDeque;
 
+use tandem_http::pushed::EventQueue;
 use tandem_http::threshold::DynamicWindow;
 use tandem_http::{Fields, StreamId};
 
@@ -63,7 +64,7 @@ impl Connection {
             self.encoder.rest();
             self.decoder.rest();
             self.scratch = Vec::new();
-            self.events = VecDeque::new();
+            self.events = EventQueue::default();
             self.finishing = VecDeque::new();
             self.ping_queue = VecDeque::new();
             self.control.release();

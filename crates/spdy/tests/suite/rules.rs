@@ -3,8 +3,10 @@
 
 mod credit;
 mod frames;
+mod lengths;
 mod lifetimes;
 mod messages;
+mod pushed;
 mod pushes;
 mod windows;
 

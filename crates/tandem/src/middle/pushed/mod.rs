@@ -39,6 +39,10 @@ use crate::exchange::{
 };
 use crate::stage::{SessionPool, Stage, refuse_reserved};
 
+/// The number of pushes that a reply takes in before other tasks get their turn. A gateway may send
+/// many that need few bytes.
+const PUSHES_PER_TURN: usize = 16;
+
 /// The largest number of resources that the hints of one page announce to the browser.
 const MAX_HINTS: usize = 24;
 
@@ -304,7 +308,7 @@ impl Parts for Observed {
     }
 
     fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
-        loop {
+        for _ in 0..PUSHES_PER_TURN {
             let mut part = std::task::ready!(self.reply.poll_part(cx));
             match &mut part {
                 Some(Ok(Part::Pushed(_))) => {
@@ -325,6 +329,8 @@ impl Parts for Observed {
             }
             return Poll::Ready(part);
         }
+        cx.waker().wake_by_ref();
+        Poll::Pending
     }
 }
 

@@ -288,6 +288,10 @@ impl<O: Owner> Driver<O> {
     }
 
     fn poll_read(&mut self, cx: &mut Context<'_>) -> Result<(), Error> {
+        if self.shared.pushed_heads.begin_turn() {
+            cx.waker().wake_by_ref();
+            return Ok(());
+        }
         for turn in 0..READS_PER_TURN {
             self.deaf = self.has_backlog();
             if self.deaf {
@@ -299,8 +303,9 @@ impl<O: Owner> Driver<O> {
             if !matches!(self.read_once(cx)?, Some(1..)) {
                 return Ok(());
             }
-            if turn + 1 == READS_PER_TURN {
+            if turn + 1 == READS_PER_TURN || self.shared.pushed_heads.ends_turn() {
                 cx.waker().wake_by_ref();
+                return Ok(());
             }
         }
         Ok(())

@@ -33,6 +33,7 @@ mod over_streams;
 mod path_timeout;
 mod path_watch;
 mod ping;
+mod pushed_heads;
 mod refused;
 mod scratch;
 mod server;
@@ -57,6 +58,7 @@ use std::time::{Duration, Instant, SystemTime};
 use tandem_http::{Event, Mux, MuxConfig, Priority, Reason, Role, StreamId};
 
 use early::Early;
+use pushed_heads::PushedHeads;
 use refused::reset_error;
 use stream::{Inbound, Stream, StreamTable};
 use watch::Watch;
@@ -70,7 +72,7 @@ use super::{Connected, Drain, Session, Timeouts};
 use crate::carrier::Carrier;
 use crate::carrier::LocalBoxFuture;
 use crate::endpoint::SessionKind;
-use crate::error::{Error, Side};
+use crate::error::{Error, Kind, Side};
 use crate::exchange::{Peer, SessionMark};
 use crate::path::Facts;
 use crate::probe::points::QUEUE_FULL;
@@ -169,6 +171,8 @@ impl Session for MuxSession {
 struct Shared {
     core: Rc<RefCell<dyn Mux>>,
     streams: RefCell<StreamTable>,
+    /// The heads of pushes that wait for their readers.
+    pushed_heads: PushedHeads,
     /// The driver's task.
     driver: WakerCell,
     /// Tasks that wait until the peer allows another stream, or the session ends.
@@ -222,6 +226,7 @@ impl Shared {
             mark: Rc::new(mark),
             core,
             streams: RefCell::default(),
+            pushed_heads: PushedHeads::default(),
             driver: WakerCell::default(),
             waiting: WakerQueue::default(),
             ended: OnceCell::new(),
@@ -295,10 +300,11 @@ impl Shared {
                 id,
                 request,
             } => {
-                if !self.accept_push(parent, id) {
+                let promise = Inbound::Pushed { id, request };
+                if !self.accept_push(parent, id, promise.pushed_weight(parent)) {
                     return None;
                 }
-                (parent, Some(Inbound::Pushed { id, request }), false)
+                (parent, Some(promise), false)
             }
             Event::Reset { id, reason } => {
                 self.handle_reset(id, reason, other_end);
@@ -328,13 +334,18 @@ impl Shared {
         None
     }
 
-    /// Gives a push its stream. If the parent's exchange has ended, the method cancels the push and
-    /// returns false.
-    fn accept_push(&self, parent: StreamId, id: StreamId) -> bool {
+    /// Gives a push its stream. If the parent's exchange has ended, or too many pushes wait for
+    /// their readers, the method resets the push and returns false.
+    fn accept_push(&self, parent: StreamId, id: StreamId, weight: usize) -> bool {
         let mut streams = self.streams.borrow_mut();
-        if streams.get(&parent).is_none_or(|stream| stream.failed) {
+        let refusal = if streams.get(&parent).is_none_or(|stream| stream.failed) {
+            Some(Reason::Cancel)
+        } else {
+            (!self.pushed_heads.admit(weight)).then_some(Reason::Refused)
+        };
+        if let Some(reason) = refusal {
             drop(streams);
-            self.core.borrow_mut().reset(id, Reason::Cancel);
+            self.core.borrow_mut().reset(id, reason);
             return false;
         }
         streams.insert(id, Stream::default());
@@ -372,10 +383,18 @@ impl Shared {
         {
             stream.fail(error);
             drop(streams);
-            self.core.borrow_mut().reset(id, Reason::EnhanceYourCalm);
-            self.watch.forget(id);
-            self.waiting.wake_all();
-            return;
+            return self.give_up_stream(id, Reason::EnhanceYourCalm);
+        }
+        // A promise was admitted with its stream.
+        let weight = match &inbound {
+            None | Some(Inbound::Pushed { .. }) => 0,
+            Some(inbound) => inbound.pushed_weight(id),
+        };
+        if weight > 0 && !self.pushed_heads.admit(weight) {
+            let detail = "too many pushes wait for their readers";
+            stream.fail(Error::new(Kind::Reset, Side::Local, detail));
+            drop(streams);
+            return self.give_up_stream(id, Reason::Cancel);
         }
         if end {
             stream.complete = true;
@@ -384,6 +403,13 @@ impl Shared {
             Some(inbound) => stream.put(inbound),
             None => stream.reader.wake(),
         }
+    }
+
+    /// Resets a stream whose exchange has failed.
+    fn give_up_stream(&self, id: StreamId, reason: Reason) {
+        self.core.borrow_mut().reset(id, reason);
+        self.watch.forget(id);
+        self.waiting.wake_all();
     }
 
     /// Returns the next input of a stream, or `None` at its end. Taking data returns its bytes to
@@ -402,6 +428,7 @@ impl Shared {
         };
         stream.arrivals.take(id);
         drop(streams);
+        self.pushed_heads.take(inbound.pushed_weight(id));
         if let Inbound::Data(data) = &inbound {
             let mut core = self.core.borrow_mut();
             core.release(id, data.len());
@@ -463,6 +490,7 @@ impl Shared {
                 .into_iter()
                 .flat_map(|stream| stream.inbound)
             {
+                self.pushed_heads.take(inbound.pushed_weight(id));
                 match inbound {
                     Inbound::Data(data) => core.release(id, data.len()),
                     Inbound::Pushed { id, .. } => {

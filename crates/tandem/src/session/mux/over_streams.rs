@@ -209,11 +209,14 @@ impl<O: Owner> StreamsDriver<O> {
     /// Moves bytes until there is nothing to do. Returns true if it stopped before that, and the
     /// task runs again.
     pub(super) fn turn(&mut self, cx: &mut Context<'_>) -> Result<bool, Error> {
+        let waits_for_readers = self.shared.pushed_heads.begin_turn();
         for _ in 0..ROUNDS_PER_TURN {
             self.accept(cx)?;
             self.open(cx)?;
             self.datagrams(cx)?;
-            self.serve_awake()?;
+            if !waits_for_readers {
+                self.serve_awake()?;
+            }
             self.dispatch();
             self.execute();
             let writes_on = match self.write_in_order(cx)? {
@@ -228,6 +231,9 @@ impl<O: Owner> StreamsDriver<O> {
             self.execute();
             // If the carrier cannot open a stream yet, it wakes the task later.
             let writes_on = writes_on && self.wants_room();
+            if waits_for_readers || self.shared.pushed_heads.ends_turn() {
+                break;
+            }
             if self.awake.is_empty() && !self.core.borrow().wants_round() && !writes_on {
                 return Ok(false);
             }
@@ -356,9 +362,15 @@ impl<O: Owner> StreamsDriver<O> {
         awake.sort_unstable_by_key(|id| (!is_unidirectional(*id), *id));
         awake.dedup();
         for id in awake {
-            if let Some(stream) = self.streams.get_mut(&id) {
+            if self.shared.pushed_heads.ends_turn() {
+                // The readers go on first.
+                self.awake.add(id);
+            } else if let Some(stream) = self.streams.get_mut(&id) {
                 stream.taken_from_list();
                 self.serve(id)?;
+                if !self.is_server() {
+                    self.dispatch();
+                }
             }
         }
         Ok(())

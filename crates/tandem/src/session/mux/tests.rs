@@ -1,6 +1,7 @@
 //! Tests of the streams that a session shares with its driver.
 
 use bytes::{Buf, Bytes};
+use tandem_http::pushed::MAX_WAITING;
 use tandem_http::{ByteMux, RequestHead, ResponseHead, Role, Scheme, SendBuf, h2};
 
 use super::stream::JOINED;
@@ -110,6 +111,71 @@ fn stream_joins_single_bytes_into_pieces() {
         _ => None,
     });
     assert_eq!(pieces.flatten().collect::<Vec<_>>(), body);
+}
+
+impl Asked {
+    /// Pushes answers without content. Each head has a field of 50,000 bytes.
+    fn push_large_heads(&mut self, count: usize) {
+        let field = ("x", "y".repeat(50_000));
+        let mut request = RequestHead::get(Scheme::Http, "site.example", "/pushed");
+        request.fields.push(field.0, &field.1);
+        let mut response = ResponseHead::new(304);
+        response.fields.push(field.0, &field.1);
+        for _ in 0..count {
+            let pushed = self.peer.push(self.id, &request, Priority::default());
+            let pushed = pushed.expect("a client that takes pushes");
+            self.peer.respond(pushed, &response, true);
+            self.arrive();
+        }
+    }
+
+    /// Reads all input of a stream, and that of the pushes in it.
+    fn read(&self, id: StreamId) -> usize {
+        let mut count = 0;
+        while let Poll::Ready(Some(inbound)) = self.shared.poll_inbound(id, Waker::noop()) {
+            count += 1;
+            if let Inbound::Pushed { id, .. } = inbound {
+                count += self.read(id);
+                self.shared.forget(id, None);
+            }
+        }
+        count
+    }
+}
+
+#[test]
+fn unread_pushes_of_a_session_are_bounded() {
+    let mut asked = asked();
+    asked.push_large_heads(100);
+    let shared = Rc::clone(&asked.shared);
+    let waiting = shared.pushed_heads.waiting();
+    assert!(
+        waiting > MAX_WAITING / 2 && waiting <= MAX_WAITING,
+        "{waiting}"
+    );
+    assert!(shared.streams.borrow().len() < 70);
+    asked.peer.respond(asked.id, &ResponseHead::new(200), false);
+    asked.arrive();
+    let has_head = |inbound: &Inbound| matches!(inbound, Inbound::Response(_));
+    assert!(
+        shared.streams.borrow()[&asked.id]
+            .inbound
+            .iter()
+            .any(has_head)
+    );
+    shared.forget(asked.id, Some(Reason::Cancel));
+    assert_eq!(shared.pushed_heads.waiting(), 0);
+    assert!(shared.streams.borrow().is_empty());
+}
+
+#[test]
+fn pushes_that_are_read_make_room() {
+    let mut asked = asked();
+    for _ in 0..10 {
+        asked.push_large_heads(10);
+        assert_eq!(asked.read(asked.id), 20);
+        assert_eq!(asked.shared.pushed_heads.waiting(), 0);
+    }
 }
 
 #[test]
