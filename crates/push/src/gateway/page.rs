@@ -23,6 +23,10 @@ mod leave;
 /// The largest number of resources for one page.
 pub(super) const MAX_RESOURCES: usize = 2048;
 
+/// The largest number of redirects in a row that are followed, as in browsers (Fetch standard,
+/// "HTTP-redirect fetch").
+const MAX_REDIRECTS: u8 = 20;
+
 /// The largest number of hosts named by a page that are remembered.
 const MAX_NAMED_HOSTS: usize = 1024;
 
@@ -68,6 +72,8 @@ pub(super) struct Page {
     location: String,
     /// The document that caused the request, if the request is not for a document itself.
     initiator: Option<String>,
+    /// The number of redirects that have led to a URL.
+    redirects: HashMap<Box<str>, u8>,
     /// The URLs of the page and of all resources that were promised for it.
     known: HashSet<String>,
     /// The promises that wait for the page's own stream, while that is open.
@@ -112,6 +118,7 @@ impl Page {
             response,
             location: url.to_string(),
             initiator: initiator(&request),
+            redirects: HashMap::new(),
             known: HashSet::from([url.to_string()]),
             promises: Some(VecDeque::new()),
             skipped: Vec::new(),
@@ -270,6 +277,17 @@ impl Page {
         if scheme == Some(self.request.scheme.as_str()) {
             self.location.clone_from(&target.url);
         }
+    }
+
+    /// Counts a redirect from `from` to `to`. Returns false if too many have led there, so that the
+    /// gateway must not follow it.
+    pub(super) fn follows_redirect(&mut self, from: &str, to: &str) -> bool {
+        let before = self.redirects.get(from).copied().unwrap_or(0);
+        let is_followed = before < MAX_REDIRECTS;
+        if is_followed {
+            self.redirects.insert(to.into(), before + 1);
+        }
+        is_followed
     }
 
     /// Handles the head of a response at `url` that is no redirect. Returns true for the first head

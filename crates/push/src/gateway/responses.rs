@@ -510,7 +510,8 @@ impl Gateway {
         match target {
             Some(mut target) => {
                 record.redirect(url, &mut target);
-                if is_same_origin(url, &target.url) {
+                let is_own = is_same_origin(url, &target.url);
+                if is_own && record.follows_redirect(url, &target.url) {
                     self.promise(page, vec![target]);
                 }
             }

@@ -96,3 +96,26 @@ fn foreign_lazy_frame_is_left_to_the_browser() {
         assert_eq!(scene.paths(Carrier::Response(page)), expected, "{host}");
     }
 }
+
+#[test]
+fn at_most_20_redirects_in_a_row_are_followed() {
+    let urls: Vec<String> = (0..40)
+        .flat_map(|at| {
+            [
+                format!("http://a.test/r{at}"),
+                format!("http://a.test/i{at}"),
+            ]
+        })
+        .collect();
+    let mut pages = vec![("http://a.test/page", html("<img src=/i0><img src=/c.png>"))];
+    for at in 0..39 {
+        pages.push((&urls[2 * at], redirect(&urls[2 * at + 2])));
+        pages.push((&urls[2 * at + 1], redirect(&urls[2 * at + 3])));
+    }
+    pages.push(("http://a.test/c.png", image()));
+    let mut pair = Pair::new(&pages);
+    let asked = pair.load("http://a.test/r0", NAVIGATION);
+    assert_eq!(asked.len(), 1 + 20, "{asked:?}");
+    let asked = pair.load("http://a.test/page", NAVIGATION);
+    assert_eq!(asked.len(), 3 + 20, "{asked:?}");
+}
