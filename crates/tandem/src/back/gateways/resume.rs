@@ -191,19 +191,19 @@ impl Follower {
     }
 }
 
-/// Returns the token in the response of a gateway, if it has one.
+/// Returns the token in the response of a gateway, if it has one. Nothing is read after the head,
+/// since a gateway might never end the response.
 async fn token_of(mut reply: Reply) -> Result<Option<String>, Error> {
-    let mut token = None;
     while let Some(part) = reply.part().await {
         if let Part::Head(head) = part? {
             if head.status != 200 {
                 let detail = "the gateway gives no tokens for speeds";
                 return Err(Error::new(Kind::Protocol, Side::Peer, detail));
             }
-            token = token_in(&head.fields).map(str::to_owned);
+            return Ok(token_in(&head.fields).map(str::to_owned));
         }
     }
-    Ok(token)
+    Ok(None)
 }
 
 #[cfg(test)]

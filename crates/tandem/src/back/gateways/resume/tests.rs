@@ -57,6 +57,18 @@ fn tokens_of_a_key_end_with_it() {
     assert_eq!(taken(&tokens, &key("b", 0, 1)).as_deref(), Some("2"));
 }
 
+#[tokio::test]
+async fn response_without_end_gives_its_token() {
+    let reply = Reply::generate(|mut sink| async move {
+        let mut head = ResponseHead::new(200);
+        give(&mut head.fields, "token");
+        sink.send(Part::Head(head)).await;
+        std::future::pending().await
+    });
+    let token = token_of(reply).await.expect("a token");
+    assert_eq!(token.as_deref(), Some("token"));
+}
+
 /// A gateway that gives the tokens `token-1`, `token-2` and so on.
 #[derive(Default)]
 struct Fake {
