@@ -105,6 +105,33 @@ pub fn own_error(head: &ResponseHead) -> Option<OwnError> {
     })
 }
 
+/// The roles of the proxies that a client has sessions with.
+const SERVING_ROLES: [&str; 3] = ["gateway", "relay", "issuer"];
+
+/// Returns true if the next proxy itself refuses the client.
+pub fn is_refusal(head: &ResponseHead) -> bool {
+    let said = head.fields.get_all("proxy-status").last();
+    let said = said.and_then(|said| std::str::from_utf8(said).ok());
+    let Some((who, rest)) = said.and_then(|said| said.split_once("; error=")) else {
+        return false;
+    };
+    let error = rest.split(';').next().unwrap_or_default();
+    head.status == 407 && SERVING_ROLES.contains(&who) && error.trim() == "http_request_denied"
+}
+
+/// Returns true if a value of `Proxy-Status` has a member that names a proxy of the pair. An origin
+/// must not write one, since the client would take the response for the gateway's own.
+pub fn names_own_proxy(value: &[u8]) -> bool {
+    let mut members = value.split(|byte| *byte == b',');
+    members.any(|member| {
+        let name = member.split(|byte| *byte == b';').next();
+        let name = name.unwrap_or_default().trim_ascii();
+        SERVING_ROLES
+            .iter()
+            .any(|role| name.eq_ignore_ascii_case(role.as_bytes()))
+    })
+}
+
 /// Reads the reason from the `Proxy-Status` field of a gateway's response to a CONNECT.
 pub fn refusal(head: &ResponseHead) -> Error {
     let kind = match head.status {
@@ -191,6 +218,21 @@ mod tests {
         head.fields
             .push("proxy-status", "cdn; error=http_request_denied");
         assert_eq!(own_error(&head), None);
+    }
+
+    #[test]
+    fn own_proxies_are_found_in_any_place_of_a_list() {
+        for value in [
+            "gateway; error=x",
+            "cdn, GATEWAY ;error=x",
+            "a,relay",
+            "issuer",
+        ] {
+            assert!(names_own_proxy(value.as_bytes()), "{value}");
+        }
+        for value in ["", "cdn; error=dns_error", "gateways; error=x", "a.gateway"] {
+            assert!(!names_own_proxy(value.as_bytes()), "{value}");
+        }
     }
 
     #[test]

@@ -9,6 +9,7 @@ use std::task::{Context, Poll};
 
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Exchange, Part, Parts, Reply};
+use crate::failure::is_refusal;
 use crate::log_limit::LogLimit;
 use crate::metrics::METRICS;
 use crate::stage::Stage;
@@ -65,7 +66,7 @@ impl Parts for Relayed {
     fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
         let part = self.0.poll_part(cx);
         if let Poll::Ready(Some(Ok(Part::Head(head)))) = &part
-            && head.status == 407
+            && is_refusal(head)
         {
             // The client would take the response for a verdict on its own token.
             let detail = "the next hop does not admit the relay: check the relay's token-file";
@@ -95,6 +96,7 @@ mod tests {
     use tandem_http::{RequestHead, ResponseHead, Scheme};
 
     use super::*;
+    use crate::role_name::RoleName;
 
     /// Runs a request with this count through a stage, and returns the field behind it. Returns
     /// `None` if the stage refused the request.
@@ -135,19 +137,29 @@ mod tests {
     }
 
     #[test]
-    fn refusal_of_the_relay_is_counted_and_hidden() {
-        let stage = |is_gateway| Hops {
-            is_gateway,
-            next: Rc::new(|_: Exchange| Reply::ready(ResponseHead::new(407), Bytes::new())),
-        };
-        for (is_gateway, expected) in [(false, 1), (true, 0)] {
+    fn refusal_of_the_next_hop_is_counted_and_hidden() {
+        let refusal = Error::new(Kind::Unauthorized, Side::Local, "x");
+        let refused = crate::failure::response(&refusal, RoleName::Gateway).0;
+        for (is_gateway, head, is_counted) in [
+            (false, refused.clone(), true),
+            (true, refused, false),
+            (false, ResponseHead::new(407), false),
+        ] {
+            let next = move |_: Exchange| Reply::ready(head.clone(), Bytes::new());
+            let stage = Hops {
+                is_gateway,
+                next: Rc::new(next),
+            };
             let before = METRICS.relay_refusals.value();
             let request = RequestHead::get(Scheme::Http, "site.example", "/");
-            let mut reply = stage(is_gateway).call(Exchange::internal(request));
+            let mut reply = stage.call(Exchange::internal(request));
             let part = reply.poll_part(&mut Context::from_waker(Waker::noop()));
             let is_hidden = matches!(part, Poll::Ready(Some(Err(_))));
-            assert_eq!(is_hidden, !is_gateway);
-            assert_eq!(METRICS.relay_refusals.value() - before, expected);
+            assert_eq!(is_hidden, is_counted);
+            assert_eq!(
+                METRICS.relay_refusals.value() - before,
+                u64::from(is_counted)
+            );
         }
     }
 

@@ -62,7 +62,7 @@ mod tests {
     use super::exchange_metrics::ExchangeMetrics;
     use super::hops::Hops;
     use super::loads::Loads;
-    use super::pair_fields::PairFields;
+    use super::pair_fields::{Edge, PairFields};
     use crate::exchange::{Carrying, Exchange, Reply, SessionMark, Supply};
     use crate::stage::Stage;
     use tandem_http::{RequestHead, Scheme};
@@ -83,8 +83,10 @@ mod tests {
             })
         };
         let next: Rc<dyn Stage> = Rc::new(last);
-        let next = Rc::new(PairFields { next });
-        let next = Rc::new(PairFields { next });
+        let edge = Edge::Origins;
+        let next = Rc::new(PairFields { edge, next });
+        let edge = Edge::Front;
+        let next = Rc::new(PairFields { edge, next });
         let next = Rc::new(Hops {
             is_gateway: false,
             next,

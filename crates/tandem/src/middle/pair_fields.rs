@@ -4,19 +4,35 @@
 //! The stage runs at both edges of the pair: behind the client's front and before the gateway's
 //! connections to origins. If a page or an origin writes such a field, the field does not reach the
 //! other side and does not change the pair's behaviour.
+//!
+//! Responses also lose the challenges of proxies (RFC 9110 section 11.7). A browser would take the
+//! challenge of an origin for that of its own proxy. Responses of origins lose the values of
+//! `Proxy-Status` that name a proxy of the pair, since these mark the gateway's own responses.
 
 use std::rc::Rc;
 
 use tandem_http::Fields;
 
 use crate::exchange::{Exchange, Reply};
+use crate::failure::names_own_proxy;
 use crate::stage::Stage;
 
 /// The prefix of the names.
 const PREFIX: &[u8] = b"tandem-";
 
+/// An edge of the pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Edge {
+    /// Behind the client's front.
+    Front,
+    /// Before the connections to origins.
+    Origins,
+}
+
 /// The stage that removes the fields.
 pub struct PairFields {
+    /// The place of the stage.
+    pub edge: Edge,
     /// The stage that exchanges go on to.
     pub next: Rc<dyn Stage>,
 }
@@ -26,7 +42,10 @@ impl Stage for PairFields {
         if has_pair_fields(&exchange.request.fields) {
             strip(&mut exchange.request_mut().fields);
         }
-        self.next.call(exchange).edited(strip)
+        self.next.call(exchange).edited(match self.edge {
+            Edge::Front => strip_response,
+            Edge::Origins => strip_origin,
+        })
     }
 }
 
@@ -41,9 +60,51 @@ fn strip(fields: &mut Fields) {
     }
 }
 
+/// Returns true for a field of a response that only a proxy next to the browser may send.
+fn is_challenge(name: &[u8]) -> bool {
+    matches!(name, b"proxy-authenticate" | b"proxy-authentication-info")
+}
+
+/// Removes the fields of a response that must not reach the browser.
+fn strip_response(fields: &mut Fields) {
+    strip(fields);
+    if fields.iter().any(|field| is_challenge(field.name)) {
+        fields.retain(|field| !is_challenge(field.name));
+    }
+}
+
+/// Removes the fields that an origin must not send to the pair.
+fn strip_origin(fields: &mut Fields) {
+    strip_response(fields);
+    if fields.contains("proxy-status") {
+        fields.retain(|field| field.name != b"proxy-status" || !names_own_proxy(field.value));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn origin_sends_no_challenge_and_no_mark_of_the_pair() {
+        let mut fields: Fields = [
+            ("proxy-authenticate", "Basic realm=\"company\""),
+            ("proxy-authentication-info", "x"),
+            ("proxy-status", "gateway; error=http_request_denied"),
+            ("proxy-status", "cdn; error=dns_error"),
+            ("www-authenticate", "Basic"),
+        ]
+        .into_iter()
+        .collect();
+        strip_origin(&mut fields);
+        let left: Vec<_> = fields.iter().map(|field| field.value).collect();
+        assert_eq!(left, [&b"cdn; error=dns_error"[..], b"Basic"]);
+        fields.push("proxy-authenticate", "Basic");
+        fields.push("proxy-status", "gateway; error=dns_error");
+        strip_response(&mut fields);
+        assert!(!fields.contains("proxy-authenticate"));
+        assert_eq!(fields.get_all("proxy-status").count(), 2);
+    }
 
     #[test]
     fn strip_removes_the_pairs_own_fields_only() {

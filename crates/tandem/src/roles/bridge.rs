@@ -22,7 +22,7 @@ use crate::config::bridge::{BackOption, BridgeMode, quic_origins};
 use crate::config::{BridgeConfig, ConfigError};
 use crate::endpoint::{Endpoint, SessionKind};
 use crate::exchange::{Exchange, Peer};
-use crate::middle::pair_fields::PairFields;
+use crate::middle::pair_fields::{Edge, PairFields};
 use crate::middle::websocket::{WebSocketKey, WebSocketProof};
 use crate::path::Facts;
 use crate::renewal::Renewals;
@@ -57,7 +57,8 @@ impl Role for BridgeConfig {
         };
         let inner = Box::new(move |_: &Rc<dyn Facts>, peer: Peer| {
             let next = origin.stage(peer.session);
-            Rc::new(PairFields { next }) as Rc<dyn Stage>
+            let edge = Edge::Origins;
+            Rc::new(PairFields { edge, next }) as Rc<dyn Stage>
         });
         let permission = Err("a bridge takes no HTTPS of opened hosts");
         let new_stage = self

@@ -21,7 +21,7 @@ use crate::front::{Front, ListenerProtocol};
 use crate::middle::cache::KeyedCache;
 use crate::middle::isolate::Isolate;
 use crate::middle::max_forwards::MaxForwards;
-use crate::middle::pair_fields::PairFields;
+use crate::middle::pair_fields::{Edge, PairFields};
 use crate::middle::record::Record;
 use crate::middle::routes::Routes;
 use crate::middle::solo::SoloSessions;
@@ -228,7 +228,10 @@ impl ClientConfig {
         }
         let out = Rc::new(UdpTarget { next: out });
         let out = Rc::new(MaxForwards { next: out });
-        Rc::new(PairFields { next: out })
+        Rc::new(PairFields {
+            edge: Edge::Front,
+            next: out,
+        })
     }
 
     fn fronts(

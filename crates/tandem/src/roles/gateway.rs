@@ -31,7 +31,7 @@ use crate::middle::exchange_metrics::ExchangeMetrics;
 use crate::middle::hops::Hops;
 use crate::middle::max_forwards::MaxForwards;
 use crate::middle::opened::{Consent, Permission};
-use crate::middle::pair_fields::PairFields;
+use crate::middle::pair_fields::{Edge, PairFields};
 use crate::middle::push::{NoPush, Push, Pushing};
 use crate::middle::resume::Resume;
 use crate::middle::submit::{StorePlace, Submissions, Submit};
@@ -345,7 +345,10 @@ impl GatewayConfig {
                     next: last,
                 }),
             };
-            let out: Rc<dyn Stage> = Rc::new(PairFields { next: last });
+            let out: Rc<dyn Stage> = Rc::new(PairFields {
+                edge: Edge::Origins,
+                next: last,
+            });
             let out: Rc<dyn Stage> = match &cache {
                 None => out,
                 Some(cache) => {

@@ -42,7 +42,7 @@ use crate::middle::decompress::Decompress;
 use crate::middle::exchange_metrics::ExchangeMetrics;
 use crate::middle::loads::Loads;
 use crate::middle::opened::{Entrust, Entrusted};
-use crate::middle::pair_fields::PairFields;
+use crate::middle::pair_fields::{Edge, PairFields};
 use crate::middle::preflights::AnswerPreflights;
 use crate::middle::push::NoPush;
 use crate::middle::pushed::{PushOptions, Pushed};
@@ -514,7 +514,8 @@ impl ClientConfig {
             limits,
         );
         let next = Rc::new(ToOrigin(origin));
-        Ok(Some(Rc::new(PairFields { next })))
+        let edge = Edge::Origins;
+        Ok(Some(Rc::new(PairFields { edge, next })))
     }
 
     /// Returns the way to origins through the proxy, if there is one.

@@ -39,7 +39,7 @@ use crate::front::opened::{
 use crate::journal::Journal;
 use crate::middle::exchange_metrics::ExchangeMetrics;
 use crate::middle::opened::{Entrusted, is_consenting, probe};
-use crate::middle::pair_fields::PairFields;
+use crate::middle::pair_fields::{Edge, PairFields};
 use crate::middle::record::Record;
 use crate::middle::routes::Routes;
 use crate::middle::websocket::WebSocketKey;
@@ -232,7 +232,8 @@ impl ClientConfig {
         if journal.is_recording() {
             stage = Rc::new(Record::new(Arc::clone(journal), stage));
         }
-        let next = Rc::new(PairFields { next: stage });
+        let edge = Edge::Front;
+        let next = Rc::new(PairFields { edge, next: stage });
         Rc::new(WebSocketKey { next })
     }
 }

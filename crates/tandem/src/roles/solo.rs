@@ -23,7 +23,7 @@ use crate::back::udp::NoUdp;
 use crate::config::client::{Solo, SoloMode};
 use crate::config::{ClientConfig, ConfigError};
 use crate::exchange::{Exchange, Peer, Reply};
-use crate::middle::pair_fields::PairFields;
+use crate::middle::pair_fields::{Edge, PairFields};
 use crate::middle::push::{EarlyLimits, Push, Pushing};
 use crate::middle::solo::{ExceptedHosts, NewSession, SoloLimits, SoloSessions, is_excepted};
 use crate::role_name::RoleName;
@@ -98,7 +98,10 @@ impl ClientConfig {
                 reason: "no UDP: the client has no gateway for this host (--solo)",
                 next: to_origin,
             });
-            let next = Rc::new(PairFields { next: to_origin });
+            let next = Rc::new(PairFields {
+                edge: Edge::Origins,
+                next: to_origin,
+            });
             let peer = Peer {
                 session: number,
                 ..Peer::none()

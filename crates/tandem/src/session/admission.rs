@@ -3,6 +3,10 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
+use tandem_http::ResponseHead;
+
+use crate::error::{Error, Kind, Side};
+use crate::failure::is_refusal;
 use crate::renewal::Renewable;
 
 /// Holds the token until the gateway has accepted it. Each response shows the decision.
@@ -29,14 +33,22 @@ impl ClientAdmission {
         field
     }
 
-    /// Notes the status of a response.
-    pub(super) fn note(&self, status: u16) {
-        if status != 407 {
+    /// Notes a response.
+    ///
+    /// # Errors
+    /// Fails for a response of an origin with status 407. A browser would take the response for one
+    /// of its own proxy, and might send it passwords.
+    pub(super) fn note(&self, head: &ResponseHead) -> Result<(), Error> {
+        if !is_refusal(head) {
             self.token.take();
             self.decision.set(Some(true));
         } else if self.decision.get().is_none() {
             self.decision.set(Some(false));
         }
+        if head.status == 407 && !is_refusal(head) {
+            return Err(foreign_challenge());
+        }
+        Ok(())
     }
 
     /// Returns the decision, once it is known.
@@ -45,9 +57,21 @@ impl ClientAdmission {
     }
 }
 
+/// Returns the error for a status 407 that the gateway does not send by itself.
+pub(super) fn foreign_challenge() -> Error {
+    let detail = "the site answered with status 407, which only a proxy may do";
+    Error::new(Kind::Protocol, Side::Origin, detail)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::failure::response;
+
+    /// Returns the refusal of a proxy with this role.
+    fn refusal(who: &'static str) -> ResponseHead {
+        response(&Error::new(Kind::Unauthorized, Side::Local, "x"), who).0
+    }
 
     fn token() -> Renewable<String> {
         let read = || Ok::<_, String>("t".to_owned());
@@ -58,20 +82,39 @@ mod tests {
     fn token_is_shown_until_a_response_accepts_it() {
         let admission = ClientAdmission::new(Some(&token()));
         assert_eq!(admission.decision(), None);
-        admission.note(407);
+        assert_eq!(admission.note(&refusal("gateway")), Ok(()));
         assert_eq!(admission.decision(), Some(false));
         assert_eq!(admission.field().as_deref(), Some("Bearer t"));
-        admission.note(200);
+        assert_eq!(admission.note(&ResponseHead::new(200)), Ok(()));
         assert_eq!(
             (admission.field(), admission.decision()),
             (None, Some(true))
         );
-        admission.note(407);
-        assert_eq!(
-            admission.decision(),
-            Some(true),
-            "a later 407 is of an origin"
-        );
+        assert_eq!(admission.note(&refusal("gateway")), Ok(()));
+        assert_eq!(admission.decision(), Some(true), "a gateway decides once");
+    }
+
+    #[test]
+    fn status_407_of_an_origin_is_no_refusal() {
+        let mut forged = ResponseHead::new(407);
+        forged.fields.push("proxy-authenticate", "Basic");
+        for value in [None, Some("cdn; error=http_request_denied")] {
+            if let Some(value) = value {
+                forged.fields.push("proxy-status", value);
+            }
+            let admission = ClientAdmission::new(Some(&token()));
+            let error = admission.note(&forged).expect_err("a challenge");
+            assert_eq!((error.status(), error.side), (502, Side::Origin));
+            assert_eq!(
+                (admission.field(), admission.decision()),
+                (None, Some(true))
+            );
+        }
+        for who in ["gateway", "relay"] {
+            let admission = ClientAdmission::new(None);
+            assert_eq!(admission.note(&refusal(who)), Ok(()));
+            assert_eq!(admission.decision(), Some(false), "{who}");
+        }
     }
 
     #[test]

@@ -403,7 +403,7 @@ impl Connected for StreamsClient {
             while let Some(part) = reply.part().await {
                 let part = part.map_err(|error| self.failed(error, &handle))?;
                 if let Part::Head(head) = &part {
-                    self.admission.note(head.status);
+                    self.admission.note(head)?;
                 }
                 sink.send(part).await;
             }

@@ -12,7 +12,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{HandshakeKind, ServerConfig, ServerConnection};
 
 use crate::certificates::Certificates;
-use crate::harness::{PATIENCE, Pair, Scene};
+use crate::harness::{Client, PATIENCE, Pair, Scene};
 
 pub(crate) fn secret(name: &str, text: &str) -> PathBuf {
     let file = std::env::temp_dir().join(format!("tandem-test-{}-{name}", std::process::id()));
@@ -324,5 +324,30 @@ fn forward_gateway_does_not_resume_tls_sessions_with_origins() {
         }
         let are_resumed = kinds.contains(&HandshakeKind::Resumed);
         assert_eq!(are_resumed, is_reverse, "{kinds:?}");
+    }
+}
+
+#[test]
+fn status_407_of_an_origin_is_no_refusal() {
+    let origin = Scene::answering(
+        "HTTP/1.1 407 Proxy Authentication Required\r\nProxy-Authenticate: Basic realm=\"work\"\r\n\
+         Proxy-Status: gateway; error=http_request_denied\r\nContent-Length: 0\r\n\r\n",
+    );
+    let behind = Scene::answering("tunnel");
+    for session in crate::pairs::SESSIONS {
+        let pair = Pair::with(session, |_| {}, |_| {});
+        for _ in 0..2 {
+            let answer = pair.connect().get(&origin.url("/"));
+            assert_eq!(answer.status, 502, "{session}");
+            assert_eq!(answer.field("proxy-authenticate"), None, "{session}");
+            let said = answer.field("proxy-status").unwrap();
+            assert!(said.contains("http_protocol_error"), "{session}: {said}");
+        }
+        let mut tunnel = Client::to(pair.socks);
+        assert_eq!(
+            tunnel.socks(&behind.address.to_string(), None),
+            0,
+            "{session}"
+        );
     }
 }

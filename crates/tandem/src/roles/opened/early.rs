@@ -20,7 +20,7 @@ use crate::config::ClientConfig;
 use crate::config::open::{EarlyRequests, OpenedHttps};
 use crate::exchange::{Exchange, Peer, Reply};
 use crate::journal::Journal;
-use crate::middle::pair_fields::PairFields;
+use crate::middle::pair_fields::{Edge, PairFields};
 use crate::middle::push::{EarlyLimits, Push, Pushing};
 use crate::middle::solo::{NewSession, PeerOf, SoloLimits, SoloSessions, ToSolo};
 use crate::stage::Stage;
@@ -81,7 +81,10 @@ impl ClientConfig {
             },
             idle: self.path.timeouts.idle,
         };
-        let to_origins: Rc<dyn Stage> = Rc::new(PairFields { next: to_origins });
+        let to_origins: Rc<dyn Stage> = Rc::new(PairFields {
+            edge: Edge::Origins,
+            next: to_origins,
+        });
         // A part may be as large as its share of the memory, so that parts in use are counted too.
         let without_session = (!is_shared).then(|| Rc::clone(&to_origins));
         let new_session: NewSession = Box::new(move |session| {

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tandem_http::mux::OpenError;
+use tandem_http::pushed::is_pushed;
 use tandem_http::{Event, Priority, Reason, RequestHead, Role, StreamId};
 
 use super::core::Core;
@@ -25,7 +26,7 @@ use crate::path::Facts;
 use crate::priority::{Precedence, PriorityWatch, SharedPriority};
 use crate::probe::Stamp;
 use crate::probe::points::{HEADERS_ENCODE, SESSION_DIAL, SESSION_STREAM};
-use crate::session::admission::ClientAdmission;
+use crate::session::admission::{ClientAdmission, foreign_challenge};
 use crate::session::http1::DECLINED;
 use crate::session::{Connected, SessionEvents, SessionState, Task, check_protocol, may_be_early};
 
@@ -249,7 +250,7 @@ impl Connected for MuxClient {
                     }
                     Some(Ok(part)) => {
                         if let Part::Head(head) = &part {
-                            self.admission.note(head.status);
+                            self.admission.note(head)?;
                             agreed = exchange.request.is_connect()
                                 && (200..300).contains(&head.status)
                                 && !head.fields.contains(DECLINED);
@@ -459,6 +460,9 @@ impl Parts for OwnStream {
         let inbound = std::task::ready!(self.shared.poll_inbound(self.id, cx.waker()));
         Poll::Ready(match inbound {
             Some(Inbound::Informational(head)) => Some(Ok(Part::Hints(head))),
+            Some(Inbound::Response(head)) if is_pushed(self.id) && head.status == 407 => {
+                Some(Err(foreign_challenge()))
+            }
             Some(Inbound::Response(head)) => Some(Ok(Part::Head(head))),
             Some(Inbound::Data(data)) => Some(Ok(Part::Data(data))),
             Some(Inbound::Trailers(fields)) => Some(Ok(Part::Trailers(fields))),
