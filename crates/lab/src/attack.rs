@@ -261,8 +261,11 @@ impl Attack {
         let sent = Arc::new(AtomicU64::new(0));
         let server = as_attacker(|| gateway.start(Arc::clone(&sent)))
             .map_err(BenchError::system("start a gateway"))?;
-        let client = VictimClient::start(testbed, tandem, gateway.protocol, server.address)?;
-        let user = HonestUser::of_client(client);
+        let near = VictimGateway::start(testbed, tandem)?;
+        let protocol = gateway.protocol;
+        let client = VictimClient::start(testbed, tandem, protocol, server.address, near)?;
+        let honest = HonestOrigin::start().map_err(BenchError::system("start an origin"))?;
+        let user = HonestUser::of_client(client, near, honest.address);
         let before = Usage::of(client.pid)?;
         for thread in gateway::browse(client.http, Instant::now() + time) {
             let _ = thread.join();

@@ -65,6 +65,17 @@ const fn over_spdy(
     }
 }
 
+const fn over_spdy3(
+    name: &'static str,
+    memory: u64,
+    play: fn(&mut Play, u32) -> io::Result<()>,
+) -> MaliciousGateway {
+    MaliciousGateway {
+        protocol: WireProtocol::Spdy3,
+        ..over_h2(name, memory, play)
+    }
+}
+
 /// All malicious gateways.
 pub const ALL: &[MaliciousGateway] = &[
     over_h2("gateway-giant-heads", SMALL, |play, id| {
@@ -116,6 +127,7 @@ pub const ALL: &[MaliciousGateway] = &[
             play.send(&frame(h2::DATA, h2::END_STREAM, promised, b"x"))?;
         }
     }),
+    over_h2("gateway-finished-pushes", PUSHES, Play::h2_finished_pushes),
     over_h2("gateway-pushed-bodies", PUSHES, |play, id| {
         loop {
             let promised = play.next_push();
@@ -157,6 +169,16 @@ pub const ALL: &[MaliciousGateway] = &[
             play.send(&spdy_data(promised, spdy::FIN, b"x"))?;
         }
     }),
+    over_spdy(
+        "gateway-spdy-finished-pushes",
+        PUSHES,
+        Play::spdy_finished_pushes,
+    ),
+    over_spdy3(
+        "gateway-spdy3-finished-pushes",
+        PUSHES,
+        Play::spdy_finished_pushes,
+    ),
     over_spdy("gateway-spdy-bomb", SMALL, |play, id| {
         loop {
             let bomb = "x".repeat(1 << 20);
@@ -238,14 +260,58 @@ impl Play {
     }
 
     fn spdy_push(&mut self, parent: u32, promised: u32) -> Vec<u8> {
-        let block = self.blocks.block(&[
+        // FLAG_UNIDIRECTIONAL.
+        self.spdy_push_with(parent, promised, 2, &[])
+    }
+
+    fn spdy_push_with(
+        &mut self,
+        parent: u32,
+        promised: u32,
+        flags: u8,
+        more: &[(&str, &str)],
+    ) -> Vec<u8> {
+        let path = format!("/push/{promised}");
+        let pairs = [
             (":scheme", "http"),
             (":host", SITE),
-            (":path", &format!("/push/{promised}")),
-        ]);
+            (":path", path.as_str()),
+        ];
+        let block = self.blocks.block(&[&pairs[..], more].concat());
         let payload = [&pair(promised, parent)[..], &[0, 0], &block].concat();
-        // FLAG_UNIDIRECTIONAL.
-        control(spdy::SYN_STREAM, 2, &payload)
+        control(spdy::SYN_STREAM, flags, &payload)
+    }
+
+    /// Pushes without content. References to a field of 3,900 bytes make heads of 55 kB from some
+    /// 40 bytes.
+    fn h2_finished_pushes(&mut self, id: u32) -> io::Result<()> {
+        // A literal with the name `x` that enters the table (RFC 7541 section 6.2.1). It has the
+        // first dynamic index.
+        let field = [&[0x40][..], &literal(0, "x", &"y".repeat(3900))[1..]].concat();
+        let known = [0xbe; 14];
+        self.h2_block(h2::HEADERS, id, &[0x88])?;
+        let first = self.next_push();
+        self.h2_promise(id, first, &field)?;
+        loop {
+            let promised = self.next_push();
+            self.h2_promise(id, promised, &known)?;
+            let block = [&[0x88][..], &known].concat();
+            let flags = h2::END_HEADERS | h2::END_STREAM;
+            self.send(&frame(h2::HEADERS, flags, promised, &block))?;
+        }
+    }
+
+    /// Pushes without content. Each head inflates from some 200 bytes to 50 kB.
+    fn spdy_finished_pushes(&mut self, id: u32) -> io::Result<()> {
+        let large = "y".repeat(50_000);
+        let head = [(":status", "200"), (":version", "HTTP/1.1"), ("x", &large)];
+        let reply = self.blocks.headers(spdy::SYN_REPLY, id, false, &head[..2]);
+        self.send(&reply)?;
+        loop {
+            let promised = self.next_push();
+            let push = self.spdy_push_with(id, promised, 2 | spdy::FIN, &head);
+            self.send(&push)?;
+        }
     }
 }
 
@@ -277,11 +343,11 @@ impl MaliciousGateway {
         while let Some(arrived) = play.wire.receive()? {
             let request = match self.protocol {
                 WireProtocol::H2 => (arrived.kind == u16::from(h2::HEADERS)).then_some(arrived.id),
-                WireProtocol::Spdy if arrived.kind == spdy::SYN_STREAM => {
+                WireProtocol::Spdy | WireProtocol::Spdy3 if arrived.kind == spdy::SYN_STREAM => {
                     let id = arrived.payload.first_chunk();
                     id.map(|id| u32::from_be_bytes(*id))
                 }
-                WireProtocol::Spdy => None,
+                WireProtocol::Spdy | WireProtocol::Spdy3 => None,
             };
             if let Some(id) = request {
                 (self.play)(&mut play, id)?;

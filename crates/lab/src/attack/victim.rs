@@ -79,7 +79,7 @@ impl VictimGateway {
     pub const fn address(&self, protocol: WireProtocol) -> SocketAddr {
         match protocol {
             WireProtocol::H2 => self.h2,
-            WireProtocol::Spdy => self.spdy,
+            WireProtocol::Spdy | WireProtocol::Spdy3 => self.spdy,
         }
     }
 }
@@ -94,23 +94,27 @@ pub struct VictimClient {
 }
 
 impl VictimClient {
-    /// Starts the program and waits until it listens.
+    /// Starts the program and waits until it listens. Requests for loopback go to the `near`
+    /// gateway, and all others to the gateway that this process plays.
     pub fn start(
         testbed: &Testbed,
         tandem: &Path,
         protocol: WireProtocol,
         gateway: SocketAddr,
+        near: VictimGateway,
     ) -> Result<Self, BenchError> {
         let http = free_address()?;
         let scheme = match protocol {
             WireProtocol::H2 => "h2+tcp",
             WireProtocol::Spdy => "spdy3.1+tcp",
+            WireProtocol::Spdy3 => "spdy3+tcp",
         };
         let mut command = Command::new(tandem);
         command
             .args(["client", "--preconnect=false", "--warm-up", "0B"])
             .args(["--listen", &format!("http://{http}")])
-            .args(["--gateway", &format!("{scheme}://{gateway}")]);
+            .args(["--gateway", &format!("{scheme}://{gateway}")])
+            .args(["--route", &format!("127.0.0.1=h2+tcp://{}", near.h2)]);
         let pid = testbed.start_listening("client", command, http)?;
         Ok(Self { pid, http })
     }
@@ -192,7 +196,7 @@ impl HonestUser {
         let mut wire = Wire::connect(gateway.h2, WireProtocol::H2)?;
         ask(&mut wire, 1, &request)?;
         let mut asked = 1;
-        Ok(Self::start(gateway.pid, move || {
+        Ok(Self::start([gateway.pid], move || {
             if asked == most {
                 wire = Wire::connect(gateway.h2, WireProtocol::H2)?;
                 asked = 0;
@@ -203,32 +207,37 @@ impl HonestUser {
         }))
     }
 
-    /// Asks a client for its `/proxy.pac`, each time over a new connection.
-    pub fn of_client(client: VictimClient) -> Self {
+    /// Asks a client for the origin's answer, each time over a new connection, with an isolation
+    /// key and a route of its own.
+    pub fn of_client(client: VictimClient, near: VictimGateway, origin: SocketAddr) -> Self {
         let http = client.http;
-        Self::start(client.pid, move || {
+        Self::start([client.pid, near.pid], move || {
             let mut stream = TcpStream::connect_timeout(&http, IO_TIMEOUT)?;
             stream.set_read_timeout(Some(IO_TIMEOUT))?;
             write!(
                 stream,
-                "GET /proxy.pac HTTP/1.1\r\nHost: {http}\r\nConnection: close\r\n\r\n"
+                "GET http://{origin}/ HTTP/1.1\r\nHost: {origin}\r\n\
+                 Proxy-Authorization: Basic b3RoZXI6eA==\r\nConnection: close\r\n\r\n"
             )?;
             let mut answer = String::new();
             stream.read_to_string(&mut answer)?;
-            if answer.contains("FindProxyForURL") {
+            if answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("ok") {
                 return Ok(());
             }
             Err(io::Error::other(format!("the response was {answer:.200?}")))
         })
     }
 
-    fn start(victim: u32, mut ask: impl FnMut() -> io::Result<()> + Send + 'static) -> Self {
+    fn start<const N: usize>(
+        victims: [u32; N],
+        mut ask: impl FnMut() -> io::Result<()> + Send + 'static,
+    ) -> Self {
         let ended = Arc::new(AtomicBool::new(false));
         let stop = Arc::clone(&ended);
         let thread = thread::spawn(move || {
             let mut service = Service::default();
             while !stop.load(Ordering::Relaxed) {
-                let (asked, waited) = (Instant::now(), waiting(victim));
+                let (asked, waited) = (Instant::now(), waiting(&victims));
                 match ask() {
                     Ok(()) => service.answered += 1,
                     Err(error) => {
@@ -237,7 +246,7 @@ impl HonestUser {
                     }
                 }
                 let took = asked.elapsed();
-                let stalled = waiting(victim).saturating_sub(waited).min(took);
+                let stalled = waiting(&victims).saturating_sub(waited).min(took);
                 service.slowest = service.slowest.max(took - stalled);
                 service.stalled += stalled;
                 thread::sleep(PAUSE);
@@ -257,13 +266,15 @@ impl HonestUser {
     }
 }
 
-/// Returns the time for which the victim and this process, in which the user and the origin are
+/// Returns the time for which the victims and this process, in which the user and the origin are
 /// threads, have waited for a processor.
-fn waiting(victim: u32) -> Duration {
-    [victim, std::process::id()]
-        .into_iter()
+fn waiting(victims: &[u32]) -> Duration {
+    let own = std::process::id();
+    victims
+        .iter()
+        .chain([&own])
         // A victim that has ended does not wait.
-        .map(|pid| usage::waiting_time(pid).unwrap_or_default())
+        .map(|pid| usage::waiting_time(*pid).unwrap_or_default())
         .sum()
 }
 

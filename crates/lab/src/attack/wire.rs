@@ -57,6 +57,8 @@ pub enum WireProtocol {
     H2,
     /// SPDY/3.1.
     Spdy,
+    /// SPDY/3, whose frames are the same.
+    Spdy3,
 }
 
 /// An HTTP/2 frame.
@@ -240,22 +242,24 @@ impl Wire {
     fn take_frame(&mut self) -> Option<Arrived> {
         let head = match self.protocol {
             WireProtocol::H2 => 9,
-            WireProtocol::Spdy => 8,
+            WireProtocol::Spdy | WireProtocol::Spdy3 => 8,
         };
         let bytes = self.input.get(..head)?;
         let length = match self.protocol {
             WireProtocol::H2 => u32::from_be_bytes([0, bytes[0], bytes[1], bytes[2]]),
-            WireProtocol::Spdy => u32::from_be_bytes([0, bytes[5], bytes[6], bytes[7]]),
+            WireProtocol::Spdy | WireProtocol::Spdy3 => {
+                u32::from_be_bytes([0, bytes[5], bytes[6], bytes[7]])
+            }
         } as usize;
         let (kind, flags, id) = match self.protocol {
             WireProtocol::H2 => {
                 let id = u32::from_be_bytes([bytes[5], bytes[6], bytes[7], bytes[8]]);
                 (u16::from(bytes[3]), bytes[4], id)
             }
-            WireProtocol::Spdy if bytes[0] & 0x80 != 0 => {
+            WireProtocol::Spdy | WireProtocol::Spdy3 if bytes[0] & 0x80 != 0 => {
                 (u16::from_be_bytes([bytes[2], bytes[3]]), bytes[4], 0)
             }
-            WireProtocol::Spdy => {
+            WireProtocol::Spdy | WireProtocol::Spdy3 => {
                 let id = u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
                 (0, bytes[4], id)
             }
@@ -279,7 +283,9 @@ impl Wire {
         self.pings += 2;
         let ping = match self.protocol {
             WireProtocol::H2 => frame(h2::PING, 0, 0, &pair(MARK, self.pings)),
-            WireProtocol::Spdy => control(spdy::PING, 0, &self.pings.to_be_bytes()),
+            WireProtocol::Spdy | WireProtocol::Spdy3 => {
+                control(spdy::PING, 0, &self.pings.to_be_bytes())
+            }
         };
         match self.send(&ping) {
             Err(error) if has_ended(&error) => return Ok(false),
@@ -289,11 +295,13 @@ impl Wire {
         while let Some(arrived) = self.receive()? {
             let answer = match self.protocol {
                 WireProtocol::H2 if arrived.kind == u16::from(h2::GOAWAY) => return Ok(false),
-                WireProtocol::Spdy if arrived.kind == spdy::GOAWAY => return Ok(false),
+                WireProtocol::Spdy | WireProtocol::Spdy3 if arrived.kind == spdy::GOAWAY => {
+                    return Ok(false);
+                }
                 WireProtocol::H2 => {
                     arrived.kind == u16::from(h2::PING) && arrived.payload == pair(MARK, self.pings)
                 }
-                WireProtocol::Spdy => {
+                WireProtocol::Spdy | WireProtocol::Spdy3 => {
                     arrived.kind == spdy::PING && arrived.payload == self.pings.to_be_bytes()
                 }
             };
