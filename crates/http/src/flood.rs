@@ -8,7 +8,7 @@
 //!   time, completed exchanges ──▶ reserve ◀─ resets, refusals, faults, frames of dead streams,
 //!                                    ▲       heads beyond their limit, large pushed heads
 //!                                    │ once `earned` is empty
-//!   data, completed exchanges ──▶ earned ◀─ PING, SETTINGS, WINDOW_UPDATE, PRIORITY, empty DATA, pushes
+//!   data, completed exchanges ──▶ earned ◀─ PING, SETTINGS, WINDOW_UPDATE, empty DATA, pushes, …
 //! ```
 //!
 //! Data never pays for a stream that the peer abandons or makes us abandon. Otherwise the body of a
