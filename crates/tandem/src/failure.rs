@@ -106,7 +106,7 @@ pub fn own_error(head: &ResponseHead) -> Option<OwnError> {
 }
 
 /// The roles of the proxies that a client has sessions with.
-const SERVING_ROLES: [&str; 3] = ["gateway", "relay", "issuer"];
+const SERVING_ROLES: [RoleName; 3] = [RoleName::Gateway, RoleName::Relay, RoleName::Issuer];
 
 /// Returns true if the next proxy itself refuses the client.
 pub fn is_refusal(head: &ResponseHead) -> bool {
@@ -116,7 +116,8 @@ pub fn is_refusal(head: &ResponseHead) -> bool {
         return false;
     };
     let error = rest.split(';').next().unwrap_or_default();
-    head.status == 407 && SERVING_ROLES.contains(&who) && error.trim() == "http_request_denied"
+    let is_own = SERVING_ROLES.iter().any(|role| role.as_str() == who);
+    head.status == 407 && is_own && error.trim() == "http_request_denied"
 }
 
 /// Returns true if a value of `Proxy-Status` has a member that names a proxy of the pair. An origin
@@ -128,7 +129,7 @@ pub fn names_own_proxy(value: &[u8]) -> bool {
         let name = name.unwrap_or_default().trim_ascii();
         SERVING_ROLES
             .iter()
-            .any(|role| name.eq_ignore_ascii_case(role.as_bytes()))
+            .any(|role| name.eq_ignore_ascii_case(role.as_str().as_bytes()))
     })
 }
 

@@ -67,9 +67,10 @@ pub(super) fn foreign_challenge() -> Error {
 mod tests {
     use super::*;
     use crate::failure::response;
+    use crate::role_name::RoleName;
 
     /// Returns the refusal of a proxy with this role.
-    fn refusal(who: &'static str) -> ResponseHead {
+    fn refusal(who: RoleName) -> ResponseHead {
         response(&Error::new(Kind::Unauthorized, Side::Local, "x"), who).0
     }
 
@@ -82,7 +83,7 @@ mod tests {
     fn token_is_shown_until_a_response_accepts_it() {
         let admission = ClientAdmission::new(Some(&token()));
         assert_eq!(admission.decision(), None);
-        assert_eq!(admission.note(&refusal("gateway")), Ok(()));
+        assert_eq!(admission.note(&refusal(RoleName::Gateway)), Ok(()));
         assert_eq!(admission.decision(), Some(false));
         assert_eq!(admission.field().as_deref(), Some("Bearer t"));
         assert_eq!(admission.note(&ResponseHead::new(200)), Ok(()));
@@ -90,7 +91,7 @@ mod tests {
             (admission.field(), admission.decision()),
             (None, Some(true))
         );
-        assert_eq!(admission.note(&refusal("gateway")), Ok(()));
+        assert_eq!(admission.note(&refusal(RoleName::Gateway)), Ok(()));
         assert_eq!(admission.decision(), Some(true), "a gateway decides once");
     }
 
@@ -110,7 +111,7 @@ mod tests {
                 (None, Some(true))
             );
         }
-        for who in ["gateway", "relay"] {
+        for who in [RoleName::Gateway, RoleName::Relay] {
             let admission = ClientAdmission::new(None);
             assert_eq!(admission.note(&refusal(who)), Ok(()));
             assert_eq!(admission.decision(), Some(false), "{who}");
