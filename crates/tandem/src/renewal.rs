@@ -1,7 +1,7 @@
 //! Values that are read from files, such as certificates and tokens, and are read again when the
-//! files change. Their users call [`Renewable::get`] for each use, so a change closes no connection.
-//! The services of the process own [`Renewals`], which lists the values, and a role adds the values
-//! that it reads.
+//! files change. Their users call [`Renewable::get`] for each use, so a change closes no
+//! connection. The services of the process own [`Renewals`], which lists the values, and a role
+//! adds the values that it reads.
 //!
 //! Files are followed by their paths: a renewal may write into the file, replace it, or turn a
 //! symbolic link. A renewal that cannot be read leaves the value as it was.

@@ -30,7 +30,7 @@ fn picture_shows_the_dependencies_of_each_manifest() {
 }
 
 #[test]
-fn manifest_reader_finds_dependencies_of_the_program_only() {
+fn manifest_reader_leaves_out_dependencies_of_tests() {
     let manifest = "[package]\nname = \"tandem-a\"\n[dependencies]\ntandem-b.workspace = true\n\
         tandem = { path = \"../tandem\" }\ntokio = \"1\"\n[dev-dependencies]\n\
         tandem-c.workspace = true\n[target.'cfg(unix)'.dependencies]\ntandem-d = \"1\"\n";

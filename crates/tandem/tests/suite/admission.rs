@@ -295,7 +295,7 @@ fn closing_origin(certificates: &Certificates) -> (SocketAddr, Receiver<Handshak
 
 /// Tickets would tell an origin that two users come from one client.
 #[test]
-fn forward_gateway_does_not_resume_tls_sessions_with_origins() {
+fn forward_gateway_resumes_no_session_with_an_origin() {
     let certificates = Certificates::new("tickets");
     for is_reverse in [false, true] {
         let (origin, seen) = closing_origin(&certificates);
