@@ -182,8 +182,13 @@ pub struct BadEndpoint {
 
 impl BadEndpoint {
     pub(crate) fn new(text: &str, problem: impl Into<String>) -> Self {
+        // A user with a password stands before the host.
+        let text = match text.rsplit_once('@') {
+            Some((_, host)) => format!("…@{host}"),
+            None => text.into(),
+        };
         Self {
-            text: text.into(),
+            text,
             problem: problem.into(),
         }
     }

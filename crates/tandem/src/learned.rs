@@ -11,7 +11,7 @@ use std::hash::BuildHasher;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant, SystemTime};
 
 use tandem_fleet::{FleetKey, GatewayId, Sighting};
@@ -437,9 +437,13 @@ impl Learned {
     }
 
     fn is_due(&self, now: Instant) -> bool {
-        let is_old =
-            |saved: MutexGuard<'_, Instant>| now.saturating_duration_since(*saved) >= SAVE_EVERY;
-        self.file.is_some() && self.saved.try_lock().is_ok_and(is_old)
+        let saved = match self.saved.try_lock() {
+            Ok(saved) => saved,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            // A thread is saving.
+            Err(TryLockError::WouldBlock) => return false,
+        };
+        self.file.is_some() && now.saturating_duration_since(*saved) >= SAVE_EVERY
     }
 
     /// Renames a file that could not be parsed, so that a program that can parse it still may.

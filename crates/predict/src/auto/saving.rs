@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::mixer::{Mixer, Rate};
 use super::model::Model;
 use super::state::{NAME, VERSION};
-use super::store::{Context, ContextId, Key, NONE, Store, Url};
+use super::store::{Context, ContextId, FOLLOWERS, Key, NONE, Store, Url};
 use super::{Auto, fnv1a};
 use crate::ids::IdMap;
 
@@ -247,6 +247,11 @@ impl Writer {
                 self.u32(number);
             }
             Key::Named(name) => {
+                // The URL of an asset that was forgotten has no use, and may lack users.
+                let asset = name.strip_prefix(FOLLOWERS);
+                if asset.is_some_and(|url| !written.urls.contains_key(url)) {
+                    return;
+                }
                 if !written.kinds.insert(Arc::clone(name)) {
                     return;
                 }

@@ -122,7 +122,7 @@ pub(super) enum Key {
     Named(Arc<str>),
 }
 
-/// A page, a kind of page or a site.
+/// A page, a kind of page, a site, or an asset with its followers.
 #[derive(Debug, Clone)]
 pub(super) struct Context {
     pub(super) key: Key,

@@ -304,7 +304,10 @@ fn log_filter(filter: Option<&str>) -> Result<tracing_subscriber::EnvFilter, Str
              for one module, such as tandem=debug"
         ));
     }
-    let text = format!("quinn_udp=error,{text}");
+    let text = match text {
+        "off" => text.to_owned(),
+        _ => format!("quinn_udp=error,{text}"),
+    };
     tracing_subscriber::EnvFilter::try_new(text).map_err(|error| format!("log: {error}"))
 }
 
@@ -333,6 +336,7 @@ mod tests {
             "tandem",
             "info,verbose",
             "tandem=loud",
+            "",
         ] {
             let error = log_filter(Some(bad)).expect_err(bad);
             assert!(error.starts_with("log: "), "{error}");

@@ -341,11 +341,10 @@ fn look_for_renewals(services: &Services) -> bool {
             Err(sentence) => tracing::warn!("{sentence}"),
         }
     }
-    if !renewals.is_empty() {
-        let problems: Vec<_> = services.renewals().problems().into_iter().collect();
-        let problem = (!problems.is_empty()).then(|| problems.join("; "));
-        services.journal().faults().set("files", problem.as_deref());
-    }
+    // A reload replaces the values, and so may end a problem without a renewal.
+    let problems: Vec<_> = services.renewals().problems().into_iter().collect();
+    let problem = (!problems.is_empty()).then(|| problems.join("; "));
+    services.journal().faults().set("files", problem.as_deref());
     !renewals.is_empty()
 }
 

@@ -160,6 +160,7 @@ fn line_of(error: &toml::de::Error, text: &str) -> usize {
 fn without_source(error: &toml::de::Error, text: &str) -> String {
     let line = line_of(error, text);
     let message = error.message().lines().collect::<Vec<_>>().join(": ");
+    let message = without_value(&message);
     if text.parse::<toml::Table>().is_err() {
         return format!("line {line}: this is no TOML: {message}");
     }
@@ -176,6 +177,17 @@ fn without_source(error: &toml::de::Error, text: &str) -> String {
         ""
     };
     format!("line {line}: {}{message}{advice}", key.unwrap_or_default())
+}
+
+/// Removes a value of the file from a message of serde, which writes it as `string "…"`.
+fn without_value(message: &str) -> String {
+    const VALUE: &str = "string \"";
+    match (message.find(VALUE), message.rfind('"')) {
+        (Some(start), Some(end)) if end >= start + VALUE.len() => {
+            format!("{}string{}", &message[..start], &message[end + 1..])
+        }
+        _ => message.to_owned(),
+    }
 }
 
 /// Returns the known key that is most similar to `unknown`, if any is similar.
@@ -235,6 +247,11 @@ mod tests {
         };
         let token = problem("s3cretS3cretS3cretS3cret\n");
         assert!(token.contains("file: line 1: this is no TOML: "), "{token}");
+        let list = problem("[client]\ngateway = \"tandem://h?token=\\\"s3cret\"\n");
+        let words = "`gateway`: invalid type: string, expected a sequence; write the value";
+        assert!(list.contains(words), "{list}");
+        let user = problem("[client]\ngateway = [\"h2+tls://u:s3cret@host:x\"]\n");
+        assert!(user.contains("…@host:x"), "{user}");
         let store = problem("[gateway]\npush-memory = [\"://u:s3cret@host\"]\n");
         assert!(
             store.contains("line 2: `push-memory`: invalid type"),

@@ -12,7 +12,9 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{HandshakeKind, ServerConfig, ServerConnection};
 
 use crate::certificates::Certificates;
-use crate::harness::{Client, PATIENCE, Pair, Scene};
+use crate::harness::{
+    Client, PATIENCE, Pair, Scene, endpoint, gateway_options, request, start_gateway,
+};
 
 pub(crate) fn secret(name: &str, text: &str) -> PathBuf {
     let file = std::env::temp_dir().join(format!("tandem-test-{}-{name}", std::process::id()));
@@ -299,26 +301,22 @@ fn forward_gateway_resumes_no_session_with_an_origin() {
     let certificates = Certificates::new("tickets");
     for is_reverse in [false, true] {
         let (origin, seen) = closing_origin(&certificates);
-        let pair = Pair::with(
-            "h2",
-            |gateway| {
-                gateway.origin_ca = Some(certificates.path("ca.pem"));
-                if is_reverse {
-                    gateway.mode = Some(format!("reverse=https://{origin}").parse().unwrap());
-                    gateway.allow_host = vec!["site.example".parse().unwrap()];
-                }
-            },
-            |_| {},
-        );
+        let mut options = gateway_options();
+        options.listen = vec![endpoint("http+tcp://127.0.0.1:0")];
+        options.origin_ca = Some(certificates.path("ca.pem"));
+        if is_reverse {
+            options.mode = Some(format!("reverse=https://{origin}").parse().unwrap());
+            options.allow_host = vec!["site.example".parse().unwrap()];
+        }
+        let (_running, gateway) = start_gateway(options);
         let url = match is_reverse {
             true => "http://site.example/".to_owned(),
             false => format!("https://{origin}/"),
         };
         let mut kinds = Vec::new();
-        for user in ["dXNlcjE6", "dXNlcjI6", "dXNlcjM6"] {
-            let key = format!("Proxy-Authorization: Basic {user}\r\n");
-            let mut client = pair.connect();
-            client.send(crate::harness::request("GET", &url, &key));
+        for _ in 0..3 {
+            let mut client = Client::to(gateway);
+            client.send(request("GET", &url, ""));
             assert_eq!(client.answer("GET").status, 200);
             kinds.push(seen.recv_timeout(PATIENCE).unwrap());
         }

@@ -69,7 +69,7 @@ impl Auto {
     }
 
     /// Counts the followers of a load's first asset. `general` has the estimates of all its assets
-    /// at its page. Other gateways are not told of followers.
+    /// at its page. Other gateways get the users of followers, and no rates.
     pub(super) fn count_followers(
         &mut self,
         session: &Session,

@@ -14,7 +14,7 @@ pub(super) struct Counting {
     pub(super) limit: usize,
     /// Indicates whether the scratch has the held resources.
     pub(super) noted: bool,
-    /// Indicates whether other gateways are told of it.
+    /// Indicates whether other gateways get its rates. They get its users in any case.
     pub(super) is_shared: bool,
 }
 
