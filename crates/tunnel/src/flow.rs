@@ -74,10 +74,10 @@ impl Flow {
 
     /// Begins with the window for this round trip, which a handshake has shown.
     pub(crate) fn begin(&mut self, round_trip: Duration) {
-        // CUBIC's slow start overruns a queue by more after a larger window, and keeps the default.
-        if matches!(self.controller, Controller::Bbr(_)) {
-            let window = initial_window(round_trip, self.segment);
-            self.controller.begin(window, self.segment);
+        let window = initial_window(round_trip, self.segment);
+        self.controller.begin(window, self.segment);
+        if let Some(resume) = &mut self.resume {
+            resume.note_round_trip(round_trip);
         }
     }
 
@@ -395,22 +395,18 @@ mod tests {
 
     #[test]
     fn first_flight_leaves_over_the_round_trip() {
-        let begun = |algorithm| {
+        for algorithm in [Algorithm::Cubic, Algorithm::Bbr] {
             let controller = Controller::new(algorithm, 10_000, 1000);
             let mut flow = Flow::new(controller, 1000, Duration::ZERO);
             let mut rtt = Rtt::default();
             rtt.note_handshake(400 * MS);
             flow.begin(400 * MS);
-            (flow, rtt)
-        };
-        let (mut flow, rtt) = begun(Algorithm::Bbr);
-        let (sent, due) = burst(&mut flow, &rtt, Duration::ZERO);
-        // 32 segments in four fifths of the round trip.
-        assert_eq!((sent, due), (11, 10 * MS));
-        let (sent, _) = burst(&mut flow, &rtt, due);
-        assert_eq!((sent, flow.window()), (1, 32_000));
-        let (flow, _) = begun(Algorithm::Cubic);
-        assert_eq!(flow.window(), 10_000);
+            let (sent, due) = burst(&mut flow, &rtt, Duration::ZERO);
+            // 32 segments in four fifths of the round trip.
+            assert_eq!((sent, due), (11, 10 * MS), "{algorithm:?}");
+            let (sent, _) = burst(&mut flow, &rtt, due);
+            assert_eq!((sent, flow.window()), (1, 32_000), "{algorithm:?}");
+        }
     }
 
     /// A flow in slow start with 20 MB in a second, or 20 segments in a millisecond.
