@@ -35,8 +35,8 @@ const LATE_SHORT_DATA: u64 = FRAME / 2;
 /// pays. With a limit of 64 KiB, a head of 80 KiB costs one frame more, and one of 1 MiB 60 more.
 const EXCESS: u64 = 16;
 /// The cost of the end of a push. The content of the push earns as much and more, unless it is very
-/// short. A page with 1,315 pushed validators costs half of the reserve.
-const PUSH: u64 = FRAME * 5 / 8;
+/// short. A page with 1,315 pushed validators costs a third of the reserve.
+const PUSH: u64 = FRAME * 3 / 8;
 /// The bytes of a pushed head that cost nothing. Each further [`EXCESS`] bytes cost one: 27 MiB of
 /// heads end a session. Header compression turns a few bytes of wire into heads of 64 KiB.
 const ORDINARY_HEAD: usize = 4 << 10;
@@ -272,7 +272,7 @@ mod tests {
     #[test]
     fn pushes_and_their_large_heads_are_charged() {
         let fresh = FloodBudget::new();
-        assert_eq!(allowed(&fresh, FloodBudget::charge_push), 2457);
+        assert_eq!(allowed(&fresh, FloodBudget::charge_push), 4096);
         assert_eq!(
             allowed(&fresh, |budget| budget.charge_pushed_head(4096)),
             5000

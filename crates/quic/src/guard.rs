@@ -161,6 +161,8 @@ pub(crate) struct Guard {
     pub(crate) endpoint: Endpoint,
     pub(crate) socket: Arc<ClientSocket>,
     pub(crate) remote: SocketAddr,
+    /// True if silence may move the connection to a new socket.
+    pub(crate) may_move: bool,
     /// Resolves at the end of the handshake. A client may not move before.
     pub(crate) confirmed: oneshot::Receiver<()>,
 }
@@ -202,7 +204,8 @@ impl Guard {
             if is_silent || moves {
                 watch.traffic.store(0, Ordering::Relaxed);
             }
-            if is_silent && !silence.probe(now) && !moves {
+            let stays = is_silent && !(silence.probe(now) && self.may_move);
+            if stays && !moves {
                 // A change of the socket, even to the same one, sends a probe.
                 self.rebind(Arc::clone(&self.socket));
             } else if is_silent || moves {

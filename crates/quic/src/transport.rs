@@ -126,6 +126,7 @@ impl Provider for QuicProvider {
             address,
             name,
             takes_early: context.early_data && !config.has_certificate,
+            may_move: context.may_move,
             config,
             memory: RefCell::default(),
             alpn: endpoint.session.alpn(),
@@ -162,6 +163,7 @@ struct Dialling {
     name: String,
     config: ClientSettings,
     takes_early: bool,
+    may_move: bool,
     memory: RefCell<Memory>,
     alpn: &'static [u8],
     timeout: Duration,
@@ -207,6 +209,7 @@ impl Dialling {
             endpoint,
             socket,
             remote: self.address,
+            may_move: self.may_move,
             confirmed,
         };
         io.handle().spawn(guard.run());

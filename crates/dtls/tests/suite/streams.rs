@@ -37,6 +37,7 @@ async fn connect(certificates: &Certificates) -> (Rc<dyn Streams>, Rc<dyn Stream
         congestion: String::new(),
         stream_window: u32::MAX,
         early_data: false,
+        may_move: true,
         timeout: PATIENCE,
         renewals: renewals.clone(),
     };

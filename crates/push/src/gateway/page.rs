@@ -285,7 +285,8 @@ impl Page {
         let before = self.redirects.get(from).copied().unwrap_or(0);
         let is_followed = before < MAX_REDIRECTS;
         if is_followed {
-            self.redirects.insert(to.into(), before + 1);
+            let count = self.redirects.entry(to.into()).or_default();
+            *count = (*count).max(before + 1);
         }
         is_followed
     }

@@ -97,6 +97,7 @@ impl Provided {
             congestion: self.congestion.clone(),
             stream_window: u32::MAX,
             early_data: false,
+            may_move: false,
             timeout: self.timeout,
             renewals: self.renewals.clone(),
         };

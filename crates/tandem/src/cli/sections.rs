@@ -38,6 +38,11 @@ pub(super) trait Section: Clone + Default + PartialEq {
     /// Returns the filter of the log.
     fn log(&self) -> Option<&str>;
 
+    /// Checks that a reload may replace the options `before` by these. No name was looked up yet.
+    fn may_replace(&self, _before: &Self) -> Result<(), ConfigError> {
+        Ok(())
+    }
+
     /// Checks the options; the endpoints may name the given transports.
     fn typed_with(self, transports: &Transports) -> Result<Self::Config, ConfigError>;
 }
@@ -64,11 +69,6 @@ pub(super) trait Configured: Role + Clone + 'static {
 
     /// Takes over the values that a reload keeps from the configuration of the start.
     fn keep(&mut self, _first: &Self) {}
-
-    /// Checks that a reload may replace `before` by this configuration.
-    fn may_replace(&self, _before: &Self) -> Result<(), ConfigError> {
-        Ok(())
-    }
 }
 
 /// Runs a role until a signal ends it. The flags take precedence over the file.
@@ -92,8 +92,11 @@ pub(super) fn start<S: Section>(
     let before = RefCell::new(None);
     serve(S::NAME.as_str(), S::NAME, || {
         let options = options()?;
+        if let Some(before) = before.borrow().as_ref() {
+            options.may_replace(before)?;
+        }
         let log = options.log().map(str::to_owned);
-        let mut config = options.typed_with(transports)?;
+        let mut config = options.clone().typed_with(transports)?;
         let warned = config.clone();
         let fixed = Fixed {
             log,
@@ -101,10 +104,7 @@ pub(super) fn start<S: Section>(
         };
         let first = first.get_or_init(|| config.clone());
         config.keep(first);
-        if let Some(before) = before.borrow().as_ref() {
-            config.may_replace(before)?;
-        }
-        before.replace(Some(config.clone()));
+        before.replace(Some(options));
         Ok(Loaded {
             drain_limit: config.drain_limit(),
             fixed,
@@ -120,7 +120,7 @@ pub(super) fn start<S: Section>(
 
 /// Implements [`Section`] for options in a table with the role's name.
 macro_rules! section {
-    ($options:ident => $config:ident, $name:ident, $field:ident) => {
+    ($options:ident => $config:ident, $name:ident, $field:ident $(, $more:item)?) => {
         impl Section for $options {
             type Config = $config;
 
@@ -141,10 +141,25 @@ macro_rules! section {
             fn typed_with(self, transports: &Transports) -> Result<$config, ConfigError> {
                 $options::typed_with(self, transports)
             }
+
+            $($more)?
         }
     };
 }
-section!(ClientOptions => ClientConfig, Client, client);
+section!(
+    ClientOptions => ClientConfig,
+    Client,
+    client,
+    /// A file that is cut while it is written must not let connections show this machine's address.
+    fn may_replace(&self, before: &Self) -> Result<(), ConfigError> {
+        if before.via.is_some() && self.via.is_none() {
+            let problem = "a reload does not remove it, since connections would then show the \
+                           address of this machine: restart the client if you mean it";
+            return Err(ConfigError::value("via", problem));
+        }
+        Ok(())
+    }
+);
 section!(GatewayOptions => GatewayConfig, Gateway, gateway);
 section!(RelayOptions => RelayConfig, Relay, relay);
 section!(BridgeOptions => BridgeConfig, Bridge, bridge);
@@ -170,16 +185,6 @@ impl Configured for ClientConfig {
 
     fn drain_limit(&self) -> Duration {
         Duration::from_secs(10)
-    }
-
-    /// A file that is cut while it is written must not let connections show this machine's address.
-    fn may_replace(&self, before: &Self) -> Result<(), ConfigError> {
-        if before.via.is_some() && self.via.is_none() {
-            let problem = "a reload does not remove it, since connections would then show the \
-                           address of this machine: restart the client if you mean it";
-            return Err(ConfigError::value("via", problem));
-        }
-        Ok(())
     }
 }
 

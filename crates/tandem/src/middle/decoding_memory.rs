@@ -2,8 +2,8 @@
 //!
 //! The gateway sees whether a request offers a coding, and which version of a body it names. No key
 //! may therefore take memory from another one: a gateway could recognise by it that two keys belong
-//! to the same client. The bound of the whole is the number of keys in use times the share. The
-//! connections of browsers limit that number.
+//! to the same client. A bound of the whole is so far away that only many keys with full shares
+//! reach it.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -23,6 +23,10 @@ const BODIES: usize = 128;
 /// The memory in bytes for the former versions of bodies of requests without a key.
 const VERSIONS: usize = 32 << 20;
 
+/// The number of bodies that all keys may receive at once. It bounds the memory of a client whose
+/// gateway is hostile.
+const ALL_BODIES: usize = 512;
+
 /// The divisor of the shares above that gives the share of a key. A key is usually one site, and
 /// requests without a key are those for all sites.
 const OF_KEY: usize = 4;
@@ -31,6 +35,7 @@ const OF_KEY: usize = 4;
 #[derive(Clone)]
 pub struct DecodingMemory {
     keys: Rc<RefCell<HashMap<Isolation, Rc<KeyMemory>>>>,
+    whole: Budget,
     bodies: usize,
 }
 
@@ -53,6 +58,7 @@ impl DecodingMemory {
     pub(super) fn new(bodies: usize) -> Self {
         Self {
             keys: Rc::default(),
+            whole: Budget::new(ALL_BODIES * MEMORY),
             bodies,
         }
     }
@@ -69,7 +75,7 @@ impl DecodingMemory {
             false => OF_KEY,
         };
         let memory = Rc::new(KeyMemory {
-            decoders: Budget::new(self.bodies.div_ceil(part) * MEMORY),
+            decoders: self.whole.part(self.bodies.div_ceil(part) * MEMORY),
             versions: Memory::new(VERSIONS / part),
         });
         keys.insert(isolation.clone(), Rc::clone(&memory));

@@ -432,6 +432,7 @@ impl ClientConfig {
                 congestion: self.path.socket.congestion.clone(),
                 stream_window: self.path.stream_window,
                 early_data: self.path.early_data,
+                may_move: true,
                 timeout: self.path.socket.connect_timeout,
                 renewals: renewals.clone(),
             };

@@ -39,13 +39,15 @@ impl ClientAdmission {
     /// Fails for a response of an origin with status 407. A browser would take the response for one
     /// of its own proxy, and might send it passwords.
     pub(super) fn note(&self, head: &ResponseHead) -> Result<(), Error> {
-        if !is_refusal(head) {
-            self.token.take();
-            self.decision.set(Some(true));
-        } else if self.decision.get().is_none() {
+        let is_refusal = is_refusal(head);
+        if is_refusal && self.decision.get().is_none() {
             self.decision.set(Some(false));
         }
-        if head.status == 407 && !is_refusal(head) {
+        // Another 407 may be that of a gateway without the mark, which then needs the token.
+        if head.status != 407 {
+            self.token.take();
+            self.decision.set(Some(true));
+        } else if !is_refusal {
             return Err(foreign_challenge());
         }
         Ok(())
@@ -106,10 +108,8 @@ mod tests {
             let admission = ClientAdmission::new(Some(&token()));
             let error = admission.note(&forged).expect_err("a challenge");
             assert_eq!((error.status(), error.side), (502, Side::Origin));
-            assert_eq!(
-                (admission.field(), admission.decision()),
-                (None, Some(true))
-            );
+            assert_eq!(admission.decision(), None);
+            assert_eq!(admission.field().as_deref(), Some("Bearer t"));
         }
         for who in [RoleName::Gateway, RoleName::Relay] {
             let admission = ClientAdmission::new(None);

@@ -22,7 +22,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::{LocalBoxFuture, Target, Transport};
 use crate::endpoint::join_authority;
-use crate::error::{Error, Kind, Side};
+use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::{Body, Chunk, Chunks, Exchange, Isolation, Part, Peer, Reply};
 use crate::failure::refusal;
 use crate::path::{Facts, Path};
@@ -104,7 +104,11 @@ impl AsyncRead for TunnelStream {
                 Some(Ok(Part::Data(data))) => this.data = data,
                 Some(Ok(Part::Closed)) | None => this.has_ended = true,
                 Some(Ok(_)) => {}
-                Some(Err(error)) => return Poll::Ready(Err(error.into_io())),
+                Some(Err(error)) => {
+                    // The far end may have got the bytes inside, whatever the gateway says.
+                    let retry = error.retry.min(Retry::IfIdempotent);
+                    return Poll::Ready(Err(error.with_retry(retry).into_io()));
+                }
             }
         }
         let count = this.data.len().min(buf.remaining());

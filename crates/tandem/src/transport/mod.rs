@@ -101,6 +101,14 @@ pub trait Transport {
             below.failed(isolation);
         }
     }
+
+    /// Notes that the paths of several isolation keys failed in a row. The next dial of a new key
+    /// takes another way, if there is a choice.
+    fn failed_for_all(&self) {
+        if let Some(below) = self.below() {
+            below.failed_for_all();
+        }
+    }
 }
 
 /// The error of a dial through the listening end of a transport.

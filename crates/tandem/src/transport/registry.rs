@@ -117,6 +117,9 @@ pub struct DialContext {
     /// True if the transport may resume an earlier connection of the same isolation key, and then
     /// send safe requests before the handshake is over.
     pub early_data: bool,
+    /// True if a silent connection may move to another port of this machine. A gateway permits
+    /// that, and an origin may not (RFC 9000 section 9).
+    pub may_move: bool,
     /// The time for the handshake.
     pub timeout: Duration,
     /// The list to which certificates that follow their files belong.

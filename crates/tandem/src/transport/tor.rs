@@ -392,6 +392,18 @@ impl Transport for Tor {
         drop(state);
         drop(circuit);
     }
+
+    fn failed_for_all(&self) {
+        let mut state = self.state.borrow_mut();
+        let chosen = state.chosen.take();
+        if matches!(self.exit, Some(Exit::Auto)) {
+            state.failed.extend(chosen);
+        }
+        state.ready = Rc::default();
+        let circuit = state.circuit.take();
+        drop(state);
+        drop(circuit);
+    }
 }
 
 #[cfg(test)]

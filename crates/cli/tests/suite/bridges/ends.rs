@@ -168,6 +168,7 @@ impl Visitor {
             congestion: String::new(),
             stream_window: u32::MAX,
             early_data: false,
+            may_move: false,
             timeout: PATIENCE,
             renewals: Renewals::default(),
         };

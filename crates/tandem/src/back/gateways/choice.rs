@@ -304,6 +304,10 @@ impl Gateways {
     /// Notes that a session failed that was begun on `begun_on`. After a move to another network
     /// this says nothing about either.
     pub(super) fn way_failed(&self, index: usize, begun_on: Network, error: &Error) {
+        // A gateway could refuse the sessions of one key by one way.
+        if self.of_keys.are_apart.get() {
+            return;
+        }
         let Some(group) = self.group(index) else {
             return;
         };

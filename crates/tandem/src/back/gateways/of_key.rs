@@ -4,6 +4,9 @@
 //! the gateway would learn that they belong to the same client. Behind `--via` each key therefore
 //! finds out by itself which gateway answers. Without a proxy, all keys come from one address, and
 //! share what one of them has found out.
+//!
+//! If three keys in a row find that a gateway does not answer, it is down, and new keys begin with
+//! the next one. They would otherwise wait for it one by one.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
@@ -17,11 +20,18 @@ use crate::exchange::Isolation;
 /// like a new one.
 const MAX_KEYS: usize = 4096;
 
+/// The number of keys that must lose a gateway in a row for new keys to begin with another one.
+const LOST_BY: usize = 3;
+
 /// The knowledge of all keys.
 #[derive(Default)]
 pub(super) struct OfKeys {
-    /// True if keys share nothing.
-    are_apart: Cell<bool>,
+    /// True if keys share nothing else.
+    pub(super) are_apart: Cell<bool>,
+    /// The index of the gateway with which new keys begin.
+    first: Cell<usize>,
+    /// The keys that have lost a gateway since it last answered one, by the gateway's index.
+    lost: RefCell<HashMap<usize, Vec<Isolation>>>,
     /// The keys that differ from a new one.
     keys: RefCell<HashMap<Isolation, OfKey>>,
 }
@@ -39,11 +49,29 @@ struct OfKey {
 
 impl OfKeys {
     fn get(&self, isolation: &Isolation) -> OfKey {
-        self.keys
-            .borrow()
-            .get(isolation)
-            .copied()
-            .unwrap_or_default()
+        let known = self.keys.borrow().get(isolation).copied();
+        known.unwrap_or_else(|| self.new_key())
+    }
+
+    fn new_key(&self) -> OfKey {
+        OfKey {
+            preferred: self.first.get(),
+            ..OfKey::default()
+        }
+    }
+
+    /// Notes that a key has lost a gateway. Returns true if the gateway is down for all keys.
+    fn note_lost(&self, isolation: &Isolation, index: usize) -> bool {
+        let mut lost = self.lost.borrow_mut();
+        let keys = lost.entry(index).or_default();
+        if !keys.contains(isolation) {
+            keys.push(isolation.clone());
+        }
+        let is_down = keys.len() >= LOST_BY;
+        if is_down {
+            keys.clear();
+        }
+        is_down
     }
 
     /// Forgets a key.
@@ -81,8 +109,11 @@ impl Gateways {
         if !self.of_keys.are_apart.get() {
             return self.preferred.set(index);
         }
+        self.of_keys.lost.borrow_mut().remove(&index);
         let before = self.of_keys.get(isolation);
-        if before.preferred != index || before.has_failed {
+        // A known key keeps its gateway when new keys begin with another one.
+        let is_known = self.of_keys.keys.borrow().contains_key(isolation);
+        if !is_known || before.preferred != index || before.has_failed {
             let change = |of_key: &mut OfKey| {
                 (of_key.preferred, of_key.has_failed) = (index, false);
             };
@@ -123,6 +154,21 @@ impl Gateways {
         });
         if is_new {
             gateway.transport.failed(isolation);
+            if self.of_keys.note_lost(isolation, index) {
+                gateway.transport.failed_for_all();
+                self.begin_after(index);
+            }
+        }
+    }
+
+    /// Lets new keys begin with the gateway after that of an entry, if they begin with that one.
+    fn begin_after(&self, index: usize) {
+        let Some(at) = self.groups.iter().position(|it| it.contains(index)) else {
+            return;
+        };
+        if self.groups[at].contains(self.of_keys.first.get()) {
+            let next = &self.groups[(at + 1) % self.groups.len()];
+            self.of_keys.first.set(next.first);
         }
     }
 
@@ -136,7 +182,8 @@ impl Gateways {
                 return;
             }
         }
-        change(keys.entry(isolation.clone()).or_default());
+        let of_key = keys.entry(isolation.clone());
+        change(of_key.or_insert_with(|| self.of_keys.new_key()));
     }
 }
 
