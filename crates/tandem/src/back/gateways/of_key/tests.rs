@@ -228,6 +228,25 @@ fn refusal_of_a_key_moves_no_other_key() {
     });
 }
 
+/// New keys would otherwise wait for a dead gateway one by one.
+#[test]
+fn gateway_that_three_keys_lose_is_last_for_new_keys() {
+    run(async {
+        let [live, one, two, three, new] = keys();
+        let scene = Scene::new(true);
+        let [first, _] = &scene.answers;
+        assert_eq!(scene.get(&live).await, 0);
+        first.refused.borrow_mut().extend(keys::<5>());
+        for key in [&one, &two, &three] {
+            assert_eq!(scene.get(key).await, 1);
+        }
+        let dials = first.dials.borrow().len();
+        assert_eq!(scene.get(&new).await, 1);
+        assert_eq!(first.dials.borrow().len(), dials, "no dial of the new key");
+        assert_eq!(scene.get(&live).await, 0, "its session is alive");
+    });
+}
+
 #[test]
 fn failure_is_known_to_its_key_only() {
     run(async {
