@@ -59,7 +59,7 @@ fn certificate(error: &CertificateError, side: Side) -> Cow<'static, str> {
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. }
             if side == Side::Peer =>
         {
-            format!("invalid peer certificate: {error}: check the host, or add ?sni=NAME").into()
+            format!("{BAD_CERTIFICATE}: {error}: check the host, or add ?sni=NAME").into()
         }
         // rustls has no name for this error of webpki.
         other if side == Side::Peer && other.to_string().contains("CaUsedAsEndEntity") => {
