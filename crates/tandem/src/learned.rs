@@ -440,7 +440,6 @@ impl Learned {
         let saved = match self.saved.try_lock() {
             Ok(saved) => saved,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            // A thread is saving.
             Err(TryLockError::WouldBlock) => return false,
         };
         self.file.is_some() && now.saturating_duration_since(*saved) >= SAVE_EVERY
