@@ -10,11 +10,11 @@ use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{HandshakeKind, ServerConfig, ServerConnection};
+use tandem_http::{Priority, RequestHead, Scheme};
 
 use crate::certificates::Certificates;
-use crate::harness::{
-    Client, PATIENCE, Pair, Scene, endpoint, gateway_options, request, start_gateway,
-};
+use crate::harness::{Client, PATIENCE, Pair, Scene, gateway_options, start_gateway};
+use crate::limits::Peer;
 
 pub(crate) fn secret(name: &str, text: &str) -> PathBuf {
     let file = std::env::temp_dir().join(format!("tandem-test-{}-{name}", std::process::id()));
@@ -302,22 +302,21 @@ fn forward_gateway_resumes_no_session_with_an_origin() {
     for is_reverse in [false, true] {
         let (origin, seen) = closing_origin(&certificates);
         let mut options = gateway_options();
-        options.listen = vec![endpoint("http+tcp://127.0.0.1:0")];
         options.origin_ca = Some(certificates.path("ca.pem"));
         if is_reverse {
             options.mode = Some(format!("reverse=https://{origin}").parse().unwrap());
             options.allow_host = vec!["site.example".parse().unwrap()];
         }
         let (_running, gateway) = start_gateway(options);
-        let url = match is_reverse {
-            true => "http://site.example/".to_owned(),
-            false => format!("https://{origin}/"),
+        let head = match is_reverse {
+            true => RequestHead::get(Scheme::Http, "site.example", "/"),
+            false => RequestHead::get(Scheme::Https, origin.to_string(), "/"),
         };
         let mut kinds = Vec::new();
         for _ in 0..3 {
-            let mut client = Client::to(gateway);
-            client.send(request("GET", &url, ""));
-            assert_eq!(client.answer("GET").status, 200);
+            let mut client = Peer::to(gateway, "h2");
+            client.core.open(&head, true, Priority::default()).unwrap();
+            client.wait_for_response();
             kinds.push(seen.recv_timeout(PATIENCE).unwrap());
         }
         let are_resumed = kinds.contains(&HandshakeKind::Resumed);
