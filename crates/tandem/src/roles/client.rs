@@ -3,6 +3,7 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tandem_http::h1::Form;
 
@@ -96,7 +97,8 @@ impl Role for ClientConfig {
             total: self.max_connections,
             per_client: self.max_connections,
             listeners: self.listen.len(),
-            head: self.path.timeouts.head,
+            // The server of HTTP/1.1 answers a half head first, with status 408.
+            head: self.path.timeouts.head + HEAD_GRACE,
         };
         let connections = Connections::new(limits, services.session_numbers());
         let parts = FrontParts {
@@ -179,6 +181,9 @@ struct FrontParts<'a> {
     renewals: &'a Renewals,
     drain: &'a Drain,
 }
+
+/// The time after `head-timeout` at which the table of connections ends one without a request.
+const HEAD_GRACE: Duration = Duration::from_secs(1);
 
 /// The protocols of a TLS listener for browsers, best first.
 const BROWSER_ALPN: [&[u8]; 2] = [b"h2", b"http/1.1"];
