@@ -106,7 +106,12 @@ pub fn own_error(head: &ResponseHead) -> Option<OwnError> {
 }
 
 /// The roles of the proxies that a client has sessions with.
-const SERVING_ROLES: [RoleName; 3] = [RoleName::Gateway, RoleName::Relay, RoleName::Issuer];
+const SERVING_ROLES: [RoleName; 4] = [
+    RoleName::Gateway,
+    RoleName::Relay,
+    RoleName::Bridge,
+    RoleName::Issuer,
+];
 
 /// Returns true if the next proxy itself refuses the client.
 pub fn is_refusal(head: &ResponseHead) -> bool {
