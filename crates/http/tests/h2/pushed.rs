@@ -116,7 +116,7 @@ fn waiting_promises_of_open_pushes_are_bounded() {
 #[test]
 fn page_of_1315_validators_is_no_flood() {
     let mut raw = reading();
-    for turn in 1..=2500 {
+    for turn in 1..=4500 {
         match push(&mut raw, turn * 2, Size::Small) {
             Ok(()) => assert!(raw.resets().is_empty(), "{turn}"),
             Err(error) => {
@@ -127,7 +127,7 @@ fn page_of_1315_validators_is_no_flood() {
         }
         assert_eq!(raw.events().len(), 2, "{turn}");
     }
-    panic!("5,000 frames without content have not ended the session");
+    panic!("9,000 frames without content have not ended the session");
 }
 
 #[test]

@@ -293,10 +293,12 @@ pub(crate) fn start_log(filter: Option<&str>) -> Result<(), Failure> {
 fn log_filter(filter: Option<&str>) -> Result<tracing_subscriber::EnvFilter, String> {
     let text = filter.unwrap_or("info");
     let is_bad = |word: &&str| {
-        !word.contains(['=', '[', ']'])
-            && word
-                .parse::<tracing_subscriber::filter::LevelFilter>()
-                .is_err()
+        // The library reads an empty word as the level of errors.
+        word.is_empty()
+            || !word.contains(['=', '[', ']'])
+                && word
+                    .parse::<tracing_subscriber::filter::LevelFilter>()
+                    .is_err()
     };
     if let Some(word) = text.split(',').find(is_bad) {
         return Err(format!(

@@ -252,7 +252,7 @@ mod tests {
         assert!(list.contains(words), "{list}");
         let user = problem("[client]\ngateway = [\"h2+tls://u:s3cret@host:x\"]\n");
         assert!(user.contains("…@host:x"), "{user}");
-        let store = problem("[gateway]\npush-memory = [\"://u:s3cret@host\"]\n");
+        let store = problem("[client]\npush-memory = [\"://u:s3cret@host\"]\n");
         assert!(
             store.contains("line 2: `push-memory`: invalid type"),
             "{store}"
