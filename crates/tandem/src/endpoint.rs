@@ -4,8 +4,6 @@
 //! `http://…` and `socks5://…` mean their session over plain TCP. The transport checks the options
 //! after `?` with [`Endpoint::options`], which rejects unknown ones.
 
-mod onion;
-
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -13,8 +11,9 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer};
 
+pub use tandem_http::onion::{is_onion, is_same_onion, onion_service};
+
 use crate::textual::textual;
-pub use onion::{is_onion, is_same_onion, onion_service};
 
 textual!(Endpoint Via);
 

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use tandem_http::onion::is_onion;
 use tokio_postgres::Config;
 use tokio_postgres::config::{Host, SslMode};
 
@@ -59,7 +60,8 @@ impl Address {
                         (?host=/run/postgresql)"
                 .to_owned());
         }
-        if config.get_hosts().iter().any(is_onion) {
+        let is_at_onion = |host: &Host| matches!(host, Host::Tcp(name) if is_onion(name));
+        if config.get_hosts().iter().any(is_at_onion) {
             return Err(
                 "it names an onion service, which no resolver may be asked for: name an \
                         address, or the directory of a socket"
@@ -144,17 +146,6 @@ fn is_local(host: &Host) -> bool {
             name == "localhost" || name.parse::<IpAddr>().is_ok_and(|it| it.is_loopback())
         }
         Host::Unix(_) => true,
-    }
-}
-
-/// Returns true for a name that only Tor resolves (RFC 7686).
-fn is_onion(host: &Host) -> bool {
-    match host {
-        Host::Tcp(name) => {
-            let name = name.trim_end_matches('.').to_ascii_lowercase();
-            name == "onion" || name.ends_with(".onion")
-        }
-        Host::Unix(_) => false,
     }
 }
 
