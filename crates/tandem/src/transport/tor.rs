@@ -144,13 +144,12 @@ impl Tor {
 
     /// Gives a key a state of its own.
     fn separate(&self, isolation: &Isolation, state: TorState) {
+        self.forget(isolation);
         let mut of_keys = self.of_keys.borrow_mut();
-        let before = of_keys.extract_if(.., |(key, _)| key == isolation);
-        let before: Vec<_> = before.collect();
         let oldest = (of_keys.len() >= MAX_KEYS).then(|| of_keys.remove(0));
         of_keys.push((isolation.clone(), Rc::new(RefCell::new(state))));
         drop(of_keys);
-        drop((before, oldest));
+        drop(oldest);
     }
 
     /// Connects to the Tor client and pins the gateway's address to an exit.
@@ -271,13 +270,21 @@ impl Tor {
 
 /// Forgets a Tor client that has ended. Its exit did not fail.
 fn forget_client(state: &RefCell<TorState>, cell: &Rc<OnceCell<TorAddresses>>) {
-    let mut state = state.borrow_mut();
-    if Rc::ptr_eq(cell, &state.ready) {
-        (state.ready, state.chosen) = (Rc::default(), None);
-        let circuit = state.circuit.take();
-        drop(state);
-        drop(circuit);
+    let is_present = Rc::ptr_eq(cell, &state.borrow().ready);
+    if is_present {
+        reset(state);
     }
+}
+
+/// Lets the next dial prepare the Tor client again. Returns the exit that was chosen.
+fn reset(state: &RefCell<TorState>) -> Option<String> {
+    let mut state = state.borrow_mut();
+    state.ready = Rc::default();
+    let (chosen, circuit) = (state.chosen.take(), state.circuit.take());
+    drop(state);
+    // The end of a circuit may use the state.
+    drop(circuit);
+    chosen
 }
 
 /// Chooses an exit by weight among those that have not failed.
@@ -386,23 +393,14 @@ impl Transport for Tor {
             return self.separate(isolation, own);
         }
         // An exit that the user chose is not replaced.
-        let mut state = state.borrow_mut();
-        (state.ready, state.chosen) = (Rc::default(), None);
-        let circuit = state.circuit.take();
-        drop(state);
-        drop(circuit);
+        reset(&state);
     }
 
     fn failed_for_all(&self) {
-        let mut state = self.state.borrow_mut();
-        let chosen = state.chosen.take();
+        let chosen = reset(&self.state);
         if matches!(self.exit, Some(Exit::Auto)) {
-            state.failed.extend(chosen);
+            self.state.borrow_mut().failed.extend(chosen);
         }
-        state.ready = Rc::default();
-        let circuit = state.circuit.take();
-        drop(state);
-        drop(circuit);
     }
 }
 

@@ -18,6 +18,42 @@ fn exit_parses_auto_and_fingerprints() {
     assert!("home".parse::<Exit>().is_err());
 }
 
+/// Runs a test with tasks of its own thread.
+fn run<T>(test: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    tokio::task::LocalSet::new().block_on(&runtime, test)
+}
+
+/// Starts a fake Tor client with this SOCKS port. Returns its control port and its state.
+async fn start(double: FakeTor, socks: SocketAddr) -> (Via, Rc<RefCell<FakeTor>>) {
+    let control = TcpListener::bind("127.0.0.1:0").await.expect("listens");
+    let address = control.local_addr().expect("bound");
+    let state = Rc::new(RefCell::new(double));
+    tokio::task::spawn_local(accept(control, socks, Rc::clone(&state)));
+    (Via::TorPort(address), state)
+}
+
+/// Starts a fake Tor client that knows the descriptor of the gateway's exit. Returns a transport
+/// through it, and its state.
+async fn with_descriptor(exit: Option<Exit>, socks: SocketAddr) -> (Tor, Rc<RefCell<FakeTor>>) {
+    let double = FakeTor {
+        has_descriptor: true,
+        ..FakeTor::new()
+    };
+    let (via, state) = start(double, socks).await;
+    (Tor::new(via, None, exit, SocketOptions::default()), state)
+}
+
+fn gateway() -> Target {
+    Target {
+        host: "192.0.2.80".into(),
+        port: 9980,
+    }
+}
+
 /// Dials a gateway through the fake Tor client, `dials` times at once. Returns the results and
 /// the final state of the fake.
 fn dial(
@@ -26,31 +62,19 @@ fn dial(
     timeout: Duration,
     dials: usize,
 ) -> (Vec<Result<(), Error>>, FakeTor) {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .expect("a runtime");
-    tokio::task::LocalSet::new().block_on(&runtime, async {
-        let control = TcpListener::bind("127.0.0.1:0").await.expect("listens");
+    run(async {
         let socks = TcpListener::bind("127.0.0.1:0").await.expect("listens");
-        let (address, to_socks) = (
-            control.local_addr().expect("bound"),
-            socks.local_addr().expect("bound"),
-        );
-        let state = Rc::new(RefCell::new(double));
-        tokio::task::spawn_local(accept(control, to_socks, Rc::clone(&state)));
+        let to_socks = socks.local_addr().expect("bound");
+        let (via, state) = start(double, to_socks).await;
         let options = SocketOptions {
             connect_timeout: timeout,
             ..SocketOptions::default()
         };
-        let target = Rc::new(Target {
-            host: "192.0.2.80".into(),
-            port: 9980,
-        });
+        let target = Rc::new(gateway());
         let dialling: Vec<_> = (0..dials)
             .map(|_| {
                 Tor::new(
-                    Via::TorPort(address),
+                    via.clone(),
                     None,
                     Some(exit.parse().expect("an exit")),
                     options.clone(),
@@ -215,11 +239,7 @@ fn tor_restores_a_setting_that_others_changed() {
 
 #[test]
 fn tor_restores_the_setting_of_a_dropped_dial() {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .expect("a runtime");
-    tokio::task::LocalSet::new().block_on(&runtime, async {
+    run(async {
         let control = TcpListener::bind("127.0.0.1:0").await.expect("listens");
         let address = control.local_addr().expect("bound");
         let state = Rc::new(RefCell::new(FakeTor {
@@ -271,26 +291,11 @@ fn was_dialled(listener: &std::net::TcpListener) -> bool {
 #[test]
 fn address_of_a_former_tor_client_is_not_dialled() {
     for exit in [None, Some(Exit::Auto)] {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .expect("a runtime");
-        tokio::task::LocalSet::new().block_on(&runtime, async {
-            let control = TcpListener::bind("127.0.0.1:0").await.expect("listens");
-            let address = control.local_addr().expect("bound");
+        run(async {
             let (former, first) = socks_port();
             let (latter, second) = socks_port();
-            let state = Rc::new(RefCell::new(FakeTor {
-                has_descriptor: true,
-                ..FakeTor::new()
-            }));
-            tokio::task::spawn_local(accept(control, first, Rc::clone(&state)));
-            let options = SocketOptions::default();
-            let tor = Tor::new(Via::TorPort(address), None, exit.clone(), options);
-            let target = Target {
-                host: "192.0.2.80".into(),
-                port: 9980,
-            };
+            let (tor, state) = with_descriptor(exit.clone(), first).await;
+            let target = gateway();
             let isolation = Isolation::none();
             let dial = || async { tor.dial(&target, &isolation).await.map(drop) };
             for _ in 0..2 {
@@ -325,25 +330,10 @@ fn address_of_a_former_tor_client_is_not_dialled() {
 /// An exit that refuses the sessions of one key must not see the other keys leave.
 #[test]
 fn failed_exit_is_that_of_its_key() {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .expect("a runtime");
-    tokio::task::LocalSet::new().block_on(&runtime, async {
-        let control = TcpListener::bind("127.0.0.1:0").await.expect("listens");
-        let address = control.local_addr().expect("bound");
+    run(async {
         let (_socks, first) = socks_port();
-        let state = Rc::new(RefCell::new(FakeTor {
-            has_descriptor: true,
-            ..FakeTor::new()
-        }));
-        tokio::task::spawn_local(accept(control, first, Rc::clone(&state)));
-        let options = SocketOptions::default();
-        let tor = Tor::new(Via::TorPort(address), None, Some(Exit::Auto), options);
-        let target = Target {
-            host: "192.0.2.80".into(),
-            port: 9980,
-        };
+        let (tor, state) = with_descriptor(Some(Exit::Auto), first).await;
+        let target = gateway();
         let [one, other, new] = [b"1", b"2", b"3"].map(|key| Isolation::new(key, b""));
         let mapped = || state.borrow().mapped.len();
         for key in [&one, &other] {
@@ -364,5 +354,22 @@ fn failed_exit_is_that_of_its_key() {
         assert_eq!(tor.of_keys.borrow().len(), MAX_KEYS);
         tor.forget(&Isolation::new(&(2 * MAX_KEYS - 1).to_be_bytes(), b""));
         assert_eq!(tor.of_keys.borrow().len(), MAX_KEYS - 1);
+    });
+}
+
+/// Each new key would otherwise find the dead exit by itself.
+#[test]
+fn exit_that_failed_for_all_is_not_that_of_new_keys() {
+    run(async {
+        let (_socks, first) = socks_port();
+        let (tor, state) = with_descriptor(Some(Exit::Auto), first).await;
+        let [one, new] = [b"1", b"2"].map(|key| Isolation::new(key, b""));
+        assert_eq!(tor.dial(&gateway(), &one).await.map(drop), Ok(()));
+        let chosen = tor.state.borrow().chosen.clone();
+        assert!(chosen.is_some());
+        tor.failed_for_all();
+        assert_eq!(tor.state.borrow().failed, Vec::from_iter(chosen));
+        assert_eq!(tor.dial(&gateway(), &new).await.map(drop), Ok(()));
+        assert_eq!(state.borrow().mapped.len(), 2, "an exit was chosen again");
     });
 }
