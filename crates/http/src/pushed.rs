@@ -10,6 +10,7 @@
 
 use std::collections::VecDeque;
 
+use crate::flood::FloodBudget;
 use crate::{Event, Fields, RequestHead, StreamId};
 
 /// The largest weight of the heads of pushes that wait for their reader.
@@ -69,6 +70,13 @@ impl EventQueue {
         let event = self.events.pop_front()?;
         self.waiting -= weight(&event);
         Some(event)
+    }
+
+    /// Charges a promise or the head of a pushed response of `size` bytes. Returns false if too many
+    /// wait for their reader.
+    pub(crate) fn admits_head(&self, size: usize, flood: &mut FloodBudget) -> bool {
+        flood.charge_pushed_head(size);
+        self.has_room(0)
     }
 
     /// Returns true if another head of a push may wait beside `others`, the weight of those that

@@ -91,18 +91,20 @@ pub enum OwnError {
 /// Returns the error that the gateway reports by itself, from the `Proxy-Status` field of its
 /// response. Returns `None` for a response of the origin.
 pub fn own_error(head: &ResponseHead) -> Option<OwnError> {
-    // The last member is that of the nearest proxy (RFC 9209 section 2).
-    let said = head.fields.get_all("proxy-status").last()?;
-    let said = std::str::from_utf8(said).ok()?;
-    let error = said
-        .strip_prefix(RoleName::Gateway.as_str())?
-        .strip_prefix("; error=")?;
-    let error = error.split(';').next().unwrap_or_default();
-    Some(match (error.trim(), head.status) {
+    let (_, error) = nearest_error(head).filter(|(who, _)| *who == RoleName::Gateway.as_str())?;
+    Some(match (error, head.status) {
         ("http_request_denied", _) | ("destination_ip_prohibited", 403) => OwnError::Denied,
         ("connection_limit_reached", 503) | ("proxy_internal_error", 500) => OwnError::Itself,
         _ => OwnError::Origin,
     })
+}
+
+/// Returns the name of the nearest proxy and its error, from the last member of `Proxy-Status` (RFC
+/// 9209 section 2).
+fn nearest_error(head: &ResponseHead) -> Option<(&str, &str)> {
+    let said = head.fields.get_all("proxy-status").last()?;
+    let (who, rest) = std::str::from_utf8(said).ok()?.split_once("; error=")?;
+    Some((who, rest.split(';').next()?.trim()))
 }
 
 /// The roles of the proxies that a client has sessions with.
@@ -115,14 +117,10 @@ const SERVING_ROLES: [RoleName; 4] = [
 
 /// Returns true if the next proxy itself refuses the client.
 pub fn is_refusal(head: &ResponseHead) -> bool {
-    let said = head.fields.get_all("proxy-status").last();
-    let said = said.and_then(|said| std::str::from_utf8(said).ok());
-    let Some((who, rest)) = said.and_then(|said| said.split_once("; error=")) else {
-        return false;
-    };
-    let error = rest.split(';').next().unwrap_or_default();
-    let is_own = SERVING_ROLES.iter().any(|role| role.as_str() == who);
-    head.status == 407 && is_own && error.trim() == "http_request_denied"
+    nearest_error(head).is_some_and(|(who, error)| {
+        let is_own = SERVING_ROLES.iter().any(|role| role.as_str() == who);
+        head.status == 407 && is_own && error == "http_request_denied"
+    })
 }
 
 /// Returns true if a value of `Proxy-Status` has a member that names a proxy of the pair. An origin

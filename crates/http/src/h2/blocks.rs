@@ -168,8 +168,7 @@ impl Connection {
     /// reader.
     fn admits_pushed_head(&mut self, reader: &HeadReader) -> bool {
         let size = self.config.max_header_list - reader.room();
-        self.flood.charge_pushed_head(size);
-        self.events.has_room(0)
+        self.events.admits_head(size, &mut self.flood)
     }
 
     /// Handles HEADERS on a stream that is closed, or that the peer has skipped.

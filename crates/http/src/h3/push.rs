@@ -138,8 +138,7 @@ impl Connection {
     /// reader.
     pub(super) fn admits_pushed_head(&mut self, reader: &HeadReader) -> bool {
         let size = self.config.max_header_list - reader.room();
-        self.flood.charge_pushed_head(size);
-        self.events.has_room(0)
+        self.events.admits_head(size, &mut self.flood)
     }
 
     fn check_push(&self, push: u64) -> Result<u64, Fault> {
