@@ -8,6 +8,8 @@
 mod age;
 mod choice;
 mod comparing;
+#[cfg(test)]
+mod doubles;
 mod lookup;
 mod of_key;
 mod ready;

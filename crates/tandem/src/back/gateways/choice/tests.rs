@@ -3,7 +3,7 @@ use std::net::SocketAddr;
 use tandem_http::{Method, RequestHead, ResponseHead, Scheme};
 
 use super::*;
-use crate::back::announce::Announcer;
+use crate::back::gateways::doubles::{LIMITS, gateway, run};
 use crate::back::gateways::refuge::CONFIRMATIONS;
 use crate::back::gateways::{PoolLimits, ToGateway, WayEntry};
 use crate::back::ways::STAGGER;
@@ -12,7 +12,6 @@ use crate::exchange::{Exchange, Part, Peer, SessionMark, Sink};
 use crate::path::Facts;
 use crate::session::{Drain, Session, SessionEvents};
 use crate::stage::{SessionPool, Stage};
-use crate::transport::{Target, Transport};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -258,14 +257,6 @@ impl Session for Protocol {
     }
 }
 
-struct NoTransport;
-
-impl Transport for NoTransport {
-    fn below(&self) -> Option<&dyn Transport> {
-        None
-    }
-}
-
 const QUIC: usize = 0;
 const DTLS: usize = 1;
 const TLS: usize = 2;
@@ -279,33 +270,29 @@ struct Scene {
 impl Scene {
     fn new(takes: [u32; 3]) -> Self {
         let ways = [0, 1, 2].map(|at| Rc::new(Way::new(takes[at] * MS, at < TLS)));
-        let gateway = |(index, way): (usize, &Rc<Way>)| Gateway {
-            target: Target {
-                host: "gateway".into(),
-                port: 1,
-            },
-            transport: Rc::new(NoTransport),
-            session: Rc::new(Protocol(Rc::clone(way))),
-            blamed: Cell::default(),
-            announcer: Announcer::silent("a protocol".into()),
-            has_token: false,
-            way: WayEntry {
+        let gateway = |(index, way): (usize, &Rc<Way>)| {
+            let entry = WayEntry {
                 is_alternative: index > 0,
                 is_datagrams: way.is_datagrams,
                 address: Some(([192, 0, 2, 99], 1).into()),
-            },
+            };
+            gateway(Protocol(Rc::clone(way)), entry)
         };
         let limits = PoolLimits {
-            max_age: None,
             max_sessions: 100,
-            reconnect: false,
-            tries: 3,
-            compares_ways: false,
+            ..LIMITS
         };
         let gateways = ways.iter().enumerate().map(gateway).collect();
         let pool = Gateways::new(gateways, limits, None);
         pool.source.set(network_of);
         Self { pool, ways }
+    }
+
+    /// Creates a scene in which the session of a client without keys is one over QUIC.
+    async fn on_quic(takes: [u32; 3]) -> (Rc<Self>, Isolation) {
+        let (scene, key) = (Rc::new(Self::new(takes)), Isolation::none());
+        assert_eq!(scene.get(&key).await, QUIC);
+        (scene, key)
     }
 
     /// Requests a page with a key, and returns the way that carried it.
@@ -362,16 +349,6 @@ fn spawn_requests(scene: &Rc<Scene>, key: &Isolation, count: usize) {
     }
 }
 
-/// Runs a test in virtual time.
-fn run(test: impl Future<Output = ()>) {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .start_paused(true)
-        .build()
-        .expect("a runtime");
-    tokio::task::LocalSet::new().block_on(&runtime, test);
-}
-
 #[test]
 fn way_that_lost_the_race_takes_nothing_over() {
     run(async {
@@ -418,9 +395,7 @@ fn late_way_over_datagrams_replaces_tcp() {
 #[test]
 fn way_does_not_fail_on_the_next_network() {
     run(async {
-        let scene = Scene::new([50, 5000, 100]);
-        let key = Isolation::none();
-        assert_eq!(scene.get(&key).await, QUIC);
+        let (scene, key) = Scene::on_quic([50, 5000, 100]).await;
         NETWORK.set(2);
         assert_eq!(scene.get(&key).await, TLS, "the request moves");
         let group = &scene.pool.groups[0];
@@ -438,9 +413,7 @@ fn way_does_not_fail_on_the_next_network() {
 #[test]
 fn request_leaves_silence_once_another_way_answers() {
     run(async {
-        let scene = Scene::new([50, 5000, 100]);
-        let key = Isolation::none();
-        assert_eq!(scene.get(&key).await, QUIC);
+        let (scene, key) = Scene::on_quic([50, 5000, 100]).await;
         let mark = scene.slot_mark(&key, QUIC);
         scene.ways[QUIC].is_blocked.set(true);
         let begun = tokio::time::Instant::now();
@@ -467,9 +440,7 @@ fn request_leaves_silence_once_another_way_answers() {
 #[test]
 fn session_without_further_answers_is_broken() {
     run(async {
-        let scene = Scene::new([50, 5000, 100]);
-        let key = Isolation::none();
-        assert_eq!(scene.get(&key).await, QUIC);
+        let (scene, key) = Scene::on_quic([50, 5000, 100]).await;
         scene.ways[QUIC].is_blocked.set(true);
         assert_eq!(scene.get(&key).await, TLS);
         tokio::time::sleep(CONFIRMATIONS as u32 * STAGGER + MS).await;
@@ -487,9 +458,7 @@ fn session_without_further_answers_is_broken() {
 #[test]
 fn gap_in_the_whole_path_moves_no_request() {
     run(async {
-        let scene = Scene::new([100, 5000, 30]);
-        let key = Isolation::none();
-        assert_eq!(scene.get(&key).await, QUIC);
+        let (scene, key) = Scene::on_quic([100, 5000, 30]).await;
         scene.pool.begin(&key, TLS).0.established().await.unwrap();
         scene.ways[TLS].answers_in.set(40 * MS);
         for way in [QUIC, TLS] {

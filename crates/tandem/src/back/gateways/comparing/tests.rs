@@ -4,15 +4,14 @@ use bytes::Bytes;
 use tandem_http::{RequestHead, ResponseHead, Scheme};
 
 use super::*;
-use crate::back::announce::Announcer;
-use crate::back::gateways::{Gateway, PoolLimits, ToGateway, WayEntry};
+use crate::back::gateways::doubles::{LIMITS, gateway, run};
+use crate::back::gateways::{PoolLimits, ToGateway, WayEntry};
 use crate::carrier::{Carrier, LocalBoxFuture};
 use crate::error::Error;
 use crate::exchange::{Peer, Sink};
 use crate::path::Facts;
 use crate::session::{Drain, Session, SessionEvents, SessionState};
 use crate::stage::Stage;
-use crate::transport::{Target, Transport};
 use crate::warm_up::measured;
 
 const MBIT: f64 = 125_000.0;
@@ -172,41 +171,22 @@ impl Session for Protocol {
     }
 }
 
-struct NoTransport;
-
-impl Transport for NoTransport {
-    fn below(&self) -> Option<&dyn Transport> {
-        None
-    }
-}
-
 fn pool(udp: &Rc<Way>, tcp: &Rc<Way>) -> Rc<Gateways> {
     pool_with(udp, tcp, true)
 }
 
 fn pool_with(udp: &Rc<Way>, tcp: &Rc<Way>, compares_ways: bool) -> Rc<Gateways> {
-    let gateway = |way: &Rc<Way>, is_datagrams: bool| Gateway {
-        target: Target {
-            host: "gateway".into(),
-            port: 1,
-        },
-        transport: Rc::new(NoTransport),
-        session: Rc::new(Protocol(Rc::clone(way))),
-        blamed: Cell::default(),
-        announcer: Announcer::silent("a protocol".into()),
-        has_token: false,
-        way: WayEntry {
+    let gateway = |way: &Rc<Way>, is_datagrams: bool| {
+        let entry = WayEntry {
             is_alternative: !is_datagrams,
             is_datagrams,
             address: None,
-        },
+        };
+        gateway(Protocol(Rc::clone(way)), entry)
     };
     let limits = PoolLimits {
-        max_age: None,
-        max_sessions: 10,
-        reconnect: false,
-        tries: 3,
         compares_ways,
+        ..LIMITS
     };
     Gateways::new(vec![gateway(udp, true), gateway(tcp, false)], limits, None)
 }
@@ -233,16 +213,6 @@ async fn way_after(pool: &Rc<Gateways>, seconds: u64, udp: &Way) -> &'static str
         true => "udp",
         false => "tcp",
     }
-}
-
-/// Runs a test in virtual time.
-fn run(test: impl Future<Output = ()>) {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .start_paused(true)
-        .build()
-        .expect("a runtime");
-    tokio::task::LocalSet::new().block_on(&runtime, test);
 }
 
 #[test]

@@ -5,8 +5,8 @@ use std::rc::Rc;
 use tandem_http::{RequestHead, ResponseHead, Scheme};
 
 use super::*;
-use crate::back::announce::Announcer;
-use crate::back::gateways::{Gateway, PoolLimits, ToGateway, WayEntry};
+use crate::back::gateways::doubles::{LIMITS, gateway, run};
+use crate::back::gateways::{Gateway, ToGateway, WayEntry};
 use crate::carrier::{Carrier, LocalBoxFuture};
 use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::{Exchange, Part, Peer, Sink};
@@ -143,26 +143,11 @@ impl Scene {
         let answers: [Rc<Answers>; 2] = Default::default();
         let answered = Rc::default();
         let gateway = |(index, transport): (usize, &Rc<Answers>)| Gateway {
-            target: Target {
-                host: "gateway".into(),
-                port: 1,
-            },
             transport: Rc::new(Rc::clone(transport)),
-            session: Rc::new(Protocol(index, Rc::clone(&answered))),
-            blamed: Cell::default(),
-            announcer: Announcer::silent("a protocol".into()),
-            has_token: false,
-            way: WayEntry::default(),
-        };
-        let limits = PoolLimits {
-            max_age: None,
-            max_sessions: 10,
-            reconnect: false,
-            tries: 3,
-            compares_ways: false,
+            ..gateway(Protocol(index, Rc::clone(&answered)), WayEntry::default())
         };
         let gateways = answers.iter().enumerate().map(gateway).collect();
-        let pool = Gateways::new(gateways, limits, None);
+        let pool = Gateways::new(gateways, LIMITS, None);
         if are_apart {
             pool.keep_keys_apart();
         }
@@ -190,15 +175,6 @@ impl Scene {
 
 fn keys<const N: usize>() -> [Isolation; N] {
     std::array::from_fn(|number| Isolation::new(&number.to_be_bytes(), b""))
-}
-
-fn run(test: impl Future<Output = ()>) {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .start_paused(true)
-        .build()
-        .expect("a runtime");
-    tokio::task::LocalSet::new().block_on(&runtime, test);
 }
 
 /// The first gateway refuses the session of one key, to find out which other keys leave it too.

@@ -4,15 +4,14 @@ use std::net::{IpAddr, SocketAddr};
 use tandem_http::{RequestHead, ResponseHead, Scheme};
 
 use super::*;
-use crate::back::announce::Announcer;
-use crate::back::gateways::{Gateway, PoolLimits, ToGateway, WayEntry};
+use crate::back::gateways::doubles::{LIMITS, gateway, run};
+use crate::back::gateways::{PoolLimits, ToGateway, WayEntry};
 use crate::carrier::{Carrier, LocalBoxFuture};
 use crate::exchange::{Peer, Sink};
 use crate::path::Facts;
 use crate::resume::{give, is_request};
 use crate::session::{Drain, Session, SessionEvents, SessionState};
 use crate::stage::Stage;
-use crate::transport::{Target, Transport};
 
 fn key(user: &str, gateway: usize, network: u8) -> PathKey {
     let network = std::net::IpAddr::from([10, 0, 0, network]);
@@ -194,34 +193,9 @@ impl Session for FakeProtocol {
     }
 }
 
-struct NoTransport;
-
-impl Transport for NoTransport {
-    fn below(&self) -> Option<&dyn Transport> {
-        None
-    }
-}
-
-fn pool(gateway: &Rc<Fake>, way: WayEntry) -> Rc<Gateways> {
-    let gateway = Gateway {
-        target: Target {
-            host: "gateway".into(),
-            port: 1,
-        },
-        transport: Rc::new(NoTransport),
-        session: Rc::new(FakeProtocol(Rc::clone(gateway))),
-        blamed: Cell::default(),
-        announcer: Announcer::silent("h3".into()),
-        has_token: false,
-        way,
-    };
-    let limits = PoolLimits {
-        max_age: None,
-        max_sessions: 10,
-        reconnect: false,
-        compares_ways: false,
-        tries: 1,
-    };
+fn pool(fake: &Rc<Fake>, way: WayEntry) -> Rc<Gateways> {
+    let gateway = gateway(FakeProtocol(Rc::clone(fake)), way);
+    let limits = PoolLimits { tries: 1, ..LIMITS };
     Gateways::new(vec![gateway], limits, None)
 }
 
@@ -248,16 +222,6 @@ async fn load(pool: &Rc<Gateways>, isolation: &Isolation) {
 /// Closes the sessions, so that the next request opens another one.
 fn close(pool: &Rc<Gateways>) {
     pool.slots.borrow_mut().clear();
-}
-
-/// Runs a test in virtual time.
-fn run(test: impl Future<Output = ()>) {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .start_paused(true)
-        .build()
-        .expect("a runtime");
-    tokio::task::LocalSet::new().block_on(&runtime, test);
 }
 
 #[test]

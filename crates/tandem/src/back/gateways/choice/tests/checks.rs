@@ -10,9 +10,7 @@ use crate::exchange::{Body, Chunk, Chunks};
 #[test]
 fn open_refuge_is_replaced_on_another_network() {
     run(async {
-        let scene = Rc::new(Scene::new([50, 5000, 100]));
-        let key = Isolation::none();
-        assert_eq!(scene.get(&key).await, QUIC);
+        let (scene, key) = Scene::on_quic([50, 5000, 100]).await;
         open(&scene, &key, TLS).await;
         tokio::time::sleep(MS).await;
         let now = tokio::time::Instant::now();
@@ -78,9 +76,7 @@ fn refuge_ends_with_the_last_exchange_that_waits() {
     run(async {
         // The first request ends while TCP is dialled, and the second one after that.
         for end in [50 * MS, 200 * MS] {
-            let scene = Rc::new(Scene::new([50, 5000, 100]));
-            let key = Isolation::none();
-            assert_eq!(scene.get(&key).await, QUIC);
+            let (scene, key) = Scene::on_quic([50, 5000, 100]).await;
             scene.ways[QUIC].dies_in.set(400 * MS);
             scene.ways[QUIC].is_blocked.set(true);
             let requests = [0; 2].map(|_| spawn(&scene, Method::Get, &key));
@@ -100,9 +96,7 @@ fn refuge_ends_with_the_last_exchange_that_waits() {
 #[test]
 fn refuge_stays_while_the_silent_session_is_doubted() {
     run(async {
-        let scene = Rc::new(Scene::new([50, 5000, 100]));
-        let key = Isolation::none();
-        assert_eq!(scene.get(&key).await, QUIC);
+        let (scene, key) = Scene::on_quic([50, 5000, 100]).await;
         scene.ways[QUIC].is_blocked.set(true);
         let post = spawn(&scene, Method::Post, &key);
         tokio::time::sleep(150 * MS).await;
@@ -145,9 +139,7 @@ fn third_doubt_ends_a_session_of_a_failed_way() {
 fn rested_session_does_not_break_its_way() {
     run(async {
         for has_rested in [true, false] {
-            let scene = Scene::new([50, 5000, 100]);
-            let key = Isolation::none();
-            assert_eq!(scene.get(&key).await, QUIC);
+            let (scene, key) = Scene::on_quic([50, 5000, 100]).await;
             tokio::time::sleep(MS).await;
             scene.ways[QUIC].has_rested.set(has_rested);
             let now = tokio::time::Instant::now();
@@ -182,9 +174,7 @@ fn request_that_is_not_repeated_does_not_count() {
     run(async {
         // Other tests may count at the same time.
         for _ in 0..100 {
-            let scene = Scene::new([50, 5000, 100]);
-            let key = Isolation::none();
-            assert_eq!(scene.get(&key).await, QUIC);
+            let (scene, _) = Scene::on_quic([50, 5000, 100]).await;
             scene.ways[QUIC].is_blocked.set(true);
             let mut body = Body::new(LongBody(true), None);
             let mut read = body.share();

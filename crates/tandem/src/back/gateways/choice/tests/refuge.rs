@@ -5,9 +5,7 @@ use super::*;
 #[test]
 fn stale_tcp_session_is_replaced() {
     run(async {
-        let scene = Scene::new([50, 5000, 100]);
-        let key = Isolation::none();
-        assert_eq!(scene.get(&key).await, QUIC);
+        let (scene, key) = Scene::on_quic([50, 5000, 100]).await;
         open(&scene, &key, TLS).await;
         tokio::time::sleep(MS).await;
         let now = tokio::time::Instant::now();
@@ -22,9 +20,7 @@ fn stale_tcp_session_is_replaced() {
 #[test]
 fn tcp_session_of_another_network_is_replaced() {
     run(async {
-        let scene = Scene::new([50, 5000, 100]);
-        let key = Isolation::none();
-        assert_eq!(scene.get(&key).await, QUIC);
+        let (scene, key) = Scene::on_quic([50, 5000, 100]).await;
         open(&scene, &key, TLS).await;
         tokio::time::sleep(MS).await;
         NETWORK.set(2);
@@ -59,9 +55,7 @@ fn doubted_session_ends_after_another_failure() {
 #[test]
 fn request_prefers_tcp_to_other_datagrams() {
     run(async {
-        let scene = Scene::new([50, 60, 100]);
-        let key = Isolation::none();
-        assert_eq!(scene.get(&key).await, QUIC);
+        let (scene, key) = Scene::on_quic([50, 60, 100]).await;
         open(&scene, &key, DTLS).await;
         for way in [QUIC, DTLS] {
             scene.ways[way].is_blocked.set(true);
@@ -79,9 +73,7 @@ fn request_prefers_tcp_to_other_datagrams() {
 #[test]
 fn ended_session_in_doubt_does_not_break_its_way() {
     run(async {
-        let scene = Scene::new([50, 5000, 100]);
-        let key = Isolation::none();
-        assert_eq!(scene.get(&key).await, QUIC);
+        let (scene, key) = Scene::on_quic([50, 5000, 100]).await;
         scene.ways[QUIC].ends_at_probe.set(true);
         scene.ways[QUIC].is_blocked.set(true);
         assert_eq!(scene.get(&key).await, TLS);
@@ -95,9 +87,7 @@ fn ended_session_in_doubt_does_not_break_its_way() {
 #[test]
 fn exchanges_of_a_key_share_the_probe_of_their_refuge() {
     run(async {
-        let scene = Rc::new(Scene::new([50, 5000, 100]));
-        let key = Isolation::none();
-        assert_eq!(scene.get(&key).await, QUIC);
+        let (scene, key) = Scene::on_quic([50, 5000, 100]).await;
         open(&scene, &key, TLS).await;
         scene.ways[TLS].answers_in.set(40 * MS);
         scene.ways[QUIC].is_blocked.set(true);
@@ -111,9 +101,7 @@ fn exchanges_of_a_key_share_the_probe_of_their_refuge() {
 #[test]
 fn exchanges_of_a_key_share_refused_dials() {
     run(async {
-        let scene = Rc::new(Scene::new([50, 5000, 100]));
-        let key = Isolation::none();
-        assert_eq!(scene.get(&key).await, QUIC);
+        let (scene, key) = Scene::on_quic([50, 5000, 100]).await;
         scene.ways[TLS].is_refused.set(true);
         scene.ways[QUIC].is_blocked.set(true);
         for _ in 0..10 {
@@ -160,9 +148,7 @@ fn refuge_that_no_exchange_needed_is_closed() {
 #[test]
 fn request_waits_until_the_silent_path_is_dead() {
     run(async {
-        let scene = Scene::new([50, 5000, 100]);
-        let key = Isolation::none();
-        assert_eq!(scene.get(&key).await, QUIC);
+        let (scene, key) = Scene::on_quic([50, 5000, 100]).await;
         scene.ways[QUIC].dies_in.set(400 * MS);
         scene.ways[QUIC].is_blocked.set(true);
         let begun = tokio::time::Instant::now();
@@ -176,9 +162,7 @@ fn request_waits_until_the_silent_path_is_dead() {
 #[test]
 fn request_stays_if_datagrams_arrive_late() {
     run(async {
-        let scene = Rc::new(Scene::new([50, 5000, 100]));
-        let key = Isolation::none();
-        assert_eq!(scene.get(&key).await, QUIC);
+        let (scene, key) = Scene::on_quic([50, 5000, 100]).await;
         scene.ways[QUIC].dies_in.set(400 * MS);
         scene.ways[QUIC].is_blocked.set(true);
         spawn_requests(&scene, &key, 2);
@@ -197,9 +181,7 @@ fn request_stays_if_datagrams_arrive_late() {
 fn request_stays_on_datagrams_while_tcp_is_dead_too() {
     run(async {
         for is_open in [false, true] {
-            let scene = Rc::new(Scene::new([50, 5000, 100]));
-            let key = Isolation::none();
-            assert_eq!(scene.get(&key).await, QUIC);
+            let (scene, key) = Scene::on_quic([50, 5000, 100]).await;
             if is_open {
                 open(&scene, &key, TLS).await;
             }
@@ -227,12 +209,9 @@ fn request_stays_on_datagrams_while_tcp_is_dead_too() {
 #[test]
 fn unsafe_request_is_not_repeated_over_tcp() {
     run(async {
-        let scene = Rc::new(Scene::new([50, 5000, 100]));
-        let key = Isolation::none();
-        assert_eq!(scene.get(&key).await, QUIC);
+        let (scene, key) = Scene::on_quic([50, 5000, 100]).await;
         scene.ways[QUIC].is_blocked.set(true);
-        let (posting, of) = (Rc::clone(&scene), key.clone());
-        let post = tokio::task::spawn_local(async move { posting.ask(Method::Post, &of).await });
+        let post = spawn(&scene, Method::Post, &key);
         tokio::time::sleep(Duration::from_secs(10)).await;
         assert_eq!(scene.ways[TLS].runs.get(), 0, "it waits for the path");
         // Later requests do not.
@@ -246,9 +225,7 @@ fn unsafe_request_is_not_repeated_over_tcp() {
 #[test]
 fn throttled_way_is_left_without_silence() {
     run(async {
-        let scene = Rc::new(Scene::new([50, 5000, 100]));
-        let key = Isolation::none();
-        assert_eq!(scene.get(&key).await, QUIC);
+        let (scene, key) = Scene::on_quic([50, 5000, 100]).await;
         // Datagrams arrive, and the response takes long.
         scene.ways[QUIC].responds_in.set(Duration::from_secs(60));
         spawn_requests(&scene, &key, 1);
@@ -266,9 +243,7 @@ fn throttled_way_is_left_without_silence() {
 #[test]
 fn checks_of_a_refuge_without_answer_are_ever_rarer() {
     run(async {
-        let scene = Rc::new(Scene::new([50, 5000, 100]));
-        let key = Isolation::none();
-        assert_eq!(scene.get(&key).await, QUIC);
+        let (scene, key) = Scene::on_quic([50, 5000, 100]).await;
         scene.ways[TLS].is_refused.set(true);
         scene.ways[QUIC].is_blocked.set(true);
         spawn_requests(&scene, &key, 5);
@@ -310,9 +285,7 @@ fn path_that_comes_and_goes_dials_once_a_second() {
 #[test]
 fn failed_check_does_not_count_on_another_network() {
     run(async {
-        let scene = Rc::new(Scene::new([50, 5000, 100]));
-        let key = Isolation::none();
-        assert_eq!(scene.get(&key).await, QUIC);
+        let (scene, key) = Scene::on_quic([50, 5000, 100]).await;
         scene.ways[TLS].is_refused.set(true);
         scene.ways[QUIC].is_blocked.set(true);
         spawn_requests(&scene, &key, 2);
@@ -395,9 +368,7 @@ fn third_doubt_within_a_minute_breaks_the_way() {
 #[test]
 fn only_other_ways_race_against_a_doubted_session() {
     run(async {
-        let scene = Scene::new([50, 5000, 100]);
-        let key = Isolation::none();
-        assert_eq!(scene.get(&key).await, QUIC);
+        let (scene, key) = Scene::on_quic([50, 5000, 100]).await;
         scene.ways[QUIC].is_blocked.set(true);
         assert_eq!(scene.get(&key).await, TLS);
         scene.pool.close_all(|_, index, _| index == TLS);
@@ -415,9 +386,7 @@ fn only_other_ways_race_against_a_doubted_session() {
 #[test]
 fn throttled_way_is_left_between_two_checks() {
     run(async {
-        let scene = Rc::new(Scene::new([50, 5000, 100]));
-        let key = Isolation::none();
-        assert_eq!(scene.get(&key).await, QUIC);
+        let (scene, key) = Scene::on_quic([50, 5000, 100]).await;
         scene.ways[QUIC].responds_in.set(Duration::from_secs(60));
         scene.ways[TLS].is_refused.set(true);
         scene.ways[QUIC].is_blocked.set(true);
