@@ -8,9 +8,8 @@
 //!
 //! Bytes of the past do not count for ever, or a tunnel of hours would wait for each new download.
 //! A stream that becomes ready joins at most `LEAD` quanta before the turn of its urgency, which
-//! advances as if all ready streams shared. The delay of an old stream by
-//! new ones is therefore bounded, even if they arrive one after the other. Equal streams share
-//! then.
+//! advances as if all ready streams shared. The delay of an old stream by new ones is therefore
+//! bounded, even if they arrive one after the other. Equal streams share then.
 
 use std::collections::BTreeSet;
 

@@ -19,6 +19,7 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
+use tandem_http::onion;
 use tandem_preload::{Kind, Need, Referrer, resolve, split};
 
 use super::revisits::{MAX_BYTES, MAX_PAGES, Revisits, UsedNeed};
@@ -175,9 +176,7 @@ fn is_kept(url: &str) -> bool {
 fn is_onion(url: &str) -> bool {
     let authority = split(url).map_or("", |(_, authority, _)| authority);
     let host = authority.split(':').next().unwrap_or_default();
-    let host = host.strip_suffix('.').unwrap_or(host);
-    let last = host.rsplit('.').next().unwrap_or_default();
-    last.eq_ignore_ascii_case("onion")
+    onion::is_onion(host)
 }
 
 fn need_line(used: &UsedNeed) -> Option<String> {

@@ -1,7 +1,7 @@
 //! The followers of an asset: the resources that are requested after it when it is the first asset
 //! of a page load.
 //!
-//! One page can need different resources, for example if several hosts share a log, or if a page
+//! A page can need different resources, for example if several hosts share a log, or if a page
 //! differs between visitors. The first asset shows which of them this load needs. Its followers are
 //! counted in a context of their own, as the assets of a page are.
 
