@@ -555,6 +555,12 @@ impl Streams for Carried {
         Poll::Pending
     }
 
+    fn probe(&self) -> bool {
+        self.0.association.borrow_mut().tunnel().probe();
+        self.0.work.notify_one();
+        true
+    }
+
     fn close(&self, code: Code, _: &str) {
         let code = u32::try_from(code.0).unwrap_or(u32::MAX);
         self.0.association.borrow_mut().close(code);

@@ -568,6 +568,11 @@ impl Streams for Carried {
         self.datagrams.poll(cx, next)
     }
 
+    /// quinn sends no PING frame on request. HTTP/3 sends one of its own frames.
+    fn probe(&self) -> bool {
+        false
+    }
+
     fn close(&self, code: Code, reason: &str) {
         self.shared
             .connection

@@ -143,6 +143,11 @@ pub trait Streams {
         false
     }
 
+    /// Sends a probe beside all windows, which the other end's carrier answers at once. Returns
+    /// false if the carrier has no such probe. A session without pings then has none either, and
+    /// cannot tell that its path delivers nothing.
+    fn probe(&self) -> bool;
+
     /// Closes the connection with all its streams. `reason` is a text for people.
     fn close(&self, code: Code, reason: &str);
 

@@ -16,6 +16,8 @@ mod harness;
 mod identities;
 mod network;
 mod pair;
+#[path = "../../../tandem/tests/suite/provided_paths.rs"]
+mod paths;
 #[path = "../../../tandem/tests/suite/provided.rs"]
 mod provided;
 #[path = "../../../tandem/tests/suite/provided_lives.rs"]
@@ -24,6 +26,8 @@ mod provided_lives;
 mod provided_scenes;
 #[path = "../../../tandem/tests/suite/provided_streams.rs"]
 mod provided_streams;
+#[path = "../../../tandem/tests/suite/provided_ways.rs"]
+mod provided_ways;
 mod refusals;
 mod streams;
 mod translator;

@@ -6,7 +6,13 @@
 mod admission;
 pub mod http1;
 pub mod mux;
+mod path_timeout;
+mod path_watch;
+mod rested;
+mod silence;
 pub mod streams;
+
+pub use path_watch::PathWaiter;
 
 use std::cell::Cell;
 use std::future::Future;
@@ -71,14 +77,14 @@ pub trait Connected: SessionState + SessionEvents {
 }
 
 /// The state of a session, which can be read at any time.
+///
+/// No method has a default. A session that lacks a feature says so, since the pool acts on it.
 pub trait SessionState {
     /// Returns true if the session accepts another exchange now.
     fn is_ready(&self) -> bool;
 
     /// Returns true if an exchange could begin now, without a wait for another one's end.
-    fn has_room(&self) -> bool {
-        self.is_ready()
-    }
+    fn has_room(&self) -> bool;
 
     /// Returns true if the session will never accept another exchange.
     fn is_closed(&self) -> bool;
@@ -90,82 +96,59 @@ pub trait SessionState {
     fn active(&self) -> usize;
 
     /// Returns the facts about the path, as long as the session knows them.
-    fn facts(&self) -> Option<Rc<dyn Facts>> {
-        None
-    }
+    fn facts(&self) -> Option<Rc<dyn Facts>>;
 
     /// Returns true if the session has been silent for so long that its path may be lost; see
     /// [`SessionEvents::lost`].
-    fn has_rested(&self) -> bool {
-        false
-    }
+    fn has_rested(&self) -> bool;
 
     /// Returns the identity of the session for its pushes, or `None` if it carries no pushes.
-    fn mark(&self) -> Option<Rc<SessionMark>> {
-        None
-    }
+    fn mark(&self) -> Option<Rc<SessionMark>>;
 
     /// Returns true if the other end accepts this one, and false while it refuses the access token.
     /// Returns `None` until it has responded to a request.
-    fn admission(&self) -> Option<bool> {
-        None
-    }
+    fn admission(&self) -> Option<bool>;
 
     /// Returns the time from the start of the path to the other end's first bytes: at least one
     /// round trip.
-    fn answered_in(&self) -> Option<Duration> {
-        None
-    }
+    fn answered_in(&self) -> Option<Duration>;
 }
 
-/// The events in the life of a session, as futures.
+/// The events in the life of a session, as futures. No method has a default, as in
+/// [`SessionState`].
 pub trait SessionEvents {
     /// Resolves once the first input of the other end has arrived, or the session has failed.
     fn established<'a>(&'a self) -> LocalBoxFuture<'a, Result<(), Error>>;
 
     /// Resolves once the session can send requests that [`may_be_early`] permits, or has failed.
     /// This is the same as [`SessionEvents::established`] without early data.
-    fn takes_early<'a>(&'a self) -> LocalBoxFuture<'a, Result<(), Error>> {
-        self.established()
-    }
+    fn takes_early<'a>(&'a self) -> LocalBoxFuture<'a, Result<(), Error>>;
 
     /// Resolves when the session is over, with the reason, or with `None` if this end closed it.
     /// The future does not keep the session open. Only one task can wait at a time.
-    fn ended(&self) -> LocalBoxFuture<'static, Option<Error>> {
-        Box::pin(std::future::pending())
-    }
+    fn ended(&self) -> LocalBoxFuture<'static, Option<Error>>;
 
     /// Probes a session that has long been silent, and resolves if no reply arrives soon. Its path
     /// was then lost while it rested, for example because the machine slept or changed its network.
     /// Otherwise the future never resolves.
-    fn lost<'a>(&'a self) -> LocalBoxFuture<'a, ()> {
-        Box::pin(std::future::pending())
-    }
+    fn lost<'a>(&'a self) -> LocalBoxFuture<'a, ()>;
 
     /// Resolves once the other end has answered: the first time, or again after a probe that this
     /// call sends. Fails with the session.
-    fn answers<'a>(&'a self) -> LocalBoxFuture<'a, Result<(), Error>> {
-        self.established()
-    }
+    fn answers<'a>(&'a self) -> LocalBoxFuture<'a, Result<(), Error>>;
 
     /// Watches the path for an exchange whose request is sent now, until the value is dropped.
     /// Returns `None` for a session over TCP.
-    fn watch_path(&self) -> Option<mux::PathWaiter> {
-        None
-    }
+    fn watch_path(&self) -> Option<PathWaiter>;
 
     /// Resolves if the other end falls silent while an exchange waits: no datagram arrives, not
     /// even after probes. Another way may be needed, and [`SessionEvents::dies`] tells whether it
     /// is. Never resolves for a session over TCP.
-    fn silent<'a>(&'a self) -> LocalBoxFuture<'a, ()> {
-        Box::pin(std::future::pending())
-    }
+    fn silent<'a>(&'a self) -> LocalBoxFuture<'a, ()>;
 
     /// Resolves after [`SessionEvents::silent`]: to true once enough probes have had no answer, and
     /// to false if a datagram has arrived.
-    fn dies<'a>(&'a self) -> LocalBoxFuture<'a, bool> {
-        Box::pin(std::future::ready(true))
-    }
+    fn dies<'a>(&'a self) -> LocalBoxFuture<'a, bool>;
 }
 
 /// Returns true if a session may send the request before the handshake of its carrier is over. An

@@ -7,6 +7,8 @@
 //! A lost packet or a slow reader of one stream never delays another. The client tells the urgency
 //! of an exchange (RFC 9218) in the field `tandem-urgency`, which orders the streams of the
 //! gateway. The session carries no pushes, and its heads are not compressed.
+//!
+//! HTTP/1.1 has no pings, so the carrier probes the path ([`Streams::probe`]).
 
 mod io;
 
@@ -22,10 +24,12 @@ use tokio::time::Instant;
 
 use super::admission::ClientAdmission;
 use super::http1::{Http1Client, Http1Server, Http1Session};
+use super::path_watch::{PathWaiter, PathWatch, WatchedPath, datagrams_received};
+use super::rested::{Heard, Rests};
 use super::{Connected, Drain, Session, SessionEvents, SessionState, Task};
 use crate::carrier::{Carrier, CarrierStream, Code, Direction, LocalBoxFuture, Streams};
 use crate::error::{Error, Kind, Retry, Side};
-use crate::exchange::{Exchange, Part, Peer, Reply, Sink};
+use crate::exchange::{Exchange, Part, Peer, Reply, SessionMark, Sink};
 use crate::path::{Facts, Path};
 use crate::priority::Precedence;
 use crate::renewal::Renewable;
@@ -71,6 +75,8 @@ impl Session for StreamsSession {
         Rc::new(StreamsClient {
             http1: self.http1.clone(),
             admission: ClientAdmission::new(self.token.as_deref()),
+            rests: Rests::new(&self.http1.timeouts),
+            path_watch: PathWatch::new(Rc::clone(&state) as _),
             state,
             _task: task,
         })
@@ -256,6 +262,8 @@ struct StreamsState {
     /// True if this end closed the session.
     closed_here: Cell<bool>,
     answered_in: Cell<Option<Duration>>,
+    /// The time of the last input of the other end.
+    heard: Cell<Option<Heard>>,
 }
 
 impl StreamsState {
@@ -272,6 +280,7 @@ impl StreamsState {
         };
         self.answered_in.set(Some(begun.elapsed()));
         self.established.set(true);
+        self.hear();
         let streams = self.connected.get_or_init(|| streams);
         self.changed.notify_waiters();
         tokio::select! {
@@ -316,6 +325,37 @@ impl StreamsState {
         self.draining.set(true);
         self.changed.notify_waiters();
     }
+
+    /// Notes input of the other end.
+    fn hear(&self) {
+        let now = std::time::Instant::now();
+        self.heard.set(Some(Heard::at(now)));
+    }
+}
+
+impl WatchedPath for StreamsState {
+    fn facts(&self) -> Option<Rc<dyn Facts>> {
+        match self.ended.get() {
+            Some(_) => None,
+            None => (self.connected.get()).map(|streams| Rc::clone(streams.facts())),
+        }
+    }
+
+    fn ended(&self) -> Option<Error> {
+        self.ended.get().cloned()
+    }
+
+    fn heard(&self) -> Option<Heard> {
+        self.heard.get()
+    }
+
+    fn answered_in(&self) -> Duration {
+        self.answered_in.get().unwrap_or_default()
+    }
+
+    fn probe(&self) -> bool {
+        (self.connected.get()).is_some_and(|streams| streams.probe())
+    }
 }
 
 fn closed() -> Error {
@@ -326,6 +366,10 @@ fn closed() -> Error {
 struct StreamsClient {
     http1: Http1Session,
     admission: ClientAdmission,
+    /// The times without input, for [`SessionEvents::lost`].
+    rests: Rests,
+    /// The observation of the path, for [`SessionEvents::silent`].
+    path_watch: Rc<PathWatch>,
     state: Rc<StreamsState>,
     _task: Task,
 }
@@ -402,6 +446,7 @@ impl Connected for StreamsClient {
             });
             while let Some(part) = reply.part().await {
                 let part = part.map_err(|error| self.failed(error, &handle))?;
+                self.state.hear();
                 if let Part::Head(head) = &part {
                     self.admission.note(head)?;
                 }
@@ -421,6 +466,11 @@ impl SessionState for StreamsClient {
         !self.is_closed()
     }
 
+    /// An exchange waits for its stream for a while only, and then gets another session.
+    fn has_room(&self) -> bool {
+        self.is_ready()
+    }
+
     fn is_closed(&self) -> bool {
         // A failed stream may repeat its exchange before the task has seen the carrier's end.
         self.state.draining.get()
@@ -437,10 +487,16 @@ impl SessionState for StreamsClient {
     }
 
     fn facts(&self) -> Option<Rc<dyn Facts>> {
-        match self.state.ended.get() {
-            Some(_) => None,
-            None => (self.state.connected.get()).map(|streams| Rc::clone(streams.facts())),
-        }
+        WatchedPath::facts(&*self.state)
+    }
+
+    fn has_rested(&self) -> bool {
+        self.rests.has_begun(self.state.heard.get())
+    }
+
+    /// The session carries no pushes.
+    fn mark(&self) -> Option<Rc<SessionMark>> {
+        None
     }
 
     fn admission(&self) -> Option<bool> {
@@ -457,6 +513,11 @@ impl SessionEvents for StreamsClient {
         Box::pin(async { self.state.streams().await.map(drop) })
     }
 
+    /// The session sends no early data.
+    fn takes_early<'a>(&'a self) -> LocalBoxFuture<'a, Result<(), Error>> {
+        self.established()
+    }
+
     fn ended(&self) -> LocalBoxFuture<'static, Option<Error>> {
         let state = Rc::clone(&self.state);
         Box::pin(async move {
@@ -468,5 +529,31 @@ impl SessionEvents for StreamsClient {
                 changed.await;
             }
         })
+    }
+
+    fn lost<'a>(&'a self) -> LocalBoxFuture<'a, ()> {
+        Box::pin(self.rests.until_lost(&*self.state))
+    }
+
+    /// A carrier that counts no datagrams cannot be asked again.
+    fn answers<'a>(&'a self) -> LocalBoxFuture<'a, Result<(), Error>> {
+        Box::pin(async {
+            if !self.is_established() || datagrams_received(&*self.state).is_none() {
+                return self.established().await;
+            }
+            self.path_watch.until_answered().await
+        })
+    }
+
+    fn watch_path(&self) -> Option<PathWaiter> {
+        self.path_watch.expect()
+    }
+
+    fn silent<'a>(&'a self) -> LocalBoxFuture<'a, ()> {
+        Box::pin(self.path_watch.until_silent())
+    }
+
+    fn dies<'a>(&'a self) -> LocalBoxFuture<'a, bool> {
+        Box::pin(async { !self.is_established() || self.path_watch.until_dead().await })
     }
 }

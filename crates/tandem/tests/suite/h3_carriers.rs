@@ -169,6 +169,10 @@ impl Streams for Failing {
         self.streams.poll_room(cx)
     }
 
+    fn probe(&self) -> bool {
+        self.streams.probe()
+    }
+
     fn close(&self, code: Code, reason: &str) {
         self.streams.close(code, reason);
     }
@@ -220,6 +224,10 @@ impl Streams for Early {
 
     fn poll_room(&self, cx: &mut Context<'_>) -> Poll<()> {
         self.streams.poll_room(cx)
+    }
+
+    fn probe(&self) -> bool {
+        self.streams.probe()
     }
 
     fn close(&self, code: Code, reason: &str) {

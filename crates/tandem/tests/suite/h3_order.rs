@@ -169,6 +169,10 @@ impl Streams for Narrow {
         Poll::Ready(())
     }
 
+    fn probe(&self) -> bool {
+        self.streams.probe()
+    }
+
     fn close(&self, code: Code, reason: &str) {
         self.streams.close(code, reason);
     }

@@ -61,6 +61,15 @@ impl Ways {
         protocols.any(|it| it.starts_with(protocol))
     }
 
+    fn is_over_udp(&self) -> bool {
+        let (session, _) = SCHEME.split_once('+').unwrap();
+        self.has_session(&format!("{session} over"))
+    }
+
+    fn is_over_tcp(&self) -> bool {
+        self.has_session("h2 over TLS")
+    }
+
     fn stop(self) {
         stop([self.client, self.gateway]);
     }
@@ -82,10 +91,8 @@ fn client_uses_udp_where_it_works() {
     for _ in 0..5 {
         assert_eq!(Client::to(ways.http).get(&origin.url("/")).body, b"ok");
     }
-    assert!(ways.has_session("h3 over"));
-    until("the other session is closed", || {
-        !ways.has_session("h2 over")
-    });
+    assert!(ways.is_over_udp());
+    until("the other session is closed", || !ways.is_over_tcp());
     ways.stop();
 }
 
@@ -94,7 +101,7 @@ fn client_uses_tcp_where_udp_is_blocked() {
     let ways = Ways::start("way-blocked", true);
     let origin = Scene::answering(OK);
     assert_eq!(Client::to(ways.http).get(&origin.url("/")).body, b"ok");
-    assert!(ways.has_session("h2 over TLS"));
+    assert!(ways.is_over_tcp());
     ways.stop();
 }
 
@@ -104,11 +111,9 @@ fn client_returns_to_udp_once_it_works() {
     let origin = Scene::answering(OK);
     assert_eq!(Client::to(ways.http).get(&origin.url("/")).body, b"ok");
     ways.network.blocked.store(false, Ordering::SeqCst);
-    until("the session over TCP is closed", || {
-        !ways.has_session("h2 over")
-    });
+    until("the session over TCP is closed", || !ways.is_over_tcp());
     assert_eq!(Client::to(ways.http).get(&origin.url("/")).body, b"ok");
-    assert!(ways.has_session("h3 over"));
+    assert!(ways.is_over_udp());
     ways.stop();
 }
 
@@ -145,7 +150,7 @@ fn requests_go_over_tcp_where_udp_is_throttled() {
         }
     });
     assert_eq!(Client::to(ways.http).get(&origin.url("/")).body, b"ok");
-    assert!(ways.has_session("h3 over"));
+    assert!(ways.is_over_udp());
     let mut waiting = Client::to(ways.http);
     waiting.send(request("GET", &origin.url("/waiting"), ""));
     requests.recv_timeout(PATIENCE).unwrap();
@@ -157,7 +162,7 @@ fn requests_go_over_tcp_where_udp_is_throttled() {
     // It is repeated over TCP.
     assert_eq!(waiting.answer("GET").status, 200);
     println!("the request moved after {:?}", begun.elapsed());
-    assert!(ways.has_session("h2 over TLS"));
+    assert!(ways.is_over_tcp());
     let asked = Instant::now();
     let answer = Client::to(ways.http).get(&origin.url("/download"));
     assert_eq!(answer.body, body(SIZE));
@@ -192,9 +197,9 @@ fn slow_origin_keeps_requests_on_udp() {
         120_000
     );
     assert!(compared.value() > before, "it was slow enough");
-    assert!(ways.has_session("h3 over"));
+    assert!(ways.is_over_udp());
     assert_eq!(Client::to(ways.http).get(&origin.url("/")).body, b"ok");
-    assert!(ways.has_session("h3 over"));
+    assert!(ways.is_over_udp());
     ways.stop();
 }
 
@@ -232,7 +237,7 @@ fn requests_move_to_tcp_when_udp_breaks() {
     download.send(request("GET", &origin.url("/download"), ""));
     assert_eq!(download.head().unwrap().status, 200);
     download.read_exact(1000);
-    assert!(ways.has_session("h3 over"));
+    assert!(ways.is_over_udp());
     let mut waiting = Client::to(ways.http);
     waiting.send(request("GET", &origin.url("/slow"), ""));
     let mut posting = Client::to(ways.http);
@@ -246,7 +251,7 @@ fn requests_move_to_tcp_when_udp_breaks() {
     assert_eq!(Client::to(ways.http).get(&origin.url("/")).body, b"ok");
     assert_eq!(waiting.answer("GET").status, 200);
     assert_eq!(posted.load(Ordering::SeqCst), 1, "it may not be repeated");
-    assert!(ways.has_session("h2 over TLS"));
+    assert!(ways.is_over_tcp());
     drop(go);
     ways.stop();
 }
@@ -288,7 +293,7 @@ fn requests_stay_on_udp_while_tcp_fails_too() {
     go.send(()).unwrap();
     assert_eq!(waiting.answer("GET").status, 200);
     assert_eq!(requests.try_iter().count(), 0, "it was not repeated");
-    assert!(ways.has_session("h3 over"));
+    assert!(ways.is_over_udp());
     ways.stop();
 }
 
@@ -340,10 +345,8 @@ fn requests_move_though_tcp_takes_long() {
         }
     });
     assert_eq!(Client::to(ways.http).get(&origin.url("/")).body, b"ok");
-    until("the session over UDP", || ways.has_session("h3 over"));
-    until("the other session is closed", || {
-        !ways.has_session("h2 over")
-    });
+    until("the session over UDP", || ways.is_over_udp());
+    until("the other session is closed", || !ways.is_over_tcp());
     let mut waiting = Client::to(ways.http);
     waiting.send(request("GET", &origin.url("/slow"), ""));
     requests.recv_timeout(PATIENCE).unwrap();

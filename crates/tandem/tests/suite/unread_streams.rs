@@ -70,6 +70,10 @@ impl Streams for Shared {
         self.memory.is_full.get()
     }
 
+    fn probe(&self) -> bool {
+        self.streams.probe()
+    }
+
     fn close(&self, code: Code, reason: &str) {
         self.streams.close(code, reason);
     }

@@ -456,6 +456,11 @@ impl Tunnel {
         }
     }
 
+    /// Has a probe sent beside all windows. The peer replies at once.
+    pub fn probe(&mut self) {
+        self.control.echo_due = true;
+    }
+
     /// Returns the next event.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()

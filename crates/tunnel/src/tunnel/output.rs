@@ -78,11 +78,15 @@ impl Tunnel {
             let count = self.control.marks;
             Segment::Marks { count }.encode(out);
         }
-        if std::mem::take(&mut self.control.probe_due) {
+        let measures = std::mem::take(&mut self.control.probe_due);
+        if std::mem::take(&mut self.control.echo_due) || measures {
             let id = self.control.next_probe;
             self.control.next_probe = id.wrapping_add(1);
-            let replaced = self.control.pending_probe.replace((id, now));
-            self.control.unanswered_probes += u32::from(replaced.is_some());
+            // A probe of the application replaces no measurement that is under way.
+            if measures || self.control.pending_probe.is_none() {
+                let replaced = self.control.pending_probe.replace((id, now));
+                self.control.unanswered_probes += u32::from(replaced.is_some());
+            }
             Segment::Probe { id, padding: 0 }.encode(out);
         }
     }

@@ -22,6 +22,8 @@ pub(super) struct Control {
     pub(super) next_probe: u32,
     pub(super) pending_probe: Option<(u32, Duration)>,
     pub(super) probe_due: bool,
+    /// True if the application has asked for a probe.
+    pub(super) echo_due: bool,
     /// The probes in succession that a later one replaced before a reply.
     pub(super) unanswered_probes: u32,
     /// Congestion marks that arrived, those reported, and the count that the peer reported.

@@ -111,6 +111,23 @@ fn slow_reader_holds_the_sender_and_is_probed() {
 }
 
 #[test]
+fn probe_is_answered_beside_a_shut_window() {
+    let mut path = Path::new(&Config::default(), &link(20), 1);
+    path.server.is_paused = true;
+    path.upload(&pattern(600_000, 2));
+    path.run_for(Duration::from_secs(20));
+    let before = path.client.tunnel.stats();
+    for _ in 0..3 {
+        path.client.tunnel.probe();
+        path.run_for(45 * MS);
+    }
+    let after = path.client.tunnel.stats();
+    let sent = after.datagrams_sent - before.datagrams_sent;
+    let received = after.datagrams_received - before.datagrams_received;
+    assert_eq!((sent, received), (3, 3));
+}
+
+#[test]
 fn memory_is_bounded_for_all_streams_together() {
     let config = Config {
         memory: 256 << 10,

@@ -34,8 +34,7 @@ use crate::back::ways::{Network, STAGGER};
 use crate::error::{Error, Kind, Side};
 use crate::exchange::Isolation;
 use crate::metrics::METRICS;
-use crate::session::Connected;
-use crate::session::mux::PathWaiter;
+use crate::session::{Connected, PathWaiter};
 pub(super) use check::Checks;
 use check::{AGAIN, Check, Outcome};
 

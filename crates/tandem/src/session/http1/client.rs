@@ -6,6 +6,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use tandem_http::h1::{self, Decoder, Form, Framing};
@@ -21,9 +22,9 @@ use super::{Http1Session, small_body};
 use crate::carrier::Carrier;
 use crate::carrier::LocalBoxFuture;
 use crate::error::{Error, Kind, Retry, Side};
-use crate::exchange::{Body, Chunk, Exchange, Part, Sink};
-use crate::path::Path;
-use crate::session::{Connected, SessionEvents, SessionState, Task, check_protocol};
+use crate::exchange::{Body, Chunk, Exchange, Part, SessionMark, Sink};
+use crate::path::{Facts, Path};
+use crate::session::{Connected, PathWaiter, SessionEvents, SessionState, Task, check_protocol};
 
 /// The client end of one HTTP/1.1 connection.
 pub struct Http1Client {
@@ -487,6 +488,10 @@ impl SessionState for Http1Client {
         self.busy.get() == 0 && self.state.borrow().has_path()
     }
 
+    fn has_room(&self) -> bool {
+        self.is_ready()
+    }
+
     fn is_closed(&self) -> bool {
         self.busy.get() == 0 && !self.state.borrow().has_path()
     }
@@ -498,10 +503,62 @@ impl SessionState for Http1Client {
     fn active(&self) -> usize {
         self.busy.get()
     }
+
+    /// A path in use belongs to its exchanges.
+    fn facts(&self) -> Option<Rc<dyn Facts>> {
+        None
+    }
+
+    /// The pool of origins closes connections that rest.
+    fn has_rested(&self) -> bool {
+        false
+    }
+
+    fn mark(&self) -> Option<Rc<SessionMark>> {
+        None
+    }
+
+    /// Origins admit all clients, and none of them is a gateway.
+    fn admission(&self) -> Option<bool> {
+        None
+    }
+
+    fn answered_in(&self) -> Option<Duration> {
+        None
+    }
 }
 
+/// A connection shows its failure to the exchange that uses it, and is used to origins only.
 impl SessionEvents for Http1Client {
     fn established<'a>(&'a self) -> LocalBoxFuture<'a, Result<(), Error>> {
-        Box::pin(async { Ok(()) })
+        Box::pin(std::future::ready(Ok(())))
+    }
+
+    fn takes_early<'a>(&'a self) -> LocalBoxFuture<'a, Result<(), Error>> {
+        self.established()
+    }
+
+    fn ended(&self) -> LocalBoxFuture<'static, Option<Error>> {
+        Box::pin(std::future::pending())
+    }
+
+    fn lost<'a>(&'a self) -> LocalBoxFuture<'a, ()> {
+        Box::pin(std::future::pending())
+    }
+
+    fn answers<'a>(&'a self) -> LocalBoxFuture<'a, Result<(), Error>> {
+        self.established()
+    }
+
+    fn watch_path(&self) -> Option<PathWaiter> {
+        None
+    }
+
+    fn silent<'a>(&'a self) -> LocalBoxFuture<'a, ()> {
+        Box::pin(std::future::pending())
+    }
+
+    fn dies<'a>(&'a self) -> LocalBoxFuture<'a, bool> {
+        Box::pin(std::future::pending())
     }
 }

@@ -1,6 +1,5 @@
 //! The client end of a multiplexed session.
 
-use std::cell::Cell;
 use std::rc::Rc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
@@ -13,11 +12,9 @@ use tandem_http::{Event, Priority, Reason, RequestHead, Role, StreamId};
 use super::core::Core;
 use super::driver::{Driver, Owner, Pace};
 use super::over_streams::StreamsDriver;
-use super::path_timeout::PathTimeout;
-use super::path_watch::{PathWaiter, PathWatch};
 use super::refused::{STREAM_TIMEOUT, full};
 use super::upload::{Uploaded, upload};
-use super::{Heard, Inbound, MuxSession, Shared};
+use super::{Inbound, MuxSession, Shared, ping};
 use crate::carrier::Carrier;
 use crate::carrier::LocalBoxFuture;
 use crate::error::{Error, Kind, Retry, Side};
@@ -28,6 +25,8 @@ use crate::probe::Stamp;
 use crate::probe::points::{HEADERS_ENCODE, SESSION_DIAL, SESSION_STREAM};
 use crate::session::admission::{ClientAdmission, foreign_challenge};
 use crate::session::http1::DECLINED;
+use crate::session::path_watch::{PathWaiter, PathWatch, WatchedPath, datagrams_received};
+use crate::session::rested::{Heard, Rests};
 use crate::session::{Connected, SessionEvents, SessionState, Task, check_protocol, may_be_early};
 
 /// A multiplexed session that is open or being opened. Dropping it drains and closes the session.
@@ -35,20 +34,11 @@ pub struct MuxClient {
     pub(super) shared: Rc<Shared>,
     /// The access token. Requests carry it until the gateway has responded to one of them.
     admission: ClientAdmission,
-    /// The time without input after which the next request also probes the session.
-    rest: Duration,
-    /// The last input before the latest probe. Each silence is probed once.
-    probed_after: Cell<Option<Heard>>,
+    /// The times without input, for [`SessionEvents::lost`].
+    rests: Rests,
     /// The observation of a path that carries datagrams, for [`SessionEvents::silent`].
-    pub(super) path_watch: Rc<PathWatch>,
+    path_watch: Rc<PathWatch>,
 }
-
-/// The wait for a reply to the probe of a silent session, by the session's first round trip.
-const PROBE_TIMEOUT: PathTimeout = PathTimeout {
-    round_trips: 3,
-    least: Duration::from_secs(2),
-    most: Duration::from_secs(10),
-};
 
 impl std::fmt::Debug for MuxClient {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -74,11 +64,10 @@ impl MuxClient {
         let dialling = shared.watch.begin();
         tokio::task::spawn_local(drive(task_shared, core, dial, pace, dialling));
         Self {
-            path_watch: PathWatch::new(Rc::clone(&shared)),
+            path_watch: PathWatch::new(Rc::clone(&shared) as _),
             shared,
             admission: ClientAdmission::new(session.token.as_deref()),
-            rest: session.timeouts.probe_after / 2,
-            probed_after: Cell::default(),
+            rests: Rests::new(&session.timeouts),
         }
     }
 
@@ -102,10 +91,6 @@ impl MuxClient {
             opened = opening => opened,
             () = waited => Err(full()),
         }
-    }
-
-    pub(super) fn datagrams_received(&self) -> Option<u64> {
-        self.facts()?.datagrams_received()
     }
 
     fn poll_open(
@@ -297,10 +282,7 @@ impl SessionState for MuxClient {
     }
 
     fn has_rested(&self) -> bool {
-        self.shared
-            .heard
-            .get()
-            .is_some_and(|heard| heard.elapsed() >= self.rest)
+        self.rests.has_begun(self.shared.heard.get())
     }
 
     fn mark(&self) -> Option<Rc<SessionMark>> {
@@ -343,38 +325,57 @@ impl SessionEvents for MuxClient {
     }
 
     fn silent<'a>(&'a self) -> LocalBoxFuture<'a, ()> {
-        Box::pin(self.until_silent())
+        Box::pin(self.path_watch.until_silent())
     }
 
     fn dies<'a>(&'a self) -> LocalBoxFuture<'a, bool> {
-        Box::pin(self.until_dead())
+        Box::pin(async { !self.is_established() || self.path_watch.until_dead().await })
     }
 
     fn answers<'a>(&'a self) -> LocalBoxFuture<'a, Result<(), Error>> {
-        Box::pin(self.until_answered())
+        Box::pin(async {
+            if !self.is_established() {
+                return self.established().await;
+            }
+            if datagrams_received(&*self.shared).is_some() {
+                return self.path_watch.until_answered().await;
+            }
+            let heard = self.shared.heard.get();
+            self.shared.probe();
+            self.until(|shared| shared.heard.get() != heard).await
+        })
     }
 
     fn lost<'a>(&'a self) -> LocalBoxFuture<'a, ()> {
-        Box::pin(async move {
-            let shared = &self.shared;
-            if let Some(heard) = shared
-                .heard
-                .get()
-                .filter(|heard| heard.elapsed() >= self.rest)
-            {
-                if self.probed_after.replace(Some(heard)) != Some(heard) {
-                    self.probe();
-                }
-                // Over a carrier with datagrams, an acknowledgement of the probe suffices.
-                let arrived = self.datagrams_received();
-                let round_trip = shared.answered_in.get();
-                tokio::time::sleep(PROBE_TIMEOUT.over(Some(round_trip))).await;
-                if shared.heard.get() == Some(heard) && self.datagrams_received() == arrived {
-                    return;
-                }
-            }
-            std::future::pending().await
-        })
+        Box::pin(self.rests.until_lost(&*self.shared))
+    }
+}
+
+impl WatchedPath for Shared {
+    fn facts(&self) -> Option<Rc<dyn Facts>> {
+        match self.ended.get() {
+            Some(_) => None,
+            None => self.facts.get()?.upgrade(),
+        }
+    }
+
+    fn ended(&self) -> Option<Error> {
+        self.ended.get().cloned()
+    }
+
+    fn heard(&self) -> Option<Heard> {
+        self.heard.get()
+    }
+
+    fn answered_in(&self) -> Duration {
+        self.answered_in.get()
+    }
+
+    /// Sends a ping. That of HTTP/3 is acknowledged by its carrier only.
+    fn probe(&self) -> bool {
+        let is_answered = self.core.borrow_mut().ping(ping::AFTER_SILENCE);
+        self.kick();
+        is_answered || datagrams_received(self).is_some()
     }
 }
 
@@ -399,7 +400,7 @@ impl MuxClient {
     }
 
     /// Resolves once `condition` holds, or the session has failed.
-    pub(super) async fn until(&self, condition: impl Fn(&Shared) -> bool) -> Result<(), Error> {
+    async fn until(&self, condition: impl Fn(&Shared) -> bool) -> Result<(), Error> {
         std::future::poll_fn(|cx| {
             if let Some(error) = self.shared.ended.get() {
                 return Poll::Ready(Err(error.clone()));

@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout};
 use super::driver::Owner;
 use super::halves::StreamHalves;
 use super::over_streams::StreamsDriver;
-use super::path_timeout::{PathTimeout, measured_round_trip};
+use crate::session::path_timeout::{PathTimeout, measured_round_trip};
 
 /// The time without an acknowledgement after which the rest is given up.
 const DELIVERY_TIMEOUT: PathTimeout = PathTimeout {

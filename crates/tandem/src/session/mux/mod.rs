@@ -30,14 +30,11 @@ mod leaving;
 mod mismatch;
 mod order;
 mod over_streams;
-mod path_timeout;
-mod path_watch;
 mod ping;
 mod pushed_heads;
 mod refused;
 mod scratch;
 mod server;
-mod silence;
 mod stream;
 mod streams_clock;
 #[cfg(test)]
@@ -53,7 +50,7 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::task::{Poll, Waker};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use tandem_http::{Event, Mux, MuxConfig, Priority, Reason, Role, StreamId};
 
@@ -64,7 +61,6 @@ use stream::{Inbound, Stream, StreamTable};
 use watch::Watch;
 
 pub use client::MuxClient;
-pub use path_watch::PathWaiter;
 pub use tandem_spdy::HeaderCompression;
 use tandem_spdy::Version;
 
@@ -78,6 +74,7 @@ use crate::path::Facts;
 use crate::probe::points::QUEUE_FULL;
 use crate::renewal::Renewable;
 use crate::role_name::RoleName;
+use crate::session::rested::Heard;
 use crate::stage::Stage;
 use crate::wakers::{WakerCell, WakerQueue};
 
@@ -201,22 +198,6 @@ struct Shared {
     mark: Rc<SessionMark>,
     /// The facts about the path, once it is connected.
     facts: OnceCell<Weak<dyn Facts>>,
-}
-
-/// A moment on the monotonic clock and on the system clock. The monotonic clock may stop while the
-/// machine sleeps, and the system clock may be set.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Heard(Instant, SystemTime);
-
-impl Heard {
-    fn at(now: Instant) -> Self {
-        Self(now, SystemTime::now())
-    }
-
-    /// Returns the time since then, by the clock that shows more of it.
-    fn elapsed(self) -> Duration {
-        self.0.elapsed().max(self.1.elapsed().unwrap_or_default())
-    }
 }
 
 impl Shared {

@@ -61,7 +61,7 @@ impl<O: Owner> StreamsDriver<O> {
             }
             let unasked = self.clock.unasked_since.map(|since| now - since);
             let waits_in_vain = unasked.is_some_and(|time| time >= self.time_for_request(&core));
-            let heard = self.shared.heard.get().map_or(now, |Heard(at, _)| at);
+            let heard = self.shared.heard.get().map_or(now, Heard::instant);
             let rests_since = self.clock.used_at.max(heard);
             if waits_in_vain || now.saturating_duration_since(rests_since) >= limits.idle {
                 self.shared.rested.set(true);

@@ -3,14 +3,13 @@ use std::net::SocketAddr;
 use tandem_http::{Method, RequestHead, ResponseHead, Scheme};
 
 use super::*;
-use crate::back::gateways::doubles::{LIMITS, gateway, run};
+use crate::back::gateways::doubles::{FakeSession, LIMITS, gateway, run};
 use crate::back::gateways::refuge::CONFIRMATIONS;
 use crate::back::gateways::{PoolLimits, ToGateway, WayEntry};
 use crate::back::ways::STAGGER;
-use crate::carrier::{Carrier, LocalBoxFuture};
-use crate::exchange::{Exchange, Part, Peer, SessionMark, Sink};
+use crate::carrier::LocalBoxFuture;
+use crate::exchange::{Exchange, Part, SessionMark, Sink};
 use crate::path::Facts;
-use crate::session::{Drain, Session, SessionEvents};
 use crate::stage::{SessionPool, Stage};
 
 const MS: Duration = Duration::from_millis(1);
@@ -122,7 +121,7 @@ impl OverWay {
     }
 }
 
-impl Connected for OverWay {
+impl FakeSession for OverWay {
     fn run<'a>(
         &'a self,
         _: &'a mut Exchange,
@@ -144,12 +143,6 @@ impl Connected for OverWay {
     fn drain(&self) {
         self.is_drained.set(true);
     }
-}
-
-impl SessionState for OverWay {
-    fn is_ready(&self) -> bool {
-        true
-    }
 
     fn is_closed(&self) -> bool {
         self.is_drained.get() || self.is_refused
@@ -167,16 +160,10 @@ impl SessionState for OverWay {
         self.way.has_rested.get()
     }
 
-    fn active(&self) -> usize {
-        0
-    }
-
     fn mark(&self) -> Option<Rc<SessionMark>> {
         Some(Rc::clone(&self.mark))
     }
-}
 
-impl SessionEvents for OverWay {
     fn established<'a>(&'a self) -> LocalBoxFuture<'a, Result<(), Error>> {
         Box::pin(async {
             tokio::time::sleep_until(self.established_at).await;
@@ -190,7 +177,7 @@ impl SessionEvents for OverWay {
     fn takes_early<'a>(&'a self) -> LocalBoxFuture<'a, Result<(), Error>> {
         match self.way.is_early.get() {
             true => Box::pin(std::future::ready(Ok(()))),
-            false => self.established(),
+            false => FakeSession::established(self),
         }
     }
 
@@ -204,7 +191,7 @@ impl SessionEvents for OverWay {
 
     fn dies<'a>(&'a self) -> LocalBoxFuture<'a, bool> {
         Box::pin(async {
-            if !self.is_established() {
+            if !FakeSession::is_established(self) {
                 return true;
             }
             tokio::select! {
@@ -218,7 +205,7 @@ impl SessionEvents for OverWay {
     fn answers<'a>(&'a self) -> LocalBoxFuture<'a, Result<(), Error>> {
         Box::pin(async {
             count(&self.way.probes);
-            self.established().await?;
+            FakeSession::established(self).await?;
             if self.way.ends_at_probe.get() {
                 return Err(Error::new(Kind::Reset, Side::Peer, "the session has ended"));
             }
@@ -229,32 +216,19 @@ impl SessionEvents for OverWay {
     }
 }
 
-struct Protocol(Rc<Way>);
-
-impl Session for Protocol {
-    fn connect(&self, _: LocalBoxFuture<'static, Result<Carrier, Error>>) -> Rc<dyn Connected> {
-        count(&self.0.dials);
-        let opened_at = tokio::time::Instant::now();
-        Rc::new(OverWay {
-            way: Rc::clone(&self.0),
-            network: NETWORK.get(),
-            opened_at,
-            established_at: opened_at + self.0.takes.get(),
-            is_refused: self.0.is_refused.get(),
-            mark: Rc::new(SessionMark::new(true)),
-            is_drained: Cell::new(false),
-        })
-    }
-
-    fn serve(
-        &self,
-        _: Carrier,
-        _: Peer,
-        _: Rc<dyn Stage>,
-        _: Drain,
-    ) -> LocalBoxFuture<'static, Result<(), Error>> {
-        Box::pin(std::future::ready(Ok(())))
-    }
+/// Begins a session by a way.
+fn connect(way: &Rc<Way>) -> Rc<dyn Connected> {
+    count(&way.dials);
+    let opened_at = tokio::time::Instant::now();
+    Rc::new(OverWay {
+        way: Rc::clone(way),
+        network: NETWORK.get(),
+        opened_at,
+        established_at: opened_at + way.takes.get(),
+        is_refused: way.is_refused.get(),
+        mark: Rc::new(SessionMark::new(true)),
+        is_drained: Cell::new(false),
+    })
 }
 
 const QUIC: usize = 0;
@@ -276,7 +250,8 @@ impl Scene {
                 is_datagrams: way.is_datagrams,
                 address: Some(([192, 0, 2, 99], 1).into()),
             };
-            gateway(Protocol(Rc::clone(way)), entry)
+            let way = Rc::clone(way);
+            gateway(move |_| connect(&way), entry)
         };
         let limits = PoolLimits {
             max_sessions: 100,

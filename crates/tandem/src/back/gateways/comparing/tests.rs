@@ -4,13 +4,12 @@ use bytes::Bytes;
 use tandem_http::{RequestHead, ResponseHead, Scheme};
 
 use super::*;
-use crate::back::gateways::doubles::{LIMITS, gateway, run};
+use crate::back::gateways::doubles::{FakeSession, LIMITS, gateway, run};
 use crate::back::gateways::{PoolLimits, ToGateway, WayEntry};
-use crate::carrier::{Carrier, LocalBoxFuture};
+use crate::carrier::LocalBoxFuture;
 use crate::error::Error;
-use crate::exchange::{Peer, Sink};
+use crate::exchange::Sink;
 use crate::path::Facts;
-use crate::session::{Drain, Session, SessionEvents, SessionState};
 use crate::stage::Stage;
 use crate::warm_up::measured;
 
@@ -79,7 +78,7 @@ impl OverWay {
     }
 }
 
-impl Connected for OverWay {
+impl FakeSession for OverWay {
     fn run<'a>(
         &'a self,
         exchange: &'a mut Exchange,
@@ -109,28 +108,9 @@ impl Connected for OverWay {
     fn drain(&self) {
         self.is_drained.set(true);
     }
-}
-
-/// Counts an exchange until it has ended.
-struct Ended<'a>(&'a Cell<usize>);
-
-impl Drop for Ended<'_> {
-    fn drop(&mut self) {
-        self.0.set(self.0.get() - 1);
-    }
-}
-
-impl SessionState for OverWay {
-    fn is_ready(&self) -> bool {
-        true
-    }
 
     fn is_closed(&self) -> bool {
         self.is_drained.get()
-    }
-
-    fn is_established(&self) -> bool {
-        true
     }
 
     fn active(&self) -> usize {
@@ -142,32 +122,12 @@ impl SessionState for OverWay {
     }
 }
 
-impl SessionEvents for OverWay {
-    fn established<'a>(&'a self) -> LocalBoxFuture<'a, Result<(), Error>> {
-        Box::pin(std::future::ready(Ok(())))
-    }
-}
+/// Counts an exchange until it has ended.
+struct Ended<'a>(&'a Cell<usize>);
 
-struct Protocol(Rc<Way>);
-
-impl Session for Protocol {
-    fn connect(&self, _: LocalBoxFuture<'static, Result<Carrier, Error>>) -> Rc<dyn Connected> {
-        Rc::new(OverWay {
-            way: Rc::clone(&self.0),
-            received: Rc::new(Received(Cell::new(0))),
-            active: Cell::new(0),
-            is_drained: Cell::new(false),
-        })
-    }
-
-    fn serve(
-        &self,
-        _: Carrier,
-        _: Peer,
-        _: Rc<dyn Stage>,
-        _: Drain,
-    ) -> LocalBoxFuture<'static, Result<(), Error>> {
-        Box::pin(std::future::ready(Ok(())))
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
     }
 }
 
@@ -182,7 +142,16 @@ fn pool_with(udp: &Rc<Way>, tcp: &Rc<Way>, compares_ways: bool) -> Rc<Gateways> 
             is_datagrams,
             address: None,
         };
-        gateway(Protocol(Rc::clone(way)), entry)
+        let way = Rc::clone(way);
+        let connect = move |_| -> Rc<dyn Connected> {
+            Rc::new(OverWay {
+                way: Rc::clone(&way),
+                received: Rc::new(Received(Cell::new(0))),
+                active: Cell::new(0),
+                is_drained: Cell::new(false),
+            })
+        };
+        gateway(connect, entry)
     };
     let limits = PoolLimits {
         compares_ways,

@@ -5,13 +5,13 @@ use std::rc::Rc;
 use tandem_http::{RequestHead, ResponseHead, Scheme};
 
 use super::*;
-use crate::back::gateways::doubles::{LIMITS, gateway, run};
+use crate::back::gateways::doubles::{Dial, FakeSession, LIMITS, gateway, run};
 use crate::back::gateways::{Gateway, ToGateway, WayEntry};
 use crate::carrier::{Carrier, LocalBoxFuture};
 use crate::error::{Error, Kind, Retry, Side};
-use crate::exchange::{Exchange, Part, Peer, Sink};
+use crate::exchange::{Exchange, Part, Sink};
 use crate::path::Path;
-use crate::session::{Connected, Drain, Session, SessionEvents, SessionState};
+use crate::session::Connected;
 use crate::stage::{SessionPool, Stage};
 use crate::transport::{Target, Transport};
 
@@ -49,40 +49,16 @@ impl Transport for Rc<Answers> {
     }
 }
 
-/// A protocol whose sessions answer once they are dialled. It tells which gateway answered.
-struct Protocol(usize, Rc<RefCell<Vec<usize>>>);
-
+/// A session that answers once it is dialled. It tells which gateway answered.
 struct Dialled {
-    dial: RefCell<Option<LocalBoxFuture<'static, Result<Carrier, Error>>>>,
+    dial: RefCell<Option<Dial>>,
     is_established: Cell<bool>,
     is_closed: Cell<bool>,
     gateway: usize,
     answered: Rc<RefCell<Vec<usize>>>,
 }
 
-impl Session for Protocol {
-    fn connect(&self, dial: LocalBoxFuture<'static, Result<Carrier, Error>>) -> Rc<dyn Connected> {
-        Rc::new(Dialled {
-            dial: RefCell::new(Some(dial)),
-            is_established: Cell::default(),
-            is_closed: Cell::default(),
-            gateway: self.0,
-            answered: Rc::clone(&self.1),
-        })
-    }
-
-    fn serve(
-        &self,
-        _: Carrier,
-        _: Peer,
-        _: Rc<dyn Stage>,
-        _: Drain,
-    ) -> LocalBoxFuture<'static, Result<(), Error>> {
-        Box::pin(std::future::ready(Ok(())))
-    }
-}
-
-impl Connected for Dialled {
+impl FakeSession for Dialled {
     fn run<'a>(
         &'a self,
         _: &'a mut Exchange,
@@ -105,12 +81,6 @@ impl Connected for Dialled {
     fn drain(&self) {
         self.is_closed.set(true);
     }
-}
-
-impl SessionState for Dialled {
-    fn is_ready(&self) -> bool {
-        true
-    }
 
     fn is_closed(&self) -> bool {
         self.is_closed.get()
@@ -118,16 +88,6 @@ impl SessionState for Dialled {
 
     fn is_established(&self) -> bool {
         self.is_established.get()
-    }
-
-    fn active(&self) -> usize {
-        0
-    }
-}
-
-impl SessionEvents for Dialled {
-    fn established<'a>(&'a self) -> LocalBoxFuture<'a, Result<(), Error>> {
-        Box::pin(std::future::ready(Ok(())))
     }
 }
 
@@ -142,9 +102,21 @@ impl Scene {
     fn new(are_apart: bool) -> Self {
         let answers: [Rc<Answers>; 2] = Default::default();
         let answered = Rc::default();
-        let gateway = |(index, transport): (usize, &Rc<Answers>)| Gateway {
-            transport: Rc::new(Rc::clone(transport)),
-            ..gateway(Protocol(index, Rc::clone(&answered)), WayEntry::default())
+        let gateway = |(index, transport): (usize, &Rc<Answers>)| {
+            let answered = Rc::clone(&answered);
+            let connect = move |dial| -> Rc<dyn Connected> {
+                Rc::new(Dialled {
+                    dial: RefCell::new(Some(dial)),
+                    is_established: Cell::default(),
+                    is_closed: Cell::default(),
+                    gateway: index,
+                    answered: Rc::clone(&answered),
+                })
+            };
+            Gateway {
+                transport: Rc::new(Rc::clone(transport)),
+                ..gateway(connect, WayEntry::default())
+            }
         };
         let gateways = answers.iter().enumerate().map(gateway).collect();
         let pool = Gateways::new(gateways, LIMITS, None);

@@ -4,13 +4,12 @@ use std::net::{IpAddr, SocketAddr};
 use tandem_http::{RequestHead, ResponseHead, Scheme};
 
 use super::*;
-use crate::back::gateways::doubles::{LIMITS, gateway, run};
+use crate::back::gateways::doubles::{FakeSession, LIMITS, gateway, run};
 use crate::back::gateways::{PoolLimits, ToGateway, WayEntry};
-use crate::carrier::{Carrier, LocalBoxFuture};
-use crate::exchange::{Peer, Sink};
+use crate::carrier::LocalBoxFuture;
+use crate::exchange::Sink;
 use crate::path::Facts;
 use crate::resume::{give, is_request};
-use crate::session::{Drain, Session, SessionEvents, SessionState};
 use crate::stage::Stage;
 
 fn key(user: &str, gateway: usize, network: u8) -> PathKey {
@@ -86,7 +85,7 @@ struct Fake {
 }
 
 /// A session that receives a page's datagrams with each response.
-struct FakeSession {
+struct Dialled {
     gateway: Rc<Fake>,
     number: usize,
     facts: Rc<Received>,
@@ -105,7 +104,7 @@ impl Facts for Received {
     }
 }
 
-impl Connected for FakeSession {
+impl FakeSession for Dialled {
     fn run<'a>(
         &'a self,
         exchange: &'a mut Exchange,
@@ -139,12 +138,6 @@ impl Connected for FakeSession {
     fn drain(&self) {
         self.is_drained.set(true);
     }
-}
-
-impl SessionState for FakeSession {
-    fn is_ready(&self) -> bool {
-        true
-    }
 
     fn is_closed(&self) -> bool {
         self.is_drained.get()
@@ -154,47 +147,25 @@ impl SessionState for FakeSession {
         !self.gateway.is_unreachable.get()
     }
 
-    fn active(&self) -> usize {
-        0
-    }
-
     fn facts(&self) -> Option<Rc<dyn Facts>> {
         Some(Rc::clone(&self.facts) as _)
     }
 }
 
-impl SessionEvents for FakeSession {
-    fn established<'a>(&'a self) -> LocalBoxFuture<'a, Result<(), Error>> {
-        Box::pin(std::future::ready(Ok(())))
-    }
-}
-
-struct FakeProtocol(Rc<Fake>);
-
-impl Session for FakeProtocol {
-    fn connect(&self, _: LocalBoxFuture<'static, Result<Carrier, Error>>) -> Rc<dyn Connected> {
-        self.0.sessions.set(self.0.sessions.get() + 1);
-        Rc::new(FakeSession {
-            gateway: Rc::clone(&self.0),
-            number: self.0.sessions.get(),
-            facts: Rc::new(Received(Cell::new(0))),
-            is_drained: Cell::new(false),
-        })
-    }
-
-    fn serve(
-        &self,
-        _: Carrier,
-        _: Peer,
-        _: Rc<dyn Stage>,
-        _: Drain,
-    ) -> LocalBoxFuture<'static, Result<(), Error>> {
-        Box::pin(std::future::ready(Ok(())))
-    }
+/// Begins a session with a gateway.
+fn connect(gateway: &Rc<Fake>) -> Rc<dyn Connected> {
+    gateway.sessions.set(gateway.sessions.get() + 1);
+    Rc::new(Dialled {
+        gateway: Rc::clone(gateway),
+        number: gateway.sessions.get(),
+        facts: Rc::new(Received(Cell::new(0))),
+        is_drained: Cell::new(false),
+    })
 }
 
 fn pool(fake: &Rc<Fake>, way: WayEntry) -> Rc<Gateways> {
-    let gateway = gateway(FakeProtocol(Rc::clone(fake)), way);
+    let fake = Rc::clone(fake);
+    let gateway = gateway(move |_| connect(&fake), way);
     let limits = PoolLimits { tries: 1, ..LIMITS };
     Gateways::new(vec![gateway], limits, None)
 }

@@ -1,5 +1,5 @@
 //! The observation of a session's path while exchanges are under way: [`silence`](super::silence)
-//! decides, and this module sends the probes.
+//! decides, and this module sends the probes. Sessions of all protocols share it.
 //!
 //! A task of its own looks at the path while exchanges wait. An exchange cannot look for the
 //! others, since its future rests while the reader of its response takes no more.
@@ -10,18 +10,44 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
-use super::client::MuxClient;
+use super::Task;
+use super::rested::Heard;
 use super::silence::{PathState, Silence};
-use super::{Shared, ping};
 use crate::error::Error;
-use crate::session::{SessionState, Task};
+use crate::path::Facts;
 
 /// The time between two looks for the answer to a probe.
 const LOOK: Duration = Duration::from_millis(20);
 
+/// The path of a session, as its observation sees it.
+pub(super) trait WatchedPath {
+    /// Returns the facts about the path, or `None` before it exists and after the end of the
+    /// session.
+    fn facts(&self) -> Option<Rc<dyn Facts>>;
+
+    /// Returns the reason for which the session is over.
+    fn ended(&self) -> Option<Error>;
+
+    /// Returns the time of the session's last input.
+    fn heard(&self) -> Option<Heard>;
+
+    /// Returns the time from the start of the path to the other end's first bytes.
+    fn answered_in(&self) -> Duration;
+
+    /// Sends a probe, which the other end or its carrier answers. Returns false if none of them
+    /// would.
+    fn probe(&self) -> bool;
+}
+
+/// Returns the number of datagrams that have arrived. Returns `None` if the path carries none, or
+/// does not exist.
+pub(super) fn datagrams_received(path: &dyn WatchedPath) -> Option<u64> {
+    path.facts()?.datagrams_received()
+}
+
 /// The observation of a path that carries datagrams.
 pub(super) struct PathWatch {
-    shared: Rc<Shared>,
+    path: Rc<dyn WatchedPath>,
     silence: Cell<Silence>,
     state: Cell<PathState>,
     /// The number of [`PathWaiter`]s.
@@ -60,9 +86,9 @@ fn now() -> Instant {
 
 impl PathWatch {
     /// Begins an observation.
-    pub(super) fn new(shared: Rc<Shared>) -> Rc<Self> {
+    pub(super) fn new(path: Rc<dyn WatchedPath>) -> Rc<Self> {
         Rc::new(Self {
-            shared,
+            path,
             silence: Cell::new(Silence::new(now())),
             state: Cell::new(PathState::Alive),
             waiters: Cell::new(0),
@@ -75,7 +101,7 @@ impl PathWatch {
     /// Watches the path for a new exchange, whose request reaches the carrier now. Returns `None`
     /// if the path carries no datagrams, or does not exist.
     pub(super) fn expect(self: &Rc<Self>) -> Option<PathWaiter> {
-        let (_, round_trip) = self.path()?;
+        let (_, round_trip) = self.measure()?;
         let mut silence = self.silence.get();
         silence.expect(now(), round_trip);
         self.silence.set(silence);
@@ -114,12 +140,14 @@ impl PathWatch {
     /// Looks at the path, and returns the time before the next look. Returns `None` if the path
     /// carries no datagrams, or the session has ended.
     fn look(&self) -> Option<Duration> {
-        let (count, round_trip) = self.path()?;
+        let (count, round_trip) = self.measure()?;
         let mut silence = self.silence.get();
         let look = silence.look(now(), count, round_trip);
         self.silence.set(silence);
         if look.probe {
-            self.probe();
+            // Probes may wait behind a full window of the carrier, and leave together. The
+            // repetitions of the carrier are the probes then.
+            self.path.probe();
         }
         if self.state.replace(look.state) != look.state {
             self.changed.notify_waiters();
@@ -129,22 +157,38 @@ impl PathWatch {
 
     /// Returns the number of received datagrams and the round trip. Returns `None` if the path
     /// carries no datagrams, or does not exist.
-    fn path(&self) -> Option<(u64, Duration)> {
-        if self.shared.ended.get().is_some() {
-            return None;
-        }
-        let facts = self.shared.facts.get()?.upgrade()?;
+    fn measure(&self) -> Option<(u64, Duration)> {
+        let facts = self.path.facts()?;
         let count = facts.datagrams_received()?;
         let round_trip = facts.smoothed_round_trip();
-        let answered_in = || self.shared.answered_in.get();
-        Some((count, round_trip.unwrap_or_else(answered_in)))
+        Some((count, round_trip.unwrap_or_else(|| self.path.answered_in())))
     }
 
-    /// Sends a probe, which the other end or its carrier answers. Probes wait behind a full window
-    /// of the carrier, and leave together. The repetitions of the carrier are the probes then.
-    fn probe(&self) {
-        self.shared.core.borrow_mut().ping(ping::AFTER_SILENCE);
-        self.shared.kick();
+    /// Resolves once the path is silent. Never resolves without datagrams.
+    pub(super) async fn until_silent(self: &Rc<Self>) {
+        self.until_state(|state| state >= PathState::Silent).await;
+    }
+
+    /// Returns true once a silent path is dead, and false if a datagram has arrived. The caller has
+    /// waited for the carrier of a session that is not established.
+    pub(super) async fn until_dead(self: &Rc<Self>) -> bool {
+        let state = self.until_state(|state| state != PathState::Silent);
+        state.await == PathState::Dead
+    }
+
+    /// Probes the other end, and waits until a datagram has arrived since.
+    pub(super) async fn until_answered(&self) -> Result<(), Error> {
+        let before = datagrams_received(&*self.path);
+        self.path.probe();
+        // A carrier wakes no task for an acknowledgement. One that has ended counts nothing.
+        let has_received = |count| Some(count) != before;
+        while !datagrams_received(&*self.path).is_some_and(has_received) {
+            if let Some(error) = self.path.ended() {
+                return Err(error);
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+        Ok(())
     }
 }
 
@@ -157,50 +201,6 @@ async fn watch_path(watch: Rc<PathWatch>) {
             () = tokio::time::sleep(wait) => {}
             () = expected => {}
         }
-    }
-}
-
-impl MuxClient {
-    /// Resolves once the path is silent.
-    pub(super) async fn until_silent(&self) {
-        let is_wanted = |state| state >= PathState::Silent;
-        self.path_watch.until_state(is_wanted).await;
-    }
-
-    /// Returns true once a silent path is dead, and false if a datagram has arrived. The caller has
-    /// waited for the carrier of a session that is not established.
-    pub(super) async fn until_dead(&self) -> bool {
-        if !self.is_established() {
-            return true;
-        }
-        let is_wanted = |state| state != PathState::Silent;
-        self.path_watch.until_state(is_wanted).await == PathState::Dead
-    }
-
-    /// Sends a probe, which the other end or its carrier answers.
-    pub(super) fn probe(&self) {
-        self.path_watch.probe();
-    }
-
-    /// Probes the other end, and waits until it has sent something since.
-    pub(super) async fn until_answered(&self) -> Result<(), Error> {
-        if !self.is_established() {
-            return self.until(|shared| shared.established.get()).await;
-        }
-        let (heard, before) = (self.shared.heard.get(), self.datagrams_received());
-        self.probe();
-        if before.is_none() {
-            return self.until(|shared| shared.heard.get() != heard).await;
-        }
-        // A carrier wakes no task for an acknowledgement. One that has ended counts nothing.
-        let has_received = |count| Some(count) != before;
-        while !self.datagrams_received().is_some_and(has_received) {
-            if let Some(error) = self.shared.ended.get() {
-                return Err(error.clone());
-            }
-            tokio::time::sleep(LOOK).await;
-        }
-        Ok(())
     }
 }
 
