@@ -373,8 +373,9 @@ pub trait Mux {
     fn is_open(&self) -> bool;
 
     /// Makes a request wait until the handshake of the carrier is over. Has no effect if the
-    /// request was sent, or the handshake is over.
-    fn hold(&mut self, _id: StreamId) {}
+    /// request was sent, or the handshake is over. A core over one byte stream has no such wait,
+    /// since its carrier sends no early data.
+    fn hold(&mut self, id: StreamId);
 
     /// Returns true if the peer permits one more stream of this end now.
     fn has_room(&self) -> bool;

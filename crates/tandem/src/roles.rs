@@ -49,9 +49,7 @@ pub trait Role: Send + Sync {
     }
 
     /// Opens the services that the role needs and that are not open yet.
-    fn open(&self, _services: &Services) -> Result<(), ConfigError> {
-        Ok(())
-    }
+    fn open(&self, services: &Services) -> Result<(), ConfigError>;
 
     /// Builds the parts of one thread: a front for each listener, in order. Runs within the local
     /// task set of that thread.

@@ -1,6 +1,9 @@
 //! The interface between `front`, `middle` and `back`: an exchange goes in, and its reply comes
 //! back.
 
+#[cfg(test)]
+pub(crate) mod doubles;
+
 use std::rc::Rc;
 
 use tandem_http::RequestHead;
@@ -42,9 +45,6 @@ pub struct CurrentSession {
 }
 
 /// Informs other stages about the sessions that their exchanges will take.
-///
-/// The default methods are those of a pool that does not watch its paths, and that forgets failed
-/// tunnels.
 pub trait SessionPool {
     /// Returns the session of this key, if it is open or being opened.
     fn current(&self, isolation: &Isolation) -> Option<CurrentSession>;
@@ -62,23 +62,17 @@ pub trait SessionPool {
 
     /// Returns true if a TLS handshake of this key may be sent before the response to its CONNECT.
     /// The session is live, or it is about to be opened to a gateway that has not failed.
-    fn may_agree(&self, isolation: &Isolation) -> bool {
-        self.is_live(isolation)
-    }
+    fn may_agree(&self, isolation: &Isolation) -> bool;
 
     /// Returns true if that session received input a moment ago, so that its path is certainly
-    /// connected.
-    fn is_awake(&self, _isolation: &Isolation) -> bool {
-        false
-    }
+    /// connected. A pool that does not watch its paths returns false.
+    fn is_awake(&self, isolation: &Isolation) -> bool;
 
     /// Returns true if a tunnel to this authority failed a moment ago after it was agreed to.
-    fn has_failed(&self, _isolation: &Isolation, _authority: &str) -> bool {
-        false
-    }
+    fn has_failed(&self, isolation: &Isolation, authority: &str) -> bool;
 
     /// Notes that a tunnel failed after it was agreed to.
-    fn failed(&self, _isolation: &Isolation, _authority: &str) {}
+    fn failed(&self, isolation: &Isolation, authority: &str);
 
     /// Resolves once the session of this key has responded or has failed.
     fn establish<'a>(&'a self, isolation: &'a Isolation) -> LocalBoxFuture<'a, Result<(), Error>>;

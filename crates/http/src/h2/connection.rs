@@ -445,6 +445,8 @@ impl Mux for Connection {
             && self.next_id <= MAX_STREAM_ID
     }
 
+    fn hold(&mut self, _: StreamId) {}
+
     fn has_room(&self) -> bool {
         self.own_active < self.peer.max_streams
     }

@@ -535,6 +535,8 @@ impl Mux for Connection {
     }
 
     /// SPDY has no extended CONNECT: tunnels are plain CONNECT.
+    fn hold(&mut self, _: StreamId) {}
+
     fn has_room(&self) -> bool {
         self.own_streams < self.peer_max_streams as usize
     }

@@ -86,9 +86,9 @@ pub trait VerifiedOrigins {
         is_h2_offered: bool,
     ) -> LocalBoxFuture<'a, Result<bool, Error>>;
 
-    /// Forgets that an origin was verified, because an exchange failed. The default is that of
-    /// origins that are verified for each connection.
-    fn forget(&self, _connection: &OpenedConnection) {}
+    /// Forgets that an origin was verified, because an exchange failed. Does nothing if origins are
+    /// verified for each connection.
+    fn forget(&self, connection: &OpenedConnection);
 
     /// Closes the idle connections of an opened connection that has ended.
     fn end(&self, session: u64);

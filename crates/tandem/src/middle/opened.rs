@@ -51,10 +51,10 @@ mod tests {
     use tandem_push::wire::{CROSSED_FIELD, NextPush, OPENED_FIELD, companion_request};
 
     use super::*;
-    use crate::carrier::LocalBoxFuture;
     use crate::error::{Error, Kind, Side};
     use crate::exchange::{Exchange, Isolation, Part, PushedPart, Reply, SessionMark};
-    use crate::stage::{CurrentSession, SessionPool, Stage};
+    use crate::stage::Stage;
+    use crate::stage::doubles::OneSession;
 
     const REASON: &str = "start the gateway with --open-https";
 
@@ -132,39 +132,8 @@ mod tests {
         assert_eq!(error.kind, Kind::BadRequest);
     }
 
-    /// The session of all keys, which can be replaced.
-    struct OneSession(RefCell<Rc<SessionMark>>);
-
-    impl OneSession {
-        fn session() -> Rc<SessionMark> {
-            Rc::new(SessionMark::new(true))
-        }
-    }
-
-    impl SessionPool for OneSession {
-        fn current(&self, _: &Isolation) -> Option<CurrentSession> {
-            Some(CurrentSession {
-                mark: Rc::clone(&self.0.borrow()),
-                has_rested: false,
-                active: 0,
-            })
-        }
-
-        fn is_current(&self, _: &Isolation, mark: &Rc<SessionMark>) -> bool {
-            Rc::ptr_eq(&self.0.borrow(), mark)
-        }
-
-        fn open(&self, _: &Isolation) -> Option<Rc<SessionMark>> {
-            None
-        }
-
-        fn is_live(&self, _: &Isolation) -> bool {
-            false
-        }
-
-        fn establish<'a>(&'a self, _: &'a Isolation) -> LocalBoxFuture<'a, Result<(), Error>> {
-            Box::pin(std::future::ready(Ok(())))
-        }
+    fn session() -> Rc<SessionMark> {
+        Rc::new(SessionMark::new(true))
     }
 
     /// A client's end, and the origins that it takes for verified.
@@ -182,7 +151,7 @@ mod tests {
             hosts,
             is_permitted,
             is_routed: Rc::new(|host| host != "elsewhere.a.test"),
-            sessions: Rc::new(OneSession(RefCell::new(OneSession::session()))),
+            sessions: Rc::new(OneSession::of(session())),
             next,
         };
         (stage, verified)
@@ -268,7 +237,7 @@ mod tests {
             Reply::ready(head, Bytes::new())
         });
         let (mut stage, _) = entrust(true, gateway);
-        let sessions = Rc::new(OneSession(RefCell::new(OneSession::session())));
+        let sessions = Rc::new(OneSession::of(session()));
         stage.sessions = Rc::clone(&sessions) as _;
         let post = || RequestHead {
             method: Method::Post,
@@ -282,11 +251,11 @@ mod tests {
             [Method::Options, Method::Post, Method::Post],
             "one probe for the session"
         );
-        sessions.0.replace(OneSession::session());
+        sessions.mark.replace(Some(session()));
         assert_eq!(outcome(&stage, page()).await, Ok((200, true)));
         assert_eq!(outcome(&stage, post()).await, Ok((200, true)));
         assert_eq!(seen.take(), [Method::Get, Method::Post], "no other probe");
-        sessions.0.replace(OneSession::session());
+        sessions.mark.replace(Some(session()));
         is_consenting.set(false);
         let error = outcome(&stage, post()).await.expect_err("no consent");
         assert_eq!(error.kind, Kind::Forbidden);

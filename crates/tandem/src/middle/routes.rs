@@ -131,6 +131,21 @@ impl SessionPool for NoSessions {
         false
     }
 
+    fn may_agree(&self, _: &Isolation) -> bool {
+        false
+    }
+
+    fn is_awake(&self, _: &Isolation) -> bool {
+        false
+    }
+
+    /// Returns false: no tunnel is agreed to early.
+    fn has_failed(&self, _: &Isolation, _: &str) -> bool {
+        false
+    }
+
+    fn failed(&self, _: &Isolation, _: &str) {}
+
     fn establish<'a>(&'a self, _: &'a Isolation) -> LocalBoxFuture<'a, Result<(), Error>> {
         let refused = self.refusal.map_or(Ok(()), |refusal| Err(refusal()));
         Box::pin(std::future::ready(refused))

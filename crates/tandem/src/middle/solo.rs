@@ -11,6 +11,8 @@
 //! this connection. It also ends after a while without a request. Its knowledge, its stored
 //! responses and its connections end with it.
 
+mod lookup;
+
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
@@ -22,13 +24,12 @@ use tandem_push::fetch_standard::is_navigation;
 use tandem_push::wire::is_companion;
 use tokio::time::Instant;
 
-use crate::carrier::LocalBoxFuture;
 use crate::endpoint::split_authority;
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Exchange, Isolation, Part, Parts, Peer, Reply, SessionMark};
 use crate::hosts::HostPattern;
 use crate::metrics::METRICS;
-use crate::stage::{CurrentSession, SessionPool, Stage, refuse_reserved};
+use crate::stage::{Stage, refuse_reserved};
 
 /// The largest number of keys of ended sessions that are remembered. Beside a full set, all keys
 /// count as known.
@@ -344,43 +345,13 @@ impl Parts for OfSession {
     }
 }
 
-impl SessionPool for ToSolo {
-    fn current(&self, isolation: &Isolation) -> Option<CurrentSession> {
-        let sessions = self.0.sessions.borrow();
-        let session = sessions.get(isolation)?;
-        Some(CurrentSession {
-            mark: Rc::clone(&session.mark),
-            has_rested: false,
-            active: session.active.get(),
-        })
-    }
-
-    fn open(&self, isolation: &Isolation) -> Option<Rc<SessionMark>> {
-        Some(Rc::clone(&self.0.session(isolation)?.mark))
-    }
-
-    fn is_current(&self, isolation: &Isolation, mark: &Rc<SessionMark>) -> bool {
-        let sessions = self.0.sessions.borrow();
-        let session = sessions.get(isolation);
-        session.is_some_and(|session| Rc::ptr_eq(&session.mark, mark))
-    }
-
-    /// Returns false: the client agrees to a tunnel once its connection is begun.
-    fn is_live(&self, _: &Isolation) -> bool {
-        false
-    }
-
-    fn establish<'a>(&'a self, _: &'a Isolation) -> LocalBoxFuture<'a, Result<(), Error>> {
-        Box::pin(std::future::ready(Ok(())))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
     use tandem_http::{RequestHead, ResponseHead, Scheme};
 
     use super::*;
+    use crate::stage::SessionPool;
 
     const IDLE: Duration = Duration::from_secs(600);
 

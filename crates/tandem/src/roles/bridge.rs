@@ -45,6 +45,11 @@ impl Role for BridgeConfig {
         self.near.listening()
     }
 
+    /// The role needs no services of its own.
+    fn open(&self, _: &Services) -> Result<(), ConfigError> {
+        Ok(())
+    }
+
     fn build(
         &self,
         services: &Services,

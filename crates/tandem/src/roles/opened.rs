@@ -270,6 +270,9 @@ impl VerifiedOrigins for Origins {
         Box::pin(self.origins.connect(prepared, context, is_h2_offered))
     }
 
+    /// Each connection verifies its origin.
+    fn forget(&self, _: &OpenedConnection) {}
+
     fn end(&self, session: u64) {
         self.origins.end(session);
     }

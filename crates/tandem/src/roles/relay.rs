@@ -46,6 +46,11 @@ impl Role for RelayConfig {
         self.near.listening()
     }
 
+    /// The role needs no services of its own.
+    fn open(&self, _: &Services) -> Result<(), ConfigError> {
+        Ok(())
+    }
+
     fn build(
         &self,
         services: &Services,

@@ -58,6 +58,10 @@ impl<F: Fn(&Endpoint) -> Parts + Send + Sync> Role for OneListener<F> {
         }
     }
 
+    fn open(&self, _: &Services) -> Result<(), ConfigError> {
+        Ok(())
+    }
+
     fn build(
         &self,
         services: &Services,

@@ -7,44 +7,9 @@ use std::task::{Context, Poll, Waker};
 use tandem_http::RequestHead;
 
 use super::*;
-use crate::exchange::{Body, Chunk, Chunks, SessionMark};
-use crate::stage::CurrentSession;
+use crate::exchange::{Body, Chunk, Chunks};
+use crate::stage::doubles::OneSession;
 use crate::transport::tls::authority::create;
-
-/// Sessions that answer at once.
-struct Live;
-
-impl SessionPool for Live {
-    fn current(&self, _: &Isolation) -> Option<CurrentSession> {
-        None
-    }
-
-    fn open(&self, _: &Isolation) -> Option<Rc<SessionMark>> {
-        None
-    }
-
-    fn is_current(&self, _: &Isolation, _: &Rc<SessionMark>) -> bool {
-        false
-    }
-
-    fn is_live(&self, _: &Isolation) -> bool {
-        true
-    }
-
-    fn is_awake(&self, _: &Isolation) -> bool {
-        true
-    }
-
-    fn establish<'a>(&'a self, _: &'a Isolation) -> LocalBoxFuture<'a, Result<(), Error>> {
-        Box::pin(std::future::ready(Ok(())))
-    }
-}
-
-impl SessionPools for Live {
-    fn of(&self, _: &str) -> Rc<dyn SessionPool> {
-        Rc::new(Self)
-    }
-}
 
 /// Origins that cannot be reached. They note the sessions that have ended.
 #[derive(Default)]
@@ -122,7 +87,11 @@ impl Scene {
             leaves: Leaves::watch(&directory, &Default::default()).expect("an authority"),
             h2: Rc::new(Unserved),
             http1: Rc::new(Unserved),
-            pools: Rc::new(Live),
+            pools: Rc::new(OneSession {
+                is_live: Rc::new(Cell::new(true)),
+                is_awake: Rc::new(Cell::new(true)),
+                ..OneSession::default()
+            }),
             handshake: Duration::from_secs(30),
             numbers: SessionNumbers::default(),
             proxies: Rc::default(),

@@ -9,8 +9,8 @@ use tandem_http::{Method, RequestHead, Scheme};
 use super::*;
 use crate::announcement::FIELD;
 use crate::error::{Kind, Side};
-use crate::exchange::{Body, Chunk, Chunks, SessionMark};
-use crate::stage::{CurrentSession, SessionPool};
+use crate::exchange::{Body, Chunk, Chunks};
+use crate::stage::doubles::OneSession;
 
 /// A body of three pieces.
 struct Pieces(u8);
@@ -20,44 +20,6 @@ impl Chunks for Pieces {
         self.0 += 1;
         let piece = Bytes::from(vec![self.0; 1000]);
         Poll::Ready((self.0 <= 3).then(|| Ok(Chunk::Data(piece))))
-    }
-}
-
-/// A pool with a session that is open or not, and silent or not.
-struct Pool {
-    live: Rc<Cell<bool>>,
-    awake: Rc<Cell<bool>>,
-}
-
-impl SessionPool for Pool {
-    fn current(&self, _: &Isolation) -> Option<CurrentSession> {
-        None
-    }
-
-    fn open(&self, _: &Isolation) -> Option<Rc<SessionMark>> {
-        None
-    }
-
-    fn is_current(&self, _: &Isolation, _: &Rc<SessionMark>) -> bool {
-        false
-    }
-
-    fn is_live(&self, _: &Isolation) -> bool {
-        self.live.get()
-    }
-
-    fn is_awake(&self, _: &Isolation) -> bool {
-        self.awake.get()
-    }
-
-    fn has_failed(&self, _: &Isolation, _: &str) -> bool {
-        false
-    }
-
-    fn failed(&self, _: &Isolation, _: &str) {}
-
-    fn establish<'a>(&'a self, _: &'a Isolation) -> LocalBoxFuture<'a, Result<(), Error>> {
-        Box::pin(std::future::ready(Ok(())))
     }
 }
 
@@ -159,9 +121,10 @@ impl Client {
             };
             let lane = Lane {
                 stage: Rc::new(stage),
-                sessions: Rc::new(Pool {
-                    live: of_lane.clone(),
-                    awake: of_pool.clone(),
+                sessions: Rc::new(OneSession {
+                    is_live: of_lane.clone(),
+                    is_awake: of_pool.clone(),
+                    ..OneSession::default()
                 }),
             };
             Some(SiteLane {
@@ -352,10 +315,9 @@ async fn silent_session_gets_safe_requests_only() {
 async fn trial_uses_the_ways_in_their_order() {
     let lane = |works: Option<bool>| {
         let stage = |_: Exchange| Reply::fail(reset(Retry::Never));
-        let (live, awake) = (Rc::default(), Rc::default());
         let lane = Lane {
             stage: Rc::new(stage),
-            sessions: Rc::new(Pool { live, awake }),
+            sessions: Rc::new(OneSession::default()),
         };
         Rc::new(SiteLane {
             lane,
@@ -385,12 +347,11 @@ async fn trial_ends_with_the_connection_of_its_part() {
         let under_way = Rc::new(());
         let dialled = Rc::clone(&under_way);
         let new_lane = move |_: &Endpoint| {
-            let (live, awake) = (Rc::default(), Rc::default());
             let dialled = Rc::clone(&dialled);
             Some(SiteLane {
                 lane: Lane {
                     stage: Rc::new(|_: Exchange| Reply::fail(reset(Retry::Never))),
-                    sessions: Rc::new(Pool { live, awake }),
+                    sessions: Rc::new(OneSession::default()),
                 },
                 prepare: Box::new(move |_| {
                     let dial = Rc::clone(&dialled);

@@ -253,9 +253,9 @@ mod tests {
 
     use super::super::{PushOptions, Pushed};
     use super::*;
-    use crate::carrier::LocalBoxFuture;
     use crate::exchange::{PushedPart, SessionMark};
-    use crate::stage::{CurrentSession, SessionPool, Stage};
+    use crate::stage::doubles::OneSession;
+    use crate::stage::{SessionPool, Stage};
 
     const OPTIONS: PushOptions = PushOptions {
         store: StoreLimits {
@@ -270,7 +270,7 @@ mod tests {
         max_keys: 1,
     };
 
-    /// A pool with one session, and the gateway behind it.
+    /// The gateway behind a session.
     struct Gateway {
         mark: Rc<SessionMark>,
         /// The answers to requests for the image, in this order.
@@ -290,32 +290,6 @@ mod tests {
         Never,
         Reference,
         Whole,
-    }
-
-    impl SessionPool for Gateway {
-        fn current(&self, _: &Isolation) -> Option<CurrentSession> {
-            Some(CurrentSession {
-                mark: Rc::clone(&self.mark),
-                has_rested: false,
-                active: 1,
-            })
-        }
-
-        fn is_current(&self, _: &Isolation, _: &Rc<SessionMark>) -> bool {
-            true
-        }
-
-        fn open(&self, _: &Isolation) -> Option<Rc<SessionMark>> {
-            None
-        }
-
-        fn is_live(&self, _: &Isolation) -> bool {
-            false
-        }
-
-        fn establish<'a>(&'a self, _: &'a Isolation) -> LocalBoxFuture<'a, Result<(), Error>> {
-            Box::pin(std::future::ready(Ok(())))
-        }
     }
 
     fn request(path: &str) -> RequestHead {
@@ -343,6 +317,11 @@ mod tests {
             let mut gateway = Rc::into_inner(gateway).expect("no other owner");
             gateway.caching = caching;
             Rc::new(gateway)
+        }
+
+        /// Returns the pool of the client.
+        fn pool(&self) -> Rc<dyn SessionPool> {
+            Rc::new(OneSession::of(Rc::clone(&self.mark)))
         }
 
         /// Returns the page, which brings a push of the image.
@@ -412,7 +391,7 @@ mod tests {
     /// and the number of requests for it.
     async fn cross(answers: &[Answer], is_broken: bool) -> (Option<String>, usize) {
         let gateway = Gateway::new(answers, is_broken);
-        let pool = Rc::clone(&gateway) as Rc<dyn SessionPool>;
+        let pool = gateway.pool();
         let stage = Pushed::new(OPTIONS, pool, Rc::new(Rc::clone(&gateway)));
         let call = |path| stage.call(Exchange::internal(request(path)));
         let image = call("/image");
@@ -457,7 +436,7 @@ mod tests {
     /// of requests.
     async fn cross_twice(answers: &[Answer], caching: &'static str) -> ([String; 2], usize) {
         let gateway = Gateway::with_caching(answers, caching);
-        let pool = Rc::clone(&gateway) as Rc<dyn SessionPool>;
+        let pool = gateway.pool();
         let stage = Pushed::new(OPTIONS, pool, Rc::new(Rc::clone(&gateway)));
         let page = stage.call(Exchange::internal(request("/page")));
         body(page).await.expect("the page comes");
@@ -500,7 +479,7 @@ mod tests {
     fn copy_for_a_request_that_ended_serves_no_later_one() {
         let scene = async {
             let gateway = Gateway::new(&[Answer::Reference, Answer::Never, Answer::Whole], false);
-            let pool = Rc::clone(&gateway) as Rc<dyn SessionPool>;
+            let pool = gateway.pool();
             let stage = Pushed::new(OPTIONS, pool, Rc::new(Rc::clone(&gateway)));
             let page = stage.call(Exchange::internal(request("/page")));
             body(page).await.expect("the page comes");
@@ -525,7 +504,7 @@ mod tests {
     /// Requests the image once the promise of its push has come.
     async fn refer(is_broken: bool, answers: &[Answer]) -> (Option<String>, usize) {
         let gateway = Gateway::new(answers, is_broken);
-        let pool = Rc::clone(&gateway) as Rc<dyn SessionPool>;
+        let pool = gateway.pool();
         let stage = Pushed::new(OPTIONS, pool, Rc::new(Rc::clone(&gateway)));
         let shared = &stage.shared;
         let page = stage.call(Exchange::internal(request("/page")));
@@ -546,7 +525,7 @@ mod tests {
     fn reference_after_a_broken_push_is_asked_again() {
         let again = async {
             let gateway = Gateway::new(&[Answer::Reference, Answer::Whole], true);
-            let pool = Rc::clone(&gateway) as Rc<dyn SessionPool>;
+            let pool = gateway.pool();
             let stage = Pushed::new(OPTIONS, pool, Rc::new(Rc::clone(&gateway)));
             let call = |path| stage.call(Exchange::internal(request(path)));
             body(call("/page")).await.expect("the page comes");
@@ -567,7 +546,7 @@ mod tests {
     fn reference_to_a_request_that_takes_none_is_an_error() {
         let found = async {
             let gateway = Gateway::new(&[Answer::Reference], false);
-            let pool = Rc::clone(&gateway) as Rc<dyn SessionPool>;
+            let pool = gateway.pool();
             let stage = Pushed::new(OPTIONS, pool, Rc::new(Rc::clone(&gateway)));
             let head = RequestHead {
                 method: Method::Head,
