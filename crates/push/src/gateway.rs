@@ -31,6 +31,7 @@
 //! `session` holds the state. `responses`, `promises`, `fetches` and `reports` handle the events
 //! and make the decisions. The other files hold the records and policies.
 
+mod audience;
 mod budget;
 mod changed_cookies;
 mod client_cache;
@@ -74,6 +75,7 @@ mod viewed_page;
 mod visitors;
 mod visits;
 
+pub use audience::Audience;
 pub use output::{Carrier, Clock, Config, Counts, Interest, Order, Output, PushError};
 pub use page::Promise;
 pub use predictor::Predictor;

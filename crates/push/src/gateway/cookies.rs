@@ -63,7 +63,7 @@ impl Gateway {
         request: &RequestHead,
         head: &ResponseHead,
     ) {
-        if !self.config.has_one_user || !head.fields.contains("set-cookie") {
+        if !self.config.audience.follows_cookies() || !head.fields.contains("set-cookie") {
             return;
         }
         let before = cookies_of(&request.fields);
@@ -173,7 +173,7 @@ impl Gateway {
     ) -> Cookies {
         match self.changes_of(now, request, head) {
             Cookies::Changed(_) if !self.cookie_hosts.set(request) => Cookies::Unchanged,
-            Cookies::Unknown if !self.config.has_one_user => Cookies::Unchanged,
+            Cookies::Unknown if !self.config.audience.follows_cookies() => Cookies::Unchanged,
             cookies => cookies,
         }
     }

@@ -57,7 +57,7 @@ impl Gateway {
         let Some(page) = self.pages.get(id) else {
             return;
         };
-        if copies.is_empty() || self.config.has_one_user {
+        if copies.is_empty() || self.config.audience.remembers_visits() {
             return;
         }
         let copies = PageCopies::new(id, url::authority(page.document_url()), copies);

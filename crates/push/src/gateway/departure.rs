@@ -20,7 +20,7 @@ impl Gateway {
     /// Gives up the fetches of pages that have arrived, because `request` is for another page.
     /// Fetches of `kept` resources stay for [`Self::adopt`].
     pub(super) fn leave_pages(&mut self, request: &RequestHead, kept: &[Need]) {
-        if !self.config.has_one_user || !is_navigation(request) {
+        if !self.config.audience.ends_left_pages() || !is_navigation(request) {
             return;
         }
         let kept: HashSet<&str> = kept.iter().map(|need| need.url.as_str()).collect();

@@ -83,7 +83,8 @@ impl Gateway {
         let is_kept = may_be_pushed(head);
         // With many pushes at once, an origin may answer 429 or 503. A gateway then leaves the next
         // attempt to the browser. With one user, the caller repeats such requests.
-        let is_refusal = matches!(head.status, 429 | 503) && !self.config.has_one_user;
+        let is_refusal =
+            matches!(head.status, 429 | 503) && !self.config.audience.repeats_refused_requests();
         // A client without a companion does not report that a request waits.
         let is_handed_over =
             !is_kept && !is_refusal && self.companion.known && may_be_handed_over(head);
@@ -298,7 +299,8 @@ impl Gateway {
                 continue;
             };
             let is_left = self.pages.get(fetch.page).is_none_or(|page| page.abandoned);
-            let is_wanted = !is_left || (fetch.requested && self.config.has_one_user);
+            let is_wanted =
+                !is_left || (fetch.requested && self.config.audience.serves_left_pages());
             let phase = std::mem::replace(&mut fetch.phase, FetchPhase::Over);
             match phase {
                 FetchPhase::Waiting(request) if is_wanted => {
@@ -397,7 +399,7 @@ impl Gateway {
             .get_mut(page)
             .and_then(|page| page.reader(&url, head, purpose.clone()));
         // The target may accept one request only, and the user's browser may request it too.
-        let is_left = self.config.has_one_user && purpose.kind() == Kind::Document;
+        let is_left = self.config.audience.leaves_redirects() && purpose.kind() == Kind::Document;
         let target = redirect_target(&url, head).filter(|_| !is_left);
         let target = target.map(|mut target| {
             target.kind = purpose.kind();

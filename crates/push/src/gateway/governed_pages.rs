@@ -6,8 +6,8 @@
 //! Without `Referer`, those of all documents hold. A document that the browser has shown from its
 //! cache since before the session has unknown policies.
 //!
-//! With `used_only`, the session repeats only requests that the browser has made itself under the
-//! policies of the page. They need no check here.
+//! With `Audience::OwnRequestsOnly`, the session repeats only requests that the browser has made
+//! itself under the policies of the page. They need no check here.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -33,7 +33,7 @@ impl Gateway {
         request: &RequestHead,
         head: &ResponseHead,
     ) {
-        if self.config.used_only {
+        if !self.config.audience.applies_policies() {
             return;
         }
         let is_navigation = is_navigation(request);
@@ -76,7 +76,7 @@ impl Gateway {
     /// Notes the policies of a document whose head a push has brought: the page behind a redirect,
     /// the next page, or a frame.
     pub(super) fn note_pushed_policies(&mut self, id: PageId, url: &str, head: &ResponseHead) {
-        if self.config.used_only {
+        if !self.config.audience.applies_policies() {
             return;
         }
         let Some(policies) = self.policies_of(url, head, false) else {
@@ -113,7 +113,7 @@ impl Gateway {
 
     /// Adds policies of `meta` elements to those of a page, or of a frame in it.
     pub(super) fn add_meta_policies(&mut self, id: PageId, frame: Option<&str>, found: &[String]) {
-        if found.is_empty() || self.config.used_only {
+        if found.is_empty() || !self.config.audience.applies_policies() {
             return;
         }
         let Some(page) = self.pages.get_mut(id) else {
@@ -148,7 +148,8 @@ impl Gateway {
 
     /// Sets the policies of a page at its first head, which is that of the response at `url`.
     pub(super) fn govern(&mut self, id: PageId, url: &str, head: &ResponseHead) {
-        let Some(page) = self.pages.get(id).filter(|_| !self.config.used_only) else {
+        let applies_policies = self.config.audience.applies_policies();
+        let Some(page) = self.pages.get(id).filter(|_| applies_policies) else {
             return;
         };
         let is_document = is_navigation(page.request()) || DocumentReader::is_html(head);

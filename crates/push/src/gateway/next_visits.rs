@@ -42,7 +42,7 @@ impl Gateway {
     ) {
         let is_plain = is_navigation(request)
             && !is_prefetch(request)
-            && (is_top_level(request) || !self.config.used_only)
+            && (is_top_level(request) || !self.config.audience.visits_in_tabs_only())
             && !self.refuses_pushes(request)
             && !self.is_frame(now, request);
         let Some(url) = request_url(request).filter(|_| is_plain && !self.closed) else {

@@ -4,26 +4,19 @@ use std::time::Instant;
 
 use tandem_http::RequestHead;
 
+use super::audience::Audience;
 use super::table::{FetchId, ResponseId};
 
 /// The settings of a session.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Config {
+    /// The users of the session.
+    pub audience: Audience,
     /// True if pushes are limited to the page's own origin.
     pub own_origin_only: bool,
-    /// True if every resource of another site waits until the client has requested one of its host.
-    /// Otherwise style sheets and fonts do not wait.
-    pub foreign_after_request: bool,
     /// The largest number of hosts that a page may name. Nothing more is pushed for a page with
     /// more.
     pub hosts: usize,
-    /// True if the session has one user and is in the user's process. The needs of a page's last
-    /// visit are then requested together with the page, and those that the browser must validate
-    /// are left to it.
-    pub has_one_user: bool,
-    /// True if only those resources are requested early that the browser itself has requested for
-    /// the page before, in this session. Nothing is requested because a page names it.
-    pub used_only: bool,
     /// True if the caches of the session's browsers were empty when it began. The first page of a
     /// site without a sign of an earlier visit then counts as that of a first visit.
     pub caches_are_new: bool,
@@ -45,11 +38,9 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
+            audience: Audience::Shared,
             own_origin_only: false,
-            foreign_after_request: false,
             hosts: usize::MAX,
-            has_one_user: false,
-            used_only: false,
             caches_are_new: false,
             hold_out: 0.0,
             fetches: 32,

@@ -6,11 +6,11 @@
 //! after a quiet period follow the user's actions, and are left out. After two such needs of a page
 //! were useless, the session learns no more of them for this page.
 //!
-//! With `used_only`, the session requests nothing because a page names it. At the next visit to a
-//! page, it repeats the requests that the browser made for the last one: for style sheets, scripts,
-//! images and fonts. The settings of the browser, its extensions and the policies of the site thus
-//! hold for early requests too. Only the heads of responses are read, so a body may have any
-//! content coding.
+//! With `Audience::OwnRequestsOnly`, the session requests nothing because a page names it. At the
+//! next visit to a page, it repeats the requests that the browser made for the last one: for style
+//! sheets, scripts, images and fonts. The settings of the browser, its extensions and the policies
+//! of the site thus hold for early requests too. Only the heads of responses are read, so a body
+//! may have any content coding.
 //!
 //! Only documents of the highest level are pages here. A frame can have another partition of
 //! cookies and copies than the same document in a tab.
@@ -146,14 +146,14 @@ impl Gateway {
                 && may_be_static(&request.path, reuse == Reuse::Fresh)
                 && visits.may_learn(view.url())
         };
-        if !self.config.used_only && !is_lasting() {
+        if !self.config.audience.learns_all_requests() && !is_lasting() {
             return;
         }
         let knows = |url: &str| visits.knows(view.url(), url);
         let Some(need) = need_of(request, head, view.url(), knows) else {
             return;
         };
-        if !self.config.used_only && need.kind == Kind::Image {
+        if !self.config.audience.learns_all_requests() && need.kind == Kind::Image {
             return;
         }
         visits.learn_need(view.url(), visit.policy, &need);

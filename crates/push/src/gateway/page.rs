@@ -459,15 +459,15 @@ impl Page {
 
     /// Returns whether a document that the page names may be requested early. As the target of a
     /// redirect, the document to which `meta refresh` leads must have the origin of the document
-    /// that names it, and one user's browser requests it by itself. The browser may never request a
-    /// lazy frame, so one of another origin is left to it.
-    pub(super) fn follows(&self, need: &Need, has_one_user: bool) -> bool {
+    /// that names it. It is left to the browser if `leaves_redirects` is true. The browser may
+    /// never request a lazy frame, so one of another origin is left to it.
+    pub(super) fn follows(&self, need: &Need, leaves_redirects: bool) -> bool {
         let is_refresh = need.urgency == REFRESH;
         if need.kind != Kind::Document || !(is_refresh || is_lazy(need)) {
             return true;
         }
         let document = need.frame.as_deref().unwrap_or_else(|| self.document_url());
-        !(is_refresh && has_one_user) && url::is_same_origin(document, &need.url)
+        !(is_refresh && leaves_redirects) && url::is_same_origin(document, &need.url)
     }
 
     /// Returns whether a host is the page's own, or one that the page's own bytes name.

@@ -73,9 +73,9 @@ impl Gateway {
         let policies = reader.take_content_policies();
         self.add_meta_policies(id, reader.frame().as_deref(), &policies);
         let mut needs = reader.take_needs();
-        let has_one_user = self.config.has_one_user;
+        let leaves_redirects = self.config.audience.leaves_redirects();
         if let Some(page) = self.pages.get(id) {
-            needs.retain(|need| page.follows(need, has_one_user));
+            needs.retain(|need| page.follows(need, leaves_redirects));
         }
         self.promise(id, needs);
     }
@@ -141,7 +141,7 @@ impl Gateway {
 
     /// Promises a need unless this client is likely to do without it.
     fn promise_if_wanted(&mut self, id: PageId, need: Need, source: Source) {
-        let is_named_only = source == Source::Page && self.config.used_only;
+        let is_named_only = source == Source::Page && !self.config.audience.trusts_page_names();
         if self.closed || is_named_only || self.is_tunnelled(&need.url) {
             return;
         }
@@ -152,7 +152,7 @@ impl Gateway {
         if page.refuses(&need) {
             return;
         }
-        if source == Source::Page && self.config.has_one_user && is_lazy(&need) {
+        if source == Source::Page && self.config.audience.leaves_lazy_needs() && is_lazy(&need) {
             // The browser may never request it.
             return self.remember(id, &need);
         }
@@ -164,7 +164,7 @@ impl Gateway {
             || is_opened
             || self
                 .hosts
-                .admits(id, &need, self.config.foreign_after_request)
+                .admits(id, &need, self.config.audience.waits_for_foreign_hosts())
         {
             self.promise_one(id, need);
         }
@@ -196,7 +196,7 @@ impl Gateway {
         if self.requested.contains(&target.hash) || self.cache.is_unpushable(target.hash) {
             return;
         }
-        if self.config.has_one_user && self.cache.is_validatable(target.hash) {
+        if self.config.audience.checks_known_copies() && self.cache.is_validatable(target.hash) {
             // The browser will send a conditional request, which a check can answer.
             if self.companion.takes_checks {
                 self.promise_check(id, &need, false);

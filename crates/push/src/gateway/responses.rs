@@ -51,7 +51,7 @@ impl Gateway {
         }
         if request.method != Method::Get {
             // Its response may be a document with policies, or change cookies.
-            let is_frame = !self.config.used_only && is_framed(request);
+            let is_frame = self.config.audience.applies_policies() && is_framed(request);
             let is_watched = takes_pushes && (is_navigation(request) || is_frame);
             return is_watched.then(|| self.insert_response(request, url_hash(request), true));
         }
@@ -143,7 +143,7 @@ impl Gateway {
             return Interest::default();
         };
         if request.method != Method::Get {
-            if self.config.used_only {
+            if !self.config.audience.applies_policies() {
                 self.note_other_head(now, &request, head);
             } else if let Some(url) = request_url(&request) {
                 self.note_content_policies(now, &url, &request, head);
@@ -174,7 +174,7 @@ impl Gateway {
         if takes_pushes && let Some(url) = request_url(&request) {
             self.note_content_policies(now, &url, &request, head);
         }
-        if self.config.used_only {
+        if !self.config.audience.trusts_page_names() {
             self.note_visit(now, id, &request, head);
             return self.interest_in(id);
         }
@@ -341,9 +341,9 @@ impl Gateway {
         if let Some(page) = self.pages.get_mut(id) {
             let mut needs = std::mem::take(&mut page.skipped);
             needs.retain(|need| url_hash_of(&need.url) != Some(hash));
-            match self.config.used_only {
-                true => self.promise_again(id, needs),
-                false => self.promise(id, needs),
+            match self.config.audience.trusts_page_names() {
+                true => self.promise(id, needs),
+                false => self.promise_again(id, needs),
             }
         }
         self.collect_page(id);
@@ -419,7 +419,7 @@ impl Gateway {
         } = needs;
         let readable = head.status == 200 && DocumentReader::is_readable(head);
         // One user's browser requests the target of its own request at once, as a page of its own.
-        let is_left = self.config.has_one_user && is_navigation(&request);
+        let is_left = self.config.audience.leaves_redirects() && is_navigation(&request);
         let target = redirect_target(&url, head).filter(|_| !is_left);
         let is_page = readable && DocumentReader::is_html(head);
         let is_bodiless = head.status == 304 || target.is_some();

@@ -190,7 +190,7 @@ impl Gateway {
             slow: VecDeque::new(),
             cache: ClientCache::default(),
             visitors: Visitors::default(),
-            visits: config.has_one_user.then(Visits::default),
+            visits: config.audience.remembers_visits().then(Visits::default),
             content_policies: ContentPolicies::default(),
             cookie_hosts: CookieHosts::default(),
             changed_cookies: ChangedCookies::default(),
@@ -205,7 +205,7 @@ impl Gateway {
             companion: CompanionPromises {
                 // The client of one user is in the same process. Its first page may be here before
                 // its companion.
-                takes_checks: config.has_one_user,
+                takes_checks: config.audience.is_in_one_process(),
                 ..CompanionPromises::default()
             },
             hosts: ForeignHosts::default(),

@@ -56,7 +56,7 @@ impl Gateway {
         let is_undecided = response.page.is_none() && response.treatment.is_none();
         let request = response.request.clone()?;
         let is_document = head.status == 200 && DocumentReader::is_html(head);
-        let is_off = self.closed || self.config.used_only;
+        let is_off = self.closed || !self.config.audience.trusts_page_names();
         if is_off || !response.takes_pushes || !is_undecided || !is_document {
             return None;
         }
@@ -66,7 +66,8 @@ impl Gateway {
             && !self.refuses_pushes(&request)
             && !self.is_frame(now, &request);
         let cookies = self.changes_of(now, &request, head);
-        let is_known = cookies == Cookies::Unchanged || !self.config.has_one_user;
+        let follows_cookies = self.config.audience.follows_cookies();
+        let is_known = cookies == Cookies::Unchanged || !follows_cookies;
         if !is_plain || !is_known {
             return None;
         }
@@ -132,12 +133,12 @@ impl Gateway {
         is_fresh: &dyn Fn(&RequestHead) -> bool,
     ) -> bool {
         let own_origin_only = self.config.own_origin_only;
-        let has_one_user = self.config.has_one_user;
+        let leaves_redirects = self.config.audience.leaves_redirects();
         let Some(page) = self.pages.get_mut(page) else {
             return false;
         };
         let is_wanted = need.urgency < LAZY
-            && page.follows(need, has_one_user)
+            && page.follows(need, leaves_redirects)
             && !page.refuses(need)
             && page.is_same_site(&need.url);
         let request = is_wanted.then(|| page.request_for(need, own_origin_only));

@@ -2,7 +2,7 @@
 //! then, since the browser's own requests carry other cookies.
 
 use tandem_http::{Method, RequestHead};
-use tandem_push::gateway::{Carrier, Config, FetchId, Output};
+use tandem_push::gateway::{Audience, Carrier, Config, FetchId, Output};
 
 use crate::origin::{Page, page};
 use crate::pair::{Pair, request};
@@ -15,7 +15,7 @@ const IMAGES: usize = 30;
 
 fn one_user() -> Config {
     Config {
-        has_one_user: true,
+        audience: Audience::OneUser,
         // The first response arrives before the other requests begin.
         fetches: 1,
         ..Config::default()
@@ -78,7 +78,7 @@ fn changed_cookie_of_a_style_sheet_ends_requests() {
 fn cookies_of_several_users_end_nothing() {
     let pages = [(PAGE, known(&body())), (FIRST, style(&["id=2"]))];
     let config = Config {
-        has_one_user: false,
+        audience: Audience::Shared,
         ..one_user()
     };
     let mut pair = Pair::with(config, &pages);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tandem_push::gateway::Config;
+use tandem_push::gateway::{Audience, Config};
 
 use crate::copies::{asked as requests, get, head};
 use crate::origin::{Page, page};
@@ -147,7 +147,7 @@ fn sheet_that_the_browser_requests_obeys_its_document() {
 #[test]
 fn needs_of_the_last_visit_obey_its_policy() {
     let config = Config {
-        has_one_user: true,
+        audience: Audience::OneUser,
         ..Config::default()
     };
     let url = "http://a.test/i.png";
@@ -200,7 +200,7 @@ fn nonce_does_not_hold_for_the_next_visit() {
         ("script-src 'nonce-n1'", vec![get(PAGE)]),
     ] {
         let config = Config {
-            has_one_user: true,
+            audience: Audience::OneUser,
             ..Config::default()
         };
         let script = page("text/javascript", "1").with("cache-control", "max-age=0");
@@ -436,7 +436,7 @@ fn needs_of_a_frame_obey_its_last_policy() {
         ("img-src 'none'", vec![get(PAGE)]),
     ] {
         let config = Config {
-            has_one_user: true,
+            audience: Audience::OneUser,
             ..Config::default()
         };
         let mut pair = Pair::with(

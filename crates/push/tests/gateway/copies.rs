@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tandem_http::{Method, ResponseHead};
-use tandem_push::gateway::{Carrier, Clock, Config, Gateway, Output, Promise};
+use tandem_push::gateway::{Audience, Carrier, Clock, Config, Gateway, Output, Promise};
 use tandem_push::wire::Fate;
 
 use crate::needs::Needs;
@@ -392,7 +392,7 @@ fn page_without_pushes_has_no_checks() {
         ..Config::default()
     };
     let one_user = Config {
-        has_one_user: true,
+        audience: Audience::OneUser,
         ..Config::default()
     };
     for (config, treatment) in [(held_out, "held-out"), (one_user, "pushed")] {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tandem_http::{RequestHead, ResponseHead, Scheme};
-use tandem_push::gateway::{Carrier, Config, Output};
+use tandem_push::gateway::{Audience, Carrier, Config, Output};
 use tandem_push::wire::{Fate, OPENED_FIELD};
 
 use crate::scene::{NAVIGATION, SITE, Scene, head, request};
@@ -21,10 +21,8 @@ const FRESH: &[(&str, &str)] = &[
 
 const ONE_USER: Config = Config {
     own_origin_only: false,
-    foreign_after_request: false,
     hosts: usize::MAX,
-    has_one_user: true,
-    used_only: false,
+    audience: Audience::OneUser,
     caches_are_new: false,
     hold_out: 0.0,
     fetches: 32,

@@ -9,7 +9,8 @@ use tandem_http::{Method, RequestHead, ResponseHead, Scheme};
 use tandem_predict::auto::url::Kind;
 use tandem_predict::{Candidate, Exchange};
 use tandem_push::gateway::{
-    Carrier, Clock, Config, CopyLifetime, FetchId, Gateway, Order, Output, Predictor, ResponseId,
+    Audience, Carrier, Clock, Config, CopyLifetime, FetchId, Gateway, Order, Output, Predictor,
+    ResponseId,
 };
 use tandem_push::next_pages::NextPage;
 use tandem_push::wire::{Fate, NextPush, Report, url_hash};
@@ -191,15 +192,17 @@ struct Scene<'a> {
 pub(crate) fn run(data: &[u8]) {
     let mut choices = Choices(data);
     let own_origin_only = choices.below(4) == 3;
-    let foreign_after_request = choices.below(4) == 3;
     let hosts = [1, 2, usize::MAX][choices.below(3)];
     let user = choices.below(8);
+    let audience = match user {
+        3 => Audience::OneUser,
+        7 => Audience::OwnRequestsOnly,
+        _ => Audience::Shared,
+    };
     let config = Config {
+        audience,
         own_origin_only,
-        foreign_after_request,
         hosts,
-        has_one_user: user % 4 == 3,
-        used_only: user == 7,
         caches_are_new: user % 2 == 1,
         hold_out: [0.0, 0.0, 0.0, 0.5][choices.below(4)],
         fetches: 1 + choices.below(4),

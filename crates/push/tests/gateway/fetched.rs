@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
-use tandem_push::gateway::{Carrier, Config, FetchId, Order, Output, Predictor, PushError};
+use tandem_push::gateway::{
+    Audience, Carrier, Config, FetchId, Order, Output, Predictor, PushError,
+};
 use tandem_push::wire::Fate;
 
 use crate::scene::{NAVIGATION, SITE, Scene, head, request};
@@ -116,7 +118,7 @@ fn answer_beyond_the_budget_is_right_for_another_page() {
 #[test]
 fn answer_without_storage_needs_a_client_that_reports() {
     let one_user = Config {
-        has_one_user: true,
+        audience: Audience::OneUser,
         ..Config::default()
     };
     for (config, has_companion, status, is_passed) in [

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tandem_push::gateway::Config;
+use tandem_push::gateway::{Audience, Config};
 
 use crate::both::{PROMISES, pair};
 use crate::origin::{Page, page};
@@ -53,9 +53,9 @@ fn head_without_storage_waits_for_its_request() {
 }
 
 /// Returns a pair with a page that names an image. The image answers with an error.
-fn failing(has_own_fields: bool, has_one_user: bool, status: u16) -> Pair {
+fn failing(has_own_fields: bool, audience: Audience, status: u16) -> Pair {
     let config = Config {
-        has_one_user,
+        audience,
         ..Config::default()
     };
     let failed = Page {
@@ -74,9 +74,14 @@ fn failing(has_own_fields: bool, has_one_user: bool, status: u16) -> Pair {
 #[test]
 fn error_serves_the_request_that_waits() {
     for promises in PROMISES {
-        for (has_one_user, status) in [(true, 503), (true, 429), (true, 403), (false, 500)] {
+        for (audience, status) in [
+            (Audience::OneUser, 503),
+            (Audience::OneUser, 429),
+            (Audience::OneUser, 403),
+            (Audience::Shared, 500),
+        ] {
             for wait in [PROMISED, LOADED] {
-                let mut pair = failing(promises, has_one_user, status);
+                let mut pair = failing(promises, audience, status);
                 pair.browse_for(wait, "http://a.test/page", NAVIGATION);
                 let (reply, asked) = pair.get("http://a.test/p.png", &[]);
                 assert!(
@@ -95,7 +100,7 @@ fn error_serves_the_request_that_waits() {
 #[test]
 fn error_without_a_request_is_dropped() {
     for promises in PROMISES {
-        let mut pair = failing(promises, true, 503);
+        let mut pair = failing(promises, Audience::OneUser, 503);
         pair.get("http://a.test/page", NAVIGATION);
         pair.run();
         let data = "data http://a.test/p.png".to_owned();
@@ -109,7 +114,7 @@ fn error_without_a_request_is_dropped() {
 #[test]
 fn refusal_of_a_push_reaches_no_browser_of_a_gateway() {
     for promises in PROMISES {
-        let mut pair = failing(promises, false, 503);
+        let mut pair = failing(promises, Audience::Shared, 503);
         pair.browse_for(LOADED, "http://a.test/page", NAVIGATION);
         let (reply, asked) = pair.get("http://a.test/p.png", &[]);
         assert!(!reply.is_pushed);

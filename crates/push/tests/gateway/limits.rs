@@ -1,6 +1,6 @@
 //! Scenes of the limits of pushes: hosts, numbers and records.
 
-use tandem_push::gateway::Config;
+use tandem_push::gateway::{Audience, Config};
 use tandem_push::wire::Fate;
 
 use crate::origin::redirect;
@@ -10,7 +10,7 @@ use crate::{NAVIGATION, html};
 #[test]
 fn page_with_too_many_hosts_gets_no_more_pushes() {
     let config = Config {
-        foreign_after_request: true,
+        audience: Audience::OneUser,
         hosts: 2,
         ..Config::default()
     };

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use tandem_http::ResponseHead;
-use tandem_push::gateway::{Carrier, Config, Output, Predictor, PushError};
+use tandem_push::gateway::{Audience, Carrier, Config, Output, Predictor, PushError};
 use tandem_push::wire::Fate;
 
 use crate::scene::{HTML, NAVIGATION, SITE, Scene, head};
@@ -326,7 +326,7 @@ fn companion_opens_once_and_takes_waiting_promises() {
 #[test]
 fn untaken_promise_of_a_left_page_is_dropped() {
     let mut scene = Scene::new(Config {
-        has_one_user: true,
+        audience: Audience::OneUser,
         ..Config::default()
     });
     let known = [("content-type", "text/html"), ("etag", "\"1\"")];

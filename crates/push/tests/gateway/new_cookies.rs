@@ -2,7 +2,7 @@
 //! that have not begun carry them, as the browser's own later requests do.
 
 use tandem_http::RequestHead;
-use tandem_push::gateway::{Carrier, Config, FetchId, Output, ResponseId};
+use tandem_push::gateway::{Audience, Carrier, Config, FetchId, Output, ResponseId};
 use tandem_push::wire::Fate;
 
 use crate::scene::{NAVIGATION, SITE, Scene, head};
@@ -20,7 +20,7 @@ struct Loading {
 impl Loading {
     fn new() -> Self {
         let mut scene = Scene::new(Config {
-            has_one_user: true,
+            audience: Audience::OneUser,
             // The first response arrives before the other requests begin.
             fetches: 1,
             ..Config::default()

@@ -1,13 +1,13 @@
 //! Scenes of resources and documents that a browser requests for a page that its user may never
 //! open.
 
-use tandem_push::gateway::{Carrier, Config, Output};
+use tandem_push::gateway::{Audience, Carrier, Config, Output};
 
 use crate::scene::{HTML, NAVIGATION, SITE, Scene, head};
 
 fn one_user() -> Scene {
     Scene::new(Config {
-        has_one_user: true,
+        audience: Audience::OneUser,
         ..Config::default()
     })
 }
@@ -59,9 +59,9 @@ fn prefetched_document_gets_no_promise() {
         &[("sec-purpose", "prefetch"), ("sec-fetch-dest", "empty")],
         &[("x-moz", "prefetch"), NAVIGATION[0]],
     ] {
-        for has_one_user in [false, true] {
+        for audience in [Audience::Shared, Audience::OneUser] {
             let mut scene = Scene::new(Config {
-                has_one_user,
+                audience,
                 ..Config::default()
             });
             let next = scene.ask("/next.html", fields);
@@ -87,7 +87,7 @@ fn prefetched_document_gets_no_promise() {
 fn prefetch_does_not_leave_the_page() {
     for (field, is_left) in [(NAVIGATION[0], true), (("purpose", "prefetch"), false)] {
         let mut scene = Scene::new(Config {
-            has_one_user: true,
+            audience: Audience::OneUser,
             fetches: 1,
             ..Config::default()
         });

@@ -1,6 +1,6 @@
 //! Scenes of redirects: only a target of the same origin is requested before the browser asks.
 
-use tandem_push::gateway::{Carrier, Config};
+use tandem_push::gateway::{Audience, Carrier, Config};
 
 use crate::origin::redirect;
 use crate::pair::Pair;
@@ -60,20 +60,20 @@ fn refresh_is_followed_within_its_origin() {
         ("0; url=http://app.a.test/next", false),
         ("3; url=http://app.a.test/next", false),
     ] {
-        for has_one_user in [false, true] {
+        for audience in [Audience::Shared, Audience::OneUser] {
             let mut scene = Scene::new(Config {
-                has_one_user,
+                audience,
                 ..Config::default()
             });
             let refresh = format!("<meta http-equiv=refresh content='{content}'><img src=/a.png>");
             let page = scene.page(&refresh);
-            let expected = match is_followed && !has_one_user {
+            let expected = match is_followed && audience == Audience::Shared {
                 true => vec!["/a.png", "/next"],
                 false => vec!["/a.png"],
             };
             let mut paths = scene.paths(Carrier::Response(page));
             paths.sort();
-            assert_eq!(paths, expected, "{content} {has_one_user}");
+            assert_eq!(paths, expected, "{content} {audience:?}");
         }
     }
 }

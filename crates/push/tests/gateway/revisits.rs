@@ -1,6 +1,6 @@
 //! Scenes of a second visit to a page, and of pages that the browser leaves.
 
-use tandem_push::gateway::{Carrier, Config, Output};
+use tandem_push::gateway::{Audience, Carrier, Config, Output};
 use tandem_push::wire::Fate;
 
 use crate::origin::{Page, page, redirect};
@@ -11,7 +11,7 @@ use crate::{NAVIGATION, asked_of, html, image, known};
 #[test]
 fn needs_of_the_last_visit_are_promised_with_the_page() {
     let config = Config {
-        has_one_user: true,
+        audience: Audience::OneUser,
         ..Config::default()
     };
     let mut pair = Pair::with(
@@ -68,7 +68,7 @@ fn images(count: usize) -> String {
 
 fn one_user(fetches: usize) -> Config {
     Config {
-        has_one_user: true,
+        audience: Audience::OneUser,
         fetches,
         ..Config::default()
     }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use tandem_push::gateway::{Carrier, Config, Visits};
+use tandem_push::gateway::{Audience, Carrier, Config, Visits};
 use tandem_push::wire::Fate;
 
 use crate::copies::{asked, get, head};
@@ -30,7 +30,7 @@ fn validated() -> Page {
 
 fn pair(pages: &[(&str, Page)]) -> Pair {
     let config = Config {
-        has_one_user: true,
+        audience: Audience::OneUser,
         ..Config::default()
     };
     let mut pair = Pair::with(config, pages).with_client(true);
@@ -311,7 +311,7 @@ fn copies_are_checked_before_the_companion_opens() {
         (Some(false), &[]),
     ] {
         let mut scene = Scene::new(Config {
-            has_one_user: true,
+            audience: Audience::OneUser,
             ..Config::default()
         });
         let visits = Visits::read(text).expect("a text");

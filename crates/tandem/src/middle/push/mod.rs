@@ -26,7 +26,7 @@ use std::sync::Arc;
 
 use tandem_http::Method;
 use tandem_http::cache::is_safe;
-use tandem_push::gateway::Visits;
+use tandem_push::gateway::{Audience, Visits};
 use tandem_push::wire::is_companion;
 
 use crate::exchange::{Exchange, Isolation, Peer, Reply};
@@ -59,6 +59,17 @@ pub struct Pushing {
     pub visits: Option<Visits>,
 }
 
+impl Pushing {
+    /// Returns the users of each session.
+    fn audience(&self) -> Audience {
+        match self.early {
+            None => Audience::Shared,
+            Some(limits) if limits.own_requests_only => Audience::OwnRequestsOnly,
+            Some(_) => Audience::OneUser,
+        }
+    }
+}
+
 /// The limits of early requests in the user's process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EarlyLimits {
@@ -69,7 +80,7 @@ pub struct EarlyLimits {
     /// The largest number before the first responses. Each response adds two.
     pub first_requests: usize,
     /// True if only the requests are made that the browser itself has made for the page before.
-    pub used_only: bool,
+    pub own_requests_only: bool,
     /// True if the browser's cache was empty when the session began.
     pub caches_are_new: bool,
 }
@@ -82,7 +93,7 @@ impl EarlyLimits {
         requests: 128,
         // As many as six connections with two requests each.
         first_requests: 12,
-        used_only: false,
+        own_requests_only: false,
         caches_are_new: false,
     };
 
@@ -91,7 +102,7 @@ impl EarlyLimits {
         hosts: usize::MAX,
         requests: 64,
         first_requests: 64,
-        used_only: false,
+        own_requests_only: false,
         caches_are_new: false,
     };
 }

@@ -123,10 +123,8 @@ impl PushSession {
         let pushing = &self.pushing;
         let (early, usual) = (pushing.early, Config::default());
         let config = Config {
+            audience: pushing.audience(),
             own_origin_only: pushing.own_origin_only,
-            foreign_after_request: early.is_some(),
-            has_one_user: early.is_some(),
-            used_only: early.is_some_and(|limits| limits.used_only),
             caches_are_new: early.is_some_and(|limits| limits.caches_are_new),
             hosts: early.map_or(usize::MAX, |limits| limits.hosts),
             hold_out: pushing.hold_out,

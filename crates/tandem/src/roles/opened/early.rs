@@ -48,7 +48,7 @@ impl ClientConfig {
         let limits = match open.early {
             EarlyRequests::Off => return to_origins,
             EarlyRequests::Connection => EarlyLimits {
-                used_only: true,
+                own_requests_only: true,
                 ..EarlyLimits::OPENED
             },
             EarlyRequests::Shared => EarlyLimits::OPENED,

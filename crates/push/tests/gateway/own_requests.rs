@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tandem_push::gateway::Config;
+use tandem_push::gateway::{Audience, Config};
 use tandem_push::wire::Fate;
 
 use crate::origin::{Page, page, redirect};
@@ -21,9 +21,7 @@ fn gallery() -> Page {
 
 fn pair(pages: &[(&str, Page)]) -> Pair {
     let config = Config {
-        has_one_user: true,
-        used_only: true,
-        foreign_after_request: true,
+        audience: Audience::OwnRequestsOnly,
         ..Config::default()
     };
     let mut pair = Pair::with(config, pages);
