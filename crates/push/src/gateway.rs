@@ -44,6 +44,7 @@ mod crossings;
 mod departure;
 mod document;
 mod fetch;
+mod fetch_phase;
 mod fetch_queue;
 mod fetches;
 mod foreign_hosts;

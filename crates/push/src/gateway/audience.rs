@@ -10,7 +10,7 @@ pub enum Audience {
     /// The users of a gateway, who share what it learns.
     #[default]
     Shared,
-    /// One user, and the session is in the user's process. The needs of a page's last visit are
+    /// The one user of the process that the session is in. The needs of a page's last visit are
     /// requested together with the page.
     OneUser,
     /// The same, but only those resources are requested early that the browser itself has

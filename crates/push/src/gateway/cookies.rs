@@ -19,7 +19,6 @@ use std::time::Instant;
 use tandem_http::{RequestHead, ResponseHead};
 
 use super::changed_cookies::ChangedBy;
-use super::fetch::FetchPhase;
 use super::page::Page;
 use super::session::Gateway;
 use super::table::{FetchId, PageId, ResponseId};
@@ -122,7 +121,7 @@ impl Gateway {
         let is_outdated = |id: &FetchId| {
             self.fetches.get(*id).is_some_and(|fetch| {
                 let page = self.pages.get(fetch.page);
-                matches!((&fetch.phase, page), (FetchPhase::Waiting(request), Some(page))
+                matches!((fetch.phase.waiting_request(), page), (Some(request), Some(page))
                     if !fetch.requested && self.has_old_cookies(page, request))
             })
         };

@@ -18,7 +18,7 @@ use tandem_http::cache::{CacheRules, Receipt, RequestPolicy, ResponsePolicy, val
 use tandem_http::{Method, RequestHead, ResponseHead};
 use tandem_preload::Need;
 
-use super::fetch::{Fetch, FetchPhase, PushStream, PushTarget};
+use super::fetch::{PushStream, PushTarget};
 use super::output::{Order, Output, PushError};
 use super::page_copies::PageCopies;
 use super::predictor::CachedCopy;
@@ -165,7 +165,7 @@ impl Gateway {
             return;
         }
         let push = self.unreported.get(&target.hash).map(|push| push.fetch);
-        let is_held = |id| self.fetches.get(id).is_some_and(|it| it.is_held_back());
+        let is_held = |id| self.fetches.get(id).is_some_and(|it| it.phase.is_held());
         if push.is_some_and(|push| !is_held(push)) {
             return;
         }
@@ -175,8 +175,8 @@ impl Gateway {
         }
         let superseded = push.filter(|push| self.supersede(*push));
         let fetch = self.add_promise(id, need, target.clone(), request);
-        if let Some(fetch) = fetch.and_then(|fetch| self.fetches.get_mut(fetch)) {
-            fetch.gathers = gathers;
+        if gathers && let Some(fetch) = fetch.and_then(|fetch| self.fetches.get_mut(fetch)) {
+            fetch.phase.gather();
         }
         if let Some(push) = self.unreported.get_mut(&target.hash) {
             push.superseded = superseded;
@@ -189,7 +189,7 @@ impl Gateway {
         let Some(fetch) = self.fetches.get_mut(id) else {
             return false;
         };
-        fetch.is_superseded = true;
+        fetch.phase.supersede();
         fetch.reported = true;
         let is_unopened = fetch.stream == PushStream::Unopened;
         let hash = fetch.target.hash;
@@ -205,8 +205,9 @@ impl Gateway {
     /// Begins a check once the requests that the browser made meanwhile have arrived.
     pub(super) fn begin_checks(&mut self, now: Instant) {
         while let Some((_, id)) = self.checks.pop_front_if(|(at, _)| *at <= now) {
-            let fetch = self.fetches.get(id);
-            if let Some(fetch) = fetch.filter(|it| matches!(it.phase, FetchPhase::Waiting(_))) {
+            if let Some(fetch) = self.fetches.get_mut(id)
+                && fetch.phase.end_gathering()
+            {
                 self.queue.wait(fetch.turn, id);
             }
         }
@@ -228,11 +229,11 @@ impl Gateway {
         let Some(fetch) = self.fetches.get(id) else {
             return;
         };
-        let has_begun = !matches!(fetch.phase, FetchPhase::Waiting(_));
+        let has_begun = !fetch.phase.is_waiting();
         if is_check && has_begun && !is_conditional {
             // The browser has no copy.
             self.note_useless_check(hash);
-        } else if !has_begun && (is_check || (fetch.held && is_conditional)) {
+        } else if !has_begun && (is_check || (fetch.phase.is_held() && is_conditional)) {
             self.withdraw_promise(id);
         }
     }
@@ -313,8 +314,8 @@ impl Gateway {
     /// Handles the report that a request waits for a resource whose promise a check has superseded.
     /// The browser has no copy, so the check is of no use.
     pub(super) fn prefer_superseded(&mut self, now: Instant, check: &Unreported) {
-        let is_waiting = |it: &Fetch| matches!(it.phase, FetchPhase::Waiting(_));
-        if self.fetches.get(check.fetch).is_some_and(is_waiting) {
+        let fetch = self.fetches.get(check.fetch);
+        if fetch.is_some_and(|fetch| fetch.phase.is_waiting()) {
             self.counts.withheld += 1;
             self.withdraw_promise(check.fetch);
         } else {

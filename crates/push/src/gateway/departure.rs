@@ -11,7 +11,6 @@ use std::collections::HashSet;
 use tandem_http::RequestHead;
 use tandem_preload::Need;
 
-use super::fetch::FetchPhase;
 use super::session::Gateway;
 use super::table::{FetchId, PageId};
 use crate::fetch_standard::is_navigation;
@@ -73,9 +72,9 @@ impl Gateway {
     pub(super) fn waiting_fetches(&self) -> Vec<FetchId> {
         let ids = self.fetches.ids().into_iter();
         ids.filter(|id| {
-            self.fetches.get(*id).is_some_and(|fetch| {
-                matches!(fetch.phase, FetchPhase::Waiting(_)) && !fetch.requested && !fetch.held
-            })
+            self.fetches
+                .get(*id)
+                .is_some_and(|fetch| fetch.phase.begins_unclaimed() && !fetch.requested)
         })
         .collect()
     }

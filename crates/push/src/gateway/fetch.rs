@@ -1,19 +1,12 @@
 //! A fetch: the request that the gateway makes for a push, and the response that it reads on the
 //! way.
-//!
-//! ```text
-//!  Waiting ──▶ Fetching ─────────▶ Passing ──▶ Over
-//!  promised,   for its  │       ▲  its body
-//!  held or     head     ▼       │
-//!  queued              Slow ────┘
-//!                      without a slot
-//! ```
 
 use std::sync::Arc;
 
 use tandem_http::RequestHead;
 
 use super::document::{DocumentReader, Purpose};
+use super::fetch_phase::FetchPhase;
 use super::fetch_queue::Turn;
 use super::table::PageId;
 use crate::wire::RequestHashes;
@@ -29,20 +22,6 @@ pub(super) struct PushTarget {
     pub(super) hash: u32,
     /// The hashes of the request's fields.
     pub(super) asked: RequestHashes,
-}
-
-/// The progress of a push.
-pub(super) enum FetchPhase {
-    /// The promise has not been taken, or waits for its turn with this request.
-    Waiting(RequestHead),
-    /// It has a slot of the queue, and no head yet.
-    Fetching,
-    /// It waits for its head without a slot, because it took too long.
-    Slow,
-    /// The head was passed on.
-    Passing,
-    /// It has ended or failed.
-    Over,
 }
 
 /// The progress of the stream that carries a push to the client.
@@ -67,8 +46,6 @@ pub(super) struct Fetch {
     pub(super) phase: FetchPhase,
     /// The request of the push, once it was made.
     pub(super) request: Option<RequestHead>,
-    /// True if the fetch waits until the browser shows that it lacks the resource.
-    pub(super) held: bool,
     pub(super) stream: PushStream,
     /// True if the browser claimed the push while it was held. If caches can keep the response, the
     /// claim shows that the browser has no copy.
@@ -77,19 +54,8 @@ pub(super) struct Fetch {
     pub(super) is_check: bool,
     /// True if the resource is a document that may follow the page.
     pub(super) is_next: bool,
-    /// True if the fetch begins a moment after its promise, because requests of the browser may
-    /// still arrive.
-    pub(super) gathers: bool,
-    /// True if a check of the same resource has replaced the held fetch. Only a request that waits
-    /// for the fetch begins it.
-    pub(super) is_superseded: bool,
     /// True if the browser has a copy that it must validate. The head alone may then suffice.
     pub(super) validates: bool,
-    /// True if the head was passed on, and the body waits for a request that needs it.
-    pub(super) body_held: bool,
-    /// True if the head has arrived and is held back: only a request that waits already may get the
-    /// response.
-    pub(super) head_held: bool,
     /// True if the push serves no request, so that further bytes of its body are wasted.
     pub(super) is_wasted: bool,
     /// True if a request waits for it.
@@ -104,21 +70,4 @@ pub(super) struct Fetch {
     pub(super) sized: bool,
     /// The bytes of its body so far.
     pub(super) received: u64,
-}
-
-impl Fetch {
-    /// Returns whether the fetch, its head or its body waits for a request.
-    pub(super) const fn waits(&self) -> bool {
-        self.held || self.head_held || self.body_held
-    }
-
-    /// Returns whether a claim of another resource may begin the fetch.
-    pub(super) const fn is_releasable(&self) -> bool {
-        self.held && !self.is_superseded
-    }
-
-    /// Returns whether the fetch waits until the browser shows that it lacks the resource.
-    pub(super) const fn is_held_back(&self) -> bool {
-        self.held && matches!(self.phase, FetchPhase::Waiting(_))
-    }
 }

@@ -9,7 +9,8 @@ use tandem_preload::{Kind, split};
 
 use super::changed_cookies::ChangedBy;
 use super::document::Purpose;
-use super::fetch::{FetchPhase, MAX_PUSH_BYTES, PushStream};
+use super::fetch::{MAX_PUSH_BYTES, PushStream};
+use super::fetch_phase::{FetchPhase, Passage, Start};
 use super::fetch_queue::Turn;
 use super::next_page::is_plain_document;
 use super::output::{Order, Output, PushError};
@@ -38,16 +39,17 @@ impl Gateway {
             return;
         }
         fetch.stream = PushStream::Open;
-        let (held, gathers, turn) = (fetch.held, fetch.gathers, fetch.turn);
+        let turn = fetch.turn;
+        let start = fetch.phase.start();
         self.note_sent_promise(now, id);
-        if held {
-            return self.begin_hold(now, id);
+        match start {
+            Some(Start::Claim | Start::OwnClaim) => self.begin_hold(now, id),
+            Some(Start::Gathered) => self.gather(now, id),
+            Some(Start::Promise) | None => {
+                self.queue.wait(turn, id);
+                self.start_fetches(now);
+            }
         }
-        if gathers {
-            return self.gather(now, id);
-        }
-        self.queue.wait(turn, id);
-        self.start_fetches(now);
     }
 
     /// Handles the head of a push, before it is passed on. `None` as the predictor means that
@@ -63,7 +65,7 @@ impl Gateway {
         self.note_load(now);
         self.note_cookies_of_fetch(now, id, head);
         self.queue.grow();
-        self.end_fetching(now, id, FetchPhase::Passing);
+        self.end_fetching(now, id, FetchPhase::Passing(Passage::All));
         let is_redirected = self.is_redirected(id);
         let Some(fetch) = self.fetches.get_mut(id) else {
             return Ok(Order::Now);
@@ -245,7 +247,7 @@ impl Gateway {
         if let Some(fetch) = self.fetches.get_mut(id) {
             fetch.requested = true;
             fetch.turn = self.queue.raise(fetch.turn);
-            fetch.is_sign |= fetch.held;
+            fetch.is_sign |= fetch.phase.is_held();
             self.release_hold(now, id);
         }
     }
@@ -280,9 +282,6 @@ impl Gateway {
             PushStream::Promised | PushStream::Open => fetch.stream = PushStream::Reset,
             PushStream::Reset => return,
         }
-        fetch.held = false;
-        fetch.head_held = false;
-        fetch.body_held = false;
         let (turn, phase) = (
             fetch.turn,
             std::mem::replace(&mut fetch.phase, FetchPhase::Over),
@@ -303,7 +302,7 @@ impl Gateway {
                 !is_left || (fetch.requested && self.config.audience.serves_left_pages());
             let phase = std::mem::replace(&mut fetch.phase, FetchPhase::Over);
             match phase {
-                FetchPhase::Waiting(request) if is_wanted => {
+                FetchPhase::Waiting { request, .. } if is_wanted => {
                     fetch.phase = FetchPhase::Fetching;
                     fetch.request = Some(request.clone());
                     if let Some(push) = self.unreported.get_mut(&fetch.target.hash)
@@ -349,9 +348,9 @@ impl Gateway {
     /// Frees the place of a fetch in the queue. `phase` is the one that it leaves.
     fn leave_queue(&mut self, turn: Turn, phase: &FetchPhase) {
         match phase {
-            FetchPhase::Waiting(_) => self.queue.leave(turn),
+            FetchPhase::Waiting { .. } => self.queue.leave(turn),
             FetchPhase::Fetching => self.queue.free_slot(),
-            FetchPhase::Slow | FetchPhase::Passing | FetchPhase::Over => {}
+            FetchPhase::Slow | FetchPhase::Passing(_) | FetchPhase::Over => {}
         }
     }
 

@@ -25,7 +25,8 @@ use tandem_http::cache::validation;
 use tandem_http::{RequestHead, ResponseHead};
 use tandem_preload::Kind;
 
-use super::fetch::{Fetch, FetchPhase, PushStream};
+use super::fetch::{Fetch, PushStream};
+use super::fetch_phase::{FetchPhase, Released};
 use super::output::Output;
 use super::page_hold::{Hold, Siblings};
 use super::session::{Gateway, Unreported};
@@ -125,7 +126,7 @@ impl Gateway {
         match hold.allowance.checked_sub(1).filter(|_| !is_kept) {
             Some(allowance) => hold.allowance = allowance,
             None => {
-                fetch.held = true;
+                fetch.phase.hold();
                 hold.waiting.push_back(id);
             }
         }
@@ -140,7 +141,7 @@ impl Gateway {
     /// response, and would request the resource again.
     pub(super) fn hold_head(&mut self, now: Instant, id: FetchId) {
         if let Some(fetch) = self.fetches.get_mut(id) {
-            fetch.head_held = true;
+            fetch.phase.hold_head();
             self.holds.push_back((now + HOLD_PERIOD, id));
         }
     }
@@ -148,7 +149,9 @@ impl Gateway {
     /// Returns whether the head of a push must not be passed on yet. [`Output::Body`] follows when
     /// it may.
     pub fn holds_head(&self, id: FetchId) -> bool {
-        self.fetches.get(id).is_some_and(|fetch| fetch.head_held)
+        self.fetches
+            .get(id)
+            .is_some_and(|fetch| fetch.phase.holds_head())
     }
 
     /// Holds the body of a push back if the browser must validate its copy, since the head suffices
@@ -160,7 +163,7 @@ impl Gateway {
         let has_validator = head.fields.contains("etag") || head.fields.contains("last-modified");
         let suffices = fetch.validates && head.status == 200 && has_validator;
         if suffices && !fetch.requested && self.companion.known {
-            fetch.body_held = true;
+            fetch.phase.hold_body();
             self.holds.push_back((now + HOLD_PERIOD, id));
         }
     }
@@ -168,7 +171,9 @@ impl Gateway {
     /// Returns whether the body of a push must not be read yet. [`Output::Body`] follows when it
     /// may.
     pub fn holds_body(&self, id: FetchId) -> bool {
-        self.fetches.get(id).is_some_and(|fetch| fetch.body_held)
+        self.fetches
+            .get(id)
+            .is_some_and(|fetch| fetch.phase.holds_body())
     }
 
     /// Handles the report that the head of a push has confirmed the browser's copy. The rest of the
@@ -211,7 +216,8 @@ impl Gateway {
         };
         let (_, id) = self.joined.remove(at);
         let fetch = self.fetches.get_mut(id);
-        let Some(fetch) = fetch.filter(|fetch| matches!(fetch.phase, FetchPhase::Passing)) else {
+        let Some(fetch) = fetch.filter(|fetch| matches!(fetch.phase, FetchPhase::Passing(_)))
+        else {
             return;
         };
         self.counts.wasted_bytes += fetch.received;
@@ -225,16 +231,22 @@ impl Gateway {
         let Some(fetch) = self.fetches.get_mut(id) else {
             return;
         };
-        let head_held = std::mem::replace(&mut fetch.head_held, false);
-        // The client gets the head now, and reports on it.
-        fetch.reported |= head_held;
-        if std::mem::replace(&mut fetch.body_held, false) || head_held {
-            self.outputs.push_back(Output::Body { fetch: id });
-        }
-        if std::mem::replace(&mut fetch.held, false) && fetch.stream == PushStream::Open {
-            let turn = fetch.turn;
-            self.queue.wait(turn, id);
-            self.start_fetches(now);
+        match fetch.phase.release() {
+            Released::Nothing => {}
+            Released::Fetch => {
+                // Otherwise it waits for its turn once its promise has been sent.
+                if fetch.stream == PushStream::Open {
+                    let turn = fetch.turn;
+                    self.queue.wait(turn, id);
+                    self.start_fetches(now);
+                }
+            }
+            Released::Response => {
+                // The client gets the head now, and reports on it.
+                fetch.reported = true;
+                self.outputs.push_back(Output::Body { fetch: id });
+            }
+            Released::Body => self.outputs.push_back(Output::Body { fetch: id }),
         }
     }
 
@@ -298,7 +310,7 @@ impl Gateway {
         let (mut released, mut waiting) = (Vec::new(), VecDeque::new());
         for id in std::mem::take(&mut hold.waiting) {
             // A fetch that was claimed or given up meanwhile takes no allowance.
-            let Some(fetch) = self.fetches.get(id).filter(|fetch| fetch.is_releasable()) else {
+            let Some(fetch) = self.fetches.get(id).filter(|it| it.phase.is_releasable()) else {
                 continue;
             };
             let is_kept = spares_copies && self.copies.contain(fetch.target.hash);
@@ -347,7 +359,7 @@ impl Gateway {
     /// Returns the time at which the next held fetch is given up.
     pub(super) fn next_hold_end(&mut self) -> Option<Instant> {
         while let Some(&(at, id)) = self.holds.front() {
-            if self.fetches.get(id).is_some_and(Fetch::waits) {
+            if self.fetches.get(id).is_some_and(awaits_request) {
                 return Some(at);
             }
             self.holds.pop_front();
@@ -372,7 +384,11 @@ impl Gateway {
     /// Gives up a fetch that is still held. The browser is thought to have the resource, so that
     /// the next page does not promise it again.
     fn end_hold(&mut self, id: FetchId) {
-        let Some(fetch) = self.fetches.get_mut(id).filter(|fetch| fetch.waits()) else {
+        let Some(fetch) = self
+            .fetches
+            .get_mut(id)
+            .filter(|fetch| fetch.phase.awaits_request())
+        else {
             return;
         };
         // The client has no report to make on it.
@@ -388,4 +404,9 @@ impl Gateway {
         }
         self.cancel_fetch(id);
     }
+}
+
+/// Returns whether a fetch or a part of its response waits for a request.
+const fn awaits_request(fetch: &Fetch) -> bool {
+    fetch.phase.awaits_request()
 }

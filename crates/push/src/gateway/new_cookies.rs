@@ -20,7 +20,8 @@ use std::time::Instant;
 use tandem_http::RequestHead;
 
 use super::changed_cookies::{ChangedBy, NewCookies};
-use super::fetch::{Fetch, FetchPhase};
+use super::fetch::Fetch;
+use super::fetch_phase::FetchPhase;
 use super::page::Page;
 use super::session::{Gateway, Unreported};
 use super::table::{FetchId, PageId};
@@ -80,10 +81,8 @@ impl Gateway {
         let Some(fetch) = self.fetches.get_mut(id) else {
             return;
         };
-        let request = match &fetch.phase {
-            FetchPhase::Waiting(request) => Some(request),
-            _ => fetch.request.as_ref(),
-        };
+        let waiting = fetch.phase.waiting_request();
+        let request = waiting.or(fetch.request.as_ref());
         let (Some(request), Some(page)) = (request, self.pages.get(fetch.page)) else {
             return;
         };
@@ -148,11 +147,11 @@ impl Gateway {
         let Some(later) = page.cookies_with(changes) else {
             return;
         };
-        let is_affected = |fetch: &Fetch| match &fetch.phase {
-            FetchPhase::Waiting(request) => {
-                fetch.page == id && !fetch.requested && changes.concern(request)
-            }
-            _ => false,
+        let is_affected = |fetch: &Fetch| {
+            let request = fetch.phase.waiting_request();
+            fetch.page == id
+                && !fetch.requested
+                && request.is_some_and(|request| changes.concern(request))
         };
         let affected = |id: &FetchId| self.fetches.get(*id).is_some_and(is_affected);
         let affected: Vec<_> = self.fetches.ids().into_iter().filter(affected).collect();
@@ -180,7 +179,7 @@ impl Gateway {
         let Some(fetch) = self.fetches.get_mut(id) else {
             return false;
         };
-        let (Some(page), FetchPhase::Waiting(request)) =
+        let (Some(page), FetchPhase::Waiting { request, .. }) =
             (self.pages.get(fetch.page), &mut fetch.phase)
         else {
             return false;

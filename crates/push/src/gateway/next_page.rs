@@ -21,7 +21,7 @@ use tandem_http::{Method, RequestHead, ResponseHead};
 use tandem_preload::{self as scan, Kind, Need};
 
 use super::document::DocumentReader;
-use super::fetch::{FetchPhase, PushTarget};
+use super::fetch::PushTarget;
 use super::output::Output;
 use super::own_needs::is_prefetch;
 use super::page::Page;
@@ -150,7 +150,7 @@ impl Gateway {
         let mut fetches = fetches.filter_map(|id| self.fetches.get(id));
         self.responses.len() > 0
             || self.next.is_changing()
-            || fetches.any(|fetch| !fetch.waits() && !matches!(fetch.phase, FetchPhase::Over))
+            || fetches.any(|fetch| fetch.phase.is_under_way())
     }
 
     fn promise_next_pages(&mut self, viewed: ViewedPage) {

@@ -12,7 +12,6 @@ use tandem_http::RequestHead;
 use tandem_preload::{Need, Referrer};
 
 use super::cookies::Cookies;
-use super::fetch::FetchPhase;
 use super::own_needs::{is_prefetch, is_top_level};
 use super::revisits::UsedNeeds;
 use super::session::Gateway;
@@ -133,9 +132,7 @@ impl Gateway {
     fn unanswered_fetches(&self, page: PageId) -> Vec<FetchId> {
         let is_unanswered = |id: &FetchId| {
             self.fetches.get(*id).is_some_and(|fetch| {
-                fetch.page == page
-                    && !fetch.requested
-                    && !matches!(fetch.phase, FetchPhase::Passing | FetchPhase::Over)
+                fetch.page == page && !fetch.requested && fetch.phase.awaits_head()
             })
         };
         self.fetches

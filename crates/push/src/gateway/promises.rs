@@ -6,7 +6,8 @@ use tandem_http::{Method, RequestHead};
 use tandem_preload::Need;
 
 use super::document::{DocumentReader, Purpose};
-use super::fetch::{Fetch, FetchPhase, PushStream, PushTarget};
+use super::fetch::{Fetch, PushStream, PushTarget};
+use super::fetch_phase::FetchPhase;
 use super::fetch_queue::push_priority;
 use super::output::{Carrier, Output};
 use super::page::{MAX_RESOURCES, Promise, is_lazy};
@@ -280,18 +281,13 @@ impl Gateway {
             target: target.clone(),
             purpose: Purpose::of(need),
             turn: self.queue.turn(need.urgency),
-            phase: FetchPhase::Waiting(request.clone()),
+            phase: FetchPhase::new(request.clone()),
             request: None,
-            held: false,
             stream: PushStream::Unopened,
             is_sign: false,
             is_check,
             is_next,
-            gathers: false,
-            is_superseded: false,
             validates: self.cache.is_validatable(target.hash),
-            body_held: false,
-            head_held: false,
             is_wasted: false,
             requested: false,
             has_browser_cookies: false,
