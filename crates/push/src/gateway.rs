@@ -28,8 +28,8 @@
 //! fetches, and the time. After each of them, [`Gateway::poll_output`] returns decisions until it
 //! returns `None`; then [`Gateway::poll_timeout`] returns the time of its next run.
 //!
-//! `session` holds the state. `responses`, `promises`, `fetches` and `reports` handle the events
-//! and make the decisions. The other files hold the records and policies.
+//! `session` holds the state. `responses`, `new_pages`, `promises`, `fetches` and `reports` handle
+//! the events and make the decisions. The other files hold the records and policies.
 
 mod audience;
 mod budget;
@@ -52,6 +52,7 @@ mod governed_pages;
 mod holds;
 mod named;
 mod new_cookies;
+mod new_pages;
 mod next_page;
 mod next_visits;
 mod output;
