@@ -28,6 +28,17 @@ use crate::wire::{ASKED_FIELD, NEXT_PAGE_FIELD, url_hash};
 /// The time after which a fetch without a head gives its slot to another.
 const SLOT_PERIOD: Duration = Duration::from_secs(2);
 
+/// The requests that the response of a push may serve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Delivery {
+    /// All that the rules of caches permit.
+    Kept,
+    /// The one that waits for it already, or follows at once. No cache may keep the response.
+    HandedOver,
+    /// The same, but no request waits yet.
+    Withheld,
+}
+
 impl Gateway {
     /// Lets a fetch wait for its turn: its promise has been sent.
     pub fn queue_fetch(&mut self, now: Instant, id: FetchId) {
@@ -66,54 +77,100 @@ impl Gateway {
         self.note_cookies_of_fetch(now, id, head);
         self.queue.grow();
         self.end_fetching(now, id, FetchPhase::Passing(Passage::All));
-        let is_redirected = self.is_redirected(id);
-        let Some(fetch) = self.fetches.get_mut(id) else {
+        let Some(fetch) = self.fetches.get(id) else {
             return Ok(Order::Now);
         };
         if fetch.is_next && !fetch.requested && !is_plain_document(head) {
-            let hash = fetch.target.hash;
-            self.cache.note_unpushable(hash);
+            self.cache.note_unpushable(fetch.target.hash);
             self.fail_fetch(now, id);
             return Err(PushError::Forbidden);
         }
         if fetch.is_check {
             return self.pass_check(now, id, head);
         }
+        let Some(delivery) = self.admit(id, head) else {
+            self.fail_fetch(now, id);
+            return Err(PushError::Forbidden);
+        };
+        let reuse = self.note_fetched(now, id, head, delivery, predictor);
+        if head.status == 200 {
+            self.note_reuse(now, id, reuse);
+        }
+        self.begin_push(id, head);
+        if reuse == Reuse::Fresh {
+            self.begin_repeat(now, id, head);
+        }
+        match delivery {
+            Delivery::Withheld => self.hold_head(now, id),
+            Delivery::Kept | Delivery::HandedOver => self.hold_body(now, id, head),
+        }
+        if let Some(fetch) = self.fetches.get(id) {
+            head.fields.set(ASKED_FIELD, fetch.target.asked.encode());
+            if fetch.is_next {
+                head.fields.set(NEXT_PAGE_FIELD, "1");
+            }
+        }
+        Ok(self.order(added))
+    }
+
+    /// Decides by its head how the response of a push may be passed on. Returns `None` if it may
+    /// not be. Notes a resource that no push can bring.
+    fn admit(&mut self, id: FetchId, head: &ResponseHead) -> Option<Delivery> {
+        let delivery = self.delivery_of(id, head);
+        let fetch = self.fetches.get_mut(id)?;
         let length = content_length(&head.fields).ok().flatten();
         fetch.sized = length.is_some();
         let length = length.unwrap_or(0);
-        let is_kept = may_be_pushed(head);
+        let is_short = length <= MAX_PUSH_BYTES;
+        if !is_short || matches!(delivery, None | Some(Delivery::Withheld)) {
+            self.cache.note_unpushable(fetch.target.hash);
+        }
+        let delivery = delivery.filter(|_| is_short)?;
+        let page = self.pages.get_mut(fetch.page)?;
+        page.spend_announced(length).then_some(delivery)
+    }
+
+    /// Returns how the response of a push may be passed on, apart from its length.
+    fn delivery_of(&self, id: FetchId, head: &ResponseHead) -> Option<Delivery> {
+        if may_be_pushed(head) {
+            return Some(Delivery::Kept);
+        }
         // With many pushes at once, an origin may answer 429 or 503. A gateway then leaves the next
         // attempt to the browser. With one user, the caller repeats such requests.
         let is_refusal =
             matches!(head.status, 429 | 503) && !self.config.audience.repeats_refused_requests();
         // A client without a companion does not report that a request waits.
-        let is_handed_over =
-            !is_kept && !is_refusal && self.companion.known && may_be_handed_over(head);
-        let is_allowed = is_kept || is_handed_over;
-        let fits = length <= MAX_PUSH_BYTES
-            && is_allowed
-            && self
-                .pages
-                .get_mut(fetch.page)
-                .is_some_and(|page| page.spend_announced(length));
+        if is_refusal || !self.companion.known || !may_be_handed_over(head) {
+            return None;
+        }
         // The browser requests the target of a redirect at once.
-        let is_awaited = fetch.requested || is_redirected;
-        let is_unwanted = is_handed_over && !is_awaited;
-        if length > MAX_PUSH_BYTES || !is_allowed || is_unwanted {
-            let hash = fetch.target.hash;
-            self.cache.note_unpushable(hash);
-        }
-        if !fits || !is_allowed {
-            self.fail_fetch(now, id);
-            return Err(PushError::Forbidden);
-        }
-        fetch.reported = !is_unwanted;
+        let is_requested = self.fetches.get(id).is_some_and(|fetch| fetch.requested);
+        Some(match is_requested || self.is_redirected(id) {
+            true => Delivery::HandedOver,
+            false => Delivery::Withheld,
+        })
+    }
+
+    /// Records the response of a push that is to be passed on: the use that caches can make of it,
+    /// its copy, and its lifetime. Returns that use.
+    fn note_fetched(
+        &mut self,
+        now: Instant,
+        id: FetchId,
+        head: &ResponseHead,
+        delivery: Delivery,
+        predictor: Option<&mut dyn Predictor>,
+    ) -> Reuse {
         let unix_time = self.clock.unix_time(now);
+        let is_kept = delivery == Delivery::Kept;
         let reuse = match is_kept {
             true => browser_reuse(head, unix_time),
             false => Reuse::Never,
         };
+        let Some(fetch) = self.fetches.get_mut(id) else {
+            return reuse;
+        };
+        fetch.reported = delivery != Delivery::Withheld;
         self.cache.note_answer(fetch.target.hash, reuse);
         if let (Some(page), Some(visits)) = (self.pages.get(fetch.page), &self.visits) {
             let copy = KeptCopy::of(head, unix_time).filter(|_| is_kept);
@@ -132,27 +189,9 @@ impl Gateway {
             && push.fetch == id
         {
             push.lifetime = lifetime;
-            push.needs_waiting = is_handed_over;
+            push.needs_waiting = !is_kept;
         }
-        if head.status == 200 {
-            self.note_reuse(now, id, reuse);
-        }
-        self.begin_push(id, head);
-        if reuse == Reuse::Fresh {
-            self.begin_repeat(now, id, head);
-        }
-        if is_unwanted {
-            self.hold_head(now, id);
-        } else {
-            self.hold_body(now, id, head);
-        }
-        if let Some(fetch) = self.fetches.get(id) {
-            head.fields.set(ASKED_FIELD, fetch.target.asked.encode());
-            if fetch.is_next {
-                head.fields.set(NEXT_PAGE_FIELD, "1");
-            }
-        }
-        Ok(self.order(added))
+        reuse
     }
 
     /// Ends the early requests whose cookies the response of a push changes.

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use tandem_http::cache::{RequestPolicy, validation};
 use tandem_http::{Method, RequestHead, ResponseHead};
+use tandem_preload::Need;
 
 use super::changed_cookies::ChangedBy;
 use super::document::DocumentReader;
@@ -20,9 +21,26 @@ use super::table::{PageId, ResponseId};
 use super::visitors::visited_site;
 use crate::fetch_standard::{is_framed, is_navigation, is_revalidation};
 use crate::hints::{named_resources, names_resources};
-use crate::response_rules::{KeptCopy, Reuse, browser_reuse, copy_lifetime, is_redirect};
+use crate::response_rules::{
+    CopyLifetime, KeptCopy, Reuse, browser_reuse, copy_lifetime, is_redirect,
+};
 use crate::url::{request_authority, request_url};
 use crate::wire::{url_hash, url_hash_of};
+
+/// A response to GET, whose head has arrived.
+struct Answer<'a> {
+    id: ResponseId,
+    /// The hash of the request's URL.
+    hash: u32,
+    request: &'a Arc<RequestHead>,
+    /// The lifetime of copies of the response, if its head shows it.
+    lifetime: Option<CopyLifetime>,
+    /// True if the client takes pushes.
+    takes_pushes: bool,
+    /// True if the request shows a copy from before the session. That copy is as old as its
+    /// lifetime at least.
+    shows_age: bool,
+}
 
 impl Gateway {
     /// Handles a request. If `takes_pushes` is true, the client gets the resources of the response.
@@ -132,36 +150,25 @@ impl Gateway {
             return Interest::default();
         };
         if request.method != Method::Get {
-            if !self.config.audience.applies_policies() {
-                self.note_other_head(now, &request, head);
-            } else if let Some(url) = request_url(&request) {
-                self.note_content_policies(now, &url, &request, head);
-            }
+            self.note_head_of_change(now, &request, head);
             return Interest::default();
         }
         let is_confirmed = head.status == 304 && response.page.is_some();
         if !is_confirmed && (head.status != 200 || !DocumentReader::is_html(head)) {
             self.end_revisit(now, id);
         }
-        let unix_time = self.clock.unix_time(now);
-        let lifetime = copy_lifetime(head, unix_time);
-        let shows_age = takes_pushes
-            && validation::is_conditional(&request.fields)
-            && !self.cache.has_received(hash);
+        let answer = Answer {
+            id,
+            hash,
+            request: &request,
+            lifetime: copy_lifetime(head, self.clock.unix_time(now)),
+            takes_pushes,
+            shows_age: takes_pushes
+                && validation::is_conditional(&request.fields)
+                && !self.cache.has_received(hash),
+        };
         if takes_pushes {
-            self.note_signs(&request, hash, head);
-            self.note_changed_cookies(now, ChangedBy::Browser(id), &request, head);
-        }
-        if let Some(lifetime) = lifetime.filter(|_| shows_age) {
-            self.note_age(&visited_site(&request), &request, lifetime.rest);
-        }
-        if takes_pushes && (head.status == 200 || (head.status == 304 && lifetime.is_some())) {
-            self.cache.note_answer(hash, browser_reuse(head, unix_time));
-            self.note_own_need(now, &request, head);
-            self.note_own_copy(&request, KeptCopy::of(head, unix_time));
-        }
-        if takes_pushes && let Some(url) = request_url(&request) {
-            self.note_content_policies(now, &url, &request, head);
+            self.note_answer(now, &answer, head);
         }
         if !self.config.audience.trusts_page_names() {
             self.note_visit(now, id, &request, head);
@@ -175,39 +182,11 @@ impl Gateway {
         let Some(url) = request_url(&request).map(Arc::<str>::from) else {
             return Interest::default();
         };
-        let mut named = match names_resources(head) {
-            true => {
-                let is_document = is_navigation(&request) || DocumentReader::is_html(head);
-                named_resources(&url, head, is_document)
-            }
-            false => Vec::new(),
+        let named = take_named(&url, &request, head);
+        let (learned, returning) = match predictor {
+            Some(predictor) => self.learn_answer(now, &answer, &url, head, predictor),
+            None => (Learned::default(), Returning::default()),
         };
-        let (mut learned, mut returning) = (Learned::default(), Returning::default());
-        if let Some(predictor) = predictor {
-            if shows_age
-                && lifetime.is_none()
-                && let Some(known) = predictor.lifetime(&url)
-            {
-                self.note_age(&visited_site(&request), &request, known.rest);
-            }
-            if let Some(lifetime) = lifetime {
-                predictor.note_lifetime(&url, lifetime);
-            } else if head.status == 200 {
-                let is_kept = browser_reuse(head, unix_time) != Reuse::Never;
-                predictor.note_kept(&url, is_kept);
-            }
-            if takes_pushes {
-                self.view_page(now, id, &url, &request, head, predictor);
-            }
-            learned = self.learn(now, id, &url, &request, head, predictor);
-            if takes_pushes && self.companion.takes_checks && is_navigation(&request) {
-                returning = Returning::of(predictor, &url);
-                returning.add_unkept(predictor, &learned.needs);
-            }
-        }
-        if head.status != 200 {
-            named.clear();
-        }
         if takes_pushes {
             let needs = Needs {
                 named,
@@ -217,6 +196,70 @@ impl Gateway {
             self.begin_page(now, id, url, request, head, needs);
         }
         self.interest_in(id)
+    }
+
+    /// Handles the head of a response to a request with another method than GET.
+    fn note_head_of_change(&mut self, now: Instant, request: &RequestHead, head: &ResponseHead) {
+        if !self.config.audience.applies_policies() {
+            self.note_other_head(now, request, head);
+        } else if let Some(url) = request_url(request) {
+            self.note_content_policies(now, &url, request, head);
+        }
+    }
+
+    /// Records the facts about the browser that a response to it shows: signs of earlier visits,
+    /// cookies, copies in its cache, and the policies of a document.
+    fn note_answer(&mut self, now: Instant, answer: &Answer<'_>, head: &ResponseHead) {
+        let (request, hash) = (answer.request, answer.hash);
+        self.note_signs(request, hash, head);
+        self.note_changed_cookies(now, ChangedBy::Browser(answer.id), request, head);
+        if let Some(lifetime) = answer.lifetime.filter(|_| answer.shows_age) {
+            self.note_age(&visited_site(request), request, lifetime.rest);
+        }
+        if head.status == 200 || (head.status == 304 && answer.lifetime.is_some()) {
+            let unix_time = self.clock.unix_time(now);
+            self.cache.note_answer(hash, browser_reuse(head, unix_time));
+            self.note_own_need(now, request, head);
+            self.note_own_copy(request, KeptCopy::of(head, unix_time));
+        }
+        if let Some(url) = request_url(request) {
+            self.note_content_policies(now, &url, request, head);
+        }
+    }
+
+    /// Teaches the predictor a response. Returns the needs of other users, and the resources whose
+    /// treatment depends on the browser's cache.
+    fn learn_answer(
+        &mut self,
+        now: Instant,
+        answer: &Answer<'_>,
+        url: &Arc<str>,
+        head: &ResponseHead,
+        predictor: &mut dyn Predictor,
+    ) -> (Learned, Returning) {
+        let (id, request) = (answer.id, answer.request);
+        if answer.shows_age
+            && answer.lifetime.is_none()
+            && let Some(known) = predictor.lifetime(url)
+        {
+            self.note_age(&visited_site(request), request, known.rest);
+        }
+        if let Some(lifetime) = answer.lifetime {
+            predictor.note_lifetime(url, lifetime);
+        } else if head.status == 200 {
+            let reuse = browser_reuse(head, self.clock.unix_time(now));
+            predictor.note_kept(url, reuse != Reuse::Never);
+        }
+        if answer.takes_pushes {
+            self.view_page(now, id, url, request, head, predictor);
+        }
+        let learned = self.learn(now, id, url, request, head, predictor);
+        let mut returning = Returning::default();
+        if answer.takes_pushes && self.companion.takes_checks && is_navigation(request) {
+            returning = Returning::of(predictor, url);
+            returning.add_unkept(predictor, &learned.needs);
+        }
+        (learned, returning)
     }
 
     /// Returns the events of a response that matter now. Promises may precede its head.
@@ -386,6 +429,20 @@ impl Gateway {
             (false, false) => None,
         }
     }
+}
+
+/// Removes the fields of a head that name resources. Returns these resources, unless the response
+/// is an error or leads elsewhere.
+fn take_named(url: &str, request: &RequestHead, head: &mut ResponseHead) -> Vec<Need> {
+    if !names_resources(head) {
+        return Vec::new();
+    }
+    let is_document = is_navigation(request) || DocumentReader::is_html(head);
+    let mut named = named_resources(url, head, is_document);
+    if head.status != 200 {
+        named.clear();
+    }
+    named
 }
 
 /// Returns whether a response may be a page, a part of one that names resources, or a redirect.
