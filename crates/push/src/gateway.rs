@@ -35,6 +35,7 @@ mod audience;
 mod budget;
 mod changed_cookies;
 mod client_cache;
+mod companion;
 mod content_policies;
 mod cookie_hashes;
 mod cookie_hosts;

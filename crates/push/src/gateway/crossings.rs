@@ -30,12 +30,12 @@ use crate::wire::{ASKED_AGAIN_FIELD, CROSSED_FIELD, RequestHashes, url_hash};
 impl Gateway {
     /// Lets the gateway refer requests to pushes, since the client takes references.
     pub const fn allow_references(&mut self) {
-        self.companion.takes_references = true;
+        self.companion.allow_references();
     }
 
     /// Lets the gateway refer several requests to one push.
     pub const fn allow_second_references(&mut self) {
-        self.companion.takes_second_references = true;
+        self.companion.allow_second_references();
     }
 
     /// Notes that the promise of a fetch has been sent.
@@ -58,7 +58,7 @@ impl Gateway {
         round_trip: Duration,
     ) -> Option<ResponseHead> {
         let is_refused = request.fields.contains(ASKED_AGAIN_FIELD);
-        if !self.companion.takes_references || self.unreported.is_empty() || is_refused {
+        if !self.companion.takes_references() || self.unreported.is_empty() || is_refused {
             return None;
         }
         let hash = url_hash(request);
@@ -79,7 +79,7 @@ impl Gateway {
         if !is_crossing || !is_plain || !fits {
             return None;
         }
-        if !self.companion.takes_second_references {
+        if !self.companion.takes_second_references() {
             push.promised = None;
         }
         let fetch = push.fetch;

@@ -29,8 +29,7 @@ impl Gateway {
                 self.give_up(id);
             }
         }
-        let promises = std::mem::take(&mut self.companion.promises);
-        for promise in promises {
+        for promise in self.companion.take_promises() {
             self.forget_fetch(promise.fetch);
         }
         for id in self.waiting_fetches() {

@@ -55,14 +55,14 @@ pub(super) enum Passage {
     All,
     /// The head. The body waits for a request that needs it.
     Head,
-    /// Nothing: only a request that waits already may get the response.
+    /// No part of it. Only a request that waits already may get the response.
     Nothing,
 }
 
 /// The effect of the end of a hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Released {
-    /// Nothing was held.
+    /// The phase had no hold.
     Nothing,
     /// The fetch may wait for its turn.
     Fetch,

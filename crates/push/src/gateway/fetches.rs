@@ -31,9 +31,9 @@ const SLOT_PERIOD: Duration = Duration::from_secs(2);
 /// The requests that the response of a push may serve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Delivery {
-    /// All that the rules of caches permit.
+    /// Each request for which the rules of caches permit it.
     Kept,
-    /// The one that waits for it already, or follows at once. No cache may keep the response.
+    /// The request that waits for it already, or follows at once. No cache may keep the response.
     HandedOver,
     /// The same, but no request waits yet.
     Withheld,
@@ -72,7 +72,7 @@ impl Gateway {
         head: &mut ResponseHead,
         predictor: Option<&mut dyn Predictor>,
     ) -> Result<Order, PushError> {
-        let added = self.companion.added;
+        let added = self.companion.added();
         self.note_load(now);
         self.note_cookies_of_fetch(now, id, head);
         self.queue.grow();
@@ -140,7 +140,7 @@ impl Gateway {
         let is_refusal =
             matches!(head.status, 429 | 503) && !self.config.audience.repeats_refused_requests();
         // A client without a companion does not report that a request waits.
-        if is_refusal || !self.companion.known || !may_be_handed_over(head) {
+        if is_refusal || !self.companion.client_reports() || !may_be_handed_over(head) {
             return None;
         }
         // The browser requests the target of a redirect at once.
@@ -233,7 +233,7 @@ impl Gateway {
         id: FetchId,
         data: &[u8],
     ) -> Result<Order, PushError> {
-        let added = self.companion.added;
+        let added = self.companion.added();
         self.note_load(now);
         let Some(fetch) = self.fetches.get_mut(id) else {
             return Ok(Order::Now);
@@ -494,7 +494,7 @@ impl Gateway {
 
     /// Returns whether promises were added to an open companion, which are to be sent first.
     const fn order(&self, added: u64) -> Order {
-        if self.companion.added == added {
+        if self.companion.added() == added {
             Order::Now
         } else {
             Order::AfterPromises

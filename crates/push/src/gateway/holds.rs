@@ -54,7 +54,7 @@ impl Gateway {
             if !self.cache.has_received(hash) {
                 let site = visited_site(request);
                 // A client without a companion would never release the bodies.
-                if self.companion.known {
+                if self.companion.client_reports() {
                     self.hold_pages(&site);
                 }
                 self.visitors.note_return(site);
@@ -81,7 +81,7 @@ impl Gateway {
             return;
         };
         let request = page.request();
-        if !self.companion.known || !is_navigation(request) {
+        if !self.companion.client_reports() || !is_navigation(request) {
             return;
         }
         // A page behind a redirect answers the gateway's own request, which has no condition and,
@@ -162,7 +162,7 @@ impl Gateway {
         };
         let has_validator = head.fields.contains("etag") || head.fields.contains("last-modified");
         let suffices = fetch.validates && head.status == 200 && has_validator;
-        if suffices && !fetch.requested && self.companion.known {
+        if suffices && !fetch.requested && self.companion.client_reports() {
             fetch.phase.hold_body();
             self.holds.push_back((now + HOLD_PERIOD, id));
         }

@@ -118,7 +118,7 @@ impl Gateway {
     /// resources, and takes pushes only if the gateway can hold their bodies back.
     pub(super) fn refuses_pushes(&self, request: &RequestHead) -> bool {
         let policy = RequestPolicy::of(&request.fields);
-        let may_hold = is_navigation(request) && self.companion.known;
+        let may_hold = is_navigation(request) && self.companion.client_reports();
         let is_conditional = validation::is_conditional(&request.fields);
         policy.control.no_cache || (is_conditional && (policy.wants_validation() || !may_hold))
     }

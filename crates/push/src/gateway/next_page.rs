@@ -154,7 +154,7 @@ impl Gateway {
     }
 
     fn promise_next_pages(&mut self, viewed: ViewedPage) {
-        if self.closed || !self.companion.open || self.is_held_out() {
+        if self.closed || !self.companion.is_open() || self.is_held_out() {
             return;
         }
         self.next.promised.clear();
@@ -224,7 +224,7 @@ impl Gateway {
             return None;
         }
         let is_validated = self.cache.is_validatable(hash);
-        let takes_heads = self.companion.takes_checks && !self.cache.is_uncheckable(hash);
+        let takes_heads = self.companion.takes_checks() && !self.cache.is_uncheckable(hash);
         if is_validated && takes_heads {
             return Some((Method::Head, HEAD_PRICE));
         }

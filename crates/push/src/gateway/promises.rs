@@ -199,7 +199,7 @@ impl Gateway {
         }
         if self.config.audience.checks_known_copies() && self.cache.is_validatable(target.hash) {
             // The browser will send a conditional request, which a check can answer.
-            if self.companion.takes_checks {
+            if self.companion.takes_checks() {
                 self.promise_check(id, &need, false);
             }
             return;
@@ -372,12 +372,10 @@ impl Gateway {
 
     /// Adds a promise of a complete page to those of the companion, which may open soon.
     pub(super) fn promise_on_companion(&mut self, promise: Promise) {
-        if self.closed || self.companion.promises.len() >= MAX_RESOURCES {
+        if self.closed || !self.companion.has_room() {
             return self.forget_fetch(promise.fetch);
         }
-        self.companion.promises.push_back(promise);
-        if self.companion.open {
-            self.companion.added += 1;
+        if self.companion.add(promise) {
             self.outputs.push_back(Output::Promise(Carrier::Companion));
         }
     }

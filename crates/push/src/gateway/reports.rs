@@ -6,21 +6,17 @@ use super::output::{Carrier, Output};
 use super::predictor::Predictor;
 use super::session::Gateway;
 use crate::url;
-use crate::wire::{Fate, Report, ReportReader};
+use crate::wire::{Fate, Report};
 
 impl Gateway {
     /// Opens the companion. If `takes_checks` is true, its client takes promises of HEAD. Returns
     /// false if the session has a companion already.
     pub fn open_companion(&mut self, takes_checks: bool) -> bool {
-        if self.companion.open {
+        if !self.companion.open(takes_checks) {
             return false;
         }
         self.knows_client = true;
-        self.companion.open = true;
-        self.companion.known = true;
-        self.companion.takes_checks = takes_checks;
-        self.companion.reader = ReportReader::default();
-        if !self.companion.promises.is_empty() {
+        if self.companion.has_promises() {
             self.outputs.push_back(Output::Promise(Carrier::Companion));
         }
         true
@@ -33,11 +29,7 @@ impl Gateway {
         bytes: &[u8],
         mut predictor: Option<&mut dyn Predictor>,
     ) {
-        let mut reports = Vec::new();
-        self.companion
-            .reader
-            .read(bytes, |report| reports.push(report));
-        for report in reports {
+        for report in self.companion.read(bytes) {
             match report {
                 Report::Holds(url) => self.cache.note_earlier(url),
                 Report::Became(fate, url) => {
@@ -49,7 +41,7 @@ impl Gateway {
 
     /// Closes the companion. Promises that it has not taken wait for the next.
     pub fn close_companion(&mut self) {
-        self.companion.open = false;
+        self.companion.close();
     }
 
     fn handle_fate(

@@ -255,7 +255,7 @@ impl Gateway {
         }
         let learned = self.learn(now, id, url, request, head, predictor);
         let mut returning = Returning::default();
-        if answer.takes_pushes && self.companion.takes_checks && is_navigation(request) {
+        if answer.takes_pushes && self.companion.takes_checks() && is_navigation(request) {
             returning = Returning::of(predictor, url);
             returning.add_unkept(predictor, &learned.needs);
         }

@@ -9,6 +9,7 @@ use tandem_http::RequestHead;
 
 use super::changed_cookies::{ChangedCookies, NewCookies};
 use super::client_cache::ClientCache;
+use super::companion::Companion;
 use super::content_policies::ContentPolicies;
 use super::cookie_hosts::CookieHosts;
 use super::document::DocumentReader;
@@ -28,7 +29,7 @@ use super::visits::Visits;
 use crate::cookies::KnownPaths;
 use crate::response_rules::{CopyLifetime, Reuse};
 use crate::url;
-use crate::wire::{OPENED_FIELD, OpenedList, ReportReader, RequestHashes, Treatment};
+use crate::wire::{OPENED_FIELD, OpenedList, RequestHashes, Treatment};
 
 /// The time in which requests that browsers make together arrive. Needs of a host are released that
 /// long after the first request to it, so that no push is made for the other requests.
@@ -93,25 +94,6 @@ pub(super) struct Unreported {
     pub(super) bytes: u64,
 }
 
-/// The companion of the session, and the promises that wait for one.
-#[derive(Default)]
-pub(super) struct CompanionPromises {
-    /// True if a companion is open.
-    pub(super) open: bool,
-    /// True if the session has had a companion. Its client then reports.
-    pub(super) known: bool,
-    /// True if the client takes promises of HEAD.
-    pub(super) takes_checks: bool,
-    /// True if the client gives a push to a request that is answered with a reference to it.
-    pub(super) takes_references: bool,
-    /// True if it gives one push to several such requests.
-    pub(super) takes_second_references: bool,
-    pub(super) reader: ReportReader,
-    pub(super) promises: VecDeque<Promise>,
-    /// The promises that were added while a companion was open.
-    pub(super) added: u64,
-}
-
 /// The gateway's half of one session.
 pub struct Gateway {
     pub(super) config: Config,
@@ -146,7 +128,7 @@ pub struct Gateway {
     pub(super) joined: Vec<(u32, FetchId)>,
     /// The promises without a report, by URL hash.
     pub(super) unreported: HashMap<u32, Unreported>,
-    pub(super) companion: CompanionPromises,
+    pub(super) companion: Companion,
     pub(super) hosts: ForeignHosts,
     /// The list of hosts for which the client opens HTTPS; `None` before it has sent a list.
     opened: Option<OpenedList>,
@@ -202,12 +184,9 @@ impl Gateway {
             requested: Vec::new(),
             joined: Vec::new(),
             unreported: HashMap::new(),
-            companion: CompanionPromises {
-                // The client of one user is in the same process. Its first page may be here before
-                // its companion.
-                takes_checks: config.audience.is_in_one_process(),
-                ..CompanionPromises::default()
-            },
+            // A client in the same process is known. Its first page may be here before its
+            // companion.
+            companion: Companion::new(config.audience.is_in_one_process()),
             hosts: ForeignHosts::default(),
             opened: None,
             releases: VecDeque::new(),
@@ -304,7 +283,7 @@ impl Gateway {
 
     fn next_promise(&mut self, carrier: Carrier) -> Option<Promise> {
         match carrier {
-            Carrier::Companion => self.companion.promises.pop_front(),
+            Carrier::Companion => self.companion.take_promise(),
             Carrier::Response(response) => {
                 let page = self.responses.get(response)?.page?;
                 self.pages.get_mut(page)?.promises.as_mut()?.pop_front()
@@ -331,7 +310,7 @@ impl Gateway {
         if let Some(page) = self.skipping.take() {
             self.collect_page(page);
         }
-        for promise in std::mem::take(&mut self.companion.promises) {
+        for promise in self.companion.take_promises() {
             self.forget_fetch(promise.fetch);
         }
     }
