@@ -42,6 +42,7 @@ mod cookie_hosts;
 mod cookies;
 mod copies;
 mod crossings;
+mod deadlines;
 mod departure;
 mod document;
 mod fetch;

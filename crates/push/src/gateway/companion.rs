@@ -27,7 +27,7 @@ enum Opening {
     /// The session has had none.
     #[default]
     Never,
-    /// One is open.
+    /// A companion is open.
     Open,
     /// The last one has closed.
     Closed,

@@ -23,7 +23,7 @@ use super::output::{Order, Output, PushError};
 use super::page_copies::PageCopies;
 use super::predictor::CachedCopy;
 use super::repeats::Begun;
-use super::session::{GATHER_PERIOD, Gateway, Unreported};
+use super::session::{Gateway, Unreported};
 use super::table::{FetchId, PageId};
 use super::visitors::visited_site;
 use crate::client::not_modified;
@@ -204,7 +204,7 @@ impl Gateway {
 
     /// Begins a check once the requests that the browser made meanwhile have arrived.
     pub(super) fn begin_checks(&mut self, now: Instant) {
-        while let Some((_, id)) = self.checks.pop_front_if(|(at, _)| *at <= now) {
+        while let Some(id) = self.copies.take_check(now) {
             if let Some(fetch) = self.fetches.get_mut(id)
                 && fetch.phase.end_gathering()
             {
@@ -212,11 +212,6 @@ impl Gateway {
             }
         }
         self.start_fetches(now);
-    }
-
-    /// Lets a check wait for requests that arrive in the next moment.
-    pub(super) fn gather(&mut self, now: Instant, id: FetchId) {
-        self.checks.push_back((now + GATHER_PERIOD, id));
     }
 
     /// Withdraws the promise of a resource that the browser requests itself, if its fetch has not

@@ -119,6 +119,11 @@ impl FetchPhase {
         !self.awaits_request() && !matches!(self, Self::Over)
     }
 
+    /// Returns whether the fetch has a slot of the queue.
+    pub(super) const fn has_slot(&self) -> bool {
+        matches!(self, Self::Fetching)
+    }
+
     /// Returns whether the head is still to come.
     pub(super) const fn awaits_head(&self) -> bool {
         matches!(self, Self::Waiting { .. } | Self::Fetching | Self::Slow)
@@ -260,6 +265,7 @@ mod tests {
         assert_eq!(asked(FetchPhase::begins_unclaimed), [0, 1]);
         assert_eq!(asked(FetchPhase::is_held), [2, 3]);
         assert_eq!(asked(FetchPhase::is_releasable), [2]);
+        assert_eq!(asked(FetchPhase::has_slot), [4]);
         assert_eq!(asked(FetchPhase::awaits_head), [0, 1, 2, 3, 4, 5]);
         assert_eq!(asked(FetchPhase::holds_body), [7]);
         assert_eq!(asked(FetchPhase::holds_head), [8]);

@@ -5,9 +5,11 @@
 //! can then still change, for example by a new cookie. The number is small again after all fetches.
 
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 use tandem_http::Priority;
 
+use super::deadlines::Deadlines;
 use super::table::FetchId;
 
 /// The rank of a fetch for which a request waits: before each urgency.
@@ -19,6 +21,9 @@ pub(super) struct Turn {
     rank: u8,
     number: u64,
 }
+
+/// The time after which a fetch without a head gives its slot to another.
+const SLOT_PERIOD: Duration = Duration::from_secs(2);
 
 /// The slots that each head adds.
 const GROWTH: usize = 2;
@@ -32,6 +37,8 @@ pub(super) struct FetchQueue {
     most: usize,
     issued: u64,
     waiting: BTreeMap<Turn, FetchId>,
+    /// The fetches that have begun, until they give up their slots.
+    begun: Deadlines<FetchId>,
 }
 
 impl FetchQueue {
@@ -45,6 +52,7 @@ impl FetchQueue {
             most,
             issued: 0,
             waiting: BTreeMap::new(),
+            begun: Deadlines::default(),
         }
     }
 
@@ -88,6 +96,22 @@ impl FetchQueue {
         let (_, fetch) = self.waiting.pop_first()?;
         self.free -= 1;
         Some(fetch)
+    }
+
+    /// Notes that the request of a fetch is made now. The fetch has a slot.
+    pub(super) fn begin(&mut self, now: Instant, fetch: FetchId) {
+        self.begun.add(now + SLOT_PERIOD, fetch);
+    }
+
+    /// Returns the time of the next call of [`Self::take_slow`]. Fetches without a slot
+    /// (`has_slot`) are forgotten.
+    pub(super) fn next_slow(&mut self, has_slot: impl Fn(FetchId) -> bool) -> Option<Instant> {
+        self.begun.next_wanted(|fetch| has_slot(*fetch))
+    }
+
+    /// Takes a fetch that began so long ago that it gives up its slot, if it still has one.
+    pub(super) fn take_slow(&mut self, now: Instant) -> Option<FetchId> {
+        self.begun.take_due(now)
     }
 
     /// Removes a fetch that waits no longer.
@@ -212,6 +236,22 @@ mod tests {
             queue.wait(turn, fetch(number));
         }
         assert_eq!(begun(&mut queue), 1);
+    }
+
+    #[test]
+    fn fetch_is_slow_after_a_period_if_it_has_a_slot() {
+        let (mut queue, now) = (FetchQueue::new(4, 4), Instant::now());
+        let second = Duration::from_secs(1);
+        for number in 0..3 {
+            let at = u32::try_from(number).unwrap();
+            queue.begin(now + at * second, fetch(number));
+        }
+        let next = queue.next_slow(|id| id != fetch(0));
+        assert_eq!(next, Some(now + second + SLOT_PERIOD));
+        assert_eq!(queue.take_slow(now + SLOT_PERIOD), None);
+        assert_eq!(queue.take_slow(now + second + SLOT_PERIOD), Some(fetch(1)));
+        assert_eq!(queue.next_slow(|_| false), None);
+        assert_eq!(queue.take_slow(now + 9 * SLOT_PERIOD), None);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The fetches of pushes: their order, and the responses that they bring.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use tandem_http::cache::{CacheRules, Receipt, ResponsePolicy};
 use tandem_http::message::content_length;
@@ -24,9 +24,6 @@ use crate::response_rules::{
     redirect_target,
 };
 use crate::wire::{ASKED_FIELD, NEXT_PAGE_FIELD, url_hash};
-
-/// The time after which a fetch without a head gives its slot to another.
-const SLOT_PERIOD: Duration = Duration::from_secs(2);
 
 /// The requests that the response of a push may serve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +52,7 @@ impl Gateway {
         self.note_sent_promise(now, id);
         match start {
             Some(Start::Claim | Start::OwnClaim) => self.begin_hold(now, id),
-            Some(Start::Gathered) => self.gather(now, id),
+            Some(Start::Gathered) => self.copies.gather(now, id),
             Some(Start::Promise) | None => {
                 self.queue.wait(turn, id);
                 self.start_fetches(now);
@@ -349,7 +346,7 @@ impl Gateway {
                     {
                         push.begun = true;
                     }
-                    self.slow.push_back((now + SLOT_PERIOD, id));
+                    self.queue.begin(now, id);
                     self.outputs.push_back(Output::Fetch { fetch: id, request });
                 }
                 _ => {
@@ -361,10 +358,10 @@ impl Gateway {
     }
 
     /// Returns whether a fetch holds a slot and waits for its head.
-    pub(super) fn is_fetching(&self, id: FetchId) -> bool {
+    fn is_fetching(&self, id: FetchId) -> bool {
         self.fetches
             .get(id)
-            .is_some_and(|fetch| matches!(fetch.phase, FetchPhase::Fetching))
+            .is_some_and(|fetch| fetch.phase.has_slot())
     }
 
     /// Gives the slot of a slow fetch to another. The fetch goes on.

@@ -10,9 +10,11 @@
 //!   Until then they wait, even if other users needed them.
 
 use std::collections::HashSet;
+use std::time::Instant;
 
 use tandem_preload::{Kind, Need};
 
+use super::deadlines::{Deadlines, GATHER_PERIOD};
 use super::table::PageId;
 use crate::url;
 use crate::wire::url_hash_of;
@@ -35,6 +37,8 @@ pub(super) struct ForeignHosts {
     /// The client wants resources of these hosts.
     wanted: HashSet<String>,
     waiting: Vec<WaitingNeed>,
+    /// The hosts whose needs are released soon.
+    releases: Deadlines<String>,
 }
 
 impl ForeignHosts {
@@ -73,19 +77,34 @@ impl ForeignHosts {
             .collect()
     }
 
-    /// Records that the client wants a resource of `host`. Returns whether needs are to be
-    /// released: the host is new, and needs wait.
-    pub(super) fn note_wanted(&mut self, host: &str) -> bool {
-        remember(&mut self.wanted, host) && !self.waiting.is_empty()
+    /// Records that the client wants a resource of `host`. If the host is new, the needs that wait
+    /// for it are released after [`GATHER_PERIOD`], so that no push is made for requests that
+    /// follow at once.
+    pub(super) fn note_wanted(&mut self, now: Instant, host: &str) {
+        if remember(&mut self.wanted, host) && !self.waiting.is_empty() {
+            self.releases.add(now + GATHER_PERIOD, host.to_owned());
+        }
     }
 
-    /// Takes the needs that wait for `host`.
-    pub(super) fn release(&mut self, host: &str) -> Vec<WaitingNeed> {
+    /// Returns the time of the next call of [`Self::take_released`].
+    pub(super) fn next_release(&self) -> Option<Instant> {
+        self.releases.next()
+    }
+
+    /// Takes the needs that waited for a host and are released by now.
+    pub(super) fn take_released(&mut self, now: Instant) -> Option<Vec<WaitingNeed>> {
+        let host = self.releases.take_due(now)?;
         let (released, waiting) = std::mem::take(&mut self.waiting)
             .into_iter()
             .partition(|waiting| url::authority(&waiting.need.url) == host);
         self.waiting = waiting;
-        released
+        Some(released)
+    }
+
+    /// Releases nothing any more. Returns the pages with needs that no longer wait.
+    pub(super) fn close(&mut self) -> Vec<PageId> {
+        self.releases.clear();
+        self.begin_page()
     }
 
     /// Returns whether a need of this page waits.
@@ -126,8 +145,10 @@ mod tests {
         PageId::from(1)
     }
 
-    fn released(hosts: &mut ForeignHosts, host: &str) -> Vec<String> {
-        let released = hosts.release(host).into_iter();
+    /// Returns the needs that are released for the first host.
+    fn released(hosts: &mut ForeignHosts) -> Vec<String> {
+        let at = hosts.next_release().expect("a host is new");
+        let released = hosts.take_released(at).into_iter().flatten();
         released.map(|waiting| waiting.need.url).collect()
     }
 
@@ -153,18 +174,33 @@ mod tests {
         let requested = url_hash_of("http://b/3").unwrap();
         assert_eq!(hosts.drop_requested(requested), [page()]);
         assert!(hosts.drop_requested(requested).is_empty());
-        assert!(hosts.note_wanted("b"));
-        assert!(!hosts.note_wanted("b"), "not for the first time");
-        assert_eq!(released(&mut hosts, "b"), ["http://b/1", "http://b/4"]);
+        let now = Instant::now();
+        hosts.note_wanted(now, "b");
+        assert!(hosts.take_released(now).is_none(), "requests may follow");
+        assert_eq!(hosts.next_release(), Some(now + GATHER_PERIOD));
+        assert_eq!(released(&mut hosts), ["http://b/1", "http://b/4"]);
+        hosts.note_wanted(now, "b");
+        assert_eq!(hosts.next_release(), None, "not for the first time");
         assert!(
             hosts.is_awaited(page()),
             "the other host's need still waits"
         );
         assert!(hosts.admits(page(), &need("http://b/5", Kind::Image), false));
-        assert!(hosts.note_wanted("c"));
-        assert_eq!(released(&mut hosts, "c"), ["http://c/2"]);
+        hosts.note_wanted(now, "c");
+        assert_eq!(released(&mut hosts), ["http://c/2"]);
         assert!(hosts.is_wanted("b") && hosts.is_wanted("c") && !hosts.is_wanted("d"));
-        assert!(!hosts.note_wanted("d"), "nothing waits");
+        hosts.note_wanted(now, "d");
+        assert_eq!(hosts.next_release(), None, "nothing waits");
+    }
+
+    #[test]
+    fn closed_session_releases_nothing() {
+        let (mut hosts, now) = (ForeignHosts::default(), Instant::now());
+        assert!(!hosts.admits(page(), &need("http://b/1", Kind::Image), false));
+        hosts.note_wanted(now, "b");
+        assert_eq!(hosts.close(), [page()]);
+        assert_eq!(hosts.next_release(), None);
+        assert!(!hosts.is_awaited(page()));
     }
 
     #[test]
@@ -175,7 +211,8 @@ mod tests {
         }
         assert_eq!(hosts.begin_page(), [page(), page()]);
         assert!(!hosts.is_awaited(page()));
-        assert!(!hosts.note_wanted("b"), "nothing waits");
+        hosts.note_wanted(Instant::now(), "b");
+        assert_eq!(hosts.next_release(), None, "nothing waits");
     }
 
     #[test]
@@ -184,7 +221,7 @@ mod tests {
         for host in 0..3000 {
             let image = need(&format!("http://h{host}/"), Kind::Image);
             assert!(!hosts.admits(page(), &image, false));
-            hosts.note_wanted(&format!("w{host}"));
+            hosts.note_wanted(Instant::now(), &format!("w{host}"));
             assert!(hosts.wanted.len() <= MAX_HOSTS);
         }
         assert_eq!(hosts.waiting.len(), MAX_WAITING);

@@ -134,7 +134,7 @@ impl Gateway {
 
     /// Begins the wait of a held fetch, because its promise has been sent.
     pub(super) fn begin_hold(&mut self, now: Instant, id: FetchId) {
-        self.holds.push_back((now + HOLD_PERIOD, id));
+        self.holds.add(now + HOLD_PERIOD, id);
     }
 
     /// Holds the head of a push back until a request waits for it. The client could not keep the
@@ -142,7 +142,7 @@ impl Gateway {
     pub(super) fn hold_head(&mut self, now: Instant, id: FetchId) {
         if let Some(fetch) = self.fetches.get_mut(id) {
             fetch.phase.hold_head();
-            self.holds.push_back((now + HOLD_PERIOD, id));
+            self.holds.add(now + HOLD_PERIOD, id);
         }
     }
 
@@ -164,7 +164,7 @@ impl Gateway {
         let suffices = fetch.validates && head.status == 200 && has_validator;
         if suffices && !fetch.requested && self.companion.client_reports() {
             fetch.phase.hold_body();
-            self.holds.push_back((now + HOLD_PERIOD, id));
+            self.holds.add(now + HOLD_PERIOD, id);
         }
     }
 
@@ -358,25 +358,21 @@ impl Gateway {
 
     /// Returns the time at which the next held fetch is given up.
     pub(super) fn next_hold_end(&mut self) -> Option<Instant> {
-        while let Some(&(at, id)) = self.holds.front() {
-            if self.fetches.get(id).is_some_and(awaits_request) {
-                return Some(at);
-            }
-            self.holds.pop_front();
-        }
-        None
+        let fetches = &self.fetches;
+        let is_held = |id: &FetchId| fetches.get(*id).is_some_and(awaits_request);
+        self.holds.next_wanted(is_held)
     }
 
     /// Gives up the fetches that were held for too long.
     pub(super) fn end_holds(&mut self, now: Instant) {
-        while let Some((_, id)) = self.holds.pop_front_if(|(at, _)| *at <= now) {
+        while let Some(id) = self.holds.take_due(now) {
             self.end_hold(id);
         }
     }
 
     /// Gives up all held fetches.
     pub(super) fn end_all_holds(&mut self) {
-        for (_, id) in std::mem::take(&mut self.holds) {
+        for id in self.holds.take_all() {
             self.end_hold(id);
         }
     }

@@ -1,11 +1,13 @@
 //! The records of the copies that the browser may have of the last pages' resources (see `copies`).
 
 use std::collections::{HashSet, VecDeque};
+use std::time::Instant;
 
 use tandem_http::RequestHead;
 
+use super::deadlines::{Deadlines, GATHER_PERIOD};
 use super::predictor::CachedCopy;
-use super::table::PageId;
+use super::table::{FetchId, PageId};
 use super::visitors::referring_authority;
 use crate::fetch_standard::is_navigation;
 use crate::response_rules::CopyLifetime;
@@ -64,43 +66,68 @@ impl PageCopies {
     }
 }
 
-/// The copies that the browser may have of the resources of the last pages, oldest first.
+/// The copies that the browser may have of the resources of the last pages, and the checks of them
+/// that begin soon.
 #[derive(Default)]
-pub(super) struct Copies(VecDeque<PageCopies>);
+pub(super) struct Copies {
+    /// The copies of each page, those of the oldest page first.
+    pages: VecDeque<PageCopies>,
+    checks: Deadlines<FetchId>,
+}
 
 impl Copies {
     /// Adds the copies of a new page. Returns the page whose copies are forgotten for them.
     pub(super) fn push(&mut self, copies: PageCopies) -> Option<PageId> {
-        self.0.push_back(copies);
-        let oldest = (self.0.len() > MAX_PAGES).then(|| self.0.pop_front())?;
+        self.pages.push_back(copies);
+        let oldest = (self.pages.len() > MAX_PAGES).then(|| self.pages.pop_front())?;
         oldest.map(|copies| copies.page)
     }
 
     /// Returns the copies of all pages.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut PageCopies> {
-        self.0.iter_mut()
+        self.pages.iter_mut()
     }
 
     /// Forgets all copies. Returns their pages.
     pub(super) fn clear(&mut self) -> Vec<PageId> {
-        self.0.drain(..).map(|copies| copies.page).collect()
+        self.pages.drain(..).map(|copies| copies.page).collect()
     }
 
     /// Returns whether copies of the resources of a page may still be checked.
     pub(super) fn need(&self, page: PageId) -> bool {
-        self.0.iter().any(|copies| copies.page == page)
+        self.pages.iter().any(|copies| copies.page == page)
     }
 
     /// Forgets the old copies of a resource of which the browser has used a push.
     pub(super) fn forget(&mut self, hash: u32) {
-        for copies in &mut self.0 {
+        for copies in &mut self.pages {
             copies.take(hash);
         }
     }
 
+    /// Lets a check wait for requests that arrive in the next moment.
+    pub(super) fn gather(&mut self, now: Instant, check: FetchId) {
+        self.checks.add(now + GATHER_PERIOD, check);
+    }
+
+    /// Returns the time of the next call of [`Self::take_check`].
+    pub(super) fn next_check(&self) -> Option<Instant> {
+        self.checks.next()
+    }
+
+    /// Takes a check for which the moment is over.
+    pub(super) fn take_check(&mut self, now: Instant) -> Option<FetchId> {
+        self.checks.take_due(now)
+    }
+
+    /// Forgets the checks that wait for a moment, since the session is over.
+    pub(super) fn drop_checks(&mut self) {
+        self.checks.clear();
+    }
+
     /// Returns whether the browser may have a copy of a resource.
     pub(super) fn contain(&self, hash: u32) -> bool {
-        let mut all = self.0.iter().flat_map(|copies| &copies.unchecked);
+        let mut all = self.pages.iter().flat_map(|copies| &copies.unchecked);
         all.any(|(own, _)| *own == hash)
     }
 }

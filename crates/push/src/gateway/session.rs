@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use tandem_http::RequestHead;
 
@@ -12,6 +12,7 @@ use super::client_cache::ClientCache;
 use super::companion::Companion;
 use super::content_policies::ContentPolicies;
 use super::cookie_hosts::CookieHosts;
+use super::deadlines::Deadlines;
 use super::document::DocumentReader;
 use super::fetch::{Fetch, PushStream};
 use super::fetch_queue::FetchQueue;
@@ -30,10 +31,6 @@ use crate::cookies::KnownPaths;
 use crate::response_rules::{CopyLifetime, Reuse};
 use crate::url;
 use crate::wire::{OPENED_FIELD, OpenedList, RequestHashes, Treatment};
-
-/// The time in which requests that browsers make together arrive. Needs of a host are released that
-/// long after the first request to it, so that no push is made for the other requests.
-pub(super) const GATHER_PERIOD: Duration = Duration::from_millis(10);
 
 /// A response to a request of the client, on its way.
 pub(super) struct Response {
@@ -102,8 +99,6 @@ pub struct Gateway {
     pub(super) pages: Table<PageId, Page>,
     pub(super) fetches: Table<FetchId, Fetch>,
     pub(super) queue: FetchQueue,
-    /// Fetches, each with the time at which it gives up its slot unless its head has arrived.
-    pub(super) slow: VecDeque<(Instant, FetchId)>,
     pub(super) cache: ClientCache,
     pub(super) visitors: Visitors,
     /// The visits of the user, if the session has only one.
@@ -115,12 +110,10 @@ pub struct Gateway {
     /// The paths of cookies that responses have set, if the session has one user.
     pub(super) known_paths: KnownPaths,
     pub(super) repeats: Repeats,
-    /// Held fetches, each with the time at which it is given up.
-    pub(super) holds: VecDeque<(Instant, FetchId)>,
+    /// The held fetches, until they are given up.
+    pub(super) holds: Deadlines<FetchId>,
     /// The copies that the browser may have of the last pages' resources.
     pub(super) copies: Copies,
-    /// Checks (HEAD requests for old copies, see `copies`), each with the time at which it begins.
-    pub(super) checks: VecDeque<(Instant, FetchId)>,
     /// The URL hashes of the requests that are under way.
     pub(super) requested: Vec<u32>,
     /// The documents that requests have joined, by URL hash. A request joins a push if it takes the
@@ -132,8 +125,6 @@ pub struct Gateway {
     pub(super) hosts: ForeignHosts,
     /// The list of hosts for which the client opens HTTPS; `None` before it has sent a list.
     opened: Option<OpenedList>,
-    /// Hosts, each with the time at which the needs that wait for it are released.
-    pub(super) releases: VecDeque<(Instant, String)>,
     /// The page that the user looks at.
     pub(super) view: Option<PageView>,
     /// The documents that may follow that page.
@@ -169,7 +160,6 @@ impl Gateway {
             pages: Table::default(),
             fetches: Table::default(),
             queue: FetchQueue::new(config.first_fetches, config.fetches),
-            slow: VecDeque::new(),
             cache: ClientCache::default(),
             visitors: Visitors::default(),
             visits: config.audience.remembers_visits().then(Visits::default),
@@ -178,9 +168,8 @@ impl Gateway {
             changed_cookies: ChangedCookies::default(),
             known_paths: KnownPaths::default(),
             repeats: Repeats::default(),
-            holds: VecDeque::new(),
+            holds: Deadlines::default(),
             copies: Copies::default(),
-            checks: VecDeque::new(),
             requested: Vec::new(),
             joined: Vec::new(),
             unreported: HashMap::new(),
@@ -189,7 +178,6 @@ impl Gateway {
             companion: Companion::new(config.audience.is_in_one_process()),
             hosts: ForeignHosts::default(),
             opened: None,
-            releases: VecDeque::new(),
             view: None,
             next: NextPages::default(),
             skipping: None,
@@ -238,31 +226,30 @@ impl Gateway {
 
     /// Returns the time at which [`Self::handle_timeout`] is to be called.
     pub fn poll_timeout(&mut self) -> Option<Instant> {
-        while let Some(&(_, fetch)) = self.slow.front()
-            && !self.is_fetching(fetch)
-        {
-            self.slow.pop_front();
-        }
-        let slow = self.slow.front().map(|(at, _)| *at);
-        let release = self.releases.front().map(|(at, _)| *at);
-        let hold = self.next_hold_end();
-        let repeat = self.repeats.next_timeout();
-        let check = self.checks.front().map(|(at, _)| *at);
-        let due = slow.into_iter().chain(release).chain(hold).chain(repeat);
-        due.chain(check).chain(self.next.due()).min()
+        let fetches = &self.fetches;
+        let has_slot = |id| fetches.get(id).is_some_and(|it| it.phase.has_slot());
+        let times = [
+            self.queue.next_slow(has_slot),
+            self.hosts.next_release(),
+            self.next_hold_end(),
+            self.repeats.next_timeout(),
+            self.copies.next_check(),
+            self.next.due(),
+        ];
+        times.into_iter().flatten().min()
     }
 
     /// Runs the work that is due at `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
-        while let Some((_, fetch)) = self.slow.pop_front_if(|(at, _)| *at <= now) {
+        while let Some(fetch) = self.queue.take_slow(now) {
             self.give_slot_away(now, fetch);
         }
         self.end_holds(now);
         self.repeats.expire(now);
         self.begin_checks(now);
         self.end_load(now);
-        while let Some((_, host)) = self.releases.pop_front_if(|(at, _)| *at <= now) {
-            for waiting in self.hosts.release(&host) {
+        while let Some(released) = self.hosts.take_released(now) {
+            for waiting in released {
                 self.promise_one(waiting.page, waiting.need);
                 self.collect_page(waiting.page);
             }
@@ -300,12 +287,11 @@ impl Gateway {
         for (_, push) in std::mem::take(&mut self.unreported) {
             self.count_end(&push);
         }
-        self.releases.clear();
         self.next.leave();
         self.repeats.clear();
-        self.checks.clear();
+        self.copies.drop_checks();
         self.forget_copies();
-        let waiting = self.hosts.begin_page();
+        let waiting = self.hosts.close();
         self.collect_pages(waiting);
         if let Some(page) = self.skipping.take() {
             self.collect_page(page);
@@ -353,15 +339,12 @@ impl Gateway {
         }
     }
 
-    /// Records that the client requests or uses a resource of a host. If the host is new, the needs
-    /// that wait for it are released after [`GATHER_PERIOD`].
+    /// Records that the client requests or uses a resource of a host, whose `url` is given as a
+    /// hash. Needs that wait for the host are released soon.
     pub(super) fn note_wanted(&mut self, now: Instant, host: &str, url: u32) {
         let no_longer_waiting = self.hosts.drop_requested(url);
         self.collect_pages(no_longer_waiting);
-        if self.hosts.note_wanted(host) {
-            let at = now + GATHER_PERIOD;
-            self.releases.push_back((at, host.to_owned()));
-        }
+        self.hosts.note_wanted(now, host);
     }
 
     /// Removes those pages that nothing refers to.
