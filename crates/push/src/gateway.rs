@@ -72,6 +72,7 @@ mod responses;
 mod revisits;
 mod saved_visits;
 mod session;
+mod session_cookies;
 mod stale_pages;
 mod static_urls;
 mod table;

@@ -21,32 +21,12 @@ use tandem_http::{RequestHead, ResponseHead};
 use super::changed_cookies::ChangedBy;
 use super::page::Page;
 use super::session::Gateway;
+use super::session_cookies::Cookies;
 use super::table::{FetchId, PageId, ResponseId};
 use super::visitors::comes_from_site;
 use crate::cookies::{CookieChanges, CookieScope, cookies_of};
 use crate::fetch_standard::is_navigation;
 use crate::response_rules::is_part_of_page;
-
-/// The cookies of requests that follow a response.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Cookies {
-    /// The response changes none.
-    Unchanged,
-    /// The response changes them.
-    Changed(CookieChanges),
-    /// The response sets cookies that browsers may treat in different ways.
-    Unknown,
-}
-
-impl Cookies {
-    /// Returns the changes, if there are any and all are known.
-    pub(super) fn into_changes(self) -> Option<CookieChanges> {
-        match self {
-            Self::Changed(changes) => Some(changes),
-            Self::Unchanged | Self::Unknown => None,
-        }
-    }
-}
 
 impl Gateway {
     /// Handles the head of a response to a request with an unsafe method, which may change cookies.
@@ -80,7 +60,7 @@ impl Gateway {
             ChangedBy::Browser(_) | ChangedBy::Other => true,
         };
         if let Some(changes) = changes.as_ref().filter(|_| has_browser) {
-            self.known_paths.note(changes);
+            self.cookies.note_paths(changes);
         }
         if scopes.is_empty() {
             return;
@@ -96,9 +76,7 @@ impl Gateway {
             ChangedBy::Browser(response) => Some(response),
             ChangedBy::Push(_) | ChangedBy::Other => None,
         };
-        for scope in scopes {
-            self.changed_cookies.add(own, scope);
-        }
+        self.cookies.note_changes(own, scopes);
         if let Some((knows_changes, new)) = new {
             self.follow_new_cookies(&new, knows_changes);
         }
@@ -122,7 +100,7 @@ impl Gateway {
             self.fetches.get(*id).is_some_and(|fetch| {
                 let page = self.pages.get(fetch.page);
                 matches!((fetch.phase.waiting_request(), page), (Some(request), Some(page))
-                    if !fetch.requested && self.has_old_cookies(page, request))
+                    if !fetch.requested && self.cookies.outdate(page, request))
             })
         };
         self.fetches.ids().into_iter().filter(is_outdated).collect()
@@ -141,7 +119,7 @@ impl Gateway {
             page.set_content_policies(policies);
         }
         page.cookies_of = self.cookies_of(id);
-        page.known_paths = self.known_paths.of(page.request());
+        page.known_paths = self.cookies.limited_by_paths(page.request());
         page
     }
 
@@ -155,12 +133,7 @@ impl Gateway {
     /// Returns whether an early request for a page would have old cookies.
     pub(super) fn is_outdated(&self, page: PageId, request: &RequestHead) -> bool {
         let page = self.pages.get(page);
-        page.is_none_or(|page| self.has_old_cookies(page, request))
-    }
-
-    fn has_old_cookies(&self, page: &Page, request: &RequestHead) -> bool {
-        let cookies = &self.changed_cookies;
-        cookies.outdate(page.cookies_of, page.response, request)
+        page.is_none_or(|page| self.cookies.outdate(page, request))
     }
 
     /// Returns the cookies of the requests that a page causes.
@@ -170,11 +143,8 @@ impl Gateway {
         request: &RequestHead,
         head: &ResponseHead,
     ) -> Cookies {
-        match self.changes_of(now, request, head) {
-            Cookies::Changed(_) if !self.cookie_hosts.set(request) => Cookies::Unchanged,
-            Cookies::Unknown if !self.config.audience.follows_cookies() => Cookies::Unchanged,
-            cookies => cookies,
-        }
+        let changes = self.changes_of(now, request, head);
+        self.cookies.after(request, changes)
     }
 
     /// Returns the changes that a response makes to the cookies of later requests.

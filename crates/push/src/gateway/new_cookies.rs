@@ -43,7 +43,7 @@ impl Gateway {
             ChangedBy::Other => return None,
         };
         let record = self.pages.get(page)?;
-        let may_refuse = !record.adds_cookies() && self.cookie_hosts.may_refuse(request);
+        let may_refuse = !record.adds_cookies() && self.cookies.may_be_refused(request);
         let is_of_page = self.is_only_page(page) && record.may_cause(request);
         (is_of_page && !may_refuse).then(|| NewCookies {
             page,
@@ -112,16 +112,13 @@ impl Gateway {
         } = cookies.clone();
         let before = cookies_of(&request.fields);
         let knows_changes = self.knows_changes(page);
-        self.known_paths.note(&changes);
-        for scope in changes.altered(&before).cloned() {
-            self.changed_cookies.add(None, scope);
-        }
+        self.cookies.note_delivered(&changes, &before);
         let may_cause = self
             .pages
             .get(page)
             .is_some_and(|it| it.may_cause(&request));
         if may_cause && self.is_only_page(page) {
-            self.cookie_hosts.note_set(&request);
+            self.cookies.note_part(&request);
             self.follow(page, &changes, knows_changes);
         }
         self.end_outdated_fetches(now);
@@ -130,13 +127,13 @@ impl Gateway {
     /// Returns whether all changes of cookies since the page's request are those of the page.
     pub(super) fn knows_changes(&self, id: PageId) -> bool {
         let page = self.pages.get(id);
-        page.is_some_and(|page| self.changed_cookies.are_of(page.cookies_of, page.response))
+        page.is_some_and(|page| self.cookies.knows_changes_of(page))
     }
 
     /// Lets the later requests of a page carry new cookies. `knows_changes` is true if no other
     /// page changed a cookie before.
     pub(super) fn follow_new_cookies(&mut self, cookies: &NewCookies, knows_changes: bool) {
-        self.cookie_hosts.note_set(&cookies.request);
+        self.cookies.note_part(&cookies.request);
         self.follow(cookies.page, &cookies.changes, knows_changes);
     }
 
@@ -161,7 +158,7 @@ impl Gateway {
                 others.push(id);
             }
         }
-        let last = self.changed_cookies.last();
+        let last = self.cookies.last_change();
         if let Some(page) = self.pages.get_mut(id) {
             // The changes of other pages still end its early requests.
             let number = if knows_changes { last } else { page.cookies_of };

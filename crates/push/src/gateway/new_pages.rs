@@ -7,12 +7,12 @@ use tandem_http::cache::{RequestPolicy, validation};
 use tandem_http::{RequestHead, ResponseHead};
 use tandem_preload::Need;
 
-use super::cookies::Cookies;
 use super::document::DocumentReader;
 use super::own_needs::is_prefetch;
 use super::page_view::PageView;
 use super::predictor::{Learned, Returning};
 use super::session::Gateway;
+use super::session_cookies::Cookies;
 use super::table::{PageId, ResponseId};
 use crate::fetch_standard::{is_navigation, is_of_tool};
 use crate::response_rules::redirect_target;

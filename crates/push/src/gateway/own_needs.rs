@@ -22,11 +22,11 @@ use tandem_http::{RequestHead, ResponseHead};
 use tandem_preload::{Kind, Need, Referrer};
 
 use super::cookie_hashes::CookieHashes;
-use super::cookies::Cookies;
 use super::document::DocumentReader;
 use super::page_view::OwnVisit;
 use super::predictor::is_learnable;
 use super::session::Gateway;
+use super::session_cookies::Cookies;
 use super::static_urls::may_be_static;
 use super::table::{PageId, ResponseId};
 use crate::cookies::cookies_of;

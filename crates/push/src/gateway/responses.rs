@@ -74,7 +74,7 @@ impl Gateway {
             self.requested.push(hash);
             self.note_wanted(now, &request_authority(request), hash);
             self.note_request(request, hash);
-            self.cookie_hosts.note_request(request);
+            self.cookies.note_request(request);
             if let Some(visits) = &self.visits {
                 visits.lock().set_time(self.clock.unix_time(now));
             }
@@ -105,7 +105,7 @@ impl Gateway {
             url: None,
             page: None,
             is_visit: false,
-            cookies_of: self.changed_cookies.last(),
+            cookies_of: self.cookies.last_change(),
             treatment: None,
             reader: None,
             unsized_body: None,

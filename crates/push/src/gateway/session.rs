@@ -7,11 +7,10 @@ use std::time::Instant;
 
 use tandem_http::RequestHead;
 
-use super::changed_cookies::{ChangedCookies, NewCookies};
+use super::changed_cookies::NewCookies;
 use super::client_cache::ClientCache;
 use super::companion::Companion;
 use super::content_policies::ContentPolicies;
-use super::cookie_hosts::CookieHosts;
 use super::deadlines::Deadlines;
 use super::document::DocumentReader;
 use super::fetch::{Fetch, PushStream};
@@ -23,11 +22,11 @@ use super::page_copies::Copies;
 use super::page_view::PageView;
 use super::random::Random;
 use super::repeats::Repeats;
+use super::session_cookies::SessionCookies;
 use super::table::{FetchId, PageId, ResponseId, Table};
 use super::viewed_page::NextPages;
 use super::visitors::Visitors;
 use super::visits::Visits;
-use crate::cookies::KnownPaths;
 use crate::response_rules::{CopyLifetime, Reuse};
 use crate::url;
 use crate::wire::{OPENED_FIELD, OpenedList, RequestHashes, Treatment};
@@ -105,10 +104,7 @@ pub struct Gateway {
     pub(super) visits: Option<Visits>,
     /// The policies of documents for their resources.
     pub(super) content_policies: ContentPolicies,
-    pub(super) cookie_hosts: CookieHosts,
-    pub(super) changed_cookies: ChangedCookies,
-    /// The paths of cookies that responses have set, if the session has one user.
-    pub(super) known_paths: KnownPaths,
+    pub(super) cookies: SessionCookies,
     pub(super) repeats: Repeats,
     /// The held fetches, until they are given up.
     pub(super) holds: Deadlines<FetchId>,
@@ -164,9 +160,7 @@ impl Gateway {
             visitors: Visitors::default(),
             visits: config.audience.remembers_visits().then(Visits::default),
             content_policies: ContentPolicies::default(),
-            cookie_hosts: CookieHosts::default(),
-            changed_cookies: ChangedCookies::default(),
-            known_paths: KnownPaths::default(),
+            cookies: SessionCookies::new(config.audience),
             repeats: Repeats::default(),
             holds: Deadlines::default(),
             copies: Copies::default(),

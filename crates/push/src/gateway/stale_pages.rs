@@ -8,11 +8,11 @@ use tandem_http::cache::validation;
 use tandem_http::{RequestHead, ResponseHead};
 use tandem_preload::{LAZY, Need};
 
-use super::cookies::Cookies;
 use super::document::DocumentReader;
 use super::output::Interest;
 use super::own_needs::is_prefetch;
 use super::session::Gateway;
+use super::session_cookies::Cookies;
 use super::table::{PageId, ResponseId};
 use super::visitors::{Trust, is_first_visit};
 use crate::fetch_standard::{is_navigation, referrer_policy};
