@@ -4,6 +4,9 @@
 //! A directive that occurs twice counts in its strictest form, and a malformed number counts as
 //! the strictest value (section 4.2.1). The qualified forms `no-cache="field"` and
 //! `private="field"` count as the unqualified ones, as sections 5.2.2.4 and 5.2.2.7 permit.
+//!
+//! Many origins separate directives by semicolons. A restriction counts wherever it stands in a
+//! malformed member, since the origin has asked for it.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -11,7 +14,7 @@ use std::time::Duration;
 use crate::Fields;
 
 /// The largest length of time that a number of seconds can mean (RFC 9111 section 1.2.2).
-const MAX_SECONDS: u64 = 1 << 31;
+pub(super) const MAX_SECONDS: u64 = 1 << 31;
 
 /// The staleness that a request accepts (`max-stale`, RFC 9111 section 5.2.1.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +30,8 @@ pub enum Staleness {
 pub struct CacheControl {
     /// The message has a `Cache-Control` field, whatever it says.
     pub is_present: bool,
+    /// A member of the field is no directive, such as `private;`.
+    pub is_malformed: bool,
     /// `max-age`, the shortest one.
     pub max_age: Option<Duration>,
     /// `s-maxage`, the shortest one.
@@ -73,26 +78,28 @@ impl CacheControl {
     fn add(&mut self, member: &[u8]) {
         let at = member.iter().position(|&byte| byte == b'=');
         let (name, argument) = member.split_at(at.unwrap_or(member.len()));
-        let argument = argument.get(1..).map(unquote);
+        let (name, argument) = (name.trim_ascii(), argument.get(1..));
+        if !is_token(name) || argument.is_some_and(|argument| !is_argument(argument.trim_ascii())) {
+            self.is_malformed = true;
+            for word in member.split(|byte| !is_token_byte(*byte)) {
+                self.add_restriction(word);
+            }
+        }
+        let argument = argument.map(unquote);
         let argument = argument.as_deref();
         // A number that is missing or malformed means the response is stale.
         let shortest = |before: Option<Duration>| {
             let time = argument.and_then(delta_seconds).unwrap_or(Duration::ZERO);
             Some(before.map_or(time, |before| before.min(time)))
         };
-        match &*name.trim_ascii().to_ascii_lowercase() {
+        match &*name.to_ascii_lowercase() {
             b"max-age" => self.max_age = shortest(self.max_age),
             b"s-maxage" => self.s_maxage = shortest(self.s_maxage),
             b"stale-while-revalidate" => {
                 self.stale_while_revalidate = shortest(self.stale_while_revalidate);
             }
             b"stale-if-error" => self.stale_if_error = shortest(self.stale_if_error),
-            b"no-cache" => self.no_cache = true,
-            b"no-store" => self.no_store = true,
-            b"private" => self.private = true,
             b"public" => self.public |= argument.is_none(),
-            b"must-revalidate" => self.must_revalidate = true,
-            b"proxy-revalidate" => self.proxy_revalidate = true,
             b"must-understand" => self.must_understand |= argument.is_none(),
             b"only-if-cached" => self.only_if_cached = true,
             b"min-fresh" => {
@@ -101,8 +108,18 @@ impl CacheControl {
                 self.min_fresh = self.min_fresh.max(Some(time));
             }
             b"max-stale" => self.add_max_stale(argument),
-            _ => {}
+            name => self.add_restriction(name),
         }
+    }
+
+    /// Adds a directive that restricts the storage or the use of a response without an argument.
+    fn add_restriction(&mut self, name: &[u8]) {
+        let is = |other: &str| name.eq_ignore_ascii_case(other.as_bytes());
+        self.no_cache |= is("no-cache");
+        self.no_store |= is("no-store");
+        self.private |= is("private");
+        self.must_revalidate |= is("must-revalidate");
+        self.proxy_revalidate |= is("proxy-revalidate");
     }
 
     fn add_max_stale(&mut self, argument: Option<&[u8]>) {
@@ -168,6 +185,21 @@ fn quote_end(value: &[u8], open: usize) -> Option<usize> {
         }
     }
     None
+}
+
+/// Returns true for a token (RFC 9110 section 5.6.2).
+fn is_token(text: &[u8]) -> bool {
+    !text.is_empty() && text.iter().copied().all(is_token_byte)
+}
+
+const fn is_token_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric()
+        || matches!(byte, b'!' | b'#'..=b'\'' | b'*' | b'+' | b'-' | b'.' | b'^'..=b'`' | b'|' | b'~')
+}
+
+/// Returns true for a token or a quoted string (RFC 9110 section 5.6.4).
+fn is_argument(text: &[u8]) -> bool {
+    is_token(text) || (text.first() == Some(&b'"') && quote_end(text, 0) == Some(text.len() - 1))
 }
 
 /// The text of a token or quoted string, without the quotes and escapes.
@@ -268,6 +300,39 @@ mod tests {
         assert!(control.no_store);
         assert_eq!(control.max_age, seconds(5));
         assert!(!of(&["community=\"x, no-store\""]).no_store);
+    }
+
+    #[test]
+    fn malformed_members_keep_their_restrictions() {
+        for value in [
+            "private;",
+            "private; max-age=600",
+            "max-age=600; private",
+            "max-age=600, private;",
+            "public; private",
+            "max-age=600 private",
+            "\"private\", max-age=600",
+            "x=\"private, max-age=600",
+            "PRIVATE;no-transform",
+        ] {
+            let control = of(&[value]);
+            assert!(control.private && control.is_malformed, "{value}");
+            assert!(!control.public, "{value}");
+        }
+        assert!(of(&["no-store; max-age=0"]).no_store);
+        assert!(of(&["no-cache;must-revalidate"]).must_revalidate);
+        assert!(of(&["no-cache; no-store"]).no_store);
+        assert_eq!(of(&["max-age=600; private"]).max_age, seconds(0));
+        for value in [
+            "max-age=1, x=\"private;\"",
+            "max-age = 1",
+            "private-token",
+            "x=private",
+            "",
+        ] {
+            let control = of(&[value]);
+            assert!(!control.private && !control.is_malformed, "{value}");
+        }
     }
 
     proptest::proptest! {

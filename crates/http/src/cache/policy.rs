@@ -3,12 +3,16 @@
 
 use std::time::Duration;
 
-use super::control::{delta_seconds, members};
+use super::control::{MAX_SECONDS, delta_seconds, members};
 use super::{CacheControl, CacheRules, unix_seconds, vary};
 use crate::{Fields, Method, RequestHead, ResponseHead};
 
 /// The part of a lifetime's basis that a heuristic grants: one tenth (RFC 9111 section 4.2.2).
 const HEURISTIC_DIVISOR: u32 = 10;
+
+/// The longest heuristic lifetime. A tenth of the age of an old file is months, in which a shared
+/// cache would serve all users the version before a change. Section 4.2.2 leaves the bound open.
+const MAX_HEURISTIC: Duration = Duration::from_secs(24 * 3600);
 
 /// The circumstances in which a response arrived.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -101,7 +105,9 @@ impl ResponsePolicy {
         control.public
             || (control.private && !rules.shared)
             || self.explicit_lifetime(rules, None).is_some()
-            || (rules.heuristics && is_heuristically_cacheable(self.status))
+            || (rules.heuristics
+                && is_heuristically_cacheable(self.status)
+                && !self.control.is_malformed)
     }
 
     /// Returns true if no cache may store the response, whatever the request and its lifetime are.
@@ -184,15 +190,19 @@ impl ResponsePolicy {
             let expires = self.expires?;
             // Without any clock, a date alone tells nothing: the response counts as stale.
             let date = self.date.or(received).unwrap_or(u64::MAX);
-            Some(Duration::from_secs(expires.saturating_sub(date)))
+            Some(Duration::from_secs(
+                expires.saturating_sub(date).min(MAX_SECONDS),
+            ))
         })
     }
 
     fn heuristic_lifetime(&self, rules: CacheRules, received: Option<u64>) -> Option<Duration> {
-        let may = is_heuristically_cacheable(self.status) || self.control.public;
+        // A field that cannot be read may have been meant to forbid the use.
+        let may = (is_heuristically_cacheable(self.status) || self.control.public)
+            && !self.control.is_malformed;
         let modified = self.last_modified.filter(|_| rules.heuristics && may)?;
         let unchanged = self.date.or(received)?.saturating_sub(modified);
-        Some(Duration::from_secs(unchanged) / HEURISTIC_DIVISOR)
+        Some((Duration::from_secs(unchanged) / HEURISTIC_DIVISOR).min(MAX_HEURISTIC))
     }
 }
 
@@ -358,6 +368,10 @@ mod tests {
         assert_eq!(lifetime(200, &[SENT, changed, named], browser), seconds(5));
         let future = ("last-modified", "Mon, 07 Nov 1994 08:32:57 GMT");
         assert_eq!(lifetime(200, &[SENT, future], browser), seconds(0));
+        let old = ("last-modified", "Sun, 06 Nov 1984 08:32:57 GMT");
+        assert_eq!(lifetime(200, &[SENT, old], browser), Some(MAX_HEURISTIC));
+        let malformed = ("cache-control", "no-transform; x");
+        assert_eq!(lifetime(200, &[SENT, changed, malformed], browser), None);
     }
 
     #[test]
