@@ -59,6 +59,8 @@ pub struct Store {
     overridden: HashMap<Box<[u8]>, HashSet<Key>>,
     names: Option<Names>,
     group_capacity: u64,
+    /// The largest weight of a resource.
+    max_weight: u64,
     evicted: u64,
 }
 
@@ -101,10 +103,11 @@ impl Lifecycle<Key, Resource> for Evict {
 }
 
 impl Store {
-    /// Creates a store for `capacity` bytes, of which a group may hold `group_capacity`, at most nine
-    /// tenths.
+    /// Creates a store for `capacity` bytes, of which a group may hold `group_capacity`.
+    ///
+    /// Where a group may hold everything, the store evicts the resources that are used least. A
+    /// group above its bound loses its oldest ones. A resource has nine tenths of the store at most.
     pub fn new(capacity: u64, group_capacity: u64) -> Self {
-        let group_capacity = group_capacity.min(capacity / 10 * 9);
         let items = usize::try_from(capacity / EXPECTED_WEIGHT).unwrap_or(usize::MAX);
         let options = OptionsBuilder::new()
             .weight_capacity(capacity)
@@ -118,6 +121,7 @@ impl Store {
             overridden: HashMap::new(),
             names: None,
             group_capacity,
+            max_weight: group_capacity.min(capacity / 10 * 9),
             evicted: 0,
         }
     }
@@ -271,7 +275,7 @@ impl Store {
                 0
             };
             resource.weight = OVERHEAD + named + (listed * key.len()) as u64 + variants;
-            if resource.weight <= self.group_capacity {
+            if resource.weight <= self.max_weight {
                 break;
             }
             if resource.variants.len() <= 1 {
@@ -524,6 +528,21 @@ mod tests {
         add(&mut store, 7, 3, 50_000);
         assert!(store.get(&key(7)).is_none(), "above the bound");
         check(&store);
+    }
+
+    #[test]
+    fn store_of_one_group_keeps_the_resource_that_is_used() {
+        let capacity = 1 << 20;
+        let mut store = Store::new(capacity, capacity);
+        add(&mut store, 0, 1, 1000);
+        for path in 1..20_000 {
+            add(&mut store, path, 1, 1000);
+            if path % 50 == 0 {
+                assert!(store.get(&key(0)).is_some(), "{path}");
+            }
+        }
+        check(&store);
+        assert!(store.take_evicted() > 10_000);
     }
 
     #[test]
