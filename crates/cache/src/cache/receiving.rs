@@ -161,6 +161,10 @@ impl<F: Clone> Cache<F> {
         stored: &Arc<Stored>,
         head: &ResponseHead,
     ) -> Received {
+        // nginx names the weak tag of a body that it compresses, and the strong one in its 304.
+        let mut head = head.clone();
+        validation::confirm_weak_tag(&fetch.request().fields, &mut head.fields);
+        let head = &head;
         if !validation::is_about(head, &stored.head) {
             self.remove(&fetch.key);
             return Received::Again;

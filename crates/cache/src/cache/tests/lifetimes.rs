@@ -45,6 +45,27 @@ fn validation_freshens_the_stored_response() {
     assert_eq!(world.served(&[]), None);
 }
 
+/// nginx gives a body that it compresses a weak tag, and names the strong one in a 304.
+#[test]
+fn strong_tag_of_a_304_freshens_a_weak_one() {
+    let mut world = World::origin();
+    world.store(&[], &[FRESH, ("etag", "W/\"1\"")], "body");
+    for (seconds, etag) in [(100, "\"1\""), (200, "W/\"1\""), (300, "\"1\"")] {
+        world.seconds = seconds;
+        let fetch = world.fetch(&get(&[]));
+        let update = head(304, &[FRESH, ("etag", etag)]);
+        let Received::Stored(stored) = world.receive(&fetch, &update, "") else {
+            panic!("a validated response");
+        };
+        assert_eq!(stored.head.fields.get("etag"), Some(&b"W/\"1\""[..]));
+        assert_eq!(world.served(&[]).as_deref(), Some("body"));
+    }
+    world.seconds = 400;
+    let fetch = world.fetch(&get(&[]));
+    let other = head(304, &[FRESH, ("etag", "\"2\"")]);
+    assert!(matches!(world.receive(&fetch, &other, ""), Received::Again));
+}
+
 #[test]
 fn errors_are_hidden_where_the_response_permits() {
     for (control, error, disconnected) in [
