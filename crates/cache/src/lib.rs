@@ -23,6 +23,7 @@
 
 mod asker;
 pub mod cache;
+mod credentials;
 pub mod disk;
 mod kept;
 pub mod key;

@@ -13,6 +13,7 @@ use tandem_http::{Method, RequestHead};
 use tandem_predict::crowd::{Crowd, tag};
 
 use super::{Cache, Fetch, MAX_MARKS};
+use crate::credentials::has_login;
 use crate::names::{Name, Namer, Names};
 use crate::stored::{Body, Stored};
 use crate::travel::{Incoming, MAX_BODY, Outgoing};
@@ -98,9 +99,7 @@ impl<F: Clone> Cache<F> {
     /// get can take the place of the origin's.
     pub(super) fn lent_name(&self, now: Now, fetch: &Fetch) -> Option<Name> {
         let pass = self.passes.get(&self.secret.hash_one(fetch.key.bytes()));
-        if pass.is_some_and(|end| *end > now.elapsed)
-            || fetch.asked.fields.contains("authorization")
-        {
+        if pass.is_some_and(|end| *end > now.elapsed) || has_login(&fetch.asked.fields) {
             return None;
         }
         let is_plain = fetch.asked.method == Method::Get && !fetch.key.has_overrides();

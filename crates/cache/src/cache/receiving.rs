@@ -13,6 +13,7 @@ use tandem_http::{Fields, Method, RequestHead, ResponseHead};
 
 use super::{Cache, Fetch, MAX_MARKS, Pending, Received};
 use crate::asker::{Asker, Compared};
+use crate::credentials::{has_credentials, has_login};
 use crate::stored::{Body, Stored, selecting};
 use crate::{Now, Sharing};
 
@@ -114,8 +115,8 @@ impl<F: Clone> Cache<F> {
     fn is_personal(&self, asked: &Fields, head: &ResponseHead, control: &CacheControl) -> bool {
         // Even for its own user, an old cookie from the store could replace a newer one.
         let sets_cookie = head.fields.contains("set-cookie") || head.fields.contains("set-cookie2");
-        let has_credentials = asked.contains("authorization") || asked.contains("cookie");
-        let is_personal = sets_cookie || (self.config.rules().shared && has_credentials);
+        let is_shared = self.config.rules().shared;
+        let is_personal = sets_cookie || (is_shared && has_credentials(asked));
         is_personal && !control.public
     }
 
@@ -229,8 +230,8 @@ impl<F: Clone> Cache<F> {
         let asked = &fetch.asked.fields;
         let has_open_cookies = !asked.contains("cookie") || policy.control.public;
         Stored {
-            is_anonymous: !asked.contains("authorization") && has_open_cookies,
-            had_no_credentials: !asked.contains("authorization") && !asked.contains("cookie"),
+            is_anonymous: !has_login(asked) && has_open_cookies,
+            had_no_credentials: !has_credentials(asked),
             started: fetch.started,
             request: selecting(&head, &fetch.asked.fields),
             asker: Asker::new(&self.secret, &fetch.asked.fields, &head.fields, compared),

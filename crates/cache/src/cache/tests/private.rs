@@ -30,7 +30,14 @@ fn personal_responses_are_not_shared() {
             &[("cache-control", "public, max-age=60")],
             true,
         ),
+        (&[("private-token", "x")], &[FRESH], false),
+        (
+            &[("private-token", "x")],
+            &[("cache-control", "public, max-age=60")],
+            true,
+        ),
         (&[], &[("cache-control", "private, max-age=60")], false),
+        (&[], &[("cache-control", "max-age=60, private;")], false),
         (&[], &[("cache-control", "no-store, max-age=60")], false),
     ] {
         for sharing in [Sharing::Origin, Sharing::Shared] {
@@ -71,7 +78,9 @@ fn personal_validation_reaches_its_user_only() {
             &[("x-user", "alice")],
             true,
         ),
+        (&[("private-token", "x")], &[("x-user", "alice")], true),
         (&[], &[("cache-control", "private, max-age=60")], false),
+        (&[], &[("cache-control", "max-age=60, private;")], false),
         (&[], &[("cache-control", "no-store")], false),
     ] {
         let mut world = World::origin();
