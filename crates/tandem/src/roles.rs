@@ -5,12 +5,15 @@
 mod bridge;
 mod client;
 mod discovery;
+mod far;
 mod gateway;
 #[cfg(feature = "submit")]
 mod issuer;
 mod lanes;
 mod listeners;
+mod near;
 mod opened;
+mod origins;
 #[cfg(feature = "submit")]
 mod own_tls;
 mod relay;

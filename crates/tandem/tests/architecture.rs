@@ -244,6 +244,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "endpoint",
             "exchange",
             "priority",
+            "secret",
             "services",
             "status",
             "admin",

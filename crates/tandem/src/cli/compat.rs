@@ -194,7 +194,7 @@ pub(super) fn microspdy2http(args: &Microspdy2HttpArgs) -> Result<(), Failure> {
             ..GatewayOptions::default()
         };
         let mut config = options.typed()?;
-        config.policy.family = match (args.curl_ipv4, args.curl_ipv6) {
+        config.origins.policy.family = match (args.curl_ipv4, args.curl_ipv6) {
             (true, _) => AddressFamily::V4,
             (_, true) => AddressFamily::V6,
             _ => AddressFamily::Any,

@@ -219,8 +219,9 @@ async fn gateway(
     let mut findings = vec![Finding::good("configuration", "can be used")];
     findings.extend(config.warnings().into_iter().map(warning));
     findings.push(certificates(&config));
-    findings.extend(ports(&config.listen, transports));
-    findings.extend(system(&config.path, config.max_connections, "tcp_wmem"));
+    let near = &config.near;
+    findings.extend(ports(&near.listen, transports));
+    findings.extend(system(&near.path, near.max_connections, "tcp_wmem"));
     findings.extend(announced(&config));
     findings.push(
         match name_to_resolve(args.resolve.as_deref(), &config.mode) {

@@ -10,7 +10,7 @@ use super::serve::{Fixed, Loaded, read, serve};
 use super::{Failure, start_log};
 use crate::config::{
     BridgeConfig, BridgeOptions, ClientConfig, ClientOptions, ConfigError, File, GatewayConfig,
-    GatewayOptions, RelayConfig, RelayOptions, few_descriptors,
+    GatewayOptions, NearConfig, RelayConfig, RelayOptions, few_descriptors,
 };
 use crate::endpoint::Endpoint;
 use crate::renewal::Renewals;
@@ -52,14 +52,8 @@ pub(super) trait Configured: Role + Clone + 'static {
     /// Returns the warnings that hold on every machine, one sentence each.
     fn warnings(&self) -> Vec<String>;
 
-    /// Returns the warnings about the machine's kernel, and its limits for the process.
-    fn warnings_of_kernel(&self) -> Vec<String>;
-
-    /// Returns the values that need a restart, apart from the log.
-    fn fixed(&self) -> Fixed;
-
-    /// Returns the time limit for open sessions after a signal.
-    fn drain_limit(&self) -> Duration;
+    /// Returns the values that the process needs beside the role.
+    fn process(&self) -> Process;
 
     /// Builds the role completely, including certificates, but opens no listener and no file that
     /// the role writes.
@@ -69,6 +63,27 @@ pub(super) trait Configured: Role + Clone + 'static {
 
     /// Takes over the values that a reload keeps from the configuration of the start.
     fn keep(&mut self, _first: &Self) {}
+}
+
+/// The values of a configuration that the process needs beside the role.
+pub(super) struct Process {
+    /// The values that need a restart, apart from the log.
+    fixed: Fixed,
+    /// The time limit for open sessions after a signal.
+    drain_limit: Duration,
+    /// The maximum number of connections from clients.
+    max_connections: usize,
+    /// The socket options of a path that loses packets.
+    lossy_path: Option<SocketOptions>,
+}
+
+impl Process {
+    /// Returns the warnings about the machine's kernel, and its limits for the process.
+    fn warnings(&self) -> Vec<String> {
+        let congestion = self.lossy_path.as_ref().and_then(warning_of_congestion);
+        let descriptors = few_descriptors(self.max_connections);
+        congestion.into_iter().chain(descriptors).collect()
+    }
 }
 
 /// Runs a role until a signal ends it. The flags take precedence over the file.
@@ -98,19 +113,20 @@ pub(super) fn start<S: Section>(
         let log = options.log().map(str::to_owned);
         let mut config = options.clone().typed_with(transports)?;
         let warned = config.clone();
+        let process = config.process();
         let fixed = Fixed {
             log,
-            ..config.fixed()
+            ..process.fixed.clone()
         };
         let first = first.get_or_init(|| config.clone());
         config.keep(first);
         before.replace(Some(options));
         Ok(Loaded {
-            drain_limit: config.drain_limit(),
+            drain_limit: process.drain_limit,
             fixed,
             warnings: Box::new(move || {
                 let mut warnings = warned.warnings();
-                warnings.extend(warned.warnings_of_kernel());
+                warnings.extend(process.warnings());
                 warnings
             }),
             role: Arc::new(config),
@@ -169,22 +185,19 @@ impl Configured for ClientConfig {
         Self::warnings(self)
     }
 
-    fn warnings_of_kernel(&self) -> Vec<String> {
-        few_descriptors(self.max_connections).into_iter().collect()
-    }
-
-    fn fixed(&self) -> Fixed {
-        Fixed {
-            metrics: self.metrics,
-            admin: self.admin,
-            control: self.control.clone(),
-            workers: self.listening().workers,
-            ..Fixed::default()
+    fn process(&self) -> Process {
+        Process {
+            fixed: Fixed {
+                metrics: self.metrics,
+                admin: self.admin,
+                control: self.control.clone(),
+                workers: self.listening().workers,
+                ..Fixed::default()
+            },
+            drain_limit: Duration::from_secs(10),
+            max_connections: self.max_connections,
+            lossy_path: None,
         }
-    }
-
-    fn drain_limit(&self) -> Duration {
-        Duration::from_secs(10)
     }
 }
 
@@ -193,27 +206,12 @@ impl Configured for GatewayConfig {
         Self::warnings(self)
     }
 
-    fn warnings_of_kernel(&self) -> Vec<String> {
-        let congestion = warning_of_congestion(&self.path.socket);
-        let descriptors = few_descriptors(self.max_connections);
-        congestion.into_iter().chain(descriptors).collect()
-    }
-
-    fn fixed(&self) -> Fixed {
+    fn process(&self) -> Process {
         let predictor = self.push.as_ref().and_then(|push| push.predictor.clone());
-        Fixed {
-            log: None,
-            metrics: self.metrics,
-            admin: self.admin,
-            control: self.control.clone(),
-            workers: self.workers,
-            predict: predictor,
-            store: self.submission.as_ref().map(|it| it.store.clone()),
-        }
-    }
-
-    fn drain_limit(&self) -> Duration {
-        self.drain_timeout
+        let mut process = self.near.process();
+        process.fixed.predict = predictor;
+        process.fixed.store = self.submission.as_ref().map(|it| it.store.clone());
+        process
     }
 
     /// Checks a gateway for submissions without its store: opening the store would create it.
@@ -228,47 +226,60 @@ impl Configured for GatewayConfig {
         })
     }
 
+    fn keep(&mut self, first: &Self) {
+        self.near.keep(&first.near);
+    }
+}
+
+impl Configured for RelayConfig {
+    fn warnings(&self) -> Vec<String> {
+        Self::warnings(self)
+    }
+
+    fn process(&self) -> Process {
+        self.near.process()
+    }
+
+    fn keep(&mut self, first: &Self) {
+        self.near.keep(&first.near);
+    }
+}
+
+impl Configured for BridgeConfig {
+    fn warnings(&self) -> Vec<String> {
+        Self::warnings(self)
+    }
+
+    fn process(&self) -> Process {
+        self.near.process()
+    }
+
+    fn keep(&mut self, first: &Self) {
+        self.near.keep(&first.near);
+    }
+}
+
+impl NearConfig {
+    fn process(&self) -> Process {
+        Process {
+            fixed: Fixed {
+                metrics: self.metrics,
+                admin: self.admin,
+                control: self.control.clone(),
+                workers: self.workers,
+                ..Fixed::default()
+            },
+            drain_limit: self.drain_timeout,
+            max_connections: self.max_connections,
+            lossy_path: Some(self.path.socket.clone()),
+        }
+    }
+
     /// Keeps the number of threads: the limits are divided among them.
     fn keep(&mut self, first: &Self) {
         self.workers = first.workers;
     }
 }
-
-/// Defines the methods that the gateway's listeners of a role decide.
-macro_rules! near_methods {
-    () => {
-        fn fixed(&self) -> Fixed {
-            self.near.fixed()
-        }
-
-        fn drain_limit(&self) -> Duration {
-            self.near.drain_timeout
-        }
-    };
-}
-
-/// Implements [`Configured`] for a role with the listeners of a gateway.
-macro_rules! near_end {
-    ($config:ident) => {
-        impl Configured for $config {
-            fn warnings(&self) -> Vec<String> {
-                Self::warnings(self)
-            }
-
-            fn warnings_of_kernel(&self) -> Vec<String> {
-                self.near.warnings_of_kernel()
-            }
-
-            near_methods!();
-
-            fn keep(&mut self, first: &Self) {
-                self.near.keep(&first.near);
-            }
-        }
-    };
-}
-near_end!(RelayConfig);
-near_end!(BridgeConfig);
 
 #[cfg(feature = "submit")]
 mod issuer {
@@ -279,19 +290,19 @@ mod issuer {
 
     impl Configured for IssuerConfig {
         fn warnings(&self) -> Vec<String> {
-            self.near.near_warnings()
+            self.near.warnings()
         }
 
-        fn warnings_of_kernel(&self) -> Vec<String> {
-            let descriptors = few_descriptors(self.near.max_connections);
-            descriptors.into_iter().collect()
+        fn process(&self) -> Process {
+            Process {
+                lossy_path: None,
+                ..self.near.process()
+            }
         }
-
-        near_methods!();
 
         /// Checks the listeners: opening the issuer would create its keys.
         fn check(&self) -> Result<(), ConfigError> {
-            check_role(&self.near)
+            Self::check(self)
         }
 
         fn keep(&mut self, first: &Self) {

@@ -1,6 +1,6 @@
 //! The admission of clients by a gateway: with tokens, with certificates, or without credentials.
 
-use super::gateway::GatewayOptions;
+use super::near::NearOptions;
 use super::{ConfigError, read_secret};
 use crate::role_name::RoleName;
 use crate::transport::registry::Transports;
@@ -49,8 +49,8 @@ impl Credentials {
     }
 }
 
-impl GatewayOptions {
-    /// Returns whether the gateway admits all clients. The rights decide about each submission.
+impl NearOptions {
+    /// Returns whether the role admits all clients. The rights decide about each submission.
     pub(super) fn admits_all(
         &self,
         role: RoleName,
@@ -91,8 +91,7 @@ impl GatewayOptions {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::config::ClientOptions;
+    use crate::config::{ClientOptions, GatewayOptions};
 
     #[test]
     fn debug_form_of_a_configuration_contains_no_secret() {

@@ -4,9 +4,11 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use super::gateway::{CacheOption, default_hosts, listeners};
+use super::gateway::{default_hosts, listeners};
+use super::near::{NearConfig, near_options};
+use super::origins::{OriginsConfig, OriginsOptions};
 use super::units::Span;
-use super::{ConfigError, GatewayConfig, GatewayOptions, near_options, take_near, with_path};
+use super::{ConfigError, with_path};
 use crate::back::policy::AllowDest;
 use crate::endpoint::{Endpoint, SessionKind, Usage};
 use crate::hosts::HostPattern;
@@ -57,8 +59,6 @@ with_path! {
         response_timeout: Option<Span> [help_heading = "Time limits", value_name = "TIME"],
     }
 }
-
-take_near!(BridgeOptions);
 
 /// The option `mode` of the bridge: it selects the servers behind it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -141,8 +141,10 @@ impl BackOption {
 /// The checked configuration of a bridge.
 #[derive(Clone, Debug)]
 pub struct BridgeConfig {
-    /// The end towards clients, and the limits: those of a gateway without push and cache.
-    pub near: GatewayConfig,
+    /// The end towards clients.
+    pub near: NearConfig,
+    /// The end towards origins.
+    pub origins: OriginsConfig,
     /// The servers behind the bridge.
     pub mode: BridgeMode,
     /// The hosts that requests may name, with one origin.
@@ -172,24 +174,21 @@ impl BridgeOptions {
         let path = self.take_path().typed()?;
         let (mode, hosts) = self.servers(transports)?;
         let near = self.take_near();
-        let near = GatewayOptions {
+        let mut near = near.typed(RoleName::Bridge, path, false, transports)?;
+        let origins = OriginsOptions {
             allow_dest: self.allow_dest,
             allow_port: self.allow_port,
             origin_ca: self.origin_ca,
-            max_lasting_exchanges: self.max_lasting_exchanges,
+            // Without push, one connection is enough.
+            per_origin: self.max_connections_per_origin.unwrap_or(128).max(1),
+            per_session: self.max_origin_connections.unwrap_or(256).max(1),
+            lasting: self.max_lasting_exchanges,
             response_timeout: self.response_timeout,
-            push: Some(false),
-            cache: Some(CacheOption::Off),
-            ..near
         };
-        let mut near = near.typed_as(RoleName::Bridge, transports)?;
-        near.path = path;
-        // Without push, one connection is enough.
-        near.origin_limits.per_origin = self.max_connections_per_origin.unwrap_or(128).max(1);
-        near.origin_limits.per_session = self.max_origin_connections.unwrap_or(256).max(1);
         let key = server_of(&mode).and_then(|server| server.option("key"));
         near.secret_files.extend(key.map(str::to_owned));
         Ok(BridgeConfig {
+            origins: origins.typed(near.max_connections)?,
             near,
             mode,
             hosts,

@@ -14,7 +14,7 @@ use super::client_cache::ClientCache;
 use super::compress::BodyCompression;
 use super::digest::{digest, digest_file};
 use super::gateway_ways::GatewayWays;
-use super::gateways::{Dialled, GatewayEndpoint, Lookups, Route, RouteOption};
+use super::gateways::{Dialled, GatewayEndpoint, Lookups, Route, RouteOption, secret_files};
 use super::next_push::NextPages;
 use super::open::{EarlyRequests, OpenedHttps};
 use super::units::{Size, Span};
@@ -473,22 +473,6 @@ fn authority(
         )),
         _ => Ok(Some(directory)),
     }
-}
-
-/// Returns the files that no other user may read.
-fn secret_files<'a>(
-    gateways: impl Iterator<Item = &'a GatewayEndpoint>,
-    password: Option<&String>,
-) -> Vec<String> {
-    let secrets = |gateway: &'a GatewayEndpoint| {
-        let key = gateway.endpoint.option("key").map(str::to_owned);
-        [key, gateway.token_file.clone()]
-    };
-    let mut files: Vec<_> = gateways.flat_map(secrets).flatten().collect();
-    files.extend(password.cloned());
-    files.sort();
-    files.dedup();
-    files
 }
 
 /// Returns the default listeners: Privoxy's port and Tor Browser's port.

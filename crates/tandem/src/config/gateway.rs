@@ -1,26 +1,21 @@
 //! The options of the gateway, and the configuration that they make.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize};
 use tandem_predict::{Aim, AutoConfig, Worth};
 
-use super::admission::Credentials;
-use super::client::loopback;
 use super::compress::BodyCompression;
 pub use super::mode::ModeOption;
+use super::near::{NearConfig, near_options};
+use super::origins::{OriginsConfig, OriginsOptions};
 use super::submission::SubmissionConfig;
 use super::units::{Size, Span};
-use super::{
-    ConfigError, PathConfig, discover, distinct, families, near_options, onion_ports, positive,
-    with_path,
-};
-use crate::back::origin::{Limits, Mode};
-use crate::back::policy::{AddressFamily, AllowDest, Policy, PolicyOf};
+use super::{ConfigError, discover, onion_ports, with_path};
+use crate::back::origin::Mode;
+use crate::back::policy::AllowDest;
 use crate::disk_cache::DiskConfig;
-use crate::endpoint::{Endpoint, SessionKind, Usage, literal_ip};
+use crate::endpoint::{Endpoint, Usage, literal_ip};
 use crate::fleet::FleetConfig;
 use crate::hosts::HostPattern;
 use crate::learned::PredictorConfig;
@@ -217,40 +212,20 @@ pub struct PushConfig {
 /// The checked configuration of a gateway.
 #[derive(Clone, Debug)]
 pub struct GatewayConfig {
-    /// The endpoints of the listeners.
-    pub listen: Vec<Endpoint>,
+    /// The end towards clients.
+    pub near: NearConfig,
+    /// The end towards origins.
+    pub origins: OriginsConfig,
     /// The origins that the gateway serves.
     pub mode: Mode,
-    /// True if all clients are admitted.
-    pub open: bool,
     /// True if the gateway fetches HTTPS of hosts that its clients open.
     pub fetches_opened: bool,
-    /// The files that hold the tokens that admit a client.
-    pub token_files: Vec<String>,
-    /// The PEM file of the authorities that sign the certificates of admitted clients.
-    pub client_ca: Option<String>,
-    /// The destinations that the gateway may connect to.
-    pub policy: Policy,
     /// True if the gateway carries UDP datagrams of its clients.
     pub udp: bool,
     /// True if the gateway announces itself to visitors without Tandem.
     pub announce: bool,
     /// The configuration of tor that the announced ports are compared with.
     pub torrc: Option<PathBuf>,
-    /// The PEM file of the authorities for origins.
-    pub origin_ca: Option<String>,
-    /// The number of threads.
-    pub workers: usize,
-    /// The maximum number of concurrent requests on a session.
-    pub max_streams: u32,
-    /// The maximum size of a head in bytes.
-    pub max_head: usize,
-    /// The maximum number of connections from clients.
-    pub max_connections: usize,
-    /// The maximum number of connections from one IPv4 address or IPv6 network of 64 bits.
-    pub max_connections_per_client: usize,
-    /// The limits of a session's connections to origins.
-    pub origin_limits: Limits,
     /// The configuration of push; `None` without push.
     pub push: Option<PushConfig>,
     /// The configuration of a gateway that shares its knowledge with others.
@@ -265,26 +240,6 @@ pub struct GatewayConfig {
     pub compress: BodyCompression,
     /// The configuration of submissions, with `mode=submit`.
     pub submission: Option<SubmissionConfig>,
-    /// The time limit for an origin's response.
-    pub response_timeout: Duration,
-    /// The time limit for open sessions after SIGTERM.
-    pub drain_timeout: Duration,
-    /// The configuration of the slow path.
-    pub path: PathConfig,
-    /// The address of the metrics listener.
-    pub metrics: Option<SocketAddr>,
-    /// The address of the dashboard's listener.
-    pub admin: Option<SocketAddr>,
-    /// The path of the control socket.
-    pub control: Option<PathBuf>,
-    /// True if the log has a line for each request.
-    pub log_requests: bool,
-    /// True if the log may contain URLs.
-    pub log_urls: bool,
-    /// The transports that the endpoints may name.
-    pub transports: Transports,
-    /// The files that hold secrets.
-    pub secret_files: Vec<String>,
 }
 
 impl GatewayOptions {
@@ -294,25 +249,14 @@ impl GatewayOptions {
     }
 
     /// Checks the options as [`Self::typed`] does; the endpoints may name the given transports.
-    pub fn typed_with(self, transports: &Transports) -> Result<GatewayConfig, ConfigError> {
-        self.typed_as(RoleName::Gateway, transports)
-    }
-
-    /// Checks the options of a role that has the listeners of a gateway. `role` is that role.
-    pub(super) fn typed_as(
-        mut self,
-        role: RoleName,
-        transports: &Transports,
-    ) -> Result<GatewayConfig, ConfigError> {
-        let path = self.take_path();
-        self.check_listeners(transports)?;
+    pub fn typed_with(mut self, transports: &Transports) -> Result<GatewayConfig, ConfigError> {
+        let path = self.take_path().typed()?;
         let mode = self.mode()?;
-        let credentials = Credentials::read(&self.auth)?;
-        let path = path.typed()?;
         let submission = self.submission(&path)?;
         let is_for_submissions = submission.is_some();
-        let open = self.admits_all(role, &credentials, is_for_submissions, transports)?;
-        let fetches_opened = self.fetches_opened(&mode, open)?;
+        let near = self.take_near();
+        let mut near = near.typed(RoleName::Gateway, path, is_for_submissions, transports)?;
+        let fetches_opened = self.fetches_opened(&mode, near.open)?;
         let udp = self.carries_udp(&mode)?;
         let push = match self.push.unwrap_or(!is_for_submissions) {
             true => Some(self.pushing(&mode)?),
@@ -324,70 +268,38 @@ impl GatewayOptions {
         };
         let fleet = self.fleet(push.as_ref())?;
         let disk = self.disk(cache.as_ref(), fleet.as_ref())?;
-        let max_connections = self.max_connections.unwrap_or(4096).max(1);
-        let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        let announce = discover::announces(self.announce, &mode, open)?;
+        let announce = discover::announces(self.announce, &mode, near.open)?;
+        near.secret_files.extend(self.secret_files(fleet.as_ref()));
+        let origins = OriginsOptions {
+            allow_dest: self.allow_dest,
+            allow_port: self.allow_port,
+            origin_ca: self.origin_ca,
+            // The minimum is two: pushes get half of the connections.
+            per_origin: self.max_connections_per_origin.unwrap_or(64).max(2),
+            per_session: self.max_origin_connections.unwrap_or(256).max(2),
+            lasting: self.max_lasting_exchanges,
+            response_timeout: self.response_timeout,
+        };
         Ok(GatewayConfig {
-            announce,
+            origins: origins.typed(near.max_connections)?,
+            near,
             mode,
-            secret_files: self.secret_files(&credentials.token_files, fleet.as_ref()),
-            fleet,
-            origin_limits: self.origin_limits(max_connections),
-            torrc: onion_ports::checked_file(self.torrc, announce)?,
-            token_files: credentials.token_files,
-            open,
             fetches_opened,
             udp,
-            client_ca: credentials.client_ca,
-            policy: policy(self.allow_dest, self.allow_port),
-            origin_ca: self.origin_ca,
-            workers: self.workers.unwrap_or(cores).clamp(1, 256),
-            max_streams: self.max_streams.unwrap_or(256).max(1),
-            max_head: usize::try_from(self.max_head.map_or(64 << 10, |size| size.0))
-                .unwrap_or(usize::MAX)
-                .clamp(4096, 16 << 20),
-            max_connections,
-            max_connections_per_client: self.max_connections_per_client.unwrap_or(1024).max(1),
+            announce,
+            torrc: onion_ports::checked_file(self.torrc, announce)?,
             push,
+            fleet,
             cache,
             disk,
             cache_status: self.cache_status.unwrap_or(false),
             compress: self.compress.unwrap_or_default(),
-            response_timeout: positive(
-                "response-timeout",
-                self.response_timeout,
-                Duration::from_secs(60),
-            )?,
-            drain_timeout: self
-                .drain_timeout
-                .map_or(Duration::from_secs(30), |span| span.0),
-            path,
             submission,
-            metrics: loopback("metrics", self.metrics)?,
-            admin: loopback("admin", self.admin)?,
-            control: self.control,
-            log_requests: self.log_requests.unwrap_or(false),
-            log_urls: self.log_urls.unwrap_or(false),
-            transports: transports.clone(),
-            listen: families::present(self.listen),
         })
     }
 }
 
 impl GatewayOptions {
-    fn check_listeners(&self, transports: &Transports) -> Result<(), ConfigError> {
-        if self.listen.is_empty() {
-            return Err(ConfigError::value(
-                "listen",
-                "give at least one, such as h2+tcp://192.0.2.80:9980",
-            ));
-        }
-        distinct(&self.listen, transports)?;
-        self.listen
-            .iter()
-            .try_for_each(|endpoint| listener(endpoint, transports))
-    }
-
     /// Returns whether the gateway carries UDP datagrams.
     fn carries_udp(&self, mode: &Mode) -> Result<bool, ConfigError> {
         let udp = self.udp.unwrap_or(false);
@@ -409,12 +321,12 @@ impl GatewayOptions {
         Ok(fetches_opened)
     }
 
-    fn secret_files(&self, token_files: &[String], fleet: Option<&FleetConfig>) -> Vec<String> {
+    /// Returns the files with secrets beside those of the end towards clients.
+    fn secret_files(&self, fleet: Option<&FleetConfig>) -> Vec<String> {
         let of_fleet = fleet.iter().flat_map(|fleet| &fleet.secret_files);
-        let keys = self.listen.iter().filter_map(|it| it.option("key"));
-        keys.map(str::to_owned)
-            .chain(token_files.iter().cloned())
-            .chain(self.submit_key.clone())
+        self.submit_key
+            .iter()
+            .cloned()
             .chain(self.submit_oblivious_key.clone())
             .chain(self.submit_rights.clone())
             .chain(self.submit_store.as_deref().and_then(store_secret))
@@ -424,18 +336,6 @@ impl GatewayOptions {
                     .map(|file| file.display().to_string()),
             )
             .collect()
-    }
-
-    fn origin_limits(&self, max_connections: usize) -> Limits {
-        let lasting = self.max_lasting_exchanges;
-        Limits {
-            // The minimum is two: pushes get half of the connections.
-            per_origin: self.max_connections_per_origin.unwrap_or(64).max(2),
-            per_session: self.max_origin_connections.unwrap_or(256).max(2),
-            lasting: lasting
-                .unwrap_or_else(|| max_connections.saturating_mul(2))
-                .max(max_connections),
-        }
     }
 
     fn mode(&self) -> Result<Mode, ConfigError> {
@@ -523,34 +423,6 @@ pub(super) fn default_hosts(own: &[HostPattern]) -> Option<HostPattern> {
         .iter()
         .any(|host| matches!(host, HostPattern::Name(name) if literal_ip(name).is_some()));
     is_address.then(|| HostPattern::Below("onion".into()))
-}
-
-fn listener(endpoint: &Endpoint, transports: &Transports) -> Result<(), ConfigError> {
-    let bad = |problem: &str| {
-        Err(ConfigError::value(
-            "listen",
-            format!("{endpoint}: {problem}"),
-        ))
-    };
-    if endpoint.session == SessionKind::Socks5 {
-        return bad("a gateway listens on sessions, not on SOCKS");
-    }
-    let provider = transports.of(endpoint)?;
-    provider.check_session(endpoint)?;
-    Ok(provider.check_listener(endpoint)?)
-}
-
-/// Returns the policy for destinations besides the public ones.
-fn policy(allow: Vec<AllowDest>, ports: Vec<u16>) -> Policy {
-    Policy {
-        of: PolicyOf::Gateway,
-        family: AddressFamily::Any,
-        allow,
-        ports: match ports.is_empty() {
-            true => vec![80, 443],
-            false => ports,
-        },
-    }
 }
 
 #[cfg(test)]

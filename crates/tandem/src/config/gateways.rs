@@ -109,6 +109,22 @@ impl GatewayEndpoint {
     }
 }
 
+/// Returns the files that no other user may read: those of gateways, and that of a password.
+pub(super) fn secret_files<'a>(
+    gateways: impl Iterator<Item = &'a GatewayEndpoint>,
+    password: Option<&String>,
+) -> Vec<String> {
+    let secrets = |gateway: &'a GatewayEndpoint| {
+        let key = gateway.endpoint.option("key").map(str::to_owned);
+        [key, gateway.token_file.clone()]
+    };
+    let mut files: Vec<_> = gateways.flat_map(secrets).flatten().collect();
+    files.extend(password.cloned());
+    files.sort();
+    files.dedup();
+    files
+}
+
 /// The permission to look up the names of gateways with `resolve=system`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lookups {

@@ -1,13 +1,14 @@
-//! The options of an issuer of tokens, and the configuration that they make: the listeners of a
-//! gateway without origins, the accounts and the keys.
+//! The options of an issuer of tokens, and the configuration that they make: the listeners, the
+//! accounts and the keys.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use super::gateway::listeners;
+use super::near::{NearConfig, NearOptions};
 use super::units::Span;
-use super::{ConfigError, GatewayConfig, GatewayOptions, options};
+use super::{ConfigError, PathValues, options};
 use crate::endpoint::{Endpoint, Usage};
 use crate::issuer::{IssuerSettings, read_accounts};
 use crate::role_name::RoleName;
@@ -51,8 +52,8 @@ options! { @all
 /// The checked configuration of an issuer.
 #[derive(Clone, Debug)]
 pub struct IssuerConfig {
-    /// The listeners and limits of a gateway without origins.
-    pub near: GatewayConfig,
+    /// The end towards clients.
+    pub near: NearConfig,
     /// The files and numbers of the issuer.
     pub settings: IssuerSettings,
 }
@@ -91,19 +92,19 @@ impl IssuerOptions {
                 "accounts with certificates need --auth client-ca=FILE",
             ));
         }
-        let near = GatewayOptions {
+        let near = NearOptions {
             listen: self.listen,
             open: self.auth.is_empty().then_some(true),
             auth: self.auth,
             workers: self.workers,
-            push: Some(false),
             metrics: self.metrics,
             admin: self.admin,
             control: self.control,
-            ..GatewayOptions::default()
+            ..NearOptions::default()
         };
+        let path = PathValues::default().typed()?;
         Ok(IssuerConfig {
-            near: near.typed_as(RoleName::Issuer, transports)?,
+            near: near.typed(RoleName::Issuer, path, false, transports)?,
             settings: IssuerSettings {
                 accounts,
                 keys,

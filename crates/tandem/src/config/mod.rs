@@ -20,10 +20,12 @@ pub mod gateways;
 #[cfg(feature = "submit")]
 pub mod issuer;
 pub mod mode;
+pub mod near;
 pub mod next_push;
 pub mod onion_ports;
 pub mod open;
 mod open_gateways;
+pub mod origins;
 pub mod relay;
 pub mod share_url;
 mod solo;
@@ -32,7 +34,7 @@ pub mod units;
 #[cfg(feature = "submit")]
 mod unlinkable;
 mod warnings;
-mod ways;
+pub(crate) mod ways;
 
 use std::time::Duration;
 
@@ -44,6 +46,8 @@ pub use file::File;
 pub use gateway::{GatewayConfig, GatewayOptions};
 #[cfg(feature = "submit")]
 pub use issuer::{IssuerConfig, IssuerOptions};
+pub use near::NearConfig;
+pub use origins::OriginsConfig;
 pub use relay::{RelayConfig, RelayOptions};
 pub use warnings::few_descriptors;
 
@@ -191,81 +195,6 @@ macro_rules! with_path {
     };
 }
 pub(crate) use with_path;
-
-/// Declares the options of a role with the clients of a gateway: it adds admission, limits of
-/// clients and watching to the arguments of [`options`].
-macro_rules! near_options {
-    ($(#[$meta:meta])* $name:ident { $($own:tt)* } $($path:tt)*) => {
-        $crate::config::options! { $(#[$meta])* $name {
-            $($own)*
-            /// Admit all clients [default: false]
-            open: Option<bool> [help_heading = "Admission", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
-            /// Admit clients with a token of this file (token-file=FILE) or a certificate from this
-            /// authority (client-ca=FILE) (repeatable)
-            auth: Vec<String> [help_heading = "Admission", value_name = "CREDENTIAL"],
-            /// Number of threads [default: one for each core]
-            workers: Option<usize> [help_heading = "Listening", value_name = "N"],
-            /// Maximum number of concurrent requests on one session [default: 256]
-            max_streams: Option<u32> [help_heading = "Listening", value_name = "N"],
-            /// Maximum size of the head of a request or response [default: 64KiB]
-            max_head: Option<$crate::config::units::Size> [help_heading = "Listening", value_name = "BYTES"],
-            /// Maximum number of connections from clients [default: 4096]
-            max_connections: Option<usize> [help_heading = "Listening", value_name = "N"],
-            /// Maximum number of connections from one IPv4 address or IPv6 network of 64 bits; none
-            /// for loopback addresses, which the visitors of an onion service share. Users of one
-            /// exit share its address [default: 1024]
-            max_connections_per_client: Option<usize> [help_heading = "Listening", value_name = "N"],
-        } {
-            /// Time limit for open sessions after SIGTERM [default: 30s]
-            drain_timeout: Option<$crate::config::units::Span> [help_heading = "Time limits", value_name = "TIME"],
-            /// Address of the listener for Prometheus metrics, loopback only [default: none]
-            metrics: Option<std::net::SocketAddr> [help_heading = "Watching", value_name = "ADDRESS"],
-            /// Address of the listener for the dashboard, loopback only; `tandem open` opens it
-            /// [default: none]
-            admin: Option<std::net::SocketAddr> [help_heading = "Watching", value_name = "ADDRESS"],
-            /// Path of the Unix socket for `tandem open`, `top` and `probe`, accessible to this user
-            /// only [default: none]
-            control: Option<std::path::PathBuf> [help_heading = "Watching", value_name = "PATH"],
-            /// Log level or filter, such as info or tandem=debug [default: info]
-            log: Option<String> [help_heading = "Watching", value_name = "FILTER"],
-            /// Log a line for each request: method, status, bytes, time, pushed or not [default: false]
-            log_requests: Option<bool> [help_heading = "Watching", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
-            /// Log each request with its URL, which is private [default: false]
-            log_urls: Option<bool> [help_heading = "Watching", num_args = 0..=1, default_missing_value = "true", require_equals = true, value_name = "BOOL"],
-        } $($path)* }
-    };
-}
-pub(crate) use near_options;
-
-/// Gives the options of another role the conversion to those of a gateway.
-macro_rules! take_near {
-    ($name:ident) => {
-        impl $name {
-            /// Moves the options of the end towards clients to those of a gateway.
-            fn take_near(&mut self) -> $crate::config::GatewayOptions {
-                $crate::config::GatewayOptions {
-                    listen: std::mem::take(&mut self.listen),
-                    auth: std::mem::take(&mut self.auth),
-                    open: self.open.take(),
-                    workers: self.workers.take(),
-                    max_streams: self.max_streams.take(),
-                    max_head: self.max_head.take(),
-                    max_connections: self.max_connections.take(),
-                    max_connections_per_client: self.max_connections_per_client.take(),
-                    drain_timeout: self.drain_timeout.take(),
-                    metrics: self.metrics.take(),
-                    admin: self.admin.take(),
-                    control: self.control.take(),
-                    log: self.log.take(),
-                    log_requests: self.log_requests.take(),
-                    log_urls: self.log_urls.take(),
-                    ..Default::default()
-                }
-            }
-        }
-    };
-}
-pub(crate) use take_near;
 
 /// The precedence of a given value over another one.
 pub(crate) trait Or {

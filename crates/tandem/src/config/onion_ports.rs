@@ -131,7 +131,7 @@ impl GatewayConfig {
         if !self.announce || !self.served().iter().any(of_onions) {
             return Vec::new();
         }
-        self.listen.iter().filter(is_announced).collect()
+        self.near.listen.iter().filter(is_announced).collect()
     }
 
     fn served(&self) -> &[HostPattern] {

@@ -1,11 +1,12 @@
-//! The options of a relay, and the configuration that they make: the listeners and the admission of
-//! a gateway, and the next hop of a client.
+//! The options of a relay, and the configuration that they make: the end towards clients, and the
+//! next hop.
 
 use serde::Deserializer;
 
 use super::gateway::listeners;
-use super::{ClientConfig, ClientOptions, ConfigError, GatewayConfig, GatewayOptions};
-use super::{near_options, take_near, with_path};
+use super::gateways::{Dialled, GatewayEndpoint, Lookups, secret_files};
+use super::near::{NearConfig, near_options};
+use super::{ConfigError, with_path};
 use crate::endpoint::{Endpoint, SessionKind, Usage};
 use crate::role_name::RoleName;
 use crate::transport::registry::Transports;
@@ -35,8 +36,6 @@ with_path! {
     }
 }
 
-take_near!(RelayOptions);
-
 fn next_hops<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Endpoint>, D::Error> {
     Usage::Gateway.read_list(deserializer)
 }
@@ -44,10 +43,12 @@ fn next_hops<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Endpoint>
 /// The checked configuration of a relay.
 #[derive(Clone, Debug)]
 pub struct RelayConfig {
-    /// The end towards clients: listeners, admission and limits of a gateway without origins.
-    pub near: GatewayConfig,
-    /// The end towards the next hop: the gateways of a client without listeners.
-    pub far: ClientConfig,
+    /// The end towards clients. Its path has the limits of the sessions to the next hop too.
+    pub near: NearConfig,
+    /// The next hops, best first.
+    pub gateways: Vec<GatewayEndpoint>,
+    /// True if the relay passes on pushes.
+    pub push: bool,
     /// True if the tunnels of all sessions share a session to the next hop.
     pub share_tunnels: bool,
 }
@@ -71,25 +72,21 @@ impl RelayOptions {
                  cannot pass them on: use h2, h3, or http over dtls"
             ));
         }
-        let near = GatewayOptions {
-            push: Some(false),
-            ..self.take_near()
+        let near = self.take_near();
+        let mut near = near.typed(RoleName::Relay, path, false, transports)?;
+        let dialled = Dialled {
+            via: None,
+            transports,
+            lookups: Lookups::Allowed,
         };
-        let near = near.typed_as(RoleName::Relay, transports)?;
-        let far = ClientOptions {
-            gateway: self.gateway.into_iter().map(Into::into).collect(),
-            token_file: self.token_file,
-            push: self.push,
-            max_sessions: Some(near.max_connections.div_ceil(near.workers)),
-            ..ClientOptions::default()
-        };
-        let far = far.typed_with(transports)?;
+        let gateways = self.gateway.into_iter().map(Into::into).collect();
+        let gateways = dialled.gateways(gateways, self.token_file.as_deref())?;
+        near.secret_files
+            .extend(secret_files(gateways.iter(), None));
         Ok(RelayConfig {
-            near: GatewayConfig {
-                path: path.clone(),
-                ..near
-            },
-            far: ClientConfig { path, ..far },
+            near,
+            gateways,
+            push: self.push.unwrap_or(true),
             share_tunnels: self.share_tunnels.unwrap_or(false),
         })
     }
@@ -138,16 +135,11 @@ mod tests {
     }
 
     #[test]
-    fn relay_applies_the_path_to_both_ends() {
+    fn relay_has_the_path_of_its_options() {
         let wide = relay(|it| it.path_rate = Some(super::super::units::Rate(200_000_000)));
         let (wide, usual) = (wide.expect("a relay"), relay(|_| {}).expect("a relay"));
-        for (wide, usual) in [
-            (&wide.near.path, &usual.near.path),
-            (&wide.far.path, &usual.far.path),
-        ] {
-            assert!(wide.stream_window > usual.stream_window);
-        }
-        assert!(usual.near.push.is_none() && usual.far.push && !usual.share_tunnels);
+        assert!(wide.near.path.stream_window > usual.near.path.stream_window);
+        assert!(usual.push && !usual.share_tunnels);
     }
 
     #[test]
@@ -164,8 +156,8 @@ mod tests {
                 .iter()
                 .any(|it| it.contains("receive-budget"));
             (
-                relay.far.path.stream_window,
-                relay.far.path.receive_budget,
+                relay.near.path.stream_window,
+                relay.near.path.receive_budget,
                 warned,
             )
         };

@@ -10,7 +10,7 @@ use super::bridge::BridgeConfig;
 use super::client::is_certified_locally;
 use super::gateways::GatewayEndpoint;
 use super::open::{OpenedHttps, constraints};
-use super::{ClientConfig, GatewayConfig, RelayConfig};
+use super::{ClientConfig, GatewayConfig, NearConfig, RelayConfig};
 use crate::back::origin::Mode;
 use crate::endpoint::{Endpoint, Via, is_onion};
 use crate::transport::tls::authority::{Authority, validity};
@@ -96,47 +96,7 @@ impl ClientConfig {
 impl GatewayConfig {
     /// Returns the warnings, one sentence each.
     pub fn warnings(&self) -> Vec<String> {
-        let mut warnings = self.near_warnings();
-        warnings.extend(self.open_to_strangers());
-        warnings
-    }
-
-    /// Returns a warning for each listener at which strangers reach any site through the gateway.
-    fn open_to_strangers(&self) -> Vec<String> {
-        let is_for_all = self.open && self.submission.is_none() && self.mode == Mode::Forward;
-        let is_exposed = |endpoint: &&Endpoint| {
-            let ip = endpoint.ip();
-            is_for_all && ip.is_some_and(|ip| !ip.is_loopback() && !is_marker(ip))
-        };
-        let exposed = self.listen.iter().filter(is_exposed);
-        let warning = |endpoint: &Endpoint| {
-            format!(
-                "{endpoint}: anyone who reaches this listener loads any site through this machine, \
-                 and under its address: give --auth in place of --open"
-            )
-        };
-        exposed.map(warning).collect()
-    }
-
-    /// Returns the warnings that hold for each role with the listeners of a gateway.
-    pub(crate) fn near_warnings(&self) -> Vec<String> {
-        let mut warnings = Vec::new();
-        for endpoint in &self.listen {
-            let is_clear = endpoint.transport == "tcp";
-            if is_clear
-                && (!self.token_files.is_empty() || self.submission.is_some())
-                && endpoint
-                    .ip()
-                    .is_some_and(|ip| !is_near(ip) && !is_marker(ip))
-            {
-                warnings.push(format!(
-                    "{endpoint}: access tokens come in clear text there, and others on the way \
-                     can read them: use a session over tls, such as h2+tls"
-                ));
-            }
-            warnings.extend(certificate(endpoint));
-        }
-        warnings.extend(self.path.warning());
+        let mut warnings = self.near.warnings();
         warnings.extend(self.unreachable_announcements());
         if self
             .fleet
@@ -149,21 +109,63 @@ impl GatewayConfig {
                     .to_owned(),
             );
         }
+        if self.submission.is_none() && self.mode == Mode::Forward {
+            warnings.extend(self.near.open_to_strangers());
+        }
+        warnings
+    }
+}
+
+impl NearConfig {
+    /// Returns the warnings that hold for each role, one sentence each.
+    pub fn warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        for endpoint in &self.listen {
+            let is_clear = endpoint.transport == "tcp";
+            if is_clear
+                && self.takes_tokens
+                && endpoint
+                    .ip()
+                    .is_some_and(|ip| !is_near(ip) && !is_marker(ip))
+            {
+                warnings.push(format!(
+                    "{endpoint}: access tokens come in clear text there, and others on the way \
+                     can read them: use a session over tls, such as h2+tls"
+                ));
+            }
+            warnings.extend(certificate(endpoint));
+        }
+        warnings.extend(self.path.warning());
         warnings.extend(self.secret_files.iter().filter_map(|file| secret(file)));
         warnings
+    }
+
+    /// Returns a warning for each listener at which strangers reach any site through a role that
+    /// serves all sites.
+    fn open_to_strangers(&self) -> Vec<String> {
+        let is_exposed = |endpoint: &&Endpoint| {
+            let ip = endpoint.ip();
+            self.open && ip.is_some_and(|ip| !ip.is_loopback() && !is_marker(ip))
+        };
+        let exposed = self.listen.iter().filter(is_exposed);
+        let warning = |endpoint: &Endpoint| {
+            format!(
+                "{endpoint}: anyone who reaches this listener loads any site through this machine, \
+                 and under its address: give --auth in place of --open"
+            )
+        };
+        exposed.map(warning).collect()
     }
 }
 
 impl RelayConfig {
     /// Returns the warnings, one sentence each.
     pub fn warnings(&self) -> Vec<String> {
-        let mut warnings = self.near.near_warnings();
-        let far = &self.far;
-        for hop in far.all_gateways() {
+        let mut warnings = self.near.warnings();
+        for hop in &self.gateways {
             warnings.extend(exposed_token(hop, None));
             warnings.extend(certificate(&hop.endpoint));
         }
-        warnings.extend(far.secret_files.iter().filter_map(|file| secret(file)));
         warnings
     }
 }
@@ -171,19 +173,16 @@ impl RelayConfig {
 impl BridgeConfig {
     /// Returns the warnings, one sentence each.
     pub fn warnings(&self) -> Vec<String> {
-        // A bridge with a server is no gateway to any site.
-        let mut warnings = match self.server() {
-            Some(_) => self.near.near_warnings(),
-            None => self.near.warnings(),
-        };
-        if let Some(server) = self.server()
-            && server.transport == "tcp"
-            && !server.ip().is_some_and(is_near)
-        {
-            warnings.push(format!(
-                "{server}: requests go there in clear text, and others on the way can read and \
-                 change them: use a session over tls"
-            ));
+        let mut warnings = self.near.warnings();
+        match self.server() {
+            None => warnings.extend(self.near.open_to_strangers()),
+            Some(server) if server.transport == "tcp" && !server.ip().is_some_and(is_near) => {
+                warnings.push(format!(
+                    "{server}: requests go there in clear text, and others on the way can read \
+                     and change them: use a session over tls"
+                ));
+            }
+            Some(_) => {}
         }
         warnings
     }

@@ -20,6 +20,18 @@ pub(super) fn are_at_onion(gateways: &[GatewayEndpoint], host: &str) -> bool {
     hosts.all(|gateway| is_same_onion(gateway, host))
 }
 
+/// Returns the gateways of one route, and the ways to each, in words.
+pub(crate) fn names(gateways: &[GatewayEndpoint]) -> String {
+    let mut names: Vec<String> = Vec::new();
+    for gateway in gateways {
+        match names.last_mut().filter(|_| gateway.is_alternative) {
+            Some(last) => *last = format!("{last} or {}", gateway.endpoint),
+            None => names.push(gateway.endpoint.to_string()),
+        }
+    }
+    format!("gateway {}", names.join(", then "))
+}
+
 impl ClientConfig {
     /// Returns whether requests for a host without a route go to the default gateways. A gateway
     /// would read requests for an onion service, which authenticates and encrypts by itself. Behind
@@ -47,14 +59,7 @@ impl ClientConfig {
             .via
             .as_ref()
             .map_or_else(String::new, |via| format!(", through {via}"));
-        let mut names: Vec<String> = Vec::new();
-        for gateway in gateways {
-            match names.last_mut().filter(|_| gateway.is_alternative) {
-                Some(last) => *last = format!("{last} or {}", gateway.endpoint),
-                None => names.push(gateway.endpoint.to_string()),
-            }
-        }
-        if let Some(solo) = self.solo.as_ref().filter(|_| names.is_empty()) {
+        if let Some(solo) = self.solo.as_ref().filter(|_| gateways.is_empty()) {
             return match solo.mode {
                 SoloMode::Via => format!("solo: to the site{through}"),
                 SoloMode::Direct => {
@@ -62,8 +67,8 @@ impl ClientConfig {
                 }
             };
         }
-        match (names.is_empty(), self.fallback) {
-            (false, _) => format!("gateway {}{through}", names.join(", then ")),
+        match (gateways.is_empty(), self.fallback) {
+            (false, _) => format!("{}{through}", names(gateways)),
             (true, Fallback::Via) => format!("no gateway{through}"),
             (true, Fallback::None) => {
                 "none: requests fail; add --route HOSTS=URL, or --gateway URL for all other sites"

@@ -23,24 +23,16 @@ const MOST: u32 = 16;
 /// The lines about a next hop that does not admit the relay.
 static REFUSALS: LogLimit = LogLimit::new();
 
-/// The stage that counts relays.
-pub struct Hops {
-    /// True at the end of the chain, where the count is removed.
-    pub is_gateway: bool,
+/// The stage of a relay, which counts it.
+pub struct CountHop {
     /// The stage that exchanges go on to.
     pub next: Rc<dyn Stage>,
 }
 
-impl Stage for Hops {
+impl Stage for CountHop {
     fn call(&self, mut exchange: Exchange) -> Reply {
-        let passed = exchange.request.fields.get(FIELD).map(count);
-        if self.is_gateway {
-            if passed.is_some() {
-                exchange.request_mut().fields.remove(FIELD);
-            }
-            return self.next.call(exchange);
-        }
-        let passed = passed.unwrap_or(0).saturating_add(1);
+        let passed = exchange.request.fields.get(FIELD).map_or(0, count);
+        let passed = passed.saturating_add(1);
         if passed > MOST {
             return Reply::fail(Error::new(
                 Kind::Unreachable,
@@ -52,6 +44,21 @@ impl Stage for Hops {
         let fields = &mut exchange.request_mut().fields;
         fields.set(FIELD, passed.to_string());
         Reply::new(Relayed(self.next.call(exchange)))
+    }
+}
+
+/// The stage at the end of a chain, which removes the count.
+pub struct EndHops {
+    /// The stage that exchanges go on to.
+    pub next: Rc<dyn Stage>,
+}
+
+impl Stage for EndHops {
+    fn call(&self, mut exchange: Exchange) -> Reply {
+        if exchange.request.fields.contains(FIELD) {
+            exchange.request_mut().fields.remove(FIELD);
+        }
+        self.next.call(exchange)
     }
 }
 
@@ -98,6 +105,15 @@ mod tests {
     use super::*;
     use crate::role_name::RoleName;
 
+    /// Creates the stage of a gateway or of a relay.
+    fn hops(is_gateway: bool, next: impl Stage + 'static) -> Rc<dyn Stage> {
+        let next = Rc::new(next);
+        match is_gateway {
+            true => Rc::new(EndHops { next }),
+            false => Rc::new(CountHop { next }),
+        }
+    }
+
     /// Runs a request with this count through a stage, and returns the field behind it. Returns
     /// `None` if the stage refused the request.
     fn passed(is_gateway: bool, value: Option<&str>) -> Option<Option<String>> {
@@ -109,10 +125,7 @@ mod tests {
             inner.replace(Some(text));
             Reply::ready(ResponseHead::new(204), Bytes::new())
         };
-        let stage = Hops {
-            is_gateway,
-            next: Rc::new(next),
-        };
+        let stage = hops(is_gateway, next);
         let mut request = RequestHead::get(Scheme::Http, "site.example", "/");
         if let Some(value) = value {
             request.fields.push(FIELD, value);
@@ -146,10 +159,7 @@ mod tests {
             (false, ResponseHead::new(407), false),
         ] {
             let next = move |_: Exchange| Reply::ready(head.clone(), Bytes::new());
-            let stage = Hops {
-                is_gateway,
-                next: Rc::new(next),
-            };
+            let stage = hops(is_gateway, next);
             let before = METRICS.relay_refusals.value();
             let request = RequestHead::get(Scheme::Http, "site.example", "/");
             let mut reply = stage.call(Exchange::internal(request));

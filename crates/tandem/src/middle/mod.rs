@@ -60,7 +60,7 @@ mod tests {
 
     use super::access_log::AccessLog;
     use super::exchange_metrics::ExchangeMetrics;
-    use super::hops::Hops;
+    use super::hops::CountHop;
     use super::loads::Loads;
     use super::pair_fields::{Edge, PairFields};
     use crate::exchange::{Carrying, Exchange, Reply, SessionMark, Supply};
@@ -87,10 +87,7 @@ mod tests {
         let next = Rc::new(PairFields { edge, next });
         let edge = Edge::Front;
         let next = Rc::new(PairFields { edge, next });
-        let next = Rc::new(Hops {
-            is_gateway: false,
-            next,
-        });
+        let next = Rc::new(CountHop { next });
         let next = Rc::new(Loads::new(Default::default(), next));
         let next = Rc::new(AccessLog { urls: false, next });
         let first = ExchangeMetrics { next };

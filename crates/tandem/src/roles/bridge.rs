@@ -13,16 +13,18 @@ use std::sync::Arc;
 use tandem_http::Scheme;
 use tandem_http::h1::Form;
 
-use super::gateway::NearRole;
-use super::{Built, Listening, Role, mux_session};
+use super::{Built, Listening, Role};
 use crate::back::origin::{Mode, Origin, OriginProtocols, OriginTransports, OriginsOfSession};
 use crate::back::policy::Direct;
 use crate::back::provided::{EncryptedOnly, Provided};
 use crate::config::bridge::{BackOption, BridgeMode, quic_origins};
 use crate::config::{BridgeConfig, ConfigError};
+use crate::connections::Connection;
 use crate::endpoint::{Endpoint, SessionKind};
 use crate::exchange::{Exchange, Peer};
+use crate::middle::opened::Permission;
 use crate::middle::pair_fields::{Edge, PairFields};
+use crate::middle::via::AddVia;
 use crate::middle::websocket::{WebSocketKey, WebSocketProof};
 use crate::path::Facts;
 use crate::renewal::Renewals;
@@ -36,6 +38,9 @@ use crate::stage::Stage;
 use crate::transport::Target;
 use crate::transport::tls::ClientTls;
 use crate::transport::tls::identity::Identity;
+
+/// The refusal of HTTPS that a client opens for its gateway.
+const OPENED_REFUSED: Permission = Err("a bridge takes no HTTPS of opened hosts");
 
 /// The name of the role.
 const WHO: RoleName = RoleName::Bridge;
@@ -60,17 +65,22 @@ impl Role for BridgeConfig {
             Some(server) => self.to_server(server, listening, services.renewals())?,
             None => self.to_origins(listening, services.renewals())?,
         };
-        let inner = Box::new(move |_: &Rc<dyn Facts>, peer: Peer| {
+        let counted = self.near.counted(OPENED_REFUSED);
+        let pseudonym = Arc::clone(services.pseudonym());
+        let listen = self.near.listen.clone();
+        let stages = move |path: &Rc<dyn Facts>, peer: Peer, connection: &Connection| {
             let next = origin.stage(peer.session);
             let edge = Edge::Origins;
-            Rc::new(PairFields { edge, next }) as Rc<dyn Stage>
-        });
-        let permission = Err("a bridge takes no HTTPS of opened hosts");
-        let new_stage = self
-            .near
-            .admitted(NearRole::Bridge, permission, services, inner)?;
-        self.near
-            .built(self.near.http1(WHO), true, new_stage, services, drain)
+            let next = Rc::new(AddVia {
+                received: received(path, &listen[connection.listener()]),
+                pseudonym: Arc::clone(&pseudonym),
+                next: Rc::new(PairFields { edge, next }),
+            });
+            counted.before(next)
+        };
+        let new_stage = self.near.admitted(services, Box::new(stages))?;
+        let http1 = self.near.http1(WHO);
+        self.near.built(http1, true, new_stage, services, drain)
     }
 }
 
@@ -87,13 +97,7 @@ impl BridgeConfig {
     /// Creates the client's end of a multiplexed protocol, or of HTTP/1.1 over many streams.
     fn session(&self, kind: SessionKind, http1: &Http1Session) -> Rc<dyn Session> {
         match Multiplexed::of(kind) {
-            Some(protocol) => Rc::new(mux_session(
-                protocol,
-                &self.near.path,
-                self.near.max_streams,
-                self.near.max_head,
-                WHO,
-            )),
+            Some(protocol) => Rc::new(self.near.mux_session(protocol, WHO)),
             None => Rc::new(StreamsSession::new(http1.clone(), None)),
         }
     }
@@ -145,7 +149,7 @@ impl BridgeConfig {
                 Some(scheme),
             ),
         };
-        let direct = self.near.direct(Some(target), listening)?;
+        let direct = self.origins.direct(&self.near, Some(target), listening)?;
         let identity = server.identity_files()?;
         let watched = |(cert, key)| Identity::watch(cert, key, renewals).map(Arc::new);
         let tls = ClientTls {
@@ -181,13 +185,13 @@ impl BridgeConfig {
         renewals: &Renewals,
     ) -> Result<Back, ConfigError> {
         let kind = self.back.session();
-        let direct = self.near.direct(None, listening)?;
+        let direct = self.origins.direct(&self.near, None, listening)?;
         let alpn = match kind {
             None => vec![b"h2".to_vec(), b"http/1.1".to_vec()],
             Some(kind) => vec![kind.alpn().to_vec()],
         };
         let tls = ClientTls {
-            ca: self.near.origin_ca.clone(),
+            ca: self.origins.ca.clone(),
             alpn,
             unlinkable: true,
             identity: None,
@@ -197,7 +201,7 @@ impl BridgeConfig {
         let mut transports = OriginTransports::with_tls(below, &tls.connector()?, None, timeout);
         if self.back == BackOption::H3 {
             let mut endpoint = quic_origins();
-            if let Some(ca) = &self.near.origin_ca {
+            if let Some(ca) = &self.origins.ca {
                 endpoint = endpoint.with_option("ca", ca);
             }
             transports.secure = self.provided(&direct, endpoint, renewals);
@@ -217,15 +221,16 @@ impl BridgeConfig {
     ) -> Back {
         let http1 = Http1Session {
             form,
-            ..self.near.http1(WHO)
+            ..self.origins.http1(self.near.http1(WHO))
         };
         let protocols = OriginProtocols {
             multiplexed: self.session(always.unwrap_or(SessionKind::H2), &http1),
             http1,
             always,
         };
+        let limits = self.origins.limits_of_thread(&self.near);
         Back {
-            origin: Origin::with(mode, transports, protocols, self.near.limits_of_thread()),
+            origin: Origin::with(mode, transports, protocols, limits),
             scheme,
             extended_connect: matches!(always, Some(SessionKind::H2 | SessionKind::H3)),
         }
@@ -252,5 +257,13 @@ impl Back {
             }
             next.call(exchange)
         })
+    }
+}
+
+/// Returns the protocol of a connection to a listener. One for HTTP/2 may serve HTTP/1.1 too.
+fn received(path: &Rc<dyn Facts>, listener: &Endpoint) -> SessionKind {
+    match path.alpn() {
+        Some(b"http/1.1") => SessionKind::Http,
+        _ => listener.session,
     }
 }

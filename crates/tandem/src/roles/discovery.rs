@@ -15,7 +15,7 @@ use std::cell::Cell;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
-use super::lanes::Dials;
+use super::far::Dials;
 use super::opened::early::OfPart;
 use super::opened::early::{MAX_PARTS, PARTS_IN_MEMORY};
 use crate::announcement::Site;
@@ -209,7 +209,9 @@ impl SiteLanes {
             is_own: false,
         };
         let mut gateway =
-            config.gateway(&endpoint, Dials::Many, &Arc::default(), &self.renewals)?;
+            config
+                .far()
+                .gateway(&endpoint, Dials::Many, &Arc::default(), &self.renewals)?;
         gateway.announcer = Announcer::silent(gateway.announcer.protocol().to_owned());
         if let Some(transport) = transport {
             gateway.transport = Rc::clone(transport);

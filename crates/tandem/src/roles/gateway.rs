@@ -1,42 +1,30 @@
 //! The gateway: a session for each client, the stages of each session, and the way to origins.
 
-use std::cell::Cell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use tandem_http::h1::Limits;
-
-use super::listeners::Listeners;
+use super::near::InnerStages;
 use super::scope::Scope;
-use super::{Built, Listening, Role, gateway_tokens, http1_session, logged, mux_session};
+use super::{Built, Listening, Role};
 use crate::back::origin::prepare::Prepared;
 use crate::back::origin::{
-    Limits as OriginLimits, Mode, Origin, OriginProtocols, OriginTransports, OriginsOfSession,
-    ToOrigin,
+    Mode, Origin, OriginProtocols, OriginTransports, OriginsOfSession, ToOrigin,
 };
-use crate::back::own::OwnListeners;
-use crate::back::policy::Direct;
 use crate::back::udp::{NoUdp, Udp, UdpTunnels};
-use crate::config::{ConfigError, GatewayConfig};
-use crate::connections::{Connection, ConnectionLimits, Connections};
-use crate::endpoint::{Endpoint, SessionKind};
+use crate::config::{ConfigError, GatewayConfig, NearConfig};
+use crate::connections::Connection;
+use crate::endpoint::Endpoint;
 use crate::exchange::Peer;
-use crate::front::NewStage;
 use crate::middle::announce::{Announce, OwnGateway};
-use crate::middle::auth::Auth;
 use crate::middle::cache::CacheStage;
 use crate::middle::compress::{CodingMemory, Compress, NoCompress};
-use crate::middle::exchange_metrics::ExchangeMetrics;
-use crate::middle::hops::Hops;
-use crate::middle::max_forwards::MaxForwards;
-use crate::middle::opened::{Consent, Permission};
+use crate::middle::hops::EndHops;
+use crate::middle::opened::Permission;
 use crate::middle::pair_fields::{Edge, PairFields};
 use crate::middle::push::{NoPush, Push, Pushing};
 use crate::middle::resume::Resume;
 use crate::middle::submit::{StorePlace, Submissions, Submit};
-use crate::middle::track::Track;
-use crate::middle::via::AddVia;
 use crate::middle::warm_up::WarmUp;
 use crate::path::Facts;
 use crate::role_name::RoleName;
@@ -51,11 +39,7 @@ use crate::transport::{Target, Transport};
 
 impl Role for GatewayConfig {
     fn listening(&self) -> Listening<'_> {
-        Listening {
-            listen: &self.listen,
-            transports: &self.transports,
-            workers: self.workers,
-        }
+        self.near.listening()
     }
 
     fn open(&self, services: &Services) -> Result<(), ConfigError> {
@@ -92,21 +76,15 @@ impl Role for GatewayConfig {
             Mode::Reverse { target, .. } => Some(target.clone()),
             Mode::Forward | Mode::Proxy { .. } => None,
         };
-        let transport = self.direct(named, listening)?;
-        let http1 = self.http1(RoleName::Gateway);
-        let h2 = Rc::new(mux_session(
-            Multiplexed::H2,
-            &self.path,
-            self.max_streams,
-            self.max_head,
-            RoleName::Gateway,
-        ));
+        let transport = self.origins.direct(&self.near, named, listening)?;
+        let http1 = self.near.http1(RoleName::Gateway);
+        let h2 = self.near.mux_session(Multiplexed::H2, RoleName::Gateway);
         let protocols = OriginProtocols {
-            http1: http1.clone(),
-            multiplexed: h2,
+            http1: self.origins.http1(http1.clone()),
+            multiplexed: Rc::new(h2),
             always: None,
         };
-        let limits = self.limits_of_thread();
+        let limits = self.origins.limits_of_thread(&self.near);
         let tunnels = self
             .udp
             .then(|| UdpTunnels::new(&transport, limits.lasting));
@@ -116,103 +94,17 @@ impl Role for GatewayConfig {
         let inner = self.inner_stages(&origin, tunnels, services, submissions);
         let inner = self.announcing(listening, inner);
         let permission = self.permission(&origin);
-        let new_stage = self.admitted(NearRole::Gateway, permission, services, inner)?;
-        self.built(http1, false, new_stage, services, drain)
+        self.near
+            .ending_path(http1, permission, services, drain, inner)
     }
 }
-
-/// The role that the listeners of a gateway serve. A gateway answers the warm-up and ends the count
-/// of hops, a relay passes the warm-up on and counts itself, and a bridge adds `Via`.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum NearRole {
-    Gateway,
-    Relay,
-    Bridge,
-}
-
-/// Creates the stages of one session behind those that gateways and relays have in common.
-pub(super) type InnerStages = Box<dyn Fn(&Rc<dyn Facts>, Peer) -> Rc<dyn Stage>>;
 
 impl GatewayConfig {
-    /// Returns HTTP/1.1 of the listeners. `who` is the role.
-    pub(super) fn http1(&self, who: RoleName) -> Http1Session {
-        Http1Session {
-            limits: Limits {
-                head: self.max_head,
-                ..Limits::default()
-            },
-            response_timeout: self.response_timeout,
-            ..http1_session(who, &self.path)
-        }
-    }
-
-    /// Opens byte streams to origins, except to the listeners, which are bound to `listening`. A
-    /// server that the operator named needs no permission.
-    pub(super) fn direct(
-        &self,
-        named: Option<Target>,
-        listening: &[SocketAddr],
-    ) -> Result<Rc<Direct>, ConfigError> {
-        Direct::read_networks();
-        Ok(Rc::new(Direct {
-            policy: self.policy.clone(),
-            named,
-            own: OwnListeners::new(&self.listen, &self.transports, listening)?,
-            options: self.path.socket.clone(),
-        }))
-    }
-
-    /// Returns the limits of connections to origins for one of the threads.
-    pub(super) fn limits_of_thread(&self) -> OriginLimits {
-        OriginLimits {
-            lasting: self.origin_limits.lasting.div_ceil(self.workers),
-            ..self.origin_limits
-        }
-    }
-
-    /// Creates the fronts of all listeners, and the table of their connections, for a role that
-    /// keeps no sessions to next hops. The listeners for HTTP/2 over TLS serve clients without
-    /// HTTP/2 too if `negotiates` is true.
-    pub(super) fn built(
-        &self,
-        http1: Http1Session,
-        negotiates: bool,
-        new_stage: NewStage,
-        services: &Services,
-        drain: &Drain,
-    ) -> Result<Built, ConfigError> {
-        let limits = ConnectionLimits {
-            total: self.max_connections.div_ceil(self.workers),
-            per_client: self.max_connections_per_client.div_ceil(self.workers),
-            listeners: self.listen.len(),
-            head: self.path.timeouts.head,
-        };
-        let connections = Connections::new(limits, services.session_numbers());
-        let listeners = Listeners {
-            transports: &self.transports,
-            renewals: services.renewals(),
-            path: &self.path,
-            http1,
-            client_ca: self.client_ca.as_deref(),
-            optional_certificate: !self.token_files.is_empty() || self.submission.is_some(),
-            max_streams: self.max_streams,
-            negotiates,
-            new_stage,
-            connections: Rc::clone(&connections),
-            drain: drain.clone(),
-        };
-        Ok(Built {
-            fronts: listeners.fronts(&self.listen)?,
-            connections,
-            dialled: Box::new(Vec::new),
-            on_drain: Box::new(|| {}),
-        })
-    }
-
     /// Returns the transports to origins. A gateway that fetches HTTPS of opened hosts notices
     /// origins that ask for a client certificate, which only the browser can choose.
     fn to_origins(&self, below: Rc<dyn Transport>) -> Result<OriginTransports, ConfigError> {
-        let (ca, timeout) = (self.origin_ca.as_deref(), self.path.socket.connect_timeout);
+        let ca = self.origins.ca.as_deref();
+        let timeout = self.near.path.socket.connect_timeout;
         let alpn: [&[u8]; 2] = [b"h2", b"http/1.1"];
         if self.fetches_opened {
             let secure = |alpn| VerifiedTls::new(Rc::clone(&below), ca, alpn, timeout).map(Rc::new);
@@ -238,8 +130,8 @@ impl GatewayConfig {
     fn scope(&self) -> Vec<u8> {
         let scope = Scope {
             mode: &self.mode,
-            policy: &self.policy,
-            origin_ca: self.origin_ca.as_deref(),
+            policy: &self.origins.policy,
+            origin_ca: self.origins.ca.as_deref(),
         };
         scope.encode()
     }
@@ -311,7 +203,7 @@ impl GatewayConfig {
         )))
     }
 
-    /// Creates the stages of each session between those of [`Self::admitted`] and the origins. They
+    /// Creates the stages of each session between those of all gateways and the origins. They
     /// keep the list of pushed resources until the session ends.
     fn inner_stages(
         &self,
@@ -381,7 +273,7 @@ impl GatewayConfig {
             endpoint
         };
         let gateway = Rc::new(OwnGateway {
-            listeners: self.listen.iter().zip(listening).map(bound).collect(),
+            listeners: self.near.listen.iter().zip(listening).map(bound).collect(),
             hosts: hosts.clone(),
         });
         Box::new(move |path, peer| {
@@ -389,71 +281,34 @@ impl GatewayConfig {
             Rc::new(Announce { gateway, next })
         })
     }
-
-    /// Creates the stages of each session, which keep its admission until it ends.
-    pub(super) fn admitted(
-        &self,
-        role: NearRole,
-        permission: Permission,
-        services: &Services,
-        inner: InnerStages,
-    ) -> Result<NewStage, ConfigError> {
-        let tokens = gateway_tokens(&self.token_files, services.renewals())?;
-        let speed_tokens = Arc::clone(services.speed_tokens());
-        let pseudonym = Arc::clone(services.pseudonym());
-        let (open, by_certificate) = (self.open, self.client_ca.is_some());
-        let listen = self.listen.clone();
-        let (log_requests, log_urls) = (self.log_requests, self.log_urls);
-        Ok(Rc::new(
-            move |path: &Rc<dyn Facts>, peer: Peer, connection: &Rc<Connection>| {
-                let admitted = open || (by_certificate && path.has_peer_certificate());
-                let next = inner(path, peer);
-                let is_gateway = role == NearRole::Gateway;
-                let next: Rc<dyn Stage> = match role {
-                    NearRole::Gateway | NearRole::Relay => Rc::new(Hops { is_gateway, next }),
-                    NearRole::Bridge => Rc::new(AddVia {
-                        received: received(path, &listen[connection.listener()]),
-                        pseudonym: Arc::clone(&pseudonym),
-                        next,
-                    }),
-                };
-                let next = Rc::new(MaxForwards { next });
-                let next = Rc::new(Consent {
-                    permission: permission.clone(),
-                    next,
-                });
-                let next: Rc<dyn Stage> = Rc::new(ExchangeMetrics {
-                    next: logged(log_requests, log_urls, next),
-                });
-                let next: Rc<dyn Stage> = if is_gateway {
-                    Rc::new(WarmUp::new(path.is_over_bbr(), next))
-                } else {
-                    next
-                };
-                let next: Rc<dyn Stage> = match role {
-                    NearRole::Gateway | NearRole::Relay => {
-                        Rc::new(Resume::new(path, &speed_tokens, next))
-                    }
-                    NearRole::Bridge => next,
-                };
-                let next = Rc::new(Track {
-                    connection: Rc::clone(connection),
-                    next,
-                });
-                Rc::new(Auth {
-                    tokens: Arc::clone(&tokens),
-                    admitted: Cell::new(admitted),
-                    next,
-                })
-            },
-        ))
-    }
 }
 
-/// Returns the protocol of a connection to a listener. One for HTTP/2 may serve HTTP/1.1 too.
-fn received(path: &Rc<dyn Facts>, listener: &Endpoint) -> SessionKind {
-    match path.alpn() {
-        Some(b"http/1.1") => SessionKind::Http,
-        _ => listener.session,
+impl NearConfig {
+    /// Creates the fronts of a role that ends the path of its sessions. Its stages answer the
+    /// warm-up and end the count of hops.
+    pub(super) fn ending_path(
+        &self,
+        http1: Http1Session,
+        permission: Permission,
+        services: &Services,
+        drain: &Drain,
+        inner: InnerStages,
+    ) -> Result<Built, ConfigError> {
+        let counted = self.counted(permission);
+        let speed_tokens = Arc::clone(services.speed_tokens());
+        let outer = Box::new(move |path: &Rc<dyn Facts>, peer: Peer, _: &Connection| {
+            let next = Rc::new(EndHops {
+                next: inner(path, peer),
+            });
+            let next = Rc::new(WarmUp::new(path.is_over_bbr(), counted.before(next)));
+            Rc::new(Resume::new(path, &speed_tokens, next)) as Rc<dyn Stage>
+        });
+        self.built(
+            http1,
+            false,
+            self.admitted(services, outer)?,
+            services,
+            drain,
+        )
     }
 }

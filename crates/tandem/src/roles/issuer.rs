@@ -1,12 +1,14 @@
-//! The issuer: the fronts of a gateway, and a stage that issues tokens in place of the origins.
+//! The issuer: the end of a gateway towards clients, and a stage that issues tokens in place of the
+//! origins.
 
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::gateway::NearRole;
+use super::near::InnerStages;
 use super::{Built, Listening, Role};
 use crate::config::{ConfigError, IssuerConfig};
-use crate::exchange::Peer;
+use crate::error::{Error, Kind, Side};
+use crate::exchange::{Exchange, Peer, Reply};
 use crate::issuer::IssuerError;
 use crate::middle::issuer::Issue;
 use crate::path::Facts;
@@ -45,11 +47,31 @@ impl Role for IssuerConfig {
                 certificate: path.peer_certificate(),
             }) as Rc<dyn Stage>
         });
+        self.listeners(services, drain, inner)
+    }
+}
+
+impl IssuerConfig {
+    /// Builds the listeners alone: opening the issuer would create its keys.
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
+        let refuse = |_: Exchange| {
+            let problem = "the issuer is not open";
+            Reply::fail(Error::new(Kind::Unreachable, Side::Local, problem))
+        };
+        let inner = Box::new(move |_: &Rc<dyn Facts>, _: Peer| Rc::new(refuse) as Rc<dyn Stage>);
+        self.listeners(&Services::default(), &Drain::new(), inner)?;
+        Ok(())
+    }
+
+    fn listeners(
+        &self,
+        services: &Services,
+        drain: &Drain,
+        inner: InnerStages,
+    ) -> Result<Built, ConfigError> {
         let permission = Err("an issuer takes no HTTPS of opened hosts");
-        let new_stage = self
-            .near
-            .admitted(NearRole::Gateway, permission, services, inner)?;
         let http1 = self.near.http1(RoleName::Issuer);
-        self.near.built(http1, false, new_stage, services, drain)
+        self.near
+            .ending_path(http1, permission, services, drain, inner)
     }
 }

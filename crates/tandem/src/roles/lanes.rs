@@ -11,20 +11,17 @@
 //!                                                └─▶ the gateways of sites
 //! ```
 
-use std::cell::Cell;
-use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tandem_http::h1::{Form, Limits};
-use tandem_push::client::{MAX_PUSHES, StoreLimits};
+use tandem_http::h1::Limits;
+use tandem_push::client::StoreLimits;
 use tokio_rustls::TlsConnector;
 
 use super::discovery::SitePools;
-use super::{client_token, http1_session, logged, mux_session};
-use crate::back::announce::Announcer;
-use crate::back::gateways::{Gateway, Gateways, PoolLimits, TRIES, ToGateway, WayEntry};
+use super::{http1_session, logged, mux_session};
+use crate::back::gateways::{Gateways, ToGateway};
 use crate::back::opened_origins::OpenedOrigins;
 use crate::back::origin::{Limits as OriginLimits, Mode, Origin, ToOrigin};
 use crate::config::client::Fallback;
@@ -48,21 +45,14 @@ use crate::middle::push::NoPush;
 use crate::middle::pushed::{PushOptions, Pushed};
 use crate::middle::routes::{Lane, NoSessions, Routes, no_route, onion_without_route};
 use crate::middle::solo::{SoloSessions, ToSolo};
-use crate::renewal::{Renewable, Renewals};
 use crate::role_name::RoleName;
 use crate::services::Services;
-use crate::session::Session;
-use crate::session::http1::Http1Session;
 use crate::session::mux::Multiplexed;
-use crate::session::streams::StreamsSession;
 use crate::stage::{SessionPool, Stage};
-use crate::transport::addresses::AnyAddress;
-use crate::transport::registry::DialContext;
+use crate::transport::Transport;
 use crate::transport::socks::Socks;
-use crate::transport::tcp::Tcp;
 use crate::transport::tls::ClientTls;
 use crate::transport::tor::Tor;
-use crate::transport::{Target, Transport};
 
 /// The largest number of isolation keys with a digest for `--push-digest`, and of those with
 /// answers to preflights.
@@ -93,12 +83,12 @@ impl ClientConfig {
         entrusted: Option<&Rc<Entrusted>>,
     ) -> Result<Lanes, ConfigError> {
         let (journal, renewals) = (services.journal(), services.renewals());
-        let problems = Arc::<Problems>::default();
+        let (far, problems) = (self.far(), Arc::<Problems>::default());
         let fallback = self.fallback_stage()?;
         let coding = DecodingMemory::default();
         let (mut lanes, mut pools) = (Vec::new(), Vec::new());
         for route in &self.routes {
-            let pool = self.pool(&route.gateways, fallback.clone(), &problems, renewals)?;
+            let pool = far.pool(&route.gateways, fallback.clone(), &problems, renewals)?;
             let times = journal.load_times(&self.way(&route.gateways));
             let number = Some(lanes.len());
             let entrust =
@@ -127,7 +117,7 @@ impl ClientConfig {
                 let lane = lane_without_gateway(fallback.clone(), onion_without_route);
                 self.counted_lane(lane)
             });
-            let pool = self.pool(&self.gateways, fallback, &problems, renewals)?;
+            let pool = far.pool(&self.gateways, fallback, &problems, renewals)?;
             // Only a request for one of its hosts contacts the gateway of a route. Otherwise the
             // operator would learn of people who may visit them.
             pool.get_ready();
@@ -156,32 +146,6 @@ impl ClientConfig {
             discovered,
             coding,
         })
-    }
-
-    pub(super) fn pool(
-        &self,
-        gateways: &[GatewayEndpoint],
-        fallback: Option<Rc<dyn Stage>>,
-        problems: &Arc<Problems>,
-        renewals: &Renewals,
-    ) -> Result<Rc<Gateways>, ConfigError> {
-        let gateways = gateways
-            .iter()
-            .map(|gateway| self.gateway(gateway, Dials::Many, problems, renewals))
-            .collect::<Result<Vec<_>, _>>()?;
-        let limits = PoolLimits {
-            max_age: self.max_age,
-            max_sessions: self.max_sessions.div_ceil(self.routes.len() + 1),
-            // Over Tor, a new circuit every minute would be a recognisable pattern.
-            reconnect: self.via.is_none(),
-            compares_ways: !self.warm_up.is_none(),
-            tries: TRIES,
-        };
-        let pool = Gateways::new(gateways, limits, fallback);
-        if self.via.is_some() {
-            pool.keep_keys_apart();
-        }
-        Ok(pool)
     }
 
     fn lane(
@@ -310,24 +274,6 @@ impl ClientConfig {
         })
     }
 
-    /// Creates a stage that sends requests to one gateway only, and logs nothing else.
-    ///
-    /// # Errors
-    /// Fails if the certificates or the token of the gateway cannot be read.
-    pub fn path_to(&self, gateway: &GatewayEndpoint) -> Result<Rc<dyn Stage>, ConfigError> {
-        let limits = PoolLimits {
-            max_age: None,
-            max_sessions: 1,
-            reconnect: false,
-            compares_ways: false,
-            tries: TRIES,
-        };
-        // The files are read once: the stage serves a single command.
-        let gateway = self.gateway(gateway, Dials::One, &Arc::default(), &Renewals::default())?;
-        let pool = Gateways::new(vec![gateway], limits, None);
-        Ok(Rc::new(ToGateway(pool)))
-    }
-
     /// Creates the stage that accepts pushes.
     fn pushed(
         &self,
@@ -357,132 +303,6 @@ impl ClientConfig {
             max_keys: self.max_sessions.min(MAX_KEYS),
         };
         Pushed::new(options, sessions, next)
-    }
-
-    pub(super) fn gateway(
-        &self,
-        gateway: &GatewayEndpoint,
-        dials: Dials,
-        problems: &Arc<Problems>,
-        renewals: &Renewals,
-    ) -> Result<Gateway, ConfigError> {
-        let endpoint = &gateway.endpoint;
-        let target = Target {
-            host: endpoint.host.clone(),
-            port: endpoint.port,
-        };
-        let provider = self.transports.of(endpoint)?;
-        let token_file = gateway.token_file.as_deref();
-        let token = token_file.map(|file| client_token(file, renewals));
-        let token = token.transpose()?;
-        let session: Rc<dyn Session> = match Multiplexed::of(endpoint.session) {
-            Some(protocol) => {
-                let head = Limits::default().head;
-                let mut session = mux_session(
-                    protocol,
-                    &self.path,
-                    MAX_PUSHES as u32,
-                    head,
-                    RoleName::Client,
-                );
-                session.config.push = self.push;
-                session.token = token;
-                Rc::new(session)
-            }
-            None if provider.has_streams() => Rc::new(self.streams_session(token)),
-            None => {
-                let problem = "a session over the slow path is h2, h3, spdy3 or spdy3.1";
-                return Err(ConfigError::value("gateway", problem));
-            }
-        };
-        let transport = self.transport_to(gateway, dials, renewals)?;
-        let way = self
-            .via
-            .as_ref()
-            .map_or_else(String::new, |via| format!(" through {via}"));
-        let carrier = endpoint.transport.to_uppercase();
-        let how = format!("{} over {carrier}{way}", endpoint.session.as_str());
-        Ok(Gateway {
-            blamed: Cell::default(),
-            announcer: Announcer::new(endpoint.authority(), how, Arc::clone(problems)),
-            has_token: gateway.token_file.is_some(),
-            target,
-            transport,
-            session,
-            way: WayEntry {
-                is_alternative: gateway.is_alternative,
-                is_datagrams: gateway.is_datagrams,
-                address: gateway.addresses.first().copied(),
-            },
-        })
-    }
-
-    /// Creates the transport to a gateway, or to each of its addresses if there are several.
-    fn transport_to(
-        &self,
-        gateway: &GatewayEndpoint,
-        dials: Dials,
-        renewals: &Renewals,
-    ) -> Result<Rc<dyn Transport>, ConfigError> {
-        let provider = self.transports.of(&gateway.endpoint)?;
-        let dialling = |address: Option<SocketAddr>| -> Result<_, ConfigError> {
-            let context = DialContext {
-                streams: self.byte_streams(gateway, address, dials),
-                address,
-                congestion: self.path.socket.congestion.clone(),
-                stream_window: self.path.stream_window,
-                early_data: self.path.early_data,
-                may_move: true,
-                timeout: self.path.socket.connect_timeout,
-                renewals: renewals.clone(),
-            };
-            Ok(provider.dialling(&gateway.endpoint, context)?)
-        };
-        match gateway.addresses[..] {
-            [] => dialling(None),
-            [address] => dialling(Some(address)),
-            ref all => {
-                let each = all.iter().map(|it| Ok((*it, dialling(Some(*it))?)));
-                let all = each.collect::<Result<_, ConfigError>>()?;
-                Ok(Rc::new(AnyAddress::new(all)))
-            }
-        }
-    }
-
-    /// Creates the session over a transport with many streams. A lost peer ends the carrier, so
-    /// that a response needs no time limit here.
-    fn streams_session(&self, token: Option<Arc<Renewable<String>>>) -> StreamsSession {
-        let http1 = Http1Session {
-            form: Form::Absolute,
-            response_timeout: RESPONSE,
-            ..http1_session(RoleName::Client, &self.path)
-        };
-        StreamsSession::new(http1, token)
-    }
-
-    /// Opens byte streams to a gateway: to an address, or through the proxy if there is one.
-    fn byte_streams(
-        &self,
-        gateway: &GatewayEndpoint,
-        address: Option<SocketAddr>,
-        dials: Dials,
-    ) -> Rc<dyn Transport> {
-        let options = self.path.socket.clone();
-        match &self.via {
-            None => Rc::new(Tcp {
-                options: Some(options),
-                pinned: address,
-            }),
-            Some(Via::Socks(proxy)) => Rc::new(Socks::new(*proxy, options)),
-            Some(control) => {
-                let password = self.tor_password.clone();
-                let tor = Tor::new(control.clone(), password, gateway.exit.clone(), options);
-                Rc::new(match dials {
-                    Dials::Many => tor.keep_circuit(),
-                    Dials::One => tor,
-                })
-            }
-        }
     }
 
     /// Creates the stage that serves requests without a gateway, over the same proxy, as the
@@ -532,15 +352,6 @@ impl ClientConfig {
             ))),
         }
     }
-}
-
-/// The number of connections that a program opens to a gateway.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Dials {
-    /// A single command opens one, and ends.
-    One,
-    /// A client opens one for each isolation key.
-    Many,
 }
 
 /// Creates the lane of requests without a gateway. Without a fallback, they get the error.

@@ -1,4 +1,5 @@
-//! The listeners of a gateway or a bridge. Each accepts sessions of one protocol over one transport.
+//! The listeners of the end towards clients. Each accepts sessions of one protocol over one
+//! transport.
 
 use std::rc::Rc;
 

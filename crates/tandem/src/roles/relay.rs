@@ -13,14 +13,18 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use super::gateway::NearRole;
+use super::far::Far;
 use super::{Built, Listening, Role};
 use crate::back::gateways::{Gateways, ToGateway};
-use crate::config::{ClientConfig, ConfigError, PathConfig, RelayConfig};
+use crate::config::ways::names;
+use crate::config::{ConfigError, PathConfig, RelayConfig};
+use crate::connections::Connection;
 use crate::error::Error;
 use crate::exchange::{Exchange, Isolation, Part, Parts, Peer, Reply};
 use crate::journal::{Problems, RouteEntry};
+use crate::middle::hops::CountHop;
 use crate::middle::opened::Permission;
+use crate::middle::resume::Resume;
 use crate::path::Facts;
 use crate::role_name::RoleName;
 use crate::services::Services;
@@ -58,17 +62,19 @@ impl Role for RelayConfig {
         drain: &Drain,
     ) -> Result<Built, ConfigError> {
         let pools = Rc::new(self.pools(services)?);
-        let inner = Rc::clone(&pools);
-        let inner = Box::new(move |_: &Rc<dyn Facts>, peer: Peer| {
-            Rc::new(NextHop {
-                pools: Rc::clone(&inner),
+        let used = Rc::clone(&pools);
+        let counted = self.near.counted(OPENED_REFUSED);
+        let speed_tokens = Arc::clone(services.speed_tokens());
+        let stages = Box::new(move |path: &Rc<dyn Facts>, peer: Peer, _: &Connection| {
+            let next = Rc::new(NextHop {
+                pools: Rc::clone(&used),
                 isolation: Isolation::new(b"session", &peer.session.to_be_bytes()),
                 shared: Rc::default(),
-            }) as Rc<dyn Stage>
+            });
+            let next = counted.before(Rc::new(CountHop { next }));
+            Rc::new(Resume::new(path, &speed_tokens, next)) as Rc<dyn Stage>
         });
-        let new_stage = self
-            .near
-            .admitted(NearRole::Relay, OPENED_REFUSED, services, inner)?;
+        let new_stage = self.near.admitted(services, stages)?;
         let http1 = self.near.http1(RoleName::Relay);
         let shown = Rc::clone(&pools);
         Ok(Built {
@@ -82,29 +88,26 @@ impl Role for RelayConfig {
 impl RelayConfig {
     fn pools(&self, services: &Services) -> Result<Pools, ConfigError> {
         let (problems, renewals) = (Arc::<Problems>::default(), services.renewals());
-        let far = &self.far;
-        let pushing = far.pool(&far.gateways, None, &problems, renewals)?;
-        let without_push = ClientConfig {
-            push: false,
-            ..far.clone()
+        let far = self.far();
+        let pool = |far: Far<'_>| {
+            let pool = far.pool(&self.gateways, None, &problems, renewals);
+            pool.map(ToGateway)
         };
-        let plain = without_push.pool(&far.gateways, None, &problems, renewals)?;
-        let for_tunnels = ClientConfig {
-            path: path_of_tunnels(&far.path),
-            ..without_push
-        };
-        let shared = self
-            .share_tunnels
-            .then(|| for_tunnels.pool(&far.gateways, None, &problems, renewals));
+        let pushing = pool(far)?;
+        let far = Far { push: false, ..far };
+        let plain = pool(far)?;
+        let path = path_of_tunnels(far.path);
+        let tunnels = self.share_tunnels.then(|| pool(Far { path: &path, ..far }));
+        let tunnels = tunnels.transpose()?;
         let entry = RouteEntry {
             hosts: "all hosts".into(),
-            way: far.way(&far.gateways),
+            way: names(&self.gateways),
         };
         services.journal().configure(problems, vec![entry]);
         Ok(Pools {
-            pushing: ToGateway(pushing),
-            plain: ToGateway(plain),
-            tunnels: shared.transpose()?.map(ToGateway),
+            pushing,
+            plain,
+            tunnels,
         })
     }
 }
@@ -209,8 +212,8 @@ mod tests {
             ..RelayOptions::default()
         };
         let relay = options.typed_with(&Transports::default()).expect("valid");
-        let path = path_of_tunnels(&relay.far.path);
-        (path.stream_window, relay.far.path.stream_window)
+        let path = path_of_tunnels(&relay.near.path);
+        (path.stream_window, relay.near.path.stream_window)
     }
 
     #[test]
