@@ -2,6 +2,7 @@
 //! writing them. The rules of HTTP/3 are the same (RFC 9114 sections 4.1 to 4.4), so both cores use
 //! them.
 
+use crate::expected::WrongLength;
 use crate::fields::Field;
 use crate::message::{has_controls, is_framing_lookalike, is_token};
 use crate::{Fields, Method, Priority, RequestHead, ResponseHead, Role, Scheme};
@@ -34,43 +35,9 @@ pub(crate) struct Response {
     pub(crate) length: Option<u64>,
 }
 
-/// The content that a message must still have, if its head gives a length.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Expected(Option<u64>);
-
-impl Expected {
-    /// Returns the content of a request.
-    pub(crate) fn of_request(request: &Request) -> Self {
-        Self(request.length.filter(|_| !request.head.is_connect()))
-    }
-
-    /// Returns the content of a final response to HEAD, to CONNECT or to another request.
-    pub(crate) fn of_response(response: &Response, head_request: bool, connect: bool) -> Self {
-        let status = response.head.status;
-        let tunnel = connect && (200..300).contains(&status);
-        Self(match response.length {
-            _ if head_request || status == 204 || status == 304 => Some(0),
-            length => length.filter(|_| !tunnel),
-        })
-    }
-
-    /// Notes that content has arrived. Fails if it is more than the length (RFC 9113 section
-    /// 8.1.1).
-    pub(crate) fn take(&mut self, count: usize) -> Result<(), Flaw> {
-        if let Some(left) = &mut self.0 {
-            *left = left
-                .checked_sub(count as u64)
-                .ok_or(Malformed("more content than its length"))?;
-        }
-        Ok(())
-    }
-
-    /// Checks that the message may end now.
-    pub(crate) fn end(self) -> Result<(), Flaw> {
-        match self.0 {
-            Some(1..) => Err(Malformed("less content than its length")),
-            Some(0) | None => Ok(()),
-        }
+impl From<WrongLength> for Flaw {
+    fn from(wrong: WrongLength) -> Self {
+        Malformed(wrong.text())
     }
 }
 

@@ -1,8 +1,8 @@
 //! HTTP without I/O: messages ([`message`], [`fields`]), HTTP/1.1 ([`h1`]), HTTP/2 ([`h2`],
 //! [`hpack`]), HTTP/3 ([`h3`], [`qpack`]), the parts that all multiplexed session cores share
-//! ([`mux`], [`sched`], [`sendbuf`], [`flood`], [`pushed`], [`threshold`]), the rules of caching
-//! ([`cache`]), tunnels of UDP ([`connect_udp`]), changes of protocol ([`upgrade`]), SOCKS5
-//! ([`socks`]), and the names of onion services ([`onion`]).
+//! ([`mux`], [`sched`], [`sendbuf`], [`flood`], [`expected`], [`pushed`], [`threshold`]), the rules
+//! of caching ([`cache`]), tunnels of UDP ([`connect_udp`]), changes of protocol ([`upgrade`]),
+//! SOCKS5 ([`socks`]), and the names of onion services ([`onion`]).
 //!
 //! The crate opens no socket, reads no clock and starts no thread: the caller passes bytes and
 //! times in, and takes bytes and events out.
@@ -11,6 +11,7 @@
 
 pub mod cache;
 pub mod connect_udp;
+pub mod expected;
 pub mod fields;
 pub mod flood;
 pub mod h1;

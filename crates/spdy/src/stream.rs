@@ -26,11 +26,12 @@
 use std::collections::VecDeque;
 
 use bytes::Bytes;
-use tandem_http::message::{BadContentLength, content_length};
+use tandem_http::expected::{Expected, ResponseTo};
 use tandem_http::sched::{Key, Sched, Sent};
-use tandem_http::{Fields, Method, Priority, Reason, Scheme, StreamId};
+use tandem_http::{Fields, Priority, Reason, Scheme, StreamId};
 
 use crate::flow::{ReceiveWindow, SendWindow};
+use crate::frame::Data;
 use crate::header_block::Block;
 
 /// The sides of a stream that may still send.
@@ -97,43 +98,6 @@ pub(crate) enum Kind {
     PeerPush(Option<Box<PushHead>>),
 }
 
-/// The content that the response to a request of ours may have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Content {
-    /// As much as `content-length` announces.
-    Ordinary,
-    /// No content, whatever the length: the request has the method HEAD.
-    OfHead,
-    /// A tunnel, if the status is 2xx.
-    OfConnect,
-}
-
-impl Content {
-    /// Returns the kind of content that belongs to a method.
-    pub(crate) const fn of(method: &Method) -> Self {
-        match method {
-            Method::Head => Self::OfHead,
-            Method::Connect => Self::OfConnect,
-            _ => Self::Ordinary,
-        }
-    }
-
-    /// Returns the length that the content of this response must have, if that is known.
-    pub(crate) fn expected(
-        self,
-        status: u16,
-        fields: &Fields,
-    ) -> Result<Option<u64>, BadContentLength> {
-        let is_free = self == Self::OfHead
-            || matches!(status, 204 | 304)
-            || self == Self::OfConnect && (200..300).contains(&status);
-        if is_free {
-            return Ok(None);
-        }
-        content_length(fields)
-    }
-}
-
 /// The parts of a request that its pushes inherit.
 #[derive(Debug)]
 pub(crate) struct Asked {
@@ -176,13 +140,12 @@ pub(crate) struct Stream {
     pub(crate) held: usize,
     /// True if further data is useless: the session counts, credits and drops it.
     pub(crate) discard: bool,
-    /// The content that belongs to a request of ours.
-    pub(crate) content: Content,
+    /// The request of ours that the peer answers.
+    pub(crate) request: ResponseTo,
     /// The weight of the head or the trailers of a push that are still gathered.
     pub(crate) gathered: usize,
-    /// Body bytes announced by the head, and received.
-    pub(crate) expected: Option<u64>,
-    pub(crate) received: u64,
+    /// The content that is still to come.
+    pub(crate) expected: Expected,
     /// Fields of HEADERS after the head.
     pub(crate) trailers: Fields,
 }
@@ -210,12 +173,17 @@ impl Stream {
             receive,
             held: 0,
             discard: false,
-            content: Content::Ordinary,
+            request: ResponseTo::default(),
             gathered: 0,
-            expected: None,
-            received: 0,
+            expected: Expected::default(),
             trailers: Fields::new(),
         }
+    }
+
+    /// Notes the content of a DATA frame. Returns false if the length is wrong.
+    pub(crate) fn takes(&mut self, data: Data) -> bool {
+        let fits = self.expected.take(data.len as usize).is_ok();
+        fits && (!data.fin || self.expected.end().is_ok())
     }
 
     /// Returns true if our side opened the stream.

@@ -5,7 +5,8 @@ use super::connection::Connection;
 use super::frame::{self, Head, flag, frame_size, protocol, split_u31};
 use super::recv::on_stream;
 use super::stream::State;
-use crate::head::{Expected, Flaw, HeadReader};
+use crate::expected::{Expected, ResponseTo};
+use crate::head::{Flaw, HeadReader};
 use crate::pushed::is_pushed;
 use crate::{Event, Method, Reason, ResponseHead, SessionError, StreamId};
 
@@ -205,7 +206,7 @@ impl Connection {
             Err(Flaw::TooLarge) => return self.refuse_large(id, end),
             Err(Flaw::Malformed(_)) => return self.refuse(id),
         };
-        let expected = Expected::of_request(&request);
+        let expected = Expected::of_request(request.length, request.head.is_connect());
         let bad_length = end && expected.end().is_err();
         if bad_length || (request.head.protocol.is_some() && !self.config.extended_connect) {
             return self.refuse(id);
@@ -213,8 +214,7 @@ impl Connection {
         let stream = self.insert(id, State::Open, request.priority);
         stream.announced = true;
         stream.head_received = true;
-        stream.connect = request.head.is_connect();
-        stream.head_request = request.head.method == Method::Head;
+        stream.request = ResponseTo::of(&request.head.method);
         stream.expected = expected;
         if end {
             stream.received_end();
@@ -263,7 +263,8 @@ impl Connection {
             self.events.push_back(Event::Informational { id, head });
             return Ok(());
         }
-        stream.expected = Expected::of_response(&response, stream.head_request, stream.connect);
+        stream.expected =
+            Expected::of_response(response.head.status, response.length, stream.request);
         if end {
             stream.expected.end()?;
         }
@@ -322,7 +323,7 @@ impl Connection {
                 Ok(request) if matches!(request.head.method, Method::Get | Method::Head) => {
                     let stream = self.insert(promised, State::ReservedRemote, request.priority);
                     stream.announced = true;
-                    stream.head_request = request.head.method == Method::Head;
+                    stream.request = ResponseTo::of(&request.head.method);
                     self.events.push_back(Event::Push {
                         parent,
                         id: promised,

@@ -8,6 +8,7 @@ use super::flow::Urgency;
 use super::frame::{self, Head, Kind, MAX_PAYLOAD, PREFACE, flag};
 use super::settings;
 use super::stream::{State, Stream};
+use crate::expected::ResponseTo;
 use crate::head::{can_write_request, write_fields, write_request, write_response};
 use crate::mux::OpenError;
 use crate::outgoing::Tail;
@@ -232,8 +233,7 @@ impl Connection {
         let stream = self.insert(id, State::Open, priority);
         stream.announced = true;
         stream.head_sent = true;
-        stream.head_request = head.method == Method::Head;
-        stream.connect = head.is_connect();
+        stream.request = ResponseTo::of(&head.method);
         if end {
             stream.sent_end();
         }
@@ -276,7 +276,7 @@ impl Connection {
         self.next_id += 2;
         let stream = self.insert(id, State::ReservedLocal, priority);
         stream.announced = true;
-        stream.head_request = request.method == Method::Head;
+        stream.request = ResponseTo::of(&request.method);
         let encoder = &mut self.encoder;
         frame::put_block(
             &mut self.queue,

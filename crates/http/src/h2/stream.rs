@@ -1,7 +1,7 @@
 //! A stream: its state (RFC 9113 section 5.1), its unsent data and its windows.
 
 use super::flow::{SendWindow, StreamCredit};
-use crate::head::Expected;
+use crate::expected::{Expected, ResponseTo};
 use crate::outgoing::{SendQueue, Tail};
 use crate::sched::{Key, Sched, Sent};
 use crate::{Priority, StreamId};
@@ -72,10 +72,7 @@ pub(super) struct Stream {
     /// True if our final head was sent; `head_received` is the same for the peer.
     pub(super) head_sent: bool,
     pub(super) head_received: bool,
-    /// The request was HEAD: its answer has no body, whatever its content-length says.
-    pub(super) head_request: bool,
-    /// CONNECT: lengths mean nothing once it is a tunnel.
-    pub(super) connect: bool,
+    pub(super) request: ResponseTo,
     /// True if an event told the user of this stream.
     pub(super) announced: bool,
     pub(super) expected: Expected,
@@ -101,8 +98,7 @@ impl Stream {
             state,
             head_sent: false,
             head_received: false,
-            head_request: false,
-            connect: false,
+            request: ResponseTo::default(),
             announced: false,
             expected: Expected::default(),
             credit: StreamCredit::default(),

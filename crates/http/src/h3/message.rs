@@ -9,7 +9,8 @@ use super::incoming::{Fate, fault};
 use super::push::stream_of;
 use super::stream::{Incoming, Phase, SectionUse, SendingStream, Source, Stream, Wait};
 use super::varint;
-use crate::head::{Expected, Flaw, HeadReader};
+use crate::expected::{Expected, ResponseTo};
+use crate::head::{Flaw, HeadReader};
 use crate::pushed::is_pushed;
 use crate::qpack::Decoded;
 use crate::{Event, Method, Reason, RequestHead, ResponseHead, StreamId, connect_udp};
@@ -201,10 +202,9 @@ impl Connection {
         stream.takes_datagrams = connect_udp::is_request(&request.head);
         stream.datagrams = datagrams;
         stream.phase = Phase::Content;
-        stream.connect = request.head.is_connect();
-        stream.tunnel = stream.connect;
-        stream.head_request = request.head.method == Method::Head;
-        stream.expected = Expected::of_request(&request);
+        stream.request = ResponseTo::of(&request.head.method);
+        stream.tunnel = request.head.is_connect();
+        stream.expected = Expected::of_request(request.length, request.head.is_connect());
         let bare = request.length.unwrap_or(0) == 0 && has_mostly_no_content(&request.head);
         stream.undecided = Some((request.head, request.priority));
         if !bare {
@@ -263,8 +263,9 @@ impl Connection {
             self.events.push_back(Event::Informational { id, head });
             return Ok(());
         }
-        stream.expected = Expected::of_response(&response, stream.head_request, stream.connect);
-        stream.tunnel = stream.connect && (200..300).contains(&response.head.status);
+        stream.expected =
+            Expected::of_response(response.head.status, response.length, stream.request);
+        stream.tunnel = stream.request.begins_tunnel(response.head.status);
         (stream.phase, stream.answered) = (Phase::Content, true);
         if stream.tunnel {
             stream.agree_to_datagrams();

@@ -10,6 +10,7 @@ use super::frame;
 use super::incoming::Fate;
 use super::opening::Opening;
 use super::stream::{CONTROL, Head, Incoming, Phase, Source, Stream, Wait};
+use crate::expected::ResponseTo;
 use crate::head::{HeadReader, can_write_request};
 use crate::mux::OpenError;
 use crate::{Event, Method, Priority, Reason, RequestHead, StreamId};
@@ -192,7 +193,7 @@ impl Connection {
         let stream = Stream {
             carrier: early,
             sending: false,
-            head_request: request.head.method == Method::Head,
+            request: ResponseTo::of(&request.head.method),
             ..Stream::new(request.priority)
         };
         self.streams.insert(id, stream);
@@ -314,7 +315,7 @@ impl Connection {
         let id = stream_of(push);
         let stream = Stream {
             phase: Phase::Ended,
-            head_request: request.method == Method::Head,
+            request: ResponseTo::of(&request.method),
             ..Stream::new(priority)
         };
         self.streams.insert(id, stream);

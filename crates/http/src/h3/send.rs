@@ -10,11 +10,12 @@ use super::early::may_be_early;
 use super::frame;
 use super::stream::{CRITICAL_TYPES, DECODER, ENCODER, Head, Phase, SendingStream, Stream};
 use super::{Command, Direction, varint};
+use crate::expected::ResponseTo;
 use crate::head::{can_write_request, write_fields, write_request, write_response};
 use crate::mux::OpenError;
 use crate::outgoing::Tail;
 use crate::{
-    Event, Fields, Method, Priority, Reason, RequestHead, ResponseHead, Role, SendBuf, StreamId,
+    Event, Fields, Priority, Reason, RequestHead, ResponseHead, Role, SendBuf, StreamId,
     connect_udp,
 };
 
@@ -54,8 +55,7 @@ impl Connection {
         self.next_id += 2;
         let mut stream = Stream::new(priority);
         stream.head_given = true;
-        stream.head_request = head.method == Method::Head;
-        stream.connect = head.is_connect();
+        stream.request = ResponseTo::of(&head.method);
         stream.early = end && may_be_early(head);
         stream.takes_datagrams = connect_udp::is_request(head);
         stream.datagrams = self.tunnel_of(head);

@@ -7,7 +7,7 @@ use super::code::Code;
 use super::control::is_request;
 use super::frame::FrameReader;
 use super::varint::Partial;
-use crate::head::Expected;
+use crate::expected::{Expected, ResponseTo};
 use crate::outgoing::{SendQueue, Tail};
 use crate::sched::{Key, Sched, Sent};
 use crate::{Priority, RequestHead, ResponseHead, StreamId};
@@ -48,8 +48,7 @@ pub(super) struct Stream {
     pub(super) head_given: bool,
     /// True if a final response has begun to arrive.
     pub(super) answered: bool,
-    pub(super) head_request: bool,
-    pub(super) connect: bool,
+    pub(super) request: ResponseTo,
     /// True for a request that may be sent before the handshake of the carrier is over.
     pub(super) early: bool,
     /// True if the peer may send only content: the stream is a tunnel of CONNECT.
@@ -86,8 +85,7 @@ impl Stream {
             sending: true,
             head_given: false,
             answered: false,
-            head_request: false,
-            connect: false,
+            request: ResponseTo::default(),
             early: false,
             tunnel: false,
             undecided: None,

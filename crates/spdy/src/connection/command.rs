@@ -1,6 +1,7 @@
 //! Commands from the user of a session. Draft sections 2.3 and 3.
 
 use bytes::Bytes;
+use tandem_http::expected::ResponseTo;
 use tandem_http::mux::OpenError;
 use tandem_http::{Event, Fields, Method, Priority, Reason, RequestHead, ResponseHead, StreamId};
 
@@ -11,7 +12,7 @@ use crate::http::{
     PUSHED_STATUS, Unwritable, fields_block, push_block, request_block, response_block,
 };
 use crate::status;
-use crate::stream::{Asked, Content, Finish, Kind, State, Stream};
+use crate::stream::{Asked, Finish, Kind, State, Stream};
 
 impl From<Unwritable> for OpenError {
     fn from(_: Unwritable) -> Self {
@@ -49,7 +50,7 @@ impl Connection {
             State::Open
         };
         let stream = self.insert(id, Kind::OwnRequest(asked), state, priority.0.min(7));
-        stream.content = Content::of(&head.method);
+        stream.request = ResponseTo::of(&head.method);
         Ok(id)
     }
 

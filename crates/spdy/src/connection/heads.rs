@@ -2,6 +2,7 @@
 //! 2.6.2 and 2.6.7), and pushes (draft section 3.3).
 
 use bytes::Bytes;
+use tandem_http::expected::Expected;
 use tandem_http::message::content_length;
 use tandem_http::pushed::{is_pushed, weight_of_fields};
 use tandem_http::{
@@ -107,10 +108,9 @@ impl Connection {
         let Some(head) = request else {
             return self.answer_bad_request(id);
         };
-        if !head.is_connect() {
-            stream.expected = content_length(&head.fields).unwrap_or_default();
-        }
-        if frame.fin && stream.expected.is_some_and(|length| length > 0) {
+        let length = content_length(&head.fields).unwrap_or_default();
+        stream.expected = Expected::of_request(length, head.is_connect());
+        if frame.fin && stream.expected.end().is_err() {
             return self.answer_bad_request(id);
         }
         self.events.push_back(Event::Request {
@@ -248,16 +248,14 @@ impl Connection {
         let Some(stream) = self.live(id) else {
             return true;
         };
-        match stream.content.expected(status, fields) {
-            Ok(expected) if !end || expected.unwrap_or(0) == 0 => {
-                stream.expected = expected;
-                true
-            }
-            _ => {
-                self.stream_error(id, status::PROTOCOL_ERROR);
-                false
-            }
+        let length = content_length(fields);
+        let is_read = length.is_ok() || stream.request.begins_tunnel(status);
+        stream.expected = Expected::of_response(status, length.unwrap_or_default(), stream.request);
+        let is_right = is_read && (!end || stream.expected.end().is_ok());
+        if !is_right {
+            self.stream_error(id, status::PROTOCOL_ERROR);
         }
+        is_right
     }
 
     /// Returns true if another head of a push may wait for its reader, or for the rest of itself.
@@ -398,10 +396,7 @@ impl Connection {
             if self.complete_push_head(id, true) {
                 self.set_state(id, State::Closed);
             }
-        } else if stream
-            .expected
-            .is_some_and(|length| length != stream.received)
-        {
+        } else if stream.expected.end().is_err() {
             self.refuse_length(id, true);
         } else {
             self.end_of_body(id, Bytes::new());

@@ -15,7 +15,7 @@ use crate::frame::{
     ControlHead, Data, Frame, FrameType, Piece, RstStream, SynStream, WIRE_VERSION,
 };
 use crate::status;
-use crate::stream::{Kind, State};
+use crate::stream::{Kind, State, Stream};
 
 /// The DATA frame that is arriving.
 #[derive(Clone, Copy, Debug)]
@@ -167,12 +167,7 @@ impl Connection {
         // Streams that hold little have not filled the budget.
         let over_budget = is_full && stream.held.saturating_add(len) > least;
         let in_window = stream.receive.receive(data.len);
-        stream.received += u64::from(data.len);
-        let received = stream.received;
-        let is_wrong = |expected: Option<u64>| {
-            expected.is_some_and(|length| received > length || data.fin && received != length)
-        };
-        let wrong_length = is_wrong(stream.expected);
+        let wrong_length = !stream.takes(data);
         let error = if !stream.state.may_receive() {
             status::STREAM_ALREADY_CLOSED
         } else if matches!(stream.kind, Kind::OwnRequest(_)) && !stream.replied {
@@ -193,8 +188,8 @@ impl Connection {
                 self.set_state(id, State::Closed);
             }
             // The head that is now complete gives the length.
-            let expected = self.live(id).and_then(|stream| stream.expected);
-            if complete && !end && is_wrong(expected) {
+            let takes = |stream: &mut Stream| stream.takes(data);
+            if complete && !end && !self.live(id).is_none_or(takes) {
                 self.refuse_length(id, data.fin);
                 return false;
             }

@@ -109,6 +109,38 @@ fn lengths_without_content_are_no_error() {
 }
 
 #[test]
+fn responses_without_content_take_no_data() {
+    for (method, status) in [
+        (Method::Head, "200"),
+        (Method::Get, "304"),
+        (Method::Get, "204"),
+    ] {
+        for length in [&[][..], &[("content-length", "4")]] {
+            let head = [&[(":status", status), OK[1]], length].concat();
+            let mut peer = client(method.clone());
+            let reply = peer.script.syn_reply(1, false, &head);
+            assert_eq!(peer.told(&[reply, data(1, true, b"")].concat()), []);
+            assert!(is_complete(&peer.events()), "{status}");
+            let mut peer = client(method.clone());
+            let reply = peer.script.syn_reply(1, false, &head);
+            let seen = peer.told(&[reply, data(1, true, b"1234")].concat());
+            assert_eq!(seen, reset(1, status::PROTOCOL_ERROR), "{status}");
+            assert!(!is_complete(&peer.events()), "{status}");
+        }
+    }
+}
+
+#[test]
+fn bad_length_is_an_error_without_content() {
+    for (method, status) in [(Method::Head, "200"), (Method::Get, "304")] {
+        let mut peer = client(method);
+        let head = [(":status", status), OK[1], ("content-length", "4x")];
+        let reply = peer.script.syn_reply(1, true, &head);
+        assert_eq!(peer.told(&reply), reset(1, status::PROTOCOL_ERROR));
+    }
+}
+
+#[test]
 fn tunnel_has_no_length() {
     let mut peer = Peer::client(tandem_spdy::Version::V31);
     let mut head = RequestHead::get(Scheme::Http, "example.org:443", "");
