@@ -16,6 +16,7 @@ mod opened;
 mod origins;
 #[cfg(feature = "submit")]
 mod own_tls;
+mod push_lane;
 mod relay;
 mod scope;
 mod solo;

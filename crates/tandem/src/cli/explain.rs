@@ -76,7 +76,7 @@ impl AskedUrl {
 fn explain(config: &ClientConfig, url: &str) -> Result<String, Failure> {
     let asked = AskedUrl::parse(url)?;
     let found = config.route_map.find(&asked.host);
-    let is_apart = found.is_none() && !config.default_serves(&asked.host);
+    let is_apart = found.is_none() && !config.default_hosts().contains(&asked.host);
     let gateways = match found.and_then(|(_, index)| config.routes.get(index)) {
         Some(route) => &*route.gateways,
         None if is_apart => &[],

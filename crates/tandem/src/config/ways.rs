@@ -20,6 +20,24 @@ pub(super) fn are_at_onion(gateways: &[GatewayEndpoint], host: &str) -> bool {
     hosts.all(|gateway| is_same_onion(gateway, host))
 }
 
+/// The hosts without a route that the default gateways serve. A gateway would read requests for an
+/// onion service, which authenticates and encrypts by itself. Behind a proxy, a default gateway
+/// thus serves no onion service but its own.
+#[derive(Clone, Debug)]
+pub struct DefaultHosts {
+    keeps_onions_apart: bool,
+    /// The hosts of the gateways.
+    gateways: Vec<String>,
+}
+
+impl DefaultHosts {
+    /// Returns whether requests for a host without a route go to the default gateways.
+    pub fn contains(&self, host: &str) -> bool {
+        let is_own = |gateway: &String| is_same_onion(gateway, host);
+        !(self.keeps_onions_apart && is_onion(host)) || self.gateways.iter().all(is_own)
+    }
+}
+
 /// Returns the gateways of one route, and the ways to each, in words.
 pub(crate) fn names(gateways: &[GatewayEndpoint]) -> String {
     let mut names: Vec<String> = Vec::new();
@@ -33,11 +51,13 @@ pub(crate) fn names(gateways: &[GatewayEndpoint]) -> String {
 }
 
 impl ClientConfig {
-    /// Returns whether requests for a host without a route go to the default gateways. A gateway
-    /// would read requests for an onion service, which authenticates and encrypts by itself. Behind
-    /// a proxy, a default gateway thus serves no onion service but its own.
-    pub fn default_serves(&self, host: &str) -> bool {
-        !(self.keeps_onions_apart() && is_onion(host)) || are_at_onion(&self.gateways, host)
+    /// Returns the hosts without a route that the default gateways serve.
+    pub fn default_hosts(&self) -> DefaultHosts {
+        let gateways = self.gateways.iter();
+        DefaultHosts {
+            keeps_onions_apart: self.keeps_onions_apart(),
+            gateways: gateways.map(|it| it.endpoint.host.clone()).collect(),
+        }
     }
 
     /// Returns whether onion services without a route do not go to the default gateways.

@@ -18,6 +18,7 @@ use std::sync::Arc;
 use super::far::Dials;
 use super::opened::early::OfPart;
 use super::opened::early::{MAX_PARTS, PARTS_IN_MEMORY};
+use super::push_lane::{PushLane, SessionsEnd};
 use crate::announcement::Site;
 use crate::back::announce::Announcer;
 use crate::back::gateways::{Gateways, PoolLimits, ToGateway};
@@ -84,6 +85,8 @@ pub(super) struct SiteLanes {
     config: Rc<ClientConfig>,
     pools: Rc<SitePools>,
     coding: DecodingMemory,
+    /// The bytes of pushed responses that each lane stores.
+    push_memory: usize,
     times: Arc<LoadTimes>,
     renewals: Renewals,
 }
@@ -171,6 +174,7 @@ impl ClientConfig {
             config: Rc::new(self.clone()),
             pools: Rc::clone(pools),
             coding: coding.clone(),
+            push_memory: self.push_memory,
             times: services.journal().load_times(OWN_GATEWAYS),
             renewals: services.renewals().clone(),
         }
@@ -181,12 +185,8 @@ impl SiteLanes {
     /// Gives each lane the share of `push-memory` that a part of an isolation key has: a page can
     /// open many connections.
     fn of_parts(self) -> Self {
-        let config = ClientConfig {
-            push_memory: self.config.push_memory.div_ceil(PARTS_IN_MEMORY),
-            ..(*self.config).clone()
-        };
         Self {
-            config: Rc::new(config),
+            push_memory: self.push_memory.div_ceil(PARTS_IN_MEMORY),
             ..self
         }
     }
@@ -228,14 +228,15 @@ impl SiteLanes {
         self.pools.add(&pool);
         let to_gateway = Rc::new(ToGateway(Rc::clone(&pool)));
         let lane = Lane {
-            stage: config.with_pushes(
-                Rc::clone(&to_gateway) as _,
-                Rc::clone(&to_gateway) as _,
-                Some(&self.coding),
-                Arc::clone(&self.times),
-                None,
-                None,
-            ),
+            stage: config.with_pushes(PushLane {
+                sessions: Rc::clone(&to_gateway) as _,
+                next: Rc::clone(&to_gateway) as _,
+                end: SessionsEnd::Gateway(&self.coding),
+                memory: self.push_memory,
+                times: Arc::clone(&self.times),
+                digest: None,
+                on_end: None,
+            }),
             sessions: to_gateway,
         };
         let owned = Owned(pool);

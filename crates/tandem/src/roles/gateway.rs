@@ -166,8 +166,7 @@ impl GatewayConfig {
             hold_out: push.hold_out,
             named_by_scripts: push.named_by_scripts,
             own_origin_only: push.own_origin_only,
-            early: None,
-            visits: None,
+            ..Pushing::default()
         }))
     }
 

@@ -16,13 +16,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tandem_http::h1::Limits;
-use tandem_push::client::StoreLimits;
 use tokio_rustls::TlsConnector;
 
 use super::discovery::SitePools;
+use super::push_lane::{PushLane, SessionsEnd};
 use super::{http1_session, logged, mux_session};
 use crate::back::gateways::{Gateways, ToGateway};
-use crate::back::opened_origins::OpenedOrigins;
 use crate::back::origin::{Limits as OriginLimits, Mode, Origin, ToOrigin};
 use crate::config::client::Fallback;
 use crate::config::gateways::GatewayEndpoint;
@@ -35,20 +34,16 @@ use crate::front::early::EarlyConnect;
 use crate::journal::saving::LoadTimes;
 use crate::journal::{Problems, RouteEntry};
 use crate::middle::decoding_memory::DecodingMemory;
-use crate::middle::decompress::Decompress;
 use crate::middle::exchange_metrics::ExchangeMetrics;
-use crate::middle::loads::Loads;
 use crate::middle::opened::{Entrust, Entrusted};
 use crate::middle::pair_fields::{Edge, PairFields};
-use crate::middle::preflights::AnswerPreflights;
 use crate::middle::push::NoPush;
-use crate::middle::pushed::{PushOptions, Pushed};
 use crate::middle::routes::{Lane, NoSessions, Routes, no_route, onion_without_route};
 use crate::middle::solo::{SoloSessions, ToSolo};
 use crate::role_name::RoleName;
 use crate::services::Services;
 use crate::session::mux::Multiplexed;
-use crate::stage::{SessionPool, Stage};
+use crate::stage::Stage;
 use crate::transport::Transport;
 use crate::transport::socks::Socks;
 use crate::transport::tls::ClientTls;
@@ -133,8 +128,8 @@ impl ClientConfig {
         };
         let mut routes = Routes::new(self.route_map.clone(), lanes, default);
         if let Some(lane) = onions {
-            let config = self.clone();
-            routes = routes.with_apart(Box::new(move |host| !config.default_serves(host)), lane);
+            let served = self.default_hosts();
+            routes = routes.with_apart(Box::new(move |host| !served.contains(host)), lane);
         }
         let shown = self.ways().into_iter().chain(self.opened_ways());
         let shown = shown.map(|(hosts, way)| RouteEntry { hosts, way });
@@ -161,9 +156,15 @@ impl ClientConfig {
             None => Rc::clone(&to_gateway) as _,
             Some(entrust) => Rc::new(entrust),
         };
-        let sessions = Rc::clone(&to_gateway) as _;
-        let counted =
-            self.counted(self.with_pushes(sessions, next, Some(coding), times, digest, None));
+        let counted = self.counted(self.with_pushes(PushLane {
+            sessions: Rc::clone(&to_gateway) as _,
+            next,
+            end: SessionsEnd::Gateway(coding),
+            memory: self.push_memory,
+            times,
+            digest,
+            on_end: None,
+        }));
         let stage: Rc<dyn Stage> = if self.early_connect {
             Rc::new(EarlyConnect {
                 sessions: Rc::clone(&to_gateway) as _,
@@ -188,10 +189,10 @@ impl ClientConfig {
         pool: &Rc<Gateways>,
     ) -> Entrust {
         let to_gateway = Rc::new(ToGateway(Rc::clone(pool)));
-        let config = self.clone();
-        let is_routed = move |host: &str| match config.route_map.find(host) {
+        let (routes, served) = (self.route_map.clone(), self.default_hosts());
+        let is_routed = move |host: &str| match routes.find(host) {
             Some((_, found)) => number == Some(found),
-            None => number.is_none() && config.default_serves(host),
+            None => number.is_none() && served.contains(host),
         };
         Entrust {
             hosts: Rc::clone(hosts),
@@ -205,60 +206,18 @@ impl ClientConfig {
     fn solo_lane(&self, sessions: Rc<SoloSessions>, times: Arc<LoadTimes>) -> Lane {
         let to_solo = Rc::new(ToSolo(sessions));
         Lane {
-            stage: self.with_pushes(
-                Rc::clone(&to_solo) as _,
-                Rc::clone(&to_solo) as _,
-                None,
+            stage: self.with_pushes(PushLane {
+                sessions: Rc::clone(&to_solo) as _,
+                next: Rc::clone(&to_solo) as _,
+                end: SessionsEnd::Here,
+                memory: self.push_memory,
                 times,
                 // Without a gateway, the file alone would open the section.
-                None,
-                None,
-            ),
+                digest: None,
+                on_end: None,
+            }),
             sessions: to_solo,
         }
-    }
-
-    /// Creates the stages before the sessions of a lane, which may push. `next` is the way to the
-    /// sessions. `coding` is the memory for their coded bodies, or `None` if the sessions end in
-    /// this process. `times` gets the times of page loads. `digest` is the one that a file keeps.
-    /// `on_end` tells which parts of isolation keys have ended.
-    pub(super) fn with_pushes(
-        &self,
-        sessions: Rc<dyn SessionPool>,
-        next: Rc<dyn Stage>,
-        coding: Option<&DecodingMemory>,
-        times: Arc<LoadTimes>,
-        digest: Option<SharedDigest>,
-        on_end: Option<&OpenedOrigins>,
-    ) -> Rc<dyn Stage> {
-        let mut pushed = self.pushed(sessions, next, coding);
-        if let Some(digest) = digest {
-            pushed = pushed.with_digest(digest);
-        }
-        let pushed = Rc::new(pushed);
-        if let Some(origins) = on_end {
-            let ending = Rc::downgrade(&pushed);
-            origins.on_end(move |connection| {
-                if let Some(pushed) = ending.upgrade() {
-                    pushed.end_parts_of(connection);
-                }
-            });
-        }
-        let mut stage: Rc<dyn Stage> = pushed;
-        if self.push {
-            let keys = self.max_sessions.min(MAX_KEYS);
-            let preflights = Rc::new(AnswerPreflights::new(keys, stage));
-            if let Some(origins) = on_end {
-                let ending = Rc::downgrade(&preflights);
-                origins.on_end(move |connection| {
-                    if let Some(preflights) = ending.upgrade() {
-                        preflights.end_parts_of(connection);
-                    }
-                });
-            }
-            stage = preflights;
-        }
-        Rc::new(Loads::new(times, stage))
     }
 
     fn counted_lane(&self, lane: Lane) -> Lane {
@@ -272,37 +231,6 @@ impl ClientConfig {
         Rc::new(ExchangeMetrics {
             next: logged(self.log_requests, self.log_urls, next),
         })
-    }
-
-    /// Creates the stage that accepts pushes.
-    fn pushed(
-        &self,
-        sessions: Rc<dyn SessionPool>,
-        mut next: Rc<dyn Stage>,
-        coding: Option<&DecodingMemory>,
-    ) -> Pushed {
-        let is_local = coding.is_none();
-        if let Some(coding) = coding.filter(|_| self.compress.is_on()) {
-            next = Rc::new(Decompress::new(
-                coding.clone(),
-                self.compress.permits_recoding(),
-                next,
-            ));
-        }
-        let options = PushOptions {
-            store: StoreLimits {
-                memory: if self.push { self.push_memory } else { 0 },
-                // A cancelled push tells a gateway elsewhere which resources the browser has.
-                cancel_useless: is_local || self.cancel_pushes,
-            },
-            early_hints: self.early_hints,
-            cache_status: self.cache_status,
-            digest: self.push_digest,
-            next: self.push_next,
-            is_gateway_local: is_local,
-            max_keys: self.max_sessions.min(MAX_KEYS),
-        };
-        Pushed::new(options, sessions, next)
     }
 
     /// Creates the stage that serves requests without a gateway, over the same proxy, as the

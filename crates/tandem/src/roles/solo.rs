@@ -60,13 +60,9 @@ impl ClientConfig {
             next: Rc::clone(&polite) as _,
         });
         let pushing = Pushing {
-            learned: None,
-            by_path: false,
             hold_out: solo.hold_out,
-            named_by_scripts: 0,
-            own_origin_only: false,
             early: Some(EarlyLimits::SOLO),
-            visits: None,
+            ..Pushing::default()
         };
         let without_key = Rc::new(Pushing {
             visits,

@@ -39,7 +39,7 @@ use promising_reply::PromisingReply;
 use session::PushSession;
 
 /// The settings of push at a gateway.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Pushing {
     /// The predictor. Without it, only resources that a page names are pushed.
     pub learned: Option<Arc<Learned>>,

@@ -23,6 +23,7 @@ use crate::journal::Journal;
 use crate::middle::pair_fields::{Edge, PairFields};
 use crate::middle::push::{EarlyLimits, Push, Pushing};
 use crate::middle::solo::{NewSession, PeerOf, SoloLimits, SoloSessions, ToSolo};
+use crate::roles::push_lane::{PushLane, SessionsEnd};
 use crate::stage::Stage;
 
 /// The largest number of connections of browsers with knowledge and stored responses. A further one
@@ -65,14 +66,9 @@ impl ClientConfig {
             return to_origins;
         }
         let pushing = Rc::new(Pushing {
-            learned: None,
-            by_path: false,
-            hold_out: 0.0,
-            named_by_scripts: 0,
-            own_origin_only: false,
             early: Some(limits),
-            // The file of `--solo-state` holds no HTTPS.
-            visits: None,
+            // The file of `--solo-state` holds no HTTPS, so there are no visits.
+            ..Pushing::default()
         });
         let limits = SoloLimits {
             max_sessions: match is_shared {
@@ -115,17 +111,28 @@ impl ClientConfig {
             list,
             next: Rc::clone(&to_sessions) as _,
         });
-        let times = journal.load_times(WAY);
-        if is_shared {
-            return self.with_pushes(to_sessions, listing, None, times, None, None);
-        }
-        let of_part = Self {
-            push_memory: self.push_memory.div_ceil(PARTS_IN_MEMORY),
-            ..self.clone()
+        let (memory, on_end) = match is_shared {
+            true => (self.push_memory, None),
+            false => {
+                let memory = self.push_memory.div_ceil(PARTS_IN_MEMORY);
+                (memory, Some(&**origins))
+            }
         };
+        let lane = self.with_pushes(PushLane {
+            sessions: to_sessions,
+            next: listing,
+            end: SessionsEnd::Here,
+            memory,
+            times: journal.load_times(WAY),
+            digest: None,
+            on_end,
+        });
+        if is_shared {
+            return lane;
+        }
         Rc::new(OfPart {
             origins: Rc::clone(origins),
-            next: of_part.with_pushes(to_sessions, listing, None, times, None, Some(origins)),
+            next: lane,
         })
     }
 }
