@@ -380,26 +380,26 @@ impl Gateways {
                 let fields = &mut exchange.request_mut().fields;
                 sink.set_carrying(versions::name(fields, key, session.mark()));
             }
-            let done = self.run(&session, index, exchange, sink).await;
-            // A lost session does not mean a broken gateway: the next session to it may be open in
-            // a moment.
-            let is_full = matches!(&done, Ok(Err(error)) if error.kind == Kind::Full);
-            left = done.as_ref().err().copied();
-            passed_over += usize::from(left.is_none() && !is_full);
-            let error = match done {
-                Ok(Ok(())) => {
+            let error = match self.run(&session, index, exchange, sink).await {
+                Outcome::Done => {
                     self.prefer(&exchange.isolation, index);
                     self.gateways[index].answered(&*session);
                     return Ok(());
                 }
-                Ok(Err(error)) => error,
-                Err(_) => Error::new(
-                    Kind::Timeout,
-                    Side::Peer,
-                    "the session delivers nothing, or too little",
-                )
-                .with_retry(Retry::Safe),
+                Outcome::Failed(error) => {
+                    left = None;
+                    error
+                }
+                Outcome::Left(reason) => {
+                    left = Some(reason);
+                    let detail = "the session delivers nothing, or too little";
+                    Error::new(Kind::Timeout, Side::Peer, detail).with_retry(Retry::Safe)
+                }
             };
+            // A lost session does not mean a broken gateway: the next session to it may be open in
+            // a moment.
+            let is_full = left.is_none() && error.kind == Kind::Full;
+            passed_over += usize::from(left.is_none() && !is_full);
             if is_full {
                 // Tunnels may keep the session full for hours. They stay on it, and other exchanges
                 // get the next session.
@@ -434,48 +434,46 @@ impl Gateways {
         Err(last)
     }
 
-    /// Runs an exchange on a session. Fails with [`Left`] if the exchange leaves the session, which
-    /// stays open for the exchanges that run on it. A safe exchange that has received no bytes may
-    /// move to another session.
+    /// Runs an exchange on a session. A safe exchange that has received no bytes may move to
+    /// another session.
     async fn run(
         &self,
         session: &Rc<dyn Connected>,
         gateway: usize,
         exchange: &mut Exchange,
         sink: &mut Sink,
-    ) -> Result<Result<(), Error>, Left> {
+    ) -> Outcome {
         let (isolation, usage) = (exchange.isolation.clone(), sink.usage());
         if !is_safe(&exchange.request.method) {
             let watched = self.leave(&isolation, gateway, session, || false);
             return tokio::select! {
                 biased;
-                done = session.run(exchange, sink) => Ok(done),
-                left = watched => Err(left),
+                done = session.run(exchange, sink) => done.into(),
+                left = watched => Outcome::Left(left),
             };
         }
         let is_tunnel = exchange.request.is_connect();
         let body = exchange.body.share();
+        // The effect of a repeated first flight is unknown, unless it is a TLS handshake.
+        let may_repeat = || !is_tunnel || body.is_untouched() || body.begins_with(&TLS_HANDSHAKE);
         let lost = async {
             session.lost().await;
-            // The effect of a repeated first flight is unknown, unless it is a TLS handshake.
-            if is_tunnel && !body.is_untouched() && !body.begins_with(&TLS_HANDSHAKE) {
+            if !may_repeat() {
                 std::future::pending::<()>().await;
             }
         };
-        let body = exchange.body.share();
         // A browser that has a part of a response gets the rest from the same session.
-        let may_repeat = || !is_tunnel || body.is_untouched() || body.begins_with(&TLS_HANDSHAKE);
         let may_move = || !usage() && may_repeat();
         let left = self.leave(&isolation, gateway, session, may_move);
         tokio::select! {
             biased;
-            done = session.run(exchange, sink) => Ok(done),
-            left = left => Err(left),
+            done = session.run(exchange, sink) => done.into(),
+            left = left => Outcome::Left(left),
             () = lost => {
                 METRICS.sessions_lost.add(1);
                 self.forget(&(isolation.clone(), gateway), session);
                 session.drain();
-                Err(Left::Lost)
+                Outcome::Left(Left::Lost)
             }
         }
     }
@@ -488,6 +486,22 @@ impl Gateways {
             .get(key)
             .filter(|slot| Rc::ptr_eq(&slot.current, session))?;
         slots.remove(key).map(|slot| slot.opened)
+    }
+}
+
+/// The end of an attempt at an exchange.
+enum Outcome {
+    /// The exchange is over.
+    Done,
+    /// The session or the origin failed.
+    Failed(Error),
+    /// The exchange left the session, which stays open for the exchanges that run on it.
+    Left(Left),
+}
+
+impl From<Result<(), Error>> for Outcome {
+    fn from(result: Result<(), Error>) -> Self {
+        result.map_or_else(Self::Failed, |()| Self::Done)
     }
 }
 
