@@ -401,7 +401,7 @@ impl<O: Owner> Driver<O> {
                 event,
                 Event::Request { .. } | Event::Response { .. } | Event::Push { .. }
             );
-            if let Some(event) = self.shared.dispatch(event, self.other_end) {
+            if let Some(event) = self.shared.dispatch(event, self.role) {
                 self.owner.handle_event(event);
             }
         }

@@ -267,8 +267,8 @@ impl Shared {
     }
 
     /// Delivers an event to its stream. Returns the event if no open stream takes it: a request, or
-    /// an event of the whole session.
-    fn dispatch(&self, event: Event, other_end: Side) -> Option<Event> {
+    /// an event of the whole session. `role` is that of this end.
+    fn dispatch(&self, event: Event, role: Role) -> Option<Event> {
         let (id, inbound, end) = match event {
             Event::Informational { id, head } => (id, Some(Inbound::Informational(head)), false),
             Event::Response { id, head, end } => (id, Some(Inbound::Response(head)), end),
@@ -288,7 +288,7 @@ impl Shared {
                 (parent, Some(promise), false)
             }
             Event::Reset { id, reason } => {
-                self.handle_reset(id, reason, other_end);
+                self.handle_reset(id, reason, role);
                 return None;
             }
             Event::Writable { id } => {
@@ -311,7 +311,7 @@ impl Shared {
                 return Some(other);
             }
         };
-        self.deliver(id, inbound, end, other_end);
+        self.deliver(id, inbound, end, other_end(role));
         None
     }
 
@@ -334,16 +334,16 @@ impl Shared {
     }
 
     /// Ends the exchange of a stream that the other end has reset.
-    fn handle_reset(&self, id: StreamId, reason: Reason, other_end: Side) {
+    fn handle_reset(&self, id: StreamId, reason: Reason, role: Role) {
         self.watch.forget(id);
         self.waiting.wake_all();
         if let Some(stream) = self.streams.borrow_mut().get_mut(&id) {
-            if stream.complete && other_end == Side::Peer {
+            if stream.complete && role == Role::Client {
                 // The response is complete. The server only rejects the rest of the request
                 // (RFC 9113 section 8.1).
                 stream.writer.wake();
             } else {
-                stream.fail(reset_error(reason, other_end));
+                stream.fail(reset_error(reason, other_end(role)));
             }
         }
     }

@@ -517,7 +517,7 @@ impl<O: Owner> StreamsDriver<O> {
             if matches!(event, Event::Request { .. }) {
                 self.clock.unasked_since = None;
             }
-            if let Some(event) = self.shared.dispatch(event, self.other_end) {
+            if let Some(event) = self.shared.dispatch(event, self.role) {
                 self.owner.handle_event(event);
             }
         }

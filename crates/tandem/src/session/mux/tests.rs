@@ -59,7 +59,7 @@ impl Asked {
         loop {
             let event = self.shared.core.borrow_mut().poll_event();
             let Some(event) = event else { return };
-            self.shared.dispatch(event, Side::Peer);
+            self.shared.dispatch(event, Role::Client);
         }
     }
 }
