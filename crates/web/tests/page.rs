@@ -503,6 +503,20 @@ fn har_entry() -> impl Strategy<Value = serde_json::Value> {
     })
 }
 
+/// HAR 1.2 has numbers, not integers. Some recorders write `null` for members that they lack.
+#[test]
+fn har_may_have_fractions_and_nulls() {
+    let har = serde_json::json!({"log": {"entries": [
+        {"request": {"url": "http://a.example/", "headers": [{"name": "Referer", "value": null}]},
+         "response": {"status": 302.0, "bodySize": 0.0, "redirectURL": "/b"}},
+        {"request": {"url": "http://a.example/b"},
+         "response": {"status": 200.0, "bodySize": 1000.0, "_transferSize": null, "redirectURL": null,
+            "content": {"size": 1e3, "mimeType": "text/html"}}},
+    ]}});
+    let page = Page::from_json("har", har.to_string().as_bytes()).expect("a page");
+    assert_eq!(page.bytes(), 1000);
+}
+
 proptest! {
     /// Any HAR gives an error or a valid page: it refers to all its resources and survives writing.
     #[test]

@@ -293,24 +293,25 @@ struct HarRequest {
 #[derive(Deserialize)]
 struct HarHeader {
     name: String,
-    value: String,
+    #[serde(default)]
+    value: Option<String>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct HarResponse {
-    #[serde(default)]
-    status: i64,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "number")]
+    status: Option<i64>,
+    #[serde(default, deserialize_with = "number")]
     body_size: Option<i64>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "number")]
     headers_size: Option<i64>,
-    #[serde(default, rename = "_transferSize")]
+    #[serde(default, rename = "_transferSize", deserialize_with = "number")]
     transfer_size: Option<i64>,
     #[serde(default)]
     content: HarContent,
     #[serde(default, rename = "redirectURL")]
-    redirect_url: String,
+    redirect_url: Option<String>,
     #[serde(default)]
     headers: Vec<HarHeader>,
 }
@@ -318,10 +319,16 @@ struct HarResponse {
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct HarContent {
-    #[serde(default)]
-    size: i64,
+    #[serde(default, deserialize_with = "number")]
+    size: Option<i64>,
     #[serde(default)]
     mime_type: Option<String>,
+}
+
+/// Reads a number of HAR 1.2, which may have a fraction. It may be `null` as well, as where the
+/// recorder did not know it.
+fn number<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<i64>, D::Error> {
+    Ok(Option::<f64>::deserialize(from)?.map(|number| number as i64))
 }
 
 impl ImportedHar {
@@ -335,19 +342,20 @@ impl ImportedHar {
                 .get(&url)
                 .copied()
                 .or_else(|| har.parent(&by_url));
-            if !har.response.redirect_url.is_empty() {
-                redirected.insert(absolute(&url, &har.response.redirect_url), index);
+            let target = har.response.redirect_url.as_deref().unwrap_or_default();
+            if !target.is_empty() {
+                redirected.insert(absolute(&url, target), index);
             }
             by_url.entry(url.clone()).or_insert(index);
             entries.push(RecordedRequest {
                 url,
-                status: har.response.status,
+                status: har.response.status.unwrap_or_default(),
                 body: har.response.wire_size(),
                 kind: har.resource_type.unwrap_or_default(),
                 mime: har.response.content.mime_type.unwrap_or_default(),
                 parent,
                 resp: (har.response.headers.into_iter())
-                    .map(|field| (field.name, field.value))
+                    .map(|field| (field.name, field.value.unwrap_or_default()))
                     .collect(),
             });
         }
@@ -374,14 +382,15 @@ impl HarEntry {
         let known = |url: &str| by_url.get(url).copied();
         named
             .and_then(known)
-            .or_else(|| referer.and_then(|h| known(&h.value)))
+            .or_else(|| known(referer?.value.as_deref()?))
     }
 }
 
 impl HarResponse {
     /// Bytes of the body on the wire as well as the recorder knew them.
     fn wire_size(&self) -> i64 {
-        if self.body_size == Some(0) && self.content.size == 0 {
+        let size = self.content.size.unwrap_or_default();
+        if self.body_size == Some(0) && size == 0 {
             return 0;
         }
         let transferred = self
@@ -397,7 +406,7 @@ impl HarResponse {
             let text =
                 mime.starts_with("text/") || mime.contains("javascript") || mime.contains("json");
             let share = if text { COMPRESSED_TEXT } else { 1.0 };
-            (self.content.size as f64 * share) as i64
+            (size as f64 * share) as i64
         })
     }
 }
