@@ -213,7 +213,7 @@ fn exit_codes_are_the_commands() {
 
 #[test]
 fn bad_parameters_and_files_are_clear_errors() {
-    let cases: [(&[&str], &str); 7] = [
+    let cases: [(&[&str], &str); 8] = [
         (&["--loss", "200%", "--", "true"], "200%"),
         (
             &["--rate", "trace:/no/such/trace", "--", "true"],
@@ -226,6 +226,11 @@ fn bad_parameters_and_files_are_clear_errors() {
             "/no/such/dir/log",
         ),
         (&["--json", "/dev/full", "--", "true"], "/dev/full"),
+        // The command does not run first.
+        (
+            &["--json", "/no/such/dir", "--", "echo", "ran"],
+            "/no/such/dir",
+        ),
         (
             &["--congestion", "no-such-control", "--", "true"],
             "no congestion control \"no-such-control\"",
@@ -236,7 +241,10 @@ fn bad_parameters_and_files_are_clear_errors() {
         let said = text(&output.stderr);
         assert_eq!(output.status.code(), Some(125), "{arguments:?}: {said}");
         assert!(said.contains(expected), "{arguments:?}: {said}");
+        assert!(output.stdout.is_empty(), "{arguments:?}");
     }
+    let idle = link(&["--queue", "20", "--", "true"]);
+    assert!(text(&idle.stderr).contains("add --rate"));
 }
 
 #[test]

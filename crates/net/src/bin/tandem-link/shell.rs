@@ -12,6 +12,8 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use tandem_link::LinkConfig;
+use tandem_link::rate::Rate;
 use tandem_net::emulator::counters;
 use tandem_net::emulator::network::{self, Setup};
 use tandem_net::emulator::report::LOG_HEADER;
@@ -111,6 +113,9 @@ fn run(
     else {
         return Err(network::NetworkError::NoHost(on.into()).into());
     };
+    // A file that cannot be written fails before the command, and loses no counters.
+    let record = arguments.json.as_deref().map(RecordFile::create);
+    let record = record.transpose()?;
     let user = rootless::become_administrator()?;
     sys::block_signals(&SIGNALS)?;
     let make = |host: &HostPlan| namespace(host, user.is_some());
@@ -135,6 +140,9 @@ fn run(
     if let Some(warning) = emulator.warning().filter(|_| !arguments.quiet) {
         eprintln!("tandem-link: {warning}");
     }
+    if !arguments.quiet && topology.links.iter().any(has_idle_queue) {
+        eprintln!("tandem-link: a queue never fills without a rate; add --rate");
+    }
     if user.is_some() && !arguments.quiet && topology.hosts.iter().any(|host| host.name == OUTSIDE)
     {
         eprintln!("tandem-link: not root: TCP and UDP go on to the host around through a relay");
@@ -154,7 +162,7 @@ fn run(
     let code = supervise(&mut program.child, &emulator, arguments, &mut log);
     drop((program, background));
     let (snapshot, result) = emulator.stop();
-    finish(snapshot, topology, arguments, log)?;
+    finish(snapshot, topology, arguments, log, record)?;
     result?;
     Ok(ExitCode::from(code?))
 }
@@ -344,15 +352,41 @@ fn finish(
     topology: &Topology,
     arguments: &RunArguments,
     log: Option<Log>,
+    record: Option<RecordFile>,
 ) -> Result<(), Failure> {
     if !arguments.quiet {
         eprint!("{}", snapshot.summary());
     }
     log.map_or(Ok(()), |log| log.finish(&snapshot))?;
-    if let Some(path) = &arguments.json {
+    if let Some(record) = record {
         let text = serde_json::to_string_pretty(&Record::new(topology, arguments, snapshot))?;
-        std::fs::write(path, text + "\n")
-            .map_err(EmulatorError::of(format!("write {}", path.display())))?;
+        record.write(&(text + "\n"))?;
     }
     Ok(())
+}
+
+/// Returns true if a direction of a link has a queue and no rate, so that no packet waits.
+fn has_idle_queue(link: &LinkPlan) -> bool {
+    link.directions.iter().any(|direction| {
+        direction.rate == Rate::Unlimited && direction.queue != LinkConfig::default().queue
+    })
+}
+
+/// The file of `--json`.
+struct RecordFile {
+    file: File,
+    action: String,
+}
+
+impl RecordFile {
+    fn create(path: &std::path::Path) -> Result<Self, EmulatorError> {
+        let action = format!("write {}", path.display());
+        let file = File::create(path).map_err(EmulatorError::of(action.clone()))?;
+        Ok(Self { file, action })
+    }
+
+    fn write(mut self, text: &str) -> Result<(), EmulatorError> {
+        let written = self.file.write_all(text.as_bytes());
+        written.map_err(EmulatorError::of(self.action))
+    }
 }
