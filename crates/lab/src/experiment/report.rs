@@ -499,12 +499,17 @@ pub fn spread_in_total(spreads: &[Spread]) -> Option<String> {
     let shares: Vec<f64> = spreads.iter().map(|spread| spread.share).collect();
     let all = Summary::of(&shares)?;
     let within = shares.iter().filter(|share| **share < LIMIT).count();
+    let fewest = spreads.iter().map(|spread| spread.passes).min()?;
+    let most = spreads.iter().map(|spread| spread.passes).max()?;
+    let passes = if fewest == most {
+        fewest.to_string()
+    } else {
+        format!("{fewest} to {most}")
+    };
     Some(format!(
-        "{} set-ups at points, {} to {} passes each; the longest load exceeds the shortest by {} in the median and {} at most; by less \
-         than {} in {within} of {}",
+        "{} set-ups at points, {passes} passes each; the longest load exceeds the shortest by {} in the \
+         median and {} at most; by less than {} in {within} of {}",
         all.count,
-        spreads.iter().map(|spread| spread.passes).min()?,
-        spreads.iter().map(|spread| spread.passes).max()?,
         percent(all.median * 100.0),
         percent(all.max * 100.0),
         percent(LIMIT * 100.0),

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 
@@ -49,8 +49,8 @@ impl LogSample {
     }
 }
 
-/// Reads one log.
-pub(super) fn load(path: &Path, args: &LogArgs) -> Result<LoadedLog, PredictError> {
+/// Reads one log, which the output calls `name`.
+pub(super) fn load(path: &Path, name: String, args: &LogArgs) -> Result<LoadedLog, PredictError> {
     let mut log = AccessLog::default();
     let filter = args.filter();
     open(path)
@@ -69,10 +69,7 @@ pub(super) fn load(path: &Path, args: &LogArgs) -> Result<LoadedLog, PredictErro
         log.mark_robots(|agent| listed.is_bot(&String::from_utf8_lossy(agent)));
     }
     log.finish();
-    Ok(LoadedLog {
-        name: name(path),
-        log,
-    })
+    Ok(LoadedLog { name, log })
 }
 
 /// The samples of logs: each log, or each day of each.
@@ -117,12 +114,38 @@ fn date(days: i64) -> String {
     format!("{year:04}-{month:02}-{day:02}")
 }
 
-/// The file's name without the endings that only say how it is stored.
-fn name(path: &Path) -> String {
-    let name = path
-        .file_name()
-        .unwrap_or(path.as_os_str())
-        .to_string_lossy();
+/// Returns the names of logs: those of the files without the endings that only say how they are
+/// stored. Logs whose names are equal have as many directories before them as tell them apart, and
+/// a log that is given twice has a number.
+pub(super) fn names(paths: &[PathBuf]) -> Vec<String> {
+    let deepest = paths.iter().map(|path| path.iter().count()).max();
+    let mut names: Vec<String> = paths.iter().map(|path| name(path, 1)).collect();
+    for parts in 2..=deepest.unwrap_or(0) {
+        let equal = equals(&names);
+        for at in equal {
+            names[at] = name(&paths[at], parts);
+        }
+    }
+    let equal = equals(&names);
+    for (number, at) in equal.into_iter().enumerate() {
+        names[at] = format!("{} {}", names[at], number + 1);
+    }
+    names
+}
+
+/// The indices of the names that occur more than once.
+fn equals(names: &[String]) -> Vec<usize> {
+    let count = |name| names.iter().filter(|other| *other == name).count();
+    (0..names.len())
+        .filter(|&at| count(&names[at]) > 1)
+        .collect()
+}
+
+/// The last `parts` parts of a path without the endings of its file.
+fn name(path: &Path, parts: usize) -> String {
+    let path: Vec<_> = path.iter().collect();
+    let last: PathBuf = path[path.len().saturating_sub(parts)..].iter().collect();
+    let name = last.to_string_lossy();
     [".gz", ".zst", ".log"]
         .iter()
         .fold(&*name, |name, ending| {

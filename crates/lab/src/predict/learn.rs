@@ -22,7 +22,7 @@ pub(super) fn run(args: &LearnArgs) -> Result<(), PredictError> {
         auto.merge(&read_state(path, config.clone())?);
     }
     for path in &args.input.logs {
-        let log = load(path, &args.input)?.log;
+        let log = load(path, String::new(), &args.input)?.log;
         let options = Options::default();
         let sessions = Sessions::cut(
             &log,

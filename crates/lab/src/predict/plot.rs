@@ -7,6 +7,7 @@ use tandem_replay::Tally;
 use tandem_replay::grid::{Combination, Grid, Group};
 
 use super::tune::{Effect, TuneResults};
+use crate::experiment::report::text::escaped;
 
 const WIDTH: f64 = 640.0;
 const HEIGHT: f64 = 420.0;
@@ -110,14 +111,6 @@ fn by_threshold(results: &TuneResults, samples: &[usize], best: &Combination) ->
     (0..count).map(point).collect()
 }
 
-/// Text that is safe inside SVG.
-fn escape(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
-        .replace('"', "&quot;")
-}
-
 /// A step of 1, 2 or 5 times a power of ten that divides `span` into at most eight parts.
 fn step(span: f64) -> f64 {
     let decade = 10f64.powf((span.max(1e-9) / 8.0).log10().floor());
@@ -144,7 +137,7 @@ impl Canvas {
         };
         canvas.add(format_args!(
             r##"<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{HEIGHT}" font-family="sans-serif" font-size="12"><rect width="100%" height="100%" fill="#fff"/><text x="{LEFT}" y="20" font-size="14">{}</text>"##,
-            escape(title)
+            escaped(title)
         ));
         canvas
     }
@@ -165,7 +158,7 @@ impl Canvas {
     fn text(&mut self, x: f64, y: f64, anchor: &str, text: &str) {
         self.add(format_args!(
             r#"<text x="{x:.1}" y="{y:.1}" text-anchor="{anchor}">{}</text>"#,
-            escape(text)
+            escaped(text)
         ));
     }
 

@@ -6,16 +6,16 @@ use tandem_predict::Auto;
 use tandem_replay::log::LeftOut;
 use tandem_replay::{AutoReplay, BasicReplay, Sessions, Tally, replay};
 
-use super::input::{LoadedLog, LogSample, load, samples};
+use super::input::{LoadedLog, LogSample, load, names, samples};
 use super::learn::read_state;
 use super::report::{ReplayRow, print_json, print_tables};
 use super::{AimArg, PredictError, ReplayArgs, milliseconds};
 
 pub(super) fn run(args: &ReplayArgs) -> Result<(), PredictError> {
     let mut rows = Vec::new();
-    for path in &args.input.logs {
+    for (path, name) in args.input.logs.iter().zip(names(&args.input.logs)) {
         // One log at a time is in memory.
-        let logs = [load(path, &args.input)?];
+        let logs = [load(path, name, &args.input)?];
         for sample in samples(&logs, args.input.daily) {
             rows.push(row(&logs, &sample, args)?);
         }

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tandem_replay::Tally;
 use tandem_replay::grid::{Combination, Grid, Group};
 
-use super::input::{LoadedLog, LogSample, load, samples};
+use super::input::{LoadedLog, LogSample, load, names, samples};
 use super::plot;
 use super::report::{counts, print_table};
 use super::{Combinations, PredictError, TuneArgs};
@@ -38,8 +38,9 @@ pub(super) struct Effect {
 pub(super) fn run(args: &TuneArgs) -> Result<(), PredictError> {
     let threads = args.threads.map_or_else(cores, usize::from);
     let bar = progress("reading", args.input.logs.len());
-    let logs = parallel(threads, &args.input.logs, &bar, |path| {
-        load(path, &args.input)
+    let paths: Vec<_> = (args.input.logs.iter().zip(names(&args.input.logs))).collect();
+    let logs = parallel(threads, &paths, &bar, |(path, name)| {
+        load(path, name.clone(), &args.input)
     });
     let logs = logs.into_iter().collect::<Result<Vec<_>, _>>()?;
     let grid = match args.grid {

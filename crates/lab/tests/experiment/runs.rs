@@ -147,7 +147,7 @@ fn repeated_passes_are_alike_and_their_spread_is_said() {
         .expect("the program starts");
     let said = String::from_utf8_lossy(&ended.stderr);
     assert!(
-        ended.status.success() && said.contains("1 set-ups at points, 2 to 2 passes each"),
+        ended.status.success() && said.contains("1 set-ups at points, 2 passes each"),
         "{said}"
     );
     let all = records(&out);
