@@ -374,6 +374,15 @@ impl Experiment {
         if pages.is_empty() {
             return Err(ExperimentError::value("pages", "no values"));
         }
+        if !self.sweeps.iter().any(|sweep| {
+            let mut axes = sweep.axes.iter().chain(&sweep.full);
+            axes.any(|(axis, _)| *axis == Axis::Page)
+        }) {
+            return Err(ExperimentError::value(
+                "pages",
+                "no sweep varies `page`, so these pages would not be loaded; set `base.page`",
+            ));
+        }
         for sweep in &mut self.sweeps {
             for (axis, values) in sweep.axes.iter_mut().chain(&mut sweep.full) {
                 if *axis == Axis::Page {

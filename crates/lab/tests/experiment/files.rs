@@ -166,6 +166,17 @@ fn parts_of_an_experiment() {
     }
 }
 
+#[test]
+fn pages_are_refused_where_no_sweep_varies_the_page() {
+    let file = repository().join("today.toml");
+    let text = std::fs::read_to_string(file).expect("a file");
+    let error = Experiment::parse(&format!("pages = [\"demo\"]\n{text}")).expect_err("refused");
+    assert!(error.to_string().contains("set `base.page`"), "{error}");
+    let file = repository().join("resume.toml");
+    let text = std::fs::read_to_string(file).expect("a file");
+    assert!(Experiment::parse(&format!("pages = [\"demo\"]\n{text}")).is_ok());
+}
+
 /// Every file of the repository can be read, its pages too, and its report before anything is
 /// measured.
 #[test]
