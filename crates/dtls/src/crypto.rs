@@ -1,8 +1,11 @@
 //! The cryptography of DTLS: ring, as for TLS, behind the interface of dimpl.
 //!
-//! Both ends are ours, so a single cipher suite suffices: ChaCha20-Poly1305 (RFC 8439).
-//! ring offers its mask for record numbers (RFC 9147, section 4.2.3). Keys are agreed on with
-//! X25519 or P-256, and certificates have ECDSA keys.
+//! Both ends are ours, so two cipher suites suffice. Every end takes ChaCha20-Poly1305 (RFC 8439).
+//! An end whose processor has instructions for AES also takes AES-128-GCM, which is faster there,
+//! and a client offers it first. The gateway takes the first suite of the client that it has, so a
+//! pair uses AES only if both ends have the instructions. ring offers the masks for record numbers
+//! (RFC 9147, section 4.2.3). Keys are agreed on with X25519 or P-256, and certificates have ECDSA
+//! keys.
 
 use std::fmt;
 
@@ -13,7 +16,7 @@ use dimpl::crypto::{
     SupportedDtls13CipherSuite, SupportedKxGroup, TmpBuf, check_verify_scheme,
 };
 use dimpl::{CryptoError, CryptoOperation};
-use ring::aead::{CHACHA20_POLY1305, LessSafeKey, UnboundKey, quic};
+use ring::aead::{AES_128_GCM, CHACHA20_POLY1305, LessSafeKey, UnboundKey, quic};
 use ring::agreement::{ECDH_P256, EphemeralPrivateKey, UnparsedPublicKey, X25519, agree_ephemeral};
 use ring::rand::{SecureRandom as _, SystemRandom};
 use ring::signature::{self, EcdsaKeyPair, EcdsaSigningAlgorithm};
@@ -24,6 +27,24 @@ const TAG: usize = 16;
 
 /// Returns the provider for dimpl.
 pub(crate) fn provider() -> CryptoProvider {
+    provider_for(has_aes())
+}
+
+/// Returns true if the processor has the instructions of AES-GCM. Without them, AES is slower than
+/// ChaCha20.
+fn has_aes() -> bool {
+    #[cfg(any(target_arch = "x86", target_arch = "x86_64"))]
+    let has = std::arch::is_x86_feature_detected!("aes")
+        && std::arch::is_x86_feature_detected!("pclmulqdq");
+    #[cfg(target_arch = "aarch64")]
+    let has = std::arch::is_aarch64_feature_detected!("aes")
+        && std::arch::is_aarch64_feature_detected!("pmull");
+    #[cfg(not(any(target_arch = "x86", target_arch = "x86_64", target_arch = "aarch64")))]
+    let has = false;
+    has
+}
+
+fn provider_for(has_aes: bool) -> CryptoProvider {
     CryptoProvider {
         kx_groups: GROUPS,
         signature_verification: &Ring,
@@ -33,7 +54,7 @@ pub(crate) fn provider() -> CryptoProvider {
         hmac_provider: &Ring,
         // dimpl checks that there is one, and `association` never negotiates DTLS 1.2.
         cipher_suites: &[&Ring],
-        dtls13_cipher_suites: &[&Ring],
+        dtls13_cipher_suites: if has_aes { WITH_AES } else { WITHOUT_AES },
     }
 }
 
@@ -45,23 +66,26 @@ fn failed(operation: CryptoOperation) -> CryptoError {
 #[derive(Debug)]
 struct Ring;
 
-struct ChaCha(LessSafeKey);
+struct RecordCipher(LessSafeKey);
 
-impl fmt::Debug for ChaCha {
+impl fmt::Debug for RecordCipher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("ChaCha")
+        f.write_str("RecordCipher")
     }
 }
 
-impl ChaCha {
-    fn boxed(key: &[u8]) -> Result<Box<dyn Cipher>, CryptoError> {
-        let key = UnboundKey::new(&CHACHA20_POLY1305, key)
-            .map_err(|_| failed(CryptoOperation::CreateCipher))?;
+impl RecordCipher {
+    fn boxed(
+        algorithm: &'static aead::Algorithm,
+        key: &[u8],
+    ) -> Result<Box<dyn Cipher>, CryptoError> {
+        let key =
+            UnboundKey::new(algorithm, key).map_err(|_| failed(CryptoOperation::CreateCipher))?;
         Ok(Box::new(Self(LessSafeKey::new(key))))
     }
 }
 
-impl Cipher for ChaCha {
+impl Cipher for RecordCipher {
     fn encrypt(&mut self, plaintext: &mut Buf, aad: Aad, nonce: Nonce) -> Result<(), CryptoError> {
         let nonce = aead::Nonce::assume_unique_for_key(nonce.0);
         let tag = self
@@ -111,13 +135,36 @@ impl SupportedDtls12CipherSuite for Ring {
     }
 
     fn create_cipher(&self, key: &[u8]) -> Result<Box<dyn Cipher>, CryptoError> {
-        ChaCha::boxed(key)
+        RecordCipher::boxed(&CHACHA20_POLY1305, key)
     }
 }
 
-impl SupportedDtls13CipherSuite for Ring {
+/// A cipher suite of DTLS 1.3. Both have SHA-256.
+#[derive(Debug)]
+struct Suite {
+    name: Dtls13CipherSuite,
+    records: &'static aead::Algorithm,
+    /// The cipher of record numbers.
+    numbers: &'static quic::Algorithm,
+}
+
+static AES: Suite = Suite {
+    name: Dtls13CipherSuite::AES_128_GCM_SHA256,
+    records: &AES_128_GCM,
+    numbers: &quic::AES_128,
+};
+static CHACHA: Suite = Suite {
+    name: Dtls13CipherSuite::CHACHA20_POLY1305_SHA256,
+    records: &CHACHA20_POLY1305,
+    numbers: &quic::CHACHA20,
+};
+
+static WITH_AES: &[&dyn SupportedDtls13CipherSuite] = &[&AES, &CHACHA];
+static WITHOUT_AES: &[&dyn SupportedDtls13CipherSuite] = &[&CHACHA];
+
+impl SupportedDtls13CipherSuite for Suite {
     fn suite(&self) -> Dtls13CipherSuite {
-        Dtls13CipherSuite::CHACHA20_POLY1305_SHA256
+        self.name
     }
 
     fn hash_algorithm(&self) -> HashAlgorithm {
@@ -125,24 +172,24 @@ impl SupportedDtls13CipherSuite for Ring {
     }
 
     fn key_len(&self) -> usize {
-        32
+        self.records.key_len()
     }
 
     fn iv_len(&self) -> usize {
-        12
+        self.records.nonce_len()
     }
 
     fn tag_len(&self) -> usize {
-        TAG
+        self.records.tag_len()
     }
 
     fn create_cipher(&self, key: &[u8]) -> Result<Box<dyn Cipher>, CryptoError> {
-        ChaCha::boxed(key)
+        RecordCipher::boxed(self.records, key)
     }
 
     fn encrypt_sn(&self, sn_key: &[u8], sample: &[u8; 16]) -> [u8; 16] {
         let mut mask = [0; 16];
-        let key = quic::HeaderProtectionKey::new(&quic::CHACHA20, sn_key)
+        let key = quic::HeaderProtectionKey::new(self.numbers, sn_key)
             .expect("dimpl derives keys of the length that the suite names");
         let bytes = key
             .new_mask(sample)
@@ -416,7 +463,20 @@ mod tests {
 
     #[test]
     fn provider_passes_the_known_answers_of_dimpl() {
-        provider().validate().expect("all vectors hold");
+        for has_aes in [false, true] {
+            provider_for(has_aes).validate().expect("all vectors hold");
+        }
+    }
+
+    /// A client without the instructions offers no AES, and a gateway without them accepts none.
+    #[test]
+    fn aes_needs_the_instructions_and_comes_first() {
+        let names = |has_aes| {
+            let suites = provider_for(has_aes).dtls13_cipher_suites;
+            suites.iter().map(|suite| suite.suite()).collect::<Vec<_>>()
+        };
+        assert_eq!(names(false), [CHACHA.name]);
+        assert_eq!(names(true), [AES.name, CHACHA.name]);
     }
 
     #[test]

@@ -674,6 +674,10 @@ impl Engine {
             .expect("queue front checked above");
         let len = p.len();
         buf[..len].copy_from_slice(&p);
+        // Those of the handshake are not needed again.
+        if self.release_app_data {
+            self.buffers_free.push(p);
+        }
 
         PollOutput::Data(&buf[..len])
     }

@@ -8,6 +8,9 @@ use crate::buffer::{Buf, TmpBuf};
 use crate::dtls13::message::{ContentType, Dtls13CipherSuite, Dtls13Record, Handshake, Sequence};
 use crate::{Error, InternalError};
 
+/// The handshake messages that one record may hold.
+const MAX_HANDSHAKES: usize = 8;
+
 /// Holds both the UDP packet and the parsed result of that packet.
 pub struct Incoming {
     // Box is here to reduce the size of the Incoming struct
@@ -384,7 +387,8 @@ impl Record {
 
 pub struct ParsedRecord {
     record: Dtls13Record,
-    handshakes: ArrayVec<Handshake, 8>,
+    /// At most [`MAX_HANDSHAKES`]. A record of application data has none, and no memory for them.
+    handshakes: Vec<Handshake>,
     handled: AtomicBool,
 }
 
@@ -399,7 +403,7 @@ impl ParsedRecord {
             let fragment_offset = record.fragment_range.start;
             parse_handshakes(record.fragment(input), fragment_offset, cipher_suite)
         } else {
-            ArrayVec::new()
+            Vec::new()
         };
 
         Ok(ParsedRecord {
@@ -419,7 +423,7 @@ impl ParsedRecord {
             let fragment_offset = record.fragment_range.start;
             parse_handshakes(record.fragment(input), fragment_offset, cipher_suite)
         } else {
-            ArrayVec::new()
+            Vec::new()
         };
 
         ParsedRecord {
@@ -478,17 +482,18 @@ fn parse_handshakes(
     mut input: &[u8],
     mut base_offset: usize,
     cipher_suite: Option<Dtls13CipherSuite>,
-) -> ArrayVec<Handshake, 8> {
-    let mut handshakes = ArrayVec::new();
+) -> Vec<Handshake> {
+    let mut handshakes = Vec::new();
     while !input.is_empty() {
         if let Ok((remaining, handshake)) = Handshake::parse(input, base_offset, cipher_suite, true)
         {
             let len = input.len() - remaining.len();
             base_offset += len;
             input = remaining;
-            if handshakes.try_push(handshake).is_err() {
+            if handshakes.len() == MAX_HANDSHAKES {
                 break;
             }
+            handshakes.push(handshake);
         } else {
             break;
         }

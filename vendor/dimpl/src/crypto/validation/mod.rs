@@ -605,6 +605,7 @@ struct SnTestVector {
 
 const SN_TEST_VECTORS: &[SnTestVector] = &[
     // NIST FIPS 197 Appendix B: AES-128-ECB
+    // Only the first 5 bytes are checked: ring offers no more, and a record number has two.
     SnTestVector {
         suite: Dtls13CipherSuite::AES_128_GCM_SHA256,
         sn_key: &[
@@ -619,7 +620,7 @@ const SN_TEST_VECTORS: &[SnTestVector] = &[
             0x39, 0x25, 0x84, 0x1d, 0x02, 0xdc, 0x09, 0xfb, 0xdc, 0x11, 0x85, 0x97, 0x19, 0x6a,
             0x0b, 0x32,
         ],
-        check_len: 16,
+        check_len: 5,
     },
     // NIST FIPS 197 Appendix C.3: AES-256-ECB
     SnTestVector {
