@@ -22,6 +22,9 @@ const RECEIVE_BUFFER: usize = 4 << 20;
 const MESSAGES: usize = 8;
 /// The bytes of a message at most.
 const MESSAGE: usize = 1 << 16;
+/// The bytes that one system call should read. More of them would leave the processor's cache
+/// before their streams were read.
+const READ: usize = 2 * MESSAGE;
 
 /// Datagrams of equal size that have arrived together. The last one may be smaller.
 #[derive(Clone, Copy, Debug)]
@@ -69,6 +72,19 @@ pub(crate) struct Port {
     state: UdpSocketState,
     /// The datagrams that one system call may send.
     segments: Cell<usize>,
+    /// The messages that the next system call reads at most.
+    messages: Cell<usize>,
+}
+
+/// Returns the messages to read after a system call that has read this.
+const fn next_messages(count: usize, bytes: usize) -> usize {
+    let each = if count == 0 { 0 } else { bytes / count };
+    let fitting = if each == 0 { MESSAGES } else { READ / each };
+    if fitting < MESSAGES {
+        fitting
+    } else {
+        MESSAGES
+    }
 }
 
 impl Port {
@@ -79,6 +95,7 @@ impl Port {
         let state = UdpSocketState::new((&socket).into())?;
         Ok(Self {
             segments: Cell::new(state.max_gso_segments()),
+            messages: Cell::new(MESSAGES),
             socket: UdpSocket::from_std(socket)?,
             state,
         })
@@ -142,9 +159,12 @@ impl Port {
             let mut messages: [IoSliceMut<'_>; MESSAGES] =
                 std::array::from_fn(|_| IoSliceMut::new(parts.next().unwrap_or_default()));
             let socket = (&self.socket).into();
-            self.state.recv(socket, &mut messages, metas)
+            let most = self.messages.get();
+            self.state.recv(socket, &mut messages[..most], metas)
         });
         if let Ok(count) = read {
+            let read = metas.iter().take(count).map(|meta| meta.len).sum();
+            self.messages.set(next_messages(count, read));
             for (meta, bytes) in metas.iter().zip(bytes.chunks(MESSAGE)).take(count) {
                 take(&Arrived {
                     from: Ends {
@@ -231,6 +251,14 @@ mod tests {
             }
         }
         found
+    }
+
+    #[test]
+    fn large_messages_are_read_in_small_numbers() {
+        assert_eq!(next_messages(0, 0), MESSAGES);
+        assert_eq!(next_messages(MESSAGES, MESSAGES * 1400), MESSAGES);
+        assert_eq!(next_messages(2, 2 * 40_000), 3);
+        assert_eq!(next_messages(MESSAGES, MESSAGES * MESSAGE), 2);
     }
 
     #[tokio::test]
