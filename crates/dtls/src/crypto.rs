@@ -459,7 +459,13 @@ impl HmacProvider for Ring {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::time::Instant;
+
+    use dimpl::{Config, Dtls, Output};
+
     use super::*;
+    use crate::certificates::anonymous;
 
     #[test]
     fn provider_passes_the_known_answers_of_dimpl() {
@@ -477,6 +483,61 @@ mod tests {
         };
         assert_eq!(names(false), [CHACHA.name]);
         assert_eq!(names(true), [AES.name, CHACHA.name]);
+    }
+
+    /// Returns an end whose processor has or lacks the instructions.
+    fn end(has_aes: bool, is_client: bool, now: Instant) -> Dtls {
+        let config = Config::builder()
+            .with_crypto_provider(provider_for(has_aes))
+            .dtls12_cipher_suites(&[])
+            .use_server_cookie(false)
+            .require_client_certificate(false)
+            .build()
+            .expect("settings");
+        let identity = anonymous().expect("an identity");
+        let mut end = Dtls::new_13(Arc::new(config), identity, now);
+        end.set_active(is_client);
+        end
+    }
+
+    /// Takes the output of an end. Returns its packets and the data that it has received.
+    fn output(end: &mut Dtls) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
+        let (mut packets, mut data, mut buf) = (Vec::new(), Vec::new(), vec![0; 1 << 16]);
+        loop {
+            match end.poll_output(&mut buf) {
+                Output::Packet(packet) => packets.push(packet.to_vec()),
+                Output::ApplicationData(bytes) => data.push(bytes.to_vec()),
+                Output::Timeout(_) => return (packets, data),
+                _ => {}
+            }
+        }
+    }
+
+    #[test]
+    fn ends_with_and_without_the_instructions_connect() {
+        for case in 0..4 {
+            let now = Instant::now();
+            let [client_has, server_has] = [case & 1 == 1, case & 2 == 2];
+            let mut ends = [end(client_has, true, now), end(server_has, false, now)];
+            let mut received = [Vec::new(), Vec::new()];
+            ends.iter_mut()
+                .for_each(|end| end.handle_timeout(now).expect("a start"));
+            for round in 0..10 {
+                for at in [0, 1] {
+                    if round == 5 {
+                        let sent = ends[at].send_application_data(&[at as u8; 1000]);
+                        sent.expect("connected");
+                    }
+                    let (packets, data) = output(&mut ends[at]);
+                    received[at].extend(data);
+                    for packet in packets {
+                        ends[1 - at].handle_packet(&packet).expect("a packet");
+                    }
+                }
+            }
+            let expected = [vec![vec![1; 1000]], vec![vec![0; 1000]]];
+            assert_eq!(received, expected, "{client_has} {server_has}");
+        }
     }
 
     #[test]
