@@ -77,14 +77,10 @@ pub(crate) struct Port {
 }
 
 /// Returns the messages to read after a system call that has read this.
-const fn next_messages(count: usize, bytes: usize) -> usize {
-    let each = if count == 0 { 0 } else { bytes / count };
-    let fitting = if each == 0 { MESSAGES } else { READ / each };
-    if fitting < MESSAGES {
-        fitting
-    } else {
-        MESSAGES
-    }
+fn next_messages(count: usize, bytes: usize) -> usize {
+    let each = bytes.checked_div(count).unwrap_or_default();
+    let fitting = READ.checked_div(each);
+    fitting.map_or(MESSAGES, |fitting| fitting.min(MESSAGES))
 }
 
 impl Port {
