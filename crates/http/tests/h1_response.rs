@@ -201,13 +201,12 @@ fn refused() {
         ),
         (format!("{ok}X: a\u{0}b\r\n"), Head(BadHead::FieldValue)),
         (
-            format!("{ok}X: a\nSet-Cookie: b\r\n"),
-            Head(BadHead::LineEnd),
-        ),
-        (
             format!("{ok}X: a\rSet-Cookie: b\r\n"),
             Head(BadHead::LineEnd),
         ),
+        (format!("{ok}X: a\rSet-Cookie: b\n"), Head(BadHead::LineEnd)),
+        (format!("{ok}X: a\r\r\n"), Head(BadHead::LineEnd)),
+        ("HTTP/1.1 200 O\rK\n".into(), Head(BadHead::LineEnd)),
         (format!("{ok}: b\r\n"), Head(BadHead::FieldName)),
         (format!("{ok}X Y: b\r\n"), Head(BadHead::FieldName)),
         ("HTTP/1.1  200 OK\r\n".into(), StatusLine),
@@ -281,4 +280,31 @@ fn response_loses_framing_fields_with_underscores() {
     let response = read("HTTP/1.1 200 OK\r\nContent_Length: 9\r\nContent-Length: 0\r\n\r\n");
     assert_eq!(response.framing, Framing::Length(0));
     assert!(!response.head.fields.contains("content_length"));
+}
+
+/// Old servers end lines with LF alone, and browsers take their responses.
+#[test]
+fn lines_may_end_with_lf_alone() {
+    let usual = read("HTTP/1.1 200 OK\r\nContent-Length: 5\r\nX: a\r\n b\r\n\r\n");
+    for text in [
+        "HTTP/1.1 200 OK\nContent-Length: 5\nX: a\n b\n\n",
+        "HTTP/1.1 200 OK\r\nContent-Length: 5\nX: a\n b\r\n\n",
+        "HTTP/1.1 200 OK\nContent-Length: 5\r\nX: a\r\n b\n\r\n",
+    ] {
+        let odd = read(text);
+        assert_eq!(odd.framing, usual.framing);
+        let values = |response: &Response| {
+            let value = response.head.fields.get("x").expect("a value").to_vec();
+            value
+                .split(|byte| *byte == b' ')
+                .map(<[u8]>::to_vec)
+                .filter(|it| !it.is_empty())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(values(&odd), values(&usual), "{text:?}");
+    }
+    let (bare, used) = parse("HTTP/1.1 200\n\nHTTP/", &Method::Get)
+        .expect("valid")
+        .expect("complete");
+    assert_eq!((bare.head.status, used), (200, 14));
 }

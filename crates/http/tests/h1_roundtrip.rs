@@ -60,6 +60,21 @@ fn without_length(fields: &Fields) -> Fields {
     fields
 }
 
+/// Returns the lines of a head. Those whose bit in `bare` is set end with LF alone.
+fn with_bare_lines(head: &[u8], bare: u16) -> Vec<u8> {
+    let mut out = Vec::new();
+    for (number, line) in head.split_inclusive(|byte| *byte == b'\n').enumerate() {
+        match line.strip_suffix(b"\r\n") {
+            Some(text) if bare >> (number % 16) & 1 == 1 => {
+                out.extend_from_slice(text);
+                out.push(b'\n');
+            }
+            _ => out.extend_from_slice(line),
+        }
+    }
+    out
+}
+
 proptest! {
     #[test]
     fn requests(head in request_heads(), absolute in any::<bool>(), framing in framings(), upgrade in any::<bool>()) {
@@ -86,6 +101,7 @@ proptest! {
         framing in framings(),
         keep_alive in any::<bool>(),
         old in any::<bool>(),
+        bare in any::<u16>(),
     ) {
         let version = if old { Version::Http10 } else { Version::Http11 };
         let bodiless = status < 200 || status == 204 || status == 304;
@@ -106,6 +122,10 @@ proptest! {
         }
         prop_assert_eq!(without_length(&read.head.fields), head.fields);
         prop_assert_eq!(read.head.status, status);
+        let odd = with_bare_lines(&wire, bare);
+        let (again, used) = parse_response(&odd, &Method::Get, &Limits::default()).expect("LF may end a line").expect("whole");
+        prop_assert_eq!(used, odd.len());
+        prop_assert_eq!(again, read);
     }
 
     /// A prefix is never understood otherwise than the whole: it waits, or it fails as the whole

@@ -35,7 +35,7 @@ static LOWER: [u8; 256] = {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BadHead {
-    /// A line ends with LF alone, or holds a CR.
+    /// A line holds a CR, or a line of a request ends with LF alone.
     #[error("a line does not end with CR LF")]
     LineEnd,
     /// A line without colon, or a name that is empty or no token.
@@ -86,8 +86,8 @@ pub(super) enum Sender {
 /// A complete head, cut into start line and field lines.
 pub(super) struct Lines<'a> {
     pub(super) start: &'a [u8],
-    /// Field lines, each with its CR LF.
-    fields: &'a [u8],
+    /// Field lines, each with CR LF.
+    fields: Cow<'a, [u8]>,
     /// The number of field lines.
     count: usize,
     folded: bool,
@@ -97,27 +97,40 @@ pub(super) struct Lines<'a> {
 
 /// Finds the end of a head; `None` while it has not arrived. Looks at line ends only, so that
 /// repeating it for a head that comes in small pieces costs little.
-pub(super) fn split<'a>(buf: &'a [u8], limits: &Limits) -> Result<Option<Lines<'a>>, HeadEnd> {
+///
+/// A line of a response may end with LF alone (RFC 9112 section 2.2), as browsers permit. In a
+/// request, other readers could see other lines.
+pub(super) fn split<'a>(
+    buf: &'a [u8],
+    sender: Sender,
+    limits: &Limits,
+) -> Result<Option<Lines<'a>>, HeadEnd> {
     let limit = limits.head.min(MAX_HEAD);
     let window = &buf[..buf.len().min(limit)];
     let mut first = None;
     let mut line_start = 0;
     let mut count = 0;
-    let mut folded = false;
+    let (mut folded, mut has_bare) = (false, false);
     for lf in memchr_iter(b'\n', window) {
-        if lf == 0 || window[lf - 1] != b'\r' {
+        let is_bare = lf == line_start || window[lf - 1] != b'\r';
+        if is_bare && sender == Sender::Client {
             return Err(HeadEnd::LineEnd);
         }
-        let Some(start_end) = first else {
-            first = Some(lf - 1);
+        has_bare |= is_bare;
+        let line_end = lf - usize::from(!is_bare);
+        let Some((start_end, fields_at)) = first else {
+            first = Some((line_end, lf + 1));
             line_start = lf + 1;
             continue;
         };
-        if lf - 1 == line_start {
-            let fields = &window[start_end + 2..line_start];
+        if line_end == line_start {
+            let fields = &window[fields_at..line_start];
             return Ok(Some(Lines {
                 start: &window[..start_end],
-                fields,
+                fields: match has_bare {
+                    true => Cow::Owned(with_cr(fields)),
+                    false => Cow::Borrowed(fields),
+                },
                 count,
                 folded,
                 len: lf + 1,
@@ -132,6 +145,17 @@ pub(super) fn split<'a>(buf: &'a [u8], limits: &Limits) -> Result<Option<Lines<'
         Some(_) => Err(HeadEnd::HeadTooLarge),
         None => Err(HeadEnd::StartLineTooLong),
     }
+}
+
+/// Returns the lines, each with CR LF at its end.
+fn with_cr(lines: &[u8]) -> Vec<u8> {
+    let mut copy = Vec::with_capacity(lines.len() + 32);
+    for line in lines.split_inclusive(|&byte| byte == b'\n') {
+        let line = line.strip_suffix(b"\n").unwrap_or(line);
+        copy.extend_from_slice(line.strip_suffix(b"\r").unwrap_or(line));
+        copy.extend_from_slice(b"\r\n");
+    }
+    copy
 }
 
 /// Why [`split`] gives up.
@@ -192,14 +216,14 @@ impl Lines<'_> {
     /// requests.
     fn unfolded(&self, sender: Sender) -> Result<Cow<'_, [u8]>, BadHead> {
         if !self.folded {
-            return Ok(Cow::Borrowed(self.fields));
+            return Ok(Cow::Borrowed(&self.fields));
         }
         // A fold right after the start line continues nothing.
         if sender == Sender::Client || matches!(self.fields.first(), Some(b' ' | b'\t')) {
             return Err(BadHead::ObsFold);
         }
         let mut copy = self.fields.to_vec();
-        for lf in memchr_iter(b'\n', self.fields) {
+        for lf in memchr_iter(b'\n', &self.fields) {
             if matches!(self.fields.get(lf + 1), Some(b' ' | b'\t')) {
                 copy[lf - 1] = b' ';
                 copy[lf] = b' ';

@@ -97,7 +97,7 @@ pub fn parse_request(
         return Ok(None);
     }
     check_method_bytes(buf)?;
-    let lines = match split(buf, limits) {
+    let lines = match split(buf, Sender::Client, limits) {
         Ok(Some(lines)) => lines,
         Ok(None) => return Ok(None),
         Err(HeadEnd::LineEnd) => return Err(BadHead::LineEnd.into()),

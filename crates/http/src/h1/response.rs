@@ -49,7 +49,7 @@ pub fn parse_response(
     if buf[..known] != STATUS_LINE[..known] {
         return Err(BadResponse::StatusLine);
     }
-    let lines = match split(buf, limits) {
+    let lines = match split(buf, Sender::Server, limits) {
         Ok(Some(lines)) => lines,
         Ok(None) => return Ok(None),
         Err(HeadEnd::LineEnd) => return Err(BadHead::LineEnd.into()),
