@@ -5,6 +5,7 @@
 use crate::expected::WrongLength;
 use crate::fields::Field;
 use crate::message::{has_controls, is_framing_lookalike, is_token};
+use crate::target::encoded_target;
 use crate::{Fields, Method, Priority, RequestHead, ResponseHead, Role, Scheme};
 
 /// The size of a field in a header list, in bytes, in addition to its text (RFC 9113 section
@@ -370,10 +371,9 @@ impl Forbidden {
     }
 }
 
-/// A path and query. A fragment never leaves a client (RFC 9110 section 7.1).
+/// A path and query.
 fn path(value: &[u8]) -> Option<String> {
-    static FORBIDDEN: Forbidden = Forbidden::with(b"#");
-    FORBIDDEN.check(value)
+    encoded_target(value).map(Into::into)
 }
 
 fn token(value: &[u8]) -> Option<String> {

@@ -28,6 +28,7 @@ pub mod qpack;
 pub mod sched;
 pub mod sendbuf;
 pub mod socks;
+pub mod target;
 pub mod threshold;
 pub mod upgrade;
 

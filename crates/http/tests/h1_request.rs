@@ -89,6 +89,26 @@ fn absolute_form() {
     assert!(!request.keep_alive);
 }
 
+/// Programs send the bytes of other scripts as they are.
+#[test]
+fn targets_beyond_ascii_are_encoded() {
+    for target in ["/\u{e9}?\u{20ac}=%41", "http://a/\u{e9}?\u{20ac}=%41"] {
+        let request = read(&format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n"));
+        assert_eq!(request.head.path, "/%C3%A9?%E2%82%AC=%41");
+        assert_eq!(request.head.authority, "a");
+    }
+    for target in ["http://\u{e9}/", "\u{e9}:443"] {
+        let method = if target.contains('/') {
+            "GET"
+        } else {
+            "CONNECT"
+        };
+        let text = format!("{method} {target} HTTP/1.1\r\nHost: a\r\n\r\n");
+        let bad = parse_request(text.as_bytes(), Scheme::Http, &Limits::default());
+        assert_eq!(bad, Err(BadRequest::Authority), "{text}");
+    }
+}
+
 #[test]
 fn other_forms() {
     let request =
@@ -349,7 +369,7 @@ fn request_lines_refused() {
         ("GET /a#b HTTP/1.1", Target),
         ("GET a HTTP/1.1", Target),
         ("GET * HTTP/1.1", Target),
-        ("GET /\u{e9} HTTP/1.1", Target),
+        ("GET /\u{1} HTTP/1.1", Target),
         ("GET /\u{7f} HTTP/1.1", Target),
         ("GET http:/a HTTP/1.1", Target),
         ("GET a:80 HTTP/1.1", Target),

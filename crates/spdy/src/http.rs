@@ -12,6 +12,7 @@
 use memchr::{memchr, memchr3};
 use tandem_http::fields::Field;
 use tandem_http::message::{content_length, has_controls, is_framing_lookalike};
+use tandem_http::target::encoded_target;
 use tandem_http::{Fields, Method, RequestHead, ResponseHead, Scheme};
 
 use crate::header_block::{Block, Pairs, Seen};
@@ -383,23 +384,17 @@ struct Target {
 
 impl Target {
     /// Reads the target of a request. A `:path` that is a whole address (forward mode) overrides
-    /// `:host` and `:scheme`. A fragment never leaves a client (RFC 9110 section 7.1). Only OPTIONS
-    /// asks about a whole server, with `*` or an address without a path (RFC 9112 section 3.2.4).
+    /// `:host` and `:scheme`. Only OPTIONS asks about a whole server, with `*` or an address
+    /// without a path (RFC 9112 section 3.2.4).
     fn load(method: &Method, path: &[u8], host: &[u8], scheme: &[u8]) -> Option<Self> {
-        let text = std::str::from_utf8(path).ok()?;
-        if !text
-            .bytes()
-            .all(|byte| byte > b' ' && byte != 0x7f && byte != b'#')
-        {
-            return None;
-        }
+        let text = encoded_target(path)?;
         let is_options = *method == Method::Options;
         if text.starts_with('/') || (text == "*" && is_options) {
             let authority = load_authority(host)?;
             return Some(Self {
                 scheme: Scheme::parse(scheme)?,
                 authority,
-                path: text.to_owned(),
+                path: text.into_owned(),
             });
         }
         let (scheme, rest) = text.split_once("://")?;

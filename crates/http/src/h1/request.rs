@@ -4,6 +4,7 @@ use super::head::{BadHead, BadVersion, HeadEnd, Lines, Sender, Sorted, parse_ver
 use super::target::{Authority, Form, Target, parse_target};
 use super::{Framing, Limits, Version};
 use crate::message::{Method, RequestHead, Scheme, is_token};
+use crate::target::encoded_target;
 
 /// Longest method token, as [`Method::parse`] takes them.
 const MAX_METHOD: usize = 64;
@@ -38,7 +39,7 @@ pub enum BadRequest {
     /// The request line does not begin with a method and one space.
     #[error("the request line does not begin with a method")]
     Method,
-    /// The target is empty, has bytes that must be escaped or a fragment, or is in no known form.
+    /// The target is empty, has controls or a fragment, or is in no known form.
     #[error("the request target is not valid")]
     Target,
     /// The request line alone exceeds the limit.
@@ -131,7 +132,8 @@ fn parse_lines(lines: &Lines<'_>, scheme: Scheme, limits: &Limits) -> Result<Req
         BadVersion::Unsupported => BadRequest::UnsupportedVersion,
         BadVersion::Malformed => BadRequest::Version,
     })?;
-    let target = parse_target(&method, target)?;
+    let target = encoded_target(target).ok_or(BadRequest::Target)?;
+    let target = parse_target(&method, &target)?;
     let mut sorted = lines.sort(Sender::Client, version, limits)?;
     let authority = authority(&target, &sorted, version, scheme)?;
     let framing = framing(&method, &mut sorted)?;

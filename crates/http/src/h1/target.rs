@@ -85,17 +85,10 @@ pub(super) struct Target<'a> {
     pub(super) path: String,
 }
 
-pub(super) fn parse_target<'a>(
-    method: &Method,
-    target: &'a [u8],
-) -> Result<Target<'a>, BadRequest> {
-    // Visible ASCII only; a fragment never leaves the client (RFC 9110 section 7.1).
-    if target.is_empty() || !target.iter().all(|&b| b.is_ascii_graphic() && b != b'#') {
-        return Err(BadRequest::Target);
-    }
-    let text = std::str::from_utf8(target).map_err(|_| BadRequest::Target)?;
+/// Reads a target in the form of [`crate::target::encoded_target`].
+pub(super) fn parse_target<'a>(method: &Method, text: &'a str) -> Result<Target<'a>, BadRequest> {
     if *method == Method::Connect {
-        let authority = Authority::parse(target).ok_or(BadRequest::Authority)?;
+        let authority = Authority::parse(text.as_bytes()).ok_or(BadRequest::Authority)?;
         // RFC 9110 section 9.3.6: the port is required.
         authority.port.ok_or(BadRequest::Authority)?;
         return Ok(Target {

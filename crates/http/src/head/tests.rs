@@ -48,3 +48,14 @@ fn status_codes() {
         assert_eq!(status(bad), None, "{bad:?}");
     }
 }
+
+#[test]
+fn paths_beyond_ascii_are_encoded() {
+    assert_eq!(
+        path(b"/\xc3\xa9?\xff=%41").as_deref(),
+        Some("/%C3%A9?%FF=%41")
+    );
+    for bad in [&b""[..], b"/a b", b"/\x7f", b"/\n\xe9", b"/\xe9#"] {
+        assert_eq!(path(bad), None, "{bad:?}");
+    }
+}

@@ -49,6 +49,22 @@ fn request_path_has_no_fragment() {
 }
 
 #[test]
+fn request_path_beyond_ascii_is_encoded() {
+    for path in ["/\u{e9}?%41", "http://site.example/\u{e9}?%41"] {
+        let pairs = [
+            (":method", "GET"),
+            (":path", path),
+            (":version", "HTTP/1.1"),
+            (":host", "site.example"),
+            (":scheme", "http"),
+        ];
+        let read = read_request(&pairs).expect("a request");
+        assert_eq!(read.path, "/%C3%A9?%41");
+        assert_eq!(read.authority, "site.example");
+    }
+}
+
+#[test]
 fn request_has_no_control_bytes() {
     for (value, is_good) in [("a\tb", true), ("a\x01b", false), ("\x7f", false)] {
         for method in ["GET", "CONNECT"] {
