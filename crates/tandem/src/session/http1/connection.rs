@@ -22,12 +22,15 @@ use crate::path::{Facts, Path};
 /// ahead.
 const READ_SIZE: usize = 16 << 10;
 
-/// The number of reads of leftover input, each of at most 4 KiB, before a connection is closed
-/// regardless.
-const LINGER_READS: usize = 64;
+/// The bytes of leftover input after which a connection is closed regardless. Many programs read
+/// the response only after they have sent their whole upload.
+const LINGER_BYTES: usize = 16 << 20;
 
 /// The time for reading leftover input.
-const LINGER_TIME: Duration = Duration::from_secs(1);
+const LINGER_TIME: Duration = Duration::from_secs(10);
+
+/// The time without leftover input after which a connection is closed.
+const LINGER_PAUSE: Duration = Duration::from_secs(2);
 
 /// The time that the client's kernel has to acknowledge the beginning of a truncated response.
 const DELIVERY_TIME: Duration = Duration::from_secs(10);
@@ -191,9 +194,9 @@ impl ClientConnection {
             .map_err(from_client)
     }
 
-    /// Closes this side of the connection, and reads leftover input for a moment. Closing a socket
-    /// with unread input resets the connection, and the client could lose the response (RFC 9112
-    /// section 9.6).
+    /// Closes this side of the connection, and reads leftover input within bounds of time and
+    /// bytes. Closing a socket with unread input resets the connection, and the client could lose
+    /// the response (RFC 9112 section 9.6).
     pub(super) async fn close(&self) -> Result<(), Error> {
         poll_fn(|cx| self.poll_shutdown(cx)).await?;
         if self.0.borrow().has_leftover() {
@@ -203,14 +206,19 @@ impl ClientConnection {
         Ok(())
     }
 
+    /// Reads leftover input up to its end, a pause or the bound, and drops it.
     async fn read_away(&self) {
-        let mut scratch = [0; 4096];
-        for _ in 0..LINGER_READS {
+        let mut scratch = vec![0; READ_SIZE];
+        let mut left = LINGER_BYTES;
+        while left > 0 {
             let mut buf = ReadBuf::new(&mut scratch);
             let read =
                 poll_fn(|cx| Pin::new(&mut self.0.borrow_mut().path).poll_read(cx, &mut buf));
-            if read.await.is_err() || buf.filled().is_empty() {
-                return;
+            match tokio::time::timeout(LINGER_PAUSE, read).await {
+                Ok(Ok(())) if !buf.filled().is_empty() => {
+                    left = left.saturating_sub(buf.filled().len());
+                }
+                _ => return,
             }
         }
     }
@@ -301,6 +309,76 @@ impl Chunks for ConnectionBody {
                     "the request's body ended too early",
                 ))));
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncWriteExt;
+    use tokio::time::Instant;
+
+    use super::*;
+
+    /// Returns a connection with an unread body, and the client's end.
+    fn uploading() -> (ClientConnection, Path) {
+        let (near, far) = Path::pair(1 << 16);
+        let connection = ClientConnection::new(far, BytesMut::new());
+        connection.begin_body(Framing::Chunked, false);
+        (connection, near)
+    }
+
+    /// Closes the connection, and drops it as the server does.
+    async fn end(connection: ClientConnection) {
+        connection.close().await.expect("the client is there");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn client_that_sends_a_whole_upload_gets_the_early_response() {
+        let (connection, mut near) = uploading();
+        let sent = async {
+            for _ in 0..300 {
+                near.write_all(&[b'u'; 10_000]).await.expect("a reader");
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            near.shutdown().await.expect("a reader");
+            Instant::now()
+        };
+        let (sent, ()) = tokio::join!(sent, end(connection));
+        assert!(
+            Instant::now() == sent,
+            "the end of the upload ends the wait"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn client_cannot_hold_a_closed_connection() {
+        // The pause between writes, their size, and the time for which they are read.
+        for (pause, size, expected) in [
+            (Duration::from_secs(60), 1, LINGER_PAUSE),
+            (Duration::from_secs(1), 1, LINGER_TIME),
+            (Duration::from_millis(1), 1 << 16, Duration::from_secs(1)),
+        ] {
+            let (connection, mut near) = uploading();
+            let begun = Instant::now();
+            let mut sent = 0;
+            let sends = async {
+                let data = vec![b'u'; size];
+                loop {
+                    tokio::time::sleep(pause).await;
+                    if near.write_all(&data).await.is_err() {
+                        return;
+                    }
+                    sent += size;
+                }
+            };
+            let ends = async {
+                end(connection).await;
+                begun.elapsed()
+            };
+            let (time, ()) = tokio::join!(ends, sends);
+            assert!(time <= expected, "{pause:?}: {time:?}");
+            assert!(sent <= LINGER_BYTES + (2 << 16), "{pause:?}: {sent}");
         }
     }
 }
