@@ -10,6 +10,10 @@ pub(super) const SETTINGS: u64 = 0x04;
 pub(super) const PUSH_PROMISE: u64 = 0x05;
 pub(super) const GOAWAY: u64 = 0x07;
 pub(super) const MAX_PUSH_ID: u64 = 0x0d;
+/// The last frame of a message that breaks off, with the code of the error as its payload. It is
+/// ours, and only ends that announce it ([`super::settings`]) get it. A reset in its place would
+/// let the carrier discard the content before it (RFC 9000 section 3.2).
+pub(super) const BROKEN: u64 = 0x3462_726b;
 /// The first of the types that have no meaning.
 pub(super) const RESERVED: u64 = 0x21;
 /// PRIORITY_UPDATE of a request.
@@ -19,6 +23,9 @@ pub(super) const PRIORITY_PUSH: u64 = 0xf0701;
 
 /// The largest payload of a frame on the control stream, in bytes.
 const MAX_CONTROL: u64 = 16 << 10;
+
+/// The largest payload of a frame that holds one number, in bytes.
+const MAX_NUMBER: u64 = 8;
 
 /// Returns true if only the control stream has such frames.
 pub(super) const fn is_control(kind: u64) -> bool {
@@ -137,6 +144,7 @@ fn begin(kind: u64, len: u64, max_section: usize) -> Result<FrameState, Fault> {
     let limit = match kind {
         DATA => return Ok(FrameState::Data(len)),
         HEADERS | PUSH_PROMISE => max_section as u64,
+        BROKEN => MAX_NUMBER,
         _ if is_control(kind) => MAX_CONTROL,
         _ => return Ok(FrameState::Skip(len)),
     };

@@ -46,6 +46,18 @@ impl Connection {
                 let section = rest.to_vec();
                 self.section(carrier, incoming, SectionUse::Promise(push), section)
             }
+            Piece::Payload(frame::BROKEN, payload) => {
+                // No message that breaks off ends well.
+                let code = match Code(frame::number(&payload)?) {
+                    Code::NO_ERROR => Code::INTERNAL_ERROR,
+                    code => code,
+                };
+                let id = Self::stream_of(incoming.source);
+                if let Some(stream) = id.and_then(|id| self.streams.get_mut(&id)) {
+                    stream.phase = Phase::Broken(code);
+                }
+                Ok(Fate::Keep)
+            }
             Piece::Payload(_, payload) => {
                 self.section(carrier, incoming, SectionUse::Headers, payload)
             }
@@ -67,9 +79,15 @@ impl Connection {
                 Some(id) if phase == Phase::Content => return Ok(self.data_begins(id, len)),
                 _ => return unexpected("DATA outside the content"),
             },
-            frame::HEADERS if matches!(phase, Phase::Trailers | Phase::Ended) => {
-                return unexpected("HEADERS after the trailers");
+            frame::HEADERS | frame::BROKEN
+                if matches!(phase, Phase::Trailers | Phase::Broken(_) | Phase::Ended) =>
+            {
+                return unexpected("HEADERS after the trailers, or a second end");
             }
+            frame::BROKEN if phase == Phase::Head => {
+                return unexpected("a message breaks off before its head");
+            }
+            frame::BROKEN => {}
             // RFC 9114 section 4.4.
             frame::HEADERS | frame::PUSH_PROMISE if tunnel => {
                 return unexpected("a head within a tunnel");
@@ -315,6 +333,10 @@ impl Connection {
         let Some(stream) = self.streams.get_mut(&id) else {
             return Ok(());
         };
+        if let Phase::Broken(code) = stream.phase {
+            self.broke_off(carrier, incoming.source, id, code);
+            return Ok(());
+        }
         if stream.phase == Phase::Head || stream.expected.end().is_err() {
             self.fail_stream(id, Code::MESSAGE_ERROR);
             return Ok(());
@@ -330,6 +352,17 @@ impl Connection {
         }
         self.close_if_done(id);
         Ok(())
+    }
+
+    /// The peer has ended a message that is not complete. Its content has been passed on.
+    fn broke_off(&mut self, carrier: u64, source: Source, id: StreamId, code: Code) {
+        self.flood.charge_reset();
+        if let Source::Push(push) = source {
+            self.decoder.cancel(carrier);
+            return self.push_ended_early(push, code);
+        }
+        self.end_stream(id, Code::REQUEST_CANCELLED, false);
+        self.abandon(id, Some(code.reason()));
     }
 
     /// Ends a stream on which the peer broke a rule (RFC 9114 section 4.1.2).

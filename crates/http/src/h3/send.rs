@@ -140,10 +140,15 @@ impl Connection {
         self.schedule(id);
     }
 
-    /// Ends the queued content with a reset. Returns false where none is queued that could end so.
+    /// Ends the message with a reset behind its content, or with a frame that tells a peer of our
+    /// kind the same. Returns false if nothing waits that could end so.
     pub(super) fn queue_reset(&mut self, id: StreamId, reason: Reason) -> bool {
-        let unfinished =
-            |s: &&mut Stream| s.sending && s.queue.len() > 0 && matches!(s.tail, Tail::More);
+        let takes_broken = self.peer.takes_broken;
+        let unfinished = |s: &&mut Stream| {
+            let can_wait =
+                s.queue.len() > 0 || (takes_broken && s.head_given && s.carrier.is_some());
+            s.sending && can_wait && matches!(s.tail, Tail::More)
+        };
         let Some(stream) = self.streams.get_mut(&id).filter(unfinished) else {
             return false;
         };
@@ -396,6 +401,19 @@ impl Connection {
             Tail::Trailers(fields) => self.put_section(carrier, None, out, |section, to| {
                 write_fields(&fields, |field| section.field(field, to));
             }),
+            Tail::Reset(reason) if self.peer.takes_broken => {
+                let code = Code::of_stream(reason);
+                let mut mark = Vec::with_capacity(16);
+                frame::put_number(&mut mark, frame::BROKEN, code.0);
+                out.put_slice(&mark);
+                stream.sending = false;
+                if !is_request(id) {
+                    self.push_departs(id, carrier);
+                }
+                self.end_stream(id, code, true);
+                self.abandon(id, None);
+                return true;
+            }
             Tail::Reset(reason) => {
                 stream.tail = Tail::Reset(reason);
                 if out.is_empty() {

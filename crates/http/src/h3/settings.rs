@@ -1,5 +1,5 @@
 //! SETTINGS: the parameters of each end (RFC 9114 section 7.2.4, RFC 9204 section 5, RFC 9220
-//! section 3, RFC 9297 section 2.1.1).
+//! section 3, RFC 9297 section 2.1.1), and one of our own.
 
 use super::code::{Code, Fault};
 use super::{frame, varint};
@@ -10,6 +10,8 @@ const MAX_FIELD_SECTION_SIZE: u64 = 0x06;
 const QPACK_BLOCKED_STREAMS: u64 = 0x07;
 const ENABLE_CONNECT_PROTOCOL: u64 = 0x08;
 const H3_DATAGRAM: u64 = 0x33;
+/// Ours: the end that sends it takes the frame [`frame::BROKEN`].
+const TAKES_BROKEN: u64 = frame::BROKEN;
 
 /// The most settings of one frame. A frame of 16 KiB could otherwise have 8,192.
 const MAX_SETTINGS: usize = 256;
@@ -27,6 +29,8 @@ pub(super) struct PeerSettings {
     pub(super) extended_connect: bool,
     /// True if the peer takes datagrams.
     pub(super) datagrams: bool,
+    /// True if the peer takes [`frame::BROKEN`].
+    pub(super) takes_broken: bool,
 }
 
 impl PeerSettings {
@@ -38,6 +42,7 @@ impl PeerSettings {
             max_header_list: usize::MAX,
             extended_connect: false,
             datagrams: false,
+            takes_broken: false,
         }
     }
 
@@ -70,6 +75,7 @@ impl PeerSettings {
             }
             ENABLE_CONNECT_PROTOCOL => self.extended_connect = value == 1,
             H3_DATAGRAM => self.datagrams = value == 1,
+            TAKES_BROKEN => self.takes_broken = value == 1,
             0x00 | 0x02..=0x05 => return Err(settings("a setting of HTTP/2")),
             _ => {}
         }
@@ -97,6 +103,7 @@ pub(super) fn put_own(out: &mut Vec<u8>, config: &MuxConfig, datagrams: bool) {
     if datagrams {
         put(H3_DATAGRAM, 1);
     }
+    put(TAKES_BROKEN, 1);
     frame::put_head(out, frame::SETTINGS, payload.len());
     out.extend_from_slice(&payload);
 }

@@ -21,6 +21,8 @@ pub(super) enum Phase {
     Content,
     /// Only the end.
     Trailers,
+    /// Only the end, of a message that has broken off with this code.
+    Broken(Code),
     /// The end, which has come.
     Ended,
 }

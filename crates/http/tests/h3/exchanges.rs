@@ -1,5 +1,6 @@
 //! Two HTTP/3 cores against each other, over streams that arrive in any order and cut anywhere.
 
+mod broken;
 mod ends;
 mod messages;
 mod order;

@@ -20,6 +20,8 @@ pub const SETTINGS: u64 = 4;
 pub const PUSH_PROMISE: u64 = 5;
 pub const GOAWAY: u64 = 7;
 pub const MAX_PUSH_ID: u64 = 13;
+/// The end of a message that breaks off. As a setting, it says that an end takes the frame.
+pub const BROKEN: u64 = 0x3462_726b;
 pub const PRIORITY_REQUEST: u64 = 0xf0700;
 pub const PRIORITY_PUSH: u64 = 0xf0701;
 

@@ -1,7 +1,6 @@
 //! Resets and GOAWAY.
 
 use bytes::Bytes;
-use tandem_http::h3::Code;
 use tandem_http::mux::OpenError;
 use tandem_http::{Event, Mux, Priority, Reason};
 
@@ -36,20 +35,6 @@ fn h3_resets_reach_the_other_end_once() {
             (0, 0)
         );
     }
-}
-
-#[test]
-fn h3_reset_after_data_sends_the_data_first() {
-    let mut pair = Pair::new();
-    let (near, id) = asked(&mut pair);
-    pair.server.core.respond(id, &response(200, &[]), false);
-    pair.server.core.send_data(id, bytes(9000), false);
-    pair.server.core.reset_after_data(id, Reason::Internal);
-    pair.server.drive();
-    assert_eq!(pair.server.core.active(), 0);
-    assert_eq!(pair.server.flights[&0].reset, Some(Code::INTERNAL_ERROR));
-    let (client, _) = pair.run();
-    assert!(matches!(client[..], [Event::Reset { id, reason: Reason::Internal }] if id == near));
 }
 
 #[test]

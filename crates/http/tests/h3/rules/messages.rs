@@ -185,3 +185,44 @@ fn h3_client_gives_its_first_bytes_at_once() {
         (":method".to_owned(), "GET".to_owned())
     );
 }
+
+#[test]
+fn h3_message_breaks_off_once_and_behind_its_head() {
+    let ok = headers(&[(":status", "200")]);
+    let mark = numbered(BROKEN, 0x102, &[]);
+    let trailers = headers(&[("x-a", "b")]);
+    let data = frame(DATA, b"more");
+    let (no_code, two_codes) = (frame(BROKEN, &[]), frame(BROKEN, &[1, 2]));
+    let large = frame(BROKEN, &[0; 9]);
+    let unexpected = Code::FRAME_UNEXPECTED;
+    for (case, parts, code) in [
+        ("no head", vec![&mark], unexpected),
+        ("twice", vec![&ok, &mark, &mark], unexpected),
+        ("then content", vec![&ok, &mark, &data], unexpected),
+        ("then trailers", vec![&ok, &mark, &trailers], unexpected),
+        ("after trailers", vec![&ok, &trailers, &mark], unexpected),
+        ("no code", vec![&ok, &no_code], Code::FRAME_ERROR),
+        ("two codes", vec![&ok, &two_codes], Code::FRAME_ERROR),
+        ("large", vec![&ok, &large], Code::EXCESSIVE_LOAD),
+    ] {
+        let mut raw = client();
+        let bytes: Vec<u8> = parts.into_iter().flatten().copied().collect();
+        raw.part(0, &bytes, true).expect_err(case);
+        let failure = raw.end.core.failure().map(|(code, _)| code);
+        assert_eq!(failure, Some(code), "{case}");
+    }
+    // The code of a regular end does not make the message complete.
+    let mut raw = client();
+    let bytes = [ok, data, numbered(BROKEN, 0x100, &[])].concat();
+    raw.part(0, &bytes, true).expect("a broken response");
+    let events = raw.events();
+    let is_end = |event: &Event| matches!(event, Event::Data { end: true, .. });
+    assert!(!events.iter().any(is_end), "{events:?}");
+    assert!(matches!(
+        events.last(),
+        Some(Event::Reset {
+            reason: Reason::Internal,
+            ..
+        })
+    ));
+}
