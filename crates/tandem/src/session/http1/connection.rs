@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn client_that_sends_a_whole_upload_gets_the_early_response() {
+    async fn early_response_survives_a_large_upload() {
         let (connection, mut near) = uploading();
         let sent = async {
             for _ in 0..300 {
