@@ -52,6 +52,7 @@ mod fetches;
 mod foreign_hosts;
 mod governed_pages;
 mod holds;
+mod image_accept;
 mod named;
 mod new_cookies;
 mod new_pages;

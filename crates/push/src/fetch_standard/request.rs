@@ -25,6 +25,8 @@ pub struct FetchClient<'a> {
     pub known_paths: Option<&'a CookieChanges>,
     /// The changes of the response to the cookies of later requests.
     pub cookies: Option<&'a CookieChanges>,
+    /// The `Accept` of the browser's earlier requests for images, if any is known.
+    pub image_accept: Option<&'a [u8]>,
     /// The referrer policy of the document.
     pub policy: Referrer,
 }
@@ -58,7 +60,7 @@ pub fn request_for(
     }
     match script {
         Some(script) => fields.push("accept", script.accept()),
-        None => fields.push("accept", accept(need.kind, page.request)),
+        None => fields.push("accept", accept(need.kind, page.request, page.image_accept)),
     }
     // A request to another origin with this field is preceded by a preflight, which the gateway
     // does not send.
@@ -135,10 +137,13 @@ fn has_credentials(need: &Need, page: &FetchClient<'_>, same_origin: bool) -> bo
 
 /// Returns the value of `Accept` by destination, as far as responses may differ by it (Fetch
 /// standard, section 4.1, "main fetch"). The values of images and fonts are those of the browser in
-/// `User-Agent`.
-fn accept(kind: Kind, page: &RequestHead) -> &[u8] {
+/// `User-Agent`, unless the browser has shown its value for images.
+fn accept<'a>(kind: Kind, page: &'a RequestHead, for_images: Option<&'a [u8]>) -> &'a [u8] {
     let agent = page.fields.get("user-agent").unwrap_or_default();
     let is = |name: &[u8]| agent.windows(name.len()).any(|part| part == name);
+    if let (Kind::Image, Some(known)) = (kind, for_images) {
+        return known;
+    }
     match kind {
         Kind::Document => page.fields.get("accept").unwrap_or(b"*/*"),
         Kind::Style => b"text/css,*/*;q=0.1",
@@ -203,6 +208,7 @@ mod tests {
             is_part,
             known_paths: None,
             cookies: None,
+            image_accept: None,
             policy: Referrer::default(),
         };
         request_for(need, &page, None).unwrap()
@@ -281,6 +287,7 @@ mod tests {
                 is_part: false,
                 known_paths: None,
                 cookies: Some(&changes),
+                image_accept: None,
                 policy: Referrer::default(),
             };
             let mut need = need(url, Kind::Image);
@@ -350,7 +357,7 @@ mod tests {
     fn accept_depends_on_destination_and_browser() {
         let of = |kind, agent| {
             let page = browser_request("http://a/", agent);
-            String::from_utf8_lossy(accept(kind, &page)).into_owned()
+            String::from_utf8_lossy(accept(kind, &page, None)).into_owned()
         };
         assert_eq!(of(Kind::Document, CHROME), "text/html,*/*;q=0.8");
         assert_eq!(of(Kind::Style, FIREFOX), "text/css,*/*;q=0.1");
@@ -366,7 +373,10 @@ mod tests {
             assert_eq!(of(kind, agent), "*/*", "{kind:?} {agent}");
         }
         let bare = RequestHead::get(Scheme::Http, "a", "/");
-        assert_eq!(accept(Kind::Document, &bare), b"*/*");
+        assert_eq!(accept(Kind::Document, &bare, None), b"*/*");
+        let known = Some(&b"image/webp"[..]);
+        assert_eq!(accept(Kind::Image, &bare, known), b"image/webp");
+        assert_eq!(accept(Kind::Font, &bare, known), b"*/*");
     }
 
     #[test]
@@ -378,6 +388,7 @@ mod tests {
             is_part: false,
             known_paths: None,
             cookies: None,
+            image_accept: None,
             policy: Referrer::default(),
         };
         let of = |url: &str| {
@@ -410,6 +421,7 @@ mod tests {
                 is_part: false,
                 known_paths: None,
                 cookies: None,
+                image_accept: None,
                 policy: Referrer::default(),
             };
             request_for(&need(url, Kind::Fetch), &page, script.as_ref())

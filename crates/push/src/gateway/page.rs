@@ -60,6 +60,8 @@ pub(super) struct Page {
     url: Arc<str>,
     /// The cookies of the request that not all other requests to its site carry.
     pub(super) known_paths: Option<CookieChanges>,
+    /// The `Accept` of the browser's earlier requests for images.
+    pub(super) image_accept: Option<Arc<[u8]>>,
     /// The changes of the response to the cookies of later requests.
     cookies: Option<CookieChanges>,
     /// True if the response changes the cookies of later requests.
@@ -138,6 +140,7 @@ impl Page {
             leads_on: false,
             fetches: 0,
             known_paths: None,
+            image_accept: None,
             cookies: None,
             sets_cookies: false,
             earlier_cookies: Vec::new(),
@@ -517,6 +520,7 @@ impl Page {
             is_part: self.initiator.is_some(),
             known_paths: self.known_paths.as_ref(),
             cookies: self.cookies.as_ref(),
+            image_accept: self.image_accept.as_deref(),
             policy: match self.is_policy_unknown && !own {
                 true => Referrer::None,
                 false => self.policy,

@@ -75,6 +75,7 @@ impl Gateway {
             self.note_wanted(now, &request_authority(request), hash);
             self.note_request(request, hash);
             self.cookies.note_request(request);
+            self.image_accept.note(request);
             if let Some(visits) = &self.visits {
                 visits.lock().set_time(self.clock.unix_time(now));
             }

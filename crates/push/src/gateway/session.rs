@@ -16,6 +16,7 @@ use super::document::DocumentReader;
 use super::fetch::{Fetch, PushStream};
 use super::fetch_queue::FetchQueue;
 use super::foreign_hosts::ForeignHosts;
+use super::image_accept::ImageAccept;
 use super::output::{Carrier, Clock, Config, Counts, Output};
 use super::page::{Page, Promise};
 use super::page_copies::Copies;
@@ -105,6 +106,7 @@ pub struct Gateway {
     /// The policies of documents for their resources.
     pub(super) content_policies: ContentPolicies,
     pub(super) cookies: SessionCookies,
+    pub(super) image_accept: ImageAccept,
     pub(super) repeats: Repeats,
     /// The held fetches, until they are given up.
     pub(super) holds: Deadlines<FetchId>,
@@ -161,6 +163,7 @@ impl Gateway {
             visits: config.audience.remembers_visits().then(Visits::default),
             content_policies: ContentPolicies::default(),
             cookies: SessionCookies::new(config.audience),
+            image_accept: ImageAccept::default(),
             repeats: Repeats::default(),
             holds: Deadlines::default(),
             copies: Copies::default(),

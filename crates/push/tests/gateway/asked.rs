@@ -115,3 +115,28 @@ fn policy_of_the_document_replaces_the_redirects() {
         assert_eq!(image.field("cookie").as_deref(), Some("of=a"));
     }
 }
+
+#[test]
+fn images_are_requested_as_the_browser_did_before() {
+    const SAFARI: (&str, &str) = ("user-agent", "Mozilla/5.0 Version/18.5 Safari/605.1.15");
+    let accept = |pair: &mut Pair, agent| {
+        pair.send("http://a.test/page", &[("accept", "text/html"), agent]);
+        pair.run();
+        let asked = pair.take_asked();
+        asked_of(&asked, "http://a.test/i.png").field("accept")
+    };
+    for agent in [SAFARI, ("user-agent", "Other/1")] {
+        let mut pair = Pair::new(&[("http://a.test/page", html("<img src=i.png>"))]);
+        pair.begin_visit("a.test");
+        let image = [SAFARI, ("accept", "image/webp,*/*")];
+        pair.send("http://a.test/other.png", &image);
+        pair.run();
+        pair.take_asked();
+        let expected = if agent == SAFARI {
+            "image/webp,*/*"
+        } else {
+            "*/*"
+        };
+        assert_eq!(accept(&mut pair, agent).as_deref(), Some(expected));
+    }
+}
