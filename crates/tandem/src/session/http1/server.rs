@@ -28,8 +28,8 @@ use crate::priority::SharedPriority;
 use crate::session::Drain;
 use crate::stage::Stage;
 
-/// Time that a new connection's first request has after a drain began.
-const FIRST_REQUEST: Duration = Duration::from_secs(1);
+/// Time that the next request of a connection has after a drain began.
+const NEXT_REQUEST: Duration = Duration::from_secs(1);
 
 /// The origin-form requests (`GET /path` with a Host field) that a server accepts. A forward proxy
 /// must not become a transparent one by accident.
@@ -49,13 +49,14 @@ pub struct Http1Server {
     stage: Rc<dyn Stage>,
 }
 
-/// Resolves when a connection without a request is to end: a moment after the drain began. A first
-/// request may be on its way over the slow path, and its client would not repeat it.
-fn first_request_missed(drain: &Drain) -> impl Future<Output = ()> + 'static {
+/// Resolves when a connection without a request is to end: a moment after the drain began, or after
+/// this call if that is later. A request may be on its way over the slow path, and its client would
+/// not repeat it, such as a POST. Its response says that the connection ends.
+fn next_request_missed(drain: &Drain) -> impl Future<Output = ()> + 'static {
     let begun = drain.begun();
     async move {
         begun.await;
-        tokio::time::sleep(FIRST_REQUEST).await;
+        tokio::time::sleep(NEXT_REQUEST).await;
     }
 }
 
@@ -84,10 +85,13 @@ impl Http1Server {
     /// Runs until the connection ends, or the drain ends it between two exchanges.
     pub async fn run(self, drain: Drain) -> Result<(), Error> {
         let ends_unasked = self.session.ends_unasked;
-        let mut draining: LocalBoxFuture<'static, ()> = match ends_unasked {
-            true => Box::pin(drain.begun()),
-            false => Box::pin(first_request_missed(&drain)),
+        let drain_ends = || -> LocalBoxFuture<'static, ()> {
+            match ends_unasked {
+                true => Box::pin(drain.begun()),
+                false => Box::pin(next_request_missed(&drain)),
+            }
         };
+        let mut draining = drain_ends();
         loop {
             let request = {
                 let mut next = std::pin::pin!(self.next_request());
@@ -95,7 +99,6 @@ impl Http1Server {
                     if let Poll::Ready(request) = next.as_mut().poll(cx) {
                         return Poll::Ready(Some(request));
                     }
-                    // Between two exchanges a drain ends the connection at once.
                     let may_end = ends_unasked || !self.connection.has_input();
                     if may_end && draining.as_mut().poll(cx).is_ready() {
                         return Poll::Ready(None);
@@ -110,11 +113,10 @@ impl Http1Server {
             let Some(request) = request else {
                 return self.connection.close().await;
             };
-            let keep_alive = request.keep_alive && !drain.has_begun();
-            if !self.serve_one(request, keep_alive).await? {
+            if !self.serve_one(request, &drain).await? {
                 return self.connection.close().await;
             }
-            draining = Box::pin(drain.begun());
+            draining = drain_ends();
         }
     }
 
@@ -208,13 +210,14 @@ impl Http1Server {
     }
 
     /// Serves one exchange. Returns whether the connection can carry another.
-    async fn serve_one(&self, request: Request, keep_alive: bool) -> Result<bool, Error> {
+    async fn serve_one(&self, request: Request, drain: &Drain) -> Result<bool, Error> {
         let Request {
             mut head,
             form,
             version,
             framing,
             upgrade: offered,
+            keep_alive,
             ..
         } = request;
         // A server may ignore any offer (RFC 9110 section 7.8), such as one with a request body,
@@ -252,7 +255,9 @@ impl Http1Server {
             &self.session,
         );
         writer.upgrade = upgrade;
+        writer.drain = Some(drain.clone());
         let written = std::future::poll_fn(|cx| writer.poll(cx)).await;
+        let keep_alive = writer.keeps_alive();
         drop(writer);
         if let Err(error) = written {
             self.connection.break_off().await;
@@ -295,6 +300,7 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
+    use crate::exchange::Part;
 
     fn session() -> Http1Session {
         Http1Session::new(Form::Absolute, crate::role_name::RoleName::Client)
@@ -391,5 +397,74 @@ mod tests {
                 None => assert_eq!(answer, "", "{begun}"),
             }
         }
+    }
+
+    /// The client of a kept connection would send its next request, which may be a POST, into the
+    /// end of the connection.
+    #[tokio::test(start_paused = true)]
+    async fn drain_marks_the_last_response_of_each_connection() {
+        for ends_unasked in [false, true] {
+            let (mut near, far) = Path::pair(1 << 16);
+            let answers = Rc::new(tokio::sync::Notify::new());
+            let (begun, answer) = (Rc::new(tokio::sync::Notify::new()), Rc::clone(&answers));
+            let asked = Rc::clone(&begun);
+            let stage = move |_: Exchange| {
+                asked.notify_one();
+                let answer = Rc::clone(&answer);
+                Reply::generate(|mut sink| async move {
+                    answer.notified().await;
+                    sink.send(Part::Head(ResponseHead::new(204))).await;
+                    Ok(())
+                })
+            };
+            let drain = Drain::new();
+            let session = Http1Session {
+                ends_unasked,
+                ..session()
+            };
+            let server = Http1Server::new(session, far, Peer::none(), Rc::new(stage));
+            let serving = server.run(drain.clone());
+            let asking = async {
+                near.write_all(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n")
+                    .await
+                    .expect("the server is there");
+                begun.notified().await;
+                drain.begin();
+                answers.notify_one();
+                let mut answer = String::new();
+                near.read_to_string(&mut answer).await.expect("an end");
+                answer.to_ascii_lowercase()
+            };
+            let (served, answer) = tokio::join!(serving, asking);
+            served.expect("a regular end");
+            assert!(answer.contains("\r\nconnection: close\r\n"), "{answer}");
+        }
+    }
+
+    /// The next request of an idle connection may be on its way already.
+    #[tokio::test(start_paused = true)]
+    async fn drain_lets_an_idle_connection_ask_once_more() {
+        let (mut near, far) = Path::pair(1 << 16);
+        let stage = |_: Exchange| Reply::ready(ResponseHead::new(204), Bytes::new());
+        let drain = Drain::new();
+        let server = Http1Server::new(session(), far, Peer::none(), Rc::new(stage));
+        let serving = server.run(drain.clone());
+        let asking = async {
+            let request = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n";
+            near.write_all(request).await.expect("the server is there");
+            let mut first = [0; 12];
+            near.read_exact(&mut first).await.expect("a response");
+            tokio::time::sleep(NEXT_REQUEST).await;
+            drain.begin();
+            tokio::time::sleep(NEXT_REQUEST / 2).await;
+            near.write_all(request).await.expect("the server is there");
+            let mut rest = String::new();
+            near.read_to_string(&mut rest).await.expect("an end");
+            rest.to_ascii_lowercase()
+        };
+        let (served, rest) = tokio::join!(serving, asking);
+        served.expect("a regular end");
+        let (_, last) = rest.split_once("http/1.1 204").expect("two responses");
+        assert!(last.contains("\r\nconnection: close\r\n"), "{rest}");
     }
 }

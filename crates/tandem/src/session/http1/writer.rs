@@ -22,6 +22,7 @@ use crate::error::{Error, Kind, Side};
 use crate::exchange::{Part, Reply};
 use crate::failure;
 use crate::role_name::RoleName;
+use crate::session::Drain;
 
 /// The number of bytes of a reply that are gathered before they are written.
 const GATHER: usize = 64 << 10;
@@ -39,6 +40,9 @@ pub(super) struct Writer {
     head_request: bool,
     connect: bool,
     pub(super) upgrade: Option<String>,
+    /// A drain that makes this response the last one of its connection, if it begins before the
+    /// head is written.
+    pub(super) drain: Option<Drain>,
     state: Writing,
     /// The role of this proxy, which its own responses name.
     who: RoleName,
@@ -95,8 +99,14 @@ impl Writer {
             head_request: *method == Method::Head,
             connect: *method == Method::Connect,
             upgrade: None,
+            drain: None,
             state: Writing::Head,
         }
+    }
+
+    /// Returns whether the response lets its connection carry another exchange.
+    pub(super) const fn keeps_alive(&self) -> bool {
+        self.keep_alive
     }
 
     /// Gathers parts until there are many or no more is ready, then writes them in few, large
@@ -252,6 +262,8 @@ impl Writer {
         // A refused tunnel ends the connection, because the bytes that the client sent ahead were
         // for the far end.
         self.keep_alive &= !self.connect && self.upgrade.is_none();
+        // The client would send its next request into the end of the connection.
+        self.keep_alive &= !self.drain.as_ref().is_some_and(Drain::has_begun);
         let length = content_length(&head.fields).ok().flatten();
         let bodyless = self.head_request || matches!(head.status, 204 | 304);
         let (framing, state) = match (bodyless, length) {
