@@ -15,6 +15,7 @@ mod reach;
 #[cfg(test)]
 mod tests_scripted;
 mod to_origin;
+mod tries;
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
@@ -36,12 +37,13 @@ pub use to_origin::ToOrigin;
 use binding::{Binding, Bound};
 use permit::Permit;
 use pipelining::Pipelines;
+use tries::{Patience, no_answer};
 
 use crate::back::multiplexed::MultiplexedSessions;
 use crate::back::places::Places;
 use crate::back::starts::Starts;
 use crate::endpoint::split_authority;
-use crate::error::{Error, Kind, Retry, Side};
+use crate::error::{Error, Kind, Side};
 use crate::exchange::{Exchange, Isolation, Part, Sink};
 use crate::hosts::HostPattern;
 use crate::metrics::METRICS;
@@ -63,10 +65,6 @@ pub use crate::back::places::Limits;
 /// The largest number of HTTP/2 sessions with the origin of a reverse gateway. A visitor that fills
 /// one with responses that it does not read must not keep the others from the origin.
 const SHARED_H2: usize = 64;
-
-/// The largest number of attempts at an exchange: the origin may have just closed a kept
-/// connection.
-const TRIES: usize = 3;
 
 /// The text of the response to a visitor with a wrong name. The operator may be the visitor.
 const NOT_SERVED: &str =
@@ -308,26 +306,7 @@ impl Origin {
             return Box::pin(self.tunnel(exchange, sink)).await;
         }
         let key = self.key(exchange)?;
-        for attempt in 1.. {
-            // After a kept connection has failed, only a new connection shows the state of the
-            // origin.
-            let error = match self.attempt(exchange, &key, attempt > 1, sink).await {
-                Ok(()) => return Ok(()),
-                Err(error) => error,
-            };
-            let again = match error.retry {
-                // The proxy on the way was silent for all its time, and would be again.
-                _ if (error.kind, error.side) == (Kind::Timeout, Side::Via) => false,
-                Retry::Safe => matches!(error.kind, Kind::Reset | Kind::Busy | Kind::Full),
-                Retry::IfIdempotent => exchange.request.method.is_idempotent(),
-                Retry::Never => false,
-            };
-            if attempt >= TRIES || sink.is_used() || !again || !exchange.body.rewind() {
-                return Err(error);
-            }
-            METRICS.exchanges_retried.add(1);
-        }
-        Ok(())
+        self.try_often(exchange, &key, sink).await
     }
 
     async fn attempt(
@@ -335,10 +314,11 @@ impl Origin {
         exchange: &mut Exchange,
         key: &PoolKey,
         fresh: bool,
+        patience: &Patience,
         sink: &mut Sink,
     ) -> Result<(), Error> {
         if self.protocols.always.is_some() {
-            return Box::pin(self.over_fixed(exchange, key, sink)).await;
+            return Box::pin(self.over_fixed(exchange, key, patience, sink)).await;
         }
         // A WebSocket needs a separate connection: few origins support extended CONNECT (RFC 8441).
         let is_upgrade = exchange.request.protocol.is_some();
@@ -346,9 +326,11 @@ impl Origin {
         let is_shared = self.starts.is_some();
         if !is_shared && let Some(session) = self.multiplexed(key).filter(|_| !is_upgrade) {
             METRICS.origin_reused.add(1);
+            patience.begin();
             return Box::pin(self.over(&*session, exchange, sink)).await;
         }
         let permit = self.permit(exchange, key, sink).await?;
+        patience.begin();
         // While this exchange waited, another exchange may have found that the origin supports
         // HTTP/2.
         if let Some(session) = self.multiplexed(key).filter(|_| !is_upgrade) {
@@ -477,7 +459,7 @@ impl Origin {
         let done = match tokio::time::timeout(limit, &mut run).await {
             Ok(done) => done,
             Err(_) if has_body || is_used() => run.await,
-            Err(_) => return Err(Error::new(Kind::Timeout, Side::Origin, "no answer in time")),
+            Err(_) => return Err(no_answer()),
         };
         // A session names its other end a peer.
         done.map_err(|error| match error.side {

@@ -10,6 +10,7 @@ use std::time::Duration;
 use tandem_http::Scheme;
 use tokio_rustls::TlsConnector;
 
+use super::tries::Patience;
 use super::{Origin, PoolKey};
 use crate::carrier::Carrier;
 use crate::endpoint::SessionKind;
@@ -90,12 +91,14 @@ impl Origin {
         &self,
         exchange: &mut Exchange,
         key: &PoolKey,
+        patience: &Patience,
         sink: &mut Sink,
     ) -> Result<(), Error> {
         let _permit = match &self.starts {
             Some(_) => self.permit(exchange, key, sink).await?,
             None => None,
         };
+        patience.begin();
         let session = match self.multiplexed(key) {
             Some(session) => {
                 METRICS.origin_reused.add(1);

@@ -1,0 +1,108 @@
+//! The attempts at one exchange with an origin, and the time limit that they share.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{Origin, PoolKey};
+use crate::error::{Error, Kind, Retry, Side};
+use crate::exchange::{Exchange, Sink};
+use crate::metrics::METRICS;
+
+/// The largest number of attempts at an exchange: the origin may have just closed a kept
+/// connection.
+const TRIES: usize = 3;
+
+/// The time until the response begins, over all attempts. It counts from the first attempt that may
+/// use a connection, so the wait for others does not count.
+pub(super) struct Patience {
+    limit: Duration,
+    end: Cell<Option<Instant>>,
+}
+
+impl Patience {
+    const fn new(limit: Duration) -> Self {
+        Self {
+            limit,
+            end: Cell::new(None),
+        }
+    }
+
+    /// Starts the time, unless it runs.
+    pub(super) fn begin(&self) {
+        let end = self
+            .end
+            .get()
+            .unwrap_or_else(|| Instant::now() + self.limit);
+        self.end.set(Some(end));
+    }
+
+    /// Returns the end of the time, which runs from now at the latest.
+    fn end(&self) -> Instant {
+        self.begin();
+        self.end.get().unwrap_or_else(Instant::now)
+    }
+}
+
+/// Returns the error of an origin that was silent for the whole time.
+pub(super) fn no_answer() -> Error {
+    Error::new(Kind::Timeout, Side::Origin, "no answer in time")
+}
+
+impl Origin {
+    /// Runs an exchange, and repeats it where that is safe and in time.
+    pub(super) async fn try_often(
+        self: &Rc<Self>,
+        exchange: &mut Exchange,
+        key: &PoolKey,
+        sink: &mut Sink,
+    ) -> Result<(), Error> {
+        let patience = Patience::new(self.protocols.http1.response_timeout);
+        let mut tried = self.attempt(exchange, key, false, &patience, sink).await;
+        for _ in 1..TRIES {
+            let Err(error) = &tried else { break };
+            if sink.is_used() || !is_repeatable(error, exchange) || !exchange.body.rewind() {
+                break;
+            }
+            METRICS.exchanges_retried.add(1);
+            tried = Box::pin(self.repeat(exchange, key, &patience, sink)).await;
+        }
+        tried
+    }
+
+    /// Repeats an exchange on a new connection: after a kept one has failed, only that shows the
+    /// state of the origin. The response must begin in time, except the response to an upload.
+    async fn repeat(
+        self: &Rc<Self>,
+        exchange: &mut Exchange,
+        key: &PoolKey,
+        patience: &Patience,
+        sink: &mut Sink,
+    ) -> Result<(), Error> {
+        let (has_body, is_used) = (!exchange.body.is_empty(), sink.usage());
+        let mut attempt = std::pin::pin!(self.attempt(exchange, key, true, patience, sink));
+        match tokio::time::timeout_at(patience.end(), &mut attempt).await {
+            Ok(done) => done,
+            Err(_) if has_body || is_used() => attempt.await,
+            Err(_) => Err(no_answer()),
+        }
+    }
+}
+
+/// Returns whether an exchange may be repeated after this error.
+fn is_repeatable(error: &Error, exchange: &Exchange) -> bool {
+    match error.retry {
+        // The proxy on the way was silent for all its time, and would be again.
+        _ if (error.kind, error.side) == (Kind::Timeout, Side::Via) => false,
+        // An upload has no limit of its own, and would wait for another silence.
+        _ if error.kind == Kind::Timeout && !exchange.body.is_empty() => false,
+        Retry::Safe => matches!(error.kind, Kind::Reset | Kind::Busy | Kind::Full),
+        Retry::IfIdempotent => exchange.request.method.is_idempotent(),
+        Retry::Never => false,
+    }
+}
+
+#[cfg(test)]
+mod tests;
