@@ -1,5 +1,5 @@
-//! WebSockets from a browser that speaks HTTP/2 to the client. Such a request is an extended
-//! CONNECT without `Sec-WebSocket-Key` (RFC 8441 section 5.1).
+//! WebSockets from a browser that speaks HTTP/2 or HTTP/3 to this proxy. Such a request is an
+//! extended CONNECT without `Sec-WebSocket-Key` (RFC 8441 section 5.1).
 //!
 //! The origin speaks HTTP/1.1 and requires the key (RFC 6455 section 4.2.1). The stage adds a key,
 //! and checks the origin's proof on the way back. A bridge from HTTP/1.1 to HTTP/2 needs the

@@ -26,6 +26,7 @@ use crate::middle::push::{NoPush, Push, Pushing};
 use crate::middle::resume::Resume;
 use crate::middle::submit::{StorePlace, Submissions, Submit};
 use crate::middle::warm_up::WarmUp;
+use crate::middle::websocket::WebSocketKey;
 use crate::path::Facts;
 use crate::role_name::RoleName;
 use crate::services::Services;
@@ -227,7 +228,10 @@ impl GatewayConfig {
                     submissions: Rc::clone(submissions),
                     certificate: path.peer_certificate(),
                 }),
-                None => Rc::new(OriginsOfSession::new(peer.session, &origin)),
+                // Sessions of clients carry WebSockets without the key that HTTP/1.1 requires.
+                None => Rc::new(WebSocketKey {
+                    next: Rc::new(OriginsOfSession::new(peer.session, &origin)),
+                }),
             };
             let last: Rc<dyn Stage> = match &tunnels {
                 Some(tunnels) => Rc::new(Udp::new(tunnels, last)),

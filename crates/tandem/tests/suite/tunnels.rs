@@ -4,10 +4,15 @@ use std::net::Shutdown;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::browser::websocket_scene;
 use crate::harness::{
     Client, PATIENCE, Pair, Scene, Way, block_on, client_options, endpoint, gateway_options,
     request, start_client, start_gateway,
 };
+
+/// The fields of a request for a WebSocket.
+const WEBSOCKET: &str = "Connection: Upgrade\r\nUpgrade: websocket\r\n\
+                         Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
 
 /// Starts a server that echoes until the client closes its half, then sends a farewell.
 fn echo() -> Scene {
@@ -126,11 +131,7 @@ fn tunnel_survives_server_half_close() {
             }
             _ => {
                 let mut client = pair.connect();
-                client.send(request(
-                    "GET",
-                    &origin.url("/"),
-                    "Connection: Upgrade\r\nUpgrade: websocket\r\n",
-                ));
+                client.send(request("GET", &origin.url("/"), WEBSOCKET));
                 assert_eq!(client.head().unwrap().status, 101);
                 client
             }
@@ -219,25 +220,36 @@ fn pair_carries_websockets() {
     assert_eq!(client.read_exact(3), b"xyz");
 }
 
+/// A browser over HTTP/2 or HTTP/3 sends no key (RFC 8441 section 5), and the origin over HTTP/1.1
+/// requires one. The gateway adds it, and checks the proof.
+#[test]
+fn gateway_adds_the_key_of_a_websocket() {
+    for session in ["h2", "h3"] {
+        let origin = websocket_scene();
+        let pair = Pair::with(session, |_| {}, |_| {});
+        let mut client = pair.connect();
+        let fields = "Connection: Upgrade\r\nUpgrade: websocket\r\n";
+        client.send(request("GET", &origin.url("/chat"), fields));
+        let answer = client.head().unwrap();
+        let proof = answer.field("sec-websocket-accept");
+        assert_eq!((answer.status, proof), (101, None), "{session}");
+        assert_eq!(client.read_exact(5), b"first", "{session}");
+        client.send("abc");
+        assert_eq!(client.read_exact(3), b"xyz", "{session}");
+    }
+}
+
 #[test]
 fn refused_upgrade_is_an_ordinary_response() {
     let origin = Scene::answering("HTTP/1.1 426 Upgrade Required\r\nContent-Length: 2\r\n\r\nno");
     let pair = Pair::start();
     let mut client = pair.connect();
-    client.send(request(
-        "GET",
-        &origin.url("/"),
-        "Connection: Upgrade\r\nUpgrade: websocket\r\n",
-    ));
+    client.send(request("GET", &origin.url("/"), WEBSOCKET));
     let answer = client.answer("GET");
     assert_eq!((answer.status, &answer.body[..]), (426, &b"no"[..]));
     let origin = Scene::answering("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nplain");
     let mut client = pair.connect();
-    client.send(request(
-        "GET",
-        &origin.url("/"),
-        "Connection: Upgrade\r\nUpgrade: websocket\r\n",
-    ));
+    client.send(request("GET", &origin.url("/"), WEBSOCKET));
     let answer = client.answer("GET");
     assert_eq!(
         (

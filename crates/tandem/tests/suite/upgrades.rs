@@ -28,6 +28,9 @@ fn upgrade_that(protocol: &str, answer: &'static str, ends: bool) -> (ResponseHe
         protocol: Some(protocol.into()),
         ..RequestHead::get(Scheme::Http, origin.address.to_string(), "/chat")
     };
+    // The gateway adds a missing key, and then requires the proof of it.
+    head.fields
+        .push("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ==");
     head.fields.push("http2-settings", "AAMAAABkAAQAAP__");
     head.fields.push("x-kept", "1");
     peer.core.open(&head, ends, Priority::default()).unwrap();
