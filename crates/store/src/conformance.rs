@@ -1,5 +1,6 @@
 //! The behaviour that each store has in common. Both stores run all of these tests.
 
+mod damaged;
 mod leases;
 
 use std::future::Future;
@@ -13,6 +14,7 @@ use tandem_submit::store::{
 };
 use tandem_submit::submission::{Answer, IdempotencyKey, State, SubmissionId};
 
+pub(crate) use damaged::sets_damaged_submissions_apart;
 pub(crate) use leases::{
     claims_one_time_by_identifiers, counts_what_waits, ends_batches_by_the_rule,
     ignores_late_deliverers, releases_a_batch_at_one_time, releases_each_member_once,
@@ -25,6 +27,9 @@ pub(crate) const SERVER: &str = "http://server/in";
 pub(crate) trait Place {
     /// Opens the store. Earlier openings have been dropped.
     fn open(&self) -> Arc<dyn Store>;
+
+    /// Runs a statement that both kinds of databases know. Earlier openings have been dropped.
+    fn sql(&self, statement: &str);
 }
 
 /// Runs all tests with the places that an expression returns.
@@ -40,6 +45,7 @@ macro_rules! conformance {
             reads_states_without_answers, forgets_ended_submissions,
             forgets_nothing_after_a_jump_of_the_clock, bounds_the_stored_bytes,
             spends_a_token_once, refuses_tokens_of_ended_epochs, spends_nothing_for_a_refusal,
+            sets_damaged_submissions_apart,
             admits_one_of_many_at_once, claims_disjoint_sets_at_once);
     };
     ($place:expr; $($name:ident),*) => {
@@ -157,15 +163,21 @@ pub(crate) fn leases_due_submissions_once(place: &dyn Place) {
     for number in 1..=3 {
         wait(store.admit(new(number)));
     }
-    assert!(wait(store.claim(due(DAY + 999, DAY + 5000))).is_empty());
+    assert!(
+        wait(store.claim(due(DAY + 999, DAY + 5000)))
+            .deliveries
+            .is_empty()
+    );
     let first = wait(store.claim(Claim {
         limit: 2,
         ..due(DAY + 1000, DAY + 5000)
-    }));
+    }))
+    .deliveries;
     let second = wait(store.claim(Claim {
         limit: 2,
         ..due(DAY + 1000, DAY + 5000)
-    }));
+    }))
+    .deliveries;
     assert_eq!((first.len(), second.len()), (2, 1));
     let delivery = &second[0];
     assert_eq!(delivery.content.path, "/reports?a=b");
@@ -173,7 +185,7 @@ pub(crate) fn leases_due_submissions_once(place: &dyn Place) {
     assert_eq!(delivery.content.fields, new(1).content.fields);
     assert_eq!((delivery.accepted, delivery.attempts), (DAY, 0));
     wait(store.postpone(delivery.lease(), DAY + 2000, DAY + 1000));
-    let third = wait(store.claim(due(DAY + 2000, DAY + 5000)));
+    let third = wait(store.claim(due(DAY + 2000, DAY + 5000))).deliveries;
     assert_eq!(third.len(), 1);
     assert_eq!((third[0].id, third[0].attempts), (delivery.id, 1));
 }
@@ -187,7 +199,11 @@ pub(crate) fn keeps_the_first_answer(place: &dyn Place) {
     let record = wait(store.find(new(1).id)).expect("it is stored");
     assert_eq!(record.state, State::Answered);
     assert_eq!(record.answer, Some(reply(201)));
-    assert!(wait(store.claim(due(i64::MAX, i64::MAX))).is_empty());
+    assert!(
+        wait(store.claim(due(i64::MAX, i64::MAX)))
+            .deliveries
+            .is_empty()
+    );
     assert_eq!(
         wait(store.find(SubmissionId([7; 16]))).map(|it| it.state),
         None
@@ -264,7 +280,7 @@ pub(crate) fn claims_bodies_up_to_a_sum(place: &dyn Place) {
         ..due(2 * DAY, 3 * DAY)
     };
     let lengths = |bytes| -> Vec<usize> {
-        let claimed = wait(store.claim(claim(bytes)));
+        let claimed = wait(store.claim(claim(bytes))).deliveries;
         claimed.iter().map(|it| it.content.body.len()).collect()
     };
     assert_eq!(lengths(999), [0; 0]);
@@ -274,7 +290,7 @@ pub(crate) fn claims_bodies_up_to_a_sum(place: &dyn Place) {
     assert_eq!(lengths(7000), [3000, 4000]);
     // A lease of a longer body ends later.
     let ended = due(3 * DAY + upload_time(3000), 4 * DAY);
-    assert_eq!(wait(store.claim(ended)).len(), 3);
+    assert_eq!(wait(store.claim(ended)).deliveries.len(), 3);
 }
 
 pub(crate) fn claims_times_that_cannot_be(place: &dyn Place) {
@@ -289,8 +305,8 @@ pub(crate) fn claims_times_that_cannot_be(place: &dyn Place) {
         latest: 2 * DAY,
         ..due(DAY, DAY + 1000)
     };
-    assert_eq!(wait(store.claim(claim.clone())).len(), 1);
-    assert!(wait(store.claim(claim)).is_empty());
+    assert_eq!(wait(store.claim(claim.clone())).deliveries.len(), 1);
+    assert!(wait(store.claim(claim)).deliveries.is_empty());
 }
 
 pub(crate) fn claims_for_one_server(place: &dyn Place) {
@@ -300,10 +316,10 @@ pub(crate) fn claims_for_one_server(place: &dyn Place) {
         server: "http://other/in".to_owned(),
         ..due(2 * DAY, 3 * DAY)
     };
-    assert!(wait(store.claim(other())).is_empty());
+    assert!(wait(store.claim(other())).deliveries.is_empty());
     let counted = wait(store.waiting(other().server, DAY));
     assert_eq!((counted.here, counted.elsewhere), (0, 1));
-    assert_eq!(wait(store.claim(due(2 * DAY, 3 * DAY))).len(), 1);
+    assert_eq!(wait(store.claim(due(2 * DAY, 3 * DAY))).deliveries.len(), 1);
 }
 
 fn inquire(store: &dyn Store, number: u8, bytes: u64, quota: Quota, max_stored: u64) -> Prospect {
@@ -511,10 +527,10 @@ pub(crate) fn claims_disjoint_sets_at_once(place: &dyn Place) {
     for number in 0..40 {
         wait(store.admit(new(number)));
     }
-    let claimed = at_once(|_| wait(store.claim(due(2 * DAY, 3 * DAY))));
+    let claimed = at_once(|_| wait(store.claim(due(2 * DAY, 3 * DAY))).deliveries);
     let mut ids: Vec<_> = claimed.iter().flatten().map(|it| it.id.0).collect();
     ids.extend(
-        std::iter::repeat_with(|| wait(store.claim(due(2 * DAY, 3 * DAY))))
+        std::iter::repeat_with(|| wait(store.claim(due(2 * DAY, 3 * DAY))).deliveries)
             .take_while(|claimed| !claimed.is_empty())
             .flatten()
             .map(|it| it.id.0),

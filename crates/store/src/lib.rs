@@ -85,6 +85,11 @@ pub fn password_file(address: &str) -> Option<PathBuf> {
     }
 }
 
+/// Returns the digits by which an operator finds the row of an identifier.
+fn hexadecimal(id: &[u8]) -> String {
+    id.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 fn is_postgres(address: &str) -> bool {
     address.starts_with("postgres://") || address.starts_with("postgresql://")
 }

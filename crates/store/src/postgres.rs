@@ -29,7 +29,7 @@ use std::time::Duration;
 
 use tandem_submit::batch::Rule;
 use tandem_submit::store::{
-    Admission, Claim, Delivery, Epoch, Inquiry, Lease, Millis, NewSubmission, Pending, Prospect,
+    Admission, Claim, Claimed, Epoch, Inquiry, Lease, Millis, NewSubmission, Pending, Prospect,
     Record, Store, StoreError, Waiting,
 };
 use tandem_submit::submission::{Answer, SubmissionId};
@@ -174,7 +174,7 @@ impl Store for Postgres {
         self.call(move |client| Box::pin(statements::state(client, id)))
     }
 
-    fn claim(&self, claim: Claim) -> Pending<Vec<Delivery>> {
+    fn claim(&self, claim: Claim) -> Pending<Claimed> {
         let at = self.at(claim.now);
         let claim = Arc::new(claim);
         self.call(move |client| {

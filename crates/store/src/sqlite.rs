@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use rusqlite::Connection;
 use tandem_submit::batch::Rule;
 use tandem_submit::store::{
-    Admission, Claim, Delivery, Epoch, Inquiry, Lease, Millis, NewSubmission, Pending, Prospect,
+    Admission, Claim, Claimed, Epoch, Inquiry, Lease, Millis, NewSubmission, Pending, Prospect,
     Record, Store, StoreError, Waiting,
 };
 use tandem_submit::submission::{Answer, SubmissionId};
@@ -202,7 +202,7 @@ impl Store for Sqlite {
         self.call(move |connection| statements::state(connection, id))
     }
 
-    fn claim(&self, claim: Claim) -> Pending<Vec<Delivery>> {
+    fn claim(&self, claim: Claim) -> Pending<Claimed> {
         self.call(move |connection| statements::claim(connection, &claim))
     }
 

@@ -158,6 +158,16 @@ pub struct Claim {
     pub bytes: u64,
 }
 
+/// The result of a [`Claim`].
+#[derive(Debug, Default)]
+pub struct Claimed {
+    /// The submissions to deliver.
+    pub deliveries: Vec<Delivery>,
+    /// The identifiers of due submissions that cannot be read, in hexadecimal digits. The store has
+    /// set them apart: they are not delivered, and the store keeps them until someone mends them.
+    pub damaged: Vec<String>,
+}
+
 /// The numbers of submissions that wait for an answer, and the size of all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Waiting {
@@ -301,8 +311,9 @@ pub trait Store: Send + Sync + fmt::Debug {
 
     /// Returns submissions that are due, the earliest first, and leases them. Those of one time
     /// come in the order of their identifiers. Other claims do not return them before the lease
-    /// ends. The first submission that exceeds a limit ends the claim.
-    fn claim(&self, claim: Claim) -> Pending<Vec<Delivery>>;
+    /// ends. The first submission that exceeds a limit ends the claim. One that cannot be read does
+    /// not hold the others back.
+    fn claim(&self, claim: Claim) -> Pending<Claimed>;
 
     /// Stores the answer and removes the content. The first answer stays.
     fn answer(&self, id: SubmissionId, answer: Answer, now: Millis) -> Pending<()>;

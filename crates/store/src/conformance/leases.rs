@@ -35,7 +35,8 @@ fn claim_in_order(store: &dyn Store, now: Millis) -> Vec<u8> {
         let claimed = wait(store.claim(Claim {
             limit: 16,
             ..due(now, now + 5000)
-        }));
+        }))
+        .deliveries;
         if claimed.is_empty() {
             return order;
         }
@@ -101,10 +102,11 @@ pub(crate) fn releases_each_member_once(place: &dyn Place) {
     let claimed = wait(store.claim(Claim {
         limit: 1,
         ..due(late, late + 5000)
-    }));
+    }))
+    .deliveries;
     assert_eq!(claimed[0].id, new(1).id);
     assert_eq!(release(&*store, late), 1);
-    let claimed = wait(store.claim(due(late, late + 5000)));
+    let claimed = wait(store.claim(due(late, late + 5000))).deliveries;
     let claimed: Vec<_> = claimed.iter().map(|it| (it.id, it.attempts)).collect();
     assert_eq!(claimed, [(new(2).id, 0)]);
 }
@@ -137,17 +139,27 @@ pub(crate) fn counts_what_waits(place: &dyn Place) {
 pub(crate) fn ignores_late_deliverers(place: &dyn Place) {
     let store = place.open();
     wait(store.admit(new(1)));
-    let first = wait(store.claim(due(DAY + 1000, DAY + 5000))).remove(0);
-    let second = wait(store.claim(due(DAY + 6000, DAY + 9000))).remove(0);
+    let first = wait(store.claim(due(DAY + 1000, DAY + 5000)))
+        .deliveries
+        .remove(0);
+    let second = wait(store.claim(due(DAY + 6000, DAY + 9000)))
+        .deliveries
+        .remove(0);
     for late in [new(1).lease(), first.lease()] {
         wait(store.postpone(late, DAY + 6001, DAY + 6000));
         wait(store.give_up(late, None, DAY + 6000));
     }
-    assert!(wait(store.claim(due(DAY + 6001, DAY + 9000))).is_empty());
+    assert!(
+        wait(store.claim(due(DAY + 6001, DAY + 9000)))
+            .deliveries
+            .is_empty()
+    );
     let record = wait(store.state(new(1).id)).expect("it is stored");
     assert_eq!(record.state, State::Accepted);
     wait(store.postpone(second.lease(), DAY + 7000, DAY + 6000));
-    let third = wait(store.claim(due(DAY + 7000, DAY + 9000))).remove(0);
+    let third = wait(store.claim(due(DAY + 7000, DAY + 9000)))
+        .deliveries
+        .remove(0);
     assert_eq!(third.attempts, 1);
     wait(store.give_up(third.lease(), None, DAY + 7001));
     let record = wait(store.state(new(1).id)).expect("it is stored");

@@ -4,7 +4,7 @@
 use tandem_submit::batch::Rule;
 use tandem_submit::fields;
 use tandem_submit::store::{
-    Admission, CLEANING_GAP, Claim, Content, Delivery, Epoch, Inquiry, Lease, Millis,
+    Admission, CLEANING_GAP, Claim, Claimed, Content, Delivery, Epoch, Inquiry, Lease, Millis,
     NewSubmission, OVERHEAD, Prospect, Record, SpentToken, Waiting, upload_time,
 };
 use tandem_submit::submission::{Answer, IdempotencyKey, State, SubmissionId};
@@ -13,7 +13,7 @@ use tokio_postgres::types::{FromSql, ToSql, Type};
 use tokio_postgres::{Client, Row};
 
 use super::failure::Failure;
-use crate::{ACCEPTED, ANSWERED, NOT_DELIVERED};
+use crate::{ACCEPTED, ANSWERED, NOT_DELIVERED, hexadecimal};
 
 /// The number of submissions that one statement removes.
 const REMOVED_AT_ONCE: i32 = 1000;
@@ -261,9 +261,9 @@ const CLAIM: &str = "
         RETURNING submissions.id, place, (SELECT at FROM start) - accepted AS age, attempts,
             due - accepted AS lease_end)
     SELECT id, path, fields, digest, body, age, attempts, lease_end
-    FROM leased JOIN contents USING (id) ORDER BY place";
+    FROM leased LEFT JOIN contents USING (id) ORDER BY place";
 
-pub(super) async fn claim(client: &Client, claim: &Claim, at: At) -> Result<Vec<Delivery>> {
+pub(super) async fn claim(client: &Client, claim: &Claim, at: At) -> Result<Claimed> {
     let limit = i64::try_from(claim.limit).unwrap_or(i64::MAX);
     let rows = rows(
         client,
@@ -279,24 +279,49 @@ pub(super) async fn claim(client: &Client, claim: &Claim, at: At) -> Result<Vec<
         ],
     )
     .await;
-    let rows = rows?;
-    let deliveries = rows.iter().map(|row| {
-        let attempts: i32 = column(row, 6)?;
-        Ok(Delivery {
-            id: SubmissionId(array(row, 0)?),
-            content: Content {
-                path: column(row, 1)?,
-                fields: fields::read(column(row, 2)?),
-                digest: array(row, 3)?,
-                body: column::<&[u8]>(row, 4)?.to_vec().into(),
-            },
-            // The clock of the caller may differ from that of the server.
-            accepted: claim.now.saturating_sub(column(row, 5)?),
-            attempts: attempts.try_into().map_err(|_| Failure::invalid())?,
-            lease_end: column(row, 7)?,
-        })
-    });
-    deliveries.collect()
+    let mut claimed = Claimed::default();
+    let mut damaged = Vec::new();
+    for row in rows? {
+        match delivery(&row, claim.now) {
+            Ok(delivery) => claimed.deliveries.push(delivery),
+            Err(_) => damaged.push(column::<Vec<u8>>(&row, 0)?),
+        }
+    }
+    if !damaged.is_empty() {
+        // After a failure, the next claim finds the rows again.
+        let _ = set_apart(client, &damaged).await;
+        claimed.damaged = damaged.iter().map(|id| hexadecimal(id)).collect();
+    }
+    Ok(claimed)
+}
+
+fn delivery(row: &Row, now: Millis) -> Result<Delivery> {
+    let attempts: i32 = column(row, 6)?;
+    Ok(Delivery {
+        id: SubmissionId(array(row, 0)?),
+        content: Content {
+            path: column(row, 1)?,
+            fields: fields::read(column(row, 2)?),
+            digest: array(row, 3)?,
+            body: column::<&[u8]>(row, 4)?.to_vec().into(),
+        },
+        // The clock of the caller may differ from that of the server.
+        accepted: now.saturating_sub(column(row, 5)?),
+        attempts: attempts.try_into().map_err(|_| Failure::invalid())?,
+        lease_end: column(row, 7)?,
+    })
+}
+
+/// Ends deliveries that cannot begin. Without a time of their end, the rows and the contents stay.
+async fn set_apart(client: &Client, ids: &[Vec<u8>]) -> Result<()> {
+    let state = i16::try_from(NOT_DELIVERED).map_err(|_| Failure::invalid())?;
+    let done = rows(
+        client,
+        "UPDATE submissions SET state = $2 WHERE state = 0 AND id = ANY ($1)",
+        &[(&ids, Type::BYTEA_ARRAY), (&state, Type::INT2)],
+    )
+    .await;
+    done.map(drop)
 }
 
 /// Ends a delivery with an answer.

@@ -44,6 +44,10 @@ impl Place for Schema {
         store.has_callers_clock = true;
         Arc::new(store)
     }
+
+    fn sql(&self, statement: &str) {
+        database().sql(&format!("SET search_path = {}; {statement}", self.0));
+    }
 }
 
 conformance!(Schema::new());
@@ -69,15 +73,15 @@ fn postgres_leases_by_the_clock_of_the_server() {
         }));
     }
     // The clock of the other instance is ahead by many days.
-    let claimed = wait(other.claim(due(99 * DAY, 99 * DAY + 600_000)));
+    let claimed = wait(other.claim(due(99 * DAY, 99 * DAY + 600_000))).deliveries;
     assert_eq!(claimed.len(), 1);
     assert_eq!(claimed[0].id, new(2).id);
     // The age counts, in the time of the caller.
     assert!((98 * DAY..=99 * DAY).contains(&claimed[0].accepted));
-    assert!(wait(one.claim(due(DAY, 2 * DAY))).is_empty());
+    assert!(wait(one.claim(due(DAY, 2 * DAY))).deliveries.is_empty());
     // A clock that is behind does not keep a submission from being due.
     wait(other.postpone(claimed[0].lease(), 7 * DAY, 7 * DAY));
-    assert_eq!(wait(one.claim(due(0, DAY))).len(), 1);
+    assert_eq!(wait(one.claim(due(0, DAY))).deliveries.len(), 1);
 }
 
 #[test]

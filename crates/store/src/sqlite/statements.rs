@@ -1,17 +1,17 @@
 //! The statements behind each method of the store. Each function runs within a transaction.
 
-use rusqlite::types::Type;
+use rusqlite::types::{Type, Value};
 use rusqlite::{Connection, OptionalExtension as _, Result, Row, params};
 use tandem_submit::batch::Rule;
 use tandem_submit::fields;
 use tandem_submit::rights::Quota;
 use tandem_submit::store::{
-    Admission, CLEANING_GAP, Claim, Content, DAY, Delivery, Epoch, Inquiry, Lease, Millis,
+    Admission, CLEANING_GAP, Claim, Claimed, Content, DAY, Delivery, Epoch, Inquiry, Lease, Millis,
     NewSubmission, OVERHEAD, Prospect, Record, SpentToken, Waiting, upload_time,
 };
 use tandem_submit::submission::{Answer, IdempotencyKey, State, SubmissionId};
 
-use crate::{ACCEPTED, ANSWERED, NOT_DELIVERED};
+use crate::{ACCEPTED, ANSWERED, NOT_DELIVERED, hexadecimal};
 
 /// The submissions that a claim may take. Those of a batch have one time, and the order of their
 /// random identifiers.
@@ -221,7 +221,7 @@ fn record(row: &Row<'_>) -> Result<Record> {
     })
 }
 
-pub(super) fn claim(connection: &Connection, claim: &Claim) -> Result<Vec<Delivery>> {
+pub(super) fn claim(connection: &Connection, claim: &Claim) -> Result<Claimed> {
     let mut query = connection.prepare_cached(DUE)?;
     let mut length =
         connection.prepare_cached("SELECT length(body) FROM contents WHERE id = ?1")?;
@@ -235,21 +235,59 @@ pub(super) fn claim(connection: &Connection, claim: &Claim) -> Result<Vec<Delive
     )?;
     let due = query.query_map(due, |row| row.get(0))?;
     // The updates below must not change the rows of the query while it runs.
-    let due = due.collect::<Result<Vec<[u8; 16]>>>()?;
+    let due = due.collect::<Result<Vec<Value>>>()?;
     let mut left = claim.bytes;
-    let mut deliveries = Vec::new();
+    let mut claimed = Claimed::default();
     for id in due {
-        let bytes: i64 = length.query_row([id], |row| row.get(0))?;
-        let bytes = bytes.unsigned_abs();
+        let bytes: Option<i64> = readable(length.query_row([&id], |row| row.get(0)))?;
+        let bytes = bytes.unwrap_or_default().unsigned_abs();
         let Some(rest) = left.checked_sub(bytes) else {
             break;
         };
         left = rest;
         let leased_until = claim.leased_until.saturating_add(upload_time(bytes));
         lease.execute(params![id, leased_until])?;
-        deliveries.push(read.query_row([id], delivery)?);
+        match readable(read.query_row([&id], delivery))? {
+            Some(delivery) => claimed.deliveries.push(delivery),
+            None => {
+                set_apart(connection, &id)?;
+                let id = match &id {
+                    Value::Blob(id) => hexadecimal(id),
+                    other => format!("{other:?}"),
+                };
+                claimed.damaged.push(id);
+            }
+        }
     }
-    Ok(deliveries)
+    Ok(claimed)
+}
+
+/// Returns `None` for a row that is missing or has a value that this program does not write.
+fn readable<T>(read: Result<T>) -> Result<Option<T>> {
+    use rusqlite::Error::{
+        FromSqlConversionFailure, IntegralValueOutOfRange, InvalidColumnType, QueryReturnedNoRows,
+        Utf8Error,
+    };
+    match read {
+        Ok(read) => Ok(Some(read)),
+        Err(
+            FromSqlConversionFailure(..)
+            | IntegralValueOutOfRange(..)
+            | InvalidColumnType(..)
+            | QueryReturnedNoRows
+            | Utf8Error(..),
+        ) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Ends a delivery that cannot begin. Without a time of its end, [`forget`] keeps the row and the
+/// content.
+fn set_apart(connection: &Connection, id: &Value) -> Result<()> {
+    connection
+        .prepare_cached("UPDATE submissions SET state = ?2 WHERE id = ?1")?
+        .execute(params![id, NOT_DELIVERED])?;
+    Ok(())
 }
 
 fn delivery(row: &Row<'_>) -> Result<Delivery> {

@@ -18,6 +18,11 @@ impl Place for Directory {
     fn open(&self) -> Arc<dyn Store> {
         Arc::new(Self::open(self))
     }
+
+    fn sql(&self, statement: &str) {
+        let connection = Connection::open(self.file()).expect("the file");
+        connection.execute_batch(statement).expect(statement);
+    }
 }
 
 /// A directory that is removed at the end of a test.
@@ -175,7 +180,7 @@ fn sqlite_takes_over_earlier_versions() {
         let store = directory.open();
         let counted = wait(store.waiting(SERVER.to_owned(), DAY));
         assert_eq!((counted.here, counted.stored), (1, 3 * OVERHEAD + 16));
-        let claimed = wait(store.claim(due(DAY, 2 * DAY)));
+        let claimed = wait(store.claim(due(DAY, 2 * DAY))).deliveries;
         assert_eq!((claimed.len(), claimed[0].attempts), (1, 2));
         assert_eq!(claimed[0].content.path, "/reports?a=b");
         assert_eq!(&claimed[0].content.body[..], b"0123456789");
@@ -201,7 +206,7 @@ fn sqlite_ends_leases_when_it_opens() {
     wait(store.admit(new(1)));
     drop(store);
     let store = directory.open();
-    assert_eq!(wait(store.claim(due(0, DAY))).len(), 1);
+    assert_eq!(wait(store.claim(due(0, DAY))).deliveries.len(), 1);
 }
 
 #[test]

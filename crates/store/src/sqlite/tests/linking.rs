@@ -73,7 +73,7 @@ fn deliver(mut id: impl FnMut(usize) -> SubmissionId) -> Vec<[usize; BATCH]> {
                 limit: 16,
                 ..due(now, now + 10 * DAY)
             };
-            let claimed = wait(store.claim(claim));
+            let claimed = wait(store.claim(claim)).deliveries;
             assert!(!claimed.is_empty());
             order.extend(claimed.iter().map(|delivery| place_of[&delivery.id]));
         }

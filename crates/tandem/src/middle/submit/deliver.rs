@@ -156,6 +156,18 @@ pub(super) async fn recover(submissions: Weak<Submissions>) {
     }
 }
 
+/// Reports submissions that the store has set apart. A row that cannot be read is rare, and its
+/// operator needs each identifier.
+fn report_damage(damaged: &[String]) {
+    METRICS.submissions_given_up.add(damaged.len() as u64);
+    for id in damaged {
+        tracing::error!(
+            "the stored submission {id} cannot be read and is not delivered: the store keeps it, \
+             see \"Damaged submissions\" in submissions.md"
+        );
+    }
+}
+
 impl Submissions {
     async fn count_waiting(&self) {
         let waiting = self.store.waiting(self.server.url(), now()).await;
@@ -205,7 +217,10 @@ impl Submissions {
         // The lease begins with the claim, and the store can answer late.
         let claimed_at = Instant::now();
         match self.store.claim(claim).await {
-            Ok(due) => self.start_deliveries(due, claimed_at, claimed),
+            Ok(due) => {
+                report_damage(&due.damaged);
+                self.start_deliveries(due.deliveries, claimed_at, claimed);
+            }
             Err(error) => self.note(&error),
         }
     }

@@ -61,7 +61,7 @@ switched! {
     inquire(inquiry: Inquiry) -> Prospect;
     find(id: SubmissionId) -> Option<Record>;
     state(id: SubmissionId) -> Option<Record>;
-    claim(claim: Claim) -> Vec<Delivery>;
+    claim(claim: Claim) -> tandem_submit::store::Claimed;
     answer(id: SubmissionId, answer: Answer, now: Millis) -> ();
     postpone(lease: Lease, due: Millis, now: Millis) -> ();
     release(server: String, rule: Rule, now: Millis) -> u64;
