@@ -453,6 +453,27 @@ pub(crate) fn refuses_tokens_of_ended_epochs(place: &dyn Place) {
     assert!(matches!(wait(late), Admission::EpochOver));
 }
 
+fn today() -> Epoch {
+    let since = std::time::SystemTime::UNIX_EPOCH.elapsed();
+    let days = since.expect("a clock").as_secs() / 86_400;
+    Epoch::try_from(days).expect("a day")
+}
+
+pub(crate) fn spends_a_token_of_today(store: &dyn Store) {
+    let admission = wait(store.admit(with_token(9, today(), 9)));
+    assert!(matches!(admission, Admission::Stored));
+}
+
+/// Tokens of keys that begin later are good.
+pub(crate) fn refuses_tokens_of_begun_keys(store: &dyn Store) {
+    // The day can change during the test.
+    let yesterday = today() - 1;
+    let admission = wait(store.admit(with_token(1, yesterday, 1)));
+    assert!(matches!(admission, Admission::EpochOver));
+    let admission = wait(store.admit(with_token(2, yesterday + 3, 1)));
+    assert!(matches!(admission, Admission::Stored));
+}
+
 pub(crate) fn spends_nothing_for_a_refusal(place: &dyn Place) {
     let store = place.open();
     let full = NewSubmission {

@@ -420,3 +420,14 @@ fn postgres_failover_loses_no_submission() {
     let count = standby.sql("SELECT count(*) FROM tandem.submissions");
     assert_eq!(count.trim(), "60");
 }
+
+/// The statement is that of "Backup" in `docs/src/submissions.md`.
+#[test]
+fn postgres_refuses_earlier_tokens_after_a_restore() {
+    let schema = Schema::new();
+    let store = schema.store();
+    // The partition of an epoch exists in the restored tables.
+    crate::conformance::spends_a_token_of_today(&store);
+    schema.sql("SELECT end_epochs(1 + floor(extract(epoch FROM now()) / 86400)::bigint)");
+    crate::conformance::refuses_tokens_of_begun_keys(&store);
+}

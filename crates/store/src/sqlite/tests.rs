@@ -316,3 +316,13 @@ fn sqlite_files_are_private() {
         assert_eq!(mode & 0o777, 0o600, "{}", file.display());
     }
 }
+
+/// The statement is that of "Backup" in `docs/src/submissions.md`.
+#[test]
+fn sqlite_refuses_earlier_tokens_after_a_restore() {
+    let directory = Directory::new();
+    drop(directory.open());
+    directory.sql("UPDATE totals SET first_epoch = 1 + unixepoch() / 86400");
+    let store = directory.open();
+    crate::conformance::refuses_tokens_of_begun_keys(&store);
+}
