@@ -8,6 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use rusqlite::{Connection, OpenFlags, Result, params};
 
 use crate::OpenError;
+use crate::sqlite::make_private;
 
 const TABLES: &str = "
     PRAGMA journal_mode = WAL;
@@ -27,7 +28,7 @@ const TABLES: &str = "
 pub struct IssuedTokens(Mutex<Connection>);
 
 impl IssuedTokens {
-    /// Opens a file, and creates it if it does not exist.
+    /// Opens a file, and creates it if it does not exist. Only its owner can read it afterwards.
     ///
     /// # Errors
     /// Returns the reason why the file cannot be used.
@@ -36,7 +37,7 @@ impl IssuedTokens {
             file: file.display().to_string(),
             problem: error.to_string(),
         };
-        let path = std::path::absolute(file).map_err(|error| OpenError::File {
+        let path = make_private(file).map_err(|error| OpenError::File {
             file: file.display().to_string(),
             error,
         })?;
@@ -101,6 +102,8 @@ fn number(epoch: u64) -> i64 {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     #[test]
@@ -123,6 +126,30 @@ mod tests {
         assert!(!charge(&issued, 1, 1, 2));
         issued.end_epochs(2).expect("written");
         assert!(charge(&issued, 1, 1, 2));
+        std::fs::remove_dir_all(&directory).expect("removed");
+    }
+
+    #[test]
+    fn issued_tokens_are_private() {
+        let name = format!("tandem-test-issued-mode-{}", std::process::id());
+        let directory = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&directory).expect("a directory");
+        let open_to_all = std::fs::Permissions::from_mode(0o644);
+        for exists in [false, true] {
+            let file = directory.join(format!("issued-{exists}"));
+            if exists {
+                std::fs::write(&file, "").expect("written");
+                std::fs::set_permissions(&file, open_to_all.clone()).expect("set");
+            }
+            let issued = IssuedTokens::open(&file).expect("a file");
+            issued.charge(1, &[1; 32], 1).expect("written");
+        }
+        let entries = std::fs::read_dir(&directory).expect("the directory");
+        for entry in entries {
+            let entry = entry.expect("an entry");
+            let mode = entry.metadata().expect("a file").permissions().mode();
+            assert_eq!(mode & 0o777, 0o600, "{:?}", entry.path());
+        }
         std::fs::remove_dir_all(&directory).expect("removed");
     }
 

@@ -24,6 +24,8 @@ use tandem_submit::store::{
 use tandem_submit::submission::{Answer, SubmissionId};
 use tokio::sync::oneshot;
 
+pub(crate) use opening::make_private;
+
 use crate::OpenError;
 
 /// The number of calls in one transaction.

@@ -2,6 +2,7 @@
 //! server, and `tandem submit`.
 
 use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Command;
@@ -248,7 +249,14 @@ fn submissions_travel_through_all_parties() {
         assert!(output.contains(": accepted"), "{output}");
         std::thread::sleep(std::time::Duration::from_millis(50));
     }
-    let text = content(Path::new(&answers));
+    // The answers belong to their reader only, like the state.
+    let directory = Path::new(&answers);
+    let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(directory), 0o700);
+    for entry in std::fs::read_dir(directory).unwrap() {
+        assert_eq!(mode(&entry.unwrap().path()), 0o600);
+    }
+    let text = content(directory);
     assert!(contains(&text, "took 20 bytes") && contains(&text, "took 21 bytes"));
     let states = tandem(&["submit", "state", "--state", &state]);
     assert_eq!(

@@ -159,7 +159,7 @@ pub(super) fn open(file: &Path) -> std::result::Result<Connection, OpenError> {
 
 /// Creates a file that only its owner can read, or removes the other permissions of an existing
 /// file. Returns its absolute path, which SQLite takes for no URI and for no database in memory.
-fn make_private(file: &Path) -> std::io::Result<PathBuf> {
+pub(crate) fn make_private(file: &Path) -> std::io::Result<PathBuf> {
     let path = std::path::absolute(file)?;
     let mut options = OpenOptions::new();
     let opened = options.create(true).append(true).mode(0o600).open(&path)?;
@@ -170,12 +170,16 @@ fn make_private(file: &Path) -> std::io::Result<PathBuf> {
     if metadata.permissions().mode() & 0o077 != 0 {
         opened.set_permissions(Permissions::from_mode(0o600))?;
     }
-    let mut log = path.clone().into_os_string();
-    log.push("-wal");
-    match std::fs::set_permissions(&log, Permissions::from_mode(0o600)) {
-        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
-        _ => Ok(path),
+    // SQLite gives new ones the permissions of the file.
+    for end in ["-wal", "-shm"] {
+        let mut beside = path.clone().into_os_string();
+        beside.push(end);
+        match std::fs::set_permissions(&beside, Permissions::from_mode(0o600)) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
     }
+    Ok(path)
 }
 
 /// Opens the database, locks it, and creates its tables.

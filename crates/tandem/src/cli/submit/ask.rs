@@ -1,5 +1,6 @@
 //! `tandem submit state` and `tandem submit answers`.
 
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
@@ -14,6 +15,7 @@ use super::state::{ClientFiles, JournalEntry, Settings};
 use super::{StateDirectory, print};
 use crate::cli::Failure;
 use crate::exchange::Isolation;
+use crate::files;
 use crate::transport::registry::Transports;
 
 /// Arguments of `tandem submit answers`.
@@ -46,7 +48,8 @@ pub(super) async fn answers(args: &AnswersArgs, transports: &Transports) -> Resu
     let state = args.directory.open()?;
     let settings = state.settings()?;
     let way = Way::to_gateway(&settings, transports)?;
-    std::fs::create_dir_all(&args.output)?;
+    let mut private = std::fs::DirBuilder::new();
+    private.recursive(true).mode(0o700).create(&args.output)?;
     let mut waiting = 0;
     for mut entry in state.journal()? {
         if entry.has_answer || entry.location.is_none() {
@@ -69,7 +72,7 @@ pub(super) async fn answers(args: &AnswersArgs, transports: &Transports) -> Resu
         let answer = args
             .output
             .join(format!("{name}.{}.answer", &entry.name[..6]));
-        std::fs::write(&answer, &response.body)?;
+        files::replace_private(&answer, &response.body)?;
         entry.status = Some(response.status);
         entry.state = Some(SubmissionState::Answered);
         entry.has_answer = true;
