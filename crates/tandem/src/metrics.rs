@@ -203,6 +203,8 @@ metrics! {
     exchanges_open "gauge" "Requests under way.";
     exchanges_failed "counter"
         "Requests that this proxy answered with an error, or could not answer to the end.";
+    exchanges_aborted "counter" "Requests whose client left before the response began.";
+    requests_malformed "counter" "Requests of HTTP/1.1 refused by the listener as malformed.";
     exchanges_cancelled "counter" "Gateway: lasting exchanges ended above max-lasting-exchanges.";
     exchanges_given_up "counter"
         "Exchanges ended because unread data filled the memory of a connection.";
@@ -323,12 +325,12 @@ metrics! {
     dtls_datagrams_dropped "counter"
         "Gateway: datagrams without a cookie or association, or beyond a queue.";
     submissions_accepted "counter" "Gateway: submissions stored for delivery.";
-    submissions_refused "counter" "Gateway: submissions refused with a problem document.";
+    submissions_refused "counter" "Gateway: submissions refused with a problem, without requests for a challenge.";
     submissions_answered "counter" "Gateway: submissions that the server has answered.";
     submissions_failed_attempts "counter"
         "Gateway: attempts at delivery that failed and are repeated later.";
     submissions_given_up "counter"
-        "Gateway: submissions that the server did not take within submit-retry.";
+        "Gateway: submissions that the server did not take in time, or that are damaged.";
     submissions_waiting "gauge" "Gateway: stored submissions without an answer.";
     submissions_over_quota "counter"
         "Gateway: submissions refused because the client has used its rights.";

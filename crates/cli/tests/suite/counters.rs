@@ -1,6 +1,7 @@
-//! The counters of pushes, as a running client reports them.
+//! The counters of pushes and of exchanges, as a running program reports them.
 
 use std::net::SocketAddr;
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use crate::harness::{Client, PATIENCE, Scene, block_on, gateway_options, request, start_gateway};
@@ -103,4 +104,39 @@ fn solo_client_counts_each_push_once() {
     // The end of the process reports everything, and no counter shows more afterwards.
     wait_for(metrics, "tandem_pushes_used_total 1");
     wait_for(metrics, "tandem_push_bytes_wasted_total 0");
+}
+
+/// Neither has a response of an exchange.
+#[test]
+fn gateway_counts_malformed_and_aborted_requests() {
+    let (tell, told) = mpsc::channel();
+    let origin = Scene::new(move |_, mut client| {
+        client.request().unwrap();
+        tell.send(()).unwrap();
+        // The gateway closes the connection when its own client leaves.
+        client.request_ends();
+    });
+    let metrics = nowhere();
+    let process = Process::start(&[
+        "gateway",
+        "--listen",
+        "http+tcp://127.0.0.1:0",
+        "--open",
+        "--allow-dest",
+        "127.0.0.0/8",
+        "--metrics",
+        &metrics.to_string(),
+    ]);
+    wait_for(metrics, "tandem_requests_malformed_total 0");
+    let mut malformed = Client::to(process.address);
+    malformed.send("GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n");
+    assert_eq!(malformed.answer("GET").status, 400);
+    wait_for(metrics, "tandem_requests_malformed_total 1");
+    wait_for(metrics, "tandem_exchanges_aborted_total 0");
+    let mut left = Client::to(process.address);
+    left.send(request("GET", &origin.url("/"), ""));
+    told.recv_timeout(PATIENCE).unwrap();
+    drop(left);
+    wait_for(metrics, "tandem_exchanges_aborted_total 1");
+    wait_for(metrics, "tandem_requests_malformed_total 1");
 }

@@ -28,6 +28,7 @@ impl Stage for ExchangeMetrics {
             reply: self.next.call(exchange),
             asked,
             begun,
+            has_outcome: false,
         })
     }
 }
@@ -40,6 +41,8 @@ struct MeasuredReply {
     /// The times when the wait for the head began and ended.
     asked: Stamp,
     begun: Stamp,
+    /// True once the response has begun or failed.
+    has_outcome: bool,
 }
 
 impl Parts for MeasuredReply {
@@ -49,6 +52,7 @@ impl Parts for MeasuredReply {
 
     fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
         let part = self.reply.poll_part(cx);
+        self.has_outcome |= matches!(&part, Poll::Ready(Some(Ok(Part::Head(_)) | Err(_)) | None));
         match &part {
             Poll::Ready(Some(Ok(Part::Head(head)))) => {
                 RESPONSES.add(class(head.status));
@@ -77,6 +81,9 @@ impl Parts for MeasuredReply {
 impl Drop for MeasuredReply {
     fn drop(&mut self) {
         METRICS.exchanges_open.sub(1);
+        if !self.has_outcome {
+            METRICS.exchanges_aborted.add(1);
+        }
     }
 }
 

@@ -23,6 +23,7 @@ use super::writer::Writer;
 use crate::carrier::LocalBoxFuture;
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Body, Exchange, Isolation, Peer, Reply};
+use crate::metrics::METRICS;
 use crate::path::Path;
 use crate::priority::SharedPriority;
 use crate::session::Drain;
@@ -173,6 +174,7 @@ impl Http1Server {
     }
 
     async fn refuse(&self, bad: &BadRequest) -> Error {
+        METRICS.requests_malformed.add(1);
         let mut head = ResponseHead::new(bad.status());
         head.fields.push("content-type", "text/plain");
         let body = Bytes::from(format!("{bad}\n"));
