@@ -325,7 +325,8 @@ metrics! {
     dtls_datagrams_dropped "counter"
         "Gateway: datagrams without a cookie or association, or beyond a queue.";
     submissions_accepted "counter" "Gateway: submissions stored for delivery.";
-    submissions_refused "counter" "Gateway: submissions refused with a problem, without requests for a challenge.";
+    submissions_refused "counter"
+        "Gateway: submissions refused with a problem, without requests for a challenge.";
     submissions_answered "counter" "Gateway: submissions that the server has answered.";
     submissions_failed_attempts "counter"
         "Gateway: attempts at delivery that failed and are repeated later.";
