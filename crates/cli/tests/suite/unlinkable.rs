@@ -290,6 +290,7 @@ fn submissions_travel_through_all_parties() {
     let relay = parties.shown(&parties.relay, "relay.control");
     for (page, role, name, number) in [
         (&gateway, "gateway", "submissions_answered", 2),
+        (&gateway, "gateway", "submissions_refused", 0),
         (&gateway, "gateway", "submission_batch_size", 2),
         (&gateway, "gateway", "submission_commits", 2),
         (&gateway, "gateway", "tokens_spent_latest", 2),

@@ -230,6 +230,7 @@ impl Submissions {
         if let (Problem::MissingCredential, Some(unlinkable)) = (problem, &self.unlinkable) {
             return Response::challenges(problem, unlinkable.challenges());
         }
+        count_refusal(problem);
         Response::problem(problem)
     }
 
@@ -262,10 +263,7 @@ impl Submissions {
                     .await
                 {
                     Ok(response) => response,
-                    Err(problem) => {
-                        count_refusal(problem);
-                        self.refusal(problem)
-                    }
+                    Err(problem) => self.refusal(problem),
                 }
             }
             (Method::Get, _, Some(rest)) if !rest.is_empty() => {
