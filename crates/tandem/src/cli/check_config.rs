@@ -1,6 +1,6 @@
 //! `tandem check-config`: checks each role of a configuration file without opening a listener.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::Failure;
 use super::sections::{Configured as _, Section};
@@ -41,10 +41,12 @@ pub(super) fn check(args: &CheckArgs, transports: &Transports) -> Result<(), Fai
     let mut file = File::read(path)?;
     let local = tokio::task::LocalSet::new();
     local.block_on(&super::runtime()?, async {
-        let Some(warnings) = check_sections(&mut file, transports)? else {
+        let checked = check_sections(&mut file, transports);
+        let Some(mut warnings) = checked.map_err(|error| with_place(&error, path))? else {
             let problem = format!("{}: it has no table of a role: {}", path.display(), TABLES);
             return Err(problem.into());
         };
+        warnings.extend(missing_places(path));
         for warning in &warnings {
             println!("warning: {warning}");
         }
@@ -58,6 +60,57 @@ pub(super) fn check(args: &CheckArgs, transports: &Transports) -> Result<(), Fai
 
 /// The tables of roles that a file may have.
 const TABLES: &str = "[client], [gateway], [relay], [bridge] or [issuer]";
+
+/// The keys of files that a role creates, whose directories it does not create.
+const CREATED: [&str; 5] = [
+    "control",
+    "predict-state",
+    "push-digest-file",
+    "solo-state",
+    "submit-store",
+];
+
+/// Returns a warning for each directory of such a file that does not exist. A service or another
+/// machine may have it.
+fn missing_places(path: &Path) -> Vec<String> {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let file: toml::Table = text.parse().unwrap_or_default();
+    let tables = file.values().filter_map(toml::Value::as_table).flatten();
+    let created = tables.filter(|(key, _)| CREATED.contains(&key.as_str()));
+    let missing = created.filter_map(|(key, value)| {
+        let value = value.as_str()?;
+        let created = match key.as_str() {
+            // A store of PostgreSQL has no file here.
+            "submit-store" => value.strip_prefix("sqlite:")?,
+            _ => value,
+        };
+        let directory = Path::new(created).parent()?;
+        let is_there = directory.as_os_str().is_empty() || directory.is_dir();
+        let directory = directory.display();
+        (!is_there).then(|| format!("{key}: there is no directory {directory} on this machine"))
+    });
+    missing.collect()
+}
+
+/// Returns the text of an error with the name of the file, and the line of the key if one has it.
+fn with_place(error: &ConfigError, path: &Path) -> String {
+    let file = path.display();
+    let ConfigError::Value { key, .. } = error else {
+        return match error {
+            ConfigError::Read { .. } | ConfigError::Parse { .. } => error.to_string(),
+            _ => format!("{file}: {error}"),
+        };
+    };
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let is_of_key = |line: &str| {
+        let named = line.split_once('=').map(|(named, _)| named.trim());
+        named == Some(*key)
+    };
+    match text.lines().position(is_of_key) {
+        Some(before) => format!("{file}: line {}: {error}", before + 1),
+        None => format!("{file}: {error}"),
+    }
+}
 
 /// Checks all roles of a file. Returns the warnings, or `None` if the file has no role.
 fn check_sections(
@@ -85,6 +138,10 @@ fn check_section<S: Section>(
     let Some(options) = S::take(file) else {
         return Ok(None);
     };
+    if let Err(problem) = super::log_filter(options.log()) {
+        let problem = problem.strip_prefix("log: ").unwrap_or(&problem);
+        return Err(ConfigError::value("log", problem));
+    }
     let role = options.typed_with(transports)?;
     role.check()?;
     let listen: Vec<_> = role.listen().iter().map(ToString::to_string).collect();

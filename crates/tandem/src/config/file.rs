@@ -160,7 +160,7 @@ fn line_of(error: &toml::de::Error, text: &str) -> usize {
 fn without_source(error: &toml::de::Error, text: &str) -> String {
     let line = line_of(error, text);
     let message = error.message().lines().collect::<Vec<_>>().join(": ");
-    let message = without_value(&message);
+    let message = in_words(without_value(&message));
     if text.parse::<toml::Table>().is_err() {
         return format!("line {line}: this is no TOML: {message}");
     }
@@ -187,6 +187,25 @@ fn without_value(message: &str) -> String {
             format!("{}string{}", &message[..start], &message[end + 1..])
         }
         _ => message.to_owned(),
+    }
+}
+
+/// Replaces the name of a type of numbers, with which a message of serde ends.
+fn in_words(message: String) -> String {
+    const TYPES: [(&str, &str); 5] = [
+        ("expected u16", "expected a whole number from 0 to 65535"),
+        (
+            "expected u32",
+            "expected a whole number from 0 to 4294967295",
+        ),
+        ("expected u64", "expected a whole number, 0 or more"),
+        ("expected usize", "expected a whole number, 0 or more"),
+        ("expected f64", "expected a number"),
+    ];
+    let known = TYPES.into_iter().find(|(name, _)| message.ends_with(name));
+    match known {
+        Some((name, words)) => message.replace(name, words),
+        None => message,
     }
 }
 
@@ -262,6 +281,9 @@ mod tests {
             list.contains("line 2: `listen`: ") && list.ends_with("as a list"),
             "{list}"
         );
+        let number = problem("[gateway]\nworkers = -1\n");
+        let words = "line 2: `workers`: invalid value: integer `-1`, expected a whole number, 0 or";
+        assert!(number.contains(words), "{number}");
         let outside = problem("# mine\ngateway = \"h2+tls://gw.example:443\"\n");
         assert!(outside.contains("line 2: `gateway`: "), "{outside}");
         assert!(outside.ends_with("such as [client]"), "{outside}");
