@@ -243,8 +243,7 @@ fn bad_parameters_and_files_are_clear_errors() {
         assert!(said.contains(expected), "{arguments:?}: {said}");
         assert!(output.stdout.is_empty(), "{arguments:?}");
     }
-    let idle = link(&["--queue", "20", "--", "true"]);
-    assert!(text(&idle.stderr).contains("add --rate"));
+    assert!(text(&link(&["--queue", "20", "--", "true"]).stderr).contains("add --rate"));
 }
 
 #[test]
