@@ -7,8 +7,8 @@
 
 use tandem_http::Fields;
 
-/// Texts in the names of fields that carry credentials: `Private-Token`, `Ocp-Apim-Subscription-Key`,
-/// `DPoP` (RFC 9449), `Client-Cert` (RFC 9440) and others.
+/// Texts in the names of fields that carry credentials, such as `Private-Token`, `DPoP` (RFC 9449)
+/// and `Client-Cert` (RFC 9440).
 const MARKS: [&str; 11] = [
     "api-key",
     "apikey",

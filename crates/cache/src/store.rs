@@ -105,8 +105,8 @@ impl Lifecycle<Key, Resource> for Evict {
 impl Store {
     /// Creates a store for `capacity` bytes, of which a group may hold `group_capacity`.
     ///
-    /// Where a group may hold everything, the store evicts the resources that are used least. A
-    /// group above its bound loses its oldest ones. A resource has nine tenths of the store at most.
+    /// The store evicts the resources that are used least. A group above its bound loses its oldest
+    /// ones. A resource has nine tenths of the store at most.
     pub fn new(capacity: u64, group_capacity: u64) -> Self {
         let items = usize::try_from(capacity / EXPECTED_WEIGHT).unwrap_or(usize::MAX);
         let options = OptionsBuilder::new()

@@ -510,8 +510,8 @@ fn har_may_have_fractions_and_nulls() {
         {"request": {"url": "http://a.example/", "headers": [{"name": "Referer", "value": null}]},
          "response": {"status": 302.0, "bodySize": 0.0, "redirectURL": "/b"}},
         {"request": {"url": "http://a.example/b"},
-         "response": {"status": 200.0, "bodySize": 1000.0, "_transferSize": null, "redirectURL": null,
-            "content": {"size": 1e3, "mimeType": "text/html"}}},
+         "response": {"status": 200.0, "bodySize": 1000.0, "_transferSize": null,
+            "redirectURL": null, "content": {"size": 1e3, "mimeType": "text/html"}}},
     ]}});
     let page = Page::from_json("har", har.to_string().as_bytes()).expect("a page");
     assert_eq!(page.bytes(), 1000);

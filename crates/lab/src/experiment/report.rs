@@ -507,8 +507,8 @@ pub fn spread_in_total(spreads: &[Spread]) -> Option<String> {
         format!("{fewest} to {most}")
     };
     Some(format!(
-        "{} set-ups at points, {passes} passes each; the longest load exceeds the shortest by {} in the \
-         median and {} at most; by less than {} in {within} of {}",
+        "{} set-ups at points, {passes} passes each; the longest load exceeds the shortest by {} \
+         in the median and {} at most; by less than {} in {within} of {}",
         all.count,
         percent(all.median * 100.0),
         percent(all.max * 100.0),
