@@ -62,11 +62,13 @@ impl Expected {
     }
 
     /// Returns the content of a final response with this status and length. Responses to HEAD, and
-    /// those with status 204 or 304, have no content, whatever their length.
+    /// those with status 204 or 304, have no content, whatever their length. A tunnel begins with
+    /// any 2xx (RFC 9110 section 9.3.6).
     pub fn of_response(status: u16, length: Option<u64>, request: ResponseTo) -> Self {
         Self(match (request, status) {
+            _ if request.begins_tunnel(status) => None,
             (ResponseTo::Head, _) | (_, 204 | 304) => Some(0),
-            _ => length.filter(|_| !request.begins_tunnel(status)),
+            _ => length,
         })
     }
 
@@ -121,7 +123,6 @@ mod tests {
             (ResponseTo::Head, 404),
             (ResponseTo::Other, 204),
             (ResponseTo::Other, 304),
-            (ResponseTo::Connect, 204),
         ] {
             for length in [None, Some(0), Some(4)] {
                 let expected = Expected::of_response(status, length, request);
@@ -137,8 +138,10 @@ mod tests {
 
     #[test]
     fn length_of_a_tunnel_means_nothing() {
-        let tunnel = Expected::of_response(200, Some(4), ResponseTo::Connect);
-        assert_eq!([takes(tunnel, 0), takes(tunnel, 9)], [Ok(()), Ok(())]);
+        for status in [200, 204] {
+            let tunnel = Expected::of_response(status, Some(4), ResponseTo::Connect);
+            assert_eq!([takes(tunnel, 0), takes(tunnel, 9)], [Ok(()), Ok(())]);
+        }
         let refusal = Expected::of_response(502, Some(4), ResponseTo::Connect);
         assert_eq!(takes(refusal, 4), Ok(()));
         assert_eq!(takes(refusal, 9), Err(WrongLength::More));

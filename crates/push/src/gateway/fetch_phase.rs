@@ -157,7 +157,7 @@ impl FetchPhase {
         self.change_start(Start::Promise, Start::Gathered);
     }
 
-    /// Ends that wait. Returns whether there was one.
+    /// Ends the wait for requests of the browser. Returns whether there was one.
     pub(super) fn end_gathering(&mut self) -> bool {
         self.change_start(Start::Gathered, Start::Promise)
     }
@@ -178,7 +178,7 @@ impl FetchPhase {
         }
     }
 
-    /// Holds the head that has arrived back.
+    /// Holds back the head that has arrived.
     pub(super) const fn hold_head(&mut self) {
         if let Self::Passing(passage) = self {
             *passage = Passage::Nothing;

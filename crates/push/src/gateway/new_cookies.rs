@@ -118,7 +118,7 @@ impl Gateway {
             .get(page)
             .is_some_and(|it| it.may_cause(&request));
         if may_cause && self.is_only_page(page) {
-            self.cookies.note_part(&request);
+            self.cookies.note_set_by_part(&request);
             self.follow(page, &changes, knows_changes);
         }
         self.end_outdated_fetches(now);
@@ -133,7 +133,7 @@ impl Gateway {
     /// Lets the later requests of a page carry new cookies. `knows_changes` is true if no other
     /// page changed a cookie before.
     pub(super) fn follow_new_cookies(&mut self, cookies: &NewCookies, knows_changes: bool) {
-        self.cookies.note_part(&cookies.request);
+        self.cookies.note_set_by_part(&cookies.request);
         self.follow(cookies.page, &cookies.changes, knows_changes);
     }
 

@@ -2,9 +2,9 @@
 //!
 //! A client without a gateway has the session and its user to itself. It requests these resources
 //! together with the page, and saves the round trip until the page names them. It remembers every
-//! promised need and each lazy need that the page names. It also remembers
-//! requests of the browser that no promise has answered (`own_needs`). Only those that the browser
-//! has used are requested early, and one that it does not use is forgotten.
+//! promised need and each lazy need that the page names. It also remembers some requests of the
+//! browser that no promise has answered (`own_needs`). Only those that the browser has used are
+//! requested early, and one that it does not use is forgotten.
 //!
 //! If a visit has none of the last visit's cookies, the last visit is forgotten. The user may have
 //! deleted the site's cookies, and early requests must not tell the site which browser it is. The

@@ -44,6 +44,7 @@ pub(super) struct SessionCookies {
 }
 
 impl SessionCookies {
+    /// Returns the cookies of a session that has seen no request.
     pub(super) fn new(audience: Audience) -> Self {
         Self {
             audience,
@@ -70,7 +71,7 @@ impl SessionCookies {
     }
 
     /// Notes that a part of a page sets cookies.
-    pub(super) fn note_part(&mut self, request: &RequestHead) {
+    pub(super) fn note_set_by_part(&mut self, request: &RequestHead) {
         self.hosts.note_set(request);
     }
 
@@ -84,7 +85,7 @@ impl SessionCookies {
         self.paths.note(changes);
     }
 
-    /// Returns the cookies of a page's request that its other requests may not carry.
+    /// Returns the cookies of a page's request that not all of its other requests carry.
     pub(super) fn limited_by_paths(&self, request: &RequestHead) -> Option<CookieChanges> {
         self.paths.of(request)
     }

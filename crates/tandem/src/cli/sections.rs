@@ -74,13 +74,13 @@ pub(super) struct Process {
     /// The maximum number of connections from clients.
     max_connections: usize,
     /// The socket options of a path that loses packets.
-    lossy_path: Option<SocketOptions>,
+    slow_path: Option<SocketOptions>,
 }
 
 impl Process {
     /// Returns the warnings about the machine's kernel, and its limits for the process.
     fn warnings(&self) -> Vec<String> {
-        let congestion = self.lossy_path.as_ref().and_then(warning_of_congestion);
+        let congestion = self.slow_path.as_ref().and_then(warning_of_congestion);
         let descriptors = few_descriptors(self.max_connections);
         congestion.into_iter().chain(descriptors).collect()
     }
@@ -196,7 +196,7 @@ impl Configured for ClientConfig {
             },
             drain_limit: Duration::from_secs(10),
             max_connections: self.max_connections,
-            lossy_path: None,
+            slow_path: None,
         }
     }
 }
@@ -271,7 +271,7 @@ impl NearConfig {
             },
             drain_limit: self.drain_timeout,
             max_connections: self.max_connections,
-            lossy_path: Some(self.path.socket.clone()),
+            slow_path: Some(self.path.socket.clone()),
         }
     }
 
@@ -295,7 +295,7 @@ mod issuer {
 
         fn process(&self) -> Process {
             Process {
-                lossy_path: None,
+                slow_path: None,
                 ..self.near.process()
             }
         }

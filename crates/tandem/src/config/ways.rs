@@ -16,8 +16,11 @@ const APART: &str = "onion services, except that of the default gateway";
 /// Returns whether all gateways are at the onion service of a host: any of them may get its
 /// requests.
 pub(super) fn are_at_onion(gateways: &[GatewayEndpoint], host: &str) -> bool {
-    let mut hosts = gateways.iter().map(|gateway| &gateway.endpoint.host);
-    hosts.all(|gateway| is_same_onion(gateway, host))
+    are_same_onion(gateways.iter().map(|gateway| &*gateway.endpoint.host), host)
+}
+
+fn are_same_onion<'a>(mut gateways: impl Iterator<Item = &'a str>, host: &str) -> bool {
+    gateways.all(|gateway| is_same_onion(gateway, host))
 }
 
 /// The hosts without a route that the default gateways serve. A gateway would read requests for an
@@ -33,8 +36,8 @@ pub struct DefaultHosts {
 impl DefaultHosts {
     /// Returns whether requests for a host without a route go to the default gateways.
     pub fn contains(&self, host: &str) -> bool {
-        let is_own = |gateway: &String| is_same_onion(gateway, host);
-        !(self.keeps_onions_apart && is_onion(host)) || self.gateways.iter().all(is_own)
+        let gateways = self.gateways.iter().map(String::as_str);
+        !(self.keeps_onions_apart && is_onion(host)) || are_same_onion(gateways, host)
     }
 }
 
