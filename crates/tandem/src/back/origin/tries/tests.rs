@@ -151,7 +151,8 @@ async fn ask(silent: usize, method: Method, text: &'static str) -> (u16, Duratio
     let mut reply: Reply = ToOrigin(origin).call(exchange);
     let status = match reply.part().await {
         Some(Ok(Part::Head(head))) => head.status,
-        Some(Err(error)) => crate::failure::response(&error, RoleName::Gateway).0.status,
+        // The front answers a timeout with this status.
+        Some(Err(error)) if error.kind == Kind::Timeout => 504,
         other => panic!("{other:?}"),
     };
     (status, start.elapsed(), begun.get())
