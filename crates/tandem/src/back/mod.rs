@@ -13,6 +13,8 @@
 //! carries UDP datagrams.
 
 pub mod announce;
+#[cfg(test)]
+mod doubles;
 mod failures;
 pub mod gateways;
 pub mod growth;

@@ -7,14 +7,15 @@ use tandem_http::h1::Form;
 use tandem_http::{Method, RequestHead, ResponseHead, Scheme};
 
 use super::*;
+use crate::back::doubles::{FakeProtocol, FakeSession, NoTransport};
 use crate::back::origin::tests_scripted::run;
 use crate::back::origin::{Limits, Mode, OriginProtocols, OriginTransports, ToOrigin};
-use crate::carrier::{Carrier, LocalBoxFuture};
+use crate::carrier::LocalBoxFuture;
 use crate::endpoint::SessionKind;
-use crate::exchange::{Body, Chunk, Chunks, Part, Peer, Reply};
+use crate::exchange::{Body, Chunk, Chunks, Part, Reply};
 use crate::role_name::RoleName;
+use crate::session::Connected;
 use crate::session::http1::Http1Session;
-use crate::session::{Connected, Drain, Session, SessionEvents, SessionState};
 use crate::stage::Stage;
 use crate::transport::Transport;
 
@@ -23,47 +24,13 @@ const GIVEN_UP: Duration = Duration::from_secs(50);
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A transport that no session uses.
-struct NoTransport;
-
-impl Transport for NoTransport {
-    fn below(&self) -> Option<&dyn Transport> {
-        None
-    }
-}
-
-/// A protocol whose first `silent` sessions never respond.
-struct Silent {
-    silent: usize,
-    begun: Rc<Cell<usize>>,
-}
-
-impl Session for Silent {
-    fn connect(&self, _: LocalBoxFuture<'static, Result<Carrier, Error>>) -> Rc<dyn Connected> {
-        self.begun.set(self.begun.get() + 1);
-        Rc::new(Begun {
-            is_silent: self.begun.get() <= self.silent,
-            is_over: Cell::new(false),
-        })
-    }
-
-    fn serve(
-        &self,
-        _: Carrier,
-        _: Peer,
-        _: Rc<dyn Stage>,
-        _: Drain,
-    ) -> LocalBoxFuture<'static, Result<(), Error>> {
-        Box::pin(std::future::ready(Ok(())))
-    }
-}
-
-struct Begun {
+/// A session that never responds, if it is silent.
+struct Scripted {
     is_silent: bool,
     is_over: Cell<bool>,
 }
 
-impl Connected for Begun {
+impl FakeSession for Scripted {
     fn run<'a>(
         &'a self,
         _: &'a mut Exchange,
@@ -82,29 +49,9 @@ impl Connected for Begun {
     }
 
     fn drain(&self) {}
-}
-
-impl SessionState for Begun {
-    fn is_ready(&self) -> bool {
-        !self.is_over.get()
-    }
 
     fn is_closed(&self) -> bool {
         self.is_over.get()
-    }
-
-    fn is_established(&self) -> bool {
-        true
-    }
-
-    fn active(&self) -> usize {
-        0
-    }
-}
-
-impl SessionEvents for Begun {
-    fn established<'a>(&'a self) -> LocalBoxFuture<'a, Result<(), Error>> {
-        Box::pin(std::future::ready(Ok(())))
     }
 }
 
@@ -133,10 +80,17 @@ async fn ask(silent: usize, method: Method, text: &'static str) -> (u16, Duratio
             response_timeout: LIMIT,
             ..Http1Session::new(Form::Origin, RoleName::Gateway)
         },
-        multiplexed: Rc::new(Silent {
-            silent,
-            begun: Rc::clone(&begun),
-        }),
+        multiplexed: Rc::new(FakeProtocol({
+            let begun = Rc::clone(&begun);
+            move |_| {
+                begun.set(begun.get() + 1);
+                let session = Scripted {
+                    is_silent: begun.get() <= silent,
+                    is_over: Cell::new(false),
+                };
+                Rc::new(session) as Rc<dyn Connected>
+            }
+        })),
         always: Some(SessionKind::H2),
     };
     let origin = Origin::with(Mode::Forward, transports, protocols, Limits::default());
