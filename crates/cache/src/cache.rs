@@ -1,7 +1,9 @@
 //! The decisions of a cache about requests: which stored response serves a request, and which
 //! requests join another one. `receiving` decides about responses, `parts` about those with a
 //! range, `fleet` about other caches of the operator, and `disk` about a second store on a disk.
+//! `changes` holds the times of changes.
 
+mod changes;
 mod disk;
 mod fleet;
 pub(crate) mod parts;
@@ -23,9 +25,11 @@ use crate::store::{Group, Resource, Store};
 use crate::stored::Stored;
 use crate::{Key, Now, Sharing};
 
+use changes::Marks;
 pub use disk::OnDisk;
 
-/// The maximum number of URLs in the lists of uncacheable and of invalidated URLs.
+/// The maximum number of entries in the lists of uncacheable URLs, of invalidated URLs and of
+/// changed origins.
 const MAX_MARKS: usize = 1 << 14;
 
 /// The configuration of a cache.
@@ -186,12 +190,10 @@ pub struct Cache<F> {
     next_flight: u64,
     /// The hashes of keys with uncacheable responses, and the end of their marks.
     passes: HashMap<u64, Duration>,
-    /// The marks of targets that were invalidated, with the times.
-    invalidated: HashMap<u64, Duration>,
-    /// The marks from before those of `invalidated`.
-    invalidated_before: HashMap<u64, Duration>,
-    /// The latest time of the marks that were forgotten.
-    forgotten: Option<Duration>,
+    /// The targets that were invalidated.
+    invalidated: Marks,
+    /// The owners and origins of unsafe requests.
+    changes: Marks,
     /// Responses to requests from before this time are not stored.
     floor: Option<Duration>,
     outbox: fleet::Outbox,
@@ -222,9 +224,8 @@ impl<F: Clone> Cache<F> {
             flights: HashMap::new(),
             next_flight: 0,
             passes: HashMap::new(),
-            invalidated: HashMap::new(),
-            invalidated_before: HashMap::new(),
-            forgotten: None,
+            invalidated: Marks::default(),
+            changes: Marks::default(),
             floor: None,
             outbox: fleet::Outbox::default(),
             is_in_fleet: false,
@@ -273,7 +274,8 @@ impl<F: Clone> Cache<F> {
         match (stored, reuse) {
             (Some(stored), Some(Reuse::Fresh | Reuse::Stale)) => Lookup::Hit(stored),
             (Some(stored), _) if self.serves_while_revalidating(now, &asks, &stored) => {
-                let lead = token.filter(|_| !self.flights.contains_key(key));
+                let open = |flight: &Flight<F>| self.is_open(key, flight);
+                let lead = token.filter(|_| !self.flights.get(key).is_some_and(open));
                 let fetch = lead.map(|token| {
                     // The client's conditions and ranges are not those of the validation.
                     let mut plain = request.clone();
@@ -291,7 +293,7 @@ impl<F: Clone> Cache<F> {
                 let token = token.filter(|_| leads);
                 if let (Some(_), Some(flight)) = (token, self.flights.get(key))
                     && (self.is_known(key) || flight.user == user)
-                    && self.is_current(key, flight.started)
+                    && self.is_open(key, flight)
                 {
                     return Lookup::Join(flight.token.clone());
                 }
@@ -426,7 +428,7 @@ impl<F: Clone> Cache<F> {
             &RequestPolicy::of(&request.fields),
             stored.is_some(),
         );
-        let is_led = |flight: &Flight<F>| self.is_current(key, flight.started);
+        let is_led = |flight: &Flight<F>| self.is_open(key, flight);
         let token = token.filter(|_| !self.flights.get(key).is_some_and(is_led));
         let token = token.map(|token| token());
         let flight = token.clone().map(|token| {
@@ -517,7 +519,7 @@ impl<F: Clone> Cache<F> {
         }
         for key in targets {
             self.remove_target(key);
-            self.mark_invalidated(now, self.mark(key));
+            self.invalidated.note(self.mark(key), now.elapsed);
             self.note_invalidation(key);
         }
     }
@@ -547,11 +549,7 @@ impl<F: Clone> Cache<F> {
 
     /// Returns true if the target was, or may have been, invalidated since this time.
     fn is_invalidated(&self, key: &Key, started: Duration) -> bool {
-        let later = |time: Option<&Duration>| time.is_some_and(|time| *time >= started);
-        let mark = self.mark(key);
-        later(self.invalidated.get(&mark))
-            || later(self.invalidated_before.get(&mark))
-            || later(self.forgotten.as_ref())
+        self.invalidated.may_follow(self.mark(key), started)
     }
 
     /// Removes the responses of a group, such as those of a user whose session has ended.

@@ -62,8 +62,25 @@ const MAX_HEAD: usize = 8 << 10;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Key {
     text: Arc<[u8]>,
+    /// The positions of the origin and of the path behind it.
+    origin: usize,
+    path: usize,
     /// The length of the part without the fields that override the target.
     base: usize,
+}
+
+/// Adds a part of a key. A length before each part keeps different lists of parts different.
+fn add(text: &mut Vec<u8>, part: &[u8]) {
+    text.extend_from_slice(&(part.len() as u64).to_be_bytes());
+    text.extend_from_slice(part);
+}
+
+/// Returns the part of a key that names the origin of a request.
+pub(crate) fn origin_of(request: &RequestHead) -> Vec<u8> {
+    let mut text = Vec::with_capacity(32 + request.authority.len());
+    add(&mut text, request.scheme.as_str().as_bytes());
+    add(&mut text, request.authority.to_ascii_lowercase().as_bytes());
+    text
 }
 
 impl Key {
@@ -101,30 +118,29 @@ impl Key {
         if target > MAX_HEAD || (reads && head > MAX_HEAD) {
             return None;
         }
-        let mut text = Vec::with_capacity(64 + request.authority.len() + request.path.len());
+        let size = 64 + partition.len() + request.authority.len() + request.path.len();
+        let mut text = Vec::with_capacity(size);
         text.extend_from_slice(&owner.to_be_bytes());
-        let mut add = |part: &[u8]| {
-            // A length before each part keeps different lists of parts different.
-            text.extend_from_slice(&(part.len() as u64).to_be_bytes());
-            text.extend_from_slice(part);
-        };
-        add(partition);
-        add(request.scheme.as_str().as_bytes());
-        add(request.authority.to_ascii_lowercase().as_bytes());
-        add(request.path.as_bytes());
+        add(&mut text, partition);
+        let origin = text.len();
+        text.extend_from_slice(&origin_of(request));
+        let path = text.len();
+        add(&mut text, request.path.as_bytes());
         let base = text.len();
         for field in request
             .fields
             .iter()
             .filter(|field| is_override(field.name))
         {
-            for part in [field.name, field.value] {
-                text.extend_from_slice(&(part.len() as u64).to_be_bytes());
-                text.extend_from_slice(part);
-            }
+            add(&mut text, field.name);
+            add(&mut text, field.value);
         }
-        let text = text.into();
-        Some(Self { text, base })
+        Some(Self {
+            text: text.into(),
+            origin,
+            path,
+            base,
+        })
     }
 
     /// The size of the key in bytes.
@@ -143,11 +159,17 @@ impl Key {
         &self.text[..self.base]
     }
 
+    /// The owner and the origin, which all partitions of the owner share.
+    pub(crate) fn origin(&self) -> (&[u8], &[u8]) {
+        let owner = &self.text[..size_of::<u64>()];
+        (owner, &self.text[self.origin..self.path])
+    }
+
     /// Returns the key of the same target without overrides.
     pub(crate) fn plain(&self) -> Self {
         Self {
             text: self.base().into(),
-            base: self.base,
+            ..*self
         }
     }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 use tandem_http::{Method, RequestHead};
 use tandem_predict::crowd::{Crowd, tag};
 
-use super::{Cache, Fetch, MAX_MARKS};
+use super::{Cache, Fetch};
 use crate::credentials::has_login;
 use crate::names::{Name, Namer, Names};
 use crate::stored::{Body, Stored};
@@ -225,7 +225,7 @@ impl<F: Clone> Cache<F> {
                 self.store.remove_target(&key);
             }
             self.forget_on_disk(name);
-            self.mark_invalidated(now, mark_of(name));
+            self.invalidated.note(mark_of(name), now.elapsed);
         }
     }
 
@@ -235,15 +235,6 @@ impl<F: Clone> Cache<F> {
             Some(name) => mark_of(&name),
             None => self.secret.hash_one(key.base()),
         }
-    }
-
-    pub(super) fn mark_invalidated(&mut self, now: Now, mark: u64) {
-        if self.invalidated.len() >= MAX_MARKS / 2 {
-            let newer = std::mem::take(&mut self.invalidated);
-            let old = std::mem::replace(&mut self.invalidated_before, newer);
-            self.forgotten = old.into_values().max().max(self.forgotten);
-        }
-        self.invalidated.insert(mark, now.elapsed);
     }
 
     /// Stores the response of another cache in place of a request to the origin. Returns whether

@@ -173,7 +173,7 @@ impl<F: Clone> Cache<F> {
         let fresh = Arc::new(self.updated(now, fetch, stored, head));
         match self.judge(fetch, head, &fresh.policy) {
             Update::Store => {
-                if self.is_current(&fetch.key, fetch.started) {
+                if self.may_confirm(fetch) {
                     let (user, fresh) = (fetch.user, Arc::clone(&fresh));
                     let is_counted = self.store.update(&fetch.key, user, stored, fresh);
                     self.note_fetch(&fetch.key, user, is_counted);
@@ -186,6 +186,12 @@ impl<F: Clone> Cache<F> {
                 Received::Own(fresh)
             }
         }
+    }
+
+    /// Returns true if the response to a fetch may make a stored response fresh.
+    fn may_confirm(&self, fetch: &Fetch) -> bool {
+        let (key, started) = (&fetch.key, fetch.started);
+        self.is_current(key, started) && !self.is_overtaken(key, started)
     }
 
     /// Decides about a stored response whose head the head of another response updates. `merged` is
@@ -281,7 +287,7 @@ impl<F: Clone> Cache<F> {
         match self.judge(fetch, head, &fresh.policy) {
             Update::Ignore => {}
             Update::Store if is_same => {
-                if self.is_current(&fetch.key, fetch.started) {
+                if self.may_confirm(fetch) {
                     self.store.update(&fetch.key, fetch.user, stored, fresh);
                     self.renew_on_disk(&fetch.key);
                 }
@@ -305,7 +311,17 @@ impl<F: Clone> Cache<F> {
         (by_field || disconnected).then(|| Arc::clone(stored))
     }
 
-    /// Stores a response whose body is complete, and returns it.
+    /// Returns true if a response is to be stored now: neither its target nor the store has a newer
+    /// state.
+    fn is_newest(&self, pending: &Pending) -> bool {
+        let (key, started) = (&pending.key, pending.started);
+        let visible = self.resource(key, pending.user);
+        let stored = visible.and_then(|(it, only)| it.select(&pending.asked, only));
+        self.is_current(key, started) && stored.is_none_or(|stored| stored.started <= started)
+    }
+
+    /// Stores a response whose body is complete, and returns it. One that a change has overtaken
+    /// must be validated before each use.
     pub fn finish(
         &mut self,
         pending: Pending,
@@ -320,13 +336,19 @@ impl<F: Clone> Cache<F> {
         if is_long || expected.is_some_and(|expected| expected != body.len()) {
             return None;
         }
+        let is_overtaken = self.is_overtaken(&pending.key, pending.started);
+        let mut policy = pending.entry.policy.clone();
+        policy.control.no_cache |= is_overtaken;
+        let is_useful = !is_overtaken || policy.has_validator;
         let stored = Arc::new(Stored {
             body,
             // The fields after a part are about the part.
             trailers: trailers.filter(|_| extent.is_none()),
+            policy,
             ..Stored::clone(&pending.entry)
         });
-        if self.is_current(&pending.key, pending.started)
+        if is_useful
+            && self.is_newest(&pending)
             && let Some(stored) = self.joined(&pending.key, &pending.asked, &stored)
         {
             let needed = self.needed(&pending.key, self.name(&pending.key));

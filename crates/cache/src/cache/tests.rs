@@ -1,5 +1,6 @@
 //! Tests of the decisions in virtual time.
 
+mod changes;
 mod lifetimes;
 mod parts;
 mod posts;

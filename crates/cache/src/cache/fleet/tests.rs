@@ -467,19 +467,6 @@ fn lent_response_was_requested_before_its_date() {
 }
 
 #[test]
-fn many_invalidations_do_not_forget_the_latest_ones() {
-    let mut gateway = Gateway::new(Sharing::Origin, 1);
-    for mark in 0..=MAX_MARKS as u64 {
-        gateway.seconds = 1 + mark / 1024;
-        gateway.cache.mark_invalidated(gateway.now(), mark);
-    }
-    let marks = gateway.cache.invalidated.len() + gateway.cache.invalidated_before.len();
-    assert!((MAX_MARKS / 2..=MAX_MARKS).contains(&marks));
-    let forgotten = gateway.cache.forgotten.expect("some were");
-    assert!(forgotten + Duration::from_secs(5) < gateway.now().elapsed);
-}
-
-#[test]
 fn waiting_changes_are_bounded() {
     let mut gateway = Gateway::new(Sharing::Shared, 4);
     let keys: Vec<_> = (0..MAX_WAITING + 8)
