@@ -1,5 +1,8 @@
 //! The reply to an unsafe request. A success invalidates stored responses (RFC 9111 section 4.4).
 //! The response to POST may be stored itself, for later requests with GET (RFC 9110 section 9.3.3).
+//!
+//! The origin may change its resources until the end of the response, or without a response. The
+//! cache learns of each part before the client gets it.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -27,6 +30,7 @@ pub(super) struct ChangingReply {
     status: CacheStatus,
     /// The reply of the origin, or the reader of a response that is stored meanwhile.
     parts: Reply,
+    has_ended: bool,
 }
 
 impl ChangingReply {
@@ -39,6 +43,7 @@ impl ChangingReply {
             let (key, group) = (&place.key, place.group);
             cache.lock().post(now, key, group, user, &exchange.request)
         });
+        session.note_change(&exchange.request);
         Reply::new(Self {
             session: Rc::clone(session),
             partitions: session.changed(&exchange),
@@ -46,6 +51,7 @@ impl ChangingReply {
             fetch,
             status: CacheStatus::bypass(false),
             parts: session.next.call(exchange),
+            has_ended: false,
         })
     }
 
@@ -123,6 +129,10 @@ impl Parts for ChangingReply {
 
     fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Part, Error>>> {
         let mut part = self.parts.poll_part(cx);
+        if part.is_ready() && !self.has_ended {
+            self.has_ended = matches!(part, Poll::Ready(None | Some(Err(_))));
+            self.session.note_change(&self.request);
+        }
         if let Poll::Ready(Some(Ok(Part::Head(head)))) = &mut part {
             self.on_head(head);
             if self.session.tells_status {
@@ -130,5 +140,14 @@ impl Parts for ChangingReply {
             }
         }
         part
+    }
+}
+
+/// The origin may have got a request that is given up.
+impl Drop for ChangingReply {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            self.session.note_change(&self.request);
+        }
     }
 }

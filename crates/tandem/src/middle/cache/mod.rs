@@ -183,6 +183,13 @@ impl CacheSession {
         key.is_some_and(|key| cache.holds_fresh(now, &key, owner.user, request))
     }
 
+    /// Notes that an unsafe request may change the resources of its origin now.
+    fn note_change(&self, request: &RequestHead) {
+        let owner = self.owner(request.scheme).number;
+        let (mut cache, now) = (self.cache.lock(), self.cache.now());
+        cache.note_change(now, owner, request);
+    }
+
     /// Returns the partitions in which an unsafe request invalidates responses: that of its page,
     /// and that of its own site.
     fn changed(&self, exchange: &Exchange) -> Vec<Vec<u8>> {
