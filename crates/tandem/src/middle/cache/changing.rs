@@ -151,3 +151,112 @@ impl Drop for ChangingReply {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use tandem_cache::{Config, Sharing};
+    use tandem_http::{Method, Scheme};
+    use tokio::sync::Notify;
+
+    use super::super::CacheStage;
+    use crate::exchange::Peer;
+    use crate::response_cache::ResponseCache;
+    use crate::stage::Stage;
+
+    use super::*;
+
+    /// An origin whose first validation has the state of its arrival, and ends after a change.
+    fn origin(changed: &Rc<Notify>) -> Rc<dyn Stage> {
+        let changed = Rc::clone(changed);
+        let version = Rc::new(std::cell::Cell::new(0u8));
+        Rc::new(move |exchange: Exchange| {
+            if exchange.request.method == Method::Post {
+                version.set(version.get() + 1);
+                let end = exchange.request.path == "/broken";
+                return Reply::generate(move |mut sink| async move {
+                    if end {
+                        let (kind, side) = (crate::error::Kind::Reset, crate::error::Side::Origin);
+                        return Err(Error::new(kind, side, "no response"));
+                    }
+                    let mut head = ResponseHead::new(500);
+                    head.fields.push("content-length", "0");
+                    sink.send(Part::Head(head)).await;
+                    Ok(())
+                });
+            }
+            let mut head = ResponseHead::new(200);
+            head.fields.push("cache-control", "no-cache");
+            head.fields.push("etag", format!("\"{}\"", version.get()));
+            let body = Bytes::from(version.get().to_string());
+            let waits = exchange.request.fields.contains("if-none-match") && version.get() == 0;
+            let changed = Rc::clone(&changed);
+            Reply::generate(move |mut sink| async move {
+                if waits {
+                    changed.notified().await;
+                }
+                sink.send(Part::Head(head)).await;
+                sink.send(Part::Data(body)).await;
+                Ok(())
+            })
+        })
+    }
+
+    async fn body_of(mut reply: Reply) -> Vec<u8> {
+        let mut body = Vec::new();
+        while let Some(part) = reply.part().await {
+            if let Ok(Part::Data(data)) = part {
+                body.extend_from_slice(&data);
+            }
+        }
+        body
+    }
+
+    /// The response of the change may be an error, and there may be none.
+    #[tokio::test(start_paused = true)]
+    async fn request_after_a_change_gets_the_changed_resource() {
+        for (sharing, path) in [
+            (Sharing::Private, "/change"),
+            (Sharing::Private, "/broken"),
+            (Sharing::Shared, "/change"),
+            (Sharing::Origin, "/change"),
+        ] {
+            let config = Config {
+                sharing,
+                memory: 1 << 20,
+                min_users: 1,
+            };
+            let cache = Arc::new(ResponseCache::new(config));
+            let changed = Rc::new(Notify::new());
+            let peer = Peer {
+                session: 1,
+                ..Peer::none()
+            };
+            let stage = CacheStage::new(&cache, peer, 1, false, origin(&changed));
+            let call = |method, path| {
+                let mut request = RequestHead::get(Scheme::Http, "a.example", path);
+                request.method = method;
+                request.fields.push("sec-fetch-site", "none");
+                stage.call(Exchange::internal(request))
+            };
+            let tick = || tokio::time::advance(std::time::Duration::from_millis(1));
+            let scene = async {
+                assert_eq!(body_of(call(Method::Get, "/")).await, b"0");
+                tick().await;
+                let older = tokio::task::spawn_local(body_of(call(Method::Get, "/")));
+                tick().await;
+                body_of(call(Method::Post, path)).await;
+                tick().await;
+                let newer = tokio::task::spawn_local(body_of(call(Method::Get, "/")));
+                tick().await;
+                changed.notify_one();
+                assert_eq!(newer.await.unwrap(), b"1", "{sharing:?} {path}");
+                assert_eq!(older.await.unwrap(), b"0", "{sharing:?} {path}");
+                tick().await;
+                // The response of the older request has not replaced the newer one.
+                assert_eq!(body_of(call(Method::Get, "/")).await, b"1");
+            };
+            tokio::task::LocalSet::new().run_until(scene).await;
+        }
+    }
+}

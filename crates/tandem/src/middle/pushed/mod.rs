@@ -22,7 +22,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use tandem_http::cache::{invalidates, is_safe};
+use tandem_http::cache::is_safe;
 use tandem_http::{Method, RequestHead, ResponseHead};
 use tandem_push::client::{StoreLimits, preload_link};
 use tandem_push::fetch_standard::is_navigation;
@@ -325,6 +325,8 @@ impl Parts for Observed {
                     return Poll::Ready(Some(Err(error)));
                 }
                 Some(Ok(Part::Head(head))) => self.on_head(head),
+                // The origin may have got the request.
+                Some(Err(_)) => self.note_change(),
                 _ => {}
             }
             return Poll::Ready(part);
@@ -335,6 +337,16 @@ impl Parts for Observed {
 }
 
 impl Observed {
+    /// Drops the stored answers of the origin of an unsafe request. A push that was under way
+    /// during the request precedes its answer and may be stale, whatever the answer says.
+    fn note_change(&self) {
+        if let Some(request) = &self.request
+            && !is_safe(&request.method)
+        {
+            self.shared.invalidate(&self.isolation, request);
+        }
+    }
+
     fn on_pushed(&mut self, pushed: PushedPart) {
         let PushedPart {
             request,
@@ -367,11 +379,8 @@ impl Observed {
                 let now = Instant::now().into_std();
                 digest.note(now, request, head);
             }
-            // A push that was under way during the request precedes this answer and may be stale.
-            if invalidates(&request.method, head.status) {
-                shared.invalidate(&self.isolation, request);
-            }
         }
+        self.note_change();
         let treatment = head.fields.get(PUSH_FIELD).and_then(Treatment::parse);
         if treatment.is_none() {
             return;
