@@ -13,6 +13,8 @@ mod preconnect;
 pub mod prepare;
 mod reach;
 #[cfg(test)]
+mod tests_late_bytes;
+#[cfg(test)]
 mod tests_scripted;
 mod to_origin;
 mod tries;

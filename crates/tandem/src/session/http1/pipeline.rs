@@ -490,6 +490,7 @@ impl Http1Client {
         };
         let mut reader = ResponseReader {
             method: &exchange.request.method,
+            is_reused: self.answered.get() > 0,
             limits: &self.session.limits,
             timeout: self.session.response_timeout,
             timer: &mut timer,

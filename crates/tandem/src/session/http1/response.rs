@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
 use tandem_http::Method;
-use tandem_http::h1::{self, Decoder, Limits};
+use tandem_http::h1::{self, BadResponse, Decoder, Limits};
 use tokio::io::AsyncRead;
 use tokio::time::{Instant, Sleep};
 
@@ -63,6 +63,9 @@ impl ReadTimer {
 /// The state of reading the response to one request.
 pub(super) struct ResponseReader<'a> {
     pub(super) method: &'a Method,
+    /// The connection has had a response before. Late bytes of that one, such as content behind a
+    /// response to HEAD, may lie before the response.
+    pub(super) is_reused: bool,
     pub(super) limits: &'a Limits,
     /// The time for the head, and for the pause between two pieces of the body.
     pub(super) timeout: Duration,
@@ -81,12 +84,13 @@ impl ResponseReader<'_> {
         sink: &mut Sink,
     ) -> Result<h1::Response, Error> {
         let mut interim = Interim::default();
+        let mut is_first = true;
         loop {
             let parsed = if self.input.is_empty() {
                 None
             } else {
                 h1::parse_response(&self.input, self.method, self.limits)
-                    .map_err(|error| Error::new(Kind::Protocol, Side::Origin, error.to_string()))?
+                    .map_err(|bad| self.bad_response(bad, is_first))?
             };
             let Some((response, consumed)) = parsed else {
                 let more = self.read(path, buffers::ReadSize::First).await?;
@@ -97,6 +101,7 @@ impl ResponseReader<'_> {
                 continue;
             };
             self.input.advance(consumed);
+            is_first = false;
             if response.head.is_informational() && response.head.status != 101 {
                 interim.add(consumed, Side::Origin)?;
                 if let Some(progress) = &self.progress {
@@ -177,6 +182,18 @@ impl ResponseReader<'_> {
             .unwrap_or_else(|shared| BytesMut::from(&shared[..]));
         joined.extend_from_slice(&more);
         self.input = joined.freeze();
+    }
+
+    /// Returns the error of a head that cannot be read. If the bytes may belong to an earlier
+    /// response, a new connection shows the response to this request.
+    fn bad_response(&self, bad: BadResponse, is_first: bool) -> Error {
+        let is_late = self.is_reused && is_first && bad == BadResponse::StatusLine;
+        let retry = if is_late {
+            Retry::IfIdempotent
+        } else {
+            Retry::Never
+        };
+        Error::new(Kind::Protocol, Side::Origin, bad.to_string()).with_retry(retry)
     }
 
     fn ended_before_head(&self) -> Error {
