@@ -187,9 +187,15 @@ mod tests {
             }
             let mut head = ResponseHead::new(200);
             head.fields.push("cache-control", "no-cache");
-            head.fields.push("etag", format!("\"{}\"", version.get()));
-            let body = Bytes::from(version.get().to_string());
-            let waits = exchange.request.fields.contains("if-none-match") && version.get() == 0;
+            let tag = format!("\"{}\"", version.get());
+            let mut body = Bytes::from(version.get().to_string());
+            let asked = exchange.request.fields.get("if-none-match");
+            let waits = asked.is_some() && version.get() == 0;
+            if asked == Some(tag.as_bytes()) {
+                head.status = 304;
+                body.clear();
+            }
+            head.fields.push("etag", tag);
             let changed = Rc::clone(&changed);
             Reply::generate(move |mut sink| async move {
                 if waits {
