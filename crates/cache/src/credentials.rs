@@ -3,13 +3,15 @@
 //!
 //! HTTP knows `Authorization` and `Cookie`. Many origins define fields of their own, and their
 //! responses need not forbid storage, since RFC 9111 section 3.5 names `Authorization` only. Fields
-//! whose name begins with `X-` are in the [key](crate::key) instead.
+//! whose name begins with `X-` do not count: their values are in the [key](crate::key), so that
+//! users with other values get other responses.
 
 use tandem_http::Fields;
 
 /// Texts in the names of fields that carry credentials, such as `Private-Token`, `DPoP` (RFC 9449)
-/// and `Client-Cert` (RFC 9440).
-const MARKS: [&str; 11] = [
+/// and `Client-Cert` (RFC 9440), also those of front servers that have checked a login themselves.
+const MARKS: [&str; 16] = [
+    "access-key",
     "api-key",
     "apikey",
     "auth",
@@ -18,17 +20,13 @@ const MARKS: [&str; 11] = [
     "dpop",
     "jwt",
     "password",
+    "remote-",
     "secret",
     "session",
+    "ssl-client-",
+    "subscription-key",
     "token",
-];
-
-/// Further names and their ends: those of front servers that have checked a login themselves.
-const ENDS: [&str; 4] = [
-    "-key",
-    "remote-user",
-    "ssl-client-s-dn",
-    "ssl-client-verify",
+    "-user-",
 ];
 
 /// Returns true if a request has a field that tells its user from others.
@@ -40,8 +38,9 @@ pub(crate) fn has_credentials(asked: &Fields) -> bool {
 pub(crate) fn has_login(asked: &Fields) -> bool {
     asked.iter().any(|field| {
         let has = |mark: &str| memchr::memmem::find(field.name, mark.as_bytes()).is_some();
-        let ends = |end: &str| field.name.ends_with(end.as_bytes());
-        MARKS.iter().any(|mark| has(mark)) || ENDS.iter().any(|end| ends(end))
+        // Front servers send such a field for users without a login too.
+        let is_empty = field.value.is_empty() || field.value == b"NONE";
+        !field.name.starts_with(b"x-") && !is_empty && MARKS.iter().any(|mark| has(mark))
     })
 }
 
@@ -65,11 +64,23 @@ mod tests {
             "remote-user",
             "ssl-client-verify",
             "client-cert",
+            "ssl-client-s-dn",
+            "tailscale-user-login",
         ] {
             assert!(has_login(&fields(name)), "{name}");
         }
-        for name in ["accept", "user-agent", "sec-fetch-site", "dnt", "keyboard"] {
+        for name in [
+            "accept",
+            "user-agent",
+            "sec-fetch-site",
+            "idempotency-key",
+            "x-api-key",
+            "x-csrf-token",
+        ] {
             assert!(!has_credentials(&fields(name)), "{name}");
+        }
+        for (name, value) in [("client-cert", ""), ("ssl-client-verify", "NONE")] {
+            assert!(!has_login(&[(name, value)].into_iter().collect()), "{name}");
         }
         assert!(has_credentials(&fields("cookie")) && !has_login(&fields("cookie")));
     }

@@ -485,9 +485,11 @@ mod tests {
         assert_eq!(names(true), [AES.name, CHACHA.name]);
     }
 
-    /// Returns an end whose processor has or lacks the instructions.
-    fn end(has_aes: bool, is_client: bool, now: Instant) -> Dtls {
+    /// Returns an end whose processor has or lacks the instructions. It changes its key after
+    /// `limit` records.
+    fn end(has_aes: bool, is_client: bool, limit: u64, now: Instant) -> Dtls {
         let config = Config::builder()
+            .aead_encryption_limit(limit)
             .with_crypto_provider(provider_for(has_aes))
             .dtls12_cipher_suites(&[])
             .use_server_cookie(false)
@@ -518,25 +520,45 @@ mod tests {
         for case in 0..4 {
             let now = Instant::now();
             let [client_has, server_has] = [case & 1 == 1, case & 2 == 2];
-            let mut ends = [end(client_has, true, now), end(server_has, false, now)];
-            let mut received = [Vec::new(), Vec::new()];
-            ends.iter_mut()
-                .for_each(|end| end.handle_timeout(now).expect("a start"));
-            for round in 0..10 {
-                for at in [0, 1] {
-                    if round == 5 {
-                        let sent = ends[at].send_application_data(&[at as u8; 1000]);
-                        sent.expect("connected");
-                    }
-                    let (packets, data) = output(&mut ends[at]);
-                    received[at].extend(data);
-                    for packet in packets {
-                        ends[1 - at].handle_packet(&packet).expect("a packet");
-                    }
-                }
-            }
+            let limit = 1 << 23;
+            let ends = [(client_has, true), (server_has, false)];
+            let ends = ends.map(|(has_aes, is_client)| end(has_aes, is_client, limit, now));
+            let received = exchange(ends, now, 1);
             let expected = [vec![vec![1; 1000]], vec![vec![0; 1000]]];
             assert_eq!(received, expected, "{client_has} {server_has}");
+        }
+    }
+
+    /// Connects two ends, and sends `records` from each. Returns the data that each has received.
+    fn exchange(mut ends: [Dtls; 2], now: Instant, records: usize) -> [Vec<Vec<u8>>; 2] {
+        let mut received = [Vec::new(), Vec::new()];
+        for end in &mut ends {
+            end.handle_timeout(now).expect("a start");
+        }
+        for round in 0..records + 10 {
+            for at in [0, 1] {
+                if (5..5 + records).contains(&round) {
+                    let sent = ends[at].send_application_data(&[at as u8; 1000]);
+                    sent.expect("connected");
+                }
+                let (packets, data) = output(&mut ends[at]);
+                received[at].extend(data);
+                for packet in packets {
+                    ends[1 - at].handle_packet(&packet).expect("a packet");
+                }
+            }
+        }
+        received
+    }
+
+    /// AES-128-GCM permits 2^24.5 records with one key (RFC 9147 section 4.5.3).
+    #[test]
+    fn keys_change_before_their_limit() {
+        for has_aes in [false, true] {
+            let now = Instant::now();
+            let ends = [true, false].map(|is_client| end(has_aes, is_client, 32, now));
+            let received = exchange(ends, now, 1000);
+            assert_eq!(received.map(|data| data.len()), [1000, 1000], "{has_aes}");
         }
     }
 

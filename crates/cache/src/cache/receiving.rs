@@ -162,9 +162,12 @@ impl<F: Clone> Cache<F> {
         stored: &Arc<Stored>,
         head: &ResponseHead,
     ) -> Received {
-        // nginx names the weak tag of a body that it compresses, and the strong one in its 304.
+        // nginx gives a body that it compresses a weak tag, and names the strong one in its 304.
         let mut head = head.clone();
-        validation::confirm_weak_tag(&fetch.request().fields, &mut head.fields);
+        let tag = stored.head.fields.get("etag");
+        if tag.is_some_and(|tag| tag.starts_with(b"W/")) {
+            validation::confirm_weak_tag(&fetch.request().fields, &mut head.fields);
+        }
         let head = &head;
         if !validation::is_about(head, &stored.head) {
             self.remove(&fetch.key);

@@ -369,25 +369,20 @@ impl Experiment {
         }
     }
 
-    /// Lets sweeps over pages have these pages instead of their own.
+    /// Lets all sweeps load these pages instead of their own.
     fn replace_pages(&mut self, pages: &[String]) -> Result<(), ExperimentError> {
         if pages.is_empty() {
             return Err(ExperimentError::value("pages", "no values"));
-        }
-        if !self.sweeps.iter().any(|sweep| {
-            let mut axes = sweep.axes.iter().chain(&sweep.full);
-            axes.any(|(axis, _)| *axis == Axis::Page)
-        }) {
-            return Err(ExperimentError::value(
-                "pages",
-                "no sweep varies `page`, so these pages would not be loaded; set `base.page`",
-            ));
         }
         for sweep in &mut self.sweeps {
             for (axis, values) in sweep.axes.iter_mut().chain(&mut sweep.full) {
                 if *axis == Axis::Page {
                     *values = pages.to_vec();
                 }
+            }
+            // A sweep of one page loads all of these.
+            if !sweep.axes.iter().any(|(axis, _)| *axis == Axis::Page) {
+                sweep.axes.push((Axis::Page, pages.to_vec()));
             }
         }
         Ok(())

@@ -167,14 +167,28 @@ fn parts_of_an_experiment() {
 }
 
 #[test]
-fn pages_are_refused_where_no_sweep_varies_the_page() {
-    let file = repository().join("today.toml");
-    let text = std::fs::read_to_string(file).expect("a file");
-    let error = Experiment::parse(&format!("pages = [\"demo\"]\n{text}")).expect_err("refused");
-    assert!(error.to_string().contains("set `base.page`"), "{error}");
-    let file = repository().join("resume.toml");
-    let text = std::fs::read_to_string(file).expect("a file");
-    assert!(Experiment::parse(&format!("pages = [\"demo\"]\n{text}")).is_ok());
+fn pages_replace_those_of_every_sweep() {
+    for file in ["today.toml", "resume.toml"] {
+        let text = std::fs::read_to_string(repository().join(file)).expect("a file");
+        let text = format!("pages = [\"demo\", \"thesis\"]\n{text}");
+        let experiment = Experiment::parse(&text)
+            .expect("valid")
+            .at(&repository().join(file));
+        for full in [false, true] {
+            let selection = Selection {
+                full,
+                ..Selection::default()
+            };
+            let trials = plan::trials(&experiment, &selection).expect("a plan");
+            for name in ["demo", "thesis"] {
+                let mut pages = trials.iter().map(|trial| trial.point.get(Axis::Page));
+                assert!(pages.any(|page| page == Some(name)), "{file} {name}");
+            }
+            let mut pages = trials.iter().map(|trial| trial.point.get(Axis::Page));
+            let is_given = |page| matches!(page, Some("demo" | "thesis"));
+            assert!(pages.all(is_given), "{file}");
+        }
+    }
 }
 
 /// Every file of the repository can be read, its pages too, and its report before anything is

@@ -190,8 +190,13 @@ impl PushFacts<'_> {
         if is_foreign && theirs.has_referrer_of(&target) {
             return Err(Mismatch::FetchMetadata);
         }
-        if wants_own_format(&asked.fields) && theirs.has_same_field(b"accept", ours) == Some(false)
-        {
+        let has_other_format = theirs.has_same_field(b"accept", ours) == Some(false);
+        if wants_own_format(&asked.fields) && has_other_format {
+            return Err(Mismatch::Accept);
+        }
+        // The gateway requests an image with the browser's own value for images. A document that
+        // the browser requests with that value is no image of a page.
+        if is_navigation(&asked.fields) && !accepts_html(&asked.fields) {
             return Err(Mismatch::Accept);
         }
         Ok(())
@@ -259,9 +264,16 @@ fn check_mode(mode: &[u8]) -> Result<(), Mismatch> {
 /// documents, because a server may wrap an image in a page.
 fn wants_own_format(asked: &Fields) -> bool {
     let accept = asked.get("accept").unwrap_or_default();
-    wants_one_format(accept)
-        || accept.starts_with(b"text/html")
-        || asked.get("sec-fetch-mode") == Some(b"navigate")
+    wants_one_format(accept) || accepts_html(asked) || is_navigation(asked)
+}
+
+fn accepts_html(asked: &Fields) -> bool {
+    let accept = asked.get("accept").unwrap_or_default();
+    accept.starts_with(b"text/html")
+}
+
+fn is_navigation(asked: &Fields) -> bool {
+    asked.get("sec-fetch-mode") == Some(b"navigate")
 }
 
 /// Returns whether a response is the same for every user: its origin lets shared caches keep it,

@@ -40,34 +40,65 @@ impl Heard {
 pub(super) struct Rests {
     /// The time without input after which the next request also probes the session.
     after: Duration,
-    /// The last input before the latest probe. Each silence is probed once.
-    probed_after: Cell<Option<Heard>>,
+    /// The latest probe. Each silence is probed once.
+    probed: Cell<Option<Probed>>,
+    /// The time at which the path was seen to deliver datagrams, in response to a probe.
+    answered: Cell<Option<Heard>>,
+}
+
+/// A probe of a session.
+#[derive(Clone, Copy, Debug)]
+struct Probed {
+    /// The last input before it.
+    after: Heard,
+    /// The datagrams that had arrived before it.
+    arrived: Option<u64>,
 }
 
 impl Rests {
     pub(super) fn new(timeouts: &Timeouts) -> Self {
         Self {
             after: timeouts.probe_after / 2,
-            probed_after: Cell::default(),
+            probed: Cell::default(),
+            answered: Cell::default(),
         }
     }
 
     /// Returns true if the last input came so long ago that the path may be lost.
     pub(super) fn has_begun(&self, heard: Option<Heard>) -> bool {
+        let heard = self.last(heard);
         heard.is_some_and(|heard| heard.elapsed() >= self.after)
+    }
+
+    /// Returns the later one of the last input and the last reply to a probe.
+    fn last(&self, heard: Option<Heard>) -> Option<Heard> {
+        let both = heard.into_iter().chain(self.answered.get());
+        both.max_by_key(|heard| heard.instant())
+    }
+
+    /// Probes a path once in a silence. Returns the datagrams that had arrived before the probe, or
+    /// `None` if the path has no probes.
+    fn probe(&self, path: &dyn WatchedPath, after: Heard) -> Option<Probed> {
+        let earlier = self.probed.get().filter(|probed| probed.after == after);
+        let probed = earlier.or_else(|| {
+            let arrived = datagrams_received(path);
+            path.probe().then_some(Probed { after, arrived })
+        });
+        self.probed.set(probed);
+        probed
     }
 
     /// Probes a session that rests, and resolves if no reply arrives soon. Otherwise it never
     /// resolves.
     pub(super) async fn until_lost(&self, path: &dyn WatchedPath) {
-        let heard = path.heard().filter(|heard| self.has_begun(Some(*heard)));
-        let is_probed = |heard| self.probed_after.get() == Some(heard) || path.probe();
-        if let Some(heard) = heard.filter(|heard| is_probed(*heard)) {
-            self.probed_after.set(Some(heard));
-            // Over a carrier with datagrams, an acknowledgement of the probe suffices.
-            let arrived = datagrams_received(path);
+        let heard = self.last(path.heard());
+        let heard = heard.filter(|heard| heard.elapsed() >= self.after);
+        if let Some(probed) = heard.and_then(|heard| self.probe(path, heard)) {
             tokio::time::sleep(PROBE_TIMEOUT.over(Some(path.answered_in()))).await;
-            if path.heard() == Some(heard) && datagrams_received(path) == arrived {
+            // Over a carrier with datagrams, an acknowledgement of the probe suffices.
+            if datagrams_received(path) != probed.arrived {
+                self.answered.set(Some(Heard::at(Instant::now())));
+            } else if self.last(path.heard()) == Some(probed.after) {
                 return;
             }
         }
@@ -83,11 +114,26 @@ mod tests {
     use crate::error::Error;
     use crate::path::Facts;
 
-    /// A path without datagrams, which rests, and whose other end never answers.
+    /// A path that rests. Without datagrams, its other end never answers.
     struct Resting {
         heard: Heard,
         has_probes: bool,
         probes: Cell<u32>,
+        /// The datagrams that have arrived: one in response to each probe.
+        datagrams: Option<Rc<Datagrams>>,
+    }
+
+    #[derive(Debug, Default)]
+    struct Datagrams(Cell<u64>);
+
+    impl Facts for Datagrams {
+        fn below(&self) -> Option<&dyn Facts> {
+            None
+        }
+
+        fn datagrams_received(&self) -> Option<u64> {
+            Some(self.0.get())
+        }
     }
 
     impl Resting {
@@ -97,13 +143,14 @@ mod tests {
                 heard: Heard(Instant::now(), earlier),
                 has_probes,
                 probes: Cell::new(0),
+                datagrams: None,
             }
         }
     }
 
     impl WatchedPath for Resting {
         fn facts(&self) -> Option<Rc<dyn Facts>> {
-            None
+            Some(Rc::clone(self.datagrams.as_ref()?) as Rc<dyn Facts>)
         }
 
         fn ended(&self) -> Option<Error> {
@@ -120,6 +167,9 @@ mod tests {
 
         fn probe(&self) -> bool {
             self.probes.set(self.probes.get() + 1);
+            if let Some(datagrams) = &self.datagrams {
+                datagrams.0.set(datagrams.0.get() + 1);
+            }
             self.has_probes
         }
     }
@@ -135,6 +185,24 @@ mod tests {
             assert_eq!(lost, has_probes);
             assert!(!has_probes || path.probes.get() == 1, "one probe suffices");
         }
+    }
+
+    /// The reply to a probe is no input of the session. It ends the silence nevertheless.
+    #[tokio::test(start_paused = true)]
+    async fn request_after_an_answered_probe_finds_no_loss() {
+        let mut path = Resting::new(true);
+        path.datagrams = Some(Rc::default());
+        let rests = Rests::new(&Timeouts::default());
+        let lost = async || {
+            let lost = rests.until_lost(&path);
+            tokio::time::timeout(Duration::from_secs(60), lost).await
+        };
+        let both = async { tokio::join!(lost(), lost()) };
+        let (first, second) = both.await;
+        assert!(first.is_err() && second.is_err());
+        assert!(!rests.has_begun(path.heard()));
+        assert!(lost().await.is_err());
+        assert_eq!(path.probes.get(), 1);
     }
 
     #[test]
