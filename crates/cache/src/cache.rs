@@ -193,7 +193,7 @@ pub struct Cache<F> {
     /// The targets that were invalidated.
     invalidated: Marks,
     /// The owners and origins of unsafe requests.
-    changes: Marks,
+    changes: HashMap<u64, Marks>,
     /// Responses to requests from before this time are not stored.
     floor: Option<Duration>,
     outbox: fleet::Outbox,
@@ -224,8 +224,8 @@ impl<F: Clone> Cache<F> {
             flights: HashMap::new(),
             next_flight: 0,
             passes: HashMap::new(),
-            invalidated: Marks::default(),
-            changes: Marks::default(),
+            invalidated: Marks::new(MAX_MARKS),
+            changes: HashMap::new(),
             floor: None,
             outbox: fleet::Outbox::default(),
             is_in_fleet: false,
@@ -274,8 +274,10 @@ impl<F: Clone> Cache<F> {
         match (stored, reuse) {
             (Some(stored), Some(Reuse::Fresh | Reuse::Stale)) => Lookup::Hit(stored),
             (Some(stored), _) if self.serves_while_revalidating(now, &asks, &stored) => {
-                let open = |flight: &Flight<F>| self.is_open(key, flight);
-                let lead = token.filter(|_| !self.flights.get(key).is_some_and(open));
+                // A response that several users share has one validation at a time. Otherwise each
+                // change of its origin would cause a validation for each reader.
+                let suffices = |flight: &Flight<F>| !key.has_owner() || self.is_open(key, flight);
+                let lead = token.filter(|_| !self.flights.get(key).is_some_and(suffices));
                 let fetch = lead.map(|token| {
                     // The client's conditions and ranges are not those of the validation.
                     let mut plain = request.clone();

@@ -160,8 +160,11 @@ impl Key {
     }
 
     /// The owner and the origin, which all partitions of the owner share.
-    pub(crate) fn origin(&self) -> (&[u8], &[u8]) {
-        let owner = &self.text[..size_of::<u64>()];
+    pub(crate) fn origin(&self) -> (u64, &[u8]) {
+        let owner = self
+            .text
+            .first_chunk()
+            .map_or(0, |owner| u64::from_be_bytes(*owner));
         (owner, &self.text[self.origin..self.path])
     }
 

@@ -15,9 +15,15 @@ use super::{Cache, Flight, MAX_MARKS};
 use crate::key::origin_of;
 use crate::{Key, Now};
 
+/// The marks of the changes of one owner. Each owner has its own ones, so that the changes of one
+/// never make another one's count as forgotten.
+const OWNER_MARKS: usize = 512;
+
 /// The latest times of marked events, in bounded memory. A mark is a hash.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Marks {
+    /// The most marks.
+    limit: usize,
     newer: HashMap<u64, Duration>,
     /// The marks from before those of `newer`.
     older: HashMap<u64, Duration>,
@@ -26,9 +32,19 @@ pub(super) struct Marks {
 }
 
 impl Marks {
+    /// Creates an empty table for this many marks.
+    pub(super) fn new(limit: usize) -> Self {
+        Self {
+            limit,
+            newer: HashMap::new(),
+            older: HashMap::new(),
+            forgotten: None,
+        }
+    }
+
     /// Notes an event.
     pub(super) fn note(&mut self, mark: u64, at: Duration) {
-        if self.newer.len() >= MAX_MARKS / 2 && !self.newer.contains_key(&mark) {
+        if self.newer.len() >= self.limit / 2 && !self.newer.contains_key(&mark) {
             let newer = std::mem::take(&mut self.newer);
             let old = std::mem::replace(&mut self.older, newer);
             self.forgotten = old.into_values().max().max(self.forgotten);
@@ -57,15 +73,25 @@ impl<F: Clone> Cache<F> {
     /// too, since its origin may have got it. `owner` is the number in the keys of the user's
     /// responses.
     pub fn note_change(&mut self, now: Now, owner: u64, request: &RequestHead) {
-        let (owner, origin) = (owner.to_be_bytes(), origin_of(request));
-        let mark = self.secret.hash_one((&owner[..], &origin[..]));
-        self.changes.note(mark, now.elapsed);
+        let mark = self.secret.hash_one(&origin_of(request)[..]);
+        let limit = if owner == 0 { MAX_MARKS } else { OWNER_MARKS };
+        let marks = self
+            .changes
+            .entry(owner)
+            .or_insert_with(|| Marks::new(limit));
+        marks.note(mark, now.elapsed);
+    }
+
+    /// Forgets the changes of an owner that sends no more requests.
+    pub fn end_owner(&mut self, owner: u64) {
+        self.changes.remove(&owner);
     }
 
     /// Returns true if the origin of a key got, or may have got, an unsafe request since this time.
     pub(super) fn is_changed(&self, key: &Key, started: Duration) -> bool {
-        let mark = self.secret.hash_one(key.origin());
-        self.changes.may_follow(mark, started)
+        let (owner, origin) = key.origin();
+        let marks = self.changes.get(&owner);
+        marks.is_some_and(|marks| marks.may_follow(self.secret.hash_one(origin), started))
     }
 
     /// Returns true if a response from a request of this time was overtaken by a change that its

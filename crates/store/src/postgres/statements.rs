@@ -288,9 +288,10 @@ pub(super) async fn claim(client: &Client, claim: &Claim, at: At) -> Result<Clai
         }
     }
     if !damaged.is_empty() {
-        // After a failure, the next claim finds the rows again.
-        let _ = set_apart(client, &damaged).await;
-        claimed.damaged = damaged.iter().map(|id| hexadecimal(id)).collect();
+        // After a failure, the next claim finds the rows again, and they are reported then.
+        if set_apart(client, &damaged).await.is_ok() {
+            claimed.damaged = damaged.iter().map(|id| hexadecimal(id)).collect();
+        }
     }
     Ok(claimed)
 }

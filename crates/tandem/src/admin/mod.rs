@@ -200,7 +200,7 @@ fn listen<T>(
         who,
         scheme: Scheme::Http,
         origin_form: OriginForm::Only(Rc::clone(&own)),
-        ends_unasked: false,
+        ends_unasked: true,
     };
     let transport = Tcp {
         options: None,

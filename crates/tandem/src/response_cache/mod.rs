@@ -180,9 +180,16 @@ impl ResponseCache {
         stored
     }
 
-    /// Removes the responses of a user whose session has ended.
+    /// Removes the responses of a user.
     pub fn remove_group(&self, group: &Group) {
         self.lock().remove_group(group);
+    }
+
+    /// Removes the responses of an owner whose session has ended, and forgets its changes.
+    pub fn end_owner(&self, owner: u64, group: &Group) {
+        let mut cache = self.lock();
+        cache.remove_group(group);
+        cache.end_owner(owner);
     }
 
     /// Removes all responses, since a new configuration may forbid their origins.

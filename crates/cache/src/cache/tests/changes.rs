@@ -226,7 +226,7 @@ fn validation_in_the_background_follows_a_change() {
 
 #[test]
 fn forgotten_marks_count_for_everything() {
-    let mut marks = Marks::default();
+    let mut marks = Marks::new(MAX_MARKS);
     let at = |mark: u64| Duration::from_secs(1 + mark / 1024);
     for mark in 0..=MAX_MARKS as u64 {
         marks.note(mark, at(mark));
@@ -242,4 +242,26 @@ fn forgotten_marks_count_for_everything() {
         marks.note(MAX_MARKS as u64, last);
     }
     assert_eq!(marks.len(), before);
+}
+
+/// Only the marks of the user that changes many origins are forgotten.
+#[test]
+fn changes_of_one_owner_tell_another_one_nothing() {
+    let mut users = Users::new(Sharing::Private);
+    let fetch = users.fetch(&get_path("/"));
+    users.world.seconds += 1;
+    for origin in 0..2 * MAX_MARKS {
+        let now = users.world.now();
+        let request = post(&format!("{origin}.example"));
+        users.world.cache.note_change(now, OWNER + 1, &request);
+    }
+    users.world.receive(&fetch, &head(200, &[FRESH]), "body");
+    assert!(matches!(users.lookup(&get_path("/")), Lookup::Hit(_)));
+    // The changes of its own user count.
+    users.world.seconds = 1000;
+    let fetch = users.fetch(&get_path("/"));
+    users.world.seconds += 1;
+    users.change(OWNER, "h");
+    users.world.receive(&fetch, &head(200, &[FRESH]), "body");
+    assert!(!matches!(users.lookup(&get_path("/")), Lookup::Hit(_)));
 }

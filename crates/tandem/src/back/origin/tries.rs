@@ -16,7 +16,7 @@ use crate::metrics::METRICS;
 const TRIES: usize = 3;
 
 /// The time until the response begins, over all attempts. It counts from the first attempt that may
-/// use a connection, so the wait for others does not count.
+/// use a connection, so the wait for the first one does not count.
 pub(super) struct Patience {
     limit: Duration,
     end: Cell<Option<Instant>>,

@@ -89,8 +89,9 @@ impl CacheStage {
 /// The last reply of a session, such as a validation in the background, may outlive the stage.
 impl Drop for CacheSession {
     fn drop(&mut self) {
-        if self.secure_owner.number != 0 {
-            self.cache.remove_group(&self.secure_owner.group(""));
+        let owner = &self.secure_owner;
+        if owner.number != 0 {
+            self.cache.end_owner(owner.number, &owner.group(""));
         }
     }
 }
