@@ -561,8 +561,8 @@ mod tests {
         for has_aes in [false, true] {
             let now = Instant::now();
             let ends = [true, false].map(|is_client| end(has_aes, is_client, 32, now));
-            let received = exchange(ends, now, 200);
-            assert_eq!(received.map(|data| data.len()), [200, 200], "{has_aes}");
+            let received = exchange(ends, now, 2000);
+            assert_eq!(received.map(|data| data.len()), [2000, 2000], "{has_aes}");
         }
     }
 

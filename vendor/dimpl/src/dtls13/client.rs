@@ -1115,9 +1115,13 @@ impl State {
 
         // Send pending KeyUpdate response before processing new KeyUpdates
         if client.pending_key_update_response {
-            client
-                .engine
-                .create_key_update(KeyUpdateRequest::UpdateNotRequested)?;
+            // An update that is under way is the response too. With two, the peer would change its
+            // receive keys twice, and this end its send keys once.
+            if !client.engine.is_key_update_in_flight() {
+                client
+                    .engine
+                    .create_key_update(KeyUpdateRequest::UpdateNotRequested)?;
+            }
             client.pending_key_update_response = false;
         }
 

@@ -1202,9 +1202,13 @@ impl State {
 
         // Send pending KeyUpdate response before processing new KeyUpdates
         if server.pending_key_update_response {
-            server
-                .engine
-                .create_key_update(KeyUpdateRequest::UpdateNotRequested)?;
+            // An update that is under way is the response too. With two, the peer would change its
+            // receive keys twice, and this end its send keys once.
+            if !server.engine.is_key_update_in_flight() {
+                server
+                    .engine
+                    .create_key_update(KeyUpdateRequest::UpdateNotRequested)?;
+            }
             server.pending_key_update_response = false;
         }
 
