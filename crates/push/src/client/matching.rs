@@ -196,7 +196,8 @@ impl PushFacts<'_> {
         }
         // The gateway requests an image with the browser's own value for images. A document that
         // the browser requests with that value is no image of a page.
-        if is_navigation(&asked.fields) && !accepts_html(&asked.fields) {
+        let names_formats = asked.fields.contains("accept");
+        if is_navigation(&asked.fields) && names_formats && !accepts_html(&asked.fields) {
             return Err(Mismatch::Accept);
         }
         Ok(())
