@@ -16,10 +16,10 @@ use tandem::error::{Error, Kind, Retry, Side};
 use tandem::exchange::Isolation;
 use tandem::path::Path;
 use tandem::transport::registry::{
-    DialContext, ListenContext, Protocol, Provider, Socket as Bound, TransportError,
+    DialContext, Dials, ListenContext, Listens, Protocol, Provider, Socket as Bound, TransportError,
 };
 use tandem::transport::tls::TlsError;
-use tandem::transport::{Incoming, Listener, LocalBoxFuture, Target, Transport};
+use tandem::transport::{Dial, Incoming, Listen, Listener, LocalBoxFuture, Target};
 use tandem_http::Scheme;
 use tandem_tunnel::{Algorithm, Config as TunnelConfig, Coupling};
 use tokio::sync::{Notify, mpsc};
@@ -104,17 +104,9 @@ impl Provider for DtlsProvider {
     fn sessions(&self) -> &'static [SessionKind] {
         &[SessionKind::H3, SessionKind::Http]
     }
+}
 
-    fn has_client_certificates(&self) -> bool {
-        true
-    }
-
-    fn check_listener(&self, endpoint: &Endpoint) -> Result<(), BadEndpoint> {
-        endpoint.options(&["cert", "key", COUPLING])?;
-        coupling(endpoint)?;
-        endpoint.certificate_files().map(drop)
-    }
-
+impl Dials for DtlsProvider {
     fn dial_options(&self) -> &'static [&'static str] {
         &["ca", "cert", "key", "sni", COUPLING]
     }
@@ -124,15 +116,11 @@ impl Provider for DtlsProvider {
         endpoint.identity_files().map(drop)
     }
 
-    fn bound(&self, address: SocketAddr) -> Option<Bound> {
-        self.hubs.bound(address).map(Bound::Udp)
-    }
-
     fn dialling(
         &self,
         endpoint: &Endpoint,
         context: DialContext,
-    ) -> Result<Rc<dyn Transport>, TransportError> {
+    ) -> Result<Rc<dyn Dial>, TransportError> {
         let address = context
             .address
             .ok_or_else(|| endpoint.bad("its datagrams cannot go through a proxy"))?;
@@ -151,12 +139,28 @@ impl Provider for DtlsProvider {
             timeout: context.timeout,
         }))
     }
+}
+
+impl Listens for DtlsProvider {
+    fn has_client_certificates(&self) -> bool {
+        true
+    }
+
+    fn check_listener(&self, endpoint: &Endpoint) -> Result<(), BadEndpoint> {
+        endpoint.options(&["cert", "key", COUPLING])?;
+        coupling(endpoint)?;
+        endpoint.certificate_files().map(drop)
+    }
+
+    fn bound(&self, address: SocketAddr) -> Option<Bound> {
+        self.hubs.bound(address).map(Bound::Udp)
+    }
 
     fn listening(
         &self,
         endpoint: &Endpoint,
         context: ListenContext<'_>,
-    ) -> Result<Rc<dyn Transport>, TransportError> {
+    ) -> Result<Box<dyn Listen>, TransportError> {
         let (cert, key) = endpoint.certificate_files()?;
         let congestion = context.socket.map(|options| options.congestion);
         let congestion = congestion.unwrap_or_default();
@@ -164,7 +168,7 @@ impl Provider for DtlsProvider {
             .client_ca
             .map(|ca| Clients::new(ca, context.optional_certificate))
             .transpose()?;
-        Ok(Rc::new(Listening {
+        Ok(Box::new(Listening {
             hubs: self.hubs.clone(),
             settings: settings(endpoint, &congestion, context.timeout, clients.is_some())?
                 .without_first_window(),
@@ -215,8 +219,8 @@ impl Dialling {
     }
 }
 
-impl Transport for Dialling {
-    fn below(&self) -> Option<&dyn Transport> {
+impl Dial for Dialling {
+    fn below(&self) -> Option<&dyn Dial> {
         None
     }
 
@@ -245,11 +249,7 @@ struct Listening {
     clients: Option<Clients>,
 }
 
-impl Transport for Listening {
-    fn below(&self) -> Option<&dyn Transport> {
-        None
-    }
-
+impl Listen for Listening {
     fn listen(&self, socket: Bound) -> io::Result<Box<dyn Listener>> {
         let socket = socket.into_udp()?;
         let hub = self.hubs.of(&socket)?;

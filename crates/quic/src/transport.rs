@@ -15,9 +15,9 @@ use tandem::error::{Error, Kind, Retry, Side};
 use tandem::exchange::Isolation;
 use tandem::path::Path;
 use tandem::transport::registry::{
-    DialContext, ListenContext, Protocol, Provider, Socket, TransportError,
+    DialContext, Dials, ListenContext, Listens, Protocol, Provider, Socket, TransportError,
 };
-use tandem::transport::{Listener, LocalBoxFuture, Target, Transport};
+use tandem::transport::{Dial, Listen, Listener, LocalBoxFuture, Target};
 use tandem_http::Scheme;
 use tokio::sync::oneshot;
 
@@ -80,17 +80,9 @@ impl Provider for QuicProvider {
     fn sessions(&self) -> &'static [SessionKind] {
         &[SessionKind::H3]
     }
+}
 
-    fn has_client_certificates(&self) -> bool {
-        true
-    }
-
-    fn check_listener(&self, endpoint: &Endpoint) -> Result<(), BadEndpoint> {
-        endpoint.options(&["cert", "key", CONGESTION])?;
-        endpoint.certificate_files()?;
-        settings::check(endpoint)
-    }
-
+impl Dials for QuicProvider {
     fn dial_options(&self) -> &'static [&'static str] {
         &["ca", "cert", "key", "sni", CONGESTION]
     }
@@ -100,15 +92,11 @@ impl Provider for QuicProvider {
         settings::check(endpoint)
     }
 
-    fn bound(&self, address: SocketAddr) -> Option<Socket> {
-        self.state.hubs.bound(address).map(Socket::Udp)
-    }
-
     fn dialling(
         &self,
         endpoint: &Endpoint,
         context: DialContext,
-    ) -> Result<Rc<dyn Transport>, TransportError> {
+    ) -> Result<Rc<dyn Dial>, TransportError> {
         let address = context
             .address
             .ok_or_else(|| endpoint.bad("its datagrams cannot go through a proxy"))?;
@@ -133,19 +121,35 @@ impl Provider for QuicProvider {
             timeout: context.timeout,
         }))
     }
+}
+
+impl Listens for QuicProvider {
+    fn has_client_certificates(&self) -> bool {
+        true
+    }
+
+    fn check_listener(&self, endpoint: &Endpoint) -> Result<(), BadEndpoint> {
+        endpoint.options(&["cert", "key", CONGESTION])?;
+        endpoint.certificate_files()?;
+        settings::check(endpoint)
+    }
+
+    fn bound(&self, address: SocketAddr) -> Option<Socket> {
+        self.state.hubs.bound(address).map(Socket::Udp)
+    }
 
     fn listening(
         &self,
         endpoint: &Endpoint,
         context: ListenContext<'_>,
-    ) -> Result<Rc<dyn Transport>, TransportError> {
+    ) -> Result<Box<dyn Listen>, TransportError> {
         // Early data shows no certificate.
         let takes_early = context.early_data && context.client_ca.is_none();
         let issued = takes_early.then_some(&self.state.issued);
         let timeout = context.timeout;
         let resets = settings::resets(endpoint)?;
         let config = settings::server(endpoint, context, issued)?;
-        Ok(Rc::new(Listening {
+        Ok(Box::new(Listening {
             state: Arc::clone(&self.state),
             config: Arc::new(config),
             resets,
@@ -277,8 +281,8 @@ impl Drop for Alive {
     }
 }
 
-impl Transport for Dialling {
-    fn below(&self) -> Option<&dyn Transport> {
+impl Dial for Dialling {
+    fn below(&self) -> Option<&dyn Dial> {
         None
     }
 
@@ -316,11 +320,7 @@ struct Listening {
     timeout: Duration,
 }
 
-impl Transport for Listening {
-    fn below(&self) -> Option<&dyn Transport> {
-        None
-    }
-
+impl Listen for Listening {
     fn listen(&self, socket: Socket) -> io::Result<Box<dyn Listener>> {
         let (socket, io) = (socket.into_udp()?, self.state.io()?);
         let accepting = Accepting::new(

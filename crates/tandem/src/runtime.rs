@@ -76,7 +76,7 @@ pub struct Running {
 type ListenerKey = (Protocol, String);
 
 fn key(role: &dyn Role, endpoint: &Endpoint) -> Result<ListenerKey, ConfigError> {
-    let protocol = role.listening().transports.of(endpoint)?.protocol();
+    let protocol = role.listening().transports.to_listen(endpoint)?.protocol();
     Ok((protocol, endpoint.authority()))
 }
 
@@ -231,7 +231,7 @@ fn bind(role: &dyn Role, endpoint: &Endpoint) -> Result<Socket, StartError> {
             "give an address to listen on, not a name",
         ))
     })?;
-    let provider = role.listening().transports.of(endpoint);
+    let provider = role.listening().transports.to_listen(endpoint);
     let provider = provider.map_err(ConfigError::from)?;
     match provider.bound(address) {
         Some(socket) => Ok(socket),

@@ -10,7 +10,9 @@ use tandem::carrier::{
 use tandem::exchange::Isolation;
 use tandem::renewal::Renewals;
 use tandem::transport::Target;
-use tandem::transport::registry::{DialContext, ListenContext, Protocol, Provider as _, Socket};
+use tandem::transport::registry::{
+    DialContext, Dials as _, ListenContext, Listens as _, Protocol, Socket,
+};
 use tandem::transport::tcp::Tcp;
 use tandem_dtls::DtlsProvider;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};

@@ -38,7 +38,7 @@ use crate::session::http1::{Http1Session, OriginForm};
 use crate::session::{Drain, Timeouts};
 use crate::stage::Stage;
 use crate::status::StatusSource;
-use crate::transport::Transport;
+use crate::transport::Listen;
 use crate::transport::registry::{Protocol, Socket};
 use crate::transport::tcp::Tcp;
 use dashboard::Dashboard;
@@ -210,7 +210,7 @@ fn listen<T>(
     let (stage, result) = stage(local, own)?;
     let front = Front {
         protocol: FrontProtocol::Session(Rc::new(session)),
-        transport: Rc::new(transport),
+        transport: Box::new(transport),
         new_stage: Rc::new(
             move |_: &Rc<dyn Facts>, _: Peer, connection: &Rc<Connection>| {
                 Rc::new(Track {

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use crate::carrier::{Carrier, LocalBoxFuture};
 use crate::error::Error;
-use crate::exchange::{Exchange, Peer, SessionMark, Sink};
-use crate::path::Facts;
+use crate::exchange::{Exchange, Isolation, Peer, SessionMark, Sink};
+use crate::path::{Facts, Path};
 use crate::session::{Connected, Drain, PathWaiter, Session, SessionEvents, SessionState};
 use crate::stage::Stage;
-use crate::transport::Transport;
+use crate::transport::{self, Target};
 
 /// A session of the tests. The defaults are those of an established session over TCP, which carries
 /// no pushes, neither fails nor rests, and answers each probe.
@@ -180,8 +180,16 @@ impl<F: Fn(Dial) -> Rc<dyn Connected>> Session for FakeProtocol<F> {
 /// A transport that no session uses.
 pub(in crate::back) struct NoTransport;
 
-impl Transport for NoTransport {
-    fn below(&self) -> Option<&dyn Transport> {
+impl transport::Dial for NoTransport {
+    fn below(&self) -> Option<&dyn transport::Dial> {
         None
+    }
+
+    fn dial<'a>(
+        &'a self,
+        _: &'a Target,
+        _: &'a Isolation,
+    ) -> LocalBoxFuture<'a, Result<Path, Error>> {
+        Box::pin(std::future::pending())
     }
 }

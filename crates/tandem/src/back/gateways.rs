@@ -39,7 +39,7 @@ use crate::metrics::METRICS;
 use crate::session::{Connected, Session, SessionState, Task, may_be_early};
 use crate::stage::{Stage, refuse_reserved};
 use crate::status::{Opened, SessionStatus};
-use crate::transport::{Target, Transport};
+use crate::transport::{Dial, Target};
 use crate::{versions, warm_up};
 use choice::{WayGroup, observe};
 use of_key::OfKeys;
@@ -58,7 +58,7 @@ pub struct Gateway {
     /// The gateway's address.
     pub target: Target,
     /// The transport to the gateway.
-    pub transport: Rc<dyn Transport>,
+    pub transport: Rc<dyn Dial>,
     /// The session protocol.
     pub session: Rc<dyn Session>,
     /// The last time at which the pool reported a failure to the transport.

@@ -54,7 +54,7 @@ use crate::probe::points::ORIGIN_DIAL;
 use crate::session::http1::{self, Http1Client, Http1Session};
 use crate::session::mux::MuxSession;
 use crate::session::{Connected, SessionState as _, Task};
-use crate::transport::{Target, Transport};
+use crate::transport::{Dial, Target};
 
 /// The largest number of idle connections to one target.
 const IDLE_PER_TARGET: usize = 512;
@@ -149,7 +149,7 @@ impl Origin {
     /// Creates a stage without connections, for HTTP/2 and HTTP/1.1 as TLS negotiates them.
     pub fn new(
         mode: Mode,
-        transport: Rc<dyn Transport>,
+        transport: Rc<dyn Dial>,
         tls: TlsConnector,
         http1: Http1Session,
         h2: Rc<MuxSession>,

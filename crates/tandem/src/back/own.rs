@@ -19,7 +19,7 @@ impl OwnListeners {
     ) -> Result<Self, BadEndpoint> {
         let bound = endpoints.iter().zip(addresses);
         bound
-            .map(|(endpoint, address)| Ok((transports.of(endpoint)?.protocol(), *address)))
+            .map(|(endpoint, address)| Ok((transports.to_listen(endpoint)?.protocol(), *address)))
             .collect::<Result<_, _>>()
             .map(Self)
     }

@@ -26,7 +26,7 @@ use crate::path::Path;
 use crate::textual::textual;
 use crate::transport::registry::Protocol;
 use crate::transport::tcp::{SocketOptions, connect, path};
-use crate::transport::{Target, Transport};
+use crate::transport::{Dial, Target};
 
 /// A destination that is allowed despite the rules, written `NET[:PORT]`. Without a port, all ports
 /// of the network are allowed.
@@ -392,8 +392,8 @@ impl Direct {
     }
 }
 
-impl Transport for Direct {
-    fn below(&self) -> Option<&dyn Transport> {
+impl Dial for Direct {
+    fn below(&self) -> Option<&dyn Dial> {
         None
     }
 

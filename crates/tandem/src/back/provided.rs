@@ -19,7 +19,7 @@ use crate::path::Path;
 use crate::renewal::Renewals;
 use crate::transport::registry::{DialContext, TransportError, Transports};
 use crate::transport::tcp::SocketOptions;
-use crate::transport::{Target, Transport};
+use crate::transport::{Dial, Target};
 
 /// The number of addresses for which transports are kept.
 const MAX_KEPT: usize = 64;
@@ -43,7 +43,7 @@ pub struct Provided {
 struct KeptTransport {
     host: String,
     address: SocketAddr,
-    transport: Rc<dyn Transport>,
+    transport: Rc<dyn Dial>,
 }
 
 impl Provided {
@@ -67,7 +67,7 @@ impl Provided {
     }
 
     /// Returns the transport to an address of a host. It is created once, since it may read files.
-    fn transport(&self, host: &str, address: SocketAddr) -> Result<Rc<dyn Transport>, Error> {
+    fn transport(&self, host: &str, address: SocketAddr) -> Result<Rc<dyn Dial>, Error> {
         let mut kept = self.kept.borrow_mut();
         let same = |it: &KeptTransport| it.host == host && it.address == address;
         let known = kept.iter().position(same).and_then(|at| kept.remove(at));
@@ -87,7 +87,7 @@ impl Provided {
         Ok(transport)
     }
 
-    fn create(&self, host: &str, address: SocketAddr) -> Result<Rc<dyn Transport>, Error> {
+    fn create(&self, host: &str, address: SocketAddr) -> Result<Rc<dyn Dial>, Error> {
         let mut endpoint = self.endpoint.clone();
         host.clone_into(&mut endpoint.host);
         endpoint.port = address.port();
@@ -101,7 +101,7 @@ impl Provided {
             timeout: self.timeout,
             renewals: self.renewals.clone(),
         };
-        let provider = self.transports.of(&endpoint).map_err(|_| unusable())?;
+        let provider = self.transports.to_dial(&endpoint).map_err(|_| unusable())?;
         let transport = provider.dialling(&endpoint, context);
         transport.map_err(|error| match error {
             TransportError::Endpoint(_) => unusable(),
@@ -145,8 +145,8 @@ fn silent() -> Error {
     Error::new(Kind::Timeout, Side::Origin, detail).with_retry(Retry::Safe)
 }
 
-impl Transport for Provided {
-    fn below(&self) -> Option<&dyn Transport> {
+impl Dial for Provided {
+    fn below(&self) -> Option<&dyn Dial> {
         None
     }
 
@@ -164,7 +164,10 @@ impl Transport for Provided {
         isolation: &'a Isolation,
     ) -> LocalBoxFuture<'a, Result<Carrier, Error>> {
         Box::pin(async move {
-            let provider = self.transports.of(&self.endpoint).map_err(|_| unusable())?;
+            let provider = self
+                .transports
+                .to_dial(&self.endpoint)
+                .map_err(|_| unusable())?;
             let (protocol, session) = (provider.protocol(), isolation.connection());
             let addresses = self.direct.addresses(protocol, session, target).await?;
             let carrier = self.dial_any(&addresses, target, isolation).await?;
@@ -178,8 +181,8 @@ impl Transport for Provided {
 #[derive(Debug)]
 pub struct EncryptedOnly;
 
-impl Transport for EncryptedOnly {
-    fn below(&self) -> Option<&dyn Transport> {
+impl Dial for EncryptedOnly {
+    fn below(&self) -> Option<&dyn Dial> {
         None
     }
 
@@ -205,7 +208,7 @@ mod tests {
     use super::*;
     use crate::back::own::OwnListeners;
     use crate::back::policy::Policy;
-    use crate::transport::registry::{ListenContext, Provider};
+    use crate::transport::registry::{Dials, Provider};
 
     /// A transport with an answer from the second address only.
     #[derive(Default)]
@@ -217,29 +220,23 @@ mod tests {
         fn name(&self) -> &'static str {
             "fake"
         }
+    }
 
+    impl Dials for Fake {
         fn dialling(
             &self,
             _: &Endpoint,
             context: DialContext,
-        ) -> Result<Rc<dyn Transport>, TransportError> {
+        ) -> Result<Rc<dyn Dial>, TransportError> {
             self.created.fetch_add(1, Ordering::SeqCst);
             Ok(Rc::new(Address(context.address == Some(address(2)))))
-        }
-
-        fn listening(
-            &self,
-            endpoint: &Endpoint,
-            _: ListenContext<'_>,
-        ) -> Result<Rc<dyn Transport>, TransportError> {
-            Err(endpoint.bad("it only dials").into())
         }
     }
 
     struct Address(bool);
 
-    impl Transport for Address {
-        fn below(&self) -> Option<&dyn Transport> {
+    impl Dial for Address {
+        fn below(&self) -> Option<&dyn Dial> {
             None
         }
 
@@ -267,7 +264,7 @@ mod tests {
         let fake = Fake::default();
         let created = Arc::clone(&fake.created);
         let mut transports = Transports::default();
-        transports.add(fake);
+        transports.add_dialling(fake);
         let direct = Direct {
             policy: Policy::default(),
             named: None,

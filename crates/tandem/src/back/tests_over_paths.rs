@@ -20,7 +20,7 @@ use crate::session::mux::{Multiplexed, MuxSession};
 use crate::session::{Drain, Session};
 use crate::stage::Stage;
 use crate::transport::tls::ClientTls;
-use crate::transport::{Target, Transport};
+use crate::transport::{Dial, Target};
 
 /// The facts about a path on which HTTP/2 was negotiated.
 struct Negotiated;
@@ -54,8 +54,8 @@ impl Stage for Responding {
     }
 }
 
-impl Transport for Stalling {
-    fn below(&self) -> Option<&dyn Transport> {
+impl Dial for Stalling {
+    fn below(&self) -> Option<&dyn Dial> {
         None
     }
 
@@ -95,7 +95,7 @@ fn h2(max_streams: u32) -> MuxSession {
 }
 
 /// Returns a stage that reaches its origins by `transport`.
-pub(super) fn to_origin(mode: Mode, transport: Rc<dyn Transport>, limits: Limits) -> ToOrigin {
+pub(super) fn to_origin(mode: Mode, transport: Rc<dyn Dial>, limits: Limits) -> ToOrigin {
     ToOrigin(Origin::new(
         mode,
         transport,

@@ -282,7 +282,8 @@ fn certificates(role: &impl Configured) -> Finding {
 fn ports(listen: &[Endpoint], transports: &Transports) -> Vec<Finding> {
     let mut findings = Vec::new();
     for endpoint in listen {
-        let (Some(address), Ok(provider)) = (endpoint.socket_addr(), transports.of(endpoint))
+        let (Some(address), Ok(provider)) =
+            (endpoint.socket_addr(), transports.to_listen(endpoint))
         else {
             continue;
         };

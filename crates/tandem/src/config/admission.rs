@@ -76,7 +76,7 @@ impl NearOptions {
         }
         let mut by_certificate = true;
         for endpoint in &self.listen {
-            by_certificate &= transports.of(endpoint)?.has_client_certificates();
+            by_certificate &= transports.to_listen(endpoint)?.has_client_certificates();
         }
         if credentials.client_ca.is_some() && credentials.token_files.is_empty() && !by_certificate
         {

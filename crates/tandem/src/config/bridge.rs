@@ -204,12 +204,12 @@ impl BridgeOptions {
         let mode = self.mode.clone().unwrap_or(BridgeMode::Forward);
         let Some(server) = server_of(&mode) else {
             if self.back == Some(BackOption::H3) {
-                transports.of(&quic_origins())?;
+                transports.to_dial(&quic_origins())?;
             }
             self.refuse_hosts()?;
             return Ok((mode, Vec::new()));
         };
-        let provider = transports.of(server)?;
+        let provider = transports.to_dial(server)?;
         server.options(provider.dial_options())?;
         provider.check_dial(server)?;
         provider.check_session(server)?;

@@ -420,7 +420,7 @@ fn check_listener(endpoint: &Endpoint, transports: &Transports) -> Result<(), Co
             endpoint.options(&[])?;
         }
         (SessionKind::H2, "tls") if !is_certified_locally(endpoint) => {
-            transports.of(endpoint)?.check_listener(endpoint)?;
+            transports.to_listen(endpoint)?.check_listener(endpoint)?;
         }
         (SessionKind::H2, "tls") => {
             let certified = [

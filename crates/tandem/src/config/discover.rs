@@ -49,7 +49,7 @@ impl ClientConfig {
     /// Returns true if this client can use a way that a site announces: a byte stream through the
     /// proxy, without options.
     pub(crate) fn can_discover(&self, way: &Endpoint) -> bool {
-        let Ok(provider) = self.transports.of(way) else {
+        let Ok(provider) = self.transports.to_dial(way) else {
             return false;
         };
         self.discover

@@ -171,7 +171,7 @@ impl Dialled<'_> {
         if self.via.is_some() {
             let mut over_tcp = Vec::new();
             for way in &used {
-                if self.transports.of(way)?.protocol() == Protocol::Tcp {
+                if self.transports.to_dial(way)?.protocol() == Protocol::Tcp {
                     over_tcp.push(way.clone());
                 }
             }
@@ -232,7 +232,7 @@ impl Dialled<'_> {
         token_file: Option<&str>,
     ) -> Result<GatewayEndpoint, ConfigError> {
         let bad = |problem: &str| ConfigError::value("gateway", format!("{endpoint}: {problem}"));
-        let provider = self.transports.of(&endpoint)?;
+        let provider = self.transports.to_dial(&endpoint)?;
         let options = [&["exit", "ip", "own", "resolve"], provider.dial_options()].concat();
         endpoint.options(&options)?;
         provider.check_dial(&endpoint)?;

@@ -392,7 +392,7 @@ pub(crate) fn check_secret(secret: &str) -> Result<(), &'static str> {
 pub(crate) fn distinct(listen: &[Endpoint], transports: &Transports) -> Result<(), ConfigError> {
     let mut known = Vec::new();
     for endpoint in listen {
-        let protocol = transports.of(endpoint)?.protocol();
+        let protocol = transports.to_listen(endpoint)?.protocol();
         if endpoint.socket_addr().is_none() {
             return Err(ConfigError::value(
                 "listen",

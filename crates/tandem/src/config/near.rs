@@ -209,7 +209,7 @@ fn listener(endpoint: &Endpoint, transports: &Transports) -> Result<(), ConfigEr
     if endpoint.session == SessionKind::Socks5 {
         return bad("a gateway listens on sessions, not on SOCKS");
     }
-    let provider = transports.of(endpoint)?;
+    let provider = transports.to_listen(endpoint)?;
     provider.check_session(endpoint)?;
     Ok(provider.check_listener(endpoint)?)
 }

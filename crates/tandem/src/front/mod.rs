@@ -20,7 +20,7 @@ use crate::metrics::METRICS;
 use crate::path::Facts;
 use crate::session::{Drain, Session};
 use crate::stage::Stage;
-use crate::transport::{Incoming, Listener, Transport};
+use crate::transport::{Incoming, Listen, Listener};
 
 /// The pause after a failure to accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -58,8 +58,8 @@ pub enum ListenerProtocol {
 pub struct Front {
     /// The protocol of the connections.
     pub protocol: ListenerProtocol,
-    /// The transport that accepts.
-    pub transport: Rc<dyn Transport>,
+    /// The listening end of the transport.
+    pub transport: Box<dyn Listen>,
     /// Creates the stage behind each connection.
     pub new_stage: NewStage,
     /// The connections of all listeners of the thread.
@@ -234,7 +234,7 @@ mod tests {
         let _log = tracing::subscriber::set_default(subscriber.finish());
         let front = || Front {
             protocol: ListenerProtocol::Session(Rc::new(NoSession)),
-            transport: Rc::new(Tcp {
+            transport: Box::new(Tcp {
                 options: None,
                 pinned: None,
             }),

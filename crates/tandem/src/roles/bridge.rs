@@ -124,7 +124,7 @@ impl BridgeConfig {
         listening: &[SocketAddr],
         renewals: &Renewals,
     ) -> Result<Back, ConfigError> {
-        let provider = self.near.transports.of(server)?;
+        let provider = self.near.transports.to_dial(server)?;
         let scheme = provider.scheme();
         let target = Target {
             host: server.host.clone(),

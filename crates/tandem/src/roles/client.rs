@@ -264,7 +264,7 @@ impl ClientConfig {
         proxies: &Rc<pac::Proxies>,
         parts: &FrontParts<'_>,
     ) -> Result<Front, ConfigError> {
-        let provider = self.transports.of(endpoint)?;
+        let provider = self.transports.to_listen(endpoint)?;
         let timeout = self.path.timeouts.head;
         let (protocol, stage): (ListenerProtocol, Rc<dyn Stage>) =
             if endpoint.session == SessionKind::Socks5 {

@@ -37,7 +37,7 @@ use crate::renewal::Renewals;
 use crate::services::Services;
 use crate::stage::Stage;
 use crate::status::SessionStatus;
-use crate::transport::Transport;
+use crate::transport::Dial;
 use crate::transport::tls::verified::VerifiedTls;
 
 /// The pools of announced gateways.
@@ -124,7 +124,7 @@ impl ClientConfig {
         open: &OpenedHttps,
         lane: Rc<dyn Stage>,
         origins: &Rc<OpenedOrigins>,
-        tunnels: &Rc<dyn Transport>,
+        tunnels: &Rc<dyn Dial>,
         lanes: SiteLanes,
     ) -> Result<Rc<dyn Stage>, ConfigError> {
         if !self.discover_opened {
@@ -132,7 +132,7 @@ impl ClientConfig {
         }
         let timeout = self.path.socket.connect_timeout;
         let tls = VerifiedTls::new(Rc::clone(tunnels), open.ca.as_deref(), &[b"h2"], timeout)?;
-        let tls: Rc<dyn Transport> = Rc::new(tls);
+        let tls: Rc<dyn Dial> = Rc::new(tls);
         let is_shared = open.early == EarlyRequests::Shared;
         let (lanes, max_lanes) = match is_shared {
             true => (lanes, self.max_sessions),
@@ -196,7 +196,7 @@ impl SiteLanes {
     fn lane(
         &self,
         way: &Endpoint,
-        transport: Option<&Rc<dyn Transport>>,
+        transport: Option<&Rc<dyn Dial>>,
     ) -> Result<SiteLane, ConfigError> {
         let config = &self.config;
         let endpoint = GatewayEndpoint {

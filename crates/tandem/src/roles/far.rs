@@ -29,7 +29,7 @@ use crate::transport::registry::{DialContext, Transports};
 use crate::transport::socks::Socks;
 use crate::transport::tcp::Tcp;
 use crate::transport::tor::Tor;
-use crate::transport::{Target, Transport};
+use crate::transport::{Dial, Target};
 
 /// The settings of the sessions to gateways.
 #[derive(Clone, Copy, Debug)]
@@ -150,7 +150,7 @@ impl Far<'_> {
             host: endpoint.host.clone(),
             port: endpoint.port,
         };
-        let provider = self.transports.of(endpoint)?;
+        let provider = self.transports.to_dial(endpoint)?;
         let token_file = gateway.token_file.as_deref();
         let token = token_file.map(|file| client_token(file, renewals));
         let token = token.transpose()?;
@@ -201,8 +201,8 @@ impl Far<'_> {
         gateway: &GatewayEndpoint,
         dials: Dials,
         renewals: &Renewals,
-    ) -> Result<Rc<dyn Transport>, ConfigError> {
-        let provider = self.transports.of(&gateway.endpoint)?;
+    ) -> Result<Rc<dyn Dial>, ConfigError> {
+        let provider = self.transports.to_dial(&gateway.endpoint)?;
         let dialling = |address: Option<SocketAddr>| -> Result<_, ConfigError> {
             let context = DialContext {
                 streams: self.byte_streams(gateway, address, dials),
@@ -244,7 +244,7 @@ impl Far<'_> {
         gateway: &GatewayEndpoint,
         address: Option<SocketAddr>,
         dials: Dials,
-    ) -> Rc<dyn Transport> {
+    ) -> Rc<dyn Dial> {
         let options = self.path.socket.clone();
         match self.via {
             None => Rc::new(Tcp {

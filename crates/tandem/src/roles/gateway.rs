@@ -36,7 +36,7 @@ use crate::session::mux::Multiplexed;
 use crate::stage::Stage;
 use crate::transport::tls::ClientTls;
 use crate::transport::tls::verified::VerifiedTls;
-use crate::transport::{Target, Transport};
+use crate::transport::{Dial, Target};
 
 impl Role for GatewayConfig {
     fn listening(&self) -> Listening<'_> {
@@ -103,7 +103,7 @@ impl Role for GatewayConfig {
 impl GatewayConfig {
     /// Returns the transports to origins. A gateway that fetches HTTPS of opened hosts notices
     /// origins that ask for a client certificate, which only the browser can choose.
-    fn to_origins(&self, below: Rc<dyn Transport>) -> Result<OriginTransports, ConfigError> {
+    fn to_origins(&self, below: Rc<dyn Dial>) -> Result<OriginTransports, ConfigError> {
         let ca = self.origins.ca.as_deref();
         let timeout = self.near.path.socket.connect_timeout;
         let alpn: [&[u8]; 2] = [b"h2", b"http/1.1"];

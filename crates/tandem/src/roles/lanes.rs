@@ -44,7 +44,7 @@ use crate::role_name::RoleName;
 use crate::services::Services;
 use crate::session::mux::Multiplexed;
 use crate::stage::Stage;
-use crate::transport::Transport;
+use crate::transport::Dial;
 use crate::transport::socks::Socks;
 use crate::transport::tls::ClientTls;
 use crate::transport::tor::Tor;
@@ -268,7 +268,7 @@ impl ClientConfig {
     }
 
     /// Returns the way to origins through the proxy, if there is one.
-    pub(super) fn via_to_origins(&self) -> Option<Rc<dyn Transport>> {
+    pub(super) fn via_to_origins(&self) -> Option<Rc<dyn Dial>> {
         let options = self.path.socket.clone();
         match self.via.as_ref()? {
             Via::Socks(proxy) => Some(Rc::new(Socks::new(*proxy, options))),

@@ -13,7 +13,7 @@ use crate::session::http1::Http1Session;
 use crate::session::mux::Multiplexed;
 use crate::session::streams::StreamsSession;
 use crate::session::{Drain, Session};
-use crate::transport::registry::{ListenContext, Provider, Transports};
+use crate::transport::registry::{ListenContext, Listens, Transports};
 
 /// The parts that all listeners of a role share.
 pub(super) struct Listeners<'a> {
@@ -54,7 +54,7 @@ impl Listeners<'_> {
     }
 
     fn front(&self, listener: usize, endpoint: &Endpoint) -> Result<Front, ConfigError> {
-        let provider = self.transports.of(endpoint)?;
+        let provider = self.transports.to_listen(endpoint)?;
         let protocol = self.protocol(endpoint, provider);
         let negotiated = matches!(protocol, ListenerProtocol::Negotiated { .. });
         let context = ListenContext {
@@ -79,7 +79,7 @@ impl Listeners<'_> {
         })
     }
 
-    fn protocol(&self, endpoint: &Endpoint, provider: &dyn Provider) -> ListenerProtocol {
+    fn protocol(&self, endpoint: &Endpoint, provider: &dyn Listens) -> ListenerProtocol {
         let http1 = Http1Session {
             scheme: provider.scheme(),
             ..self.http1.clone()

@@ -52,7 +52,7 @@ use crate::stage::{SessionPools, Stage};
 use crate::transport::connect::ConnectTunnels;
 use crate::transport::tls::leaves::Leaves;
 use crate::transport::tls::verified::VerifiedTls;
-use crate::transport::{Target, Transport};
+use crate::transport::{Dial, Target};
 use probes::SharedProbes;
 
 /// The streams that a browser may open at once on an opened connection.
@@ -101,7 +101,7 @@ impl ClientConfig {
                 origins.end_part(connection);
             }
         });
-        let tunnels: Rc<dyn Transport> = tunnels;
+        let tunnels: Rc<dyn Dial> = tunnels;
         let discovering =
             self.discovering_opened(open, lane, &origins, &tunnels, parts.site_lanes)?;
         let local = Rc::new(OpenedWay {

@@ -30,7 +30,7 @@ use crate::role_name::RoleName;
 use crate::session::http1::DEPTH;
 use crate::session::mux::Multiplexed;
 use crate::stage::Stage;
-use crate::transport::Transport;
+use crate::transport::Dial;
 
 impl ClientConfig {
     /// Creates the sessions without a gateway.
@@ -142,7 +142,7 @@ impl ClientConfig {
 
     /// Creates the pool of connections to origins.
     fn solo_origin(&self, solo: &Solo) -> Result<Rc<Origin>, ConfigError> {
-        let transport: Rc<dyn Transport> = match self.solo_direct() {
+        let transport: Rc<dyn Dial> = match self.solo_direct() {
             None => self.via_to_origins().ok_or_else(SoloMode::needs_via)?,
             Some(direct) => Rc::new(direct),
         };

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-use super::{LocalBoxFuture, Target, Transport};
+use super::{Dial, LocalBoxFuture, Target};
 use crate::carrier::Carrier;
 use crate::error::{Error, Kind, Side};
 use crate::exchange::Isolation;
@@ -23,7 +23,7 @@ const NEXT_ADDRESS: Duration = Duration::from_secs(2);
 
 /// The transports to the addresses of one gateway.
 pub struct AnyAddress {
-    all: Vec<(SocketAddr, Rc<dyn Transport>)>,
+    all: Vec<(SocketAddr, Rc<dyn Dial>)>,
     /// The number of the address to try first.
     first: Cell<usize>,
 }
@@ -31,7 +31,7 @@ pub struct AnyAddress {
 impl AnyAddress {
     /// Creates the way to a gateway over any of its addresses, each with its transport. The order
     /// is that of the first dial. There is at least one address.
-    pub const fn new(all: Vec<(SocketAddr, Rc<dyn Transport>)>) -> Self {
+    pub const fn new(all: Vec<(SocketAddr, Rc<dyn Dial>)>) -> Self {
         Self {
             all,
             first: Cell::new(0),
@@ -77,8 +77,8 @@ impl AnyAddress {
     }
 }
 
-impl Transport for AnyAddress {
-    fn below(&self) -> Option<&dyn Transport> {
+impl Dial for AnyAddress {
+    fn below(&self) -> Option<&dyn Dial> {
         let preferred = self.all.get(self.first.get());
         preferred.map(|(_, transport)| &**transport)
     }
@@ -114,10 +114,10 @@ impl Transport for AnyAddress {
 }
 
 /// A dial that is under way, with the number of its address.
-type Dial<'a> = (usize, LocalBoxFuture<'a, Result<Carrier, Error>>);
+type Attempt<'a> = (usize, LocalBoxFuture<'a, Result<Carrier, Error>>);
 
 /// Waits for the first dial that ends, and removes it.
-async fn any(dials: &mut Vec<Dial<'_>>) -> (usize, Result<Carrier, Error>) {
+async fn any(dials: &mut Vec<Attempt<'_>>) -> (usize, Result<Carrier, Error>) {
     std::future::poll_fn(|cx| {
         for index in 0..dials.len() {
             let (number, dial) = &mut dials[index];
@@ -193,8 +193,8 @@ mod tests {
         dials: Rc<RefCell<Vec<usize>>>,
     }
 
-    impl Transport for Scripted {
-        fn below(&self) -> Option<&dyn Transport> {
+    impl Dial for Scripted {
+        fn below(&self) -> Option<&dyn Dial> {
             None
         }
 
@@ -234,7 +234,7 @@ mod tests {
                 answer: *answer,
                 dials: Rc::clone(&dials),
             };
-            (address(number), Rc::new(transport) as Rc<dyn Transport>)
+            (address(number), Rc::new(transport) as Rc<dyn Dial>)
         });
         (AnyAddress::new(all.collect()), dials)
     }

@@ -20,7 +20,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use tandem_http::RequestHead;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::{LocalBoxFuture, Target, Transport};
+use super::{Dial, LocalBoxFuture, Target};
 use crate::endpoint::join_authority;
 use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::{Body, Chunk, Chunks, Exchange, Isolation, Part, Peer, Reply};
@@ -39,8 +39,8 @@ pub struct ConnectTunnels {
     pub next: Rc<dyn Stage>,
 }
 
-impl Transport for ConnectTunnels {
-    fn below(&self) -> Option<&dyn Transport> {
+impl Dial for ConnectTunnels {
+    fn below(&self) -> Option<&dyn Dial> {
         None
     }
 

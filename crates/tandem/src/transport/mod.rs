@@ -3,8 +3,9 @@
 //! through the pipeline of this process ([`connect`]). A gateway with several addresses has one
 //! transport for each ([`addresses`]).
 //!
-//! A transport dials its target under an isolation key, and listens. Layers hold the transport
-//! below. Users name transports in endpoints; the [`registry`] holds the names.
+//! A transport has two ends. [`Dial`] opens paths to a target under an isolation key. [`Listen`]
+//! accepts them. A layer holds the same end of the transport below. Users name transports in
+//! endpoints, and the [`registry`] holds the ends that each name has.
 
 pub mod addresses;
 pub mod connect;
@@ -21,7 +22,7 @@ use std::task::{Context, Poll};
 pub use crate::carrier::LocalBoxFuture;
 
 use crate::carrier::Carrier;
-use crate::error::{Error, Kind, Side};
+use crate::error::Error;
 use crate::exchange::Isolation;
 use crate::path::Path;
 use registry::Socket;
@@ -42,29 +43,24 @@ impl std::fmt::Debug for Target {
     }
 }
 
-/// Dials and accepts.
+/// The dialling end of a transport.
 ///
-/// [`Transport::get_ready`], [`Transport::failed`] and [`Transport::forget`] ask the layer below by
-/// default.
-pub trait Transport {
+/// [`Dial::get_ready`], [`Dial::failed`] and [`Dial::forget`] ask the layer below by default.
+pub trait Dial {
     /// Returns the transport that this layer dials through, or `None` at the lowest layer.
-    fn below(&self) -> Option<&dyn Transport>;
+    fn below(&self) -> Option<&dyn Dial>;
 
     /// Opens a byte stream to `target`. Paths of different isolation keys share no state that the
     /// transport can keep apart. The path may be returned before the other end has answered, so
     /// that the first bytes leave with the handshake. A later failure is reported by a read.
-    ///
-    /// Fails with [`Kind::Internal`] if the transport only listens.
     fn dial<'a>(
         &'a self,
-        _target: &'a Target,
-        _isolation: &'a Isolation,
-    ) -> LocalBoxFuture<'a, Result<Path, Error>> {
-        Box::pin(std::future::ready(Err(only_listens())))
-    }
+        target: &'a Target,
+        isolation: &'a Isolation,
+    ) -> LocalBoxFuture<'a, Result<Path, Error>>;
 
-    /// Opens the carrier of a session: the byte stream of [`Transport::dial`], unless the transport
-    /// has many streams.
+    /// Opens the carrier of a session: the byte stream of [`Dial::dial`], unless the transport has
+    /// many streams.
     fn carrier<'a>(
         &'a self,
         target: &'a Target,
@@ -78,12 +74,6 @@ pub trait Transport {
         if let Some(below) = self.below() {
             below.forget(isolation);
         }
-    }
-
-    /// Accepts carriers from a bound socket. Fails with [`io::ErrorKind::Unsupported`] if the
-    /// transport only dials.
-    fn listen(&self, _: Socket) -> io::Result<Box<dyn Listener>> {
-        Err(io::ErrorKind::Unsupported.into())
     }
 
     /// Prepares for dialling `target`, if that saves time. A dial after a failure prepares again.
@@ -111,9 +101,10 @@ pub trait Transport {
     }
 }
 
-/// The error of a dial through the listening end of a transport.
-fn only_listens() -> Error {
-    Error::new(Kind::Internal, Side::Local, "a listener does not dial")
+/// The listening end of a transport.
+pub trait Listen {
+    /// Accepts carriers from a bound socket.
+    fn listen(&self, socket: Socket) -> io::Result<Box<dyn Listener>>;
 }
 
 /// Accepts connections on one thread.

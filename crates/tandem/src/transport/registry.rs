@@ -1,7 +1,8 @@
 //! The transports that endpoints can name, and the sockets that they listen on.
 //!
 //! The standard transports are `tcp` and `tls`. A program adds others before it reads its
-//! configuration, so that a transport can live in a separate crate.
+//! configuration, so that a transport can live in a separate crate. The registry keeps the two ends
+//! of a transport apart, because some transports only dial.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,9 +15,9 @@ use std::time::Duration;
 
 use tandem_http::Scheme;
 
-use super::Transport;
 use super::tcp::{SocketOptions, TcpProvider};
 use super::tls::{TlsError, TlsProvider};
+use super::{Dial, Listen};
 use crate::endpoint::{BadEndpoint, Endpoint, SessionKind};
 use crate::renewal::Renewals;
 
@@ -104,7 +105,7 @@ impl Socket {
 /// The way to an endpoint that is dialled.
 pub struct DialContext {
     /// Opens byte streams to the endpoint: directly, through a SOCKS proxy, or through Tor.
-    pub streams: Rc<dyn Transport>,
+    pub streams: Rc<dyn Dial>,
     /// The endpoint's address if this machine connects to it directly. It is `None` behind a proxy,
     /// which carries no datagrams.
     pub address: Option<SocketAddr>,
@@ -177,7 +178,7 @@ pub enum TransportError {
     Tls(#[from] TlsError),
 }
 
-/// Creates the transports of the endpoints that name it. All threads share it.
+/// The facts about a transport that both of its ends have in common. All threads share it.
 pub trait Provider: Send + Sync {
     /// Returns the name in endpoints, after the `+`.
     fn name(&self) -> &'static str;
@@ -226,17 +227,10 @@ pub trait Provider: Send + Sync {
         }
         Ok(())
     }
+}
 
-    /// Returns true if a listener can request certificates of its clients.
-    fn has_client_certificates(&self) -> bool {
-        false
-    }
-
-    /// Checks an endpoint to listen on, without access to files or the network.
-    fn check_listener(&self, endpoint: &Endpoint) -> Result<(), BadEndpoint> {
-        endpoint.options(&[]).map(drop)
-    }
-
+/// Creates the dialling ends of the endpoints that name the transport.
+pub trait Dials: Provider {
     /// Returns the names of the options of an endpoint to dial, except those for the way to it.
     fn dial_options(&self) -> &'static [&'static str] {
         &[]
@@ -247,38 +241,53 @@ pub trait Provider: Send + Sync {
         Ok(())
     }
 
+    /// Creates the dialling end of an endpoint.
+    fn dialling(
+        &self,
+        endpoint: &Endpoint,
+        context: DialContext,
+    ) -> Result<Rc<dyn Dial>, TransportError>;
+}
+
+/// Creates the listening ends of the endpoints that name the transport.
+pub trait Listens: Provider {
+    /// Returns true if a listener can request certificates of its clients.
+    fn has_client_certificates(&self) -> bool {
+        false
+    }
+
+    /// Checks an endpoint to listen on, without access to files or the network.
+    fn check_listener(&self, endpoint: &Endpoint) -> Result<(), BadEndpoint> {
+        endpoint.options(&[]).map(drop)
+    }
+
     /// Returns the socket that connections of an earlier listener still use, if one is bound to the
     /// address. A reload then listens on it again.
     fn bound(&self, _address: SocketAddr) -> Option<Socket> {
         None
     }
 
-    /// Creates the transport that dials an endpoint.
-    fn dialling(
-        &self,
-        endpoint: &Endpoint,
-        context: DialContext,
-    ) -> Result<Rc<dyn Transport>, TransportError>;
-
-    /// Creates the transport that listens at an endpoint.
+    /// Creates the listening end of an endpoint.
     fn listening(
         &self,
         endpoint: &Endpoint,
         context: ListenContext<'_>,
-    ) -> Result<Rc<dyn Transport>, TransportError>;
+    ) -> Result<Box<dyn Listen>, TransportError>;
 }
 
 /// The transports by name. Clones share them.
 #[derive(Clone)]
 pub struct Transports {
-    by_name: BTreeMap<&'static str, Arc<dyn Provider>>,
+    dialling: BTreeMap<&'static str, Arc<dyn Dials>>,
+    listening: BTreeMap<&'static str, Arc<dyn Listens>>,
 }
 
 impl Default for Transports {
     /// Creates the registry of the standard transports.
     fn default() -> Self {
         let mut transports = Self {
-            by_name: BTreeMap::new(),
+            dialling: BTreeMap::new(),
+            listening: BTreeMap::new(),
         };
         transports.add(TcpProvider);
         transports.add(TlsProvider);
@@ -287,30 +296,51 @@ impl Default for Transports {
 }
 
 impl Transports {
-    /// Adds a transport, or replaces the one of that name.
-    pub fn add(&mut self, provider: impl Provider + 'static) {
-        self.by_name.insert(provider.name(), Arc::new(provider));
+    /// Adds a transport with both ends, or replaces the one of that name.
+    pub fn add(&mut self, provider: impl Dials + Listens + 'static) {
+        let (name, provider) = (provider.name(), Arc::new(provider));
+        self.dialling.insert(name, Arc::clone(&provider) as _);
+        self.listening.insert(name, provider);
     }
 
-    /// Returns the transport that an endpoint names.
-    pub fn of(&self, endpoint: &Endpoint) -> Result<&dyn Provider, BadEndpoint> {
-        match self.by_name.get(endpoint.transport.as_str()) {
-            Some(provider) => Ok(&**provider),
-            None => {
-                let names: Vec<_> = self.by_name.keys().copied().collect();
-                Err(endpoint.bad(format!(
-                    "unknown transport {:?}; it may be {}",
-                    endpoint.transport,
-                    names.join(", ")
-                )))
-            }
-        }
+    /// Adds a transport that only dials, or replaces the one of that name.
+    pub fn add_dialling(&mut self, provider: impl Dials + 'static) {
+        self.listening.remove(provider.name());
+        self.dialling.insert(provider.name(), Arc::new(provider));
     }
+
+    /// Returns the transport of an endpoint to dial.
+    pub fn to_dial(&self, endpoint: &Endpoint) -> Result<&dyn Dials, BadEndpoint> {
+        let found = self.dialling.get(endpoint.transport.as_str());
+        let unknown = || unknown(endpoint, self.dialling.keys());
+        found.map(|provider| &**provider).ok_or_else(unknown)
+    }
+
+    /// Returns the transport of an endpoint to listen on.
+    pub fn to_listen(&self, endpoint: &Endpoint) -> Result<&dyn Listens, BadEndpoint> {
+        let name = endpoint.transport.as_str();
+        let missing = || match self.dialling.contains_key(name) {
+            true => endpoint.bad(format!("the transport {name} only dials")),
+            false => unknown(endpoint, self.listening.keys()),
+        };
+        let found = self.listening.get(name);
+        found.map(|provider| &**provider).ok_or_else(missing)
+    }
+}
+
+/// Returns the error for a transport that the registry does not have. It has those with `names`.
+fn unknown<'a>(endpoint: &Endpoint, names: impl Iterator<Item = &'a &'static str>) -> BadEndpoint {
+    let names: Vec<_> = names.copied().collect();
+    endpoint.bad(format!(
+        "unknown transport {:?}; it may be {}",
+        endpoint.transport,
+        names.join(", ")
+    ))
 }
 
 impl fmt::Debug for Transports {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_set().entries(self.by_name.keys()).finish()
+        f.debug_set().entries(self.dialling.keys()).finish()
     }
 }
 
@@ -323,14 +353,14 @@ mod tests {
         let transports = Transports::default();
         let of = |text: &str| {
             transports
-                .of(&text.parse().expect("an endpoint"))
-                .map(Provider::name)
+                .to_dial(&text.parse().expect("an endpoint"))
+                .map(|provider| provider.name())
         };
         assert_eq!(of("h2+tls://gw.example:443"), Ok("tls"));
         assert_eq!(of("http://127.0.0.1:80"), Ok("tcp"));
         let scheme = |text: &str| {
             let endpoint = text.parse().expect("an endpoint");
-            transports.of(&endpoint).map(Provider::scheme)
+            transports.to_listen(&endpoint).map(|it| it.scheme())
         };
         assert_eq!(scheme("http+tls://gw.example:443"), Ok(Scheme::Https));
         assert_eq!(scheme("http://127.0.0.1:80"), Ok(Scheme::Http));
@@ -341,6 +371,39 @@ mod tests {
             error.contains("unknown transport \"sctp\"; it may be tcp, tls"),
             "{error}"
         );
+    }
+
+    /// A transport that has no listening end, and a TLS that only dials.
+    struct Dialling(&'static str);
+
+    impl Provider for Dialling {
+        fn name(&self) -> &'static str {
+            self.0
+        }
+    }
+
+    impl Dials for Dialling {
+        fn dialling(
+            &self,
+            _: &Endpoint,
+            context: DialContext,
+        ) -> Result<Rc<dyn Dial>, TransportError> {
+            Ok(context.streams)
+        }
+    }
+
+    #[test]
+    fn transport_that_only_dials_has_no_listener() {
+        let mut transports = Transports::default();
+        for name in ["outward", "tls"] {
+            transports.add_dialling(Dialling(name));
+            let endpoint = format!("h2+{name}://127.0.0.1:1");
+            let endpoint = endpoint.parse().expect("an endpoint");
+            assert!(transports.to_dial(&endpoint).is_ok());
+            let error = transports.to_listen(&endpoint).err().expect("no listener");
+            let problem = format!("the transport {name} only dials");
+            assert!(error.to_string().contains(&problem), "{error}");
+        }
     }
 
     #[test]

@@ -18,7 +18,7 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, Re
 use tokio::time::Sleep;
 
 use super::tcp::{SocketOptions, Tcp};
-use super::{LocalBoxFuture, Target, Transport};
+use super::{Dial, LocalBoxFuture, Target};
 use crate::endpoint::is_onion;
 use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::Isolation;
@@ -36,7 +36,7 @@ pub struct Socks {
     /// The proxy's address.
     proxy: Target,
     /// The way to the proxy.
-    below: Rc<dyn Transport>,
+    below: Rc<dyn Dial>,
     /// The longest time until the proxy's first reply, which it sends without a connection.
     reply_timeout: Duration,
 }
@@ -61,8 +61,8 @@ impl Socks {
     }
 }
 
-impl Transport for Socks {
-    fn below(&self) -> Option<&dyn Transport> {
+impl Dial for Socks {
+    fn below(&self) -> Option<&dyn Dial> {
         Some(&*self.below)
     }
 

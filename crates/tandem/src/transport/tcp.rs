@@ -19,8 +19,10 @@ mod socket;
 
 pub use socket::path;
 
-use super::registry::{DialContext, ListenContext, Provider, Socket, TransportError};
-use super::{Incoming, Listener, LocalBoxFuture, Target, Transport};
+use super::registry::{
+    DialContext, Dials, ListenContext, Listens, Provider, Socket, TransportError,
+};
+use super::{Dial, Incoming, Listen, Listener, LocalBoxFuture, Target};
 use crate::endpoint::{BadEndpoint, Endpoint, literal_ip};
 use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::Isolation;
@@ -154,8 +156,8 @@ fn set_up(options: Option<&SocketOptions>, stream: &TcpStream) {
     }
 }
 
-impl Transport for Tcp {
-    fn below(&self) -> Option<&dyn Transport> {
+impl Dial for Tcp {
+    fn below(&self) -> Option<&dyn Dial> {
         None
     }
 
@@ -183,7 +185,9 @@ impl Transport for Tcp {
             Ok(path(stream))
         })
     }
+}
 
+impl Listen for Tcp {
     fn listen(&self, socket: Socket) -> io::Result<Box<dyn Listener>> {
         Ok(Box::new(TcpAccepting {
             listener: tokio::net::TcpListener::from_std(socket.into_tcp()?)?,
@@ -217,7 +221,15 @@ impl Provider for TcpProvider {
     fn name(&self) -> &'static str {
         "tcp"
     }
+}
 
+impl Dials for TcpProvider {
+    fn dialling(&self, _: &Endpoint, context: DialContext) -> Result<Rc<dyn Dial>, TransportError> {
+        Ok(context.streams)
+    }
+}
+
+impl Listens for TcpProvider {
     fn check_listener(&self, endpoint: &Endpoint) -> Result<(), BadEndpoint> {
         if endpoint.option("cert").is_some() || endpoint.option("key").is_some() {
             return Err(endpoint.bad("cert and key need +tls"));
@@ -225,20 +237,12 @@ impl Provider for TcpProvider {
         endpoint.options(&[]).map(drop)
     }
 
-    fn dialling(
-        &self,
-        _: &Endpoint,
-        context: DialContext,
-    ) -> Result<Rc<dyn Transport>, TransportError> {
-        Ok(context.streams)
-    }
-
     fn listening(
         &self,
         _: &Endpoint,
         context: ListenContext<'_>,
-    ) -> Result<Rc<dyn Transport>, TransportError> {
-        Ok(Rc::new(Tcp {
+    ) -> Result<Box<dyn Listen>, TransportError> {
+        Ok(Box::new(Tcp {
             options: context.socket,
             pinned: None,
         }))

@@ -32,7 +32,7 @@ pub use directory::GatewayExit;
 
 use super::socks::Socks;
 use super::tcp::SocketOptions;
-use super::{LocalBoxFuture, Target, Transport};
+use super::{Dial, LocalBoxFuture, Target};
 use crate::endpoint::Via;
 use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::Isolation;
@@ -326,8 +326,8 @@ fn unreachable(detail: impl Into<std::borrow::Cow<'static, str>>) -> Error {
     Error::new(Kind::Unreachable, Side::Peer, detail).with_retry(Retry::Safe)
 }
 
-impl Transport for Tor {
-    fn below(&self) -> Option<&dyn Transport> {
+impl Dial for Tor {
+    fn below(&self) -> Option<&dyn Dial> {
         None
     }
 

@@ -77,7 +77,7 @@ impl<F: Fn(&Endpoint) -> Parts + Send + Sync> Role for OneListener<F> {
         };
         let connections = Connections::new(limits, services.session_numbers());
         let context = ListenContext::new(STREAMS, PATIENCE, services.renewals());
-        let provider = self.transports.of(&self.listen)?;
+        let provider = self.transports.to_listen(&self.listen)?;
         let front = Front {
             protocol: ListenerProtocol::Session(session),
             transport: provider.listening(&self.listen, context)?,

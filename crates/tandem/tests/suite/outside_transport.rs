@@ -13,18 +13,16 @@ use tandem::exchange::Isolation;
 use tandem::path::Path;
 use tandem::runtime::Running;
 use tandem::transport::registry::{
-    DialContext, ListenContext, Provider, Socket, TransportError, Transports,
+    DialContext, Dials, ListenContext, Listens, Provider, Socket, TransportError, Transports,
 };
 use tandem::transport::tcp::Tcp;
-use tandem::transport::{Incoming, Listener, LocalBoxFuture, Target, Transport};
+use tandem::transport::{Dial, Incoming, Listen, Listener, LocalBoxFuture, Target};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::harness::{block_on, endpoint};
 
 /// A transport of another crate: TCP with inverted bytes.
-struct Inverting {
-    below: Rc<dyn Transport>,
-}
+struct Inverting<B>(B);
 
 struct Inverted(Path);
 
@@ -67,9 +65,9 @@ fn inverted(path: Path) -> Path {
     Path::new(Inverted(path), facts)
 }
 
-impl Transport for Inverting {
-    fn below(&self) -> Option<&dyn Transport> {
-        None
+impl Dial for Inverting<Rc<dyn Dial>> {
+    fn below(&self) -> Option<&dyn Dial> {
+        Some(&*self.0)
     }
 
     fn dial<'a>(
@@ -77,11 +75,13 @@ impl Transport for Inverting {
         target: &'a Target,
         isolation: &'a Isolation,
     ) -> LocalBoxFuture<'a, Result<Path, Error>> {
-        Box::pin(async move { Ok(inverted(self.below.dial(target, isolation).await?)) })
+        Box::pin(async move { Ok(inverted(self.0.dial(target, isolation).await?)) })
     }
+}
 
+impl Listen for Inverting<Tcp> {
     fn listen(&self, socket: Socket) -> io::Result<Box<dyn Listener>> {
-        Ok(Box::new(InvertingListener(self.below.listen(socket)?)))
+        Ok(Box::new(InvertingListener(self.0.listen(socket)?)))
     }
 }
 
@@ -104,27 +104,24 @@ impl Provider for InvertingProvider {
     fn name(&self) -> &'static str {
         "inverted"
     }
+}
 
-    fn dialling(
-        &self,
-        _: &Endpoint,
-        context: DialContext,
-    ) -> Result<Rc<dyn Transport>, TransportError> {
-        Ok(Rc::new(Inverting {
-            below: context.streams,
-        }))
+impl Dials for InvertingProvider {
+    fn dialling(&self, _: &Endpoint, context: DialContext) -> Result<Rc<dyn Dial>, TransportError> {
+        Ok(Rc::new(Inverting(context.streams)))
     }
+}
 
+impl Listens for InvertingProvider {
     fn listening(
         &self,
         _: &Endpoint,
         context: ListenContext<'_>,
-    ) -> Result<Rc<dyn Transport>, TransportError> {
-        let below = Rc::new(Tcp {
+    ) -> Result<Box<dyn Listen>, TransportError> {
+        Ok(Box::new(Inverting(Tcp {
             options: context.socket,
             pinned: None,
-        });
-        Ok(Rc::new(Inverting { below }))
+        })))
     }
 }
 

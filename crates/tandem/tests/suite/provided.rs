@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tandem::config::{ClientOptions, GatewayOptions};
 use tandem::runtime::Running;
-use tandem::transport::registry::{Provider, Transports};
+use tandem::transport::registry::{Dials, Listens, Transports};
 
 use crate::certificates::Certificates;
 use crate::harness::{
@@ -68,7 +68,7 @@ pub(crate) fn start_client_of(
 }
 
 /// Returns the transports of the library and that of `provider`.
-pub(crate) fn with_provider(provider: impl Provider + 'static) -> Transports {
+pub(crate) fn with_provider(provider: impl Dials + Listens + 'static) -> Transports {
     let mut transports = Transports::default();
     transports.add(provider);
     transports

@@ -25,7 +25,7 @@ use tandem::session::{Connected, Session};
 use tandem::transport::registry::{DialContext, Transports};
 use tandem::transport::tcp::Tcp;
 use tandem::transport::tls::self_signed::self_signed;
-use tandem::transport::{Target, Transport};
+use tandem::transport::{Dial, Target};
 use tandem_http::h1::Form;
 use tandem_http::{Fields, MuxConfig, RequestHead, ResponseHead, Role, Scheme};
 
@@ -146,7 +146,7 @@ pub(super) fn bridge(
 /// A client of a bridge: one multiplexed session, or a connection for each exchange of HTTP/1.1.
 pub(super) struct Visitor {
     target: Target,
-    transport: Rc<dyn Transport>,
+    transport: Rc<dyn Dial>,
     session: Rc<dyn Session>,
     is_multiplexed: bool,
     shared: RefCell<Option<Rc<dyn Connected>>>,
@@ -157,7 +157,7 @@ impl Visitor {
     pub(super) fn new(scheme: &str, address: SocketAddr, proxy: bool) -> Self {
         let endpoint = server(scheme, address);
         let transports = transports();
-        let provider = transports.of(&endpoint).expect("a known transport");
+        let provider = transports.to_dial(&endpoint).expect("a known transport");
         let tcp = Tcp {
             options: None,
             pinned: Some(address),

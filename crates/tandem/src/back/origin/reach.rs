@@ -21,7 +21,7 @@ use crate::path::Path;
 use crate::probe::points::ORIGIN_DIAL;
 use crate::session::http1::Http1Session;
 use crate::session::{Connected, Session};
-use crate::transport::Transport;
+use crate::transport::Dial;
 use crate::transport::tls::Tls;
 use crate::transport::tls::layer::offering;
 
@@ -29,27 +29,32 @@ use crate::transport::tls::layer::offering;
 #[derive(Clone)]
 pub struct OriginTransports {
     /// The transport to origins of the scheme `http`.
-    pub plain: Rc<dyn Transport>,
+    pub plain: Rc<dyn Dial>,
     /// The transport to origins of the scheme `https`.
-    pub secure: Rc<dyn Transport>,
+    pub secure: Rc<dyn Dial>,
     /// TLS that offers HTTP/1.1 only, for exchanges that HTTP/2 rarely carries.
-    pub secure_http1: Rc<dyn Transport>,
+    pub secure_http1: Rc<dyn Dial>,
     /// The transport of tunnels: byte streams to the target itself.
-    pub tunnels: Rc<dyn Transport>,
+    pub tunnels: Rc<dyn Dial>,
 }
 
 impl OriginTransports {
     /// Returns TCP or another transport of byte streams, and TLS over it. Certificates must contain
     /// `name`, or the origin's host if that is `None`.
     pub fn with_tls(
-        below: Rc<dyn Transport>,
+        below: Rc<dyn Dial>,
         tls: &TlsConnector,
         name: Option<&str>,
         timeout: Duration,
     ) -> Self {
         let secure = |connector: TlsConnector| {
-            let (below, name) = (Rc::clone(&below), name.map(str::to_owned));
-            Rc::new(Tls::dialling(below, connector, name, timeout, Side::Origin))
+            Rc::new(Tls {
+                below: Rc::clone(&below),
+                connector,
+                name: name.map(str::to_owned),
+                timeout,
+                side: Side::Origin,
+            })
         };
         Self {
             secure_http1: secure(offering(tls, &[b"http/1.1"])),

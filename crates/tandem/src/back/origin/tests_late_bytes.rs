@@ -15,7 +15,7 @@ use crate::error::Error;
 use crate::exchange::{Exchange, Isolation, Part};
 use crate::path::Path;
 use crate::stage::Stage as _;
-use crate::transport::{Target, Transport};
+use crate::transport::{Dial, Target};
 
 const RESPONSE: &str = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nbody";
 const OTHER: &str = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil";
@@ -34,8 +34,8 @@ struct LateOrigin {
     dials: Rc<Cell<usize>>,
 }
 
-impl Transport for LateOrigin {
-    fn below(&self) -> Option<&dyn Transport> {
+impl Dial for LateOrigin {
+    fn below(&self) -> Option<&dyn Dial> {
         None
     }
 

@@ -18,7 +18,7 @@ use crate::error::Error;
 use crate::exchange::{Exchange, Isolation, Part, Peer};
 use crate::path::Path;
 use crate::stage::Stage as _;
-use crate::transport::{Target, Transport};
+use crate::transport::{Dial, Target};
 
 /// The time of the origin for one response.
 pub(super) const THINKS: Duration = Duration::from_millis(100);
@@ -76,8 +76,8 @@ struct Scripted {
     seen: Rc<Seen>,
 }
 
-impl Transport for Scripted {
-    fn below(&self) -> Option<&dyn Transport> {
+impl Dial for Scripted {
+    fn below(&self) -> Option<&dyn Dial> {
         None
     }
 

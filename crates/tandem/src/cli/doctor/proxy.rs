@@ -16,7 +16,7 @@ use crate::exchange::Isolation;
 use crate::middle::routes::ONION_REMEDY;
 use crate::transport::socks::{SocksTrial, try_proxy};
 use crate::transport::tor::Control;
-use crate::transport::{Target, Transport as _};
+use crate::transport::{Dial as _, Target};
 
 /// Parses the value of `--site`.
 pub(super) fn site(text: &str) -> Result<Target, String> {

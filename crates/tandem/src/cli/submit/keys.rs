@@ -50,7 +50,7 @@ fn key_way(settings: &Settings, transports: &Transports) -> Result<Option<KeyWay
 }
 
 fn is_encrypted(endpoint: &Endpoint, transports: &Transports) -> Result<bool, Failure> {
-    Ok(transports.of(endpoint)?.scheme() == Scheme::Https)
+    Ok(transports.to_dial(endpoint)?.scheme() == Scheme::Https)
 }
 
 /// Returns true if nobody on the way to the endpoint can answer in its place: it shows a

@@ -173,7 +173,7 @@ impl Way {
         };
         let config = options.typed_with(transports)?;
         let gateway = config.gateways.first().ok_or("the path has no host")?;
-        let scheme = transports.of(host)?.scheme();
+        let scheme = transports.to_dial(host)?.scheme();
         let port = host.port;
         let way = Self {
             stage: config.path_to(gateway)?,

@@ -16,67 +16,28 @@ use crate::error::{Error, Kind, Side};
 use crate::exchange::Isolation;
 use crate::path::Path;
 use crate::probe::points::FRONT_HANDSHAKE;
-use crate::transport::registry::{DialContext, ListenContext, Provider, Socket, TransportError};
+use crate::transport::registry::{
+    DialContext, Dials, ListenContext, Listens, Provider, Socket, TransportError,
+};
 use crate::transport::tcp::Tcp;
-use crate::transport::{Incoming, Listener, LocalBoxFuture, Target, Transport, only_listens};
+use crate::transport::{Dial, Incoming, Listen, Listener, LocalBoxFuture, Target};
 
-/// TLS over the transport below.
+/// The dialling end: TLS over the transport below.
 pub struct Tls {
-    below: Rc<dyn Transport>,
+    /// The transport below.
+    pub below: Rc<dyn Dial>,
+    /// The settings of the handshake.
+    pub connector: TlsConnector,
+    /// The name in the other end's certificate; `None` for the target's host.
+    pub name: Option<String>,
     /// The time for the handshake.
-    timeout: Duration,
-    end: TlsEnd,
+    pub timeout: Duration,
+    /// The side at fault that errors name.
+    pub side: Side,
 }
 
-enum TlsEnd {
-    Dialling {
-        connector: TlsConnector,
-        /// The name in the other end's certificate; `None` for the target's host.
-        name: Option<String>,
-        side: Side,
-    },
-    Listening(TlsAcceptor),
-}
-
-impl Tls {
-    /// Creates the dialling end. The certificate must contain `name`, or the target's host if that
-    /// is `None`. Errors name `side` as the side at fault.
-    pub const fn dialling(
-        below: Rc<dyn Transport>,
-        connector: TlsConnector,
-        name: Option<String>,
-        timeout: Duration,
-        side: Side,
-    ) -> Self {
-        let end = TlsEnd::Dialling {
-            connector,
-            name,
-            side,
-        };
-        Self {
-            below,
-            timeout,
-            end,
-        }
-    }
-
-    /// Creates the listening end.
-    pub const fn listening(
-        below: Rc<dyn Transport>,
-        acceptor: TlsAcceptor,
-        timeout: Duration,
-    ) -> Self {
-        let end = TlsEnd::Listening(acceptor);
-        Self {
-            below,
-            timeout,
-            end,
-        }
-    }
-}
-
-impl Transport for Tls {
-    fn below(&self) -> Option<&dyn Transport> {
+impl Dial for Tls {
+    fn below(&self) -> Option<&dyn Dial> {
         Some(&*self.below)
     }
 
@@ -86,29 +47,28 @@ impl Transport for Tls {
         isolation: &'a Isolation,
     ) -> LocalBoxFuture<'a, Result<Path, Error>> {
         Box::pin(async move {
-            let TlsEnd::Dialling {
-                connector,
-                name,
-                side,
-            } = &self.end
-            else {
-                return Err(only_listens());
-            };
             let path = self.below.dial(target, isolation).await?;
-            let name = name.as_ref().unwrap_or(&target.host);
-            connect(connector, path, name, self.timeout, *side).await
+            let name = self.name.as_ref().unwrap_or(&target.host);
+            connect(&self.connector, path, name, self.timeout, self.side).await
         })
     }
+}
 
+/// The listening end over TCP.
+struct TlsListening {
+    below: Tcp,
+    acceptor: TlsAcceptor,
+    /// The time for the handshake.
+    timeout: Duration,
+}
+
+impl Listen for TlsListening {
     fn listen(&self, socket: Socket) -> io::Result<Box<dyn Listener>> {
-        match &self.end {
-            TlsEnd::Dialling { .. } => Err(io::ErrorKind::Unsupported.into()),
-            TlsEnd::Listening(acceptor) => Ok(Box::new(TlsAccepting {
-                below: self.below.listen(socket)?,
-                acceptor: acceptor.clone(),
-                timeout: self.timeout,
-            })),
-        }
+        Ok(Box::new(TlsAccepting {
+            below: self.below.listen(socket)?,
+            acceptor: self.acceptor.clone(),
+            timeout: self.timeout,
+        }))
     }
 }
 
@@ -163,16 +123,9 @@ impl Provider for TlsProvider {
     fn scheme(&self) -> Scheme {
         Scheme::Https
     }
+}
 
-    fn has_client_certificates(&self) -> bool {
-        true
-    }
-
-    fn check_listener(&self, endpoint: &Endpoint) -> Result<(), BadEndpoint> {
-        endpoint.options(&["cert", "key"])?;
-        endpoint.certificate_files().map(drop)
-    }
-
+impl Dials for TlsProvider {
     fn dial_options(&self) -> &'static [&'static str] {
         DIAL_OPTIONS
     }
@@ -185,7 +138,7 @@ impl Provider for TlsProvider {
         &self,
         endpoint: &Endpoint,
         context: DialContext,
-    ) -> Result<Rc<dyn Transport>, TransportError> {
+    ) -> Result<Rc<dyn Dial>, TransportError> {
         let option = |key: &str| endpoint.option(key).map(str::to_owned);
         let watched = |(cert, key)| Identity::watch(cert, key, &context.renewals).map(Arc::new);
         let tls = ClientTls {
@@ -197,21 +150,31 @@ impl Provider for TlsProvider {
         let DialContext {
             streams, timeout, ..
         } = context;
-        let connector = tls.connector()?;
-        Ok(Rc::new(Tls::dialling(
-            streams,
-            connector,
-            option("sni"),
+        Ok(Rc::new(Tls {
+            below: streams,
+            connector: tls.connector()?,
+            name: option("sni"),
             timeout,
-            Side::Peer,
-        )))
+            side: Side::Peer,
+        }))
+    }
+}
+
+impl Listens for TlsProvider {
+    fn has_client_certificates(&self) -> bool {
+        true
+    }
+
+    fn check_listener(&self, endpoint: &Endpoint) -> Result<(), BadEndpoint> {
+        endpoint.options(&["cert", "key"])?;
+        endpoint.certificate_files().map(drop)
     }
 
     fn listening(
         &self,
         endpoint: &Endpoint,
         context: ListenContext<'_>,
-    ) -> Result<Rc<dyn Transport>, TransportError> {
+    ) -> Result<Box<dyn Listen>, TransportError> {
         let clients = context.client_ca.map(|ca| ClientCertificates {
             ca,
             optional: context.optional_certificate,
@@ -227,15 +190,15 @@ impl Provider for TlsProvider {
                 acceptor(Identity::watch(cert, key, context.renewals)?, clients, alpn)?
             }
         };
-        let tcp = Tcp {
+        let below = Tcp {
             options: context.socket,
             pinned: None,
         };
-        Ok(Rc::new(Tls::listening(
-            Rc::new(tcp),
+        Ok(Box::new(TlsListening {
+            below,
             acceptor,
-            context.timeout,
-        )))
+            timeout: context.timeout,
+        }))
     }
 }
 

@@ -18,11 +18,11 @@ use super::{ClientTls, TlsError, connect};
 use crate::error::{Error, Kind, Side};
 use crate::exchange::Isolation;
 use crate::path::Path;
-use crate::transport::{LocalBoxFuture, Target, Transport};
+use crate::transport::{Dial, LocalBoxFuture, Target};
 
 /// TLS to origins over the transport below.
 pub struct VerifiedTls {
-    below: Rc<dyn Transport>,
+    below: Rc<dyn Dial>,
     config: Arc<ClientConfig>,
     /// The time for the handshake.
     timeout: Duration,
@@ -35,7 +35,7 @@ impl VerifiedTls {
     /// # Errors
     /// Fails if the file cannot be read.
     pub fn new(
-        below: Rc<dyn Transport>,
+        below: Rc<dyn Dial>,
         ca: Option<&str>,
         alpn: &[&[u8]],
         timeout: Duration,
@@ -55,8 +55,8 @@ impl VerifiedTls {
     }
 }
 
-impl Transport for VerifiedTls {
-    fn below(&self) -> Option<&dyn Transport> {
+impl Dial for VerifiedTls {
+    fn below(&self) -> Option<&dyn Dial> {
         Some(&*self.below)
     }
 

@@ -20,9 +20,9 @@ use tandem::error::{Error, Kind, Retry, Side};
 use tandem::exchange::Isolation;
 use tandem::path::{Facts, Path};
 use tandem::transport::registry::{
-    DialContext, ListenContext, Protocol, Provider, Socket, TransportError,
+    DialContext, Dials, ListenContext, Listens, Protocol, Provider, Socket, TransportError,
 };
-use tandem::transport::{Incoming, Listener, LocalBoxFuture, Target, Transport};
+use tandem::transport::{Dial, Incoming, Listen, Listener, LocalBoxFuture, Target};
 use tandem_http::Priority;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::mpsc;
@@ -377,8 +377,8 @@ impl Network {
     }
 }
 
-impl Transport for Network {
-    fn below(&self) -> Option<&dyn Transport> {
+impl Dial for Network {
+    fn below(&self) -> Option<&dyn Dial> {
         None
     }
 
@@ -404,7 +404,9 @@ impl Transport for Network {
         let sent = self.dialled.send(far).map_err(unreachable);
         Box::pin(async move { sent.map(|()| Carrier::Streams(MemoryStreams::new(near))) })
     }
+}
 
+impl Listen for Network {
     fn listen(&self, socket: Socket) -> io::Result<Box<dyn Listener>> {
         // A transport over datagrams would need a UDP socket too.
         socket.into_udp()?;
@@ -444,20 +446,24 @@ impl Provider for Network {
     fn sessions(&self) -> &'static [SessionKind] {
         &[SessionKind::Http, SessionKind::H3]
     }
+}
 
+impl Dials for Network {
     fn check_dial(&self, endpoint: &Endpoint) -> Result<(), BadEndpoint> {
         endpoint.options(&[]).map(drop)
     }
 
-    fn dialling(&self, _: &Endpoint, _: DialContext) -> Result<Rc<dyn Transport>, TransportError> {
+    fn dialling(&self, _: &Endpoint, _: DialContext) -> Result<Rc<dyn Dial>, TransportError> {
         Ok(Rc::new(self.clone()))
     }
+}
 
+impl Listens for Network {
     fn listening(
         &self,
         _: &Endpoint,
         _: ListenContext<'_>,
-    ) -> Result<Rc<dyn Transport>, TransportError> {
-        Ok(Rc::new(self.clone()))
+    ) -> Result<Box<dyn Listen>, TransportError> {
+        Ok(Box::new(self.clone()))
     }
 }

@@ -5,15 +5,15 @@ use std::rc::Rc;
 use tandem_http::{RequestHead, ResponseHead, Scheme};
 
 use super::*;
-use crate::back::gateways::doubles::{Dial, FakeSession, LIMITS, gateway, run};
+use crate::back::gateways::doubles::{self, FakeSession, LIMITS, gateway, run};
 use crate::back::gateways::{Gateway, ToGateway, WayEntry};
-use crate::carrier::{Carrier, LocalBoxFuture};
+use crate::carrier::LocalBoxFuture;
 use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::{Exchange, Part, Sink};
 use crate::path::Path;
 use crate::session::Connected;
 use crate::stage::{SessionPool, Stage};
-use crate::transport::{Target, Transport};
+use crate::transport::{Dial, Target};
 
 /// The dials and the reports of failures at one gateway, which refuses some keys.
 #[derive(Default)]
@@ -23,19 +23,19 @@ struct Answers {
     failed: RefCell<Vec<Isolation>>,
 }
 
-impl Transport for Rc<Answers> {
-    fn below(&self) -> Option<&dyn Transport> {
+impl Dial for Rc<Answers> {
+    fn below(&self) -> Option<&dyn Dial> {
         None
     }
 
-    fn carrier<'a>(
+    fn dial<'a>(
         &'a self,
         _: &'a Target,
         isolation: &'a Isolation,
-    ) -> LocalBoxFuture<'a, Result<Carrier, Error>> {
+    ) -> LocalBoxFuture<'a, Result<Path, Error>> {
         self.dials.borrow_mut().push(isolation.clone());
-        let dialled: Result<Carrier, Error> = match self.refused.borrow().contains(isolation) {
-            false => Ok(Path::pair(1).0.into()),
+        let dialled = match self.refused.borrow().contains(isolation) {
+            false => Ok(Path::pair(1).0),
             true => {
                 let error = Error::new(Kind::Reset, Side::Peer, "it refuses the key");
                 Err(error.with_retry(Retry::Safe))
@@ -51,7 +51,7 @@ impl Transport for Rc<Answers> {
 
 /// A session that answers once it is dialled. It tells which gateway answered.
 struct Dialled {
-    dial: RefCell<Option<Dial>>,
+    dial: RefCell<Option<doubles::Dial>>,
     is_established: Cell<bool>,
     is_closed: Cell<bool>,
     gateway: usize,

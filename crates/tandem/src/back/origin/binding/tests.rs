@@ -17,7 +17,7 @@ use crate::error::{Error, Side};
 use crate::exchange::{Exchange, Isolation, Part, Peer};
 use crate::path::Path;
 use crate::stage::Stage;
-use crate::transport::{Target, Transport};
+use crate::transport::{Dial, Target};
 
 /// An origin over HTTP/1.1. Its dials and its responses wait for the test.
 struct Waiting {
@@ -46,8 +46,8 @@ impl Waiting {
     }
 }
 
-impl Transport for Waiting {
-    fn below(&self) -> Option<&dyn Transport> {
+impl Dial for Waiting {
+    fn below(&self) -> Option<&dyn Dial> {
         None
     }
 

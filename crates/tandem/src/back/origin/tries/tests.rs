@@ -17,7 +17,7 @@ use crate::role_name::RoleName;
 use crate::session::Connected;
 use crate::session::http1::Http1Session;
 use crate::stage::Stage;
-use crate::transport::Transport;
+use crate::transport::Dial;
 
 /// The time after which a silent session is given up.
 const GIVEN_UP: Duration = Duration::from_secs(50);
@@ -68,7 +68,7 @@ impl Chunks for Text {
 /// until it came, and the number of sessions.
 async fn ask(silent: usize, method: Method, text: &'static str) -> (u16, Duration, usize) {
     let begun = Rc::<Cell<usize>>::default();
-    let transport: Rc<dyn Transport> = Rc::new(NoTransport);
+    let transport: Rc<dyn Dial> = Rc::new(NoTransport);
     let transports = OriginTransports {
         secure: Rc::clone(&transport),
         secure_http1: Rc::clone(&transport),

@@ -11,7 +11,7 @@ use super::*;
 use crate::endpoint::Via;
 use crate::exchange::Isolation;
 use crate::transport::tcp::SocketOptions;
-use crate::transport::{Target, Transport};
+use crate::transport::{Dial, Target};
 
 const QUICK: TimeLimits = TimeLimits {
     look: Duration::from_millis(5),
