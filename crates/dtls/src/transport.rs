@@ -19,7 +19,7 @@ use tandem::transport::registry::{
     DialContext, Dials, ListenContext, Listens, Protocol, Provider, Socket as Bound, TransportError,
 };
 use tandem::transport::tls::TlsError;
-use tandem::transport::{Dial, Incoming, Listen, Listener, LocalBoxFuture, Target};
+use tandem::transport::{CarrierFuture, Dial, Incoming, Listen, Listener, LocalBoxFuture, Target};
 use tandem_http::Scheme;
 use tandem_tunnel::{Algorithm, Config as TunnelConfig, Coupling};
 use tokio::sync::{Notify, mpsc};
@@ -232,11 +232,7 @@ impl Dial for Dialling {
         Box::pin(async move { open_path(&self.connect().await?).await })
     }
 
-    fn carrier<'a>(
-        &'a self,
-        _: &'a Target,
-        _: &'a Isolation,
-    ) -> LocalBoxFuture<'a, Result<Carrier, Error>> {
+    fn carrier<'a>(&'a self, _: &'a Target, _: &'a Isolation) -> CarrierFuture<'a> {
         Box::pin(async move { Ok(Carrier::Streams(Rc::new(self.connect().await?))) })
     }
 }

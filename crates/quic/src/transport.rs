@@ -17,7 +17,7 @@ use tandem::path::Path;
 use tandem::transport::registry::{
     DialContext, Dials, ListenContext, Listens, Protocol, Provider, Socket, TransportError,
 };
-use tandem::transport::{Dial, Listen, Listener, LocalBoxFuture, Target};
+use tandem::transport::{CarrierFuture, Dial, Listen, Listener, LocalBoxFuture, Target};
 use tandem_http::Scheme;
 use tokio::sync::oneshot;
 
@@ -294,11 +294,7 @@ impl Dial for Dialling {
         Box::pin(async move { open_path(&self.connect(None).await?).await })
     }
 
-    fn carrier<'a>(
-        &'a self,
-        _: &'a Target,
-        isolation: &'a Isolation,
-    ) -> LocalBoxFuture<'a, Result<Carrier, Error>> {
+    fn carrier<'a>(&'a self, _: &'a Target, isolation: &'a Isolation) -> CarrierFuture<'a> {
         Box::pin(async move {
             let connected = self.connect(Some(isolation)).await?;
             Ok(Carrier::Streams(Rc::new(connected)))

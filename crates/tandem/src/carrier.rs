@@ -25,6 +25,9 @@ use crate::path::{Facts, Path};
 /// A future that need not move between threads.
 pub type LocalBoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
+/// A carrier that is being dialled, or whose handshake a listener completes.
+pub type CarrierFuture<'a> = LocalBoxFuture<'a, Result<Carrier, Error>>;
+
 /// Carries one session.
 #[derive(Debug)]
 pub enum Carrier {

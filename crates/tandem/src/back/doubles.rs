@@ -3,13 +3,12 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::carrier::{Carrier, LocalBoxFuture};
+use crate::carrier::{CarrierFuture, LocalBoxFuture};
 use crate::error::Error;
-use crate::exchange::{Exchange, Isolation, Peer, SessionMark, Sink};
+use crate::exchange::{Exchange, Isolation, SessionMark, Sink};
 use crate::path::{Facts, Path};
-use crate::session::{Connected, Drain, PathWaiter, Session, SessionEvents, SessionState};
-use crate::stage::Stage;
-use crate::transport::{self, Target};
+use crate::session::{Connect, Connected, PathWaiter, SessionEvents, SessionState};
+use crate::transport::{Dial, Target};
 
 /// A session of the tests. The defaults are those of an established session over TCP, which carries
 /// no pushes, neither fails nor rests, and answers each probe.
@@ -155,33 +154,18 @@ impl<S: FakeSession> SessionEvents for S {
     }
 }
 
-/// A dial that a session begins with.
-pub(in crate::back) type Dial = LocalBoxFuture<'static, Result<Carrier, Error>>;
-
 /// A protocol whose sessions a function creates.
-pub(in crate::back) struct FakeProtocol<F>(pub(in crate::back) F);
-
-impl<F: Fn(Dial) -> Rc<dyn Connected>> Session for FakeProtocol<F> {
-    fn connect(&self, dial: Dial) -> Rc<dyn Connected> {
-        self.0(dial)
-    }
-
-    fn serve(
-        &self,
-        _: Carrier,
-        _: Peer,
-        _: Rc<dyn Stage>,
-        _: Drain,
-    ) -> LocalBoxFuture<'static, Result<(), Error>> {
-        unreachable!("the tests have no gateway")
+impl<F: Fn(CarrierFuture<'static>) -> Rc<dyn Connected>> Connect for F {
+    fn connect(&self, dial: CarrierFuture<'static>) -> Rc<dyn Connected> {
+        self(dial)
     }
 }
 
 /// A transport that no session uses.
 pub(in crate::back) struct NoTransport;
 
-impl transport::Dial for NoTransport {
-    fn below(&self) -> Option<&dyn transport::Dial> {
+impl Dial for NoTransport {
+    fn below(&self) -> Option<&dyn Dial> {
         None
     }
 

@@ -36,7 +36,7 @@ use crate::carrier::Carrier;
 use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::{Exchange, Isolation, Part, Reply, Sink};
 use crate::metrics::METRICS;
-use crate::session::{Connected, Session, SessionState, Task, may_be_early};
+use crate::session::{Connect, Connected, SessionState, Task, may_be_early};
 use crate::stage::{Stage, refuse_reserved};
 use crate::status::{Opened, SessionStatus};
 use crate::transport::{Dial, Target};
@@ -60,7 +60,7 @@ pub struct Gateway {
     /// The transport to the gateway.
     pub transport: Rc<dyn Dial>,
     /// The session protocol.
-    pub session: Rc<dyn Session>,
+    pub session: Rc<dyn Connect>,
     /// The last time at which the pool reported a failure to the transport.
     pub blamed: Cell<Option<Instant>>,
     /// The log lines about the gateway.

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use super::policy::{Direct, first_to_answer};
-use crate::carrier::{Carrier, LocalBoxFuture};
+use crate::carrier::{Carrier, CarrierFuture, LocalBoxFuture};
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::Isolation;
@@ -158,11 +158,7 @@ impl Dial for Provided {
         Box::pin(async move { self.carrier(target, isolation).await?.into_bytes() })
     }
 
-    fn carrier<'a>(
-        &'a self,
-        target: &'a Target,
-        isolation: &'a Isolation,
-    ) -> LocalBoxFuture<'a, Result<Carrier, Error>> {
+    fn carrier<'a>(&'a self, target: &'a Target, isolation: &'a Isolation) -> CarrierFuture<'a> {
         Box::pin(async move {
             let provider = self
                 .transports

@@ -17,7 +17,7 @@ use crate::hosts::HostPattern;
 use crate::path::{Facts, Path};
 use crate::session::http1::Http1Session;
 use crate::session::mux::{Multiplexed, MuxSession};
-use crate::session::{Drain, Session};
+use crate::session::{Drain, Serve};
 use crate::stage::Stage;
 use crate::transport::tls::ClientTls;
 use crate::transport::{Dial, Target};

@@ -18,7 +18,7 @@ use crate::exchange::Peer;
 use crate::log_limit::LogLimit;
 use crate::metrics::METRICS;
 use crate::path::Facts;
-use crate::session::{Drain, Session};
+use crate::session::{Drain, Serve};
 use crate::stage::Stage;
 use crate::transport::{Incoming, Listen, Listener};
 
@@ -42,13 +42,13 @@ pub type NewStage = Rc<dyn Fn(&Rc<dyn Facts>, Peer, &Rc<Connection>) -> Rc<dyn S
 /// The protocol of a listener's connections.
 pub enum ListenerProtocol {
     /// A session protocol.
-    Session(Rc<dyn Session>),
+    Session(Rc<dyn Serve>),
     /// HTTP/2, or HTTP/1.1 for a client that did not negotiate HTTP/2 (ALPN, RFC 7301).
     Negotiated {
         /// The session of a client that negotiated HTTP/2.
-        h2: Rc<dyn Session>,
+        h2: Rc<dyn Serve>,
         /// The session of any other client.
-        http1: Rc<dyn Session>,
+        http1: Rc<dyn Serve>,
     },
     /// SOCKS5 connections, which carry HTTP or any other protocol.
     Socks(Rc<socks::SocksFront>),
@@ -174,7 +174,7 @@ mod tests {
 
     use super::*;
     use crate::connections::ConnectionLimits;
-    use crate::session::Connected;
+    use crate::session::doubles::Unserved;
     use crate::transport::tcp::Tcp;
 
     /// A listener of a process without free descriptors. Its front stops after some failures.
@@ -191,25 +191,6 @@ mod tests {
             };
             self.left = left;
             Poll::Ready(Err(io::Error::from_raw_os_error(libc::EMFILE)))
-        }
-    }
-
-    /// A protocol without connections.
-    struct NoSession;
-
-    impl Session for NoSession {
-        fn connect(&self, _: LocalBoxFuture<'static, Result<Carrier, Error>>) -> Rc<dyn Connected> {
-            unreachable!("a listener does not dial")
-        }
-
-        fn serve(
-            &self,
-            _: Carrier,
-            _: Peer,
-            _: Rc<dyn Stage>,
-            _: Drain,
-        ) -> LocalBoxFuture<'static, Result<(), Error>> {
-            unreachable!("no connection is accepted")
         }
     }
 
@@ -233,7 +214,7 @@ mod tests {
         let subscriber = tracing_subscriber::fmt().with_writer(move || log.clone());
         let _log = tracing::subscriber::set_default(subscriber.finish());
         let front = || Front {
-            protocol: ListenerProtocol::Session(Rc::new(NoSession)),
+            protocol: ListenerProtocol::Session(Rc::new(Unserved)),
             transport: Box::new(Tcp {
                 options: None,
                 pinned: None,

@@ -46,7 +46,7 @@ use crate::exchange::{Exchange, Isolation, Part, Peer, Reply, Sink};
 use crate::log_limit::LogLimit;
 use crate::metrics::METRICS;
 use crate::path::Path;
-use crate::session::{Drain, Session, Task, http1};
+use crate::session::{Drain, Serve, Task, http1};
 use crate::stage::{SessionPool, SessionPools, Stage};
 use crate::transport::tls::leaves::{Leaves, NoLeaf};
 use crate::transport::tls::wrap;
@@ -117,9 +117,9 @@ pub struct Opening {
     /// The certificates for browsers.
     pub leaves: Leaves,
     /// HTTP/2 towards the browser.
-    pub h2: Rc<dyn Session>,
+    pub h2: Rc<dyn Serve>,
     /// HTTP/1.1 towards the browser.
-    pub http1: Rc<dyn Session>,
+    pub http1: Rc<dyn Serve>,
     /// The pools that know the sessions to gateways.
     pub pools: Rc<dyn SessionPools>,
     /// The time for the browser's handshake.

@@ -33,7 +33,7 @@ use crate::services::Services;
 use crate::session::http1::Http1Session;
 use crate::session::mux::Multiplexed;
 use crate::session::streams::StreamsSession;
-use crate::session::{Drain, Session};
+use crate::session::{Connect, Drain};
 use crate::stage::Stage;
 use crate::transport::Target;
 use crate::transport::tls::ClientTls;
@@ -95,7 +95,7 @@ struct Back {
 
 impl BridgeConfig {
     /// Creates the client's end of a multiplexed protocol, or of HTTP/1.1 over many streams.
-    fn session(&self, kind: SessionKind, http1: &Http1Session) -> Rc<dyn Session> {
+    fn session(&self, kind: SessionKind, http1: &Http1Session) -> Rc<dyn Connect> {
         match Multiplexed::of(kind) {
             Some(protocol) => Rc::new(self.near.mux_session(protocol, WHO)),
             None => Rc::new(StreamsSession::new(http1.clone(), None)),

@@ -19,7 +19,7 @@ use crate::journal::Problems;
 use crate::renewal::{Renewable, Renewals};
 use crate::role_name::RoleName;
 use crate::secret::Secret;
-use crate::session::Session;
+use crate::session::Connect;
 use crate::session::http1::Http1Session;
 use crate::session::mux::Multiplexed;
 use crate::session::streams::StreamsSession;
@@ -154,7 +154,7 @@ impl Far<'_> {
         let token_file = gateway.token_file.as_deref();
         let token = token_file.map(|file| client_token(file, renewals));
         let token = token.transpose()?;
-        let session: Rc<dyn Session> = match Multiplexed::of(endpoint.session) {
+        let session: Rc<dyn Connect> = match Multiplexed::of(endpoint.session) {
             Some(protocol) => {
                 let head = Limits::default().head;
                 let mut session = mux_session(

@@ -12,7 +12,7 @@ use crate::renewal::Renewals;
 use crate::session::http1::Http1Session;
 use crate::session::mux::Multiplexed;
 use crate::session::streams::StreamsSession;
-use crate::session::{Drain, Session};
+use crate::session::{Drain, Serve};
 use crate::transport::registry::{ListenContext, Listens, Transports};
 
 /// The parts that all listeners of a role share.
@@ -87,7 +87,7 @@ impl Listeners<'_> {
         let Some(protocol) = Multiplexed::of(endpoint.session) else {
             return ListenerProtocol::Session(match provider.has_streams() {
                 true => Rc::new(StreamsSession::new(http1, None)),
-                false => Rc::new(http1) as Rc<dyn Session>,
+                false => Rc::new(http1) as Rc<dyn Serve>,
             });
         };
         let head = http1.limits.head;

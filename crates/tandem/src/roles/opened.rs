@@ -47,7 +47,7 @@ use crate::role_name::RoleName;
 use crate::services::Services;
 use crate::session::http1::Http1Session;
 use crate::session::mux::Multiplexed;
-use crate::session::{Drain, Session};
+use crate::session::{Drain, Serve};
 use crate::stage::{SessionPools, Stage};
 use crate::transport::connect::ConnectTunnels;
 use crate::transport::tls::leaves::Leaves;
@@ -146,7 +146,7 @@ impl ClientConfig {
                 OpenLevel::Gateway => Some(Rc::clone(&at_gateway)),
             }),
             leaves: Leaves::watch(directory, parts.services.renewals())?,
-            h2: Rc::new(h2) as Rc<dyn Session>,
+            h2: Rc::new(h2) as Rc<dyn Serve>,
             http1: Rc::new(http1),
             pools: Rc::clone(parts.routes) as Rc<dyn SessionPools>,
             handshake: self.path.timeouts.head,

@@ -1,9 +1,12 @@
 //! Session protocols behind one trait: HTTP/1.1 ([`http1`]), the multiplexed HTTP/2, HTTP/3 and
 //! SPDY ([`mux`]), and HTTP/1.1 over carriers with many streams ([`streams`]).
 //!
-//! A session runs over a [`Carrier`] and carries [`Exchange`]s. [`Session::serve`] reads them from
-//! a carrier and passes them to a stage. [`Connected::run`] sends one over an open session.
+//! A session runs over a [`Carrier`] and carries [`Exchange`]s. [`Serve::serve`] reads them from a
+//! carrier and passes them to a stage. [`Connect::connect`] begins a session at the other end, and
+//! [`Connected::run`] sends an exchange over it.
 mod admission;
+#[cfg(test)]
+pub(crate) mod doubles;
 pub mod http1;
 pub mod mux;
 mod path_timeout;
@@ -22,8 +25,7 @@ use std::time::Duration;
 use tandem_http::{RequestHead, h3, upgrade};
 use tandem_push::wire::is_reserved;
 
-use crate::carrier::Carrier;
-use crate::carrier::LocalBoxFuture;
+use crate::carrier::{Carrier, CarrierFuture, LocalBoxFuture};
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Exchange, Peer, SessionMark, Sink};
 use crate::path::Facts;
@@ -43,12 +45,15 @@ fn check_protocol(request: &RequestHead) -> Result<(), Error> {
     }
 }
 
-/// A session protocol, which can be spoken at either end of a carrier.
-pub trait Session {
+/// The connecting half of a session protocol.
+pub trait Connect {
     /// Begins a session over the carrier that `dial` will yield, and returns at once. Exchanges
     /// that are given before the carrier is connected leave with its first bytes.
-    fn connect(&self, dial: LocalBoxFuture<'static, Result<Carrier, Error>>) -> Rc<dyn Connected>;
+    fn connect(&self, dial: CarrierFuture<'static>) -> Rc<dyn Connected>;
+}
 
+/// The serving half of a session protocol.
+pub trait Serve {
     /// Serves a carrier until it ends. Each request becomes an exchange for `stage`. `drain` ends
     /// the session gracefully.
     fn serve(

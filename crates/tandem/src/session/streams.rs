@@ -26,8 +26,10 @@ use super::admission::ClientAdmission;
 use super::http1::{Http1Client, Http1Server, Http1Session};
 use super::path_watch::{PathWaiter, PathWatch, WatchedPath, datagrams_received};
 use super::rested::{Heard, Rests};
-use super::{Connected, Drain, Session, SessionEvents, SessionState, Task};
-use crate::carrier::{Carrier, CarrierStream, Code, Direction, LocalBoxFuture, Streams};
+use super::{Connect, Connected, Drain, Serve, SessionEvents, SessionState, Task};
+use crate::carrier::{
+    Carrier, CarrierFuture, CarrierStream, Code, Direction, LocalBoxFuture, Streams,
+};
 use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::{Exchange, Part, Peer, Reply, SessionMark, Sink};
 use crate::path::{Facts, Path};
@@ -62,8 +64,8 @@ impl StreamsSession {
     }
 }
 
-impl Session for StreamsSession {
-    fn connect(&self, dial: LocalBoxFuture<'static, Result<Carrier, Error>>) -> Rc<dyn Connected> {
+impl Connect for StreamsSession {
+    fn connect(&self, dial: CarrierFuture<'static>) -> Rc<dyn Connected> {
         let state = Rc::new(StreamsState::default());
         let shared = Rc::clone(&state);
         let idle = self.http1.timeouts.idle;
@@ -81,7 +83,9 @@ impl Session for StreamsSession {
             _task: task,
         })
     }
+}
 
+impl Serve for StreamsSession {
     fn serve(
         &self,
         carrier: Carrier,
@@ -268,11 +272,7 @@ struct StreamsState {
 
 impl StreamsState {
     /// Dials, and watches the carrier until it ends, with the reason.
-    async fn watch(
-        &self,
-        dial: LocalBoxFuture<'static, Result<Carrier, Error>>,
-        idle: Duration,
-    ) -> Error {
+    async fn watch(&self, dial: CarrierFuture<'static>, idle: Duration) -> Error {
         let begun = Instant::now();
         let streams = match dial.await.and_then(Carrier::into_streams) {
             Ok(streams) => streams,

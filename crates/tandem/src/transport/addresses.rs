@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-use super::{Dial, LocalBoxFuture, Target};
+use super::{CarrierFuture, Dial, LocalBoxFuture, Target};
 use crate::carrier::Carrier;
 use crate::error::{Error, Kind, Side};
 use crate::exchange::Isolation;
@@ -91,11 +91,7 @@ impl Dial for AnyAddress {
         Box::pin(async move { self.carrier(target, isolation).await?.into_bytes() })
     }
 
-    fn carrier<'a>(
-        &'a self,
-        target: &'a Target,
-        isolation: &'a Isolation,
-    ) -> LocalBoxFuture<'a, Result<Carrier, Error>> {
+    fn carrier<'a>(&'a self, target: &'a Target, isolation: &'a Isolation) -> CarrierFuture<'a> {
         Box::pin(self.first_to_answer(target, isolation))
     }
 
@@ -114,7 +110,7 @@ impl Dial for AnyAddress {
 }
 
 /// A dial that is under way, with the number of its address.
-type Attempt<'a> = (usize, LocalBoxFuture<'a, Result<Carrier, Error>>);
+type Attempt<'a> = (usize, CarrierFuture<'a>);
 
 /// Waits for the first dial that ends, and removes it.
 async fn any(dials: &mut Vec<Attempt<'_>>) -> (usize, Result<Carrier, Error>) {

@@ -19,9 +19,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::task::{Context, Poll};
 
-pub use crate::carrier::LocalBoxFuture;
+pub use crate::carrier::{CarrierFuture, LocalBoxFuture};
 
-use crate::carrier::Carrier;
 use crate::error::Error;
 use crate::exchange::Isolation;
 use crate::path::Path;
@@ -61,11 +60,7 @@ pub trait Dial {
 
     /// Opens the carrier of a session: the byte stream of [`Dial::dial`], unless the transport has
     /// many streams.
-    fn carrier<'a>(
-        &'a self,
-        target: &'a Target,
-        isolation: &'a Isolation,
-    ) -> LocalBoxFuture<'a, Result<Carrier, Error>> {
+    fn carrier<'a>(&'a self, target: &'a Target, isolation: &'a Isolation) -> CarrierFuture<'a> {
         Box::pin(async move { Ok(self.dial(target, isolation).await?.into()) })
     }
 
@@ -119,5 +114,5 @@ pub struct Incoming {
     /// The address of the other end.
     pub address: SocketAddr,
     /// The handshake. Dropping it refuses the connection.
-    pub carrier: LocalBoxFuture<'static, Result<Carrier, Error>>,
+    pub carrier: CarrierFuture<'static>,
 }

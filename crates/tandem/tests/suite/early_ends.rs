@@ -10,7 +10,7 @@ use tandem::path::Path;
 use tandem::role_name::RoleName;
 use tandem::session::mux::{Multiplexed, MuxSession};
 use tandem::session::streams::StreamsSession;
-use tandem::session::{Drain, Session};
+use tandem::session::{Connect, Drain, Serve};
 use tandem_http::h1::Form;
 use tandem_http::{MuxConfig, RequestHead, ResponseHead, Role};
 use tandem_spdy::Version;

@@ -13,7 +13,7 @@ use tandem::exchange::{Exchange, Part, Peer, Reply};
 use tandem::path::Facts;
 use tandem::role_name::RoleName;
 use tandem::session::mux::{Multiplexed, MuxSession};
-use tandem::session::{Connected, Drain, Session};
+use tandem::session::{Connect, Connected, Drain, Serve};
 use tandem_http::{Method, MuxConfig, RequestHead, ResponseHead, Role, Scheme};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 

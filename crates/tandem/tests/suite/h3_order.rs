@@ -16,7 +16,7 @@ use tandem::path::Facts;
 use tandem::priority::Precedence;
 use tandem::role_name::RoleName;
 use tandem::session::mux::{Multiplexed, MuxSession};
-use tandem::session::{Drain, Session};
+use tandem::session::{Drain, Serve};
 use tandem_http::{MuxConfig, Priority, ResponseHead, Role};
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 

@@ -19,7 +19,7 @@ use tandem::carrier::{Carrier, CarrierStream, Code, Direction, StreamStopped, St
 use tandem::error::{Error, Kind, Side};
 use tandem::path::Path;
 use tandem::role_name::RoleName;
-use tandem::session::Session;
+use tandem::session::Serve;
 use tandem::session::http1::Http1Session;
 use tandem::session::mux::{Multiplexed, MuxSession};
 use tandem::session::streams::StreamsSession;
@@ -44,7 +44,7 @@ pub(crate) fn http1(form: Form, who: RoleName) -> Http1Session {
     }
 }
 
-fn parts(session: impl Session + 'static, stage: impl Stage + 'static) -> Parts {
+fn parts(session: impl Serve + 'static, stage: impl Stage + 'static) -> Parts {
     let stage = Rc::new(stage);
     Parts {
         session: Rc::new(session),

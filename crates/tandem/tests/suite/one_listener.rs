@@ -10,7 +10,7 @@ use tandem::front::{Front, ListenerProtocol, NewStage};
 use tandem::roles::{Built, Listening, Role};
 use tandem::runtime::Running;
 use tandem::services::Services;
-use tandem::session::{Drain, Session};
+use tandem::session::{Drain, Serve};
 use tandem::transport::registry::{ListenContext, Transports};
 
 use crate::harness::{PATIENCE, running};
@@ -20,7 +20,7 @@ pub(crate) const STREAMS: u32 = 256;
 
 /// The parts of a role on one thread.
 pub(crate) struct Parts {
-    pub(crate) session: Rc<dyn Session>,
+    pub(crate) session: Rc<dyn Serve>,
     pub(crate) new_stage: NewStage,
 }
 

@@ -21,7 +21,7 @@ use tandem::role_name::RoleName;
 use tandem::runtime::Running;
 use tandem::session::http1::Http1Session;
 use tandem::session::mux::{Multiplexed, MuxSession};
-use tandem::session::{Connected, Session};
+use tandem::session::{Connect, Connected, Serve};
 use tandem::transport::registry::{DialContext, Transports};
 use tandem::transport::tcp::Tcp;
 use tandem::transport::tls::self_signed::self_signed;
@@ -94,7 +94,12 @@ fn http1(form: Form, scheme: Scheme) -> Http1Session {
     }
 }
 
-fn session(endpoint: &Endpoint, form: Form) -> Rc<dyn Session> {
+/// A session protocol with both halves.
+trait Protocol: Connect + Serve {}
+
+impl<P: Connect + Serve> Protocol for P {}
+
+fn session(endpoint: &Endpoint, form: Form) -> Rc<dyn Protocol> {
     let Some(protocol) = Multiplexed::of(endpoint.session) else {
         let scheme = match is_secure(&endpoint.scheme()) {
             true => Scheme::Https,
@@ -147,7 +152,7 @@ pub(super) fn bridge(
 pub(super) struct Visitor {
     target: Target,
     transport: Rc<dyn Dial>,
-    session: Rc<dyn Session>,
+    session: Rc<dyn Connect>,
     is_multiplexed: bool,
     shared: RefCell<Option<Rc<dyn Connected>>>,
 }

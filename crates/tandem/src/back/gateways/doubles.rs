@@ -5,8 +5,9 @@ use std::rc::Rc;
 
 use super::{Gateway, PoolLimits, WayEntry};
 use crate::back::announce::Announcer;
-pub(super) use crate::back::doubles::{Dial, FakeSession};
-use crate::back::doubles::{FakeProtocol, NoTransport};
+pub(super) use crate::back::doubles::FakeSession;
+use crate::back::doubles::NoTransport;
+use crate::carrier::CarrierFuture;
 use crate::session::Connected;
 use crate::transport::Target;
 
@@ -21,7 +22,7 @@ pub(super) const LIMITS: PoolLimits = PoolLimits {
 
 /// Returns a gateway whose sessions `connect` creates.
 pub(super) fn gateway(
-    connect: impl Fn(Dial) -> Rc<dyn Connected> + 'static,
+    connect: impl Fn(CarrierFuture<'static>) -> Rc<dyn Connected> + 'static,
     way: WayEntry,
 ) -> Gateway {
     Gateway {
@@ -30,7 +31,7 @@ pub(super) fn gateway(
             port: 1,
         },
         transport: Rc::new(NoTransport),
-        session: Rc::new(FakeProtocol(connect)),
+        session: Rc::new(connect),
         blamed: Cell::default(),
         announcer: Announcer::silent("a protocol".into()),
         has_token: false,

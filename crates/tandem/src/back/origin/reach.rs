@@ -20,7 +20,7 @@ use crate::metrics::METRICS;
 use crate::path::Path;
 use crate::probe::points::ORIGIN_DIAL;
 use crate::session::http1::Http1Session;
-use crate::session::{Connected, Session};
+use crate::session::{Connect, Connected};
 use crate::transport::Dial;
 use crate::transport::tls::Tls;
 use crate::transport::tls::layer::offering;
@@ -70,7 +70,7 @@ pub struct OriginProtocols {
     /// HTTP/1.1.
     pub http1: Http1Session,
     /// HTTP/2, or the protocol that `always` names.
-    pub multiplexed: Rc<dyn Session>,
+    pub multiplexed: Rc<dyn Connect>,
     /// The protocol of all connections; `None` if TLS negotiates HTTP/2 or HTTP/1.1.
     pub always: Option<SessionKind>,
 }

@@ -8,6 +8,7 @@ use tandem_http::RequestHead;
 
 use super::*;
 use crate::exchange::{Body, Chunk, Chunks};
+use crate::session::doubles::Unserved;
 use crate::stage::doubles::OneSession;
 use crate::transport::tls::authority::create;
 
@@ -34,28 +35,6 @@ impl VerifiedOrigins for Unreachable {
 
     fn end(&self, _: u64) {
         self.ended.set(self.ended.get() + 1);
-    }
-}
-
-/// A session that is never served.
-struct Unserved;
-
-impl Session for Unserved {
-    fn connect(
-        &self,
-        _: LocalBoxFuture<'static, Result<crate::carrier::Carrier, Error>>,
-    ) -> Rc<dyn crate::session::Connected> {
-        unreachable!("the test opens no connection")
-    }
-
-    fn serve(
-        &self,
-        _: crate::carrier::Carrier,
-        _: Peer,
-        _: Rc<dyn Stage>,
-        _: Drain,
-    ) -> LocalBoxFuture<'static, Result<(), Error>> {
-        unreachable!("the test opens no connection")
     }
 }
 

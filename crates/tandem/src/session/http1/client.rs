@@ -19,8 +19,7 @@ use super::pipeline::Line;
 use super::response::{ReadTimer, ResponseReader, check_no_upgrade, check_upgrade};
 use super::tunnel::{Patience, tunnel};
 use super::{Http1Session, small_body};
-use crate::carrier::Carrier;
-use crate::carrier::LocalBoxFuture;
+use crate::carrier::{Carrier, CarrierFuture, LocalBoxFuture};
 use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::{Body, Chunk, Exchange, Part, SessionMark, Sink};
 use crate::path::{Facts, Path};
@@ -41,7 +40,7 @@ pub struct Http1Client {
 }
 
 pub(super) enum CarrierState {
-    Dialing(LocalBoxFuture<'static, Result<Carrier, Error>>),
+    Dialing(CarrierFuture<'static>),
     Idle(Path, ReadTimer),
     /// In use by an exchange, or used up.
     Taken,
@@ -66,10 +65,7 @@ impl std::fmt::Debug for Http1Client {
 
 impl Http1Client {
     /// Returns a connection that is dialled at its first use.
-    pub fn connect(
-        session: Http1Session,
-        dial: LocalBoxFuture<'static, Result<Carrier, Error>>,
-    ) -> Self {
+    pub fn connect(session: Http1Session, dial: CarrierFuture<'static>) -> Self {
         Self::new(session, CarrierState::Dialing(dial))
     }
 

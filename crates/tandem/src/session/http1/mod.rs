@@ -24,9 +24,8 @@ pub use pipeline::{ConnectionFate, DEPTH, Traits, is_pipelinable};
 pub use server::{Http1Server, OriginForm};
 pub(crate) use tunnel::{Patience, tunnel};
 
-use super::{Connected, Drain, Session, Timeouts};
-use crate::carrier::Carrier;
-use crate::carrier::LocalBoxFuture;
+use super::{Connect, Connected, Drain, Serve, Timeouts};
+use crate::carrier::{Carrier, CarrierFuture, LocalBoxFuture};
 use crate::error::Error;
 use crate::exchange::Peer;
 use crate::role_name::RoleName;
@@ -100,11 +99,13 @@ impl Http1Session {
     }
 }
 
-impl Session for Http1Session {
-    fn connect(&self, dial: LocalBoxFuture<'static, Result<Carrier, Error>>) -> Rc<dyn Connected> {
+impl Connect for Http1Session {
+    fn connect(&self, dial: CarrierFuture<'static>) -> Rc<dyn Connected> {
         Rc::new(Http1Client::connect(self.clone(), dial))
     }
+}
 
+impl Serve for Http1Session {
     fn serve(
         &self,
         carrier: Carrier,

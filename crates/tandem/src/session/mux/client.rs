@@ -15,8 +15,7 @@ use super::over_streams::StreamsDriver;
 use super::refused::{STREAM_TIMEOUT, full};
 use super::upload::{Uploaded, upload};
 use super::{Inbound, MuxSession, Shared, ping};
-use crate::carrier::Carrier;
-use crate::carrier::LocalBoxFuture;
+use crate::carrier::{CarrierFuture, LocalBoxFuture};
 use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::{Exchange, Part, Parts, PushedPart, Reply, SessionMark, Sink};
 use crate::path::Facts;
@@ -50,10 +49,7 @@ impl std::fmt::Debug for MuxClient {
 
 impl MuxClient {
     /// Begins a session. The core queues requests while `dial` is under way.
-    pub fn connect(
-        session: &MuxSession,
-        dial: LocalBoxFuture<'static, Result<Carrier, Error>>,
-    ) -> Self {
+    pub fn connect(session: &MuxSession, dial: CarrierFuture<'static>) -> Self {
         let core = session.new_core(Role::Client);
         let shared = Shared::new(core.mux(), session.protocol);
         let task_shared = Rc::clone(&shared);
@@ -161,7 +157,7 @@ impl MuxClient {
 async fn drive(
     shared: Rc<Shared>,
     core: Core,
-    dial: LocalBoxFuture<'static, Result<Carrier, Error>>,
+    dial: CarrierFuture<'static>,
     pace: Pace,
     dialling: Stamp,
 ) {

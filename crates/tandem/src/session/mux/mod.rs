@@ -64,9 +64,8 @@ pub use client::MuxClient;
 pub use tandem_spdy::HeaderCompression;
 use tandem_spdy::Version;
 
-use super::{Connected, Drain, Session, Timeouts};
-use crate::carrier::Carrier;
-use crate::carrier::LocalBoxFuture;
+use super::{Connect, Connected, Drain, Serve, Timeouts};
+use crate::carrier::{Carrier, CarrierFuture, LocalBoxFuture};
 use crate::endpoint::SessionKind;
 use crate::error::{Error, Kind, Side};
 use crate::exchange::{Peer, SessionMark};
@@ -147,11 +146,13 @@ impl MuxSession {
     }
 }
 
-impl Session for MuxSession {
-    fn connect(&self, dial: LocalBoxFuture<'static, Result<Carrier, Error>>) -> Rc<dyn Connected> {
+impl Connect for MuxSession {
+    fn connect(&self, dial: CarrierFuture<'static>) -> Rc<dyn Connected> {
         Rc::new(MuxClient::connect(self, dial))
     }
+}
 
+impl Serve for MuxSession {
     fn serve(
         &self,
         carrier: Carrier,

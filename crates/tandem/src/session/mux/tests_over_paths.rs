@@ -20,7 +20,7 @@ use crate::carrier::Carrier;
 use crate::error::Error;
 use crate::exchange::{Body, Chunk, Chunks, Exchange, Part, Peer, Reply};
 use crate::path::{Facts, Path};
-use crate::session::{Connected, Drain, Session};
+use crate::session::{Connected, Drain, Serve};
 
 fn session(protocol: Multiplexed) -> MuxSession {
     MuxSession::new(

@@ -22,7 +22,7 @@ use tandem::path::{Facts, Path};
 use tandem::transport::registry::{
     DialContext, Dials, ListenContext, Listens, Protocol, Provider, Socket, TransportError,
 };
-use tandem::transport::{Dial, Incoming, Listen, Listener, LocalBoxFuture, Target};
+use tandem::transport::{CarrierFuture, Dial, Incoming, Listen, Listener, LocalBoxFuture, Target};
 use tandem_http::Priority;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::mpsc;
@@ -394,11 +394,7 @@ impl Dial for Network {
         })
     }
 
-    fn carrier<'a>(
-        &'a self,
-        _: &'a Target,
-        _: &'a Isolation,
-    ) -> LocalBoxFuture<'a, Result<Carrier, Error>> {
+    fn carrier<'a>(&'a self, _: &'a Target, _: &'a Isolation) -> CarrierFuture<'a> {
         let (near, far) = Connection::pair();
         let unreachable = |_| Error::new(Kind::Unreachable, Side::Peer, "nobody listens");
         let sent = self.dialled.send(far).map_err(unreachable);

@@ -5,9 +5,9 @@ use std::rc::Rc;
 use tandem_http::{RequestHead, ResponseHead, Scheme};
 
 use super::*;
-use crate::back::gateways::doubles::{self, FakeSession, LIMITS, gateway, run};
+use crate::back::gateways::doubles::{FakeSession, LIMITS, gateway, run};
 use crate::back::gateways::{Gateway, ToGateway, WayEntry};
-use crate::carrier::LocalBoxFuture;
+use crate::carrier::{CarrierFuture, LocalBoxFuture};
 use crate::error::{Error, Kind, Retry, Side};
 use crate::exchange::{Exchange, Part, Sink};
 use crate::path::Path;
@@ -51,7 +51,7 @@ impl Dial for Rc<Answers> {
 
 /// A session that answers once it is dialled. It tells which gateway answered.
 struct Dialled {
-    dial: RefCell<Option<doubles::Dial>>,
+    dial: RefCell<Option<CarrierFuture<'static>>>,
     is_established: Cell<bool>,
     is_closed: Cell<bool>,
     gateway: usize,

@@ -7,10 +7,10 @@ use tandem_http::h1::Form;
 use tandem_http::{Method, RequestHead, ResponseHead, Scheme};
 
 use super::*;
-use crate::back::doubles::{FakeProtocol, FakeSession, NoTransport};
+use crate::back::doubles::{FakeSession, NoTransport};
 use crate::back::origin::tests_scripted::run;
 use crate::back::origin::{Limits, Mode, OriginProtocols, OriginTransports, ToOrigin};
-use crate::carrier::LocalBoxFuture;
+use crate::carrier::{CarrierFuture, LocalBoxFuture};
 use crate::endpoint::SessionKind;
 use crate::exchange::{Body, Chunk, Chunks, Part, Reply};
 use crate::role_name::RoleName;
@@ -80,9 +80,9 @@ async fn ask(silent: usize, method: Method, text: &'static str) -> (u16, Duratio
             response_timeout: LIMIT,
             ..Http1Session::new(Form::Origin, RoleName::Gateway)
         },
-        multiplexed: Rc::new(FakeProtocol({
+        multiplexed: Rc::new({
             let begun = Rc::clone(&begun);
-            move |_| {
+            move |_: CarrierFuture<'static>| {
                 begun.set(begun.get() + 1);
                 let session = Scripted {
                     is_silent: begun.get() <= silent,
@@ -90,7 +90,7 @@ async fn ask(silent: usize, method: Method, text: &'static str) -> (u16, Duratio
                 };
                 Rc::new(session) as Rc<dyn Connected>
             }
-        })),
+        }),
         always: Some(SessionKind::H2),
     };
     let origin = Origin::with(Mode::Forward, transports, protocols, Limits::default());
