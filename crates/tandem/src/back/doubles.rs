@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use crate::carrier::{CarrierFuture, LocalBoxFuture};
 use crate::error::Error;
-use crate::exchange::{Exchange, Isolation, SessionMark, Sink};
-use crate::path::{Facts, Path};
+use crate::exchange::{Exchange, Part, Reply, SessionMark, Sink};
+use crate::path::Facts;
 use crate::session::{Connect, Connected, PathWaiter, SessionEvents, SessionState};
-use crate::transport::{Dial, Target};
+use crate::transport::Dial;
+use crate::transport::doubles::FakeDial;
 
 /// A session of the tests. The defaults are those of an established session over TCP, which carries
 /// no pushes, neither fails nor rests, and answers each probe.
@@ -161,19 +162,28 @@ impl<F: Fn(CarrierFuture<'static>) -> Rc<dyn Connected>> Connect for F {
     }
 }
 
-/// A transport that no session uses.
-pub(in crate::back) struct NoTransport;
+/// Returns a transport that no session uses.
+pub(in crate::back) fn no_transport() -> Rc<dyn Dial> {
+    FakeDial::new(|_| std::future::pending())
+}
 
-impl Dial for NoTransport {
-    fn below(&self) -> Option<&dyn Dial> {
-        None
+/// Returns the whole body of a reply.
+pub(in crate::back) async fn body_of(mut reply: Reply) -> Result<Vec<u8>, Error> {
+    let mut body = Vec::new();
+    while let Some(part) = reply.part().await {
+        if let Part::Data(data) = part? {
+            body.extend_from_slice(&data);
+        }
     }
+    Ok(body)
+}
 
-    fn dial<'a>(
-        &'a self,
-        _: &'a Target,
-        _: &'a Isolation,
-    ) -> LocalBoxFuture<'a, Result<Path, Error>> {
-        Box::pin(std::future::pending())
-    }
+/// Runs a test in virtual time.
+pub(in crate::back) fn run(test: impl Future<Output = ()>) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .start_paused(true)
+        .build()
+        .expect("a runtime");
+    tokio::task::LocalSet::new().block_on(&runtime, test);
 }

@@ -195,7 +195,6 @@ impl Dial for EncryptedOnly {
 
 #[cfg(test)]
 mod tests {
-    use std::io;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -204,6 +203,7 @@ mod tests {
     use super::*;
     use crate::back::own::OwnListeners;
     use crate::back::policy::Policy;
+    use crate::transport::doubles::FakeDial;
     use crate::transport::registry::{Dials, Provider};
 
     /// A transport with an answer from the second address only.
@@ -225,30 +225,13 @@ mod tests {
             context: DialContext,
         ) -> Result<Rc<dyn Dial>, TransportError> {
             self.created.fetch_add(1, Ordering::SeqCst);
-            Ok(Rc::new(Address(context.address == Some(address(2)))))
-        }
-    }
-
-    struct Address(bool);
-
-    impl Dial for Address {
-        fn below(&self) -> Option<&dyn Dial> {
-            None
-        }
-
-        fn dial<'a>(
-            &'a self,
-            _: &'a Target,
-            _: &'a Isolation,
-        ) -> LocalBoxFuture<'a, Result<Path, Error>> {
-            Box::pin(async move {
-                if !self.0 {
-                    std::future::pending::<io::Result<()>>()
-                        .await
-                        .expect("pending");
+            let answers = context.address == Some(address(2));
+            Ok(FakeDial::new(move |_| async move {
+                if !answers {
+                    std::future::pending::<()>().await;
                 }
                 Ok(Path::pair(1).0)
-            })
+            }))
         }
     }
 

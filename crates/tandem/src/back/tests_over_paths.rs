@@ -2,6 +2,7 @@
 //! share HTTP/2 sessions with its origin.
 
 use std::cell::Cell;
+use std::future::ready;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -10,15 +11,15 @@ use tandem_http::h1::Form;
 use tandem_http::{MuxConfig, RequestHead, ResponseHead, Role, Scheme};
 
 use super::origin::{Limits, Mode, Origin, ToOrigin};
-use crate::carrier::{Carrier, LocalBoxFuture};
-use crate::error::{Error, Kind};
-use crate::exchange::{Exchange, Isolation, Part, Peer, Reply};
+use crate::error::Kind;
+use crate::exchange::{Exchange, Part, Peer, Reply};
 use crate::hosts::HostPattern;
 use crate::path::{Facts, Path};
 use crate::session::http1::Http1Session;
 use crate::session::mux::{Multiplexed, MuxSession};
 use crate::session::{Drain, Serve};
 use crate::stage::Stage;
+use crate::transport::doubles::{FakeDial, served};
 use crate::transport::tls::ClientTls;
 use crate::transport::{Dial, Target};
 
@@ -36,46 +37,19 @@ impl Facts for Negotiated {
 }
 
 /// An origin over HTTP/2. It never responds to requests for `/stall`.
+#[derive(Default)]
 struct Stalling {
-    session: MuxSession,
     dialled: Cell<usize>,
-    stalled: Rc<Cell<usize>>,
+    stalled: Cell<usize>,
 }
 
-struct Responding(Rc<Cell<usize>>);
-
-impl Stage for Responding {
-    fn call(&self, exchange: Exchange) -> Reply {
+impl Stalling {
+    fn respond(&self, exchange: Exchange) -> Reply {
         if exchange.request.path != "/stall" {
             return Reply::ready(ResponseHead::new(200), Bytes::from_static(b"ok"));
         }
-        self.0.set(self.0.get() + 1);
+        self.stalled.set(self.stalled.get() + 1);
         Reply::generate(|_sink| std::future::pending())
-    }
-}
-
-impl Dial for Stalling {
-    fn below(&self) -> Option<&dyn Dial> {
-        None
-    }
-
-    fn dial<'a>(
-        &'a self,
-        _: &'a Target,
-        _: &'a Isolation,
-    ) -> LocalBoxFuture<'a, Result<Path, Error>> {
-        self.dialled.set(self.dialled.get() + 1);
-        let (near, far) = Path::pair(1 << 20);
-        let stage = Rc::new(Responding(Rc::clone(&self.stalled)));
-        let drain = Drain::new();
-        let served = self
-            .session
-            .serve(Carrier::Bytes(far), peer(0), stage, drain);
-        tokio::task::spawn_local(async move {
-            // The end of the session does not matter to the tests.
-            let _ = served.await;
-        });
-        Box::pin(std::future::ready(Ok(Path::new(near, Rc::new(Negotiated)))))
     }
 }
 
@@ -119,10 +93,14 @@ fn gateway(streams: u32, per_origin: usize) -> (Rc<Stalling>, ToOrigin) {
 }
 
 fn limited_gateway(streams: u32, limits: Limits) -> (Rc<Stalling>, ToOrigin) {
-    let origin = Rc::new(Stalling {
-        session: h2(streams),
-        dialled: Cell::new(0),
-        stalled: Rc::default(),
+    let origin = Rc::<Stalling>::default();
+    let (session, seen) = (h2(streams), Rc::clone(&origin));
+    let transport = FakeDial::new(move |_| {
+        seen.dialled.set(seen.dialled.get() + 1);
+        let responding = Rc::clone(&seen);
+        let stage = Rc::new(move |exchange| responding.respond(exchange));
+        let near = served(|far| session.serve(far.into(), peer(0), stage, Drain::new()));
+        ready(Ok(Path::new(near, Rc::new(Negotiated))))
     });
     let mode = Mode::Reverse {
         scheme: Scheme::Http,
@@ -132,8 +110,7 @@ fn limited_gateway(streams: u32, limits: Limits) -> (Rc<Stalling>, ToOrigin) {
         },
         hosts: vec![HostPattern::Any],
     };
-    let stage = to_origin(mode, Rc::clone(&origin) as _, limits);
-    (origin, stage)
+    (origin, to_origin(mode, transport, limits))
 }
 
 fn ask(gateway: &ToOrigin, visitor: u64, path: &str) -> Reply {

@@ -162,7 +162,7 @@ mod tests {
 
     use super::*;
     use crate::error::Retry;
-    use crate::path::Facts;
+    use crate::transport::doubles::FakeDial;
 
     /// The result of dials to an address.
     #[derive(Clone, Copy)]
@@ -174,45 +174,17 @@ mod tests {
         Fails(Kind),
     }
 
-    struct NoFacts;
-
-    impl Facts for NoFacts {
-        fn below(&self) -> Option<&dyn Facts> {
-            None
-        }
-    }
-
-    /// A transport that notes its dials.
-    struct Scripted {
-        number: usize,
-        answer: Answer,
-        dials: Rc<RefCell<Vec<usize>>>,
-    }
-
-    impl Dial for Scripted {
-        fn below(&self) -> Option<&dyn Dial> {
-            None
-        }
-
-        fn dial<'a>(
-            &'a self,
-            _: &'a Target,
-            _: &'a Isolation,
-        ) -> LocalBoxFuture<'a, Result<Path, Error>> {
-            self.dials.borrow_mut().push(self.number);
-            Box::pin(async {
-                match self.answer {
-                    Answer::Good => Ok(Path::new(tokio::io::empty(), Rc::new(NoFacts))),
-                    Answer::Slow(seconds) => {
-                        tokio::time::sleep(Duration::from_secs(seconds)).await;
-                        Ok(Path::new(tokio::io::empty(), Rc::new(NoFacts)))
-                    }
-                    Answer::Silent => std::future::pending().await,
-                    Answer::Fails(kind) => {
-                        Err(Error::new(kind, Side::Peer, "no").with_retry(Retry::Safe))
-                    }
+    impl Answer {
+        async fn give(self) -> Result<Path, Error> {
+            match self {
+                Self::Good => {}
+                Self::Slow(seconds) => tokio::time::sleep(Duration::from_secs(seconds)).await,
+                Self::Silent => std::future::pending().await,
+                Self::Fails(kind) => {
+                    return Err(Error::new(kind, Side::Peer, "no").with_retry(Retry::Safe));
                 }
-            })
+            }
+            Ok(Path::pair(1).0)
         }
     }
 
@@ -225,12 +197,12 @@ mod tests {
     fn way(answers: &[Answer]) -> (AnyAddress, Rc<RefCell<Vec<usize>>>) {
         let dials = Rc::<RefCell<Vec<usize>>>::default();
         let all = answers.iter().enumerate().map(|(number, answer)| {
-            let transport = Scripted {
-                number,
-                answer: *answer,
-                dials: Rc::clone(&dials),
-            };
-            (address(number), Rc::new(transport) as Rc<dyn Dial>)
+            let (answer, dials) = (*answer, Rc::clone(&dials));
+            let transport: Rc<dyn Dial> = FakeDial::new(move |_| {
+                dials.borrow_mut().push(number);
+                answer.give()
+            });
+            (address(number), transport)
         });
         (AnyAddress::new(all.collect()), dials)
     }

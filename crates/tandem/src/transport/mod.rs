@@ -9,6 +9,8 @@
 
 pub mod addresses;
 pub mod connect;
+#[cfg(test)]
+pub(crate) mod doubles;
 pub mod registry;
 pub mod socks;
 pub mod tcp;

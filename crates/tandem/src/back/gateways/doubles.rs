@@ -5,8 +5,8 @@ use std::rc::Rc;
 
 use super::{Gateway, PoolLimits, WayEntry};
 use crate::back::announce::Announcer;
-pub(super) use crate::back::doubles::FakeSession;
-use crate::back::doubles::NoTransport;
+use crate::back::doubles::no_transport;
+pub(super) use crate::back::doubles::{FakeSession, run};
 use crate::carrier::CarrierFuture;
 use crate::session::Connected;
 use crate::transport::Target;
@@ -30,21 +30,11 @@ pub(super) fn gateway(
             host: "gateway".into(),
             port: 1,
         },
-        transport: Rc::new(NoTransport),
+        transport: no_transport(),
         session: Rc::new(connect),
         blamed: Cell::default(),
         announcer: Announcer::silent("a protocol".into()),
         has_token: false,
         way,
     }
-}
-
-/// Runs a test in virtual time.
-pub(super) fn run(test: impl Future<Output = ()>) {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .start_paused(true)
-        .build()
-        .expect("a runtime");
-    tokio::task::LocalSet::new().block_on(&runtime, test);
 }

@@ -1,21 +1,20 @@
 //! Tests of origins that send more bytes than a response has, on a connection that is kept.
 
-use std::cell::Cell;
+use std::future::ready;
 use std::rc::Rc;
 use std::time::Duration;
 
 use tandem_http::{Method, RequestHead, Scheme};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use super::tests_scripted::run;
-use super::{ConnectionLimits, Limits, Mode, ToOrigin};
+use super::{ConnectionLimits, Limits, Mode};
+use crate::back::doubles::{body_of, run};
 use crate::back::tests_over_paths;
-use crate::carrier::LocalBoxFuture;
 use crate::error::Error;
-use crate::exchange::{Exchange, Isolation, Part};
+use crate::exchange::Exchange;
 use crate::path::Path;
 use crate::stage::Stage as _;
-use crate::transport::{Dial, Target};
+use crate::transport::doubles::{FakeDial, served};
 
 const RESPONSE: &str = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nbody";
 const OTHER: &str = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil";
@@ -29,29 +28,7 @@ enum Late {
     Asked(&'static str),
 }
 
-struct LateOrigin {
-    late: Late,
-    dials: Rc<Cell<usize>>,
-}
-
-impl Dial for LateOrigin {
-    fn below(&self) -> Option<&dyn Dial> {
-        None
-    }
-
-    fn dial<'a>(
-        &'a self,
-        _: &'a Target,
-        _: &'a Isolation,
-    ) -> LocalBoxFuture<'a, Result<Path, Error>> {
-        self.dials.set(self.dials.get() + 1);
-        let (near, far) = Path::pair(1 << 16);
-        // A client that leaves breaks the connection.
-        tokio::task::spawn_local(serve(far, self.late));
-        Box::pin(std::future::ready(Ok(near)))
-    }
-}
-
+/// Serves a connection. It sends the late bytes after its first response.
 async fn serve(mut path: Path, late: Late) -> std::io::Result<()> {
     for answered in 0.. {
         let mut input = Vec::new();
@@ -74,13 +51,9 @@ async fn serve(mut path: Path, late: Late) -> std::io::Result<()> {
 
 /// Sends two requests one after the other. Returns the second body and the number of dials.
 async fn second(late: Late, method: Method, pipelines: bool) -> (Result<Vec<u8>, Error>, usize) {
-    let dials = Rc::new(Cell::new(0));
-    let origin = LateOrigin {
-        late,
-        dials: Rc::clone(&dials),
-    };
-    let stage: ToOrigin =
-        tests_over_paths::to_origin(Mode::Forward, Rc::new(origin), Limits::default());
+    let origin = FakeDial::new(move |_| ready(Ok(served(|far| serve(far, late)))));
+    let transport = Rc::clone(&origin) as _;
+    let stage = tests_over_paths::to_origin(Mode::Forward, transport, Limits::default());
     if pipelines {
         let limits = ConnectionLimits { most: 1, ahead: 0 };
         stage.0.pipeline(Box::new(move |_, _| limits));
@@ -90,18 +63,11 @@ async fn second(late: Late, method: Method, pipelines: bool) -> (Result<Vec<u8>,
             method,
             ..RequestHead::get(Scheme::Http, "site.example", "/")
         };
-        let mut reply = stage.call(Exchange::internal(request));
-        let mut body = Vec::new();
-        while let Some(part) = reply.part().await {
-            if let Part::Data(data) = part? {
-                body.extend_from_slice(&data);
-            }
-        }
-        Ok(body)
+        body_of(stage.call(Exchange::internal(request))).await
     };
     assert_eq!(fetch(Method::Get).await, Ok(b"body".to_vec()));
     tokio::time::sleep(Duration::from_millis(100)).await;
-    (fetch(method).await, dials.get())
+    (fetch(method).await, origin.dials())
 }
 
 #[test]

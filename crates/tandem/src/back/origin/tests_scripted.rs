@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::future::ready;
 use std::io;
 use std::rc::Rc;
 use std::time::Duration;
@@ -12,13 +13,14 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::{ConnectionLimits, Limits, Mode, ToOrigin};
+use crate::back::doubles::body_of;
+pub(super) use crate::back::doubles::run;
 use crate::back::tests_over_paths;
-use crate::carrier::LocalBoxFuture;
 use crate::error::Error;
-use crate::exchange::{Exchange, Isolation, Part, Peer};
+use crate::exchange::{Exchange, Peer};
 use crate::path::Path;
 use crate::stage::Stage as _;
-use crate::transport::{Dial, Target};
+use crate::transport::doubles::{FakeDial, served};
 
 /// The time of the origin for one response.
 pub(super) const THINKS: Duration = Duration::from_millis(100);
@@ -71,33 +73,11 @@ pub(super) struct Seen {
     pub(super) lost: Cell<usize>,
 }
 
-struct Scripted {
-    behaviour: Rc<Cell<Behaviour>>,
-    seen: Rc<Seen>,
-}
-
-impl Dial for Scripted {
-    fn below(&self) -> Option<&dyn Dial> {
-        None
-    }
-
-    fn dial<'a>(
-        &'a self,
-        _: &'a Target,
-        _: &'a Isolation,
-    ) -> LocalBoxFuture<'a, Result<Path, Error>> {
-        let seen = &self.seen;
-        seen.dials.set(seen.dials.get() + 1);
-        seen.open.set(seen.open.get() + 1);
-        seen.greatest.set(seen.greatest.get().max(seen.open.get()));
-        let (near, far) = Path::pair(1 << 16);
-        let (behaviour, seen) = (Rc::clone(&self.behaviour), Rc::clone(seen));
-        tokio::task::spawn_local(async move {
-            // A client that leaves breaks the connection.
-            let _ = serve(far, &behaviour, &seen).await;
-            seen.open.set(seen.open.get() - 1);
-        });
-        Box::pin(std::future::ready(Ok(near)))
+impl Seen {
+    fn dialled(&self) {
+        self.dials.set(self.dials.get() + 1);
+        self.open.set(self.open.get() + 1);
+        self.greatest.set(self.greatest.get().max(self.open.get()));
     }
 }
 
@@ -235,13 +215,18 @@ impl Scene {
 
     /// Creates an origin whose pages open connections in advance.
     pub(super) fn ahead(behaviour: Behaviour, connections: usize, ahead: usize) -> Self {
-        let scripted = Scripted {
-            behaviour: Rc::new(Cell::new(behaviour)),
-            seen: Rc::default(),
-        };
-        let (behaviour, seen) = (Rc::clone(&scripted.behaviour), Rc::clone(&scripted.seen));
-        let limits = Limits::default();
-        let stage = tests_over_paths::to_origin(Mode::Forward, Rc::new(scripted), limits);
+        let (behaviour, seen) = (Rc::new(Cell::new(behaviour)), Rc::<Seen>::default());
+        let parts = (Rc::clone(&behaviour), Rc::clone(&seen));
+        let transport = FakeDial::new(move |_| {
+            let (behaviour, seen) = parts.clone();
+            seen.dialled();
+            ready(Ok(served(|far| async move {
+                let end = serve(far, &behaviour, &seen).await;
+                seen.open.set(seen.open.get() - 1);
+                end
+            })))
+        });
+        let stage = tests_over_paths::to_origin(Mode::Forward, transport, Limits::default());
         let limits = ConnectionLimits {
             most: connections,
             ahead,
@@ -255,16 +240,7 @@ impl Scene {
     }
 
     pub(super) fn fetch_with(&self, path: &str, fields: &[(&str, &str)]) -> Fetched {
-        let mut reply = self.stage.call(exchange(path, fields));
-        tokio::task::spawn_local(async move {
-            let mut body = Vec::new();
-            while let Some(part) = reply.part().await {
-                if let Part::Data(data) = part? {
-                    body.extend_from_slice(&data);
-                }
-            }
-            Ok(body)
-        })
+        tokio::task::spawn_local(body_of(self.stage.call(exchange(path, fields))))
     }
 
     pub(super) fn fetch(&self, path: &str) -> Fetched {
@@ -290,13 +266,4 @@ impl Scene {
     pub(super) fn requests(&self) -> usize {
         self.seen.requests.borrow().len()
     }
-}
-
-pub(super) fn run(scene: impl Future<Output = ()>) {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .start_paused(true)
-        .build()
-        .expect("a runtime");
-    tokio::task::LocalSet::new().block_on(&runtime, scene);
 }

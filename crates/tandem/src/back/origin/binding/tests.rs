@@ -5,28 +5,27 @@ use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use tandem_http::{RequestHead, Scheme};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::{Semaphore, oneshot};
 
 use super::super::{Limits, Mode, ToOrigin};
+use crate::back::doubles::{body_of, run};
 use crate::back::tests_over_paths;
-use crate::carrier::LocalBoxFuture;
 use crate::error::{Error, Side};
-use crate::exchange::{Exchange, Isolation, Part, Peer};
+use crate::exchange::{Exchange, Peer};
 use crate::path::Path;
 use crate::stage::Stage;
-use crate::transport::{Dial, Target};
+use crate::transport::doubles::{FakeDial, served};
 
 /// An origin over HTTP/1.1. Its dials and its responses wait for the test.
 struct Waiting {
     dials: RefCell<Vec<oneshot::Sender<Result<(), Error>>>>,
     dialled: Cell<usize>,
     /// A permit lets one response go.
-    responses: Rc<Semaphore>,
+    responses: Semaphore,
     /// The number of requests that have arrived.
-    requests: Rc<Cell<usize>>,
+    requests: Cell<usize>,
 }
 
 impl Waiting {
@@ -34,9 +33,18 @@ impl Waiting {
         Rc::new(Self {
             dials: RefCell::default(),
             dialled: Cell::new(0),
-            responses: Rc::new(Semaphore::new(0)),
-            requests: Rc::default(),
+            responses: Semaphore::new(0),
+            requests: Cell::default(),
         })
+    }
+
+    /// Dials, until the test ends the dial.
+    async fn dial(self: Rc<Self>) -> Result<Path, Error> {
+        self.dialled.set(self.dialled.get() + 1);
+        let (end, ended) = oneshot::channel();
+        self.dials.borrow_mut().push(end);
+        ended.await.expect("the test ends each dial")?;
+        Ok(served(|far| serve(far, self)))
     }
 
     /// Ends the oldest dial.
@@ -46,35 +54,8 @@ impl Waiting {
     }
 }
 
-impl Dial for Waiting {
-    fn below(&self) -> Option<&dyn Dial> {
-        None
-    }
-
-    fn dial<'a>(
-        &'a self,
-        _: &'a Target,
-        _: &'a Isolation,
-    ) -> LocalBoxFuture<'a, Result<Path, Error>> {
-        self.dialled.set(self.dialled.get() + 1);
-        let (end, ended) = oneshot::channel();
-        self.dials.borrow_mut().push(end);
-        let (responses, requests) = (Rc::clone(&self.responses), Rc::clone(&self.requests));
-        Box::pin(async move {
-            ended.await.expect("the test ends each dial")?;
-            let (near, far) = Path::pair(1 << 16);
-            tokio::task::spawn_local(serve(far, responses, requests));
-            Ok(near)
-        })
-    }
-}
-
 /// Serves requests without bodies until the end of the connection.
-async fn serve(
-    mut path: Path,
-    responses: Rc<Semaphore>,
-    requests: Rc<Cell<usize>>,
-) -> io::Result<()> {
+async fn serve(mut path: Path, origin: Rc<Waiting>) -> io::Result<()> {
     let mut input = Vec::new();
     loop {
         while !input.ends_with(b"\r\n\r\n") {
@@ -83,8 +64,8 @@ async fn serve(
             }
         }
         input.clear();
-        requests.set(requests.get() + 1);
-        responses.acquire().await.expect("open").forget();
+        origin.requests.set(origin.requests.get() + 1);
+        origin.responses.acquire().await.expect("open").forget();
         path.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
             .await?;
         path.flush().await?;
@@ -92,12 +73,14 @@ async fn serve(
 }
 
 fn to_origin(origin: &Rc<Waiting>) -> ToOrigin {
-    tests_over_paths::to_origin(Mode::Forward, Rc::clone(origin) as _, Limits::default())
+    let origin = Rc::clone(origin);
+    let transport = FakeDial::new(move |_| Rc::clone(&origin).dial());
+    tests_over_paths::to_origin(Mode::Forward, transport, Limits::default())
 }
 
 /// Makes a request of session 1. The flag tells when its response has arrived.
 fn ask(stage: &ToOrigin) -> (tokio::task::JoinHandle<()>, Rc<Cell<bool>>) {
-    let mut reply = stage.call(Exchange {
+    let reply = stage.call(Exchange {
         peer: Peer {
             session: 1,
             ..Peer::none()
@@ -107,13 +90,8 @@ fn ask(stage: &ToOrigin) -> (tokio::task::JoinHandle<()>, Rc<Cell<bool>>) {
     let done = Rc::new(Cell::new(false));
     let is_done = Rc::clone(&done);
     let task = tokio::task::spawn_local(async move {
-        let mut body = Vec::new();
-        while let Some(part) = reply.part().await {
-            if let Part::Data(data) = part.expect("a complete response") {
-                body.extend_from_slice(&data);
-            }
-        }
-        is_done.set(Bytes::from(body) == "ok");
+        let body = body_of(reply).await.expect("a complete response");
+        is_done.set(body == b"ok");
     });
     (task, done)
 }
@@ -123,15 +101,6 @@ async fn settle() {
     for _ in 0..50 {
         tokio::task::yield_now().await;
     }
-}
-
-fn run(scene: impl Future<Output = ()>) {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .start_paused(true)
-        .build()
-        .expect("a runtime");
-    tokio::task::LocalSet::new().block_on(&runtime, scene);
 }
 
 /// Brings a second exchange to a connection that the first has used. The dial of the second goes

@@ -7,8 +7,7 @@ use tandem_http::h1::Form;
 use tandem_http::{Method, RequestHead, ResponseHead, Scheme};
 
 use super::*;
-use crate::back::doubles::{FakeSession, NoTransport};
-use crate::back::origin::tests_scripted::run;
+use crate::back::doubles::{FakeSession, no_transport, run};
 use crate::back::origin::{Limits, Mode, OriginProtocols, OriginTransports, ToOrigin};
 use crate::carrier::{CarrierFuture, LocalBoxFuture};
 use crate::endpoint::SessionKind;
@@ -17,7 +16,6 @@ use crate::role_name::RoleName;
 use crate::session::Connected;
 use crate::session::http1::Http1Session;
 use crate::stage::Stage;
-use crate::transport::Dial;
 
 /// The time after which a silent session is given up.
 const GIVEN_UP: Duration = Duration::from_secs(50);
@@ -68,7 +66,7 @@ impl Chunks for Text {
 /// until it came, and the number of sessions.
 async fn ask(silent: usize, method: Method, text: &'static str) -> (u16, Duration, usize) {
     let begun = Rc::<Cell<usize>>::default();
-    let transport: Rc<dyn Dial> = Rc::new(NoTransport);
+    let transport = no_transport();
     let transports = OriginTransports {
         secure: Rc::clone(&transport),
         secure_http1: Rc::clone(&transport),
