@@ -52,20 +52,23 @@ pub(super) trait Configured: Role + Clone + 'static {
     /// Returns the warnings that hold on every machine, one sentence each.
     fn warnings(&self) -> Vec<String>;
 
-    /// Returns the values that the process needs beside the role.
-    fn process(&self) -> Process;
+    /// Returns the end towards clients, which all roles but the client have.
+    fn near(&mut self) -> Option<&mut NearConfig>;
+
+    /// Returns the values that the process needs beside the role: those of the end towards clients.
+    fn process(&mut self) -> Process {
+        self.near().map(|near| near.process()).unwrap_or_default()
+    }
 
     /// Builds the role completely, including certificates, but opens no listener and no file that
     /// the role writes.
     fn check(&self) -> Result<(), ConfigError> {
         check_role(self)
     }
-
-    /// Takes over the values that a reload keeps from the configuration of the start.
-    fn keep(&mut self, _first: &Self) {}
 }
 
 /// The values of a configuration that the process needs beside the role.
+#[derive(Default)]
 pub(super) struct Process {
     /// The values that need a restart, apart from the log.
     fixed: Fixed,
@@ -118,8 +121,11 @@ pub(super) fn start<S: Section>(
             log,
             ..process.fixed.clone()
         };
-        let first = first.get_or_init(|| config.clone());
-        config.keep(first);
+        let workers = *first.get_or_init(|| config.listening().workers);
+        if let Some(near) = config.near() {
+            // A reload keeps the number of threads: the limits are divided among them.
+            near.workers = workers;
+        }
         before.replace(Some(options));
         Ok(Loaded {
             drain_limit: process.drain_limit,
@@ -185,7 +191,11 @@ impl Configured for ClientConfig {
         Self::warnings(self)
     }
 
-    fn process(&self) -> Process {
+    fn near(&mut self) -> Option<&mut NearConfig> {
+        None
+    }
+
+    fn process(&mut self) -> Process {
         Process {
             fixed: Fixed {
                 metrics: self.metrics,
@@ -206,7 +216,11 @@ impl Configured for GatewayConfig {
         Self::warnings(self)
     }
 
-    fn process(&self) -> Process {
+    fn near(&mut self) -> Option<&mut NearConfig> {
+        Some(&mut self.near)
+    }
+
+    fn process(&mut self) -> Process {
         let predictor = self.push.as_ref().and_then(|push| push.predictor.clone());
         let mut process = self.near.process();
         process.fixed.predict = predictor;
@@ -225,10 +239,6 @@ impl Configured for GatewayConfig {
             ..self.clone()
         })
     }
-
-    fn keep(&mut self, first: &Self) {
-        self.near.keep(&first.near);
-    }
 }
 
 impl Configured for RelayConfig {
@@ -236,12 +246,8 @@ impl Configured for RelayConfig {
         Self::warnings(self)
     }
 
-    fn process(&self) -> Process {
-        self.near.process()
-    }
-
-    fn keep(&mut self, first: &Self) {
-        self.near.keep(&first.near);
+    fn near(&mut self) -> Option<&mut NearConfig> {
+        Some(&mut self.near)
     }
 }
 
@@ -250,12 +256,8 @@ impl Configured for BridgeConfig {
         Self::warnings(self)
     }
 
-    fn process(&self) -> Process {
-        self.near.process()
-    }
-
-    fn keep(&mut self, first: &Self) {
-        self.near.keep(&first.near);
+    fn near(&mut self) -> Option<&mut NearConfig> {
+        Some(&mut self.near)
     }
 }
 
@@ -274,11 +276,6 @@ impl NearConfig {
             slow_path: Some(self.path.socket.clone()),
         }
     }
-
-    /// Keeps the number of threads: the limits are divided among them.
-    fn keep(&mut self, first: &Self) {
-        self.workers = first.workers;
-    }
 }
 
 #[cfg(feature = "submit")]
@@ -293,7 +290,11 @@ mod issuer {
             self.near.warnings()
         }
 
-        fn process(&self) -> Process {
+        fn near(&mut self) -> Option<&mut NearConfig> {
+            Some(&mut self.near)
+        }
+
+        fn process(&mut self) -> Process {
             Process {
                 slow_path: None,
                 ..self.near.process()
@@ -303,10 +304,6 @@ mod issuer {
         /// Checks the listeners: opening the issuer would create its keys.
         fn check(&self) -> Result<(), ConfigError> {
             Self::check(self)
-        }
-
-        fn keep(&mut self, first: &Self) {
-            self.near.keep(&first.near);
         }
     }
 }
