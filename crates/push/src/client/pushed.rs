@@ -8,6 +8,7 @@ use tandem_http::{Fields, Method, RequestHead, ResponseHead, Scheme};
 
 use super::lifetime::{Lifetime, MAX_WAIT, PageLoad};
 use super::matching::{Mismatch, PushFacts};
+use super::stored_head::{confirmation, confirms_copy, with_age};
 use crate::fetch_standard::is_navigation;
 use crate::wire::{ASKED_FIELD, Fate, NEXT_PAGE_FIELD, RequestHashes};
 
@@ -196,6 +197,14 @@ impl Kept {
     pub(super) fn is_of_earlier_load(&self, now: Instant, load: &PageLoad) -> bool {
         let response = self.response.as_ref();
         response.is_some_and(|response| load.is_after(response.arrived, now))
+    }
+
+    /// Returns the 304 that confirms the copy of a conditional request, if the head of the push has
+    /// arrived and describes that copy.
+    pub(super) fn confirmation(&self, now: Instant, asked: &RequestHead) -> Option<ResponseHead> {
+        let head = &self.response.as_ref()?.head;
+        let age = now.saturating_duration_since(self.promised);
+        confirms_copy(asked, head).then(|| confirmation(asked, &with_age(head, age)))
     }
 
     /// Decides from the received fields whether the push may serve a request.

@@ -4,6 +4,7 @@
 //! again. Decisions that concern other tasks are [`Output`]s.
 
 mod checks;
+mod claims;
 mod cookies;
 mod output;
 mod sharing;
@@ -13,19 +14,17 @@ use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use tandem_http::cache::{RequestPolicy, validation::is_conditional};
 use tandem_http::{Fields, Method, RequestHead, ResponseHead};
 
 use super::later_cookies::LaterCookies;
 use super::lifetime::{PageLoad, is_confirmation, is_of_use};
-use super::matching::check_request;
 pub use super::pushed::PushId;
 use super::pushed::{
     ArrivedResponse, Kept, Phase, Pushed, Reader, Target, size_of_fields, size_of_promise,
 };
 pub use output::{Intake, Output, Piece, Serve};
 
-use super::stored_head::{confirmation, confirms_copy, with_age};
+use super::stored_head::with_age;
 use crate::wire::{Fate, url_hash};
 
 /// The pushes that a session may have at once, whatever their size.
@@ -314,89 +313,6 @@ impl PushStore {
             _ => true,
         };
         has_own_room && self.copy_has_room(id)
-    }
-
-    /// Looks for a push that answers a request, and claims it. If `complete_only` is true, all of
-    /// it must have arrived, since the session may be lost.
-    pub fn on_request(
-        &mut self,
-        now: Instant,
-        asked: &RequestHead,
-        complete_only: bool,
-    ) -> Option<Serve> {
-        self.load.note(now);
-        if self.waiting.is_empty() || check_request(asked).is_err() {
-            return None;
-        }
-        let target = Target::of(asked);
-        let id = *self.waiting.get(&target)?;
-        let pushed = self.pushes.get_mut(&id)?;
-        let is_complete = !pushed.is_arriving;
-        let Phase::Kept(kept) = &pushed.phase else {
-            return None;
-        };
-        let is_check = kept.is_check();
-        if is_check && !is_conditional(&asked.fields) {
-            // The browser has no copy, and the push has no body for it.
-            return self.drop_check(id);
-        }
-        // A conditional request must not join a push without a head, because the gateway may hold
-        // its body back. Checks have no body, and documents are never held.
-        let is_reload = RequestPolicy::of(&asked.fields).wants_validation();
-        let is_unknown_condition = !is_check
-            && (is_reload || !kept.is_document())
-            && kept.response.is_none()
-            && is_conditional(&asked.fields);
-        if kept.is_over(now, &self.load)
-            || (kept.is_overdue(now) && !self.is_gateway_local)
-            || is_unknown_condition
-            || (is_reload && kept.is_of_earlier_load(now, &self.load))
-            || (complete_only && !is_complete)
-            || !self.later_cookies.permit(kept, asked)
-        {
-            return None;
-        }
-        self.waiting.remove(&target);
-        let response = kept.response.as_ref();
-        let confirmed = response.filter(|response| confirms_copy(asked, &response.head));
-        if let Some(response) = confirmed {
-            let head = confirmation(asked, &with_age(&response.head, now - kept.promised));
-            return self.confirm(id, head);
-        }
-        if is_check && response.is_some() {
-            // The browser's copy is another version.
-            return self.drop_check(id);
-        }
-        let begins_page = response.is_some_and(|response| response.is_next);
-        let reader = Reader {
-            request: asked.clone(),
-            has_head: false,
-            awaits_body: response.is_some() && kept.body.is_empty(),
-        };
-        let useless = Phase::Useless(Fate::Cancelled);
-        if let Phase::Kept(kept) = std::mem::replace(&mut pushed.phase, useless) {
-            pushed.phase = Phase::Claimed(kept, Box::new(reader));
-        }
-        let (url, fate) = match is_complete {
-            true => (pushed.url, Fate::Used),
-            false => (pushed.url, Fate::Late),
-        };
-        // The head of a check decides on its fate.
-        if !is_check && !pushed.is_copy() {
-            pushed.reported = Some(fate);
-            self.report(fate, url, true);
-        }
-        if begins_page {
-            // The gateway promises the resources of the page once it hears of the request.
-            self.outputs.push_back(Output::HurryReports);
-        }
-        if !is_complete {
-            self.outputs.push_back(Output::Raise(id));
-        }
-        Some(Serve {
-            push: id,
-            is_complete,
-        })
     }
 
     /// Drops the waiting responses of an origin: a request may have changed the resources behind

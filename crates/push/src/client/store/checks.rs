@@ -9,7 +9,6 @@ use std::time::Instant;
 use tandem_http::ResponseHead;
 
 use super::{Output, Phase, PushId, PushStore, Serve};
-use crate::client::stored_head::{confirmation, confirms_copy, with_age};
 use crate::wire::Fate;
 
 impl PushStore {
@@ -24,40 +23,21 @@ impl PushStore {
     /// Answers the request that waits for a check. If the browser's copy is not confirmed, the
     /// request is sent to the gateway.
     pub(super) fn end_check(&mut self, now: Instant, id: PushId) {
-        let Some(pushed) = self.pushes.get(&id) else {
-            return;
-        };
-        let Phase::Claimed(kept, reader) = &pushed.phase else {
-            return;
-        };
-        let response = kept.response.as_ref();
-        let confirmed = response.filter(|response| confirms_copy(&reader.request, &response.head));
-        match confirmed {
-            Some(response) => {
-                let head = with_age(&response.head, now - kept.promised);
-                let head = confirmation(&reader.request, &head);
-                self.confirm(id, head);
-                self.outputs.push_back(Output::WakeReader(id));
-            }
-            None => self.discard(id, Fate::Cancelled),
+        if !self.confirm_joined(now, id) {
+            self.discard(id, Fate::Cancelled);
         }
     }
 
-    /// Answers the conditional request that has joined a document, if its head confirms the
-    /// browser's copy. Returns false if the request gets the whole response.
+    /// Answers the conditional request that has joined a push, if the head confirms the browser's
+    /// copy. Returns false if it does not.
     pub(super) fn confirm_joined(&mut self, now: Instant, id: PushId) -> bool {
-        let Some(Phase::Claimed(kept, reader)) = self.pushes.get(&id).map(|push| &push.phase)
-        else {
+        let head = match self.pushes.get(&id).map(|pushed| &pushed.phase) {
+            Some(Phase::Claimed(kept, reader)) => kept.confirmation(now, &reader.request),
+            _ => None,
+        };
+        let Some(head) = head else {
             return false;
         };
-        let response = kept.response.as_ref();
-        let Some(response) =
-            response.filter(|response| confirms_copy(&reader.request, &response.head))
-        else {
-            return false;
-        };
-        let head = with_age(&response.head, now - kept.promised);
-        let head = confirmation(&reader.request, &head);
         self.confirm(id, head);
         self.outputs.push_back(Output::WakeReader(id));
         true

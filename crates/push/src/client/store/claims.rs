@@ -1,0 +1,120 @@
+//! The choice of a push for a request, and the claim of that push.
+
+use std::time::Instant;
+
+use tandem_http::RequestHead;
+use tandem_http::cache::{RequestPolicy, validation::is_conditional};
+
+use super::{Kept, Output, Phase, PushId, PushStore, Reader, Serve, Target};
+use crate::client::matching::check_request;
+use crate::wire::Fate;
+
+/// The properties of a request on which the choice depends, beside its fields.
+struct Asked<'a> {
+    head: &'a RequestHead,
+    now: Instant,
+    is_conditional: bool,
+    /// True for a reload: the request wants a response that its origin has confirmed.
+    is_reload: bool,
+    /// True if the whole response must have arrived.
+    complete_only: bool,
+}
+
+impl PushStore {
+    /// Looks for a push that answers a request, and claims it. If `complete_only` is true, all of
+    /// it must have arrived, since the session may be lost.
+    pub fn on_request(
+        &mut self,
+        now: Instant,
+        asked: &RequestHead,
+        complete_only: bool,
+    ) -> Option<Serve> {
+        self.load.note(now);
+        if self.waiting.is_empty() || check_request(asked).is_err() {
+            return None;
+        }
+        let target = Target::of(asked);
+        let id = *self.waiting.get(&target)?;
+        let asked = Asked {
+            head: asked,
+            now,
+            is_conditional: is_conditional(&asked.fields),
+            is_reload: RequestPolicy::of(&asked.fields).wants_validation(),
+            complete_only,
+        };
+        let pushed = self.pushes.get(&id)?;
+        let Phase::Kept(kept) = &pushed.phase else {
+            return None;
+        };
+        if kept.is_check() && !asked.is_conditional {
+            // The browser has no copy, and the push has no body for it.
+            return self.drop_check(id);
+        }
+        if !self.may_serve(kept, pushed.is_arriving, &asked) {
+            return None;
+        }
+        if let Some(head) = kept.confirmation(now, asked.head) {
+            self.waiting.remove(&target);
+            return self.confirm(id, head);
+        }
+        if kept.is_check() && kept.response.is_some() {
+            // The browser's copy is another version.
+            return self.drop_check(id);
+        }
+        self.waiting.remove(&target);
+        self.claim(id, asked.head)
+    }
+
+    /// Returns whether the push of a URL may answer a request for it.
+    fn may_serve(&self, kept: &Kept, is_arriving: bool, asked: &Asked<'_>) -> bool {
+        // A conditional request must not join a push without a head, because the gateway may hold
+        // its body back. Checks have no body, and documents are never held.
+        let waits_for_head = kept.is_check() || (kept.is_document() && !asked.is_reload);
+        let is_unknown = asked.is_conditional && kept.response.is_none() && !waits_for_head;
+        let is_too_late = kept.is_over(asked.now, &self.load)
+            || (kept.is_overdue(asked.now) && !self.is_gateway_local)
+            || (asked.is_reload && kept.is_of_earlier_load(asked.now, &self.load));
+        let is_missing = asked.complete_only && is_arriving;
+        !is_unknown && !is_too_late && !is_missing && self.later_cookies.permit(kept, asked.head)
+    }
+
+    /// Lets a request read a push that waits.
+    fn claim(&mut self, id: PushId, asked: &RequestHead) -> Option<Serve> {
+        let pushed = self.pushes.get_mut(&id)?;
+        let useless = Phase::Useless(Fate::Cancelled);
+        let Phase::Kept(kept) = std::mem::replace(&mut pushed.phase, useless) else {
+            return None;
+        };
+        let response = kept.response.as_ref();
+        let begins_page = response.is_some_and(|response| response.is_next);
+        let is_check = kept.is_check();
+        let reader = Reader {
+            request: asked.clone(),
+            has_head: false,
+            awaits_body: response.is_some() && kept.body.is_empty(),
+        };
+        pushed.phase = Phase::Claimed(kept, Box::new(reader));
+        let is_complete = !pushed.is_arriving;
+        // The head of a check decides on its fate.
+        if !is_check && !pushed.is_copy() {
+            let fate = match is_complete {
+                true => Fate::Used,
+                false => Fate::Late,
+            };
+            let url = pushed.url;
+            pushed.reported = Some(fate);
+            self.report(fate, url, true);
+        }
+        if begins_page {
+            // The gateway promises the resources of the page once it hears of the request.
+            self.outputs.push_back(Output::HurryReports);
+        }
+        if !is_complete {
+            self.outputs.push_back(Output::Raise(id));
+        }
+        Some(Serve {
+            push: id,
+            is_complete,
+        })
+    }
+}
