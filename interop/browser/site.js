@@ -44,6 +44,7 @@ function answer(request, response) {
   if (path !== '/') return response.end();
   loads += 1;
   response.setHeader('content-type', 'text/html');
+  response.setHeader('set-cookie', 'visit=1; Secure');
   return response.end(`<!doctype html><p>served over ${request.httpVersion}
 <p id=socket><script>
 const socket = new WebSocket('wss://' + location.host + '/socket?${loads}');
@@ -71,7 +72,11 @@ function answerPart(request, response) {
 // A text of one byte from a client has two bytes of head and four of mask before it (RFC 6455 section 5.2).
 const FRAME = 7;
 
+// A browser sends its cookies and the origin of the page with a WebSocket.
 function echo(request, socket) {
+  const { cookie, origin, host } = request.headers;
+  const isWhole = /visit=1/.test(cookie) && origin === `https://${host}`;
+  const text = Buffer.from(isWhole ? 'echoes' : 'lacks its fields');
   const guid = '258EAFA5-E914-47DA-95CA-C5AB0DC85B11';
   const accept = crypto.createHash('sha1').update(request.headers['sec-websocket-key'] + guid).digest('base64');
   socket.write(`HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n`
@@ -82,7 +87,7 @@ function echo(request, socket) {
     const before = received;
     received += data.length;
     const reaches = (count) => before < count * FRAME && received >= count * FRAME;
-    if (reaches(1)) socket.write(Buffer.concat([Buffer.from([0x81, 6]), Buffer.from('echoes')]));
+    if (reaches(1)) socket.write(Buffer.concat([Buffer.from([0x81, text.length]), text]));
     if (reaches(2)) release(request.url.split('?')[1]);
   });
 }

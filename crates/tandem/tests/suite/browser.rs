@@ -181,6 +181,11 @@ impl Browser {
         self.stream.flush().unwrap();
     }
 
+    /// Returns whether the listener takes extended CONNECT (RFC 8441 section 3).
+    pub(crate) fn takes_extended_connect(&self) -> bool {
+        self.core.peer_extended_connect() == Some(true)
+    }
+
     pub(crate) fn open(&mut self, request: &RequestHead, end: bool) -> StreamId {
         let id = self.core.open(request, end, Priority::default()).unwrap();
         self.streams.insert(id, Received::default());

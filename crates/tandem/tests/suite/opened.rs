@@ -454,6 +454,17 @@ fn opened_host_carries_large_bodies() {
     assert!(answer.ends_with(&body), "{} bytes", answer.len());
 }
 
+/// Firefox sends a WebSocket's cookies only over HTTP/1.1, if it is behind a proxy.
+#[test]
+fn opened_host_takes_no_websockets_over_h2() {
+    let (public, scene) = (Public::new("no-websocket"), telling());
+    let site = Site::new("h2", &public.identity("good"), &scene);
+    let pair = opening(&public, &[&site]);
+    let client = TlsClient::trusting(Trust::Local);
+    let stream = client.connect(&public, &pair, &site.authority()).unwrap();
+    assert!(!Browser::over(stream).takes_extended_connect());
+}
+
 /// Browsers open a WebSocket on a connection for HTTP/1.1.
 #[test]
 fn opened_host_carries_websockets() {
