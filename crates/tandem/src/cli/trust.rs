@@ -98,14 +98,18 @@ fn install(
         None if state == AuthorityState::Missing => Vec::new(),
         None => Authority::load(directory)?.opened().to_vec(),
     };
-    let chosen = stores::to_install(&args.store, places);
+    let is_replaced = matches!(state, AuthorityState::Old | AuthorityState::Other);
+    let mut chosen = stores::to_install(&args.store, places);
+    if is_replaced {
+        chosen.add_holders(stores::recorded(directory)?, places)?;
+    }
     print_plan(directory, state, &opened, &chosen);
     if chosen.stores.is_empty() {
         return Err("there is no store to add the authority to".into());
     }
     stores::check_tools(&chosen.stores)?;
     confirm(args)?;
-    if matches!(state, AuthorityState::Old | AuthorityState::Other) {
+    if is_replaced {
         delete(directory)?;
     }
     if state != AuthorityState::Good {

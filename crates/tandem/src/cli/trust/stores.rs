@@ -234,6 +234,32 @@ pub(super) fn to_install(kinds: &[StoreKind], places: &StoreDirectories) -> Chos
     ChosenStores { stores, left_out }
 }
 
+impl ChosenStores {
+    /// Adds the recorded stores that hold the authority. They need the one that replaces it, since
+    /// its key will be deleted.
+    pub(super) fn add_holders(
+        &mut self,
+        recorded: Vec<Store>,
+        places: &StoreDirectories,
+    ) -> Result<(), StoreError> {
+        for store in recorded {
+            if self.stores.contains(&store) || !store.has_authority()? {
+                continue;
+            }
+            if store.kind == StoreKind::System && !places.is_root {
+                self.left_out.push(
+                    "the system's store: it keeps the authority that is replaced until root \
+                     runs this command with --store system"
+                        .into(),
+                );
+            } else {
+                self.stores.push(store);
+            }
+        }
+        Ok(())
+    }
+}
+
 /// Returns the stores that hold the authority: those found now, and those of the record.
 pub(super) fn to_remove(
     kinds: &[StoreKind],
@@ -496,6 +522,23 @@ mod tests {
         );
         let one = to_install(&[StoreKind::Firefox], &home.places(true));
         assert_eq!(one.stores, all.stores[1..2]);
+    }
+
+    #[test]
+    fn holders_of_a_replaced_authority_get_the_new_one() {
+        let home = Home::new("holders");
+        let system = home.store(StoreKind::System, "anchors");
+        for is_root in [true, false] {
+            let places = home.places(is_root);
+            let mut chosen = to_install(&[StoreKind::Chromium], &places);
+            chosen.add_holders(vec![system.clone()], &places).unwrap();
+            assert_eq!(chosen.stores.len(), 1, "it has no authority yet");
+            std::fs::write(system.directory.join(SYSTEM_FILE), "").expect("written");
+            chosen.add_holders(vec![system.clone()], &places).unwrap();
+            assert_eq!(chosen.stores.contains(&system), is_root);
+            assert_eq!(chosen.left_out.is_empty(), is_root);
+            std::fs::remove_file(system.directory.join(SYSTEM_FILE)).expect("removed");
+        }
     }
 
     #[test]
