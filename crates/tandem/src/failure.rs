@@ -27,6 +27,9 @@ pub fn response(error: &Error, who: RoleName) -> (ResponseHead, Bytes) {
     head.fields.push("content-type", "text/html; charset=utf-8");
     head.fields.push("content-length", body.len().to_string());
     head.fields.push("cache-control", "no-store");
+    // A page of another site gets a network error, as without a proxy.
+    head.fields
+        .push("cross-origin-resource-policy", "same-origin");
     head.fields.push(
         "proxy-status",
         format!(

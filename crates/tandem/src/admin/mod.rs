@@ -118,6 +118,9 @@ fn head(status: u16, kind: &'static str, length: usize) -> ResponseHead {
     head.fields.push("content-length", length.to_string());
     head.fields.push("cache-control", "no-store");
     head.fields.push("x-content-type-options", "nosniff");
+    // A page of another site gets a network error for this response, as for a closed port.
+    head.fields
+        .push("cross-origin-resource-policy", "same-origin");
     head
 }
 

@@ -197,6 +197,9 @@ impl Http1Server {
         body: Bytes,
     ) -> Result<(), Error> {
         head.fields.set("content-length", body.len().to_string());
+        // A web page must not learn that a proxy listens here.
+        head.fields
+            .set("cross-origin-resource-policy", "same-origin");
         let reply = Reply::ready(head, body);
         let mut writer = Writer::new(
             self.connection.clone(),
