@@ -210,6 +210,14 @@ fn requests_look_as_expected() {
         written(&star, Form::Absolute, Framing::None, None),
         "OPTIONS http://a HTTP/1.1\r\nHost: a\r\n\r\n"
     );
+    let mut head = RequestHead::get(Scheme::Http, "a", "/");
+    head.fields.push("expect", "100-continue");
+    assert_eq!(
+        written(&head, Form::Origin, Framing::None, None),
+        "GET / HTTP/1.1\r\nHost: a\r\n\r\n",
+        "a request without content expects nothing"
+    );
+    assert!(written(&head, Form::Origin, Framing::Length(1), None).contains("Expect: 100"));
 }
 
 #[test]

@@ -48,7 +48,7 @@ pub fn write_request(
     out.put_slice(b" HTTP/1.1\r\nHost: ");
     put_target(out, &head.authority);
     out.put_slice(b"\r\n");
-    put_request_fields(out, &head.fields);
+    put_request_fields(out, &head.fields, framing);
     put_request_framing(out, head, framing);
     match (upgrade, head.fields.contains("te")) {
         (Some(_), true) => out.put_slice(b"Connection: Upgrade, TE\r\n"),
@@ -77,11 +77,13 @@ fn put_target(out: &mut BytesMut, text: &str) {
     }
 }
 
-fn put_request_fields(out: &mut BytesMut, fields: &Fields) {
+fn put_request_fields(out: &mut BytesMut, fields: &Fields, framing: Framing) {
     let mut cookies_written = false;
     for field in fields.iter() {
         match field.name {
             b"content-length" | b"host" => {}
+            // A request without content must not expect 100 (RFC 9110 section 10.1.1).
+            b"expect" if matches!(framing, Framing::None) => {}
             b"cookie" => {
                 if !std::mem::replace(&mut cookies_written, true) {
                     let crumbs: Vec<&[u8]> = fields.get_all("cookie").collect();
