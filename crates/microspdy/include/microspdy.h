@@ -408,7 +408,9 @@ SPDY_start_daemon (uint16_t port, const char *certfile, const char *keyfile,
 /* Closes all sessions with GOAWAY, and stops the daemon. If another thread is
    inside SPDY_run, this waits for it: the caller must hold no lock that a
    callback takes. No callback of the daemon follows. A call inside a callback
-   does not wait: the daemon closes at the end of the SPDY_run under way. */
+   does not wait: the daemon closes at the end of the SPDY_run under way. The
+   first call destroys the handle: a call of another thread during it returns at
+   once, and callbacks may follow until the first call returns. */
 _MHD_EXTERN void SPDY_stop_daemon (struct SPDY_Daemon *daemon);
 
 /* Adds the descriptors of a daemon to sets for select. Returns the largest one.
