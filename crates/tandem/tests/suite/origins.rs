@@ -225,6 +225,31 @@ fn login_connection_serves_its_own_session_only() {
     }
 }
 
+/// The browsers of one client share a session with a forward gateway.
+#[test]
+fn login_connection_serves_no_request_without_login() {
+    let origin = Scene::new(|number, mut client| {
+        while client.request().is_some() {
+            client.send(format!(
+                "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n{number:4}"
+            ));
+        }
+    });
+    for session in ["h2", "spdy3.1"] {
+        let pair = Pair::with(session, |_| {}, |_| {});
+        let get = |fields: &str| {
+            let mut browser = pair.connect();
+            browser.send(request("GET", &origin.url("/"), fields));
+            browser.answer("GET").body
+        };
+        let own = get("Authorization: NTLM YQ==\r\n");
+        let other = get("");
+        assert_ne!(other, own, "{session}");
+        assert_eq!(get("Authorization: NTLM YQ==\r\n"), own, "{session}");
+        assert_eq!(get("Authorization: Basic YQ==\r\n"), other, "{session}");
+    }
+}
+
 /// A forward gateway keeps the connections of each session apart, so that a session which has ended
 /// leaves connections without use.
 #[test]
