@@ -358,7 +358,10 @@ fn test(
             out,
             "The files are written, and each fault names its remedy."
         )?,
-        Err(error) => writeln!(out, "The test could not run: {error}")?,
+        Err(error) => {
+            let problem = "the files are written, but the test could not run";
+            return Err(format!("{problem}: {error}").into());
+        }
     }
     Ok(())
 }

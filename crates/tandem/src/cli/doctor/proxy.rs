@@ -6,6 +6,8 @@
 
 use std::net::SocketAddr;
 
+use tandem_http::Scheme;
+
 use super::{Finding, RESPONSE_TIMEOUT, fault};
 use crate::back::policy::Direct;
 use crate::config::ClientConfig;
@@ -20,7 +22,15 @@ use crate::transport::{Dial as _, Target};
 
 /// Parses the value of `--site`.
 pub(super) fn site(text: &str) -> Result<Target, String> {
-    let (host, port) = split_authority(text, Some(80))?;
+    let (authority, default_port) = match text.split_once("://") {
+        Some((scheme, rest)) => {
+            let scheme = Scheme::parse(scheme.as_bytes()).ok_or("write http:// or https://")?;
+            let authority = rest.split(['/', '?', '#']).next().unwrap_or(rest);
+            (authority, scheme.default_port())
+        }
+        None => (text, 80),
+    };
+    let (host, port) = split_authority(authority, Some(default_port))?;
     Ok(Target { host, port })
 }
 
@@ -121,4 +131,27 @@ fn proxy_fault(via: &Via, error: &Error) -> Finding {
         error.detail
     );
     Finding::fault("Tor", text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn site_is_a_host_or_a_url() {
+        for (text, host, port) in [
+            ("a.test", "a.test", 80),
+            ("a.test:8080", "a.test", 8080),
+            ("http://a.test/b:1", "a.test", 80),
+            ("https://a.test", "a.test", 443),
+            ("https://a.test:444/?b", "a.test", 444),
+            ("HTTPS://[::1]:5/", "::1", 5),
+        ] {
+            let found = site(text).unwrap();
+            assert_eq!((found.host.as_str(), found.port), (host, port), "{text}");
+        }
+        for text in ["", "http://", "ftp://a.test/", "a.test/b", "a.test:80/b"] {
+            site(text).unwrap_err();
+        }
+    }
 }
