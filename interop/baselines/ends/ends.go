@@ -45,8 +45,11 @@ func Near(connect func() (Dialler, error)) error {
 		MaxIdleConnsPerHost: 256,
 	}
 	proxy := &httputil.ReverseProxy{
-		Transport:     transport,
-		Rewrite:       func(*httputil.ProxyRequest) {},
+		Transport: transport,
+		Rewrite: func(request *httputil.ProxyRequest) {
+			// Otherwise the proxy leaves out parameters that it cannot parse.
+			request.Out.URL.RawQuery = request.In.URL.RawQuery
+		},
 		FlushInterval: -1,
 	}
 	return http.ListenAndServe(os.Getenv("PROXY"), proxy)
