@@ -43,6 +43,14 @@ pub enum BenchError {
         /// The Debian package that contains it.
         package: &'static str,
     },
+    /// A program of other people is not on the search path.
+    #[error("{program} is not on the search path: {remedy}")]
+    NotFound {
+        /// The first word of the program's command.
+        program: String,
+        /// The way to get it.
+        remedy: String,
+    },
     /// The program under test is not built.
     #[error(
         "no program {0}: build it with `cargo build --release -p tandem`, or name another with --tandem"

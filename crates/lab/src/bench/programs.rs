@@ -3,7 +3,7 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime};
 
 use super::testbed::{Program, Testbed};
@@ -18,6 +18,27 @@ pub fn find(program: &'static str, package: &'static str) -> Result<PathBuf, Ben
     files
         .find(|file| file.is_file())
         .ok_or(BenchError::Missing { program, package })
+}
+
+/// Checks that the shell finds the program of a command. `install` is the remedy, if there is one.
+pub fn find_command(command: &str, install: &str) -> Result<(), BenchError> {
+    let program = command.split_whitespace().next().unwrap_or_default();
+    let found = Command::new("/bin/sh")
+        .args(["-c", &format!("command -v {program}")])
+        .stdout(Stdio::null())
+        .status()
+        .map_err(BenchError::system("start a shell"))?;
+    if found.success() {
+        return Ok(());
+    }
+    let remedy = match install {
+        "" => "the experiment does not tell how to get it",
+        install => install,
+    };
+    Err(BenchError::NotFound {
+        program: program.to_owned(),
+        remedy: remedy.to_owned(),
+    })
 }
 
 /// The program under test: as given, or beside this one.

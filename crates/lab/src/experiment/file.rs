@@ -132,6 +132,10 @@ pub struct Setup {
     /// See `near`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub far: String,
+    /// Other programs: the shell command that builds or installs them. It is not run. The lab names
+    /// it if a program is missing, and makes the loads of the other set-ups.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub install: String,
     /// Further options of both ends' endpoints, such as `congestion=bbr`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub endpoint_options: Vec<String>,

@@ -9,7 +9,7 @@ use super::point::{Axis, Point};
 use super::results::{Line, Outcome, Record, Results};
 use super::trial_network::{self, TrialContext};
 use super::{Experiment, ExperimentError, trial};
-use crate::bench::testbed;
+use crate::bench::{BenchError, testbed};
 use tandem_net::emulator::topology::LinkText;
 use tandem_web::measure::Run;
 
@@ -44,6 +44,13 @@ pub enum Event<'a> {
     },
     /// It has ended.
     End(&'a Record),
+    /// No load of a set-up is made, since a program of other people is missing.
+    LeftOut {
+        /// The set-up.
+        setup: &'a str,
+        /// The missing program.
+        missing: &'a BenchError,
+    },
 }
 
 /// The result of a run.
@@ -55,6 +62,8 @@ pub struct RunTally {
     pub measured: usize,
     /// Failed now.
     pub failed: usize,
+    /// Left out, since a program of other people is missing.
+    pub left_out: usize,
 }
 
 /// Page files of a directory, in order of their names.
@@ -93,13 +102,21 @@ pub fn run(
     options: &RunOptions,
     tell: &mut dyn FnMut(Event<'_>),
 ) -> Result<RunTally, ExperimentError> {
-    let trials = plan::trials(experiment, &options.selection)?;
-    for setup in &experiment.setups {
-        if trials
-            .iter()
-            .any(|trial| experiment.setups[trial.setup].name == setup.name)
-        {
-            trial_network::check(setup, &options.tandem)?;
+    let mut trials = plan::trials(experiment, &options.selection)?;
+    let all = trials.len();
+    for (index, setup) in experiment.setups.iter().enumerate() {
+        if !trials.iter().any(|trial| trial.setup == index) {
+            continue;
+        }
+        match trial_network::check(setup, &options.tandem) {
+            Err(missing @ BenchError::NotFound { .. }) => {
+                tell(Event::LeftOut {
+                    setup: setup.label(),
+                    missing: &missing,
+                });
+                trials.retain(|trial| trial.setup != index);
+            }
+            checked => checked?,
         }
     }
     check_pages(experiment, &trials)?;
@@ -111,6 +128,7 @@ pub fn run(
         .collect();
     let mut tally = RunTally {
         before: trials.len() - left.len(),
+        left_out: all - trials.len(),
         ..RunTally::default()
     };
     if left.is_empty() {

@@ -567,6 +567,9 @@ pub fn check(setup: &Setup, tandem: &Path) -> Result<(), BenchError> {
         Way::Pair | Way::Solo if !tandem.is_file() => {
             Err(BenchError::NoTandem(tandem.display().to_string()))
         }
+        Way::Other => [&setup.near, &setup.far]
+            .into_iter()
+            .try_for_each(|command| programs::find_command(command, &setup.install)),
         _ => Ok(()),
     }
 }

@@ -13,7 +13,7 @@ use crate::reports::well_formed;
 use crate::{TINY, repository};
 
 /// Changes of the tiny file, and the key and text that the error must contain.
-const WRONG: [(&str, &str, &str); 25] = [
+const WRONG: [(&str, &str, &str); 26] = [
     ("title = ", "tittle = ", "tittle"),
     (
         "baseline = \"https2\"",
@@ -70,6 +70,11 @@ const WRONG: [(&str, &str, &str); 25] = [
         "way = \"http\"",
         "way = \"other\"\nnear = \"program\"",
         "setups.http2.near: ",
+    ),
+    (
+        "way = \"http\"",
+        "way = \"http\"\ninstall = \"make\"",
+        "setups.http2.install: ",
     ),
     (
         "parallel = [3]",

@@ -131,6 +131,41 @@ fn returning_client_resumes_beside_downloads() {
     }
 }
 
+/// A program of other people that is missing costs the loads of its set-up only. The run fails and
+/// tells the remedy, and goes on with these loads once the program is there.
+#[test]
+fn run_leaves_out_missing_programs_of_other_people() {
+    require(&[]);
+    let scratch = Scratch::new("experiment-missing");
+    let (file, out) = (scratch.file("tiny.toml"), scratch.file("out"));
+    let program = scratch.file("other-end");
+    let program = program.display();
+    let other = format!(
+        "way = \"other\"\ninstall = \"make other-end\"\n\
+         near = \"{program} client --listen http://$PROXY --gateway h2+tcp://$GATEWAY\"\n\
+         far = \"{program} gateway --open --listen h2+tcp://$GATEWAY --listen h2+tcp://$READY \
+         --hold-out 0 --allow-dest 10.77.0.2/32\""
+    );
+    std::fs::write(&file, TINY.replace("way = \"h2\"", &other)).expect("room");
+    let only = [
+        "--quiet", "--only", "shards=1", "--only", "http2", "--only", "h2",
+    ];
+    let ended = run(&file, &out, &only).output().expect("it starts");
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(2), "{said}");
+    let expected = format!("h2 is left out: {program} is not on the search path: make other-end");
+    assert!(
+        said.contains(&expected) && said.contains("1 left out"),
+        "{said}"
+    );
+    assert_eq!(records(&out).len(), 1);
+    std::os::unix::fs::symlink(programs::tandem(), scratch.file("other-end")).expect("room");
+    output(&mut run(&file, &out, &only));
+    let all = records(&out);
+    assert_eq!(all.len(), 2);
+    assert!(all.iter().all(|record| measured(record).requests > 0));
+}
+
 /// Two passes of one seed: the same packets are lost, and both the run and the report say how far
 /// the times differ.
 #[test]

@@ -87,16 +87,18 @@ pub(crate) fn run(arguments: RunArguments) -> Result<ExitCode, Box<dyn Error>> {
         before,
         measured,
         failed,
+        left_out,
     } = tally?;
     let lines = results::read(&out)?;
     if let Some(spread) = report::spread_in_total(&Cells::of(&experiment, &lines).spreads()) {
         say(&spread);
     }
     say(&format!(
-        "{measured} page loads measured, {failed} failed, {before} were there; `tandem-lab report {}` shows them",
+        "{measured} page loads measured, {failed} failed, {before} were there, \
+         {left_out} left out; `tandem-lab report {}` shows them",
         out.display()
     ));
-    Ok(if failed == 0 {
+    Ok(if failed + left_out == 0 {
         ExitCode::SUCCESS
     } else {
         ExitCode::from(2)
@@ -193,6 +195,7 @@ impl Show {
                 point,
             } => self.begin(*done, *total, *left, setup, point),
             Event::End(record) => self.end(record),
+            Event::LeftOut { setup, missing } => say(&format!("{setup} is left out: {missing}")),
         }
     }
 

@@ -255,6 +255,12 @@ fn check_way(setup: &Setup) -> Result<(), (&'static str, &'static str)> {
     if [&setup.near, &setup.far].map(|command| command.is_empty()) != [setup.way != Way::Other; 2] {
         return Err(("near", "near and far are the commands of way = \"other\""));
     }
+    if !setup.install.is_empty() && setup.way != Way::Other {
+        return Err((
+            "install",
+            "the remedy for missing programs of way = \"other\"",
+        ));
+    }
     if setup.tls && setup.session.is_over_udp() {
         return Err(("tls", "this session has its own encryption"));
     }
